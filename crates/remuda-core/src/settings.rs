@@ -1,0 +1,152 @@
+//! Every number the rules use, with its default and the reason for it. The program fills these in from
+//! `remuda.toml`, the environment and flags; the core only reads them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// What the plane runs with.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    /// How often an idle worker beats.
+    pub beat_idle: Duration,
+    /// How often a worker beats while it holds an attempt.
+    pub beat_busy: Duration,
+    /// An idle worker is offline after this: three beats of 30 s, one may be lost and one late.
+    pub stale_after: Duration,
+    /// No new work for a busy worker after three missed beats of 5 s.
+    pub suspect_after: Duration,
+    /// How long an attempt may go unnamed by any beat.
+    pub lease: Duration,
+    /// How long an order may be on its way before its attempt counts as lost.
+    pub order_grace: Duration,
+    /// An attempt that does not advance for this long is stuck.
+    pub stuck_after: Duration,
+    /// `progress`: stuck means no progress for `stuck_after`; `age`: it means older than that, as the seeds had it.
+    pub stuck_policy: StuckPolicy,
+    /// Failures of class *job* before the job has failed.
+    pub attempts_max: u8,
+    /// Failures of every other class before the job is quarantined.
+    pub mishaps_max: u8,
+    /// A job that took down this many distinct workers is poison.
+    pub poison_after: u8,
+    /// A shape that failed on this many distinct workers without a success is suspect.
+    pub suspect_shape_after: u8,
+    /// How long a suspect shape waits for its first single trial; doubles with each failed one.
+    pub quarantine_cooldown: Duration,
+    /// Failed trials of a quarantined shape after which its waiting jobs are failed with the evidence.
+    pub quarantine_trials_max: u32,
+    /// The first wait before a retry; doubles, with full jitter, up to `retry_max`.
+    pub retry_base: Duration,
+    pub retry_max: Duration,
+    /// Failures of a worker and a shape together before they are kept apart.
+    pub max_failures_before_block: u32,
+    /// How long they are first kept apart.
+    pub block_cooldown: Duration,
+    /// Kept apart at most this long, however often the trial fails.
+    pub block_cooldown_max: Duration,
+    /// `shape`: jobs of one kind share blocks; `exact`: only the same workflow to the letter does.
+    pub block_on: BlockOn,
+    /// Failures in a row, over different shapes, that put a worker on probation.
+    pub probation_after: u32,
+    /// How many waiting kinds of work a free worker may look past to find one it has warm.
+    pub look_ahead: usize,
+    /// A job that has waited this long is not passed over for a warm one any more.
+    pub warm_patience: Duration,
+    /// Share of the fleet (in percent, and at least three workers) whose loss within one lease is taken for our own
+    /// fault: nothing is requeued until things have been calm for a lease.
+    pub mass_loss_percent: u8,
+    /// The plane was not running for this long (paused, slow store): nobody else is blamed for it.
+    pub own_delay_max: Duration,
+    /// Unfinished jobs the plane will hold; more are refused with a hint to come back.
+    pub open_jobs_max: usize,
+    /// Blocks kept at most; the one that ends first makes room.
+    pub blocks_max: usize,
+    /// How often the control cycle runs, besides at every change.
+    pub cycle_every: Duration,
+    pub scaling: Scaling,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            beat_idle: Duration::from_secs(30),
+            beat_busy: Duration::from_secs(5),
+            stale_after: Duration::from_secs(90),
+            suspect_after: Duration::from_secs(15),
+            lease: Duration::from_secs(30),
+            order_grace: Duration::from_secs(5),
+            stuck_after: Duration::from_secs(300),
+            stuck_policy: StuckPolicy::Progress,
+            attempts_max: 3,
+            mishaps_max: 5,
+            poison_after: 2,
+            suspect_shape_after: 3,
+            quarantine_cooldown: Duration::from_secs(60),
+            quarantine_trials_max: 3,
+            retry_base: Duration::from_secs(1),
+            retry_max: Duration::from_secs(30),
+            max_failures_before_block: 1,
+            block_cooldown: Duration::from_secs(60),
+            block_cooldown_max: Duration::from_secs(600),
+            block_on: BlockOn::Shape,
+            probation_after: 3,
+            look_ahead: 32,
+            warm_patience: Duration::from_secs(60),
+            mass_loss_percent: 50,
+            own_delay_max: Duration::from_secs(3),
+            open_jobs_max: 2_000_000,
+            blocks_max: 10_000,
+            cycle_every: Duration::from_secs(30),
+            scaling: Scaling::default(),
+        }
+    }
+}
+
+/// The scaling numbers of the seeds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Scaling {
+    pub machines_min: u32,
+    /// A hard ceiling against runaway cost.
+    pub machines_max: u32,
+    /// Rent more when more jobs than this wait for each worker.
+    pub jobs_per_worker: u32,
+    /// A beat older than this fails a worker, but only when work waits.
+    pub idle_timeout: Duration,
+    /// Counted from the moment the provider says running.
+    pub spawning_timeout: Duration,
+    /// How long a draining worker may finish what it holds.
+    pub drain_timeout: Duration,
+    /// VRAM readings older than this are warned about and nothing more.
+    pub vram_stale_after: Duration,
+}
+
+impl Default for Scaling {
+    fn default() -> Self {
+        Scaling {
+            machines_min: 2,
+            machines_max: 10,
+            jobs_per_worker: 3,
+            idle_timeout: Duration::from_secs(300),
+            spawning_timeout: Duration::from_secs(300),
+            drain_timeout: Duration::from_secs(600),
+            vram_stale_after: Duration::from_secs(120),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StuckPolicy {
+    Progress,
+    Age,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BlockOn {
+    Shape,
+    Exact,
+}

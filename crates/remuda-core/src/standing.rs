@@ -1,0 +1,127 @@
+//! How far a worker is trusted. Failures in a row over different shapes, or joining again and again, put it on
+//! probation: nothing for a while, then one job at a time, until one succeeds.
+//!
+//! ```text
+//!  trusted ──3 failures in a row, flapping──▶ on probation until T ──T──▶ one trial ──success──▶ trusted
+//!                                                   ▲                        │
+//!                                                   └──── failure: wait ×2 ──┘
+//! ```
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::Shape;
+use crate::time::Timestamp;
+
+/// The first probation; doubles up to `PROBATION_MAX`.
+const PROBATION: Duration = Duration::from_secs(30);
+const PROBATION_MAX: Duration = Duration::from_secs(600);
+/// Joining again sooner than this after the last join, without having completed anything, is flapping.
+const FLAP: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Standing {
+    /// Shapes that failed since the last success.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    streak: Vec<Shape>,
+    /// Joins in quick succession without a success in between.
+    flaps: u32,
+    /// How often probation was renewed.
+    renewed: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    until: Option<Timestamp>,
+}
+
+impl Standing {
+    pub fn succeeded(&mut self) {
+        *self = Standing::default();
+    }
+
+    /// Whether this put the worker on probation, or kept it there.
+    pub fn failed(&mut self, now: Timestamp, shape: Shape, probation_after: u32) -> bool {
+        if self.until.is_some() {
+            self.renew(now);
+            return true;
+        }
+        if !self.streak.contains(&shape) {
+            self.streak.push(shape);
+        }
+        let is_over = self.streak.len() >= probation_after.max(1) as usize;
+        if is_over {
+            self.renew(now);
+        }
+        is_over
+    }
+
+    /// A start of the worker. The first few are everyday life; one after another is a crash loop.
+    pub fn joined(&mut self, now: Timestamp, joined_before: Option<Timestamp>, probation_after: u32) {
+        let is_flap = joined_before.is_some_and(|before| now.since(before) < FLAP);
+        self.flaps = if is_flap { self.flaps + 1 } else { 0 };
+        if self.flaps >= probation_after.max(1) {
+            self.renew(now);
+        }
+    }
+
+    fn renew(&mut self, now: Timestamp) {
+        let wait = PROBATION.saturating_mul(1 << self.renewed.min(8)).min(PROBATION_MAX);
+        self.renewed += 1;
+        self.until = Some(now.plus(wait));
+    }
+
+    /// Until when nothing goes to it; afterwards one job at a time.
+    pub fn on_probation(&self) -> Option<Timestamp> {
+        self.until
+    }
+
+    /// How many attempts it may hold at once.
+    pub fn slots(&self, now: Timestamp, slots: u32) -> u32 {
+        match self.until {
+            None => slots,
+            Some(until) if now < until => 0,
+            Some(_) => slots.min(1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(n: u8) -> Shape {
+        Shape::from_bytes([n; 32])
+    }
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1000)
+    }
+
+    #[test]
+    fn a_black_hole_gets_one_job_at_a_time_and_ever_more_rarely() {
+        let mut standing = Standing::default();
+        assert!(!standing.failed(at(0), shape(1), 3));
+        assert!(!standing.failed(at(1), shape(1), 3), "one bad workflow says nothing about the worker");
+        assert!(!standing.failed(at(2), shape(2), 3));
+        assert!(standing.failed(at(3), shape(3), 3));
+        assert_eq!((standing.slots(at(32), 8), standing.slots(at(33), 8)), (0, 1));
+        assert!(standing.failed(at(34), shape(4), 3));
+        assert_eq!((standing.slots(at(93), 8), standing.slots(at(94), 8)), (0, 1));
+        standing.succeeded();
+        assert_eq!(standing.slots(at(94), 8), 8);
+    }
+
+    #[test]
+    fn a_flapping_worker_waits_longer_each_time() {
+        let mut standing = Standing::default();
+        standing.joined(at(0), None, 3);
+        for second in [5, 10] {
+            standing.joined(at(second), Some(at(second - 5)), 3);
+            assert_eq!(standing.slots(at(second), 4), 4);
+        }
+        standing.joined(at(15), Some(at(10)), 3);
+        assert_eq!((standing.slots(at(44), 4), standing.slots(at(45), 4)), (0, 1));
+        standing.joined(at(46), Some(at(15)), 3);
+        assert_eq!((standing.slots(at(105), 4), standing.slots(at(106), 4)), (0, 1));
+    }
+}
