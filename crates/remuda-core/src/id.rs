@@ -24,7 +24,8 @@ impl JobId {
 
     /// A number that nobody chose, for jitter: the id's random bits were drawn outside, the salt tells uses apart.
     pub fn luck(self, salt: u32) -> u64 {
-        let digest = Sha256::new().chain_update(self.0.to_be_bytes()).chain_update(salt.to_be_bytes()).finalize();
+        let digest =
+            Sha256::new().chain_update(self.0.to_be_bytes()).chain_update(salt.to_be_bytes()).finalize();
         u64::from_be_bytes([
             digest[0], digest[1], digest[2], digest[3], digest[4], digest[5], digest[6], digest[7],
         ])
@@ -340,7 +341,13 @@ mod tests {
         let id = JobId::from_u128(0x0193_e7a0_5b1c_7d52_9c7e_0a4b_6f0e_2d11);
         assert_eq!(id.to_string(), "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11");
         assert_eq!(id.to_string().parse(), Ok(id));
-        for bad in ["", "0193e7a0", "0193e7a05b1c7d529c7e0a4b6f0e2d11----", "../../etc/passwd", "é".repeat(18).as_str()] {
+        for bad in [
+            "",
+            "0193e7a0",
+            "0193e7a05b1c7d529c7e0a4b6f0e2d11----",
+            "../../etc/passwd",
+            "é".repeat(18).as_str(),
+        ] {
             assert!(bad.parse::<JobId>().is_err(), "{bad}");
         }
     }

@@ -3,10 +3,27 @@
 //! Nothing in here waits, reads a clock, draws a random number or does IO; see `plane` for the control plane and
 //! `agent` for what decides inside a worker.
 
+pub mod agent;
+pub mod alarm;
+pub mod block;
+pub mod brake;
 pub mod cause;
+pub mod cycle;
 pub mod id;
+pub mod job;
+pub mod machine;
 pub mod need;
+pub mod plane;
+pub mod queue;
 pub mod record;
+pub mod refusal;
+pub mod retry;
+pub mod scale;
 pub mod settings;
 pub mod standing;
+pub mod suspicion;
 pub mod time;
+pub mod watch;
+pub mod wire;
+pub mod worker;
+pub mod workflow;

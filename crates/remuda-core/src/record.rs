@@ -12,7 +12,8 @@ use serde_json::value::RawValue;
 
 use crate::cause::Cause;
 use crate::id::{
-    Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Sequence, Service, Shape, Tenant, WorkerId, WorkflowHash,
+    Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Sequence, Service, Shape, Tenant, WorkerId,
+    WorkflowHash,
 };
 use crate::need::Needs;
 use crate::time::Timestamp;
@@ -21,23 +22,41 @@ use crate::time::Timestamp;
 #[derive(Clone, Debug)]
 pub enum Record {
     /// A job was accepted: its fixed part, its life so far, and its workflow.
-    Accepted { job: Arc<Accepted>, life: Life, workflow: Arc<RawValue> },
+    Accepted {
+        job: Arc<Accepted>,
+        life: Life,
+        workflow: Arc<RawValue>,
+    },
     /// How a job stands now.
-    Life { job: JobId, life: Life },
+    Life {
+        job: JobId,
+        life: Life,
+    },
     /// What a job gave, stored together with its end.
-    Result { job: JobId, result: Arc<RawValue> },
+    Result {
+        job: JobId,
+        result: Arc<RawValue>,
+    },
     /// How a worker stands now.
     Worker(WorkerRow),
     /// A worker and a shape kept apart, or on trial.
     Block(BlockRow),
-    BlockLifted { worker: WorkerId, shape: Shape },
+    BlockLifted {
+        worker: WorkerId,
+        shape: Shape,
+    },
     /// A shape under suspicion or in quarantine.
     Suspicion(SuspicionRow),
-    SuspicionLifted { shape: Shape },
+    SuspicionLifted {
+        shape: Shape,
+    },
     /// Something happened that people and programs may follow.
     Happened(Arc<Happened>),
     /// A cycle report, kept for a while.
-    Cycle { at: Timestamp, report: Arc<RawValue> },
+    Cycle {
+        at: Timestamp,
+        report: Arc<RawValue>,
+    },
 }
 
 /// The part of a job that never changes.
@@ -99,11 +118,26 @@ pub struct Life {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum StateRow {
-    Queued { not_before: Timestamp },
-    Running { worker: WorkerId, incarnation: Incarnation, started_at: Timestamp },
-    Completed { worker: WorkerId },
-    Failed { cause: Cause, message: String, #[serde(default)] quarantined: bool },
-    Cancelled { message: String },
+    Queued {
+        not_before: Timestamp,
+    },
+    Running {
+        worker: WorkerId,
+        incarnation: Incarnation,
+        started_at: Timestamp,
+    },
+    Completed {
+        worker: WorkerId,
+    },
+    Failed {
+        cause: Cause,
+        message: String,
+        #[serde(default)]
+        quarantined: bool,
+    },
+    Cancelled {
+        message: String,
+    },
 }
 
 impl StateRow {

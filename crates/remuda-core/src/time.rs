@@ -115,9 +115,13 @@ mod tests {
 
     #[test]
     fn durations_are_spoken_as_people_say_them() {
-        for (millis, text) in
-            [(850, "850 ms"), (42_000, "42 s"), (120_000, "2 min"), (190_000, "3 min 10 s"), (7_500_000, "2 h 5 min")]
-        {
+        for (millis, text) in [
+            (850, "850 ms"),
+            (42_000, "42 s"),
+            (120_000, "2 min"),
+            (190_000, "3 min 10 s"),
+            (7_500_000, "2 h 5 min"),
+        ] {
             assert_eq!(spoken(Duration::from_millis(millis)), text);
         }
     }

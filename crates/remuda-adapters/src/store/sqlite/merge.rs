@@ -1,0 +1,63 @@
+//! What is left to write of all batches in a transaction: of records about the same thing only the last counts, and
+//! a job that is accepted and changes at once is written once.
+
+use std::collections::{BTreeMap, HashMap};
+
+use remuda_core::id::{JobId, Shape, WorkerId};
+use remuda_core::record::{Accepted, BlockRow, Happened, Life, Record, SuspicionRow, WorkerRow};
+use remuda_core::time::Timestamp;
+use serde_json::value::RawValue;
+
+use crate::store::moment;
+
+#[derive(Debug, Default)]
+pub(super) struct Merged<'a> {
+    /// In the order in which they were first spoken of, which for new ones is the order of their ids.
+    pub jobs: Vec<(JobId, Job<'a>)>,
+    places: HashMap<JobId, usize>,
+    pub results: Vec<(JobId, &'a RawValue)>,
+    pub workers: BTreeMap<&'a WorkerId, &'a WorkerRow>,
+    /// Nothing where one was lifted.
+    pub blocks: BTreeMap<(&'a WorkerId, &'a Shape), Option<&'a BlockRow>>,
+    pub suspicions: BTreeMap<&'a Shape, Option<&'a SuspicionRow>>,
+    pub events: Vec<&'a Happened>,
+    pub cycles: BTreeMap<Timestamp, &'a RawValue>,
+    pub latest: Timestamp,
+}
+
+#[derive(Debug)]
+pub(super) enum Job<'a> {
+    New { accepted: &'a Accepted, life: &'a Life, workflow: &'a RawValue },
+    Changed(&'a Life),
+}
+
+impl<'a> Merged<'a> {
+    pub(super) fn add(&mut self, records: &'a [Record]) {
+        for record in records {
+            self.latest = self.latest.max(moment(record));
+            match record {
+                Record::Accepted { job, life, workflow } => {
+                    self.add_job(job.id, Job::New { accepted: job, life, workflow });
+                }
+                Record::Life { job, life } => self.add_job(*job, Job::Changed(life)),
+                Record::Result { job, result } => self.results.push((*job, result)),
+                Record::Worker(row) => drop(self.workers.insert(&row.id, row)),
+                Record::Block(row) => drop(self.blocks.insert((&row.worker, &row.shape), Some(row))),
+                Record::BlockLifted { worker, shape } => drop(self.blocks.insert((worker, shape), None)),
+                Record::Suspicion(row) => drop(self.suspicions.insert(&row.shape, Some(row))),
+                Record::SuspicionLifted { shape } => drop(self.suspicions.insert(shape, None)),
+                Record::Happened(event) => self.events.push(event),
+                Record::Cycle { at, report } => drop(self.cycles.insert(*at, report)),
+            }
+        }
+    }
+
+    fn add_job(&mut self, id: JobId, job: Job<'a>) {
+        let place = *self.places.entry(id).or_insert(self.jobs.len());
+        match (self.jobs.get_mut(place), job) {
+            (None, job) => self.jobs.push((id, job)),
+            (Some((_, Job::New { life, .. })), Job::Changed(newer)) => *life = newer,
+            (Some((_, before)), job) => *before = job,
+        }
+    }
+}

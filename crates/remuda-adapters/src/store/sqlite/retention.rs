@@ -1,0 +1,39 @@
+//! Forgetting what is over and old, a small step at a time.
+
+use remuda_core::time::Timestamp;
+use rusqlite::{Error, Transaction, params};
+
+/// A step takes a few milliseconds, which is what a commit behind it waits.
+pub(super) const STEP_ROWS_MAX: usize = 256;
+
+/// Deletes at most `limit` ended jobs (each with its bodies), rows of events and cycle reports older than `before`.
+pub(super) fn forget(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> Result<usize, Error> {
+    let before = before.as_millis();
+    let mut left = limit;
+    // The index has open jobs as NULL, which is not less than anything.
+    let jobs: Vec<Vec<u8>> = tx
+        .prepare_cached("SELECT id FROM jobs WHERE ended_at < ?1 ORDER BY ended_at LIMIT ?2")?
+        .query_map(params![before, left], |row| row.get(0))?
+        .collect::<Result<_, Error>>()?;
+    for table in [
+        "DELETE FROM workflows WHERE job = ?1",
+        "DELETE FROM results WHERE job = ?1",
+        "DELETE FROM jobs WHERE id = ?1",
+    ] {
+        let mut delete = tx.prepare_cached(table)?;
+        jobs.iter().try_for_each(|job| delete.execute([job]).map(drop))?;
+    }
+    left -= jobs.len();
+    // Events are in order, so the old ones are the first ones.
+    left -= tx
+        .prepare_cached(
+            "DELETE FROM events WHERE last IN (SELECT last FROM events ORDER BY last LIMIT ?2) AND at < ?1",
+        )?
+        .execute(params![before, left])?;
+    left -= tx
+        .prepare_cached(
+            "DELETE FROM cycles WHERE at IN (SELECT at FROM cycles WHERE at < ?1 ORDER BY at LIMIT ?2)",
+        )?
+        .execute(params![before, left])?;
+    Ok(limit - left)
+}

@@ -1,0 +1,206 @@
+//! Merged records as rows.
+
+use remuda_core::id::{JobId, Sequence};
+use remuda_core::record::{Accepted, Happened, Life, WorkerRow};
+use rusqlite::{CachedStatement, Error, Transaction, params};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use super::super::merge::{Job, Merged};
+
+/// Events in one row: reading one of them reads them all.
+const CHUNK_EVENTS_MAX: usize = 512;
+
+/// Events up to `sequence` are stored already.
+pub(super) fn write(tx: &Transaction<'_>, merged: &Merged<'_>, sequence: Sequence) -> Result<(), Error> {
+    write_jobs(tx, merged)?;
+    write_results(tx, merged)?;
+    write_events(tx, &merged.events, sequence)?;
+    write_workers(tx, merged)?;
+    write_grudges(tx, merged)?;
+    for (at, report) in &merged.cycles {
+        tx.prepare_cached("INSERT OR REPLACE INTO cycles VALUES (?1, ?2)")?
+            .execute(params![at.as_millis(), report.get()])?;
+    }
+    tx.prepare_cached("UPDATE meta SET value = max(value, ?1) WHERE key = 'latest'")?
+        .execute([merged.latest.as_millis()])?;
+    Ok(())
+}
+
+fn write_jobs(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
+    if merged.jobs.is_empty() {
+        return Ok(());
+    }
+    let mut jobs = Jobs::prepare(tx)?;
+    merged.jobs.iter().try_for_each(|(id, job)| match job {
+        Job::New { accepted, life, workflow } => jobs.insert(accepted, life, workflow),
+        Job::Changed(life) => jobs.change(*id, life),
+    })
+}
+
+/// The statements that run once for each job, and the room they write their JSON in.
+struct Jobs<'tx> {
+    insert: CachedStatement<'tx>,
+    insert_workflow: CachedStatement<'tx>,
+    /// Leaves `ended_at` alone, and with it the index on it.
+    go_on: CachedStatement<'tx>,
+    end: CachedStatement<'tx>,
+    accepted: Vec<u8>,
+    life: Vec<u8>,
+}
+
+impl<'tx> Jobs<'tx> {
+    fn prepare(tx: &'tx Transaction<'_>) -> Result<Self, Error> {
+        Ok(Jobs {
+            insert: tx.prepare_cached(
+                "INSERT INTO jobs (id, tenant, key, state, ended_at, accepted, life)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+                 ON CONFLICT (id) DO UPDATE
+                 SET state = excluded.state, ended_at = excluded.ended_at, life = excluded.life",
+            )?,
+            insert_workflow: tx.prepare_cached("INSERT OR IGNORE INTO workflows VALUES (?1, ?2)")?,
+            go_on: tx
+                .prepare_cached("UPDATE jobs SET state = ?2, life = ?3 WHERE id = ?1 AND ended_at IS NULL")?,
+            end: tx.prepare_cached("UPDATE jobs SET state = ?2, life = ?3, ended_at = ?4 WHERE id = ?1")?,
+            accepted: Vec::new(),
+            life: Vec::new(),
+        })
+    }
+
+    fn insert(&mut self, job: &Accepted, life: &Life, workflow: &RawValue) -> Result<(), Error> {
+        let id = key(job.id);
+        self.insert.execute(params![
+            id,
+            job.tenant.as_str(),
+            job.key.as_ref().map(|key| &key.key),
+            life.state.name(),
+            ended_at(life),
+            json(&mut self.accepted, job)?,
+            json(&mut self.life, life)?,
+        ])?;
+        self.insert_workflow.execute(params![id, workflow.get()])?;
+        Ok(())
+    }
+
+    fn change(&mut self, job: JobId, life: &Life) -> Result<(), Error> {
+        let id = key(job);
+        let state = life.state.name();
+        let text = json(&mut self.life, life)?;
+        if life.state.is_open() && self.go_on.execute(params![id, state, text])? == 1 {
+            return Ok(());
+        }
+        let changed = self.end.execute(params![id, state, text, ended_at(life)])?;
+        if changed == 0 {
+            tracing::error!(%job, state, "a job that is not stored was said to change");
+        }
+        Ok(())
+    }
+}
+
+fn key(job: JobId) -> [u8; 16] {
+    job.as_u128().to_be_bytes()
+}
+
+fn ended_at(life: &Life) -> Option<u64> {
+    (!life.state.is_open()).then(|| life.changed_at.as_millis())
+}
+
+fn json<'b>(room: &'b mut Vec<u8>, value: &impl Serialize) -> Result<&'b str, Error> {
+    room.clear();
+    serde_json::to_writer(&mut *room, value).map_err(|error| Error::ToSqlConversionFailure(error.into()))?;
+    str::from_utf8(room).map_err(|error| Error::ToSqlConversionFailure(error.into()))
+}
+
+fn write_results(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
+    let mut insert = tx.prepare_cached("INSERT OR REPLACE INTO results VALUES (?1, ?2)")?;
+    merged.results.iter().try_for_each(|(job, body)| insert.execute(params![key(*job), body.get()]).map(drop))
+}
+
+fn write_events(tx: &Transaction<'_>, events: &[&Happened], sequence: Sequence) -> Result<(), Error> {
+    let mut passed = sequence;
+    let mut fresh = Vec::with_capacity(events.len());
+    for event in events {
+        if event.seq > passed {
+            passed = event.seq;
+            fresh.push(*event);
+        }
+    }
+    let mut insert =
+        tx.prepare_cached("INSERT INTO events (first, last, at, body) VALUES (?1, ?2, ?3, ?4)")?;
+    let mut body = Vec::new();
+    for chunk in fresh.chunks(CHUNK_EVENTS_MAX) {
+        let (Some(first), Some(last)) = (chunk.first(), chunk.last()) else { continue };
+        body.clear();
+        for event in chunk {
+            serde_json::to_writer(&mut body, event)
+                .map_err(|error| Error::ToSqlConversionFailure(error.into()))?;
+            body.push(b'\n');
+        }
+        let text = str::from_utf8(&body).map_err(|error| Error::ToSqlConversionFailure(error.into()))?;
+        insert.execute(params![first.seq.0, last.seq.0, last.at.as_millis(), text])?;
+    }
+    if passed > sequence {
+        tx.prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'sequence'")?.execute([passed.0])?;
+    }
+    Ok(())
+}
+
+fn write_workers(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
+    let mut insert = tx.prepare_cached(
+        "INSERT OR REPLACE INTO workers (id, machine, fleet, incarnation, state, presence, slots, joined_at, seen_at,
+             changed_at, completed, failed, lost, busy_millis, went_stale, reason, metrics_at, metrics, row)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
+    )?;
+    let (mut metrics, mut text) = (Vec::new(), Vec::new());
+    for row in merged.workers.values() {
+        let WorkerRow { id, machine, fleet, incarnation, state, presence, slots, reason, .. } = row;
+        insert.execute(params![
+            id.as_str(),
+            machine.as_str(),
+            fleet.as_ref().map(|fleet| fleet.as_str()),
+            incarnation.0,
+            state,
+            presence,
+            slots,
+            row.joined_at.as_millis(),
+            row.seen_at.as_millis(),
+            row.changed_at.as_millis(),
+            row.completed,
+            row.failed,
+            row.lost,
+            row.busy_millis,
+            row.went_stale,
+            reason,
+            row.metrics_at.map(|at| at.as_millis()),
+            json(&mut metrics, &row.metrics)?,
+            json(&mut text, row)?,
+        ])?;
+    }
+    Ok(())
+}
+
+/// Blocks and suspicions.
+fn write_grudges(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
+    let mut text = Vec::new();
+    for ((worker, shape), block) in &merged.blocks {
+        match block {
+            Some(row) => tx
+                .prepare_cached("INSERT OR REPLACE INTO blocks VALUES (?1, ?2, ?3)")?
+                .execute(params![worker.as_str(), shape.as_bytes(), json(&mut text, row)?])?,
+            None => tx
+                .prepare_cached("DELETE FROM blocks WHERE worker = ?1 AND shape = ?2")?
+                .execute(params![worker.as_str(), shape.as_bytes()])?,
+        };
+    }
+    for (shape, suspicion) in &merged.suspicions {
+        match suspicion {
+            Some(row) => tx
+                .prepare_cached("INSERT OR REPLACE INTO suspicions VALUES (?1, ?2)")?
+                .execute(params![shape.as_bytes(), json(&mut text, row)?])?,
+            None => tx
+                .prepare_cached("DELETE FROM suspicions WHERE shape = ?1")?
+                .execute(params![shape.as_bytes()])?,
+        };
+    }
+    Ok(())
+}

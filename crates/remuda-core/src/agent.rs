@@ -1,0 +1,452 @@
+//! What decides inside a worker: when to beat, what to say, which orders to follow, when to ask the service.
+//!
+//! ```text
+//!            join                    order: start                 service: ended
+//!  stranger ──────▶ member ─ beats ─────────────▶ held (running) ───────────────▶ finished ──settled──▶ forgotten
+//!      ▲               │                               │ 30 s without a sign: probe      ▲
+//!      └─ not known ───┘                               └── cancelled, lost ──────────────┘
+//! ```
+//!
+//! One beat is under way at a time. A beat that only waits for orders is overtaken by one with news; a beat with
+//! news is answered at once, and further news gathers behind it. What was finished is said again until it is settled.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+
+use crate::cause::Cause;
+use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
+use crate::need::Offer;
+use crate::time::Timestamp;
+use crate::watch::{Finding, Limits, Watch};
+use crate::wire::{Beat, Finished, Held, Join, Joined, Outcome, Reply, Start};
+
+mod work;
+
+/// What an agent is told at its start.
+#[derive(Clone, Debug)]
+pub struct AgentSettings {
+    pub worker: WorkerId,
+    pub machine: Option<MachineId>,
+    pub fleet: Option<FleetId>,
+    pub services: BTreeSet<Service>,
+    pub slots: u32,
+    pub offer: Offer,
+    /// An attempt that says nothing for this long is asked about.
+    pub inactivity: Duration,
+}
+
+#[derive(Clone, Debug)]
+pub enum AgentEvent {
+    /// The process began; attempts that a former one left running were found.
+    Began {
+        found: Vec<Found>,
+    },
+    Joined(Joined),
+    /// The answer to beat `seq`.
+    Reply {
+        seq: u64,
+        reply: Reply,
+    },
+    /// A join or a beat got no answer that counts. `luck` spreads the next try.
+    Unanswered {
+        seq: Option<u64>,
+        why: Unanswered,
+        luck: u64,
+    },
+    /// The service does something for this attempt.
+    Signal {
+        job: JobId,
+        attempt: Attempt,
+        progress: f32,
+        phase: String,
+    },
+    /// The service is done with this attempt.
+    Ended {
+        job: JobId,
+        attempt: Attempt,
+        outcome: Ending,
+    },
+    /// What the service said when it was asked.
+    Probed {
+        job: JobId,
+        attempt: Attempt,
+        is_known: bool,
+    },
+    Metrics(serde_json::Map<String, serde_json::Value>),
+    /// Finish what is held, then leave. A second time: leave now.
+    Stop,
+    Tick,
+}
+
+/// An attempt of a former incarnation that still runs.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub job: JobId,
+    pub attempt: Attempt,
+}
+
+#[derive(Clone, Debug)]
+pub enum Ending {
+    Completed { result: Arc<RawValue> },
+    Failed { cause: Cause, message: String },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unanswered {
+    /// No connection, a timeout, an error on their side: try again.
+    Unreachable(String),
+    /// The plane does not know this worker: join again.
+    Unknown,
+    /// Somebody else has this name now, or the token is wrong: two of us must not fight over it.
+    Replaced(String),
+}
+
+#[derive(Clone, Debug)]
+pub enum AgentEffect {
+    Join(Box<Join>),
+    /// Replaces a beat that is still waiting for its answer.
+    Beat {
+        beat: Box<Beat>,
+        wait: Duration,
+    },
+    Run {
+        job: JobId,
+        attempt: Attempt,
+        service: Service,
+        service_job_id: String,
+        workflow: Arc<RawValue>,
+    },
+    Cancel {
+        job: JobId,
+        attempt: Attempt,
+        reason: String,
+    },
+    /// Ask the service whether it still knows the attempt.
+    Probe {
+        job: JobId,
+        attempt: Attempt,
+    },
+    Leave {
+        reason: String,
+    },
+    /// It is over; with the reason if it is not a good one.
+    Exit {
+        problem: Option<String>,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub struct Agent {
+    settings: AgentSettings,
+    membership: Membership,
+    seq: u64,
+    line: Line,
+    beat_at: Timestamp,
+    held: BTreeMap<JobId, Work>,
+    finished: BTreeMap<(JobId, Attempt), Finished>,
+    /// Attempts that were settled: a repeated order must not run them again.
+    settled: VecDeque<(JobId, Attempt)>,
+    metrics: serde_json::Map<String, serde_json::Value>,
+    stopping: Stopping,
+    /// Something worth a beat happened since the last one.
+    has_news: bool,
+    has_progress: bool,
+    failures: u32,
+    try_at: Timestamp,
+    effects: Vec<AgentEffect>,
+}
+
+#[derive(Clone, Debug)]
+enum Membership {
+    Stranger,
+    Joining,
+    Member { incarnation: Incarnation, term: Term, beat_idle: Duration, beat_busy: Duration },
+    Gone,
+}
+
+/// The one beat under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Line {
+    Free,
+    /// Waits for orders and may be overtaken.
+    Waiting(u64),
+    /// Carries news and is answered at once.
+    Busy(u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stopping {
+    No,
+    Draining,
+    Now,
+}
+
+#[derive(Clone, Debug)]
+struct Work {
+    attempt: Attempt,
+    step: u64,
+    progress: f32,
+    phase: String,
+    watch: Watch,
+    is_cancelled: bool,
+}
+
+/// Progress alone is worth a beat this often.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+/// The longest wait between tries to reach the plane; well below a lease, so that a short cut costs nothing.
+const RETRY_MAX: Duration = Duration::from_secs(5);
+const RETRY_BASE: Duration = Duration::from_millis(100);
+/// A waiting beat returns this much before the next one is due.
+const WAIT_MARGIN: Duration = Duration::from_secs(5);
+const SETTLED_MAX: usize = 4096;
+
+impl Agent {
+    pub fn new(settings: AgentSettings, now: Timestamp) -> Self {
+        Agent {
+            settings,
+            membership: Membership::Stranger,
+            seq: 0,
+            line: Line::Free,
+            beat_at: now,
+            held: BTreeMap::new(),
+            finished: BTreeMap::new(),
+            settled: VecDeque::new(),
+            metrics: serde_json::Map::new(),
+            stopping: Stopping::No,
+            has_news: false,
+            has_progress: false,
+            failures: 0,
+            try_at: now,
+            effects: Vec::new(),
+        }
+    }
+
+    pub fn step(&mut self, now: Timestamp, event: AgentEvent) -> Vec<AgentEffect> {
+        match event {
+            AgentEvent::Began { found } => self.found(now, found),
+            AgentEvent::Joined(joined) => self.joined(joined),
+            AgentEvent::Reply { seq, reply } => self.reply(now, seq, reply),
+            AgentEvent::Unanswered { seq, why, luck } => self.unanswered(now, seq, why, luck),
+            AgentEvent::Signal { job, attempt, progress, phase } => {
+                self.signal(now, job, attempt, progress, phase)
+            }
+            AgentEvent::Ended { job, attempt, outcome } => self.ended(job, attempt, outcome),
+            AgentEvent::Probed { job, attempt, is_known } => self.probed(now, job, attempt, is_known),
+            AgentEvent::Metrics(metrics) => self.metrics = metrics,
+            AgentEvent::Stop => self.stop(),
+            AgentEvent::Tick => self.watch(now),
+        }
+        self.speak(now);
+        std::mem::take(&mut self.effects)
+    }
+
+    /// When to step again even if nothing happens.
+    pub fn wake_at(&self) -> Timestamp {
+        let limits = self.limits();
+        let probe = self.held.values().map(|work| work.watch.wake_at(limits)).min();
+        let speak = match (&self.membership, self.line) {
+            (Membership::Stranger, _) | (Membership::Member { .. }, Line::Free) => Some(self.try_at),
+            (Membership::Member { .. }, _) if self.has_progress => Some(self.beat_at.plus(PROGRESS_EVERY)),
+            (Membership::Member { .. } | Membership::Joining | Membership::Gone, _) => None,
+        };
+        [probe, speak].into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
+    }
+
+    pub fn incarnation(&self) -> Option<Incarnation> {
+        match self.membership {
+            Membership::Member { incarnation, .. } => Some(incarnation),
+            Membership::Stranger | Membership::Joining | Membership::Gone => None,
+        }
+    }
+
+    /// What it runs now.
+    pub fn held(&self) -> impl Iterator<Item = (JobId, Attempt)> {
+        self.held.iter().map(|(job, work)| (*job, work.attempt))
+    }
+
+    fn limits(&self) -> Limits {
+        // A service that is silent is asked, not judged: only its answer is evidence.
+        Limits { silence_max: self.settings.inactivity, verdict_max: Duration::MAX }
+    }
+
+    fn joined(&mut self, joined: Joined) {
+        let millis = Duration::from_millis;
+        self.membership = Membership::Member {
+            incarnation: joined.incarnation,
+            term: joined.term,
+            beat_idle: millis(joined.beat_idle_millis),
+            beat_busy: millis(joined.beat_busy_millis),
+        };
+        (self.failures, self.line, self.has_news) = (0, Line::Free, true);
+        self.seq = 0;
+    }
+
+    fn reply(&mut self, now: Timestamp, seq: u64, reply: Reply) {
+        if self.line != Line::Waiting(seq) && self.line != Line::Busy(seq) {
+            return;
+        }
+        (self.line, self.failures, self.try_at) = (Line::Free, 0, now);
+        if let Membership::Member { term, .. } = &mut self.membership {
+            *term = reply.term;
+        }
+        if reply.beat_again {
+            self.has_news = true;
+            return;
+        }
+        for settled in reply.settled {
+            self.finished.remove(&(settled.job, settled.attempt));
+            self.settled.push_back((settled.job, settled.attempt));
+        }
+        while self.settled.len() > SETTLED_MAX {
+            self.settled.pop_front();
+        }
+        for cancel in reply.cancel {
+            self.cancel(cancel.job, cancel.attempt, cancel.reason);
+        }
+        if reply.drain && self.stopping == Stopping::No {
+            self.stopping = Stopping::Draining;
+        }
+        for start in reply.start {
+            self.start(now, start);
+        }
+    }
+
+    fn unanswered(&mut self, now: Timestamp, seq: Option<u64>, why: Unanswered, luck: u64) {
+        let is_current = match seq {
+            Some(seq) => self.line == Line::Waiting(seq) || self.line == Line::Busy(seq),
+            None => matches!(self.membership, Membership::Joining),
+        };
+        if !is_current {
+            return;
+        }
+        self.line = Line::Free;
+        match why {
+            Unanswered::Unreachable(_) => {
+                if matches!(self.membership, Membership::Joining) {
+                    self.membership = Membership::Stranger;
+                }
+                let ceiling =
+                    RETRY_BASE.saturating_mul(1 << self.failures.min(8)).min(RETRY_MAX).as_millis() as u64;
+                self.failures += 1;
+                self.has_news = true;
+                self.try_at = now.plus(Duration::from_millis(ceiling / 2 + luck % (ceiling / 2 + 1)));
+            }
+            Unanswered::Unknown => self.membership = Membership::Stranger,
+            Unanswered::Replaced(problem) => self.give_up(problem),
+        }
+    }
+
+    /// Two of us must not fight over one name: everything is stopped and nothing more is said.
+    fn give_up(&mut self, problem: String) {
+        self.membership = Membership::Gone;
+        let held: Vec<_> = self.held().collect();
+        for (job, attempt) in held {
+            self.effects.push(AgentEffect::Cancel { job, attempt, reason: problem.clone() });
+        }
+        self.effects.push(AgentEffect::Exit { problem: Some(problem) });
+    }
+
+    fn stop(&mut self) {
+        self.stopping = match self.stopping {
+            Stopping::No => Stopping::Draining,
+            Stopping::Draining | Stopping::Now => Stopping::Now,
+        };
+        self.has_news = true;
+    }
+
+    /// Says what there is to say, if this is the moment.
+    fn speak(&mut self, now: Timestamp) {
+        match self.membership {
+            Membership::Stranger if now >= self.try_at && self.stopping == Stopping::No => self.ask_to_join(),
+            Membership::Stranger if self.stopping != Stopping::No && self.held.is_empty() => self.bye(),
+            Membership::Member { .. } if self.is_done() => self.bye(),
+            Membership::Member { .. } => self.maybe_beat(now),
+            Membership::Stranger | Membership::Joining | Membership::Gone => {}
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        match self.stopping {
+            Stopping::No => false,
+            Stopping::Draining => self.held.is_empty() && self.finished.is_empty(),
+            Stopping::Now => true,
+        }
+    }
+
+    fn bye(&mut self) {
+        let held: Vec<_> = self.held().collect();
+        for (job, attempt) in held {
+            self.effects.push(AgentEffect::Cancel { job, attempt, reason: "the worker stops".to_owned() });
+        }
+        if matches!(self.membership, Membership::Member { .. }) {
+            self.effects.push(AgentEffect::Leave { reason: "it was asked to stop".to_owned() });
+        }
+        self.membership = Membership::Gone;
+        self.effects.push(AgentEffect::Exit { problem: None });
+    }
+
+    fn ask_to_join(&mut self) {
+        self.membership = Membership::Joining;
+        let settings = &self.settings;
+        self.effects.push(AgentEffect::Join(Box::new(Join {
+            worker: settings.worker.clone(),
+            machine: settings.machine.clone(),
+            fleet: settings.fleet.clone(),
+            services: settings.services.clone(),
+            slots: settings.slots,
+            offer: settings.offer.clone(),
+            held: self.inventory(),
+        })));
+    }
+
+    fn maybe_beat(&mut self, now: Timestamp) {
+        let is_news = self.has_news || self.has_progress && now.since(self.beat_at) >= PROGRESS_EVERY;
+        match self.line {
+            Line::Free if now >= self.try_at => self.beat(now),
+            Line::Waiting(_) if is_news && now >= self.try_at => self.beat(now),
+            Line::Free | Line::Waiting(_) | Line::Busy(_) => {}
+        }
+    }
+
+    fn beat(&mut self, now: Timestamp) {
+        let Membership::Member { incarnation, term, beat_idle, beat_busy } = self.membership else { return };
+        self.seq += 1;
+        let beat = Beat {
+            incarnation,
+            seq: self.seq,
+            term,
+            held: self.inventory(),
+            finished: self.finished.values().cloned().collect(),
+            slots: None,
+            offer: None,
+            metrics: self.metrics.clone(),
+            draining: self.stopping != Stopping::No,
+        };
+        let interval = if self.held.is_empty() {
+            beat_idle.saturating_sub(WAIT_MARGIN).max(beat_idle / 2)
+        } else {
+            beat_busy
+        };
+        self.line = if beat.finished.is_empty() { Line::Waiting(self.seq) } else { Line::Busy(self.seq) };
+        (self.has_news, self.has_progress, self.beat_at) = (false, false, now);
+        self.effects.push(AgentEffect::Beat { beat: Box::new(beat), wait: interval });
+    }
+
+    fn inventory(&self) -> Vec<Held> {
+        let held = self.held.iter();
+        held.map(|(job, work)| Held {
+            job: *job,
+            attempt: work.attempt,
+            progress: work.progress,
+            step: work.step,
+            phase: work.phase.clone(),
+        })
+        .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! Stories of an agent, told against what the plane would say.
+
+use super::*;
+use crate::wire::{Cancel, Settled};
+
+fn at(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+fn id(n: u128) -> JobId {
+    JobId::from_u128(n)
+}
+
+fn agent(slots: u32) -> Agent {
+    Agent::new(
+        AgentSettings {
+            worker: "a".parse().unwrap(),
+            machine: None,
+            fleet: None,
+            services: BTreeSet::from(["exec".parse().unwrap()]),
+            slots,
+            offer: Offer::default(),
+            inactivity: Duration::from_secs(30),
+        },
+        at(0),
+    )
+}
+
+fn joined() -> AgentEvent {
+    AgentEvent::Joined(Joined {
+        worker: "a".parse().unwrap(),
+        incarnation: Incarnation(1),
+        token: String::new(),
+        term: Term(1),
+        beat_idle_millis: 30_000,
+        beat_busy_millis: 5_000,
+        lease_millis: 30_000,
+    })
+}
+
+fn start(job: u128, attempt: u32) -> Start {
+    Start {
+        job: id(job),
+        attempt: Attempt(attempt),
+        service: "exec".parse().unwrap(),
+        service_job_id: String::new(),
+        workflow: Some(Arc::from(RawValue::from_string("{}".to_owned()).unwrap())),
+    }
+}
+
+fn done() -> Ending {
+    Ending::Completed { result: Arc::from(RawValue::from_string("1".to_owned()).unwrap()) }
+}
+
+/// What the effects are, in short.
+fn told(effects: &[AgentEffect]) -> Vec<String> {
+    effects
+        .iter()
+        .map(|effect| match effect {
+            AgentEffect::Join(join) => format!("join holding {}", join.held.len()),
+            AgentEffect::Beat { beat, wait } => {
+                let (held, finished) = (beat.held.len(), beat.finished.len());
+                format!("beat {}: {held} held, {finished} finished, wait {} s", beat.seq, wait.as_secs())
+            }
+            AgentEffect::Run { job, attempt, .. } => format!("run {} {attempt}", job.as_u128()),
+            AgentEffect::Cancel { job, attempt, .. } => format!("cancel {} {attempt}", job.as_u128()),
+            AgentEffect::Probe { job, attempt } => format!("probe {} {attempt}", job.as_u128()),
+            AgentEffect::Leave { .. } => "leave".to_owned(),
+            AgentEffect::Exit { problem } => format!("exit {problem:?}"),
+        })
+        .collect()
+}
+
+fn check(agent: &mut Agent, story: Vec<(u64, AgentEvent, &[&str])>) {
+    for (millis, event, expected) in story {
+        let shown = format!("{event:?}");
+        assert_eq!(told(&agent.step(at(millis), event)), expected, "after {shown} at {millis} ms");
+    }
+}
+
+fn reply(seq: u64, reply: Reply) -> AgentEvent {
+    AgentEvent::Reply { seq, reply: Reply { term: Term(1), ..reply } }
+}
+
+fn settled(job: u128) -> Settled {
+    Settled { job: id(job), attempt: Attempt(1), verdict: "recorded".to_owned() }
+}
+
+#[test]
+fn an_attempt_is_run_reported_until_settled_and_never_run_again() {
+    let ended = AgentEvent::Ended { job: id(7), attempt: Attempt(1), outcome: done() };
+    let unreachable =
+        AgentEvent::Unanswered { seq: Some(3), why: Unanswered::Unreachable("cut".to_owned()), luck: 0 };
+    check(
+        &mut agent(1),
+        vec![
+            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (1, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
+            (
+                2,
+                reply(1, Reply { start: vec![start(7, 1)], ..Reply::default() }),
+                &["run 7 1", "beat 2: 1 held, 0 finished, wait 5 s"],
+            ),
+            (3, ended, &["beat 3: 0 held, 1 finished, wait 25 s"]),
+            (4, unreachable, &[]),
+            (54, AgentEvent::Tick, &["beat 4: 0 held, 1 finished, wait 25 s"]),
+            (
+                55,
+                reply(4, Reply { settled: vec![settled(7)], start: vec![start(7, 1)], ..Reply::default() }),
+                &["beat 5: 0 held, 0 finished, wait 25 s"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn news_gathers_behind_a_beat_that_carries_news() {
+    let ended = |job| AgentEvent::Ended { job: id(job), attempt: Attempt(1), outcome: done() };
+    let starts = vec![start(1, 1), start(2, 1), start(3, 1)];
+    check(
+        &mut agent(3),
+        vec![
+            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
+            (
+                0,
+                reply(1, Reply { start: starts, ..Reply::default() }),
+                &["run 1 1", "run 2 1", "run 3 1", "beat 2: 3 held, 0 finished, wait 5 s"],
+            ),
+            (1, ended(1), &["beat 3: 2 held, 1 finished, wait 5 s"]),
+            (2, ended(2), &[]),
+            (3, ended(3), &[]),
+            (
+                4,
+                reply(3, Reply { settled: vec![settled(1)], ..Reply::default() }),
+                &["beat 4: 0 held, 2 finished, wait 25 s"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_silent_attempt_is_asked_about_and_only_an_answer_is_evidence() {
+    let mut agent = agent(1);
+    check(
+        &mut agent,
+        vec![
+            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
+            (
+                0,
+                reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }),
+                &["run 1 1", "beat 2: 1 held, 0 finished, wait 5 s"],
+            ),
+        ],
+    );
+    assert_eq!(agent.wake_at(), at(30_000), "then it is asked about");
+    let probed = |is_known| AgentEvent::Probed { job: id(1), attempt: Attempt(1), is_known };
+    check(
+        &mut agent,
+        vec![
+            (29_999, AgentEvent::Tick, &[]),
+            (30_000, AgentEvent::Tick, &["probe 1 1"]),
+            (31_000, AgentEvent::Tick, &[]),
+            (32_000, probed(true), &[]),
+            (61_000, AgentEvent::Tick, &[]),
+            (62_000, AgentEvent::Tick, &["probe 1 1"]),
+            (62_001, probed(false), &["beat 3: 0 held, 1 finished, wait 25 s"]),
+        ],
+    );
+}
+
+#[test]
+fn what_a_former_incarnation_left_is_adopted_and_asked_about() {
+    let found = vec![Found { job: id(4), attempt: Attempt(2) }];
+    check(
+        &mut agent(1),
+        vec![
+            (0, AgentEvent::Began { found }, &["probe 4 2", "join holding 1"]),
+            (0, joined(), &["beat 1: 1 held, 0 finished, wait 5 s"]),
+        ],
+    );
+}
+
+#[test]
+fn an_unknown_worker_joins_again_and_a_replaced_one_stops() {
+    let unanswered = |why| AgentEvent::Unanswered { seq: Some(1), why, luck: 0 };
+    check(
+        &mut agent(1),
+        vec![
+            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
+            (1, unanswered(Unanswered::Unknown), &["join holding 0"]),
+            (2, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
+            (3, unanswered(Unanswered::Replaced("taken".to_owned())), &["exit Some(\"taken\")"]),
+            (9999, AgentEvent::Tick, &[]),
+        ],
+    );
+}
+
+#[test]
+fn too_much_work_is_turned_down() {
+    check(
+        &mut agent(1),
+        vec![
+            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
+            (
+                0,
+                reply(1, Reply { start: vec![start(1, 1), start(2, 1)], ..Reply::default() }),
+                &["run 1 1", "beat 2: 1 held, 1 finished, wait 5 s"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn a_stop_lets_work_finish_and_a_second_one_does_not() {
+    let stop = || AgentEvent::Stop;
+    let mut patient = agent(1);
+    let begin = vec![
+        (0, AgentEvent::Began { found: vec![] }, &["join holding 0"] as &[&str]),
+        (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
+        (
+            0,
+            reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }),
+            &["run 1 1", "beat 2: 1 held, 0 finished, wait 5 s"],
+        ),
+        (1, stop(), &["beat 3: 1 held, 0 finished, wait 5 s"]),
+    ];
+    check(&mut patient, begin.clone());
+    let ended = AgentEvent::Ended { job: id(1), attempt: Attempt(1), outcome: done() };
+    check(
+        &mut patient,
+        vec![
+            (2, ended, &["beat 4: 0 held, 1 finished, wait 25 s"]),
+            (3, reply(4, Reply { settled: vec![settled(1)], ..Reply::default() }), &["leave", "exit None"]),
+        ],
+    );
+    let mut hasty = agent(1);
+    check(&mut hasty, begin);
+    check(&mut hasty, vec![(2, stop(), &["cancel 1 1", "leave", "exit None"])]);
+}
+
+#[test]
+fn a_cancelled_attempt_is_stopped_once_and_its_end_is_reported() {
+    let cancel = || Cancel { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
+    let failed = Ending::Failed { cause: Cause::Job, message: "killed".to_owned() };
+    check(
+        &mut agent(1),
+        vec![
+            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
+            (
+                0,
+                reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }),
+                &["run 1 1", "beat 2: 1 held, 0 finished, wait 5 s"],
+            ),
+            (
+                1,
+                reply(2, Reply { cancel: vec![cancel()], ..Reply::default() }),
+                &["cancel 1 1", "beat 3: 1 held, 0 finished, wait 5 s"],
+            ),
+            (
+                2,
+                reply(3, Reply { cancel: vec![cancel()], ..Reply::default() }),
+                &["beat 4: 1 held, 0 finished, wait 5 s"],
+            ),
+            (
+                3,
+                AgentEvent::Ended { job: id(1), attempt: Attempt(1), outcome: failed },
+                &["beat 5: 0 held, 1 finished, wait 25 s"],
+            ),
+        ],
+    );
+}

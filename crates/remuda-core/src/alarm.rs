@@ -1,0 +1,110 @@
+//! Who has to be looked at when. Each thing has at most one alarm, at the next moment its own rules could say
+//! something new; a look that comes too early is harmless, because whoever is looked at decides by `now`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::id::{JobId, Shape, WorkerId};
+use crate::time::Timestamp;
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Alarm {
+    /// A retry is due, a deadline passes, an attempt may be stuck.
+    Job(JobId),
+    /// A worker may have fallen silent, or its probation is over.
+    Worker(WorkerId),
+    /// A block ends: one trial.
+    Block(WorkerId, Shape),
+    /// A quarantined shape may have a trial.
+    Shape(Shape),
+    /// The mass-loss brake may let go.
+    Brake,
+    /// The control cycle is due.
+    Cycle,
+}
+
+impl Alarm {
+    /// What to tell someone who asks why the plane will wake.
+    pub fn reason(&self) -> String {
+        match self {
+            Alarm::Job(job) => format!("job {job}: retry, deadline or progress is due"),
+            Alarm::Worker(worker) => format!("worker {worker}: a beat is due"),
+            Alarm::Block(worker, shape) => format!("the block of {worker} for shape {} ends", shape.short()),
+            Alarm::Shape(shape) => format!("shape {} may have its trial", shape.short()),
+            Alarm::Brake => "the mass-loss brake may let go".to_owned(),
+            Alarm::Cycle => "the control cycle is due".to_owned(),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Alarms {
+    at: BTreeMap<Alarm, Timestamp>,
+    order: BTreeSet<(Timestamp, Alarm)>,
+}
+
+impl Alarms {
+    /// Sets, moves or (with nothing) takes away the alarm.
+    pub fn set(&mut self, alarm: Alarm, at: Option<Timestamp>) {
+        let before = match at {
+            Some(at) => self.at.insert(alarm.clone(), at),
+            None => self.at.remove(&alarm),
+        };
+        if before == at {
+            return;
+        }
+        if let Some(before) = before {
+            let entry = (before, alarm);
+            self.order.remove(&entry);
+            if let Some(at) = at {
+                self.order.insert((at, entry.1));
+            }
+        } else if let Some(at) = at {
+            self.order.insert((at, alarm));
+        }
+    }
+
+    pub fn first(&self) -> Option<&(Timestamp, Alarm)> {
+        self.order.first()
+    }
+
+    /// Takes the first alarm that is due.
+    pub fn take_due(&mut self, now: Timestamp) -> Option<Alarm> {
+        let (at, _) = self.order.first()?;
+        if *at > now {
+            return None;
+        }
+        let (_, alarm) = self.order.pop_first()?;
+        self.at.remove(&alarm);
+        Some(alarm)
+    }
+
+    pub fn of(&self, alarm: &Alarm) -> Option<Timestamp> {
+        self.at.get(alarm).copied()
+    }
+
+    /// Both sides say the same.
+    pub fn is_consistent(&self) -> bool {
+        self.at.len() == self.order.len()
+            && self.order.iter().all(|(at, alarm)| self.at.get(alarm) == Some(at))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alarm_can_be_moved_and_taken_away() {
+        let at = Timestamp::from_millis;
+        let mut alarms = Alarms::default();
+        alarms.set(Alarm::Brake, Some(at(5)));
+        alarms.set(Alarm::Cycle, Some(at(3)));
+        alarms.set(Alarm::Brake, Some(at(2)));
+        assert!(alarms.is_consistent());
+        assert_eq!(alarms.take_due(at(1)), None);
+        assert_eq!(alarms.take_due(at(4)), Some(Alarm::Brake));
+        alarms.set(Alarm::Cycle, None);
+        assert_eq!(alarms.take_due(at(9)), None);
+        assert!(alarms.is_consistent());
+    }
+}

@@ -1,0 +1,274 @@
+//! Workers and shapes kept apart. A pair that failed often enough is blocked for a while; then one trial decides
+//! whether it is open again or blocked for twice as long. Asking about a block changes nothing; its end is an event.
+//!
+//! ```text
+//!  (failures below the limit) ──limit──▶ blocked until T ──T──▶ on trial ──success──▶ forgotten
+//!                                             ▲                    │
+//!                                             └── failed: wait ×2 ─┘
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::id::{JobId, Shape, WorkerId};
+use crate::record::BlockRow;
+use crate::settings::Settings;
+use crate::time::Timestamp;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    pub failures: u32,
+    pub until: Timestamp,
+    pub cooldown: Duration,
+    pub reason: String,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Failures are counted, nothing is kept apart yet.
+    Counting,
+    Blocked,
+    /// The wait is over; at most one job at a time finds out.
+    Trial(Option<JobId>),
+}
+
+/// May this worker run this shape now?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    Open,
+    Blocked {
+        until: Timestamp,
+    },
+    /// Another job is the trial.
+    TrialUnderWay {
+        job: JobId,
+    },
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Blocks(BTreeMap<WorkerId, BTreeMap<Shape, Block>>);
+
+impl Blocks {
+    pub fn standing(&self, worker: &WorkerId, shape: &Shape) -> Standing {
+        match self.of(worker, shape).map(|block| (block.state, block.until)) {
+            None | Some((State::Counting | State::Trial(None), _)) => Standing::Open,
+            Some((State::Blocked, until)) => Standing::Blocked { until },
+            Some((State::Trial(Some(job)), _)) => Standing::TrialUnderWay { job },
+        }
+    }
+
+    pub fn of(&self, worker: &WorkerId, shape: &Shape) -> Option<&Block> {
+        self.0.get(worker)?.get(shape)
+    }
+
+    /// An attempt begins; if the pair is on trial, this is the trial.
+    pub fn started(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) {
+        if let Some(block) = self.of_mut(worker, shape)
+            && block.state == State::Trial(None)
+        {
+            block.state = State::Trial(Some(job));
+        }
+    }
+
+    /// An attempt ended without saying anything about the pair.
+    pub fn released(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) {
+        if let Some(block) = self.of_mut(worker, shape)
+            && block.state == State::Trial(Some(job))
+        {
+            block.state = State::Trial(None);
+        }
+    }
+
+    /// Whether there was anything to forget.
+    pub fn succeeded(&mut self, worker: &WorkerId, shape: &Shape) -> bool {
+        self.lift(worker, shape)
+    }
+
+    /// Counts a failure; the block if it is now, or still, kept apart.
+    pub fn failed(
+        &mut self,
+        now: Timestamp,
+        worker: &WorkerId,
+        shape: &Shape,
+        job: JobId,
+        reason: &str,
+        settings: &Settings,
+    ) -> &Block {
+        let block = self.0.entry(worker.clone()).or_default().entry(*shape).or_insert_with(|| Block {
+            failures: 0,
+            until: now,
+            cooldown: Duration::ZERO,
+            reason: String::new(),
+            state: State::Counting,
+        });
+        block.failures = block.failures.saturating_add(1);
+        reason.clone_into(&mut block.reason);
+        let is_trial = block.state == State::Trial(Some(job));
+        let is_due = match block.state {
+            State::Counting => block.failures >= settings.max_failures_before_block.max(1),
+            State::Trial(_) => true,
+            // Attempts that were under way when the block began say nothing new.
+            State::Blocked => false,
+        };
+        if is_due {
+            let doubled =
+                block.cooldown.saturating_mul(2).clamp(settings.block_cooldown, settings.block_cooldown_max);
+            block.cooldown = if is_trial { doubled } else { block.cooldown.max(settings.block_cooldown) };
+            block.until = now.plus(block.cooldown);
+            block.state = State::Blocked;
+        }
+        block
+    }
+
+    /// The wait is over: one trial from here on. Nothing if it is not over, or not blocked.
+    pub fn expire(&mut self, now: Timestamp, worker: &WorkerId, shape: &Shape) -> bool {
+        match self.of_mut(worker, shape) {
+            Some(block) if block.state == State::Blocked && block.until <= now => {
+                block.state = State::Trial(None);
+                true
+            }
+            Some(_) | None => false,
+        }
+    }
+
+    pub fn lift(&mut self, worker: &WorkerId, shape: &Shape) -> bool {
+        let Some(shapes) = self.0.get_mut(worker) else { return false };
+        let was_there = shapes.remove(shape).is_some();
+        if shapes.is_empty() {
+            self.0.remove(worker);
+        }
+        was_there
+    }
+
+    /// Everyone this shape is kept apart from.
+    pub fn workers_of(&self, shape: &Shape) -> Vec<WorkerId> {
+        self.0
+            .iter()
+            .filter(|(_, shapes)| shapes.contains_key(shape))
+            .map(|(worker, _)| worker.clone())
+            .collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.values().map(BTreeMap::len).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The entry that is missed least: the one whose wait ends first.
+    pub fn first_to_end(&self) -> Option<(WorkerId, Shape)> {
+        self.iter().min_by_key(|(_, _, block)| block.until).map(|(worker, shape, _)| (worker.clone(), *shape))
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&WorkerId, &Shape, &Block)> {
+        self.0
+            .iter()
+            .flat_map(|(worker, shapes)| shapes.iter().map(move |(shape, block)| (worker, shape, block)))
+    }
+
+    pub fn restore(&mut self, row: BlockRow, now: Timestamp, settings: &Settings) {
+        let state = if row.failures < settings.max_failures_before_block {
+            State::Counting
+        } else if row.until <= now {
+            State::Trial(None)
+        } else {
+            State::Blocked
+        };
+        let cooldown = Duration::from_millis(row.cooldown_millis);
+        let block = Block { failures: row.failures, until: row.until, cooldown, reason: row.reason, state };
+        self.0.entry(row.worker).or_default().insert(row.shape, block);
+    }
+
+    fn of_mut(&mut self, worker: &WorkerId, shape: &Shape) -> Option<&mut Block> {
+        self.0.get_mut(worker)?.get_mut(shape)
+    }
+}
+
+impl Block {
+    pub fn is_blocked(&self) -> bool {
+        self.state == State::Blocked
+    }
+
+    pub fn row(&self, worker: &WorkerId, shape: &Shape) -> BlockRow {
+        BlockRow {
+            worker: worker.clone(),
+            shape: *shape,
+            failures: self.failures,
+            until: self.until,
+            cooldown_millis: u64::try_from(self.cooldown.as_millis()).unwrap_or(u64::MAX),
+            reason: self.reason.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1000)
+    }
+
+    enum Do {
+        Fail,
+        Start,
+        Succeed,
+        Release,
+        Expire,
+    }
+    use Do::{Expire, Fail, Release, Start, Succeed};
+
+    /// Tells the story of one pair and compares how it stands afterwards.
+    fn check(failures_before_block: u32, story: &[(u64, Do)], expected: Standing) {
+        let settings = Settings { max_failures_before_block: failures_before_block, ..Settings::default() };
+        let (worker, shape, job) = ("a".parse().unwrap(), Shape::of(b"s"), JobId::from_u128(1));
+        let mut blocks = Blocks::default();
+        for (second, what) in story {
+            match what {
+                Fail => drop(blocks.failed(at(*second), &worker, &shape, job, "boom", &settings).clone()),
+                Start => blocks.started(&worker, &shape, job),
+                Succeed => drop(blocks.succeeded(&worker, &shape)),
+                Release => blocks.released(&worker, &shape, job),
+                Expire => drop(blocks.expire(at(*second), &worker, &shape)),
+            }
+        }
+        assert_eq!(blocks.standing(&worker, &shape), expected);
+        assert_eq!(blocks.standing(&"b".parse().unwrap(), &shape), Standing::Open, "never another pair");
+    }
+
+    #[test]
+    fn a_block_ends_by_event_and_one_trial_decides() {
+        let blocked = |until| Standing::Blocked { until: at(until) };
+        let job = JobId::from_u128(1);
+        check(1, &[(0, Fail)], blocked(60));
+        check(1, &[(0, Fail), (59, Expire)], blocked(60));
+        check(1, &[(0, Fail), (60, Expire)], Standing::Open);
+        check(1, &[(0, Fail), (60, Expire), (61, Start)], Standing::TrialUnderWay { job });
+        check(1, &[(0, Fail), (60, Expire), (61, Start), (70, Fail)], blocked(190));
+        check(1, &[(0, Fail), (60, Expire), (61, Start), (70, Succeed)], Standing::Open);
+        check(1, &[(0, Fail), (60, Expire), (61, Start), (62, Release)], Standing::Open);
+    }
+
+    #[test]
+    fn the_wait_doubles_up_to_its_limit() {
+        let mut story = vec![(0, Fail)];
+        for round in 1..=8 {
+            story.extend([(round * 1000, Expire), (round * 1000, Start), (round * 1000, Fail)]);
+        }
+        check(1, &story, Standing::Blocked { until: at(8600) });
+    }
+
+    #[test]
+    fn failures_below_the_limit_are_counted_and_not_forgotten_by_asking() {
+        check(3, &[(0, Fail), (1, Fail)], Standing::Open);
+        check(3, &[(0, Fail), (1, Fail), (2, Fail)], Standing::Blocked { until: at(62) });
+    }
+
+    #[test]
+    fn attempts_under_way_when_the_block_began_do_not_lengthen_it() {
+        check(1, &[(0, Fail), (1, Fail), (2, Fail)], Standing::Blocked { until: at(60) });
+    }
+}

@@ -1,0 +1,369 @@
+//! The life of a job. Its attempts are numbered, and the number is the fence: only the newest one, on the worker and
+//! in the incarnation it was given to, may say how it ended.
+//!
+//! ```text
+//!            ┌──────── failed, lost: wait, then another attempt ────────┐
+//!            ▼                                                          │
+//!  ──▶ waiting ──start──▶ running ──complete──▶ completed               │
+//!         │                  ├──fail──▶ (attempts left?) ───────────────┘
+//!         │                  └──────────────────▶ failed
+//!         └─── cancel, deadline, condemned ─────▶ cancelled, failed
+//! ```
+//!
+//! What a job asks for is kept here in its short form; a million of these must fit into a small machine.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::cause::Cause;
+use crate::id::{Attempt, Fence, Incarnation, JobId, Tenant, WorkerId};
+use crate::queue::Kind;
+use crate::record::{IdempotencyKey, Life, StateRow, Try};
+use crate::refusal::Refusal;
+use crate::retry;
+use crate::settings::Settings;
+use crate::time::{Timestamp, spoken};
+
+#[derive(Clone, Debug)]
+pub struct Job {
+    pub id: JobId,
+    pub accepted_at: Timestamp,
+    pub tenant: Tenant,
+    pub kind: Kind,
+    pub priority: i8,
+    pub attempts_max: Option<u8>,
+    pub deadline: Option<Timestamp>,
+    state: State,
+    attempt: Attempt,
+    failures: u8,
+    mishaps: u8,
+    /// Most jobs have no troubled past.
+    story: Option<Box<Story>>,
+    /// Most jobs carry nothing extra.
+    pub extra: Option<Box<Extra>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum State {
+    Waiting { not_before: Timestamp },
+    Running { worker: WorkerId, incarnation: Incarnation, started_at: Timestamp },
+    Ended(Box<StateRow>),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Story {
+    took_down: BTreeSet<WorkerId>,
+    tries: Vec<Try>,
+}
+
+/// What only some submissions have.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Extra {
+    pub key: Option<IdempotencyKey>,
+    pub labels: BTreeMap<String, String>,
+    pub metadata: serde_json::Map<String, serde_json::Value>,
+}
+
+/// What can happen to a job.
+#[derive(Clone, Debug)]
+pub enum Turn {
+    Start {
+        worker: WorkerId,
+        incarnation: Incarnation,
+    },
+    /// The worker came back in a new incarnation and still holds the attempt.
+    Adopt {
+        attempt: Attempt,
+        worker: WorkerId,
+        incarnation: Incarnation,
+    },
+    Complete(Fence),
+    Fail {
+        fence: Fence,
+        cause: Cause,
+        message: String,
+        took_down: bool,
+    },
+    Cancel {
+        message: String,
+    },
+    Expire,
+    /// Its shape fails everywhere: there is no point in trying on.
+    Condemn {
+        message: String,
+    },
+}
+
+/// A verdict on an attempt is kept with the job; this much of what a worker said is enough to understand it.
+const MESSAGE_BYTES_MAX: usize = 2000;
+
+impl Job {
+    pub fn new(id: JobId, accepted_at: Timestamp, tenant: Tenant, priority: i8, kind: Kind) -> Self {
+        Job {
+            id,
+            accepted_at,
+            tenant,
+            kind,
+            priority,
+            attempts_max: None,
+            deadline: None,
+            state: State::Waiting { not_before: Timestamp::ZERO },
+            attempt: Attempt(0),
+            failures: 0,
+            mishaps: 0,
+            story: None,
+            extra: None,
+        }
+    }
+
+    /// The one place where a job changes.
+    pub fn turn(&mut self, now: Timestamp, turn: Turn, settings: &Settings) -> Result<(), Refusal> {
+        let state = std::mem::replace(&mut self.state, State::Waiting { not_before: Timestamp::NEVER });
+        match self.next(now, state, turn, settings) {
+            Ok(state) => {
+                self.state = state;
+                Ok(())
+            }
+            Err((state, refusal)) => {
+                self.state = state;
+                Err(refusal)
+            }
+        }
+    }
+
+    fn next(
+        &mut self,
+        now: Timestamp,
+        state: State,
+        turn: Turn,
+        settings: &Settings,
+    ) -> Result<State, (State, Refusal)> {
+        let running = self.attempt;
+        Ok(match (state, turn) {
+            (state @ State::Waiting { not_before }, Turn::Start { .. }) if now < not_before => {
+                return Err((state, Refusal::TooEarly));
+            }
+            (State::Waiting { .. }, Turn::Start { worker, incarnation }) => {
+                // Counted before the worker hears of it: a crash in between must not give the number out twice.
+                self.attempt = self.attempt.next();
+                State::Running { worker, incarnation, started_at: now }
+            }
+            (State::Running { worker, started_at, .. }, Turn::Adopt { attempt, worker: by, incarnation })
+                if attempt == running && worker == by =>
+            {
+                State::Running { worker, incarnation, started_at }
+            }
+            (State::Running { worker, incarnation, started_at }, Turn::Complete(fence))
+                if fence == self.fence(incarnation) =>
+            {
+                self.remember(worker.clone(), started_at, now, None, "completed");
+                State::Ended(Box::new(StateRow::Completed { worker }))
+            }
+            (
+                State::Running { worker, incarnation, started_at },
+                Turn::Fail { fence, cause, message, took_down },
+            ) if fence == self.fence(incarnation) => {
+                let message = shortened(message);
+                self.remember(worker.clone(), started_at, now, Some(cause), &message);
+                self.after_failure(now, worker, cause, message, took_down, settings)
+            }
+            (State::Running { worker, started_at, .. }, Turn::Cancel { message }) => {
+                self.remember(worker, started_at, now, None, &message);
+                State::Ended(Box::new(StateRow::Cancelled { message }))
+            }
+            (State::Waiting { .. }, Turn::Cancel { message }) => {
+                State::Ended(Box::new(StateRow::Cancelled { message }))
+            }
+            (State::Running { worker, started_at, .. }, Turn::Expire) => {
+                self.remember(worker, started_at, now, Some(Cause::Job), "the deadline passed");
+                failed(Cause::Job, "the deadline passed while it ran".to_owned(), false)
+            }
+            (State::Waiting { .. }, Turn::Expire) => {
+                failed(Cause::Job, "the deadline passed while it waited".to_owned(), false)
+            }
+            (State::Waiting { .. }, Turn::Condemn { message }) => failed(Cause::Job, message, true),
+            (state @ State::Running { .. }, Turn::Start { .. } | Turn::Condemn { .. })
+            | (state @ State::Running { .. }, Turn::Adopt { .. } | Turn::Complete(_) | Turn::Fail { .. }) => {
+                return Err((state, Refusal::StaleAttempt));
+            }
+            (state @ State::Waiting { .. }, Turn::Adopt { .. } | Turn::Complete(_) | Turn::Fail { .. }) => {
+                return Err((
+                    state,
+                    if running.0 == 0 { Refusal::NotRunning } else { Refusal::StaleAttempt },
+                ));
+            }
+            (State::Ended(row), _) => {
+                let state = row.name();
+                return Err((State::Ended(row), Refusal::Ended { state }));
+            }
+        })
+    }
+
+    fn after_failure(
+        &mut self,
+        now: Timestamp,
+        worker: WorkerId,
+        cause: Cause,
+        message: String,
+        took_down: bool,
+        settings: &Settings,
+    ) -> State {
+        let counter = if cause.is_jobs_own() { &mut self.failures } else { &mut self.mishaps };
+        *counter = counter.saturating_add(1);
+        if took_down {
+            self.story_mut().took_down.insert(worker);
+        }
+        let lost = self.took_down().len();
+        if lost >= usize::from(settings.poison_after.max(1)) {
+            let names: Vec<_> = self.took_down().iter().map(WorkerId::as_str).collect();
+            let evidence = format!("poison: it took down {} ({message})", names.join(" and "));
+            return failed(cause, evidence, true);
+        }
+        if self.failures >= self.attempts_max.unwrap_or(settings.attempts_max) {
+            return failed(cause, message, false);
+        }
+        if self.mishaps >= settings.mishaps_max {
+            let evidence =
+                format!("{} attempts ended through no fault of its own, the last: {message}", self.mishaps);
+            return failed(cause, evidence, true);
+        }
+        let failures = u32::from(self.failures) + u32::from(self.mishaps);
+        State::Waiting { not_before: now.plus(retry::delay(settings, failures, self.id, self.attempt)) }
+    }
+
+    fn remember(
+        &mut self,
+        worker: WorkerId,
+        started_at: Timestamp,
+        now: Timestamp,
+        cause: Option<Cause>,
+        verdict: &str,
+    ) {
+        let attempt = self.attempt;
+        let verdict = verdict.to_owned();
+        self.story_mut().tries.push(Try { attempt, worker, started_at, ended_at: Some(now), cause, verdict });
+    }
+
+    fn story_mut(&mut self) -> &mut Story {
+        self.story.get_or_insert_default()
+    }
+
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub fn attempt(&self) -> Attempt {
+        self.attempt
+    }
+
+    pub fn fence(&self, incarnation: Incarnation) -> Fence {
+        Fence { job: self.id, attempt: self.attempt, incarnation }
+    }
+
+    pub fn took_down(&self) -> &BTreeSet<WorkerId> {
+        static NOBODY: BTreeSet<WorkerId> = BTreeSet::new();
+        self.story.as_ref().map_or(&NOBODY, |story| &story.took_down)
+    }
+
+    pub fn tries(&self) -> &[Try] {
+        self.story.as_ref().map_or(&[], |story| &story.tries)
+    }
+
+    /// Whether an attempt on this worker failed before, through whoever's fault.
+    pub fn has_failed_on(&self, worker: &WorkerId) -> bool {
+        self.tries().iter().any(|one| one.worker == *worker && one.cause.is_some())
+    }
+
+    pub fn failures(&self) -> (u8, u8) {
+        (self.failures, self.mishaps)
+    }
+
+    pub fn metadata(&self) -> serde_json::Map<String, serde_json::Value> {
+        self.extra.as_ref().map(|extra| extra.metadata.clone()).unwrap_or_default()
+    }
+
+    /// The next moment at which time alone changes something.
+    pub fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
+        let retry = match self.state {
+            State::Waiting { not_before } if now < not_before => Some(not_before),
+            State::Waiting { .. } | State::Running { .. } => None,
+            State::Ended(_) => return None,
+        };
+        [retry, self.deadline].into_iter().flatten().min()
+    }
+
+    /// How it stands, for the store and for people.
+    pub fn life(&self, now: Timestamp) -> Life {
+        let mut tries = self.tries().to_vec();
+        let state = match &self.state {
+            State::Waiting { not_before } => StateRow::Queued { not_before: *not_before },
+            State::Running { worker, incarnation, started_at } => {
+                let (attempt, worker, started_at) = (self.attempt, worker.clone(), *started_at);
+                let under_way = Try {
+                    attempt,
+                    worker: worker.clone(),
+                    started_at,
+                    ended_at: None,
+                    cause: None,
+                    verdict: String::new(),
+                };
+                tries.push(under_way);
+                StateRow::Running { worker, incarnation: *incarnation, started_at }
+            }
+            State::Ended(row) => (**row).clone(),
+        };
+        Life {
+            state,
+            attempt: self.attempt,
+            failures: self.failures,
+            mishaps: self.mishaps,
+            took_down: self.took_down().clone(),
+            tries,
+            changed_at: now,
+        }
+    }
+
+    /// Goes on from a stored life.
+    pub fn resume(&mut self, life: Life) {
+        self.state = match life.state {
+            StateRow::Queued { not_before } => State::Waiting { not_before },
+            StateRow::Running { worker, incarnation, started_at } => {
+                State::Running { worker, incarnation, started_at }
+            }
+            ended @ (StateRow::Completed { .. } | StateRow::Failed { .. } | StateRow::Cancelled { .. }) => {
+                State::Ended(Box::new(ended))
+            }
+        };
+        (self.attempt, self.failures, self.mishaps) = (life.attempt, life.failures, life.mishaps);
+        let tries: Vec<_> = life.tries.into_iter().filter(|one| one.ended_at.is_some()).collect();
+        if !tries.is_empty() || !life.took_down.is_empty() {
+            self.story = Some(Box::new(Story { took_down: life.took_down, tries }));
+        }
+    }
+
+    /// How long it has been waiting for someone to take it.
+    pub fn age(&self, now: Timestamp) -> Duration {
+        now.since(self.accepted_at)
+    }
+}
+
+fn failed(cause: Cause, message: String, quarantined: bool) -> State {
+    State::Ended(Box::new(StateRow::Failed { cause, message, quarantined }))
+}
+
+fn shortened(mut message: String) -> String {
+    if message.len() > MESSAGE_BYTES_MAX {
+        let cut = (0..=MESSAGE_BYTES_MAX).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
+        message.truncate(cut);
+        message.push('…');
+    }
+    message
+}
+
+/// What a person is told about a job that waits for its retry.
+pub fn retry_reason(now: Timestamp, not_before: Timestamp) -> String {
+    format!("retry at {not_before} (in {})", spoken(not_before.since(now)))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,115 @@
+//! How a machine stands, seen from its workers. A machine has no beat of its own: it is online while any of its
+//! workers is, so there is nothing to store and nothing that could disagree.
+//!
+//! The two words every worker carries stand here too: where it is in its life (`WorkerState`, moved by the control
+//! cycle) and, beside it, whether it is heard (`Presence`, moved by beats).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Whether something is heard. The order is from best to worst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Presence {
+    Online,
+    /// Beats are missing: no new work, but nothing is taken away either.
+    Suspect,
+    Offline,
+}
+
+impl Presence {
+    pub const ALL: [Presence; 3] = [Presence::Online, Presence::Suspect, Presence::Offline];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Presence::Online => "online",
+            Presence::Suspect => "suspect",
+            Presence::Offline => "offline",
+        }
+    }
+}
+
+impl fmt::Display for Presence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A machine's presence: that of its best worker. A machine without workers is offline.
+pub fn presence(workers: impl IntoIterator<Item = Presence>) -> Presence {
+    workers.into_iter().min().unwrap_or(Presence::Offline)
+}
+
+/// Where a worker is in its life; `cycle` has the drawing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerState {
+    /// Ordered, and not ready for work yet.
+    Spawning,
+    Active,
+    /// Finishes what it holds and gets nothing new.
+    Terminating,
+    Terminated,
+    /// Given up; a rented machine under it has yet to be returned.
+    Error,
+}
+
+impl WorkerState {
+    pub const ALL: [WorkerState; 5] = [
+        WorkerState::Spawning,
+        WorkerState::Active,
+        WorkerState::Terminating,
+        WorkerState::Terminated,
+        WorkerState::Error,
+    ];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            WorkerState::Spawning => "spawning",
+            WorkerState::Active => "active",
+            WorkerState::Terminating => "terminating",
+            WorkerState::Terminated => "terminated",
+            WorkerState::Error => "error",
+        }
+    }
+
+    /// Whether the scaling formulas count on it: what is on its way is there already, or it would be ordered twice.
+    pub fn is_capacity(self) -> bool {
+        matches!(self, WorkerState::Spawning | WorkerState::Active)
+    }
+}
+
+impl fmt::Display for WorkerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Presence::{Offline, Online, Suspect};
+    use super::*;
+
+    #[test]
+    fn a_machine_stands_as_its_best_worker_does() {
+        for (workers, expected) in [
+            (&[Offline, Online, Suspect][..], Online),
+            (&[Offline, Suspect], Suspect),
+            (&[Offline, Offline], Offline),
+            (&[], Offline),
+        ] {
+            assert_eq!(presence(workers.iter().copied()), expected, "{workers:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_stored_is_the_word_that_is_shown() {
+        for presence in Presence::ALL {
+            assert_eq!(serde_json::to_value(presence).unwrap(), presence.as_str());
+        }
+        for state in WorkerState::ALL {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.as_str());
+        }
+    }
+}

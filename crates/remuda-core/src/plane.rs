@@ -1,0 +1,454 @@
+//! The control plane: `step(now, event) -> Step`. It holds the headers of unfinished jobs, the workers and the blocks;
+//! bodies and history are in the store. Whoever drives it commits the records first, then carries out the effects and
+//! gives the answer, so that nothing is ever promised that a crash could take back.
+//!
+//! | part | decides |
+//! |---|---|
+//! | `submit` | what is accepted, cancelled |
+//! | `beats` | who joins, beats, leaves; what a beat's inventory means |
+//! | `presence` | who is silent, and the brake on mass loss |
+//! | `attempts` | how an attempt begins and ends, and what follows from it |
+//! | `routing` | which job goes to which worker, and why not |
+//! | `health` | the control cycle |
+//! | `why` | the story of a job, as a question that changes nothing |
+//! | `check` | that every index agrees with what it indexes |
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::alarm::{Alarm, Alarms};
+use crate::block::Blocks;
+use crate::brake::MassLoss;
+use crate::cycle;
+use crate::id::{Attempt, Hash, Incarnation, JobId, Sequence, Shape, Tenant, Term, WorkerId};
+use crate::job::{Extra, Job, State};
+use crate::queue::{Kinds, Place, Queue};
+use crate::record::{Accepted, Happened, Life, Record, Stored};
+use crate::refusal::Refusal;
+use crate::settings::Settings;
+use crate::suspicion::Suspicions;
+use crate::time::Timestamp;
+use crate::wire::{Beat, Join, Joined, Reply};
+use crate::worker::Worker;
+
+mod attempts;
+mod beats;
+mod check;
+mod health;
+mod presence;
+mod routing;
+mod submit;
+mod why;
+
+pub use routing::PassedOver;
+pub use submit::{Known, Submission};
+pub use why::{Candidate, Why};
+
+/// Something happened outside.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Submit(Box<Submission>),
+    Cancel {
+        job: JobId,
+        message: String,
+    },
+    Join {
+        join: Box<Join>,
+        token_hash: Hash,
+    },
+    /// `waits`: the worker will stay on the line for orders.
+    Beat {
+        worker: WorkerId,
+        token_hash: Hash,
+        beat: Box<Beat>,
+        waits: bool,
+    },
+    /// The line on which orders were awaited is gone: a reason to look closer, and nothing more.
+    LineDropped {
+        worker: WorkerId,
+        seq: u64,
+    },
+    /// A worker says goodbye (with its token), or a person says it for the worker.
+    Leave {
+        worker: WorkerId,
+        token_hash: Option<Hash>,
+        reason: String,
+    },
+    /// No new work for this worker; it goes when it holds nothing.
+    Drain {
+        worker: WorkerId,
+        reason: String,
+    },
+    /// A person ends a block.
+    Lift {
+        worker: WorkerId,
+        shape: Shape,
+    },
+    /// A person lets a quarantined shape go.
+    Release {
+        shape: Shape,
+    },
+    /// Time has passed.
+    Tick,
+    /// The batch is over: orders that came together go out together.
+    Flush,
+}
+
+/// What the caller is told, after the records are safe.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    Done,
+    Accepted {
+        job: JobId,
+        is_new: bool,
+    },
+    Joined(Joined),
+    Reply(Reply),
+    /// Nothing to say yet: keep the line open, `Effect::Orders` will come.
+    Hold,
+}
+
+/// Something to be done outside.
+#[derive(Clone, Debug)]
+pub enum Effect {
+    /// Give this to the worker whose line is open; if it is gone, the orders go out again with its next beat.
+    Orders { worker: WorkerId, reply: Reply },
+    /// Live only, dropped first: how far a job is.
+    Progress { job: JobId, tenant: Tenant, worker: WorkerId, progress: f32, phase: String },
+    /// A report for the log.
+    Cycle(Arc<cycle::Report>),
+}
+
+/// All that follows from an event.
+#[derive(Debug)]
+pub struct Step {
+    pub answer: Result<Answer, Refusal>,
+    pub records: Vec<Record>,
+    pub effects: Vec<Effect>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Plane {
+    settings: Settings,
+    term: Term,
+    sequence: Sequence,
+    /// The last moment anything was decided; a long gap means that we were away.
+    stepped_at: Timestamp,
+    jobs: BTreeMap<JobId, Box<Job>>,
+    queue: Queue,
+    kinds: Kinds,
+    workers: BTreeMap<WorkerId, Worker>,
+    /// Workers that could take something now.
+    free: BTreeSet<WorkerId>,
+    /// Workers with orders to be told and a line to tell them on.
+    to_tell: BTreeSet<WorkerId>,
+    blocks: Blocks,
+    suspicions: Suspicions,
+    keys: BTreeMap<(Tenant, String), Known>,
+    ended: Ended,
+    alarms: Alarms,
+    mass_loss: MassLoss,
+    /// Something changed who may run what: before the step ends, everyone free looks for work again.
+    refeed: bool,
+    pub refusals: Refusals,
+    records: Vec<Record>,
+    effects: Vec<Effect>,
+}
+
+/// How many messages were refused, by kind: the fence at work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Refusals {
+    pub stale_attempts: u64,
+    pub old_beats: u64,
+    pub old_incarnations: u64,
+    pub already_recorded: u64,
+}
+
+/// Outcomes of the recent past, so that a repeated report gets a definite answer.
+#[derive(Clone, Debug, Default)]
+struct Ended {
+    of: BTreeMap<JobId, (Attempt, &'static str)>,
+    order: VecDeque<JobId>,
+}
+
+/// How many recent outcomes are remembered: minutes of work for a large fleet.
+const ENDED_MAX: usize = 8192;
+/// The plane looks up at least this often, so that a longer gap is known to be its own absence.
+const TICK_MAX: std::time::Duration = std::time::Duration::from_secs(1);
+
+impl Plane {
+    /// Goes on where another plane stopped. Everyone gets a full lease from here on: that we were away is not their
+    /// fault, and nothing is requeued for it.
+    pub fn restore(settings: Settings, term: Term, now: Timestamp, stored: Stored) -> Plane {
+        let mut plane = Plane {
+            settings,
+            term,
+            sequence: stored.sequence,
+            stepped_at: now,
+            jobs: BTreeMap::new(),
+            queue: Queue::default(),
+            kinds: Kinds::default(),
+            workers: BTreeMap::new(),
+            free: BTreeSet::new(),
+            to_tell: BTreeSet::new(),
+            blocks: Blocks::default(),
+            suspicions: Suspicions::default(),
+            keys: BTreeMap::new(),
+            ended: Ended::default(),
+            alarms: Alarms::default(),
+            mass_loss: MassLoss::default(),
+            refeed: false,
+            refusals: Refusals::default(),
+            records: Vec::new(),
+            effects: Vec::new(),
+        };
+        for row in stored.workers {
+            plane.workers.insert(row.id.clone(), Worker::restore(now, row));
+        }
+        for row in stored.blocks {
+            plane.blocks.restore(row, now, &plane.settings);
+        }
+        for row in stored.suspicions {
+            plane.suspicions.restore(row);
+        }
+        for (accepted, life) in stored.jobs {
+            plane.restore_job(now, accepted, life);
+        }
+        plane.restore_alarms(now);
+        plane
+    }
+
+    fn restore_job(&mut self, now: Timestamp, accepted: Accepted, life: Life) {
+        let mut job = Box::new(self.header(accepted));
+        job.resume(life);
+        if let State::Running { worker, .. } = job.state() {
+            let (id, attempt, worker) = (job.id, job.attempt(), worker.clone());
+            if let Some(worker) = self.workers.get_mut(&worker) {
+                worker.hold(now, id, attempt, &job.kind.shape);
+            }
+            self.blocks.started(&worker, &job.kind.shape, id);
+            self.suspicions.started(&job.kind.shape, id);
+        }
+        self.remember_key(&job);
+        self.alarms.set(Alarm::Job(job.id), job.wake_at(now));
+        if matches!(job.state(), State::Waiting { not_before } if *not_before <= now) {
+            self.queue.insert(place(&job));
+        }
+        self.jobs.insert(job.id, job);
+    }
+
+    fn restore_alarms(&mut self, now: Timestamp) {
+        let blocks: Vec<_> =
+            self.blocks.iter().map(|(worker, shape, block)| (worker.clone(), *shape, block.until)).collect();
+        for (worker, shape, until) in blocks {
+            self.alarms.set(Alarm::Block(worker, shape), Some(until).filter(|until| now < *until));
+        }
+        let shapes: Vec<_> = self.suspicions.iter().map(|(shape, it)| (*shape, it.row.trial_at)).collect();
+        for (shape, trial_at) in shapes {
+            self.alarms.set(Alarm::Shape(shape), trial_at);
+        }
+        let workers: Vec<_> = self.workers.keys().cloned().collect();
+        for worker in workers {
+            self.watch_worker(now, &worker);
+        }
+        self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
+    }
+
+    /// The one way in.
+    pub fn step(&mut self, now: Timestamp, event: Event) -> Step {
+        // Time only goes up, whatever the caller's clock does.
+        let now = now.max(self.stepped_at);
+        self.notice_own_absence(now);
+        self.stepped_at = now;
+        let answer = self.decide(now, event);
+        if std::mem::take(&mut self.refeed) {
+            self.feed_all(now);
+        }
+        self.count_refusal(&answer);
+        Step {
+            answer,
+            records: std::mem::take(&mut self.records),
+            effects: std::mem::take(&mut self.effects),
+        }
+    }
+
+    fn decide(&mut self, now: Timestamp, event: Event) -> Result<Answer, Refusal> {
+        match event {
+            Event::Submit(submission) => self.submit(now, *submission),
+            Event::Cancel { job, message } => self.cancel(now, job, message),
+            Event::Join { join, token_hash } => self.join(now, &join, token_hash),
+            Event::Beat { worker, token_hash, beat, waits } => {
+                self.beat(now, &worker, token_hash, *beat, waits)
+            }
+            Event::LineDropped { worker, seq } => self.line_dropped(now, &worker, seq),
+            Event::Leave { worker, token_hash, reason } => self.leave(now, &worker, token_hash, reason),
+            Event::Drain { worker, reason } => self.drain(now, &worker, reason),
+            Event::Lift { worker, shape } => self.lift(now, &worker, shape),
+            Event::Release { shape } => self.release(now, shape),
+            Event::Tick => Ok(self.tick(now)),
+            Event::Flush => Ok(self.flush()),
+        }
+    }
+
+    /// When to step again even if nothing happens, and what for.
+    pub fn wake_at(&self) -> (Timestamp, String) {
+        let tick = self.stepped_at.plus(TICK_MAX);
+        match self.alarms.first() {
+            Some((at, alarm)) if *at <= tick => (*at, alarm.reason()),
+            Some(_) | None => (tick, "to notice if the plane itself was away".to_owned()),
+        }
+    }
+
+    /// Alarms that are due; a bound on one step's work, the rest comes with the next.
+    fn tick(&mut self, now: Timestamp) -> Answer {
+        const ALARMS_MAX: usize = 10_000;
+        for _ in 0..ALARMS_MAX {
+            match self.alarms.take_due(now) {
+                Some(Alarm::Job(job)) => self.job_alarm(now, job),
+                Some(Alarm::Worker(worker)) => self.worker_alarm(now, &worker),
+                Some(Alarm::Block(worker, shape)) => self.block_alarm(now, &worker, shape),
+                Some(Alarm::Shape(shape)) => self.shape_alarm(now, shape),
+                Some(Alarm::Brake) => self.brake_alarm(now),
+                Some(Alarm::Cycle) => self.cycle(now),
+                None => break,
+            }
+        }
+        Answer::Done
+    }
+
+    fn count_refusal(&mut self, answer: &Result<Answer, Refusal>) {
+        match answer {
+            Err(Refusal::OldBeat { .. }) => self.refusals.old_beats += 1,
+            Err(Refusal::OldIncarnation { .. }) => self.refusals.old_incarnations += 1,
+            Err(_) | Ok(_) => {}
+        }
+    }
+
+    /// Tells the world, in the one order of all events.
+    fn happened(&mut self, now: Timestamp, name: &'static str, about: About<'_>, detail: Map<String, Value>) {
+        self.sequence = self.sequence.next();
+        let happened = Happened {
+            seq: self.sequence,
+            at: now,
+            name: name.into(),
+            job: about.job.map(|job| job.id),
+            worker: about.worker.cloned(),
+            tenant: about.job.map(|job| job.tenant.clone()),
+            metadata: about.job.map(Job::metadata).unwrap_or_default(),
+            detail,
+        };
+        self.records.push(Record::Happened(Arc::new(happened)));
+    }
+
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
+    pub fn job(&self, job: JobId) -> Option<&Job> {
+        self.jobs.get(&job).map(|job| &**job)
+    }
+
+    pub fn jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs.values().map(|job| &**job)
+    }
+
+    pub fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.workers.values()
+    }
+
+    pub fn worker(&self, worker: &WorkerId) -> Option<&Worker> {
+        self.workers.get(worker)
+    }
+
+    pub fn blocks(&self) -> &Blocks {
+        &self.blocks
+    }
+
+    pub fn suspicions(&self) -> &Suspicions {
+        &self.suspicions
+    }
+
+    pub fn mass_loss(&self) -> &MassLoss {
+        &self.mass_loss
+    }
+
+    pub fn open_jobs(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Jobs that could start now if there were someone to take them.
+    pub fn ready_jobs(&self) -> usize {
+        self.queue.len()
+    }
+}
+
+/// Whom an event is about.
+#[derive(Clone, Copy, Default)]
+struct About<'a> {
+    job: Option<&'a Job>,
+    worker: Option<&'a WorkerId>,
+}
+
+impl<'a> About<'a> {
+    fn job(job: &'a Job) -> Self {
+        About { job: Some(job), worker: None }
+    }
+
+    fn worker(worker: &'a WorkerId) -> Self {
+        About { job: None, worker: Some(worker) }
+    }
+
+    fn both(job: &'a Job, worker: &'a WorkerId) -> Self {
+        About { job: Some(job), worker: Some(worker) }
+    }
+}
+
+/// Where a job stands in the queue.
+fn place(job: &Job) -> Place<'_> {
+    Place { job: job.id, priority: job.priority, tenant: &job.tenant, kind: &job.kind }
+}
+
+/// A small JSON object.
+fn detail<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+impl Ended {
+    fn insert(&mut self, job: JobId, attempt: Attempt, state: &'static str) {
+        if self.of.insert(job, (attempt, state)).is_none() {
+            self.order.push_back(job);
+        }
+        if self.order.len() > ENDED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.of.remove(&oldest);
+        }
+    }
+}
+
+impl Plane {
+    /// A job's short form.
+    fn header(&mut self, accepted: Accepted) -> Job {
+        let kind = self.kinds.kind(accepted.service, accepted.needs, accepted.shape);
+        let tenant = self.kinds.tenant(accepted.tenant);
+        let mut job = Job::new(accepted.id, accepted.accepted_at, tenant, accepted.priority, kind);
+        (job.deadline, job.attempts_max) = (accepted.deadline, accepted.attempts_max);
+        let extra = Extra { key: accepted.key, labels: accepted.labels, metadata: accepted.metadata };
+        job.extra = Some(extra).filter(|extra| *extra != Extra::default()).map(Box::new);
+        job
+    }
+
+    /// The incarnation a worker of this name would get: one above all it ever had.
+    fn next_incarnation(&self, worker: &WorkerId) -> Incarnation {
+        self.workers.get(worker).map_or(Incarnation(0), |known| known.incarnation).next()
+    }
+}
+
+#[cfg(test)]
+mod tests;

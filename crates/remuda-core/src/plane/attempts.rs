@@ -1,0 +1,366 @@
+//! How an attempt begins and ends, and everything that follows from its end: the job's next turn, the pair's block,
+//! the shape's suspicion, the worker's standing.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::{About, Plane, detail};
+use crate::alarm::Alarm;
+use crate::cause::Cause;
+use crate::id::{Attempt, Fence, Incarnation, JobId, Shape, WorkerId};
+use crate::job::{State, Turn};
+use crate::record::{Record, StateRow};
+use crate::refusal::Refusal;
+use crate::suspicion::Verdict;
+use crate::time::Timestamp;
+use crate::wire::{Finished, Outcome};
+
+/// Nothing was returned: still a result, and a valid one.
+const NO_RESULT: &str = "null";
+
+impl Plane {
+    /// Gives a waiting job to a worker. The attempt is stored before anyone is told of it.
+    pub(super) fn start(&mut self, now: Timestamp, id: JobId, worker_id: &WorkerId) {
+        let worker = self.workers.get_mut(worker_id).expect("routing chose a worker that is there");
+        let job = self.jobs.get_mut(&id).expect("routing chose a job that is there");
+        self.queue.served(super::place(job));
+        self.queue.remove(super::place(job));
+        let turn = Turn::Start { worker: worker_id.clone(), incarnation: worker.incarnation };
+        job.turn(now, turn, &self.settings).expect("routing chose a job that may start");
+        worker.hold(now, id, job.attempt(), &job.kind.shape);
+        self.blocks.started(worker_id, &job.kind.shape, id);
+        self.suspicions.started(&job.kind.shape, id);
+        self.alarms.set(Alarm::Job(id), job.wake_at(now));
+        if worker.is_polling {
+            self.to_tell.insert(worker_id.clone());
+        }
+        let life = job.life(now);
+        let attempt = detail([("attempt", job.attempt().0.into())]);
+        self.records.push(Record::Life { job: id, life });
+        self.tell(now, "job:started", id, Some(worker_id), attempt);
+        self.look_sooner(now, worker_id);
+        self.update_free(now, worker_id);
+    }
+
+    /// What a worker says became of an attempt; applied only if its fence is the job's current one.
+    pub(super) fn finish(
+        &mut self,
+        now: Timestamp,
+        worker: &WorkerId,
+        incarnation: Incarnation,
+        finished: &Finished,
+    ) -> Result<(), Refusal> {
+        let id = finished.job;
+        if self.holder(id) != Some((worker.clone(), finished.attempt)) {
+            return Err(self.not_held(id, finished.attempt));
+        }
+        let fence = Fence { job: id, attempt: finished.attempt, incarnation };
+        let cause = finished.cause.unwrap_or(finished.outcome.default_cause());
+        match finished.outcome {
+            Outcome::Completed => self.complete(now, worker, fence, finished),
+            Outcome::Failed => {
+                self.fail(now, fence, cause, said(&finished.message, "failed without a word"), false)
+            }
+            Outcome::Cancelled => {
+                let message = said(&finished.message, "the worker stopped it");
+                self.fail(now, fence, Cause::Provider, message, false)
+            }
+            Outcome::Rejected => {
+                let worker = self.workers.get_mut(worker).expect("the holder is there");
+                let room = u32::try_from(worker.holds.len().saturating_sub(1)).unwrap_or(u32::MAX);
+                worker.slots_seen = Some(room.max(1));
+                self.fail(now, fence, Cause::Worker, said(&finished.message, "the worker had no room"), false)
+            }
+        }
+    }
+
+    fn not_held(&self, id: JobId, attempt: Attempt) -> Refusal {
+        match (self.jobs.get(&id), self.ended.of.get(&id)) {
+            (Some(_), _) => Refusal::StaleAttempt,
+            (None, Some((last, "completed"))) if *last == attempt => Refusal::AlreadyRecorded,
+            (None, Some((_, state))) => Refusal::Ended { state },
+            (None, None) => Refusal::UnknownJob(id),
+        }
+    }
+
+    fn complete(
+        &mut self,
+        now: Timestamp,
+        worker_id: &WorkerId,
+        fence: Fence,
+        finished: &Finished,
+    ) -> Result<(), Refusal> {
+        let job = self.jobs.get_mut(&fence.job).ok_or(Refusal::UnknownJob(fence.job))?;
+        let started_at = match job.state() {
+            State::Running { started_at, .. } => *started_at,
+            State::Waiting { .. } | State::Ended(_) => return Err(Refusal::NotRunning),
+        };
+        job.turn(now, Turn::Complete(fence), &self.settings)?;
+        let shape = job.kind.shape.clone();
+        let took = now.since(started_at);
+        let worker = self.workers.get_mut(worker_id).expect("the holder is there");
+        worker.release(now, &fence.job);
+        worker.ran(&shape, took);
+        worker.tally.completed += 1;
+        worker.tally.busy_millis += u64::try_from(took.as_millis()).unwrap_or(0);
+        worker.standing.succeeded();
+        if self.blocks.succeeded(worker_id, &shape) {
+            self.unblocked(now, worker_id, *shape, "it succeeded");
+        }
+        self.clear_shape(now, *shape, "it succeeded");
+        let result = finished.result.clone();
+        let result = result.unwrap_or_else(|| Arc::from(raw(NO_RESULT)));
+        self.records.push(Record::Result { job: fence.job, result });
+        let took =
+            detail([("attempt", fence.attempt.0.into()), ("millis", (took.as_millis() as u64).into())]);
+        self.ended(now, fence.job, "job:completed", took);
+        self.update_free(now, worker_id);
+        Ok(())
+    }
+
+    /// An attempt that is lost rather than reported: nobody will come back with an answer that counts.
+    pub(super) fn lose(&mut self, now: Timestamp, id: JobId, cause: Cause, message: String, took_down: bool) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let State::Running { worker, incarnation, .. } = job.state() else { return };
+        let (worker, fence) = (worker.clone(), job.fence(*incarnation));
+        if let Some(worker) = self.workers.get_mut(&worker) {
+            worker.tally.lost += 1;
+        }
+        self.fail(now, fence, cause, message, took_down).expect("the current attempt can be lost");
+    }
+
+    pub(super) fn fail(
+        &mut self,
+        now: Timestamp,
+        fence: Fence,
+        cause: Cause,
+        message: String,
+        took_down: bool,
+    ) -> Result<(), Refusal> {
+        let id = fence.job;
+        let job = self.jobs.get_mut(&id).ok_or(Refusal::UnknownJob(id))?;
+        let worker_id = match job.state() {
+            State::Running { worker, .. } => worker.clone(),
+            State::Waiting { .. } | State::Ended(_) => return Err(Refusal::NotRunning),
+        };
+        job.turn(now, Turn::Fail { fence, cause, message: message.clone(), took_down }, &self.settings)?;
+        let shape = *job.kind.shape;
+        let retries = match job.state() {
+            State::Waiting { not_before } => Some(*not_before),
+            State::Running { .. } | State::Ended(_) => None,
+        };
+        let why = detail([
+            ("attempt", fence.attempt.0.into()),
+            ("cause", cause.as_str().into()),
+            ("reason", message.clone().into()),
+            ("retry_at", retries.map_or(Value::Null, |at| at.to_string().into())),
+        ]);
+        if let Some(worker) = self.workers.get_mut(&worker_id) {
+            worker.release(now, &id);
+            worker.tally.failed += u64::from(cause.is_jobs_own() || cause == Cause::Service);
+        }
+        self.draw_conclusions(now, &worker_id, shape, id, cause, &message);
+        match retries {
+            Some(not_before) => self.wait_for_retry(now, id, not_before, why),
+            None => self.ended(now, id, "job:failed", why),
+        }
+        self.update_free(now, &worker_id);
+        self.feed(now, &worker_id);
+        Ok(())
+    }
+
+    fn wait_for_retry(&mut self, now: Timestamp, id: JobId, not_before: Timestamp, why: Map<String, Value>) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        let (life, wake_at) = (job.life(now), job.wake_at(now));
+        let worker = job.tries().last().map(|last| last.worker.clone());
+        self.alarms.set(Alarm::Job(id), wake_at);
+        self.records.push(Record::Life { job: id, life });
+        self.tell(now, "job:retrying", id, worker.as_ref(), why);
+        if not_before <= now {
+            self.ready(now, id);
+        }
+    }
+
+    /// What a failure says about the pair, the shape and the worker, beyond the job itself.
+    fn draw_conclusions(
+        &mut self,
+        now: Timestamp,
+        worker: &WorkerId,
+        shape: Shape,
+        job: JobId,
+        cause: Cause,
+        message: &str,
+    ) {
+        if !cause.speaks_of_pair() {
+            self.blocks.released(worker, &shape, job);
+            self.suspicions.released(&shape, job);
+            return;
+        }
+        match self.suspicions.failed(now, &shape, worker, job, message, &self.settings) {
+            Verdict::Noted => {
+                self.store_suspicion(shape);
+                self.block(now, worker, shape, job, message);
+            }
+            Verdict::Quarantined { trial_at, is_new, is_hopeless } => {
+                self.quarantine(now, shape, trial_at, is_new, is_hopeless);
+            }
+        }
+        let is_reported = cause != Cause::Worker;
+        let probation_after = self.settings.probation_after;
+        if let Some(it) = self.workers.get_mut(worker)
+            && is_reported
+            && it.standing.failed(now, shape, probation_after)
+        {
+            "too many failures in a row: on probation".clone_into(&mut it.reason);
+            let until = it.standing.on_probation().map_or(Value::Null, |at| at.to_string().into());
+            self.store_worker(now, worker);
+            self.watch_worker(now, worker);
+            let state = detail([("state", "probation".into()), ("until", until)]);
+            self.happened(now, "worker:state", About::worker(worker), state);
+        }
+        if let Some(forgotten) = self.suspicions.trim(self.settings.blocks_max) {
+            self.records.push(Record::SuspicionLifted { shape: forgotten });
+            self.alarms.set(Alarm::Shape(forgotten), None);
+        }
+    }
+
+    fn block(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape, job: JobId, message: &str) {
+        let was_blocked = self.blocks.of(worker, &shape).is_some_and(crate::block::Block::is_blocked);
+        let block = self.blocks.failed(now, worker, &shape, job, message, &self.settings);
+        let (row, is_blocked) = (block.row(worker, &shape), block.is_blocked());
+        let until = row.until;
+        self.records.push(Record::Block(row));
+        if is_blocked && !was_blocked {
+            self.refeed = true;
+            self.alarms.set(Alarm::Block(worker.clone(), shape), Some(until));
+            let why = detail([
+                ("shape", shape.to_string().into()),
+                ("until", until.to_string().into()),
+                ("reason", message.into()),
+            ]);
+            self.happened(now, "client:blocked_workflow", About::worker(worker), why);
+        }
+        if self.blocks.len() > self.settings.blocks_max
+            && let Some((worker, shape)) = self.blocks.first_to_end()
+        {
+            self.blocks.lift(&worker, &shape);
+            self.unblocked(now, &worker, shape, "too many blocks are kept");
+        }
+    }
+
+    /// The shape itself is suspect: the workers are cleared of it.
+    fn quarantine(
+        &mut self,
+        now: Timestamp,
+        shape: Shape,
+        trial_at: Timestamp,
+        is_new: bool,
+        is_hopeless: bool,
+    ) {
+        for worker in self.blocks.workers_of(&shape) {
+            self.blocks.lift(&worker, &shape);
+            self.unblocked(now, &worker, shape, "the shape itself is in quarantine");
+        }
+        self.store_suspicion(shape);
+        self.alarms.set(Alarm::Shape(shape), Some(trial_at));
+        let row = self.suspicions.of(&shape).map(|it| it.row(&shape));
+        let failed_on: Vec<Value> =
+            row.iter().flat_map(|row| &row.failed_on).map(|worker| worker.as_str().into()).collect();
+        if is_new {
+            let why = detail([
+                ("shape", shape.to_string().into()),
+                ("failed_on", failed_on.clone().into()),
+                ("trial_at", trial_at.to_string().into()),
+            ]);
+            self.happened(now, "workflow:quarantined", About::default(), why);
+        }
+        if is_hopeless {
+            let names: Vec<_> = failed_on.iter().filter_map(Value::as_str).collect();
+            let reason = row.map(|row| row.reason).unwrap_or_default();
+            let message = format!(
+                "its shape {} failed on {} and in every trial since; the last time: {reason}",
+                shape.short(),
+                names.join(", ")
+            );
+            for job in self.queue.of_shape(&shape) {
+                self.condemn(now, job, message.clone());
+            }
+        }
+    }
+
+    fn store_suspicion(&mut self, shape: Shape) {
+        if let Some(suspicion) = self.suspicions.of(&shape) {
+            self.records.push(Record::Suspicion(suspicion.row(&shape)));
+        }
+    }
+
+    pub(super) fn clear_shape(&mut self, now: Timestamp, shape: Shape, reason: &str) -> bool {
+        let Some(suspicion) = self.suspicions.clear(&shape) else { return false };
+        self.records.push(Record::SuspicionLifted { shape });
+        self.alarms.set(Alarm::Shape(shape), None);
+        if suspicion.is_quarantined() {
+            let why = detail([("shape", shape.to_string().into()), ("reason", reason.into())]);
+            self.happened(now, "workflow:released", About::default(), why);
+            self.refeed = true;
+        }
+        true
+    }
+
+    /// The block is forgotten; the record and the news of it.
+    pub(super) fn unblocked(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape, reason: &str) {
+        self.records.push(Record::BlockLifted { worker: worker.clone(), shape });
+        self.alarms.set(Alarm::Block(worker.clone(), shape), None);
+        let why = detail([("shape", shape.to_string().into()), ("reason", reason.into())]);
+        self.happened(now, "client:unblocked_workflow", About::worker(worker), why);
+    }
+
+    /// A job has its outcome: it leaves memory, and only the recent past remembers it.
+    pub(super) fn ended(
+        &mut self,
+        now: Timestamp,
+        id: JobId,
+        name: &'static str,
+        detail: Map<String, Value>,
+    ) {
+        let Some(job) = self.jobs.remove(&id) else { return };
+        let life = job.life(now);
+        debug_assert!(matches!(job.state(), State::Ended(_)));
+        self.queue.remove(super::place(&job));
+        self.alarms.set(Alarm::Job(id), None);
+        self.forget_key(&job);
+        self.ended.insert(id, job.attempt(), life.state.name());
+        let worker = match &life.state {
+            StateRow::Completed { worker } => Some(worker.clone()),
+            StateRow::Failed { .. }
+            | StateRow::Cancelled { .. }
+            | StateRow::Queued { .. }
+            | StateRow::Running { .. } => job.tries().last().map(|last| last.worker.clone()),
+        };
+        self.records.push(Record::Life { job: id, life });
+        self.happened(now, name, About { job: Some(&job), worker: worker.as_ref() }, detail);
+    }
+
+    /// `happened`, about a job that is in memory.
+    fn tell(
+        &mut self,
+        now: Timestamp,
+        name: &'static str,
+        id: JobId,
+        worker: Option<&WorkerId>,
+        detail: Map<String, Value>,
+    ) {
+        let Some(job) = self.jobs.remove(&id) else { return };
+        let about = worker.map_or(About::job(&job), |worker| About::both(&job, worker));
+        self.happened(now, name, about, detail);
+        self.jobs.insert(id, job);
+    }
+}
+
+fn said(message: &str, otherwise: &str) -> String {
+    if message.is_empty() { otherwise.to_owned() } else { message.to_owned() }
+}
+
+fn raw(json: &'static str) -> Box<serde_json::value::RawValue> {
+    serde_json::value::RawValue::from_string(json.to_owned()).expect("a constant is valid JSON")
+}

@@ -1,0 +1,404 @@
+//! Who joins, beats and leaves, and what a beat means: it names all the worker holds, so what the plane believes in
+//! and a beat does not name is lost, and what it names and the plane does not believe in is cancelled.
+
+use std::collections::BTreeSet;
+
+use serde_json::Map;
+
+use super::{About, Answer, Effect, Plane, detail};
+use crate::cause::Cause;
+use crate::id::{Attempt, Hash, JobId, WorkerId};
+use crate::job::{State, Turn};
+use crate::machine::{Presence, WorkerState};
+use crate::record::Record;
+use crate::refusal::Refusal;
+use crate::time::Timestamp;
+use crate::wire::{Beat, Cancel, Held, Join, Joined, Outcome, Reply, Settled, Start};
+use crate::worker::Worker;
+
+/// A worker's row is written at most this often for beats alone.
+const ROW_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
+
+impl Plane {
+    pub(super) fn join(&mut self, now: Timestamp, join: &Join, token_hash: Hash) -> Result<Answer, Refusal> {
+        let id = join.worker.clone();
+        let incarnation = self.next_incarnation(&id);
+        let mut worker = Worker::join(now, join, incarnation, token_hash);
+        let former = self.workers.remove(&id);
+        if let Some(former) = &former {
+            (worker.tally, worker.standing) = (former.tally, former.standing.clone());
+            worker.standing.joined(now, Some(former.joined_at), self.settings.probation_after);
+        }
+        self.workers.insert(id.clone(), worker);
+        if let Some(former) = former {
+            let held: Vec<_> = former.holds.iter().map(|(job, hold)| (*job, hold.attempt)).collect();
+            self.succeed(now, &id, &held, &join.held);
+        }
+        self.mass_loss.heard(&id);
+        self.store_worker(now, &id);
+        self.happened(
+            now,
+            "worker:online",
+            About::worker(&id),
+            detail([("incarnation", incarnation.0.into())]),
+        );
+        self.watch_worker(now, &id);
+        self.feed(now, &id);
+        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        Ok(Answer::Joined(Joined {
+            worker: id,
+            incarnation,
+            token: String::new(),
+            term: self.term,
+            beat_idle_millis: millis(self.settings.beat_idle),
+            beat_busy_millis: millis(self.settings.beat_busy),
+            lease_millis: millis(self.settings.lease),
+        }))
+    }
+
+    /// A new incarnation takes over what it still holds of the old one's attempts; the rest died with the old one.
+    fn succeed(&mut self, now: Timestamp, id: &WorkerId, former: &[(JobId, Attempt)], held: &[Held]) {
+        for (job, attempt) in former {
+            let still_held = held.iter().any(|held| held.job == *job && held.attempt == *attempt);
+            if still_held && self.adopt(now, id, *job, *attempt) {
+                continue;
+            }
+            self.lose(now, *job, Cause::Worker, format!("worker {id} started anew without it"), true);
+        }
+    }
+
+    fn adopt(&mut self, now: Timestamp, id: &WorkerId, job_id: JobId, attempt: Attempt) -> bool {
+        let Some(worker) = self.workers.get_mut(id) else { return false };
+        let Some(job) = self.jobs.get_mut(&job_id) else { return false };
+        let turn = Turn::Adopt { attempt, worker: id.clone(), incarnation: worker.incarnation };
+        if job.turn(now, turn, &self.settings).is_err() {
+            return false;
+        }
+        worker.hold(now, job_id, attempt, &job.kind.shape);
+        if let Some(hold) = worker.holds.get_mut(&job_id) {
+            (hold.told, hold.is_named) = (Some(0), true);
+        }
+        let life = job.life(now);
+        self.records.push(Record::Life { job: job_id, life });
+        true
+    }
+
+    pub(super) fn beat(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        token_hash: Hash,
+        beat: Beat,
+        waits: bool,
+    ) -> Result<Answer, Refusal> {
+        let term = self.term;
+        let worker = self.genuine(id, token_hash)?;
+        if beat.incarnation != worker.incarnation {
+            return Err(Refusal::OldIncarnation { current: worker.incarnation });
+        }
+        if beat.term != term {
+            // It may be news from before our restart, or a copy of it: no evidence of anything.
+            return Ok(Answer::Reply(Reply { term, beat_again: true, ..Reply::default() }));
+        }
+        if beat.seq <= worker.beat_seq {
+            return Err(Refusal::OldBeat { newest: worker.beat_seq });
+        }
+        (worker.beat_seq, worker.is_polling) = (beat.seq, false);
+        let seq = beat.seq;
+        self.heard(now, id, &beat);
+        let settled = self.settle(now, id, &beat);
+        self.take_stock(now, id, &beat);
+        self.feed(now, id);
+        let mut reply = self.orders(id, seq);
+        reply.settled = settled;
+        if reply.is_empty() && waits {
+            if let Some(worker) = self.workers.get_mut(id) {
+                worker.is_polling = true;
+            }
+            return Ok(Answer::Hold);
+        }
+        Ok(Answer::Reply(reply))
+    }
+
+    fn genuine(&mut self, id: &WorkerId, token_hash: Hash) -> Result<&mut Worker, Refusal> {
+        let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
+        // Hashes are compared, not tokens: how long it takes says nothing about the token.
+        if worker.token_hash != token_hash {
+            return Err(Refusal::WrongToken);
+        }
+        Ok(worker)
+    }
+
+    /// The worker is alive, and this is how it is.
+    fn heard(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        worker.watch.signal(now);
+        if let Some(slots) = beat.slots {
+            worker.slots = slots;
+        }
+        let mut is_news = now.since(worker.stored_at) >= ROW_EVERY;
+        if let Some(offer) = beat.offer.as_ref().filter(|offer| **offer != worker.offer) {
+            worker.offer = offer.clone();
+            is_news = true;
+        }
+        if !beat.metrics.is_empty() {
+            (worker.metrics, worker.metrics_at) = (beat.metrics.clone(), Some(now));
+        }
+        if beat.draining && worker.state == WorkerState::Active {
+            (worker.state, worker.changed_at) = (WorkerState::Terminating, now);
+            "it asked for no more work".clone_into(&mut worker.reason);
+            is_news = true;
+        }
+        if worker.state == WorkerState::Error {
+            // Nobody else would ever bring it back: it was given up for its silence, and here it is.
+            (worker.state, worker.changed_at) = (WorkerState::Active, now);
+            "it was heard again".clone_into(&mut worker.reason);
+            is_news = true;
+        }
+        let was = worker.presence;
+        worker.presence = Presence::Online;
+        self.mass_loss.heard(id);
+        if was == Presence::Offline {
+            self.happened(now, "worker:online", About::worker(id), Map::new());
+        }
+        if was != Presence::Online {
+            self.watch_worker(now, id);
+        }
+        if is_news || was == Presence::Offline {
+            self.store_worker(now, id);
+        }
+    }
+
+    /// Records what ended; every report gets a definite answer, and the worker may forget it either way.
+    fn settle(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) -> Vec<Settled> {
+        beat.finished
+            .iter()
+            .map(|finished| {
+                let verdict = match self.finish(now, id, beat.incarnation, finished) {
+                    Ok(()) => "recorded".to_owned(),
+                    Err(refusal) => {
+                        match refusal {
+                            Refusal::AlreadyRecorded => self.refusals.already_recorded += 1,
+                            _ => self.refusals.stale_attempts += 1,
+                        }
+                        refusal.to_string()
+                    }
+                };
+                if let Some(worker) = self.workers.get_mut(id) {
+                    worker.cancels.remove(&(finished.job, finished.attempt));
+                }
+                Settled { job: finished.job, attempt: finished.attempt, verdict }
+            })
+            .collect()
+    }
+
+    /// Compares the worker's inventory with what the plane believes.
+    fn take_stock(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
+        let mut named = BTreeSet::new();
+        for held in &beat.held {
+            if self.renew(now, id, held) {
+                named.insert(held.job);
+            } else if let Some(worker) = self.workers.get_mut(id) {
+                let reason = "this attempt is no longer the job's current one".to_owned();
+                worker.cancels.entry((held.job, held.attempt)).or_insert(reason);
+            }
+        }
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        // A cancel that the worker no longer names has been carried out, or was never needed.
+        worker.cancels.retain(|(job, attempt), _| {
+            beat.held.iter().any(|held| held.job == *job && held.attempt == *attempt)
+        });
+        let grace = self.settings.order_grace;
+        let missing: Vec<_> = worker
+            .holds
+            .iter()
+            .filter(|(job, hold)| {
+                let is_overdue = hold.told.is_some() && now.since(hold.assigned_at) >= grace;
+                !named.contains(job) && (hold.is_named || is_overdue)
+            })
+            .map(|(job, hold)| (*job, hold.is_named))
+            .collect();
+        for (job, was_named) in missing {
+            let what = if was_named { "no longer holds it" } else { "never took it on" };
+            self.lose(now, job, Cause::Worker, format!("worker {id} {what}"), false);
+        }
+        // What was told and not taken on yet is told again: the reply may have been lost.
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.holds.values_mut().filter(|hold| !hold.is_named).for_each(|hold| hold.told = None);
+        }
+    }
+
+    /// Whether the plane believes in this attempt too.
+    fn renew(&mut self, now: Timestamp, id: &WorkerId, held: &Held) -> bool {
+        let Some(worker) = self.workers.get_mut(id) else { return false };
+        let Some(hold) = worker.holds.get_mut(&held.job).filter(|hold| hold.attempt == held.attempt) else {
+            return false;
+        };
+        hold.is_named = true;
+        let progress = if held.progress.is_finite() { held.progress.clamp(0.0, 1.0) } else { 0.0 };
+        if held.step > hold.step || progress > hold.progress {
+            hold.step = hold.step.max(held.step);
+            hold.progress = hold.progress.max(progress);
+            hold.progressed_at = now;
+            held.phase.clone_into(&mut hold.phase);
+            let progress = hold.progress;
+            if let Some(job) = self.jobs.get(&held.job) {
+                let (tenant, phase) = (job.tenant.clone(), held.phase.clone());
+                self.effects.push(Effect::Progress {
+                    job: held.job,
+                    tenant,
+                    worker: id.clone(),
+                    progress,
+                    phase,
+                });
+            }
+        }
+        true
+    }
+
+    /// Everything this worker should hear; start orders count as told with the reply to this beat.
+    fn orders(&mut self, id: &WorkerId, seq: u64) -> Reply {
+        let mut reply = Reply { term: self.term, ..Reply::default() };
+        let Some(worker) = self.workers.get_mut(id) else { return reply };
+        reply.drain = worker.state == WorkerState::Terminating;
+        for (job, hold) in worker.holds.iter_mut().filter(|(_, hold)| hold.told.is_none()) {
+            let Some(header) = self.jobs.get(job) else { continue };
+            hold.told = Some(seq);
+            reply.start.push(Start {
+                job: *job,
+                attempt: hold.attempt,
+                service: header.kind.demand.service().clone(),
+                service_job_id: job.service_job_id(hold.attempt),
+                workflow: None,
+            });
+        }
+        let cancels = worker.cancels.iter();
+        reply.cancel = cancels
+            .map(|((job, attempt), reason)| Cancel { job: *job, attempt: *attempt, reason: reason.clone() })
+            .collect();
+        reply
+    }
+
+    /// Orders that came up while lines were open go out, one reply a worker.
+    pub(super) fn flush(&mut self) -> Answer {
+        for id in std::mem::take(&mut self.to_tell) {
+            let Some(worker) = self.workers.get(&id).filter(|worker| worker.is_polling) else { continue };
+            let seq = worker.beat_seq;
+            let reply = self.orders(&id, seq);
+            if reply.is_empty() && !reply.drain {
+                continue;
+            }
+            if let Some(worker) = self.workers.get_mut(&id) {
+                worker.is_polling = false;
+            }
+            self.effects.push(Effect::Orders { worker: id, reply });
+        }
+        Answer::Done
+    }
+
+    pub(super) fn line_dropped(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        seq: u64,
+    ) -> Result<Answer, Refusal> {
+        let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
+        if worker.beat_seq != seq || !worker.is_polling {
+            return Err(Refusal::OldBeat { newest: worker.beat_seq });
+        }
+        worker.is_polling = false;
+        worker.watch.doubt(now, worker.limits(&self.settings));
+        if worker.presence == Presence::Online {
+            worker.presence = Presence::Suspect;
+            self.refeed = true;
+            self.watch_worker(now, id);
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Offline at once; what it held is taken elsewhere, and it is nobody's fault.
+    pub(super) fn leave(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        token_hash: Option<Hash>,
+        reason: String,
+    ) -> Result<Answer, Refusal> {
+        if let Some(token_hash) = token_hash {
+            self.genuine(id, token_hash)?;
+        }
+        let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
+        (worker.presence, worker.state, worker.changed_at) =
+            (Presence::Offline, WorkerState::Terminated, now);
+        worker.is_polling = false;
+        worker.reason.clone_from(&reason);
+        let held: Vec<_> = worker.holds.keys().copied().collect();
+        self.refeed = true;
+        self.watch_worker(now, id);
+        for job in held {
+            self.lose(now, job, Cause::Provider, format!("worker {id} left: {reason}"), false);
+        }
+        self.store_worker(now, id);
+        self.happened(now, "worker:offline", About::worker(id), detail([("reason", reason.into())]));
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn drain(&mut self, now: Timestamp, id: &WorkerId, reason: String) -> Result<Answer, Refusal> {
+        let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
+        if !matches!(worker.state, WorkerState::Active | WorkerState::Spawning) {
+            return Err(Refusal::Leaving(id.clone()));
+        }
+        (worker.state, worker.changed_at) = (WorkerState::Terminating, now);
+        worker.reason.clone_from(&reason);
+        self.to_tell.insert(id.clone());
+        self.refeed = true;
+        self.watch_worker(now, id);
+        self.store_worker(now, id);
+        let state = detail([("state", "terminating".into()), ("reason", reason.into())]);
+        self.happened(now, "worker:state", About::worker(id), state);
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn store_worker(&mut self, now: Timestamp, id: &WorkerId) {
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.stored_at = now;
+            self.records.push(Record::Worker(worker.row()));
+        }
+    }
+
+    /// The attempt is not this worker's any more: it is told to stop.
+    pub(super) fn take_away(&mut self, now: Timestamp, id: &WorkerId, job: JobId, reason: &str) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        if let Some(hold) = worker.release(now, &job) {
+            let shape = self.jobs.get(&job).map(|job| job.kind.shape.clone());
+            if hold.told.is_some() {
+                worker.cancels.insert((job, hold.attempt), reason.to_owned());
+                self.to_tell.insert(id.clone());
+            }
+            if let Some(shape) = shape {
+                self.blocks.released(id, &shape, job);
+                self.suspicions.released(&shape, job);
+            }
+        }
+        self.feed(now, id);
+    }
+
+    /// Which attempt of a job runs where, if it runs.
+    pub(super) fn holder(&self, job: JobId) -> Option<(WorkerId, Attempt)> {
+        let job = self.jobs.get(&job)?;
+        match job.state() {
+            State::Running { worker, .. } => Some((worker.clone(), job.attempt())),
+            State::Waiting { .. } | State::Ended(_) => None,
+        }
+    }
+}
+
+impl Outcome {
+    /// The class of a failure that did not say its own.
+    pub(super) fn default_cause(self) -> Cause {
+        match self {
+            Outcome::Failed => Cause::Job,
+            Outcome::Completed | Outcome::Cancelled | Outcome::Rejected => Cause::Worker,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! That every index agrees with what it indexes. Asked by the simulator after every step, never by the program.
+
+use super::{Plane, place};
+use crate::alarm::Alarm;
+use crate::job::State;
+use crate::time::Timestamp;
+
+impl Plane {
+    /// The first disagreement found.
+    pub fn check_indexes(&self) -> Result<(), String> {
+        let now = self.stepped_at;
+        if !self.alarms.is_consistent() {
+            return Err("the alarms disagree with themselves".to_owned());
+        }
+        let mut ready = 0;
+        for job in self.jobs() {
+            self.check_job(now, job)?;
+            ready += usize::from(self.queue.contains(place(job)));
+        }
+        if ready != self.queue.len() {
+            return Err(format!("{} jobs are queued, {ready} of them are known", self.queue.len()));
+        }
+        self.check_workers(now)?;
+        self.check_nobody_idles(now)
+    }
+
+    fn check_job(&self, now: Timestamp, job: &crate::job::Job) -> Result<(), String> {
+        let is_queued = self.queue.contains(place(job));
+        match job.state() {
+            State::Waiting { not_before } => {
+                if is_queued != (*not_before <= now) && self.alarms.of(&Alarm::Job(job.id)).is_none() {
+                    return Err(format!("job {} waits, is not queued and nobody will wake it", job.id));
+                }
+            }
+            State::Running { worker, .. } => {
+                let hold = self.workers.get(worker).and_then(|worker| worker.holds.get(&job.id));
+                if hold.map(|hold| hold.attempt) != Some(job.attempt()) {
+                    return Err(format!("job {} runs on {worker}, which does not hold it", job.id));
+                }
+                if is_queued {
+                    return Err(format!("job {} runs and is queued", job.id));
+                }
+            }
+            State::Ended(_) => return Err(format!("job {} has ended and is still in memory", job.id)),
+        }
+        match job.deadline {
+            Some(deadline) if self.alarms.of(&Alarm::Job(job.id)).is_none_or(|at| at > deadline) => {
+                Err(format!("nobody will notice the deadline of job {}", job.id))
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn check_workers(&self, now: Timestamp) -> Result<(), String> {
+        for worker in self.workers.values() {
+            for (job, hold) in &worker.holds {
+                let held_by = self.holder(*job);
+                if held_by != Some((worker.id.clone(), hold.attempt)) {
+                    return Err(format!("worker {} holds job {job}, which is with {held_by:?}", worker.id));
+                }
+            }
+            let is_free = worker.free_slots(now) > 0;
+            // Probation ends by itself; the alarm that notices may be due in this very moment.
+            let may_lag = worker.standing.on_probation().is_some();
+            if is_free != self.free.contains(&worker.id) && !may_lag {
+                return Err(format!(
+                    "worker {} has free slots: {is_free}, and the index disagrees",
+                    worker.id
+                ));
+            }
+            if !worker.holds.is_empty() && self.alarms.of(&Alarm::Worker(worker.id.clone())).is_none() {
+                return Err(format!("worker {} holds work and nobody watches it", worker.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// No worker that could take a job sits beside a job that it could take.
+    fn check_nobody_idles(&self, now: Timestamp) -> Result<(), String> {
+        const LOOKED_AT: usize = 16;
+        for job in self.jobs().filter(|job| self.queue.contains(place(job))).take(LOOKED_AT) {
+            let idle = self.free.iter().filter_map(|id| self.workers.get(id));
+            let taker = idle.filter(|worker| worker.standing.on_probation().is_none());
+            for worker in taker {
+                if self.passed_over(now, job, worker).is_none() {
+                    return Err(format!("job {} waits although worker {} could take it", job.id, worker.id));
+                }
+            }
+        }
+        Ok(())
+    }
+}

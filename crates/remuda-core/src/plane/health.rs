@@ -1,0 +1,110 @@
+//! The control cycle: takes a snapshot, asks `cycle::plan` what follows from it, and does as it says. Workers that
+//! joined by hand are nobody's machines: they are failed and fulfilled here, never rented or returned.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::{About, Effect, Plane, detail};
+use crate::alarm::Alarm;
+use crate::cause::Cause;
+use crate::cycle::{self, Action, AttemptView, Snapshot, WorkerView};
+use crate::id::WorkerId;
+use crate::job::State;
+use crate::machine::WorkerState;
+use crate::record::Record;
+use crate::time::Timestamp;
+use crate::worker::Worker;
+
+impl Plane {
+    pub(super) fn cycle(&mut self, now: Timestamp) {
+        let plan = self.plan(now);
+        let report = Arc::new(plan.report());
+        for action in plan.actions {
+            self.act(now, action);
+        }
+        if let Ok(raw) = serde_json::value::to_raw_value(&*report) {
+            self.records.push(Record::Cycle { at: now, report: Arc::<RawValue>::from(raw) });
+        }
+        self.effects.push(Effect::Cycle(report));
+        self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
+    }
+
+    /// What a cycle would do now; asking changes nothing.
+    pub fn plan(&self, now: Timestamp) -> cycle::Plan {
+        let snapshot = Snapshot {
+            queued: u32::try_from(self.queue.len()).unwrap_or(u32::MAX),
+            workers: self.workers.values().map(|worker| self.view(worker)).collect(),
+            can_rent: false,
+            mass_loss: self.mass_loss.clone(),
+            ..Snapshot::default()
+        };
+        cycle::plan(now, &snapshot, &self.settings)
+    }
+
+    fn view(&self, worker: &Worker) -> WorkerView {
+        let attempts = worker.holds.iter().map(|(job, hold)| AttemptView {
+            job: *job,
+            attempt: hold.attempt,
+            started_at: match self.jobs.get(job).map(|job| job.state()) {
+                Some(State::Running { started_at, .. }) => *started_at,
+                Some(State::Waiting { .. } | State::Ended(_)) | None => hold.assigned_at,
+            },
+            progressed_at: hold.progressed_at,
+        });
+        WorkerView {
+            id: worker.id.clone(),
+            state: worker.state,
+            since: worker.changed_at,
+            presence: worker.presence,
+            is_rented: false,
+            provider_running_at: None,
+            is_registered: true,
+            start_check_passed: true,
+            beat_at: Some(worker.watch.seen_at()),
+            attempts: attempts.collect(),
+            idle_since: worker.holds.is_empty().then_some(worker.idle_since),
+            metrics_at: worker.metrics_at,
+        }
+    }
+
+    fn act(&mut self, now: Timestamp, action: Action) {
+        match action {
+            Action::Promote { worker, reason } => self.move_worker(now, &worker, WorkerState::Active, reason),
+            Action::Fail { worker, reason } => self.move_worker(now, &worker, WorkerState::Error, reason),
+            Action::Terminate { worker, reason } => {
+                self.move_worker(now, &worker, WorkerState::Terminated, reason)
+            }
+            Action::Drain { worker, reason } => {
+                self.move_worker(now, &worker, WorkerState::Terminating, reason)
+            }
+            Action::Reset { job, attempt, reason, .. } => {
+                let is_current = self.holder(job).is_some_and(|(_, current)| current == attempt);
+                if is_current {
+                    self.lose(now, job, Cause::Worker, reason, false);
+                }
+            }
+            Action::Warn { worker, reason } => {
+                self.happened(
+                    now,
+                    "worker:warning",
+                    About::worker(&worker),
+                    detail([("reason", reason.into())]),
+                );
+            }
+            // There is no provider to rent from: the plan is told, and nothing follows.
+            Action::Spawn { .. } => {}
+        }
+    }
+
+    fn move_worker(&mut self, now: Timestamp, id: &WorkerId, state: WorkerState, reason: String) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        (worker.state, worker.changed_at) = (state, now);
+        worker.reason.clone_from(&reason);
+        self.store_worker(now, id);
+        let detail = detail([("state", state.as_str().into()), ("reason", reason.into())]);
+        self.happened(now, "worker:state", About::worker(id), detail);
+        self.watch_worker(now, id);
+        self.refeed = true;
+    }
+}

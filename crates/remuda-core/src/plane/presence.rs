@@ -1,0 +1,230 @@
+//! Who is silent, what follows from it, and the brake that holds back when most of the fleet falls silent together:
+//! then it is more likely our own link than everyone's death.
+
+use std::time::Duration;
+
+use serde_json::Map;
+
+use super::{About, Plane, detail};
+use crate::alarm::Alarm;
+use crate::cause::Cause;
+use crate::id::{Shape, WorkerId};
+use crate::job::State;
+use crate::machine::{self, Presence, WorkerState};
+use crate::refusal::Refusal;
+use crate::time::{Timestamp, spoken};
+use crate::watch::Finding;
+
+use super::Answer;
+
+impl Plane {
+    /// We were paused, or the store was slow: the time we did not listen is nobody's silence.
+    pub(super) fn notice_own_absence(&mut self, now: Timestamp) {
+        let away = now.since(self.stepped_at);
+        if away < self.settings.own_delay_max {
+            return;
+        }
+        for worker in self.workers.values_mut() {
+            worker.watch.excuse(now, away);
+            for hold in worker.holds.values_mut() {
+                hold.progressed_at = hold.progressed_at.plus(away).min(now);
+            }
+        }
+        let about = detail([("millis", u64::try_from(away.as_millis()).unwrap_or(u64::MAX).into())]);
+        self.happened(now, "plane:away", About::default(), about);
+    }
+
+    pub(super) fn worker_alarm(&mut self, now: Timestamp, id: &WorkerId) {
+        self.fail_stuck(now, id);
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let limits = worker.limits(&self.settings);
+        let finding = worker.watch.check(now, limits);
+        let presence = worker.presence;
+        match (presence, finding) {
+            (Presence::Offline, _) | (_, Finding::Alive) => {}
+            (Presence::Suspect, Finding::Probe | Finding::Probing) => {}
+            (Presence::Online, Finding::Probe | Finding::Probing) => self.suspect(now, id),
+            (Presence::Online | Presence::Suspect, Finding::Silent) => {
+                if presence == Presence::Online {
+                    self.suspect(now, id);
+                }
+                self.silent(now, id);
+            }
+        }
+        self.watch_worker(now, id);
+        self.feed(now, id);
+    }
+
+    /// No new work; nothing is taken away yet.
+    fn suspect(&mut self, now: Timestamp, id: &WorkerId) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        worker.presence = Presence::Suspect;
+        self.refeed = true;
+        let online = self.workers.values().filter(|worker| worker.presence == Presence::Online).count();
+        let was_on = self.mass_loss.is_on(now);
+        let is_on = self.mass_loss.silent(now, id, online, &self.settings);
+        self.alarms.set(Alarm::Brake, self.mass_loss.wake_at());
+        if is_on && !was_on {
+            let reason = self.mass_loss.reason(now).unwrap_or_default();
+            self.happened(now, "fleet:brake", About::default(), detail([("reason", reason.into())]));
+        }
+    }
+
+    /// The verdict on a silent worker, unless the brake holds it back.
+    fn silent(&mut self, now: Timestamp, id: &WorkerId) {
+        if self.mass_loss.is_on(now) {
+            return;
+        }
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        let silence = worker.watch.silent_for(now);
+        let reason = format!("no beat for {}", spoken(silence));
+        (worker.presence, worker.changed_at) = (Presence::Offline, now);
+        worker.is_polling = false;
+        self.refeed = true;
+        worker.tally.went_stale += 1;
+        worker.reason.clone_from(&reason);
+        let held: Vec<_> = worker.holds.keys().copied().collect();
+        let machine = worker.machine.clone();
+        for job in held {
+            self.lose(now, job, Cause::Worker, format!("worker {id} fell silent: {reason}"), true);
+        }
+        self.store_worker(now, id);
+        self.happened(now, "worker:offline", About::worker(id), detail([("reason", reason.into())]));
+        let others =
+            self.workers.values().filter(|worker| worker.machine == machine).map(|worker| worker.presence);
+        if machine::presence(others) == Presence::Offline {
+            let state = detail([("machine", machine.as_str().into()), ("state", "offline".into())]);
+            self.happened(now, "machine:state", About::worker(id), state);
+        }
+    }
+
+    /// Attempts that do not advance are taken away; whoever holds them is told to stop.
+    fn fail_stuck(&mut self, now: Timestamp, id: &WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let is_heard = worker.presence == Presence::Online;
+        let stuck: Vec<_> = worker
+            .holds
+            .iter()
+            .filter(|(job, _)| is_heard && self.is_stuck(now, id, **job))
+            .map(|(job, hold)| (*job, hold.attempt, hold.progressed_at))
+            .collect();
+        for (job, attempt, progressed_at) in stuck {
+            let silence = spoken(now.since(progressed_at));
+            if let Some(worker) = self.workers.get_mut(id) {
+                worker.cancels.insert((job, attempt), format!("stuck: no progress for {silence}"));
+                self.to_tell.insert(id.clone());
+            }
+            self.lose(
+                now,
+                job,
+                Cause::Service,
+                format!("stuck: no progress for {silence} on worker {id}"),
+                false,
+            );
+        }
+    }
+
+    fn is_stuck(&self, now: Timestamp, id: &WorkerId, job: crate::id::JobId) -> bool {
+        let started_at = self.jobs.get(&job).and_then(|job| match job.state() {
+            State::Running { started_at, .. } => Some(*started_at),
+            State::Waiting { .. } | State::Ended(_) => None,
+        });
+        let stuck_at =
+            self.workers.get(id).and_then(|worker| worker.stuck_at(&job, started_at, &self.settings));
+        stuck_at.is_some_and(|at| at <= now)
+    }
+
+    pub(super) fn brake_alarm(&mut self, now: Timestamp) {
+        if self.mass_loss.release(now) {
+            self.happened(now, "fleet:brake_released", About::default(), Map::new());
+            let silent: Vec<_> = self
+                .workers
+                .values()
+                .filter(|worker| worker.presence == Presence::Suspect)
+                .map(|worker| worker.id.clone())
+                .collect();
+            for worker in silent {
+                self.worker_alarm(now, &worker);
+            }
+        }
+        self.alarms.set(Alarm::Brake, self.mass_loss.wake_at());
+    }
+
+    /// A block's wait is over: the pair may have one trial.
+    pub(super) fn block_alarm(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape) {
+        if self.blocks.expire(now, worker, &shape) {
+            let why = detail([
+                ("shape", shape.to_string().into()),
+                ("reason", "the wait is over: one trial".into()),
+            ]);
+            self.happened(now, "client:unblocked_workflow", About::worker(worker), why);
+            self.feed(now, worker);
+        } else if let Some(block) = self.blocks.of(worker, &shape).filter(|block| block.is_blocked()) {
+            self.alarms.set(Alarm::Block(worker.clone(), shape), Some(block.until));
+        }
+    }
+
+    /// A quarantined shape may have its trial.
+    pub(super) fn shape_alarm(&mut self, now: Timestamp, shape: Shape) {
+        match self.suspicions.of(&shape).and_then(|it| it.row.trial_at) {
+            Some(trial_at) if now < trial_at => self.alarms.set(Alarm::Shape(shape), Some(trial_at)),
+            Some(_) | None => self.refeed = true,
+        }
+    }
+
+    pub(super) fn job_alarm(&mut self, now: Timestamp, id: crate::id::JobId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        if job.deadline.is_some_and(|deadline| deadline <= now) {
+            return self.expire(now, id);
+        }
+        let wake_at = job.wake_at(now);
+        self.alarms.set(Alarm::Job(id), wake_at);
+        if matches!(job.state(), State::Waiting { not_before } if *not_before <= now) {
+            self.ready(now, id);
+        }
+    }
+
+    pub(super) fn lift(
+        &mut self,
+        now: Timestamp,
+        worker: &WorkerId,
+        shape: Shape,
+    ) -> Result<Answer, Refusal> {
+        if !self.blocks.lift(worker, &shape) {
+            return Err(Refusal::NothingThere);
+        }
+        self.unblocked(now, worker, shape, "lifted by hand");
+        self.feed(now, worker);
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn release(&mut self, now: Timestamp, shape: Shape) -> Result<Answer, Refusal> {
+        if self.clear_shape(now, shape, "released by hand") {
+            Ok(Answer::Done)
+        } else {
+            Err(Refusal::NothingThere)
+        }
+    }
+
+    /// Sets the worker's alarm to when its own rules could say something new.
+    pub(super) fn watch_worker(&mut self, now: Timestamp, id: &WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let wake_at = match worker.state {
+            WorkerState::Terminated if worker.holds.is_empty() => None,
+            _ => worker.wake_at(now, &self.settings),
+        };
+        // A verdict the brake holds back is looked at again when the brake lets go.
+        let wake_at = wake_at.map(|at| if at <= now { now.plus(Duration::from_secs(1)) } else { at });
+        self.alarms.set(Alarm::Worker(id.clone()), wake_at);
+        self.update_free(now, id);
+    }
+
+    /// The worker holds something now and is watched more closely: its alarm must not come later than that.
+    pub(super) fn look_sooner(&mut self, now: Timestamp, id: &WorkerId) {
+        let latest = now.plus(self.settings.suspect_after);
+        let alarm = Alarm::Worker(id.clone());
+        if self.alarms.of(&alarm).is_none_or(|at| latest < at) {
+            self.alarms.set(alarm, Some(latest));
+        }
+    }
+}

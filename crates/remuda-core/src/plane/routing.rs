@@ -1,0 +1,216 @@
+//! Which job goes to which worker, and why not. After every step no worker that could take a job sits beside a job
+//! that it could take: whoever becomes free is fed, and whatever becomes ready is placed, at once.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{Plane, place};
+use crate::block;
+use crate::id::{JobId, Shape, WorkerId};
+use crate::job::{Job, State};
+use crate::machine::{Presence, WorkerState};
+use crate::need::Unfit;
+use crate::queue::{Demand, Taste};
+use crate::suspicion;
+use crate::time::Timestamp;
+use crate::worker::Worker;
+
+/// Why a worker does not get a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PassedOver {
+    Unfit(Unfit),
+    NotActive(WorkerState),
+    NotHeard(Presence),
+    Probation {
+        until: Timestamp,
+    },
+    Blocked {
+        until: Timestamp,
+    },
+    /// Another job is the one trial this pair is allowed.
+    BlockTrial {
+        job: JobId,
+    },
+    Quarantined {
+        trial_at: Timestamp,
+    },
+    QuarantineTrial {
+        job: JobId,
+    },
+    /// It failed there before, and others could take it.
+    FailedThere,
+    Busy {
+        slots: u32,
+    },
+}
+
+impl fmt::Display for PassedOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PassedOver::Unfit(unfit) => unfit.fmt(f),
+            PassedOver::NotActive(state) => write!(f, "is {state}"),
+            PassedOver::NotHeard(presence) => write!(f, "is {presence}"),
+            PassedOver::Probation { until } => write!(f, "is on probation until {until}"),
+            PassedOver::Blocked { until } => write!(f, "is blocked for this shape until {until}"),
+            PassedOver::BlockTrial { job } => write!(f, "is on trial for this shape with job {job}"),
+            PassedOver::Quarantined { trial_at } => write!(f, "the shape is quarantined until {trial_at}"),
+            PassedOver::QuarantineTrial { job } => write!(f, "the shape is on trial with job {job}"),
+            PassedOver::FailedThere => f.write_str("an attempt failed there, and others could take it"),
+            PassedOver::Busy { slots } => write!(f, "is busy ({slots} of {slots} slots)"),
+        }
+    }
+}
+
+/// How many workers that could take a job are compared with each other.
+const CANDIDATES_MAX: usize = 32;
+
+impl Plane {
+    /// A job may start: it goes to the best worker that can take it now, or waits its turn.
+    pub(super) fn ready(&mut self, now: Timestamp, id: JobId) {
+        let Some(job) = self.jobs.get(&id) else { return };
+        self.queue.insert(place(job));
+        if self.free.is_empty() {
+            return;
+        }
+        if let Some(worker) = self.best_worker(now, job) {
+            self.start(now, id, &worker);
+        }
+    }
+
+    /// Warm first, then fastest for the shape, then least loaded, then longest idle.
+    fn best_worker(&self, now: Timestamp, job: &Job) -> Option<WorkerId> {
+        self.free
+            .iter()
+            .filter_map(|id| self.workers.get(id))
+            .filter(|worker| self.passed_over(now, job, worker).is_none())
+            .take(CANDIDATES_MAX)
+            .min_by_key(|worker| {
+                let pace = worker.pace(&job.kind.shape).unwrap_or(Duration::ZERO);
+                let load = worker.holds.len() * 1000 / worker.slots.max(1) as usize;
+                (!worker.is_warm(&job.kind.shape), pace, load, worker.idle_since)
+            })
+            .map(|worker| worker.id.clone())
+    }
+
+    /// Gives a worker as much as it can take.
+    pub(super) fn feed(&mut self, now: Timestamp, id: &WorkerId) {
+        while let Some(job) = self.next_for(now, id) {
+            self.start(now, job, id);
+        }
+        self.update_free(now, id);
+    }
+
+    pub(super) fn feed_all(&mut self, now: Timestamp) {
+        let free: Vec<_> = self.free.iter().cloned().collect();
+        for worker in free {
+            self.feed(now, &worker);
+        }
+    }
+
+    fn next_for(&self, now: Timestamp, id: &WorkerId) -> Option<JobId> {
+        let worker = self.workers.get(id).filter(|worker| worker.free_slots(now) > 0)?;
+        if self.queue.is_empty() {
+            return None;
+        }
+        self.queue.next(&Eye { plane: self, worker, now }, self.settings.look_ahead)
+    }
+
+    /// The first reason why this worker does not get this job; nothing if it could take it now.
+    pub fn passed_over(&self, now: Timestamp, job: &Job, worker: &Worker) -> Option<PassedOver> {
+        if let Some(unfit) = self.unfit(&job.kind.demand, worker) {
+            return Some(PassedOver::Unfit(unfit));
+        }
+        if let Some(reason) = self.kept_out(now, &job.kind.shape, worker) {
+            return Some(reason);
+        }
+        if self.avoids(now, job, worker) {
+            return Some(PassedOver::FailedThere);
+        }
+        (worker.free_slots(now) == 0).then_some(PassedOver::Busy { slots: worker.slots })
+    }
+
+    fn unfit(&self, demand: &Demand, worker: &Worker) -> Option<Unfit> {
+        demand.needs().unfit(demand.service(), &worker.id, &worker.services, &worker.offer)
+    }
+
+    /// Reasons that have to do with the worker's state and the shape, not with the single job.
+    fn kept_out(&self, now: Timestamp, shape: &Shape, worker: &Worker) -> Option<PassedOver> {
+        if worker.state != WorkerState::Active {
+            return Some(PassedOver::NotActive(worker.state));
+        }
+        if worker.presence != Presence::Online {
+            return Some(PassedOver::NotHeard(worker.presence));
+        }
+        if let Some(until) = worker.standing.on_probation().filter(|until| now < *until) {
+            return Some(PassedOver::Probation { until });
+        }
+        self.shape_kept_out(now, shape, &worker.id)
+    }
+
+    fn shape_kept_out(&self, now: Timestamp, shape: &Shape, worker: &WorkerId) -> Option<PassedOver> {
+        match self.suspicions.standing(now, shape) {
+            suspicion::Standing::Free => {}
+            suspicion::Standing::Quarantined { trial_at } => {
+                return Some(PassedOver::Quarantined { trial_at });
+            }
+            suspicion::Standing::TrialUnderWay { job } => return Some(PassedOver::QuarantineTrial { job }),
+        }
+        match self.blocks.standing(worker, shape) {
+            block::Standing::Open => None,
+            block::Standing::Blocked { until } => Some(PassedOver::Blocked { until }),
+            block::Standing::TrialUnderWay { job } => Some(PassedOver::BlockTrial { job }),
+        }
+    }
+
+    /// A retry goes to another worker, if there is one that could take it sooner or later.
+    fn avoids(&self, now: Timestamp, job: &Job, worker: &Worker) -> bool {
+        job.has_failed_on(&worker.id)
+            && self.workers.values().any(|other| {
+                other.id != worker.id
+                    && !job.has_failed_on(&other.id)
+                    && self.unfit(&job.kind.demand, other).is_none()
+                    && self.kept_out(now, &job.kind.shape, other).is_none()
+            })
+    }
+
+    pub(super) fn update_free(&mut self, now: Timestamp, id: &WorkerId) {
+        let is_free = self.workers.get(id).is_some_and(|worker| worker.free_slots(now) > 0);
+        if !is_free {
+            self.free.remove(id);
+        } else if !self.free.contains(id) {
+            self.free.insert(id.clone());
+        }
+    }
+}
+
+/// The queue as one worker sees it.
+struct Eye<'a> {
+    plane: &'a Plane,
+    worker: &'a Worker,
+    now: Timestamp,
+}
+
+impl Taste for Eye<'_> {
+    fn fits(&self, demand: &Demand) -> bool {
+        self.plane.unfit(demand, self.worker).is_none()
+    }
+
+    fn may_run(&self, shape: &Shape) -> bool {
+        self.plane.shape_kept_out(self.now, shape, &self.worker.id).is_none()
+    }
+
+    fn is_warm(&self, shape: &Shape) -> bool {
+        self.worker.is_warm(shape)
+    }
+
+    fn takes(&self, job: JobId) -> bool {
+        let Some(job) = self.plane.jobs.get(&job) else { return false };
+        debug_assert!(matches!(job.state(), State::Waiting { .. }));
+        !self.plane.avoids(self.now, job, self.worker)
+    }
+
+    fn is_overdue(&self, job: JobId) -> bool {
+        let patience = self.plane.settings.warm_patience;
+        self.plane.jobs.get(&job).is_some_and(|job| job.age(self.now) >= patience)
+    }
+}

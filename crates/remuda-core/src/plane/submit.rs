@@ -1,0 +1,163 @@
+//! What is accepted, and what is no longer wanted.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::{About, Answer, Plane, detail};
+use crate::alarm::Alarm;
+use crate::id::{Hash, JobId, Service, Shape, Tenant, WorkflowHash};
+use crate::job::{Job, State, Turn};
+use crate::need::Needs;
+use crate::record::{Accepted, IdempotencyKey, Record};
+use crate::refusal::Refusal;
+use crate::settings::BlockOn;
+use crate::time::Timestamp;
+
+/// A workflow that passed every check, with everything that was asked for.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    pub id: JobId,
+    pub tenant: Tenant,
+    pub priority: i8,
+    pub service: Service,
+    pub shape: Shape,
+    pub workflow_hash: WorkflowHash,
+    pub needs: Needs,
+    /// From acceptance on.
+    pub deadline: Option<Duration>,
+    pub attempts_max: Option<u8>,
+    pub key: Option<IdempotencyKey>,
+    /// What the store says about this key, for jobs that ended long ago.
+    pub known: Option<Known>,
+    pub labels: BTreeMap<String, String>,
+    pub metadata: Map<String, Value>,
+    pub workflow: Arc<RawValue>,
+}
+
+/// An idempotency key's job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    pub job: JobId,
+    pub fingerprint: Hash,
+}
+
+/// When a full queue is worth another try.
+const RETRY_WHEN_FULL: Duration = Duration::from_secs(5);
+
+impl Plane {
+    pub(super) fn submit(&mut self, now: Timestamp, submission: Submission) -> Result<Answer, Refusal> {
+        if let Some(known) = self.known_key(&submission) {
+            let fingerprint = submission.key.as_ref().map(|key| key.fingerprint);
+            if fingerprint != Some(known.fingerprint) {
+                return Err(Refusal::KeyConflict { job: known.job });
+            }
+            return Ok(Answer::Accepted { job: known.job, is_new: false });
+        }
+        if self.jobs.len() >= self.settings.open_jobs_max {
+            let open_max = self.settings.open_jobs_max;
+            return Err(Refusal::QueueFull { open_max, retry_after: RETRY_WHEN_FULL });
+        }
+        let id = submission.id;
+        assert!(!self.jobs.contains_key(&id), "job ids are drawn once");
+        let (accepted, workflow) = self.accept(now, submission);
+        let job = Box::new(self.header(accepted.clone()));
+        let life = job.life(now);
+        self.records.push(Record::Accepted { job: Arc::new(accepted), life, workflow });
+        self.happened(now, "job:queued", About::job(&job), Map::new());
+        self.remember_key(&job);
+        self.alarms.set(Alarm::Job(id), job.wake_at(now));
+        self.jobs.insert(id, job);
+        self.ready(now, id);
+        Ok(Answer::Accepted { job: id, is_new: true })
+    }
+
+    fn accept(&self, now: Timestamp, submission: Submission) -> (Accepted, Arc<RawValue>) {
+        let shape = match self.settings.block_on {
+            BlockOn::Shape => submission.shape,
+            BlockOn::Exact => submission.workflow_hash,
+        };
+        let accepted = Accepted {
+            id: submission.id,
+            accepted_at: now,
+            tenant: submission.tenant,
+            priority: submission.priority,
+            service: submission.service,
+            shape,
+            workflow_hash: submission.workflow_hash,
+            needs: submission.needs,
+            deadline: submission.deadline.map(|deadline| now.plus(deadline)),
+            attempts_max: submission.attempts_max,
+            key: submission.key,
+            labels: submission.labels,
+            metadata: submission.metadata,
+        };
+        (accepted, submission.workflow)
+    }
+
+    fn known_key(&self, submission: &Submission) -> Option<Known> {
+        let key = submission.key.as_ref()?;
+        let open = self.keys.get(&(submission.tenant.clone(), key.key.clone())).copied();
+        open.or(submission.known)
+    }
+
+    pub(super) fn remember_key(&mut self, job: &Job) {
+        if let Some(key) = job.extra.as_ref().and_then(|extra| extra.key.as_ref()) {
+            let known = Known { job: job.id, fingerprint: key.fingerprint };
+            self.keys.insert((job.tenant.clone(), key.key.clone()), known);
+        }
+    }
+
+    pub(super) fn forget_key(&mut self, job: &Job) {
+        if let Some(key) = job.extra.as_ref().and_then(|extra| extra.key.as_ref()) {
+            self.keys.remove(&(job.tenant.clone(), key.key.clone()));
+        }
+    }
+
+    /// Cancelled at once, whether or not its worker can be reached: the worker is fenced and told when it is heard.
+    pub(super) fn cancel(&mut self, now: Timestamp, id: JobId, message: String) -> Result<Answer, Refusal> {
+        self.end_early(now, id, Turn::Cancel { message: message.clone() }, "job:cancelled", message)
+    }
+
+    pub(super) fn expire(&mut self, now: Timestamp, id: JobId) {
+        let reason = "the deadline passed".to_owned();
+        self.end_early(now, id, Turn::Expire, "job:failed", reason).expect("an open job can expire");
+    }
+
+    pub(super) fn condemn(&mut self, now: Timestamp, id: JobId, message: String) {
+        let turn = Turn::Condemn { message: message.clone() };
+        self.end_early(now, id, turn, "job:failed", message).expect("a waiting job can be condemned");
+    }
+
+    /// Ends an open job from our side, taking it away from whoever holds it.
+    fn end_early(
+        &mut self,
+        now: Timestamp,
+        id: JobId,
+        turn: Turn,
+        name: &'static str,
+        reason: String,
+    ) -> Result<Answer, Refusal> {
+        let Some(job) = self.jobs.get_mut(&id) else { return Err(self.unknown(id)) };
+        let running_on = match job.state() {
+            State::Running { worker, .. } => Some(worker.clone()),
+            State::Waiting { .. } | State::Ended(_) => None,
+        };
+        job.turn(now, turn, &self.settings)?;
+        if let Some(worker) = running_on {
+            self.take_away(now, &worker, id, &reason);
+        }
+        self.ended(now, id, name, detail([("reason", reason.into())]));
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn unknown(&self, id: JobId) -> Refusal {
+        match self.ended.of.get(&id) {
+            Some((_, state)) => Refusal::Ended { state },
+            None => Refusal::UnknownJob(id),
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Why a job is where it is: every candidate and why it was passed over, every attempt, and one sentence for people.
+//! A question: nothing changes by asking.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::{PassedOver, Plane};
+use crate::id::{JobId, WorkerId};
+use crate::job::{Job, State, retry_reason};
+use crate::need::Unfit;
+use crate::record::{Life, Try};
+use crate::suspicion;
+use crate::time::{Timestamp, spoken};
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Why {
+    pub job: JobId,
+    pub state: &'static str,
+    /// The one sentence.
+    pub reason: String,
+    pub attempts: Vec<Try>,
+    pub failures: u8,
+    pub mishaps: u8,
+    /// Every worker, and what speaks against it; nothing does if it could take the job now.
+    pub candidates: Vec<Candidate>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub service_job_id: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Candidate {
+    pub worker: WorkerId,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub passed_over: Option<String>,
+}
+
+/// More candidates than this are not listed one by one.
+const CANDIDATES_MAX: usize = 1000;
+
+impl Plane {
+    pub fn why(&self, now: Timestamp, id: JobId) -> Option<Why> {
+        let job = self.jobs.get(&id)?;
+        let candidates = match job.state() {
+            State::Waiting { .. } => self.candidates(now, job),
+            State::Running { .. } | State::Ended(_) => Vec::new(),
+        };
+        let (failures, mishaps) = job.failures();
+        let life = job.life(now);
+        Some(Why {
+            job: id,
+            state: life.state.name(),
+            reason: self.reason(now, job),
+            service_job_id: (job.attempt().0 > 0).then(|| id.service_job_id(job.attempt())),
+            attempts: life.tries,
+            failures,
+            mishaps,
+            candidates: candidates
+                .into_iter()
+                .take(CANDIDATES_MAX)
+                .map(|(worker, reason)| Candidate {
+                    worker,
+                    passed_over: reason.map(|reason| reason.to_string()),
+                })
+                .collect(),
+        })
+    }
+
+    /// The story of a job that has ended, told from its stored life.
+    pub fn why_ended(job: JobId, life: &Life) -> Why {
+        use crate::record::StateRow;
+        let reason = match &life.state {
+            StateRow::Completed { worker } => format!("completed by {worker} in attempt {}", life.attempt),
+            StateRow::Failed { cause, message, quarantined: true } => {
+                format!("quarantined ({cause}): {message}")
+            }
+            StateRow::Failed { cause, message, quarantined: false } => format!("failed ({cause}): {message}"),
+            StateRow::Cancelled { message } => format!("cancelled: {message}"),
+            StateRow::Queued { .. } | StateRow::Running { .. } => "under way".to_owned(),
+        };
+        Why {
+            job,
+            state: life.state.name(),
+            reason,
+            service_job_id: (life.attempt.0 > 0).then(|| job.service_job_id(life.attempt)),
+            attempts: life.tries.clone(),
+            failures: life.failures,
+            mishaps: life.mishaps,
+            candidates: Vec::new(),
+        }
+    }
+
+    /// The one sentence: why it waits, or how it runs.
+    pub fn reason(&self, now: Timestamp, job: &Job) -> String {
+        match job.state() {
+            State::Waiting { not_before } if now < *not_before => retry_reason(now, *not_before),
+            State::Waiting { .. } => self.waiting_reason(now, job),
+            State::Running { worker, started_at, .. } => {
+                let hold = self.workers.get(worker).and_then(|worker| worker.holds.get(&job.id));
+                let progress = hold.map_or(0.0, |hold| hold.progress * 100.0);
+                let quiet = hold.map_or(now, |hold| hold.progressed_at);
+                format!(
+                    "running on {worker} for {}, {progress:.0} % done, last progress {} ago",
+                    spoken(now.since(*started_at)),
+                    spoken(now.since(quiet))
+                )
+            }
+            State::Ended(row) => row.name().to_owned(),
+        }
+    }
+
+    fn candidates(&self, now: Timestamp, job: &Job) -> Vec<(WorkerId, Option<PassedOver>)> {
+        self.workers.values().map(|worker| (worker.id.clone(), self.passed_over(now, job, worker))).collect()
+    }
+
+    fn waiting_reason(&self, now: Timestamp, job: &Job) -> String {
+        if self.workers.is_empty() {
+            return "unschedulable: no worker has joined".to_owned();
+        }
+        match self.suspicions.standing(now, &job.kind.shape) {
+            suspicion::Standing::Free => {}
+            suspicion::Standing::Quarantined { trial_at } => {
+                return format!("its shape fails everywhere and is quarantined: next trial at {trial_at}");
+            }
+            suspicion::Standing::TrialUnderWay { job } => {
+                return format!("its shape fails everywhere and is quarantined: job {job} is the trial");
+            }
+        }
+        let candidates = self.candidates(now, job);
+        let mut fit =
+            candidates.iter().filter(|(_, reason)| !matches!(reason, Some(PassedOver::Unfit(_)))).peekable();
+        if fit.peek().is_none() {
+            return format!("unschedulable: {}", nobody_fits(&candidates));
+        }
+        let fit: Vec<_> = fit.filter_map(|(_, reason)| reason.as_ref()).collect();
+        let is_blocked = |reason: &&PassedOver| {
+            matches!(reason, PassedOver::Blocked { .. } | PassedOver::BlockTrial { .. })
+        };
+        if fit.iter().all(|reason| is_blocked(&reason)) {
+            let until = fit.iter().filter_map(|reason| match reason {
+                PassedOver::Blocked { until } => Some(*until),
+                _ => None,
+            });
+            return match until.min() {
+                Some(until) => format!("all workers that could are blocked until {until}"),
+                None => "all workers that could are on trial for its shape".to_owned(),
+            };
+        }
+        if fit.iter().any(|reason| matches!(reason, PassedOver::Busy { .. })) {
+            let ahead = self.queue.len().saturating_sub(1);
+            return format!(
+                "all {} workers that could are busy; {ahead} others wait too (fair share)",
+                fit.len()
+            );
+        }
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for reason in fit {
+            *counts.entry(reason.to_string()).or_default() += 1;
+        }
+        let listed: Vec<_> =
+            counts.iter().take(3).map(|(reason, count)| format!("{count} {reason}")).collect();
+        format!("no worker that could is ready: {}", listed.join("; "))
+    }
+}
+
+/// What nobody has, if it is one thing.
+fn nobody_fits(candidates: &[(WorkerId, Option<PassedOver>)]) -> String {
+    let unfits: Vec<_> = candidates
+        .iter()
+        .filter_map(|(_, reason)| match reason {
+            Some(PassedOver::Unfit(unfit)) => Some(unfit),
+            Some(_) | None => None,
+        })
+        .collect();
+    match unfits.first() {
+        Some(Unfit::NoService(service)) if unfits.iter().all(|it| matches!(it, Unfit::NoService(_))) => {
+            format!("no worker offers service {service}")
+        }
+        Some(Unfit::NoModel(model)) if unfits.iter().all(|it| matches!(it, Unfit::NoModel(_))) => {
+            format!("no worker has model {model}")
+        }
+        Some(Unfit::NoClass(class)) if unfits.iter().all(|it| matches!(it, Unfit::NoClass(_))) => {
+            format!("no worker has node class {class}")
+        }
+        Some(first) => format!("no worker fits; the first one {first}"),
+        None => "no worker fits".to_owned(),
+    }
+}

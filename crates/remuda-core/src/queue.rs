@@ -1,0 +1,412 @@
+//! Who waits, and whose turn it is: priority first, then the tenants of that priority in turn, then age.
+//!
+//! Jobs are grouped by what decides who may run them, so that looking for work never walks over jobs:
+//!
+//! ```text
+//!  priority ▸ needs (service, labels, models, …) ▸ tenant ▸ shape ▸ jobs by age
+//! ```
+//!
+//! Taking the next job costs the number of distinct needs at one priority plus the shapes this worker is kept from,
+//! never the number of jobs. The round robin has one place per (priority, needs), and between different needs
+//! the tenant that was served longest ago goes first.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::id::{JobId, Service, Shape, Tenant};
+use crate::need::Needs;
+
+/// A service and what else is needed, shared by all jobs that need the same.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Demand(Arc<(Service, Needs)>);
+
+impl Demand {
+    pub fn service(&self) -> &Service {
+        &self.0.0
+    }
+
+    pub fn needs(&self) -> &Needs {
+        &self.0.1
+    }
+}
+
+/// What kind of job it is: two of the same kind are interchangeable for routing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    pub demand: Demand,
+    pub shape: Arc<Shape>,
+}
+
+impl Kind {
+    #[cfg(test)]
+    pub(crate) fn for_tests(shape: Shape) -> Self {
+        let service = "exec".parse().unwrap();
+        Kind { demand: Demand(Arc::new((service, Needs::default()))), shape: Arc::new(shape) }
+    }
+}
+
+/// Gives equal demands, shapes and tenants one allocation between them: a million jobs mostly ask for the same.
+#[derive(Clone, Debug, Default)]
+pub struct Kinds {
+    demands: BTreeSet<Demand>,
+    shapes: BTreeSet<Arc<Shape>>,
+    tenants: BTreeSet<Tenant>,
+}
+
+/// Entries nobody uses any more are swept when this many new ones came in.
+const SWEEP_AT: usize = 4096;
+
+impl Kinds {
+    pub fn kind(&mut self, service: Service, needs: Needs, shape: Shape) -> Kind {
+        Kind { demand: self.demand(service, needs), shape: self.shape(shape) }
+    }
+
+    fn demand(&mut self, service: Service, needs: Needs) -> Demand {
+        let demand = Demand(Arc::new((service, needs)));
+        if let Some(known) = self.demands.get(&demand) {
+            return known.clone();
+        }
+        if self.demands.len() >= SWEEP_AT {
+            self.demands.retain(|demand| Arc::strong_count(&demand.0) > 1);
+        }
+        self.demands.insert(demand.clone());
+        demand
+    }
+
+    pub fn shape(&mut self, shape: Shape) -> Arc<Shape> {
+        if let Some(known) = self.shapes.get(&shape) {
+            return known.clone();
+        }
+        if self.shapes.len() >= SWEEP_AT {
+            self.shapes.retain(|shape| Arc::strong_count(shape) > 1);
+        }
+        let shape = Arc::new(shape);
+        self.shapes.insert(shape.clone());
+        shape
+    }
+
+    pub fn tenant(&mut self, tenant: Tenant) -> Tenant {
+        if let Some(known) = self.tenants.get(&tenant) {
+            return known.clone();
+        }
+        self.tenants.insert(tenant.clone());
+        tenant
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Queue {
+    levels: BTreeMap<Reverse<i8>, BTreeMap<Demand, Level>>,
+    /// When each tenant was last served, counted in turns.
+    turns: BTreeMap<Tenant, u64>,
+    turn: u64,
+    waiting: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Level {
+    lanes: BTreeMap<Tenant, Lane>,
+    /// Who was served last: the next one in order is next.
+    served: Option<Tenant>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Lane {
+    shapes: BTreeMap<Arc<Shape>, BTreeSet<JobId>>,
+    /// The oldest job of each shape, so that a shape that may not run is passed over in one go.
+    heads: BTreeSet<(JobId, Arc<Shape>)>,
+}
+
+/// Where a job stands in the queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    pub job: JobId,
+    pub priority: i8,
+    pub tenant: &'a Tenant,
+    pub kind: &'a Kind,
+}
+
+/// What a worker may take, as far as the queue needs to know.
+pub trait Taste {
+    fn fits(&self, demand: &Demand) -> bool;
+    fn may_run(&self, shape: &Shape) -> bool;
+    fn is_warm(&self, shape: &Shape) -> bool;
+    /// The last word on one job.
+    fn takes(&self, job: JobId) -> bool;
+    /// Whether the job has waited so long that it must not be passed over for a warm one.
+    fn is_overdue(&self, job: JobId) -> bool;
+}
+
+impl Queue {
+    pub fn len(&self) -> usize {
+        self.waiting
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.waiting == 0
+    }
+
+    pub fn insert(&mut self, place: Place<'_>) {
+        let level = self.levels.entry(Reverse(place.priority)).or_default();
+        let level = level.entry(place.kind.demand.clone()).or_default();
+        let lane = level.lanes.entry(place.tenant.clone()).or_default();
+        if lane.insert(place.job, &place.kind.shape) {
+            self.waiting += 1;
+        }
+    }
+
+    pub fn remove(&mut self, place: Place<'_>) -> bool {
+        let Some(demands) = self.levels.get_mut(&Reverse(place.priority)) else { return false };
+        let Some(level) = demands.get_mut(&place.kind.demand) else { return false };
+        let Some(lane) = level.lanes.get_mut(place.tenant) else { return false };
+        if !lane.remove(place.job, &place.kind.shape) {
+            return false;
+        }
+        self.waiting -= 1;
+        if lane.shapes.is_empty() {
+            level.lanes.remove(place.tenant);
+        }
+        if level.lanes.is_empty() {
+            demands.remove(&place.kind.demand);
+        }
+        if demands.is_empty() {
+            self.levels.remove(&Reverse(place.priority));
+        }
+        true
+    }
+
+    pub fn contains(&self, place: Place<'_>) -> bool {
+        self.levels
+            .get(&Reverse(place.priority))
+            .and_then(|demands| demands.get(&place.kind.demand))
+            .and_then(|level| level.lanes.get(place.tenant))
+            .and_then(|lane| lane.shapes.get(&place.kind.shape))
+            .is_some_and(|jobs| jobs.contains(&place.job))
+    }
+
+    /// The job whose turn it is for a worker of this taste. Asking changes nothing; `served` tells the queue who got it.
+    pub fn next(&self, taste: &impl Taste, look_ahead: usize) -> Option<JobId> {
+        self.levels.values().find_map(|demands| {
+            demands
+                .iter()
+                .filter(|(demand, _)| taste.fits(demand))
+                .filter_map(|(_, level)| level.next(taste, look_ahead))
+                .min_by_key(|(tenant, job)| (self.turns.get(*tenant).copied().unwrap_or(0), *job))
+                .map(|(_, job)| job)
+        })
+    }
+
+    /// Remembers that this tenant had its turn.
+    pub fn served(&mut self, place: Place<'_>) {
+        self.turn += 1;
+        self.turns.insert(place.tenant.clone(), self.turn);
+        let level =
+            self.levels.get_mut(&Reverse(place.priority)).and_then(|level| level.get_mut(&place.kind.demand));
+        if let Some(level) = level {
+            level.served = Some(place.tenant.clone());
+        }
+        if self.turns.len() > SWEEP_AT {
+            let keep_from = self.turn.saturating_sub(SWEEP_AT as u64);
+            self.turns.retain(|_, turn| *turn > keep_from);
+        }
+    }
+
+    /// Every demand somebody is waiting with, so that new workers can be matched.
+    pub fn demands(&self) -> impl Iterator<Item = &Demand> {
+        self.levels.values().flat_map(BTreeMap::keys)
+    }
+
+    /// Waiting jobs of one shape, oldest first, over all tenants and priorities.
+    pub fn of_shape(&self, shape: &Shape) -> Vec<JobId> {
+        let lanes = self.levels.values().flat_map(BTreeMap::values).flat_map(|level| level.lanes.values());
+        let mut jobs: Vec<_> = lanes.filter_map(|lane| lane.shapes.get(shape)).flatten().copied().collect();
+        jobs.sort_unstable();
+        jobs
+    }
+}
+
+impl Level {
+    fn next(&self, taste: &impl Taste, look_ahead: usize) -> Option<(&Tenant, JobId)> {
+        let after = self.served.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let up_to = self.served.as_ref().map(|served| (Bound::Unbounded, Bound::Included(served)));
+        let first = self.lanes.range::<Tenant, _>((after, Bound::Unbounded));
+        let then = up_to.map(|range| self.lanes.range::<Tenant, _>(range)).into_iter().flatten();
+        first.chain(then).find_map(|(tenant, lane)| Some((tenant, lane.next(taste, look_ahead)?)))
+    }
+}
+
+impl Lane {
+    fn insert(&mut self, job: JobId, shape: &Arc<Shape>) -> bool {
+        let jobs = self.shapes.entry(shape.clone()).or_default();
+        let head = jobs.first().copied();
+        if !jobs.insert(job) {
+            return false;
+        }
+        if head.is_none_or(|head| job < head) {
+            if let Some(head) = head {
+                self.heads.remove(&(head, shape.clone()));
+            }
+            self.heads.insert((job, shape.clone()));
+        }
+        true
+    }
+
+    fn remove(&mut self, job: JobId, shape: &Arc<Shape>) -> bool {
+        let Some(jobs) = self.shapes.get_mut(shape) else { return false };
+        let was_head = jobs.first() == Some(&job);
+        if !jobs.remove(&job) {
+            return false;
+        }
+        if was_head {
+            self.heads.remove(&(job, shape.clone()));
+            match jobs.first() {
+                Some(next) => {
+                    self.heads.insert((*next, shape.clone()));
+                }
+                None => {
+                    self.shapes.remove(shape);
+                }
+            }
+        }
+        true
+    }
+
+    fn next(&self, taste: &impl Taste, look_ahead: usize) -> Option<JobId> {
+        let mut allowed = self
+            .heads
+            .iter()
+            .filter(|(_, shape)| taste.may_run(shape))
+            .filter_map(|(_, shape)| Some((self.oldest(shape, taste, look_ahead)?, shape)));
+        let (oldest, shape) = allowed.next()?;
+        if taste.is_warm(shape) || taste.is_overdue(oldest) {
+            return Some(oldest);
+        }
+        let warm = allowed.take(look_ahead.saturating_sub(1)).find(|(_, shape)| taste.is_warm(shape));
+        Some(warm.map_or(oldest, |(job, _)| job))
+    }
+
+    /// The oldest job of a shape that the worker takes; single jobs may avoid it because they failed there before.
+    fn oldest(&self, shape: &Arc<Shape>, taste: &impl Taste, look_ahead: usize) -> Option<JobId> {
+        self.shapes.get(shape)?.iter().copied().take(look_ahead.max(1)).find(|job| taste.takes(*job))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A worker that is warm for one shape, kept from another, and leaves some jobs to others.
+    #[derive(Default)]
+    struct Worker {
+        warm: Option<Shape>,
+        blocked: Option<Shape>,
+        avoids: Vec<JobId>,
+        overdue: Vec<JobId>,
+    }
+
+    impl Taste for Worker {
+        fn fits(&self, demand: &Demand) -> bool {
+            demand.service().as_str() == "exec"
+        }
+        fn may_run(&self, shape: &Shape) -> bool {
+            self.blocked != Some(*shape)
+        }
+        fn is_warm(&self, shape: &Shape) -> bool {
+            self.warm == Some(*shape)
+        }
+        fn takes(&self, job: JobId) -> bool {
+            !self.avoids.contains(&job)
+        }
+        fn is_overdue(&self, job: JobId) -> bool {
+            self.overdue.contains(&job)
+        }
+    }
+
+    fn shape(n: u8) -> Shape {
+        Shape::from_bytes([n; 32])
+    }
+
+    fn id(n: u128) -> JobId {
+        JobId::from_u128(n)
+    }
+
+    /// Puts in (job, priority, tenant, shape) and takes everything out again, in order.
+    fn check(jobs: &[(u128, i8, &str, u8)], worker: &Worker, expected: &[u128]) {
+        let mut queue = Queue::default();
+        let mut kinds = Kinds::default();
+        let jobs: BTreeMap<_, _> = jobs
+            .iter()
+            .map(|(job, priority, tenant, n)| {
+                let kind = kinds.kind("exec".parse().unwrap(), Needs::default(), shape(*n));
+                (id(*job), (*priority, tenant.parse::<Tenant>().unwrap(), kind))
+            })
+            .collect();
+        let place = |job: JobId| {
+            let (priority, tenant, kind) = &jobs[&job];
+            Place { job, priority: *priority, tenant, kind }
+        };
+        jobs.keys().for_each(|job| queue.insert(place(*job)));
+        let mut taken = Vec::new();
+        while let Some(job) = queue.next(worker, 32) {
+            queue.served(place(job));
+            assert!(queue.remove(place(job)));
+            assert!(!queue.contains(place(job)));
+            taken.push(job.as_u128());
+        }
+        assert_eq!(taken, expected);
+        assert_eq!(queue.len(), jobs.len() - taken.len());
+    }
+
+    #[test]
+    fn priority_goes_first_then_tenants_take_turns_then_age() {
+        let jobs = [
+            (1, 0, "a", 1),
+            (2, 0, "a", 1),
+            (3, 0, "a", 1),
+            (4, 0, "b", 1),
+            (5, 0, "c", 1),
+            (6, 0, "b", 1),
+            (7, 9, "a", 1),
+        ];
+        check(&jobs, &Worker::default(), &[7, 1, 4, 5, 2, 6, 3]);
+    }
+
+    #[test]
+    fn a_flood_of_one_tenant_does_not_hold_up_another() {
+        let mut jobs: Vec<_> = (0..50).map(|n| (n, 0, "flood", (n % 3) as u8)).collect();
+        jobs.push((60, 0, "quiet", 1));
+        let mut expected: Vec<u128> = (0..50).collect();
+        expected.insert(1, 60);
+        check(&jobs, &Worker::default(), &expected);
+    }
+
+    #[test]
+    fn a_blocked_shape_is_passed_over_and_stays() {
+        let worker = Worker { blocked: Some(shape(1)), ..Worker::default() };
+        check(&[(1, 0, "a", 1), (2, 0, "a", 2), (3, 0, "a", 1)], &worker, &[2]);
+    }
+
+    #[test]
+    fn a_warm_job_may_go_first_unless_the_oldest_is_overdue() {
+        let jobs = [(1, 0, "a", 1), (2, 0, "a", 2), (3, 0, "a", 2)];
+        check(&jobs, &Worker { warm: Some(shape(2)), ..Worker::default() }, &[2, 3, 1]);
+        check(&jobs, &Worker { warm: Some(shape(2)), overdue: vec![id(1)], ..Worker::default() }, &[1, 2, 3]);
+    }
+
+    #[test]
+    fn a_job_that_avoids_this_worker_lets_the_next_one_pass() {
+        check(&[(1, 0, "a", 1), (2, 0, "a", 1)], &Worker { avoids: vec![id(1)], ..Worker::default() }, &[2]);
+    }
+
+    #[test]
+    fn the_look_ahead_is_bounded() {
+        let mut jobs: Vec<_> = (0..40).map(|n| (n, 0, "a", n as u8)).collect();
+        jobs.push((50, 0, "a", 200));
+        let worker = Worker { warm: Some(shape(200)), ..Worker::default() };
+        let mut expected: Vec<u128> = (0..40).collect();
+        expected.insert(9, 50);
+        check(&jobs, &worker, &expected);
+    }
+}

@@ -1,0 +1,91 @@
+//! Late, doubled and mistaken messages are everyday life. They get a `Refusal`, which is an answer and not an error:
+//! nothing changed, and this is why.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::id::{Incarnation, JobId, Term, WorkerId};
+use crate::time::spoken;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The job may not start before its retry time.
+    TooEarly,
+    /// A newer attempt, another worker or another incarnation holds the job.
+    StaleAttempt,
+    /// The job has no attempt under way.
+    NotRunning,
+    /// The job has its outcome, and an outcome never changes.
+    Ended {
+        state: &'static str,
+    },
+    /// This very outcome is recorded already; the answer to the first report was lost.
+    AlreadyRecorded,
+    UnknownJob(JobId),
+    UnknownWorker(WorkerId),
+    /// Somebody joined under this name since.
+    OldIncarnation {
+        current: Incarnation,
+    },
+    /// Overtaken by a later beat of the same worker.
+    OldBeat {
+        newest: u64,
+    },
+    /// The plane was restarted since the worker last heard from it: beat again under this term.
+    OldTerm {
+        current: Term,
+    },
+    WrongToken,
+    /// The same idempotency key came with another body.
+    KeyConflict {
+        job: JobId,
+    },
+    /// More unfinished jobs than the plane will hold.
+    QueueFull {
+        open_max: usize,
+        retry_after: Duration,
+    },
+    /// The worker is on its way out.
+    Leaving(WorkerId),
+    /// There is nothing of that kind to lift or release.
+    NothingThere,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::TooEarly => f.write_str("the job waits for its retry time"),
+            Refusal::StaleAttempt => f.write_str("this attempt is no longer the job's current one"),
+            Refusal::NotRunning => f.write_str("the job has no attempt under way"),
+            Refusal::Ended { state } => write!(f, "the job is {state} already, and an outcome never changes"),
+            Refusal::AlreadyRecorded => f.write_str("this outcome is recorded already"),
+            Refusal::UnknownJob(job) => write!(f, "there is no unfinished job {job}"),
+            Refusal::UnknownWorker(worker) => write!(f, "no worker {worker} has joined: join first"),
+            Refusal::OldIncarnation { current } => {
+                write!(
+                    f,
+                    "another worker joined under this name since (incarnation {current}): stop, or join again"
+                )
+            }
+            Refusal::OldBeat { newest } => write!(f, "a later beat (number {newest}) has been seen already"),
+            Refusal::OldTerm { current } => {
+                write!(f, "the plane was restarted: beat again with term {current}")
+            }
+            Refusal::WrongToken => {
+                f.write_str("the token is not the one this worker was given when it joined")
+            }
+            Refusal::KeyConflict { job } => {
+                write!(f, "this idempotency key was used for job {job} with a different body")
+            }
+            Refusal::QueueFull { open_max, retry_after } => {
+                write!(
+                    f,
+                    "{open_max} jobs are waiting, which is all this plane will hold: try again in {}",
+                    spoken(*retry_after)
+                )
+            }
+            Refusal::Leaving(worker) => write!(f, "worker {worker} is on its way out"),
+            Refusal::NothingThere => f.write_str("there is nothing to lift"),
+        }
+    }
+}

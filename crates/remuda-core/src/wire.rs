@@ -1,0 +1,172 @@
+//! What plane and agent say to each other, as JSON: beat up, orders down. Flat on purpose: a worker in any language
+//! is twenty lines (`examples/worker.py`).
+//!
+//! ```text
+//! POST   /fleet/workers                    Join  → Joined
+//! POST   /fleet/workers/{id}/beat?wait=25  Beat  → Reply
+//! DELETE /fleet/workers/{id}               leave
+//! ```
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::cause::Cause;
+use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
+use crate::need::Offer;
+
+/// "Here I am, this is what I can do, and this is what I still hold."
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Join {
+    pub worker: WorkerId,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetId>,
+    pub services: BTreeSet<Service>,
+    #[serde(default = "one_slot")]
+    pub slots: u32,
+    #[serde(default)]
+    pub offer: Offer,
+    /// Attempts a former incarnation took on and this one found still running.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<Held>,
+}
+
+fn one_slot() -> u32 {
+    1
+}
+
+/// "You are this one, and these are the rules."
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    pub worker: WorkerId,
+    pub incarnation: Incarnation,
+    /// To be sent with every beat; the plane keeps only its hash.
+    pub token: String,
+    pub term: Term,
+    pub beat_idle_millis: u64,
+    pub beat_busy_millis: u64,
+    pub lease_millis: u64,
+}
+
+/// A sign of life that names everything the worker holds: what it does not name, it does not have.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Beat {
+    pub incarnation: Incarnation,
+    /// Rises with every beat, so that a late one cannot pass for news.
+    pub seq: u64,
+    /// The plane this worker last heard from.
+    pub term: Term,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<Held>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub finished: Vec<Finished>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// Sent when it changed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offer: Option<Offer>,
+    #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
+    pub metrics: serde_json::Map<String, serde_json::Value>,
+    /// The worker wants to stop: no new work, please.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub draining: bool,
+}
+
+/// An attempt under way.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Held {
+    pub job: JobId,
+    pub attempt: Attempt,
+    /// How far, from 0 to 1, as far as anyone knows.
+    #[serde(default)]
+    pub progress: f32,
+    /// Rises with every sign of work; an attempt whose counter stands still is stuck.
+    #[serde(default)]
+    pub step: u64,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub phase: String,
+}
+
+/// An attempt that is over; sent again and again until a reply settles it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Finished {
+    pub job: JobId,
+    pub attempt: Attempt,
+    pub outcome: Outcome,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Arc<RawValue>>,
+    /// For `failed`; class *job* if it is not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cause: Option<Cause>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Completed,
+    Failed,
+    /// Stopped because the plane, or nobody at all, wanted it any more.
+    Cancelled,
+    /// Never begun: there was no room for it.
+    Rejected,
+}
+
+/// What the plane wants done, and what became of the attempts that were reported.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Reply {
+    pub term: Term,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub start: Vec<Start>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cancel: Vec<Cancel>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settled: Vec<Settled>,
+    /// No new work will come: finish what you hold.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub drain: bool,
+    /// The beat was not taken for news; send the next one at once, under `term`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub beat_again: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Start {
+    pub job: JobId,
+    pub attempt: Attempt,
+    pub service: Service,
+    /// The id to use with the service, so that anyone can ask the service about this attempt later.
+    pub service_job_id: String,
+    /// Filled in by the shell: the core never holds a workflow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow: Option<Arc<RawValue>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cancel {
+    pub job: JobId,
+    pub attempt: Attempt,
+    pub reason: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settled {
+    pub job: JobId,
+    pub attempt: Attempt,
+    /// `recorded`, or why not; either way the worker may forget the attempt.
+    pub verdict: String,
+}
+
+impl Reply {
+    pub fn is_empty(&self) -> bool {
+        self.start.is_empty() && self.cancel.is_empty() && self.settled.is_empty() && !self.beat_again
+    }
+}

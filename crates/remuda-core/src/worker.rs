@@ -1,0 +1,340 @@
+//! A worker as the plane sees it: where it is in its life, whether it is heard, what it holds and what it is good at.
+//!
+//! ```text
+//!  life:      spawning ──▶ active ──drain──▶ terminating ──nothing held──▶ terminated
+//!                 └──────────┴──▶ error
+//!  presence:  online ──silent──▶ suspect ──silent on──▶ offline      (any beat of this incarnation: online)
+//! ```
+//!
+//! What a worker holds is believed from two sides: the plane's orders and the worker's beats. An attempt is `told`
+//! once an order went out, and `named` once a beat has named it; what was named and is missing later is lost.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::id::{Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Service, Shape, WorkerId};
+use crate::machine::{Presence, WorkerState};
+use crate::need::Offer;
+use crate::record::WorkerRow;
+use crate::settings::{Settings, StuckPolicy};
+use crate::standing::Standing;
+use crate::time::Timestamp;
+use crate::watch::{Limits, Watch};
+use crate::wire;
+
+#[derive(Clone, Debug)]
+pub struct Worker {
+    pub id: WorkerId,
+    pub machine: MachineId,
+    pub fleet: Option<FleetId>,
+    pub incarnation: Incarnation,
+    pub token_hash: Hash,
+    pub state: WorkerState,
+    pub presence: Presence,
+    pub services: BTreeSet<Service>,
+    pub slots: u32,
+    /// Lowered when the worker turned down work it said it had room for.
+    pub slots_seen: Option<u32>,
+    pub offer: Offer,
+    pub joined_at: Timestamp,
+    pub changed_at: Timestamp,
+    pub reason: String,
+    pub watch: Watch,
+    pub standing: Standing,
+    pub tally: Tally,
+    pub metrics: serde_json::Map<String, serde_json::Value>,
+    pub metrics_at: Option<Timestamp>,
+    /// The newest beat of this incarnation.
+    pub beat_seq: u64,
+    /// A beat is waiting at the plane for orders.
+    pub is_polling: bool,
+    pub holds: BTreeMap<JobId, Hold>,
+    /// Attempts it should stop; repeated with every reply until it no longer names them.
+    pub cancels: BTreeMap<(JobId, Attempt), String>,
+    /// The last shapes it ran, newest first.
+    warm: Vec<Shape>,
+    paces: BTreeMap<Shape, Duration>,
+    pub idle_since: Timestamp,
+    /// When the stored row was last written, so that a beat need not be.
+    pub stored_at: Timestamp,
+}
+
+/// What became of the attempts it was given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    pub completed: u64,
+    pub failed: u64,
+    pub lost: u64,
+    pub busy_millis: u64,
+    pub went_stale: u64,
+}
+
+/// An attempt the plane believes this worker has.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hold {
+    pub attempt: Attempt,
+    pub assigned_at: Timestamp,
+    /// The order was handed to a reply, the answer to this beat.
+    pub told: Option<u64>,
+    pub is_named: bool,
+    pub step: u64,
+    pub progress: f32,
+    pub phase: String,
+    pub progressed_at: Timestamp,
+}
+
+/// How many shapes a worker is remembered to be warm for: about what fits into its memory.
+const WARM_MAX: usize = 4;
+/// How many shapes a worker's pace is remembered for.
+const PACES_MAX: usize = 64;
+
+impl Worker {
+    pub fn join(now: Timestamp, join: &wire::Join, incarnation: Incarnation, token_hash: Hash) -> Self {
+        let machine = join.machine.clone().or_else(|| join.worker.as_str().parse().ok());
+        Worker {
+            id: join.worker.clone(),
+            machine: machine.expect("a worker's name is a good name for its machine"),
+            fleet: join.fleet.clone(),
+            incarnation,
+            token_hash,
+            state: WorkerState::Active,
+            presence: Presence::Online,
+            services: join.services.clone(),
+            slots: join.slots,
+            slots_seen: None,
+            offer: join.offer.clone(),
+            joined_at: now,
+            changed_at: now,
+            reason: "joined".to_owned(),
+            watch: Watch::new(now),
+            standing: Standing::default(),
+            tally: Tally::default(),
+            metrics: serde_json::Map::new(),
+            metrics_at: None,
+            beat_seq: 0,
+            is_polling: false,
+            holds: BTreeMap::new(),
+            cancels: BTreeMap::new(),
+            warm: Vec::new(),
+            paces: BTreeMap::new(),
+            idle_since: now,
+            stored_at: now,
+        }
+    }
+
+    /// When silence becomes suspicious, and when it is judged: a worker that holds something is watched more closely.
+    pub fn limits(&self, settings: &Settings) -> Limits {
+        if self.holds.is_empty() {
+            // One beat may be late by half before the next order goes elsewhere.
+            let silence_max = (settings.beat_idle * 3 / 2).min(settings.stale_after);
+            Limits { silence_max, verdict_max: settings.stale_after }
+        } else {
+            Limits { silence_max: settings.suspect_after, verdict_max: settings.lease }
+        }
+    }
+
+    /// How many more attempts it may be given.
+    pub fn free_slots(&self, now: Timestamp) -> usize {
+        if self.state != WorkerState::Active || self.presence != Presence::Online {
+            return 0;
+        }
+        let slots = self.slots.min(self.slots_seen.unwrap_or(u32::MAX));
+        (self.standing.slots(now, slots) as usize).saturating_sub(self.holds.len())
+    }
+
+    pub fn is_warm(&self, shape: &Shape) -> bool {
+        self.warm.contains(shape)
+    }
+
+    pub fn pace(&self, shape: &Shape) -> Option<Duration> {
+        self.paces.get(shape).copied()
+    }
+
+    pub fn hold(&mut self, now: Timestamp, job: JobId, attempt: Attempt, shape: &Shape) {
+        let hold = Hold {
+            attempt,
+            assigned_at: now,
+            told: None,
+            is_named: false,
+            step: 0,
+            progress: 0.0,
+            phase: String::new(),
+            progressed_at: now,
+        };
+        if self.holds.is_empty() {
+            // It is watched more closely from here on, but nobody asked it to beat more often before.
+            let overdue = self.watch.silent_for(now);
+            self.watch.excuse(now, overdue);
+        }
+        self.holds.insert(job, hold);
+        if self.warm.first() != Some(shape) {
+            self.warm.retain(|known| known != shape);
+            self.warm.insert(0, *shape);
+            self.warm.truncate(WARM_MAX);
+        }
+    }
+
+    pub fn release(&mut self, now: Timestamp, job: &JobId) -> Option<Hold> {
+        let hold = self.holds.remove(job)?;
+        if self.holds.is_empty() {
+            self.idle_since = now;
+        }
+        Some(hold)
+    }
+
+    /// Remembers how long a shape took here: half of what was known, half of what is new.
+    pub fn ran(&mut self, shape: &Shape, took: Duration) {
+        if self.paces.len() >= PACES_MAX && !self.paces.contains_key(shape) {
+            self.paces.pop_first();
+        }
+        let pace = self.paces.entry(*shape).or_insert(took);
+        *pace = (*pace + took) / 2;
+    }
+
+    /// The next moment at which time alone changes something.
+    pub fn wake_at(&self, now: Timestamp, settings: &Settings) -> Option<Timestamp> {
+        let silence = match self.presence {
+            Presence::Online | Presence::Suspect => Some(self.watch.wake_at(self.limits(settings))),
+            Presence::Offline => None,
+        };
+        let stuck = self.holds.keys().filter_map(|job| self.stuck_at(job, None, settings)).min();
+        let probation = self.standing.on_probation().filter(|until| now < *until);
+        [silence, stuck, probation].into_iter().flatten().min()
+    }
+
+    /// When an attempt counts as stuck unless it advances.
+    pub fn stuck_at(
+        &self,
+        job: &JobId,
+        started_at: Option<Timestamp>,
+        settings: &Settings,
+    ) -> Option<Timestamp> {
+        let hold = self.holds.get(job)?;
+        let from = match settings.stuck_policy {
+            StuckPolicy::Progress => hold.progressed_at,
+            StuckPolicy::Age => started_at.unwrap_or(hold.assigned_at),
+        };
+        Some(from.plus(settings.stuck_after))
+    }
+
+    pub fn row(&self) -> WorkerRow {
+        WorkerRow {
+            id: self.id.clone(),
+            machine: self.machine.clone(),
+            fleet: self.fleet.clone(),
+            incarnation: self.incarnation,
+            token_hash: self.token_hash,
+            state: self.state.as_str().to_owned(),
+            presence: self.presence.as_str().to_owned(),
+            services: self.services.clone(),
+            slots: self.slots,
+            offer: self.offer.clone(),
+            joined_at: self.joined_at,
+            seen_at: self.watch.seen_at(),
+            changed_at: self.changed_at,
+            reason: self.reason.clone(),
+            completed: self.tally.completed,
+            failed: self.tally.failed,
+            lost: self.tally.lost,
+            busy_millis: self.tally.busy_millis,
+            went_stale: self.tally.went_stale,
+            standing: self.standing.clone(),
+            metrics: self.metrics.clone(),
+            metrics_at: self.metrics_at,
+        }
+    }
+
+    /// As it was stored; that we were away is not its silence.
+    pub fn restore(now: Timestamp, row: WorkerRow) -> Self {
+        let state = WorkerState::ALL.into_iter().find(|state| state.as_str() == row.state);
+        let presence = Presence::ALL.into_iter().find(|presence| presence.as_str() == row.presence);
+        let mut watch = Watch::new(row.seen_at);
+        watch.excuse(now, now.since(row.seen_at));
+        let presence = match presence.unwrap_or(Presence::Offline) {
+            // Whoever was merely doubted gets the benefit of our own absence.
+            Presence::Online | Presence::Suspect => Presence::Online,
+            Presence::Offline => Presence::Offline,
+        };
+        Worker {
+            id: row.id,
+            machine: row.machine,
+            fleet: row.fleet,
+            incarnation: row.incarnation,
+            token_hash: row.token_hash,
+            state: state.unwrap_or(WorkerState::Error),
+            presence,
+            services: row.services,
+            slots: row.slots,
+            slots_seen: None,
+            offer: row.offer,
+            joined_at: row.joined_at,
+            changed_at: row.changed_at,
+            reason: row.reason,
+            watch,
+            standing: row.standing,
+            tally: Tally {
+                completed: row.completed,
+                failed: row.failed,
+                lost: row.lost,
+                busy_millis: row.busy_millis,
+                went_stale: row.went_stale,
+            },
+            metrics: row.metrics,
+            metrics_at: row.metrics_at,
+            beat_seq: 0,
+            is_polling: false,
+            holds: BTreeMap::new(),
+            cancels: BTreeMap::new(),
+            warm: Vec::new(),
+            paces: BTreeMap::new(),
+            idle_since: now,
+            stored_at: now,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1000)
+    }
+
+    fn worker() -> Worker {
+        let join = serde_json::from_str(r#"{"worker":"a","services":["exec"],"slots":2}"#).unwrap();
+        Worker::join(at(0), &join, Incarnation(1), Hash::of(b"token"))
+    }
+
+    #[test]
+    fn a_busy_worker_is_watched_more_closely_than_an_idle_one() {
+        let settings = Settings::default();
+        let mut worker = worker();
+        assert_eq!(worker.wake_at(at(0), &settings), Some(at(45)));
+        worker.hold(at(40), JobId::from_u128(1), Attempt(1), &Shape::of(b"s"));
+        assert_eq!(worker.wake_at(at(40), &settings), Some(at(55)), "it was not asked to beat faster before");
+    }
+
+    #[test]
+    fn a_stored_worker_comes_back_as_it_was_and_is_not_blamed_for_our_absence() {
+        let settings = Settings::default();
+        let mut before = worker();
+        before.tally.completed = 7;
+        let after = Worker::restore(at(1000), before.row());
+        assert_eq!(after.row(), before.row());
+        assert_eq!(after.watch.seen_at(), at(0), "our return is not its sign of life");
+        assert_eq!(after.wake_at(at(1000), &settings), Some(at(1045)));
+    }
+
+    #[test]
+    fn the_newest_shapes_are_warm_and_the_pace_follows() {
+        let mut worker = worker();
+        for n in 0..=4_u8 {
+            worker.hold(at(0), JobId::from_u128(n.into()), Attempt(1), &Shape::of(&[n]));
+        }
+        assert!(!worker.is_warm(&Shape::of(&[0])) && worker.is_warm(&Shape::of(&[1])));
+        worker.ran(&Shape::of(&[1]), Duration::from_secs(10));
+        worker.ran(&Shape::of(&[1]), Duration::from_secs(20));
+        assert_eq!(worker.pace(&Shape::of(&[1])), Some(Duration::from_secs(15)));
+    }
+}

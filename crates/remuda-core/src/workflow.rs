@@ -1,0 +1,103 @@
+//! Looking at a workflow once, before it is taken in: is it sound, what is it called, what does it need.
+//!
+//! ```text
+//!  body ──read──▶ tree, keys sorted ──canonical──▶ workflow_hash
+//!                         │
+//!                         ├─ some value has a class_type: graph ──links, loops──▶ shape, classes, model files
+//!                         └─ otherwise ─────────────────────────────────────────▶ shape, model files
+//! ```
+//!
+//! Whatever is refused here never reaches a worker. Whether a node class or a model file exists is not asked: that
+//! differs from worker to worker. The body itself is passed on as it came, byte for byte.
+
+mod canonical;
+mod graph;
+mod invalid;
+mod read;
+mod shape;
+mod tree;
+
+use std::collections::BTreeSet;
+
+pub use self::invalid::{Invalid, Kind};
+
+use self::graph::Graph;
+use self::tree::Value;
+use crate::id::{Hash, Service, Shape, WorkflowHash};
+
+/// How much of a workflow is looked at before it is refused: a bound on the memory and time one body can cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// 64 by default: API-format graphs are four deep, and reading keeps a few hundred bytes of stack per level.
+    /// More than 126 counts as 126, where the JSON reader itself stops.
+    pub depth_max: usize,
+    /// 10,000 by default: the largest graphs people share have a few hundred nodes.
+    pub nodes_max: usize,
+    /// A million JSON values by default, which is a hundred for each of 10,000 nodes; a value costs up to 48 bytes.
+    pub values_max: usize,
+    /// 8 MiB by default: graphs of a thousand nodes have half of one; pictures are to be uploaded, not inlined.
+    pub bytes_max: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { depth_max: 64, nodes_max: 10_000, values_max: 1_000_000, bytes_max: 8 << 20 }
+    }
+}
+
+/// What is known of a workflow that may be taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Examined {
+    pub workflow_hash: WorkflowHash,
+    pub shape: Shape,
+    /// `comfyui` if it is a graph in ComfyUI's API format; otherwise the workflow does not say.
+    pub service: Option<Service>,
+    /// Model files it names, with `/` between folders; without a graph also what stands under a key `model`.
+    pub models: BTreeSet<String>,
+    /// Node classes of the graph.
+    pub classes: BTreeSet<String>,
+    /// Nodes of the graph.
+    pub nodes: usize,
+}
+
+/// Reads, checks, hashes and classifies a workflow, or says why it cannot be taken in.
+pub fn examine(body: &str, limits: &Limits) -> Result<Examined, Invalid> {
+    let tree = read::read(body, limits)?;
+    let Value::Object(members) = &tree.root else {
+        return Err(Invalid::NotAnObject);
+    };
+    let members = tree.members(members);
+    if members.is_empty() {
+        return Err(Invalid::Empty);
+    }
+    if !graph::is_graph(&tree, members) {
+        let (shape, models) = shape::of_value(&tree);
+        let workflow_hash = canonical::hash(&tree, body.len());
+        return Ok(Examined {
+            workflow_hash,
+            shape,
+            service: None,
+            models,
+            classes: BTreeSet::new(),
+            nodes: 0,
+        });
+    }
+    let graph = Graph::read(&tree, members, limits.nodes_max)?;
+    let (shape, models) = shape::of_graph(&tree, &graph, &graph.sources_first()?);
+    Ok(Examined {
+        workflow_hash: canonical::hash(&tree, body.len()),
+        shape,
+        service: Some("comfyui".parse().expect("a plain word is a service name")),
+        models,
+        classes: graph.classes(),
+        nodes: graph.nodes.len(),
+    })
+}
+
+/// The hash of any JSON value, the same for every spelling of it: of key order, numbers, escapes and white space.
+pub fn canonical_hash(value: &str, limits: &Limits) -> Result<Hash, Invalid> {
+    Ok(canonical::hash(&read::read(value, limits)?, value.len()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! A ComfyUI graph in API format: nodes with a class and inputs, of which some are links to other nodes.
+//!
+//! What counts as a link is ComfyUI's own rule: an array of a text and a number. A list such as `["text", 3]` that is
+//! meant as data is a link there too, and fails there too. Nothing here recurses: a chain of nodes may be long.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::invalid::{Invalid, shown};
+use super::tree::{Member, Tree, Value, member};
+
+#[derive(Debug)]
+pub(super) struct Graph<'a> {
+    /// Sorted by id.
+    pub(super) nodes: Vec<Node<'a>>,
+    inputs: Vec<Input<'a>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Node<'a> {
+    id: &'a str,
+    pub(super) class: &'a str,
+    inputs: Range<usize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Input<'a> {
+    pub(super) name: &'a str,
+    pub(super) feed: Feed<'a>,
+}
+
+/// Where an input comes from.
+#[derive(Debug)]
+pub(super) enum Feed<'a> {
+    /// From another node, by its place in `nodes`.
+    Link {
+        source: usize,
+        slot: &'a Value<'a>,
+    },
+    Given(&'a Value<'a>),
+}
+
+/// One node is enough to call it a graph: the others are then held to it.
+pub(super) fn is_graph(tree: &Tree<'_>, nodes: &[Member<'_>]) -> bool {
+    nodes.iter().any(|(_, node)| match node {
+        Value::Object(fields) => member(tree.members(fields), "class_type").is_some(),
+        _ => false,
+    })
+}
+
+impl<'a> Graph<'a> {
+    pub(super) fn read(
+        tree: &'a Tree<'a>,
+        members: &'a [Member<'a>],
+        nodes_max: usize,
+    ) -> Result<Self, Invalid> {
+        if members.len() > nodes_max {
+            return Err(Invalid::TooWide { what: "nodes", max: nodes_max });
+        }
+        let ids = Ids::new(members);
+        let mut graph = Graph { nodes: Vec::with_capacity(members.len()), inputs: Vec::new() };
+        for (id, node) in members {
+            let (class, inputs) = parts(tree, id, node)?;
+            let start = graph.inputs.len();
+            for (name, value) in inputs {
+                let feed = feed(tree, value, &ids).map_err(|to| Invalid::DanglingLink {
+                    node: shown(id),
+                    input: shown(name),
+                    to: shown(to),
+                })?;
+                graph.inputs.push(Input { name, feed });
+            }
+            graph.nodes.push(Node { id, class, inputs: start..graph.inputs.len() });
+        }
+        Ok(graph)
+    }
+
+    pub(super) fn inputs(&self, node: usize) -> &[Input<'a>] {
+        &self.inputs[self.nodes[node].inputs.clone()]
+    }
+
+    pub(super) fn classes(&self) -> BTreeSet<String> {
+        let mut classes = BTreeSet::new();
+        for node in &self.nodes {
+            if !classes.contains(node.class) {
+                classes.insert(node.class.to_owned());
+            }
+        }
+        classes
+    }
+
+    /// The nodes in an order in which each comes after all that feed it; there is none if there is a loop.
+    pub(super) fn sources_first(&self) -> Result<Vec<usize>, Invalid> {
+        let mut order = Vec::with_capacity(self.nodes.len());
+        let mut seen = vec![Seen::No; self.nodes.len()];
+        let mut path: Vec<Visit> = Vec::new();
+        for root in 0..self.nodes.len() {
+            if seen[root] == Seen::No {
+                seen[root] = Seen::OnPath;
+                path.push(Visit { node: root, inputs_seen: 0 });
+            }
+            while let Some(visit) = path.last_mut() {
+                let Some(input) = self.inputs(visit.node).get(visit.inputs_seen) else {
+                    seen[visit.node] = Seen::Done;
+                    order.push(visit.node);
+                    path.pop();
+                    continue;
+                };
+                visit.inputs_seen += 1;
+                let Feed::Link { source, .. } = input.feed else { continue };
+                match seen[source] {
+                    Seen::Done => {}
+                    Seen::OnPath => return Err(self.loop_through(source, &path)),
+                    Seen::No => {
+                        seen[source] = Seen::OnPath;
+                        path.push(Visit { node: source, inputs_seen: 0 });
+                    }
+                }
+            }
+        }
+        Ok(order)
+    }
+
+    /// The end of the path, from `node` on, fed by itself; told in the direction in which data would flow.
+    fn loop_through(&self, node: usize, path: &[Visit]) -> Invalid {
+        let on_loop = path.iter().rev().map(|visit| visit.node);
+        let mut nodes: Vec<usize> = on_loop.clone().take_while(|&other| other != node).collect();
+        nodes.push(node);
+        let first = (0..nodes.len()).min_by_key(|&at| nodes[at]).unwrap_or(0);
+        nodes.rotate_left(first);
+        Invalid::Loop { nodes: nodes.into_iter().map(|node| shown(self.nodes[node].id)).collect() }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    No,
+    OnPath,
+    Done,
+}
+
+struct Visit {
+    node: usize,
+    inputs_seen: usize,
+}
+
+/// The class and the inputs of a node.
+fn parts<'a>(
+    tree: &'a Tree<'a>,
+    id: &str,
+    node: &'a Value<'a>,
+) -> Result<(&'a str, &'a [Member<'a>]), Invalid> {
+    let Value::Object(fields) = node else {
+        return Err(Invalid::NoClass { node: shown(id) });
+    };
+    let fields = tree.members(fields);
+    let class = match member(fields, "class_type") {
+        Some(Value::Text(class)) if !class.is_empty() => class,
+        _ => return Err(Invalid::NoClass { node: shown(id) }),
+    };
+    match member(fields, "inputs") {
+        Some(Value::Object(inputs)) => Ok((class, tree.members(inputs))),
+        Some(_) => Err(Invalid::BadInputs { node: shown(id) }),
+        None => Ok((class, &[])),
+    }
+}
+
+/// Where an input comes from, or the node that it asks for in vain.
+fn feed<'a>(tree: &'a Tree<'a>, value: &'a Value<'a>, ids: &Ids<'_>) -> Result<Feed<'a>, &'a str> {
+    let Some((to, slot)) = link(tree, value) else {
+        return Ok(Feed::Given(value));
+    };
+    let source = ids.find(to).ok_or(to)?;
+    Ok(Feed::Link { source, slot })
+}
+
+fn link<'a>(tree: &'a Tree<'a>, value: &'a Value<'a>) -> Option<(&'a str, &'a Value<'a>)> {
+    let Value::Array(pair) = value else { return None };
+    let [Value::Text(to), slot] = tree.elements(pair) else { return None };
+    matches!(slot, Value::Unsigned(_) | Value::Negative(_) | Value::Float(_)).then_some((&**to, slot))
+}
+
+/// The ids of all nodes, to be searched. Ids are short: their first eight bytes, as a number, mostly tell them apart.
+struct Ids<'a> {
+    members: &'a [Member<'a>],
+    heads: Vec<u64>,
+}
+
+impl<'a> Ids<'a> {
+    fn new(members: &'a [Member<'a>]) -> Self {
+        Ids { members, heads: members.iter().map(|(id, _)| head(id)).collect() }
+    }
+
+    fn find(&self, id: &str) -> Option<usize> {
+        let wanted = head(id);
+        let first = self.heads.partition_point(|&head| head < wanted);
+        let alike = self.heads[first..].partition_point(|&head| head == wanted);
+        let found = self.members[first..first + alike].binary_search_by(|(other, _)| (**other).cmp(id));
+        found.ok().map(|at| first + at)
+    }
+}
+
+/// Sorts as the texts do, as far as it goes.
+fn head(text: &str) -> u64 {
+    let first = text.as_bytes().iter().take(8);
+    first.enumerate().fold(0, |head, (at, &byte)| head | u64::from(byte) << (56 - 8 * at))
+}

@@ -1,0 +1,164 @@
+//! Why a workflow is refused, in words for the person who sent it: what, where, and what to do about it.
+//!
+//! Texts from the workflow are cut and escaped on their way in, so that an error can be logged and shown anywhere.
+
+use std::fmt;
+
+/// Longer texts of the workflow are cut in errors: enough to find the place, too little to flood a log.
+const SHOWN_CHARS_MAX: usize = 80;
+
+/// So many nodes of a loop are named in words; the rest are counted.
+const LOOP_NODES_SHOWN_MAX: usize = 12;
+
+/// What the sender can do about a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// It is no JSON: repair what writes it.
+    Malformed,
+    /// Send less.
+    TooLarge,
+    /// It is JSON, but no workflow that could run: correct it.
+    Invalid,
+}
+
+/// Why a workflow cannot be taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Invalid {
+    NotJson {
+        line: usize,
+        column: usize,
+        message: String,
+    },
+    TooBig {
+        bytes: usize,
+        max: usize,
+    },
+    TooDeep {
+        line: usize,
+        column: usize,
+        max: usize,
+    },
+    /// Too many `nodes`, or `values` in all.
+    TooWide {
+        what: &'static str,
+        max: usize,
+    },
+    /// Readers differ in which of the two they take. The place is where the object ends.
+    DuplicateKey {
+        key: String,
+        line: usize,
+        column: usize,
+    },
+    /// Programs behind us would cut the text there.
+    Nul {
+        text: String,
+        line: usize,
+        column: usize,
+    },
+    NotAnObject,
+    Empty,
+    /// A node without a class, or a value beside the nodes that is none.
+    NoClass {
+        node: String,
+    },
+    BadInputs {
+        node: String,
+    },
+    DanglingLink {
+        node: String,
+        input: String,
+        to: String,
+    },
+    /// Each node feeds the next, and the last feeds the first.
+    Loop {
+        nodes: Vec<String>,
+    },
+}
+
+impl Invalid {
+    pub fn kind(&self) -> Kind {
+        match self {
+            Invalid::NotJson { .. } => Kind::Malformed,
+            Invalid::TooBig { .. } => Kind::TooLarge,
+            Invalid::TooDeep { .. }
+            | Invalid::TooWide { .. }
+            | Invalid::DuplicateKey { .. }
+            | Invalid::Nul { .. }
+            | Invalid::NotAnObject
+            | Invalid::Empty
+            | Invalid::NoClass { .. }
+            | Invalid::BadInputs { .. }
+            | Invalid::DanglingLink { .. }
+            | Invalid::Loop { .. } => Kind::Invalid,
+        }
+    }
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Invalid::NotJson { line, column, message } => write!(
+                f,
+                "line {line}, column {column}: not JSON: {message}; send one JSON object (NaN and Infinity are not JSON)"
+            ),
+            Invalid::TooBig { bytes, max } => {
+                write!(
+                    f,
+                    "{bytes} bytes, at most {max} are taken: upload files instead of writing them into the workflow"
+                )
+            }
+            Invalid::TooDeep { line, column, max } => {
+                write!(f, "line {line}, column {column}: nested deeper than {max} levels: flatten it")
+            }
+            Invalid::TooWide { what, max } => {
+                write!(f, "more than {max} {what}: split the workflow into several jobs")
+            }
+            Invalid::DuplicateKey { key, line, column } => write!(
+                f,
+                "the object that ends at line {line}, column {column} has the key \"{key}\" twice: keep one of them"
+            ),
+            Invalid::Nul { text, line, column } => {
+                write!(f, "line {line}, column {column}: NUL character in \"{text}\": remove it")
+            }
+            Invalid::NotAnObject => f.write_str("a workflow is a JSON object: wrap what you sent in {...}"),
+            Invalid::Empty => {
+                f.write_str("the workflow is empty: send at least one node, or a model and its input")
+            }
+            Invalid::NoClass { node } => write!(
+                f,
+                "node \"{node}\" is no object with a text as class_type: export the workflow in API format"
+            ),
+            Invalid::BadInputs { node } => {
+                write!(f, "node \"{node}\": inputs is not an object: write {{\"name\": value, ...}}")
+            }
+            Invalid::DanglingLink { node, input, to } => write!(
+                f,
+                "node \"{node}\", input \"{input}\": links to node \"{to}\", which is not there: add it or correct the link"
+            ),
+            Invalid::Loop { nodes } => write_loop(f, nodes),
+        }
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+fn write_loop(f: &mut fmt::Formatter<'_>, nodes: &[String]) -> fmt::Result {
+    f.write_str("the nodes ")?;
+    for node in nodes.iter().take(LOOP_NODES_SHOWN_MAX) {
+        write!(f, "\"{node}\" -> ")?;
+    }
+    if let Some(rest) = nodes.len().checked_sub(LOOP_NODES_SHOWN_MAX).filter(|&rest| rest > 0) {
+        write!(f, "{rest} more -> ")?;
+    }
+    if let Some(first) = nodes.first() {
+        write!(f, "\"{first}\"")?;
+    }
+    f.write_str(" feed each other in a loop: remove one of these links")
+}
+
+/// A text of the workflow as it may stand in an error: cut, with nothing in it that acts on a terminal.
+pub(super) fn shown(text: &str) -> String {
+    let is_cut = text.chars().nth(SHOWN_CHARS_MAX).is_some();
+    let kept = text.chars().take(SHOWN_CHARS_MAX).flat_map(char::escape_debug);
+    if is_cut { kept.chain(['…']).collect() } else { kept.collect() }
+}

@@ -1,0 +1,77 @@
+//! A workflow as a tree that borrows from its body, with keys sorted and numbers in one form.
+//!
+//! Not `serde_json::Value`: that one copies every text and allocates every array. Here a text without escapes stays
+//! where it is, and all values of a body stand in two lists.
+
+use std::borrow::Cow;
+
+#[derive(Debug)]
+pub(super) enum Value<'a> {
+    Null,
+    Bool(bool),
+    Unsigned(u64),
+    Negative(i64),
+    /// Neither of the two above could hold it.
+    Float(f64),
+    /// If it is borrowed it has no quotes, backslashes or control characters: it stood in the body as it is.
+    Text(Cow<'a, str>),
+    Array(Elements),
+    Object(Members),
+}
+
+impl Value<'_> {
+    /// A number with a point or an exponent is a double, as it is to Python; if whole, it is the same as without.
+    pub(super) fn from_float(number: f64) -> Self {
+        const ABOVE_U64: f64 = 18_446_744_073_709_551_616.0;
+        const LOWEST_I64: f64 = -9_223_372_036_854_775_808.0;
+        if number.fract() != 0.0 {
+            return Value::Float(number);
+        }
+        if (0.0..ABOVE_U64).contains(&number) {
+            return Value::Unsigned(number as u64);
+        }
+        if (LOWEST_I64..0.0).contains(&number) {
+            return Value::Negative(number as i64);
+        }
+        Value::Float(number)
+    }
+}
+
+pub(super) type Member<'a> = (Cow<'a, str>, Value<'a>);
+
+/// Where in the tree the elements of an array stand, side by side.
+#[derive(Debug)]
+pub(super) struct Elements {
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+/// Where in the tree the members of an object stand: side by side, sorted by key, no key twice.
+#[derive(Debug)]
+pub(super) struct Members {
+    pub(super) start: usize,
+    pub(super) end: usize,
+}
+
+/// All values of a body. In lists, as thousands of small arrays would cost more to allocate than to read.
+#[derive(Debug)]
+pub(super) struct Tree<'a> {
+    pub(super) root: Value<'a>,
+    pub(super) elements: Vec<Value<'a>>,
+    pub(super) members: Vec<Member<'a>>,
+}
+
+impl<'a> Tree<'a> {
+    pub(super) fn elements(&self, at: &Elements) -> &[Value<'a>] {
+        &self.elements[at.start..at.end]
+    }
+
+    pub(super) fn members(&self, at: &Members) -> &[Member<'a>] {
+        &self.members[at.start..at.end]
+    }
+}
+
+/// What stands under `key` in the members of an object.
+pub(super) fn member<'v, 'a>(members: &'v [Member<'a>], key: &str) -> Option<&'v Value<'a>> {
+    members.iter().find(|(name, _)| name == key).map(|(_, value)| value)
+}
