@@ -20,13 +20,18 @@ mod sqlite;
 use std::error::Error;
 use std::fmt;
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use remuda_core::id::{Hash, JobId, Sequence, Tenant, Term};
 use remuda_core::record::{Accepted, Happened, Life, Record, StateRow, Stored};
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
+use tokio::sync::oneshot;
+
+pub use sqlite::measure_inserts;
 
 use memory::Memory;
 use sqlite::Sqlite;
@@ -47,6 +52,19 @@ pub struct Batch {
 impl From<Vec<Record>> for Batch {
     fn from(records: Vec<Record>) -> Self {
         Batch { records }
+    }
+}
+
+/// A batch on its way to the disk; it answers once it is there.
+#[derive(Debug)]
+#[must_use]
+pub struct Written(oneshot::Receiver<Result<(), StoreError>>);
+
+impl Future for Written {
+    type Output = Result<(), StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map(|answer| answer.unwrap_or(Err(StoreError::Closed)))
     }
 }
 
@@ -93,12 +111,20 @@ impl Store {
         }
     }
 
-    /// Writes a batch, whole and durably. What was sent is written even if nobody waits for the answer.
+    /// Writes a batch, whole and durably.
     pub async fn commit(&self, term: Term, batch: Batch) -> Result<(), StoreError> {
+        self.send(term, batch).await?.await
+    }
+
+    /// Hands a batch over to be written behind those handed over before; waits for a place in the queue, not for the
+    /// disk. It is written even if nobody waits for the answer.
+    pub async fn send(&self, term: Term, batch: Batch) -> Result<Written, StoreError> {
+        let (reply, answer) = oneshot::channel();
         match self {
-            Store::Memory(store) => store.commit(term, batch),
-            Store::Sqlite(store) => store.commit(term, batch).await,
+            Store::Memory(store) => drop(reply.send(store.commit(term, batch))),
+            Store::Sqlite(store) => store.send(term, batch, reply).await?,
         }
+        Ok(Written(answer))
     }
 
     pub async fn workflow(&self, job: JobId) -> Result<Option<Arc<RawValue>>, StoreError> {
@@ -251,6 +277,7 @@ pub enum StoreError {
     #[error("{url:?} names no store: expected sqlite:PATH or memory:")]
     BadUrl { url: String },
 
+    /// What was sent last may or may not be written: opening it again tells.
     #[error("the store was closed")]
     Closed,
 }

@@ -62,12 +62,14 @@ impl Blocks {
         self.0.get(worker)?.get(shape)
     }
 
-    /// An attempt begins; if the pair is on trial, this is the trial.
-    pub fn started(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) {
-        if let Some(block) = self.of_mut(worker, shape)
-            && block.state == State::Trial(None)
-        {
-            block.state = State::Trial(Some(job));
+    /// An attempt begins; whether it is the trial this pair was waiting for.
+    pub fn started(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) -> bool {
+        match self.of_mut(worker, shape) {
+            Some(block) if block.state == State::Trial(None) => {
+                block.state = State::Trial(Some(job));
+                true
+            }
+            Some(_) | None => false,
         }
     }
 
@@ -229,7 +231,7 @@ mod tests {
         for (second, what) in story {
             match what {
                 Fail => drop(blocks.failed(at(*second), &worker, &shape, job, "boom", &settings).clone()),
-                Start => blocks.started(&worker, &shape, job),
+                Start => drop(blocks.started(&worker, &shape, job)),
                 Succeed => drop(blocks.succeeded(&worker, &shape)),
                 Release => blocks.released(&worker, &shape, job),
                 Expire => drop(blocks.expire(at(*second), &worker, &shape)),

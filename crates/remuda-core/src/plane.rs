@@ -199,7 +199,8 @@ impl Plane {
             ended: Ended::default(),
             alarms: Alarms::default(),
             mass_loss: MassLoss::default(),
-            refeed: false,
+            // What waits is given out with the first step.
+            refeed: true,
             refusals: Refusals::default(),
             records: Vec::new(),
             effects: Vec::new(),
@@ -263,7 +264,8 @@ impl Plane {
         self.notice_own_absence(now);
         self.stepped_at = now;
         let answer = self.decide(now, event);
-        if std::mem::take(&mut self.refeed) {
+        // Whoever is fed may be somebody's trial, which changes once more who may run what; jobs run out in the end.
+        while std::mem::take(&mut self.refeed) {
             self.feed_all(now);
         }
         self.count_refusal(&answer);

@@ -139,7 +139,9 @@ impl Worker {
             return 0;
         }
         let slots = self.slots.min(self.slots_seen.unwrap_or(u32::MAX));
-        (self.standing.slots(now, slots) as usize).saturating_sub(self.holds.len())
+        // What it was told to stop takes its room until it has stopped.
+        let taken = self.holds.len() + self.cancels.len();
+        (self.standing.slots(now, slots) as usize).saturating_sub(taken)
     }
 
     pub fn is_warm(&self, shape: &Shape) -> bool {

@@ -33,7 +33,7 @@ pub struct Limits {
     pub depth_max: usize,
     /// 10,000 by default: the largest graphs people share have a few hundred nodes.
     pub nodes_max: usize,
-    /// A million JSON values by default, which is a hundred for each of 10,000 nodes; a value costs up to 48 bytes.
+    /// A million JSON values by default, which is a hundred for each of 10,000 nodes; each costs about 100 bytes at worst.
     pub values_max: usize,
     /// 8 MiB by default: graphs of a thousand nodes have half of one; pictures are to be uploaded, not inlined.
     pub bytes_max: usize,

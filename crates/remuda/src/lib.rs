@@ -1,3 +1,11 @@
-//! Remuda as a program and a library: the loop around the core, what carries its decisions out, and configuration.
+//! Remuda as a program and a library: the loop around the core, what carries its decisions out, HTTP, the agent's
+//! shell and the command line. It translates and does; whatever it decides stands in `remuda-core`.
 
+pub mod carry_out;
+pub mod cli;
+pub mod clock;
 pub mod config;
+pub mod drive;
+pub mod http;
+pub mod serve;
+pub mod worker;

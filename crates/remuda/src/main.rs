@@ -1,1 +1,7 @@
-fn main() {}
+//! The `remuda` program; everything it does is in the library beside it.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    remuda::cli::main()
+}

@@ -3,6 +3,7 @@
 mod view;
 
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remuda_core::id::{Hash, JobId, Sequence, Shape, Tenant, Term, WorkerId};
@@ -105,7 +106,11 @@ impl Memory {
 
     pub(super) fn events(&self, after: Sequence, limit: usize) -> Vec<Happened> {
         let kept = self.kept();
-        kept.events.range(after.next()..).take(limit).map(|(_, event)| Happened::clone(event)).collect()
+        kept.events
+            .range((Excluded(after), Unbounded))
+            .take(limit)
+            .map(|(_, event)| Happened::clone(event))
+            .collect()
     }
 
     pub(super) fn cycles(&self, limit: usize) -> Vec<(Timestamp, Arc<RawValue>)> {
@@ -206,4 +211,24 @@ impl Kept {
         cycles.iter().for_each(|at| drop(self.cycles.remove(at)));
         jobs.len() + events.len() + cycles.len()
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::store::Store;
+    use crate::store::contract::{Place, passes_the_contract};
+
+    struct Here(Store);
+
+    impl Place for Here {
+        async fn open(&self) -> Store {
+            self.0.clone()
+        }
+    }
+
+    fn here() -> Here {
+        Here(Store::Memory(super::Memory::default()))
+    }
+
+    passes_the_contract!(here);
 }

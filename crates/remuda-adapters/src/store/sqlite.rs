@@ -12,10 +12,13 @@
 
 mod checkpoint;
 mod files;
+mod limit;
 mod merge;
 mod read;
 mod retention;
 mod schema;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::path::PathBuf;
@@ -28,9 +31,11 @@ use remuda_core::time::Timestamp;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::{Batch, StoreError};
+pub use limit::measure_inserts;
+
 use files::{Lock, Reserve};
 use read::Readers;
-use write::{Request, Sent, Writer};
+use write::{Reply, Request, Sent, Writer};
 
 /// Batches that may wait for the writer; who comes after waits to be let in.
 const WAITING_MAX: usize = 1024;
@@ -71,11 +76,13 @@ impl Sqlite {
     }
 
     pub(super) async fn lead(&self) -> Result<Term, StoreError> {
-        self.ask(|reply| Request::Lead { reply }).await
+        let (reply, answer) = oneshot::channel();
+        self.ask(Request::Lead { reply }).await?;
+        answer.await.map_err(|_| StoreError::Closed)?
     }
 
-    pub(super) async fn commit(&self, term: Term, batch: Batch) -> Result<(), StoreError> {
-        self.ask(|reply| Request::Commit { term, batch, reply }).await
+    pub(super) async fn send(&self, term: Term, batch: Batch, reply: Reply<()>) -> Result<(), StoreError> {
+        self.ask(Request::Commit { term, batch, reply }).await
     }
 
     /// In steps, each a request of its own, so that commits go in between.
@@ -83,7 +90,9 @@ impl Sqlite {
         let mut forgotten = 0;
         while forgotten < limit {
             let limit = (limit - forgotten).min(retention::STEP_ROWS_MAX);
-            let step = self.ask(|reply| Request::Retain { before, limit, reply }).await?;
+            let (reply, answer) = oneshot::channel();
+            self.ask(Request::Retain { before, limit, reply }).await?;
+            let step = answer.await.map_err(|_| StoreError::Closed)??;
             if step == 0 {
                 break;
             }
@@ -101,15 +110,9 @@ impl Sqlite {
         Ok(())
     }
 
-    async fn ask<T>(
-        &self,
-        request: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Request,
-    ) -> Result<T, StoreError> {
+    async fn ask(&self, request: Request) -> Result<(), StoreError> {
         let place = self.0.places.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
-        let (reply, answer) = oneshot::channel();
-        let sent = Sent { request: request(reply), _place: Some(place) };
-        self.0.inbox.send(sent).map_err(|_| StoreError::Closed)?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        self.0.inbox.send(Sent { request, _place: Some(place) }).map_err(|_| StoreError::Closed)
     }
 }
 

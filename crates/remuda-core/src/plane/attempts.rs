@@ -19,6 +19,17 @@ use crate::wire::{Finished, Outcome};
 /// Nothing was returned: still a result, and a valid one.
 const NO_RESULT: &str = "null";
 
+/// What the end of an attempt says beyond its cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Blame {
+    /// It never began there, or ended for reasons that have nothing to do with it.
+    Nobody,
+    /// The worker and the shape together.
+    Pair,
+    /// The worker went down with it.
+    TookDown,
+}
+
 impl Plane {
     /// Gives a waiting job to a worker. The attempt is stored before anyone is told of it.
     pub(super) fn start(&mut self, now: Timestamp, id: JobId, worker_id: &WorkerId) {
@@ -29,7 +40,8 @@ impl Plane {
         let turn = Turn::Start { worker: worker_id.clone(), incarnation: worker.incarnation };
         job.turn(now, turn, &self.settings).expect("routing chose a job that may start");
         worker.hold(now, id, job.attempt(), &job.kind.shape);
-        self.blocks.started(worker_id, &job.kind.shape, id);
+        // A trial is for one: others stop waiting for this worker.
+        self.refeed |= self.blocks.started(worker_id, &job.kind.shape, id);
         self.suspicions.started(&job.kind.shape, id);
         self.alarms.set(Alarm::Job(id), job.wake_at(now));
         if worker.is_polling {
@@ -60,17 +72,18 @@ impl Plane {
         match finished.outcome {
             Outcome::Completed => self.complete(now, worker, fence, finished),
             Outcome::Failed => {
-                self.fail(now, fence, cause, said(&finished.message, "failed without a word"), false)
+                self.fail(now, fence, cause, said(&finished.message, "failed without a word"), Blame::Pair)
             }
             Outcome::Cancelled => {
                 let message = said(&finished.message, "the worker stopped it");
-                self.fail(now, fence, Cause::Provider, message, false)
+                self.fail(now, fence, Cause::Provider, message, Blame::Nobody)
             }
             Outcome::Rejected => {
                 let worker = self.workers.get_mut(worker).expect("the holder is there");
                 let room = u32::try_from(worker.holds.len().saturating_sub(1)).unwrap_or(u32::MAX);
                 worker.slots_seen = Some(room.max(1));
-                self.fail(now, fence, Cause::Worker, said(&finished.message, "the worker had no room"), false)
+                let message = said(&finished.message, "the worker had no room");
+                self.fail(now, fence, Cause::Worker, message, Blame::Nobody)
             }
         }
     }
@@ -120,14 +133,14 @@ impl Plane {
     }
 
     /// An attempt that is lost rather than reported: nobody will come back with an answer that counts.
-    pub(super) fn lose(&mut self, now: Timestamp, id: JobId, cause: Cause, message: String, took_down: bool) {
+    pub(super) fn lose(&mut self, now: Timestamp, id: JobId, cause: Cause, message: String, blame: Blame) {
         let Some(job) = self.jobs.get(&id) else { return };
         let State::Running { worker, incarnation, .. } = job.state() else { return };
         let (worker, fence) = (worker.clone(), job.fence(*incarnation));
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.tally.lost += 1;
         }
-        self.fail(now, fence, cause, message, took_down).expect("the current attempt can be lost");
+        self.fail(now, fence, cause, message, blame).expect("the current attempt can be lost");
     }
 
     pub(super) fn fail(
@@ -136,9 +149,10 @@ impl Plane {
         fence: Fence,
         cause: Cause,
         message: String,
-        took_down: bool,
+        blame: Blame,
     ) -> Result<(), Refusal> {
         let id = fence.job;
+        let took_down = blame == Blame::TookDown;
         let job = self.jobs.get_mut(&id).ok_or(Refusal::UnknownJob(id))?;
         let worker_id = match job.state() {
             State::Running { worker, .. } => worker.clone(),
@@ -160,7 +174,11 @@ impl Plane {
             worker.release(now, &id);
             worker.tally.failed += u64::from(cause.is_jobs_own() || cause == Cause::Service);
         }
-        self.draw_conclusions(now, &worker_id, shape, id, cause, &message);
+        if blame == Blame::Nobody || !cause.speaks_of_pair() {
+            self.say_nothing(&worker_id, shape, id);
+        } else {
+            self.draw_conclusions(now, &worker_id, shape, id, cause, &message);
+        }
         match retries {
             Some(not_before) => self.wait_for_retry(now, id, not_before, why),
             None => self.ended(now, id, "job:failed", why),
@@ -182,6 +200,13 @@ impl Plane {
         }
     }
 
+    /// The attempt ended without saying anything about the pair or the shape: if it was a trial, another may be.
+    pub(super) fn say_nothing(&mut self, worker: &WorkerId, shape: Shape, job: JobId) {
+        self.blocks.released(worker, &shape, job);
+        self.suspicions.released(&shape, job);
+        self.refeed = true;
+    }
+
     /// What a failure says about the pair, the shape and the worker, beyond the job itself.
     fn draw_conclusions(
         &mut self,
@@ -192,11 +217,6 @@ impl Plane {
         cause: Cause,
         message: &str,
     ) {
-        if !cause.speaks_of_pair() {
-            self.blocks.released(worker, &shape, job);
-            self.suspicions.released(&shape, job);
-            return;
-        }
         match self.suspicions.failed(now, &shape, worker, job, message, &self.settings) {
             Verdict::Noted => {
                 self.store_suspicion(shape);
@@ -213,6 +233,7 @@ impl Plane {
             && it.standing.failed(now, shape, probation_after)
         {
             "too many failures in a row: on probation".clone_into(&mut it.reason);
+            self.refeed = true;
             let until = it.standing.on_probation().map_or(Value::Null, |at| at.to_string().into());
             self.store_worker(now, worker);
             self.watch_worker(now, worker);
@@ -222,6 +243,7 @@ impl Plane {
         if let Some(forgotten) = self.suspicions.trim(self.settings.blocks_max) {
             self.records.push(Record::SuspicionLifted { shape: forgotten });
             self.alarms.set(Alarm::Shape(forgotten), None);
+            self.refeed = true;
         }
     }
 
@@ -246,6 +268,7 @@ impl Plane {
         {
             self.blocks.lift(&worker, &shape);
             self.unblocked(now, &worker, shape, "too many blocks are kept");
+            self.refeed = true;
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Map;
 
+use super::attempts::Blame;
 use super::{About, Answer, Effect, Plane, detail};
 use crate::cause::Cause;
 use crate::id::{Attempt, Hash, JobId, WorkerId};
@@ -25,16 +26,18 @@ impl Plane {
         let incarnation = self.next_incarnation(&id);
         let mut worker = Worker::join(now, join, incarnation, token_hash);
         let former = self.workers.remove(&id);
+        let was_offline = former.as_ref().is_none_or(|former| former.presence == Presence::Offline);
         if let Some(former) = &former {
             (worker.tally, worker.standing) = (former.tally, former.standing.clone());
             worker.standing.joined(now, Some(former.joined_at), self.settings.probation_after);
         }
         self.workers.insert(id.clone(), worker);
         if let Some(former) = former {
-            let held: Vec<_> = former.holds.iter().map(|(job, hold)| (*job, hold.attempt)).collect();
-            self.succeed(now, &id, &held, &join.held);
+            self.succeed(now, &id, &former, &join.held);
+            // It may be less than it was, and others get what they left to it.
+            self.refeed = true;
         }
-        self.mass_loss.heard(&id);
+        self.heard_after_loss(&id);
         self.store_worker(now, &id);
         self.happened(
             now,
@@ -42,6 +45,9 @@ impl Plane {
             About::worker(&id),
             detail([("incarnation", incarnation.0.into())]),
         );
+        if was_offline {
+            self.machine_follows(now, &id);
+        }
         self.watch_worker(now, &id);
         self.feed(now, &id);
         let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
@@ -57,13 +63,19 @@ impl Plane {
     }
 
     /// A new incarnation takes over what it still holds of the old one's attempts; the rest died with the old one.
-    fn succeed(&mut self, now: Timestamp, id: &WorkerId, former: &[(JobId, Attempt)], held: &[Held]) {
-        for (job, attempt) in former {
-            let still_held = held.iter().any(|held| held.job == *job && held.attempt == *attempt);
-            if still_held && self.adopt(now, id, *job, *attempt) {
-                continue;
-            }
-            self.lose(now, *job, Cause::Worker, format!("worker {id} started anew without it"), true);
+    fn succeed(&mut self, now: Timestamp, id: &WorkerId, former: &Worker, held: &[Held]) {
+        let is_held = |job, attempt| held.iter().any(|held| held.job == job && held.attempt == attempt);
+        // First all that stays, so that no room is given away twice.
+        let lost: Vec<_> = former
+            .holds
+            .iter()
+            .filter(|(job, hold)| {
+                !(is_held(**job, hold.attempt) && self.adopt(now, id, **job, hold.attempt))
+            })
+            .map(|(job, hold)| (*job, if hold.is_named { Blame::TookDown } else { Blame::Nobody }))
+            .collect();
+        for (job, blame) in lost {
+            self.lose(now, job, Cause::Worker, format!("worker {id} started anew without it"), blame);
         }
     }
 
@@ -104,14 +116,15 @@ impl Plane {
             return Err(Refusal::OldBeat { newest: worker.beat_seq });
         }
         (worker.beat_seq, worker.is_polling) = (beat.seq, false);
-        let seq = beat.seq;
+        let (seq, is_draining) = (beat.seq, beat.draining);
         self.heard(now, id, &beat);
         let settled = self.settle(now, id, &beat);
         self.take_stock(now, id, &beat);
         self.feed(now, id);
         let mut reply = self.orders(id, seq);
         reply.settled = settled;
-        if reply.is_empty() && waits {
+        let is_told = !reply.drain || is_draining;
+        if reply.is_empty() && is_told && waits {
             if let Some(worker) = self.workers.get_mut(id) {
                 worker.is_polling = true;
             }
@@ -139,7 +152,7 @@ impl Plane {
         let mut is_news = now.since(worker.stored_at) >= ROW_EVERY;
         if let Some(offer) = beat.offer.as_ref().filter(|offer| **offer != worker.offer) {
             worker.offer = offer.clone();
-            is_news = true;
+            (is_news, self.refeed) = (true, true);
         }
         if !beat.metrics.is_empty() {
             (worker.metrics, worker.metrics_at) = (beat.metrics.clone(), Some(now));
@@ -147,7 +160,7 @@ impl Plane {
         if beat.draining && worker.state == WorkerState::Active {
             (worker.state, worker.changed_at) = (WorkerState::Terminating, now);
             "it asked for no more work".clone_into(&mut worker.reason);
-            is_news = true;
+            (is_news, self.refeed) = (true, true);
         }
         if worker.state == WorkerState::Error {
             // Nobody else would ever bring it back: it was given up for its silence, and here it is.
@@ -157,9 +170,10 @@ impl Plane {
         }
         let was = worker.presence;
         worker.presence = Presence::Online;
-        self.mass_loss.heard(id);
+        self.heard_after_loss(id);
         if was == Presence::Offline {
             self.happened(now, "worker:online", About::worker(id), Map::new());
+            self.machine_follows(now, id);
         }
         if was != Presence::Online {
             self.watch_worker(now, id);
@@ -219,8 +233,9 @@ impl Plane {
             .map(|(job, hold)| (*job, hold.is_named))
             .collect();
         for (job, was_named) in missing {
-            let what = if was_named { "no longer holds it" } else { "never took it on" };
-            self.lose(now, job, Cause::Worker, format!("worker {id} {what}"), false);
+            let (what, blame) =
+                if was_named { ("no longer holds it", Blame::Pair) } else { ("never took it on", Blame::Nobody) };
+            self.lose(now, job, Cause::Worker, format!("worker {id} {what}"), blame);
         }
         // What was told and not taken on yet is told again: the reply may have been lost.
         if let Some(worker) = self.workers.get_mut(id) {
@@ -260,7 +275,7 @@ impl Plane {
     fn orders(&mut self, id: &WorkerId, seq: u64) -> Reply {
         let mut reply = Reply { term: self.term, ..Reply::default() };
         let Some(worker) = self.workers.get_mut(id) else { return reply };
-        reply.drain = worker.state == WorkerState::Terminating;
+        reply.drain = matches!(worker.state, WorkerState::Terminating | WorkerState::Terminated);
         for (job, hold) in worker.holds.iter_mut().filter(|(_, hold)| hold.told.is_none()) {
             let Some(header) = self.jobs.get(job) else { continue };
             hold.told = Some(seq);
@@ -309,8 +324,8 @@ impl Plane {
         worker.is_polling = false;
         worker.watch.doubt(now, worker.limits(&self.settings));
         if worker.presence == Presence::Online {
-            worker.presence = Presence::Suspect;
-            self.refeed = true;
+            // Counted as a loss until it is heard: when our own link goes, the lines drop first.
+            self.suspect(now, id);
             self.watch_worker(now, id);
         }
         Ok(Answer::Done)
@@ -336,10 +351,11 @@ impl Plane {
         self.refeed = true;
         self.watch_worker(now, id);
         for job in held {
-            self.lose(now, job, Cause::Provider, format!("worker {id} left: {reason}"), false);
+            self.lose(now, job, Cause::Provider, format!("worker {id} left: {reason}"), Blame::Nobody);
         }
         self.store_worker(now, id);
         self.happened(now, "worker:offline", About::worker(id), detail([("reason", reason.into())]));
+        self.machine_follows(now, id);
         Ok(Answer::Done)
     }
 
@@ -376,8 +392,7 @@ impl Plane {
                 self.to_tell.insert(id.clone());
             }
             if let Some(shape) = shape {
-                self.blocks.released(id, &shape, job);
-                self.suspicions.released(&shape, job);
+                self.say_nothing(id, *shape, job);
             }
         }
         self.feed(now, id);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
+use super::attempts::Blame;
 use super::{About, Effect, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
@@ -34,7 +35,7 @@ impl Plane {
     pub fn plan(&self, now: Timestamp) -> cycle::Plan {
         let snapshot = Snapshot {
             queued: u32::try_from(self.queue.len()).unwrap_or(u32::MAX),
-            workers: self.workers.values().map(|worker| self.view(worker)).collect(),
+            workers: self.workers.values().map(|worker| self.view(now, worker)).collect(),
             can_rent: false,
             mass_loss: self.mass_loss.clone(),
             ..Snapshot::default()
@@ -42,7 +43,7 @@ impl Plane {
         cycle::plan(now, &snapshot, &self.settings)
     }
 
-    fn view(&self, worker: &Worker) -> WorkerView {
+    fn view(&self, now: Timestamp, worker: &Worker) -> WorkerView {
         let attempts = worker.holds.iter().map(|(job, hold)| AttemptView {
             job: *job,
             attempt: hold.attempt,
@@ -61,7 +62,8 @@ impl Plane {
             provider_running_at: None,
             is_registered: true,
             start_check_passed: true,
-            beat_at: Some(worker.watch.seen_at()),
+            // Without the time in which we did not listen.
+            beat_at: Some(now.minus(worker.watch.silent_for(now))),
             attempts: attempts.collect(),
             idle_since: worker.holds.is_empty().then_some(worker.idle_since),
             metrics_at: worker.metrics_at,
@@ -81,7 +83,7 @@ impl Plane {
             Action::Reset { job, attempt, reason, .. } => {
                 let is_current = self.holder(job).is_some_and(|(_, current)| current == attempt);
                 if is_current {
-                    self.lose(now, job, Cause::Worker, reason, false);
+                    self.lose(now, job, Cause::Worker, reason, Blame::Nobody);
                 }
             }
             Action::Warn { worker, reason } => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Map;
 
+use super::attempts::Blame;
 use super::{About, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
@@ -56,7 +57,7 @@ impl Plane {
     }
 
     /// No new work; nothing is taken away yet.
-    fn suspect(&mut self, now: Timestamp, id: &WorkerId) {
+    pub(super) fn suspect(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.presence = Presence::Suspect;
         self.refeed = true;
@@ -83,18 +84,33 @@ impl Plane {
         self.refeed = true;
         worker.tally.went_stale += 1;
         worker.reason.clone_from(&reason);
-        let held: Vec<_> = worker.holds.keys().copied().collect();
-        let machine = worker.machine.clone();
-        for job in held {
-            self.lose(now, job, Cause::Worker, format!("worker {id} fell silent: {reason}"), true);
+        let held: Vec<_> = worker.holds.iter().map(|(job, hold)| (*job, hold.is_named)).collect();
+        for (job, was_named) in held {
+            // Whoever was gone before it named the job was not taken down by it.
+            let blame = if was_named { Blame::TookDown } else { Blame::Nobody };
+            self.lose(now, job, Cause::Worker, format!("worker {id} fell silent: {reason}"), blame);
         }
         self.store_worker(now, id);
         self.happened(now, "worker:offline", About::worker(id), detail([("reason", reason.into())]));
-        let others =
-            self.workers.values().filter(|worker| worker.machine == machine).map(|worker| worker.presence);
-        if machine::presence(others) == Presence::Offline {
-            let state = detail([("machine", machine.as_str().into()), ("state", "offline".into())]);
+        self.machine_follows(now, id);
+    }
+
+    /// A worker went offline or came back: so does its machine, if none of the others there is heard.
+    pub(super) fn machine_follows(&mut self, now: Timestamp, id: &WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let (machine, presence) = (worker.machine.clone(), worker.presence);
+        let others = self.workers.values().filter(|it| it.machine == machine && it.id != *id);
+        if machine::presence(others.map(|it| it.presence)) == Presence::Offline {
+            let state = detail([("machine", machine.as_str().into()), ("state", presence.as_str().into())]);
             self.happened(now, "machine:state", About::worker(id), state);
+        }
+    }
+
+    /// Somebody is there after all: the brake may let go sooner.
+    pub(super) fn heard_after_loss(&mut self, id: &WorkerId) {
+        self.mass_loss.heard(id);
+        if let Some(at) = self.mass_loss.wake_at() {
+            self.alarms.set(Alarm::Brake, Some(at));
         }
     }
 
@@ -119,7 +135,7 @@ impl Plane {
                 job,
                 Cause::Service,
                 format!("stuck: no progress for {silence} on worker {id}"),
-                false,
+                Blame::Pair,
             );
         }
     }

@@ -123,8 +123,8 @@ impl<'a> Graph<'a> {
 
     /// The end of the path, from `node` on, fed by itself; told in the direction in which data would flow.
     fn loop_through(&self, node: usize, path: &[Visit]) -> Invalid {
-        let on_loop = path.iter().rev().map(|visit| visit.node);
-        let mut nodes: Vec<usize> = on_loop.clone().take_while(|&other| other != node).collect();
+        let back = path.iter().rev().map(|visit| visit.node);
+        let mut nodes: Vec<usize> = back.take_while(|&other| other != node).collect();
         nodes.push(node);
         let first = (0..nodes.len()).min_by_key(|&at| nodes[at]).unwrap_or(0);
         nodes.rotate_left(first);
@@ -194,6 +194,9 @@ impl<'a> Ids<'a> {
     fn find(&self, id: &str) -> Option<usize> {
         let wanted = head(id);
         let first = self.heads.partition_point(|&head| head < wanted);
+        if self.members.get(first)?.0 == id {
+            return Some(first);
+        }
         let alike = self.heads[first..].partition_point(|&head| head == wanted);
         let found = self.members[first..first + alike].binary_search_by(|(other, _)| (**other).cmp(id));
         found.ok().map(|at| first + at)

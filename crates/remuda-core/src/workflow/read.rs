@@ -98,13 +98,11 @@ impl<'a> Reader<'a> {
     }
 
     fn close_object<E: Error>(&mut self, mut members: Vec<Member<'a>>) -> Result<Value<'a>, E> {
-        let is_sorted = members.is_sorted_by(|(left, _), (right, _)| by_bytes(left, right).is_lt());
-        if !is_sorted {
+        if !members.is_sorted_by(|(left, _), (right, _)| by_bytes(left, right).is_lt()) {
             members.sort_unstable_by(|(left, _), (right, _)| by_bytes(left, right));
-        }
-        let twice = members.windows(2).find(|pair| !is_sorted && pair[0].0 == pair[1].0);
-        if let Some([(key, _), _]) = twice {
-            return self.refuse(Refused::DuplicateKey(shown(key)));
+            if let Some([(key, _), _]) = members.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+                return self.refuse(Refused::DuplicateKey(shown(key)));
+            }
         }
         let start = self.members.len();
         self.members.append(&mut members);

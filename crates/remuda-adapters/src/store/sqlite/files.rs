@@ -112,14 +112,13 @@ impl Reserve {
     }
 
     /// Sets the room aside again if there is as much again beside it: the last free bytes are no recovery.
-    pub(super) fn renew(&self) -> bool {
+    pub(super) fn renew(&self) {
         let has_size = |meta: fs::Metadata| meta.len() == RESERVE_BYTES as u64;
         let is_there = fs::metadata(&self.path).is_ok_and(has_size) || self.fill().is_ok();
         if !is_there {
             fs::remove_file(&self.path).ok();
         }
         self.is_there.store(is_there, Ordering::Release);
-        is_there
     }
 
     fn fill(&self) -> io::Result<()> {

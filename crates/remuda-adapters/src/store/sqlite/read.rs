@@ -15,6 +15,8 @@ use tokio::sync::Semaphore;
 use super::{Sqlite, blocking, schema};
 use crate::store::{Filter, JobState, Row, StoreError, View};
 
+pub(super) const OPEN_JOBS: &str = "SELECT accepted, life FROM jobs WHERE ended_at IS NULL ORDER BY id";
+
 /// Who reads at the same time; more would only share the same disk and cores.
 const READERS_MAX: usize = 8;
 
@@ -81,7 +83,7 @@ impl Sqlite {
                 tx.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get::<_, u64>(0))
             };
             Ok(Stored {
-                jobs: all(&tx, "SELECT accepted, life FROM jobs WHERE ended_at IS NULL ORDER BY id", header)?,
+                jobs: all(&tx, OPEN_JOBS, header)?,
                 workers: all(&tx, "SELECT row FROM workers ORDER BY id", |row| parsed(row, 0))?,
                 blocks: all(&tx, "SELECT row FROM blocks ORDER BY worker, shape", |row| parsed(row, 0))?,
                 suspicions: all(&tx, "SELECT row FROM suspicions ORDER BY shape", |row| parsed(row, 0))?,
@@ -136,22 +138,10 @@ impl Sqlite {
         limit: usize,
     ) -> Result<Vec<(Accepted, Life)>, StoreError> {
         self.read(move |conn| {
-            let state = match filter.state {
-                None => "",
-                // As literals, so that the index on each is seen to fit.
-                Some(JobState::Queued) => "AND ended_at IS NULL AND state = 'queued'",
-                Some(JobState::Running) => "AND ended_at IS NULL AND state = 'running'",
-                Some(JobState::Completed) => "AND state = 'completed'",
-                Some(JobState::Failed) => "AND state = 'failed'",
-                Some(JobState::Cancelled) => "AND state = 'cancelled'",
-            };
             let before = before.map_or(vec![0xff; 17], |before| key(before).to_vec());
             let tenant = filter.tenant.as_ref().map(|tenant| tenant.as_str());
-            let sql = format!(
-                "SELECT accepted, life FROM jobs WHERE id < ?1 {state} AND (?2 IS NULL OR tenant = ?2)
-                 ORDER BY id DESC LIMIT ?3"
-            );
-            conn.prepare_cached(&sql)?.query_map(params![before, tenant, bound(limit)], header)?.collect()
+            let mut select = conn.prepare_cached(&page(filter.state))?;
+            select.query_map(params![before, tenant, bound(limit)], header)?.collect()
         })
         .await
     }
@@ -196,7 +186,7 @@ impl Sqlite {
     pub(in crate::store) async fn view(&self, view: View) -> Result<Vec<Row>, StoreError> {
         self.read(move |conn| {
             let mut select = conn.prepare_cached(&format!("SELECT * FROM {view}"))?;
-            let names: Vec<String> = select.column_names().into_iter().map(str::to_owned).collect();
+            let names: Vec<String> = select.column_names().map(str::to_owned).collect();
             let named = |row: &SqlRow<'_>| {
                 names
                     .iter()
@@ -212,6 +202,22 @@ impl Sqlite {
 
 fn key(job: JobId) -> [u8; 16] {
     job.as_u128().to_be_bytes()
+}
+
+/// The states are literals, so that the index on each is seen to fit.
+pub(super) fn page(state: Option<JobState>) -> String {
+    let state = match state {
+        None => "",
+        Some(JobState::Queued) => "AND ended_at IS NULL AND state = 'queued'",
+        Some(JobState::Running) => "AND ended_at IS NULL AND state = 'running'",
+        Some(JobState::Completed) => "AND state = 'completed'",
+        Some(JobState::Failed) => "AND state = 'failed'",
+        Some(JobState::Cancelled) => "AND state = 'cancelled'",
+    };
+    format!(
+        "SELECT accepted, life FROM jobs WHERE id < ?1 {state} AND (?2 IS NULL OR tenant = ?2)
+         ORDER BY id DESC LIMIT ?3"
+    )
 }
 
 /// SQLite counts to 2^63, which is far enough.

@@ -6,13 +6,15 @@ use rusqlite::{Error, Transaction, params};
 /// A step takes a few milliseconds, which is what a commit behind it waits.
 pub(super) const STEP_ROWS_MAX: usize = 256;
 
+/// The index has open jobs as NULL, which is not less than anything.
+pub(super) const ENDED_JOBS: &str = "SELECT id FROM jobs WHERE ended_at < ?1 ORDER BY ended_at LIMIT ?2";
+
 /// Deletes at most `limit` ended jobs (each with its bodies), rows of events and cycle reports older than `before`.
 pub(super) fn forget(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> Result<usize, Error> {
     let before = before.as_millis();
     let mut left = limit;
-    // The index has open jobs as NULL, which is not less than anything.
     let jobs: Vec<Vec<u8>> = tx
-        .prepare_cached("SELECT id FROM jobs WHERE ended_at < ?1 ORDER BY ended_at LIMIT ?2")?
+        .prepare_cached(ENDED_JOBS)?
         .query_map(params![before, left], |row| row.get(0))?
         .collect::<Result<_, Error>>()?;
     for table in [

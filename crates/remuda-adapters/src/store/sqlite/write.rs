@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use remuda_core::id::{Sequence, Term};
 use remuda_core::record::Record;
@@ -59,6 +59,8 @@ pub(super) struct Writer {
     lock: Lock,
     reserve: Arc<Reserve>,
     checkpoints: Checkpoints,
+    /// When room was last looked for.
+    looked_at: Instant,
     /// Why nothing is written any more.
     broken: Option<Source>,
 }
@@ -89,7 +91,7 @@ impl Writer {
         reserve: Arc<Reserve>,
     ) -> Result<Writer, StoreError> {
         let checkpoints = Checkpoints::of(&mut conn, &path)?;
-        Ok(Writer { path, conn, lock, reserve, checkpoints, broken: None })
+        Ok(Writer { path, conn, lock, reserve, checkpoints, looked_at: Instant::now(), broken: None })
     }
 
     pub(super) fn spawn(self, requests: Receiver<Sent>) -> Result<JoinHandle<()>, StoreError> {
@@ -115,20 +117,24 @@ impl Writer {
                 }
                 Request::Close => break,
             }
-            self.checkpoints.after_write(&self.conn);
+            self.tidy(Checkpoints::after_write);
         }
         self.close();
     }
 
-    /// The next request, looking for lost room while there is none; nothing when nobody is left to ask.
-    fn wait(&self, requests: &Receiver<Sent>) -> Option<Request> {
+    /// The next request, looking for lost room now and then; nothing when nobody is left to ask.
+    fn wait(&mut self, requests: &Receiver<Sent>) -> Option<Request> {
         loop {
             if self.reserve.is_there() || self.broken.is_some() {
                 return requests.recv().ok().map(|sent| sent.request);
             }
+            if self.looked_at.elapsed() >= RESERVE_RENEW_WAIT {
+                self.reserve.renew();
+                self.looked_at = Instant::now();
+            }
             match requests.recv_timeout(RESERVE_RENEW_WAIT) {
                 Ok(sent) => return Some(sent.request),
-                Err(RecvTimeoutError::Timeout) => drop(self.reserve.renew()),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return None,
             }
         }
@@ -143,11 +149,12 @@ impl Writer {
         let answers = self.write(|tx| write_group(tx, &group));
         match answers {
             Ok(answers) => {
-                group.into_iter().zip(answers).for_each(|(waiting, answer)| waiting.answer(answer))
+                group.into_iter().zip(answers).for_each(|(waiting, answer)| waiting.answer(answer));
             }
             Err(StoreError::Full { .. }) if self.reserve.is_there() => {
                 self.reserve.release();
-                self.checkpoints.now(&self.conn);
+                // What is home already makes room in the log.
+                self.tidy(Checkpoints::now);
                 self.commit_apart(group);
             }
             Err(StoreError::Full { .. } | StoreError::Conflict { .. }) if group.len() > 1 => {
@@ -178,14 +185,26 @@ impl Writer {
             tx.commit()?;
             Ok(done)
         });
-        done.map_err(|error| {
-            let error = schema::sort(&self.path, error);
-            if let StoreError::Broken { source, .. } = &error {
-                tracing::error!(path = %self.path.display(), error = %source, "the store's disk failed");
-                self.broken = Some(source.clone());
-            }
-            error
-        })
+        done.map_err(|error| self.sort(error))
+    }
+
+    /// Carries the log home, all or part of it. If there is no room for that, it stays where it is for now.
+    fn tidy(&mut self, work: impl FnOnce(&mut Checkpoints, &Connection) -> Result<(), Error>) {
+        if self.broken.is_none()
+            && let Err(error) = work(&mut self.checkpoints, &self.conn)
+        {
+            let error = self.sort(error);
+            tracing::warn!(path = %self.path.display(), %error, "the write-ahead log was not carried home");
+        }
+    }
+
+    fn sort(&mut self, error: Error) -> StoreError {
+        let error = schema::sort(&self.path, error);
+        if let StoreError::Broken { source, .. } = &error {
+            tracing::error!(path = %self.path.display(), error = %source, "the store's disk failed");
+            self.broken = Some(source.clone());
+        }
+        error
     }
 
     /// Leaves everything in the one file, unless the disk failed: then what is there stays as it is.
@@ -193,9 +212,13 @@ impl Writer {
         if self.broken.is_some() {
             return;
         }
-        let is_put_away = self.checkpoints.finish(&self.conn);
+        match self.checkpoints.finish(&self.conn) {
+            Ok(true) => {}
+            // The next one to open it finds the log, and that it must be there.
+            Ok(false) | Err(_) => return,
+        }
         drop(self.conn);
-        if is_put_away && let Err(error) = self.lock.mark_closed() {
+        if let Err(error) = self.lock.mark_closed() {
             tracing::warn!(path = %self.path.display(), %error, "the store is closed, but its lock does not say so");
         }
     }

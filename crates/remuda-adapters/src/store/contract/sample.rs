@@ -1,0 +1,199 @@
+//! Records to tell stories with.
+
+use std::sync::Arc;
+
+use remuda_core::cause::Cause;
+use remuda_core::id::{Attempt, Hash, Incarnation, JobId, Sequence, Shape, Tenant, WorkerId};
+use remuda_core::record::{
+    Accepted, BlockRow, Happened, IdempotencyKey, Life, Record, StateRow, SuspicionRow, Try, WorkerRow,
+};
+use remuda_core::time::Timestamp;
+use serde_json::value::RawValue;
+
+pub(crate) fn id(n: u128) -> JobId {
+    JobId::from_u128(n)
+}
+
+pub(crate) fn at(millis: u64) -> Timestamp {
+    Timestamp::from_millis(millis)
+}
+
+pub(crate) fn worker(name: &str) -> WorkerId {
+    name.parse().unwrap()
+}
+
+pub(crate) fn tenant(name: &str) -> Tenant {
+    name.parse().unwrap()
+}
+
+pub(crate) fn shape(n: u8) -> Shape {
+    Shape::from_bytes([n; 32])
+}
+
+pub(crate) fn body(text: &str) -> Arc<RawValue> {
+    RawValue::from_string(text.to_owned()).unwrap().into()
+}
+
+/// A job of tenant `a`.
+pub(crate) fn job(n: u128) -> Accepted {
+    Accepted {
+        id: id(n),
+        accepted_at: at(1),
+        tenant: tenant("a"),
+        priority: -3,
+        service: "comfyui".parse().unwrap(),
+        shape: shape(1),
+        workflow_hash: Hash::of(&n.to_be_bytes()),
+        needs: remuda_core::need::Needs { vram_bytes: 1 << 30, ..Default::default() },
+        deadline: Some(Timestamp::NEVER),
+        attempts_max: None,
+        key: None,
+        labels: [("näme".to_owned(), "\u{1f40e} \"quoted\"".to_owned())].into(),
+        metadata: serde_json::Map::from_iter([("n".to_owned(), 1.5.into())]),
+    }
+}
+
+pub(crate) fn of(job: Accepted, name: &str) -> Accepted {
+    Accepted { tenant: tenant(name), ..job }
+}
+
+pub(crate) fn with_key(job: Accepted, key: &str, asked: u128) -> Accepted {
+    let fingerprint = Hash::of(&asked.to_be_bytes());
+    Accepted { key: Some(IdempotencyKey { key: key.to_owned(), fingerprint }), ..job }
+}
+
+pub(crate) fn accepted(job: Accepted, life: Life) -> Record {
+    let workflow = body(&format!(r#"{{"job":"{}"}}"#, job.id));
+    Record::Accepted { job: job.into(), life, workflow }
+}
+
+fn life(state: StateRow, attempt: u32, changed_at: u64) -> Life {
+    Life {
+        state,
+        attempt: Attempt(attempt),
+        failures: 0,
+        mishaps: 0,
+        took_down: [].into(),
+        tries: vec![],
+        changed_at: at(changed_at),
+    }
+}
+
+pub(crate) fn queued(millis: u64) -> Life {
+    life(StateRow::Queued { not_before: at(millis) }, 0, millis)
+}
+
+pub(crate) fn running(millis: u64, attempt: u32) -> Life {
+    let tried = Try {
+        attempt: Attempt(attempt),
+        worker: worker("gpu-1"),
+        started_at: at(millis),
+        ended_at: None,
+        cause: None,
+        verdict: String::new(),
+    };
+    let state =
+        StateRow::Running { worker: worker("gpu-1"), incarnation: Incarnation(1), started_at: at(millis) };
+    Life { tries: vec![tried], ..life(state, attempt, millis) }
+}
+
+pub(crate) fn completed(millis: u64, attempt: u32) -> Life {
+    life(StateRow::Completed { worker: worker("gpu-1") }, attempt, millis)
+}
+
+pub(crate) fn failed(millis: u64) -> Life {
+    let state =
+        StateRow::Failed { cause: Cause::Job, message: "node 7: \"no\"\n".to_owned(), quarantined: true };
+    Life { failures: 3, took_down: [worker("gpu-9")].into(), ..life(state, 3, millis) }
+}
+
+pub(crate) fn cancelled(millis: u64) -> Life {
+    life(StateRow::Cancelled { message: "by its owner".to_owned() }, 0, millis)
+}
+
+pub(crate) fn event(seq: u64, millis: u64, name: &'static str, job: Option<u128>) -> Record {
+    Record::Happened(Arc::new(Happened {
+        seq: Sequence(seq),
+        at: at(millis),
+        name: name.into(),
+        job: job.map(id),
+        worker: None,
+        tenant: Some(tenant("a")),
+        metadata: serde_json::Map::new(),
+        detail: serde_json::Map::from_iter([("text".to_owned(), "a line\nand another".into())]),
+    }))
+}
+
+pub(crate) fn worker_row(name: &str, state: &str) -> WorkerRow {
+    WorkerRow {
+        id: worker(name),
+        machine: "machine-1".parse().unwrap(),
+        fleet: None,
+        incarnation: Incarnation(1),
+        token_hash: Hash::of(b"secret"),
+        state: state.to_owned(),
+        presence: "online".to_owned(),
+        services: ["comfyui".parse().unwrap()].into(),
+        slots: 2,
+        offer: Default::default(),
+        joined_at: at(1),
+        seen_at: at(1),
+        changed_at: at(1),
+        reason: String::new(),
+        completed: 0,
+        failed: 0,
+        lost: 0,
+        busy_millis: 0,
+        went_stale: 0,
+        standing: Default::default(),
+        metrics: serde_json::Map::new(),
+        metrics_at: None,
+    }
+}
+
+/// Six workers, one of them with a past and a reading of its memory.
+pub(crate) fn fleet() -> impl Iterator<Item = WorkerRow> {
+    let reading = [("vram_used_bytes", 1024), ("vram_total_bytes", 4096)];
+    let busy = WorkerRow {
+        completed: 6,
+        failed: 1,
+        lost: 1,
+        busy_millis: 15_000,
+        metrics: reading.iter().map(|(name, bytes)| ((*name).to_owned(), (*bytes).into())).collect(),
+        // Ahead of every clock, so that the reading is fresh whenever the test runs.
+        metrics_at: Some(Timestamp::NEVER),
+        ..worker_row("gpu-1", "active")
+    };
+    let gone = WorkerRow { changed_at: at(901), ..worker_row("gpu-6", "terminated") };
+    let with = |row: WorkerRow, presence: &str| WorkerRow { presence: presence.to_owned(), ..row };
+    [
+        busy,
+        with(worker_row("gpu-2", "active"), "suspect"),
+        with(worker_row("gpu-3", "spawning"), "offline"),
+        worker_row("gpu-4", "terminating"),
+        with(worker_row("gpu-5", "error"), "offline"),
+        with(gone, "offline"),
+    ]
+    .into_iter()
+}
+
+pub(crate) fn block(name: &str, n: u8, failures: u32) -> BlockRow {
+    BlockRow {
+        worker: worker(name),
+        shape: shape(n),
+        failures,
+        until: Timestamp::NEVER,
+        cooldown_millis: 30_000,
+        reason: "it failed".to_owned(),
+    }
+}
+
+pub(crate) fn suspicion(n: u8, trials_failed: u32) -> SuspicionRow {
+    SuspicionRow {
+        shape: shape(n),
+        failed_on: [worker("gpu-1")].into(),
+        trial_at: Some(at(90)),
+        trials_failed,
+        reason: "it fails everywhere".to_owned(),
+    }
+}

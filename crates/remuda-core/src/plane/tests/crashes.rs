@@ -1,0 +1,119 @@
+//! The plane dies and another one goes on.
+
+use super::*;
+
+/// Faults: C1.
+#[test]
+fn nothing_is_requeued_for_the_planes_own_death() {
+    let mut story = Story::new();
+    story.join("a");
+    let (job, waiting) = (story.submit("s"), story.submit("s"));
+    story.work_to(10, &["a"]);
+    story.now = secs(1000);
+    story.restart();
+    story.to(1029);
+    story.is(job, "running on a, attempt 1");
+    story.work_to(1060, &["a"]);
+    story.is(job, "running on a, attempt 1");
+    assert_eq!(story.complete("a", job), "recorded");
+    story.is(waiting, "running on a, attempt 1");
+}
+
+/// Faults: C1.
+#[test]
+fn who_died_with_the_plane_is_found_out_one_lease_after_it_is_back() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.join("b");
+    story.work_to(10, &["a", "b"]);
+    story.now = secs(1000);
+    story.restart();
+    story.work_to(1032, &["b"]);
+    story.is(job, "running on b, attempt 2");
+}
+
+/// Faults: C1, A5.
+#[test]
+fn an_order_the_old_plane_could_not_deliver_is_given_by_the_new_one() {
+    let mut story = Story::new();
+    story.join("a");
+    story.hand("a").is_deaf = true;
+    let job = story.submit("s");
+    story.hand("a").is_deaf = false;
+    story.restart();
+    story.poll("a");
+    assert!(story.hand("a").held.contains_key(&job));
+    story.is(job, "running on a, attempt 1");
+}
+
+#[test]
+fn what_waits_is_given_out_by_a_new_plane_without_anyone_asking() {
+    let mut story = Story::new();
+    let job = story.submit("s");
+    story.join_with("a", |join| join.slots = 0);
+    story.restart();
+    story.is(job, "queued");
+    story.kept.workers.get_mut(&id("a")).unwrap().slots = 1;
+    story.restart();
+    story.is(job, "running on a, attempt 1");
+}
+
+/// Faults: C15.
+#[test]
+fn a_block_and_a_quarantine_outlive_the_plane() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.fail("a", job, Cause::Job);
+    story.to(30);
+    story.restart();
+    story.beat_to(59, &["a"]);
+    story.is(job, "queued");
+    story.beat_to(60, &["a"]);
+    story.is(job, "running on a, attempt 2");
+    story.restart();
+    let other = story.submit("s");
+    story.fail("a", job, Cause::Job);
+    story.beat_to(179, &["a"]);
+    story.are(&[job, other], "queued");
+    assert_eq!(story.kept.blocks.values().next().unwrap().cooldown_millis, 120_000, "still the trial, so it doubled");
+}
+
+/// Faults: C1.
+#[test]
+fn a_plane_killed_after_any_step_tells_the_same_story() {
+    let expected = tale(usize::MAX);
+    for steps in 0..120 {
+        assert_eq!(tale(steps), expected, "killed after step {steps}");
+    }
+    let ends = ["completed by a", "failed: boom", "cancelled: no longer wanted", "completed by b"];
+    assert!(ends.iter().zip(&expected).all(|(end, found)| found.starts_with(end)), "{expected:?}");
+}
+
+/// One job completes, one fails for good, one is cancelled, one loses its worker; how they end.
+fn tale(steps: usize) -> Vec<String> {
+    let mut story = Story::new();
+    story.dies_after = steps;
+    story.join("a");
+    story.join("b");
+    let done = story.submit("s");
+    story.work_to(5, &["a", "b"]);
+    story.complete("a", done);
+    let bad = story.submit_with("bad", |it| it.attempts_max = Some(1)).unwrap();
+    story.work_to(10, &["a", "b"]);
+    let on = if story.hand("a").held.contains_key(&bad) { "a" } else { "b" };
+    story.fail(on, bad, Cause::Job);
+    let unwanted = story.submit("s");
+    story.cancel(unwanted).unwrap();
+    let orphan = story.submit_with("s", |it| it.needs.excluded = [id("b")].into()).unwrap();
+    story.work_to(20, &["a", "b"]);
+    story.leave("a");
+    story.join_with("a", |join| join.services.clear());
+    story.work_to(25, &["a", "b"]);
+    story.is(orphan, "queued");
+    let last = story.submit("s");
+    story.work_to(30, &["b"]);
+    story.complete("b", last);
+    [done, bad, unwanted, last].iter().map(|job| story.kept.state(*job)).collect()
+}

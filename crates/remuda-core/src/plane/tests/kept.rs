@@ -1,0 +1,118 @@
+//! A store in twenty lines: what was committed, and the promises every store relies on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::value::RawValue;
+
+use super::Plane;
+use crate::id::{JobId, Sequence, Shape, WorkerId};
+use crate::record::{
+    Accepted, BlockRow, Happened, Life, Record, StateRow, Stored, SuspicionRow, WorkerRow,
+};
+use crate::time::Timestamp;
+
+#[derive(Clone, Default)]
+pub(crate) struct Kept {
+    pub(super) jobs: BTreeMap<JobId, (Accepted, Life)>,
+    pub(super) results: BTreeMap<JobId, Arc<RawValue>>,
+    pub(super) workers: BTreeMap<WorkerId, WorkerRow>,
+    pub(super) blocks: BTreeMap<(WorkerId, Shape), BlockRow>,
+    pub(super) suspicions: BTreeMap<Shape, SuspicionRow>,
+    pub(super) events: Vec<Arc<Happened>>,
+    pub(super) reports: Vec<Arc<RawValue>>,
+}
+
+impl Kept {
+    pub(super) fn commit(&mut self, records: Vec<Record>) {
+        for record in records {
+            match record {
+                Record::Accepted { job, life, .. } => {
+                    let before = self.jobs.insert(job.id, ((*job).clone(), life));
+                    assert!(before.is_none(), "job {} was accepted twice", job.id);
+                }
+                Record::Life { job, life } => self.go_on(job, life),
+                Record::Result { job, result } => {
+                    assert!(self.results.insert(job, result).is_none(), "job {job} has two results");
+                }
+                Record::Worker(row) => drop(self.workers.insert(row.id.clone(), row)),
+                Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
+                Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),
+                Record::Suspicion(row) => drop(self.suspicions.insert(row.shape, row)),
+                Record::SuspicionLifted { shape } => drop(self.suspicions.remove(&shape)),
+                Record::Happened(happened) => {
+                    let expected = self.events.last().map_or(Sequence(1), |last| last.seq.next());
+                    assert_eq!(happened.seq, expected, "no gap in the order of events");
+                    self.events.push(happened);
+                }
+                Record::Cycle { report, .. } => self.reports.push(report),
+            }
+        }
+    }
+
+    fn go_on(&mut self, job: JobId, life: Life) {
+        let (_, before) = self.jobs.get_mut(&job).expect("a life follows an acceptance");
+        assert!(before.state.is_open(), "the outcome of job {job} changed");
+        assert!(life.attempt >= before.attempt, "the attempts of job {job} went down");
+        *before = life;
+    }
+
+    /// Everything the plane believes about jobs, blocks and shapes is what a plane after it would read.
+    pub(super) fn agrees_with(&self, plane: &Plane) -> Result<(), String> {
+        let open = self.jobs.values().filter(|(_, life)| life.state.is_open()).count();
+        if open != plane.open_jobs() {
+            return Err(format!("{open} open jobs are committed, {} are believed", plane.open_jobs()));
+        }
+        for job in plane.jobs() {
+            let committed = &self.jobs[&job.id].1;
+            let believed = Life { changed_at: committed.changed_at, ..job.life(Timestamp::ZERO) };
+            if *committed != believed {
+                return Err(format!("job {} is committed as {committed:?}, not {believed:?}", job.id));
+            }
+        }
+        let blocks = plane.blocks().iter().map(|(worker, shape, block)| block.row(worker, shape));
+        if !blocks.eq(self.blocks.values().cloned()) {
+            return Err("the committed blocks are not the believed ones".to_owned());
+        }
+        let suspicions = plane.suspicions().iter().map(|(shape, suspicion)| suspicion.row(shape));
+        if !suspicions.eq(self.suspicions.values().cloned()) {
+            return Err("the committed suspicions are not the believed ones".to_owned());
+        }
+        Ok(())
+    }
+
+    /// As a store would give it back: through JSON.
+    pub(super) fn stored(&self) -> Stored {
+        let open = self.jobs.values().filter(|(_, life)| life.state.is_open());
+        Stored {
+            jobs: open.map(read_back).collect(),
+            workers: self.workers.values().map(read_back).collect(),
+            blocks: self.blocks.values().map(read_back).collect(),
+            suspicions: self.suspicions.values().map(read_back).collect(),
+            sequence: self.events.last().map_or(Sequence(0), |last| last.seq),
+            latest: self.events.last().map_or(Timestamp::ZERO, |last| last.at),
+        }
+    }
+
+    pub(super) fn state(&self, job: JobId) -> String {
+        let life = &self.jobs[&job].1;
+        match &life.state {
+            StateRow::Queued { .. } => "queued".to_owned(),
+            StateRow::Running { worker, .. } => format!("running on {worker}, attempt {}", life.attempt),
+            StateRow::Completed { worker } => format!("completed by {worker}"),
+            StateRow::Failed { message, quarantined: true, .. } => format!("quarantined: {message}"),
+            StateRow::Failed { message, quarantined: false, .. } => format!("failed: {message}"),
+            StateRow::Cancelled { message } => format!("cancelled: {message}"),
+        }
+    }
+
+    pub(super) fn life(&self, job: JobId) -> &Life {
+        &self.jobs[&job].1
+    }
+}
+
+fn read_back<T: Serialize + DeserializeOwned>(row: &T) -> T {
+    serde_json::from_str(&serde_json::to_string(row).unwrap()).unwrap()
+}

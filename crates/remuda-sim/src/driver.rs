@@ -1,0 +1,476 @@
+//! How the program drives the plane, under virtual time: events are gathered, each is stepped, the batch is flushed and
+//! its records committed; only then are answers given and effects carried out. While one batch is committed the next may
+//! be stepped, and no further.
+//!
+//! ```text
+//!  inbox ──▶ step, step, …, flush ──▶ stepped ──▶ committing ──store──▶ released
+//!    ▲                                   (one)        (one)
+//!    └── calls, wake_at
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+
+use remuda_core::agent::Unanswered;
+use remuda_core::id::{Hash, Term, WorkerId};
+use remuda_core::plane::{Answer, Effect, Event, Known, Plane};
+use remuda_core::record::Record;
+use remuda_core::refusal::Refusal;
+use remuda_core::time::Timestamp;
+use remuda_core::wire::Reply;
+
+use crate::client::Told;
+use crate::net::{Answered, Ask, Call, Caller};
+use crate::sabotage::Sabotage;
+use crate::world::{Happening, World};
+
+#[derive(Debug)]
+pub(crate) struct Driver {
+    pub(crate) plane: Plane,
+    pub(crate) term: Term,
+    /// Added to the true time: the wall clock at its start, or what the store knew of, whichever was later.
+    offset: i64,
+    paused_until: u64,
+    inbox: VecDeque<Incoming>,
+    committing: Option<Batch>,
+    stepped: Option<Batch>,
+    /// Committed while we were paused.
+    unreleased: Vec<Batch>,
+    parked: BTreeMap<WorkerId, Parked>,
+    step_at: u64,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    call: Call,
+    known: Option<Known>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) records: Vec<Record>,
+    releases: Vec<Release>,
+}
+
+#[derive(Debug)]
+enum Release {
+    Host { to: Caller, call: u64, answer: Answered },
+    Client { client: usize, call: u64, told: Told },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Parked {
+    from: Caller,
+    call: u64,
+}
+
+/// Events taken into one batch.
+const BATCH_MAX: usize = 64;
+/// What the front door lets in; beyond it callers are sent away.
+pub(crate) const INBOX_MAX: usize = 1024;
+
+impl Driver {
+    pub(crate) fn clock(&self, now: u64) -> Timestamp {
+        Timestamp::from_millis(now.saturating_add_signed(self.offset))
+    }
+
+    fn when(&self, at: Timestamp) -> u64 {
+        at.as_millis().saturating_add_signed(-self.offset)
+    }
+
+    /// Nothing is on its way in or out.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.plane.open_jobs() == 0 && self.inbox.is_empty() && self.stepped.is_none() && self.committing.is_none()
+    }
+
+    fn is_paused(&self, now: u64) -> bool {
+        now < self.paused_until
+    }
+}
+
+impl World<'_> {
+    pub(crate) fn start_plane(&mut self, jump: i64) {
+        let term = self.take_the_lead();
+        let stored = self.restore();
+        let wall = (EPOCH + self.now).saturating_add_signed(jump);
+        let now = Timestamp::from_millis(wall.max(stored.latest.as_millis()));
+        let offset = now.as_millis() as i64 - self.now as i64;
+        let began_at = if self.is_sabotaged(Sabotage::NoStartGrace) { stored.latest } else { now };
+        self.note("plane", term.0, now.as_millis());
+        let plane = Plane::restore(self.scene.core.clone(), term, began_at, stored);
+        self.laws.restored(now, self.now, &plane, &self.store);
+        let driver = Driver {
+            plane,
+            term,
+            offset,
+            paused_until: 0,
+            inbox: VecDeque::new(),
+            committing: None,
+            stepped: None,
+            unreleased: Vec::new(),
+            parked: BTreeMap::new(),
+            step_at: u64::MAX,
+        };
+        self.drivers.push(Some(Box::new(driver)));
+        self.lead = Some(self.drivers.len() - 1);
+        self.plan_step(self.drivers.len() - 1, self.now);
+    }
+
+    /// At any instant: what was not committed is lost, and of what was, nobody may have heard.
+    pub(crate) fn kill_plane(&mut self, away: u64, jump: i64) {
+        let Some(at) = self.lead.take() else { return };
+        self.note("kill plane", away, jump as u64);
+        self.end_driver(at);
+        self.at(away, Happening::PlaneStart { jump });
+    }
+
+    fn end_driver(&mut self, at: usize) {
+        let Some(mut driver) = self.drivers[at].take() else { return };
+        if let Some(batch) = driver.committing.take()
+            && self.random.permille(500)
+        {
+            self.keep(driver.term, batch.records);
+        }
+        let parked = driver.parked.values().map(|parked| (parked.from, parked.call));
+        let queued = driver.inbox.iter().map(|incoming| (incoming.call.from, incoming.call.id));
+        let callers: Vec<_> = parked.chain(queued).collect();
+        for (from, call) in callers {
+            if self.random.permille(700) {
+                let gone = Unanswered::Unreachable("connection reset".to_owned());
+                self.send_down(from, call, Answered::Not(gone));
+            }
+        }
+    }
+
+    pub(crate) fn pause_plane(&mut self, lasts: u64) {
+        let Some(at) = self.lead else { return };
+        let until = self.now + lasts;
+        let Some(driver) = &mut self.drivers[at] else { return };
+        driver.paused_until = until;
+        self.note("pause plane", lasts, 0);
+        self.schedule(until, Happening::PlaneResume { driver: at });
+    }
+
+    /// Another plane takes the lead while this one is paused.
+    pub(crate) fn usurp(&mut self, after: u64, resumes: u64, jump: i64) {
+        if self.lead.is_none() {
+            return;
+        }
+        self.pause_plane(resumes);
+        self.at(after, Happening::PlaneStart { jump });
+    }
+
+    pub(crate) fn plane_starts(&mut self, jump: i64) {
+        let is_needed = match self.lead {
+            None => true,
+            // A rival waits until the one in charge is paused, or it would not be wanted.
+            Some(at) => self.drivers[at].as_ref().is_some_and(|driver| driver.is_paused(self.now)),
+        };
+        if is_needed {
+            self.start_plane(jump);
+        }
+    }
+
+    pub(crate) fn resume_plane(&mut self, at: usize) {
+        let now = self.now;
+        let Some(driver) = self.drivers[at].as_mut().filter(|driver| !driver.is_paused(now)) else { return };
+        let unreleased = std::mem::take(&mut driver.unreleased);
+        unreleased.into_iter().for_each(|batch| self.release(batch));
+        self.commit_next(at);
+        self.plan_step(at, now);
+    }
+
+    pub(crate) fn arrive(&mut self, call: Call) {
+        let at = self.lead.filter(|at| {
+            self.drivers[*at].as_ref().is_some_and(|driver| driver.inbox.len() < INBOX_MAX)
+        });
+        let Some(at) = at else {
+            match call.from {
+                Caller::Client(client) => self.send_to_client(client, call.id, Told::TryLater),
+                from @ Caller::Host { .. } => {
+                    let gone = Unanswered::Unreachable("connection refused".to_owned());
+                    self.send_down(from, call.id, Answered::Not(gone));
+                }
+                Caller::Nobody => {}
+            }
+            return;
+        };
+        let known = match &call.ask {
+            Ask::Submit { client, .. } => self.known(*client),
+            _ => None,
+        };
+        let soon = self.now + self.random.below(4);
+        if let Some(driver) = &mut self.drivers[at] {
+            driver.inbox.push_back(Incoming { call, known });
+        }
+        self.plan_step(at, soon);
+    }
+
+    fn plan_step(&mut self, at: usize, when: u64) {
+        let Some(driver) = &mut self.drivers[at] else { return };
+        if when < driver.step_at {
+            driver.step_at = when;
+            self.schedule(when.max(self.now), Happening::Step { driver: at, at: when });
+        }
+    }
+
+    pub(crate) fn step_plane(&mut self, at: usize, when: u64) {
+        let now = self.now;
+        let Some(driver) = self.drivers[at].as_mut().filter(|driver| driver.step_at == when) else { return };
+        driver.step_at = u64::MAX;
+        if driver.is_paused(now) || driver.stepped.is_some() {
+            return;
+        }
+        let Some(mut driver) = self.drivers[at].take() else { return };
+        let mut batch = Batch::default();
+        for _ in 0..BATCH_MAX {
+            let Some(incoming) = driver.inbox.pop_front() else { break };
+            self.step_call(&mut driver, incoming, &mut batch);
+        }
+        if driver.plane.wake_at().0 <= self.plane_clock(&driver) {
+            self.step_once(&mut driver, Event::Tick, None, &mut batch);
+        }
+        self.step_once(&mut driver, Event::Flush, None, &mut batch);
+        driver.stepped = Some(batch);
+        let (wake_at, is_behind) = (driver.when(driver.plane.wake_at().0), !driver.inbox.is_empty());
+        self.drivers[at] = Some(driver);
+        self.commit_next(at);
+        self.plan_step(at, if is_behind { now } else { wake_at.max(now + 1) });
+    }
+
+    fn step_call(&mut self, driver: &mut Driver, incoming: Incoming, batch: &mut Batch) {
+        let Incoming { call, known } = incoming;
+        let Some((event, token)) = self.event(driver, &call.ask, known) else { return };
+        if let Ask::Beat { worker, .. } = &call.ask {
+            // A newer beat takes the place of the one that waits.
+            if let Some(old) = driver.parked.remove(worker) {
+                let empty = Reply { term: driver.term, ..Reply::default() };
+                self.send_down(old.from, old.call, Answered::Reply(empty));
+            }
+        }
+        let answer = self.step_once(driver, event, Some(&call.ask), batch);
+        let answered = match (call.from, answer) {
+            (Caller::Client(client), answer) => {
+                if let Some(told) = told(answer) {
+                    let release = Release::Client { client, call: call.id, told };
+                    self.release_or_wait(release, batch, Sabotage::AckBeforeCommit);
+                }
+                return;
+            }
+            (_, Ok(Answer::Joined(joined))) => Answered::Joined(joined, token),
+            (_, Ok(Answer::Reply(reply))) => Answered::Reply(self.filled(reply)),
+            (from, Ok(Answer::Hold)) => return self.park(driver, from, &call),
+            (_, Ok(Answer::Done | Answer::Accepted { .. })) => return,
+            (_, Err(refusal)) => Answered::Not(unanswered(refusal)),
+        };
+        let release = Release::Host { to: call.from, call: call.id, answer: answered };
+        self.release_or_wait(release, batch, Sabotage::OrdersBeforeCommit);
+    }
+
+    fn park(&mut self, driver: &mut Driver, from: Caller, call: &Call) {
+        let Ask::Beat { worker, wait, .. } = &call.ask else { return };
+        driver.parked.insert(worker.clone(), Parked { from, call: call.id });
+        let term = driver.term;
+        self.at(*wait, Happening::PollOver { term, worker: worker.clone(), call: call.id });
+    }
+
+    /// Nothing came up while a worker waited: it is told so.
+    pub(crate) fn poll_over(&mut self, term: Term, worker: &WorkerId, call: u64) {
+        let Some(driver) = self.drivers.iter_mut().flatten().find(|driver| driver.term == term) else { return };
+        if driver.is_paused(self.now) || driver.parked.get(worker).is_none_or(|parked| parked.call != call) {
+            return;
+        }
+        let Some(parked) = driver.parked.remove(worker) else { return };
+        self.send_down(parked.from, call, Answered::Reply(Reply { term, ..Reply::default() }));
+    }
+
+    /// The plane's machine notices that a dead agent's line is gone.
+    pub(crate) fn drop_line(&mut self, host: usize) {
+        let worker = self.hosts[host].name().clone();
+        let Some(driver) = self.lead.and_then(|at| self.drivers[at].as_ref()) else { return };
+        let Some(parked) = driver.parked.get(&worker) else { return };
+        let is_its_own = matches!(parked.from, Caller::Host { host: from, .. } if from == host);
+        if is_its_own {
+            let seq = parked.call & 0xffff_ffff;
+            let (id, delay) = (self.next_call(), self.random.between(1, 2000));
+            let ask = Ask::LineDropped { worker, seq };
+            self.at(delay, Happening::Arrive(Box::new(Call { from: Caller::Nobody, id, ask })));
+        }
+    }
+
+    fn event(&mut self, driver: &Driver, ask: &Ask, known: Option<Known>) -> Option<(Event, Hash)> {
+        let mut token = Hash::from_bytes([0; 32]);
+        let event = match ask.clone() {
+            Ask::Join { join, .. } => {
+                let mut bytes = [0; 32];
+                bytes[..8].copy_from_slice(&self.random.draw().to_be_bytes());
+                token = Hash::from_bytes(bytes);
+                Event::Join { join, token_hash: token }
+            }
+            Ask::Beat { worker, token, beat, wait, .. } => {
+                self.forged_beat(driver, Event::Beat { worker, token_hash: token, beat, waits: wait > 0 })
+            }
+            Ask::Leave { worker, token } => {
+                Event::Leave { worker, token_hash: Some(token), reason: "it was asked to stop".to_owned() }
+            }
+            Ask::LineDropped { worker, seq } => Event::LineDropped { worker, seq },
+            Ask::Submit { client, is_changed } => {
+                Event::Submit(Box::new(self.submission(client, is_changed, known)))
+            }
+            Ask::Cancel { client } => {
+                let job = self.clients[client].job?;
+                Event::Cancel { job, message: "changed my mind".to_owned() }
+            }
+            Ask::Drain { worker } => Event::Drain { worker, reason: "maintenance".to_owned() },
+            Ask::LiftBlocks => {
+                let (worker, shape, _) = driver.plane.blocks().iter().next()?;
+                Event::Lift { worker: worker.clone(), shape: *shape }
+            }
+        };
+        Some((event, token))
+    }
+
+    /// One step with the laws looking on.
+    pub(crate) fn step_once(
+        &mut self,
+        driver: &mut Driver,
+        event: Event,
+        ask: Option<&Ask>,
+        batch: &mut Batch,
+    ) -> Result<Answer, Refusal> {
+        let now = self.plane_clock(driver);
+        self.steps += 1;
+        let is_news = !matches!(event, Event::Tick | Event::Flush);
+        if is_news && self.is_traced() {
+            self.say(format!("plane {}: {event:?}", driver.term));
+        }
+        let before = self.laws.before_step(now, self.now, &driver.plane, ask, &self.hosts);
+        let step = driver.plane.step(now, event);
+        self.laws.after_step(now, self.now, &driver.plane, ask, &step, before, &self.hosts);
+        if self.is_traced() {
+            for record in &step.records {
+                self.say(format!("  record {record:?}"));
+            }
+            if is_news {
+                self.say(format!("  answer {:?}", step.answer));
+            }
+        }
+        batch.records.extend(step.records);
+        for effect in step.effects {
+            if let Effect::Orders { worker, reply } = effect
+                && let Some(parked) = driver.parked.remove(&worker)
+            {
+                let answer = Answered::Reply(self.filled(reply));
+                let release = Release::Host { to: parked.from, call: parked.call, answer };
+                self.release_or_wait(release, batch, Sabotage::OrdersBeforeCommit);
+            }
+        }
+        self.note("step", now.as_millis(), batch.records.len() as u64);
+        step.answer
+    }
+
+    /// The core never holds a workflow: the shell puts it into the order.
+    fn filled(&self, mut reply: Reply) -> Reply {
+        reply.start.iter_mut().for_each(|start| start.workflow = Some(self.result.clone()));
+        reply
+    }
+
+    fn commit_next(&mut self, at: usize) {
+        let now = self.now;
+        let Some(driver) = self.drivers[at].as_mut().filter(|driver| driver.committing.is_none()) else { return };
+        let Some(batch) = driver.stepped.take() else { return };
+        if batch.records.is_empty() {
+            return self.release(batch);
+        }
+        driver.committing = Some(batch);
+        let slow = if now < self.slow_until { self.slow_commit } else { 0 };
+        let away = self.away_until.saturating_sub(now);
+        let delay = self.random.between(1, 5) + slow.max(away);
+        self.at(delay, Happening::Committed { driver: at });
+    }
+
+    pub(crate) fn committed(&mut self, at: usize) {
+        let now = self.now;
+        let Some(driver) = &mut self.drivers[at] else { return };
+        let Some(mut batch) = driver.committing.take() else { return };
+        let (term, is_paused) = (driver.term, driver.is_paused(now));
+        if !self.keep(term, std::mem::take(&mut batch.records)) {
+            // Someone else leads: this one stops where it stands.
+            self.note("superseded", term.0, 0);
+            self.drivers[at] = None;
+            return;
+        }
+        if is_paused {
+            if let Some(driver) = &mut self.drivers[at] {
+                driver.unreleased.push(batch);
+            }
+            return;
+        }
+        self.release(batch);
+        self.commit_next(at);
+        self.plan_step(at, now);
+    }
+
+    fn release_or_wait(&mut self, release: Release, batch: &mut Batch, hasty: Sabotage) {
+        if self.is_sabotaged(hasty) {
+            self.give(release);
+        } else {
+            batch.releases.push(release);
+        }
+    }
+
+    fn release(&mut self, batch: Batch) {
+        batch.releases.into_iter().for_each(|release| self.give(release));
+    }
+
+    fn give(&mut self, release: Release) {
+        match release {
+            Release::Host { to, call, answer } => {
+                let answer = self.forged_answer(answer);
+                let starts = match &answer {
+                    Answered::Reply(reply) if !reply.start.is_empty() => Some(reply.clone()),
+                    _ => None,
+                };
+                let is_lost = self.send_down(to, call, answer);
+                if let Some(reply) = starts {
+                    self.laws.ordered(&reply, is_lost);
+                }
+            }
+            Release::Client { client, call, told } => self.send_to_client(client, call, told),
+        }
+    }
+
+    pub(crate) fn ask_to_drain(&mut self, host: usize) {
+        self.hosts[host].is_pristine = false;
+        let (id, worker) = (self.next_call(), self.hosts[host].name().clone());
+        self.arrive(Call { from: Caller::Nobody, id, ask: Ask::Drain { worker } });
+    }
+
+    pub(crate) fn lift_blocks(&mut self) {
+        let id = self.next_call();
+        self.arrive(Call { from: Caller::Nobody, id, ask: Ask::LiftBlocks });
+    }
+}
+
+/// When a world begins, by the wall clock.
+pub(crate) const EPOCH: u64 = 1_794_744_000_000;
+
+fn told(answer: Result<Answer, Refusal>) -> Option<Told> {
+    match answer {
+        Ok(Answer::Accepted { job, is_new }) => Some(Told::Accepted { job, is_new }),
+        Err(Refusal::KeyConflict { job }) => Some(Told::Conflict { job }),
+        Err(Refusal::QueueFull { .. }) => Some(Told::TryLater),
+        Ok(_) | Err(_) => Some(Told::CancelDone),
+    }
+}
+
+/// What an agent is told of a refusal.
+fn unanswered(refusal: Refusal) -> Unanswered {
+    match refusal {
+        Refusal::UnknownWorker(_) => Unanswered::Unknown,
+        refusal @ (Refusal::OldIncarnation { .. } | Refusal::WrongToken) => {
+            Unanswered::Replaced(refusal.to_string())
+        }
+        refusal => Unanswered::Unreachable(refusal.to_string()),
+    }
+}
+

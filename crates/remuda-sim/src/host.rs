@@ -1,0 +1,320 @@
+//! A machine with an agent on it: the real `core::Agent`, and the shell around it that carries out its effects. The
+//! agent may be killed, paused, doubled; the service beside it (`service`) lives a life of its own.
+
+use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Ending, Found, Unanswered};
+use remuda_core::cause::Cause;
+use remuda_core::id::{Hash, WorkerId};
+use remuda_core::time::Timestamp;
+
+use crate::net::{Answered, Ask, Call, Caller, Link};
+use crate::scene::{HostPlan, Quirk};
+use crate::service::Runs;
+use crate::world::{Happening, World};
+
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) plan: HostPlan,
+    pub(crate) agent: Option<Agent>,
+    /// Which process this is; news for an older one is dropped.
+    pub(crate) process: u32,
+    /// The one question under way; its answer is waited for and no other's.
+    call: Option<u64>,
+    token: Hash,
+    paused_until: u64,
+    /// What happened while it was paused.
+    missed: Vec<Happening>,
+    wake_at: u64,
+    pub(crate) runs: Runs,
+    pub(crate) link: Link,
+    pub(crate) is_gone: bool,
+    pub(crate) is_twin: bool,
+    /// Nothing ever went wrong here or on the way from here.
+    pub(crate) is_pristine: bool,
+    /// When its agent last died.
+    pub(crate) dead_since: Option<u64>,
+    /// Questions asked, for the law on load.
+    pub(crate) calls: u64,
+}
+
+/// How much longer than the wait it asked for an agent stays on the line.
+const PATIENCE: u64 = 2000;
+const JOIN_PATIENCE: u64 = 10_000;
+/// A service that does not answer a probe is asked again.
+pub(crate) const PROBE_AGAIN: u64 = 5000;
+
+impl Host {
+    pub(crate) fn new(plan: HostPlan) -> Self {
+        Host {
+            is_pristine: plan.quirk == Quirk::None,
+            plan,
+            agent: None,
+            process: 0,
+            call: None,
+            token: Hash::from_bytes([0; 32]),
+            paused_until: 0,
+            missed: Vec::new(),
+            wake_at: u64::MAX,
+            runs: Runs::default(),
+            link: Link::default(),
+            is_gone: false,
+            is_twin: false,
+            dead_since: None,
+            calls: 0,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &WorkerId {
+        &self.plan.name
+    }
+
+    /// Its own clock, wrong by years and a little fast or slow: only its own moments are ever compared.
+    fn clock(&self, now: u64) -> Timestamp {
+        Timestamp::from_millis(self.plan.clock_offset + now * self.plan.clock_speed / 1000)
+    }
+
+    /// When its clock shows that moment.
+    fn when(&self, at: Timestamp) -> u64 {
+        let millis = at.as_millis().saturating_sub(self.plan.clock_offset);
+        (millis.saturating_mul(1000)).div_ceil(self.plan.clock_speed)
+    }
+
+    fn settings(&self) -> AgentSettings {
+        AgentSettings {
+            worker: self.plan.name.clone(),
+            machine: None,
+            fleet: None,
+            services: self.plan.services.clone(),
+            slots: self.plan.slots,
+            offer: self.plan.offer.clone(),
+            inactivity: self.plan.inactivity,
+        }
+    }
+}
+
+impl World<'_> {
+    /// The agent's process begins, and finds what a former one left running (or does not).
+    pub(crate) fn begin_agent(&mut self, host: usize) {
+        let it = &mut self.hosts[host];
+        if it.is_gone || it.agent.is_some() {
+            return;
+        }
+        let now = it.clock(self.now);
+        it.process += 1;
+        it.dead_since = None;
+        it.agent = Some(Agent::new(it.settings(), now));
+        let does_look = self.random.permille(800);
+        let it = &mut self.hosts[host];
+        let found = if does_look { it.runs.left_over(it.process) } else { it.runs.orphan() };
+        self.note("begin", host as u64, found.len() as u64);
+        let found = found.into_iter().map(|(job, attempt)| Found { job, attempt }).collect();
+        self.tell_agent(host, AgentEvent::Began { found });
+    }
+
+    pub(crate) fn kill_agent(&mut self, host: usize, service_survives: bool, why: &'static str) {
+        let it = &mut self.hosts[host];
+        it.is_pristine = false;
+        if !service_survives {
+            it.runs.clear();
+        }
+        if it.agent.take().is_none() {
+            return;
+        }
+        it.dead_since = Some(self.now);
+        (it.call, it.paused_until) = (None, 0);
+        it.missed.clear();
+        self.note(why, host as u64, 0);
+        self.laws.agent_died(self.now, self.hosts[host].name(), &self.hosts[host].runs);
+        if self.random.permille(500) {
+            self.drop_line(host);
+        }
+    }
+
+    pub(crate) fn pause_agent(&mut self, host: usize, until: u64) {
+        self.note("pause agent", host as u64, until);
+        let it = &mut self.hosts[host];
+        it.is_pristine = false;
+        it.paused_until = until;
+        self.schedule(until, Happening::Resume { host });
+    }
+
+    pub(crate) fn resume_agent(&mut self, host: usize) {
+        if self.now < self.hosts[host].paused_until {
+            return;
+        }
+        for happening in std::mem::take(&mut self.hosts[host].missed) {
+            self.schedule(self.now, happening);
+        }
+    }
+
+    /// Keeps what happens to a paused agent for later; whether it was kept.
+    pub(crate) fn keep_for_later(&mut self, host: usize, happening: &Happening) -> bool {
+        let it = &mut self.hosts[host];
+        let is_paused = self.now < it.paused_until;
+        if is_paused {
+            it.missed.push(happening.clone());
+        }
+        is_paused
+    }
+
+    pub(crate) fn add_twin(&mut self, host: usize, until: u64) {
+        let mut twin = Host::new(self.hosts[host].plan.clone());
+        (twin.is_twin, twin.is_pristine) = (true, false);
+        self.hosts[host].is_pristine = false;
+        self.hosts.push(twin);
+        let twin = self.hosts.len() - 1;
+        self.note("twin", host as u64, twin as u64);
+        self.at(0, Happening::Begin { host: twin });
+        self.schedule(until, Happening::TwinEnds { host: twin });
+        self.schedule(until + 1000, Happening::Begin { host });
+    }
+
+    pub(crate) fn wake_agent(&mut self, host: usize, at: u64) {
+        if self.hosts[host].wake_at == at {
+            self.hosts[host].wake_at = u64::MAX;
+            self.tell_agent(host, AgentEvent::Tick);
+        }
+    }
+
+    /// The answer to a question, if anyone still waits for it.
+    pub(crate) fn answered(&mut self, host: usize, process: u32, call: u64, answer: Answered) {
+        let it = &mut self.hosts[host];
+        if it.process != process || it.agent.is_none() || it.call != Some(call) {
+            if let Answered::Reply(reply) = &answer {
+                self.laws.orders_missed(reply);
+            }
+            return;
+        }
+        it.call = None;
+        let seq = self.seq_of(call);
+        let event = match answer {
+            Answered::Joined(joined, token) => {
+                self.hosts[host].token = token;
+                AgentEvent::Joined(joined)
+            }
+            Answered::Reply(reply) => {
+                self.laws.reply_received(self.now, host, self.hosts[host].name(), &reply, &self.store);
+                let Some(seq) = seq else { return };
+                AgentEvent::Reply { seq, reply }
+            }
+            Answered::Not(why) => AgentEvent::Unanswered { seq, why, luck: self.random.draw() },
+        };
+        self.tell_agent(host, event);
+    }
+
+    pub(crate) fn gave_up(&mut self, host: usize, process: u32, call: u64) {
+        let answer = Answered::Not(Unanswered::Unreachable("no answer".to_owned()));
+        let it = &self.hosts[host];
+        if it.process == process && it.call == Some(call) {
+            self.maybe_forge_empty_inventory(host);
+            self.answered(host, process, call, answer);
+        }
+    }
+
+    pub(crate) fn tell_agent(&mut self, host: usize, event: AgentEvent) {
+        let now = self.now;
+        let it = &mut self.hosts[host];
+        let clock = it.clock(now);
+        let Some(agent) = &mut it.agent else { return };
+        let effects = agent.step(clock, event);
+        for effect in effects {
+            self.carry_out(host, effect);
+        }
+        let it = &mut self.hosts[host];
+        let Some(agent) = &it.agent else { return };
+        let wake_at = agent.wake_at();
+        if wake_at < Timestamp::NEVER {
+            let at = it.when(wake_at).max(now + 1);
+            if at != it.wake_at {
+                it.wake_at = at;
+                let process = it.process;
+                self.schedule(at, Happening::Wake { host, process, at });
+            }
+        }
+    }
+
+    fn carry_out(&mut self, host: usize, effect: AgentEffect) {
+        match effect {
+            AgentEffect::Join(mut join) => {
+                if self.hosts[host].plan.quirk == Quirk::Boaster {
+                    join.slots *= 2;
+                }
+                let process = self.hosts[host].process;
+                self.call(host, None, Ask::Join { join, process }, JOIN_PATIENCE);
+            }
+            AgentEffect::Beat { beat, wait } => {
+                let it = &self.hosts[host];
+                let wait = wait.as_millis() as u64;
+                let seq = beat.seq;
+                let ask = Ask::Beat {
+                    worker: it.plan.name.clone(),
+                    token: it.token,
+                    beat,
+                    wait,
+                    host,
+                    process: it.process,
+                };
+                self.call(host, Some(seq), ask, wait + PATIENCE);
+            }
+            AgentEffect::Run { job, attempt, .. } => self.begin_run(host, job, attempt),
+            AgentEffect::Cancel { job, attempt, .. } => self.cancel_run(host, job, attempt),
+            AgentEffect::Probe { job, attempt } => {
+                let delay = self.random.between(5, 500);
+                self.at_host(host, delay, |process| Happening::Probe { host, process, job, attempt });
+            }
+            AgentEffect::Leave { .. } => {
+                let it = &self.hosts[host];
+                let ask = Ask::Leave { worker: it.plan.name.clone(), token: it.token };
+                let id = self.next_call();
+                self.send_up(host, Call { from: Caller::Nobody, id, ask });
+            }
+            AgentEffect::Exit { problem } => self.exit(host, problem.is_some()),
+        }
+    }
+
+    /// The process ends by itself; whoever looks after it starts it again, a twin's victim only when the twin is gone.
+    fn exit(&mut self, host: usize, has_problem: bool) {
+        self.note("exit", host as u64, u64::from(has_problem));
+        let it = &mut self.hosts[host];
+        it.agent = None;
+        it.dead_since = Some(self.now);
+        it.call = None;
+        it.is_pristine = false;
+        it.runs.clear();
+        let is_twin = it.is_twin;
+        let name = it.plan.name.clone();
+        let has_twin = self.hosts.iter().any(|it| it.is_twin && it.plan.name == name && it.agent.is_some());
+        if !is_twin && !has_twin {
+            let delay = self.random.between(1000, 20_000);
+            self.at(delay, Happening::Begin { host });
+        }
+    }
+
+    fn call(&mut self, host: usize, seq: Option<u64>, ask: Ask, patience: u64) {
+        let id = self.next_call();
+        // The sequence number travels in the low bits, so that an answer tells which beat it is for.
+        let id = id << 32 | seq.unwrap_or(0);
+        let it = &mut self.hosts[host];
+        (it.call, it.calls) = (Some(id), it.calls + 1);
+        let process = it.process;
+        let patience = patience * 1000 / it.plan.clock_speed;
+        self.send_up(host, Call { from: Caller::Host { host, process }, id, ask });
+        self.at(patience, Happening::GaveUp { host, process, call: id });
+    }
+
+    fn seq_of(&self, call: u64) -> Option<u64> {
+        Some(call & 0xffff_ffff).filter(|seq| *seq > 0)
+    }
+
+    pub(crate) fn at_host(&mut self, host: usize, delay: u64, happening: impl FnOnce(u32) -> Happening) {
+        let process = self.hosts[host].process;
+        self.at(delay, happening(process));
+    }
+
+    pub(crate) fn ended(&mut self, host: usize, ending: Ending, key: crate::service::Key) {
+        let (job, attempt) = key;
+        if matches!(ending, Ending::Failed { cause: Cause::Worker, .. }) {
+            self.hosts[host].is_pristine = false;
+        }
+        self.tell_agent(host, AgentEvent::Ended { job, attempt, outcome: ending });
+    }
+}

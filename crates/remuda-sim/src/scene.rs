@@ -1,0 +1,240 @@
+//! What a seed says before the first moment passes: who works, what is asked for, what the weather is like. Everything
+//! that goes wrong is in `faults`, drawn from the same seed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use remuda_core::id::{Service, Shape, Tenant, WorkerId};
+use remuda_core::need::Offer;
+use remuda_core::settings::Settings;
+
+use crate::faults::{self, Planned};
+use crate::random::Random;
+use crate::sabotage::Sabotage;
+use crate::{Weather, WorldSettings};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Scene {
+    pub(crate) weather: Weather,
+    pub(crate) core: Settings,
+    pub(crate) shapes: Vec<Nature>,
+    pub(crate) hosts: Vec<HostPlan>,
+    pub(crate) jobs: Vec<JobPlan>,
+    pub(crate) faults: Vec<Planned>,
+    /// No fault begins after this, and everything heals.
+    pub(crate) storm_end: u64,
+    /// Thousandths of messages lost, doubled, and doubled minutes later.
+    pub(crate) loss: u64,
+    pub(crate) copies: u64,
+    pub(crate) late_copies: u64,
+}
+
+/// What becomes of the attempts of a shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nature {
+    Good,
+    /// Works, but says nothing for most of its time.
+    Quiet,
+    /// Fails wherever it runs, and it is the job's own fault.
+    Bad,
+    /// Takes the agent down with it.
+    Poison,
+    /// Fails on every other worker until the calm, and works on the rest.
+    Picky,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct HostPlan {
+    pub(crate) name: WorkerId,
+    pub(crate) services: BTreeSet<Service>,
+    pub(crate) slots: u32,
+    pub(crate) offer: Offer,
+    pub(crate) quirk: Quirk,
+    /// Its clock is off by this many milliseconds and runs at this many thousandths of the true speed.
+    pub(crate) clock_offset: u64,
+    pub(crate) clock_speed: u64,
+    pub(crate) inactivity: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Quirk {
+    None,
+    /// Fails everything at once.
+    BlackHole,
+    /// Says it has more slots than it has.
+    Boaster,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct JobPlan {
+    pub(crate) at: u64,
+    pub(crate) tenant: Tenant,
+    pub(crate) priority: i8,
+    pub(crate) service: Service,
+    pub(crate) shape: usize,
+    pub(crate) zone: Option<&'static str>,
+    pub(crate) pin: Option<WorkerId>,
+    pub(crate) has_key: bool,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) attempts_max: Option<u8>,
+    pub(crate) cancel_after: Option<u64>,
+    pub(crate) takes: u64,
+    /// Nothing for so long, then done.
+    pub(crate) progress_every: u64,
+}
+
+/// The first two workers are never gone for good: between them they offer every service and every zone.
+pub(crate) const STAYERS: usize = 2;
+const SERVICES: [&str; 2] = ["comfyui", "exec"];
+const ZONES: [&str; 2] = ["a", "b"];
+const TENANTS: [&str; 4] = ["ada", "bob", "eve", "joe"];
+
+impl Scene {
+    pub(crate) fn draw(random: &mut Random, settings: &WorldSettings) -> Scene {
+        let weather = match settings.weather {
+            Some(weather) => weather,
+            None if !settings.faults => Weather::Fair,
+            None => random.pick(&Weather::ALL),
+        };
+        let storm_end = settings.storm.as_millis() as u64 * random.between(500, 1500) / 1000;
+        let hosts_count = settings.workers.unwrap_or_else(|| random.between(3, 8) as usize).max(STAYERS);
+        let hosts: Vec<_> = (0..hosts_count).map(|n| host(random, weather, n)).collect();
+        let shapes = shapes(random, weather);
+        let jobs_count = settings.jobs.unwrap_or_else(|| random.between(30, 300) as usize);
+        let jobs = (0..jobs_count).map(|_| job(random, weather, storm_end, &shapes, &hosts)).collect();
+        let faults = faults::draw(random, weather, storm_end, hosts.len());
+        let storm_end = faults::end(&faults, storm_end);
+        let is_foul = matches!(weather, Weather::Network | Weather::Wild);
+        let (loss, copies, late_copies) = if is_foul {
+            (random.between(0, 40), random.between(0, 50), random.between(0, 30))
+        } else {
+            (0, 0, 0)
+        };
+        let mut core = Settings::default();
+        if random.permille(200) {
+            core.blocks_max = TIGHT_BLOCKS;
+        }
+        if random.permille(100) {
+            core.open_jobs_max = TIGHT_JOBS;
+        }
+        if let Some(sabotage) = settings.sabotage {
+            sabotage.set(&mut core);
+        }
+        Scene { weather, core, shapes, hosts, jobs, faults, storm_end, loss, copies, late_copies }
+    }
+
+    pub(crate) fn shape(&self, index: usize) -> Shape {
+        Shape::from_bytes([index as u8; 32])
+    }
+
+    pub(crate) fn nature(&self, index: usize) -> Nature {
+        self.shapes[index]
+    }
+}
+
+/// Bounds small enough for a world to reach them.
+pub(crate) const TIGHT_BLOCKS: usize = 3;
+pub(crate) const TIGHT_JOBS: usize = 25;
+
+impl Sabotage {
+    fn set(self, core: &mut Settings) {
+        use remuda_core::settings::{BlockOn, StuckPolicy};
+        let never = Duration::from_secs(1 << 32);
+        match self {
+            Sabotage::NoAttemptCap => (core.attempts_max, core.mishaps_max) = (u8::MAX, u8::MAX),
+            Sabotage::PoisonSpreads => core.poison_after = u8::MAX,
+            Sabotage::NoBrake => core.mass_loss_percent = u8::MAX,
+            Sabotage::FixedTimeLimit => core.stuck_policy = StuckPolicy::Age,
+            Sabotage::BlockByHash => core.block_on = BlockOn::Exact,
+            Sabotage::NoStartGrace | Sabotage::WallClockLeases => core.own_delay_max = never,
+            Sabotage::EndlessBlocks => {
+                (core.block_cooldown, core.block_cooldown_max) = (never, never);
+                core.quarantine_cooldown = never;
+            }
+            Sabotage::BusyBeats => core.beat_idle = Duration::from_millis(300),
+            Sabotage::UnboundedBlocks => core.blocks_max = usize::MAX,
+            _ => {}
+        }
+    }
+}
+
+fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
+    let mut services: BTreeSet<Service> = SERVICES.iter().filter_map(|name| name.parse().ok()).collect();
+    let is_stayer = n < STAYERS;
+    if !is_stayer && random.permille(500) {
+        let keep = random.index(2);
+        services.retain(|service| service.as_str() == SERVICES[keep]);
+    }
+    let zone = if is_stayer { ZONES[n] } else { random.pick(&ZONES) };
+    let quirk = match random.below(10) {
+        0 if !is_stayer && weather != Weather::Fair => Quirk::BlackHole,
+        1 | 2 if weather != Weather::Fair => Quirk::Boaster,
+        _ => Quirk::None,
+    };
+    HostPlan {
+        name: format!("w{n}").parse().expect("a short name is a name"),
+        services,
+        slots: random.between(1, 4) as u32,
+        offer: Offer {
+            labels: BTreeMap::from([("zone".to_owned(), zone.to_owned())]),
+            ..Offer::default()
+        },
+        quirk,
+        clock_offset: random.below(10 * 365 * 86_400_000),
+        clock_speed: random.between(950, 1050),
+        inactivity: Duration::from_secs(random.between(5, 30)),
+    }
+}
+
+fn shapes(random: &mut Random, weather: Weather) -> Vec<Nature> {
+    let count = random.between(3, 10) as usize;
+    (0..count)
+        .map(|n| match random.below(20) {
+            _ if n == 0 || weather == Weather::Fair => Nature::Good,
+            0..=2 => Nature::Bad,
+            3 if weather != Weather::Plane && weather != Weather::Store => Nature::Poison,
+            4..=6 => Nature::Picky,
+            7..=8 => Nature::Quiet,
+            _ => Nature::Good,
+        })
+        .collect()
+}
+
+fn job(
+    random: &mut Random,
+    weather: Weather,
+    storm_end: u64,
+    shapes: &[Nature],
+    hosts: &[HostPlan],
+) -> JobPlan {
+    let is_fair = weather == Weather::Fair;
+    let mut shape = random.index(shapes.len());
+    // What is sick is rarer than what is well, or no fleet could serve it.
+    if matches!(shapes[shape], Nature::Bad | Nature::Poison) && random.permille(700) {
+        shape = 0;
+    }
+    let takes = match random.below(200) {
+        // Longer than any fixed limit one might think of; it says how far it is, and must be left alone.
+        0 if random.permille(60) => random.between(310_000, 360_000),
+        1..=4 => random.between(10_000, 60_000),
+        5..=60 => random.between(1000, 5000),
+        _ => random.between(50, 1500),
+    };
+    let tenant = if random.permille(600) { TENANTS[0] } else { random.pick(&TENANTS) };
+    let stayer = random.index(STAYERS);
+    JobPlan {
+        at: random.below(storm_end),
+        tenant: tenant.parse().expect("a short name is a name"),
+        priority: if random.permille(100) { random.below(3) as i8 - 1 } else { 0 },
+        service: random.pick(&SERVICES).parse().expect("a short name is a name"),
+        shape,
+        zone: random.permille(100).then(|| ZONES[random.index(2)]),
+        pin: random.permille(20).then(|| hosts[stayer].name.clone()),
+        has_key: random.permille(700),
+        deadline: (!is_fair && random.permille(40)).then(|| Duration::from_millis(random.below(120_000))),
+        attempts_max: random.permille(50).then(|| random.between(1, 3) as u8),
+        cancel_after: (!is_fair && random.permille(60)).then(|| random.below(30_000)),
+        takes,
+        progress_every: random.between(500, 4000),
+    }
+}

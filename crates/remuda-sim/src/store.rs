@@ -1,0 +1,97 @@
+//! The model of a store: what every real one promises, and nothing else. A batch is kept whole or not at all, under a
+//! term that is not lower than the leader's.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use remuda_core::id::{Hash, JobId, Sequence, Shape, Tenant, Term, WorkerId};
+use remuda_core::record::{Accepted, BlockRow, Life, Record, Stored, SuspicionRow, WorkerRow};
+use remuda_core::time::Timestamp;
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Store {
+    pub(crate) term: Term,
+    pub(crate) sequence: Sequence,
+    pub(crate) latest: Timestamp,
+    pub(crate) jobs: BTreeMap<JobId, (Arc<Accepted>, Life)>,
+    pub(crate) keys: BTreeMap<(Tenant, String), (JobId, Hash)>,
+    workers: BTreeMap<WorkerId, WorkerRow>,
+    blocks: BTreeMap<(WorkerId, Shape), BlockRow>,
+    suspicions: BTreeMap<Shape, SuspicionRow>,
+    pub(crate) open: usize,
+}
+
+impl Store {
+    pub(crate) fn lead(&mut self) -> Term {
+        self.term = self.term.next();
+        self.term
+    }
+
+    pub(crate) fn restore(&self) -> Stored {
+        let open = self.jobs.values().filter(|(_, life)| life.state.is_open());
+        Stored {
+            jobs: open.map(|(accepted, life)| (Accepted::clone(accepted), life.clone())).collect(),
+            workers: self.workers.values().cloned().collect(),
+            blocks: self.blocks.values().cloned().collect(),
+            suspicions: self.suspicions.values().cloned().collect(),
+            sequence: self.sequence,
+            latest: self.latest,
+        }
+    }
+
+    pub(crate) fn life(&self, job: JobId) -> Option<&Life> {
+        self.jobs.get(&job).map(|(_, life)| life)
+    }
+
+    /// Why a batch contradicts what is kept: one key, one job.
+    pub(crate) fn conflict(&self, records: &[Record]) -> Option<String> {
+        records.iter().find_map(|record| {
+            let Record::Accepted { job, .. } = record else { return None };
+            let key = job.key.as_ref()?;
+            let (holder, _) = self.keys.get(&(job.tenant.clone(), key.key.clone()))?;
+            (*holder != job.id).then(|| format!("jobs {holder} and {} have the same key", job.id))
+        })
+    }
+
+    pub(crate) fn apply(&mut self, record: Record) {
+        self.latest = self.latest.max(moment(&record));
+        match record {
+            Record::Accepted { job, life, .. } => {
+                if let Some(key) = &job.key {
+                    self.keys.insert((job.tenant.clone(), key.key.clone()), (job.id, key.fingerprint));
+                }
+                self.open += usize::from(life.state.is_open());
+                self.jobs.insert(job.id, (job, life));
+            }
+            Record::Life { job, life } => {
+                if let Some((_, known)) = self.jobs.get_mut(&job) {
+                    self.open -= usize::from(known.state.is_open() && !life.state.is_open());
+                    *known = life;
+                }
+            }
+            Record::Worker(row) => drop(self.workers.insert(row.id.clone(), row)),
+            Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
+            Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),
+            Record::Suspicion(row) => drop(self.suspicions.insert(row.shape, row)),
+            Record::SuspicionLifted { shape } => drop(self.suspicions.remove(&shape)),
+            Record::Happened(event) => self.sequence = self.sequence.max(event.seq),
+            Record::Result { .. } | Record::Cycle { .. } => {}
+        }
+    }
+}
+
+/// The moment a record speaks of.
+fn moment(record: &Record) -> Timestamp {
+    match record {
+        Record::Accepted { job, life, .. } => job.accepted_at.max(life.changed_at),
+        Record::Life { life, .. } => life.changed_at,
+        Record::Worker(row) => row.seen_at.max(row.changed_at),
+        Record::Happened(event) => event.at,
+        Record::Cycle { at, .. } => *at,
+        Record::Result { .. }
+        | Record::Block(_)
+        | Record::BlockLifted { .. }
+        | Record::Suspicion(_)
+        | Record::SuspicionLifted { .. } => Timestamp::ZERO,
+    }
+}

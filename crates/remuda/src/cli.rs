@@ -1,0 +1,174 @@
+//! The command line: what people type, and how they are answered. Exit codes: 0 done, 1 the job failed or the program
+//! could not go on, 2 usage, 3 the plane cannot be reached.
+
+mod bench;
+mod client;
+mod demo;
+mod look;
+mod run;
+mod sim;
+mod start;
+mod table;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use self::client::Client;
+
+/// A self-healing control plane for fleets of GPU workers.
+///
+/// No job is ever lost, stuck or counted twice, and `remuda why JOB` can always say why.
+#[derive(Debug, Parser)]
+#[command(name = "remuda", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start a plane and a worker, run a few jobs, show what happens, clean up
+    ///
+    /// Example: remuda demo
+    Demo(demo::Demo),
+    /// Start a plane with an embedded store and a worker on this machine
+    ///
+    /// Example: remuda up --exec './render.sh' --slots 2
+    Up(start::Up),
+    /// Start the plane
+    ///
+    /// Example: remuda serve --data ./data --listen 127.0.0.1:8288
+    Serve(start::Serve),
+    /// Start a worker that runs a command for each attempt
+    ///
+    /// The workflow comes on standard input, standard output is the result, lines on standard error are progress.
+    /// Example: remuda worker --exec 'python3 infer.py' --slots 1 --label gpu=a100
+    Worker(start::Work),
+    /// Submit a workflow, follow it, print its result
+    ///
+    /// Example: remuda run workflow.json --tenant anna --priority 5
+    Run(run::Run),
+    /// List jobs, newest first
+    ///
+    /// Example: remuda jobs --state failed --limit 20
+    Jobs(look::Jobs),
+    /// Tell why a job is where it is: every attempt, every candidate
+    ///
+    /// Example: remuda why 0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11
+    Why(look::Why),
+    /// Cancel jobs, wherever they are
+    Cancel(look::Cancel),
+    /// List workers
+    Workers(look::Workers),
+    /// Give a worker no new work; it leaves when it holds nothing
+    Drain(look::Drain),
+    /// List or lift blocks: workers and shapes kept apart
+    Blocks(look::Blocks),
+    /// List or release shapes that fail everywhere
+    Quarantine(look::Quarantine),
+    /// Follow what happens, from now on or from a number
+    ///
+    /// Example: remuda events --name job --after 0
+    Events(look::Events),
+    /// Show the newest control cycle, or what one would do now
+    Cycle(look::Cycle),
+    /// Show every setting with its value and where it came from
+    Config(start::Config),
+    /// Run simulated worlds that go wrong and check that the laws hold
+    ///
+    /// Example: remuda sim --seeds 1000; remuda sim --replay 42
+    Sim(sim::Sim),
+    /// Measure this machine and Remuda on it, side by side
+    ///
+    /// Example: remuda bench queue
+    Bench(bench::Bench),
+}
+
+/// How a client finds the plane.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Connection {
+    /// Address of the plane
+    #[arg(long, env = "REMUDA_URL", default_value = "http://127.0.0.1:8288", global = true)]
+    url: String,
+    /// Print JSON for scripts
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+/// Where settings come from; flags win over the environment, which wins over the file.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Settings {
+    /// Settings file; by default remuda.toml here or in the data folder
+    #[arg(long, env = "REMUDA_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Store, blobs and logs; by default the platform's data folder
+    #[arg(long, value_name = "DIR")]
+    data: Option<String>,
+    /// Address to listen on
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// sqlite:PATH or memory:
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// Any other setting, as `remuda config show` names it
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Serve addresses beyond loopback without access control
+    #[arg(long)]
+    insecure: bool,
+}
+
+/// Runs the program; a plane that cannot be reached is told apart from everything else.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("remuda: cannot start: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let code = match runtime.block_on(dispatch(cli.command)) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("remuda: {error:#}");
+            let is_unreachable = error.chain().any(|cause| cause.is::<client::Unreachable>());
+            ExitCode::from(if is_unreachable { 3 } else { 1 })
+        }
+    };
+    runtime.shutdown_background();
+    code
+}
+
+async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Demo(demo) => demo.run().await,
+        Command::Up(up) => up.run().await,
+        Command::Serve(serve) => serve.run().await,
+        Command::Worker(work) => work.run().await,
+        Command::Run(run) => run.run().await,
+        Command::Jobs(jobs) => jobs.run().await,
+        Command::Why(why) => why.run().await,
+        Command::Cancel(cancel) => cancel.run().await,
+        Command::Workers(workers) => workers.run().await,
+        Command::Drain(drain) => drain.run().await,
+        Command::Blocks(blocks) => blocks.run().await,
+        Command::Quarantine(quarantine) => quarantine.run().await,
+        Command::Events(events) => events.run().await,
+        Command::Cycle(cycle) => cycle.run().await,
+        Command::Config(config) => config.run(),
+        Command::Sim(sim) => sim.run(),
+        Command::Bench(bench) => bench.run().await,
+    }
+}
+
+/// Prints to standard output; a reader that went away (`| head`) ends the program quietly.
+pub(crate) fn say(text: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
+        std::process::exit(0);
+    }
+}

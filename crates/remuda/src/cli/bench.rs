@@ -1,0 +1,36 @@
+//! `remuda bench`: figures about this machine and about Remuda on it, taken in one run, so that their ratios mean
+//! something on any machine.
+
+mod child;
+mod core;
+mod limits;
+mod line;
+mod load;
+mod queue;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Args)]
+pub(super) struct Bench {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The queue: durable lifecycles, dispatch latency, claims, memory, restart, hashes; and the machine's limits
+    ///
+    /// Run it once on disk and once with --data on a memory file system, where syncs are free and only CPU counts.
+    /// Example: remuda bench queue --data /dev/shm/bench
+    Queue(queue::Options),
+}
+
+impl Bench {
+    pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
+        match self.what {
+            What::Queue(options) => queue::run(options).await,
+        }
+    }
+}

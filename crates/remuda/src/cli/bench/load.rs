@@ -1,0 +1,138 @@
+//! The load: clients that submit one job after another, and workers with many slots that beat in batches and do
+//! nothing at all with what they get.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use remuda_core::id::{Attempt, JobId, Term};
+use remuda_core::wire::{Beat, Finished, Joined, Outcome, Reply};
+use serde_json::json;
+use tokio::sync::oneshot;
+
+use super::line::Line;
+
+/// Who waits for which job: the client that submitted it hears from the worker that ended it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Board(Arc<Mutex<HashMap<JobId, Entry>>>);
+
+#[derive(Debug)]
+enum Entry {
+    Waiting(oneshot::Sender<Instant>),
+    /// It arrived at the worker (or ended) before anyone asked.
+    Seen(Instant),
+}
+
+impl Board {
+    pub(super) fn wait_for(&self, job: JobId) -> oneshot::Receiver<Instant> {
+        let (sender, receiver) = oneshot::channel();
+        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match board.remove(&job) {
+            Some(Entry::Seen(at)) => drop(sender.send(at)),
+            Some(Entry::Waiting(_)) | None => drop(board.insert(job, Entry::Waiting(sender))),
+        }
+        receiver
+    }
+
+    fn tell(&self, job: JobId, at: Instant) {
+        let mut board = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match board.remove(&job) {
+            Some(Entry::Waiting(sender)) => drop(sender.send(at)),
+            Some(Entry::Seen(_)) | None => drop(board.insert(job, Entry::Seen(at))),
+        }
+    }
+}
+
+/// What a worker tells the board: that an order came, or that an end was recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tells {
+    Orders,
+    Ends,
+}
+
+/// A workflow of about a kilobyte, different each time.
+pub(super) fn submission(seed: u64) -> Vec<u8> {
+    let text = "a herd of horses on a wide plain under a low sun, dust, film grain, 35 mm, ".repeat(11);
+    json!({ "workflow": { "model": "bench", "seed": seed, "text": text } }).to_string().into_bytes()
+}
+
+/// Submits one job after another until `until`; each is waited for if there is a board. How many ended.
+pub(super) async fn client(address: String, first_seed: u64, until: Instant, board: Option<Board>) -> anyhow::Result<u64> {
+    let mut line = Line::open(&address).await?;
+    let mut count = 0;
+    while Instant::now() < until {
+        let job = submit(&mut line, first_seed + count).await?;
+        if let Some(board) = &board {
+            board.wait_for(job).await.context("the worker went away")?;
+        }
+        count += 1;
+    }
+    Ok(count)
+}
+
+pub(super) async fn submit(line: &mut Line, seed: u64) -> anyhow::Result<JobId> {
+    let (status, body) = line.post("/fleet/jobs", "", &submission(seed)).await?;
+    ensure!(status == 201, "a submission was answered {status}: {}", String::from_utf8_lossy(&body));
+    let answer: serde_json::Value = serde_json::from_slice(&body)?;
+    answer["id"].as_str().context("no id")?.parse().context("a bad id")
+}
+
+/// A worker that ends everything at once, until it is aborted.
+pub(super) async fn worker(address: String, name: String, slots: u32, board: Board, tells: Tells) -> anyhow::Result<()> {
+    let mut line = Line::open(&address).await?;
+    let join = json!({ "worker": name, "services": ["exec"], "slots": slots });
+    let (status, body) = line.post("/fleet/workers", "", join.to_string().as_bytes()).await?;
+    ensure!(status == 201, "the worker was not let in: {}", String::from_utf8_lossy(&body));
+    let joined: Joined = serde_json::from_slice(&body)?;
+    let path = format!("/fleet/workers/{name}/beat?wait=20");
+    let mut finished: Vec<Finished> = Vec::new();
+    let mut term = joined.term;
+    for seq in 1.. {
+        let beat = beat(&joined, seq, term, std::mem::take(&mut finished));
+        let (status, body) = line.post(&path, &joined.token, &serde_json::to_vec(&beat)?).await?;
+        ensure!(status == 200, "a beat was answered {status}: {}", String::from_utf8_lossy(&body));
+        let reply: Reply = serde_json::from_slice(&body)?;
+        let now = Instant::now();
+        term = reply.term;
+        if tells == Tells::Ends {
+            reply.settled.iter().for_each(|settled| board.tell(settled.job, now));
+        }
+        for start in reply.start {
+            if tells == Tells::Orders {
+                board.tell(start.job, now);
+            }
+            finished.push(done(start.job, start.attempt));
+        }
+    }
+    Ok(())
+}
+
+pub(super) async fn get(address: &str, path: &str) -> anyhow::Result<Vec<u8>> {
+    let response = reqwest::get(format!("http://{address}{path}")).await?;
+    Ok(response.bytes().await?.to_vec())
+}
+
+fn beat(joined: &Joined, seq: u64, term: Term, finished: Vec<Finished>) -> Beat {
+    Beat {
+        incarnation: joined.incarnation,
+        seq,
+        term,
+        held: Vec::new(),
+        finished,
+        slots: None,
+        offer: None,
+        metrics: serde_json::Map::new(),
+        draining: false,
+    }
+}
+
+fn done(job: JobId, attempt: Attempt) -> Finished {
+    Finished { job, attempt, outcome: Outcome::Completed, result: None, cause: None, message: String::new() }
+}
+
+/// The value below which `percent` of the sorted values lie.
+pub(super) fn percentile(sorted: &[Duration], percent: usize) -> Duration {
+    let at = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+    sorted.get(at).copied().unwrap_or_default()
+}

@@ -1,0 +1,226 @@
+//! `remuda bench queue`: one run, one machine, one table.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use clap::Args;
+use remuda_adapters::store::measure_inserts;
+use serde_json::{Map, Value};
+
+use super::child::Plane;
+use super::load::{self, Board, Tells};
+use super::{core, limits};
+use crate::cli::say;
+use crate::cli::table::table;
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Folder to measure in; a folder of its own is made inside and removed again
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    data: PathBuf,
+    /// Seconds for each measurement under load
+    #[arg(long, default_value_t = 5)]
+    seconds: u64,
+    /// Waiting jobs for the largest measurement
+    #[arg(long, default_value_t = 1_000_000)]
+    waiting: u64,
+    /// Print JSON for scripts
+    #[arg(long)]
+    json: bool,
+}
+
+/// Slots of each of the two workers under load.
+const SLOTS: u32 = 256;
+const DISPATCHES: usize = 1000;
+const SMALL: u64 = 100_000;
+const SUBMITTERS: usize = 64;
+
+/// Rows as they come in.
+#[derive(Debug, Default)]
+struct Table {
+    rows: Vec<Vec<String>>,
+    json: Map<String, Value>,
+}
+
+impl Table {
+    fn add(&mut self, name: &str, value: f64, unit: &str, note: String) {
+        eprintln!("  {name}: {} {unit} {note}", figure(value));
+        self.rows.push(vec![name.to_owned(), figure(value), unit.to_owned(), note]);
+        self.json.insert(name.to_owned(), value.into());
+    }
+}
+
+/// Three significant digits are all that a noisy machine supports.
+fn figure(value: f64) -> String {
+    match value {
+        _ if value >= 1000.0 => format!("{value:.0}"),
+        _ if value >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+pub(super) async fn run(options: Options) -> anyhow::Result<ExitCode> {
+    let data = options.data.join(format!("remuda-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&data).with_context(|| format!("cannot create {}", data.display()))?;
+    let result = measure(&options, &data).await;
+    drop(std::fs::remove_dir_all(&data));
+    let rows = result?;
+    if options.json {
+        say(&Value::Object(rows.json).to_string());
+    } else {
+        say(&table(&["WHAT", "VALUE", "UNIT", "NOTE"], &rows.rows));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn measure(options: &Options, data: &Path) -> anyhow::Result<Table> {
+    let mut table = Table::default();
+    let syncs = machine(&mut table, data)?;
+    under_load(&mut table, options, data).await?;
+    dispatch(&mut table, data, syncs).await?;
+    claims(&mut table, options)?;
+    long_queue(&mut table, options, data).await?;
+    Ok(table)
+}
+
+/// The machine's own limits; gives syncs per second.
+fn machine(table: &mut Table, data: &Path) -> anyhow::Result<f64> {
+    let syncs = limits::syncs_per_second(data)?;
+    table.add("limit: fdatasync", syncs, "/s", format!("{:.0} µs each", 1e6 / syncs));
+    for batch in [64, 256] {
+        let rate = measure_inserts(&data.join(format!("limit-{batch}.sqlite")), batch, Duration::from_secs(2))?;
+        table.add(&format!("limit: SQLite inserts, batches of {batch}"), rate, "rows/s", "1 KB rows, synced".to_owned());
+    }
+    let sha = limits::sha_megabytes_per_second()?;
+    table.add("limit: SHA-256", sha, "MB/s", String::new());
+    let hash = limits::workflow_megabytes_per_second()?;
+    table.add("workflow read, checked, hashed", hash, "MB/s", format!("50 KB graph; {:.2} of SHA-256 alone", hash / sha));
+    Ok(syncs)
+}
+
+async fn under_load(table: &mut Table, options: &Options, data: &Path) -> anyhow::Result<()> {
+    let plane = Plane::start(&data.join("load")).await?;
+    let board = Board::default();
+    let workers: Vec<_> = (0..2)
+        .map(|n| tokio::spawn(load::worker(plane.address.clone(), format!("bench-{n}"), SLOTS, board.clone(), Tells::Ends)))
+        .collect();
+    for clients in [1, 64, 256] {
+        let cpu = plane.cpu_seconds()?;
+        let (count, seconds) = clients_for(&plane, clients, options.seconds, Some(&board)).await?;
+        let cpu = (plane.cpu_seconds()? - cpu) * 1e6 / count as f64;
+        let inserts = table.json.get("limit: SQLite inserts, batches of 64").and_then(Value::as_f64).unwrap_or(f64::NAN);
+        let rate = count as f64 / seconds;
+        let note = format!("{cpu:.0} µs of plane CPU a job; {:.2} of SQLite inserts", rate / inserts);
+        table.add(&format!("lifecycle, {clients} in flight"), rate, "jobs/s", note);
+    }
+    workers.iter().for_each(tokio::task::JoinHandle::abort);
+    plane.kill().await?;
+    let plane = Plane::start(&data.join("submit")).await?;
+    let cpu = plane.cpu_seconds()?;
+    let (count, seconds) = clients_for(&plane, SUBMITTERS, options.seconds, None).await?;
+    let cpu = (plane.cpu_seconds()? - cpu) * 1e6 / count as f64;
+    table.add("submit only, 64 in flight", count as f64 / seconds, "jobs/s", format!("{cpu:.0} µs of plane CPU a job"));
+    plane.kill().await
+}
+
+async fn clients_for(plane: &Plane, clients: usize, seconds: u64, board: Option<&Board>) -> anyhow::Result<(u64, f64)> {
+    let started = Instant::now();
+    let until = started + Duration::from_secs(seconds);
+    let clients: Vec<_> = (0..clients)
+        .map(|n| tokio::spawn(load::client(plane.address.clone(), n as u64 * 1_000_000_000, until, board.cloned())))
+        .collect();
+    let mut count = 0;
+    for client in clients {
+        count += client.await??;
+    }
+    Ok((count, started.elapsed().as_secs_f64()))
+}
+
+/// From the submission to the order at a worker that waits for it, nothing else going on.
+async fn dispatch(table: &mut Table, data: &Path, syncs: f64) -> anyhow::Result<()> {
+    let plane = Plane::start(&data.join("dispatch")).await?;
+    let board = Board::default();
+    let worker = tokio::spawn(load::worker(plane.address.clone(), "bench".to_owned(), 1, board.clone(), Tells::Orders));
+    let mut line = super::line::Line::open(&plane.address).await?;
+    let mut latencies = Vec::with_capacity(DISPATCHES);
+    for seed in 0..DISPATCHES as u64 {
+        let submitted = Instant::now();
+        let job = load::submit(&mut line, seed).await?;
+        let ordered = board.wait_for(job).await.context("the worker went away")?;
+        latencies.push(ordered.saturating_duration_since(submitted));
+        // Idle again: the worker has reported and waits on its line.
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    worker.abort();
+    plane.kill().await?;
+    latencies.sort_unstable();
+    for percent in [50, 99] {
+        let latency = load::percentile(&latencies, percent).as_secs_f64();
+        let note = format!("{:.1} syncs", latency * syncs);
+        table.add(&format!("dispatch on an idle plane, p{percent}"), latency * 1e3, "ms", note);
+    }
+    Ok(())
+}
+
+fn claims(table: &mut Table, options: &Options) -> anyhow::Result<()> {
+    let mut first = None;
+    for waiting in [1000, SMALL.min(options.waiting), options.waiting] {
+        let rate = core::claims_per_second(waiting)?;
+        let first = *first.get_or_insert(rate);
+        let note = format!("{:.2} of the rate at 1,000", rate / first);
+        table.add(&format!("core: claim and complete, {waiting} waiting"), rate, "jobs/s", note);
+    }
+    Ok(())
+}
+
+/// Memory with a long queue, restarts with it, and claims from it through the whole program.
+async fn long_queue(table: &mut Table, options: &Options, data: &Path) -> anyhow::Result<()> {
+    let data = data.join("long");
+    let mut plane = Plane::start(&data).await?;
+    let empty = plane.memory_bytes()?;
+    let mut filled = 0;
+    for waiting in [SMALL.min(options.waiting), options.waiting] {
+        fill(&plane, filled, waiting).await?;
+        filled = waiting;
+        let grown = plane.memory_bytes()?.saturating_sub(empty);
+        let note = format!("{:.0} bytes a job", grown as f64 / waiting as f64);
+        table.add(&format!("memory, {waiting} waiting"), grown as f64 / 1e6, "MB", note);
+        plane.kill().await?;
+        plane = Plane::start(&data).await?;
+        table.add(&format!("restart, {waiting} open jobs"), plane.ready_after.as_secs_f64(), "s", "after kill -9".to_owned());
+        let note = format!("{:.0} bytes a job", plane.memory_bytes()?.saturating_sub(empty) as f64 / waiting as f64);
+        table.add(&format!("memory after restart, {waiting} waiting"), plane.memory_bytes()? as f64 / 1e6, "MB", note);
+    }
+    let board = Board::default();
+    let worker = load::worker(plane.address.clone(), "bench".to_owned(), SLOTS, board, Tells::Ends);
+    let before = Instant::now();
+    drop(tokio::time::timeout(Duration::from_secs(options.seconds), worker).await);
+    let left: Value = serde_json::from_slice(&load::get(&plane.address, "/fleet/status").await?)?;
+    let done = filled.saturating_sub(left["open_jobs"].as_u64().unwrap_or(filled));
+    let rate = done as f64 / before.elapsed().as_secs_f64();
+    table.add(&format!("claim and complete over HTTP, {filled} waiting"), rate, "jobs/s", "one worker".to_owned());
+    plane.kill().await
+}
+
+async fn fill(plane: &Plane, from: u64, to: u64) -> anyhow::Result<()> {
+    let share = (to - from).div_ceil(SUBMITTERS as u64);
+    let submitters: Vec<_> = (0..SUBMITTERS as u64)
+        .map(|n| {
+            let (address, first) = (plane.address.clone(), from + n * share);
+            let last = (first + share).min(to);
+            tokio::spawn(async move {
+                let mut line = super::line::Line::open(&address).await?;
+                for seed in first..last {
+                    load::submit(&mut line, seed).await?;
+                }
+                anyhow::Ok(())
+            })
+        })
+        .collect();
+    for submitter in submitters {
+        submitter.await??;
+    }
+    Ok(())
+}

@@ -1,0 +1,76 @@
+//! HTTP for people: asks the plane and turns what goes wrong into a sentence.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use reqwest::{Method, RequestBuilder};
+use serde_json::Value;
+
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// Nobody answers at the plane's address.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot reach the plane at {url}: {cause}. Is `remuda serve` running there? Name another with --url or REMUDA_URL")]
+pub(crate) struct Unreachable {
+    url: String,
+    cause: String,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    http: reqwest::Client,
+    pub(crate) url: String,
+}
+
+impl Client {
+    pub(crate) fn new(url: &str) -> anyhow::Result<Self> {
+        if url.starts_with("https:") {
+            bail!("https is not built in yet: reach the plane over http on this machine, or through an SSH tunnel");
+        }
+        let http = reqwest::Client::builder().no_proxy().build().context("cannot set up HTTP")?;
+        Ok(Client { http, url: url.trim_end_matches('/').to_owned() })
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url))
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Value> {
+        self.send(self.request(Method::GET, path).timeout(ANSWER_MAX)).await
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+        self.send(self.request(Method::POST, path).json(body).timeout(ANSWER_MAX)).await
+    }
+
+    pub(crate) async fn delete(&self, path: &str) -> anyhow::Result<Value> {
+        self.send(self.request(Method::DELETE, path).timeout(ANSWER_MAX)).await
+    }
+
+    pub(crate) async fn send(&self, request: RequestBuilder) -> anyhow::Result<Value> {
+        let response = self.open(request).await?;
+        response.json().await.context("the plane's answer could not be read")
+    }
+
+    /// As `send`, with the body left to be read as it comes.
+    pub(crate) async fn open(&self, request: RequestBuilder) -> anyhow::Result<reqwest::Response> {
+        let response = request.send().await.map_err(|error| self.unreachable(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let body: Value = response.json().await.unwrap_or_default();
+        match body["error"]["message"].as_str() {
+            Some(message) => bail!("{message}"),
+            None => bail!("the plane answered {status}"),
+        }
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> Unreachable {
+        let mut cause: &dyn std::error::Error = error;
+        while let Some(inner) = cause.source() {
+            cause = inner;
+        }
+        Unreachable { url: self.url.clone(), cause: cause.to_string() }
+    }
+}

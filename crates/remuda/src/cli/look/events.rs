@@ -1,0 +1,14 @@
+use std::process::ExitCode;
+use clap::Args;
+use super::super::Connection;
+#[derive(Debug, Args)]
+pub(crate) struct Events {
+    #[command(flatten)]
+    connection: Connection,
+}
+impl Events {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        drop(self.connection);
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,121 @@
+//! The plane over HTTP: routes, and nothing that decides. A handler turns a request into an event or a look, and what
+//! comes back into JSON; every refusal becomes a `Problem` in one place.
+
+mod events;
+mod fleet;
+mod jobs;
+mod listen;
+mod problem;
+mod workers;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{delete, get, post};
+use remuda_adapters::store::Store;
+use remuda_core::workflow::Limits;
+use tokio::sync::{Semaphore, broadcast};
+
+pub use self::events::event_json;
+pub use self::listen::{Listening, listen};
+pub use self::problem::Problem;
+
+use crate::carry_out::{Bodies, News};
+use crate::config::ServeSettings;
+use crate::drive::Handle;
+
+/// What every handler can reach.
+#[derive(Clone, Debug)]
+pub struct Context {
+    pub plane: Handle,
+    pub store: Store,
+    pub bodies: Bodies,
+    pub news: broadcast::Sender<News>,
+    pub limits: Limits,
+    /// Places for event streams, which stay open for long.
+    pub streams: Arc<Semaphore>,
+    /// Dropped when the program stops: streams and waiting beats end.
+    pub stopping: tokio::sync::watch::Receiver<bool>,
+    pub body_bytes_max: usize,
+}
+
+/// Every route there is; `docs/http.md` is written from this list.
+pub const ROUTES: &[(&str, &str, &str)] = &[
+    ("POST", "/fleet/jobs", "Submit a job; 201 with its id, 200 if the idempotency key is known"),
+    ("GET", "/fleet/jobs", "Page through jobs, newest first: ?state= &tenant= &before= &limit="),
+    ("GET", "/fleet/jobs/{id}", "One job: what it asked for, how it stands, why it waits, what it gave"),
+    ("GET", "/fleet/jobs/{id}/why", "The whole story: every attempt, every candidate and why it was passed over"),
+    ("GET", "/fleet/jobs/{id}/workflow", "The workflow as it was submitted, byte for byte"),
+    ("GET", "/fleet/jobs/{id}/result", "The result alone"),
+    ("POST", "/fleet/jobs/{id}/cancel", "Cancel a job, wherever it is"),
+    ("POST", "/fleet/workers", "A worker joins"),
+    ("GET", "/fleet/workers", "All workers"),
+    ("GET", "/fleet/workers/{id}", "One worker"),
+    ("POST", "/fleet/workers/{id}/beat", "A worker beats; ?wait=SECONDS keeps the line open for orders"),
+    ("POST", "/fleet/workers/{id}/drain", "No new work for a worker; it leaves when it holds nothing"),
+    ("DELETE", "/fleet/workers/{id}", "A worker leaves: offline now"),
+    ("GET", "/fleet/machines", "Machines, as their workers show them"),
+    ("GET", "/fleet/blocks", "Workers and shapes kept apart"),
+    ("DELETE", "/fleet/blocks/{worker}/{shape}", "Lift a block"),
+    ("GET", "/fleet/quarantine", "Shapes that fail everywhere"),
+    ("DELETE", "/fleet/quarantine/{shape}", "Release a shape"),
+    ("GET", "/fleet/events", "Events as they happen (SSE); resumes with Last-Event-ID; ?job= &tenant= &name="),
+    ("GET", "/fleet/cycles", "The newest reports of the control cycle"),
+    ("GET", "/fleet/plan", "What a cycle would do now; changes nothing"),
+    ("GET", "/fleet/status", "Counts, the brake, refused messages, when and why the plane wakes next"),
+    ("GET", "/fleet/views/{name}", "orchestrator_status, active_workers_health or worker_performance"),
+    ("GET", "/health/live", "200 while the loop goes round"),
+    ("GET", "/health/ready", "200 while jobs are accepted"),
+];
+
+pub fn router(context: Context) -> Router {
+    let body_bytes_max = context.body_bytes_max;
+    Router::new()
+        .route("/fleet/jobs", post(jobs::submit).get(jobs::list))
+        .route("/fleet/jobs/{id}", get(jobs::one))
+        .route("/fleet/jobs/{id}/why", get(jobs::why))
+        .route("/fleet/jobs/{id}/workflow", get(jobs::workflow))
+        .route("/fleet/jobs/{id}/result", get(jobs::result))
+        .route("/fleet/jobs/{id}/cancel", post(jobs::cancel))
+        .route("/fleet/workers", post(workers::join).get(workers::list))
+        .route("/fleet/workers/{id}", get(workers::one).delete(workers::leave))
+        .route("/fleet/workers/{id}/beat", post(workers::beat))
+        .route("/fleet/workers/{id}/drain", post(workers::drain))
+        .route("/fleet/machines", get(fleet::machines))
+        .route("/fleet/blocks", get(fleet::blocks))
+        .route("/fleet/blocks/{worker}/{shape}", delete(fleet::lift))
+        .route("/fleet/quarantine", get(fleet::quarantine))
+        .route("/fleet/quarantine/{shape}", delete(fleet::release))
+        .route("/fleet/events", get(events::stream))
+        .route("/fleet/cycles", get(fleet::cycles))
+        .route("/fleet/plan", get(fleet::plan))
+        .route("/fleet/status", get(fleet::status))
+        .route("/fleet/views/{name}", get(fleet::view))
+        .route("/health/live", get(fleet::live))
+        .route("/health/ready", get(fleet::ready))
+        .fallback(problem::no_such_route)
+        .method_not_allowed_fallback(problem::wrong_method)
+        .layer(DefaultBodyLimit::max(body_bytes_max))
+        .with_state(context)
+}
+
+impl Context {
+    pub fn new(
+        plane: Handle,
+        store: Store,
+        bodies: Bodies,
+        news: broadcast::Sender<News>,
+        stopping: tokio::sync::watch::Receiver<bool>,
+        settings: &ServeSettings,
+    ) -> Self {
+        let limits = Limits {
+            depth_max: settings.depth_max,
+            nodes_max: settings.nodes_max,
+            bytes_max: settings.body_bytes_max,
+            ..Limits::default()
+        };
+        let streams = Arc::new(Semaphore::new(settings.streams_max));
+        Context { plane, store, bodies, news, limits, streams, stopping, body_bytes_max: settings.body_bytes_max }
+    }
+}

@@ -1,0 +1,341 @@
+//! Jobs over HTTP: submit, look, cancel, why.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use remuda_adapters::store::{Filter, JobState};
+use remuda_core::id::{Hash, JobId, Service, Tenant};
+use remuda_core::need::Needs;
+use remuda_core::plane::{Answer, Event, Known, Plane, Submission, Why};
+use remuda_core::record::{Accepted, IdempotencyKey, Life};
+use remuda_core::refusal::Refusal;
+use remuda_core::workflow::{self, Examined};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+use super::{Context, Problem};
+use crate::drive::Unanswered;
+
+/// What a client sends to submit a job.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Request<'a> {
+    #[serde(borrow)]
+    workflow: &'a RawValue,
+    tenant: Option<Tenant>,
+    #[serde(default)]
+    priority: i8,
+    service: Option<Service>,
+    #[serde(default)]
+    needs: Needs,
+    deadline_seconds: Option<u64>,
+    attempts_max: Option<u8>,
+    idempotency_key: Option<String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    metadata: Map<String, Value>,
+}
+
+/// Metadata is on every event of the job, so it has to stay small.
+const METADATA_BYTES_MAX: usize = 4096;
+const KEY_BYTES_MAX: usize = 255;
+const LABELS_MAX: usize = 64;
+
+pub(super) async fn submit(
+    State(context): State<Context>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, Problem> {
+    let body = body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(context.body_bytes_max),
+        _ => rejection.into(),
+    })?;
+    let request = read(&body)?;
+    let submission = examine(&context, &headers, request).await?;
+    let (id, workflow) = (submission.id, submission.workflow.clone());
+    // Kept before it is accepted: the order to start it may go out before this answer does.
+    context.bodies.keep(id, workflow);
+    match context.plane.ask(Event::Submit(Box::new(submission))).await? {
+        Answer::Accepted { job, is_new } => {
+            let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+            let location = format!("/fleet/jobs/{job}");
+            Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "is_new": is_new }))).into_response())
+        }
+        _ => Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plane gave an answer to something else")),
+    }
+}
+
+fn read(body: &[u8]) -> Result<Request<'_>, Problem> {
+    let text = std::str::from_utf8(body).map_err(|error| Problem::bad_request(format!("the body is not UTF-8: {error}")))?;
+    serde_json::from_str(text).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => {
+            let hint = "a submission is an object with \"workflow\" and, if you like, tenant, priority, service, needs, \
+                        deadline_seconds, attempts_max, idempotency_key, labels, metadata";
+            Problem::invalid(format!("{error}; {hint}"))
+        }
+        _ => Problem::bad_request(format!("the body is not JSON: {error}")),
+    })
+}
+
+async fn examine(context: &Context, headers: &HeaderMap, request: Request<'_>) -> Result<Submission, Problem> {
+    let Examined { workflow_hash, shape, service, models, classes, .. } =
+        workflow::examine(request.workflow.get(), &context.limits)?;
+    check_sizes(&request)?;
+    let tenant = match &request.tenant {
+        Some(tenant) => tenant.clone(),
+        None => "default".parse()?,
+    };
+    let service = match request.service.or(service) {
+        Some(service) => service,
+        // Nothing in it says who should run it: the plainest worker there is.
+        None => "exec".parse()?,
+    };
+    let mut needs = request.needs;
+    needs.models.extend(models);
+    needs.classes.extend(classes);
+    let in_header = headers.get("idempotency-key").map(|key| {
+        key.to_str().map(str::to_owned).map_err(|_| Problem::bad_request("the Idempotency-Key header is not plain text"))
+    });
+    let key = in_header.transpose()?.or(request.idempotency_key);
+    let deadline = request.deadline_seconds.map(Duration::from_secs);
+    let fingerprint = fingerprint(&workflow_hash, &service, request.priority, &needs, deadline, &request.metadata);
+    let (key, known) = look_up(context, &tenant, key, fingerprint).await?;
+    Ok(Submission {
+        id: context.plane.draw_id(),
+        tenant,
+        priority: request.priority,
+        service,
+        shape,
+        workflow_hash,
+        needs,
+        deadline,
+        attempts_max: request.attempts_max.map(|attempts| attempts.max(1)),
+        key,
+        known,
+        labels: request.labels,
+        metadata: request.metadata,
+        workflow: Arc::from(request.workflow.to_owned()),
+    })
+}
+
+fn check_sizes(request: &Request<'_>) -> Result<(), Problem> {
+    let metadata = serde_json::to_string(&request.metadata).map_or(0, |text| text.len());
+    if metadata > METADATA_BYTES_MAX {
+        return Err(Problem::invalid(format!("metadata has {metadata} bytes; {METADATA_BYTES_MAX} are the most")));
+    }
+    if request.labels.len() > LABELS_MAX {
+        return Err(Problem::invalid(format!("{} labels; {LABELS_MAX} are the most", request.labels.len())));
+    }
+    Ok(())
+}
+
+/// All that was asked for, so that the same key with something else is noticed.
+fn fingerprint(
+    workflow: &Hash,
+    service: &Service,
+    priority: i8,
+    needs: &Needs,
+    deadline: Option<Duration>,
+    metadata: &Map<String, Value>,
+) -> Hash {
+    Hash::of(json!([workflow, service, priority, needs, deadline, metadata]).to_string().as_bytes())
+}
+
+async fn look_up(
+    context: &Context,
+    tenant: &Tenant,
+    key: Option<String>,
+    fingerprint: Hash,
+) -> Result<(Option<IdempotencyKey>, Option<Known>), Problem> {
+    let Some(key) = key else { return Ok((None, None)) };
+    if key.is_empty() || key.len() > KEY_BYTES_MAX {
+        return Err(Problem::invalid(format!("an idempotency key has 1 to {KEY_BYTES_MAX} bytes")));
+    }
+    let known = context.store.by_key(tenant, &key).await?;
+    let known = known.map(|(job, fingerprint)| Known { job, fingerprint });
+    Ok((Some(IdempotencyKey { key, fingerprint }), known))
+}
+
+/// A job as people and programs see it.
+#[derive(Debug, Serialize)]
+struct View {
+    id: JobId,
+    state: &'static str,
+    /// Why it waits, how it runs, what it ended with.
+    reason: String,
+    #[serde(flatten)]
+    accepted: Map<String, Value>,
+    attempt: u32,
+    failures: u8,
+    mishaps: u8,
+    changed_at: String,
+    accepted_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Arc<RawValue>>,
+}
+
+impl View {
+    fn new(accepted: &Accepted, life: &Life, reason: String, result: Option<Arc<RawValue>>) -> Self {
+        let fields = match serde_json::to_value(accepted) {
+            Ok(Value::Object(mut fields)) => {
+                for shown_otherwise in ["id", "accepted_at", "deadline", "key"] {
+                    fields.remove(shown_otherwise);
+                }
+                if let Some(deadline) = accepted.deadline {
+                    fields.insert("deadline".to_owned(), deadline.to_string().into());
+                }
+                if let Some(key) = &accepted.key {
+                    fields.insert("idempotency_key".to_owned(), key.key.clone().into());
+                }
+                fields
+            }
+            Ok(_) | Err(_) => Map::new(),
+        };
+        View {
+            id: accepted.id,
+            state: life.state.name(),
+            reason,
+            accepted: fields,
+            attempt: life.attempt.0,
+            failures: life.failures,
+            mishaps: life.mishaps,
+            changed_at: life.changed_at.to_string(),
+            accepted_at: accepted.accepted_at.to_string(),
+            worker: life.state.worker().map(ToString::to_string),
+            result,
+        }
+    }
+}
+
+pub(super) async fn one(State(context): State<Context>, Path(id): Path<String>) -> Result<Response, Problem> {
+    let id: JobId = id.parse()?;
+    let open = context
+        .plane
+        .look(move |plane, now| plane.job(id).map(|job| (job.life(now), plane.reason(now, job))))
+        .await?;
+    let (accepted, stored) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+    // What is stored has ended for good; what is still open is best known to the plane.
+    let (life, reason) = match open {
+        Some(open) if stored.state.is_open() => open,
+        Some(_) | None => {
+            let reason = Plane::why_ended(id, &stored).reason;
+            (stored, reason)
+        }
+    };
+    let result = context.store.result(id).await?;
+    Ok(Json(View::new(&accepted, &life, reason, result)).into_response())
+}
+
+fn unknown(id: JobId) -> Problem {
+    Problem::not_found(format!("there is no job {id}; it may have been cleared away (retain_for)"))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Page {
+    state: Option<String>,
+    tenant: Option<Tenant>,
+    before: Option<JobId>,
+    limit: Option<usize>,
+}
+
+const PAGE: usize = 50;
+const PAGE_MAX: usize = 1000;
+
+pub(super) async fn list(
+    State(context): State<Context>,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(page) = page?;
+    let state: Option<JobState> = match page.state.as_deref() {
+        Some(word) => Some(word.parse().map_err(|bad: remuda_adapters::store::BadWord| Problem::bad_request(bad.to_string()))?),
+        None => None,
+    };
+    let limit = page.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
+    let filter = Filter { state, tenant: page.tenant };
+    let jobs = context.store.jobs(filter, page.before, limit).await?;
+    let next = (jobs.len() == limit).then(|| jobs.last().map(|(accepted, _)| accepted.id)).flatten();
+    let open: Vec<_> = jobs.iter().filter(|(_, life)| life.state.is_open()).map(|(accepted, _)| accepted.id).collect();
+    let reasons: BTreeMap<JobId, String> = context
+        .plane
+        .look(move |plane, now| {
+            open.into_iter().filter_map(|id| Some((id, plane.reason(now, plane.job(id)?)))).collect()
+        })
+        .await?;
+    let views: Vec<_> = jobs
+        .iter()
+        .map(|(accepted, life)| {
+            let reason = reasons.get(&accepted.id).cloned();
+            let reason = reason.unwrap_or_else(|| Plane::why_ended(accepted.id, life).reason);
+            View::new(accepted, life, reason, None)
+        })
+        .collect();
+    Ok(Json(json!({ "jobs": views, "next": next })).into_response())
+}
+
+pub(super) async fn why(State(context): State<Context>, Path(id): Path<String>) -> Result<Json<Why>, Problem> {
+    let id: JobId = id.parse()?;
+    if let Some(why) = context.plane.look(move |plane, now| plane.why(now, id)).await? {
+        return Ok(Json(why));
+    }
+    let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+    Ok(Json(Plane::why_ended(id, &life)))
+}
+
+pub(super) async fn workflow(State(context): State<Context>, Path(id): Path<String>) -> Result<Response, Problem> {
+    let id: JobId = id.parse()?;
+    let workflow = context.store.workflow(id).await?.ok_or_else(|| unknown(id))?;
+    Ok(Json(workflow).into_response())
+}
+
+pub(super) async fn result(State(context): State<Context>, Path(id): Path<String>) -> Result<Response, Problem> {
+    let id: JobId = id.parse()?;
+    match context.store.result(id).await? {
+        Some(result) => Ok(Json(result).into_response()),
+        None => {
+            let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+            Err(Problem::not_found(format!("job {id} is {} and has no result", life.state.name())))
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Cancel {
+    #[serde(default)]
+    reason: String,
+}
+
+pub(super) async fn cancel(
+    State(context): State<Context>,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let id: JobId = id.parse()?;
+    let cancel = if body.is_empty() {
+        Cancel::default()
+    } else {
+        serde_json::from_slice(&body).map_err(|error| Problem::bad_request(format!("expected {{\"reason\": \"…\"}}: {error}")))?
+    };
+    let message = if cancel.reason.is_empty() { "cancelled on request".to_owned() } else { cancel.reason };
+    match context.plane.ask(Event::Cancel { job: id, message }).await {
+        Ok(_) => Ok(Json(json!({ "id": id, "state": "cancelled" })).into_response()),
+        Err(Unanswered::Refused(Refusal::UnknownJob(_))) => {
+            // It may have ended long before the plane's memory begins.
+            let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+            Err(Refusal::Ended { state: life.state.name() }.into())
+        }
+        Err(other) => Err(other.into()),
+    }
+}

@@ -1,0 +1,249 @@
+//! Workers over HTTP: join, beat, leave, as in `wire`; and a look at them.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::extract::{Path, Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use remuda_core::id::{Hash, JobId, WorkerId};
+use remuda_core::plane::{Answer, Event};
+use remuda_core::time::Timestamp;
+use remuda_core::wire::{Beat, Join, Joined, Reply};
+use remuda_core::worker::Worker;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Context, Problem};
+use crate::serve::stopped;
+use crate::drive::{Handle, Unanswered};
+
+/// The longest a line is kept open: below what middleboxes cut.
+const WAIT_MAX: Duration = Duration::from_secs(25);
+const SLOTS_MAX: u32 = 4096;
+
+pub(super) async fn join(
+    State(context): State<Context>,
+    join: Result<Json<Join>, JsonRejection>,
+) -> Result<(StatusCode, Json<Joined>), Problem> {
+    let Json(join) = join?;
+    if join.slots == 0 || join.slots > SLOTS_MAX {
+        return Err(Problem::invalid(format!("a worker has 1 to {SLOTS_MAX} slots, not {}", join.slots)));
+    }
+    if join.services.is_empty() {
+        return Err(Problem::invalid("a worker offers at least one service"));
+    }
+    let token = draw_token();
+    let token_hash = Hash::of(token.as_bytes());
+    match context.plane.ask_patiently(Event::Join { join: Box::new(join), token_hash }).await? {
+        Answer::Joined(joined) => Ok((StatusCode::CREATED, Json(Joined { token, ..joined }))),
+        _ => Err(misplaced()),
+    }
+}
+
+/// 244 random bits.
+fn draw_token() -> String {
+    format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
+}
+
+fn misplaced() -> Problem {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plane gave an answer to something else")
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Wait {
+    wait: Option<f64>,
+}
+
+pub(super) async fn beat(
+    State(context): State<Context>,
+    Path(worker): Path<String>,
+    wait: Result<Query<Wait>, QueryRejection>,
+    headers: HeaderMap,
+    beat: Result<Json<Beat>, JsonRejection>,
+) -> Result<Json<Reply>, Problem> {
+    let worker: WorkerId = worker.parse()?;
+    let (Query(wait), Json(beat)) = (wait?, beat?);
+    let wait = wait.wait.filter(|wait| wait.is_finite() && *wait > 0.0).map_or(Duration::ZERO, Duration::from_secs_f64);
+    let token_hash = token(&headers)?;
+    let (seq, term) = (beat.seq, beat.term);
+    let waits = !wait.is_zero();
+    let event = Event::Beat { worker: worker.clone(), token_hash, beat: Box::new(beat), waits };
+    let answer = if waits {
+        let line = Line { plane: context.plane.clone(), worker, seq, is_open: true };
+        line.wait(&context, event, wait.min(WAIT_MAX)).await?
+    } else {
+        Some(context.plane.ask_patiently(event).await?)
+    };
+    match answer {
+        Some(Answer::Reply(mut reply)) => {
+            fill_in(&context, &mut reply).await;
+            Ok(Json(reply))
+        }
+        Some(Answer::Hold) | None => Ok(Json(Reply { term, ..Reply::default() })),
+        Some(_) => Err(misplaced()),
+    }
+}
+
+/// An open line. If it is dropped before it was answered, the plane is told: a reason to look closer.
+struct Line {
+    plane: Handle,
+    worker: WorkerId,
+    seq: u64,
+    is_open: bool,
+}
+
+impl Line {
+    async fn wait(mut self, context: &Context, event: Event, wait: Duration) -> Result<Option<Answer>, Problem> {
+        let mut stopping = context.stopping.clone();
+        let answer = tokio::select! {
+            answer = self.plane.ask_patiently(event) => match answer {
+                // The line was given up, for a newer one of the same worker or because we stop: nothing to say.
+                Err(Unanswered::Stopping) => Ok(None),
+                answer => answer.map(Some).map_err(Problem::from),
+            },
+            () = tokio::time::sleep(wait) => Ok(None),
+            () = stopped(&mut stopping) => Ok(None),
+        };
+        self.is_open = false;
+        answer
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if self.is_open {
+            self.plane.tell(Event::LineDropped { worker: self.worker.clone(), seq: self.seq });
+        }
+    }
+}
+
+/// The core never holds a workflow: it is put into the order here. An order whose workflow cannot be read now is
+/// left out, and comes again with the next beat.
+async fn fill_in(context: &Context, reply: &mut Reply) {
+    for start in &mut reply.start {
+        start.workflow = match context.bodies.find(start.job) {
+            Some(body) => Some(body),
+            None => context.store.workflow(start.job).await.ok().flatten(),
+        };
+    }
+    reply.start.retain(|start| start.workflow.is_some());
+}
+
+fn token(headers: &HeaderMap) -> Result<Hash, Problem> {
+    let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let token = token.ok_or_else(|| {
+        let message = "send the token this worker was given when it joined: Authorization: Bearer TOKEN";
+        Problem::new(StatusCode::UNAUTHORIZED, "no_token", message)
+    })?;
+    Ok(Hash::of(token.as_bytes()))
+}
+
+#[derive(Debug, Default, Deserialize)]
+pub(super) struct Goodbye {
+    #[serde(default)]
+    reason: String,
+}
+
+/// With its token a worker says goodbye; without one, a person says it for the worker.
+pub(super) async fn leave(
+    State(context): State<Context>,
+    Path(worker): Path<String>,
+    Query(goodbye): Query<Goodbye>,
+    headers: HeaderMap,
+) -> Result<Json<Value>, Problem> {
+    let worker: WorkerId = worker.parse()?;
+    let token_hash = if headers.contains_key(header::AUTHORIZATION) { Some(token(&headers)?) } else { None };
+    let reason = if goodbye.reason.is_empty() { "it said goodbye".to_owned() } else { goodbye.reason };
+    context.plane.ask_patiently(Event::Leave { worker: worker.clone(), token_hash, reason }).await?;
+    Ok(Json(json!({ "worker": worker, "presence": "offline" })))
+}
+
+pub(super) async fn drain(
+    State(context): State<Context>,
+    Path(worker): Path<String>,
+    Query(goodbye): Query<Goodbye>,
+) -> Result<Json<Value>, Problem> {
+    let worker: WorkerId = worker.parse()?;
+    let reason = if goodbye.reason.is_empty() { "drained by hand".to_owned() } else { goodbye.reason };
+    context.plane.ask(Event::Drain { worker: worker.clone(), reason }).await?;
+    Ok(Json(json!({ "worker": worker, "state": "terminating" })))
+}
+
+/// A worker as people and programs see it.
+#[derive(Debug, Serialize)]
+struct View {
+    id: WorkerId,
+    machine: String,
+    state: &'static str,
+    presence: &'static str,
+    incarnation: u64,
+    services: Vec<String>,
+    slots: u32,
+    holds: Vec<HoldView>,
+    seen_at: String,
+    seen_millis_ago: u64,
+    joined_at: String,
+    reason: String,
+    completed: u64,
+    failed: u64,
+    lost: u64,
+    went_stale: u64,
+    labels: Value,
+    metrics: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    probation_until: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct HoldView {
+    job: JobId,
+    attempt: u32,
+    progress: f32,
+    phase: String,
+}
+
+fn view(worker: &Worker, now: Timestamp) -> View {
+    let holds = worker.holds.iter().map(|(job, hold)| HoldView {
+        job: *job,
+        attempt: hold.attempt.0,
+        progress: hold.progress,
+        phase: hold.phase.clone(),
+    });
+    View {
+        id: worker.id.clone(),
+        machine: worker.machine.to_string(),
+        state: worker.state.as_str(),
+        presence: worker.presence.as_str(),
+        incarnation: worker.incarnation.0,
+        services: worker.services.iter().map(ToString::to_string).collect(),
+        slots: worker.slots,
+        holds: holds.collect(),
+        seen_at: worker.watch.seen_at().to_string(),
+        seen_millis_ago: u64::try_from(now.since(worker.watch.seen_at()).as_millis()).unwrap_or(u64::MAX),
+        joined_at: worker.joined_at.to_string(),
+        reason: worker.reason.clone(),
+        completed: worker.tally.completed,
+        failed: worker.tally.failed,
+        lost: worker.tally.lost,
+        went_stale: worker.tally.went_stale,
+        labels: json!(worker.offer.labels),
+        metrics: Value::Object(worker.metrics.clone()),
+        probation_until: worker.standing.on_probation().map(|until| until.to_string()),
+    }
+}
+
+pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, Problem> {
+    let look = |plane: &remuda_core::plane::Plane, now| plane.workers().map(|worker| view(worker, now)).collect::<Vec<_>>();
+    let workers = context.plane.look(look).await?;
+    Ok(Json(json!({ "workers": workers })))
+}
+
+pub(super) async fn one(State(context): State<Context>, Path(worker): Path<String>) -> Result<Json<Value>, Problem> {
+    let id: WorkerId = worker.parse()?;
+    let name = id.clone();
+    let found = context.plane.look(move |plane, now| plane.worker(&id).map(|worker| view(worker, now))).await?;
+    found
+        .map(|view| Json(json!(view)))
+        .ok_or_else(|| Problem::not_found(format!("no worker {name} has joined; `remuda workers` lists those that have")))
+}

@@ -1,0 +1,166 @@
+//! `remuda serve`: store, loop and HTTP, started in that order and stopped in the other.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use remuda_adapters::store::Store;
+use remuda_core::time::Timestamp;
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use crate::carry_out::{Bodies, CarryOut};
+use crate::config::{Resolved, ServeSettings};
+use crate::drive::{Drive, Handle};
+use crate::http;
+
+/// How often the past is cleared away, and how much of it at once.
+const RETAIN_EVERY: Duration = Duration::from_secs(60);
+const RETAIN_ROWS: usize = 500;
+/// The loop looks up every second; after this long something is wrong that only a restart mends.
+const TICK_AGE_MAX: Duration = Duration::from_secs(30);
+
+/// A plane that serves; dropped without `stop` it ends as after a crash, which is safe too.
+#[derive(Debug)]
+pub struct Serving {
+    pub address: SocketAddr,
+    pub plane: Handle,
+    stop: watch::Sender<bool>,
+    tasks: tokio::task::JoinHandle<anyhow::Result<()>>,
+}
+
+impl Serving {
+    pub async fn start(resolved: &Resolved) -> anyhow::Result<Serving> {
+        let serve = &resolved.serve;
+        refuse_strangers(serve)?;
+        let listening = http::listen(serve.listen)
+            .await
+            .with_context(|| format!("cannot listen on {}: is another remuda running? choose another with --listen", serve.listen))?;
+        std::fs::create_dir_all(&serve.data)
+            .with_context(|| format!("cannot create the data folder {}", serve.data.display()))?;
+        let store = Store::open(&serve.store.to_string()).await.context("cannot open the store")?;
+        let bodies = Bodies::default();
+        let carry_out = CarryOut::new(bodies.clone());
+        let news = carry_out.news();
+        let (plane, drive) = Drive::start(store.clone(), resolved.settings.clone(), carry_out).await?;
+        let (stop, stopping) = watch::channel(false);
+        let context = http::Context::new(plane.clone(), store.clone(), bodies, news, stopping.clone(), serve);
+        let address = listening.address;
+        let router = http::router(context);
+        let tasks = Tasks {
+            drive: tokio::spawn(drive.run()),
+            http: tokio::spawn(listening.serve(router, serve.connections_max, stopping.clone())),
+            retention: tokio::spawn(retain(store.clone(), plane.clone(), serve.retention, stopping)),
+            store,
+        };
+        watch_tick(plane.clone());
+        let tasks = tokio::spawn(tasks.run(plane.clone(), stop.clone()));
+        Ok(Serving { address, plane, stop, tasks })
+    }
+
+    /// Ends when something went wrong; pending otherwise.
+    pub async fn failed(&mut self) -> anyhow::Result<()> {
+        (&mut self.tasks).await.context("the plane's task ended")?
+    }
+
+    /// Answers what was asked, stores what was decided, then ends.
+    pub async fn stop(self) -> anyhow::Result<()> {
+        self.stop.send_replace(true);
+        self.tasks.await.context("the plane's task ended")?
+    }
+}
+
+struct Tasks {
+    drive: tokio::task::JoinHandle<Result<(), remuda_adapters::store::StoreError>>,
+    http: tokio::task::JoinHandle<()>,
+    retention: tokio::task::JoinHandle<()>,
+    store: Store,
+}
+
+impl Tasks {
+    async fn run(mut self, plane: Handle, stop: watch::Sender<bool>) -> anyhow::Result<()> {
+        let mut stopping = stop.subscribe();
+        let result = tokio::select! {
+            ended = &mut self.drive => {
+                stop.send_replace(true);
+                ended.context("the loop panicked")?.context("the store cannot go on; restart to go on from what it holds")
+            }
+            () = stopped(&mut stopping) => {
+                // First no new requests, then the loop: whoever was told something was told the truth.
+                (&mut self.http).await.context("the HTTP side panicked")?;
+                plane.stop().await;
+                self.drive.await.context("the loop panicked")?.map_err(Into::into)
+            }
+        };
+        self.retention.abort();
+        self.store.close().await?;
+        result
+    }
+}
+
+/// Until the program is told to stop.
+pub(crate) async fn stopped(stopping: &mut watch::Receiver<bool>) {
+    drop(stopping.wait_for(|stopping| *stopping).await);
+}
+
+/// Loopback needs no token; anything else would be open to everyone.
+fn refuse_strangers(serve: &ServeSettings) -> anyhow::Result<()> {
+    if serve.listen.ip().is_loopback() {
+        return Ok(());
+    }
+    if serve.insecure {
+        warn!(listen = %serve.listen, "everyone who reaches this address can submit jobs and join as a worker");
+        return Ok(());
+    }
+    bail!(
+        "{} is open to other machines, and access by token is not built in yet: listen on 127.0.0.1, \
+         or say --insecure if the network itself keeps strangers out",
+        serve.listen
+    )
+}
+
+/// Clears away what is older than `retention`, in small steps.
+async fn retain(store: Store, plane: Handle, retention: Duration, mut stopping: watch::Receiver<bool>) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(RETAIN_EVERY) => {}
+            () = stopped(&mut stopping) => return,
+        }
+        let before: Timestamp = plane.clock.now().minus(retention);
+        let mut cleared = 0;
+        loop {
+            match store.retain(before, RETAIN_ROWS).await {
+                Ok(0) => break,
+                Ok(rows) => cleared += rows,
+                Err(error) => {
+                    warn!(%error, "the past could not be cleared away; trying again later");
+                    break;
+                }
+            }
+        }
+        if cleared > 0 {
+            info!(cleared, "cleared away what is older than retain_for");
+        }
+    }
+}
+
+/// A loop that died quietly must not look alive: the process ends, and whoever supervises it starts it anew.
+fn watch_tick(plane: Handle) {
+    let watchdog = std::thread::Builder::new().name("watchdog".to_owned());
+    let started = watchdog.spawn(move || {
+        loop {
+            std::thread::sleep(Duration::from_secs(5));
+            let age = plane.tick_age();
+            if plane.is_stopped() {
+                return;
+            }
+            if age > TICK_AGE_MAX {
+                error!(?age, "the loop stands still: ending the process so that it can be started anew");
+                std::process::exit(70);
+            }
+        }
+    });
+    if let Err(error) = started {
+        warn!(%error, "no watchdog: a loop that stands still will not be noticed");
+    }
+}

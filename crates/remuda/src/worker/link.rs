@@ -1,0 +1,93 @@
+//! The line to the plane: three calls, each answered by an event for the agent.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use remuda_core::agent::{AgentEvent, Unanswered};
+use remuda_core::id::WorkerId;
+use remuda_core::wire::{Beat, Join, Joined, Reply};
+use reqwest::{Client, Response, StatusCode};
+use serde_json::Value;
+
+/// How much longer than it may wait an answer may take before the line counts as cut.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug)]
+pub struct Link {
+    http: Client,
+    url: Arc<str>,
+    worker: WorkerId,
+    token: Arc<str>,
+}
+
+impl Link {
+    pub fn new(url: String, worker: WorkerId) -> Self {
+        let http = Client::builder().connect_timeout(CONNECT_MAX).tcp_nodelay(true).no_proxy().build().unwrap_or_default();
+        Link { http, url: url.trim_end_matches('/').into(), worker, token: "".into() }
+    }
+
+    pub fn set_token(&mut self, token: String) {
+        self.token = token.into();
+    }
+
+    pub async fn join(&self, join: &Join) -> AgentEvent {
+        let request = self.http.post(format!("{}/fleet/workers", self.url)).timeout(ANSWER_MAX).json(join);
+        match answer::<Joined>(request).await {
+            Ok(joined) => AgentEvent::Joined(joined),
+            Err(why) => AgentEvent::Unanswered { seq: None, why, luck: luck() },
+        }
+    }
+
+    pub async fn beat(&self, beat: &Beat, wait: Duration) -> AgentEvent {
+        let url = format!("{}/fleet/workers/{}/beat?wait={}", self.url, self.worker, wait.as_secs_f64());
+        let request = self.http.post(url).timeout(wait + ANSWER_MAX).bearer_auth(&self.token).json(beat);
+        match answer::<Reply>(request).await {
+            Ok(reply) => AgentEvent::Reply { seq: beat.seq, reply },
+            Err(why) => AgentEvent::Unanswered { seq: Some(beat.seq), why, luck: luck() },
+        }
+    }
+
+    pub async fn leave(&self, reason: &str) {
+        let url = format!("{}/fleet/workers/{}", self.url, self.worker);
+        let request = self.http.delete(url).query(&[("reason", reason)]).bearer_auth(&self.token);
+        drop(request.send().await);
+    }
+}
+
+async fn answer<T: serde::de::DeserializeOwned>(request: reqwest::RequestBuilder) -> Result<T, Unanswered> {
+    let unreachable = |error: reqwest::Error| Unanswered::Unreachable(described(&error));
+    let response = request.send().await.map_err(unreachable)?;
+    if response.status().is_success() {
+        return response.json().await.map_err(unreachable);
+    }
+    Err(refused(response).await)
+}
+
+/// An error with its causes: the outermost one rarely says what is wrong.
+fn described(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+async fn refused(response: Response) -> Unanswered {
+    let status = response.status();
+    let body: Value = response.json().await.unwrap_or_default();
+    let code = body["error"]["code"].as_str().unwrap_or_default().to_owned();
+    let message = body["error"]["message"].as_str().unwrap_or("no message").to_owned();
+    match (status, code.as_str()) {
+        (_, "unknown_worker") => Unanswered::Unknown,
+        (_, "replaced" | "wrong_token") => Unanswered::Replaced(message),
+        (StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, _) => Unanswered::Replaced(message),
+        _ => Unanswered::Unreachable(format!("{status}: {message}")),
+    }
+}
+
+fn luck() -> u64 {
+    uuid::Uuid::new_v4().as_u64_pair().0
+}
