@@ -31,7 +31,7 @@ use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
-pub use sqlite::measure_inserts;
+pub use sqlite::{measure_inserts, measure_lives};
 
 use memory::Memory;
 use sqlite::Sqlite;
@@ -117,7 +117,8 @@ impl Store {
     }
 
     /// Hands a batch over to be written behind those handed over before; waits for a place in the queue, not for the
-    /// disk. It is written even if nobody waits for the answer.
+    /// disk. It is written even if nobody waits for the answer. Batches are judged one by one: if this one is
+    /// refused, those sent behind it may still be written.
     pub async fn send(&self, term: Term, batch: Batch) -> Result<Written, StoreError> {
         let (reply, answer) = oneshot::channel();
         match self {

@@ -7,8 +7,8 @@
 //!      └─ not known ───┘                               └── cancelled, lost ──────────────┘
 //! ```
 //!
-//! One beat is under way at a time. A beat that only waits for orders is overtaken by one with news; a beat with
-//! news is answered at once, and further news gathers behind it. What was finished is said again until it is settled.
+//! One beat is under way at a time. A beat that only waits for orders is overtaken by one with news, and once by mere
+//! progress; a beat with news is answered at once, and further news gathers behind it. What was finished is said again until it is settled.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -154,6 +154,8 @@ pub struct Agent {
     /// Something worth a beat happened since the last one.
     has_news: bool,
     has_progress: bool,
+    /// Progress overtook a beat, and nothing was heard since.
+    has_overtaken: bool,
     failures: u32,
     try_at: Timestamp,
     effects: Vec<AgentEffect>,
@@ -218,6 +220,7 @@ impl Agent {
             stopping: Stopping::No,
             has_news: false,
             has_progress: false,
+            has_overtaken: false,
             failures: 0,
             try_at: now,
             effects: Vec::new(),
@@ -249,7 +252,9 @@ impl Agent {
         let probe = self.held.values().map(|work| work.watch.wake_at(limits)).min();
         let speak = match (&self.membership, self.line) {
             (Membership::Stranger, _) | (Membership::Member { .. }, Line::Free) => Some(self.try_at),
-            (Membership::Member { .. }, _) if self.has_progress => Some(self.beat_at.plus(PROGRESS_EVERY)),
+            (Membership::Member { .. }, Line::Waiting(_)) if self.has_progress && !self.has_overtaken => {
+                Some(self.beat_at.plus(PROGRESS_EVERY))
+            }
             (Membership::Member { .. } | Membership::Joining | Membership::Gone, _) => None,
         };
         [probe, speak].into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
@@ -288,7 +293,7 @@ impl Agent {
         if self.line != Line::Waiting(seq) && self.line != Line::Busy(seq) {
             return;
         }
-        (self.line, self.failures, self.try_at) = (Line::Free, 0, now);
+        (self.line, self.failures, self.try_at, self.has_overtaken) = (Line::Free, 0, now, false);
         if let Membership::Member { term, .. } = &mut self.membership {
             *term = reply.term;
         }
@@ -322,7 +327,7 @@ impl Agent {
         if !is_current {
             return;
         }
-        self.line = Line::Free;
+        (self.line, self.has_overtaken) = (Line::Free, false);
         match why {
             Unanswered::Unreachable(_) => {
                 if matches!(self.membership, Membership::Joining) {
@@ -398,15 +403,32 @@ impl Agent {
             services: settings.services.clone(),
             slots: settings.slots,
             offer: settings.offer.clone(),
-            held: self.inventory(),
+            held: self.claims(),
         })));
     }
 
+    /// What to name when joining: also what has ended and is not settled, or it would be taken for lost.
+    fn claims(&self) -> Vec<Held> {
+        let ended = self.finished.keys().map(|(job, attempt)| Held {
+            job: *job,
+            attempt: *attempt,
+            progress: 1.0,
+            step: 0,
+            phase: String::new(),
+        });
+        self.inventory().into_iter().chain(ended).collect()
+    }
+
     fn maybe_beat(&mut self, now: Timestamp) {
-        let is_news = self.has_news || self.has_progress && now.since(self.beat_at) >= PROGRESS_EVERY;
+        let is_progress = self.has_progress && now.since(self.beat_at) >= PROGRESS_EVERY;
         match self.line {
             Line::Free if now >= self.try_at => self.beat(now),
-            Line::Waiting(_) if is_news && now >= self.try_at => self.beat(now),
+            Line::Waiting(_) if self.has_news && now >= self.try_at => self.beat(now),
+            // Once: on a slow line every answer would be overtaken, and with it the orders it brings.
+            Line::Waiting(_) if is_progress && !self.has_overtaken && now >= self.try_at => {
+                self.beat(now);
+                self.has_overtaken = true;
+            }
             Line::Free | Line::Waiting(_) | Line::Busy(_) => {}
         }
     }
@@ -449,4 +471,4 @@ impl Agent {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

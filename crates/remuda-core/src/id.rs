@@ -49,16 +49,34 @@ impl JobId {
 
 impl fmt::Display for JobId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let id = self.0;
-        write!(
-            f,
-            "{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-            id >> 96,
-            id >> 80 & 0xffff,
-            id >> 64 & 0xffff,
-            id >> 48 & 0xffff,
-            id & 0xffff_ffff_ffff
-        )
+        let digits: [u8; 32] = hex(self.0.to_be_bytes());
+        let mut text = [b'-'; 36];
+        for (to, from) in [(0..8, 0..8), (9..13, 8..12), (14..18, 12..16), (19..23, 16..20), (24..36, 20..32)]
+        {
+            text[to].copy_from_slice(&digits[from]);
+        }
+        f.pad(std::str::from_utf8(&text).unwrap_or_default())
+    }
+}
+
+/// Lower-case hexadecimal digits. By hand, because ids and hashes are written several times for every job.
+fn hex<const N: usize, const DIGITS: usize>(bytes: [u8; N]) -> [u8; DIGITS] {
+    const { assert!(DIGITS == 2 * N) };
+    let mut digits = [0; DIGITS];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(bytes) {
+        pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
+        pair[1] = b"0123456789abcdef"[usize::from(byte & 15)];
+    }
+    digits
+}
+
+/// The value of a hexadecimal digit.
+fn nibble(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
     }
 }
 
@@ -93,16 +111,18 @@ impl FromStr for JobId {
             text: text.chars().take(64).collect(),
             expected: "a UUID such as 0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11",
         };
-        let is_canonical = text.len() == 36
-            && text.bytes().enumerate().all(|(at, byte)| match at {
-                8 | 13 | 18 | 23 => byte == b'-',
-                _ => byte.is_ascii_hexdigit(),
-            });
-        if !is_canonical {
+        if text.len() != 36 {
             return Err(bad());
         }
-        let digits: String = text.chars().filter(|&c| c != '-').collect();
-        u128::from_str_radix(&digits, 16).map(JobId).map_err(|_| bad())
+        let mut id = 0;
+        for (at, byte) in text.bytes().enumerate() {
+            match (at, nibble(byte)) {
+                (8 | 13 | 18 | 23, None) if byte == b'-' => {}
+                (8 | 13 | 18 | 23, _) | (_, None) => return Err(bad()),
+                (_, Some(digit)) => id = id << 4 | u128::from(digit),
+            }
+        }
+        Ok(JobId(id))
     }
 }
 
@@ -283,7 +303,8 @@ impl Hash {
 
 impl fmt::Display for Hash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        let digits: [u8; 64] = hex(self.0);
+        f.pad(std::str::from_utf8(&digits).unwrap_or_default())
     }
 }
 
@@ -300,20 +321,15 @@ impl FromStr for Hash {
         let bad = || BadId {
             what: "hash",
             text: text.chars().take(64).collect(),
-            expected: "64 lower-case hexadecimal digits",
+            expected: "64 hexadecimal digits",
         };
         let digits = text.as_bytes();
         if digits.len() != 64 {
             return Err(bad());
         }
-        let nibble = |digit: u8| match digit {
-            b'0'..=b'9' => Ok(digit - b'0'),
-            b'a'..=b'f' => Ok(digit - b'a' + 10),
-            _ => Err(bad()),
-        };
         let mut bytes = [0; 32];
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = nibble(pair[0])? << 4 | nibble(pair[1])?;
+            *byte = nibble(pair[0]).ok_or_else(bad)? << 4 | nibble(pair[1]).ok_or_else(bad)?;
         }
         Ok(Hash(bytes))
     }

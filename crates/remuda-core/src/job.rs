@@ -94,6 +94,10 @@ pub enum Turn {
     },
 }
 
+/// How long a retry leaves a free worker alone because an attempt failed there, and waits for another: as long as a
+/// first block. An hour of someone else's work must not hold up a job that somebody could run.
+const ELSEWHERE_MAX: Duration = Duration::from_secs(60);
+
 /// A verdict on an attempt is kept with the job; this much of what a worker said is enough to understand it.
 const MESSAGE_BYTES_MAX: usize = 2000;
 
@@ -274,6 +278,11 @@ impl Job {
         self.tries().iter().any(|one| one.worker == *worker && one.cause.is_some())
     }
 
+    /// Whether it would still rather wait for a worker on which it has not failed.
+    pub fn is_choosy(&self, now: Timestamp) -> bool {
+        matches!(self.state, State::Waiting { not_before } if now < not_before.plus(ELSEWHERE_MAX))
+    }
+
     pub fn failures(&self) -> (u8, u8) {
         (self.failures, self.mishaps)
     }
@@ -286,6 +295,9 @@ impl Job {
     pub fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
         let retry = match self.state {
             State::Waiting { not_before } if now < not_before => Some(not_before),
+            State::Waiting { not_before } if self.is_choosy(now) && !self.tries().is_empty() => {
+                Some(not_before.plus(ELSEWHERE_MAX))
+            }
             State::Waiting { .. } | State::Running { .. } => None,
             State::Ended(_) => return None,
         };
@@ -351,7 +363,8 @@ fn failed(cause: Cause, message: String, quarantined: bool) -> State {
     State::Ended(Box::new(StateRow::Failed { cause, message, quarantined }))
 }
 
-fn shortened(mut message: String) -> String {
+/// As much of what somebody said as is kept.
+pub fn shortened(mut message: String) -> String {
     if message.len() > MESSAGE_BYTES_MAX {
         let cut = (0..=MESSAGE_BYTES_MAX).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
         message.truncate(cut);

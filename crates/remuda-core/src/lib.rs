@@ -11,6 +11,8 @@ pub mod cause;
 pub mod cycle;
 pub mod id;
 pub mod job;
+#[cfg(test)]
+mod lifecycles;
 pub mod machine;
 pub mod need;
 pub mod plane;

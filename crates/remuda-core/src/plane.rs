@@ -166,11 +166,12 @@ pub struct Refusals {
     pub already_recorded: u64,
 }
 
-/// Outcomes of the recent past, so that a repeated report gets a definite answer.
+/// Outcomes of the recent past, so that a repeated report or submission gets a definite answer.
 #[derive(Clone, Debug, Default)]
 struct Ended {
     of: BTreeMap<JobId, (Attempt, &'static str)>,
-    order: VecDeque<JobId>,
+    /// With their keys: whoever looked a key up before the job was stored may submit it after the job has ended.
+    order: VecDeque<(JobId, Option<(Tenant, String)>)>,
 }
 
 /// How many recent outcomes are remembered: minutes of work for a large fleet.
@@ -228,6 +229,10 @@ impl Plane {
             let (id, attempt, worker) = (job.id, job.attempt(), worker.clone());
             if let Some(worker) = self.workers.get_mut(&worker) {
                 worker.hold(now, id, attempt, &job.kind.shape);
+                if let Some(hold) = worker.holds.get_mut(&id) {
+                    // It was told by the plane before us, for all we know.
+                    (hold.tells, hold.is_inherited) = (1, true);
+                }
             }
             self.blocks.started(&worker, &job.kind.shape, id);
             self.suspicions.started(&job.kind.shape, id);
@@ -282,7 +287,7 @@ impl Plane {
             Event::Cancel { job, message } => self.cancel(now, job, message),
             Event::Join { join, token_hash } => self.join(now, &join, token_hash),
             Event::Beat { worker, token_hash, beat, waits } => {
-                self.beat(now, &worker, token_hash, *beat, waits)
+                self.beat(now, &worker, token_hash, &beat, waits)
             }
             Event::LineDropped { worker, seq } => self.line_dropped(now, &worker, seq),
             Event::Leave { worker, token_hash, reason } => self.leave(now, &worker, token_hash, reason),
@@ -290,7 +295,7 @@ impl Plane {
             Event::Lift { worker, shape } => self.lift(now, &worker, shape),
             Event::Release { shape } => self.release(now, shape),
             Event::Tick => Ok(self.tick(now)),
-            Event::Flush => Ok(self.flush()),
+            Event::Flush => Ok(self.flush(now)),
         }
     }
 
@@ -422,15 +427,14 @@ fn detail<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
 }
 
 impl Ended {
-    fn insert(&mut self, job: JobId, attempt: Attempt, state: &'static str) {
-        if self.of.insert(job, (attempt, state)).is_none() {
-            self.order.push_back(job);
+    /// Remembers a job that ended, and says which key is forgotten with the oldest one.
+    fn insert(&mut self, job: &Job, state: &'static str) -> Option<(Tenant, String)> {
+        if self.of.insert(job.id, (job.attempt(), state)).is_none() {
+            self.order.push_back((job.id, submit::key_of(job)));
         }
-        if self.order.len() > ENDED_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.of.remove(&oldest);
-        }
+        let (oldest, key) = if self.order.len() > ENDED_MAX { self.order.pop_front() } else { None }?;
+        self.of.remove(&oldest);
+        key
     }
 }
 
@@ -453,4 +457,4 @@ impl Plane {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -46,11 +46,15 @@ pub struct Worker {
     pub metrics_at: Option<Timestamp>,
     /// The newest beat of this incarnation.
     pub beat_seq: u64,
+    /// It was heard since the plane began; until then there is no line on which to tell it anything.
+    pub is_heard: bool,
     /// A beat is waiting at the plane for orders.
     pub is_polling: bool,
     pub holds: BTreeMap<JobId, Hold>,
-    /// Attempts it should stop; repeated with every reply until it no longer names them.
-    pub cancels: BTreeMap<(JobId, Attempt), String>,
+    /// Attempts it should stop; asked for again and again until it no longer names them.
+    pub cancels: BTreeMap<(JobId, Attempt), Stop>,
+    /// When a reply last said that no more work will come.
+    pub drain_told_at: Option<Timestamp>,
     /// The last shapes it ran, newest first.
     warm: Vec<Shape>,
     paces: BTreeMap<Shape, Duration>,
@@ -76,11 +80,36 @@ pub struct Hold {
     pub assigned_at: Timestamp,
     /// The order was handed to a reply, the answer to this beat.
     pub told: Option<u64>,
+    /// How often it was: one reply may be lost, and one overtaken by a beat with news.
+    pub tells: u32,
+    pub told_at: Timestamp,
     pub is_named: bool,
+    /// It was begun under the plane before us, which may have heard it named.
+    pub is_inherited: bool,
     pub step: u64,
     pub progress: f32,
     pub phase: String,
     pub progressed_at: Timestamp,
+}
+
+/// An attempt the worker should stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stop {
+    pub reason: String,
+    pub told_at: Option<Timestamp>,
+}
+
+impl Stop {
+    pub fn new(reason: String) -> Self {
+        Stop { reason, told_at: None }
+    }
+}
+
+impl Hold {
+    /// Whether the worker is known to have taken it on, as far as anyone can know.
+    pub fn has_begun(&self) -> bool {
+        self.is_named || self.is_inherited
+    }
 }
 
 /// How many shapes a worker is remembered to be warm for: about what fits into its memory.
@@ -112,9 +141,11 @@ impl Worker {
             metrics: serde_json::Map::new(),
             metrics_at: None,
             beat_seq: 0,
+            is_heard: true,
             is_polling: false,
             holds: BTreeMap::new(),
             cancels: BTreeMap::new(),
+            drain_told_at: None,
             warm: Vec::new(),
             paces: BTreeMap::new(),
             idle_since: now,
@@ -135,7 +166,7 @@ impl Worker {
 
     /// How many more attempts it may be given.
     pub fn free_slots(&self, now: Timestamp) -> usize {
-        if self.state != WorkerState::Active || self.presence != Presence::Online {
+        if self.state != WorkerState::Active || self.presence != Presence::Online || !self.is_heard {
             return 0;
         }
         let slots = self.slots.min(self.slots_seen.unwrap_or(u32::MAX));
@@ -157,7 +188,10 @@ impl Worker {
             attempt,
             assigned_at: now,
             told: None,
+            tells: 0,
+            told_at: now,
             is_named: false,
+            is_inherited: false,
             step: 0,
             progress: 0.0,
             phase: String::new(),
@@ -284,9 +318,11 @@ impl Worker {
             metrics: row.metrics,
             metrics_at: row.metrics_at,
             beat_seq: 0,
+            is_heard: false,
             is_polling: false,
             holds: BTreeMap::new(),
             cancels: BTreeMap::new(),
+            drain_told_at: None,
             warm: Vec::new(),
             paces: BTreeMap::new(),
             idle_since: now,

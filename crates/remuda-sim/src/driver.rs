@@ -35,6 +35,7 @@ pub(crate) struct Driver {
     stepped: Option<Batch>,
     /// Committed while we were paused.
     unreleased: Vec<Batch>,
+    /// Lines on which nothing was to be said yet.
     parked: BTreeMap<WorkerId, Parked>,
     step_at: u64,
 }
@@ -43,24 +44,33 @@ pub(crate) struct Driver {
 struct Incoming {
     call: Call,
     known: Option<Known>,
+    at: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) records: Vec<Record>,
     releases: Vec<Release>,
+    /// Carried out when every answer is given.
+    effects: Vec<Release>,
 }
 
 #[derive(Debug)]
 enum Release {
     Host { to: Caller, call: u64, answer: Answered },
     Client { client: usize, call: u64, told: Told },
+    /// Nothing to say yet: the line stays open.
+    Hold { worker: WorkerId, line: Parked },
+    Orders { worker: WorkerId, reply: Reply },
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Parked {
+pub(crate) struct Parked {
     from: Caller,
     call: u64,
+    /// What an empty answer says.
+    term: Term,
+    until: u64,
 }
 
 /// Events taken into one batch.
@@ -174,7 +184,7 @@ impl World<'_> {
         let now = self.now;
         let Some(driver) = self.drivers[at].as_mut().filter(|driver| !driver.is_paused(now)) else { return };
         let unreleased = std::mem::take(&mut driver.unreleased);
-        unreleased.into_iter().for_each(|batch| self.release(batch));
+        unreleased.into_iter().for_each(|batch| self.release(at, batch));
         self.commit_next(at);
         self.plan_step(at, now);
     }
@@ -198,9 +208,9 @@ impl World<'_> {
             Ask::Submit { client, .. } => self.known(*client),
             _ => None,
         };
-        let soon = self.now + self.random.below(4);
+        let (now, soon) = (self.now, self.now + self.random.below(4));
         if let Some(driver) = &mut self.drivers[at] {
-            driver.inbox.push_back(Incoming { call, known });
+            driver.inbox.push_back(Incoming { call, known, at: now });
         }
         self.plan_step(at, soon);
     }
@@ -221,15 +231,22 @@ impl World<'_> {
             return;
         }
         let Some(mut driver) = self.drivers[at].take() else { return };
+        if self.is_sabotaged(Sabotage::WallClockLeases) && driver.offset < EPOCH as i64 + 3_600_000 {
+            let is_late = self.now > self.scene.storm_end / 2;
+            driver.offset += if is_late { 3_600_000 } else { 0 };
+        }
         let mut batch = Batch::default();
         for _ in 0..BATCH_MAX {
             let Some(incoming) = driver.inbox.pop_front() else { break };
             self.step_call(&mut driver, incoming, &mut batch);
         }
         if driver.plane.wake_at().0 <= self.plane_clock(&driver) {
-            self.step_once(&mut driver, Event::Tick, None, &mut batch);
+            let _ = self.step_once(&mut driver, Event::Tick, None, &mut batch);
         }
-        self.step_once(&mut driver, Event::Flush, None, &mut batch);
+        if let Some(lift) = self.maybe_lift(&driver) {
+            let _ = self.step_once(&mut driver, lift, None, &mut batch);
+        }
+        let _ = self.step_once(&mut driver, Event::Flush, None, &mut batch);
         driver.stepped = Some(batch);
         let (wake_at, is_behind) = (driver.when(driver.plane.wake_at().0), !driver.inbox.is_empty());
         self.drivers[at] = Some(driver);
@@ -238,15 +255,8 @@ impl World<'_> {
     }
 
     fn step_call(&mut self, driver: &mut Driver, incoming: Incoming, batch: &mut Batch) {
-        let Incoming { call, known } = incoming;
+        let Incoming { call, known, at: arrived_at } = incoming;
         let Some((event, token)) = self.event(driver, &call.ask, known) else { return };
-        if let Ask::Beat { worker, .. } = &call.ask {
-            // A newer beat takes the place of the one that waits.
-            if let Some(old) = driver.parked.remove(worker) {
-                let empty = Reply { term: driver.term, ..Reply::default() };
-                self.send_down(old.from, old.call, Answered::Reply(empty));
-            }
-        }
         let answer = self.step_once(driver, event, Some(&call.ask), batch);
         let answered = match (call.from, answer) {
             (Caller::Client(client), answer) => {
@@ -258,7 +268,11 @@ impl World<'_> {
             }
             (_, Ok(Answer::Joined(joined))) => Answered::Joined(joined, token),
             (_, Ok(Answer::Reply(reply))) => Answered::Reply(self.filled(reply)),
-            (from, Ok(Answer::Hold)) => return self.park(driver, from, &call),
+            (from, Ok(Answer::Hold)) => {
+                let Ask::Beat { worker, beat, wait, .. } = &call.ask else { return };
+                let line = Parked { from, call: call.id, term: beat.term, until: arrived_at + wait };
+                return batch.releases.push(Release::Hold { worker: worker.clone(), line });
+            }
             (_, Ok(Answer::Done | Answer::Accepted { .. })) => return,
             (_, Err(refusal)) => Answered::Not(unanswered(refusal)),
         };
@@ -266,47 +280,45 @@ impl World<'_> {
         self.release_or_wait(release, batch, Sabotage::OrdersBeforeCommit);
     }
 
-    fn park(&mut self, driver: &mut Driver, from: Caller, call: &Call) {
-        let Ask::Beat { worker, wait, .. } = &call.ask else { return };
-        driver.parked.insert(worker.clone(), Parked { from, call: call.id });
-        let term = driver.term;
-        self.at(*wait, Happening::PollOver { term, worker: worker.clone(), call: call.id });
-    }
-
     /// Nothing came up while a worker waited: it is told so.
-    pub(crate) fn poll_over(&mut self, term: Term, worker: &WorkerId, call: u64) {
-        let Some(driver) = self.drivers.iter_mut().flatten().find(|driver| driver.term == term) else { return };
-        if driver.is_paused(self.now) || driver.parked.get(worker).is_none_or(|parked| parked.call != call) {
-            return;
+    pub(crate) fn poll_over(&mut self, at: usize, worker: &WorkerId, call: u64) {
+        let now = self.now;
+        let Some(driver) = self.drivers[at].as_mut().filter(|driver| !driver.is_paused(now)) else { return };
+        if driver.parked.get(worker).is_some_and(|parked| parked.call == call)
+            && let Some(parked) = driver.parked.remove(worker)
+        {
+            self.send_empty(parked);
         }
-        let Some(parked) = driver.parked.remove(worker) else { return };
-        self.send_down(parked.from, call, Answered::Reply(Reply { term, ..Reply::default() }));
     }
 
-    /// The plane's machine notices that a dead agent's line is gone.
-    pub(crate) fn drop_line(&mut self, host: usize) {
-        let worker = self.hosts[host].name().clone();
-        let Some(driver) = self.lead.and_then(|at| self.drivers[at].as_ref()) else { return };
-        let Some(parked) = driver.parked.get(&worker) else { return };
-        let is_its_own = matches!(parked.from, Caller::Host { host: from, .. } if from == host);
-        if is_its_own {
-            let seq = parked.call & 0xffff_ffff;
-            let (id, delay) = (self.next_call(), self.random.between(1, 2000));
-            let ask = Ask::LineDropped { worker, seq };
-            self.at(delay, Happening::Arrive(Box::new(Call { from: Caller::Nobody, id, ask })));
+    fn send_empty(&mut self, line: Parked) {
+        let empty = Reply { term: line.term, ..Reply::default() };
+        self.send_down(line.from, line.call, Answered::Reply(empty));
+    }
+
+    /// The plane's machine notices that somebody hung up.
+    pub(crate) fn hung_up(&mut self, worker: &WorkerId, call: u64) {
+        let Some(at) = self.lead else { return };
+        let Some(driver) = &mut self.drivers[at] else { return };
+        if driver.parked.get(worker).is_some_and(|parked| parked.call == call) {
+            driver.parked.remove(worker);
+            let seq = call & 0xffff_ffff;
+            let ask = Ask::LineDropped { worker: worker.clone(), seq };
+            let id = self.next_call();
+            self.arrive(Call { from: Caller::Nobody, id, ask });
         }
     }
 
     fn event(&mut self, driver: &Driver, ask: &Ask, known: Option<Known>) -> Option<(Event, Hash)> {
         let mut token = Hash::from_bytes([0; 32]);
         let event = match ask.clone() {
-            Ask::Join { join, .. } => {
+            Ask::Join { join } => {
                 let mut bytes = [0; 32];
                 bytes[..8].copy_from_slice(&self.random.draw().to_be_bytes());
                 token = Hash::from_bytes(bytes);
                 Event::Join { join, token_hash: token }
             }
-            Ask::Beat { worker, token, beat, wait, .. } => {
+            Ask::Beat { worker, token, beat, wait } => {
                 self.forged_beat(driver, Event::Beat { worker, token_hash: token, beat, waits: wait > 0 })
             }
             Ask::Leave { worker, token } => {
@@ -343,9 +355,13 @@ impl World<'_> {
         if is_news && self.is_traced() {
             self.say(format!("plane {}: {event:?}", driver.term));
         }
-        let before = self.laws.before_step(now, self.now, &driver.plane, ask, &self.hosts);
+        // What a plane decides that was replaced without noticing is never stored: the laws wait for the store there.
+        let is_leading = driver.term == self.store.term;
+        let before = is_leading.then(|| self.laws.before_step(now, &driver.plane, ask));
         let step = driver.plane.step(now, event);
-        self.laws.after_step(now, self.now, &driver.plane, ask, &step, before, &self.hosts);
+        if let Some(before) = before {
+            self.laws.after_step(now, self.now, &driver.plane, ask, &step, before, &self.hosts);
+        }
         if self.is_traced() {
             for record in &step.records {
                 self.say(format!("  record {record:?}"));
@@ -356,12 +372,9 @@ impl World<'_> {
         }
         batch.records.extend(step.records);
         for effect in step.effects {
-            if let Effect::Orders { worker, reply } = effect
-                && let Some(parked) = driver.parked.remove(&worker)
-            {
-                let answer = Answered::Reply(self.filled(reply));
-                let release = Release::Host { to: parked.from, call: parked.call, answer };
-                self.release_or_wait(release, batch, Sabotage::OrdersBeforeCommit);
+            if let Effect::Orders { worker, reply } = effect {
+                let reply = self.filled(reply);
+                batch.effects.push(Release::Orders { worker, reply });
             }
         }
         self.note("step", now.as_millis(), batch.records.len() as u64);
@@ -379,7 +392,7 @@ impl World<'_> {
         let Some(driver) = self.drivers[at].as_mut().filter(|driver| driver.committing.is_none()) else { return };
         let Some(batch) = driver.stepped.take() else { return };
         if batch.records.is_empty() {
-            return self.release(batch);
+            return self.release(at, batch);
         }
         driver.committing = Some(batch);
         let slow = if now < self.slow_until { self.slow_commit } else { 0 };
@@ -405,25 +418,39 @@ impl World<'_> {
             }
             return;
         }
-        self.release(batch);
+        self.release(at, batch);
         self.commit_next(at);
         self.plan_step(at, now);
     }
 
     fn release_or_wait(&mut self, release: Release, batch: &mut Batch, hasty: Sabotage) {
         if self.is_sabotaged(hasty) {
-            self.give(release);
+            self.give(0, release);
         } else {
             batch.releases.push(release);
         }
     }
 
-    fn release(&mut self, batch: Batch) {
-        batch.releases.into_iter().for_each(|release| self.give(release));
+    fn release(&mut self, at: usize, batch: Batch) {
+        batch.releases.into_iter().chain(batch.effects).for_each(|release| self.give(at, release));
     }
 
-    fn give(&mut self, release: Release) {
+    fn give(&mut self, at: usize, release: Release) {
         match release {
+            Release::Hold { worker, line } => {
+                let Some(driver) = &mut self.drivers[at] else { return };
+                // A newer beat takes the place of the one that waits.
+                if let Some(old) = driver.parked.insert(worker.clone(), line) {
+                    self.send_empty(old);
+                }
+                self.schedule(line.until.max(self.now), Happening::PollOver { at, worker, call: line.call });
+            }
+            Release::Orders { worker, reply } => {
+                let Some(driver) = &mut self.drivers[at] else { return };
+                if let Some(Parked { from, call, .. }) = driver.parked.remove(&worker) {
+                    self.give(at, Release::Host { to: from, call, answer: Answered::Reply(reply) });
+                }
+            }
             Release::Host { to, call, answer } => {
                 let answer = self.forged_answer(answer);
                 let starts = match &answer {
@@ -447,6 +474,7 @@ impl World<'_> {
 
     pub(crate) fn lift_blocks(&mut self) {
         let id = self.next_call();
+        self.laws.blocks_lifted();
         self.arrive(Call { from: Caller::Nobody, id, ask: Ask::LiftBlocks });
     }
 }

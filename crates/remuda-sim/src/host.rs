@@ -37,7 +37,7 @@ pub(crate) struct Host {
 }
 
 /// How much longer than the wait it asked for an agent stays on the line.
-const PATIENCE: u64 = 2000;
+const PATIENCE: u64 = 10_000;
 const JOIN_PATIENCE: u64 = 10_000;
 /// A service that does not answer a probe is asked again.
 pub(crate) const PROBE_AGAIN: u64 = 5000;
@@ -120,13 +120,10 @@ impl World<'_> {
             return;
         }
         it.dead_since = Some(self.now);
-        (it.call, it.paused_until) = (None, 0);
+        it.paused_until = 0;
         it.missed.clear();
         self.note(why, host as u64, 0);
-        self.laws.agent_died(self.now, self.hosts[host].name(), &self.hosts[host].runs);
-        if self.random.permille(500) {
-            self.drop_line(host);
-        }
+        self.hang_up(host);
     }
 
     pub(crate) fn pause_agent(&mut self, host: usize, until: u64) {
@@ -206,6 +203,8 @@ impl World<'_> {
         let it = &self.hosts[host];
         if it.process == process && it.call == Some(call) {
             self.maybe_forge_empty_inventory(host);
+            self.hang_up(host);
+            self.hosts[host].call = Some(call);
             self.answered(host, process, call, answer);
         }
     }
@@ -238,21 +237,13 @@ impl World<'_> {
                 if self.hosts[host].plan.quirk == Quirk::Boaster {
                     join.slots *= 2;
                 }
-                let process = self.hosts[host].process;
-                self.call(host, None, Ask::Join { join, process }, JOIN_PATIENCE);
+                self.call(host, None, Ask::Join { join }, JOIN_PATIENCE);
             }
             AgentEffect::Beat { beat, wait } => {
                 let it = &self.hosts[host];
                 let wait = wait.as_millis() as u64;
                 let seq = beat.seq;
-                let ask = Ask::Beat {
-                    worker: it.plan.name.clone(),
-                    token: it.token,
-                    beat,
-                    wait,
-                    host,
-                    process: it.process,
-                };
+                let ask = Ask::Beat { worker: it.plan.name.clone(), token: it.token, beat, wait };
                 self.call(host, Some(seq), ask, wait + PATIENCE);
             }
             AgentEffect::Run { job, attempt, .. } => self.begin_run(host, job, attempt),
@@ -277,10 +268,11 @@ impl World<'_> {
         let it = &mut self.hosts[host];
         it.agent = None;
         it.dead_since = Some(self.now);
-        it.call = None;
         it.is_pristine = false;
         it.runs.clear();
         let is_twin = it.is_twin;
+        self.hang_up(host);
+        let it = &self.hosts[host];
         let name = it.plan.name.clone();
         let has_twin = self.hosts.iter().any(|it| it.is_twin && it.plan.name == name && it.agent.is_some());
         if !is_twin && !has_twin {
@@ -293,12 +285,24 @@ impl World<'_> {
         let id = self.next_call();
         // The sequence number travels in the low bits, so that an answer tells which beat it is for.
         let id = id << 32 | seq.unwrap_or(0);
+        self.hang_up(host);
         let it = &mut self.hosts[host];
         (it.call, it.calls) = (Some(id), it.calls + 1);
         let process = it.process;
         let patience = patience * 1000 / it.plan.clock_speed;
         self.send_up(host, Call { from: Caller::Host { host, process }, id, ask });
         self.at(patience, Happening::GaveUp { host, process, call: id });
+    }
+
+    /// Nobody waits for the answer any more; the other end sees the connection close, unless the way is cut.
+    fn hang_up(&mut self, host: usize) {
+        let it = &mut self.hosts[host];
+        let Some(call) = it.call.take() else { return };
+        let (worker, is_cut) = (it.plan.name.clone(), self.now < it.link.cut_up_until);
+        if !is_cut {
+            let delay = self.random.between(1, 40);
+            self.at(delay, Happening::HungUp { worker, call });
+        }
     }
 
     fn seq_of(&self, call: u64) -> Option<u64> {

@@ -27,9 +27,8 @@ pub(crate) enum Caller {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
-    Join { join: Box<Join>, process: u32 },
-    /// `host` and `process` are for the laws; the plane never sees them.
-    Beat { worker: WorkerId, token: Hash, beat: Box<Beat>, wait: u64, host: usize, process: u32 },
+    Join { join: Box<Join> },
+    Beat { worker: WorkerId, token: Hash, beat: Box<Beat>, wait: u64 },
     Leave { worker: WorkerId, token: Hash },
     LineDropped { worker: WorkerId, seq: u64 },
     Submit { client: usize, is_changed: bool },

@@ -10,13 +10,14 @@ use remuda_core::settings::Settings;
 
 use crate::faults::{self, Planned};
 use crate::random::Random;
-use crate::sabotage::Sabotage;
 use crate::{Weather, WorldSettings};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
     pub(crate) weather: Weather,
     pub(crate) core: Settings,
+    /// As it should be, whatever a saboteur sets.
+    pub(crate) blocks_max: usize,
     pub(crate) shapes: Vec<Nature>,
     pub(crate) hosts: Vec<HostPlan>,
     pub(crate) jobs: Vec<JobPlan>,
@@ -117,10 +118,11 @@ impl Scene {
         if random.permille(100) {
             core.open_jobs_max = TIGHT_JOBS;
         }
+        let blocks_max = core.blocks_max;
         if let Some(sabotage) = settings.sabotage {
             sabotage.set(&mut core);
         }
-        Scene { weather, core, shapes, hosts, jobs, faults, storm_end, loss, copies, late_copies }
+        Scene { weather, core, blocks_max, shapes, hosts, jobs, faults, storm_end, loss, copies, late_copies }
     }
 
     pub(crate) fn shape(&self, index: usize) -> Shape {
@@ -135,28 +137,6 @@ impl Scene {
 /// Bounds small enough for a world to reach them.
 pub(crate) const TIGHT_BLOCKS: usize = 3;
 pub(crate) const TIGHT_JOBS: usize = 25;
-
-impl Sabotage {
-    fn set(self, core: &mut Settings) {
-        use remuda_core::settings::{BlockOn, StuckPolicy};
-        let never = Duration::from_secs(1 << 32);
-        match self {
-            Sabotage::NoAttemptCap => (core.attempts_max, core.mishaps_max) = (u8::MAX, u8::MAX),
-            Sabotage::PoisonSpreads => core.poison_after = u8::MAX,
-            Sabotage::NoBrake => core.mass_loss_percent = u8::MAX,
-            Sabotage::FixedTimeLimit => core.stuck_policy = StuckPolicy::Age,
-            Sabotage::BlockByHash => core.block_on = BlockOn::Exact,
-            Sabotage::NoStartGrace | Sabotage::WallClockLeases => core.own_delay_max = never,
-            Sabotage::EndlessBlocks => {
-                (core.block_cooldown, core.block_cooldown_max) = (never, never);
-                core.quarantine_cooldown = never;
-            }
-            Sabotage::BusyBeats => core.beat_idle = Duration::from_millis(300),
-            Sabotage::UnboundedBlocks => core.blocks_max = usize::MAX,
-            _ => {}
-        }
-    }
-}
 
 fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
     let mut services: BTreeSet<Service> = SERVICES.iter().filter_map(|name| name.parse().ok()).collect();
@@ -210,7 +190,7 @@ fn job(
     let is_fair = weather == Weather::Fair;
     let mut shape = random.index(shapes.len());
     // What is sick is rarer than what is well, or no fleet could serve it.
-    if matches!(shapes[shape], Nature::Bad | Nature::Poison) && random.permille(700) {
+    if matches!(shapes[shape], Nature::Bad | Nature::Poison) && random.permille(850) {
         shape = 0;
     }
     let takes = match random.below(200) {
@@ -221,15 +201,15 @@ fn job(
         _ => random.between(50, 1500),
     };
     let tenant = if random.permille(600) { TENANTS[0] } else { random.pick(&TENANTS) };
-    let stayer = random.index(STAYERS);
+    let pin = random.permille(20).then(|| hosts[random.index(STAYERS)].name.clone());
     JobPlan {
         at: random.below(storm_end),
         tenant: tenant.parse().expect("a short name is a name"),
         priority: if random.permille(100) { random.below(3) as i8 - 1 } else { 0 },
         service: random.pick(&SERVICES).parse().expect("a short name is a name"),
         shape,
-        zone: random.permille(100).then(|| ZONES[random.index(2)]),
-        pin: random.permille(20).then(|| hosts[stayer].name.clone()),
+        zone: (pin.is_none() && random.permille(100)).then(|| ZONES[random.index(2)]),
+        pin,
         has_key: random.permille(700),
         deadline: (!is_fair && random.permille(40)).then(|| Duration::from_millis(random.below(120_000))),
         attempts_max: random.permille(50).then(|| random.between(1, 3) as u8),

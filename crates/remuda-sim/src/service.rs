@@ -30,6 +30,9 @@ pub(crate) struct Run {
     is_done: bool,
 }
 
+/// What a run that fails says.
+pub(crate) const FAILED: &str = "it did not work";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Completes,
@@ -112,7 +115,6 @@ impl World<'_> {
         if self.now < run.ends_at || run.end == End::Hangs {
             let takes = (run.ends_at - run.started_at).max(1);
             let progress = (self.now - run.started_at) as f32 / takes as f32;
-            self.laws.progressed(self.now, key);
             self.next_of_run(host, key);
             self.schedule(self.now, Happening::Signal { host, process, key, progress });
             return;
@@ -121,16 +123,14 @@ impl World<'_> {
         let end = run.end;
         if end == End::KillsAgent {
             self.hosts[host].runs.0.remove(&key);
-            let name = self.hosts[host].name().clone();
             if self.hosts[host].agent.is_some() && self.hosts[host].process == process {
-                self.laws.took_down(self.now, key.0, &name);
+                self.laws.took_down(key);
                 self.kill_agent(host, false, "poisoned");
                 let delay = self.random.between(1000, 50_000);
                 self.at(delay, Happening::Begin { host });
             }
             return;
         }
-        self.laws.run_ended(self.hosts[host].name(), key, end == End::Completes);
         // The news of it gets lost now and then: only a probe finds out.
         let is_fair = self.is_calm || self.scene.weather == crate::Weather::Fair;
         if is_fair || !self.random.permille(30) {
@@ -154,8 +154,11 @@ impl World<'_> {
         }
         let Some(run) = it.runs.0.remove(&key) else { return };
         let ending = match run.end {
-            End::Completes => Ending::Completed { result: self.result.clone() },
-            End::Fails(cause) => Ending::Failed { cause, message: "it did not work".to_owned() },
+            End::Completes => {
+                self.laws.completed(it.name(), key);
+                Ending::Completed { result: self.result.clone() }
+            }
+            End::Fails(cause) => Ending::Failed { cause, message: FAILED.to_owned() },
             End::KillsAgent | End::Hangs => {
                 Ending::Failed { cause: Cause::Service, message: "interrupted".to_owned() }
             }

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-use remuda_core::id::{Attempt, JobId, Tenant, Term, WorkerId};
+use remuda_core::id::{Attempt, JobId, Tenant, WorkerId};
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
@@ -38,6 +38,9 @@ pub struct World<'t> {
     pub(crate) clients: Vec<Client>,
     pub(crate) laws: Laws,
     pub(crate) sabotage: Option<Sabotage>,
+    /// For saboteurs: the store one batch ago, and reports that were called recorded.
+    pub(crate) earlier: Option<Box<Store>>,
+    pub(crate) forgotten: Vec<Key>,
     pub(crate) is_calm: bool,
     pub(crate) foul_until: u64,
     pub(crate) slow_until: u64,
@@ -58,7 +61,8 @@ pub(crate) enum Happening {
     Arrive(Box<Call>),
     Step { driver: usize, at: u64 },
     Committed { driver: usize },
-    PollOver { term: Term, worker: WorkerId, call: u64 },
+    PollOver { at: usize, worker: WorkerId, call: u64 },
+    HungUp { worker: WorkerId, call: u64 },
     PlaneStart { jump: i64 },
     PlaneResume { driver: usize },
     // To a host.
@@ -116,6 +120,8 @@ impl<'t> World<'t> {
             clients: vec![Client::default(); scene.jobs.len()],
             laws: Laws::new(&scene),
             sabotage: settings.sabotage,
+            earlier: None,
+            forgotten: Vec::new(),
             is_calm: false,
             foul_until: 0,
             slow_until: 0,
@@ -185,7 +191,8 @@ impl<'t> World<'t> {
             Happening::Arrive(call) => self.arrive(*call),
             Happening::Step { driver, at } => self.step_plane(driver, at),
             Happening::Committed { driver } => self.committed(driver),
-            Happening::PollOver { term, worker, call } => self.poll_over(term, &worker, call),
+            Happening::PollOver { at, worker, call } => self.poll_over(at, &worker, call),
+            Happening::HungUp { worker, call } => self.hung_up(&worker, call),
             Happening::PlaneStart { jump } => self.plane_starts(jump),
             Happening::PlaneResume { driver } => self.resume_plane(driver),
             Happening::Begin { host } => self.begin_agent(host),
@@ -245,6 +252,7 @@ impl<'t> World<'t> {
     /// Now and then the world as a whole is held against the plane's view of it.
     fn look(&mut self) {
         self.at(LOOK_EVERY, Happening::Look);
+        self.maybe_beat_for_the_dead();
         let driver = self.lead.and_then(|at| self.drivers[at].as_deref());
         let plane = driver.map(|driver| (&driver.plane, driver.clock(self.now)));
         self.laws.look(self.now, plane, &self.hosts);

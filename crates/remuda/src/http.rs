@@ -1,6 +1,9 @@
 //! The plane over HTTP: routes, and nothing that decides. A handler turns a request into an event or a look, and what
 //! comes back into JSON; every refusal becomes a `Problem` in one place.
 
+mod body;
+#[cfg(test)]
+mod document;
 mod events;
 mod fleet;
 mod jobs;
@@ -12,6 +15,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
+use axum::middleware;
 use axum::routing::{delete, get, post};
 use remuda_adapters::store::Store;
 use remuda_core::workflow::Limits;
@@ -70,7 +74,6 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
 ];
 
 pub fn router(context: Context) -> Router {
-    let body_bytes_max = context.body_bytes_max;
     Router::new()
         .route("/fleet/jobs", post(jobs::submit).get(jobs::list))
         .route("/fleet/jobs/{id}", get(jobs::one))
@@ -96,7 +99,9 @@ pub fn router(context: Context) -> Router {
         .route("/health/ready", get(fleet::ready))
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::wrong_method)
-        .layer(DefaultBodyLimit::max(body_bytes_max))
+        // `body` has its own limit, which refuses before it reads.
+        .layer(DefaultBodyLimit::disable())
+        .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .with_state(context)
 }
 

@@ -14,6 +14,7 @@ use remuda_core::id::{Attempt, JobId, MachineId, Service, WorkerId};
 use remuda_core::need::Offer;
 use remuda_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 use crate::clock::Clock;
@@ -38,6 +39,8 @@ pub struct Options {
 const METRICS_EVERY: Duration = Duration::from_secs(10);
 /// A goodbye that takes longer is left unsaid: the plane will notice.
 const GOODBYE_MAX: Duration = Duration::from_secs(5);
+/// How long commands that were told to stop may take when the worker itself leaves; then they are killed.
+const LAST_GRACE: Duration = Duration::from_secs(1);
 const EVENTS_MAX: usize = 4096;
 
 /// Runs until it is stopped (once: finish what is held; twice: now) or replaced by another of its name.
@@ -57,6 +60,7 @@ pub async fn run(options: Options, mut stops: mpsc::Receiver<()>) -> anyhow::Res
         };
         problem = shell.step(event).await;
     }
+    shell.end_commands().await;
     match problem.flatten() {
         Some(problem) => bail!(problem),
         None => Ok(()),
@@ -70,6 +74,7 @@ struct Shell {
     exec: Exec,
     events: mpsc::Sender<AgentEvent>,
     running: BTreeMap<(JobId, Attempt), oneshot::Sender<String>>,
+    commands: JoinSet<()>,
     beat: Option<tokio::task::AbortHandle>,
     is_reachable: bool,
 }
@@ -92,6 +97,7 @@ impl Shell {
             exec: options.exec,
             events,
             running: BTreeMap::new(),
+            commands: JoinSet::new(),
             beat: None,
             is_reachable: true,
         }
@@ -107,6 +113,14 @@ impl Shell {
             self.carry_out(effect).await;
         }
         None
+    }
+
+    /// Nothing that was started here outlives the worker.
+    async fn end_commands(&mut self) {
+        let ended = async { while self.commands.join_next().await.is_some() {} };
+        if tokio::time::timeout(LAST_GRACE, ended).await.is_err() {
+            self.commands.shutdown().await;
+        }
     }
 
     /// What the shell itself has to remember or say about an event.
@@ -148,7 +162,8 @@ impl Shell {
                 let (cancel, cancelled) = oneshot::channel();
                 self.running.insert((job, attempt), cancel);
                 let (exec, events) = (self.exec.clone(), self.events.clone());
-                tokio::spawn(async move { exec.run(job, attempt, service_job_id, workflow, events, cancelled).await });
+                while self.commands.try_join_next().is_some() {}
+                self.commands.spawn(exec.run(job, attempt, service_job_id, workflow, events, cancelled));
             }
             AgentEffect::Cancel { job, attempt, reason } => {
                 if let Some(cancel) = self.running.remove(&(job, attempt)) {

@@ -426,7 +426,7 @@ async fn view(store: &Store, view: View) -> Vec<Row> {
 
 pub(super) async fn restoring_gives_back_what_was_committed(place: &impl Place) {
     const SEED: u64 = 0x5eed;
-    let (mut model, mut luck) = (model::Model::default(), model::Luck::new(SEED));
+    let (mut model, mut luck) = (model::Model::default(), Luck::new(SEED));
     for round in 0..6 {
         let (store, term) = lead(place).await;
         for _ in 0..40 {

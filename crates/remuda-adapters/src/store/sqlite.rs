@@ -31,7 +31,7 @@ use remuda_core::time::Timestamp;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::{Batch, StoreError};
-pub use limit::measure_inserts;
+pub use limit::{measure_inserts, measure_lives};
 
 use files::{Lock, Reserve};
 use read::Readers;
@@ -61,7 +61,13 @@ impl Sqlite {
 
     fn open_now(path: PathBuf) -> Result<Sqlite, StoreError> {
         let mut lock = Lock::take(&path)?;
-        let conn = schema::open(&path, lock.was_left_open())?;
+        let conn = match schema::open(&path, lock.was_left_open()) {
+            Err(StoreError::Full { .. }) => {
+                Reserve::give_up(&path);
+                schema::open(&path, lock.was_left_open())?
+            }
+            opened => opened?,
+        };
         lock.mark_open().map_err(|error| files::unreachable(&path, error))?;
         let reserve = Arc::new(Reserve::set_aside(&path));
         let (inbox, requests) = mpsc::channel();

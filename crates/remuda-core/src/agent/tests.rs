@@ -199,6 +199,27 @@ fn an_unknown_worker_joins_again_and_a_replaced_one_stops() {
 }
 
 #[test]
+fn a_result_that_is_not_settled_is_claimed_when_joining_again() {
+    let ended = AgentEvent::Ended { job: id(7), attempt: Attempt(1), outcome: done() };
+    let unknown = AgentEvent::Unanswered { seq: Some(3), why: Unanswered::Unknown, luck: 0 };
+    check(
+        &mut agent(1),
+        vec![
+            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
+            (
+                0,
+                reply(1, Reply { start: vec![start(7, 1)], ..Reply::default() }),
+                &["run 7 1", "beat 2: 1 held, 0 finished, wait 5 s"],
+            ),
+            (1, ended, &["beat 3: 0 held, 1 finished, wait 25 s"]),
+            (2, unknown, &["join holding 1"]),
+            (3, joined(), &["beat 1: 0 held, 1 finished, wait 25 s"]),
+        ],
+    );
+}
+
+#[test]
 fn too_much_work_is_turned_down() {
     check(
         &mut agent(1),
@@ -273,4 +294,96 @@ fn a_cancelled_attempt_is_stopped_once_and_its_end_is_reported() {
             ),
         ],
     );
+}
+
+/// Tells how an agent that runs attempt 1 of a job came to be where it is.
+fn holding() -> Agent {
+    let mut agent = agent(1);
+    agent.step(at(0), AgentEvent::Began { found: vec![] });
+    agent.step(at(0), joined());
+    agent.step(at(0), reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }));
+    agent
+}
+
+/// An attempt of a job as the agent sees it, and what it did about it.
+fn shown(agent: &Agent, effects: &[AgentEffect]) -> String {
+    let key = (id(1), Attempt(1));
+    let state = match agent.held.get(&id(1)) {
+        Some(work) if work.attempt > Attempt(1) => "newer one held",
+        Some(work) if work.is_cancelled => "being stopped",
+        Some(_) => "held",
+        None => match agent.finished.get(&key).map(|finished| finished.outcome) {
+            Some(Outcome::Completed) => "completed",
+            Some(Outcome::Failed) => "failed",
+            Some(Outcome::Cancelled) => "cancelled",
+            Some(Outcome::Rejected) => "rejected",
+            None if agent.settled.contains(&key) => "settled",
+            None => "unknown",
+        },
+    };
+    let done = told(effects).into_iter().filter(|it| !it.starts_with("beat"));
+    let done: Vec<_> = done.filter_map(|it| it.split(' ').next().map(str::to_owned)).collect();
+    if done.is_empty() { state.to_owned() } else { format!("{state} ({})", done.join(", ")) }
+}
+
+type Named<T> = (&'static str, T);
+type Happening = Named<Box<dyn Fn(&Agent) -> AgentEvent>>;
+
+/// The table of `docs/lifecycles.md`: an attempt inside a worker against everything that can happen.
+pub(crate) fn attempt_table() -> (Vec<&'static str>, Vec<Named<Vec<String>>>) {
+    let answer = |agent: &Agent, reply: Reply| AgentEvent::Reply { seq: agent.seq, reply };
+    let ended = |outcome| AgentEvent::Ended { job: id(1), attempt: Attempt(1), outcome };
+    let failed = || Ending::Failed { cause: Cause::Job, message: "boom".to_owned() };
+    let cancel = || Cancel { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
+    let probed = |is_known| AgentEvent::Probed { job: id(1), attempt: Attempt(1), is_known };
+    let events: Vec<Happening> = vec![
+        (
+            "order: start",
+            Box::new(move |agent| answer(agent, Reply { start: vec![start(1, 1)], ..Reply::default() })),
+        ),
+        (
+            "order: start a newer one",
+            Box::new(move |agent| answer(agent, Reply { start: vec![start(1, 2)], ..Reply::default() })),
+        ),
+        (
+            "order: cancel",
+            Box::new(move |agent| answer(agent, Reply { cancel: vec![cancel()], ..Reply::default() })),
+        ),
+        ("the service completes it", Box::new(move |_| ended(done()))),
+        ("the service fails it", Box::new(move |_| ended(failed()))),
+        ("30 s without a sign", Box::new(|_| AgentEvent::Tick)),
+        ("probe: it is known", Box::new(move |_| probed(true))),
+        ("probe: it is not known", Box::new(move |_| probed(false))),
+        (
+            "settled",
+            Box::new(move |agent| answer(agent, Reply { settled: vec![settled(1)], ..Reply::default() })),
+        ),
+    ];
+    let states: Vec<Named<fn(&mut Agent)>> = vec![
+        ("unknown", |agent| {
+            *agent = self::agent(1);
+            agent.step(at(0), AgentEvent::Began { found: vec![] });
+            agent.step(at(0), joined());
+        }),
+        ("held", |_| {}),
+        ("being stopped", |agent| agent.cancel(id(1), Attempt(1), "not wanted".to_owned())),
+        ("completed", |agent| agent.ended(id(1), Attempt(1), done())),
+        ("settled", |agent| {
+            agent.ended(id(1), Attempt(1), done());
+            let seq = agent.seq;
+            agent.step(at(0), reply(seq, Reply { settled: vec![settled(1)], ..Reply::default() }));
+        }),
+    ];
+    let rows = states.iter().map(|(name, prepare)| {
+        let cells = events.iter().map(|(_, event)| {
+            let mut agent = holding();
+            prepare(&mut agent);
+            agent.effects.clear();
+            let event = event(&agent);
+            let effects = agent.step(at(30_000), event);
+            shown(&agent, &effects)
+        });
+        (*name, cells.collect())
+    });
+    (events.iter().map(|(name, _)| *name).collect(), rows.collect())
 }

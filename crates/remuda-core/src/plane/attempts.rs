@@ -9,10 +9,10 @@ use super::{About, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::id::{Attempt, Fence, Incarnation, JobId, Shape, WorkerId};
-use crate::job::{State, Turn};
+use crate::job::{State, Turn, shortened};
 use crate::record::{Record, StateRow};
 use crate::refusal::Refusal;
-use crate::suspicion::Verdict;
+use crate::suspicion::{Suspicion, Verdict};
 use crate::time::Timestamp;
 use crate::wire::{Finished, Outcome};
 
@@ -151,8 +151,8 @@ impl Plane {
         message: String,
         blame: Blame,
     ) -> Result<(), Refusal> {
-        let id = fence.job;
-        let took_down = blame == Blame::TookDown;
+        let (id, took_down) = (fence.job, blame == Blame::TookDown);
+        let message = shortened(message);
         let job = self.jobs.get_mut(&id).ok_or(Refusal::UnknownJob(id))?;
         let worker_id = match job.state() {
             State::Running { worker, .. } => worker.clone(),
@@ -220,7 +220,10 @@ impl Plane {
         match self.suspicions.failed(now, &shape, worker, job, message, &self.settings) {
             Verdict::Noted => {
                 self.store_suspicion(shape);
-                self.block(now, worker, shape, job, message);
+                // In quarantine it is the shape that is kept away, not the worker.
+                if !self.suspicions.of(&shape).is_some_and(Suspicion::is_quarantined) {
+                    self.block(now, worker, shape, job, message);
+                }
             }
             Verdict::Quarantined { trial_at, is_new, is_hopeless } => {
                 self.quarantine(now, shape, trial_at, is_new, is_hopeless);
@@ -351,8 +354,9 @@ impl Plane {
         debug_assert!(matches!(job.state(), State::Ended(_)));
         self.queue.remove(super::place(&job));
         self.alarms.set(Alarm::Job(id), None);
-        self.forget_key(&job);
-        self.ended.insert(id, job.attempt(), life.state.name());
+        if let Some(forgotten) = self.ended.insert(&job, life.state.name()) {
+            self.keys.remove(&forgotten);
+        }
         let worker = match &life.state {
             StateRow::Completed { worker } => Some(worker.clone()),
             StateRow::Failed { .. }

@@ -15,10 +15,15 @@ use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
 use crate::wire::{Beat, Cancel, Held, Join, Joined, Outcome, Reply, Settled, Start};
-use crate::worker::Worker;
+use crate::worker::{Hold, Stop, Worker};
 
 /// A worker's row is written at most this often for beats alone.
 const ROW_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
+/// How often a worker is told to start something before it counts as not taken on: while our store is slow an answer
+/// comes late, and a beat with progress and one with news may each overtake one.
+const TELLS_MIN: u32 = 3;
+/// Beats that gathered while we were away are answered together, and count as told once.
+const TELL_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 
 impl Plane {
     pub(super) fn join(&mut self, now: Timestamp, join: &Join, token_hash: Hash) -> Result<Answer, Refusal> {
@@ -34,8 +39,12 @@ impl Plane {
         self.workers.insert(id.clone(), worker);
         if let Some(former) = former {
             self.succeed(now, &id, &former, &join.held);
-            // It may be less than it was, and others get what they left to it.
-            self.refeed = true;
+            let is_same = self.workers.get(&id).is_some_and(|it| {
+                (&it.services, &it.offer, it.slots) == (&former.services, &former.offer, former.slots)
+                    && it.standing.on_probation().is_none()
+            });
+            // If it is less than it was, others get what they left to it.
+            self.refeed |= !is_same;
         }
         self.heard_after_loss(&id);
         self.store_worker(now, &id);
@@ -70,16 +79,19 @@ impl Plane {
             .holds
             .iter()
             .filter(|(job, hold)| {
-                !(is_held(**job, hold.attempt) && self.adopt(now, id, **job, hold.attempt))
+                // What nobody was told of is as good as new: the order goes to whoever is there now.
+                let stays = hold.tells == 0 || is_held(**job, hold.attempt);
+                !(stays && self.adopt(now, id, **job, hold))
             })
-            .map(|(job, hold)| (*job, if hold.is_named { Blame::TookDown } else { Blame::Nobody }))
+            .map(|(job, hold)| (*job, if hold.has_begun() { Blame::TookDown } else { Blame::Nobody }))
             .collect();
         for (job, blame) in lost {
             self.lose(now, job, Cause::Worker, format!("worker {id} started anew without it"), blame);
         }
     }
 
-    fn adopt(&mut self, now: Timestamp, id: &WorkerId, job_id: JobId, attempt: Attempt) -> bool {
+    fn adopt(&mut self, now: Timestamp, id: &WorkerId, job_id: JobId, former: &Hold) -> bool {
+        let (attempt, is_told) = (former.attempt, former.tells > 0);
         let Some(worker) = self.workers.get_mut(id) else { return false };
         let Some(job) = self.jobs.get_mut(&job_id) else { return false };
         let turn = Turn::Adopt { attempt, worker: id.clone(), incarnation: worker.incarnation };
@@ -87,8 +99,8 @@ impl Plane {
             return false;
         }
         worker.hold(now, job_id, attempt, &job.kind.shape);
-        if let Some(hold) = worker.holds.get_mut(&job_id) {
-            (hold.told, hold.is_named) = (Some(0), true);
+        if let Some(hold) = worker.holds.get_mut(&job_id).filter(|_| is_told) {
+            (hold.told, hold.tells, hold.is_named) = (Some(0), former.tells, true);
         }
         let life = job.life(now);
         self.records.push(Record::Life { job: job_id, life });
@@ -100,7 +112,7 @@ impl Plane {
         now: Timestamp,
         id: &WorkerId,
         token_hash: Hash,
-        beat: Beat,
+        beat: &Beat,
         waits: bool,
     ) -> Result<Answer, Refusal> {
         let term = self.term;
@@ -117,19 +129,20 @@ impl Plane {
         }
         (worker.beat_seq, worker.is_polling) = (beat.seq, false);
         let (seq, is_draining) = (beat.seq, beat.draining);
-        self.heard(now, id, &beat);
-        let settled = self.settle(now, id, &beat);
-        self.take_stock(now, id, &beat);
+        self.heard(now, id, beat);
+        let settled = self.settle(now, id, beat);
+        self.take_stock(now, id, beat);
         self.feed(now, id);
-        let mut reply = self.orders(id, seq);
+        let mut reply = self.orders(now, id, seq);
         reply.settled = settled;
-        let is_told = !reply.drain || is_draining;
-        if reply.is_empty() && is_told && waits {
-            if let Some(worker) = self.workers.get_mut(id) {
-                worker.is_polling = true;
-            }
+        let again = self.settings.beat_busy;
+        let Some(worker) = self.workers.get_mut(id) else { return Ok(Answer::Reply(reply)) };
+        let tells_drain = reply.drain && !is_draining && is_due(now, worker.drain_told_at, again);
+        if reply.is_empty() && !tells_drain && waits {
+            worker.is_polling = true;
             return Ok(Answer::Hold);
         }
+        worker.drain_told_at = Some(now).filter(|_| reply.drain);
         Ok(Answer::Reply(reply))
     }
 
@@ -147,6 +160,7 @@ impl Plane {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.watch.signal(now);
         if let Some(slots) = beat.slots {
+            self.refeed |= slots != worker.slots;
             worker.slots = slots;
         }
         let mut is_news = now.since(worker.stored_at) >= ROW_EVERY;
@@ -157,19 +171,19 @@ impl Plane {
         if !beat.metrics.is_empty() {
             (worker.metrics, worker.metrics_at) = (beat.metrics.clone(), Some(now));
         }
-        if beat.draining && worker.state == WorkerState::Active {
-            (worker.state, worker.changed_at) = (WorkerState::Terminating, now);
-            "it asked for no more work".clone_into(&mut worker.reason);
-            (is_news, self.refeed) = (true, true);
-        }
-        if worker.state == WorkerState::Error {
+        let moved = match worker.state {
+            WorkerState::Spawning | WorkerState::Active | WorkerState::Error if beat.draining => {
+                Some((WorkerState::Terminating, "it asked for no more work"))
+            }
             // Nobody else would ever bring it back: it was given up for its silence, and here it is.
-            (worker.state, worker.changed_at) = (WorkerState::Active, now);
-            "it was heard again".clone_into(&mut worker.reason);
-            is_news = true;
-        }
+            WorkerState::Error => Some((WorkerState::Active, "it was heard again")),
+            WorkerState::Spawning
+            | WorkerState::Active
+            | WorkerState::Terminating
+            | WorkerState::Terminated => None,
+        };
         let was = worker.presence;
-        worker.presence = Presence::Online;
+        (worker.presence, worker.is_heard) = (Presence::Online, true);
         self.heard_after_loss(id);
         if was == Presence::Offline {
             self.happened(now, "worker:online", About::worker(id), Map::new());
@@ -178,7 +192,9 @@ impl Plane {
         if was != Presence::Online {
             self.watch_worker(now, id);
         }
-        if is_news || was == Presence::Offline {
+        if let Some((state, reason)) = moved {
+            self.move_worker(now, id, state, reason.to_owned());
+        } else if is_news || was == Presence::Offline {
             self.store_worker(now, id);
         }
     }
@@ -213,8 +229,8 @@ impl Plane {
             if self.renew(now, id, held) {
                 named.insert(held.job);
             } else if let Some(worker) = self.workers.get_mut(id) {
-                let reason = "this attempt is no longer the job's current one".to_owned();
-                worker.cancels.entry((held.job, held.attempt)).or_insert(reason);
+                let stop = || Stop::new("this attempt is no longer the job's current one".to_owned());
+                worker.cancels.entry((held.job, held.attempt)).or_insert_with(stop);
             }
         }
         let Some(worker) = self.workers.get_mut(id) else { return };
@@ -227,14 +243,17 @@ impl Plane {
             .holds
             .iter()
             .filter(|(job, hold)| {
-                let is_overdue = hold.told.is_some() && now.since(hold.assigned_at) >= grace;
+                let is_overdue = hold.tells >= TELLS_MIN && now.since(hold.assigned_at) >= grace;
                 !named.contains(job) && (hold.is_named || is_overdue)
             })
             .map(|(job, hold)| (*job, hold.is_named))
             .collect();
         for (job, was_named) in missing {
-            let (what, blame) =
-                if was_named { ("no longer holds it", Blame::Pair) } else { ("never took it on", Blame::Nobody) };
+            let (what, blame) = if was_named {
+                ("no longer holds it", Blame::Pair)
+            } else {
+                ("never took it on", Blame::Nobody)
+            };
             self.lose(now, job, Cause::Worker, format!("worker {id} {what}"), blame);
         }
         // What was told and not taken on yet is told again: the reply may have been lost.
@@ -271,13 +290,17 @@ impl Plane {
         true
     }
 
-    /// Everything this worker should hear; start orders count as told with the reply to this beat.
-    fn orders(&mut self, id: &WorkerId, seq: u64) -> Reply {
+    /// Everything this worker should hear; start orders count as told with the reply to this beat. What it was told
+    /// to stop and has not stopped yet is not said with every reply: it would beat again at once, in circles.
+    fn orders(&mut self, now: Timestamp, id: &WorkerId, seq: u64) -> Reply {
         let mut reply = Reply { term: self.term, ..Reply::default() };
         let Some(worker) = self.workers.get_mut(id) else { return reply };
         reply.drain = matches!(worker.state, WorkerState::Terminating | WorkerState::Terminated);
         for (job, hold) in worker.holds.iter_mut().filter(|(_, hold)| hold.told.is_none()) {
             let Some(header) = self.jobs.get(job) else { continue };
+            if hold.tells == 0 || now.since(hold.told_at) >= TELL_EVERY {
+                (hold.tells, hold.told_at) = (hold.tells.saturating_add(1), now);
+            }
             hold.told = Some(seq);
             reply.start.push(Start {
                 job: *job,
@@ -287,24 +310,28 @@ impl Plane {
                 workflow: None,
             });
         }
-        let cancels = worker.cancels.iter();
-        reply.cancel = cancels
-            .map(|((job, attempt), reason)| Cancel { job: *job, attempt: *attempt, reason: reason.clone() })
-            .collect();
+        let again = self.settings.beat_busy;
+        for ((job, attempt), stop) in &mut worker.cancels {
+            if is_due(now, stop.told_at, again) {
+                stop.told_at = Some(now);
+                reply.cancel.push(Cancel { job: *job, attempt: *attempt, reason: stop.reason.clone() });
+            }
+        }
         reply
     }
 
     /// Orders that came up while lines were open go out, one reply a worker.
-    pub(super) fn flush(&mut self) -> Answer {
+    pub(super) fn flush(&mut self, now: Timestamp) -> Answer {
         for id in std::mem::take(&mut self.to_tell) {
             let Some(worker) = self.workers.get(&id).filter(|worker| worker.is_polling) else { continue };
             let seq = worker.beat_seq;
-            let reply = self.orders(&id, seq);
+            let reply = self.orders(now, &id, seq);
             if reply.is_empty() && !reply.drain {
                 continue;
             }
             if let Some(worker) = self.workers.get_mut(&id) {
                 worker.is_polling = false;
+                worker.drain_told_at = Some(now).filter(|_| reply.drain);
             }
             self.effects.push(Effect::Orders { worker: id, reply });
         }
@@ -343,6 +370,9 @@ impl Plane {
             self.genuine(id, token_hash)?;
         }
         let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
+        if (worker.presence, worker.state) == (Presence::Offline, WorkerState::Terminated) {
+            return Ok(Answer::Done);
+        }
         (worker.presence, worker.state, worker.changed_at) =
             (Presence::Offline, WorkerState::Terminated, now);
         worker.is_polling = false;
@@ -360,18 +390,12 @@ impl Plane {
     }
 
     pub(super) fn drain(&mut self, now: Timestamp, id: &WorkerId, reason: String) -> Result<Answer, Refusal> {
-        let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
+        let worker = self.workers.get(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
         if !matches!(worker.state, WorkerState::Active | WorkerState::Spawning) {
             return Err(Refusal::Leaving(id.clone()));
         }
-        (worker.state, worker.changed_at) = (WorkerState::Terminating, now);
-        worker.reason.clone_from(&reason);
         self.to_tell.insert(id.clone());
-        self.refeed = true;
-        self.watch_worker(now, id);
-        self.store_worker(now, id);
-        let state = detail([("state", "terminating".into()), ("reason", reason.into())]);
-        self.happened(now, "worker:state", About::worker(id), state);
+        self.move_worker(now, id, WorkerState::Terminating, reason);
         Ok(Answer::Done)
     }
 
@@ -388,7 +412,7 @@ impl Plane {
         if let Some(hold) = worker.release(now, &job) {
             let shape = self.jobs.get(&job).map(|job| job.kind.shape.clone());
             if hold.told.is_some() {
-                worker.cancels.insert((job, hold.attempt), reason.to_owned());
+                worker.cancels.insert((job, hold.attempt), Stop::new(reason.to_owned()));
                 self.to_tell.insert(id.clone());
             }
             if let Some(shape) = shape {
@@ -406,6 +430,11 @@ impl Plane {
             State::Waiting { .. } | State::Ended(_) => None,
         }
     }
+}
+
+/// Whether something that was said before, and may have been lost, is to be said again.
+fn is_due(now: Timestamp, told_at: Option<Timestamp>, again: std::time::Duration) -> bool {
+    told_at.is_none_or(|told_at| now.since(told_at) >= again)
 }
 
 impl Outcome {

@@ -75,10 +75,10 @@ impl Plane {
             Action::Promote { worker, reason } => self.move_worker(now, &worker, WorkerState::Active, reason),
             Action::Fail { worker, reason } => self.move_worker(now, &worker, WorkerState::Error, reason),
             Action::Terminate { worker, reason } => {
-                self.move_worker(now, &worker, WorkerState::Terminated, reason)
+                self.move_worker(now, &worker, WorkerState::Terminated, reason);
             }
             Action::Drain { worker, reason } => {
-                self.move_worker(now, &worker, WorkerState::Terminating, reason)
+                self.move_worker(now, &worker, WorkerState::Terminating, reason);
             }
             Action::Reset { job, attempt, reason, .. } => {
                 let is_current = self.holder(job).is_some_and(|(_, current)| current == attempt);
@@ -99,7 +99,7 @@ impl Plane {
         }
     }
 
-    fn move_worker(&mut self, now: Timestamp, id: &WorkerId, state: WorkerState, reason: String) {
+    pub(super) fn move_worker(&mut self, now: Timestamp, id: &WorkerId, state: WorkerState, reason: String) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         (worker.state, worker.changed_at) = (state, now);
         worker.reason.clone_from(&reason);

@@ -15,6 +15,7 @@ use crate::machine::{self, Presence, WorkerState};
 use crate::refusal::Refusal;
 use crate::time::{Timestamp, spoken};
 use crate::watch::Finding;
+use crate::worker::Stop;
 
 use super::Answer;
 
@@ -29,6 +30,8 @@ impl Plane {
             worker.watch.excuse(now, away);
             for hold in worker.holds.values_mut() {
                 hold.progressed_at = hold.progressed_at.plus(away).min(now);
+                // An order is as late as we are: its grace begins anew.
+                (hold.assigned_at, hold.tells) = (now, hold.tells.min(1));
             }
         }
         let about = detail([("millis", u64::try_from(away.as_millis()).unwrap_or(u64::MAX).into())]);
@@ -84,10 +87,10 @@ impl Plane {
         self.refeed = true;
         worker.tally.went_stale += 1;
         worker.reason.clone_from(&reason);
-        let held: Vec<_> = worker.holds.iter().map(|(job, hold)| (*job, hold.is_named)).collect();
-        for (job, was_named) in held {
+        let held: Vec<_> = worker.holds.iter().map(|(job, hold)| (*job, hold.has_begun())).collect();
+        for (job, has_begun) in held {
             // Whoever was gone before it named the job was not taken down by it.
-            let blame = if was_named { Blame::TookDown } else { Blame::Nobody };
+            let blame = if has_begun { Blame::TookDown } else { Blame::Nobody };
             self.lose(now, job, Cause::Worker, format!("worker {id} fell silent: {reason}"), blame);
         }
         self.store_worker(now, id);
@@ -127,7 +130,8 @@ impl Plane {
         for (job, attempt, progressed_at) in stuck {
             let silence = spoken(now.since(progressed_at));
             if let Some(worker) = self.workers.get_mut(id) {
-                worker.cancels.insert((job, attempt), format!("stuck: no progress for {silence}"));
+                let stop = Stop::new(format!("stuck: no progress for {silence}"));
+                worker.cancels.insert((job, attempt), stop);
                 self.to_tell.insert(id.clone());
             }
             self.lose(

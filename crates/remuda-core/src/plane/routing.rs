@@ -101,6 +101,9 @@ impl Plane {
     }
 
     pub(super) fn feed_all(&mut self, now: Timestamp) {
+        if self.queue.is_empty() {
+            return;
+        }
         let free: Vec<_> = self.free.iter().cloned().collect();
         for worker in free {
             self.feed(now, &worker);
@@ -141,6 +144,9 @@ impl Plane {
         if worker.presence != Presence::Online {
             return Some(PassedOver::NotHeard(worker.presence));
         }
+        if !worker.is_heard {
+            return Some(PassedOver::NotHeard(Presence::Suspect));
+        }
         if let Some(until) = worker.standing.on_probation().filter(|until| now < *until) {
             return Some(PassedOver::Probation { until });
         }
@@ -162,11 +168,13 @@ impl Plane {
         }
     }
 
-    /// A retry goes to another worker, if there is one that could take it sooner or later.
+    /// A retry goes to another worker, if there is one that could take it soon.
     fn avoids(&self, now: Timestamp, job: &Job, worker: &Worker) -> bool {
-        job.has_failed_on(&worker.id)
+        job.is_choosy(now)
+            && job.has_failed_on(&worker.id)
             && self.workers.values().any(|other| {
                 other.id != worker.id
+                    && other.slots > 0
                     && !job.has_failed_on(&other.id)
                     && self.unfit(&job.kind.demand, other).is_none()
                     && self.kept_out(now, &job.kind.shape, other).is_none()

@@ -111,12 +111,6 @@ impl Plane {
         }
     }
 
-    pub(super) fn forget_key(&mut self, job: &Job) {
-        if let Some(key) = job.extra.as_ref().and_then(|extra| extra.key.as_ref()) {
-            self.keys.remove(&(job.tenant.clone(), key.key.clone()));
-        }
-    }
-
     /// Cancelled at once, whether or not its worker can be reached: the worker is fenced and told when it is heard.
     pub(super) fn cancel(&mut self, now: Timestamp, id: JobId, message: String) -> Result<Answer, Refusal> {
         self.end_early(now, id, Turn::Cancel { message: message.clone() }, "job:cancelled", message)
@@ -160,4 +154,10 @@ impl Plane {
             None => Refusal::UnknownJob(id),
         }
     }
+}
+
+/// What a submission of this job would be known by.
+pub(super) fn key_of(job: &Job) -> Option<(Tenant, String)> {
+    let key = job.extra.as_ref()?.key.as_ref()?;
+    Some((job.tenant.clone(), key.key.clone()))
 }

@@ -132,11 +132,14 @@ impl Plane {
         if fit.peek().is_none() {
             return format!("unschedulable: {}", nobody_fits(&candidates));
         }
+        if fit.clone().any(|(_, reason)| reason.is_none()) {
+            return "its turn comes with the next step".to_owned();
+        }
         let fit: Vec<_> = fit.filter_map(|(_, reason)| reason.as_ref()).collect();
         let is_blocked = |reason: &&PassedOver| {
             matches!(reason, PassedOver::Blocked { .. } | PassedOver::BlockTrial { .. })
         };
-        if fit.iter().all(|reason| is_blocked(&reason)) {
+        if fit.iter().all(is_blocked) {
             let until = fit.iter().filter_map(|reason| match reason {
                 PassedOver::Blocked { until } => Some(*until),
                 _ => None,
@@ -146,7 +149,7 @@ impl Plane {
                 None => "all workers that could are on trial for its shape".to_owned(),
             };
         }
-        if fit.iter().any(|reason| matches!(reason, PassedOver::Busy { .. })) {
+        if fit.iter().all(|reason| matches!(reason, PassedOver::Busy { .. })) {
             let ahead = self.queue.len().saturating_sub(1);
             return format!(
                 "all {} workers that could are busy; {ahead} others wait too (fair share)",

@@ -1,17 +1,166 @@
-//! Commands that look at the plane, and the few that change something in it by hand.
+//! Commands that look at the plane, and the few that change something in it by hand. Each asks once, and what it
+//! prints is what was answered: nothing here decides.
 
 mod blocks;
 mod cycle;
 mod events;
 mod jobs;
 mod quarantine;
+mod sse;
 mod why;
 mod workers;
 
+use std::time::Duration;
+
+use anyhow::bail;
+use remuda_core::time::Timestamp;
+use reqwest::Method;
+use serde_json::Value;
+
+use super::table::plain;
+use super::{Client, Connection, say};
+
 pub(super) use self::blocks::Blocks;
 pub(super) use self::cycle::Cycle;
-pub(super) use self::events::Events;
+pub(super) use self::events::{Events, open_events};
 pub(super) use self::jobs::{Cancel, Jobs};
 pub(super) use self::quarantine::Quarantine;
-pub(super) use self::why::Why;
+pub(super) use self::sse::{Event, Reader};
+pub(super) use self::why::{Why, story};
 pub(super) use self::workers::{Drain, Workers};
+
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+/// As much of a shape as tables show; what lifts a block takes any part of it that is unique.
+const SHAPE_DIGITS: usize = 12;
+
+/// Asks with a query that is escaped as it has to be.
+async fn ask(client: &Client, method: Method, path: &str, query: &[(&str, String)]) -> anyhow::Result<Value> {
+    client.send(client.request(method, path).query(query).timeout(ANSWER_MAX)).await
+}
+
+/// JSON as it came, or what people read.
+fn show(connection: &Connection, answer: &Value, shown: impl FnOnce() -> String) {
+    say(&if connection.json { answer.to_string() } else { shown() });
+}
+
+/// The rows of a list; an answer without it has none.
+fn rows<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
+    answer[name].as_array().map_or(&[], Vec::as_slice)
+}
+
+/// A value as a cell shows it.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) if text.is_empty() => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn short_shape(value: &Value) -> String {
+    cell(value).chars().take(SHAPE_DIGITS).collect()
+}
+
+/// The one shape that begins as it was typed.
+fn find_shape<'a>(shapes: impl IntoIterator<Item = &'a str>, typed: &str) -> anyhow::Result<&'a str> {
+    let typed = typed.to_ascii_lowercase();
+    let mut found = shapes.into_iter().filter(|shape| shape.starts_with(&typed));
+    match (found.next(), found.next()) {
+        (Some(shape), None) => Ok(shape),
+        (Some(one), Some(other)) => {
+            bail!("{:?} is short for several shapes, among them {one} and {other}: type more of it", plain(&typed))
+        }
+        (None, _) => bail!("there is none with a shape that begins with {:?}", plain(&typed)),
+    }
+}
+
+/// How long ago, in as few letters as will do: `850ms`, `42s`, `3m`, `2h`, `5d`.
+fn brief(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    match seconds {
+        0 => format!("{}ms", duration.as_millis()),
+        1..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m", seconds / 60),
+        3600..86_400 => format!("{}h", seconds / 3600),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+/// A time the plane wrote, as a number of milliseconds or as `2026-11-15T12:03:10.042Z`.
+fn moment(value: &Value) -> Option<Timestamp> {
+    if let Some(millis) = value.as_u64() {
+        return Some(Timestamp::from_millis(millis));
+    }
+    let text = value.as_str()?;
+    let number = |at: std::ops::Range<usize>| text.get(at)?.parse::<u64>().ok();
+    let (year, month, day) = (number(0..4)?, number(5..7)?, number(8..10)?);
+    let (hours, minutes, seconds, millis) = (number(11..13)?, number(14..16)?, number(17..19)?, number(20..23)?);
+    let seconds = ((days_since_1970(year, month, day)? * 24 + hours) * 60 + minutes) * 60 + seconds;
+    Some(Timestamp::from_millis(seconds * 1000 + millis))
+}
+
+/// After Howard Hinnant's `days_from_civil`; the year begins in March, so that its odd day comes last.
+fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
+    let year = if month <= 2 { year.checked_sub(1)? } else { year };
+    let (era, year_of_era) = (year / 400, year % 400);
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day.checked_sub(1)?;
+    (era * 146_097 + year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year).checked_sub(719_468)
+}
+
+/// `text` in at most `width` characters, on one line.
+fn cut(text: &str, width: usize) -> String {
+    let text = plain(&text.split_whitespace().collect::<Vec<_>>().join(" "));
+    if text.chars().count() <= width {
+        return text;
+    }
+    let kept: String = text.chars().take(width.saturating_sub(1)).collect();
+    format!("{}…", kept.trim_end())
+}
+
+/// How many characters a line of the terminal has; none if nobody looks at one.
+fn columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_col > 0).then(|| usize::from(size.ws_col))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn times_are_read_back_as_they_were_written() {
+        for millis in [0, 951_782_399_999, 951_868_800_000, 1_794_744_190_042] {
+            let written = Timestamp::from_millis(millis);
+            assert_eq!(moment(&json!(written.to_string())), Some(written));
+            assert_eq!(moment(&json!(millis)), Some(written));
+        }
+        for odd in [json!("never"), json!(null), json!("2026-00-00T"), json!("ünïcödé-text-that-is-long")] {
+            assert_eq!(moment(&odd), None);
+        }
+    }
+
+    #[test]
+    fn durations_are_brief() {
+        let shown = [850, 42_000, 190_000, 7_500_000, 500_000_000].map(|millis| brief(Duration::from_millis(millis)));
+        assert_eq!(shown, ["850ms", "42s", "3m", "2h", "5d"]);
+    }
+
+    #[test]
+    fn what_is_cut_stays_on_one_line_and_moves_no_cursor() {
+        assert_eq!(cut("short", 10), "short");
+        assert_eq!(cut("a reason that goes\non and on", 12), "a reason th…");
+        assert_eq!(cut("two words", 5), "two…");
+        assert_eq!(cut("\u{1b}[2J", 20), "\\u{1b}[2J");
+    }
+
+    #[test]
+    fn a_shape_may_be_typed_in_part() {
+        let shapes = ["abc1", "abd2"];
+        assert_eq!(find_shape(shapes, "ABC").unwrap(), "abc1");
+        assert!(find_shape(shapes, "ab").unwrap_err().to_string().contains("type more of it"));
+        assert!(find_shape(shapes, "f").unwrap_err().to_string().contains("begins with \"f\""));
+    }
+}

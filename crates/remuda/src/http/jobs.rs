@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::rejection::{BytesRejection, QueryRejection};
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -53,12 +53,8 @@ const LABELS_MAX: usize = 64;
 pub(super) async fn submit(
     State(context): State<Context>,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    body: Bytes,
 ) -> Result<Response, Problem> {
-    let body = body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Problem::too_large(context.body_bytes_max),
-        _ => rejection.into(),
-    })?;
     let request = read(&body)?;
     let submission = examine(&context, &headers, request).await?;
     let (id, workflow) = (submission.id, submission.workflow.clone());

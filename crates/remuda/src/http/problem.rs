@@ -1,7 +1,7 @@
 //! The one form every error takes: what, why, and what to do about it.
 
 use axum::Json;
-use axum::extract::rejection::{BytesRejection, JsonRejection, QueryRejection};
+use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use remuda_adapters::store::StoreError;
@@ -144,12 +144,6 @@ impl From<QueryRejection> for Problem {
 
 impl From<JsonRejection> for Problem {
     fn from(rejection: JsonRejection) -> Self {
-        Problem::new(rejection.status(), "bad_request", rejection.body_text())
-    }
-}
-
-impl From<BytesRejection> for Problem {
-    fn from(rejection: BytesRejection) -> Self {
         Problem::new(rejection.status(), "bad_request", rejection.body_text())
     }
 }

@@ -90,7 +90,7 @@ struct Printed {
 
 impl Running {
     async fn watch(&self, mut child: Child, workflow: Arc<RawValue>, mut cancelled: oneshot::Receiver<String>) -> Ending {
-        let group = child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        let group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
         let feed = feed(child.stdin.take(), workflow);
         let result = read_result(child.stdout.take());
         let lines = self.read_lines(child.stderr.take());
@@ -100,19 +100,22 @@ impl Running {
         };
         tokio::pin!(printed);
         let ended = async {
-            let printed = (&mut printed).await;
-            (child.wait().await, printed)
+            tokio::select! {
+                printed = &mut printed => (child.wait().await, printed),
+                status = child.wait() => {
+                    // What it left behind would keep its output open, and has nobody to report to any more.
+                    group.send(Signal::KILL);
+                    (status, (&mut printed).await)
+                }
+            }
         };
         tokio::pin!(ended);
         tokio::select! {
-            (status, printed) = &mut ended => {
-                end_group(group, Signal::KILL);
-                judge(status, printed)
-            }
+            (status, printed) = &mut ended => judge(status, printed),
             Ok(reason) = &mut cancelled => {
-                end_group(group, Signal::TERM);
+                group.send(Signal::TERM);
                 if tokio::time::timeout(TERM_GRACE, &mut ended).await.is_err() {
-                    end_group(group, Signal::KILL);
+                    group.send(Signal::KILL);
                     drop(tokio::time::timeout(TERM_GRACE, &mut ended).await);
                 }
                 Ending::Failed { cause: Cause::Plane, message: reason }
@@ -197,11 +200,22 @@ fn failed(cause: Cause, message: String) -> Ending {
     Ending::Failed { cause, message: message.trim_end_matches([':', ' ']).to_owned() }
 }
 
-fn end_group(group: Option<Pid>, signal: Signal) {
-    if let Some(group) = group
-        && let Err(error) = kill_process_group(group, signal)
-    {
-        debug!(%error, "nothing left to end");
+/// A command with everything it started. When nobody watches it any more, for whatever reason, all of it is killed.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn send(&self, signal: Signal) {
+        if let Some(group) = self.0
+            && let Err(error) = kill_process_group(group, signal)
+        {
+            debug!(%error, "nothing left to end");
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.send(Signal::KILL);
     }
 }
 
@@ -261,6 +275,7 @@ mod tests {
         check("cat", Ok(r#"{"n":3}"#)).await;
         check("echo plain text", Ok(r#""plain text""#)).await;
         check("true", Ok("null")).await;
+        check("sleep 600 & echo done", Ok(r#""done""#)).await;
     }
 
     #[tokio::test]

@@ -1,1 +1,16 @@
-//! Tests of the whole program.
+//! The program as its users have it: real processes, real HTTP on loopback, a real store file, `kill -9` in the middle.
+//!
+//! `harness` knows how to start, ask and hurt them; every other module is a handful of stories. A test waits for a
+//! condition and never for time to pass: the only sleeps stand in `harness`, and `tidy` sees to that.
+#![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
+
+mod answers;
+mod capacity;
+mod disk;
+mod events;
+mod harness;
+mod input;
+mod restarts;
+mod start;
+mod storm;
+mod workers;

@@ -1,7 +1,7 @@
 //! Carrying the write-ahead log home into the file, so that it neither grows without bound nor holds up a commit.
 //!
 //! ```text
-//!  log ≥ 32 MiB ──▶ a helper carries it home while commits go on
+//!  log ≥ 8 MiB ───▶ a helper carries it home while commits go on
 //!                     └─▶ the writer carries what came in meanwhile, and the log begins anew
 //!  log ≥ 256 MiB ─▶ the writer does it itself and waits for readers: it is too fast, or one of them too slow
 //! ```
@@ -20,9 +20,11 @@ use super::files::unreachable;
 use super::schema::{self, PAGE_BYTES};
 use crate::store::StoreError;
 
-/// Long enough that pages written often are carried home seldom, short enough to be read back in a moment.
-const LOG_PAGES: i32 = (32 << 20) / PAGE_BYTES;
-const LOG_PAGES_MAX: i32 = 8 * LOG_PAGES;
+/// Long enough that pages written often are carried home seldom; short, because on a full disk what is not home yet
+/// must fit into the reserve.
+pub(super) const LOG_BYTES: i32 = 8 << 20;
+const LOG_PAGES: i32 = LOG_BYTES / PAGE_BYTES;
+const LOG_PAGES_MAX: i32 = 32 * LOG_PAGES;
 
 #[derive(Debug)]
 pub(super) struct Checkpoints {
@@ -138,7 +140,7 @@ mod tests {
             conn.execute("INSERT OR REPLACE INTO cycles VALUES (1, CAST(zeroblob(?1) AS TEXT))", [bytes])
                 .unwrap();
         };
-        write(40 << 20);
+        write(2 * LOG_BYTES);
         assert!(checkpoints.pages.load(Ordering::Relaxed) >= LOG_PAGES);
         // However long the helper takes, the log begins anew before it is at its bound.
         while checkpoints.pages.load(Ordering::Relaxed) >= LOG_PAGES {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::checkpoint::LOG_BYTES;
 use crate::store::StoreError;
 
 /// `PATH` with something appended, as SQLite names its own companions.
@@ -87,8 +88,10 @@ pub(super) struct Reserve {
     is_there: AtomicBool,
 }
 
-/// Some ten thousand completions.
-const RESERVE_BYTES: usize = 4 << 20;
+/// The log as it is under load, which needs as much again in the file before it can begin anew, and some to grow in.
+const RESERVE_BYTES: usize = 4 * LOG_BYTES as usize;
+/// What must be free beside it: the last free bytes are no recovery.
+const RECOVERY_BYTES: usize = 4 << 20;
 
 impl Reserve {
     pub(super) fn set_aside(store: &Path) -> Reserve {
@@ -101,6 +104,11 @@ impl Reserve {
         self.is_there.load(Ordering::Acquire)
     }
 
+    /// Before the store is open: without some room it cannot be opened at all.
+    pub(super) fn give_up(store: &Path) {
+        fs::remove_file(beside(store, ".reserve")).ok();
+    }
+
     /// Gives the room to whoever writes next.
     pub(super) fn release(&self) {
         if self.is_there.swap(false, Ordering::AcqRel) {
@@ -111,7 +119,7 @@ impl Reserve {
         }
     }
 
-    /// Sets the room aside again if there is as much again beside it: the last free bytes are no recovery.
+    /// Sets the room aside again, if there is a little more than that.
     pub(super) fn renew(&self) {
         let has_size = |meta: fs::Metadata| meta.len() == RESERVE_BYTES as u64;
         let is_there = fs::metadata(&self.path).is_ok_and(has_size) || self.fill().is_ok();
@@ -124,8 +132,7 @@ impl Reserve {
     fn fill(&self) -> io::Result<()> {
         let mut file = File::create(&self.path)?;
         // Written rather than declared: a hole reserves nothing.
-        file.write_all(&vec![0xa5; 2 * RESERVE_BYTES])?;
-        file.set_len(RESERVE_BYTES as u64)?;
-        file.sync_all()
+        file.write_all(&vec![0xa5; RESERVE_BYTES + RECOVERY_BYTES])?;
+        file.set_len(RESERVE_BYTES as u64)
     }
 }

@@ -9,23 +9,62 @@ const ROW_BYTES: usize = 1000;
 
 /// Rows of 1 KB a second, in synced transactions of `batch` rows each.
 pub fn measure_inserts(path: &Path, batch: usize, during: Duration) -> Result<f64, Error> {
-    let mut connection = Connection::open(path)?;
-    connection.execute_batch(
-        "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, body TEXT);",
-    )?;
-    let body = "x".repeat(ROW_BYTES);
-    let started = Instant::now();
-    let mut rows = 0_u64;
-    while started.elapsed() < during {
-        let transaction = connection.transaction()?;
-        {
-            let mut insert = transaction.prepare_cached("INSERT INTO rows (body) VALUES (?1)")?;
-            for _ in 0..batch {
-                insert.execute(params![body])?;
-            }
+    let mut yardstick = Yardstick::open(path)?;
+    rate(batch, during, || yardstick.write(batch, "INSERT INTO rows (id, body) VALUES (?1, ?2)"))
+}
+
+/// Lives of `batch` jobs at a time a second: a row of 1 KB goes in, is marked as started, is marked as done, and each
+/// of the three is synced before the next.
+pub fn measure_lives(path: &Path, batch: usize, during: Duration) -> Result<f64, Error> {
+    let mut yardstick = Yardstick::open(path)?;
+    rate(batch, during, || {
+        let first = yardstick.next;
+        yardstick.write(batch, "INSERT INTO rows (id, body) VALUES (?1, ?2)")?;
+        for state in ["started", "done"] {
+            yardstick.next = first;
+            yardstick
+                .write(batch, &format!("UPDATE rows SET state = '{state}' WHERE id = ?1 AND ?2 <> ''"))?;
         }
-        transaction.commit()?;
-        rows += batch as u64;
+        Ok(())
+    })
+}
+
+fn rate(batch: usize, during: Duration, mut write: impl FnMut() -> Result<(), Error>) -> Result<f64, Error> {
+    let started = Instant::now();
+    let mut rows = 0;
+    while started.elapsed() < during {
+        write()?;
+        rows += batch;
     }
     Ok(rows as f64 / started.elapsed().as_secs_f64())
+}
+
+struct Yardstick {
+    connection: Connection,
+    body: String,
+    next: i64,
+}
+
+impl Yardstick {
+    fn open(path: &Path) -> Result<Self, Error> {
+        let connection = Connection::open(path)?;
+        connection.execute_batch(
+            "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;
+             CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, state TEXT, body TEXT);
+             DELETE FROM rows;",
+        )?;
+        Ok(Yardstick { connection, body: "x".repeat(ROW_BYTES), next: 1 })
+    }
+
+    fn write(&mut self, batch: usize, sql: &str) -> Result<(), Error> {
+        let transaction = self.connection.transaction()?;
+        {
+            let mut statement = transaction.prepare_cached(sql)?;
+            for _ in 0..batch {
+                statement.execute(params![self.next, self.body])?;
+                self.next += 1;
+            }
+        }
+        transaction.commit()
+    }
 }

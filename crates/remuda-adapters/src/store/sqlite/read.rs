@@ -16,6 +16,7 @@ use super::{Sqlite, blocking, schema};
 use crate::store::{Filter, JobState, Row, StoreError, View};
 
 pub(super) const OPEN_JOBS: &str = "SELECT accepted, life FROM jobs WHERE ended_at IS NULL ORDER BY id";
+pub(super) const BY_KEY: &str = "SELECT accepted FROM jobs WHERE tenant = ?1 AND key = ?2";
 
 /// Who reads at the same time; more would only share the same disk and cores.
 const READERS_MAX: usize = 8;
@@ -122,8 +123,7 @@ impl Sqlite {
     ) -> Result<Option<(JobId, Hash)>, StoreError> {
         let (tenant, key) = (tenant.clone(), key.to_owned());
         self.read(move |conn| {
-            let mut select =
-                conn.prepare_cached("SELECT accepted FROM jobs WHERE tenant = ?1 AND key = ?2")?;
+            let mut select = conn.prepare_cached(BY_KEY)?;
             let found =
                 select.query_row([tenant.as_str(), &key], |row| parsed::<Accepted>(row, 0)).optional()?;
             Ok(found.and_then(|job| Some((job.id, job.key?.fingerprint))))
@@ -160,8 +160,12 @@ impl Sqlite {
             {
                 for line in row.get_ref(0)?.as_str()?.lines() {
                     let event: Happened = from_json(line, 0)?;
-                    if event.seq > after && events.len() < limit {
+                    // Only the first chunk can hold some that were asked to be left out.
+                    if event.seq > after {
                         events.push(event);
+                    }
+                    if events.len() == limit {
+                        break;
                     }
                 }
             }
@@ -204,18 +208,23 @@ fn key(job: JobId) -> [u8; 16] {
     job.as_u128().to_be_bytes()
 }
 
-/// The states are literals, so that the index on each is seen to fit.
+/// Newest first is the order of the table; what is rare in it has an index, which SQLite would not choose unasked.
 pub(super) fn page(state: Option<JobState>) -> String {
-    let state = match state {
-        None => "",
-        Some(JobState::Queued) => "AND ended_at IS NULL AND state = 'queued'",
-        Some(JobState::Running) => "AND ended_at IS NULL AND state = 'running'",
-        Some(JobState::Completed) => "AND state = 'completed'",
-        Some(JobState::Failed) => "AND state = 'failed'",
-        Some(JobState::Cancelled) => "AND state = 'cancelled'",
+    let of_state = match state {
+        None => "WHERE true",
+        Some(JobState::Queued) => "INDEXED BY jobs_by_end WHERE ended_at IS NULL AND state = 'queued'",
+        Some(JobState::Running) => "INDEXED BY jobs_by_end WHERE ended_at IS NULL AND state = 'running'",
+        Some(JobState::Completed) => "WHERE state = 'completed'",
+        // Said twice: SQLite takes the index only for the very condition it was made with.
+        Some(JobState::Failed) => {
+            "INDEXED BY jobs_gone_wrong WHERE state IN ('failed', 'cancelled') AND state = 'failed'"
+        }
+        Some(JobState::Cancelled) => {
+            "INDEXED BY jobs_gone_wrong WHERE state IN ('failed', 'cancelled') AND state = 'cancelled'"
+        }
     };
     format!(
-        "SELECT accepted, life FROM jobs WHERE id < ?1 {state} AND (?2 IS NULL OR tenant = ?2)
+        "SELECT accepted, life FROM jobs {of_state} AND id < ?1 AND (?2 IS NULL OR tenant = ?2)
          ORDER BY id DESC LIMIT ?3"
     )
 }

@@ -17,7 +17,7 @@ const APPLICATION_ID: i32 = 0x526d_6461;
 /// What every SQLite file begins with.
 const MAGIC: &[u8] = b"SQLite format 3\0";
 
-/// Measured: a sixth cheaper for each job than 4 KiB, because a row is about one KiB and batches fill whole pages.
+/// A job's row is about 1 KB and a workflow some KB: several fit on a page, and a small commit does not write too much.
 pub(super) const PAGE_BYTES: i32 = 8192;
 
 /// From nothing to schema 1, from 1 to 2, and so on; the file's `user_version` counts them. Never change one that
@@ -28,6 +28,8 @@ const MIGRATIONS: [&str; 1] = [include_str!("schema.sql")];
 pub(super) fn open(path: &Path, was_left_open: bool) -> Result<Connection, StoreError> {
     check_files(path, was_left_open)?;
     let mut conn = Connection::open(path).map_err(|error| sort(path, error))?;
+    // Whoever is refused below leaves without touching the log.
+    leave_log(&conn).map_err(|error| sort(path, error))?;
     check_owner(&conn, path)?;
     conn.pragma_update(None, "page_size", PAGE_BYTES).map_err(|error| sort(path, error))?;
     prepare(&conn).map_err(|error| sort(path, error))?;
@@ -45,10 +47,15 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
             OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
         )?;
         conn.busy_timeout(BUSY_WAIT_MAX)?;
-        conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+        leave_log(&conn)?;
         Ok(conn)
     };
     open().map_err(|error| sort(path, error))
+}
+
+/// Closing does not carry the log home by itself: after a failure it must not, and otherwise it was done before.
+fn leave_log(conn: &Connection) -> Result<(), Error> {
+    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop)
 }
 
 /// What SQLite would not notice: it takes an empty file for a new database, and a missing log for no log.
@@ -116,7 +123,7 @@ fn prepare(conn: &Connection) -> Result<(), Error> {
     conn.pragma_update(None, "synchronous", "FULL")?;
     // Checkpoints have their own policy, see `checkpoint`.
     conn.pragma_update(None, "wal_autocheckpoint", 0)?;
-    conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
+    leave_log(conn)?;
     // On a full disk there is no room for temporary files either.
     conn.pragma_update(None, "temp_store", "MEMORY")?;
     // In KiB when negative: enough for the pages that a thousand batches in flight touch.

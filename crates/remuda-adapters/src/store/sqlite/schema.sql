@@ -25,8 +25,9 @@ CREATE INDEX jobs_by_end ON jobs (ended_at, id);
 CREATE INDEX jobs_gone_wrong ON jobs (state, id) WHERE state IN ('failed', 'cancelled');
 CREATE UNIQUE INDEX jobs_by_key ON jobs (tenant, key) WHERE key IS NOT NULL;
 
--- Bodies are apart, so that walking over headers never touches them.
-CREATE TABLE workflows (job BLOB PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+-- Bodies are apart, so that walking over headers never touches them. Workflows are some KB each, and a table with row
+-- ids packs those; in one without, each would begin a page of its own.
+CREATE TABLE workflows (job BLOB PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE results (job BLOB PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 
 -- What happened, one row for all events of a transaction: a line of JSON each, from `first` to `last`.
@@ -87,20 +88,24 @@ FROM jobs;
 
 CREATE VIEW orchestrator_status AS
 SELECT
-    (SELECT count(*) FROM jobs WHERE ended_at IS NULL AND state = 'queued')  AS queued_tasks,
-    (SELECT count(*) FROM jobs WHERE ended_at IS NULL AND state = 'running') AS running_tasks,
-    count(*) FILTER (WHERE state = 'spawning')                               AS spawning_workers,
-    count(*) FILTER (WHERE state = 'active')                                 AS active_workers,
-    count(*) FILTER (WHERE state = 'terminating')                            AS terminating_workers,
-    count(*) FILTER (WHERE is_alive)                                         AS total_workers,
-    count(*) FILTER (WHERE state = 'error')                                  AS error_workers,
-    count(*) FILTER (WHERE is_alive AND presence = 'online')                 AS online_workers,
-    count(*) FILTER (WHERE is_alive AND presence = 'suspect')                AS suspect_workers,
-    count(*) FILTER (WHERE is_alive AND presence = 'offline')                AS offline_workers,
-    count(*) FILTER (WHERE state = 'active' AND presence <> 'online')        AS stale_workers,
+    queued_tasks,
+    running_tasks,
+    count(*) FILTER (WHERE state = 'spawning')                        AS spawning_workers,
+    count(*) FILTER (WHERE state = 'active')                          AS active_workers,
+    count(*) FILTER (WHERE state = 'terminating')                     AS terminating_workers,
+    count(*) FILTER (WHERE is_alive)                                  AS total_workers,
+    count(*) FILTER (WHERE state = 'error')                           AS error_workers,
+    count(*) FILTER (WHERE is_alive AND presence = 'online')          AS online_workers,
+    count(*) FILTER (WHERE is_alive AND presence = 'suspect')         AS suspect_workers,
+    count(*) FILTER (WHERE is_alive AND presence = 'offline')         AS offline_workers,
+    count(*) FILTER (WHERE state = 'active' AND presence <> 'online') AS stale_workers,
     -- Ten beats without a reading.
     count(*) FILTER (WHERE state = 'active' AND now - ifnull(metrics_at, 0) > 300000) AS stale_metrics_workers
 FROM present
+JOIN (
+    SELECT count(*) FILTER (WHERE state = 'queued') AS queued_tasks, count(*) FILTER (WHERE state = 'running') AS running_tasks
+    FROM jobs WHERE ended_at IS NULL
+)
 LEFT JOIN (SELECT *, state IN ('spawning', 'active', 'terminating') AS is_alive FROM workers);
 
 CREATE VIEW active_workers_health AS

@@ -111,13 +111,16 @@ impl Writer {
                     self.commit(group);
                     next = other;
                 }
-                Request::Lead { reply } => drop(reply.send(self.write(take_lead))),
+                Request::Lead { reply } => drop(reply.send(self.write_into_reserve(take_lead))),
                 Request::Retain { before, limit, reply } => {
-                    drop(reply.send(self.write(|tx| retention::forget(tx, before, limit))));
+                    let forget = |tx: &Transaction<'_>| retention::forget(tx, before, limit);
+                    drop(reply.send(self.write_into_reserve(forget)));
                 }
                 Request::Close => break,
             }
-            self.tidy(Checkpoints::after_write);
+            // Without room to spare, the log begins anew after each write rather than growing.
+            let tidy = if self.reserve.is_there() { Checkpoints::after_write } else { Checkpoints::now };
+            self.tidy(tidy);
         }
         self.close();
     }
@@ -141,24 +144,22 @@ impl Writer {
     }
 
     fn commit(&mut self, mut group: Vec<Waiting>) {
-        if !self.reserve.is_there() {
+        if !self.reserve.is_there() && self.broken.is_none() {
             let (accepting, ending) = group.into_iter().partition(Waiting::accepts);
             group = ending;
             self.refuse(accepting);
+        }
+        if group.is_empty() {
+            return;
         }
         let answers = self.write(|tx| write_group(tx, &group));
         match answers {
             Ok(answers) => {
                 group.into_iter().zip(answers).for_each(|(waiting, answer)| waiting.answer(answer));
             }
-            Err(StoreError::Full { .. }) if self.reserve.is_there() => {
-                self.reserve.release();
-                // What is home already makes room in the log.
-                self.tidy(Checkpoints::now);
-                self.commit_apart(group);
-            }
+            Err(StoreError::Full { .. }) if self.make_room() => self.commit_apart(group),
             Err(StoreError::Full { .. } | StoreError::Conflict { .. }) if group.len() > 1 => {
-                self.commit_apart(group)
+                self.commit_apart(group);
             }
             Err(error) => group.into_iter().for_each(|waiting| waiting.answer(Err(error.clone()))),
         }
@@ -173,6 +174,28 @@ impl Writer {
         for waiting in group {
             waiting.answer(Err(StoreError::Full { path: self.path.clone() }));
         }
+    }
+
+    /// For what must go on when the disk is full.
+    fn write_into_reserve<T>(
+        &mut self,
+        work: impl Fn(&Transaction<'_>) -> Result<T, Error>,
+    ) -> Result<T, StoreError> {
+        match self.write(&work) {
+            Err(StoreError::Full { .. }) if self.make_room() => self.write(&work),
+            done => done,
+        }
+    }
+
+    /// Whether there was something to give up.
+    fn make_room(&mut self) -> bool {
+        let had_room = self.reserve.is_there();
+        if had_room {
+            self.reserve.release();
+            // What is home already makes room in the log.
+            self.tidy(Checkpoints::now);
+        }
+        had_room
     }
 
     /// Runs one transaction, and never another one after the disk failed.

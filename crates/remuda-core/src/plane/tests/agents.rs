@@ -88,6 +88,7 @@ fn an_order_that_never_arrives_is_repeated_and_then_given_up_for_a_new_attempt()
     assert_eq!(story.beat("a").unwrap().start.len(), 1, "the reply may have been lost");
     story.is(job, "running on a, attempt 1");
     story.to(5);
+    assert_eq!(story.beat("a").unwrap().start.len(), 1, "and one may have been overtaken");
     story.beat("a").unwrap();
     story.hand("a").is_deaf = false;
     assert_eq!(story.kept.life(job).tries[0].verdict, "worker a never took it on");
@@ -108,6 +109,7 @@ fn an_order_whose_reply_was_lost_is_taken_on_when_it_comes_again() {
     story.hand("a").is_deaf = false;
     story.to(3);
     story.beat("a").unwrap();
+    assert!(story.hand("a").held.contains_key(&job));
     story.work_to(60, &["a"]);
     story.is(job, "running on a, attempt 1");
 }
@@ -123,7 +125,11 @@ fn a_completion_that_is_reported_again_is_recorded_already() {
     assert_eq!(again(&mut story), "this outcome is recorded already");
     assert_eq!(story.plane.refusals.already_recorded, 1);
     story.restart();
-    assert_eq!(again(&mut story), format!("there is no unfinished job {job}"), "a definite answer all the same");
+    assert_eq!(
+        again(&mut story),
+        format!("there is no unfinished job {job}"),
+        "a definite answer all the same"
+    );
 }
 
 /// Faults: A7.
@@ -136,10 +142,7 @@ fn of_a_completion_and_a_cancel_the_first_one_counts() {
     assert_eq!(story.cancel(completed).unwrap_err(), Refusal::Ended { state: "completed" });
     story.hand("a").is_deaf = true;
     story.cancel(cancelled).unwrap();
-    assert_eq!(
-        story.complete("a", cancelled),
-        "the job is cancelled already, and an outcome never changes"
-    );
+    assert_eq!(story.complete("a", cancelled), "the job is cancelled already, and an outcome never changes");
     story.is(completed, "completed by a");
     story.is(cancelled, "cancelled: no longer wanted");
 }

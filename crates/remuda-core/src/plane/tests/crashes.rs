@@ -11,7 +11,7 @@ fn nothing_is_requeued_for_the_planes_own_death() {
     story.work_to(10, &["a"]);
     story.now = secs(1000);
     story.restart();
-    story.to(1029);
+    story.to(1020);
     story.is(job, "running on a, attempt 1");
     story.work_to(1060, &["a"]);
     story.is(job, "running on a, attempt 1");
@@ -77,7 +77,11 @@ fn a_block_and_a_quarantine_outlive_the_plane() {
     story.fail("a", job, Cause::Job);
     story.beat_to(179, &["a"]);
     story.are(&[job, other], "queued");
-    assert_eq!(story.kept.blocks.values().next().unwrap().cooldown_millis, 120_000, "still the trial, so it doubled");
+    assert_eq!(
+        story.kept.blocks.values().next().unwrap().cooldown_millis,
+        120_000,
+        "still the trial, so it doubled"
+    );
 }
 
 /// Faults: C1.

@@ -9,16 +9,14 @@ use serde_json::value::RawValue;
 
 use super::Plane;
 use crate::id::{JobId, Sequence, Shape, WorkerId};
-use crate::record::{
-    Accepted, BlockRow, Happened, Life, Record, StateRow, Stored, SuspicionRow, WorkerRow,
-};
+use crate::record::{Accepted, BlockRow, Happened, Life, Record, StateRow, Stored, SuspicionRow, WorkerRow};
 use crate::time::Timestamp;
 
 #[derive(Clone, Default)]
 pub(crate) struct Kept {
     pub(super) jobs: BTreeMap<JobId, (Accepted, Life)>,
     pub(super) results: BTreeMap<JobId, Arc<RawValue>>,
-    pub(super) workers: BTreeMap<WorkerId, WorkerRow>,
+    pub(crate) workers: BTreeMap<WorkerId, WorkerRow>,
     pub(super) blocks: BTreeMap<(WorkerId, Shape), BlockRow>,
     pub(super) suspicions: BTreeMap<Shape, SuspicionRow>,
     pub(super) events: Vec<Arc<Happened>>,

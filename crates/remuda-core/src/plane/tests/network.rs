@@ -69,7 +69,8 @@ fn news_from_before_the_planes_restart_is_no_evidence() {
     story.work_to(20, &["a"]);
     story.restart();
     copy.seq += 100;
-    let event = Event::Beat { worker: id("a"), token_hash: Hash::of(b"token"), beat: Box::new(copy), waits: true };
+    let event =
+        Event::Beat { worker: id("a"), token_hash: Hash::of(b"token"), beat: Box::new(copy), waits: true };
     let Ok(Answer::Reply(reply)) = story.step(event) else { panic!("it is asked to beat again") };
     assert!(reply.beat_again && reply.term == Term(2));
     assert!(reply.start.is_empty() && reply.cancel.is_empty());

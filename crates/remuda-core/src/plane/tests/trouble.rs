@@ -1,1 +1,170 @@
-//! t
+//! Clients that cancel, repeat themselves, flood and ask for what nobody has (rows C7, C16 to C18 and C22).
+
+use super::*;
+use crate::record::IdempotencyKey;
+
+/// Faults: C7.
+#[test]
+fn a_full_plane_refuses_with_a_hint_and_workers_come_first() {
+    let mut story = Story::with(Settings { open_jobs_max: 2, ..Settings::default() });
+    story.join("a");
+    let (first, _) = (story.submit("s"), story.submit("s"));
+    let Err(Refusal::QueueFull { open_max: 2, retry_after }) = story.submit_with("s", |_| {}) else {
+        panic!("it is full")
+    };
+    assert!(!retry_after.is_zero());
+    assert_eq!(story.complete("a", first), "recorded");
+    story.submit("s");
+}
+
+/// Faults: C16.
+#[test]
+fn a_cancel_counts_at_once_even_if_the_worker_cannot_be_reached() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.poll("a");
+    story.hand("a").is_deaf = true;
+    story.cancel(job).unwrap();
+    story.is(job, "cancelled: no longer wanted");
+    assert_eq!(story.cancel(job).unwrap_err(), Refusal::Ended { state: "cancelled" });
+    story.hand("a").is_deaf = false;
+    story.to(60);
+    let reply = story.beat("a").unwrap();
+    assert_eq!((reply.cancel[0].job, reply.cancel[0].reason.as_str()), (job, "no longer wanted"));
+    assert!(story.news("job:").ends_with(&["job:cancelled a".to_owned()]));
+}
+
+#[test]
+fn the_room_of_a_cancelled_attempt_is_free_when_the_worker_has_stopped_it() {
+    let mut story = Story::new();
+    story.join("a");
+    let (unwanted, next) = (story.submit("s"), story.submit("t"));
+    story.hand("a").is_deaf = true;
+    story.cancel(unwanted).unwrap();
+    story.beat("a").unwrap();
+    story.is(next, "queued");
+    assert_eq!(story.why(next), "all 1 workers that could are busy; 0 others wait too (fair share)");
+    story.hand("a").is_deaf = false;
+    let verdict = story.report("a", unwanted, Outcome::Cancelled, None);
+    assert_eq!(verdict, "the job is cancelled already, and an outcome never changes");
+    story.is(next, "running on a, attempt 1");
+}
+
+#[test]
+fn a_worker_that_takes_its_time_to_stop_is_asked_again_but_not_in_circles() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.poll("a");
+    story.hand("a").is_deaf = true;
+    story.cancel(job).unwrap();
+    for (second, asked) in [(1, 0), (4, 0), (5, 1), (6, 0), (10, 1)] {
+        story.to(second);
+        assert_eq!(story.beat("a").unwrap().cancel.len(), asked, "at {second} s");
+    }
+}
+
+fn key(key: &str, body: &[u8]) -> Option<IdempotencyKey> {
+    Some(IdempotencyKey { key: key.to_owned(), fingerprint: Hash::of(body) })
+}
+
+/// Faults: C17.
+#[test]
+fn a_submission_that_is_sent_again_is_the_same_job_and_another_body_is_a_conflict() {
+    let mut story = Story::new();
+    let job = story.submit_with("s", |it| it.key = key("k", b"body")).unwrap();
+    assert_eq!(story.submit_with("s", |it| it.key = key("k", b"body")), Ok(job));
+    assert_eq!(story.submit_with("s", |it| it.key = key("k", b"other")), Err(Refusal::KeyConflict { job }));
+    let foreign = story.submit_with("s", |it| {
+        (it.key, it.tenant) = (key("k", b"other"), "another".parse().unwrap());
+    });
+    assert!(foreign.is_ok_and(|foreign| foreign != job), "keys belong to a tenant");
+    story.restart();
+    assert_eq!(story.submit_with("s", |it| it.key = key("k", b"body")), Ok(job));
+    assert_eq!(story.plane.open_jobs(), 2);
+}
+
+/// Faults: C17.
+#[test]
+fn what_the_store_knows_of_a_key_counts_when_the_job_has_ended() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit_with("s", |it| it.key = key("k", b"body")).unwrap();
+    story.complete("a", job);
+    let known = Some(Known { job, fingerprint: Hash::of(b"body") });
+    assert_eq!(story.submit_with("s", |it| (it.key, it.known) = (key("k", b"body"), known)), Ok(job));
+    let other = story.submit_with("s", |it| (it.key, it.known) = (key("k", b"other"), known));
+    assert_eq!(other, Err(Refusal::KeyConflict { job }));
+    assert_eq!(story.plane.open_jobs(), 0);
+}
+
+/// Faults: C18.
+#[test]
+fn one_tenants_flood_does_not_hold_up_another() {
+    let mut story = Story::new();
+    let tenant = |name: &'static str| move |it: &mut Submission| it.tenant = name.parse().unwrap();
+    for _ in 0..50 {
+        story.submit_with("s", tenant("flood")).unwrap();
+    }
+    let quiet = [0, 1].map(|_| story.submit_with("s", tenant("quiet")).unwrap());
+    story.join("a");
+    let mut order = Vec::new();
+    for _ in 0..4 {
+        let job = *story.hand("a").held.keys().next().unwrap();
+        order.push(quiet.contains(&job));
+        story.complete("a", job);
+    }
+    assert_eq!(order, [false, true, false, true], "they take turns");
+}
+
+/// Faults: C22.
+#[test]
+fn a_job_that_nobody_can_run_says_so_and_runs_when_somebody_can() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit_with("s", |it| it.service = "comfyui".parse().unwrap()).unwrap();
+    assert_eq!(story.why(job), "unschedulable: no worker offers service comfyui");
+    story.join_with("b", |join| join.services = ["comfyui".parse().unwrap()].into());
+    story.is(job, "running on b, attempt 1");
+}
+
+#[test]
+fn what_is_unknown_is_refused_and_nothing_breaks() {
+    let mut story = Story::new();
+    let nobody = JobId::from_u128(77);
+    assert_eq!(story.cancel(nobody).unwrap_err(), Refusal::UnknownJob(nobody));
+    for event in [
+        Event::Leave { worker: id("x"), token_hash: None, reason: String::new() },
+        Event::Drain { worker: id("x"), reason: String::new() },
+        Event::LineDropped { worker: id("x"), seq: 1 },
+    ] {
+        assert_eq!(story.step(event).unwrap_err(), Refusal::UnknownWorker(id("x")));
+    }
+    assert_eq!(
+        story.step(Event::Lift { worker: id("x"), shape: shape("s") }).unwrap_err(),
+        Refusal::NothingThere
+    );
+    assert_eq!(story.step(Event::Release { shape: shape("s") }).unwrap_err(), Refusal::NothingThere);
+    story.join("a");
+    let token_hash = Some(Hash::of(b"guessed"));
+    let leave = Event::Leave { worker: id("a"), token_hash, reason: String::new() };
+    assert_eq!(story.step(leave).unwrap_err(), Refusal::WrongToken);
+    let verdict = story.report_attempt("a", nobody, Attempt(1), Outcome::Completed, None);
+    assert_eq!(verdict, format!("there is no unfinished job {nobody}"));
+}
+
+/// Faults: X4.
+#[test]
+fn a_worker_cannot_end_a_job_that_another_one_runs() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.join("thief");
+    for outcome in [Outcome::Completed, Outcome::Failed, Outcome::Cancelled, Outcome::Rejected] {
+        let verdict = story.report_attempt("thief", job, Attempt(1), outcome, None);
+        assert_eq!(verdict, "this attempt is no longer the job's current one");
+    }
+    story.is(job, "running on a, attempt 1");
+    assert!(story.kept.blocks.is_empty());
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
-use remuda_adapters::store::measure_inserts;
+use remuda_adapters::store::{measure_inserts, measure_lives};
 use serde_json::{Map, Value};
 
 use super::child::Plane;
@@ -93,11 +93,20 @@ fn machine(table: &mut Table, data: &Path) -> anyhow::Result<f64> {
         let rate = measure_inserts(&data.join(format!("limit-{batch}.sqlite")), batch, Duration::from_secs(2))?;
         table.add(&format!("limit: SQLite inserts, batches of {batch}"), rate, "rows/s", "1 KB rows, synced".to_owned());
     }
+    for batch in [1, 64, 256] {
+        let rate = measure_lives(&data.join(format!("lives-{batch}.sqlite")), batch, Duration::from_secs(2))?;
+        let note = "insert, start, end, each synced; nothing else".to_owned();
+        table.add(&lives(batch), rate, "jobs/s", note);
+    }
     let sha = limits::sha_megabytes_per_second()?;
     table.add("limit: SHA-256", sha, "MB/s", String::new());
     let hash = limits::workflow_megabytes_per_second()?;
     table.add("workflow read, checked, hashed", hash, "MB/s", format!("50 KB graph; {:.2} of SHA-256 alone", hash / sha));
     Ok(syncs)
+}
+
+fn lives(batch: usize) -> String {
+    format!("limit: SQLite lives, {batch} at a time")
 }
 
 async fn under_load(table: &mut Table, options: &Options, data: &Path) -> anyhow::Result<()> {
@@ -110,9 +119,9 @@ async fn under_load(table: &mut Table, options: &Options, data: &Path) -> anyhow
         let cpu = plane.cpu_seconds()?;
         let (count, seconds) = clients_for(&plane, clients, options.seconds, Some(&board)).await?;
         let cpu = (plane.cpu_seconds()? - cpu) * 1e6 / count as f64;
-        let inserts = table.json.get("limit: SQLite inserts, batches of 64").and_then(Value::as_f64).unwrap_or(f64::NAN);
+        let limit = table.json.get(&lives(clients)).and_then(Value::as_f64).unwrap_or(f64::NAN);
         let rate = count as f64 / seconds;
-        let note = format!("{cpu:.0} µs of plane CPU a job; {:.2} of SQLite inserts", rate / inserts);
+        let note = format!("{cpu:.0} µs of plane CPU a job; {:.2} of SQLite alone", rate / limit);
         table.add(&format!("lifecycle, {clients} in flight"), rate, "jobs/s", note);
     }
     workers.iter().for_each(tokio::task::JoinHandle::abort);

@@ -1,14 +1,82 @@
+//! `remuda blocks`: workers and shapes kept apart, and lifting that by hand.
+
 use std::process::ExitCode;
-use clap::Args;
-use super::super::Connection;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use remuda_core::id::WorkerId;
+use serde_json::Value;
+
+use super::super::table::{plain, table};
+use super::super::{Client, Connection};
+use super::{cell, find_shape, rows, short_shape, show};
+
 #[derive(Debug, Args)]
 pub(crate) struct Blocks {
+    #[command(subcommand)]
+    command: Option<Command>,
     #[command(flatten)]
     connection: Connection,
 }
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Let a worker run a shape again
+    Lift {
+        /// The worker
+        worker: WorkerId,
+        /// The shape, or as much of it as is unique
+        shape: String,
+    },
+}
+
 impl Blocks {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        drop(self.connection);
+        let client = Client::new(&self.connection.url)?;
+        let answer = client.get("/fleet/blocks").await?;
+        let Some(Command::Lift { worker, shape }) = self.command else {
+            show(&self.connection, &answer, || list(rows(&answer, "blocks")));
+            return Ok(ExitCode::SUCCESS);
+        };
+        let of_worker = rows(&answer, "blocks").iter().filter(|block| block["worker"] == worker.as_str());
+        let shapes = of_worker.filter_map(|block| block["shape"].as_str());
+        let shape = find_shape(shapes, &shape)
+            .with_context(|| format!("no block of worker {worker} was lifted; `remuda blocks` lists all blocks"))?;
+        let answer = client.delete(&format!("/fleet/blocks/{worker}/{shape}")).await?;
+        show(&self.connection, &answer, || format!("{worker} may run {} again", plain(shape)));
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn list(blocks: &[Value]) -> String {
+    if blocks.is_empty() {
+        return "no blocks: every worker may run every shape".to_owned();
+    }
+    table(&["WORKER", "SHAPE", "FAILURES", "KEPT APART", "REASON"], &blocks.iter().map(row).collect::<Vec<_>>())
+}
+
+fn row(block: &Value) -> Vec<String> {
+    let apart = if block["is_blocked"] == true { format!("until {}", cell(&block["until"])) } else { "no".to_owned() };
+    let [worker, failures, reason] = ["worker", "failures", "reason"].map(|name| cell(&block[name]));
+    vec![worker, short_shape(&block["shape"]), failures, apart, reason]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn blocks_are_listed_with_the_part_of_the_shape_one_types() {
+        let block = |is_blocked| {
+            json!({ "worker": "red", "shape": "0123456789abcdef", "failures": 1, "is_blocked": is_blocked,
+                    "until": "2026-11-15T12:03:10.042Z", "reason": "out of memory" })
+        };
+        let expected = "\
+WORKER  SHAPE         FAILURES  KEPT APART                      REASON
+red     0123456789ab  1         until 2026-11-15T12:03:10.042Z  out of memory
+red     0123456789ab  1         no                              out of memory";
+        assert_eq!(list(&[block(true), block(false)]), expected);
     }
 }

@@ -1,14 +1,194 @@
+//! `remuda events`: follows what happens, one line an event, over cuts and restarts of the plane.
+
 use std::process::ExitCode;
+use std::time::Duration;
+
 use clap::Args;
-use super::super::Connection;
+use futures_util::StreamExt;
+use remuda_core::id::{JobId, Tenant};
+use reqwest::{Method, RequestBuilder};
+use serde_json::Value;
+
+use super::super::client::Unreachable;
+use super::super::table::plain;
+use super::super::{Client, Connection, say};
+use super::cell;
+use super::sse::{Event, Reader};
+
+/// A plane that restarts is back within seconds: no need to knock more often.
+const RECONNECT_WAIT: Duration = Duration::from_secs(1);
+/// Ten minutes of knocking; after that the plane is not coming back by itself.
+const RECONNECTS_MAX: u32 = 600;
+/// What is stored comes without pause: once the line is quiet for this long, all of it has been told.
+const QUIET: Duration = Duration::from_secs(1);
+
 #[derive(Debug, Args)]
 pub(crate) struct Events {
+    /// Only those of this job
+    #[arg(long)]
+    job: Option<JobId>,
+    /// Only those of this tenant's jobs
+    #[arg(long)]
+    tenant: Option<Tenant>,
+    /// Only those of this name, such as job:failed, or of this kind, such as worker
+    #[arg(long)]
+    name: Option<String>,
+    /// Begin after this number; 0 tells everything that is stored
+    #[arg(long, value_name = "NUMBER")]
+    after: Option<u64>,
+    /// Tell what is stored and end, rather than wait for more
+    #[arg(long, visible_alias = "once")]
+    no_follow: bool,
     #[command(flatten)]
     connection: Connection,
 }
+
 impl Events {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        drop(self.connection);
+        tokio::select! {
+            result = self.follow() => result?,
+            interrupted = tokio::signal::ctrl_c() => interrupted?,
+        }
         Ok(ExitCode::SUCCESS)
+    }
+
+    async fn follow(&self) -> anyhow::Result<()> {
+        let client = Client::new(&self.connection.url)?;
+        let mut last = if self.no_follow { self.after.or(Some(0)) } else { self.after };
+        let told = self.read(&client, &mut last).await?;
+        if self.no_follow && told == 0 && !self.connection.json {
+            say("no events are stored that were asked for");
+        }
+        let mut failed = 0;
+        while !self.no_follow {
+            if failed == 0 {
+                eprintln!("remuda: the line to the plane was cut; trying again");
+            }
+            tokio::time::sleep(RECONNECT_WAIT).await;
+            match self.read(&client, &mut last).await {
+                Ok(_) => failed = 0,
+                Err(error) if error.is::<Unreachable>() && failed < RECONNECTS_MAX => failed += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells what comes until the line is cut or, if nobody follows, quiet; how many there were. `last` is where to go on.
+    async fn read(&self, client: &Client, last: &mut Option<u64>) -> anyhow::Result<usize> {
+        let mut stream = client.open(self.request(client, *last)).await?.bytes_stream();
+        let (mut reader, mut told) = (Reader::default(), 0);
+        loop {
+            let next = if self.no_follow {
+                tokio::time::timeout(QUIET, stream.next()).await.ok().flatten()
+            } else {
+                stream.next().await
+            };
+            let Some(Ok(bytes)) = next else { return Ok(told) };
+            for event in reader.feed(&bytes)? {
+                *last = event.id.or(*last);
+                told += usize::from(self.tell(&event));
+            }
+        }
+    }
+
+    fn request(&self, client: &Client, last: Option<u64>) -> RequestBuilder {
+        let request = open_events(client, last);
+        // Who waits for quiet asks for everything: a long stretch that is left out would be quiet too.
+        if self.no_follow {
+            return request;
+        }
+        let wanted = [
+            ("job", self.job.map(|job| job.to_string())),
+            ("tenant", self.tenant.as_ref().map(ToString::to_string)),
+            ("name", self.name.clone()),
+        ];
+        request.query(&wanted.into_iter().filter(|(_, value)| value.is_some()).collect::<Vec<_>>())
+    }
+
+    /// Whether it was worth telling.
+    fn tell(&self, event: &Event) -> bool {
+        let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
+        if self.no_follow && !self.is_wanted(event, &data) {
+            return false;
+        }
+        say(&if self.connection.json { event.data.clone() } else { line(event, &data) });
+        true
+    }
+
+    fn is_wanted(&self, event: &Event, data: &Value) -> bool {
+        event.id.is_some()
+            && self.job.is_none_or(|job| data["job"] == job.to_string())
+            && self.tenant.as_ref().is_none_or(|tenant| data["tenant"] == tenant.as_str())
+            && self.name.as_ref().is_none_or(|name| {
+                event.name == *name || event.name.split(':').next() == Some(name.as_str())
+            })
+    }
+}
+
+/// Everything after `last`, or from now on.
+pub(crate) fn open_events(client: &Client, last: Option<u64>) -> RequestBuilder {
+    let request = client.request(Method::GET, "/fleet/events");
+    match last {
+        Some(last) => request.header("last-event-id", last),
+        None => request,
+    }
+}
+
+/// `SEQ TIME NAME job worker detail`; what is live only has no number and no time.
+fn line(event: &Event, data: &Value) -> String {
+    let number = event.id.map_or_else(|| "-".to_owned(), |id| id.to_string());
+    let about = [cell(&data["job"]), cell(&data["worker"])];
+    let mut line = format!("{number:>6}  {:24}  {:16}", cell(&data["at"]), event.name);
+    for part in about.into_iter().filter(|part| part != "-").chain(detail(event, data)) {
+        line.push_str("  ");
+        line.push_str(&part);
+    }
+    plain(line.trim_end())
+}
+
+fn detail(event: &Event, data: &Value) -> Option<String> {
+    match event.name.as_str() {
+        "job:progress" => {
+            let percent = data["progress"].as_f64().unwrap_or(0.0) * 100.0;
+            Some(format!("{percent:.0} % {}", data["phase"].as_str().unwrap_or_default()))
+        }
+        "gap" => Some(format!("{} events missed; what is stored follows", cell(&data["missed"]))),
+        _ => {
+            let pairs = data["detail"].as_object()?.iter().filter(|(_, value)| !value.is_null());
+            Some(pairs.map(|(name, value)| format!("{name}={}", cell(value))).collect::<Vec<_>>().join(" "))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(id: Option<u64>, name: &str, data: &str, expected: &str) {
+        let event = Event { id, name: name.to_owned(), data: data.to_owned() };
+        assert_eq!(line(&event, &serde_json::from_str(data).unwrap()), expected);
+    }
+
+    #[test]
+    fn an_event_is_one_line() {
+        check(
+            Some(7),
+            "job:retrying",
+            r#"{"seq":7,"at":"2026-11-15T12:03:10.042Z","job":"j1","worker":"red","detail":{"attempt":1,"reason":"silent\nfor 3 s"}}"#,
+            "     7  2026-11-15T12:03:10.042Z  job:retrying      j1  red  attempt=1 reason=silent\\u{a}for 3 s",
+        );
+        check(
+            None,
+            "job:progress",
+            r#"{"job":"j1","worker":"red","progress":0.4,"phase":"decoding"}"#,
+            "     -  -                         job:progress      j1  red  40 % decoding",
+        );
+        check(
+            Some(8),
+            "fleet:brake",
+            r#"{"at":"12:03"}"#,
+            "     8  12:03                     fleet:brake",
+        );
     }
 }

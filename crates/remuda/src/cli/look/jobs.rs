@@ -1,25 +1,190 @@
+//! `remuda jobs` and `remuda cancel`.
+
 use std::process::ExitCode;
+
 use clap::Args;
-use super::super::Connection;
+use clap::builder::PossibleValuesParser;
+use remuda_core::id::{JobId, Tenant};
+use remuda_core::record::StateRow;
+use remuda_core::time::Timestamp;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::super::table::{plain, table};
+use super::super::{Client, Connection, say};
+use super::{ask, brief, cell, columns, cut, moment, rows, show};
+use crate::clock::Clock;
+
 #[derive(Debug, Args)]
 pub(crate) struct Jobs {
+    /// Only those in this state
+    #[arg(long, value_parser = PossibleValuesParser::new(StateRow::NAMES))]
+    state: Option<String>,
+    /// Only those of this tenant
+    #[arg(long)]
+    tenant: Option<Tenant>,
+    /// How many, at most 1000
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    limit: u32,
+    /// Only those older than this job
+    #[arg(long, value_name = "JOB")]
+    before: Option<JobId>,
     #[command(flatten)]
     connection: Connection,
 }
+
 impl Jobs {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        drop(self.connection);
+        let client = Client::new(&self.connection.url)?;
+        let answer = ask(&client, Method::GET, "/fleet/jobs", &self.query()).await?;
+        show(&self.connection, &answer, || match rows(&answer, "jobs") {
+            [] => self.nothing(),
+            jobs => {
+                let listed = list(jobs, Clock::after(Timestamp::ZERO).now(), columns());
+                match answer["next"].as_str() {
+                    Some(next) => format!("{listed}\n\nthere may be more: {}", self.next_page(next)),
+                    None => listed,
+                }
+            }
+        });
         Ok(ExitCode::SUCCESS)
     }
+
+    fn query(&self) -> Vec<(&'static str, String)> {
+        let optional = [
+            ("state", self.state.clone()),
+            ("tenant", self.tenant.as_ref().map(ToString::to_string)),
+            ("before", self.before.map(|job| job.to_string())),
+            ("limit", Some(self.limit.to_string())),
+        ];
+        optional.into_iter().filter_map(|(name, value)| Some((name, value?))).collect()
+    }
+
+    fn nothing(&self) -> String {
+        if self.before.is_some() {
+            return "no more jobs".to_owned();
+        }
+        match (&self.state, &self.tenant) {
+            (None, None) => "no jobs yet: submit one with `remuda run FILE`".to_owned(),
+            (Some(state), None) => format!("no {state} jobs"),
+            (None, Some(tenant)) => format!("no jobs of {tenant}"),
+            (Some(state), Some(tenant)) => format!("no {state} jobs of {tenant}"),
+        }
+    }
+
+    /// The command that shows what comes after this page.
+    fn next_page(&self, next: &str) -> String {
+        let mut command = "remuda jobs".to_owned();
+        for (name, value) in self.query() {
+            if name != "before" {
+                command.push_str(&format!(" --{name} {value}"));
+            }
+        }
+        format!("{command} --before {}", plain(next))
+    }
 }
+
+/// What a reason gets of a line even where the terminal is too narrow for it.
+const REASON_MIN: usize = 24;
+
+fn list(jobs: &[Value], now: Timestamp, columns: Option<usize>) -> String {
+    let mut listed: Vec<Vec<String>> = jobs.iter().map(|job| row(job, now)).collect();
+    if let Some(columns) = columns {
+        let titles = ["ID", "STATE", "TENANT", "PRIO", "TRIES", "CHANGED", "WORKER"];
+        let before: usize = table(&titles, &listed).lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        let width = columns.saturating_sub(before + 2).max(REASON_MIN);
+        for row in &mut listed {
+            if let Some(reason) = row.last_mut() {
+                *reason = cut(reason, width);
+            }
+        }
+    }
+    table(&["ID", "STATE", "TENANT", "PRIO", "TRIES", "CHANGED", "WORKER", "REASON"], &listed)
+}
+
+fn row(job: &Value, now: Timestamp) -> Vec<String> {
+    let changed = moment(&job["changed_at"]).map_or_else(|| "-".to_owned(), |at| brief(now.since(at)));
+    let [id, state, tenant, priority, attempt, worker, reason] =
+        ["id", "state", "tenant", "priority", "attempt", "worker", "reason"].map(|name| cell(&job[name]));
+    vec![id, state, tenant, priority, attempt, changed, worker, reason]
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Cancel {
+    /// Jobs to cancel
+    #[arg(required = true, value_name = "JOB")]
+    jobs: Vec<JobId>,
+    /// Why; it is told with the job ever after
+    #[arg(long)]
+    reason: Option<String>,
     #[command(flatten)]
     connection: Connection,
 }
+
 impl Cancel {
+    /// One that cannot be cancelled keeps none of the others from it.
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        drop(self.connection);
-        Ok(ExitCode::SUCCESS)
+        let client = Client::new(&self.connection.url)?;
+        let mut code = ExitCode::SUCCESS;
+        for job in self.jobs {
+            let body = json!({ "reason": self.reason.clone().unwrap_or_default() });
+            match client.post(&format!("/fleet/jobs/{job}/cancel"), &body).await {
+                Ok(answer) => show(&self.connection, &answer, || format!("{job} cancelled")),
+                Err(error) if error.is::<super::super::client::Unreachable>() => return Err(error),
+                Err(error) => {
+                    code = ExitCode::FAILURE;
+                    if self.connection.json {
+                        say(&json!({ "id": job, "error": error.to_string() }).to_string());
+                    } else {
+                        eprintln!("remuda: job {job}: {}", plain(&format!("{error:#}")));
+                    }
+                }
+            }
+        }
+        Ok(code)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn jobs() -> Vec<Value> {
+        let reason = "all 2 workers that could are busy; 41 others wait too (fair share)";
+        vec![
+            json!({ "id": "j1", "state": "queued", "tenant": "anna", "priority": 5, "attempt": 0, "reason": reason,
+                    "changed_at": "1970-01-01T00:00:08.000Z" }),
+            json!({ "id": "j2", "state": "completed", "tenant": "b", "priority": -1, "attempt": 2, "worker": "red",
+                    "reason": "completed by red\nin attempt 2", "changed_at": "1970-01-01T00:00:00.000Z" }),
+        ]
+    }
+
+    #[test]
+    fn jobs_are_listed_with_a_reason_that_fits_the_terminal() {
+        let shown = list(&jobs(), Timestamp::from_millis(70_000), Some(90));
+        let expected = "\
+ID  STATE      TENANT  PRIO  TRIES  CHANGED  WORKER  REASON
+j1  queued     anna    5     0      1m       -       all 2 workers that could are busy; 4…
+j2  completed  b       -1    2      1m       red     completed by red in attempt 2";
+        assert_eq!(shown, expected);
+        assert!(shown.lines().all(|line| line.chars().count() <= 90));
+    }
+
+    #[test]
+    fn without_a_terminal_nothing_is_cut() {
+        let shown = list(&jobs(), Timestamp::ZERO, None);
+        assert!(shown.contains("(fair share)") && shown.contains("red\\u{a}in attempt 2"));
+    }
+
+    #[test]
+    fn the_next_page_is_a_command_to_type() {
+        #[derive(Debug, clap::Parser)]
+        struct Typed {
+            #[command(flatten)]
+            jobs: Jobs,
+        }
+        let typed: Typed = clap::Parser::parse_from(["remuda", "--state", "failed", "--limit", "2"]);
+        assert_eq!(typed.jobs.next_page("j9"), "remuda jobs --state failed --limit 2 --before j9");
+        assert_eq!(typed.jobs.nothing(), "no failed jobs");
     }
 }

@@ -1,14 +1,80 @@
+//! `remuda quarantine`: shapes that fail everywhere, and releasing one by hand.
+
 use std::process::ExitCode;
-use clap::Args;
-use super::super::Connection;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use serde_json::Value;
+
+use super::super::table::{plain, table};
+use super::super::{Client, Connection};
+use super::{cell, find_shape, rows, short_shape, show};
+
 #[derive(Debug, Args)]
 pub(crate) struct Quarantine {
+    #[command(subcommand)]
+    command: Option<Command>,
     #[command(flatten)]
     connection: Connection,
 }
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Trust a shape again
+    Release {
+        /// The shape, or as much of it as is unique
+        shape: String,
+    },
+}
+
 impl Quarantine {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        drop(self.connection);
+        let client = Client::new(&self.connection.url)?;
+        let answer = client.get("/fleet/quarantine").await?;
+        let Some(Command::Release { shape }) = self.command else {
+            show(&self.connection, &answer, || list(rows(&answer, "shapes")));
+            return Ok(ExitCode::SUCCESS);
+        };
+        let shapes = rows(&answer, "shapes").iter().filter_map(|shape| shape["shape"].as_str());
+        let shape =
+            find_shape(shapes, &shape).context("nothing was released; `remuda quarantine` lists all shapes under suspicion")?;
+        let answer = client.delete(&format!("/fleet/quarantine/{shape}")).await?;
+        show(&self.connection, &answer, || format!("{} is trusted again", plain(shape)));
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn list(shapes: &[Value]) -> String {
+    if shapes.is_empty() {
+        return "no shape is under suspicion".to_owned();
+    }
+    let titles = ["SHAPE", "STANDING", "FAILED ON", "NEXT TRIAL", "TRIALS FAILED", "REASON"];
+    table(&titles, &shapes.iter().map(row).collect::<Vec<_>>())
+}
+
+fn row(shape: &Value) -> Vec<String> {
+    let standing = if shape["is_quarantined"] == true { "quarantined" } else { "suspected" };
+    let failed_on: Vec<_> = rows(shape, "failed_on").iter().map(cell).collect();
+    let [trial_at, trials_failed, reason] = ["trial_at", "trials_failed", "reason"].map(|name| cell(&shape[name]));
+    vec![short_shape(&shape["shape"]), standing.to_owned(), failed_on.join(", "), trial_at, trials_failed, reason]
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_suspected_shape_is_told_from_a_quarantined_one() {
+        let shape = |is_quarantined, trial_at| {
+            json!({ "shape": "0123456789abcdef", "is_quarantined": is_quarantined, "failed_on": ["red", "blue"],
+                    "trial_at": trial_at, "trials_failed": 0, "reason": "exit code 3" })
+        };
+        let expected = "\
+SHAPE         STANDING     FAILED ON  NEXT TRIAL  TRIALS FAILED  REASON
+0123456789ab  quarantined  red, blue  12:03       0              exit code 3
+0123456789ab  suspected    red, blue  -           0              exit code 3";
+        assert_eq!(list(&[shape(true, Some("12:03")), shape(false, None)]), expected);
     }
 }

@@ -1,14 +1,124 @@
+//! `remuda why`: the story of a job, told so that nobody has to read logs.
+
 use std::process::ExitCode;
+
 use clap::Args;
-use super::super::Connection;
+use remuda_core::id::JobId;
+use remuda_core::time::spoken;
+use serde_json::Value;
+
+use super::super::table::{plain, table};
+use super::super::{Client, Connection};
+use super::{cell, moment, rows, show};
+
 #[derive(Debug, Args)]
 pub(crate) struct Why {
+    /// The job
+    job: JobId,
     #[command(flatten)]
     connection: Connection,
 }
+
 impl Why {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        drop(self.connection);
+        let client = Client::new(&self.connection.url)?;
+        let why = client.get(&format!("/fleet/jobs/{}/why", self.job)).await?;
+        show(&self.connection, &why, || story(&why));
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// The one sentence first, then what it rests on.
+pub(crate) fn story(why: &Value) -> String {
+    let (state, reason) = (cell(&why["state"]), cell(&why["reason"]));
+    // "completed by red" says already that it is completed.
+    let sentence = if reason.starts_with(&state) { reason } else { format!("{state}: {reason}") };
+    let mut parts = vec![format!("job {}\n{}", plain(&cell(&why["job"])), plain(&sentence))];
+    parts.push(attempts(rows(why, "attempts")));
+    let (failures, mishaps) = (cell(&why["failures"]), cell(&why["mishaps"]));
+    if (failures.as_str(), mishaps.as_str()) != ("0", "0") {
+        parts.push(format!("failures of its own: {failures}; mishaps of workers, services or the plane: {mishaps}"));
+    }
+    parts.extend(candidates(rows(why, "candidates")));
+    parts.join("\n\n")
+}
+
+fn attempts(attempts: &[Value]) -> String {
+    if attempts.is_empty() {
+        return "no attempt yet".to_owned();
+    }
+    let rows: Vec<Vec<String>> = attempts
+        .iter()
+        .map(|attempt| {
+            let (began, ended) = (moment(&attempt["started_at"]), moment(&attempt["ended_at"]));
+            let took = began.zip(ended).map_or_else(|| "-".to_owned(), |(began, ended)| spoken(ended.since(began)));
+            let verdict = if ended.is_none() { "under way".to_owned() } else { cell(&attempt["verdict"]) };
+            let began = began.map_or_else(|| "-".to_owned(), |at| at.to_string());
+            vec![cell(&attempt["attempt"]), cell(&attempt["worker"]), began, took, cell(&attempt["cause"]), verdict]
+        })
+        .collect();
+    table(&["ATTEMPT", "WORKER", "STARTED", "TOOK", "CAUSE", "VERDICT"], &rows)
+}
+
+/// Only a waiting job has candidates.
+fn candidates(candidates: &[Value]) -> Option<String> {
+    if candidates.is_empty() {
+        return None;
+    }
+    let rows: Vec<Vec<String>> = candidates
+        .iter()
+        .map(|candidate| {
+            let against = candidate["passed_over"].as_str().unwrap_or("nothing: it could take the job now");
+            vec![cell(&candidate["worker"]), against.to_owned()]
+        })
+        .collect();
+    Some(table(&["CANDIDATE", "WHAT SPEAKS AGAINST IT"], &rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_story_of_a_lost_attempt_and_a_second_one() {
+        let why = json!({
+            "job": "j1", "state": "completed", "reason": "completed by blue in attempt 2", "failures": 0, "mishaps": 1,
+            "candidates": [],
+            "attempts": [
+                { "attempt": 1, "worker": "red", "started_at": 1000, "ended_at": 4000, "cause": "worker",
+                  "verdict": "worker red fell silent" },
+                { "attempt": 2, "worker": "blue", "started_at": 5000, "ended_at": 5850, "verdict": "completed" },
+            ],
+        });
+        let expected = "\
+job j1
+completed by blue in attempt 2
+
+ATTEMPT  WORKER  STARTED                   TOOK    CAUSE   VERDICT
+1        red     1970-01-01T00:00:01.000Z  3 s     worker  worker red fell silent
+2        blue    1970-01-01T00:00:05.000Z  850 ms  -       completed
+
+failures of its own: 0; mishaps of workers, services or the plane: 1";
+        assert_eq!(story(&why), expected);
+    }
+
+    #[test]
+    fn a_waiting_job_names_its_candidates() {
+        let why = json!({
+            "job": "j1", "state": "queued", "reason": "all 1 workers that could are busy", "failures": 0, "mishaps": 0,
+            "attempts": [], "candidates": [{ "worker": "red", "passed_over": "is busy" }, { "worker": "blue" }],
+        });
+        let expected = "\
+job j1
+queued: all 1 workers that could are busy
+
+no attempt yet
+
+CANDIDATE  WHAT SPEAKS AGAINST IT
+red        is busy
+blue       nothing: it could take the job now";
+        assert_eq!(story(&why), expected);
     }
 }

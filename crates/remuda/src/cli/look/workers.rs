@@ -1,25 +1,99 @@
+//! `remuda workers` and `remuda drain`.
+
 use std::process::ExitCode;
+use std::time::Duration;
+
 use clap::Args;
-use super::super::Connection;
+use remuda_core::id::WorkerId;
+use reqwest::Method;
+use serde_json::Value;
+
+use super::super::table::table;
+use super::super::{Client, Connection};
+use super::{ask, brief, cell, rows, show};
+
 #[derive(Debug, Args)]
 pub(crate) struct Workers {
     #[command(flatten)]
     connection: Connection,
 }
+
 impl Workers {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        drop(self.connection);
+        let client = Client::new(&self.connection.url)?;
+        let answer = client.get("/fleet/workers").await?;
+        show(&self.connection, &answer, || list(rows(&answer, "workers")));
         Ok(ExitCode::SUCCESS)
     }
 }
+
+fn list(workers: &[Value]) -> String {
+    if workers.is_empty() {
+        return "no worker has joined: start one with `remuda worker --exec COMMAND`".to_owned();
+    }
+    let titles = ["ID", "STATE", "PRESENCE", "SLOTS", "SEEN", "DONE", "FAILED", "LOST", "HOLDS", "REASON"];
+    table(&titles, &workers.iter().map(row).collect::<Vec<_>>())
+}
+
+fn row(worker: &Value) -> Vec<String> {
+    let holds = rows(worker, "holds");
+    let slots = format!("{}/{}", holds.len(), cell(&worker["slots"]));
+    let ago = worker["seen_millis_ago"].as_u64().map(|millis| format!("{} ago", brief(Duration::from_millis(millis))));
+    let [id, state, presence, done, failed, lost, reason] =
+        ["id", "state", "presence", "completed", "failed", "lost", "reason"].map(|name| cell(&worker[name]));
+    let seen = ago.unwrap_or_else(|| "-".to_owned());
+    vec![id, state, presence, slots, seen, done, failed, lost, held(holds), reason]
+}
+
+/// The first of what it holds, and how many there are beside it.
+fn held(holds: &[Value]) -> String {
+    let Some(first) = holds.first() else { return "-".to_owned() };
+    let percent = first["progress"].as_f64().unwrap_or(0.0) * 100.0;
+    let others = if holds.len() > 1 { format!(" +{}", holds.len() - 1) } else { String::new() };
+    format!("{} {percent:.0}%{others}", cell(&first["job"]))
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct Drain {
+    /// The worker
+    worker: WorkerId,
+    /// Why; it is shown with the worker
+    #[arg(long)]
+    reason: Option<String>,
     #[command(flatten)]
     connection: Connection,
 }
+
 impl Drain {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        drop(self.connection);
+        let client = Client::new(&self.connection.url)?;
+        let path = format!("/fleet/workers/{}/drain", self.worker);
+        let query: Vec<_> = self.reason.iter().map(|reason| ("reason", reason.clone())).collect();
+        let answer = ask(&client, Method::POST, &path, &query).await?;
+        show(&self.connection, &answer, || {
+            format!("{} gets no new work and leaves when it holds nothing", self.worker)
+        });
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn workers_are_listed_with_what_they_hold() {
+        let red = json!({
+            "id": "red", "state": "active", "presence": "online", "slots": 2, "seen_millis_ago": 4200, "completed": 7,
+            "failed": 1, "lost": 0, "reason": "",
+            "holds": [{ "job": "j1", "attempt": 1, "progress": 0.4, "phase": "" }, { "job": "j2", "progress": 0.0 }],
+        });
+        let expected = "\
+ID   STATE   PRESENCE  SLOTS  SEEN    DONE  FAILED  LOST  HOLDS      REASON
+red  active  online    2/2    4s ago  7     1       0     j1 40% +1  -";
+        assert_eq!(list(&[red]), expected);
+        assert!(list(&[]).contains("remuda worker --exec"));
     }
 }

@@ -204,6 +204,8 @@ async fn d5_nothing_is_acknowledged_before_it_is_synced() {
 /// Runs a child whose disk fails at some point, and looks at what it said and left.
 async fn check_broken(under: &[&str]) {
     let folder = Folder::new();
+    // The reserve is set aside while the disk still works.
+    drop(folder.open().await);
     let mut committer = Committer::start(&folder.path(), under, &[]);
     committer.listen_to_the_end();
     assert!(committer.acknowledged > 0, "it failed before it began");

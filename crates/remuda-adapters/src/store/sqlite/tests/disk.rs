@@ -18,14 +18,14 @@ use super::Folder;
 use crate::store::contract::sample::{accepted, body, completed, id, job, queued};
 use crate::store::{Batch, Store, StoreError};
 
-/// A disk of 24 MiB of our own, where we are allowed to mount one.
+/// A disk of 96 MiB of our own, where we are allowed to mount one.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
     fn mount() -> Option<SmallDisk> {
         let folder = tempfile::tempdir().unwrap();
         let mount =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=24m", "none"]).arg(folder.path()).output();
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m", "none"]).arg(folder.path()).output();
         let is_mounted = mount.is_ok_and(|mount| mount.status.success());
         if !is_mounted {
             eprintln!("skipped: mounting a small disk is not allowed here");
@@ -69,8 +69,8 @@ fn submit(n: u128) -> Batch {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d2_a_full_disk_takes_completions_refuses_submissions_and_heals() {
     let Some(disk) = SmallDisk::mount() else { return };
-    let store = Store::open(&disk.url()).await.unwrap();
-    let term = store.lead().await.unwrap();
+    let mut store = Store::open(&disk.url()).await.unwrap();
+    let mut term = store.lead().await.unwrap();
     for n in 0..50 {
         store.commit(term, submit(n)).await.unwrap();
     }
@@ -87,6 +87,11 @@ async fn d2_a_full_disk_takes_completions_refuses_submissions_and_heals() {
     assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
     assert!(!store.has_reserve());
     for n in 0..50 {
+        if n == 25 {
+            drop(store);
+            store = Store::open(&disk.url()).await.unwrap();
+            term = store.lead().await.unwrap();
+        }
         store.commit(term, end(n)).await.unwrap();
         assert!(matches!(store.commit(term, submit(999)).await, Err(StoreError::Full { .. })));
     }
@@ -105,6 +110,24 @@ async fn d2_a_full_disk_takes_completions_refuses_submissions_and_heals() {
     drop(store);
     let stored = Store::open(&disk.url()).await.unwrap().restore().await.unwrap();
     assert_eq!(stored.jobs.len() as u128, accepted - 50 + 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d2_the_reserve_lasts_for_thousands_of_completions() {
+    const JOBS: u128 = 9000;
+    let Some(disk) = SmallDisk::mount() else { return };
+    let store = Store::open(&disk.url()).await.unwrap();
+    let term = store.lead().await.unwrap();
+    let jobs: Vec<Record> = (0..JOBS).map(|n| accepted(job(n), queued(1))).collect();
+    store.commit(term, jobs.into()).await.unwrap();
+    disk.fill();
+    // One by one, which is the dearest way: each writes whole pages to the log.
+    for n in 0..JOBS {
+        if let Err(error) = store.commit(term, end(n)).await {
+            panic!("completion {n} was refused: {error}");
+        }
+    }
+    assert!(store.restore().await.unwrap().jobs.is_empty());
 }
 
 /// The same for machines where no disk may be mounted: the file itself may not grow.

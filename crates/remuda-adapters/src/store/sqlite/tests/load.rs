@@ -108,7 +108,7 @@ async fn d18_no_question_walks_through_history() {
         read::page(Some(JobState::Failed)),
         read::page(Some(JobState::Cancelled)),
         "SELECT * FROM orchestrator_status".to_owned(),
-        "SELECT accepted FROM jobs WHERE tenant = ?1 AND key = ?2".to_owned(),
+        read::BY_KEY.to_owned(),
     ] {
         let plan = plan(&sql);
         assert!(

@@ -1,0 +1,232 @@
+//! Writes `docs/lifecycles.md`: every life as a table of states and events. Each cell is found by running the code,
+//! so the document cannot drift.
+
+use std::path::Path;
+
+use crate::agent::tests::attempt_table;
+use crate::job::tests::life_table;
+use crate::plane::Answer;
+use crate::plane::tests::{Story, id};
+use crate::refusal::Refusal;
+
+mod shapes;
+
+const HEAD: &str = "# Lifecycles
+
+*Written by a test (`crates/remuda-core/src/lifecycles.rs`) that runs the code; edit that instead.*
+
+Rows are states, columns are what can happen, and a cell is the state afterwards. *In italics*: refused, and nothing
+has changed. Times are those of the default settings.
+";
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "the document is written here")]
+fn the_document_says_what_the_code_does() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/lifecycles.md");
+    let text = document();
+    if std::fs::read_to_string(&path).ok().as_ref() != Some(&text) {
+        std::fs::write(&path, text).unwrap();
+        panic!("regenerated docs/lifecycles.md, commit it");
+    }
+}
+
+fn document() -> String {
+    let (events, rows) = attempt_table();
+    let parts = [
+        (
+            "Job",
+            "`job.rs`. The fence (job, attempt, incarnation) decides who may end an attempt.",
+            life_table(),
+        ),
+        (
+            "Worker: life",
+            "`worker.rs`, `cycle.rs`. Moved by people, by the worker and by the cycle.",
+            worker_life(),
+        ),
+        (
+            "Worker: presence",
+            "`plane/presence.rs`. Moved by beats alone; a worker is suspect before it is offline, and a suspect one \
+             gets nothing new. What an offline worker held is taken elsewhere.",
+            worker_presence(),
+        ),
+        (
+            "Block",
+            "`block.rs`, here with `max_failures_before_block = 2`. A worker and a shape are kept apart, then one trial decides.",
+            shapes::blocks(),
+        ),
+        (
+            "Suspicion",
+            "`suspicion.rs`. A shape that fails on three distinct workers is kept from all of them, then single trials decide.",
+            shapes::suspicions(),
+        ),
+        (
+            "Attempt inside a worker",
+            "`agent.rs`. What the agent does about it stands in brackets. What has ended is said until it is settled.",
+            table(&events, &rows),
+        ),
+    ];
+    let parts = parts.map(|(name, what, table)| format!("\n## {name}\n\n{what}\n\n{table}\n"));
+    format!("{HEAD}{}", parts.concat())
+}
+
+fn table(events: &[&str], rows: &[(&str, Vec<String>)]) -> String {
+    let mut text = format!("| | {} |\n|---|{}", events.join(" | "), "---|".repeat(events.len()));
+    for (state, cells) in rows {
+        text.push_str(&format!("\n| **{state}** | {} |", cells.join(" | ")));
+    }
+    text
+}
+
+type Done = Result<(), Refusal>;
+type State<W> = (&'static str, fn() -> W);
+type Event<W> = (&'static str, fn(&mut W) -> Done);
+
+/// Every state against every event, each in a world of its own.
+fn cross<W>(states: &[State<W>], events: &[Event<W>], shown: impl Fn(&W) -> String) -> String {
+    let rows: Vec<_> = states
+        .iter()
+        .map(|(name, begin)| {
+            assert!(name.starts_with(&shown(&begin())), "{name} begins as {}", shown(&begin()));
+            let cells = events.iter().map(|(_, happens)| {
+                let mut world = begin();
+                match happens(&mut world) {
+                    Ok(()) => shown(&world),
+                    Err(refusal) => refused(&refusal),
+                }
+            });
+            (*name, cells.collect())
+        })
+        .collect();
+    table(&events.iter().map(|(name, _)| *name).collect::<Vec<_>>(), &rows)
+}
+
+fn refused(refusal: &Refusal) -> String {
+    format!("*{}*", format!("{refusal:?}").split([' ', '{', '(']).next().unwrap_or_default())
+}
+
+fn done<T>(answer: Result<T, Refusal>) -> Done {
+    answer.map(|_| ())
+}
+
+/// A worker as a plane finds it in its store.
+fn stored(state: &str) -> Story {
+    let mut story = Story::new();
+    story.join("a");
+    story.kept.workers.get_mut(&id("a")).expect("it has joined").state = state.to_owned();
+    story.restart();
+    story
+}
+
+fn worker_life() -> String {
+    let shown = |story: &Story| story.plane.worker(&id("a")).expect("it has joined").state.to_string();
+    cross(
+        &[
+            ("spawning", || stored("spawning")),
+            ("active", || stored("active")),
+            ("terminating", || stored("terminating")),
+            ("terminated", || stored("terminated")),
+            ("error", || stored("error")),
+        ],
+        &[
+            ("join", |story| {
+                story.join("a");
+                Ok(())
+            }),
+            ("beat", |story| done(story.beat("a"))),
+            ("beat: draining", |story| {
+                let mut beat = story.beat_of("a");
+                beat.draining = true;
+                done(story.send("a", beat, false))
+            }),
+            ("drain", |story| done::<Answer>(story.drain("a"))),
+            ("leave", |story| {
+                story.leave("a");
+                Ok(())
+            }),
+            ("cycle, holds nothing", |story| {
+                story.to(30);
+                Ok(())
+            }),
+            ("cycles, silent 5 min, nothing waits", |story| {
+                story.to(331);
+                Ok(())
+            }),
+            ("cycles, silent 5 min, work waits", |story| {
+                story.submit_with("s", |it| it.service = "other".parse().unwrap())?;
+                story.to(331);
+                Ok(())
+            }),
+        ],
+        shown,
+    )
+}
+
+fn idle() -> Story {
+    let mut story = Story::new();
+    story.join("a");
+    story
+}
+
+fn busy() -> Story {
+    let mut story = idle();
+    story.submit("s");
+    story.poll("a");
+    story
+}
+
+fn wait(story: &mut Story, seconds: u64) -> Done {
+    story.wait(seconds);
+    Ok(())
+}
+
+fn worker_presence() -> String {
+    cross(
+        &[
+            ("online, idle", idle),
+            ("online, busy", busy),
+            ("suspect, idle", || {
+                let mut story = idle();
+                story.drop_line("a").unwrap();
+                story
+            }),
+            ("suspect, busy", || {
+                let mut story = busy();
+                story.drop_line("a").unwrap();
+                story
+            }),
+            ("offline", || {
+                let mut story = idle();
+                story.wait(90);
+                story
+            }),
+        ],
+        &[
+            ("beat", |story| done(story.beat("a"))),
+            ("join", |story| {
+                story.join("a");
+                Ok(())
+            }),
+            ("line dropped", |story| done(story.drop_line("a"))),
+            ("leave", |story| {
+                story.leave("a");
+                Ok(())
+            }),
+            ("silent 15 s", |story| wait(story, 15)),
+            ("silent 30 s", |story| wait(story, 30)),
+            ("silent 45 s", |story| wait(story, 45)),
+            ("silent 90 s", |story| wait(story, 90)),
+            ("silent 90 s, as most are", |story| {
+                for worker in ["b", "c", "d"] {
+                    story.join(worker);
+                    story.submit_with("s", |it| it.needs.excluded = [id("a")].into())?;
+                }
+                wait(story, 90)
+            }),
+            ("we were away for 90 s", |story| {
+                story.be_away(90);
+                Ok(())
+            }),
+        ],
+        |story| story.presence("a").to_string(),
+    )
+}

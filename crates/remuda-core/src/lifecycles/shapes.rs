@@ -1,0 +1,196 @@
+//! The tables of what is kept apart: a worker and a shape, and a shape from everyone.
+
+use super::{Done, cross};
+use crate::block::{self, Blocks};
+use crate::id::{JobId, Shape};
+use crate::plane::tests::id;
+use crate::refusal::Refusal;
+use crate::settings::Settings;
+use crate::suspicion::{self, Suspicions, Verdict};
+use crate::time::Timestamp;
+
+fn at(seconds: u64) -> Timestamp {
+    Timestamp::from_millis(seconds * 1000)
+}
+
+/// One worker, one shape, one job, and a clock.
+struct Pair {
+    blocks: Blocks,
+    settings: Settings,
+    now: u64,
+}
+
+const JOB: JobId = JobId::from_u128(1);
+
+fn shape() -> Shape {
+    Shape::of(b"s")
+}
+
+impl Pair {
+    fn after(story: &[fn(&mut Pair) -> Done]) -> Pair {
+        let settings = Settings { max_failures_before_block: 2, ..Settings::default() };
+        let mut pair = Pair { blocks: Blocks::default(), settings, now: 0 };
+        story.iter().for_each(|happens| happens(&mut pair).unwrap());
+        pair
+    }
+
+    fn starts(&mut self) -> Done {
+        self.blocks.started(&id("a"), &shape(), JOB);
+        Ok(())
+    }
+
+    fn fails(&mut self) -> Done {
+        self.blocks.failed(at(self.now), &id("a"), &shape(), JOB, "boom", &self.settings);
+        Ok(())
+    }
+
+    fn another_fails(&mut self) -> Done {
+        let other = JobId::from_u128(2);
+        self.blocks.failed(at(self.now), &id("a"), &shape(), other, "boom", &self.settings);
+        Ok(())
+    }
+
+    fn succeeds(&mut self) -> Done {
+        self.blocks.succeeded(&id("a"), &shape());
+        Ok(())
+    }
+
+    fn says_nothing(&mut self) -> Done {
+        self.blocks.released(&id("a"), &shape(), JOB);
+        Ok(())
+    }
+
+    fn waits(&mut self) -> Done {
+        self.now += 60;
+        self.blocks.expire(at(self.now), &id("a"), &shape());
+        Ok(())
+    }
+
+    fn is_lifted(&mut self) -> Done {
+        let was_there = self.blocks.lift(&id("a"), &shape());
+        was_there.then_some(()).ok_or(Refusal::NothingThere)
+    }
+
+    fn shown(&self) -> String {
+        let (worker, shape) = (id("a"), shape());
+        if self.blocks.of(&worker, &shape).is_none() {
+            return "open".to_owned();
+        }
+        match self.blocks.standing(&worker, &shape) {
+            block::Standing::Blocked { until } => {
+                format!("blocked for {} s", until.since(at(self.now)).as_secs())
+            }
+            block::Standing::TrialUnderWay { .. } => "trial under way".to_owned(),
+            block::Standing::Open if self.blocks.clone().started(&worker, &shape, JOB) => {
+                "trial allowed".to_owned()
+            }
+            block::Standing::Open => "counting".to_owned(),
+        }
+    }
+}
+
+pub(super) fn blocks() -> String {
+    cross(
+        &[
+            ("open", || Pair::after(&[])),
+            ("counting", || Pair::after(&[Pair::fails])),
+            ("blocked for 60 s", || Pair::after(&[Pair::fails, Pair::fails])),
+            ("trial allowed", || Pair::after(&[Pair::fails, Pair::fails, Pair::waits])),
+            ("trial under way", || Pair::after(&[Pair::fails, Pair::fails, Pair::waits, Pair::starts])),
+        ],
+        &[
+            ("an attempt starts", Pair::starts),
+            ("the attempt fails", Pair::fails),
+            ("another one fails", Pair::another_fails),
+            ("it succeeds", Pair::succeeds),
+            ("it ends and says nothing", Pair::says_nothing),
+            ("60 s pass", Pair::waits),
+            ("lifted by hand", Pair::is_lifted),
+        ],
+        Pair::shown,
+    )
+}
+
+/// One shape, and a clock.
+struct Suspect {
+    suspicions: Suspicions,
+    now: u64,
+    is_hopeless: bool,
+}
+
+impl Suspect {
+    fn after(workers: &[&str], seconds: u64, trials: u32, is_under_way: bool) -> Suspect {
+        let mut it = Suspect { suspicions: Suspicions::default(), now: 0, is_hopeless: false };
+        workers.iter().for_each(|worker| it.fails_on(worker).unwrap());
+        for _ in 0..trials {
+            it.now += 600;
+            it.starts().and_then(|()| it.fails_on("a")).unwrap();
+        }
+        it.now += seconds;
+        if is_under_way {
+            it.starts().unwrap();
+        }
+        it
+    }
+
+    fn starts(&mut self) -> Done {
+        self.suspicions.started(&shape(), JOB);
+        Ok(())
+    }
+
+    fn fails_on(&mut self, worker: &str) -> Done {
+        let (worker, settings) = (id(worker), Settings::default());
+        let verdict = self.suspicions.failed(at(self.now), &shape(), &worker, JOB, "boom", &settings);
+        self.is_hopeless = matches!(verdict, Verdict::Quarantined { is_hopeless: true, .. });
+        Ok(())
+    }
+
+    fn is_cleared(&mut self) -> Done {
+        self.suspicions.clear(&shape()).map(|_| ()).ok_or(Refusal::NothingThere)
+    }
+
+    fn says_nothing(&mut self) -> Done {
+        self.suspicions.released(&shape(), JOB);
+        Ok(())
+    }
+
+    fn waits(&mut self) -> Done {
+        self.now += 60;
+        Ok(())
+    }
+
+    fn shown(&self) -> String {
+        let Some(suspicion) = self.suspicions.of(&shape()) else { return "clear".to_owned() };
+        let state = match self.suspicions.standing(at(self.now), &shape()) {
+            suspicion::Standing::Free if suspicion.is_quarantined() => "trial allowed".to_owned(),
+            suspicion::Standing::Free => format!("failed on {}", suspicion.row.failed_on.len()),
+            suspicion::Standing::Quarantined { trial_at } => {
+                format!("quarantined for {} s", trial_at.since(at(self.now)).as_secs())
+            }
+            suspicion::Standing::TrialUnderWay { .. } => "trial under way".to_owned(),
+        };
+        if self.is_hopeless { format!("{state}, waiting jobs condemned") } else { state }
+    }
+}
+
+pub(super) fn suspicions() -> String {
+    cross(
+        &[
+            ("clear", || Suspect::after(&[], 0, 0, false)),
+            ("failed on 2", || Suspect::after(&["a", "b"], 0, 0, false)),
+            ("quarantined for 60 s", || Suspect::after(&["a", "b", "c"], 0, 0, false)),
+            ("trial allowed", || Suspect::after(&["a", "b", "c"], 60, 0, false)),
+            ("trial under way", || Suspect::after(&["a", "b", "c"], 60, 0, true)),
+            ("trial under way, the third", || Suspect::after(&["a", "b", "c"], 600, 2, true)),
+        ],
+        &[
+            ("an attempt starts", Suspect::starts),
+            ("the attempt fails", |it| it.fails_on("a")),
+            ("it fails on a new worker", |it| it.fails_on("d")),
+            ("it succeeds, or is released", Suspect::is_cleared),
+            ("it ends and says nothing", Suspect::says_nothing),
+            ("60 s pass", Suspect::waits),
+        ],
+        Suspect::shown,
+    )
+}

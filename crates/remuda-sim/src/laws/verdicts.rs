@@ -1,0 +1,241 @@
+//! Laws about single decisions: whether a report counted that should not have, and whether an attempt that was given up
+//! was given up on evidence. What is evidence is what is true in the world: what the worker said, what the plane heard
+//! while it listened, which messages the network lost.
+
+use std::time::Duration;
+
+use remuda_core::cause::Cause;
+use remuda_core::id::{JobId, WorkerId};
+use remuda_core::job::State;
+use remuda_core::plane::{Answer, Plane, Step};
+use remuda_core::record::{Life, Record, StateRow, Try};
+use remuda_core::time::Timestamp;
+use remuda_core::wire::Beat;
+
+use super::{Law, Laws, Order};
+use crate::host::Host;
+use crate::net::Ask;
+
+/// What was believed about jobs that a stale report speaks of.
+#[derive(Debug, Default)]
+pub(crate) struct Before(Vec<(JobId, (u8, u8))>);
+
+/// Deadlines are noticed by ticks of a second, and a beat may be on its way.
+const MARGIN: Duration = Duration::from_millis(1500);
+
+impl Laws {
+    pub(crate) fn before_step(
+        &mut self,
+        now: Timestamp,
+        plane: &Plane,
+        ask: Option<&Ask>,
+    ) -> Before {
+        let away = now.since(self.stepped_at);
+        if away >= self.rules.own_delay_max {
+            let later = |then: &mut Timestamp| *then = then.plus(away).min(now);
+            self.heard.values_mut().for_each(later);
+            self.progress.values_mut().for_each(|(then, _)| later(then));
+            later(&mut self.began_at);
+            self.listens_since = now;
+        }
+        self.stepped_at = now;
+        let Some(Ask::Beat { worker, beat, .. }) = ask else { return Before::default() };
+        let stale = beat.finished.iter().filter_map(|finished| {
+            let job = plane.job(finished.job)?;
+            let is_current = matches!(job.state(), State::Running { worker: of, incarnation, .. }
+                if of == worker && *incarnation == beat.incarnation)
+                && job.attempt() == finished.attempt;
+            (!is_current).then(|| (finished.job, job.failures()))
+        });
+        Before(stale.collect())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "a step with all there is to know about it")]
+    pub(crate) fn after_step(
+        &mut self,
+        now: Timestamp,
+        at: u64,
+        plane: &Plane,
+        ask: Option<&Ask>,
+        step: &Step,
+        before: Before,
+        hosts: &[Host],
+    ) {
+        let Before(stale) = before;
+        for (job, failures) in stale {
+            self.unmoved(at, job, failures, step);
+        }
+        for record in &step.records {
+            let Record::Life { job, life } = record else { continue };
+            if let StateRow::Running { started_at, .. } = life.state
+                && started_at == now
+            {
+                self.progress.insert((*job, life.attempt), (now, 0));
+            }
+            let last = life.tries.last().filter(|last| last.ended_at == Some(now));
+            if let Some(last) = last.filter(|last| last.cause.is_some() && self.judged.insert((*job, last.attempt, now))) {
+                self.on_evidence(now, at, *job, life, last, plane, ask, hosts);
+            }
+        }
+        self.listen(now, ask, step);
+        self.share(at, step);
+        self.view(now, at, plane);
+    }
+
+    /// S3: a report with a wrong fence changed nothing.
+    fn unmoved(&mut self, at: u64, job: JobId, before: (u8, u8), step: &Step) {
+        for record in &step.records {
+            let Record::Life { job: of, life } = record else { continue };
+            let is_omission = life.tries.last().is_some_and(|last| is_omission(&last.verdict));
+            let is_moved = (life.failures, life.mishaps) != before && !is_omission
+                || matches!(life.state, StateRow::Completed { .. });
+            if *of == job && is_moved {
+                let what = format!("a stale report moved job {job} to {}", life.state.name());
+                return self.broken(Law::S3, at, what);
+            }
+        }
+    }
+
+    /// S6: why an attempt was given up, held against what is true.
+    #[expect(clippy::too_many_arguments, reason = "a verdict with all that speaks for or against it")]
+    fn on_evidence(
+        &mut self,
+        now: Timestamp,
+        at: u64,
+        job: JobId,
+        life: &Life,
+        last: &Try,
+        plane: &Plane,
+        ask: Option<&Ask>,
+        hosts: &[Host],
+    ) {
+        let key = (job, last.attempt);
+        let verdict = last.verdict.as_str();
+        let (silence, stalled) = (self.silence(now, &last.worker), self.stalled(now, key));
+        let true_beat = match ask {
+            Some(Ask::Beat { worker, beat, .. }) if *worker == last.worker => Some(&**beat),
+            _ => None,
+        };
+        let is_reported = true_beat.is_some_and(|beat| reports(beat, key));
+        let problem = if verdict.contains("fell silent") {
+            self.brake_law(now, at, &last.worker, plane);
+            (silence + MARGIN < self.rules.lease).then(|| format!("it was heard {silence:?} ago"))
+        } else if is_omission(verdict) {
+            let is_named = true_beat.is_none_or(|beat| names(beat, key));
+            let was_told = matches!(
+                self.orders.get(&key),
+                Some(Order::Received { .. } | Order::Lost | Order::Missed)
+            );
+            match (is_named, was_told) {
+                (true, _) => Some("no beat of it said so".to_owned()),
+                (false, false) => Some("the order was still on its way".to_owned()),
+                (false, true) => None,
+            }
+        } else if verdict.contains("started anew") {
+            let is_named = match ask {
+                Some(Ask::Join { join }) => {
+                    join.held.iter().any(|held| held.job == job && held.attempt == last.attempt)
+                }
+                _ => true,
+            };
+            is_named.then(|| "it did not start anew without it".to_owned())
+        } else if verdict.contains("stuck") {
+            (stalled + MARGIN < self.rules.stuck_after).then(|| format!("it advanced {stalled:?} ago"))
+        } else if verdict.contains("has failed") {
+            let is_silent = silence + MARGIN >= self.rules.scaling.idle_timeout;
+            let is_stuck = stalled + MARGIN >= self.rules.stuck_after;
+            (!is_silent && !is_stuck)
+                .then(|| format!("it was heard {silence:?} ago and advanced {stalled:?} ago"))
+        } else if is_our_doing(verdict) {
+            None
+        } else {
+            (!is_reported).then(|| "nobody reported that".to_owned())
+        };
+        if let Some(problem) = problem {
+            let what = format!("job {job} attempt {} was lost ({verdict}), but {problem}", last.attempt);
+            self.broken(Law::S6, at, what);
+        }
+        // Without an order nothing was lost but a number.
+        let is_lost = !is_reported && !is_our_doing(verdict) && !verdict.contains("stuck");
+        let is_lost = is_lost && (self.orders.contains_key(&key) || !verdict.contains("started anew"));
+        let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker);
+        if is_lost && last.cause == Some(Cause::Worker) && its_hosts.all(|host| host.is_pristine) {
+            let what = format!(
+                "{} is well and lost job {job} attempt {} ({verdict}; {} now)",
+                last.worker,
+                last.attempt,
+                life.state.name()
+            );
+            self.broken(Law::S6, at, what);
+        }
+    }
+
+    /// N5: when most of those who work fell silent together, it is our own link, and nothing is given up for it.
+    fn brake_law(&mut self, now: Timestamp, at: u64, worker: &WorkerId, plane: &Plane) {
+        let lease = self.rules.lease;
+        let together = Duration::from_secs(5);
+        let its_last = self.heard_at(worker);
+        let fleet = plane.workers().filter(|it| it.presence != remuda_core::machine::Presence::Offline).count();
+        let silent = plane.workers().filter(|it| {
+            let heard_at = self.heard_at(&it.id);
+            let apart = its_last.since(heard_at).max(heard_at.since(its_last));
+            !it.holds.is_empty() && apart <= together && now.since(heard_at) >= self.rules.suspect_after + together
+        });
+        let silent = silent.count() + usize::from(plane.worker(worker).is_some_and(|it| it.holds.is_empty()));
+        let is_mass = silent >= 4 && silent * 100 > (fleet + 1) * 60;
+        if is_mass && now.since(its_last) < lease * 2 {
+            let what = format!("{silent} of {fleet} workers fell silent together, and {worker} was given up");
+            self.broken(Law::S6, at, what);
+        }
+    }
+
+    /// What the plane may know from this step.
+    fn listen(&mut self, now: Timestamp, ask: Option<&Ask>, step: &Step) {
+        match (ask, &step.answer) {
+            (Some(Ask::Join { join }), Ok(_)) => {
+                self.heard.insert(join.worker.clone(), now);
+            }
+            (Some(Ask::Beat { .. }), Ok(Answer::Reply(reply))) if reply.beat_again => {}
+            (Some(Ask::Beat { worker, beat, .. }), Ok(_)) => {
+                self.heard.insert(worker.clone(), now);
+                for held in &beat.held {
+                    self.named.insert((held.job, held.attempt));
+                    let progress = self.progress.entry((held.job, held.attempt)).or_insert((now, 0));
+                    if held.step > progress.1 {
+                        *progress = (now, held.step);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn heard_at(&self, worker: &WorkerId) -> Timestamp {
+        self.heard.get(worker).copied().unwrap_or(self.began_at)
+    }
+
+    fn silence(&self, now: Timestamp, worker: &WorkerId) -> Duration {
+        now.since(self.heard_at(worker))
+    }
+
+    fn stalled(&self, now: Timestamp, key: crate::service::Key) -> Duration {
+        self.progress.get(&key).map_or(Duration::ZERO, |(then, _)| now.since(*then))
+    }
+}
+
+fn is_omission(verdict: &str) -> bool {
+    verdict.contains("no longer holds it") || verdict.contains("never took it on")
+}
+
+/// Ends that need no evidence about the worker: it left, it was drained, time was up.
+fn is_our_doing(verdict: &str) -> bool {
+    ["left:", "was not done", "the deadline passed"].iter().any(|ours| verdict.contains(ours))
+}
+
+fn names(beat: &Beat, (job, attempt): crate::service::Key) -> bool {
+    beat.held.iter().any(|held| held.job == job && held.attempt == attempt)
+}
+
+fn reports(beat: &Beat, (job, attempt): crate::service::Key) -> bool {
+    beat.finished.iter().any(|finished| finished.job == job && finished.attempt == attempt)
+}

@@ -1,0 +1,208 @@
+//! Laws about how things stand: the plane's view held against the world, now and then while it goes on and once when all
+//! is quiet.
+
+use std::time::Duration;
+
+use remuda_core::block;
+use remuda_core::id::{JobId, WorkerId};
+use remuda_core::job::State;
+use remuda_core::machine::{Presence, WorkerState};
+use remuda_core::plane::Plane;
+use remuda_core::suspicion;
+use remuda_core::time::Timestamp;
+
+use super::{Law, Laws};
+use crate::host::Host;
+use crate::store::Store;
+
+/// Every step changes little: one in so many is looked at all over.
+const LOOK_EVERY: u64 = 8;
+/// A dead worker's jobs are taken from it within this time, while the plane listens.
+const TAKEN_WITHIN: Duration = Duration::from_secs(60);
+/// A dead worker that held nothing is noticed after three idle beats.
+const NOTICED_WITHIN: u64 = 110_000;
+/// Idle workers ask twice a minute; more than this in a quiet minute is a storm of our own making.
+const CALLS_MAX: u64 = 6;
+/// Attempts a worker may have been told to stop and still names.
+const CANCELS_MAX: usize = 64;
+
+impl Laws {
+    pub(super) fn view(&mut self, now: Timestamp, at: u64, plane: &Plane) {
+        self.steps += 1;
+        if plane.mass_loss().is_on(now) {
+            self.braked_at = now;
+        }
+        if self.steps % LOOK_EVERY != 0 {
+            return;
+        }
+        // An alarm that is due is noticed by the tick that ends the batch.
+        if plane.wake_at().0 > now
+            && let Err(what) = plane.check_indexes()
+        {
+            self.broken(Law::S12, at, what);
+        }
+        self.bounds(at, plane);
+        self.blocks(now, at, plane);
+        let mut waiting = plane.jobs().filter(|job| matches!(job.state(), State::Waiting { .. }));
+        if let Some(job) = waiting.nth((self.steps % 7) as usize)
+            && plane.reason(now, job).is_empty()
+        {
+            self.broken(Law::S12, at, format!("job {} waits, and nobody can say why", job.id));
+        }
+    }
+
+    fn bounds(&mut self, at: u64, plane: &Plane) {
+        let (blocks, suspicions) = (plane.blocks().len(), plane.suspicions().iter().count());
+        if blocks > self.rules.blocks_max || suspicions > self.rules.blocks_max {
+            self.broken(Law::S11, at, format!("{blocks} blocks and {suspicions} suspicions are kept"));
+        }
+        if plane.open_jobs() > self.rules.open_jobs_max {
+            self.broken(Law::S11, at, format!("{} jobs are open", plane.open_jobs()));
+        }
+        if let Some(worker) = plane.workers().find(|worker| worker.cancels.len() > CANCELS_MAX) {
+            self.broken(Law::S11, at, format!("{} has {} cancels", worker.id, worker.cancels.len()));
+        }
+    }
+
+    /// L6: no wait is longer than the longest, and no trial is waited for that nobody runs.
+    fn blocks(&mut self, now: Timestamp, at: u64, plane: &Plane) {
+        let longest = now.plus(self.rules.block_cooldown_max);
+        let mut found = None;
+        for (worker, shape, it) in plane.blocks().iter() {
+            let is_idle_trial = match plane.blocks().standing(worker, shape) {
+                block::Standing::TrialUnderWay { job } => runs_on(plane, job).is_none_or(|on| on != worker),
+                block::Standing::Open | block::Standing::Blocked { .. } => false,
+            };
+            if it.until > longest || is_idle_trial {
+                found = Some(format!("{worker} is kept from a shape until {}: {it:?}", it.until));
+            }
+        }
+        for (shape, it) in plane.suspicions().iter() {
+            let is_idle_trial = match plane.suspicions().standing(now, shape) {
+                suspicion::Standing::TrialUnderWay { job } => runs_on(plane, job).is_none(),
+                suspicion::Standing::Free | suspicion::Standing::Quarantined { .. } => false,
+            };
+            if it.row.trial_at.is_some_and(|trial_at| trial_at > longest) || is_idle_trial {
+                found = Some(format!("a shape is kept from everyone: {it:?}"));
+            }
+        }
+        if let Some(what) = found {
+            self.broken(Law::L6, at, what);
+        }
+    }
+
+    /// L3: what the dead hold is taken from them.
+    pub(crate) fn look(&mut self, at: u64, plane: Option<(&Plane, Timestamp)>, hosts: &[Host]) {
+        let Some((plane, now)) = plane else { return };
+        if let Some(host) = hosts.iter().find(|host| {
+            host.agent.as_ref().is_some_and(|agent| agent.held().count() > host.plan.slots as usize)
+        }) {
+            self.broken(Law::S11, at, format!("{} holds more than it has room for", host.name()));
+        }
+        let listens_long = now.since(self.listens_since.max(self.braked_at)) > TAKEN_WITHIN;
+        for worker in plane.workers().filter(|worker| !worker.holds.is_empty() && listens_long) {
+            if dead_for(at, &worker.id, hosts).is_some_and(|dead_for| dead_for > 60_000) {
+                let what = format!("{} is dead and holds {} jobs", worker.id, worker.holds.len());
+                self.broken(Law::L3, at, what);
+            }
+        }
+    }
+
+    /// L5: begins to count how often quiet workers ask.
+    pub(crate) fn count_calls(&mut self, at: u64, hosts: &[Host]) {
+        if self.calls.is_none() {
+            self.calls = Some((at, hosts.iter().map(|host| host.calls).collect()));
+        }
+    }
+
+    pub(crate) fn look_back(
+        &mut self,
+        at: u64,
+        is_quiet: bool,
+        plane: Option<&Plane>,
+        now: Option<Timestamp>,
+        hosts: &[Host],
+        store: &Store,
+    ) {
+        if self.is_enough() {
+            return;
+        }
+        if !is_quiet {
+            self.all_ended(at, plane, now, store);
+        }
+        for (job, (_, life)) in &store.jobs {
+            if !life.state.is_open() && !self.told.contains(job) {
+                self.broken(Law::S2, at, format!("job {job} ended and nobody was told"));
+            }
+        }
+        if let Some(plane) = plane.filter(|_| is_quiet) {
+            self.same_view(at, plane, hosts);
+        }
+        let Some((since, before)) = self.calls.take().filter(|_| is_quiet) else { return };
+        let minutes = (at - since).div_ceil(60_000);
+        for (host, before) in hosts.iter().zip(before) {
+            let calls = host.calls - before;
+            if calls > CALLS_MAX * minutes {
+                let what = format!("{} asked {calls} times in {minutes} quiet minutes", host.name());
+                self.broken(Law::L5, at, what);
+            }
+        }
+    }
+
+    /// L1: nothing is left over.
+    fn all_ended(&mut self, at: u64, plane: Option<&Plane>, now: Option<Timestamp>, store: &Store) {
+        let open = store.jobs.iter().find(|(_, (_, life))| life.state.is_open());
+        let what = match (open, plane, now) {
+            (Some((job, (_, life))), Some(plane), Some(now)) => {
+                let reason = plane.job(*job).map(|job| plane.reason(now, job));
+                format!("job {job} never ended: {}, {}", life.state.name(), reason.unwrap_or_default())
+            }
+            (Some((job, _)), ..) => format!("job {job} never ended, and there is no plane"),
+            (None, ..) => "somebody still waits for an answer".to_owned(),
+        };
+        self.broken(Law::L1, at, what);
+    }
+
+    /// L4: the fleet is as the plane believes it to be.
+    fn same_view(&mut self, at: u64, plane: &Plane, hosts: &[Host]) {
+        for worker in plane.workers() {
+            let dead_for = dead_for(at, &worker.id, hosts);
+            let is_phantom = dead_for.is_some_and(|dead_for| dead_for > NOTICED_WITHIN);
+            if is_phantom && worker.presence == Presence::Online {
+                self.broken(Law::L4, at, format!("{} is dead and online", worker.id));
+            }
+            if dead_for.is_none() && worker.presence != Presence::Online {
+                let what = format!("{} is alive and {} ({})", worker.id, worker.presence, worker.reason);
+                self.broken(Law::L4, at, what);
+            }
+            if dead_for.is_none() && worker.state != WorkerState::Active {
+                let what = format!("{} is alive and {} ({})", worker.id, worker.state, worker.reason);
+                self.broken(Law::L4, at, what);
+            }
+            if let Some(job) = worker.holds.keys().next() {
+                self.broken(Law::L4, at, format!("{} holds job {job}, which has ended", worker.id));
+            }
+        }
+        let held = hosts.iter().filter_map(|host| Some((host, host.agent.as_ref()?.held().next()?))).next();
+        if let Some((host, (job, _))) = held {
+            self.broken(Law::L4, at, format!("{} still runs job {job}, which has ended", host.name()));
+        }
+    }
+}
+
+fn runs_on(plane: &Plane, job: JobId) -> Option<&WorkerId> {
+    match plane.job(job)?.state() {
+        State::Running { worker, .. } => Some(worker),
+        State::Waiting { .. } | State::Ended(_) => None,
+    }
+}
+
+/// How long nobody of this name has been alive; nothing if somebody is.
+fn dead_for(at: u64, worker: &WorkerId, hosts: &[Host]) -> Option<u64> {
+    let mut named = hosts.iter().filter(|host| host.name() == worker);
+    let dead = named.try_fold(u64::MAX, |least, host| {
+        let since = host.agent.is_none().then_some(host.dead_since.unwrap_or(0))?;
+        Some(least.min(at - since))
+    });
+    dead
+}

@@ -1,0 +1,212 @@
+//! What the demo plays on: a folder, a plane in this process, and workers as processes of their own. All of it is
+//! gone afterwards, whichever way the demo ends.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+use super::super::Client;
+use crate::config::Resolved;
+use crate::serve::Serving;
+
+const NAMES: [&str; 3] = ["bay", "dun", "roan"];
+
+/// What a worker runs for each attempt.
+const RENDER: &str = r#"workflow=$(cat)
+scene=$(printf %s "$workflow" | sed 's/.*"scene":"\([^"]*\)".*/\1/')
+steps=$(printf %s "$workflow" | sed 's/.*"steps":\([0-9]*\).*/\1/')
+case $scene in *dragon*) echo "there is no model for dragons" >&2; exit 3 ;; esac
+step=0
+while [ "$step" -lt "$steps" ]; do
+  sleep 0.25
+  step=$((step + 1))
+  echo "progress $(awk "BEGIN { print $step / $steps }") step $step of $steps" >&2
+done
+echo "{\"picture\":\"$scene.png\",\"steps\":$steps,\"attempt\":$REMUDA_ATTEMPT}"
+"#;
+
+/// Starts a worker, says its process's number, and ends it when our end of standard input is gone: even if this
+/// process is killed, its workers are not left over. They are not waited for before, so the number stays theirs.
+const LIFELINE: &str = r#""$@" </dev/null & echo $!; exec >&-; read -r _; kill -9 $!; wait"#;
+
+/// How long a worker may take to say goodbye.
+const GOODBYE_MAX: Duration = Duration::from_secs(3);
+const JOIN_MAX: Duration = Duration::from_secs(15);
+
+pub(super) struct Stage {
+    pub(super) url: String,
+    // Dropped in this order: nobody works for a plane that is gone, nobody writes into a folder that is gone.
+    workers: Vec<Worker>,
+    serving: Option<Serving>,
+    folder: Folder,
+}
+
+pub(super) struct Worker {
+    pub(super) name: &'static str,
+    pub(super) process: i32,
+    /// The shell that holds the worker; its standard input is the worker's lifeline.
+    shell: Child,
+    /// What the worker prints; it ends when the worker does.
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Stage {
+    pub(super) async fn set() -> anyhow::Result<Stage> {
+        let folder = Folder::create()?;
+        std::fs::write(folder.0.join("render.sh"), RENDER).context("cannot write the demo's renderer")?;
+        let mut resolved = Resolved::defaults(folder.0.clone());
+        resolved.serve.listen.set_port(0);
+        hurry(&mut resolved);
+        let serving = Serving::start(&resolved).await?;
+        Ok(Stage { url: format!("http://{}", serving.address), workers: Vec::new(), serving: Some(serving), folder })
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder.0
+    }
+
+    pub(super) fn workers(&self) -> impl Iterator<Item = &Worker> {
+        self.workers.iter()
+    }
+
+    pub(super) async fn start_workers(&mut self) -> anyhow::Result<()> {
+        for name in NAMES {
+            let worker = Worker::start(name, &self.url, self.folder()).await;
+            self.workers.push(worker.with_context(|| format!("cannot start worker {name}"))?);
+        }
+        Ok(())
+    }
+
+    pub(super) async fn wait_for_workers(&self, client: &Client) -> anyhow::Result<()> {
+        let all_joined = async {
+            loop {
+                let answer = client.get("/fleet/workers").await?;
+                if answer["workers"].as_array().is_some_and(|workers| workers.len() == NAMES.len()) {
+                    return anyhow::Ok(());
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        match tokio::time::timeout(JOIN_MAX, all_joined).await {
+            Ok(joined) => joined,
+            Err(_) => bail!("the workers did not join within {} s: {}", JOIN_MAX.as_secs(), self.last_words()),
+        }
+    }
+
+    /// What the workers wrote before they failed to join.
+    fn last_words(&self) -> String {
+        let logs = NAMES.iter().filter_map(|name| std::fs::read_to_string(self.folder().join(format!("{name}.log"))).ok());
+        logs.filter_map(|log| log.lines().last().map(str::to_owned)).collect::<Vec<_>>().join("; ")
+    }
+
+    /// `kill -9`, as the kernel or a power cut would do it.
+    pub(super) fn kill(&self, name: &str) -> anyhow::Result<i32> {
+        let worker = self.workers.iter().find(|worker| worker.name == name);
+        let worker = worker.with_context(|| format!("there is no worker {name}"))?;
+        worker.signal(Signal::KILL).with_context(|| format!("cannot kill worker {name}"))?;
+        Ok(worker.process)
+    }
+
+    /// Workers say goodbye, the plane stops, the folder is removed.
+    pub(super) async fn clear(mut self) {
+        for worker in &self.workers {
+            worker.signal(Signal::TERM).ok();
+        }
+        for mut worker in self.workers.drain(..) {
+            worker.end().await;
+        }
+        if let Some(serving) = self.serving.take() {
+            drop(serving.stop().await);
+        }
+    }
+}
+
+impl Worker {
+    async fn start(name: &'static str, url: &str, folder: &Path) -> anyhow::Result<Worker> {
+        let program = std::env::current_exe().context("this program does not know where it is")?;
+        let log = std::fs::File::create(folder.join(format!("{name}.log")))?;
+        let mut shell = Command::new("sh")
+            .args(["-c", LIFELINE, "sh"])
+            .arg(program)
+            .args(["worker", "--name", name, "--machine", name, "--url", url, "--exec", "sh render.sh"])
+            // A settings file or a setting of the user's is not meant for the demo.
+            .current_dir(folder)
+            .arg("--data")
+            .arg(folder)
+            .env_remove("REMUDA_CONFIG")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            // Ctrl-C is for us: we end the workers in good order.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()?;
+        let stdout = shell.stdout.take().context("its output cannot be read")?;
+        let mut output = BufReader::new(stdout).lines();
+        loop {
+            let line = output.next_line().await?.context("it ended at once")?;
+            // The worker's own first line may come before the shell's.
+            if let Ok(process) = line.trim().parse() {
+                return Ok(Worker { name, process, shell, output });
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> rustix::io::Result<()> {
+        Pid::from_raw(self.process).map_or(Ok(()), |process| kill_process(process, signal))
+    }
+
+    /// Waits for its goodbye, but not for ever; then lets go of its lifeline.
+    async fn end(&mut self) {
+        let goodbye = async { while let Ok(Some(_)) = self.output.next_line().await {} };
+        drop(tokio::time::timeout(GOODBYE_MAX, goodbye).await);
+        drop(self.shell.stdin.take());
+        drop(tokio::time::timeout(GOODBYE_MAX, self.shell.wait()).await);
+    }
+}
+
+/// If all else fails: the shell and the worker are one group.
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if let Some(group) = self.shell.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {
+            kill_process_group(group, Signal::KILL).ok();
+        }
+    }
+}
+
+/// Everything as by default, only sooner: the demo shall be over before the coffee is cold.
+fn hurry(resolved: &mut Resolved) {
+    let settings = &mut resolved.settings;
+    settings.beat_busy = Duration::from_millis(500);
+    settings.suspect_after = Duration::from_millis(1200);
+    settings.lease = Duration::from_millis(2500);
+    settings.order_grace = Duration::from_secs(1);
+    settings.own_delay_max = Duration::from_secs(1);
+    settings.retry_base = Duration::from_millis(300);
+    // On a machine so busy that workers seem lost that are not, a job is not to be taken for poison.
+    settings.poison_after = settings.mishaps_max;
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn create() -> anyhow::Result<Folder> {
+        let name = format!("remuda-demo-{}", uuid::Uuid::new_v4().simple());
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir(&path).with_context(|| format!("cannot create the folder {}", path.display()))?;
+        Ok(Folder(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("remuda: the folder {} could not be removed: {error}", self.0.display());
+        }
+    }
+}

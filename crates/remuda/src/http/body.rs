@@ -1,0 +1,48 @@
+//! Bodies are read whole before anyone looks at them, within bounds of size and of time: a body that is too large is
+//! refused by what it says of itself, before the first byte of it is taken in, and a sender that falls silent is given up.
+
+use std::time::Duration;
+
+use axum::body::{Body, HttpBody as _};
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::middleware::Next;
+use axum::response::Response;
+use futures_util::StreamExt as _;
+
+use super::{Context, Problem};
+
+/// Between two pieces of a body; whoever takes longer has gone without a word.
+const PAUSE_MAX: Duration = Duration::from_secs(15);
+/// For all of it: 8 MiB over the slowest of lines. A byte now and then must not hold a connection for ever.
+const WHOLE_MAX: Duration = Duration::from_secs(300);
+
+pub(super) async fn read_whole(State(context): State<Context>, request: Request, next: Next) -> Result<Response, Problem> {
+    if request.body().is_end_stream() {
+        return Ok(next.run(request).await);
+    }
+    let (head, body) = request.into_parts();
+    let body = tokio::time::timeout(WHOLE_MAX, read(body, context.body_bytes_max)).await.map_err(|_| too_slow())??;
+    Ok(next.run(Request::from_parts(head, Body::from(body))).await)
+}
+
+async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, Problem> {
+    let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if announced > bytes_max {
+        return Err(Problem::too_large(bytes_max));
+    }
+    let mut whole = Vec::with_capacity(announced);
+    let mut pieces = body.into_data_stream();
+    while let Some(piece) = tokio::time::timeout(PAUSE_MAX, pieces.next()).await.map_err(|_| too_slow())? {
+        let piece = piece.map_err(|error| Problem::bad_request(format!("the body broke off: {error}")))?;
+        if whole.len() + piece.len() > bytes_max {
+            return Err(Problem::too_large(bytes_max));
+        }
+        whole.extend_from_slice(&piece);
+    }
+    Ok(whole)
+}
+
+fn too_slow() -> Problem {
+    Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", "the body did not come in time: send it again")
+}

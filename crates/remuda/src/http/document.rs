@@ -1,0 +1,283 @@
+//! Writes `docs/http.md` from the list of routes, and checks that the list is the truth: every route in it answers,
+//! every route there is stands in it, and what the document tells people to send is taken.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::ROUTES;
+use crate::config::Resolved;
+use crate::serve::Serving;
+
+const SUBMISSION: &str = r#"{
+  "workflow": { "scene": "a wild horse at dawn", "steps": 8 },
+  "tenant": "anna",
+  "priority": 5,
+  "deadline_seconds": 600,
+  "idempotency_key": "order-4711",
+  "metadata": { "user": "anna@example.org" }
+}"#;
+
+const JOIN: &str = r#"{ "worker": "gpu-7", "services": ["exec"], "slots": 1, "offer": { "labels": { "gpu": "a100" } } }"#;
+
+const HELD: &str = r#"{ "job": "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11", "attempt": 1, "progress": 0.4, "step": 12, "phase": "decoding" }"#;
+
+const FINISHED: &str = r#"{ "job": "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d12", "attempt": 1, "outcome": "completed", "result": { "picture": "a.png" } }"#;
+
+const HEAD: &str = r#"# HTTP
+
+*Written by a test from `crates/remuda/src/http/document.rs` and the list of routes in `http.rs`; edit those instead.*
+
+JSON over HTTP/1.1, by default on `http://127.0.0.1:8288`. On loopback there is no token; other addresses are refused
+unless `--insecure` says that the network itself keeps strangers out. Times are UTC, as `2026-11-15T12:03:10.042Z`.
+
+## Submit a job
+
+"#;
+
+const AFTER_SUBMISSION: &str = r#"
+The answer is `201` with `{"id": "…", "is_new": true}` once the job is stored for good: from then on it is never lost.
+Only `workflow` is required; it may be any JSON, and a ComfyUI graph is recognised as one.
+
+| field | meaning |
+|---|---|
+| `workflow` | what to run; handed to the worker byte for byte |
+| `tenant` | whose job it is (`default`); workers are shared fairly between tenants |
+| `priority` | -128 to 127, higher goes first (0) |
+| `service` | what runs it; by default `comfyui` for a graph, `exec` for anything else |
+| `needs` | what a worker must have: `labels`, `models`, `classes`, `vram_bytes`; models and node classes of a graph are added |
+| `deadline_seconds` | fail it if it has not ended by then |
+| `attempts_max` | failures of its own before it has failed; by default as configured |
+| `idempotency_key` | the same key of the same tenant is the same job: `200` and its id; also as the header `Idempotency-Key` |
+| `labels` | for your own use; shown with the job |
+| `metadata` | up to 4096 bytes of JSON, on every event of the job |
+
+Then follow it, look at it, take its result:
+
+```sh
+curl -N "$REMUDA_URL/fleet/events?job=$JOB&after=0"
+curl "$REMUDA_URL/fleet/jobs/$JOB"
+curl "$REMUDA_URL/fleet/jobs/$JOB/result"
+curl "$REMUDA_URL/fleet/jobs/$JOB/why"
+curl -X POST -d '{"reason": "not wanted any more"}' "$REMUDA_URL/fleet/jobs/$JOB/cancel"
+```
+
+A job is `queued`, `running`, `completed`, `failed` or `cancelled`, and its `reason` always says why it is where it is.
+
+## Errors
+
+Whatever goes wrong has one form, with a word for programs and a sentence for people:
+
+```json
+{ "error": { "code": "queue_full", "message": "…" } }
+```
+
+| status | codes | what to do |
+|---|---|---|
+| 400 | `bad_request`, `malformed` | mend the request: it could not be read |
+| 401, 403 | `no_token`, `wrong_token` | a worker sends the token it was given when it joined |
+| 404 | `not_found`, `unknown_worker` | nothing is there; a worker that is unknown joins again |
+| 405 | `wrong_method` | see the routes below |
+| 409 | `ended`, `refused`, `old_beat`, `key_conflict` | it came too late, or the key belongs to another job: read what is there now |
+| 408 | `too_slow` | send the body again, without pauses |
+| 410 | `replaced` | a newer worker has this name: stop |
+| 413 | `too_large` | send less, or raise the limit that is named |
+| 422 | `invalid`, `invalid_workflow` | mend the content: it was read and cannot be taken |
+| 429 | `queue_full`, `too_many_streams` | come back after `Retry-After` seconds |
+| 500 | `internal` | a bug in Remuda: please report it |
+| 503, 507 | `overloaded`, `stopping`, `store_unavailable`, `store_full` | nothing was stored; come back after `Retry-After` seconds |
+
+## Events
+
+`GET /fleet/events` is a stream of server-sent events. Each has a number as its `id`, which only rises; whoever comes
+back with the header `Last-Event-ID`, or `?after=`, misses nothing that is still stored. Without either it begins now.
+
+```text
+id: 42
+event: job:retrying
+data: {"seq":42,"at":"2026-11-15T12:03:10.042Z","name":"job:retrying","job":"…","worker":"gpu-7","tenant":"anna","detail":{…}}
+```
+
+`?name=job:failed` picks a name, `?name=job` all that begin with it. `job:progress` is live only: it has no number and
+may be dropped. A follower that is too slow gets an event `gap`, and then what was stored meanwhile.
+
+## The wire: a worker in any language
+
+Beat up, orders down. [`examples/worker.py`](../examples/worker.py) is a complete worker; these are its messages.
+
+**Join** with `POST /fleet/workers`:
+
+"#;
+
+const AFTER_JOIN: &str = r#"
+The answer has `incarnation`, `token` and `term`, which go into every beat, and the intervals `beat_idle_millis`,
+`beat_busy_millis` and `lease_millis`. Who joins under a name that is known takes its place.
+
+**Beat** with `POST /fleet/workers/{id}/beat?wait=25` and `Authorization: Bearer TOKEN`:
+
+"#;
+
+const AFTER_BEAT: &str = r#"
+- `seq` rises with every beat. `held` names everything the worker has: what it does not name, it does not have, and
+  the plane gives it to another. `step` rises with every sign of work; an attempt whose step stands still is stuck.
+- `finished` is sent again with every beat until a reply has it in `settled`. `outcome` is `completed` (with `result`),
+  `failed` (with `cause`, which is `job`, `worker` or `service`, and `message`), `cancelled` or `rejected` (never begun).
+- `slots`, `offer` and `metrics` may be sent when they change; `draining: true` asks for no more work.
+
+The line stays open for up to `wait` seconds and is answered at once if there is something to say:
+
+```text
+{
+  "term": 3,
+  "start":   [{ "job": "…", "attempt": 1, "service": "exec", "service_job_id": "…", "workflow": {…} }],
+  "cancel":  [{ "job": "…", "attempt": 1, "reason": "…" }],
+  "settled": [{ "job": "…", "attempt": 1, "verdict": "recorded" }],
+  "drain": true,
+  "beat_again": true
+}
+```
+
+- Everything but `term` may be absent. `term` goes into the next beat; with `beat_again` that is due at once.
+- An order to start that comes again is the same order. A settled attempt may be forgotten, whatever the verdict.
+- After `drain` no new work comes: finish, then leave.
+- `404 unknown_worker`: join again, with what is `held`. `403` or `410`: stop, another has this name. No answer: go on
+  working and try again; the lease (30 s by default) is how long an attempt may go unnamed.
+
+**Leave** with `DELETE /fleet/workers/{id}` and the token: what is still held goes to others at once.
+
+## Routes
+"#;
+
+fn document() -> String {
+    let mut text = HEAD.to_owned();
+    writeln!(text, "```sh\ncurl -X POST http://127.0.0.1:8288/fleet/jobs -d '{SUBMISSION}'\n```").unwrap();
+    text.push_str(AFTER_SUBMISSION);
+    writeln!(text, "```json\n{JOIN}\n```").unwrap();
+    text.push_str(AFTER_JOIN);
+    let beat = format!("{{\n  \"incarnation\": 1, \"seq\": 8, \"term\": 3,\n  \"held\": [{HELD}],\n  \"finished\": [{FINISHED}]\n}}");
+    writeln!(text, "```json\n{beat}\n```").unwrap();
+    text.push_str(AFTER_BEAT);
+    text.push_str("\n| method | path | what it does |\n|---|---|---|\n");
+    for (method, path, meaning) in ROUTES {
+        writeln!(text, "| `{method}` | `{path}` | {meaning} |").unwrap();
+    }
+    text
+}
+
+#[test]
+fn the_document_says_what_the_routes_say() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/http.md");
+    let text = document();
+    if fs::read_to_string(&path).ok().as_ref() != Some(&text) {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        panic!("docs/http.md was not up to date; regenerated, commit it");
+    }
+}
+
+/// The router cannot be asked what it has, but its source can be read.
+#[test]
+fn every_route_of_the_router_is_in_the_list() {
+    let source = include_str!("../http.rs");
+    let routes = source.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")?.split_once('"'));
+    let mut found = BTreeSet::new();
+    for (path, handlers) in routes {
+        for (word, method) in [("get(", "GET"), ("post(", "POST"), ("put(", "PUT"), ("delete(", "DELETE")] {
+            if handlers.contains(word) {
+                found.insert((method, path));
+            }
+        }
+    }
+    let listed: BTreeSet<_> = ROUTES.iter().map(|(method, path, _)| (*method, *path)).collect();
+    assert_eq!(found, listed);
+}
+
+#[test]
+fn every_code_is_told_in_the_document() {
+    let sources = [
+        include_str!("body.rs"),
+        include_str!("events.rs"),
+        include_str!("jobs.rs"),
+        include_str!("problem.rs"),
+        include_str!("workers.rs"),
+    ];
+    let codes = sources.iter().flat_map(|source| source.split("StatusCode::")).filter_map(|part| {
+        let (_, after) = part.split_once(',')?;
+        after.trim_start().strip_prefix('"')?.split_once('"').map(|(code, _)| code)
+    });
+    let document = document();
+    let untold: BTreeSet<_> = codes.filter(|code| !document.contains(&format!("`{code}`"))).collect();
+    assert!(untold.is_empty(), "the table of errors says nothing of {untold:?}");
+}
+
+struct Plane {
+    serving: Serving,
+    url: String,
+    http: reqwest::Client,
+    _folder: tempfile::TempDir,
+}
+
+impl Plane {
+    async fn start() -> Plane {
+        let folder = tempfile::tempdir().unwrap();
+        let mut resolved = Resolved::defaults(folder.path().to_path_buf());
+        resolved.serve.listen.set_port(0);
+        let serving = Serving::start(&resolved).await.unwrap();
+        let url = format!("http://{}", serving.address);
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        Plane { serving, url, http, _folder: folder }
+    }
+
+    async fn post(&self, path: &str, token: &str, body: String) -> (u16, Value) {
+        let request = self.http.post(format!("{}{path}", self.url)).bearer_auth(token);
+        let response = request.header("content-type", "application/json").body(body).send().await.unwrap();
+        (response.status().as_u16(), response.json().await.unwrap())
+    }
+}
+
+#[tokio::test]
+async fn every_route_of_the_list_is_there() {
+    let plane = Plane::start().await;
+    for (method, path, _) in ROUTES {
+        let id = if path.contains("/jobs/") { "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11" } else { "nobody" };
+        let filled = path
+            .replace("{id}", id)
+            .replace("{worker}", "nobody")
+            .replace("{shape}", &"0".repeat(64))
+            .replace("{name}", "orchestrator_status");
+        assert!(!filled.contains('{'), "{path} has a part that this test does not fill in");
+        let request = plane.http.request(method.parse().unwrap(), format!("{}{filled}", plane.url));
+        let response = request.send().await.unwrap();
+        let status = response.status().as_u16();
+        assert_ne!(status, 405, "{method} {path}");
+        if status == 404 {
+            let text = response.text().await.unwrap();
+            assert!(!text.contains("there is nothing at"), "{method} {path}: {text}");
+        }
+    }
+    plane.serving.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_examples_in_the_document_are_taken() {
+    let plane = Plane::start().await;
+    let (status, joined) = plane.post("/fleet/workers", "", JOIN.to_owned()).await;
+    assert_eq!(status, 201, "{joined}");
+    let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+    let beat = json!({
+        "incarnation": joined["incarnation"], "seq": 8, "term": joined["term"],
+        "held": [parsed(HELD)], "finished": [parsed(FINISHED)],
+    });
+    let token = joined["token"].as_str().unwrap();
+    let (status, reply) = plane.post("/fleet/workers/gpu-7/beat?wait=25", token, beat.to_string()).await;
+    assert_eq!(status, 200, "{reply}");
+    assert_eq!(reply["settled"].as_array().map(Vec::len), Some(1), "{reply}");
+    for expected in [201, 200] {
+        let (status, accepted) = plane.post("/fleet/jobs", "", SUBMISSION.to_owned()).await;
+        assert_eq!(status, expected, "{accepted}");
+    }
+    plane.serving.stop().await.unwrap();
+}

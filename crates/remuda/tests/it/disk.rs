@@ -1,0 +1,99 @@
+//! A plane whose disk is full.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+
+use reqwest::{Method, StatusCode, header};
+use serde_json::json;
+use tempfile::TempDir;
+
+use crate::harness::{Hand, Plane, answered, has_all, wait_until};
+
+/// A disk of 24 MiB of our own.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    /// None, and the reason printed, where nobody may mount one.
+    fn mount() -> Option<SmallDisk> {
+        let folder = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("mount");
+        let mount = mount.args(["-t", "tmpfs", "-o", "size=24m", "none"]).arg(folder.path()).output();
+        let problem = match mount {
+            Ok(output) if output.status.success() => return Some(SmallDisk(folder)),
+            Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
+            Err(error) => error.to_string(),
+        };
+        eprintln!("NOT TESTED: a small disk cannot be mounted here: {problem}");
+        None
+    }
+
+    /// Writes until nothing more fits.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.path().join("someone-elses-film");
+        let mut file = File::create(&path).unwrap();
+        for piece in [1 << 20, 4096, 1] {
+            while file.write_all(&vec![1; piece]).is_ok() {}
+        }
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        Command::new("umount").arg("-l").arg(self.0.path()).status().ok();
+    }
+}
+
+/// Faults: D2, A14.
+#[tokio::test]
+async fn a_full_disk_refuses_submissions_records_completions_and_heals() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let mut plane = Plane::plan(&[]).data_in(&disk.0.path().join("data")).start().await;
+    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut accepted = Vec::new();
+    for n in 0..5 {
+        accepted.push(plane.submit(json!({ "n": n })).await);
+    }
+    let film = disk.fill();
+    let refused = loop {
+        let padded = json!({ "workflow": { "n": accepted.len(), "text": "x".repeat(20_000) } });
+        let answer = plane.request(Method::POST, "/fleet/jobs").json(&padded).send().await.unwrap();
+        if answer.status() != StatusCode::CREATED {
+            break answer;
+        }
+        let answer: serde_json::Value = answer.json().await.unwrap();
+        accepted.push(answer["id"].as_str().unwrap().to_owned());
+        assert!(accepted.len() < 1000, "the disk is full, and it goes on accepting");
+    };
+    assert_eq!(refused.status(), StatusCode::INSUFFICIENT_STORAGE);
+    assert!(refused.headers().contains_key(header::RETRY_AFTER));
+    has_all(&refused.text().await.unwrap(), &["store_full", "nothing was stored"]);
+    let (status, ready) = answered(plane.request(Method::GET, "/health/ready")).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    has_all(ready["reason"].as_str().unwrap(), &["disk is full"]);
+
+    // Everything that was accepted is done, over a restart too; nothing that was refused is there.
+    for n in 0..accepted.len() {
+        if n == accepted.len() / 2 {
+            plane.kill();
+            plane.start_again().await;
+        }
+        let attempt = hand.take().await;
+        assert_eq!(hand.complete(&attempt, json!("done")).await, "recorded");
+    }
+    let jobs = plane.jobs().await;
+    assert_eq!(jobs.len(), accepted.len());
+    assert!(jobs.iter().all(|job| job["state"] == "completed" && job["attempt"] == 1));
+    assert_eq!(plane.post("/fleet/jobs", &json!({ "workflow": { "n": 1 } })).await.0, StatusCode::INSUFFICIENT_STORAGE);
+
+    std::fs::remove_file(film).unwrap();
+    wait_until("there is room again", async || {
+        let (status, _) = plane.post("/fleet/jobs", &json!({ "workflow": { "n": 1 } })).await;
+        (status == StatusCode::CREATED).then_some(())
+    })
+    .await;
+    let attempt = hand.take().await;
+    assert_eq!(hand.complete(&attempt, json!("done")).await, "recorded");
+}

@@ -1,0 +1,118 @@
+//! What clients, operators and workers ask a plane over HTTP.
+
+use reqwest::{Method, Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::{Stream, wait_until};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Client {
+    pub(crate) http: reqwest::Client,
+    pub(crate) url: String,
+}
+
+impl Client {
+    pub(crate) fn new(url: String) -> Client {
+        // A connection for each request: none is left over from a plane that was killed meanwhile.
+        let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap();
+        Client { http, url }
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
+        self.http.request(method, format!("{}{path}", self.url)).timeout(super::PATIENCE)
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Value {
+        let (status, answer) = answered(self.request(Method::GET, path)).await;
+        assert_eq!(status, StatusCode::OK, "GET {path}: {answer}");
+        answer
+    }
+
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> (StatusCode, Value) {
+        answered(self.request(Method::POST, path).json(body)).await
+    }
+
+    /// Submits a job that asks for `workflow`, and gives its id.
+    pub(crate) async fn submit(&self, workflow: Value) -> String {
+        self.submit_as(json!({ "workflow": workflow })).await
+    }
+
+    pub(crate) async fn submit_as(&self, submission: Value) -> String {
+        let (status, answer) = self.post("/fleet/jobs", &submission).await;
+        assert_eq!(status, StatusCode::CREATED, "{answer}");
+        answer["id"].as_str().unwrap().to_owned()
+    }
+
+    pub(crate) async fn cancel(&self, job: &str) -> (StatusCode, Value) {
+        self.post(&format!("/fleet/jobs/{job}/cancel"), &json!({})).await
+    }
+
+    pub(crate) async fn job(&self, job: &str) -> Value {
+        self.get(&format!("/fleet/jobs/{job}")).await
+    }
+
+    pub(crate) async fn why(&self, job: &str) -> Value {
+        self.get(&format!("/fleet/jobs/{job}/why")).await
+    }
+
+    pub(crate) async fn worker(&self, worker: &str) -> Value {
+        self.get(&format!("/fleet/workers/{worker}")).await
+    }
+
+    /// Waits until the job is as asked for, and gives it as it then is.
+    pub(crate) async fn job_until(&self, job: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let what = format!("job {job} {what}");
+        wait_until(&what, async || Some(self.job(job).await).filter(|job| is_so(job))).await
+    }
+
+    pub(crate) async fn ended(&self, job: &str) -> Value {
+        let is_open = |job: &Value| job["state"] == "queued" || job["state"] == "running";
+        self.job_until(job, "ends", |job| !is_open(job)).await
+    }
+
+    /// Waits until a beat has named the job's attempt, and gives the name of the worker it runs on.
+    pub(crate) async fn runs_on(&self, job: &str) -> String {
+        let running = self.job_until(job, "runs", |job| job["state"] == "running").await;
+        running["worker"].as_str().unwrap().to_owned()
+    }
+
+    /// Every job there is, newest first.
+    pub(crate) async fn jobs(&self) -> Vec<Value> {
+        let mut jobs = Vec::new();
+        let mut before = String::new();
+        loop {
+            let page = self.get(&format!("/fleet/jobs?limit=1000{before}")).await;
+            jobs.extend(page["jobs"].as_array().unwrap().iter().cloned());
+            match page["next"].as_str() {
+                Some(next) => before = format!("&before={next}"),
+                None => return jobs,
+            }
+        }
+    }
+
+    /// Everything that happened so far; a job that is cancelled at once marks the end.
+    pub(crate) async fn history(&self) -> Vec<super::Event> {
+        let mark = self.submit_as(json!({ "workflow": { "mark": 1 }, "service": "nobody" })).await;
+        self.cancel(&mark).await;
+        let mut stream = Stream::open(self, "?after=0", None).await;
+        let mut events = Vec::new();
+        loop {
+            let event = stream.next().await;
+            if event.data["job"] == *mark {
+                return events;
+            }
+            events.push(event);
+        }
+    }
+}
+
+/// The status and the body, whatever they are.
+pub(crate) async fn answered(request: reqwest::RequestBuilder) -> (StatusCode, Value) {
+    read(request.send().await.unwrap()).await
+}
+
+async fn read(response: Response) -> (StatusCode, Value) {
+    let status = response.status();
+    let text = response.text().await.unwrap();
+    (status, serde_json::from_str(&text).unwrap_or(Value::String(text)))
+}

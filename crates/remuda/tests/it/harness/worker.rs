@@ -1,0 +1,53 @@
+//! A worker in a process of its own, which runs a command for each attempt.
+
+use std::path::{Path, PathBuf};
+
+use super::{Plane, Process, answered, remuda, wait_until};
+
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) name: String,
+    pub(crate) process: Process,
+}
+
+impl Worker {
+    /// Starts it and waits until the plane hears it.
+    pub(crate) async fn start(plane: &Plane, name: &str, command: &str) -> Worker {
+        let worker = Worker::spawn(plane, name, command, &[]);
+        let path = format!("/fleet/workers/{name}");
+        wait_until(&format!("{name} is online"), async || {
+            let (_, worker) = answered(plane.request(reqwest::Method::GET, &path)).await;
+            (worker["presence"] == "online").then_some(())
+        })
+        .await;
+        worker
+    }
+
+    pub(crate) fn spawn(plane: &Plane, name: &str, command: &str, more: &[&str]) -> Worker {
+        let mut worker = remuda(plane.folder());
+        worker.args(["worker", "--url", &plane.url, "--name", name, "--exec", command]).args(more);
+        Worker { name: name.to_owned(), process: Process::start(name, &mut worker) }
+    }
+}
+
+/// Keeps commands from ending as long as it is closed. It goes with its folder, so that no command outlives its test
+/// even if its worker was killed.
+#[derive(Clone, Debug)]
+pub(crate) struct Gate(PathBuf);
+
+impl Gate {
+    pub(crate) fn closed(folder: &Path, name: &str) -> Gate {
+        let gate = Gate(folder.join(name));
+        std::fs::write(&gate.0, "").unwrap();
+        gate
+    }
+
+    pub(crate) fn open(&self) {
+        std::fs::remove_file(&self.0).unwrap();
+    }
+
+    /// Shell commands that end when the gate is open.
+    pub(crate) fn wait(&self) -> String {
+        format!("while [ -e '{}' ]; do sleep 0.05; done", self.0.display())
+    }
+}

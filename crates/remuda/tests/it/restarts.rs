@@ -1,0 +1,118 @@
+//! Planes that are stopped, killed and paused while work is under way: nobody notices but the clock.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::harness::{Gate, Hand, Plane, QUICK, Stream, Worker, let_pass, wait_until};
+
+/// Notes each start in a file before it waits: so often did the job really run.
+fn counted(gate: &Gate) -> String {
+    format!("echo $REMUDA_ATTEMPT >> starts; echo begun >&2; {}; echo done", gate.wait())
+}
+
+fn starts(plane: &Plane) -> String {
+    std::fs::read_to_string(plane.folder().join("starts")).unwrap_or_default()
+}
+
+async fn has_begun(plane: &Plane) {
+    wait_until("the command has begun", async || (starts(plane) == "1\n").then_some(())).await;
+}
+
+/// Faults: C1.
+#[tokio::test]
+async fn a_plane_that_is_asked_to_stop_answers_first_and_goes_on_when_it_is_back() {
+    let mut plane = Plane::start(QUICK).await;
+    let gate = Gate::closed(plane.folder(), "gate");
+    let _worker = Worker::start(&plane, "a", &counted(&gate)).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    has_begun(&plane).await;
+    let mut events = Stream::open(&plane, "", None).await;
+    let mut idle = Hand::join(&plane, "idle", 1).await;
+    let line = tokio::spawn(idle.beat(&json!([]), &json!([]), 25.0).send());
+    wait_until("its line is open", async || {
+        (plane.worker("idle").await["seen_millis_ago"].as_u64()? < 5_000).then_some(())
+    })
+    .await;
+
+    let asked_at = Instant::now();
+    let status = plane.stop().await;
+    assert_eq!(status.code(), Some(0), "{}", plane.process.said());
+    assert!(asked_at.elapsed() < Duration::from_secs(9), "open lines held it up: {:?}", asked_at.elapsed());
+    assert!(line.await.unwrap().is_ok_and(|answer| answer.status().is_success()), "the open line was answered");
+    while events.read().await.is_some() {}
+
+    plane.start_again().await;
+    assert_eq!(plane.worker("a").await["incarnation"], 1, "it is the same worker to the new plane");
+    gate.open();
+    assert_eq!(plane.ended(&job).await["attempt"], 1);
+    assert_eq!(starts(&plane), "1\n");
+}
+
+/// Faults: C1, A1.
+#[tokio::test]
+async fn a_killed_plane_finds_its_workers_at_what_they_were_doing() {
+    // A worker tries again after 5 s at the latest, whatever the lease.
+    let mut plane = Plane::start(&["lease=6s", "beat.busy=300ms", "beat.suspect_after=1s"]).await;
+    let gate = Gate::closed(plane.folder(), "gate");
+    let _worker = Worker::start(&plane, "a", &counted(&gate)).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    has_begun(&plane).await;
+    plane.kill();
+    // Longer than the lease: an outage of ours is nobody's silence.
+    let_pass(Duration::from_secs(7)).await;
+    plane.start_again().await;
+    wait_until("the worker is back with its attempt", async || {
+        let worker = plane.worker("a").await;
+        (worker["holds"][0]["phase"] == "begun").then_some(())
+    })
+    .await;
+    assert_eq!(plane.worker("a").await["incarnation"], 1);
+    gate.open();
+    let ended = plane.ended(&job).await;
+    assert_eq!((&ended["state"], &ended["attempt"], &ended["mishaps"]), (&json!("completed"), &json!(1), &json!(0)));
+    assert_eq!(starts(&plane), "1\n", "it ran once");
+}
+
+/// Faults: N1, C1.
+#[tokio::test]
+async fn work_that_ends_while_the_plane_is_away_is_recorded_when_it_is_back() {
+    let mut plane = Plane::start(QUICK).await;
+    let gate = Gate::closed(plane.folder(), "gate");
+    let mut worker = Worker::start(&plane, "a", &counted(&gate)).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    has_begun(&plane).await;
+    plane.kill();
+    gate.open();
+    worker.process.line("cannot reach the plane").await.expect("it should notice");
+    plane.start_again().await;
+    assert_eq!(plane.ended(&job).await["attempt"], 1);
+    assert_eq!(starts(&plane), "1\n");
+}
+
+/// Faults: K2, D8, C1.
+#[tokio::test]
+async fn nobody_is_blamed_for_a_pause_of_the_plane_itself() {
+    let plane = Plane::start(QUICK).await;
+    let gate = Gate::closed(plane.folder(), "gate");
+    let _busy = Worker::start(&plane, "a", &counted(&gate)).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    has_begun(&plane).await;
+    let _idle = Worker::start(&plane, "idle", "true").await;
+    let mut events = Stream::open(&plane, "?after=0", None).await;
+    plane.process.signal(Signal::STOP);
+    // Longer than the lease, and than an idle worker may be silent.
+    let_pass(Duration::from_secs(7)).await;
+    plane.process.signal(Signal::CONT);
+    events.until("plane:away").await;
+    // A whole lease in which anyone who was blamed would be judged.
+    let_pass(Duration::from_secs(2)).await;
+    gate.open();
+    assert_eq!(plane.ended(&job).await["attempt"], 1);
+    assert_eq!(starts(&plane), "1\n");
+    let blamed = ["job:retrying", "job:failed", "worker:offline", "fleet:brake"];
+    let history = plane.history().await;
+    let blames: Vec<_> = history.iter().filter(|event| blamed.contains(&event.name.as_str())).collect();
+    assert!(blames.is_empty(), "{blames:?}");
+}

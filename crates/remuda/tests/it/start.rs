@@ -1,0 +1,179 @@
+//! Starting, and being told what is wrong: exit codes and messages as people and scripts meet them.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::harness::{Plane, Process, Worker, has_all, remuda, wait_until};
+
+/// Runs to its end; the code it ends with, and what it said.
+async fn run(folder: &Path, arguments: &[&str]) -> (i32, String) {
+    let mut process = Process::start("remuda", remuda(folder).args(arguments));
+    let status = process.ended().await;
+    (status.code().unwrap(), process.said())
+}
+
+/// That a start ends with this code and says this.
+async fn check(arguments: &[&str], code: i32, words: &[&str]) {
+    let folder = tempfile::tempdir().unwrap();
+    let (ended, said) = run(folder.path(), arguments).await;
+    assert_eq!(ended, code, "remuda {}: {said}", arguments.join(" "));
+    has_all(&said, words);
+}
+
+#[tokio::test]
+async fn a_second_plane_on_one_folder_is_told_who_is_there() {
+    let plane = Plane::start(&[]).await;
+    let data = plane.store().parent().unwrap().display().to_string();
+    let (code, said) = run(plane.folder(), &["serve", "--data", &data, "--listen", "127.0.0.1:0"]).await;
+    assert_eq!(code, 1, "{said}");
+    has_all(&said, &["remuda.sqlite is in use by process", &plane.process.id().to_string(), "stop that one first"]);
+    plane.submit(json!({ "n": 1 })).await;
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_named_with_what_to_do() {
+    let plane = Plane::start(&[]).await;
+    let address = plane.address.to_string();
+    check(&["serve", "--data", "other", "--listen", &address], 1, &["cannot listen on", &address, "--listen"]).await;
+}
+
+/// Faults: X1.
+#[tokio::test]
+async fn strangers_are_kept_out_unless_one_insists() {
+    check(&["serve", "--listen", "0.0.0.0:0"], 1, &["open to other machines", "--insecure"]).await;
+    check(&["serve", "--listen", "[::]:0"], 1, &["open to other machines", "--insecure"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let mut serve = remuda(folder.path());
+    let mut plane = Process::start("the plane", serve.args(["serve", "--listen", "0.0.0.0:0", "--insecure"]));
+    assert!(plane.line("serves on").await.is_some(), "{}", plane.said());
+    has_all(&plane.said(), &["WARN", "everyone who reaches this address"]);
+}
+
+/// Faults: D7.
+#[tokio::test]
+async fn a_store_that_cannot_be_read_is_left_alone_and_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = folder.path().join("remuda.sqlite");
+    let garbage = "no database ".repeat(1000);
+    std::fs::write(&store, &garbage).unwrap();
+    let data = folder.path().display().to_string();
+    let (code, said) = run(folder.path(), &["serve", "--data", &data, "--listen", "127.0.0.1:0"]).await;
+    assert_eq!(code, 1);
+    has_all(&said, &["cannot open the store", "remuda.sqlite cannot be read", "Nothing was changed", "Put back a copy"]);
+    assert_eq!(std::fs::read_to_string(&store).unwrap(), garbage);
+}
+
+/// Faults: D7, D5.
+#[tokio::test]
+async fn a_store_whose_log_was_removed_is_refused() {
+    let mut plane = Plane::start(&[]).await;
+    plane.submit(json!({ "n": 1 })).await;
+    plane.kill();
+    std::fs::remove_file(plane.store().with_extension("sqlite-wal")).unwrap();
+    plane.spawn_again();
+    assert_eq!(plane.process.ended().await.code(), Some(1), "{}", plane.process.said());
+    has_all(&plane.process.said(), &["cannot be read as a Remuda store", "Put back a copy"]);
+}
+
+#[tokio::test]
+async fn a_mistyped_setting_is_answered_with_the_one_that_was_meant() {
+    check(&["serve", "--set", "leese=2s"], 1, &["unknown key `leese`", "`lease`"]).await;
+    check(&["serve", "--set", "lease"], 1, &["KEY=VALUE"]).await;
+    check(&["serve", "--set", "lease=1s", "--set", "beat.busy=2s"], 1, &["`beat.busy` must be less than half of `lease`"]).await;
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("remuda.toml"), "lease = \"30s\"\n[beat]\nbussy = \"5s\"\n").unwrap();
+    let (code, said) = run(folder.path(), &["serve"]).await;
+    assert_eq!(code, 1);
+    has_all(&said, &["beat.bussy", "line 3", "`beat.busy`"]);
+}
+
+#[tokio::test]
+async fn scripts_can_tell_what_went_wrong_by_the_code() {
+    let nobody = "http://127.0.0.1:1";
+    check(&["jobs", "--url", nobody], 3, &["cannot reach the plane at http://127.0.0.1:1", "--url"]).await;
+    check(&["workers", "--url", nobody], 3, &["remuda serve"]).await;
+    check(&["run", "nothing.json", "--url", nobody], 1, &["cannot read the workflow from nothing.json"]).await;
+    check(&["frobnicate"], 2, &["unrecognized subcommand"]).await;
+    check(&["serve", "--lisen", "127.0.0.1:0"], 2, &["--listen"]).await;
+    check(&["worker"], 2, &["--exec"]).await;
+    check(&[], 2, &["Usage"]).await;
+    check(&["--version"], 0, &[env!("CARGO_PKG_VERSION")]).await;
+}
+
+#[tokio::test]
+async fn a_job_is_run_from_the_command_line() {
+    let plane = Plane::start(&["retry.base=10ms", "retry.max=20ms"]).await;
+    let _worker = Worker::start(&plane, "a", "grep -q sound && echo '{\"x\": 1}' || { echo bad luck >&2; exit 9; }").await;
+    std::fs::write(plane.folder().join("good.json"), r#"{ "sound": true }"#).unwrap();
+    std::fs::write(plane.folder().join("bad.json"), r#"{ "broken": true }"#).unwrap();
+    let (code, said) = run(plane.folder(), &["run", "good.json", "--url", &plane.url]).await;
+    assert_eq!(code, 0, "{said}");
+    has_all(&said, &["\"x\": 1"]);
+    let bad = ["run", "bad.json", "--json", "--url", &plane.url];
+    // Blocked after the first failure, and there is no other worker: it is cancelled while it waits.
+    let mut process = Process::start("remuda run", remuda(plane.folder()).args(bad));
+    let job = wait_until("it waits for another worker", async || {
+        let jobs = plane.jobs().await;
+        let bad = jobs.iter().find(|job| job["failures"] == 1 && job["state"] == "queued")?;
+        Some(bad["id"].as_str().unwrap().to_owned())
+    })
+    .await;
+    let (code, said) = run(plane.folder(), &["why", &job, "--url", &plane.url]).await;
+    assert_eq!(code, 0, "{said}");
+    has_all(&said, &["exit code 9: bad luck", "blocked"]);
+    plane.cancel(&job).await;
+    assert_eq!(process.ended().await.code(), Some(1), "{}", process.said());
+    has_all(&process.said(), &["\"state\":\"cancelled\""]);
+}
+
+/// Whether this machine has Python; the examples are no use without it.
+fn has_python() -> bool {
+    Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success())
+}
+
+#[tokio::test]
+async fn a_worker_of_the_standard_library_runs_a_job() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    if !has_python() {
+        eprintln!("NOT TESTED: there is no python3 here");
+        return;
+    }
+    let plane = Plane::start(&[]).await;
+    let mut python = Command::new("python3");
+    python.arg(examples.join("worker.py")).args([&plane.url, "speller"]);
+    let mut worker = Process::start("worker.py", &mut python);
+    worker.line("joined as speller").await.expect("it should join");
+    let job = plane.submit(json!({ "n": 12 })).await;
+    assert_eq!(plane.ended(&job).await["result"], json!({ "backwards": "}21 :\"n\"{" }));
+    worker.signal(rustix::process::Signal::INT);
+    worker.ended().await;
+    assert_eq!(plane.worker("speller").await["presence"], "offline");
+}
+
+#[tokio::test]
+async fn the_demo_shows_itself_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut demo = remuda(folder.path());
+    // Whatever it starts carries this mark in its environment.
+    let mark = format!("IT_MARK={}", folder.path().display());
+    let mut demo = Process::start("the demo", demo.arg("demo").env("IT_MARK", folder.path()).env("TMPDIR", folder.path()));
+    let status = demo.ended().await;
+    assert!(status.success(), "{}", demo.said());
+    has_all(&demo.said(), &["killed"]);
+    wait_until("everything it started has ended", async || marked(&mark).is_empty().then_some(())).await;
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Processes that were started with this in their environment.
+fn marked(mark: &str) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+    let is_marked = |process: &std::path::PathBuf| {
+        std::fs::read(process.join("environ")).is_ok_and(|environment| {
+            environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+        })
+    };
+    processes.filter(is_marked).map(|process| process.display().to_string()).collect()
+}

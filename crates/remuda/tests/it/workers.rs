@@ -1,0 +1,167 @@
+//! Workers that are killed, paused, stopped and doubled.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::harness::{Gate, Plane, QUICK, Worker, has_all, wait_until};
+
+/// Two workers of one kind: the one that runs the job, and the other.
+async fn two_workers(plane: &Plane, command: &str) -> (String, Worker, Worker) {
+    let a = Worker::start(plane, "a", command).await;
+    let b = Worker::start(plane, "b", command).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    let (holder, other) = if plane.runs_on(&job).await == "a" { (a, b) } else { (b, a) };
+    is_named(plane, &holder, &job).await;
+    (job, holder, other)
+}
+
+/// Waits until the plane has heard from the worker itself that it holds the job.
+async fn is_named(plane: &Plane, worker: &Worker, job: &str) {
+    wait_until("the attempt is under way", async || {
+        let worker = plane.worker(&worker.name).await;
+        let hold = worker["holds"].as_array().unwrap().iter().find(|hold| hold["job"] == job)?.clone();
+        (hold["phase"] == "begun").then_some(())
+    })
+    .await;
+}
+
+/// Says that it begun, waits at the gate, and tells which attempt it was.
+fn gated(gate: &Gate) -> String {
+    format!("echo begun >&2; {}; echo $REMUDA_ATTEMPT", gate.wait())
+}
+
+/// Faults: A2, M1.
+#[tokio::test]
+async fn a_killed_worker_has_its_job_running_elsewhere_within_the_lease() {
+    let plane = Plane::start(QUICK).await;
+    let gate = Gate::closed(plane.folder(), "gate");
+    let (job, mut holder, other) = two_workers(&plane, &gated(&gate)).await;
+    holder.process.kill();
+    let killed_at = Instant::now();
+    plane.job_until(&job, "runs elsewhere", |job| job["worker"] == other.name).await;
+    // The lease is 2 s, the wait before the retry at most 0.2 s; the rest is for busy machines.
+    assert!(killed_at.elapsed() < Duration::from_secs(6), "it took {:?}", killed_at.elapsed());
+    let why = plane.why(&job).await;
+    let verdict = format!("worker {} fell silent: no beat for", holder.name);
+    has_all(why["attempts"][0]["verdict"].as_str().unwrap(), &[&verdict]);
+    assert_eq!(plane.worker(&holder.name).await["presence"], "offline");
+    gate.open();
+    let ended = plane.ended(&job).await;
+    assert_eq!((&ended["state"], &ended["result"], &ended["mishaps"]), (&json!("completed"), &json!(2), &json!(1)));
+}
+
+/// Faults: A3, A4, A15, N2.
+#[tokio::test]
+async fn a_worker_that_was_paused_past_its_lease_is_refused_when_it_resumes() {
+    let plane = Plane::start(QUICK).await;
+    let gate = Gate::closed(plane.folder(), "gate");
+    let (job, holder, other) = two_workers(&plane, &gated(&gate)).await;
+    holder.process.signal(Signal::STOP);
+    plane.job_until(&job, "runs elsewhere", |job| job["worker"] == other.name).await;
+    // Both commands end: the paused worker has a result in its hands that nobody wants any more.
+    gate.open();
+    let ended = plane.ended(&job).await;
+    assert_eq!((&ended["worker"], &ended["result"]), (&json!(other.name), &json!(2)));
+    assert_eq!(plane.get("/fleet/status").await["refused"]["stale_attempts"], 0);
+    holder.process.signal(Signal::CONT);
+    wait_until("the late result is refused", async || {
+        (plane.get("/fleet/status").await["refused"]["stale_attempts"] == 1).then_some(())
+    })
+    .await;
+    assert_eq!(plane.job(&job).await, ended, "an outcome never changes");
+    wait_until("it is welcome again, and holds nothing", async || {
+        let worker = plane.worker(&holder.name).await;
+        (worker["presence"] == "online" && worker["holds"] == json!([])).then_some(())
+    })
+    .await;
+}
+
+/// Faults: A13.
+#[tokio::test]
+async fn a_worker_that_is_asked_to_stop_finishes_what_it_holds() {
+    let plane = Plane::start(QUICK).await;
+    let gate = Gate::closed(plane.folder(), "gate");
+    let mut worker = Worker::start(&plane, "a", &gated(&gate)).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    is_named(&plane, &worker, &job).await;
+    worker.process.signal(Signal::TERM);
+    wait_until("the plane knows", async || (plane.worker("a").await["state"] == "terminating").then_some(())).await;
+    let later = plane.submit(json!({ "n": 2 })).await;
+    gate.open();
+    assert!(worker.process.ended().await.success(), "{}", worker.process.said());
+    let ended = plane.job(&job).await;
+    assert_eq!((&ended["state"], &ended["result"]), (&json!("completed"), &json!(1)));
+    assert_eq!(plane.worker("a").await["presence"], "offline", "it said goodbye");
+    assert_eq!(plane.job(&later).await["state"], "queued", "it took on nothing more");
+}
+
+/// Faults: A13.
+#[tokio::test]
+async fn a_worker_that_is_asked_twice_leaves_at_once_with_everything_it_started() {
+    // A lease that is no help: what happens at once happens because it was said.
+    let plane = Plane::start(&["lease=1h", "retry.base=10ms", "retry.max=20ms"]).await;
+    let gate = Gate::closed(plane.folder(), "gate");
+    let stubborn = format!("trap '' TERM; sleep 600 & echo $! > $REMUDA_ATTEMPT.pid; {}", gated(&gate));
+    let (job, mut holder, other) = two_workers(&plane, &stubborn).await;
+    let child = std::fs::read_to_string(plane.folder().join("1.pid")).unwrap();
+    holder.process.signal(Signal::TERM);
+    wait_until("it drains", async || {
+        (plane.worker(&holder.name).await["state"] == "terminating").then_some(())
+    })
+    .await;
+    holder.process.signal(Signal::TERM);
+    assert!(holder.process.ended().await.success(), "{}", holder.process.said());
+    assert_eq!(plane.worker(&holder.name).await["presence"], "offline", "offline now, not after a lease");
+    plane.job_until(&job, "is taken elsewhere", |job| job["worker"] == other.name).await;
+    wait_until("the command's own child is gone", async || (!is_running(child.trim())).then_some(())).await;
+    let why = plane.why(&job).await;
+    has_all(why["attempts"][0]["verdict"].as_str().unwrap(), &["left: it was asked to stop"]);
+}
+
+/// What was ended may wait for whoever inherited it to take note.
+fn is_running(process: &str) -> bool {
+    let stat = std::fs::read_to_string(Path::new("/proc").join(process).join("stat"));
+    stat.is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// Faults: A8, X2.
+#[tokio::test]
+async fn of_two_workers_with_one_name_the_newer_goes_on_and_the_older_stops() {
+    let plane = Plane::start(QUICK).await;
+    let mut older = Worker::start(&plane, "a", "echo older").await;
+    let newer = Worker::start(&plane, "a", "echo newer").await;
+    let status = older.process.ended().await;
+    assert_eq!(status.code(), Some(1));
+    has_all(&older.process.said(), &["remuda: ", "joined"]);
+    let job = plane.submit(json!({ "n": 1 })).await;
+    assert_eq!(plane.ended(&job).await["result"], "newer");
+    assert_eq!(plane.worker("a").await["incarnation"], 2);
+    drop(newer);
+}
+
+/// Faults: A10.
+#[tokio::test]
+async fn a_worker_whose_machine_is_kept_busy_beats_on() {
+    let plane = Plane::start(QUICK).await;
+    let gate = Gate::closed(plane.folder(), "gate");
+    let burning = format!("echo begun >&2; while [ -e '{}/gate' ]; do :; done; echo done", plane.folder().display());
+    let worker = Worker::spawn(&plane, "a", &burning, &["--slots", "4"]);
+    let mut jobs = Vec::new();
+    for n in 0..4 {
+        jobs.push(plane.submit(json!({ "n": n })).await);
+    }
+    for job in &jobs {
+        is_named(&plane, &worker, job).await;
+    }
+    // Two leases under full load.
+    crate::harness::let_pass(Duration::from_secs(4)).await;
+    gate.open();
+    for job in &jobs {
+        let ended = plane.ended(job).await;
+        assert_eq!((&ended["state"], &ended["attempt"]), (&json!("completed"), &json!(1)));
+    }
+    assert_eq!(plane.worker("a").await["went_stale"], 0);
+}
