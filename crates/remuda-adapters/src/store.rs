@@ -371,6 +371,7 @@ fn moment(record: &Record) -> Timestamp {
         | Record::Block(_)
         | Record::BlockLifted { .. }
         | Record::Suspicion(_)
-        | Record::SuspicionLifted { .. } => Timestamp::ZERO,
+        | Record::SuspicionLifted { .. }
+        | Record::WorkerForgotten { .. } => Timestamp::ZERO,
     }
 }

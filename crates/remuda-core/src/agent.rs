@@ -447,7 +447,10 @@ impl Agent {
             metrics: self.metrics.clone(),
             draining: self.stopping != Stopping::No,
         };
-        let interval = if self.held.is_empty() {
+        let interval = if !beat.finished.is_empty() {
+            // Answered at once by any plane that is there: whoever takes longer is not, and is not waited for.
+            Duration::ZERO
+        } else if self.held.is_empty() {
             beat_idle.saturating_sub(WAIT_MARGIN).max(beat_idle / 2)
         } else {
             beat_busy

@@ -6,7 +6,7 @@
 //!
 //!  free ──3 failures in a row──▶ on until T          off ──half the fleet, and 3, silent in one lease──▶ on
 //!   ▲                             │      ▲            ▲                                               │
-//!   │                             T      │            └── a lease without loss, someone was heard; ───┘
+//!   │                             T      │            └── someone is heard, then a lease without loss;┘
 //!   └──success, a person── one trial ────┘                or `HOLD_MAX` is over
 //!                           failure: T ×2
 //! ```
@@ -116,7 +116,7 @@ pub struct MassLoss {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Hold {
     since: Timestamp,
-    /// One lease after the last loss.
+    /// One lease after the last loss, or after somebody was first heard since.
     calm_at: Timestamp,
     /// Whether anybody was heard after the last loss.
     is_heard: bool,
@@ -153,11 +153,11 @@ impl MassLoss {
         self.is_on(now)
     }
 
-    /// A worker beats or joins.
-    pub fn heard(&mut self, worker: &WorkerId) {
+    /// A worker beats or joins. Where one is heard again the others may be on their way: they have a lease from here on.
+    pub fn heard(&mut self, now: Timestamp, worker: &WorkerId, settings: &Settings) {
         self.silent.remove(worker);
-        if let Some(hold) = &mut self.on {
-            hold.is_heard = true;
+        if let Some(hold) = self.on.as_mut().filter(|hold| !hold.is_heard) {
+            (hold.is_heard, hold.calm_at) = (true, now.plus(settings.lease));
         }
     }
 
@@ -293,7 +293,7 @@ mod tests {
         for n in 1..=2 {
             brake.silent(at(n), &worker(n as usize), 2, &settings);
         }
-        brake.heard(&worker(1));
+        brake.heard(at(2), &worker(1), &settings);
         assert!(!brake.silent(at(3), &worker(3), 2, &settings));
         assert!(brake.silent(at(4), &worker(1), 1, &settings));
     }
@@ -303,11 +303,11 @@ mod tests {
         let mut brake = MassLoss::default();
         assert_eq!(vanish(&mut brake, 6, 4), Some(3));
         assert!(brake.is_on(at(33)) && !brake.release(at(33)));
-        brake.heard(&worker(6));
+        brake.heard(at(4), &worker(6), &Settings::default());
         assert_eq!(brake.wake_at(), Some(at(34)), "a lease after the last loss");
         brake.silent(at(20), &worker(5), 1, &Settings::default());
         assert!(brake.is_on(at(49)), "a further loss begins the lease anew");
-        brake.heard(&worker(6));
+        brake.heard(at(20), &worker(6), &Settings::default());
         assert!(brake.is_on(at(49)) && !brake.is_on(at(50)) && brake.is_on(at(49)), "asking changes nothing");
         assert!(brake.release(at(50)) && !brake.release(at(50)), "told once");
         assert_eq!((brake.wake_at(), brake.reason(at(50))), (None, None));
@@ -321,8 +321,9 @@ mod tests {
         let reason = brake.reason(at(63)).unwrap();
         assert!(reason.starts_with("mass-loss brake, on for 1 min: 3 of 3 workers fell silent"), "{reason}");
         let mut heard = brake.clone();
-        heard.heard(&worker(2));
-        assert!(!heard.is_on(at(600)), "calm long enough, and now someone is there");
+        heard.heard(at(600), &worker(2), &Settings::default());
+        assert!(heard.is_on(at(629)), "the others may be on their way");
+        assert!(!heard.is_on(at(630)), "a lease of health");
         assert!(!brake.is_on(at(903)), "a fleet that is really gone is replaced in the end");
     }
 
@@ -330,7 +331,7 @@ mod tests {
     fn a_single_loss_after_the_release_is_everyday_life_again() {
         let mut brake = MassLoss::default();
         vanish(&mut brake, 6, 4);
-        brake.heard(&worker(6));
+        brake.heard(at(4), &worker(6), &Settings::default());
         assert!(brake.release(at(100)));
         assert!(!brake.silent(at(100), &worker(5), 1, &Settings::default()));
     }

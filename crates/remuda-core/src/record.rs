@@ -39,6 +39,10 @@ pub enum Record {
     },
     /// How a worker stands now.
     Worker(WorkerRow),
+    /// Nobody has heard of a worker for so long that it is forgotten.
+    WorkerForgotten {
+        worker: WorkerId,
+    },
     /// A worker and a shape kept apart, or on trial.
     Block(BlockRow),
     BlockLifted {

@@ -63,6 +63,8 @@ pub struct Settings {
     pub open_jobs_max: usize,
     /// Blocks kept at most; the one that ends first makes room.
     pub blocks_max: usize,
+    /// A worker that has been offline for this long is forgotten, or names would pile up for ever.
+    pub forget_workers_after: Duration,
     /// How often the control cycle runs, besides at every change.
     pub cycle_every: Duration,
     pub scaling: Scaling,
@@ -98,6 +100,7 @@ impl Default for Settings {
             own_delay_max: Duration::from_secs(3),
             open_jobs_max: 2_000_000,
             blocks_max: 10_000,
+            forget_workers_after: Duration::from_secs(24 * 3600),
             cycle_every: Duration::from_secs(30),
             scaling: Scaling::default(),
         }

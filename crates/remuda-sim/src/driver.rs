@@ -74,7 +74,7 @@ pub(crate) struct Parked {
 }
 
 /// Events taken into one batch.
-const BATCH_MAX: usize = 64;
+const BATCH_MAX: usize = 512;
 /// What the front door lets in; beyond it callers are sent away.
 pub(crate) const INBOX_MAX: usize = 1024;
 
@@ -87,9 +87,8 @@ impl Driver {
         at.as_millis().saturating_add_signed(-self.offset)
     }
 
-    /// Nothing is on its way in or out.
     pub(crate) fn is_idle(&self) -> bool {
-        self.plane.open_jobs() == 0 && self.inbox.is_empty() && self.stepped.is_none() && self.committing.is_none()
+        self.plane.open_jobs() == 0 && self.inbox.is_empty()
     }
 
     fn is_paused(&self, now: u64) -> bool {

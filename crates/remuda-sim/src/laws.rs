@@ -123,6 +123,8 @@ pub(crate) struct Laws {
     /// When a pair last failed and has not been well since.
     failed: BTreeMap<(WorkerId, Shape), Timestamp>,
     quarantined: BTreeSet<Shape>,
+    /// Where few blocks are kept, or a person lifts some, pairs may come together early.
+    knows_pairs: bool,
     /// When the plane last heard of each worker, as far as it listened.
     heard: BTreeMap<WorkerId, Timestamp>,
     /// When it last heard of progress, and of how much.
@@ -175,6 +177,7 @@ impl Laws {
             sequence: 0,
             failed: BTreeMap::new(),
             quarantined: BTreeSet::new(),
+            knows_pairs: scene.blocks_max != TIGHT_BLOCKS,
             heard: BTreeMap::new(),
             progress: BTreeMap::new(),
             named: BTreeSet::new(),

@@ -70,6 +70,7 @@ impl Store {
                 }
             }
             Record::Worker(row) => drop(self.workers.insert(row.id.clone(), row)),
+            Record::WorkerForgotten { worker } => drop(self.workers.remove(&worker)),
             Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
             Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),
             Record::Suspicion(row) => drop(self.suspicions.insert(row.shape, row)),
@@ -92,6 +93,7 @@ fn moment(record: &Record) -> Timestamp {
         | Record::Block(_)
         | Record::BlockLifted { .. }
         | Record::Suspicion(_)
-        | Record::SuspicionLifted { .. } => Timestamp::ZERO,
+        | Record::SuspicionLifted { .. }
+        | Record::WorkerForgotten { .. } => Timestamp::ZERO,
     }
 }

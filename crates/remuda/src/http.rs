@@ -8,6 +8,7 @@ mod events;
 mod fleet;
 mod jobs;
 mod listen;
+mod path;
 mod problem;
 mod workers;
 

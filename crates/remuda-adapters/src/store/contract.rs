@@ -263,9 +263,10 @@ pub(super) async fn the_last_record_about_a_thing_counts(place: &impl Place) {
     assert_eq!(stored.suspicions, [sample::suspicion(1, 2)]);
     assert_eq!(store.job(sample::id(2)).await.unwrap(), Some((job(2), completed(3, 1))));
 
-    commit(&store, term, vec![lifted(), Record::SuspicionLifted { shape: sample::shape(1) }]).await;
+    let forgotten = Record::WorkerForgotten { worker: sample::worker("gpu-1") };
+    commit(&store, term, vec![lifted(), Record::SuspicionLifted { shape: sample::shape(1) }, forgotten]).await;
     let stored = store.restore().await.unwrap();
-    assert_eq!((stored.blocks, stored.suspicions), (vec![], vec![]));
+    assert_eq!((stored.blocks, stored.suspicions, stored.workers), (vec![], vec![], vec![]));
 }
 
 pub(super) async fn records_written_twice_change_nothing(place: &impl Place) {

@@ -162,6 +162,9 @@ impl Kept {
             Record::Worker(row) => {
                 self.workers.insert(row.id.clone(), row);
             }
+            Record::WorkerForgotten { worker } => {
+                self.workers.remove(&worker);
+            }
             Record::Block(row) => {
                 self.blocks.insert((row.worker.clone(), row.shape), row);
             }

@@ -101,9 +101,9 @@ fn an_attempt_is_run_reported_until_settled_and_never_run_again() {
                 reply(1, Reply { start: vec![start(7, 1)], ..Reply::default() }),
                 &["run 7 1", "beat 2: 1 held, 0 finished, wait 5 s"],
             ),
-            (3, ended, &["beat 3: 0 held, 1 finished, wait 25 s"]),
+            (3, ended, &["beat 3: 0 held, 1 finished, wait 0 s"]),
             (4, unreachable, &[]),
-            (54, AgentEvent::Tick, &["beat 4: 0 held, 1 finished, wait 25 s"]),
+            (54, AgentEvent::Tick, &["beat 4: 0 held, 1 finished, wait 0 s"]),
             (
                 55,
                 reply(4, Reply { settled: vec![settled(7)], start: vec![start(7, 1)], ..Reply::default() }),
@@ -127,13 +127,13 @@ fn news_gathers_behind_a_beat_that_carries_news() {
                 reply(1, Reply { start: starts, ..Reply::default() }),
                 &["run 1 1", "run 2 1", "run 3 1", "beat 2: 3 held, 0 finished, wait 5 s"],
             ),
-            (1, ended(1), &["beat 3: 2 held, 1 finished, wait 5 s"]),
+            (1, ended(1), &["beat 3: 2 held, 1 finished, wait 0 s"]),
             (2, ended(2), &[]),
             (3, ended(3), &[]),
             (
                 4,
                 reply(3, Reply { settled: vec![settled(1)], ..Reply::default() }),
-                &["beat 4: 0 held, 2 finished, wait 25 s"],
+                &["beat 4: 0 held, 2 finished, wait 0 s"],
             ),
         ],
     );
@@ -165,7 +165,7 @@ fn a_silent_attempt_is_asked_about_and_only_an_answer_is_evidence() {
             (32_000, probed(true), &[]),
             (61_000, AgentEvent::Tick, &[]),
             (62_000, AgentEvent::Tick, &["probe 1 1"]),
-            (62_001, probed(false), &["beat 3: 0 held, 1 finished, wait 25 s"]),
+            (62_001, probed(false), &["beat 3: 0 held, 1 finished, wait 0 s"]),
         ],
     );
 }
@@ -212,9 +212,9 @@ fn a_result_that_is_not_settled_is_claimed_when_joining_again() {
                 reply(1, Reply { start: vec![start(7, 1)], ..Reply::default() }),
                 &["run 7 1", "beat 2: 1 held, 0 finished, wait 5 s"],
             ),
-            (1, ended, &["beat 3: 0 held, 1 finished, wait 25 s"]),
+            (1, ended, &["beat 3: 0 held, 1 finished, wait 0 s"]),
             (2, unknown, &["join holding 1"]),
-            (3, joined(), &["beat 1: 0 held, 1 finished, wait 25 s"]),
+            (3, joined(), &["beat 1: 0 held, 1 finished, wait 0 s"]),
         ],
     );
 }
@@ -229,7 +229,7 @@ fn too_much_work_is_turned_down() {
             (
                 0,
                 reply(1, Reply { start: vec![start(1, 1), start(2, 1)], ..Reply::default() }),
-                &["run 1 1", "beat 2: 1 held, 1 finished, wait 5 s"],
+                &["run 1 1", "beat 2: 1 held, 1 finished, wait 0 s"],
             ),
         ],
     );
@@ -254,7 +254,7 @@ fn a_stop_lets_work_finish_and_a_second_one_does_not() {
     check(
         &mut patient,
         vec![
-            (2, ended, &["beat 4: 0 held, 1 finished, wait 25 s"]),
+            (2, ended, &["beat 4: 0 held, 1 finished, wait 0 s"]),
             (3, reply(4, Reply { settled: vec![settled(1)], ..Reply::default() }), &["leave", "exit None"]),
         ],
     );
@@ -290,7 +290,7 @@ fn a_cancelled_attempt_is_stopped_once_and_its_end_is_reported() {
             (
                 3,
                 AgentEvent::Ended { job: id(1), attempt: Attempt(1), outcome: failed },
-                &["beat 5: 0 held, 1 finished, wait 25 s"],
+                &["beat 5: 0 held, 1 finished, wait 0 s"],
             ),
         ],
     );

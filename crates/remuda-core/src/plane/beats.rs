@@ -22,8 +22,8 @@ const ROW_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
 /// How often a worker is told to start something before it counts as not taken on: while our store is slow an answer
 /// comes late, and a beat with progress and one with news may each overtake one.
 const TELLS_MIN: u32 = 3;
-/// Beats that gathered while we were away are answered together, and count as told once.
-const TELL_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
+/// Beats that gathered while we were busy are answered together, and count as told once: so often a busy worker beats.
+const TELL_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
 
 impl Plane {
     pub(super) fn join(&mut self, now: Timestamp, join: &Join, token_hash: Hash) -> Result<Answer, Refusal> {
@@ -46,7 +46,7 @@ impl Plane {
             // If it is less than it was, others get what they left to it.
             self.refeed |= !is_same;
         }
-        self.heard_after_loss(&id);
+        self.heard_after_loss(now, &id);
         self.store_worker(now, &id);
         self.happened(
             now,
@@ -184,7 +184,7 @@ impl Plane {
         };
         let was = worker.presence;
         (worker.presence, worker.is_heard) = (Presence::Online, true);
-        self.heard_after_loss(id);
+        self.heard_after_loss(now, id);
         if was == Presence::Offline {
             self.happened(now, "worker:online", About::worker(id), Map::new());
             self.machine_follows(now, id);

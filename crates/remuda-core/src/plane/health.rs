@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use serde_json::Map;
 use serde_json::value::RawValue;
 
 use super::attempts::Blame;
@@ -12,7 +13,7 @@ use crate::cause::Cause;
 use crate::cycle::{self, Action, AttemptView, Snapshot, WorkerView};
 use crate::id::WorkerId;
 use crate::job::State;
-use crate::machine::WorkerState;
+use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::time::Timestamp;
 use crate::worker::Worker;
@@ -24,11 +25,40 @@ impl Plane {
         for action in plan.actions {
             self.act(now, action);
         }
+        self.forget_workers(now);
         if let Ok(raw) = serde_json::value::to_raw_value(&*report) {
             self.records.push(Record::Cycle { at: now, report: Arc::<RawValue>::from(raw) });
         }
         self.effects.push(Effect::Cycle(report));
         self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
+    }
+
+    /// Names of workers that will not come back must not pile up.
+    fn forget_workers(&mut self, now: Timestamp) {
+        let is_old = |worker: &&Worker| {
+            worker.presence == Presence::Offline
+                && worker.holds.is_empty()
+                && now.since(worker.watch.seen_at()) >= self.settings.forget_workers_after
+                && now.since(worker.changed_at) >= self.settings.forget_workers_after
+        };
+        let old: Vec<_> = self.workers.values().filter(is_old).map(|worker| worker.id.clone()).collect();
+        for id in old {
+            let shapes: Vec<_> = self
+                .blocks
+                .iter()
+                .filter(|(worker, ..)| **worker == id)
+                .map(|(_, shape, _)| *shape)
+                .collect();
+            for shape in shapes {
+                self.blocks.lift(&id, &shape);
+                self.unblocked(now, &id, shape, "the worker is forgotten");
+            }
+            self.workers.remove(&id);
+            self.free.remove(&id);
+            self.alarms.set(Alarm::Worker(id.clone()), None);
+            self.happened(now, "worker:forgotten", About::worker(&id), Map::new());
+            self.records.push(Record::WorkerForgotten { worker: id });
+        }
     }
 
     /// What a cycle would do now; asking changes nothing.

@@ -31,7 +31,7 @@ impl Plane {
             for hold in worker.holds.values_mut() {
                 hold.progressed_at = hold.progressed_at.plus(away).min(now);
                 // An order is as late as we are: its grace begins anew.
-                (hold.assigned_at, hold.tells) = (now, hold.tells.min(1));
+                (hold.assigned_at, hold.told_at, hold.tells) = (now, now, hold.tells.min(1));
             }
         }
         let about = detail([("millis", u64::try_from(away.as_millis()).unwrap_or(u64::MAX).into())]);
@@ -110,8 +110,8 @@ impl Plane {
     }
 
     /// Somebody is there after all: the brake may let go sooner.
-    pub(super) fn heard_after_loss(&mut self, id: &WorkerId) {
-        self.mass_loss.heard(id);
+    pub(super) fn heard_after_loss(&mut self, now: Timestamp, id: &WorkerId) {
+        self.mass_loss.heard(now, id, &self.settings);
         if let Some(at) = self.mass_loss.wake_at() {
             self.alarms.set(Alarm::Brake, Some(at));
         }

@@ -51,6 +51,7 @@ impl Laws {
                 Record::Accepted { .. }
                 | Record::Result { .. }
                 | Record::Worker(_)
+                | Record::WorkerForgotten { .. }
                 | Record::Block(_)
                 | Record::BlockLifted { .. }
                 | Record::Suspicion(_)
@@ -99,7 +100,7 @@ impl Laws {
                     self.broken(Law::S3, at, what);
                 }
                 let shape = scene.shape(scene.jobs[client::of(job)].shape);
-                self.failed.retain(|(_, failed), _| *failed != shape);
+                self.failed.remove(&(worker.clone(), shape));
             }
             StateRow::Queued { .. } | StateRow::Failed { .. } | StateRow::Cancelled { .. } => {}
         }
@@ -128,7 +129,7 @@ impl Laws {
             // What a plane before this one began may have been taken on, for all this one knows.
             let is_known = life.tries.iter().filter(|one| one.worker == *worker).any(|one| {
                 let was_told = matches!(self.orders.get(&(job, one.attempt)), Some(Order::Received { .. }));
-                was_told || one.started_at < self.restored_at
+                was_told || one.started_at <= self.restored_at
             });
             if !is_known {
                 let what = format!("job {job} is said to have taken down {worker}, which never heard of it");
@@ -165,11 +166,10 @@ impl Laws {
 
     /// A reported failure of the job's or the service's making says something about the pair.
     fn remember_failure(&mut self, job: JobId, last: &Try, scene: &Scene) {
-        let is_bounded = self.rules.blocks_max == crate::scene::TIGHT_BLOCKS;
         let is_pairs = matches!(last.cause, Some(Cause::Job | Cause::Service)) && last.verdict == FAILED;
         let shape = scene.shape(scene.jobs[client::of(job)].shape);
         let is_quarantined = self.quarantined.contains(&shape);
-        if let Some(ended_at) = last.ended_at.filter(|_| is_pairs && !is_bounded && !is_quarantined) {
+        if let Some(ended_at) = last.ended_at.filter(|_| is_pairs && self.knows_pairs && !is_quarantined) {
             // What was under way when the wait began says nothing new.
             let cooldown = self.rules.block_cooldown;
             let since = self.failed.entry((last.worker.clone(), shape)).or_insert(ended_at);
@@ -179,8 +179,9 @@ impl Laws {
         }
     }
 
-    /// A person lifted blocks: what was kept apart need not be.
+    /// A person lifted a block: from here on nobody can tell who should be kept apart.
     pub(crate) fn blocks_lifted(&mut self) {
         self.failed.clear();
+        self.knows_pairs = false;
     }
 }

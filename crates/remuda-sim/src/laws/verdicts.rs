@@ -179,7 +179,9 @@ impl Laws {
         let silent = plane.workers().filter(|it| {
             let heard_at = self.heard_at(&it.id);
             let apart = its_last.since(heard_at).max(heard_at.since(its_last));
-            !it.holds.is_empty() && apart <= together && now.since(heard_at) >= self.rules.suspect_after + together
+            // Who was given something only now is asked to beat faster only from now on.
+            let watched_from = it.holds.values().map(|hold| hold.assigned_at).min().unwrap_or(now).max(heard_at);
+            apart <= together && now.since(watched_from) >= self.rules.suspect_after + together
         });
         let silent = silent.count() + usize::from(plane.worker(worker).is_some_and(|it| it.holds.is_empty()));
         let is_mass = silent >= 4 && silent * 100 > (fleet + 1) * 60;

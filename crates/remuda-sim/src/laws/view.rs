@@ -99,7 +99,8 @@ impl Laws {
         }) {
             self.broken(Law::S11, at, format!("{} holds more than it has room for", host.name()));
         }
-        let listens_long = now.since(self.listens_since.max(self.braked_at)) > TAKEN_WITHIN;
+        let listens_now = now.since(self.stepped_at) < self.rules.own_delay_max;
+        let listens_long = listens_now && now.since(self.listens_since.max(self.braked_at)) > TAKEN_WITHIN;
         for worker in plane.workers().filter(|worker| !worker.holds.is_empty() && listens_long) {
             if dead_for(at, &worker.id, hosts).is_some_and(|dead_for| dead_for > 60_000) {
                 let what = format!("{} is dead and holds {} jobs", worker.id, worker.holds.len());

@@ -60,7 +60,9 @@ impl Demo {
         stage.clear().await;
         let summary = match ended {
             Some(Ok(summary)) => summary?,
-            Some(Err(_)) => bail!("the demo did not end within {} s; this machine is very busy", DEMO_MAX.as_secs()),
+            Some(Err(_)) => {
+                bail!("the demo did not end within {} s; this machine is very busy", DEMO_MAX.as_secs())
+            }
             // 128 + SIGINT, as shells have it.
             None => return Ok(ExitCode::from(130)),
         };
@@ -76,7 +78,8 @@ async fn perform(stage: &mut Stage, is_told: bool) -> anyhow::Result<Value> {
     let mut play = Play { jobs: Vec::new(), began: Instant::now(), is_told, killed: None };
     play.tell(&format!("remuda demo: a plane on {}, its store in {}\n", stage.url, stage.folder().display()));
     stage.start_workers().await?;
-    let names: Vec<_> = stage.workers().map(|worker| format!("{} ({})", worker.name, worker.process)).collect();
+    let names: Vec<_> =
+        stage.workers().map(|worker| format!("{} ({})", worker.name, worker.process)).collect();
     play.note(&format!("three workers start, each a process of its own: {}", names.join(", ")));
     stage.wait_for_workers(&client).await?;
     for (at, (scene, steps)) in SCENES.iter().enumerate() {
@@ -148,13 +151,18 @@ impl Play {
     fn hear(&mut self, event: &Event, data: &Value, worker: &str) {
         let Some(at) = self.jobs.iter().position(|job| data["job"] == job.id.as_str()) else { return };
         let scene = self.jobs[at].scene;
-        let (attempt, reason) = (&data["detail"]["attempt"], data["detail"]["reason"].as_str().unwrap_or_default());
+        let (attempt, reason) =
+            (&data["detail"]["attempt"], data["detail"]["reason"].as_str().unwrap_or_default());
         let (state, told) = match event.name.as_str() {
             "job:started" if *attempt == 1 => ("running", None),
-            "job:started" => ("running", Some(format!("{scene:?} starts again on {worker}, attempt {attempt}"))),
+            "job:started" => {
+                ("running", Some(format!("{scene:?} starts again on {worker}, attempt {attempt}")))
+            }
             "job:retrying" => ("queued", Some(format!("{scene:?} is taken back: {reason}"))),
             "job:completed" => ("completed", Some(format!("{scene:?} is done by {worker}"))),
-            "job:failed" if at == REFUSED => ("failed", Some(format!("{scene:?} has failed, as it should: {reason}"))),
+            "job:failed" if at == REFUSED => {
+                ("failed", Some(format!("{scene:?} has failed, as it should: {reason}")))
+            }
             "job:failed" => ("failed", Some(format!("{scene:?} has failed: {reason}"))),
             "job:cancelled" => ("cancelled", Some(format!("{scene:?} was cancelled: {reason}"))),
             _ => return,
@@ -174,9 +182,13 @@ impl Play {
         let as_it_should = self.jobs.iter().enumerate().filter(|(at, job)| job.state == should(*at)).count();
         let was_taken_over = why["attempts"].as_array().is_some_and(|attempts| attempts.len() > 1);
         let is_ok = as_it_should == self.jobs.len() && self.killed.is_some() && was_taken_over;
-        let verdict = if is_ok { "nothing lost, nothing done twice" } else { "that is not how it should have gone" };
+        let verdict = if is_ok { "nothing was lost" } else { "that is not how it should have gone" };
         self.note(&format!("{as_it_should} of {} jobs ended as they should: {verdict}", self.jobs.len()));
-        self.tell(&format!("\nThe result of {:?}:\n\n  {}", self.jobs[VICTIM].scene, plain(&result.to_string())));
+        self.tell(&format!(
+            "\nThe result of {:?}:\n\n  {}",
+            self.jobs[VICTIM].scene,
+            plain(&result.to_string())
+        ));
         self.tell(&format!("\nAnd `remuda why {victim}`:\n\n{}", indented(&story(&why))));
         self.tell("\nNow with your own command: remuda up --exec 'COMMAND', then remuda run FILE");
         let jobs: Vec<_> = self
@@ -184,9 +196,14 @@ impl Play {
             .iter()
             .map(|job| json!({ "id": job.id, "scene": job.scene, "state": job.state }))
             .collect();
-        let killed = self.killed.as_ref().map(|it| json!({ "worker": it.worker, "process": it.process, "job": victim }));
+        let killed = self
+            .killed
+            .as_ref()
+            .map(|it| json!({ "worker": it.worker, "process": it.process, "job": victim }));
         let seconds = (self.began.elapsed().as_secs_f64() * 10.0).round() / 10.0;
-        Ok(json!({ "ok": is_ok, "seconds": seconds, "jobs": jobs, "killed": killed, "why": why, "result": result }))
+        Ok(
+            json!({ "ok": is_ok, "seconds": seconds, "jobs": jobs, "killed": killed, "why": why, "result": result }),
+        )
     }
 
     /// A line with the time since the beginning.
@@ -202,7 +219,10 @@ impl Play {
 }
 
 fn indented(text: &str) -> String {
-    text.lines().map(|line| if line.is_empty() { String::new() } else { format!("  {line}") }).collect::<Vec<_>>().join("\n")
+    text.lines()
+        .map(|line| if line.is_empty() { String::new() } else { format!("  {line}") })
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// A reader that went away (`| head`) is no reason to leave the stage uncleared.

@@ -61,6 +61,12 @@ const PLANE: &[Key] = &[
     )
     .seed("ORCHESTRATOR_POLL_SEC", Unit::Seconds),
     Key::new(
+        "forget_workers_after",
+        slot!(settings.forget_workers_after),
+        duration(SECOND, YEARS),
+        "A worker that has been offline for this long is forgotten.",
+    ),
+    Key::new(
         "own_delay_max",
         slot!(settings.own_delay_max),
         duration(TICK, HOUR),

@@ -21,7 +21,8 @@ const SUBMISSION: &str = r#"{
   "metadata": { "user": "anna@example.org" }
 }"#;
 
-const JOIN: &str = r#"{ "worker": "gpu-7", "services": ["exec"], "slots": 1, "offer": { "labels": { "gpu": "a100" } } }"#;
+const JOIN: &str =
+    r#"{ "worker": "gpu-7", "services": ["exec"], "slots": 1, "offer": { "labels": { "gpu": "a100" } } }"#;
 
 const HELD: &str = r#"{ "job": "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11", "attempt": 1, "progress": 0.4, "step": 12, "phase": "decoding" }"#;
 
@@ -40,7 +41,7 @@ unless `--insecure` says that the network itself keeps strangers out. Times are 
 
 const AFTER_SUBMISSION: &str = r#"
 The answer is `201` with `{"id": "…", "is_new": true}` once the job is stored for good: from then on it is never lost.
-Only `workflow` is required; it may be any JSON, and a ComfyUI graph is recognised as one.
+Only `workflow` is required; it may be any JSON object, and a ComfyUI graph is recognised as one.
 
 | field | meaning |
 |---|---|
@@ -157,7 +158,9 @@ fn document() -> String {
     text.push_str(AFTER_SUBMISSION);
     writeln!(text, "```json\n{JOIN}\n```").unwrap();
     text.push_str(AFTER_JOIN);
-    let beat = format!("{{\n  \"incarnation\": 1, \"seq\": 8, \"term\": 3,\n  \"held\": [{HELD}],\n  \"finished\": [{FINISHED}]\n}}");
+    let beat = format!(
+        "{{\n  \"incarnation\": 1, \"seq\": 8, \"term\": 3,\n  \"held\": [{HELD}],\n  \"finished\": [{FINISHED}]\n}}"
+    );
     writeln!(text, "```json\n{beat}\n```").unwrap();
     text.push_str(AFTER_BEAT);
     text.push_str("\n| method | path | what it does |\n|---|---|---|\n");

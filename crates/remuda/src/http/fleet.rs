@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use remuda_adapters::store::{BadWord, View};
 use remuda_core::id::{Shape, WorkerId};
@@ -12,6 +12,7 @@ use remuda_core::machine;
 use remuda_core::plane::Event;
 use serde_json::{Value, json};
 
+use super::path::Path;
 use super::{Context, Problem};
 
 /// The loop looks up every second; this long without is not slowness any more.

@@ -59,10 +59,10 @@ impl Listening {
             };
             drop(stream.set_nodelay(true));
             let service = TowerToHyperService::new(router.clone());
+            // Not with `pipeline_flush`: it buffers without bound for whoever does not read.
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADERS_MAX)
-                .pipeline_flush(true)
                 .serve_connection(TokioIo::new(stream), service);
             let connection = graceful.watch(connection);
             tokio::spawn(async move {

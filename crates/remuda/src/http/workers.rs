@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use remuda_core::id::{Hash, JobId, WorkerId};
 use remuda_core::plane::{Answer, Event};
@@ -14,6 +14,7 @@ use remuda_core::worker::Worker;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::path::Path;
 use super::{Context, Problem};
 use crate::serve::stopped;
 use crate::drive::{Handle, Unanswered};
@@ -64,7 +65,8 @@ pub(super) async fn beat(
 ) -> Result<Json<Reply>, Problem> {
     let worker: WorkerId = worker.parse()?;
     let (Query(wait), Json(beat)) = (wait?, beat?);
-    let wait = wait.wait.filter(|wait| wait.is_finite() && *wait > 0.0).map_or(Duration::ZERO, Duration::from_secs_f64);
+    // What cannot be waited for at all (less than nothing, no number) is not; longer than allowed is as long as allowed.
+    let wait = wait.wait.filter(|wait| *wait > 0.0).map_or(Duration::ZERO, |wait| Duration::try_from_secs_f64(wait).unwrap_or(WAIT_MAX));
     let token_hash = token(&headers)?;
     let (seq, term) = (beat.seq, beat.term);
     let waits = !wait.is_zero();
@@ -149,10 +151,11 @@ pub(super) struct Goodbye {
 pub(super) async fn leave(
     State(context): State<Context>,
     Path(worker): Path<String>,
-    Query(goodbye): Query<Goodbye>,
+    goodbye: Result<Query<Goodbye>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, Problem> {
     let worker: WorkerId = worker.parse()?;
+    let Query(goodbye) = goodbye?;
     let token_hash = if headers.contains_key(header::AUTHORIZATION) { Some(token(&headers)?) } else { None };
     let reason = if goodbye.reason.is_empty() { "it said goodbye".to_owned() } else { goodbye.reason };
     context.plane.ask_patiently(Event::Leave { worker: worker.clone(), token_hash, reason }).await?;
@@ -162,9 +165,10 @@ pub(super) async fn leave(
 pub(super) async fn drain(
     State(context): State<Context>,
     Path(worker): Path<String>,
-    Query(goodbye): Query<Goodbye>,
+    goodbye: Result<Query<Goodbye>, QueryRejection>,
 ) -> Result<Json<Value>, Problem> {
     let worker: WorkerId = worker.parse()?;
+    let Query(goodbye) = goodbye?;
     let reason = if goodbye.reason.is_empty() { "drained by hand".to_owned() } else { goodbye.reason };
     context.plane.ask(Event::Drain { worker: worker.clone(), reason }).await?;
     Ok(Json(json!({ "worker": worker, "state": "terminating" })))

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use crate::harness::{Hand, Plane, answered, has_all, wait_until};
 
-/// A disk of 24 MiB of our own.
+/// A disk of 96 MiB of our own.
 struct SmallDisk(TempDir);
 
 impl SmallDisk {
@@ -19,7 +19,7 @@ impl SmallDisk {
     fn mount() -> Option<SmallDisk> {
         let folder = tempfile::tempdir().unwrap();
         let mut mount = Command::new("mount");
-        let mount = mount.args(["-t", "tmpfs", "-o", "size=24m", "none"]).arg(folder.path()).output();
+        let mount = mount.args(["-t", "tmpfs", "-o", "size=96m", "none"]).arg(folder.path()).output();
         let problem = match mount {
             Ok(output) if output.status.success() => return Some(SmallDisk(folder)),
             Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),

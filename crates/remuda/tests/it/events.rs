@@ -52,7 +52,7 @@ async fn a_follower_that_comes_back_misses_nothing_and_sees_nothing_twice() {
 /// Faults: C9.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_does_not_read_is_told_so_and_holds_up_nobody() {
-    const JOBS: usize = 1800;
+    const JOBS: usize = 2600;
     let plane = Plane::start(&[]).await;
     let mut quick = Stream::open(&plane, "?after=0", None).await;
     let mut slow = Raw::open_narrow(plane.address).await;

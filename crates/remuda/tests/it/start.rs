@@ -161,7 +161,7 @@ async fn the_demo_shows_itself_and_leaves_nothing_behind() {
     let mut demo = Process::start("the demo", demo.arg("demo").env("IT_MARK", folder.path()).env("TMPDIR", folder.path()));
     let status = demo.ended().await;
     assert!(status.success(), "{}", demo.said());
-    has_all(&demo.said(), &["killed"]);
+    has_all(&demo.said(), &["kill -9", "nothing lost, nothing done twice"]);
     wait_until("everything it started has ended", async || marked(&mark).is_empty().then_some(())).await;
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(left.is_empty(), "{left:?}");

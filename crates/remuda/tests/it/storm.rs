@@ -50,7 +50,7 @@ async fn a_plane_killed_a_hundred_times_under_load_loses_nothing_and_doubles_not
         workers.spawn(storm.clone().work(hand));
     }
     for _ in 0..KILLS {
-        let_pass(luck.millis(50, 300)).await;
+        let_pass(luck.millis(30, 200)).await;
         plane.kill();
         // Now and then it is killed before it has even begun to serve.
         if luck.below(4) == 0 { plane.spawn_again() } else { plane.start_again().await }

@@ -103,6 +103,7 @@ impl Model {
                 }
                 Record::Life { job, life } => self.jobs.get_mut(&job).unwrap().1 = life,
                 Record::Worker(row) => drop(self.workers.insert(row.id.clone(), row)),
+                Record::WorkerForgotten { worker } => drop(self.workers.remove(&worker)),
                 Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
                 Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),
                 Record::Suspicion(row) => drop(self.suspicions.insert(row.shape, row)),

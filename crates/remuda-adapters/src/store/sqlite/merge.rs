@@ -16,7 +16,7 @@ pub(super) struct Merged<'a> {
     pub jobs: Vec<(JobId, Job<'a>)>,
     places: HashMap<JobId, usize>,
     pub results: Vec<(JobId, &'a RawValue)>,
-    pub workers: BTreeMap<&'a WorkerId, &'a WorkerRow>,
+    pub workers: BTreeMap<&'a WorkerId, Option<&'a WorkerRow>>,
     /// Nothing where one was lifted.
     pub blocks: BTreeMap<(&'a WorkerId, &'a Shape), Option<&'a BlockRow>>,
     pub suspicions: BTreeMap<&'a Shape, Option<&'a SuspicionRow>>,
@@ -41,7 +41,8 @@ impl<'a> Merged<'a> {
                 }
                 Record::Life { job, life } => self.add_job(*job, Job::Changed(life)),
                 Record::Result { job, result } => self.results.push((*job, result)),
-                Record::Worker(row) => drop(self.workers.insert(&row.id, row)),
+                Record::Worker(row) => drop(self.workers.insert(&row.id, Some(row))),
+                Record::WorkerForgotten { worker } => drop(self.workers.insert(worker, None)),
                 Record::Block(row) => drop(self.blocks.insert((&row.worker, &row.shape), Some(row))),
                 Record::BlockLifted { worker, shape } => drop(self.blocks.insert((worker, shape), None)),
                 Record::Suspicion(row) => drop(self.suspicions.insert(&row.shape, Some(row))),

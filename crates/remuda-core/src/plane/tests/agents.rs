@@ -89,10 +89,12 @@ fn an_order_that_never_arrives_is_repeated_and_then_given_up_for_a_new_attempt()
     story.is(job, "running on a, attempt 1");
     story.to(5);
     assert_eq!(story.beat("a").unwrap().start.len(), 1, "and one may have been overtaken");
+    story.to(10);
+    assert_eq!(story.beat("a").unwrap().start.len(), 1, "or two");
     story.beat("a").unwrap();
     story.hand("a").is_deaf = false;
     assert_eq!(story.kept.life(job).tries[0].verdict, "worker a never took it on");
-    story.to(7);
+    story.to(12);
     story.poll("a");
     story.is(job, "running on a, attempt 2");
     assert_eq!(story.complete("a", job), "recorded");

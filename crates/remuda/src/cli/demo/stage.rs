@@ -63,7 +63,12 @@ impl Stage {
         resolved.serve.listen.set_port(0);
         hurry(&mut resolved);
         let serving = Serving::start(&resolved).await?;
-        Ok(Stage { url: format!("http://{}", serving.address), workers: Vec::new(), serving: Some(serving), folder })
+        Ok(Stage {
+            url: format!("http://{}", serving.address),
+            workers: Vec::new(),
+            serving: Some(serving),
+            folder,
+        })
     }
 
     pub(super) fn folder(&self) -> &Path {
@@ -94,13 +99,17 @@ impl Stage {
         };
         match tokio::time::timeout(JOIN_MAX, all_joined).await {
             Ok(joined) => joined,
-            Err(_) => bail!("the workers did not join within {} s: {}", JOIN_MAX.as_secs(), self.last_words()),
+            Err(_) => {
+                bail!("the workers did not join within {} s: {}", JOIN_MAX.as_secs(), self.last_words())
+            }
         }
     }
 
     /// What the workers wrote before they failed to join.
     fn last_words(&self) -> String {
-        let logs = NAMES.iter().filter_map(|name| std::fs::read_to_string(self.folder().join(format!("{name}.log"))).ok());
+        let logs = NAMES
+            .iter()
+            .filter_map(|name| std::fs::read_to_string(self.folder().join(format!("{name}.log"))).ok());
         logs.filter_map(|log| log.lines().last().map(str::to_owned)).collect::<Vec<_>>().join("; ")
     }
 

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::bail;
 use clap::{Args, Subcommand};
 use remuda_core::id::WorkerId;
 use serde_json::Value;
@@ -40,8 +40,12 @@ impl Blocks {
         };
         let of_worker = rows(&answer, "blocks").iter().filter(|block| block["worker"] == worker.as_str());
         let shapes = of_worker.filter_map(|block| block["shape"].as_str());
-        let shape = find_shape(shapes, &shape)
-            .with_context(|| format!("no block of worker {worker} was lifted; `remuda blocks` lists all blocks"))?;
+        let Some(shape) = find_shape(shapes, &shape)? else {
+            let shape = plain(&shape);
+            bail!(
+                "no block of worker {worker} has a shape that begins with {shape:?}; `remuda blocks` lists them all"
+            );
+        };
         let answer = client.delete(&format!("/fleet/blocks/{worker}/{shape}")).await?;
         show(&self.connection, &answer, || format!("{worker} may run {} again", plain(shape)));
         Ok(ExitCode::SUCCESS)
@@ -52,11 +56,18 @@ fn list(blocks: &[Value]) -> String {
     if blocks.is_empty() {
         return "no blocks: every worker may run every shape".to_owned();
     }
-    table(&["WORKER", "SHAPE", "FAILURES", "KEPT APART", "REASON"], &blocks.iter().map(row).collect::<Vec<_>>())
+    table(
+        &["WORKER", "SHAPE", "FAILURES", "KEPT APART", "REASON"],
+        &blocks.iter().map(row).collect::<Vec<_>>(),
+    )
 }
 
 fn row(block: &Value) -> Vec<String> {
-    let apart = if block["is_blocked"] == true { format!("until {}", cell(&block["until"])) } else { "no".to_owned() };
+    let apart = if block["is_blocked"] == true {
+        format!("until {}", cell(&block["until"]))
+    } else {
+        "no".to_owned()
+    };
     let [worker, failures, reason] = ["worker", "failures", "reason"].map(|name| cell(&block[name]));
     vec![worker, short_shape(&block["shape"]), failures, apart, reason]
 }

@@ -54,13 +54,17 @@ impl Events {
 
     async fn follow(&self) -> anyhow::Result<()> {
         let client = Client::new(&self.connection.url)?;
-        let mut last = if self.no_follow { self.after.or(Some(0)) } else { self.after };
-        let told = self.read(&client, &mut last).await?;
-        if self.no_follow && told == 0 && !self.connection.json {
-            say("no events are stored that were asked for");
+        if self.no_follow {
+            let told = self.read(&client, &mut Some(self.after.unwrap_or(0))).await?;
+            if told == 0 && !self.connection.json {
+                say("no such event is stored");
+            }
+            return Ok(());
         }
+        let mut last = self.after;
+        self.read(&client, &mut last).await?;
         let mut failed = 0;
-        while !self.no_follow {
+        loop {
             if failed == 0 {
                 eprintln!("remuda: the line to the plane was cut; trying again");
             }
@@ -71,7 +75,6 @@ impl Events {
                 Err(error) => return Err(error),
             }
         }
-        Ok(())
     }
 
     /// Tells what comes until the line is cut or, if nobody follows, quiet; how many there were. `last` is where to go on.
@@ -120,9 +123,10 @@ impl Events {
         event.id.is_some()
             && self.job.is_none_or(|job| data["job"] == job.to_string())
             && self.tenant.as_ref().is_none_or(|tenant| data["tenant"] == tenant.as_str())
-            && self.name.as_ref().is_none_or(|name| {
-                event.name == *name || event.name.split(':').next() == Some(name.as_str())
-            })
+            && self
+                .name
+                .as_ref()
+                .is_none_or(|name| event.name == *name || event.name.split(':').next() == Some(name.as_str()))
     }
 }
 
@@ -184,11 +188,6 @@ mod tests {
             r#"{"job":"j1","worker":"red","progress":0.4,"phase":"decoding"}"#,
             "     -  -                         job:progress      j1  red  40 % decoding",
         );
-        check(
-            Some(8),
-            "fleet:brake",
-            r#"{"at":"12:03"}"#,
-            "     8  12:03                     fleet:brake",
-        );
+        check(Some(8), "fleet:brake", r#"{"at":"12:03"}"#, "     8  12:03                     fleet:brake");
     }
 }

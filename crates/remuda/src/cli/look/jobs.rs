@@ -91,7 +91,8 @@ fn list(jobs: &[Value], now: Timestamp, columns: Option<usize>) -> String {
     let mut listed: Vec<Vec<String>> = jobs.iter().map(|job| row(job, now)).collect();
     if let Some(columns) = columns {
         let titles = ["ID", "STATE", "TENANT", "PRIO", "TRIES", "CHANGED", "WORKER"];
-        let before: usize = table(&titles, &listed).lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        let before: usize =
+            table(&titles, &listed).lines().map(|line| line.chars().count()).max().unwrap_or(0);
         let width = columns.saturating_sub(before + 2).max(REASON_MIN);
         for row in &mut listed {
             if let Some(reason) = row.last_mut() {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
@@ -36,8 +36,12 @@ impl Quarantine {
             return Ok(ExitCode::SUCCESS);
         };
         let shapes = rows(&answer, "shapes").iter().filter_map(|shape| shape["shape"].as_str());
-        let shape =
-            find_shape(shapes, &shape).context("nothing was released; `remuda quarantine` lists all shapes under suspicion")?;
+        let Some(shape) = find_shape(shapes, &shape)? else {
+            bail!(
+                "no shape under suspicion begins with {:?}; `remuda quarantine` lists them all",
+                plain(&shape)
+            );
+        };
         let answer = client.delete(&format!("/fleet/quarantine/{shape}")).await?;
         show(&self.connection, &answer, || format!("{} is trusted again", plain(shape)));
         Ok(ExitCode::SUCCESS)
@@ -55,8 +59,16 @@ fn list(shapes: &[Value]) -> String {
 fn row(shape: &Value) -> Vec<String> {
     let standing = if shape["is_quarantined"] == true { "quarantined" } else { "suspected" };
     let failed_on: Vec<_> = rows(shape, "failed_on").iter().map(cell).collect();
-    let [trial_at, trials_failed, reason] = ["trial_at", "trials_failed", "reason"].map(|name| cell(&shape[name]));
-    vec![short_shape(&shape["shape"]), standing.to_owned(), failed_on.join(", "), trial_at, trials_failed, reason]
+    let [trial_at, trials_failed, reason] =
+        ["trial_at", "trials_failed", "reason"].map(|name| cell(&shape[name]));
+    vec![
+        short_shape(&shape["shape"]),
+        standing.to_owned(),
+        failed_on.join(", "),
+        trial_at,
+        trials_failed,
+        reason,
+    ]
 }
 
 #[cfg(test)]

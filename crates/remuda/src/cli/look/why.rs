@@ -37,7 +37,9 @@ pub(crate) fn story(why: &Value) -> String {
     parts.push(attempts(rows(why, "attempts")));
     let (failures, mishaps) = (cell(&why["failures"]), cell(&why["mishaps"]));
     if (failures.as_str(), mishaps.as_str()) != ("0", "0") {
-        parts.push(format!("failures of its own: {failures}; mishaps of workers, services or the plane: {mishaps}"));
+        parts.push(format!(
+            "failures of its own: {failures}; mishaps of workers, services or the plane: {mishaps}"
+        ));
     }
     parts.extend(candidates(rows(why, "candidates")));
     parts.join("\n\n")
@@ -51,10 +53,18 @@ fn attempts(attempts: &[Value]) -> String {
         .iter()
         .map(|attempt| {
             let (began, ended) = (moment(&attempt["started_at"]), moment(&attempt["ended_at"]));
-            let took = began.zip(ended).map_or_else(|| "-".to_owned(), |(began, ended)| spoken(ended.since(began)));
+            let took =
+                began.zip(ended).map_or_else(|| "-".to_owned(), |(began, ended)| spoken(ended.since(began)));
             let verdict = if ended.is_none() { "under way".to_owned() } else { cell(&attempt["verdict"]) };
             let began = began.map_or_else(|| "-".to_owned(), |at| at.to_string());
-            vec![cell(&attempt["attempt"]), cell(&attempt["worker"]), began, took, cell(&attempt["cause"]), verdict]
+            vec![
+                cell(&attempt["attempt"]),
+                cell(&attempt["worker"]),
+                began,
+                took,
+                cell(&attempt["cause"]),
+                verdict,
+            ]
         })
         .collect();
     table(&["ATTEMPT", "WORKER", "STARTED", "TOOK", "CAUSE", "VERDICT"], &rows)

@@ -38,7 +38,9 @@ fn list(workers: &[Value]) -> String {
 fn row(worker: &Value) -> Vec<String> {
     let holds = rows(worker, "holds");
     let slots = format!("{}/{}", holds.len(), cell(&worker["slots"]));
-    let ago = worker["seen_millis_ago"].as_u64().map(|millis| format!("{} ago", brief(Duration::from_millis(millis))));
+    let ago = worker["seen_millis_ago"]
+        .as_u64()
+        .map(|millis| format!("{} ago", brief(Duration::from_millis(millis))));
     let [id, state, presence, done, failed, lost, reason] =
         ["id", "state", "presence", "completed", "failed", "lost", "reason"].map(|name| cell(&worker[name]));
     let seen = ago.unwrap_or_else(|| "-".to_owned());

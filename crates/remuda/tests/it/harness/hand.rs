@@ -7,7 +7,7 @@ use super::{Client, answered, wait_until};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Hand {
-    client: Client,
+    pub(crate) client: Client,
     pub(crate) name: String,
     pub(crate) token: String,
     pub(crate) incarnation: u64,

@@ -163,10 +163,18 @@ async fn d15_killed_while_it_is_made_it_is_made_anew() {
     }
 }
 
-/// Whether this machine lets us watch a process's calls.
+/// Whether this machine lets us watch a process's calls; what is missing for it is fetched from Debian's packages.
 fn has_strace() -> bool {
-    let is_there =
-        Command::new("strace").args(["-o", "/dev/null", "true"]).output().is_ok_and(|it| it.status.success());
+    let works =
+        || Command::new("strace").args(["-o", "/dev/null", "true"]).output().is_ok_and(|it| it.status.success());
+    static FETCHED: std::sync::Once = std::sync::Once::new();
+    if !works() {
+        FETCHED.call_once(|| {
+            let script = "apt-get install -y strace || (apt-get update && apt-get install -y strace)";
+            drop(Command::new("sh").args(["-c", script]).output());
+        });
+    }
+    let is_there = works();
     if !is_there {
         eprintln!("skipped: strace is not here or not allowed");
     }

@@ -152,7 +152,11 @@ fn write_workers(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error>
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)",
     )?;
     let (mut metrics, mut text) = (Vec::new(), Vec::new());
-    for row in merged.workers.values() {
+    for (id, row) in &merged.workers {
+        let Some(row) = row else {
+            tx.prepare_cached("DELETE FROM workers WHERE id = ?1")?.execute(params![id.as_str()])?;
+            continue;
+        };
         let WorkerRow { id, machine, fleet, incarnation, state, presence, slots, reason, .. } = row;
         insert.execute(params![
             id.as_str(),
