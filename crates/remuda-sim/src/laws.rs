@@ -42,6 +42,7 @@ use remuda_core::time::Timestamp;
 use remuda_core::wire::Reply;
 
 use crate::Violation;
+use crate::host::Host;
 use crate::scene::{Scene, TIGHT_BLOCKS, TIGHT_JOBS};
 use crate::service::Key;
 use crate::store::Store;
@@ -305,7 +306,12 @@ impl Laws {
     }
 
     /// S4: an attempt runs once, on one worker.
-    pub(crate) fn run_began(&mut self, at: u64, worker: &WorkerId, job: JobId, attempt: Attempt) {
+    pub(crate) fn run_began(&mut self, at: u64, host: &Host, job: JobId, attempt: Attempt) {
+        let worker = host.name();
+        let held = host.agent.as_ref().map_or(0, |agent| agent.held().count());
+        if held > host.plan.slots as usize {
+            self.broken(Law::S11, at, format!("{worker} takes on more than it has room for: {held}"));
+        }
         if let Some(before) = self.ran.insert((job, attempt), worker.clone()) {
             let what = format!("job {job} attempt {attempt} runs on {worker} and ran on {before}");
             self.broken(Law::S4, at, what);

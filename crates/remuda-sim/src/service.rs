@@ -66,7 +66,7 @@ impl Runs {
 impl World<'_> {
     pub(crate) fn begin_run(&mut self, host: usize, job: JobId, attempt: Attempt) {
         self.note_job("run", job, attempt, host);
-        self.laws.run_began(self.now, self.hosts[host].name(), job, attempt);
+        self.laws.run_began(self.now, &self.hosts[host], job, attempt);
         let plan = &self.scene.jobs[crate::client::of(job)];
         let (shape, takes, progress_every) = (plan.shape, plan.takes, plan.progress_every);
         let nature = self.scene.nature(shape);

@@ -81,7 +81,9 @@ impl CarryOut {
 
     pub fn publish(&mut self, happened: &[Arc<Happened>]) {
         for happened in happened {
-            if let ("job:completed" | "job:failed" | "job:cancelled", Some(job)) = (&*happened.name, happened.job) {
+            if let ("job:completed" | "job:failed" | "job:cancelled", Some(job)) =
+                (&*happened.name, happened.job)
+            {
                 self.bodies.forget(job);
             }
             self.tell(News::Happened(happened.clone()));

@@ -8,8 +8,8 @@
 //! Nothing leaves before its records are safe. If a commit fails, everything decided since is forgotten: the plane is
 //! restored from the store and whoever asked is told to ask again, which every message here allows.
 
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use remuda_adapters::store::{Batch, Store, StoreError};
@@ -48,7 +48,10 @@ pub enum Unanswered {
 type Reply = Result<Answer, Unanswered>;
 
 enum Ask {
-    Event { event: Event, answer: oneshot::Sender<Reply> },
+    Event {
+        event: Event,
+        answer: oneshot::Sender<Reply>,
+    },
     /// A fact with no one waiting for the answer.
     Tell(Event),
     Look(Box<dyn FnOnce(&Plane, Timestamp) + Send>),
@@ -159,7 +162,11 @@ pub struct Drive {
 
 impl Drive {
     /// Takes the lead and goes on where the last plane stopped.
-    pub async fn start(store: Store, settings: Settings, carry_out: CarryOut) -> Result<(Handle, Drive), StoreError> {
+    pub async fn start(
+        store: Store,
+        settings: Settings,
+        carry_out: CarryOut,
+    ) -> Result<(Handle, Drive), StoreError> {
         let term = store.lead().await?;
         let stored = store.restore().await?;
         let clock = Clock::after(stored.latest);
@@ -167,7 +174,8 @@ impl Drive {
         let plane = Plane::restore(settings.clone(), term, clock.now(), stored);
         let (sender, asks) = mpsc::channel(ASKS_MAX);
         let tick = Arc::new(AtomicU64::new(clock.now().as_millis()));
-        let handle = Handle { asks: sender, ids: Arc::new(Mutex::new(ContextV7::new())), clock, tick: tick.clone() };
+        let handle =
+            Handle { asks: sender, ids: Arc::new(Mutex::new(ContextV7::new())), clock, tick: tick.clone() };
         let pending = Decided::default();
         Ok((handle, Drive { store, term, settings, plane, clock, carry_out, asks, tick, pending }))
     }

@@ -50,7 +50,11 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
     ("POST", "/fleet/jobs", "Submit a job; 201 with its id, 200 if the idempotency key is known"),
     ("GET", "/fleet/jobs", "Page through jobs, newest first: ?state= &tenant= &before= &limit="),
     ("GET", "/fleet/jobs/{id}", "One job: what it asked for, how it stands, why it waits, what it gave"),
-    ("GET", "/fleet/jobs/{id}/why", "The whole story: every attempt, every candidate and why it was passed over"),
+    (
+        "GET",
+        "/fleet/jobs/{id}/why",
+        "The whole story: every attempt, every candidate and why it was passed over",
+    ),
     ("GET", "/fleet/jobs/{id}/workflow", "The workflow as it was submitted, byte for byte"),
     ("GET", "/fleet/jobs/{id}/result", "The result alone"),
     ("POST", "/fleet/jobs/{id}/cancel", "Cancel a job, wherever it is"),
@@ -65,7 +69,11 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
     ("DELETE", "/fleet/blocks/{worker}/{shape}", "Lift a block"),
     ("GET", "/fleet/quarantine", "Shapes that fail everywhere"),
     ("DELETE", "/fleet/quarantine/{shape}", "Release a shape"),
-    ("GET", "/fleet/events", "Events as they happen (SSE); resumes with Last-Event-ID; ?job= &tenant= &name="),
+    (
+        "GET",
+        "/fleet/events",
+        "Events as they happen (SSE); resumes with Last-Event-ID; ?job= &tenant= &name=",
+    ),
     ("GET", "/fleet/cycles", "The newest reports of the control cycle"),
     ("GET", "/fleet/plan", "What a cycle would do now; changes nothing"),
     ("GET", "/fleet/status", "Counts, the brake, refused messages, when and why the plane wakes next"),
@@ -122,6 +130,15 @@ impl Context {
             ..Limits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
-        Context { plane, store, bodies, news, limits, streams, stopping, body_bytes_max: settings.body_bytes_max }
+        Context {
+            plane,
+            store,
+            bodies,
+            news,
+            limits,
+            streams,
+            stopping,
+            body_bytes_max: settings.body_bytes_max,
+        }
     }
 }

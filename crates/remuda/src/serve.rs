@@ -33,9 +33,12 @@ impl Serving {
     pub async fn start(resolved: &Resolved) -> anyhow::Result<Serving> {
         let serve = &resolved.serve;
         refuse_strangers(serve)?;
-        let listening = http::listen(serve.listen)
-            .await
-            .with_context(|| format!("cannot listen on {}: is another remuda running? choose another with --listen", serve.listen))?;
+        let listening = http::listen(serve.listen).await.with_context(|| {
+            format!(
+                "cannot listen on {}: is another remuda running? choose another with --listen",
+                serve.listen
+            )
+        })?;
         std::fs::create_dir_all(&serve.data)
             .with_context(|| format!("cannot create the data folder {}", serve.data.display()))?;
         let store = Store::open(&serve.store.to_string()).await.context("cannot open the store")?;
@@ -162,5 +165,30 @@ fn watch_tick(plane: Handle) {
     });
     if let Err(error) = started {
         warn!(%error, "no watchdog: a loop that stands still will not be noticed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use remuda_core::settings::Settings;
+
+    use super::*;
+
+    /// Faults: C6.
+    #[tokio::test]
+    async fn a_loop_that_panics_ends_the_program_instead_of_looking_alive() {
+        let store = Store::open("memory:").await.unwrap();
+        let carry_out = CarryOut::new(Bodies::default());
+        let (plane, _) = Drive::start(store.clone(), Settings::default(), carry_out).await.unwrap();
+        let (stop, mut stopping) = watch::channel(false);
+        let tasks = Tasks {
+            drive: tokio::spawn(async { panic!("a rule was broken") }),
+            http: tokio::spawn(std::future::pending()),
+            retention: tokio::spawn(std::future::pending()),
+            store,
+        };
+        let error = tasks.run(plane, stop).await.unwrap_err();
+        assert_eq!(error.to_string(), "the loop panicked");
+        stopped(&mut stopping).await;
     }
 }

@@ -171,9 +171,8 @@ impl Laws {
         let is_quarantined = self.quarantined.contains(&shape);
         if let Some(ended_at) = last.ended_at.filter(|_| is_pairs && self.knows_pairs && !is_quarantined) {
             // What was under way when the wait began says nothing new.
-            let cooldown = self.rules.block_cooldown;
             let since = self.failed.entry((last.worker.clone(), shape)).or_insert(ended_at);
-            if ended_at >= since.plus(cooldown) {
+            if last.started_at >= *since {
                 *since = ended_at;
             }
         }

@@ -94,11 +94,6 @@ impl Laws {
     /// L3: what the dead hold is taken from them.
     pub(crate) fn look(&mut self, at: u64, plane: Option<(&Plane, Timestamp)>, hosts: &[Host]) {
         let Some((plane, now)) = plane else { return };
-        if let Some(host) = hosts.iter().find(|host| {
-            host.agent.as_ref().is_some_and(|agent| agent.held().count() > host.plan.slots as usize)
-        }) {
-            self.broken(Law::S11, at, format!("{} holds more than it has room for", host.name()));
-        }
         let listens_now = now.since(self.stepped_at) < self.rules.own_delay_max;
         let listens_long = listens_now && now.since(self.listens_since.max(self.braked_at)) > TAKEN_WITHIN;
         for worker in plane.workers().filter(|worker| !worker.holds.is_empty() && listens_long) {

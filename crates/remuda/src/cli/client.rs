@@ -10,7 +10,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Nobody answers at the plane's address.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot reach the plane at {url}: {cause}. Is `remuda serve` running there? Name another with --url or REMUDA_URL")]
+#[error(
+    "cannot reach the plane at {url}: {cause}. Is `remuda serve` running there? Name another with --url or REMUDA_URL"
+)]
 pub(crate) struct Unreachable {
     url: String,
     cause: String,
@@ -25,7 +27,9 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(url: &str) -> anyhow::Result<Self> {
         if url.starts_with("https:") {
-            bail!("https is not built in yet: reach the plane over http on this machine, or through an SSH tunnel");
+            bail!(
+                "https is not built in yet: reach the plane over http on this machine, or through an SSH tunnel"
+            );
         }
         let http = reqwest::Client::builder().no_proxy().build().context("cannot set up HTTP")?;
         Ok(Client { http, url: url.trim_end_matches('/').to_owned() })

@@ -65,7 +65,9 @@ impl Run {
     fn submission(&self) -> anyhow::Result<Value> {
         let text = if self.file.as_os_str() == "-" {
             let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).context("cannot read the workflow from standard input")?;
+            std::io::stdin()
+                .read_to_string(&mut text)
+                .context("cannot read the workflow from standard input")?;
             text
         } else {
             std::fs::read_to_string(&self.file)
@@ -86,7 +88,8 @@ impl Run {
             }
         }
         for pair in &self.metadata {
-            let (name, value) = pair.split_once('=').with_context(|| format!("--meta takes NAME=VALUE, not {pair:?}"))?;
+            let (name, value) =
+                pair.split_once('=').with_context(|| format!("--meta takes NAME=VALUE, not {pair:?}"))?;
             submission["metadata"][name] = value.into();
         }
         Ok(submission)
@@ -138,7 +141,9 @@ fn show(name: &str, data: &str) {
         }
         "job:queued" => eprint!("\r\x1b[Kwaiting"),
         "job:started" => eprint!("\r\x1b[Krunning on {}", data["worker"].as_str().unwrap_or("?")),
-        "job:retrying" => eprintln!("\r\x1b[Kretrying: {}", data["detail"]["reason"].as_str().unwrap_or_default()),
+        "job:retrying" => {
+            eprintln!("\r\x1b[Kretrying: {}", data["detail"]["reason"].as_str().unwrap_or_default())
+        }
         _ => eprint!("\r\x1b[K"),
     }
 }

@@ -87,7 +87,11 @@ enum ConfigCommand {
 impl Settings {
     pub(crate) fn load(&self) -> anyhow::Result<Resolved> {
         let mut flags = Vec::new();
-        let named = [("data", &self.data, "--data"), ("listen", &self.listen, "--listen"), ("store", &self.store, "--store")];
+        let named = [
+            ("data", &self.data, "--data"),
+            ("listen", &self.listen, "--listen"),
+            ("store", &self.store, "--store"),
+        ];
         for (key, value, name) in named {
             if let Some(value) = value {
                 flags.push(Flag { key, value, name });
@@ -109,7 +113,8 @@ impl Settings {
 /// Logs go to standard error; `REMUDA_LOG=debug` shows more.
 pub(crate) fn start_log(is_json: bool) {
     let filter = EnvFilter::try_from_env("REMUDA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false);
     let log = log.with_ansi(std::io::stderr().is_terminal());
     // A second start in one process (tests, demo) keeps the first log.
     drop(if is_json { log.json().try_init() } else { log.try_init() });
@@ -120,7 +125,11 @@ impl Serve {
         let resolved = self.settings.load()?;
         start_log(resolved.serve.log_json);
         let mut serving = Serving::start(&resolved).await?;
-        say(&format!("remuda serves on http://{} (data in {})", serving.address, resolved.serve.data.display()));
+        say(&format!(
+            "remuda serves on http://{} (data in {})",
+            serving.address,
+            resolved.serve.data.display()
+        ));
         let mut stops = stops()?;
         tokio::select! {
             result = serving.failed() => { result?; }
@@ -154,7 +163,12 @@ impl Up {
         start_log(resolved.serve.log_json);
         let mut serving = Serving::start(&resolved).await?;
         let options = self.what.options(format!("http://{}", serving.address), resolved.agent.inactivity)?;
-        say(&format!("remuda is up on http://{} with worker {} (data in {})", serving.address, options.worker, resolved.serve.data.display()));
+        say(&format!(
+            "remuda is up on http://{} with worker {} (data in {})",
+            serving.address,
+            options.worker,
+            resolved.serve.data.display()
+        ));
         tokio::select! {
             result = worker::run(options, stops()?) => result?,
             result = serving.failed() => return result.map(|()| ExitCode::FAILURE),
@@ -168,7 +182,8 @@ impl WorkWhat {
     pub(crate) fn options(&self, url: String, inactivity: Duration) -> anyhow::Result<worker::Options> {
         let mut labels = std::collections::BTreeMap::new();
         for label in &self.labels {
-            let (name, value) = label.split_once('=').with_context(|| format!("--label takes NAME=VALUE, not {label:?}"))?;
+            let (name, value) =
+                label.split_once('=').with_context(|| format!("--label takes NAME=VALUE, not {label:?}"))?;
             labels.insert(name.to_owned(), value.to_owned());
         }
         let host = hostname();
@@ -193,7 +208,8 @@ impl WorkWhat {
 /// This machine's name as far as it can serve as one here.
 fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name: String = name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
+    let name: String =
+        name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
     if name.is_empty() { "worker".to_owned() } else { name }
 }
 

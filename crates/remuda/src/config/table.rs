@@ -29,6 +29,8 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 /// As often as anything that repeats may do so: more would only keep a core warm.
 const TICK: Duration = Duration::from_millis(10);
 const SECOND: Duration = Duration::from_secs(1);
+/// A plane with nothing to do looks up once a second: that must not pass for an absence, or nobody is ever found silent.
+const OWN_DELAY_MIN: Duration = Duration::from_millis(1500);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const YEARS: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
@@ -69,7 +71,7 @@ const PLANE: &[Key] = &[
     Key::new(
         "own_delay_max",
         slot!(settings.own_delay_max),
-        duration(TICK, HOUR),
+        duration(OWN_DELAY_MIN, HOUR),
         "When the plane itself stood still for this long, nobody else is blamed for it.",
     ),
     Key::new(

@@ -17,12 +17,18 @@ const PAUSE_MAX: Duration = Duration::from_secs(15);
 /// For all of it: 8 MiB over the slowest of lines. A byte now and then must not hold a connection for ever.
 const WHOLE_MAX: Duration = Duration::from_secs(300);
 
-pub(super) async fn read_whole(State(context): State<Context>, request: Request, next: Next) -> Result<Response, Problem> {
+pub(super) async fn read_whole(
+    State(context): State<Context>,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
     if request.body().is_end_stream() {
         return Ok(next.run(request).await);
     }
     let (head, body) = request.into_parts();
-    let body = tokio::time::timeout(WHOLE_MAX, read(body, context.body_bytes_max)).await.map_err(|_| too_slow())??;
+    let body = tokio::time::timeout(WHOLE_MAX, read(body, context.body_bytes_max))
+        .await
+        .map_err(|_| too_slow())??;
     Ok(next.run(Request::from_parts(head, Body::from(body))).await)
 }
 

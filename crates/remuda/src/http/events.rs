@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 
 use super::{Context, Problem};
-use crate::serve::stopped;
 use crate::carry_out::News;
+use crate::serve::stopped;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,20 +38,35 @@ pub(super) async fn stream(
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let Query(wanted) = wanted?;
     let place = context.streams.clone().try_acquire_owned().map_err(|_| {
-        let mut problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", "too many event streams are open");
+        let mut problem = Problem::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "too_many_streams",
+            "too many event streams are open",
+        );
         problem.retry_after = Some(5);
         problem
     })?;
-    let resumed = match headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default().trim().parse::<u64>()) {
-        Some(Ok(after)) => Some(after),
-        Some(Err(_)) => return Err(Problem::bad_request("Last-Event-ID is the number of the last event you saw")),
-        None => wanted.after,
-    };
+    let resumed =
+        match headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default().trim().parse::<u64>()) {
+            Some(Ok(after)) => Some(after),
+            Some(Err(_)) => {
+                return Err(Problem::bad_request("Last-Event-ID is the number of the last event you saw"));
+            }
+            None => wanted.after,
+        };
     // Subscribed before anything is read: what happens in between is in both, and the number tells.
     let news = context.news.subscribe();
     let seen = resumed.map(Sequence);
-    let follower =
-        Follower { stopping: context.stopping.clone(), context, wanted, news, seen, backlog: Vec::new(), catching_up: seen.is_some(), _place: place };
+    let follower = Follower {
+        stopping: context.stopping.clone(),
+        context,
+        wanted,
+        news,
+        seen,
+        backlog: Vec::new(),
+        catching_up: seen.is_some(),
+        _place: place,
+    };
     let stream = futures_util::stream::unfold(follower, |mut follower| async {
         let event = follower.next().await?;
         Some((Ok(event), follower))

@@ -23,7 +23,10 @@ pub(super) async fn machines(State(context): State<Context>) -> Result<Json<Valu
     let machines = context.plane.look(|plane, _| {
         let mut machines: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for worker in plane.workers() {
-            machines.entry(worker.machine.to_string()).or_default().push((worker.id.to_string(), worker.presence));
+            machines
+                .entry(worker.machine.to_string())
+                .or_default()
+                .push((worker.id.to_string(), worker.presence));
         }
         machines
             .into_iter()
@@ -81,7 +84,10 @@ pub(super) async fn quarantine(State(context): State<Context>) -> Result<Json<Va
     Ok(Json(json!({ "shapes": shapes.await? })))
 }
 
-pub(super) async fn release(State(context): State<Context>, Path(shape): Path<String>) -> Result<Json<Value>, Problem> {
+pub(super) async fn release(
+    State(context): State<Context>,
+    Path(shape): Path<String>,
+) -> Result<Json<Value>, Problem> {
     let shape: Shape = shape.parse()?;
     context.plane.ask(Event::Release { shape }).await?;
     Ok(Json(json!({ "shape": shape, "released": true })))
@@ -123,7 +129,10 @@ pub(super) async fn status(State(context): State<Context>) -> Result<Json<Value>
     Ok(Json(status.await?))
 }
 
-pub(super) async fn view(State(context): State<Context>, Path(name): Path<String>) -> Result<Json<Value>, Problem> {
+pub(super) async fn view(
+    State(context): State<Context>,
+    Path(name): Path<String>,
+) -> Result<Json<Value>, Problem> {
     let view: View = name.parse().map_err(|bad: BadWord| Problem::not_found(bad.to_string()))?;
     Ok(Json(json!({ view.as_str(): context.store.view(view).await? })))
 }
@@ -136,7 +145,8 @@ pub(super) async fn live(State(context): State<Context>) -> (StatusCode, Json<Va
 }
 
 pub(super) async fn ready(State(context): State<Context>) -> Result<(StatusCode, Json<Value>), Problem> {
-    let (open_jobs, open_max) = context.plane.look(|plane, _| (plane.open_jobs(), plane.settings().open_jobs_max)).await?;
+    let (open_jobs, open_max) =
+        context.plane.look(|plane, _| (plane.open_jobs(), plane.settings().open_jobs_max)).await?;
     let has_reserve = context.store.has_reserve();
     let reason = match (open_jobs < open_max, has_reserve) {
         (_, false) => "the disk is full: submissions are refused until there is space",

@@ -65,14 +65,20 @@ pub(super) async fn submit(
         Answer::Accepted { job, is_new } => {
             let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
             let location = format!("/fleet/jobs/{job}");
-            Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "is_new": is_new }))).into_response())
+            Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "is_new": is_new })))
+                .into_response())
         }
-        _ => Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plane gave an answer to something else")),
+        _ => Err(Problem::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "internal",
+            "the plane gave an answer to something else",
+        )),
     }
 }
 
 fn read(body: &[u8]) -> Result<Request<'_>, Problem> {
-    let text = std::str::from_utf8(body).map_err(|error| Problem::bad_request(format!("the body is not UTF-8: {error}")))?;
+    let text = std::str::from_utf8(body)
+        .map_err(|error| Problem::bad_request(format!("the body is not UTF-8: {error}")))?;
     serde_json::from_str(text).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => {
             let hint = "a submission is an object with \"workflow\" and, if you like, tenant, priority, service, needs, \
@@ -83,7 +89,11 @@ fn read(body: &[u8]) -> Result<Request<'_>, Problem> {
     })
 }
 
-async fn examine(context: &Context, headers: &HeaderMap, request: Request<'_>) -> Result<Submission, Problem> {
+async fn examine(
+    context: &Context,
+    headers: &HeaderMap,
+    request: Request<'_>,
+) -> Result<Submission, Problem> {
     let Examined { workflow_hash, shape, service, models, classes, .. } =
         workflow::examine(request.workflow.get(), &context.limits)?;
     check_sizes(&request)?;
@@ -100,11 +110,14 @@ async fn examine(context: &Context, headers: &HeaderMap, request: Request<'_>) -
     needs.models.extend(models);
     needs.classes.extend(classes);
     let in_header = headers.get("idempotency-key").map(|key| {
-        key.to_str().map(str::to_owned).map_err(|_| Problem::bad_request("the Idempotency-Key header is not plain text"))
+        key.to_str()
+            .map(str::to_owned)
+            .map_err(|_| Problem::bad_request("the Idempotency-Key header is not plain text"))
     });
     let key = in_header.transpose()?.or(request.idempotency_key);
     let deadline = request.deadline_seconds.map(Duration::from_secs);
-    let fingerprint = fingerprint(&workflow_hash, &service, request.priority, &needs, deadline, &request.metadata);
+    let fingerprint =
+        fingerprint(&workflow_hash, &service, request.priority, &needs, deadline, &request.metadata);
     let (key, known) = look_up(context, &tenant, key, fingerprint).await?;
     Ok(Submission {
         id: context.plane.draw_id(),
@@ -127,7 +140,9 @@ async fn examine(context: &Context, headers: &HeaderMap, request: Request<'_>) -
 fn check_sizes(request: &Request<'_>) -> Result<(), Problem> {
     let metadata = serde_json::to_string(&request.metadata).map_or(0, |text| text.len());
     if metadata > METADATA_BYTES_MAX {
-        return Err(Problem::invalid(format!("metadata has {metadata} bytes; {METADATA_BYTES_MAX} are the most")));
+        return Err(Problem::invalid(format!(
+            "metadata has {metadata} bytes; {METADATA_BYTES_MAX} are the most"
+        )));
     }
     if request.labels.len() > LABELS_MAX {
         return Err(Problem::invalid(format!("{} labels; {LABELS_MAX} are the most", request.labels.len())));
@@ -256,14 +271,18 @@ pub(super) async fn list(
 ) -> Result<Response, Problem> {
     let Query(page) = page?;
     let state: Option<JobState> = match page.state.as_deref() {
-        Some(word) => Some(word.parse().map_err(|bad: remuda_adapters::store::BadWord| Problem::bad_request(bad.to_string()))?),
+        Some(word) => Some(
+            word.parse()
+                .map_err(|bad: remuda_adapters::store::BadWord| Problem::bad_request(bad.to_string()))?,
+        ),
         None => None,
     };
     let limit = page.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
     let filter = Filter { state, tenant: page.tenant };
     let jobs = context.store.jobs(filter, page.before, limit).await?;
     let next = (jobs.len() == limit).then(|| jobs.last().map(|(accepted, _)| accepted.id)).flatten();
-    let open: Vec<_> = jobs.iter().filter(|(_, life)| life.state.is_open()).map(|(accepted, _)| accepted.id).collect();
+    let open: Vec<_> =
+        jobs.iter().filter(|(_, life)| life.state.is_open()).map(|(accepted, _)| accepted.id).collect();
     let reasons: BTreeMap<JobId, String> = context
         .plane
         .look(move |plane, now| {
@@ -281,7 +300,10 @@ pub(super) async fn list(
     Ok(Json(json!({ "jobs": views, "next": next })).into_response())
 }
 
-pub(super) async fn why(State(context): State<Context>, Path(id): Path<String>) -> Result<Json<Why>, Problem> {
+pub(super) async fn why(
+    State(context): State<Context>,
+    Path(id): Path<String>,
+) -> Result<Json<Why>, Problem> {
     let id: JobId = id.parse()?;
     if let Some(why) = context.plane.look(move |plane, now| plane.why(now, id)).await? {
         return Ok(Json(why));
@@ -290,13 +312,19 @@ pub(super) async fn why(State(context): State<Context>, Path(id): Path<String>) 
     Ok(Json(Plane::why_ended(id, &life)))
 }
 
-pub(super) async fn workflow(State(context): State<Context>, Path(id): Path<String>) -> Result<Response, Problem> {
+pub(super) async fn workflow(
+    State(context): State<Context>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     let id: JobId = id.parse()?;
     let workflow = context.store.workflow(id).await?.ok_or_else(|| unknown(id))?;
     Ok(Json(workflow).into_response())
 }
 
-pub(super) async fn result(State(context): State<Context>, Path(id): Path<String>) -> Result<Response, Problem> {
+pub(super) async fn result(
+    State(context): State<Context>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
     let id: JobId = id.parse()?;
     match context.store.result(id).await? {
         Some(result) => Ok(Json(result).into_response()),
@@ -323,7 +351,8 @@ pub(super) async fn cancel(
     let cancel = if body.is_empty() {
         Cancel::default()
     } else {
-        serde_json::from_slice(&body).map_err(|error| Problem::bad_request(format!("expected {{\"reason\": \"…\"}}: {error}")))?
+        serde_json::from_slice(&body)
+            .map_err(|error| Problem::bad_request(format!("expected {{\"reason\": \"…\"}}: {error}")))?
     };
     let message = if cancel.reason.is_empty() { "cancelled on request".to_owned() } else { cancel.reason };
     match context.plane.ask(Event::Cancel { job: id, message }).await {

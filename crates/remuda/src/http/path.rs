@@ -14,6 +14,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T>
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let path = axum::extract::Path::from_request_parts(parts, state).await;
-        path.map(|axum::extract::Path(it)| Path(it)).map_err(|rejection| Problem::bad_request(rejection.body_text()))
+        path.map(|axum::extract::Path(it)| Path(it))
+            .map_err(|rejection| Problem::bad_request(rejection.body_text()))
     }
 }

@@ -72,11 +72,15 @@ impl From<Unanswered> for Problem {
         match unanswered {
             Unanswered::Refused(refusal) => refusal.into(),
             Unanswered::NotStored(error) => error.into(),
-            Unanswered::Overloaded => {
-                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "overloaded", Unanswered::Overloaded.to_string()).later(1)
-            }
+            Unanswered::Overloaded => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "overloaded",
+                Unanswered::Overloaded.to_string(),
+            )
+            .later(1),
             Unanswered::Stopping => {
-                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", Unanswered::Stopping.to_string()).later(2)
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", Unanswered::Stopping.to_string())
+                    .later(2)
             }
         }
     }
@@ -113,7 +117,9 @@ impl From<StoreError> for Problem {
     fn from(error: StoreError) -> Self {
         let message = format!("nothing was stored: {error}");
         match error {
-            StoreError::Full { .. } => Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).later(10),
+            StoreError::Full { .. } => {
+                Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).later(10)
+            }
             _ => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message).later(2),
         }
     }

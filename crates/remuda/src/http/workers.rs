@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 use super::path::Path;
 use super::{Context, Problem};
-use crate::serve::stopped;
 use crate::drive::{Handle, Unanswered};
+use crate::serve::stopped;
 
 /// The longest a line is kept open: below what middleboxes cut.
 const WAIT_MAX: Duration = Duration::from_secs(25);
@@ -66,7 +66,10 @@ pub(super) async fn beat(
     let worker: WorkerId = worker.parse()?;
     let (Query(wait), Json(beat)) = (wait?, beat?);
     // What cannot be waited for at all (less than nothing, no number) is not; longer than allowed is as long as allowed.
-    let wait = wait.wait.filter(|wait| *wait > 0.0).map_or(Duration::ZERO, |wait| Duration::try_from_secs_f64(wait).unwrap_or(WAIT_MAX));
+    let wait = wait
+        .wait
+        .filter(|wait| *wait > 0.0)
+        .map_or(Duration::ZERO, |wait| Duration::try_from_secs_f64(wait).unwrap_or(WAIT_MAX));
     let token_hash = token(&headers)?;
     let (seq, term) = (beat.seq, beat.term);
     let waits = !wait.is_zero();
@@ -96,7 +99,12 @@ struct Line {
 }
 
 impl Line {
-    async fn wait(mut self, context: &Context, event: Event, wait: Duration) -> Result<Option<Answer>, Problem> {
+    async fn wait(
+        mut self,
+        context: &Context,
+        event: Event,
+        wait: Duration,
+    ) -> Result<Option<Answer>, Problem> {
         let mut stopping = context.stopping.clone();
         let answer = tokio::select! {
             answer = self.plane.ask_patiently(event) => match answer {
@@ -133,7 +141,8 @@ async fn fill_in(context: &Context, reply: &mut Reply) {
 }
 
 fn token(headers: &HeaderMap) -> Result<Hash, Problem> {
-    let token = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    let token =
+        headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let token = token.ok_or_else(|| {
         let message = "send the token this worker was given when it joined: Authorization: Bearer TOKEN";
         Problem::new(StatusCode::UNAUTHORIZED, "no_token", message)
@@ -238,16 +247,22 @@ fn view(worker: &Worker, now: Timestamp) -> View {
 }
 
 pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let look = |plane: &remuda_core::plane::Plane, now| plane.workers().map(|worker| view(worker, now)).collect::<Vec<_>>();
+    let look = |plane: &remuda_core::plane::Plane, now| {
+        plane.workers().map(|worker| view(worker, now)).collect::<Vec<_>>()
+    };
     let workers = context.plane.look(look).await?;
     Ok(Json(json!({ "workers": workers })))
 }
 
-pub(super) async fn one(State(context): State<Context>, Path(worker): Path<String>) -> Result<Json<Value>, Problem> {
+pub(super) async fn one(
+    State(context): State<Context>,
+    Path(worker): Path<String>,
+) -> Result<Json<Value>, Problem> {
     let id: WorkerId = worker.parse()?;
     let name = id.clone();
-    let found = context.plane.look(move |plane, now| plane.worker(&id).map(|worker| view(worker, now))).await?;
-    found
-        .map(|view| Json(json!(view)))
-        .ok_or_else(|| Problem::not_found(format!("no worker {name} has joined; `remuda workers` lists those that have")))
+    let found =
+        context.plane.look(move |plane, now| plane.worker(&id).map(|worker| view(worker, now))).await?;
+    found.map(|view| Json(json!(view))).ok_or_else(|| {
+        Problem::not_found(format!("no worker {name} has joined; `remuda workers` lists those that have"))
+    })
 }

@@ -89,7 +89,12 @@ struct Printed {
 }
 
 impl Running {
-    async fn watch(&self, mut child: Child, workflow: Arc<RawValue>, mut cancelled: oneshot::Receiver<String>) -> Ending {
+    async fn watch(
+        &self,
+        mut child: Child,
+        workflow: Arc<RawValue>,
+        mut cancelled: oneshot::Receiver<String>,
+    ) -> Ending {
         let group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
         let feed = feed(child.stdin.take(), workflow);
         let result = read_result(child.stdout.take());
@@ -171,11 +176,15 @@ fn judge(status: std::io::Result<ExitStatus>, printed: Printed) -> Ending {
     match (status.code(), printed.result) {
         (_, Ok(result)) if result.len() as u64 > RESULT_BYTES_MAX => failed(
             Cause::Job,
-            format!("the result is larger than {RESULT_BYTES_MAX} bytes: write it to a file and print its name"),
+            format!(
+                "the result is larger than {RESULT_BYTES_MAX} bytes: write it to a file and print its name"
+            ),
         ),
         (Some(0), Ok(result)) => completed(&result),
         (Some(0), Err(error)) => failed(Cause::Worker, format!("the result could not be read: {error}")),
-        (Some(EX_TEMPFAIL), _) => failed(Cause::Service, format!("the command asked to be tried elsewhere: {last}")),
+        (Some(EX_TEMPFAIL), _) => {
+            failed(Cause::Service, format!("the command asked to be tried elsewhere: {last}"))
+        }
         (Some(code), _) => failed(Cause::Job, format!("the command ended with exit code {code}: {last}")),
         (None, _) => failed(Cause::Service, format!("the command was ended by a signal ({status}): {last}")),
     }
@@ -185,7 +194,8 @@ fn judge(status: std::io::Result<ExitStatus>, printed: Printed) -> Ending {
 fn completed(result: &[u8]) -> Ending {
     let text = String::from_utf8_lossy(result);
     let text = text.trim();
-    let json = if text.is_empty() { Ok("null") } else { serde_json::from_str::<&RawValue>(text).map(RawValue::get) };
+    let json =
+        if text.is_empty() { Ok("null") } else { serde_json::from_str::<&RawValue>(text).map(RawValue::get) };
     let raw = match json {
         Ok(json) => RawValue::from_string(json.to_owned()),
         Err(_) => serde_json::value::to_raw_value(text),
@@ -292,13 +302,22 @@ mod tests {
         let (cancel, cancelled) = oneshot::channel();
         let workflow = Arc::from(RawValue::from_string("{}".to_owned()).unwrap());
         let exec = Exec { command: "sleep 600 & echo $! >&2; wait".to_owned() };
-        let task = tokio::spawn(exec.run(JobId::from_u128(1), Attempt(1), String::new(), workflow, events, cancelled));
-        let AgentEvent::Signal { phase, .. } = inbox.recv().await.unwrap() else { panic!("a line was expected") };
+        let task = tokio::spawn(exec.run(
+            JobId::from_u128(1),
+            Attempt(1),
+            String::new(),
+            workflow,
+            events,
+            cancelled,
+        ));
+        let AgentEvent::Signal { phase, .. } = inbox.recv().await.unwrap() else {
+            panic!("a line was expected")
+        };
         let child: i32 = phase.parse().unwrap();
         cancel.send("not wanted".to_owned()).unwrap();
         task.await.unwrap();
-        let is_running = std::fs::read_to_string(format!("/proc/{child}/stat"))
-            .is_ok_and(|stat| !stat.contains(") Z "));
+        let is_running =
+            std::fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| !stat.contains(") Z "));
         assert!(!is_running, "the sleep the command started must be gone");
     }
 }

@@ -23,7 +23,12 @@ pub struct Link {
 
 impl Link {
     pub fn new(url: String, worker: WorkerId) -> Self {
-        let http = Client::builder().connect_timeout(CONNECT_MAX).tcp_nodelay(true).no_proxy().build().unwrap_or_default();
+        let http = Client::builder()
+            .connect_timeout(CONNECT_MAX)
+            .tcp_nodelay(true)
+            .no_proxy()
+            .build()
+            .unwrap_or_default();
         Link { http, url: url.trim_end_matches('/').into(), worker, token: "".into() }
     }
 

@@ -84,7 +84,11 @@ async fn when_a_cancel_races_a_completion_one_wins_and_both_are_told() {
             }
             other => panic!("not one definite answer: {other:?}"),
         }
-        assert_eq!(plane.cancel(&job).await.0, StatusCode::CONFLICT, "a second cancel is too late either way");
+        assert_eq!(
+            plane.cancel(&job).await.0,
+            StatusCode::CONFLICT,
+            "a second cancel is too late either way"
+        );
     }
 }
 

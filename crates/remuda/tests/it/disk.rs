@@ -86,7 +86,10 @@ async fn a_full_disk_refuses_submissions_records_completions_and_heals() {
     let jobs = plane.jobs().await;
     assert_eq!(jobs.len(), accepted.len());
     assert!(jobs.iter().all(|job| job["state"] == "completed" && job["attempt"] == 1));
-    assert_eq!(plane.post("/fleet/jobs", &json!({ "workflow": { "n": 1 } })).await.0, StatusCode::INSUFFICIENT_STORAGE);
+    assert_eq!(
+        plane.post("/fleet/jobs", &json!({ "workflow": { "n": 1 } })).await.0,
+        StatusCode::INSUFFICIENT_STORAGE
+    );
 
     std::fs::remove_file(film).unwrap();
     wait_until("there is room again", async || {

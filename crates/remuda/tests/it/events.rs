@@ -137,9 +137,9 @@ async fn work_through(mut hand: Hand, jobs: usize) {
         let reply = hand.say(&json!([]), &finished).await;
         done += reply["settled"].as_array().map_or(0, Vec::len);
         let starts = reply["start"].as_array().cloned().unwrap_or_default();
-        let completed = starts.iter().map(|start| {
-            json!({ "job": start["job"], "attempt": start["attempt"], "outcome": "completed" })
-        });
+        let completed = starts
+            .iter()
+            .map(|start| json!({ "job": start["job"], "attempt": start["attempt"], "outcome": "completed" }));
         finished = completed.collect();
         if starts.is_empty() {
             let_pass(std::time::Duration::from_millis(5)).await;
@@ -152,7 +152,8 @@ async fn a_follower_gets_what_it_asked_for_and_nothing_else() {
     let plane = Plane::start(&[]).await;
     let mut hand = Hand::join(&plane, "w", 1).await;
     let anna = run_one(&plane, &mut hand, json!({ "workflow": { "n": 1 }, "tenant": "anna" })).await;
-    let bert = run_one(&plane, &mut hand, json!({ "workflow": { "n": 2 }, "metadata": { "user": "b" } })).await;
+    let bert =
+        run_one(&plane, &mut hand, json!({ "workflow": { "n": 2 }, "metadata": { "user": "b" } })).await;
     let life = ["job:queued", "job:started", "job:completed"];
     let stories: [(String, Vec<(&str, Option<&str>)>); 4] = [
         (format!("?after=0&job={bert}"), life.map(|name| (name, Some(bert.as_str()))).to_vec()),

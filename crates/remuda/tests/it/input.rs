@@ -75,7 +75,11 @@ fn nested(depth: usize) -> String {
 #[tokio::test]
 async fn deep_json_is_refused_without_growing_the_stack() {
     let too_deep: &[&str] = &["nested deeper than 64 levels"];
-    let in_metadata = format!("{{\"workflow\":{{\"n\":1}},\"metadata\":{{\"a\":{}{}}}}}", "[".repeat(9999), "]".repeat(9999));
+    let in_metadata = format!(
+        "{{\"workflow\":{{\"n\":1}},\"metadata\":{{\"a\":{}{}}}}}",
+        "[".repeat(9999),
+        "]".repeat(9999)
+    );
     check(&[
         (&nested(65), 422, too_deep),
         (&nested(127), 422, too_deep),
@@ -89,7 +93,8 @@ async fn deep_json_is_refused_without_growing_the_stack() {
 /// Faults: B3.
 #[tokio::test]
 async fn wide_json_is_refused() {
-    let nodes: Vec<_> = (0..10_001).map(|n| format!("\"{n}\":{{\"class_type\":\"A\",\"inputs\":{{}}}}")).collect();
+    let nodes: Vec<_> =
+        (0..10_001).map(|n| format!("\"{n}\":{{\"class_type\":\"A\",\"inputs\":{{}}}}")).collect();
     let nodes = format!("{{\"workflow\":{{{}}}}}", nodes.join(","));
     let values = format!("{{\"workflow\":{{\"a\":[{}0]}}}}", "0,".repeat(1_000_000));
     check(&[(&nodes, 422, &["more than 10000 nodes"]), (&values, 422, &["more than 1000000 values"])]).await;
@@ -245,10 +250,12 @@ async fn a_worker_that_is_none_changes_nothing() {
     let mut other = Hand::join(&plane, "other", 1).await;
     let reply = other.say(&json!([]), &json!([forged])).await;
     assert_eq!(reply["settled"][0]["verdict"], "this attempt is no longer the job's current one");
-    let (status, answer) = answered(Hand { seq: 0, ..honest.clone() }.beat(&json!([]), &json!([forged]), 0.0)).await;
+    let (status, answer) =
+        answered(Hand { seq: 0, ..honest.clone() }.beat(&json!([]), &json!([forged]), 0.0)).await;
     assert_eq!((status, &answer["error"]["code"]), (StatusCode::CONFLICT, &json!("old_beat")));
     let bare = plane.request(Method::POST, "/fleet/workers/w/beat");
-    let (status, answer) = answered(bare.json(&json!({ "incarnation": 1, "seq": 99, "term": hand.term }))).await;
+    let (status, answer) =
+        answered(bare.json(&json!({ "incarnation": 1, "seq": 99, "term": hand.term }))).await;
     assert_eq!((status, &answer["error"]["code"]), (StatusCode::UNAUTHORIZED, &json!("no_token")));
     assert_eq!(plane.job(&job).await["state"], "running");
     assert_eq!(plane.get("/fleet/status").await["refused"]["stale_attempts"], 1);
@@ -268,7 +275,8 @@ async fn odd_numbers_do_no_harm() {
     // So long that nobody can wait for it: cut to what is allowed, and answered when there is work.
     let line = tokio::spawn(answered(hand.beat(&json!([]), &json!([]), 1e300)));
     let last = u64::MAX;
-    let job = plane.submit_as(json!({ "workflow": { "n": 1 }, "deadline_seconds": last, "attempts_max": 0 })).await;
+    let job =
+        plane.submit_as(json!({ "workflow": { "n": 1 }, "deadline_seconds": last, "attempts_max": 0 })).await;
     let (status, reply) = line.await.unwrap();
     assert_eq!((status, &reply["start"][0]["job"]), (StatusCode::OK, &json!(job)));
     let held = json!([{ "job": job, "attempt": 1, "progress": 1e30, "step": last }]);
@@ -292,7 +300,8 @@ async fn abandoned_uploads_leave_nothing_behind() {
         raw.send(&"{\"workflow\":{\"n\":"[..n % 16]).await;
     }
     works_and_has_no_jobs(&plane).await;
-    crate::harness::wait_until("every connection is closed", async || (files() <= before + 2).then_some(())).await;
+    crate::harness::wait_until("every connection is closed", async || (files() <= before + 2).then_some(()))
+        .await;
 }
 
 /// Faults: B6, N10.

@@ -40,7 +40,10 @@ async fn a_plane_that_is_asked_to_stop_answers_first_and_goes_on_when_it_is_back
     let status = plane.stop().await;
     assert_eq!(status.code(), Some(0), "{}", plane.process.said());
     assert!(asked_at.elapsed() < Duration::from_secs(9), "open lines held it up: {:?}", asked_at.elapsed());
-    assert!(line.await.unwrap().is_ok_and(|answer| answer.status().is_success()), "the open line was answered");
+    assert!(
+        line.await.unwrap().is_ok_and(|answer| answer.status().is_success()),
+        "the open line was answered"
+    );
     while events.read().await.is_some() {}
 
     plane.start_again().await;
@@ -50,7 +53,7 @@ async fn a_plane_that_is_asked_to_stop_answers_first_and_goes_on_when_it_is_back
     assert_eq!(starts(&plane), "1\n");
 }
 
-/// Faults: C1, A1.
+/// Faults: C1.
 #[tokio::test]
 async fn a_killed_plane_finds_its_workers_at_what_they_were_doing() {
     // A worker tries again after 5 s at the latest, whatever the lease.
@@ -71,7 +74,10 @@ async fn a_killed_plane_finds_its_workers_at_what_they_were_doing() {
     assert_eq!(plane.worker("a").await["incarnation"], 1);
     gate.open();
     let ended = plane.ended(&job).await;
-    assert_eq!((&ended["state"], &ended["attempt"], &ended["mishaps"]), (&json!("completed"), &json!(1), &json!(0)));
+    assert_eq!(
+        (&ended["state"], &ended["attempt"], &ended["mishaps"]),
+        (&json!("completed"), &json!(1), &json!(0))
+    );
     assert_eq!(starts(&plane), "1\n", "it ran once");
 }
 

@@ -28,7 +28,10 @@ async fn a_second_plane_on_one_folder_is_told_who_is_there() {
     let data = plane.store().parent().unwrap().display().to_string();
     let (code, said) = run(plane.folder(), &["serve", "--data", &data, "--listen", "127.0.0.1:0"]).await;
     assert_eq!(code, 1, "{said}");
-    has_all(&said, &["remuda.sqlite is in use by process", &plane.process.id().to_string(), "stop that one first"]);
+    has_all(
+        &said,
+        &["remuda.sqlite is in use by process", &plane.process.id().to_string(), "stop that one first"],
+    );
     plane.submit(json!({ "n": 1 })).await;
 }
 
@@ -36,7 +39,12 @@ async fn a_second_plane_on_one_folder_is_told_who_is_there() {
 async fn a_port_in_use_is_named_with_what_to_do() {
     let plane = Plane::start(&[]).await;
     let address = plane.address.to_string();
-    check(&["serve", "--data", "other", "--listen", &address], 1, &["cannot listen on", &address, "--listen"]).await;
+    check(
+        &["serve", "--data", "other", "--listen", &address],
+        1,
+        &["cannot listen on", &address, "--listen"],
+    )
+    .await;
 }
 
 /// Faults: X1.
@@ -61,11 +69,14 @@ async fn a_store_that_cannot_be_read_is_left_alone_and_named() {
     let data = folder.path().display().to_string();
     let (code, said) = run(folder.path(), &["serve", "--data", &data, "--listen", "127.0.0.1:0"]).await;
     assert_eq!(code, 1);
-    has_all(&said, &["cannot open the store", "remuda.sqlite cannot be read", "Nothing was changed", "Put back a copy"]);
+    has_all(
+        &said,
+        &["cannot open the store", "remuda.sqlite cannot be read", "Nothing was changed", "Put back a copy"],
+    );
     assert_eq!(std::fs::read_to_string(&store).unwrap(), garbage);
 }
 
-/// Faults: D7, D5.
+/// Faults: D7.
 #[tokio::test]
 async fn a_store_whose_log_was_removed_is_refused() {
     let mut plane = Plane::start(&[]).await;
@@ -81,7 +92,12 @@ async fn a_store_whose_log_was_removed_is_refused() {
 async fn a_mistyped_setting_is_answered_with_the_one_that_was_meant() {
     check(&["serve", "--set", "leese=2s"], 1, &["unknown key `leese`", "`lease`"]).await;
     check(&["serve", "--set", "lease"], 1, &["KEY=VALUE"]).await;
-    check(&["serve", "--set", "lease=1s", "--set", "beat.busy=2s"], 1, &["`beat.busy` must be less than half of `lease`"]).await;
+    check(
+        &["serve", "--set", "lease=1s", "--set", "beat.busy=2s"],
+        1,
+        &["`beat.busy` must be less than half of `lease`"],
+    )
+    .await;
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("remuda.toml"), "lease = \"30s\"\n[beat]\nbussy = \"5s\"\n").unwrap();
     let (code, said) = run(folder.path(), &["serve"]).await;
@@ -94,7 +110,8 @@ async fn scripts_can_tell_what_went_wrong_by_the_code() {
     let nobody = "http://127.0.0.1:1";
     check(&["jobs", "--url", nobody], 3, &["cannot reach the plane at http://127.0.0.1:1", "--url"]).await;
     check(&["workers", "--url", nobody], 3, &["remuda serve"]).await;
-    check(&["run", "nothing.json", "--url", nobody], 1, &["cannot read the workflow from nothing.json"]).await;
+    check(&["run", "nothing.json", "--url", nobody], 1, &["cannot read the workflow from nothing.json"])
+        .await;
     check(&["frobnicate"], 2, &["unrecognized subcommand"]).await;
     check(&["serve", "--lisen", "127.0.0.1:0"], 2, &["--listen"]).await;
     check(&["worker"], 2, &["--exec"]).await;
@@ -105,7 +122,9 @@ async fn scripts_can_tell_what_went_wrong_by_the_code() {
 #[tokio::test]
 async fn a_job_is_run_from_the_command_line() {
     let plane = Plane::start(&["retry.base=10ms", "retry.max=20ms"]).await;
-    let _worker = Worker::start(&plane, "a", "grep -q sound && echo '{\"x\": 1}' || { echo bad luck >&2; exit 9; }").await;
+    let _worker =
+        Worker::start(&plane, "a", "grep -q sound && echo '{\"x\": 1}' || { echo bad luck >&2; exit 9; }")
+            .await;
     std::fs::write(plane.folder().join("good.json"), r#"{ "sound": true }"#).unwrap();
     std::fs::write(plane.folder().join("bad.json"), r#"{ "broken": true }"#).unwrap();
     let (code, said) = run(plane.folder(), &["run", "good.json", "--url", &plane.url]).await;
@@ -158,7 +177,10 @@ async fn the_demo_shows_itself_and_leaves_nothing_behind() {
     let mut demo = remuda(folder.path());
     // Whatever it starts carries this mark in its environment.
     let mark = format!("IT_MARK={}", folder.path().display());
-    let mut demo = Process::start("the demo", demo.arg("demo").env("IT_MARK", folder.path()).env("TMPDIR", folder.path()));
+    let mut demo = Process::start(
+        "the demo",
+        demo.arg("demo").env("IT_MARK", folder.path()).env("TMPDIR", folder.path()),
+    );
     let status = demo.ended().await;
     assert!(status.success(), "{}", demo.said());
     has_all(&demo.said(), &["kill -9", "nothing lost, nothing done twice"]);

@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::json;
+use tokio::net::TcpListener;
 
-use crate::harness::{Gate, Plane, QUICK, Worker, has_all, wait_until};
+use crate::harness::{
+    Gate, Hand, Plane, Process, QUICK, Worker, answered, has_all, let_pass, remuda, wait_until,
+};
 
 /// Two workers of one kind: the one that runs the job, and the other.
 async fn two_workers(plane: &Plane, command: &str) -> (String, Worker, Worker) {
@@ -50,7 +53,10 @@ async fn a_killed_worker_has_its_job_running_elsewhere_within_the_lease() {
     assert_eq!(plane.worker(&holder.name).await["presence"], "offline");
     gate.open();
     let ended = plane.ended(&job).await;
-    assert_eq!((&ended["state"], &ended["result"], &ended["mishaps"]), (&json!("completed"), &json!(2), &json!(1)));
+    assert_eq!(
+        (&ended["state"], &ended["result"], &ended["mishaps"]),
+        (&json!("completed"), &json!(2), &json!(1))
+    );
 }
 
 /// Faults: A3, A4, A15, N2.
@@ -88,7 +94,8 @@ async fn a_worker_that_is_asked_to_stop_finishes_what_it_holds() {
     let job = plane.submit(json!({ "n": 1 })).await;
     is_named(&plane, &worker, &job).await;
     worker.process.signal(Signal::TERM);
-    wait_until("the plane knows", async || (plane.worker("a").await["state"] == "terminating").then_some(())).await;
+    wait_until("the plane knows", async || (plane.worker("a").await["state"] == "terminating").then_some(()))
+        .await;
     let later = plane.submit(json!({ "n": 2 })).await;
     gate.open();
     assert!(worker.process.ended().await.success(), "{}", worker.process.said());
@@ -147,7 +154,8 @@ async fn of_two_workers_with_one_name_the_newer_goes_on_and_the_older_stops() {
 async fn a_worker_whose_machine_is_kept_busy_beats_on() {
     let plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
-    let burning = format!("echo begun >&2; while [ -e '{}/gate' ]; do :; done; echo done", plane.folder().display());
+    let burning =
+        format!("echo begun >&2; while [ -e '{}/gate' ]; do :; done; echo done", plane.folder().display());
     let worker = Worker::spawn(&plane, "a", &burning, &["--slots", "4"]);
     let mut jobs = Vec::new();
     for n in 0..4 {
@@ -157,11 +165,82 @@ async fn a_worker_whose_machine_is_kept_busy_beats_on() {
         is_named(&plane, &worker, job).await;
     }
     // Two leases under full load.
-    crate::harness::let_pass(Duration::from_secs(4)).await;
+    let_pass(Duration::from_secs(4)).await;
     gate.open();
     for job in &jobs {
         let ended = plane.ended(job).await;
         assert_eq!((&ended["state"], &ended["attempt"]), (&json!("completed"), &json!(1)));
     }
     assert_eq!(plane.worker("a").await["went_stale"], 0);
+}
+
+/// Faults: C8.
+#[tokio::test]
+async fn a_worker_that_finds_no_plane_asks_less_and_less_often() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let _worker =
+        Process::start("a", remuda(folder.path()).args(["worker", "--url", &url, "--exec", "true"]));
+    let mut asked = Vec::new();
+    while asked.len() < 8 {
+        // Taken and dropped at once: nobody is there who could answer.
+        drop(listener.accept().await.unwrap());
+        asked.push(Instant::now());
+    }
+    let waits: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    // 0.1 s at first, doubled each time, of which at least half is waited: 3.1 s for the first six.
+    let whole: Duration = waits.iter().take(6).sum();
+    assert!(whole > Duration::from_secs(3), "{waits:?}");
+    assert!(waits[6] > waits[0] * 4 && waits[6] < Duration::from_secs(6), "{waits:?}");
+}
+
+/// Faults: K3.
+#[tokio::test]
+async fn a_worker_whose_clock_runs_slow_keeps_what_it_holds() {
+    let plane = Plane::start(&[
+        "lease=2s",
+        "beat.busy=900ms",
+        "beat.suspect_after=1200ms",
+        "order_grace=1s",
+        "own_delay_max=1500ms",
+    ])
+    .await;
+    let mut hand = Hand::join(&plane, "w", 1).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    let attempt = hand.take().await;
+    for _ in 0..6 {
+        hand.say(&json!([attempt]), &json!([])).await;
+        // What it takes for 900 ms, by a clock that is 5 % slow.
+        let_pass(Duration::from_millis(945)).await;
+    }
+    assert_eq!(hand.complete(&attempt, json!("done")).await, "recorded");
+    assert_eq!(plane.ended(&job).await["attempt"], 1);
+}
+
+/// Faults: K4, N4.
+#[tokio::test]
+async fn a_worker_put_back_from_a_snapshot_changes_nothing_that_happened_since() {
+    let mut plane = Plane::start(QUICK).await;
+    let mut hand = Hand::join(&plane, "w", 1).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    let attempt = hand.take().await;
+    let mut snapshot = hand.clone();
+    hand.say(&json!([attempt]), &json!([])).await;
+    assert_eq!(hand.complete(&attempt, json!("first")).await, "recorded");
+    let ended = plane.job(&job).await;
+
+    let (status, answer) = answered(snapshot.beat(&json!([attempt]), &json!([]), 0.0)).await;
+    assert_eq!((status.as_u16(), &answer["error"]["code"]), (409, &json!("old_beat")));
+    snapshot.seq = hand.seq;
+    assert_eq!(snapshot.complete(&attempt, json!("second")).await, "this outcome is recorded already");
+    assert_eq!(plane.job(&job).await, ended);
+
+    // Whoever joins anew gets a number that nobody ever had, whatever it remembers and whoever was restarted.
+    plane.kill();
+    plane.start_again().await;
+    assert_eq!(Hand::join(&plane, "w", 1).await.incarnation, 2);
+    plane.kill();
+    plane.start_again().await;
+    assert_eq!(Hand::join(&plane, "w", 1).await.incarnation, 3);
 }

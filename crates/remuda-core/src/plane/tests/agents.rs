@@ -336,4 +336,10 @@ fn a_black_hole_does_not_swallow_the_queue() {
     }
     assert_eq!(swallowed, 3, "then it is on probation");
     story.are(&jobs, "completed by good");
+    assert_eq!(story.news("worker:state"), ["worker:state hole"]);
+    story.restart();
+    assert!(
+        story.plane.worker(&id("hole")).unwrap().standing.on_probation().is_some(),
+        "the next plane knows"
+    );
 }

@@ -34,7 +34,9 @@ impl Plane {
             .context("cannot start a plane")?;
         let stdout = child.stdout.take().context("the plane has no output")?;
         let mut lines = BufReader::new(stdout).lines();
-        let line = tokio::time::timeout(READY_MAX, lines.next_line()).await.context("the plane did not get ready")??;
+        let line = tokio::time::timeout(READY_MAX, lines.next_line())
+            .await
+            .context("the plane did not get ready")??;
         let line = line.context("the plane ended before it was ready")?;
         let address = line.split("http://").nth(1).and_then(|rest| rest.split(' ').next());
         let address = address.with_context(|| format!("the plane said {line:?}"))?.to_owned();

@@ -87,7 +87,11 @@ impl World {
         let join: Join = serde_json::from_value(
             serde_json::json!({ "worker": "bench", "services": ["exec"], "slots": SLOTS }),
         )?;
-        match self.plane.step(self.now, Event::Join { join: Box::new(join), token_hash: Hash::of(b"t") }).answer {
+        match self
+            .plane
+            .step(self.now, Event::Join { join: Box::new(join), token_hash: Hash::of(b"t") })
+            .answer
+        {
             Ok(Answer::Joined(joined)) => self.joined = Some(joined),
             other => bail!("the worker was not let in: {other:?}"),
         }
@@ -109,8 +113,12 @@ impl World {
             metrics: serde_json::Map::new(),
             draining: false,
         };
-        let event =
-            Event::Beat { worker: self.worker.clone(), token_hash: Hash::of(b"t"), beat: Box::new(beat), waits: false };
+        let event = Event::Beat {
+            worker: self.worker.clone(),
+            token_hash: Hash::of(b"t"),
+            beat: Box::new(beat),
+            waits: false,
+        };
         match self.plane.step(self.now, event).answer {
             Ok(Answer::Reply(reply)) => {
                 self.held = reply.start.iter().map(|start| done(start.job, start.attempt)).collect();

@@ -15,13 +15,19 @@ const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 impl Line {
     pub(super) async fn open(address: &str) -> anyhow::Result<Self> {
-        let stream = TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
+        let stream =
+            TcpStream::connect(address).await.with_context(|| format!("cannot connect to {address}"))?;
         stream.set_nodelay(true)?;
         Ok(Line { stream, out: Vec::new(), read: Vec::new() })
     }
 
     /// Sends a POST and gives the answer's status and body.
-    pub(super) async fn post(&mut self, path: &str, token: &str, body: &[u8]) -> anyhow::Result<(u16, Vec<u8>)> {
+    pub(super) async fn post(
+        &mut self,
+        path: &str,
+        token: &str,
+        body: &[u8],
+    ) -> anyhow::Result<(u16, Vec<u8>)> {
         self.out.clear();
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -41,7 +47,8 @@ impl Line {
             self.fill().await?;
         };
         let head = std::str::from_utf8(&self.read[..head_end]).context("the answer's head is not text")?;
-        let status = head.get(9..12).and_then(|code| code.parse().ok()).context("the answer has no status")?;
+        let status =
+            head.get(9..12).and_then(|code| code.parse().ok()).context("the answer has no status")?;
         let length = head
             .lines()
             .filter_map(|line| line.split_once(':'))

@@ -58,7 +58,12 @@ pub(super) fn submission(seed: u64) -> Vec<u8> {
 }
 
 /// Submits one job after another until `until`; each is waited for if there is a board. How many ended.
-pub(super) async fn client(address: String, first_seed: u64, until: Instant, board: Option<Board>) -> anyhow::Result<u64> {
+pub(super) async fn client(
+    address: String,
+    first_seed: u64,
+    until: Instant,
+    board: Option<Board>,
+) -> anyhow::Result<u64> {
     let mut line = Line::open(&address).await?;
     let mut count = 0;
     while Instant::now() < until {
@@ -79,7 +84,13 @@ pub(super) async fn submit(line: &mut Line, seed: u64) -> anyhow::Result<JobId> 
 }
 
 /// A worker that ends everything at once, until it is aborted.
-pub(super) async fn worker(address: String, name: String, slots: u32, board: Board, tells: Tells) -> anyhow::Result<()> {
+pub(super) async fn worker(
+    address: String,
+    name: String,
+    slots: u32,
+    board: Board,
+    tells: Tells,
+) -> anyhow::Result<()> {
     let mut line = Line::open(&address).await?;
     let join = json!({ "worker": name, "services": ["exec"], "slots": slots });
     let (status, body) = line.post("/fleet/workers", "", join.to_string().as_bytes()).await?;

@@ -90,8 +90,14 @@ fn machine(table: &mut Table, data: &Path) -> anyhow::Result<f64> {
     let syncs = limits::syncs_per_second(data)?;
     table.add("limit: fdatasync", syncs, "/s", format!("{:.0} µs each", 1e6 / syncs));
     for batch in [64, 256] {
-        let rate = measure_inserts(&data.join(format!("limit-{batch}.sqlite")), batch, Duration::from_secs(2))?;
-        table.add(&format!("limit: SQLite inserts, batches of {batch}"), rate, "rows/s", "1 KB rows, synced".to_owned());
+        let rate =
+            measure_inserts(&data.join(format!("limit-{batch}.sqlite")), batch, Duration::from_secs(2))?;
+        table.add(
+            &format!("limit: SQLite inserts, batches of {batch}"),
+            rate,
+            "rows/s",
+            "1 KB rows, synced".to_owned(),
+        );
     }
     for batch in [1, 64, 256] {
         let rate = measure_lives(&data.join(format!("lives-{batch}.sqlite")), batch, Duration::from_secs(2))?;
@@ -101,7 +107,12 @@ fn machine(table: &mut Table, data: &Path) -> anyhow::Result<f64> {
     let sha = limits::sha_megabytes_per_second()?;
     table.add("limit: SHA-256", sha, "MB/s", String::new());
     let hash = limits::workflow_megabytes_per_second()?;
-    table.add("workflow read, checked, hashed", hash, "MB/s", format!("50 KB graph; {:.2} of SHA-256 alone", hash / sha));
+    table.add(
+        "workflow read, checked, hashed",
+        hash,
+        "MB/s",
+        format!("50 KB graph; {:.2} of SHA-256 alone", hash / sha),
+    );
     Ok(syncs)
 }
 
@@ -113,7 +124,15 @@ async fn under_load(table: &mut Table, options: &Options, data: &Path) -> anyhow
     let plane = Plane::start(&data.join("load")).await?;
     let board = Board::default();
     let workers: Vec<_> = (0..2)
-        .map(|n| tokio::spawn(load::worker(plane.address.clone(), format!("bench-{n}"), SLOTS, board.clone(), Tells::Ends)))
+        .map(|n| {
+            tokio::spawn(load::worker(
+                plane.address.clone(),
+                format!("bench-{n}"),
+                SLOTS,
+                board.clone(),
+                Tells::Ends,
+            ))
+        })
         .collect();
     for clients in [1, 64, 256] {
         let cpu = plane.cpu_seconds()?;
@@ -130,15 +149,27 @@ async fn under_load(table: &mut Table, options: &Options, data: &Path) -> anyhow
     let cpu = plane.cpu_seconds()?;
     let (count, seconds) = clients_for(&plane, SUBMITTERS, options.seconds, None).await?;
     let cpu = (plane.cpu_seconds()? - cpu) * 1e6 / count as f64;
-    table.add("submit only, 64 in flight", count as f64 / seconds, "jobs/s", format!("{cpu:.0} µs of plane CPU a job"));
+    table.add(
+        "submit only, 64 in flight",
+        count as f64 / seconds,
+        "jobs/s",
+        format!("{cpu:.0} µs of plane CPU a job"),
+    );
     plane.kill().await
 }
 
-async fn clients_for(plane: &Plane, clients: usize, seconds: u64, board: Option<&Board>) -> anyhow::Result<(u64, f64)> {
+async fn clients_for(
+    plane: &Plane,
+    clients: usize,
+    seconds: u64,
+    board: Option<&Board>,
+) -> anyhow::Result<(u64, f64)> {
     let started = Instant::now();
     let until = started + Duration::from_secs(seconds);
     let clients: Vec<_> = (0..clients)
-        .map(|n| tokio::spawn(load::client(plane.address.clone(), n as u64 * 1_000_000_000, until, board.cloned())))
+        .map(|n| {
+            tokio::spawn(load::client(plane.address.clone(), n as u64 * 1_000_000_000, until, board.cloned()))
+        })
         .collect();
     let mut count = 0;
     for client in clients {
@@ -151,7 +182,13 @@ async fn clients_for(plane: &Plane, clients: usize, seconds: u64, board: Option<
 async fn dispatch(table: &mut Table, data: &Path, syncs: f64) -> anyhow::Result<()> {
     let plane = Plane::start(&data.join("dispatch")).await?;
     let board = Board::default();
-    let worker = tokio::spawn(load::worker(plane.address.clone(), "bench".to_owned(), 1, board.clone(), Tells::Orders));
+    let worker = tokio::spawn(load::worker(
+        plane.address.clone(),
+        "bench".to_owned(),
+        1,
+        board.clone(),
+        Tells::Orders,
+    ));
     let mut line = super::line::Line::open(&plane.address).await?;
     let mut latencies = Vec::with_capacity(DISPATCHES);
     for seed in 0..DISPATCHES as u64 {
@@ -198,9 +235,20 @@ async fn long_queue(table: &mut Table, options: &Options, data: &Path) -> anyhow
         table.add(&format!("memory, {waiting} waiting"), grown as f64 / 1e6, "MB", note);
         plane.kill().await?;
         plane = Plane::start(&data).await?;
-        table.add(&format!("restart, {waiting} open jobs"), plane.ready_after.as_secs_f64(), "s", "after kill -9".to_owned());
-        let note = format!("{:.0} bytes a job", plane.memory_bytes()?.saturating_sub(empty) as f64 / waiting as f64);
-        table.add(&format!("memory after restart, {waiting} waiting"), plane.memory_bytes()? as f64 / 1e6, "MB", note);
+        table.add(
+            &format!("restart, {waiting} open jobs"),
+            plane.ready_after.as_secs_f64(),
+            "s",
+            "after kill -9".to_owned(),
+        );
+        let note =
+            format!("{:.0} bytes a job", plane.memory_bytes()?.saturating_sub(empty) as f64 / waiting as f64);
+        table.add(
+            &format!("memory after restart, {waiting} waiting"),
+            plane.memory_bytes()? as f64 / 1e6,
+            "MB",
+            note,
+        );
     }
     let board = Board::default();
     let worker = load::worker(plane.address.clone(), "bench".to_owned(), SLOTS, board, Tells::Ends);
@@ -209,7 +257,12 @@ async fn long_queue(table: &mut Table, options: &Options, data: &Path) -> anyhow
     let left: Value = serde_json::from_slice(&load::get(&plane.address, "/fleet/status").await?)?;
     let done = filled.saturating_sub(left["open_jobs"].as_u64().unwrap_or(filled));
     let rate = done as f64 / before.elapsed().as_secs_f64();
-    table.add(&format!("claim and complete over HTTP, {filled} waiting"), rate, "jobs/s", "one worker".to_owned());
+    table.add(
+        &format!("claim and complete over HTTP, {filled} waiting"),
+        rate,
+        "jobs/s",
+        "one worker".to_owned(),
+    );
     plane.kill().await
 }
 

@@ -106,7 +106,10 @@ impl Plan {
         if let Some(files) = self.open_files_max {
             let program = command.get_program().to_owned();
             command = std::process::Command::new("sh");
-            command.current_dir(folder.path()).arg("-c").arg(format!("ulimit -n {files}; exec \"$0\" \"$@\""));
+            command
+                .current_dir(folder.path())
+                .arg("-c")
+                .arg(format!("ulimit -n {files}; exec \"$0\" \"$@\""));
             command.arg(program);
         }
         command.arg("serve").arg("--data").arg(self.data(folder)).arg("--listen").arg(address.to_string());

@@ -12,7 +12,11 @@ use super::wait_until;
 /// The program, with nothing of the environment of whoever runs the tests.
 pub(crate) fn remuda(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_remuda"));
-    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", folder).current_dir(folder);
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", folder)
+        .current_dir(folder);
     command
 }
 

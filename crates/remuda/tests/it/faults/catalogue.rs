@@ -1,0 +1,138 @@
+//! The rows of the fault catalogue that concern what this workspace does, in short.
+
+/// What can go wrong, and whether there is something it could go wrong with.
+#[derive(Debug)]
+pub(super) struct Row {
+    pub(super) id: &'static str,
+    pub(super) what: &'static str,
+    pub(super) standing: Standing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Built,
+    /// Belongs to a part that is not built yet.
+    Later(&'static str),
+}
+
+const fn built(id: &'static str, what: &'static str) -> Row {
+    Row { id, what, standing: Standing::Built }
+}
+
+const fn later(id: &'static str, what: &'static str, part: &'static str) -> Row {
+    Row { id, what, standing: Standing::Later(part) }
+}
+
+/// Rows of the sections on model threads, ComfyUI, sockets, machines, providers and malice, up to the last of each: a
+/// test may try them already, and nobody has to yet.
+pub(super) const ROWS_OF_OTHERS: [(&str, u32); 6] =
+    [("T", 12), ("V", 27), ("W", 10), ("M", 7), ("P", 18), ("X", 21)];
+
+pub(super) const SECTIONS: &[(&str, &[Row])] = &[
+    ("The worker's process", WORKER),
+    ("Network", NETWORK),
+    ("Store", STORE),
+    ("Plane", PLANE),
+    ("Clock", CLOCK),
+    ("Clients and bad input", INPUT),
+];
+
+const WORKER: &[Row] = &[
+    built("A1", "killed and started anew while its work still runs"),
+    built("A2", "killed for good"),
+    built("A3", "paused past its lease, then it resumes"),
+    built("A4", "completes a job that was completed elsewhere meanwhile"),
+    built("A5", "never hears of what it was assigned, and beats on"),
+    built("A6", "reports a completion again because the answer was lost"),
+    built("A7", "completes a job at the moment it is cancelled"),
+    built("A8", "there are two with one name"),
+    built("A9", "beats, while its work stands still"),
+    built("A10", "beats late because its machine is busy"),
+    built("A11", "a poisonous job takes down every worker it touches"),
+    built("A12", "joins, dies, joins, dies"),
+    built("A13", "is asked to go within some seconds"),
+    later("A14", "cannot store its outputs when it has completed", "outputs as blobs"),
+    built("A15", "comes back after a long time with finished work"),
+    built("A16", "says it has more slots than it has"),
+    built("A17", "fails everything at once and attracts all work"),
+];
+
+const NETWORK: &[Row] = &[
+    built("N1", "cut for less than a lease"),
+    built("N2", "cut for more than a lease"),
+    built("N3", "cut in one direction only"),
+    built("N4", "a message comes minutes late, twice or out of order"),
+    built("N5", "most workers vanish together: it is our own link"),
+    built("N6", "everyone comes back at once"),
+    built("N7", "loses a third of all messages and delays the rest"),
+    later("N8", "a name cannot be looked up", "planes on other machines, with tokens and TLS"),
+    later("N9", "a certificate expires or is replaced", "TLS"),
+    built("N10", "a box in between forgets idle connections"),
+];
+
+const STORE: &[Row] = &[
+    built("D1", "SQLite is busy"),
+    built("D2", "the disk is full"),
+    built("D3", "a sync fails"),
+    built("D4", "killed in the middle of a transaction"),
+    built("D5", "power is lost right after an acknowledgement"),
+    later("D6", "the connection is lost during a commit", "PostgreSQL"),
+    built("D7", "the file is corrupt, or its log was removed"),
+    built("D8", "a write takes seconds"),
+    later("D9", "PostgreSQL fails over and loses the last commits", "PostgreSQL"),
+    later("D10", "all connections are taken", "PostgreSQL"),
+    later("D11", "a pooler breaks locks and notifications of a session", "PostgreSQL"),
+    later("D12", "Redis may evict keys", "Redis"),
+    later("D13", "Redis restarts without its last second", "Redis"),
+    later("D14", "Redis fails over and has two primaries", "Redis"),
+    built("D15", "a migration is interrupted, or a newer program wrote the file"),
+    later("D16", "the store was put back from a backup", "backup and restore"),
+    built("D17", "the store is away for minutes"),
+    built("D18", "ten million jobs have ended"),
+];
+
+const PLANE: &[Row] = &[
+    built("C1", "killed at any instant"),
+    later("C2", "the leader is paused past its lease, then it resumes", "a second plane in reserve"),
+    later("C3", "the cluster is split", "a second plane in reserve"),
+    later("C4", "the leader is lost under load", "a second plane in reserve"),
+    later("C5", "two versions speak to each other during an upgrade", "a second version"),
+    built("C6", "one of its tasks panics or stands still"),
+    built("C7", "more work than there is room for"),
+    built("C8", "retries keep the load up after their cause is gone"),
+    built("C9", "a follower of events is slow"),
+    built("C10", "a follower of events comes back"),
+    later("C11", "the target of a webhook is down or slow", "webhooks"),
+    built("C12", "a bad workflow blocks every worker"),
+    built("C13", "every job has a hash of its own"),
+    built("C14", "all rush in when a block ends"),
+    built("C15", "blocks are forgotten at a restart"),
+    built("C16", "a job is cancelled whose worker cannot be reached"),
+    built("C17", "a submission is sent again because the answer was lost"),
+    built("C18", "one client floods the queue"),
+    later("C19", "a bad configuration is loaded while running", "reloading the configuration"),
+    built("C20", "no file handles or connections are left"),
+    built("C21", "a delayed job meets a jump of the clock"),
+    built("C22", "no worker can ever run a job"),
+];
+
+const CLOCK: &[Row] = &[
+    built("K1", "the wall clock jumps by an hour"),
+    built("K2", "the host was suspended"),
+    built("K3", "two clocks run apart"),
+    built("K4", "a machine was put back from a snapshot"),
+    built("K5", "a worker's clock is wrong by years"),
+];
+
+const INPUT: &[Row] = &[
+    built("B1", "a giant body"),
+    built("B2", "deep JSON"),
+    built("B3", "wide JSON"),
+    built("B4", "a graph with a loop, a dangling link, an unknown field"),
+    built("B5", "NaN, doubled keys, NUL, bad UTF-8"),
+    built("B6", "a slow sender, an abandoned upload"),
+    later("B7", "a small file that is huge once unpacked", "files in and out"),
+    later("B8", "a result of gigabytes", "files in and out"),
+    later("B9", "odd file names", "files in and out"),
+    later("B10", "a flood of submissions", "tokens and their limits"),
+];
