@@ -154,8 +154,8 @@ pub struct Agent {
     /// Something worth a beat happened since the last one.
     has_news: bool,
     has_progress: bool,
-    /// Progress overtook a beat, and nothing was heard since.
-    has_overtaken: bool,
+    /// How long the plane last took to answer what is answered at once.
+    round_trip: Duration,
     failures: u32,
     try_at: Timestamp,
     effects: Vec<AgentEffect>,
@@ -220,7 +220,7 @@ impl Agent {
             stopping: Stopping::No,
             has_news: false,
             has_progress: false,
-            has_overtaken: false,
+            round_trip: Duration::ZERO,
             failures: 0,
             try_at: now,
             effects: Vec::new(),
@@ -230,7 +230,7 @@ impl Agent {
     pub fn step(&mut self, now: Timestamp, event: AgentEvent) -> Vec<AgentEffect> {
         match event {
             AgentEvent::Began { found } => self.found(now, found),
-            AgentEvent::Joined(joined) => self.joined(joined),
+            AgentEvent::Joined(joined) => self.joined(now, joined),
             AgentEvent::Reply { seq, reply } => self.reply(now, seq, reply),
             AgentEvent::Unanswered { seq, why, luck } => self.unanswered(now, seq, why, luck),
             AgentEvent::Signal { job, attempt, progress, phase } => {
@@ -252,8 +252,8 @@ impl Agent {
         let probe = self.held.values().map(|work| work.watch.wake_at(limits)).min();
         let speak = match (&self.membership, self.line) {
             (Membership::Stranger, _) | (Membership::Member { .. }, Line::Free) => Some(self.try_at),
-            (Membership::Member { .. }, Line::Waiting(_)) if self.has_progress && !self.has_overtaken => {
-                Some(self.beat_at.plus(PROGRESS_EVERY))
+            (Membership::Member { .. }, Line::Waiting(_)) if self.has_progress => {
+                Some(self.beat_at.plus(self.overtakes_after()))
             }
             (Membership::Member { .. } | Membership::Joining | Membership::Gone, _) => None,
         };
@@ -277,7 +277,8 @@ impl Agent {
         Limits { silence_max: self.settings.inactivity, verdict_max: Duration::MAX }
     }
 
-    fn joined(&mut self, joined: Joined) {
+    fn joined(&mut self, now: Timestamp, joined: Joined) {
+        self.round_trip = now.since(self.beat_at);
         let millis = Duration::from_millis;
         self.membership = Membership::Member {
             incarnation: joined.incarnation,
@@ -293,7 +294,10 @@ impl Agent {
         if self.line != Line::Waiting(seq) && self.line != Line::Busy(seq) {
             return;
         }
-        (self.line, self.failures, self.try_at, self.has_overtaken) = (Line::Free, 0, now, false);
+        if self.line == Line::Busy(seq) {
+            self.round_trip = now.since(self.beat_at);
+        }
+        (self.line, self.failures, self.try_at) = (Line::Free, 0, now);
         if let Membership::Member { term, .. } = &mut self.membership {
             *term = reply.term;
         }
@@ -327,7 +331,8 @@ impl Agent {
         if !is_current {
             return;
         }
-        (self.line, self.has_overtaken) = (Line::Free, false);
+        self.line = Line::Free;
+        self.round_trip = self.round_trip.max(now.since(self.beat_at));
         match why {
             Unanswered::Unreachable(_) => {
                 if matches!(self.membership, Membership::Joining) {
@@ -365,7 +370,7 @@ impl Agent {
     /// Says what there is to say, if this is the moment.
     fn speak(&mut self, now: Timestamp) {
         match self.membership {
-            Membership::Stranger if now >= self.try_at && self.stopping == Stopping::No => self.ask_to_join(),
+            Membership::Stranger if now >= self.try_at && self.stopping == Stopping::No => self.ask_to_join(now),
             Membership::Stranger if self.stopping != Stopping::No && self.held.is_empty() => self.bye(),
             Membership::Member { .. } if self.is_done() => self.bye(),
             Membership::Member { .. } => self.maybe_beat(now),
@@ -393,8 +398,8 @@ impl Agent {
         self.effects.push(AgentEffect::Exit { problem: None });
     }
 
-    fn ask_to_join(&mut self) {
-        self.membership = Membership::Joining;
+    fn ask_to_join(&mut self, now: Timestamp) {
+        (self.membership, self.beat_at) = (Membership::Joining, now);
         let settings = &self.settings;
         self.effects.push(AgentEffect::Join(Box::new(Join {
             worker: settings.worker.clone(),
@@ -419,16 +424,18 @@ impl Agent {
         self.inventory().into_iter().chain(ended).collect()
     }
 
+    /// How old a waiting beat must be before progress overtakes it. On a slow line the answer may be on its way, and
+    /// with it orders: overtaking it every time would keep them from ever arriving.
+    fn overtakes_after(&self) -> Duration {
+        PROGRESS_EVERY.max(self.round_trip * 2)
+    }
+
     fn maybe_beat(&mut self, now: Timestamp) {
-        let is_progress = self.has_progress && now.since(self.beat_at) >= PROGRESS_EVERY;
+        let is_progress = self.has_progress && now.since(self.beat_at) >= self.overtakes_after();
         match self.line {
             Line::Free if now >= self.try_at => self.beat(now),
             Line::Waiting(_) if self.has_news && now >= self.try_at => self.beat(now),
-            // Once: on a slow line every answer would be overtaken, and with it the orders it brings.
-            Line::Waiting(_) if is_progress && !self.has_overtaken && now >= self.try_at => {
-                self.beat(now);
-                self.has_overtaken = true;
-            }
+            Line::Waiting(_) if is_progress && now >= self.try_at => self.beat(now),
             Line::Free | Line::Waiting(_) | Line::Busy(_) => {}
         }
     }

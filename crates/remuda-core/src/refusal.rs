@@ -60,7 +60,7 @@ impl fmt::Display for Refusal {
             Refusal::Ended { state } => write!(f, "the job is {state} already, and an outcome never changes"),
             Refusal::AlreadyRecorded => f.write_str("this outcome is recorded already"),
             Refusal::UnknownJob(job) => write!(f, "there is no unfinished job {job}"),
-            Refusal::UnknownWorker(worker) => write!(f, "no worker {worker} has joined: join first"),
+            Refusal::UnknownWorker(worker) => write!(f, "there is no worker {worker}: it has to join first"),
             Refusal::OldIncarnation { current } => {
                 write!(
                     f,

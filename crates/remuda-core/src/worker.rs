@@ -61,6 +61,7 @@ pub struct Worker {
     pub idle_since: Timestamp,
     /// When the stored row was last written, so that a beat need not be.
     pub stored_at: Timestamp,
+    pub stored_tally: Tally,
 }
 
 /// What became of the attempts it was given.
@@ -150,6 +151,7 @@ impl Worker {
             paces: BTreeMap::new(),
             idle_since: now,
             stored_at: now,
+            stored_tally: Tally::default(),
         }
     }
 
@@ -327,6 +329,7 @@ impl Worker {
             paces: BTreeMap::new(),
             idle_since: now,
             stored_at: now,
+            stored_tally: Tally::default(),
         }
     }
 }

@@ -121,8 +121,8 @@ pub(crate) struct Laws {
     orders: BTreeMap<Key, Order>,
     took_down: BTreeSet<Key>,
     sequence: u64,
-    /// When a pair last failed and has not been well since.
-    failed: BTreeMap<(WorkerId, Shape), Timestamp>,
+    /// When a pair last failed and has not been well since, and whether that surely keeps it apart.
+    failed: BTreeMap<(WorkerId, Shape), (Timestamp, bool)>,
     quarantined: BTreeSet<Shape>,
     /// Where few blocks are kept, or a person lifts some, pairs may come together early.
     knows_pairs: bool,

@@ -102,7 +102,9 @@ impl Scene {
         let hosts: Vec<_> = (0..hosts_count).map(|n| host(random, weather, n)).collect();
         let shapes = shapes(random, weather);
         let jobs_count = settings.jobs.unwrap_or_else(|| random.between(30, 300) as usize);
-        let jobs = (0..jobs_count).map(|_| job(random, weather, storm_end, &shapes, &hosts)).collect();
+        let mut jobs: Vec<_> =
+            (0..jobs_count).map(|_| job(random, weather, storm_end, &shapes, &hosts)).collect();
+        spare_the_fleet(&mut jobs, &shapes);
         let faults = faults::draw(random, weather, storm_end, hosts.len());
         let storm_end = faults::end(&faults, storm_end);
         let is_foul = matches!(weather, Weather::Network | Weather::Wild);
@@ -188,11 +190,7 @@ fn job(
     hosts: &[HostPlan],
 ) -> JobPlan {
     let is_fair = weather == Weather::Fair;
-    let mut shape = random.index(shapes.len());
-    // What is sick is rarer than what is well, or no fleet could serve it.
-    if matches!(shapes[shape], Nature::Bad | Nature::Poison) && random.permille(850) {
-        shape = 0;
-    }
+    let shape = random.index(shapes.len());
     let takes = match random.below(200) {
         // Longer than any fixed limit one might think of; it says how far it is, and must be left alone.
         0 if random.permille(60) => random.between(310_000, 360_000),
@@ -217,4 +215,12 @@ fn job(
         takes,
         progress_every: random.between(500, 4000),
     }
+}
+
+/// Sick jobs in a world: where only one or two workers could take them, each costs a trial every ten minutes.
+const SICK_MAX: usize = 5;
+
+fn spare_the_fleet(jobs: &mut [JobPlan], shapes: &[Nature]) {
+    let sick = jobs.iter_mut().filter(|job| matches!(shapes[job.shape], Nature::Bad | Nature::Poison));
+    sick.skip(SICK_MAX).for_each(|job| job.shape = 0);
 }

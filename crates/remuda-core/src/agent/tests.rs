@@ -387,3 +387,40 @@ pub(crate) fn attempt_table() -> (Vec<&'static str>, Vec<Named<Vec<String>>>) {
     });
     (events.iter().map(|(name, _)| *name).collect(), rows.collect())
 }
+
+#[test]
+fn progress_is_told_every_second_unless_the_line_is_slow() {
+    let signal = |progress| AgentEvent::Signal { job: id(1), attempt: Attempt(1), progress, phase: String::new() };
+    let begin = |joined_at: u64| -> Vec<(u64, AgentEvent, &[&str])> {
+        vec![
+            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (joined_at, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
+            (
+                joined_at,
+                reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }),
+                &["run 1 1", "beat 2: 1 held, 0 finished, wait 5 s"],
+            ),
+        ]
+    };
+    let mut quick = agent(1);
+    check(&mut quick, begin(5));
+    check(
+        &mut quick,
+        vec![
+            (505, signal(0.1), &[]),
+            (1005, signal(0.2), &["beat 3: 1 held, 0 finished, wait 5 s"]),
+            (1505, signal(0.3), &[]),
+            (2005, AgentEvent::Tick, &["beat 4: 1 held, 0 finished, wait 5 s"]),
+        ],
+    );
+    let mut slow = agent(1);
+    check(&mut slow, begin(4000));
+    check(
+        &mut slow,
+        vec![
+            (6000, signal(0.1), &[]),
+            (11_999, signal(0.2), &[]),
+            (12_000, AgentEvent::Tick, &["beat 3: 1 held, 0 finished, wait 5 s"]),
+        ],
+    );
+}

@@ -19,6 +19,8 @@ use crate::worker::{Hold, Stop, Worker};
 
 /// A worker's row is written at most this often for beats alone.
 const ROW_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
+/// And at most this often for what became of its attempts: so much of the tally a crash may forget.
+const TALLY_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
 /// How often a worker is told to start something before it counts as not taken on: while our store is slow an answer
 /// comes late, and a beat with progress and one with news may each overtake one.
 const TELLS_MIN: u32 = 3;
@@ -116,6 +118,11 @@ impl Plane {
         waits: bool,
     ) -> Result<Answer, Refusal> {
         let term = self.term;
+        // Asked before the token, which changed with it: whoever was replaced should hear that, not that it lies.
+        match self.workers.get(id).map(|worker| worker.incarnation) {
+            Some(current) if beat.incarnation < current => return Err(Refusal::OldIncarnation { current }),
+            Some(_) | None => {}
+        }
         let worker = self.genuine(id, token_hash)?;
         if beat.incarnation != worker.incarnation {
             return Err(Refusal::OldIncarnation { current: worker.incarnation });
@@ -163,7 +170,8 @@ impl Plane {
             self.refeed |= slots != worker.slots;
             worker.slots = slots;
         }
-        let mut is_news = now.since(worker.stored_at) >= ROW_EVERY;
+        let age = now.since(worker.stored_at);
+        let mut is_news = age >= ROW_EVERY || age >= TALLY_EVERY && worker.tally != worker.stored_tally;
         if let Some(offer) = beat.offer.as_ref().filter(|offer| **offer != worker.offer) {
             worker.offer = offer.clone();
             (is_news, self.refeed) = (true, true);
@@ -375,7 +383,9 @@ impl Plane {
         }
         (worker.presence, worker.state, worker.changed_at) =
             (Presence::Offline, WorkerState::Terminated, now);
-        worker.is_polling = false;
+        // Who says goodbye itself has hung up; whom a person sends away is told on the open line.
+        worker.is_polling &= token_hash.is_none();
+        self.to_tell.insert(id.clone());
         worker.reason.clone_from(&reason);
         let held: Vec<_> = worker.holds.keys().copied().collect();
         self.refeed = true;
@@ -401,7 +411,7 @@ impl Plane {
 
     pub(super) fn store_worker(&mut self, now: Timestamp, id: &WorkerId) {
         if let Some(worker) = self.workers.get_mut(id) {
-            worker.stored_at = now;
+            (worker.stored_at, worker.stored_tally) = (now, worker.tally);
             self.records.push(Record::Worker(worker.row()));
         }
     }

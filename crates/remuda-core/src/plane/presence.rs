@@ -11,7 +11,7 @@ use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::id::{Shape, WorkerId};
 use crate::job::State;
-use crate::machine::{self, Presence, WorkerState};
+use crate::machine::{self, Presence};
 use crate::refusal::Refusal;
 use crate::time::{Timestamp, spoken};
 use crate::watch::Finding;
@@ -229,10 +229,7 @@ impl Plane {
     /// Sets the worker's alarm to when its own rules could say something new.
     pub(super) fn watch_worker(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
-        let wake_at = match worker.state {
-            WorkerState::Terminated if worker.holds.is_empty() => None,
-            _ => worker.wake_at(now, &self.settings),
-        };
+        let wake_at = worker.wake_at(now, &self.settings);
         // A verdict the brake holds back is looked at again when the brake lets go.
         let wake_at = wake_at.map(|at| if at <= now { now.plus(Duration::from_secs(1)) } else { at });
         self.alarms.set(Alarm::Worker(id.clone()), wake_at);

@@ -156,7 +156,7 @@ impl Laws {
     fn kept_apart(&mut self, at: u64, job: JobId, life: &Life, scene: &Scene) {
         let StateRow::Running { worker, started_at, .. } = &life.state else { return };
         let shape = scene.shape(scene.jobs[client::of(job)].shape);
-        let Some(failed_at) = self.failed.get(&(worker.clone(), shape)).copied() else { return };
+        let Some((failed_at, true)) = self.failed.get(&(worker.clone(), shape)).copied() else { return };
         let waited = started_at.since(failed_at);
         if *started_at >= failed_at && waited < self.rules.block_cooldown {
             let what = format!("{worker} gets job {job} {waited:?} after it failed with that shape");
@@ -164,16 +164,16 @@ impl Laws {
         }
     }
 
-    /// A reported failure of the job's or the service's making says something about the pair.
+    /// A failure that the job or the service reported keeps the pair apart. Others may or may not, and what was under way
+    /// when the wait began says nothing new.
     fn remember_failure(&mut self, job: JobId, last: &Try, scene: &Scene) {
-        let is_pairs = matches!(last.cause, Some(Cause::Job | Cause::Service)) && last.verdict == FAILED;
+        let is_sure = matches!(last.cause, Some(Cause::Job | Cause::Service)) && last.verdict == FAILED;
         let shape = scene.shape(scene.jobs[client::of(job)].shape);
         let is_quarantined = self.quarantined.contains(&shape);
-        if let Some(ended_at) = last.ended_at.filter(|_| is_pairs && self.knows_pairs && !is_quarantined) {
-            // What was under way when the wait began says nothing new.
-            let since = self.failed.entry((last.worker.clone(), shape)).or_insert(ended_at);
-            if last.started_at >= *since {
-                *since = ended_at;
+        if let Some(ended_at) = last.ended_at.filter(|_| self.knows_pairs && !is_quarantined) {
+            let since = self.failed.entry((last.worker.clone(), shape)).or_insert((ended_at, is_sure));
+            if last.started_at >= since.0 {
+                *since = (ended_at, is_sure);
             }
         }
     }

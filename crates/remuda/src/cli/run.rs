@@ -10,6 +10,8 @@ use futures_util::StreamExt;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::look::{Event, Reader};
+use super::table::plain;
 use super::{Client, Connection, say};
 
 #[derive(Debug, Args)]
@@ -99,24 +101,19 @@ impl Run {
 /// Follows a job to its end and gives the job as it then is. A cut line is taken up again where it broke.
 pub(super) async fn follow(client: &Client, id: &str, shows: bool) -> anyhow::Result<Value> {
     let shows = shows && std::io::stderr().is_terminal();
-    let mut last: Option<u64> = Some(0);
+    let mut last = 0;
     loop {
-        let mut request = client.request(Method::GET, &format!("/fleet/events?job={id}"));
-        if let Some(last) = last {
-            request = request.header("last-event-id", last);
-        }
+        let request =
+            client.request(Method::GET, &format!("/fleet/events?job={id}")).header("last-event-id", last);
         let mut stream = client.open(request).await?.bytes_stream();
-        let mut text = String::new();
+        let mut reader = Reader::default();
         while let Some(Ok(bytes)) = stream.next().await {
-            text.push_str(&String::from_utf8_lossy(&bytes));
-            while let Some(end) = text.find("\n\n") {
-                let event: String = text.drain(..end + 2).collect();
-                last = field(&event, "id:").and_then(|id| id.parse().ok()).or(last);
-                let name = field(&event, "event:").unwrap_or_default();
+            for event in reader.feed(&bytes)? {
+                last = event.id.unwrap_or(last);
                 if shows {
-                    show(&name, field(&event, "data:").as_deref().unwrap_or("{}"));
+                    show(&event);
                 }
-                if matches!(name.as_str(), "job:completed" | "job:failed" | "job:cancelled") {
+                if matches!(event.name.as_str(), "job:completed" | "job:failed" | "job:cancelled") {
                     return client.get(&format!("/fleet/jobs/{id}")).await;
                 }
             }
@@ -128,22 +125,18 @@ pub(super) async fn follow(client: &Client, id: &str, shows: bool) -> anyhow::Re
     }
 }
 
-fn field(event: &str, name: &str) -> Option<String> {
-    event.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
-}
-
-fn show(name: &str, data: &str) {
-    let data: Value = serde_json::from_str(data).unwrap_or_default();
-    match name {
+fn show(event: &Event) {
+    let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
+    let text = |value: &Value| plain(value.as_str().unwrap_or_default());
+    match event.name.as_str() {
         "job:progress" => {
             let percent = data["progress"].as_f64().unwrap_or(0.0) * 100.0;
-            eprint!("\r\x1b[K{percent:3.0} % {}", data["phase"].as_str().unwrap_or_default());
+            eprint!("\r\x1b[K{percent:3.0} % {}", text(&data["phase"]));
         }
         "job:queued" => eprint!("\r\x1b[Kwaiting"),
-        "job:started" => eprint!("\r\x1b[Krunning on {}", data["worker"].as_str().unwrap_or("?")),
-        "job:retrying" => {
-            eprintln!("\r\x1b[Kretrying: {}", data["detail"]["reason"].as_str().unwrap_or_default())
-        }
-        _ => eprint!("\r\x1b[K"),
+        "job:started" => eprint!("\r\x1b[Krunning on {}", text(&data["worker"])),
+        "job:retrying" => eprintln!("\r\x1b[Kretrying: {}", text(&data["detail"]["reason"])),
+        "job:completed" | "job:failed" | "job:cancelled" => eprint!("\r\x1b[K"),
+        _ => {}
     }
 }

@@ -39,6 +39,6 @@ mod tests {
         let rows =
             [vec!["a\u{1b}[2J".to_owned(), "long cell".to_owned()], vec!["bcd".to_owned(), "x".to_owned()]];
         let shown = table(&["ID", "WHAT"], &rows);
-        assert_eq!(shown, "ID           WHAT\na\\u{1b}[2J  long cell\nbcd          x");
+        assert_eq!(shown, "ID          WHAT\na\\u{1b}[2J  long cell\nbcd         x");
     }
 }

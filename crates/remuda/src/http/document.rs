@@ -103,7 +103,8 @@ data: {"seq":42,"at":"2026-11-15T12:03:10.042Z","name":"job:retrying","job":"…
 ```
 
 `?name=job:failed` picks a name, `?name=job` all that begin with it. `job:progress` is live only: it has no number and
-may be dropped. A follower that is too slow gets an event `gap`, and then what was stored meanwhile.
+may be dropped. A follower that is too slow gets an event `gap`, and then what was stored meanwhile. When all that
+was stored has been told, an event `caught_up` says so.
 
 ## The wire: a worker in any language
 

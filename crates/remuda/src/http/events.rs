@@ -65,6 +65,7 @@ pub(super) async fn stream(
         seen,
         backlog: Vec::new(),
         catching_up: seen.is_some(),
+        owes_mark: false,
         _place: place,
     };
     let stream = futures_util::stream::unfold(follower, |mut follower| async {
@@ -82,6 +83,8 @@ struct Follower {
     /// Read from the store and not yet sent, newest first.
     backlog: Vec<Happened>,
     catching_up: bool,
+    /// All that was stored has been told, and that is yet to be said.
+    owes_mark: bool,
     stopping: watch::Receiver<bool>,
     _place: OwnedSemaphorePermit,
 }
@@ -99,8 +102,13 @@ impl Follower {
                 let after = self.seen.unwrap_or_default();
                 self.backlog = self.context.store.events(after, PAGE).await.ok()?;
                 self.catching_up = self.backlog.len() == PAGE;
+                self.owes_mark = !self.catching_up;
                 self.backlog.reverse();
                 continue;
+            }
+            if std::mem::take(&mut self.owes_mark) {
+                let data = json!({ "seq": self.seen });
+                return Some(Event::default().event("caught_up").data(data.to_string()));
             }
             let news = tokio::select! {
                 news = self.news.recv() => news,

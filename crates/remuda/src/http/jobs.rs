@@ -303,13 +303,28 @@ pub(super) async fn list(
 pub(super) async fn why(
     State(context): State<Context>,
     Path(id): Path<String>,
-) -> Result<Json<Why>, Problem> {
+) -> Result<Json<Value>, Problem> {
     let id: JobId = id.parse()?;
-    if let Some(why) = context.plane.look(move |plane, now| plane.why(now, id)).await? {
-        return Ok(Json(why));
+    let why = match context.plane.look(move |plane, now| plane.why(now, id)).await? {
+        Some(why) => why,
+        None => {
+            let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+            Plane::why_ended(id, &life)
+        }
+    };
+    Ok(Json(told(&why)))
+}
+
+/// The story with its times as people read them.
+fn told(why: &Why) -> Value {
+    let mut story = json!(why);
+    for (told, one) in story["attempts"].as_array_mut().into_iter().flatten().zip(&why.attempts) {
+        told["started_at"] = one.started_at.to_string().into();
+        if let Some(ended_at) = one.ended_at {
+            told["ended_at"] = ended_at.to_string().into();
+        }
     }
-    let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
-    Ok(Json(Plane::why_ended(id, &life)))
+    story
 }
 
 pub(super) async fn workflow(

@@ -56,16 +56,24 @@ async fn a_plane_that_is_asked_to_stop_answers_first_and_goes_on_when_it_is_back
 /// Faults: C1.
 #[tokio::test]
 async fn a_killed_plane_finds_its_workers_at_what_they_were_doing() {
-    // A worker tries again after 5 s at the latest, whatever the lease.
-    let mut plane = Plane::start(&["lease=6s", "beat.busy=300ms", "beat.suspect_after=1s"]).await;
+    let beats = ["beat.busy=300ms", "beat.suspect_after=1s", "beat.idle=2s", "beat.stale_after=5s"];
+    let mut plane = Plane::start(&[&["lease=5s"], &beats[..]].concat()).await;
     let gate = Gate::closed(plane.folder(), "gate");
-    let _worker = Worker::start(&plane, "a", &counted(&gate)).await;
+    let busy = Worker::start(&plane, "a", &counted(&gate)).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     has_begun(&plane).await;
+    let idle = Worker::start(&plane, "idle", "true").await;
+    for worker in [&busy, &idle] {
+        worker.process.signal(Signal::STOP);
+    }
     plane.kill();
-    // Longer than the lease: an outage of ours is nobody's silence.
-    let_pass(Duration::from_secs(7)).await;
+    // Longer than anyone may be silent; and nobody is there at once when it is back.
+    let_pass(Duration::from_secs(6)).await;
     plane.start_again().await;
+    let_pass(Duration::from_secs(2)).await;
+    for worker in [&busy, &idle] {
+        worker.process.signal(Signal::CONT);
+    }
     wait_until("the worker is back with its attempt", async || {
         let worker = plane.worker("a").await;
         (worker["holds"][0]["phase"] == "begun").then_some(())
@@ -79,6 +87,7 @@ async fn a_killed_plane_finds_its_workers_at_what_they_were_doing() {
         (&json!("completed"), &json!(1), &json!(0))
     );
     assert_eq!(starts(&plane), "1\n", "it ran once");
+    nobody_was_blamed(&plane).await;
 }
 
 /// Faults: N1, C1.
@@ -117,6 +126,10 @@ async fn nobody_is_blamed_for_a_pause_of_the_plane_itself() {
     gate.open();
     assert_eq!(plane.ended(&job).await["attempt"], 1);
     assert_eq!(starts(&plane), "1\n");
+    nobody_was_blamed(&plane).await;
+}
+
+async fn nobody_was_blamed(plane: &Plane) {
     let blamed = ["job:retrying", "job:failed", "worker:offline", "fleet:brake"];
     let history = plane.history().await;
     let blames: Vec<_> = history.iter().filter(|event| blamed.contains(&event.name.as_str())).collect();

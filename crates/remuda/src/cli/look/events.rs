@@ -19,8 +19,6 @@ use super::sse::{Event, Reader};
 const RECONNECT_WAIT: Duration = Duration::from_secs(1);
 /// Ten minutes of knocking; after that the plane is not coming back by itself.
 const RECONNECTS_MAX: u32 = 600;
-/// What is stored comes without pause: once the line is quiet for this long, all of it has been told.
-const QUIET: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(crate) struct Events {
@@ -77,30 +75,29 @@ impl Events {
         }
     }
 
-    /// Tells what comes until the line is cut or, if nobody follows, quiet; how many there were. `last` is where to go on.
+    /// Tells what comes until the line is cut or, if nobody follows, all that is stored was told; how many there were.
+    /// `last` is where to go on.
     async fn read(&self, client: &Client, last: &mut Option<u64>) -> anyhow::Result<usize> {
         let mut stream = client.open(self.request(client, *last)).await?.bytes_stream();
         let (mut reader, mut told) = (Reader::default(), 0);
-        loop {
-            let next = if self.no_follow {
-                tokio::time::timeout(QUIET, stream.next()).await.ok().flatten()
-            } else {
-                stream.next().await
-            };
-            let Some(Ok(bytes)) = next else { return Ok(told) };
+        while let Some(Ok(bytes)) = stream.next().await {
             for event in reader.feed(&bytes)? {
                 *last = event.id.or(*last);
-                told += usize::from(self.tell(&event));
+                match event.name.as_str() {
+                    "caught_up" if self.no_follow => return Ok(told),
+                    "caught_up" => {}
+                    _ => {
+                        self.tell(&event);
+                        told += 1;
+                    }
+                }
             }
         }
+        Ok(told)
     }
 
     fn request(&self, client: &Client, last: Option<u64>) -> RequestBuilder {
         let request = open_events(client, last);
-        // Who waits for quiet asks for everything: a long stretch that is left out would be quiet too.
-        if self.no_follow {
-            return request;
-        }
         let wanted = [
             ("job", self.job.map(|job| job.to_string())),
             ("tenant", self.tenant.as_ref().map(ToString::to_string)),
@@ -109,24 +106,9 @@ impl Events {
         request.query(&wanted.into_iter().filter(|(_, value)| value.is_some()).collect::<Vec<_>>())
     }
 
-    /// Whether it was worth telling.
-    fn tell(&self, event: &Event) -> bool {
+    fn tell(&self, event: &Event) {
         let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
-        if self.no_follow && !self.is_wanted(event, &data) {
-            return false;
-        }
         say(&if self.connection.json { event.data.clone() } else { line(event, &data) });
-        true
-    }
-
-    fn is_wanted(&self, event: &Event, data: &Value) -> bool {
-        event.id.is_some()
-            && self.job.is_none_or(|job| data["job"] == job.to_string())
-            && self.tenant.as_ref().is_none_or(|tenant| data["tenant"] == tenant.as_str())
-            && self
-                .name
-                .as_ref()
-                .is_none_or(|name| event.name == *name || event.name.split(':').next() == Some(name.as_str()))
     }
 }
 
