@@ -156,6 +156,8 @@ pub struct Agent {
     has_progress: bool,
     /// How long the plane last took to answer what is answered at once.
     round_trip: Duration,
+    /// Beats that progress overtook since anything was heard.
+    overtaken: u32,
     failures: u32,
     try_at: Timestamp,
     effects: Vec<AgentEffect>,
@@ -204,6 +206,9 @@ const RETRY_BASE: Duration = Duration::from_millis(100);
 /// A waiting beat returns this much before the next one is due.
 const WAIT_MARGIN: Duration = Duration::from_secs(5);
 const SETTLED_MAX: usize = 4096;
+/// Then something must be heard first: a line that became slow since it was last measured would otherwise be overtaken
+/// for ever, and orders with it.
+const OVERTAKEN_MAX: u32 = 3;
 
 impl Agent {
     pub fn new(settings: AgentSettings, now: Timestamp) -> Self {
@@ -221,6 +226,7 @@ impl Agent {
             has_news: false,
             has_progress: false,
             round_trip: Duration::ZERO,
+            overtaken: 0,
             failures: 0,
             try_at: now,
             effects: Vec::new(),
@@ -230,11 +236,11 @@ impl Agent {
     pub fn step(&mut self, now: Timestamp, event: AgentEvent) -> Vec<AgentEffect> {
         match event {
             AgentEvent::Began { found } => self.found(now, found),
-            AgentEvent::Joined(joined) => self.joined(now, joined),
+            AgentEvent::Joined(joined) => self.joined(now, &joined),
             AgentEvent::Reply { seq, reply } => self.reply(now, seq, reply),
             AgentEvent::Unanswered { seq, why, luck } => self.unanswered(now, seq, why, luck),
             AgentEvent::Signal { job, attempt, progress, phase } => {
-                self.signal(now, job, attempt, progress, phase)
+                self.signal(now, job, attempt, progress, phase);
             }
             AgentEvent::Ended { job, attempt, outcome } => self.ended(job, attempt, outcome),
             AgentEvent::Probed { job, attempt, is_known } => self.probed(now, job, attempt, is_known),
@@ -252,7 +258,9 @@ impl Agent {
         let probe = self.held.values().map(|work| work.watch.wake_at(limits)).min();
         let speak = match (&self.membership, self.line) {
             (Membership::Stranger, _) | (Membership::Member { .. }, Line::Free) => Some(self.try_at),
-            (Membership::Member { .. }, Line::Waiting(_)) if self.has_progress => {
+            (Membership::Member { .. }, Line::Waiting(_))
+                if self.has_progress && self.overtaken < OVERTAKEN_MAX =>
+            {
                 Some(self.beat_at.plus(self.overtakes_after()))
             }
             (Membership::Member { .. } | Membership::Joining | Membership::Gone, _) => None,
@@ -277,7 +285,7 @@ impl Agent {
         Limits { silence_max: self.settings.inactivity, verdict_max: Duration::MAX }
     }
 
-    fn joined(&mut self, now: Timestamp, joined: Joined) {
+    fn joined(&mut self, now: Timestamp, joined: &Joined) {
         self.round_trip = now.since(self.beat_at);
         let millis = Duration::from_millis;
         self.membership = Membership::Member {
@@ -297,7 +305,7 @@ impl Agent {
         if self.line == Line::Busy(seq) {
             self.round_trip = now.since(self.beat_at);
         }
-        (self.line, self.failures, self.try_at) = (Line::Free, 0, now);
+        (self.line, self.failures, self.try_at, self.overtaken) = (Line::Free, 0, now, 0);
         if let Membership::Member { term, .. } = &mut self.membership {
             *term = reply.term;
         }
@@ -331,7 +339,7 @@ impl Agent {
         if !is_current {
             return;
         }
-        self.line = Line::Free;
+        (self.line, self.overtaken) = (Line::Free, 0);
         self.round_trip = self.round_trip.max(now.since(self.beat_at));
         match why {
             Unanswered::Unreachable(_) => {
@@ -370,7 +378,9 @@ impl Agent {
     /// Says what there is to say, if this is the moment.
     fn speak(&mut self, now: Timestamp) {
         match self.membership {
-            Membership::Stranger if now >= self.try_at && self.stopping == Stopping::No => self.ask_to_join(now),
+            Membership::Stranger if now >= self.try_at && self.stopping == Stopping::No => {
+                self.ask_to_join(now)
+            }
             Membership::Stranger if self.stopping != Stopping::No && self.held.is_empty() => self.bye(),
             Membership::Member { .. } if self.is_done() => self.bye(),
             Membership::Member { .. } => self.maybe_beat(now),
@@ -435,7 +445,10 @@ impl Agent {
         match self.line {
             Line::Free if now >= self.try_at => self.beat(now),
             Line::Waiting(_) if self.has_news && now >= self.try_at => self.beat(now),
-            Line::Waiting(_) if is_progress && now >= self.try_at => self.beat(now),
+            Line::Waiting(_) if is_progress && self.overtaken < OVERTAKEN_MAX && now >= self.try_at => {
+                self.overtaken += 1;
+                self.beat(now);
+            }
             Line::Free | Line::Waiting(_) | Line::Busy(_) => {}
         }
     }

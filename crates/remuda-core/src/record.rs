@@ -38,7 +38,7 @@ pub enum Record {
         result: Arc<RawValue>,
     },
     /// How a worker stands now.
-    Worker(WorkerRow),
+    Worker(Box<WorkerRow>),
     /// Nobody has heard of a worker for so long that it is forgotten.
     WorkerForgotten {
         worker: WorkerId,

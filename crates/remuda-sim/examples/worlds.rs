@@ -24,5 +24,8 @@ fn main() {
         }
     }
     let seconds = began.elapsed().as_secs_f64();
-    println!("{count} worlds, {bad} bad, {jobs} jobs, {steps} steps, {seconds:.1} s: {:.0} jobs/s", jobs as f64 / seconds);
+    println!(
+        "{count} worlds, {bad} bad, {jobs} jobs, {steps} steps, {seconds:.1} s: {:.0} jobs/s",
+        jobs as f64 / seconds
+    );
 }

@@ -142,7 +142,9 @@ impl World<'_> {
             needs: Needs { labels: zone.into_iter().collect(), pin: plan.pin.clone(), ..Needs::default() },
             deadline: plan.deadline,
             attempts_max: plan.attempts_max,
-            key: plan.has_key.then(|| IdempotencyKey { key: key(client), fingerprint: Hash::from_bytes(hash) }),
+            key: plan
+                .has_key
+                .then(|| IdempotencyKey { key: key(client), fingerprint: Hash::from_bytes(hash) }),
             known,
             labels: BTreeMap::new(),
             metadata: serde_json::Map::new(),

@@ -57,11 +57,25 @@ pub(crate) struct Batch {
 
 #[derive(Debug)]
 enum Release {
-    Host { to: Caller, call: u64, answer: Answered },
-    Client { client: usize, call: u64, told: Told },
+    Host {
+        to: Caller,
+        call: u64,
+        answer: Answered,
+    },
+    Client {
+        client: usize,
+        call: u64,
+        told: Told,
+    },
     /// Nothing to say yet: the line stays open.
-    Hold { worker: WorkerId, line: Parked },
-    Orders { worker: WorkerId, reply: Reply },
+    Hold {
+        worker: WorkerId,
+        line: Parked,
+    },
+    Orders {
+        worker: WorkerId,
+        reply: Reply,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -189,9 +203,9 @@ impl World<'_> {
     }
 
     pub(crate) fn arrive(&mut self, call: Call) {
-        let at = self.lead.filter(|at| {
-            self.drivers[*at].as_ref().is_some_and(|driver| driver.inbox.len() < INBOX_MAX)
-        });
+        let at = self
+            .lead
+            .filter(|at| self.drivers[*at].as_ref().is_some_and(|driver| driver.inbox.len() < INBOX_MAX));
         let Some(at) = at else {
             match call.from {
                 Caller::Client(client) => self.send_to_client(client, call.id, Told::TryLater),
@@ -388,7 +402,9 @@ impl World<'_> {
 
     fn commit_next(&mut self, at: usize) {
         let now = self.now;
-        let Some(driver) = self.drivers[at].as_mut().filter(|driver| driver.committing.is_none()) else { return };
+        let Some(driver) = self.drivers[at].as_mut().filter(|driver| driver.committing.is_none()) else {
+            return;
+        };
         let Some(batch) = driver.stepped.take() else { return };
         if batch.records.is_empty() {
             return self.release(at, batch);
@@ -500,4 +516,3 @@ fn unanswered(refusal: Refusal) -> Unanswered {
         refusal => Unanswered::Unreachable(refusal.to_string()),
     }
 }
-

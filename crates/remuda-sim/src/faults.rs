@@ -16,24 +16,62 @@ pub(crate) struct Planned {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     /// `back_after` is nothing for a worker that is gone for good.
-    KillAgent { host: usize, back_after: Option<u64>, service_survives: bool },
-    PauseAgent { host: usize, lasts: u64 },
+    KillAgent {
+        host: usize,
+        back_after: Option<u64>,
+        service_survives: bool,
+    },
+    PauseAgent {
+        host: usize,
+        lasts: u64,
+    },
     /// Somebody starts a second agent under the same name.
-    Twin { host: usize, lasts: u64 },
-    CrashService { host: usize },
-    DrainWorker { host: usize },
-    Cut { host: usize, up: bool, down: bool, lasts: u64 },
+    Twin {
+        host: usize,
+        lasts: u64,
+    },
+    CrashService {
+        host: usize,
+    },
+    DrainWorker {
+        host: usize,
+    },
+    Cut {
+        host: usize,
+        up: bool,
+        down: bool,
+        lasts: u64,
+    },
     /// A share of all workers, in percent: our own link, or a switch.
-    CutMany { percent: u64, lasts: u64 },
+    CutMany {
+        percent: u64,
+        lasts: u64,
+    },
     /// Three in ten messages are lost and the rest take two seconds.
-    FoulNet { lasts: u64 },
-    KillPlane { away: u64, jump: i64 },
-    PausePlane { lasts: u64 },
+    FoulNet {
+        lasts: u64,
+    },
+    KillPlane {
+        away: u64,
+        jump: i64,
+    },
+    PausePlane {
+        lasts: u64,
+    },
     /// A plane is paused, another takes the lead, and then the first goes on as if nothing had been.
-    Usurp { after: u64, resumes: u64, jump: i64 },
-    SlowStore { commit: u64, lasts: u64 },
+    Usurp {
+        after: u64,
+        resumes: u64,
+        jump: i64,
+    },
+    SlowStore {
+        commit: u64,
+        lasts: u64,
+    },
     /// What is written now is kept when the store comes back.
-    StoreAway { lasts: u64 },
+    StoreAway {
+        lasts: u64,
+    },
     /// A person lifts whatever is blocked.
     LiftBlocks,
 }
@@ -75,14 +113,7 @@ pub(crate) fn draw(random: &mut Random, weather: Weather, storm_end: u64, hosts:
     faults
 }
 
-fn fault(
-    random: &mut Random,
-    kind: u64,
-    at: u64,
-    storm_end: u64,
-    hosts: usize,
-    faults: &mut Vec<Planned>,
-) {
+fn fault(random: &mut Random, kind: u64, at: u64, storm_end: u64, hosts: usize, faults: &mut Vec<Planned>) {
     let host = random.index(hosts);
     let left = storm_end - at;
     let jump = random.pick(&[0, 0, -3_600_000, 3_600_000]);
@@ -137,7 +168,8 @@ fn outage(random: &mut Random) -> u64 {
 
 impl World<'_> {
     pub(crate) fn befall(&mut self, fault: Fault) {
-        let end = |lasts: u64, world: &World<'_>| (world.now + lasts).min(world.scene.storm_end.max(world.now));
+        let end =
+            |lasts: u64, world: &World<'_>| (world.now + lasts).min(world.scene.storm_end.max(world.now));
         match fault {
             Fault::KillAgent { host, back_after, service_survives } => {
                 self.kill_agent(host, service_survives, "killed");

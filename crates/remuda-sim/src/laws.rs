@@ -153,7 +153,9 @@ enum Order {
     Lost,
     /// It came to an agent that waited for something newer, or was gone.
     Missed,
-    Received { host: usize },
+    Received {
+        host: usize,
+    },
 }
 
 impl Laws {
@@ -288,7 +290,11 @@ impl Laws {
             self.orders.insert((start.job, start.attempt), Order::Received { host });
             if store.life(start.job).is_none_or(|life| life.attempt < start.attempt) {
                 let (job, attempt) = (start.job, start.attempt);
-                self.broken(Law::S5, at, format!("{worker} is to start job {job} attempt {attempt}: not stored"));
+                self.broken(
+                    Law::S5,
+                    at,
+                    format!("{worker} is to start job {job} attempt {attempt}: not stored"),
+                );
             }
         }
         for settled in reply.settled.iter().filter(|settled| settled.verdict == "recorded") {

@@ -19,7 +19,10 @@ pub(crate) struct Call {
 /// Who gets the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Caller {
-    Host { host: usize, process: u32 },
+    Host {
+        host: usize,
+        process: u32,
+    },
     Client(usize),
     /// A copy of a message, or the plane's own doing: nobody waits.
     Nobody,

@@ -132,7 +132,8 @@ impl World<'_> {
     pub(crate) fn restore(&mut self) -> Stored {
         let mut stored = self.store.restore();
         if self.is_sabotaged(Sabotage::ReuseAttempt) {
-            let waiting = stored.jobs.iter_mut().filter(|(_, life)| matches!(life.state, StateRow::Queued { .. }));
+            let waiting =
+                stored.jobs.iter_mut().filter(|(_, life)| matches!(life.state, StateRow::Queued { .. }));
             waiting.for_each(|(_, life)| life.attempt.0 = life.attempt.0.saturating_sub(1));
         }
         stored
@@ -163,7 +164,8 @@ impl World<'_> {
                 }
             }
             Some(Sabotage::DoubleTerminal) => {
-                let is_end = |record: &&Record| matches!(record, Record::Happened(it) if it.name == "job:completed");
+                let is_end =
+                    |record: &&Record| matches!(record, Record::Happened(it) if it.name == "job:completed");
                 if let Some(end) = records.iter().find(is_end).cloned() {
                     records.push(end);
                 }
@@ -180,7 +182,8 @@ impl World<'_> {
 
     /// A beat as the saboteur lets the plane see it.
     pub(crate) fn forged_beat(&mut self, driver: &Driver, event: Event) -> Event {
-        let (Some(sabotage), Event::Beat { worker, token_hash, mut beat, waits }) = (self.sabotage, event.clone())
+        let (Some(sabotage), Event::Beat { worker, token_hash, mut beat, waits }) =
+            (self.sabotage, event.clone())
         else {
             return event;
         };
@@ -214,7 +217,8 @@ impl World<'_> {
                     return event;
                 };
                 let attempt = holder.holds.get(&finished.job).map_or(finished.attempt, |hold| hold.attempt);
-                (beat.incarnation, beat.seq, beat.term) = (holder.incarnation, holder.beat_seq + 1, driver.term);
+                (beat.incarnation, beat.seq, beat.term) =
+                    (holder.incarnation, holder.beat_seq + 1, driver.term);
                 beat.held = holder.holds.iter().map(|(job, hold)| forged(*job, hold.attempt)).collect();
                 beat.held.retain(|held| held.job != finished.job);
                 beat.finished = vec![Finished { attempt, ..finished }];
@@ -227,7 +231,9 @@ impl World<'_> {
             }
             Sabotage::SettleAndForget if self.random.permille(100) => {
                 let is_completed = |it: &Finished| it.outcome == Outcome::Completed;
-                self.forgotten.extend(beat.finished.iter().filter(|it| is_completed(it)).map(|it| (it.job, it.attempt)));
+                self.forgotten.extend(
+                    beat.finished.iter().filter(|it| is_completed(it)).map(|it| (it.job, it.attempt)),
+                );
                 beat.finished.retain(|it| !is_completed(it));
             }
             _ => {}
@@ -280,12 +286,8 @@ impl World<'_> {
             metrics: serde_json::Map::new(),
             draining: false,
         };
-        let ask = Ask::Beat {
-            worker: worker.id.clone(),
-            token: worker.token_hash,
-            beat: Box::new(beat),
-            wait: 0,
-        };
+        let ask =
+            Ask::Beat { worker: worker.id.clone(), token: worker.token_hash, beat: Box::new(beat), wait: 0 };
         self.arrive(Call { from: Caller::Nobody, id, ask });
     }
 

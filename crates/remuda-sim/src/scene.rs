@@ -157,10 +157,7 @@ fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
         name: format!("w{n}").parse().expect("a short name is a name"),
         services,
         slots: random.between(1, 4) as u32,
-        offer: Offer {
-            labels: BTreeMap::from([("zone".to_owned(), zone.to_owned())]),
-            ..Offer::default()
-        },
+        offer: Offer { labels: BTreeMap::from([("zone".to_owned(), zone.to_owned())]), ..Offer::default() },
         quirk,
         clock_offset: random.below(10 * 365 * 86_400_000),
         clock_speed: random.between(950, 1050),

@@ -169,7 +169,8 @@ impl World<'_> {
     pub(crate) fn cancel_run(&mut self, host: usize, job: JobId, attempt: Attempt) {
         let key = (job, attempt);
         // Some services finish what they have begun, whatever they are told.
-        if self.random.permille(200) && self.hosts[host].runs.0.get(&key).is_some_and(|run| run.end != End::Hangs)
+        if self.random.permille(200)
+            && self.hosts[host].runs.0.get(&key).is_some_and(|run| run.end != End::Hangs)
         {
             return;
         }

@@ -69,7 +69,7 @@ impl Store {
                     *known = life;
                 }
             }
-            Record::Worker(row) => drop(self.workers.insert(row.id.clone(), row)),
+            Record::Worker(row) => drop(self.workers.insert(row.id.clone(), *row)),
             Record::WorkerForgotten { worker } => drop(self.workers.remove(&worker)),
             Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
             Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),

@@ -263,7 +263,9 @@ impl<'t> World<'t> {
                 self.note("quiet", 0, 0);
                 self.quiet_since = Some(self.now);
             }
-            (true, Some(since)) if self.now >= since + QUIET / 2 => self.laws.count_calls(self.now, &self.hosts),
+            (true, Some(since)) if self.now >= since + QUIET / 2 => {
+                self.laws.count_calls(self.now, &self.hosts)
+            }
             (true, Some(_)) => {}
             (false, _) => self.quiet_since = None,
         }
@@ -319,7 +321,8 @@ impl<'t> World<'t> {
 
     /// Something happened; it becomes part of the hash, whether or not anyone looks on.
     pub(crate) fn note(&mut self, what: &'static str, a: u64, b: u64) {
-        let what_number = what.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
+        let what_number =
+            what.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
         for part in [self.now, what_number, a, b] {
             self.hash = (self.hash ^ part).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
         }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use remuda_adapters::store::{Batch, Store, StoreError};
-use remuda_core::id::{JobId, Term};
+use remuda_core::id::{JobId, Term, WorkerId};
 use remuda_core::plane::{Answer, Effect, Event, Plane};
 use remuda_core::record::Record;
 use remuda_core::refusal::Refusal;
@@ -47,6 +47,9 @@ pub enum Unanswered {
 
 type Reply = Result<Answer, Unanswered>;
 
+/// A look at the plane, sent to where it lives.
+type Look = Box<dyn FnOnce(&Plane, Timestamp) + Send>;
+
 enum Ask {
     Event {
         event: Event,
@@ -54,7 +57,7 @@ enum Ask {
     },
     /// A fact with no one waiting for the answer.
     Tell(Event),
-    Look(Box<dyn FnOnce(&Plane, Timestamp) + Send>),
+    Look(Look),
     Stop,
 }
 
@@ -136,8 +139,17 @@ impl Handle {
 #[derive(Debug, Default)]
 struct Decided {
     records: Vec<Record>,
-    answers: Vec<(oneshot::Sender<Reply>, Result<Answer, Refusal>, Option<remuda_core::id::WorkerId>)>,
+    answers: Vec<Promise>,
     effects: Vec<Effect>,
+}
+
+/// An answer that waits for its records to be safe.
+#[derive(Debug)]
+struct Promise {
+    to: oneshot::Sender<Reply>,
+    outcome: Result<Answer, Refusal>,
+    /// Who beat, if it was a beat: its line may have to be kept open.
+    worker: Option<WorkerId>,
 }
 
 impl Decided {
@@ -266,16 +278,16 @@ impl Drive {
         let step = self.plane.step(now, event);
         self.pending.records.extend(step.records);
         self.pending.effects.extend(step.effects);
-        if let Some(answer) = answer {
-            self.pending.answers.push((answer, step.answer, worker));
+        if let Some(to) = answer {
+            self.pending.answers.push(Promise { to, outcome: step.answer, worker });
         }
     }
 
     fn carry_out(&mut self, decided: Decided, happened: &[Arc<remuda_core::record::Happened>]) {
-        for (answer, outcome, worker) in decided.answers {
+        for Promise { to, outcome, worker } in decided.answers {
             match (outcome, worker) {
-                (Ok(Answer::Hold), Some(worker)) => self.carry_out.hold(worker, answer),
-                (outcome, _) => drop(answer.send(outcome.map_err(Unanswered::Refused))),
+                (Ok(Answer::Hold), Some(worker)) => self.carry_out.hold(worker, to),
+                (outcome, _) => drop(to.send(outcome.map_err(Unanswered::Refused))),
             }
         }
         self.carry_out.effects(decided.effects);
@@ -285,8 +297,8 @@ impl Drive {
     /// A commit failed. What was decided since is forgotten, unless going on would be wrong altogether.
     async fn start_over(&mut self, decided: Decided, error: StoreError) -> Result<(), StoreError> {
         let pending = std::mem::take(&mut self.pending);
-        for (answer, _, _) in decided.answers.into_iter().chain(pending.answers) {
-            drop(answer.send(Err(Unanswered::NotStored(error.clone()))));
+        for promise in decided.answers.into_iter().chain(pending.answers) {
+            drop(promise.to.send(Err(Unanswered::NotStored(error.clone()))));
         }
         if !matches!(error, StoreError::Full { .. } | StoreError::Busy(_) | StoreError::Conflict { .. }) {
             error!(%error, "the store cannot go on");

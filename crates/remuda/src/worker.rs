@@ -93,7 +93,7 @@ impl Shell {
         Shell {
             agent: Agent::new(settings, clock.now()),
             clock,
-            link: Link::new(options.url, options.worker),
+            link: Link::new(&options.url, options.worker),
             exec: options.exec,
             events,
             running: BTreeMap::new(),

@@ -83,8 +83,11 @@ pub(super) async fn what_was_acknowledged_is_there_after_reopening(place: &impl 
     let (store, term) = lead(place).await;
     let mut row = sample::worker_row("gpu-1", "active");
     row.metrics.insert("vram_total_bytes".to_owned(), Value::from(8_u64 << 30));
-    let records =
-        vec![accepted(job(1), queued(10)), Record::Worker(row.clone()), event(1, 10, "job:queued", Some(1))];
+    let records = vec![
+        accepted(job(1), queued(10)),
+        Record::Worker(Box::new(row.clone())),
+        event(1, 10, "job:queued", Some(1)),
+    ];
     commit(&store, term, records).await;
     commit(&store, term, vec![Record::Life { job: sample::id(1), life: running(11, 1) }]).await;
     drop(store);
@@ -247,8 +250,8 @@ pub(super) async fn the_last_record_about_a_thing_counts(place: &impl Place) {
         life(2, running(2, 1)),
         life(2, completed(3, 1)),
         life(1, queued(4)),
-        Record::Worker(sample::worker_row("gpu-1", "spawning")),
-        Record::Worker(sample::worker_row("gpu-1", "active")),
+        Record::Worker(Box::new(sample::worker_row("gpu-1", "spawning"))),
+        Record::Worker(Box::new(sample::worker_row("gpu-1", "active"))),
         block(1),
         lifted(),
         block(2),
@@ -263,8 +266,9 @@ pub(super) async fn the_last_record_about_a_thing_counts(place: &impl Place) {
     assert_eq!(stored.suspicions, [sample::suspicion(1, 2)]);
     assert_eq!(store.job(sample::id(2)).await.unwrap(), Some((job(2), completed(3, 1))));
 
-    let forgotten = Record::WorkerForgotten { worker: sample::worker("gpu-1") };
-    commit(&store, term, vec![lifted(), Record::SuspicionLifted { shape: sample::shape(1) }, forgotten]).await;
+    let forgotten = Record::WorkerForgotten { worker: worker("gpu-1") };
+    commit(&store, term, vec![lifted(), Record::SuspicionLifted { shape: sample::shape(1) }, forgotten])
+        .await;
     let stored = store.restore().await.unwrap();
     assert_eq!((stored.blocks, stored.suspicions, stored.workers), (vec![], vec![], vec![]));
 }
@@ -391,7 +395,7 @@ pub(super) async fn views_count_what_is_there(place: &impl Place) {
 
     let jobs = [queued(1), queued(1), queued(1), running(2, 1), running(2, 1), completed(3, 1), failed(3)];
     let jobs = (1..).zip(jobs).map(|(id, life)| accepted(job(id), life));
-    commit(&store, term, jobs.chain(sample::fleet().map(Record::Worker)).collect()).await;
+    commit(&store, term, jobs.chain(sample::fleet().map(Box::new).map(Record::Worker)).collect()).await;
     let status = view(&store, View::OrchestratorStatus).await;
     let wanted = serde_json::json!([{
         "queued_tasks": 3, "running_tasks": 2, "spawning_workers": 1, "active_workers": 2, "terminating_workers": 1,

@@ -160,7 +160,7 @@ impl Kept {
                 }
             }
             Record::Worker(row) => {
-                self.workers.insert(row.id.clone(), row);
+                self.workers.insert(row.id.clone(), *row);
             }
             Record::WorkerForgotten { worker } => {
                 self.workers.remove(&worker);

@@ -390,7 +390,8 @@ pub(crate) fn attempt_table() -> (Vec<&'static str>, Vec<Named<Vec<String>>>) {
 
 #[test]
 fn progress_is_told_every_second_unless_the_line_is_slow() {
-    let signal = |progress| AgentEvent::Signal { job: id(1), attempt: Attempt(1), progress, phase: String::new() };
+    let signal =
+        |progress| AgentEvent::Signal { job: id(1), attempt: Attempt(1), progress, phase: String::new() };
     let begin = |joined_at: u64| -> Vec<(u64, AgentEvent, &[&str])> {
         vec![
             (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),

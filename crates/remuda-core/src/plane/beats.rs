@@ -412,7 +412,7 @@ impl Plane {
     pub(super) fn store_worker(&mut self, now: Timestamp, id: &WorkerId) {
         if let Some(worker) = self.workers.get_mut(id) {
             (worker.stored_at, worker.stored_tally) = (now, worker.tally);
-            self.records.push(Record::Worker(worker.row()));
+            self.records.push(Record::Worker(Box::new(worker.row())));
         }
     }
 

@@ -8,12 +8,19 @@ use remuda_core::record::{Life, Record, StateRow, Try};
 
 use super::{Law, Laws, Order};
 use crate::client;
-use crate::service::FAILED;
 use crate::scene::Scene;
+use crate::service::FAILED;
 use crate::store::Store;
 
 impl Laws {
-    pub(crate) fn committed(&mut self, at: u64, term: Term, records: &[Record], store: &Store, scene: &Scene) {
+    pub(crate) fn committed(
+        &mut self,
+        at: u64,
+        term: Term,
+        records: &[Record],
+        store: &Store,
+        scene: &Scene,
+    ) {
         if term < store.term {
             self.broken(Law::S9, at, format!("term {term} wrote while {} leads", store.term));
         }

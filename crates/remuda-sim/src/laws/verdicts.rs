@@ -24,12 +24,7 @@ pub(crate) struct Before(Vec<(JobId, (u8, u8))>);
 const MARGIN: Duration = Duration::from_millis(1500);
 
 impl Laws {
-    pub(crate) fn before_step(
-        &mut self,
-        now: Timestamp,
-        plane: &Plane,
-        ask: Option<&Ask>,
-    ) -> Before {
+    pub(crate) fn before_step(&mut self, now: Timestamp, plane: &Plane, ask: Option<&Ask>) -> Before {
         let away = now.since(self.stepped_at);
         if away >= self.rules.own_delay_max {
             let later = |then: &mut Timestamp| *then = then.plus(away).min(now);
@@ -73,7 +68,9 @@ impl Laws {
                 self.progress.insert((*job, life.attempt), (now, 0));
             }
             let last = life.tries.last().filter(|last| last.ended_at == Some(now));
-            if let Some(last) = last.filter(|last| last.cause.is_some() && self.judged.insert((*job, last.attempt, now))) {
+            if let Some(last) =
+                last.filter(|last| last.cause.is_some() && self.judged.insert((*job, last.attempt, now)))
+            {
                 self.on_evidence(now, at, *job, life, last, plane, ask, hosts);
             }
         }
@@ -122,10 +119,8 @@ impl Laws {
             (silence + MARGIN < self.rules.lease).then(|| format!("it was heard {silence:?} ago"))
         } else if is_omission(verdict) {
             let is_named = true_beat.is_none_or(|beat| names(beat, key));
-            let was_told = matches!(
-                self.orders.get(&key),
-                Some(Order::Received { .. } | Order::Lost | Order::Missed)
-            );
+            let was_told =
+                matches!(self.orders.get(&key), Some(Order::Received { .. } | Order::Lost | Order::Missed));
             match (is_named, was_told) {
                 (true, _) => Some("no beat of it said so".to_owned()),
                 (false, false) => Some("the order was still on its way".to_owned()),
@@ -175,12 +170,14 @@ impl Laws {
         let lease = self.rules.lease;
         let together = Duration::from_secs(5);
         let its_last = self.heard_at(worker);
-        let fleet = plane.workers().filter(|it| it.presence != remuda_core::machine::Presence::Offline).count();
+        let fleet =
+            plane.workers().filter(|it| it.presence != remuda_core::machine::Presence::Offline).count();
         let silent = plane.workers().filter(|it| {
             let heard_at = self.heard_at(&it.id);
             let apart = its_last.since(heard_at).max(heard_at.since(its_last));
             // Who was given something only now is asked to beat faster only from now on.
-            let watched_from = it.holds.values().map(|hold| hold.assigned_at).min().unwrap_or(now).max(heard_at);
+            let watched_from =
+                it.holds.values().map(|hold| hold.assigned_at).min().unwrap_or(now).max(heard_at);
             apart <= together && now.since(watched_from) >= self.rules.suspect_after + together
         });
         let silent = silent.count() + usize::from(plane.worker(worker).is_some_and(|it| it.holds.is_empty()));

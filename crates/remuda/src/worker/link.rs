@@ -22,7 +22,7 @@ pub struct Link {
 }
 
 impl Link {
-    pub fn new(url: String, worker: WorkerId) -> Self {
+    pub fn new(url: &str, worker: WorkerId) -> Self {
         let http = Client::builder()
             .connect_timeout(CONNECT_MAX)
             .tcp_nodelay(true)

@@ -57,7 +57,7 @@ async fn a_plane_that_is_asked_to_stop_answers_first_and_goes_on_when_it_is_back
 #[tokio::test]
 async fn a_killed_plane_finds_its_workers_at_what_they_were_doing() {
     let beats = ["beat.busy=300ms", "beat.suspect_after=1s", "beat.idle=2s", "beat.stale_after=5s"];
-    let mut plane = Plane::start(&[&["lease=5s"], &beats[..]].concat()).await;
+    let mut plane = Plane::start(&[&["lease=5s", "order_grace=1s"], &beats[..]].concat()).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let busy = Worker::start(&plane, "a", &counted(&gate)).await;
     let job = plane.submit(json!({ "n": 1 })).await;

@@ -70,7 +70,7 @@ impl Model {
                 7 => {
                     let mut row = sample::worker_row(&format!("gpu-{}", luck.below(5)), "active");
                     row.changed_at = sample::at(self.now);
-                    Record::Worker(row)
+                    Record::Worker(Box::new(row))
                 }
                 8 => match (luck.below(3), luck.below(4)) {
                     (n, 0) => {
@@ -102,7 +102,7 @@ impl Model {
                     drop(self.jobs.insert(job.id, (Accepted::clone(&job), life)));
                 }
                 Record::Life { job, life } => self.jobs.get_mut(&job).unwrap().1 = life,
-                Record::Worker(row) => drop(self.workers.insert(row.id.clone(), row)),
+                Record::Worker(row) => drop(self.workers.insert(row.id.clone(), *row)),
                 Record::WorkerForgotten { worker } => drop(self.workers.remove(&worker)),
                 Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
                 Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),

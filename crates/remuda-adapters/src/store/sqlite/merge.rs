@@ -41,7 +41,7 @@ impl<'a> Merged<'a> {
                 }
                 Record::Life { job, life } => self.add_job(*job, Job::Changed(life)),
                 Record::Result { job, result } => self.results.push((*job, result)),
-                Record::Worker(row) => drop(self.workers.insert(&row.id, Some(row))),
+                Record::Worker(row) => drop(self.workers.insert(&row.id, Some(row.as_ref()))),
                 Record::WorkerForgotten { worker } => drop(self.workers.insert(worker, None)),
                 Record::Block(row) => drop(self.blocks.insert((&row.worker, &row.shape), Some(row))),
                 Record::BlockLifted { worker, shape } => drop(self.blocks.insert((worker, shape), None)),

@@ -35,7 +35,7 @@ impl Kept {
                 Record::Result { job, result } => {
                     assert!(self.results.insert(job, result).is_none(), "job {job} has two results");
                 }
-                Record::Worker(row) => drop(self.workers.insert(row.id.clone(), row)),
+                Record::Worker(row) => drop(self.workers.insert(row.id.clone(), *row)),
                 Record::WorkerForgotten { worker } => drop(self.workers.remove(&worker)),
                 Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
                 Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),

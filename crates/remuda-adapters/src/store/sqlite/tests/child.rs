@@ -165,8 +165,9 @@ async fn d15_killed_while_it_is_made_it_is_made_anew() {
 
 /// Whether this machine lets us watch a process's calls; what is missing for it is fetched from Debian's packages.
 fn has_strace() -> bool {
-    let works =
-        || Command::new("strace").args(["-o", "/dev/null", "true"]).output().is_ok_and(|it| it.status.success());
+    let works = || {
+        Command::new("strace").args(["-o", "/dev/null", "true"]).output().is_ok_and(|it| it.status.success())
+    };
     static FETCHED: std::sync::Once = std::sync::Once::new();
     if !works() {
         FETCHED.call_once(|| {
