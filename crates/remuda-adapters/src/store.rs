@@ -111,6 +111,26 @@ impl Store {
         }
     }
 
+    /// As `restore`, without the jobs: there may be a million of them, and `open_jobs` gives them page by page.
+    pub async fn restore_fleet(&self) -> Result<Stored, StoreError> {
+        match self {
+            Store::Memory(store) => Ok(Stored { jobs: Vec::new(), ..store.restore() }),
+            Store::Sqlite(store) => store.restore_fleet().await,
+        }
+    }
+
+    /// A page of open jobs in the order of their ids, beginning after one.
+    pub async fn open_jobs(
+        &self,
+        after: Option<JobId>,
+        limit: usize,
+    ) -> Result<Vec<(Accepted, Life)>, StoreError> {
+        match self {
+            Store::Memory(store) => Ok(store.open_jobs(after, limit)),
+            Store::Sqlite(store) => store.open_jobs(after, limit).await,
+        }
+    }
+
     /// Writes a batch, whole and durably.
     pub async fn commit(&self, term: Term, batch: Batch) -> Result<(), StoreError> {
         self.send(term, batch).await?.await

@@ -156,8 +156,9 @@ pub struct Agent {
     has_progress: bool,
     /// How long the plane last took to answer what is answered at once.
     round_trip: Duration,
-    /// Beats that progress overtook since anything was heard.
-    overtaken: u32,
+    /// When anything was last heard, and whether progress overtook a beat since.
+    heard_at: Timestamp,
+    has_overtaken: bool,
     failures: u32,
     try_at: Timestamp,
     effects: Vec<AgentEffect>,
@@ -206,9 +207,8 @@ const RETRY_BASE: Duration = Duration::from_millis(100);
 /// A waiting beat returns this much before the next one is due.
 const WAIT_MARGIN: Duration = Duration::from_secs(5);
 const SETTLED_MAX: usize = 4096;
-/// Then something must be heard first: a line that became slow since it was last measured would otherwise be overtaken
-/// for ever, and orders with it.
-const OVERTAKEN_MAX: u32 = 3;
+/// How long progress may overtake one beat after the other before something must be heard.
+const OVERTAKES_MAX: Duration = Duration::from_secs(4);
 
 impl Agent {
     pub fn new(settings: AgentSettings, now: Timestamp) -> Self {
@@ -226,7 +226,8 @@ impl Agent {
             has_news: false,
             has_progress: false,
             round_trip: Duration::ZERO,
-            overtaken: 0,
+            heard_at: now,
+            has_overtaken: false,
             failures: 0,
             try_at: now,
             effects: Vec::new(),
@@ -258,10 +259,8 @@ impl Agent {
         let probe = self.held.values().map(|work| work.watch.wake_at(limits)).min();
         let speak = match (&self.membership, self.line) {
             (Membership::Stranger, _) | (Membership::Member { .. }, Line::Free) => Some(self.try_at),
-            (Membership::Member { .. }, Line::Waiting(_))
-                if self.has_progress && self.overtaken < OVERTAKEN_MAX =>
-            {
-                Some(self.beat_at.plus(self.overtakes_after()))
+            (Membership::Member { .. }, Line::Waiting(_)) if self.has_progress => {
+                Some(self.beat_at.plus(self.overtakes_after())).filter(|at| self.may_overtake(*at))
             }
             (Membership::Member { .. } | Membership::Joining | Membership::Gone, _) => None,
         };
@@ -305,7 +304,8 @@ impl Agent {
         if self.line == Line::Busy(seq) {
             self.round_trip = now.since(self.beat_at);
         }
-        (self.line, self.failures, self.try_at, self.overtaken) = (Line::Free, 0, now, 0);
+        (self.line, self.failures, self.try_at) = (Line::Free, 0, now);
+        (self.heard_at, self.has_overtaken) = (now, false);
         if let Membership::Member { term, .. } = &mut self.membership {
             *term = reply.term;
         }
@@ -339,7 +339,7 @@ impl Agent {
         if !is_current {
             return;
         }
-        (self.line, self.overtaken) = (Line::Free, 0);
+        (self.line, self.heard_at, self.has_overtaken) = (Line::Free, now, false);
         self.round_trip = self.round_trip.max(now.since(self.beat_at));
         match why {
             Unanswered::Unreachable(_) => {
@@ -440,13 +440,19 @@ impl Agent {
         PROGRESS_EVERY.max(self.round_trip * 2)
     }
 
+    /// A line that became slow since it was last measured would be overtaken for ever: once is always allowed, more only
+    /// for a while.
+    fn may_overtake(&self, now: Timestamp) -> bool {
+        !self.has_overtaken || now.since(self.heard_at) < OVERTAKES_MAX
+    }
+
     fn maybe_beat(&mut self, now: Timestamp) {
         let is_progress = self.has_progress && now.since(self.beat_at) >= self.overtakes_after();
         match self.line {
             Line::Free if now >= self.try_at => self.beat(now),
             Line::Waiting(_) if self.has_news && now >= self.try_at => self.beat(now),
-            Line::Waiting(_) if is_progress && self.overtaken < OVERTAKEN_MAX && now >= self.try_at => {
-                self.overtaken += 1;
+            Line::Waiting(_) if is_progress && self.may_overtake(now) && now >= self.try_at => {
+                self.has_overtaken = true;
                 self.beat(now);
             }
             Line::Free | Line::Waiting(_) | Line::Busy(_) => {}

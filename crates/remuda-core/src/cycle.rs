@@ -167,7 +167,9 @@ impl<'a> Cycle<'a> {
         if self.snapshot.queued > 0 && self.is_past(heard_at, self.settings.scaling.idle_timeout) {
             return Some(reason.to_owned());
         }
-        let stuck = worker.attempts.iter().find(|attempt| {
+        // Of a worker that is not heard nobody knows whether it advances; its lease decides.
+        let mut attempts = worker.attempts.iter().filter(|_| worker.presence == Presence::Online);
+        let stuck = attempts.find(|attempt| {
             let advanced_at = match self.settings.stuck_policy {
                 StuckPolicy::Progress => attempt.progressed_at,
                 StuckPolicy::Age => attempt.started_at,

@@ -200,8 +200,7 @@ impl Plane {
             ended: Ended::default(),
             alarms: Alarms::default(),
             mass_loss: MassLoss::default(),
-            // What waits is given out with the first step.
-            refeed: true,
+            refeed: false,
             refusals: Refusals::default(),
             records: Vec::new(),
             effects: Vec::new(),
@@ -215,11 +214,17 @@ impl Plane {
         for row in stored.suspicions {
             plane.suspicions.restore(row);
         }
-        for (accepted, life) in stored.jobs {
-            plane.restore_job(now, accepted, life);
-        }
+        plane.take_back(now, stored.jobs);
         plane.restore_alarms(now);
         plane
+    }
+
+    /// Goes on with open jobs, as many as come: there may be too many to hand over at once.
+    pub fn take_back(&mut self, now: Timestamp, jobs: Vec<(Accepted, Life)>) {
+        for (accepted, life) in jobs {
+            self.restore_job(now, accepted, life);
+        }
+        self.watch_workers(now);
     }
 
     fn restore_job(&mut self, now: Timestamp, accepted: Accepted, life: Life) {
@@ -255,11 +260,14 @@ impl Plane {
         for (shape, trial_at) in shapes {
             self.alarms.set(Alarm::Shape(shape), trial_at);
         }
+        self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
+    }
+
+    fn watch_workers(&mut self, now: Timestamp) {
         let workers: Vec<_> = self.workers.keys().cloned().collect();
         for worker in workers {
             self.watch_worker(now, &worker);
         }
-        self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
     }
 
     /// The one way in.
@@ -335,18 +343,7 @@ impl Plane {
 
     /// Tells the world, in the one order of all events.
     fn happened(&mut self, now: Timestamp, name: &'static str, about: About<'_>, detail: Map<String, Value>) {
-        self.sequence = self.sequence.next();
-        let happened = Happened {
-            seq: self.sequence,
-            at: now,
-            name: name.into(),
-            job: about.job.map(|job| job.id),
-            worker: about.worker.cloned(),
-            tenant: about.job.map(|job| job.tenant.clone()),
-            metadata: about.job.map(Job::metadata).unwrap_or_default(),
-            detail,
-        };
-        self.records.push(Record::Happened(Arc::new(happened)));
+        note(&mut self.sequence, &mut self.records, now, name, about, detail);
     }
 
     pub fn settings(&self) -> &Settings {
@@ -414,6 +411,29 @@ impl<'a> About<'a> {
     fn both(job: &'a Job, worker: &'a WorkerId) -> Self {
         About { job: Some(job), worker: Some(worker) }
     }
+}
+
+/// `Plane::happened`, for callers that borrow the job from the plane itself.
+fn note(
+    sequence: &mut Sequence,
+    records: &mut Vec<Record>,
+    now: Timestamp,
+    name: &'static str,
+    about: About<'_>,
+    detail: Map<String, Value>,
+) {
+    *sequence = sequence.next();
+    let happened = Happened {
+        seq: *sequence,
+        at: now,
+        name: name.into(),
+        job: about.job.map(|job| job.id),
+        worker: about.worker.cloned(),
+        tenant: about.job.map(|job| job.tenant.clone()),
+        metadata: about.job.map(Job::metadata).unwrap_or_default(),
+        detail,
+    };
+    records.push(Record::Happened(Arc::new(happened)));
 }
 
 /// Where a job stands in the queue.

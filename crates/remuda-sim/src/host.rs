@@ -36,9 +36,11 @@ pub(crate) struct Host {
     pub(crate) calls: u64,
 }
 
-/// How much longer than the wait it asked for an agent stays on the line.
+/// How long an agent waits for an answer that should come at once.
 const PATIENCE: u64 = 10_000;
-const JOIN_PATIENCE: u64 = 10_000;
+/// How much longer than the wait it asked for an agent stays on the line: the longest wait and this together are less
+/// than a lease, so that an order that got lost on an open line costs nothing.
+const WAIT_PATIENCE: u64 = 3000;
 /// A service that does not answer a probe is asked again.
 pub(crate) const PROBE_AGAIN: u64 = 5000;
 
@@ -243,14 +245,14 @@ impl World<'_> {
                 if self.hosts[host].plan.quirk == Quirk::Boaster {
                     join.slots *= 2;
                 }
-                self.call(host, None, Ask::Join { join }, JOIN_PATIENCE);
+                self.call(host, None, Ask::Join { join }, PATIENCE);
             }
             AgentEffect::Beat { beat, wait } => {
                 let it = &self.hosts[host];
                 let wait = wait.as_millis() as u64;
                 let seq = beat.seq;
                 let ask = Ask::Beat { worker: it.plan.name.clone(), token: it.token, beat, wait };
-                self.call(host, Some(seq), ask, wait + PATIENCE);
+                self.call(host, Some(seq), ask, PATIENCE.max(wait + WAIT_PATIENCE));
             }
             AgentEffect::Run { job, attempt, .. } => self.begin_run(host, job, attempt),
             AgentEffect::Cancel { job, attempt, .. } => self.cancel_run(host, job, attempt),

@@ -31,6 +31,9 @@ const ASKS_MAX: usize = 16_384;
 /// Events stepped before the loop looks at anything else.
 const GATHER_MAX: usize = 1024;
 
+/// Open jobs read back at a time: a million at once would need memory that nobody uses afterwards.
+const RESTORE_PAGE: usize = 5000;
+
 /// Why there is no answer from the plane.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Unanswered {
@@ -180,10 +183,8 @@ impl Drive {
         carry_out: CarryOut,
     ) -> Result<(Handle, Drive), StoreError> {
         let term = store.lead().await?;
-        let stored = store.restore().await?;
-        let clock = Clock::after(stored.latest);
-        info!(%term, open_jobs = stored.jobs.len(), workers = stored.workers.len(), "the plane goes on");
-        let plane = Plane::restore(settings.clone(), term, clock.now(), stored);
+        let (plane, clock) = restore(&store, &settings, term, None).await?;
+        info!(%term, open_jobs = plane.open_jobs(), workers = plane.workers().count(), "the plane goes on");
         let (sender, asks) = mpsc::channel(ASKS_MAX);
         let tick = Arc::new(AtomicU64::new(clock.now().as_millis()));
         let handle =
@@ -306,9 +307,7 @@ impl Drive {
         }
         warn!(%error, "nothing was stored; going on from what the store has");
         self.carry_out.drop_lines();
-        let stored = self.store.restore().await?;
-        let now = self.clock.now();
-        self.plane = Plane::restore(self.settings.clone(), self.term, now, stored);
+        (self.plane, _) = restore(&self.store, &self.settings, self.term, Some(self.clock)).await?;
         Ok(())
     }
 
@@ -319,5 +318,24 @@ impl Drive {
         self.carry_out.drop_lines();
         info!("everything is stored; the plane stops");
         Ok(())
+    }
+}
+
+/// A plane as the store knows it, and the clock it goes by.
+async fn restore(
+    store: &Store,
+    settings: &Settings,
+    term: Term,
+    clock: Option<Clock>,
+) -> Result<(Plane, Clock), StoreError> {
+    let fleet = store.restore_fleet().await?;
+    let clock = clock.unwrap_or_else(|| Clock::after(fleet.latest));
+    let mut plane = Plane::restore(settings.clone(), term, clock.now(), fleet);
+    let mut after = None;
+    loop {
+        let page = store.open_jobs(after, RESTORE_PAGE).await?;
+        let Some((last, _)) = page.last() else { return Ok((plane, clock)) };
+        after = Some(last.id);
+        plane.take_back(clock.now(), page);
     }
 }

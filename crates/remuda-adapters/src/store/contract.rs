@@ -34,6 +34,7 @@ macro_rules! passes_the_contract {
             a_key_leads_to_its_job_and_no_other
             bodies_read_back_to_the_byte
             the_last_record_about_a_thing_counts
+            open_jobs_come_in_pages_and_without_those_that_ended
             records_written_twice_change_nothing
             retention_spares_open_jobs_and_keeps_to_its_limit
             time_and_sequence_never_go_back
@@ -271,6 +272,24 @@ pub(super) async fn the_last_record_about_a_thing_counts(place: &impl Place) {
         .await;
     let stored = store.restore().await.unwrap();
     assert_eq!((stored.blocks, stored.suspicions, stored.workers), (vec![], vec![], vec![]));
+}
+
+pub(super) async fn open_jobs_come_in_pages_and_without_those_that_ended(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let open = (1..=7).map(|n| accepted(job(n), queued(1)));
+    let ended = [4, 7].map(|n| Record::Life { job: sample::id(n), life: completed(2, 1) });
+    commit(&store, term, open.chain(ended).collect()).await;
+    let mut pages = Vec::new();
+    let mut after = None;
+    loop {
+        let page = store.open_jobs(after, 2).await.unwrap();
+        let Some((last, _)) = page.last() else { break };
+        after = Some(last.id);
+        pages.push(page);
+    }
+    assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1]);
+    assert_eq!(pages.concat(), store.restore().await.unwrap().jobs);
+    assert!(store.restore_fleet().await.unwrap().jobs.is_empty());
 }
 
 pub(super) async fn records_written_twice_change_nothing(place: &impl Place) {

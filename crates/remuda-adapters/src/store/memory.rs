@@ -56,6 +56,13 @@ impl Memory {
         kept.term
     }
 
+    pub(super) fn open_jobs(&self, after: Option<JobId>, limit: usize) -> Vec<(Accepted, Life)> {
+        let kept = self.kept();
+        let is_next = |job: &JobId| after.is_none_or(|after| *job > after);
+        let open = kept.jobs.iter().filter(|(id, job)| is_next(id) && job.life.state.is_open());
+        open.take(limit).map(|(_, job)| job.header()).collect()
+    }
+
     pub(super) fn restore(&self) -> Stored {
         let kept = self.kept();
         Stored {

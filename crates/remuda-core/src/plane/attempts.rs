@@ -377,10 +377,9 @@ impl Plane {
         worker: Option<&WorkerId>,
         detail: Map<String, Value>,
     ) {
-        let Some(job) = self.jobs.remove(&id) else { return };
-        let about = worker.map_or(About::job(&job), |worker| About::both(&job, worker));
-        self.happened(now, name, about, detail);
-        self.jobs.insert(id, job);
+        let Some(job) = self.jobs.get(&id) else { return };
+        let about = worker.map_or(About::job(job), |worker| About::both(job, worker));
+        super::note(&mut self.sequence, &mut self.records, now, name, about, detail);
     }
 }
 

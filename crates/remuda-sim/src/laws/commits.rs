@@ -179,7 +179,7 @@ impl Laws {
         let is_quarantined = self.quarantined.contains(&shape);
         if let Some(ended_at) = last.ended_at.filter(|_| self.knows_pairs && !is_quarantined) {
             let since = self.failed.entry((last.worker.clone(), shape)).or_insert((ended_at, is_sure));
-            if last.started_at >= since.0 {
+            if last.started_at > since.0 {
                 *since = (ended_at, is_sure);
             }
         }

@@ -206,8 +206,9 @@ fn completed(result: &[u8]) -> Ending {
     }
 }
 
-fn failed(cause: Cause, message: String) -> Ending {
-    Ending::Failed { cause, message: message.trim_end_matches([':', ' ']).to_owned() }
+fn failed(cause: Cause, mut message: String) -> Ending {
+    message.truncate(message.trim_end_matches([':', ' ']).len());
+    Ending::Failed { cause, message }
 }
 
 /// A command with everything it started. When nobody watches it any more, for whatever reason, all of it is killed.

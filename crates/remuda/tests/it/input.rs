@@ -321,6 +321,7 @@ async fn nobody_keeps_a_connection_open_for_ever() {
     assert_eq!(status, StatusCode::OK);
     // Below the 30 s after which the first boxes between here and there forget a connection.
     assert!(begun_at.elapsed() < Duration::from_secs(29), "it took {:?}", begun_at.elapsed());
+    assert_eq!(answered(plane.request(Method::DELETE, "/fleet/workers/w")).await.0, StatusCode::OK);
     works_and_has_no_jobs(&plane).await;
 }
 

@@ -183,7 +183,7 @@ async fn the_demo_shows_itself_and_leaves_nothing_behind() {
     );
     let status = demo.ended().await;
     assert!(status.success(), "{}", demo.said());
-    has_all(&demo.said(), &["kill -9", "nothing lost, nothing done twice"]);
+    has_all(&demo.said(), &["kill -9", "8 of 8 jobs ended as they should"]);
     wait_until("everything it started has ended", async || marked(&mark).is_empty().then_some(())).await;
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(left.is_empty(), "{left:?}");

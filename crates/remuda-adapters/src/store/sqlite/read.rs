@@ -16,6 +16,8 @@ use super::{Sqlite, blocking, schema};
 use crate::store::{Filter, JobState, Row, StoreError, View};
 
 pub(super) const OPEN_JOBS: &str = "SELECT accepted, life FROM jobs WHERE ended_at IS NULL ORDER BY id";
+pub(super) const OPEN_JOBS_PAGE: &str =
+    "SELECT accepted, life FROM jobs WHERE ended_at IS NULL AND id > ?1 ORDER BY id LIMIT ?2";
 pub(super) const BY_KEY: &str = "SELECT accepted FROM jobs WHERE tenant = ?1 AND key = ?2";
 
 /// Who reads at the same time; more would only share the same disk and cores.
@@ -80,17 +82,28 @@ impl Sqlite {
     pub(in crate::store) async fn restore(&self) -> Result<Stored, StoreError> {
         self.read(|conn| {
             let tx = conn.unchecked_transaction()?;
-            let meta = |key: &str| {
-                tx.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get::<_, u64>(0))
-            };
-            Ok(Stored {
-                jobs: all(&tx, OPEN_JOBS, header)?,
-                workers: all(&tx, "SELECT row FROM workers ORDER BY id", |row| parsed(row, 0))?,
-                blocks: all(&tx, "SELECT row FROM blocks ORDER BY worker, shape", |row| parsed(row, 0))?,
-                suspicions: all(&tx, "SELECT row FROM suspicions ORDER BY shape", |row| parsed(row, 0))?,
-                sequence: Sequence(meta("sequence")?),
-                latest: Timestamp::from_millis(meta("latest")?),
-            })
+            Ok(Stored { jobs: all(&tx, OPEN_JOBS, header)?, ..fleet(&tx)? })
+        })
+        .await
+    }
+
+    pub(in crate::store) async fn restore_fleet(&self) -> Result<Stored, StoreError> {
+        self.read(|conn| {
+            let tx = conn.unchecked_transaction()?;
+            fleet(&tx)
+        })
+        .await
+    }
+
+    pub(in crate::store) async fn open_jobs(
+        &self,
+        after: Option<JobId>,
+        limit: usize,
+    ) -> Result<Vec<(Accepted, Life)>, StoreError> {
+        self.read(move |conn| {
+            let after = after.map_or(Vec::new(), |after| key(after).to_vec());
+            let mut select = conn.prepare_cached(OPEN_JOBS_PAGE)?;
+            select.query_map(params![after, bound(limit)], header)?.collect()
         })
         .await
     }
@@ -232,6 +245,21 @@ pub(super) fn page(state: Option<JobState>) -> String {
 /// SQLite counts to 2^63, which is far enough.
 fn bound(limit: impl TryInto<i64>) -> i64 {
     limit.try_into().unwrap_or(i64::MAX)
+}
+
+/// Everything but the jobs.
+fn fleet(conn: &Connection) -> Result<Stored, Error> {
+    let meta = |key: &str| {
+        conn.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get::<_, u64>(0))
+    };
+    Ok(Stored {
+        jobs: Vec::new(),
+        workers: all(conn, "SELECT row FROM workers ORDER BY id", |row| parsed(row, 0))?,
+        blocks: all(conn, "SELECT row FROM blocks ORDER BY worker, shape", |row| parsed(row, 0))?,
+        suspicions: all(conn, "SELECT row FROM suspicions ORDER BY shape", |row| parsed(row, 0))?,
+        sequence: Sequence(meta("sequence")?),
+        latest: Timestamp::from_millis(meta("latest")?),
+    })
 }
 
 fn all<T>(conn: &Connection, sql: &str, read: fn(&SqlRow<'_>) -> Result<T, Error>) -> Result<Vec<T>, Error> {

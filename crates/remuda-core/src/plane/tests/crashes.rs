@@ -21,7 +21,7 @@ fn nothing_is_requeued_for_the_planes_own_death() {
 
 /// Faults: C1.
 #[test]
-fn who_died_with_the_plane_is_found_out_one_lease_after_it_is_back() {
+fn who_died_with_the_plane_is_found_out_within_a_minute_after_it_is_back() {
     let mut story = Story::new();
     story.join("a");
     let job = story.submit("s");
@@ -29,7 +29,9 @@ fn who_died_with_the_plane_is_found_out_one_lease_after_it_is_back() {
     story.work_to(10, &["a", "b"]);
     story.now = secs(1000);
     story.restart();
-    story.work_to(1032, &["b"]);
+    story.work_to(1029, &["b"]);
+    story.is(job, "running on a, attempt 1");
+    story.work_to(1060, &["b"]);
     story.is(job, "running on b, attempt 2");
 }
 

@@ -44,6 +44,8 @@ impl Kept {
                 Record::Happened(happened) => {
                     let expected = self.events.last().map_or(Sequence(1), |last| last.seq.next());
                     assert_eq!(happened.seq, expected, "no gap in the order of events");
+                    let is_later = self.events.last().is_none_or(|last| last.at <= happened.at);
+                    assert!(is_later, "time went back: {happened:?}");
                     self.events.push(happened);
                 }
                 Record::Cycle { report, .. } => self.reports.push(report),

@@ -36,11 +36,11 @@ fn a_cut_longer_than_the_lease_requeues_once() {
 fn a_worker_that_hears_and_is_not_heard_loses_its_job_to_one_that_is() {
     let mut story = Story::new();
     story.join("a");
-    story.to(1);
+    story.hand("a").is_mute = true;
     let job = story.submit("s");
     assert!(story.hand("a").held.contains_key(&job), "the order arrived");
     story.join("b");
-    story.work_to(45, &["b"]);
+    story.work_to(60, &["b"]);
     story.is(job, "running on b, attempt 2");
 }
 

@@ -19,6 +19,8 @@ fn a_clock_that_jumps_back_moves_no_lease_and_no_retry() {
         story.step(Event::Tick).unwrap();
         story.is(job, "queued");
     }
+    let meanwhile = story.submit("t");
+    story.is(meanwhile, "running on a, attempt 1");
     story.now = not_before;
     story.step(Event::Tick).unwrap();
     story.is(job, "running on b, attempt 2");
@@ -26,6 +28,7 @@ fn a_clock_that_jumps_back_moves_no_lease_and_no_retry() {
     story.step(Event::Tick).unwrap();
     story.work_to(7300, &["a", "b"]);
     story.is(job, "running on b, attempt 2");
+    story.is(meanwhile, "running on a, attempt 1");
 }
 
 /// Faults: K1, K2.

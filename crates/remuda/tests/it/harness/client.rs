@@ -101,7 +101,8 @@ impl Client {
             if event.data["job"] == *mark {
                 return events;
             }
-            events.push(event);
+            // Only what is stored belongs to history.
+            events.extend(Some(event).filter(|event| event.seq.is_some()));
         }
     }
 }

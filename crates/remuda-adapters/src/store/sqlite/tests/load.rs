@@ -102,6 +102,7 @@ async fn d18_no_question_walks_through_history() {
     };
     for sql in [
         read::OPEN_JOBS.to_owned(),
+        read::OPEN_JOBS_PAGE.to_owned(),
         retention::ENDED_JOBS.to_owned(),
         read::page(Some(JobState::Queued)),
         read::page(Some(JobState::Running)),

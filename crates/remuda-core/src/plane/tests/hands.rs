@@ -1,0 +1,168 @@
+//! The workers of a story: they say what they hold, do as they are told, and report how it went.
+
+use std::collections::BTreeMap;
+
+use serde_json::Map;
+
+use super::{Answer, Event, Story, id, json};
+use crate::cause::Cause;
+use crate::id::{Attempt, Hash, Incarnation, JobId, Term};
+use crate::refusal::Refusal;
+use crate::wire::{Beat, Finished, Held, Outcome, Reply, Start};
+
+/// What a worker of twenty lines remembers.
+#[derive(Clone)]
+pub(super) struct Hand {
+    pub(super) incarnation: Incarnation,
+    pub(super) term: Term,
+    pub(super) seq: u64,
+    pub(super) held: BTreeMap<JobId, Held>,
+    pub(super) token: &'static str,
+    /// What the plane says does not arrive.
+    pub(super) is_deaf: bool,
+    /// What it says does not arrive.
+    pub(super) is_mute: bool,
+    /// It took something on and has not said so yet.
+    pub(super) has_news: bool,
+}
+
+impl Hand {
+    pub(super) fn new(incarnation: Incarnation, term: Term, token: &'static str) -> Self {
+        Hand {
+            incarnation,
+            term,
+            seq: 0,
+            held: BTreeMap::new(),
+            token,
+            is_deaf: false,
+            is_mute: false,
+            has_news: false,
+        }
+    }
+}
+
+impl Story {
+    pub(super) fn hand(&mut self, name: &str) -> &mut Hand {
+        self.hands.get_mut(name).expect("it has joined")
+    }
+
+    /// The worker says what it holds and stays on the line for orders.
+    pub(crate) fn poll(&mut self, name: &str) {
+        let beat = self.beat_of(name);
+        let _ = self.send(name, beat, true);
+    }
+
+    /// The worker says what it holds, and does as the reply says.
+    pub(crate) fn beat(&mut self, name: &str) -> Result<Reply, Refusal> {
+        let beat = self.beat_of(name);
+        self.send(name, beat, false)
+    }
+
+    /// The next beat of this worker.
+    pub(crate) fn beat_of(&mut self, name: &str) -> Beat {
+        let hand = self.hand(name);
+        hand.seq += 1;
+        Beat {
+            incarnation: hand.incarnation,
+            seq: hand.seq,
+            term: hand.term,
+            held: hand.held.values().cloned().collect(),
+            finished: Vec::new(),
+            slots: None,
+            offer: None,
+            metrics: Map::new(),
+            draining: false,
+        }
+    }
+
+    /// Sends a beat; one that was not taken for news is sent again under the new term, as the wire asks.
+    pub(crate) fn send(&mut self, name: &str, mut beat: Beat, waits: bool) -> Result<Reply, Refusal> {
+        if self.hand(name).is_mute {
+            return Ok(Reply::default());
+        }
+        let token_hash = Hash::of(self.hand(name).token.as_bytes());
+        loop {
+            let event = Event::Beat { worker: id(name), token_hash, beat: Box::new(beat.clone()), waits };
+            let reply = match self.step(event)? {
+                Answer::Reply(reply) => reply,
+                Answer::Hold => return Ok(Reply::default()),
+                other => panic!("a beat is answered or held, not {other:?}"),
+            };
+            self.obey(name, &reply);
+            if !reply.beat_again {
+                self.speak();
+                return Ok(reply);
+            }
+            let hand = self.hand(name);
+            (hand.seq, hand.term) = (hand.seq + 1, reply.term);
+            (beat.seq, beat.term) = (hand.seq, hand.term);
+        }
+    }
+
+    pub(super) fn obey(&mut self, name: &str, reply: &Reply) {
+        let hand = self.hand(name);
+        if hand.is_deaf {
+            return;
+        }
+        for cancel in &reply.cancel {
+            hand.held.retain(|job, held| (*job, held.attempt) != (cancel.job, cancel.attempt));
+        }
+        for start in &reply.start {
+            let Start { job, attempt, .. } = *start;
+            let held = Held { job, attempt, progress: 0.0, step: 0, phase: String::new() };
+            hand.held.insert(job, held);
+            hand.has_news = true;
+        }
+    }
+
+    pub(crate) fn complete(&mut self, name: &str, job: JobId) -> String {
+        self.report(name, job, Outcome::Completed, None)
+    }
+
+    pub(crate) fn fail(&mut self, name: &str, job: JobId, cause: Cause) -> String {
+        self.report(name, job, Outcome::Failed, Some(cause))
+    }
+
+    /// The worker says that what it held has ended; what the plane says to that.
+    pub(super) fn report(
+        &mut self,
+        name: &str,
+        job: JobId,
+        outcome: Outcome,
+        cause: Option<Cause>,
+    ) -> String {
+        let held = self.hand(name).held.remove(&job).expect("it holds the job");
+        self.report_attempt(name, job, held.attempt, outcome, cause)
+    }
+
+    pub(super) fn report_attempt(
+        &mut self,
+        name: &str,
+        job: JobId,
+        attempt: Attempt,
+        outcome: Outcome,
+        cause: Option<Cause>,
+    ) -> String {
+        let mut beat = self.beat_of(name);
+        beat.finished = vec![finished(job, attempt, outcome, cause)];
+        let reply = self.send(name, beat, false).expect("a member may report");
+        let [settled] = &reply.settled[..] else { panic!("every report is settled: {reply:?}") };
+        // As agents do once the news is delivered.
+        self.poll(name);
+        settled.verdict.clone()
+    }
+
+    /// Whoever took something on says so at once, as agents do.
+    pub(super) fn speak(&mut self) {
+        let news: Vec<_> =
+            self.hands.iter().filter(|(_, hand)| hand.has_news).map(|(name, _)| name.clone()).collect();
+        for name in news {
+            self.hand(&name).has_news = false;
+            self.poll(&name);
+        }
+    }
+}
+
+pub(super) fn finished(job: JobId, attempt: Attempt, outcome: Outcome, cause: Option<Cause>) -> Finished {
+    Finished { job, attempt, outcome, result: Some(json("7")), cause, message: "boom".to_owned() }
+}

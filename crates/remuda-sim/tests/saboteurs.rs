@@ -1,0 +1,78 @@
+//! Every breakage is noticed, by a law it breaks, within a few worlds; and without it the same worlds are clean.
+
+use remuda_sim::{LAWS, Law, Sabotage, Weather, WorldSettings, run};
+
+/// Worlds a saboteur may get away with.
+const SEEDS: u64 = 60;
+
+/// The weather in which each breakage has something to break.
+fn weather(sabotage: Sabotage) -> Weather {
+    match sabotage {
+        Sabotage::OneTenant => Weather::Fair,
+        Sabotage::AckBeforeCommit
+        | Sabotage::LoseBatch
+        | Sabotage::NoTerm
+        | Sabotage::NoStartGrace
+        | Sabotage::WallClockLeases => Weather::Plane,
+        Sabotage::OrdersBeforeCommit => Weather::Store,
+        Sabotage::NoBrake | Sabotage::IgnoreInventory | Sabotage::RequeueOnTimeout => Weather::Network,
+        Sabotage::ReuseAttempt => Weather::Wild,
+        Sabotage::ChangeOutcome
+        | Sabotage::DoubleTerminal
+        | Sabotage::DropFence
+        | Sabotage::AnyAttempt
+        | Sabotage::FixedTimeLimit
+        | Sabotage::NoAttemptCap
+        | Sabotage::PoisonSpreads
+        | Sabotage::UnboundedBlocks
+        | Sabotage::BlockByHash
+        | Sabotage::NoHalfOpen
+        | Sabotage::EndlessBlocks
+        | Sabotage::GhostBeats
+        | Sabotage::BusyBeats
+        | Sabotage::DropEvent
+        | Sabotage::SettleAndForget => Weather::Agents,
+    }
+}
+
+/// The first seed in which one of `laws` notices; what was noticed instead, if none does.
+fn noticed(sabotage: Sabotage, laws: &[Law]) -> Result<u64, String> {
+    let settings = WorldSettings {
+        sabotage: Some(sabotage),
+        weather: Some(weather(sabotage)),
+        ..WorldSettings::default()
+    };
+    let mut other = String::new();
+    for seed in 0..SEEDS {
+        let outcome = run(seed, &settings);
+        if outcome.violations.iter().any(|violation| laws.contains(&violation.law)) {
+            return Ok(seed);
+        }
+        other = outcome.violations.first().map_or(other, ToString::to_string);
+    }
+    Err(other)
+}
+
+#[test]
+fn every_saboteur_is_caught_by_a_law_it_breaks() {
+    let mut missed = Vec::new();
+    for (sabotage, laws) in Sabotage::ALL {
+        match noticed(sabotage, laws) {
+            Ok(seed) => {
+                let settings =
+                    WorldSettings { weather: Some(weather(sabotage)), ..WorldSettings::default() };
+                let clean = run(seed, &settings);
+                assert!(clean.violations.is_empty(), "seed {seed} without {sabotage:?}: {:?}", clean.violations);
+            }
+            Err(other) => missed.push(format!("{sabotage:?} by {laws:?}; instead: {other}")),
+        }
+    }
+    assert!(missed.is_empty(), "nobody noticed\n{}", missed.join("\n"));
+}
+
+#[test]
+fn every_law_has_a_saboteur() {
+    for law in LAWS {
+        assert!(Sabotage::ALL.iter().any(|(_, laws)| laws.contains(&law)), "nobody breaks {law}");
+    }
+}
