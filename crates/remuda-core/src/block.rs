@@ -1,5 +1,6 @@
 //! Workers and shapes kept apart. A pair that failed often enough is blocked for a while; then one trial decides
 //! whether it is open again or blocked for twice as long. Asking about a block changes nothing; its end is an event.
+//! A worker that is all there is gets no blocks: they would only make everyone wait (`Plane::is_alone`).
 //!
 //! ```text
 //!  (failures below the limit) ──limit──▶ blocked until T ──T──▶ on trial ──success──▶ forgotten

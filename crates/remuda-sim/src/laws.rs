@@ -121,8 +121,12 @@ pub(crate) struct Laws {
     orders: BTreeMap<Key, Order>,
     took_down: BTreeSet<Key>,
     sequence: u64,
-    /// When a pair last failed and has not been well since, and whether that surely keeps it apart.
-    failed: BTreeMap<(WorkerId, Shape), (Timestamp, bool)>,
+    /// Pairs that failed and have not been well since.
+    failed: BTreeMap<(WorkerId, Shape), Apart>,
+    /// What runs where, and since when.
+    running: BTreeMap<JobId, (WorkerId, Timestamp)>,
+    /// Since when the plane believes in an attempt that its worker does not have.
+    holderless: BTreeMap<Key, u64>,
     quarantined: BTreeSet<Shape>,
     /// Where few blocks are kept, or a person lifts some, pairs may come together early.
     knows_pairs: bool,
@@ -144,6 +148,13 @@ pub(crate) struct Laws {
     steps: u64,
     share: Option<Share>,
     calls: Option<(u64, Vec<u64>)>,
+}
+
+/// Whether a pair should be kept apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Apart {
+    Since(Timestamp),
+    Unclear,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,6 +190,8 @@ impl Laws {
             took_down: BTreeSet::new(),
             sequence: 0,
             failed: BTreeMap::new(),
+            running: BTreeMap::new(),
+            holderless: BTreeMap::new(),
             quarantined: BTreeSet::new(),
             knows_pairs: scene.blocks_max != TIGHT_BLOCKS,
             heard: BTreeMap::new(),

@@ -27,8 +27,8 @@ pub enum Sabotage {
     DoubleTerminal,
     /// What anyone reports about a job is taken for its current attempt.
     DropFence,
-    /// A worker's report is taken for the attempt it holds now.
-    AnyAttempt,
+    /// A beat counts however old it is, and whoever sent it.
+    AnyBeat,
     /// A restart forgets that an attempt's number was given out.
     ReuseAttempt,
     /// Orders leave before the attempt is stored.
@@ -73,7 +73,7 @@ impl Sabotage {
         (Sabotage::ChangeOutcome, &[Law::S2]),
         (Sabotage::DoubleTerminal, &[Law::S2]),
         (Sabotage::DropFence, &[Law::S3]),
-        (Sabotage::AnyAttempt, &[Law::S3]),
+        (Sabotage::AnyBeat, &[Law::S3]),
         (Sabotage::ReuseAttempt, &[Law::S4]),
         (Sabotage::OrdersBeforeCommit, &[Law::S5]),
         (Sabotage::RequeueOnTimeout, &[Law::S6]),
@@ -81,7 +81,7 @@ impl Sabotage {
         (Sabotage::WallClockLeases, &[Law::S6, Law::S10]),
         (Sabotage::FixedTimeLimit, &[Law::S6]),
         (Sabotage::NoBrake, &[Law::S6]),
-        (Sabotage::IgnoreInventory, &[Law::L1, Law::L4]),
+        (Sabotage::IgnoreInventory, &[Law::L4]),
         (Sabotage::NoAttemptCap, &[Law::S7]),
         (Sabotage::PoisonSpreads, &[Law::S7]),
         (Sabotage::NoTerm, &[Law::S9]),
@@ -198,13 +198,11 @@ impl World<'_> {
                     }
                 }
             }
-            Sabotage::AnyAttempt => {
+            Sabotage::AnyBeat => {
                 let Some(worker) = plane.worker(&worker) else { return event };
-                for finished in &mut beat.finished {
-                    if let Some(hold) = worker.holds.get(&finished.job) {
-                        finished.attempt = hold.attempt;
-                    }
-                }
+                (beat.incarnation, beat.term) = (worker.incarnation, driver.term);
+                beat.seq = beat.seq.max(worker.beat_seq + 1);
+                return Event::Beat { worker: worker.id.clone(), token_hash: worker.token_hash, beat, waits };
             }
             Sabotage::DropFence => {
                 let holder = |it: &Finished| {

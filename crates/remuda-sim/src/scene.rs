@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use remuda_core::id::{Service, Shape, Tenant, WorkerId};
+use remuda_core::id::{JobId, Service, Shape, Tenant, WorkerId};
 use remuda_core::need::Offer;
 use remuda_core::settings::Settings;
 
+use crate::client;
 use crate::faults::{self, Planned};
 use crate::random::Random;
 use crate::{Weather, WorldSettings};
@@ -129,6 +130,10 @@ impl Scene {
 
     pub(crate) fn shape(&self, index: usize) -> Shape {
         Shape::from_bytes([index as u8; 32])
+    }
+
+    pub(crate) fn shape_of(&self, job: JobId) -> Shape {
+        self.shape(self.jobs[client::of(job)].shape)
     }
 
     pub(crate) fn nature(&self, index: usize) -> Nature {

@@ -30,6 +30,7 @@ pub(crate) struct Run {
     is_done: bool,
 }
 
+const ABOUT_TO_FINISH: u64 = 5000;
 /// What a run that fails says.
 pub(crate) const FAILED: &str = "it did not work";
 
@@ -168,10 +169,10 @@ impl World<'_> {
 
     pub(crate) fn cancel_run(&mut self, host: usize, job: JobId, attempt: Attempt) {
         let key = (job, attempt);
-        // Some services finish what they have begun, whatever they are told.
-        if self.random.permille(200)
-            && self.hosts[host].runs.0.get(&key).is_some_and(|run| run.end != End::Hangs)
-        {
+        // Some services finish what they are about to finish, whatever they are told.
+        let soon = self.now + ABOUT_TO_FINISH;
+        let is_nearly_done = |run: &Run| run.end != End::Hangs && run.ends_at < soon;
+        if self.random.permille(200) && self.hosts[host].runs.0.get(&key).is_some_and(is_nearly_done) {
             return;
         }
         if let Some(run) = self.hosts[host].runs.0.get_mut(&key).filter(|run| !run.is_done) {

@@ -15,12 +15,14 @@ fn weather(sabotage: Sabotage) -> Weather {
         | Sabotage::NoStartGrace
         | Sabotage::WallClockLeases => Weather::Plane,
         Sabotage::OrdersBeforeCommit => Weather::Store,
-        Sabotage::NoBrake | Sabotage::IgnoreInventory | Sabotage::RequeueOnTimeout => Weather::Network,
+        Sabotage::NoBrake
+        | Sabotage::IgnoreInventory
+        | Sabotage::RequeueOnTimeout
+        | Sabotage::AnyBeat => Weather::Network,
         Sabotage::ReuseAttempt => Weather::Wild,
         Sabotage::ChangeOutcome
         | Sabotage::DoubleTerminal
         | Sabotage::DropFence
-        | Sabotage::AnyAttempt
         | Sabotage::FixedTimeLimit
         | Sabotage::NoAttemptCap
         | Sabotage::PoisonSpreads

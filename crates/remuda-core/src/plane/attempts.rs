@@ -10,6 +10,7 @@ use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::id::{Attempt, Fence, Incarnation, JobId, Shape, WorkerId};
 use crate::job::{State, Turn, shortened};
+use crate::machine::WorkerState;
 use crate::record::{Record, StateRow};
 use crate::refusal::Refusal;
 use crate::suspicion::{Suspicion, Verdict};
@@ -221,7 +222,8 @@ impl Plane {
             Verdict::Noted => {
                 self.store_suspicion(shape);
                 // In quarantine it is the shape that is kept away, not the worker.
-                if !self.suspicions.of(&shape).is_some_and(Suspicion::is_quarantined) {
+                let is_quarantined = self.suspicions.of(&shape).is_some_and(Suspicion::is_quarantined);
+                if !is_quarantined && !self.is_alone(worker) {
                     self.block(now, worker, shape, job, message);
                 }
             }
@@ -248,6 +250,11 @@ impl Plane {
             self.alarms.set(Alarm::Shape(forgotten), None);
             self.refeed = true;
         }
+    }
+
+    /// Whether there is nobody else: then a block would only make everyone wait, and keep nobody from anything.
+    fn is_alone(&self, worker: &WorkerId) -> bool {
+        self.workers.values().all(|other| other.id == *worker || other.state == WorkerState::Terminated)
     }
 
     fn block(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape, job: JobId, message: &str) {

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use remuda_core::cause::Cause;
-use remuda_core::id::{JobId, Term};
+use remuda_core::id::{JobId, Term, WorkerId};
 use remuda_core::record::{Life, Record, StateRow, Try};
+use remuda_core::time::Timestamp;
 
-use super::{Law, Laws, Order};
-use crate::client;
+use super::{Apart, Law, Laws, Order};
 use crate::scene::Scene;
 use crate::service::FAILED;
 use crate::store::Store;
@@ -86,8 +86,10 @@ impl Laws {
             self.broken(Law::S4, at, format!("job {job} went back to attempt {}", life.attempt));
         }
         self.bounded(at, job, life);
+        self.running.remove(&job);
         match &life.state {
-            StateRow::Running { worker, .. } => {
+            StateRow::Running { worker, started_at, .. } => {
+                self.running.insert(job, (worker.clone(), *started_at));
                 let given = (life.attempt, worker.clone());
                 let is_new = self.given.get(&job) != Some(&given);
                 let is_reused = self.given.get(&job).is_some_and(|(last, _)| life.attempt <= *last);
@@ -106,7 +108,7 @@ impl Laws {
                     let what = format!("job {job} attempt {} never completed on {worker}", life.attempt);
                     self.broken(Law::S3, at, what);
                 }
-                let shape = scene.shape(scene.jobs[client::of(job)].shape);
+                let shape = scene.shape_of(job);
                 self.failed.remove(&(worker.clone(), shape));
             }
             StateRow::Queued { .. } | StateRow::Failed { .. } | StateRow::Cancelled { .. } => {}
@@ -162,27 +164,35 @@ impl Laws {
     /// S12: who failed with a shape does not get it again before the wait is over, and then once at a time.
     fn kept_apart(&mut self, at: u64, job: JobId, life: &Life, scene: &Scene) {
         let StateRow::Running { worker, started_at, .. } = &life.state else { return };
-        let shape = scene.shape(scene.jobs[client::of(job)].shape);
-        let Some((failed_at, true)) = self.failed.get(&(worker.clone(), shape)).copied() else { return };
+        let shape = scene.shape_of(job);
+        let Some(Apart::Since(failed_at)) = self.failed.get(&(worker.clone(), shape)).copied() else { return };
         let waited = started_at.since(failed_at);
         if *started_at >= failed_at && waited < self.rules.block_cooldown {
             let what = format!("{worker} gets job {job} {waited:?} after it failed with that shape");
             self.broken(Law::S12, at, what);
         }
+        let is_trial = |(other, (on, since)): (&JobId, &(WorkerId, Timestamp))| {
+            *other != job && on == worker && *since > failed_at && scene.shape_of(*other) == shape
+        };
+        if self.running.iter().any(is_trial) {
+            self.broken(Law::S12, at, format!("{worker} has more than one trial of the shape of job {job}"));
+        }
     }
 
-    /// A failure that the job or the service reported keeps the pair apart. Others may or may not, and what was under way
-    /// when the wait began says nothing new.
+    /// A failure that the job or the service reported keeps the pair apart; what was under way when the wait began says
+    /// nothing new. After a loss nobody here can tell whether the pair is kept apart: only a success makes it clear.
     fn remember_failure(&mut self, job: JobId, last: &Try, scene: &Scene) {
-        let is_sure = matches!(last.cause, Some(Cause::Job | Cause::Service)) && last.verdict == FAILED;
-        let shape = scene.shape(scene.jobs[client::of(job)].shape);
+        let is_reported = matches!(last.cause, Some(Cause::Job | Cause::Service)) && last.verdict == FAILED;
+        let shape = scene.shape_of(job);
         let is_quarantined = self.quarantined.contains(&shape);
-        if let Some(ended_at) = last.ended_at.filter(|_| self.knows_pairs && !is_quarantined) {
-            let since = self.failed.entry((last.worker.clone(), shape)).or_insert((ended_at, is_sure));
-            if last.started_at > since.0 {
-                *since = (ended_at, is_sure);
-            }
-        }
+        let Some(ended_at) = last.ended_at.filter(|_| self.knows_pairs && !is_quarantined) else { return };
+        let pair = self.failed.entry((last.worker.clone(), shape)).or_insert(Apart::Since(ended_at));
+        *pair = match *pair {
+            Apart::Unclear => Apart::Unclear,
+            Apart::Since(_) if !is_reported => Apart::Unclear,
+            Apart::Since(since) if last.started_at > since => Apart::Since(ended_at),
+            since @ Apart::Since(_) => since,
+        };
     }
 
     /// A person lifted a block: from here on nobody can tell who should be kept apart.

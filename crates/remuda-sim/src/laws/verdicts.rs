@@ -16,9 +16,12 @@ use super::{Law, Laws, Order};
 use crate::host::Host;
 use crate::net::Ask;
 
-/// What was believed about jobs that a stale report speaks of.
+/// What was believed about jobs that a stale report speaks of, and whether the whole beat is stale.
 #[derive(Debug, Default)]
-pub(crate) struct Before(Vec<(JobId, (u8, u8))>);
+pub(crate) struct Before {
+    stale: Vec<(JobId, (u8, u8))>,
+    is_old_beat: bool,
+}
 
 /// Deadlines are noticed by ticks of a second, and a beat may be on its way.
 const MARGIN: Duration = Duration::from_millis(1500);
@@ -35,6 +38,9 @@ impl Laws {
         }
         self.stepped_at = now;
         let Some(Ask::Beat { worker, beat, .. }) = ask else { return Before::default() };
+        let is_old_beat = plane.worker(worker).is_none_or(|it| {
+            beat.incarnation != it.incarnation || beat.term != plane.term() || beat.seq <= it.beat_seq
+        });
         let stale = beat.finished.iter().filter_map(|finished| {
             let job = plane.job(finished.job)?;
             let is_current = matches!(job.state(), State::Running { worker: of, incarnation, .. }
@@ -42,7 +48,7 @@ impl Laws {
                 && job.attempt() == finished.attempt;
             (!is_current).then(|| (finished.job, job.failures()))
         });
-        Before(stale.collect())
+        Before { stale: stale.collect(), is_old_beat }
     }
 
     #[expect(clippy::too_many_arguments, reason = "a step with all there is to know about it")]
@@ -56,9 +62,11 @@ impl Laws {
         before: Before,
         hosts: &[Host],
     ) {
-        let Before(stale) = before;
-        for (job, failures) in stale {
+        for (job, failures) in before.stale {
             self.unmoved(at, job, failures, step);
+        }
+        if before.is_old_beat {
+            self.without_effect(now, at, step);
         }
         for record in &step.records {
             let Record::Life { job, life } = record else { continue };
@@ -88,6 +96,17 @@ impl Laws {
                 || matches!(life.state, StateRow::Completed { .. });
             if *of == job && is_moved {
                 let what = format!("a stale report moved job {job} to {}", life.state.name());
+                return self.broken(Law::S3, at, what);
+            }
+        }
+    }
+
+    /// S3: an old beat ended nothing.
+    fn without_effect(&mut self, now: Timestamp, at: u64, step: &Step) {
+        for record in &step.records {
+            let Record::Life { job, life } = record else { continue };
+            if life.tries.last().is_some_and(|last| last.ended_at == Some(now)) {
+                let what = format!("an old beat ended attempt {} of job {job}", life.attempt);
                 return self.broken(Law::S3, at, what);
             }
         }

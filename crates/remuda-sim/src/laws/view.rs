@@ -1,6 +1,7 @@
 //! Laws about how things stand: the plane's view held against the world, now and then while it goes on and once when all
 //! is quiet.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use remuda_core::block;
@@ -23,6 +24,9 @@ const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 const NOTICED_WITHIN: u64 = 110_000;
 /// Idle workers ask twice a minute; more than this in a quiet minute is a storm of our own making.
 const CALLS_MAX: u64 = 6;
+/// An attempt that nobody has is given up within this time, in milliseconds: three orders may get lost one after the
+/// other, each noticed when the agent's patience ends.
+const HOLDERLESS_MAX: u64 = 90_000;
 /// Attempts a worker may have been told to stop and still names.
 const CANCELS_MAX: usize = 64;
 
@@ -101,6 +105,29 @@ impl Laws {
                 let what = format!("{} is dead and holds {} jobs", worker.id, worker.holds.len());
                 self.broken(Law::L3, at, what);
             }
+        }
+        self.no_holderless(at, plane, hosts, listens_long);
+    }
+
+    /// L4: what the plane believes a living worker has, it has, or will soon.
+    fn no_holderless(&mut self, at: u64, plane: &Plane, hosts: &[Host], listens_long: bool) {
+        let mut holderless = BTreeMap::new();
+        for worker in plane.workers().filter(|_| listens_long) {
+            let agent = hosts.iter().filter(|host| *host.name() == worker.id).find_map(|host| host.agent.as_ref());
+            let Some(agent) = agent else { continue };
+            let held: BTreeSet<_> = agent.held().collect();
+            for (job, hold) in &worker.holds {
+                let key = (*job, hold.attempt);
+                if !held.contains(&key) {
+                    holderless.insert(key, self.holderless.get(&key).copied().unwrap_or(at));
+                }
+            }
+        }
+        let long = holderless.iter().find(|(_, since)| at - **since > HOLDERLESS_MAX);
+        let what = long.map(|((job, attempt), _)| format!("nobody has job {job} attempt {attempt}"));
+        self.holderless = holderless;
+        if let Some(what) = what {
+            self.broken(Law::L4, at, what);
         }
     }
 

@@ -9,7 +9,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::harness::{Client, Hand, Luck, PATIENCE, Plane, let_pass, wait_until};
+use crate::harness::{Client, Hand, Luck, PATIENCE, Plane, let_pass};
 
 const KILLS: usize = 100;
 const CLIENTS: u64 = 3;
@@ -59,10 +59,7 @@ async fn a_plane_killed_a_hundred_times_under_load_loses_nothing_and_doubles_not
     plane.start_again().await;
     storm.is_calm.store(true, Ordering::Relaxed);
     clients.join_all().await;
-    wait_until("every job has ended", async || {
-        (plane.get("/fleet/status").await["open_jobs"] == 0).then_some(())
-    })
-    .await;
+    all_ended(&plane).await;
     storm.is_over.store(true, Ordering::Relaxed);
     workers.join_all().await;
     let known = std::mem::take(&mut *storm.known.lock().unwrap());
@@ -70,6 +67,24 @@ async fn a_plane_killed_a_hundred_times_under_load_loses_nothing_and_doubles_not
     check_jobs(&storm.client, &known).await;
     check_begun(&known);
     check_history(&plane, &known).await;
+}
+
+/// Waits until nothing is open any more; what stays open is told with its whole story.
+async fn all_ended(plane: &Plane) {
+    let deadline = Instant::now() + PATIENCE;
+    while plane.get("/fleet/status").await["open_jobs"] != 0 {
+        if Instant::now() > deadline {
+            for job in plane.jobs().await.iter().filter(|job| job["state"] != "completed") {
+                eprintln!("{}", plane.why(job["id"].as_str().unwrap()).await);
+            }
+            panic!(
+                "not every job has ended: {} {}",
+                plane.get("/fleet/status").await,
+                plane.get("/fleet/workers").await
+            );
+        }
+        let_pass(Duration::from_millis(50)).await;
+    }
 }
 
 impl Storm {

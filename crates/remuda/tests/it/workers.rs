@@ -156,7 +156,7 @@ async fn a_worker_whose_machine_is_kept_busy_beats_on() {
     let gate = Gate::closed(plane.folder(), "gate");
     let burning =
         format!("echo begun >&2; while [ -e '{}/gate' ]; do :; done; echo done", plane.folder().display());
-    let worker = Worker::spawn(&plane, "a", &burning, &["--slots", "4"]);
+    let worker = Worker::start_with(&plane, "a", &burning, &["--slots", "4"]).await;
     let mut jobs = Vec::new();
     for n in 0..4 {
         jobs.push(plane.submit(json!({ "n": n })).await);

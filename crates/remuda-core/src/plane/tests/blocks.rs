@@ -7,6 +7,7 @@ use crate::settings::BlockOn;
 #[test]
 fn a_block_ends_with_one_trial_at_a_time_and_doubles_with_each_that_fails() {
     let mut story = Story::new();
+    story.join_bystander();
     story.join_with("a", |join| join.slots = 4);
     let first = story.submit_with("s", |it| it.attempts_max = Some(1)).unwrap();
     story.fail("a", first, Cause::Job);
@@ -48,6 +49,7 @@ fn a_block_never_touches_another_pair() {
 #[test]
 fn a_block_is_lifted_by_hand() {
     let mut story = Story::new();
+    story.join_bystander();
     story.join("a");
     let job = story.submit("s");
     story.fail("a", job, Cause::Job);
@@ -61,6 +63,7 @@ fn a_block_is_lifted_by_hand() {
 fn below_the_limit_failures_are_counted_and_a_success_forgets_them() {
     let mut story =
         Story::with(Settings { max_failures_before_block: 2, attempts_max: 9, ..Settings::default() });
+    story.join_bystander();
     story.join("a");
     let job = story.submit("s");
     story.fail("a", job, Cause::Job);
@@ -80,6 +83,7 @@ fn below_the_limit_failures_are_counted_and_a_success_forgets_them() {
 #[test]
 fn jobs_that_differ_in_seed_and_text_share_a_block() {
     let mut story = Story::new();
+    story.join_bystander();
     story.join("a");
     let (bad, like_it) = (story.submit("s"), story.submit("s"));
     assert_ne!(story.kept.jobs[&bad].0.workflow_hash, story.kept.jobs[&like_it].0.workflow_hash);
@@ -98,6 +102,7 @@ fn jobs_that_differ_in_seed_and_text_share_a_block() {
 fn only_so_many_blocks_are_kept_and_the_one_that_ends_first_makes_room() {
     let settings = Settings { blocks_max: 2, probation_after: 100, attempts_max: 9, ..Settings::default() };
     let mut story = Story::with(settings);
+    story.join_bystander();
     story.join("a");
     let mut jobs = Vec::new();
     for (second, shape) in [(0, "s"), (10, "t"), (20, "u")] {
@@ -185,4 +190,17 @@ fn a_retry_that_waited_for_a_worker_is_taken_back_when_that_worker_will_not_take
         happens(&mut story);
         assert_eq!(story.kept.state(job), "running on a, attempt 2", "b {way}");
     }
+}
+
+#[test]
+fn who_is_alone_is_kept_from_nothing() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    for second in [5, 10, 15] {
+        story.fail("a", job, Cause::Job);
+        story.beat_to(second, &["a"]);
+    }
+    story.is(job, "failed");
+    assert_eq!(story.news("client:"), Vec::<String>::new());
 }

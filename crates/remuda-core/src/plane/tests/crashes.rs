@@ -67,6 +67,7 @@ fn what_waits_is_given_out_by_a_new_plane_to_whoever_is_heard() {
 #[test]
 fn a_block_and_a_quarantine_outlive_the_plane() {
     let mut story = Story::new();
+    story.join_bystander();
     story.join("a");
     let job = story.submit("s");
     story.fail("a", job, Cause::Job);

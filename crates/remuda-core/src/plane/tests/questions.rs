@@ -7,6 +7,7 @@ fn every_reason_to_wait_has_its_sentence() {
     let mut story = Story::new();
     let job = story.submit("s");
     assert_eq!(story.why(job), "unschedulable: no worker has joined");
+    story.join_bystander();
     story.join("a");
     story.is(job, "running on a, attempt 1");
     let next = story.submit("t");

@@ -67,6 +67,7 @@ fn after_a_pause_everyone_has_the_rest_of_the_lease_and_no_more() {
 #[test]
 fn a_pause_of_ours_is_no_lack_of_progress() {
     let mut story = Story::new();
+    story.join_bystander();
     story.join("a");
     let job = story.submit("s");
     story.beat_to(200, &["a"]);

@@ -13,20 +13,21 @@ pub(crate) struct Worker {
 impl Worker {
     /// Starts it and waits until the plane hears it.
     pub(crate) async fn start(plane: &Plane, name: &str, command: &str) -> Worker {
-        let worker = Worker::spawn(plane, name, command, &[]);
+        Worker::start_with(plane, name, command, &[]).await
+    }
+
+    /// As `start`, with more arguments.
+    pub(crate) async fn start_with(plane: &Plane, name: &str, command: &str, more: &[&str]) -> Worker {
+        let mut worker = remuda(plane.folder());
+        worker.args(["worker", "--url", &plane.url, "--name", name, "--exec", command]).args(more);
+        let process = Process::start(name, &mut worker);
         let path = format!("/fleet/workers/{name}");
         wait_until(&format!("{name} is online"), async || {
             let (_, worker) = answered(plane.request(reqwest::Method::GET, &path)).await;
             (worker["presence"] == "online").then_some(())
         })
         .await;
-        worker
-    }
-
-    pub(crate) fn spawn(plane: &Plane, name: &str, command: &str, more: &[&str]) -> Worker {
-        let mut worker = remuda(plane.folder());
-        worker.args(["worker", "--url", &plane.url, "--name", name, "--exec", command]).args(more);
-        Worker { name: name.to_owned(), process: Process::start(name, &mut worker) }
+        Worker { name: name.to_owned(), process }
     }
 }
 
