@@ -109,7 +109,7 @@ struct Kept {
 }
 
 /// Enough for thousands of ordinary workflows; what does not fit is read from the store.
-const BODIES_BYTES_MAX: usize = 32 << 20;
+const BODIES_BYTES_MAX: usize = 8 << 20;
 
 impl Bodies {
     pub fn keep(&self, job: JobId, body: Arc<RawValue>) {

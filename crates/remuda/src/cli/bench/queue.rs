@@ -36,6 +36,8 @@ const SLOTS: u32 = 256;
 const DISPATCHES: usize = 1000;
 const SMALL: u64 = 100_000;
 const SUBMITTERS: usize = 64;
+/// How many jobs are taken from a long queue to see how fast that goes.
+const DRAINED: u64 = 20_000;
 
 /// Rows as they come in.
 #[derive(Debug, Default)]
@@ -226,44 +228,50 @@ async fn long_queue(table: &mut Table, options: &Options, data: &Path) -> anyhow
     let data = data.join("long");
     let mut plane = Plane::start(&data).await?;
     let empty = plane.memory_bytes()?;
-    let mut filled = 0;
-    for waiting in [SMALL.min(options.waiting), options.waiting] {
-        fill(&plane, filled, waiting).await?;
-        filled = waiting;
+    let (mut waiting, mut first) = (0, None);
+    for level in [DRAINED, SMALL.min(options.waiting), options.waiting] {
+        fill(&plane, waiting, level).await?;
         let grown = plane.memory_bytes()?.saturating_sub(empty);
-        let note = format!("{:.0} bytes a job", grown as f64 / waiting as f64);
-        table.add(&format!("memory, {waiting} waiting"), grown as f64 / 1e6, "MB", note);
+        let note = format!("{:.0} bytes a job", grown as f64 / level as f64);
+        table.add(&format!("memory, {level} waiting"), grown as f64 / 1e6, "MB", note);
         plane.kill().await?;
         plane = Plane::start(&data).await?;
-        table.add(
-            &format!("restart, {waiting} open jobs"),
-            plane.ready_after.as_secs_f64(),
-            "s",
-            "after kill -9".to_owned(),
-        );
-        let note =
-            format!("{:.0} bytes a job", plane.memory_bytes()?.saturating_sub(empty) as f64 / waiting as f64);
-        table.add(
-            &format!("memory after restart, {waiting} waiting"),
-            plane.memory_bytes()? as f64 / 1e6,
-            "MB",
-            note,
-        );
+        let note = "after kill -9, until it says that it serves".to_owned();
+        table.add(&format!("restart, {level} open jobs"), plane.ready_after.as_secs_f64(), "s", note);
+        let grown = plane.memory_bytes()?.saturating_sub(empty);
+        let note = format!("{:.0} bytes a job", grown as f64 / level as f64);
+        table.add(&format!("memory after restart, {level} waiting"), grown as f64 / 1e6, "MB", note);
+        let rate = drain(&plane, level).await?;
+        let first = *first.get_or_insert(rate);
+        let note = format!("one worker, {SLOTS} slots; {:.2} of the first", rate / first);
+        table.add(&format!("claim and complete over HTTP, {level} waiting"), rate, "jobs/s", note);
+        waiting = level - DRAINED.min(level);
     }
-    let board = Board::default();
-    let worker = load::worker(plane.address.clone(), "bench".to_owned(), SLOTS, board, Tells::Ends);
-    let before = Instant::now();
-    drop(tokio::time::timeout(Duration::from_secs(options.seconds), worker).await);
-    let left: Value = serde_json::from_slice(&load::get(&plane.address, "/fleet/status").await?)?;
-    let done = filled.saturating_sub(left["open_jobs"].as_u64().unwrap_or(filled));
-    let rate = done as f64 / before.elapsed().as_secs_f64();
-    table.add(
-        &format!("claim and complete over HTTP, {filled} waiting"),
-        rate,
-        "jobs/s",
-        "one worker".to_owned(),
-    );
     plane.kill().await
+}
+
+/// How fast one worker takes and ends a few jobs of many.
+async fn drain(plane: &Plane, waiting: u64) -> anyhow::Result<f64> {
+    let worker = tokio::spawn(load::worker(
+        plane.address.clone(),
+        "bench".to_owned(),
+        SLOTS,
+        Board::default(),
+        Tells::Ends,
+    ));
+    let started = Instant::now();
+    let left = waiting - DRAINED.min(waiting);
+    while open_jobs(plane).await? > left {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let rate = DRAINED.min(waiting) as f64 / started.elapsed().as_secs_f64();
+    worker.abort();
+    Ok(rate)
+}
+
+async fn open_jobs(plane: &Plane) -> anyhow::Result<u64> {
+    let status: Value = serde_json::from_slice(&load::get(&plane.address, "/fleet/status").await?)?;
+    status["open_jobs"].as_u64().context("the plane did not say how many jobs are open")
 }
 
 async fn fill(plane: &Plane, from: u64, to: u64) -> anyhow::Result<()> {
