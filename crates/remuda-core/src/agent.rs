@@ -379,7 +379,7 @@ impl Agent {
     fn speak(&mut self, now: Timestamp) {
         match self.membership {
             Membership::Stranger if now >= self.try_at && self.stopping == Stopping::No => {
-                self.ask_to_join(now)
+                self.ask_to_join(now);
             }
             Membership::Stranger if self.stopping != Stopping::No && self.held.is_empty() => self.bye(),
             Membership::Member { .. } if self.is_done() => self.bye(),

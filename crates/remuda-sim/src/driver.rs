@@ -8,6 +8,8 @@
 //!    └── calls, wake_at
 //! ```
 
+mod lines;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use remuda_core::agent::Unanswered;
@@ -16,12 +18,12 @@ use remuda_core::plane::{Answer, Effect, Event, Known, Plane};
 use remuda_core::record::Record;
 use remuda_core::refusal::Refusal;
 use remuda_core::time::Timestamp;
-use remuda_core::wire::Reply;
 
 use crate::client::Told;
 use crate::net::{Answered, Ask, Call, Caller};
 use crate::sabotage::Sabotage;
 use crate::world::{Happening, World};
+use lines::{Parked, Release};
 
 #[derive(Debug)]
 pub(crate) struct Driver {
@@ -53,38 +55,6 @@ pub(crate) struct Batch {
     releases: Vec<Release>,
     /// Carried out when every answer is given.
     effects: Vec<Release>,
-}
-
-#[derive(Debug)]
-enum Release {
-    Host {
-        to: Caller,
-        call: u64,
-        answer: Answered,
-    },
-    Client {
-        client: usize,
-        call: u64,
-        told: Told,
-    },
-    /// Nothing to say yet: the line stays open.
-    Hold {
-        worker: WorkerId,
-        line: Parked,
-    },
-    Orders {
-        worker: WorkerId,
-        reply: Reply,
-    },
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Parked {
-    from: Caller,
-    call: u64,
-    /// What an empty answer says.
-    term: Term,
-    until: u64,
 }
 
 /// Events taken into one batch.
@@ -273,10 +243,8 @@ impl World<'_> {
         let answer = self.step_once(driver, event, Some(&call.ask), batch);
         let answered = match (call.from, answer) {
             (Caller::Client(client), answer) => {
-                if let Some(told) = told(answer) {
-                    let release = Release::Client { client, call: call.id, told };
-                    self.release_or_wait(release, batch, Sabotage::AckBeforeCommit);
-                }
+                let release = Release::Client { client, call: call.id, told: lines::told(&answer) };
+                self.release_or_wait(release, batch, Sabotage::AckBeforeCommit);
                 return;
             }
             (_, Ok(Answer::Joined(joined))) => Answered::Joined(joined, token),
@@ -287,39 +255,10 @@ impl World<'_> {
                 return batch.releases.push(Release::Hold { worker: worker.clone(), line });
             }
             (_, Ok(Answer::Done | Answer::Accepted { .. })) => return,
-            (_, Err(refusal)) => Answered::Not(unanswered(refusal)),
+            (_, Err(refusal)) => Answered::Not(lines::unanswered(refusal)),
         };
         let release = Release::Host { to: call.from, call: call.id, answer: answered };
         self.release_or_wait(release, batch, Sabotage::OrdersBeforeCommit);
-    }
-
-    /// Nothing came up while a worker waited: it is told so.
-    pub(crate) fn poll_over(&mut self, at: usize, worker: &WorkerId, call: u64) {
-        let now = self.now;
-        let Some(driver) = self.drivers[at].as_mut().filter(|driver| !driver.is_paused(now)) else { return };
-        if driver.parked.get(worker).is_some_and(|parked| parked.call == call)
-            && let Some(parked) = driver.parked.remove(worker)
-        {
-            self.send_empty(parked);
-        }
-    }
-
-    fn send_empty(&mut self, line: Parked) {
-        let empty = Reply { term: line.term, ..Reply::default() };
-        self.send_down(line.from, line.call, Answered::Reply(empty));
-    }
-
-    /// The plane's machine notices that somebody hung up.
-    pub(crate) fn hung_up(&mut self, worker: &WorkerId, call: u64) {
-        let Some(at) = self.lead else { return };
-        let Some(driver) = &mut self.drivers[at] else { return };
-        if driver.parked.get(worker).is_some_and(|parked| parked.call == call) {
-            driver.parked.remove(worker);
-            let seq = call & 0xffff_ffff;
-            let ask = Ask::LineDropped { worker: worker.clone(), seq };
-            let id = self.next_call();
-            self.arrive(Call { from: Caller::Nobody, id, ask });
-        }
     }
 
     fn event(&mut self, driver: &Driver, ask: &Ask, known: Option<Known>) -> Option<(Event, Hash)> {
@@ -366,7 +305,7 @@ impl World<'_> {
         self.steps += 1;
         let is_news = !matches!(event, Event::Tick | Event::Flush);
         if is_news && self.is_traced() {
-            self.say(format!("plane {}: {event:?}", driver.term));
+            self.say(&format!("plane {}: {event:?}", driver.term));
         }
         // What a plane decides that was replaced without noticing is never stored: the laws wait for the store there.
         let is_leading = driver.term == self.store.term;
@@ -377,10 +316,10 @@ impl World<'_> {
         }
         if self.is_traced() {
             for record in &step.records {
-                self.say(format!("  record {record:?}"));
+                self.say(&format!("  record {record:?}"));
             }
             if is_news {
-                self.say(format!("  answer {:?}", step.answer));
+                self.say(&format!("  answer {:?}", step.answer));
             }
         }
         batch.records.extend(step.records);
@@ -392,12 +331,6 @@ impl World<'_> {
         }
         self.note("step", now.as_millis(), batch.records.len() as u64);
         step.answer
-    }
-
-    /// The core never holds a workflow: the shell puts it into the order.
-    fn filled(&self, mut reply: Reply) -> Reply {
-        reply.start.iter_mut().for_each(|start| start.workflow = Some(self.result.clone()));
-        reply
     }
 
     fn commit_next(&mut self, at: usize) {
@@ -438,49 +371,6 @@ impl World<'_> {
         self.plan_step(at, now);
     }
 
-    fn release_or_wait(&mut self, release: Release, batch: &mut Batch, hasty: Sabotage) {
-        if self.is_sabotaged(hasty) {
-            self.give(0, release);
-        } else {
-            batch.releases.push(release);
-        }
-    }
-
-    fn release(&mut self, at: usize, batch: Batch) {
-        batch.releases.into_iter().chain(batch.effects).for_each(|release| self.give(at, release));
-    }
-
-    fn give(&mut self, at: usize, release: Release) {
-        match release {
-            Release::Hold { worker, line } => {
-                let Some(driver) = &mut self.drivers[at] else { return };
-                // A newer beat takes the place of the one that waits.
-                if let Some(old) = driver.parked.insert(worker.clone(), line) {
-                    self.send_empty(old);
-                }
-                self.schedule(line.until.max(self.now), Happening::PollOver { at, worker, call: line.call });
-            }
-            Release::Orders { worker, reply } => {
-                let Some(driver) = &mut self.drivers[at] else { return };
-                if let Some(Parked { from, call, .. }) = driver.parked.remove(&worker) {
-                    self.give(at, Release::Host { to: from, call, answer: Answered::Reply(reply) });
-                }
-            }
-            Release::Host { to, call, answer } => {
-                let answer = self.forged_answer(answer);
-                let starts = match &answer {
-                    Answered::Reply(reply) if !reply.start.is_empty() => Some(reply.clone()),
-                    _ => None,
-                };
-                let is_lost = self.send_down(to, call, answer);
-                if let Some(reply) = starts {
-                    self.laws.ordered(&reply, is_lost);
-                }
-            }
-            Release::Client { client, call, told } => self.send_to_client(client, call, told),
-        }
-    }
-
     pub(crate) fn ask_to_drain(&mut self, host: usize) {
         self.hosts[host].is_pristine = false;
         let (id, worker) = (self.next_call(), self.hosts[host].name().clone());
@@ -496,23 +386,3 @@ impl World<'_> {
 
 /// When a world begins, by the wall clock.
 pub(crate) const EPOCH: u64 = 1_794_744_000_000;
-
-fn told(answer: Result<Answer, Refusal>) -> Option<Told> {
-    match answer {
-        Ok(Answer::Accepted { job, is_new }) => Some(Told::Accepted { job, is_new }),
-        Err(Refusal::KeyConflict { job }) => Some(Told::Conflict { job }),
-        Err(Refusal::QueueFull { .. }) => Some(Told::TryLater),
-        Ok(_) | Err(_) => Some(Told::CancelDone),
-    }
-}
-
-/// What an agent is told of a refusal.
-fn unanswered(refusal: Refusal) -> Unanswered {
-    match refusal {
-        Refusal::UnknownWorker(_) => Unanswered::Unknown,
-        refusal @ (Refusal::OldIncarnation { .. } | Refusal::WrongToken) => {
-            Unanswered::Replaced(refusal.to_string())
-        }
-        refusal => Unanswered::Unreachable(refusal.to_string()),
-    }
-}

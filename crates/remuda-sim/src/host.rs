@@ -186,7 +186,7 @@ impl World<'_> {
         it.call = None;
         let seq = self.seq_of(call);
         if self.is_traced() {
-            self.say(format!("host {host} hears {answer:?}"));
+            self.say(&format!("host {host} hears {answer:?}"));
         }
         let event = match answer {
             Answered::Joined(joined, token) => {
@@ -221,7 +221,7 @@ impl World<'_> {
         let Some(agent) = &mut it.agent else { return };
         let effects = agent.step(clock, event);
         if self.is_traced() && !effects.is_empty() {
-            self.say(format!("host {host} does {effects:?}"));
+            self.say(&format!("host {host} does {effects:?}"));
         }
         for effect in effects {
             self.carry_out(host, effect);

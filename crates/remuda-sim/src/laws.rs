@@ -121,14 +121,13 @@ pub(crate) struct Laws {
     orders: BTreeMap<Key, Order>,
     took_down: BTreeSet<Key>,
     sequence: u64,
-    /// Pairs that failed and have not been well since.
-    failed: BTreeMap<(WorkerId, Shape), Apart>,
+    /// Pairs that are kept apart, or on trial, and until when.
+    blocks: BTreeMap<(WorkerId, Shape), Timestamp>,
     /// What runs where, and since when.
     running: BTreeMap<JobId, (WorkerId, Timestamp)>,
     /// Since when the plane believes in an attempt that its worker does not have.
     holderless: BTreeMap<Key, u64>,
-    quarantined: BTreeSet<Shape>,
-    /// Where few blocks are kept, or a person lifts some, pairs may come together early.
+    /// Where few blocks are kept, or a person lifts some, one may be gone for no other reason.
     knows_pairs: bool,
     /// When the plane last heard of each worker, as far as it listened.
     heard: BTreeMap<WorkerId, Timestamp>,
@@ -148,13 +147,6 @@ pub(crate) struct Laws {
     steps: u64,
     share: Option<Share>,
     calls: Option<(u64, Vec<u64>)>,
-}
-
-/// Whether a pair should be kept apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Apart {
-    Since(Timestamp),
-    Unclear,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -189,10 +181,9 @@ impl Laws {
             orders: BTreeMap::new(),
             took_down: BTreeSet::new(),
             sequence: 0,
-            failed: BTreeMap::new(),
+            blocks: BTreeMap::new(),
             running: BTreeMap::new(),
             holderless: BTreeMap::new(),
-            quarantined: BTreeSet::new(),
             knows_pairs: scene.blocks_max != TIGHT_BLOCKS,
             heard: BTreeMap::new(),
             progress: BTreeMap::new(),

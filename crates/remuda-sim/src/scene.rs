@@ -136,6 +136,10 @@ impl Scene {
         self.shape(self.jobs[client::of(job)].shape)
     }
 
+    pub(crate) fn has_shape(&self, shape: Shape) -> bool {
+        (0..self.shapes.len()).any(|index| self.shape(index) == shape)
+    }
+
     pub(crate) fn nature(&self, index: usize) -> Nature {
         self.shapes[index]
     }

@@ -77,7 +77,9 @@ impl World<'_> {
             (Quirk::BlackHole, _) => (End::Fails(Cause::Service), 1),
             (_, Nature::Bad) => (End::Fails(Cause::Job), takes.min(2000)),
             (_, Nature::Poison) => (End::KillsAgent, takes.min(1000)),
-            (_, Nature::Picky) if is_storm && host % 2 == 0 => (End::Fails(Cause::Service), takes.min(500)),
+            (_, Nature::Picky) if is_storm && host.is_multiple_of(2) => {
+                (End::Fails(Cause::Service), takes.min(500))
+            }
             (Quirk::None | Quirk::Boaster, Nature::Good | Nature::Quiet | Nature::Picky) => {
                 let is_fair = self.scene.weather == crate::Weather::Fair;
                 match self.random.below(1000) {

@@ -170,7 +170,7 @@ impl<'t> World<'t> {
         }
         self.look_back();
         for violation in self.laws.violations.clone() {
-            self.say(format!("BROKEN {violation}"));
+            self.say(&format!("BROKEN {violation}"));
         }
         Outcome {
             jobs: self.store.jobs.len() as u64,
@@ -210,7 +210,7 @@ impl<'t> World<'t> {
             Happening::Fault { index } => {
                 let fault = self.scene.faults[index].fault;
                 self.note("fault", index as u64, 0);
-                self.say(format!("fault {fault:?}"));
+                self.say(&format!("fault {fault:?}"));
                 self.befall(fault);
             }
             Happening::Calm => {
@@ -264,7 +264,7 @@ impl<'t> World<'t> {
                 self.quiet_since = Some(self.now);
             }
             (true, Some(since)) if self.now >= since + QUIET / 2 => {
-                self.laws.count_calls(self.now, &self.hosts)
+                self.laws.count_calls(self.now, &self.hosts);
             }
             (true, Some(_)) => {}
             (false, _) => self.quiet_since = None,
@@ -312,7 +312,7 @@ impl<'t> World<'t> {
     }
 
     /// A line for whoever replays.
-    pub(crate) fn say(&mut self, line: String) {
+    pub(crate) fn say(&mut self, line: &str) {
         if let Some(tell) = &mut self.trace {
             let (seconds, millis) = (self.now / 1000, self.now % 1000);
             tell(&format!("{seconds:>5}.{millis:03} {line}"));
@@ -327,14 +327,14 @@ impl<'t> World<'t> {
             self.hash = (self.hash ^ part).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
         }
         if self.trace.is_some() && what != "step" {
-            self.say(format!("{what} {a} {b}"));
+            self.say(&format!("{what} {a} {b}"));
         }
     }
 
     pub(crate) fn note_job(&mut self, what: &'static str, job: JobId, attempt: Attempt, host: usize) {
         self.attempts += 1;
         if self.is_traced() {
-            self.say(format!("{what} {job} attempt {attempt} on host {host}"));
+            self.say(&format!("{what} {job} attempt {attempt} on host {host}"));
         }
         self.note(what, job.as_u128() as u64, u64::from(attempt.0) << 8 | host as u64);
     }

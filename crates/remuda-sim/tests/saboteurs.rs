@@ -15,10 +15,9 @@ fn weather(sabotage: Sabotage) -> Weather {
         | Sabotage::NoStartGrace
         | Sabotage::WallClockLeases => Weather::Plane,
         Sabotage::OrdersBeforeCommit => Weather::Store,
-        Sabotage::NoBrake
-        | Sabotage::IgnoreInventory
-        | Sabotage::RequeueOnTimeout
-        | Sabotage::AnyBeat => Weather::Network,
+        Sabotage::NoBrake | Sabotage::IgnoreInventory | Sabotage::RequeueOnTimeout | Sabotage::AnyBeat => {
+            Weather::Network
+        }
         Sabotage::ReuseAttempt => Weather::Wild,
         Sabotage::ChangeOutcome
         | Sabotage::DoubleTerminal
@@ -61,10 +60,13 @@ fn every_saboteur_is_caught_by_a_law_it_breaks() {
     for (sabotage, laws) in Sabotage::ALL {
         match noticed(sabotage, laws) {
             Ok(seed) => {
-                let settings =
-                    WorldSettings { weather: Some(weather(sabotage)), ..WorldSettings::default() };
+                let settings = WorldSettings { weather: Some(weather(sabotage)), ..WorldSettings::default() };
                 let clean = run(seed, &settings);
-                assert!(clean.violations.is_empty(), "seed {seed} without {sabotage:?}: {:?}", clean.violations);
+                assert!(
+                    clean.violations.is_empty(),
+                    "seed {seed} without {sabotage:?}: {:?}",
+                    clean.violations
+                );
             }
             Err(other) => missed.push(format!("{sabotage:?} by {laws:?}; instead: {other}")),
         }

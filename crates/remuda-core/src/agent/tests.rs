@@ -425,3 +425,37 @@ fn progress_is_told_every_second_unless_the_line_is_slow() {
         ],
     );
 }
+
+#[test]
+fn a_line_that_became_slow_is_not_overtaken_for_ever() {
+    let signal =
+        || AgentEvent::Signal { job: id(1), attempt: Attempt(1), progress: 0.5, phase: String::new() };
+    let mut agent = agent(2);
+    check(
+        &mut agent,
+        vec![
+            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
+            (
+                0,
+                reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }),
+                &["run 1 1", "beat 2: 1 held, 0 finished, wait 5 s"],
+            ),
+        ],
+    );
+    let beats = (1..=20).flat_map(|second| agent.step(at(second * 1000), signal())).count();
+    assert_eq!(beats, 3, "then an answer must come first");
+    assert_eq!(
+        agent.wake_at(),
+        at(50_000),
+        "and it does not wake in circles: only the attempt is asked about"
+    );
+    check(
+        &mut agent,
+        vec![(
+            21_000,
+            reply(5, Reply { start: vec![start(2, 1)], ..Reply::default() }),
+            &["run 2 1", "beat 6: 2 held, 0 finished, wait 5 s"],
+        )],
+    );
+}

@@ -131,6 +131,14 @@ fn a_stuck_attempt_fails_its_worker_and_all_it_held_goes_back() {
 }
 
 #[test]
+fn of_a_silent_worker_nobody_knows_whether_it_is_stuck() {
+    let stuck = AttemptView { progressed_at: ago(301), ..held(1) };
+    let silent =
+        WorkerView { attempts: vec![held(2), stuck], presence: Presence::Suspect, ..worker("a", Active) };
+    check(&fleet(0, [silent, busy("b", 3)]), &[]);
+}
+
+#[test]
 fn an_hour_of_video_is_not_stuck_unless_age_is_the_policy() {
     let video = AttemptView { started_at: at(0), progressed_at: ago(1), ..held(1) };
     let snapshot = fleet(0, [WorkerView { attempts: vec![video], ..worker("a", Active) }, busy("b", 2)]);

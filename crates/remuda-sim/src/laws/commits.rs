@@ -2,14 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use remuda_core::cause::Cause;
-use remuda_core::id::{JobId, Term, WorkerId};
+use remuda_core::id::{JobId, Shape, Term, WorkerId};
 use remuda_core::record::{Life, Record, StateRow, Try};
-use remuda_core::time::Timestamp;
 
-use super::{Apart, Law, Laws, Order};
+use super::{Law, Laws, Order};
 use crate::scene::Scene;
-use crate::service::FAILED;
 use crate::store::Store;
 
 impl Laws {
@@ -47,23 +44,34 @@ impl Laws {
                         self.broken(Law::S2, at, format!("the end of job {job} is told twice"));
                     }
                 }
-                Record::Suspicion(row) if row.trial_at.is_some() => {
-                    // From here on it is the shape that is kept away, and not the worker.
-                    self.failed.retain(|(_, shape), _| *shape != row.shape);
-                    self.quarantined.insert(row.shape);
+                Record::Block(row) => {
+                    if !scene.has_shape(row.shape) {
+                        let what = format!("{} is kept from {:?}, which is no shape", row.worker, row.shape);
+                        self.broken(Law::S12, at, what);
+                    }
+                    self.blocks.insert((row.worker.clone(), row.shape), row.until);
                 }
-                Record::SuspicionLifted { shape } => {
-                    self.quarantined.remove(shape);
+                Record::BlockLifted { worker, shape } => {
+                    self.blocks.remove(&(worker.clone(), *shape));
+                    if self.knows_pairs && !is_reason_to_lift(records, worker, *shape, scene) {
+                        self.broken(
+                            Law::S12,
+                            at,
+                            format!("the block of {worker} is forgotten, and nobody said so"),
+                        );
+                    }
                 }
                 Record::Accepted { .. }
                 | Record::Result { .. }
                 | Record::Worker(_)
                 | Record::WorkerForgotten { .. }
-                | Record::Block(_)
-                | Record::BlockLifted { .. }
                 | Record::Suspicion(_)
+                | Record::SuspicionLifted { .. }
                 | Record::Cycle { .. } => {}
             }
+        }
+        if !self.blocks.is_empty() {
+            self.one_trial(at, scene);
         }
     }
 
@@ -108,15 +116,8 @@ impl Laws {
                     let what = format!("job {job} attempt {} never completed on {worker}", life.attempt);
                     self.broken(Law::S3, at, what);
                 }
-                let shape = scene.shape_of(job);
-                self.failed.remove(&(worker.clone(), shape));
             }
             StateRow::Queued { .. } | StateRow::Failed { .. } | StateRow::Cancelled { .. } => {}
-        }
-        if let Some(last) = life.tries.last().filter(|last| last.ended_at.is_some() && last.cause.is_some())
-            && before.tries.iter().all(|one| one.attempt != last.attempt || one.ended_at.is_none())
-        {
-            self.remember_failure(job, last, scene);
         }
     }
 
@@ -161,43 +162,48 @@ impl Laws {
         }
     }
 
-    /// S12: who failed with a shape does not get it again before the wait is over, and then once at a time.
+    /// S12: who is kept from a shape does not get it before the wait is over, and then once at a time.
     fn kept_apart(&mut self, at: u64, job: JobId, life: &Life, scene: &Scene) {
         let StateRow::Running { worker, started_at, .. } = &life.state else { return };
         let shape = scene.shape_of(job);
-        let Some(Apart::Since(failed_at)) = self.failed.get(&(worker.clone(), shape)).copied() else { return };
-        let waited = started_at.since(failed_at);
-        if *started_at >= failed_at && waited < self.rules.block_cooldown {
-            let what = format!("{worker} gets job {job} {waited:?} after it failed with that shape");
+        let Some(until) = self.blocks.get(&(worker.clone(), shape)).copied() else { return };
+        if *started_at < until {
+            let early = until.since(*started_at);
+            self.broken(Law::S12, at, format!("{worker} gets job {job} {early:?} before its block ends"));
+        }
+    }
+
+    /// Looked at when the whole batch is known: within it, one may begin before the other is said to have ended.
+    fn one_trial(&mut self, at: u64, scene: &Scene) {
+        let mut trials = BTreeSet::new();
+        let mut found = None;
+        for (job, (worker, since)) in &self.running {
+            let pair = (worker.clone(), scene.shape_of(*job));
+            let is_trial = self.blocks.get(&pair).is_some_and(|until| since >= until);
+            if is_trial && !trials.insert(pair) {
+                found = Some(format!("{worker} has more than one trial of the shape of job {job}"));
+            }
+        }
+        if let Some(what) = found {
             self.broken(Law::S12, at, what);
         }
-        let is_trial = |(other, (on, since)): (&JobId, &(WorkerId, Timestamp))| {
-            *other != job && on == worker && *since > failed_at && scene.shape_of(*other) == shape
-        };
-        if self.running.iter().any(is_trial) {
-            self.broken(Law::S12, at, format!("{worker} has more than one trial of the shape of job {job}"));
-        }
     }
 
-    /// A failure that the job or the service reported keeps the pair apart; what was under way when the wait began says
-    /// nothing new. After a loss nobody here can tell whether the pair is kept apart: only a success makes it clear.
-    fn remember_failure(&mut self, job: JobId, last: &Try, scene: &Scene) {
-        let is_reported = matches!(last.cause, Some(Cause::Job | Cause::Service)) && last.verdict == FAILED;
-        let shape = scene.shape_of(job);
-        let is_quarantined = self.quarantined.contains(&shape);
-        let Some(ended_at) = last.ended_at.filter(|_| self.knows_pairs && !is_quarantined) else { return };
-        let pair = self.failed.entry((last.worker.clone(), shape)).or_insert(Apart::Since(ended_at));
-        *pair = match *pair {
-            Apart::Unclear => Apart::Unclear,
-            Apart::Since(_) if !is_reported => Apart::Unclear,
-            Apart::Since(since) if last.started_at > since => Apart::Since(ended_at),
-            since @ Apart::Since(_) => since,
-        };
-    }
-
-    /// A person lifted a block: from here on nobody can tell who should be kept apart.
+    /// A person lifts blocks: from here on nobody can tell why one is gone.
     pub(crate) fn blocks_lifted(&mut self) {
-        self.failed.clear();
         self.knows_pairs = false;
     }
+}
+
+/// A success, a quarantine of the shape, or the end of the worker.
+fn is_reason_to_lift(records: &[Record], worker: &WorkerId, shape: Shape, scene: &Scene) -> bool {
+    records.iter().any(|record| match record {
+        Record::Life { job, life } => {
+            matches!(&life.state, StateRow::Completed { worker: by } if by == worker)
+                && scene.shape_of(*job) == shape
+        }
+        Record::Suspicion(row) => row.shape == shape && row.trial_at.is_some(),
+        Record::WorkerForgotten { worker: forgotten } => forgotten == worker,
+        _ => false,
+    })
 }

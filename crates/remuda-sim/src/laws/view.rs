@@ -36,7 +36,7 @@ impl Laws {
         if plane.mass_loss().is_on(now) {
             self.braked_at = now;
         }
-        if self.steps % LOOK_EVERY != 0 {
+        if !self.steps.is_multiple_of(LOOK_EVERY) {
             return;
         }
         // An alarm that is due is noticed by the tick that ends the batch.
@@ -113,7 +113,8 @@ impl Laws {
     fn no_holderless(&mut self, at: u64, plane: &Plane, hosts: &[Host], listens_long: bool) {
         let mut holderless = BTreeMap::new();
         for worker in plane.workers().filter(|_| listens_long) {
-            let agent = hosts.iter().filter(|host| *host.name() == worker.id).find_map(|host| host.agent.as_ref());
+            let agent =
+                hosts.iter().filter(|host| *host.name() == worker.id).find_map(|host| host.agent.as_ref());
             let Some(agent) = agent else { continue };
             let held: BTreeSet<_> = agent.held().collect();
             for (job, hold) in &worker.holds {
@@ -223,9 +224,8 @@ fn runs_on(plane: &Plane, job: JobId) -> Option<&WorkerId> {
 /// How long nobody of this name has been alive; nothing if somebody is.
 fn dead_for(at: u64, worker: &WorkerId, hosts: &[Host]) -> Option<u64> {
     let mut named = hosts.iter().filter(|host| host.name() == worker);
-    let dead = named.try_fold(u64::MAX, |least, host| {
+    named.try_fold(u64::MAX, |least, host| {
         let since = host.agent.is_none().then_some(host.dead_since.unwrap_or(0))?;
         Some(least.min(at - since))
-    });
-    dead
+    })
 }

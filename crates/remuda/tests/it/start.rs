@@ -121,30 +121,22 @@ async fn scripts_can_tell_what_went_wrong_by_the_code() {
 
 #[tokio::test]
 async fn a_job_is_run_from_the_command_line() {
-    let plane = Plane::start(&["retry.base=10ms", "retry.max=20ms"]).await;
-    let _worker =
-        Worker::start(&plane, "a", "grep -q sound && echo '{\"x\": 1}' || { echo bad luck >&2; exit 9; }")
-            .await;
+    let no_waits = ["retry.base=10ms", "retry.max=20ms", "block.cooldown=10ms", "block.cooldown_max=20ms"];
+    let plane = Plane::start(&no_waits).await;
+    let picky = "grep -q sound && echo '{\"x\": 1}' || { echo bad luck >&2; exit 9; }";
+    let _worker = Worker::start(&plane, "a", picky).await;
     std::fs::write(plane.folder().join("good.json"), r#"{ "sound": true }"#).unwrap();
     std::fs::write(plane.folder().join("bad.json"), r#"{ "broken": true }"#).unwrap();
     let (code, said) = run(plane.folder(), &["run", "good.json", "--url", &plane.url]).await;
     assert_eq!(code, 0, "{said}");
     has_all(&said, &["\"x\": 1"]);
-    let bad = ["run", "bad.json", "--json", "--url", &plane.url];
-    // Blocked after the first failure, and there is no other worker: it is cancelled while it waits.
-    let mut process = Process::start("remuda run", remuda(plane.folder()).args(bad));
-    let job = wait_until("it waits for another worker", async || {
-        let jobs = plane.jobs().await;
-        let bad = jobs.iter().find(|job| job["failures"] == 1 && job["state"] == "queued")?;
-        Some(bad["id"].as_str().unwrap().to_owned())
-    })
-    .await;
+    let (code, said) = run(plane.folder(), &["run", "bad.json", "--url", &plane.url]).await;
+    assert_eq!(code, 1, "{said}");
+    has_all(&said, &["exit code 9: bad luck", "remuda why"]);
+    let job = plane.jobs().await[0]["id"].as_str().unwrap().to_owned();
     let (code, said) = run(plane.folder(), &["why", &job, "--url", &plane.url]).await;
     assert_eq!(code, 0, "{said}");
-    has_all(&said, &["exit code 9: bad luck", "blocked"]);
-    plane.cancel(&job).await;
-    assert_eq!(process.ended().await.code(), Some(1), "{}", process.said());
-    has_all(&process.said(), &["\"state\":\"cancelled\""]);
+    has_all(&said, &["exit code 9: bad luck", "failures of its own: 3"]);
 }
 
 /// Whether this machine has Python; the examples are no use without it.

@@ -15,6 +15,8 @@ const KILLS: usize = 100;
 const CLIENTS: u64 = 3;
 const WORKERS: u64 = 3;
 const SLOTS: u32 = 4;
+/// Clients hold back when so many jobs wait: the storm is to hit beginnings and ends as often as submissions.
+const WAITING_MAX: usize = 100;
 
 /// What those outside know to be true, whatever became of the plane meanwhile.
 #[derive(Debug, Default)]
@@ -59,6 +61,8 @@ async fn a_plane_killed_a_hundred_times_under_load_loses_nothing_and_doubles_not
     plane.start_again().await;
     storm.is_calm.store(true, Ordering::Relaxed);
     clients.join_all().await;
+    let accepted = storm.known.lock().unwrap().accepted.len();
+    eprintln!("{accepted} jobs were accepted; now {}", plane.get("/fleet/status").await);
     all_ended(&plane).await;
     storm.is_over.store(true, Ordering::Relaxed);
     workers.join_all().await;
@@ -112,6 +116,10 @@ impl Storm {
             if self.is_calm.load(Ordering::Relaxed) {
                 return;
             }
+            if self.waiting() > WAITING_MAX {
+                let_pass(Duration::from_millis(5)).await;
+                continue;
+            }
             let number = client * 1_000_000 + n;
             let key = format!("client {client}, job {n}");
             let submission = json!({ "workflow": { "n": number }, "idempotency_key": key });
@@ -122,6 +130,11 @@ impl Storm {
             }
             self.known.lock().unwrap().accepted.insert(id.as_str().unwrap().to_owned(), number);
         }
+    }
+
+    fn waiting(&self) -> usize {
+        let known = self.known.lock().unwrap();
+        known.accepted.len().saturating_sub(known.begun.len())
     }
 
     /// Does what it is told to, remembers what it did, and says so until it is heard.

@@ -111,7 +111,9 @@ async fn a_worker_that_is_asked_twice_leaves_at_once_with_everything_it_started(
     // A lease that is no help: what happens at once happens because it was said.
     let plane = Plane::start(&["lease=1h", "retry.base=10ms", "retry.max=20ms"]).await;
     let gate = Gate::closed(plane.folder(), "gate");
-    let stubborn = format!("trap '' TERM; sleep 600 & echo $! > $REMUDA_ATTEMPT.pid; {}", gated(&gate));
+    // Deaf to requests, like the child it starts; both end with the gate, should nobody end them before.
+    let child = format!("({}) & echo $! > $REMUDA_ATTEMPT.pid", gate.wait());
+    let stubborn = format!("trap '' TERM; {child}; {}", gated(&gate));
     let (job, mut holder, other) = two_workers(&plane, &stubborn).await;
     let child = std::fs::read_to_string(plane.folder().join("1.pid")).unwrap();
     holder.process.signal(Signal::TERM);

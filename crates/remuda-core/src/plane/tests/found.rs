@@ -1,0 +1,110 @@
+//! What the worlds of `remuda-sim` found, as stories.
+
+use super::*;
+use crate::record::IdempotencyKey;
+
+/// Faults: D8, D17. The order waited for the store, and so did the beats that do not name the job.
+#[test]
+fn an_order_that_our_own_absence_held_up_is_not_late() {
+    let mut story = Story::new();
+    story.join("a");
+    story.hand("a").is_deaf = true;
+    let job = story.submit("s");
+    for _ in 0..4 {
+        story.be_away(20);
+        story.beat("a").unwrap();
+        story.beat("a").unwrap();
+    }
+    story.is(job, "running on a, attempt 1");
+    story.hand("a").is_deaf = false;
+    story.poll("a");
+    assert_eq!(story.complete("a", job), "recorded");
+}
+
+/// Faults: C17. The store was asked about the key before the job was in it.
+#[test]
+fn a_key_is_known_after_its_job_has_ended_even_if_the_store_was_asked_too_early() {
+    let key = || Some(IdempotencyKey { key: "k".to_owned(), fingerprint: Hash::of(b"body") });
+    let mut story = Story::new();
+    let job = story.submit_with("s", |it| it.key = key()).unwrap();
+    story.cancel(job).unwrap();
+    assert_eq!(story.submit_with("s", |it| (it.key, it.known) = (key(), None)), Ok(job));
+}
+
+/// Faults: D17. While the store is away a worker joins again and again, and is given work each time.
+#[test]
+fn what_nobody_was_told_of_is_not_lost_with_the_one_who_joins_again() {
+    let mut story = Story::new();
+    let job = story.submit("s");
+    for _ in 0..6 {
+        let join = Join {
+            worker: id("a"),
+            machine: None,
+            fleet: None,
+            services: ["exec".parse().unwrap()].into(),
+            slots: 1,
+            offer: Offer::default(),
+            held: Vec::new(),
+        };
+        let event = Event::Join { join: Box::new(join), token_hash: Hash::of(b"unheard") };
+        story.step(event).unwrap();
+    }
+    story.is(job, "running on a, attempt 1");
+    assert_eq!(story.kept.life(job).mishaps, 0);
+}
+
+/// Faults: C1. It may be at the end of a line that leads to the plane before us.
+#[test]
+fn a_new_plane_gives_nothing_to_those_it_has_not_heard() {
+    let mut story = Story::new();
+    story.join("a");
+    story.restart();
+    let job = story.submit("s");
+    story.to(40);
+    story.is(job, "queued");
+    assert_eq!(story.kept.life(job).mishaps, 0);
+    story.poll("a");
+    story.is(job, "running on a, attempt 1");
+}
+
+/// Faults: A11, C1. The plane before us heard it named.
+#[test]
+fn poison_is_recognised_over_a_restart_of_the_plane() {
+    let mut story = Story::new();
+    let job = story.submit("s");
+    for worker in ["a", "b"] {
+        story.join(worker);
+        story.work_to(story.now.as_millis() / 1000 + 5, &[worker]);
+        story.restart();
+        story.join_with(worker, |join| join.slots = 0);
+        story.wait(70);
+    }
+    story.is(job, "quarantined: poison: it took down a and b");
+}
+
+/// Faults: M1.
+#[test]
+fn a_dead_worker_that_is_drained_goes_offline_like_any_other() {
+    let mut story = Story::new();
+    story.join("a");
+    story.drain("a").unwrap();
+    story.to(200);
+    assert_eq!(story.presence("a"), Presence::Offline);
+}
+
+/// Faults: N5. Whoever is the first to return must not doom those who are on their way.
+#[test]
+fn the_first_to_return_from_a_long_cut_does_not_doom_the_others() {
+    let fleet = ["a", "b", "c", "d"];
+    let mut story = Story::new();
+    fleet.iter().for_each(|worker| story.join(worker));
+    let jobs: Vec<_> = fleet.iter().map(|_| story.submit("s")).collect();
+    story.work_to(10, &fleet);
+    story.to(200);
+    story.poll("a");
+    story.to(205);
+    story.work_to(300, &fleet);
+    for (job, worker) in jobs.iter().zip(fleet) {
+        story.is(*job, &format!("running on {worker}, attempt 1"));
+    }
+}
