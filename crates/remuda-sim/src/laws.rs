@@ -144,6 +144,9 @@ pub(crate) struct Laws {
     listens_since: Timestamp,
     stepped_at: Timestamp,
     braked_at: Timestamp,
+    /// Since when the brake holds, and when the first was heard since.
+    braked_since: Option<Timestamp>,
+    returned_at: Option<Timestamp>,
     steps: u64,
     share: Option<Share>,
     calls: Option<(u64, Vec<u64>)>,
@@ -194,6 +197,8 @@ impl Laws {
             listens_since: Timestamp::ZERO,
             stepped_at: Timestamp::ZERO,
             braked_at: Timestamp::ZERO,
+            braked_since: None,
+            returned_at: None,
             steps: 0,
             share: Share::new(scene),
             calls: None,
@@ -256,6 +261,7 @@ impl Laws {
         self.restored_at = now;
         (self.began_at, self.listens_since) = (now, now);
         (self.stepped_at, self.braked_at) = (now, Timestamp::ZERO);
+        (self.braked_since, self.returned_at) = (None, None);
         if let Some(share) = &mut self.share {
             share.restart();
         }

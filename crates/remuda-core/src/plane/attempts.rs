@@ -223,7 +223,9 @@ impl Plane {
                 self.store_suspicion(shape);
                 // In quarantine it is the shape that is kept away, not the worker.
                 let is_quarantined = self.suspicions.of(&shape).is_some_and(Suspicion::is_quarantined);
-                if !is_quarantined && !self.is_alone(worker) {
+                if is_quarantined || self.is_alone(worker) {
+                    self.blocks.released(worker, &shape, job);
+                } else {
                     self.block(now, worker, shape, job, message);
                 }
             }

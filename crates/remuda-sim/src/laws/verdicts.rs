@@ -23,6 +23,8 @@ pub(crate) struct Before {
     is_old_beat: bool,
 }
 
+/// A fleet that is really gone is given up after this.
+const HOLD_MAX: Duration = Duration::from_secs(15 * 60);
 /// Deadlines are noticed by ticks of a second, and a beat may be on its way.
 const MARGIN: Duration = Duration::from_millis(1500);
 
@@ -37,6 +39,9 @@ impl Laws {
             self.listens_since = now;
         }
         self.stepped_at = now;
+        if plane.mass_loss().is_on(now) && self.braked_since.is_none() {
+            (self.braked_since, self.returned_at) = (Some(now), None);
+        }
         let Some(Ask::Beat { worker, beat, .. }) = ask else { return Before::default() };
         let is_old_beat = plane.worker(worker).is_none_or(|it| {
             beat.incarnation != it.incarnation || beat.term != plane.term() || beat.seq <= it.beat_seq
@@ -83,6 +88,7 @@ impl Laws {
             }
         }
         self.listen(now, ask, step);
+        self.no_work_for_the_silent(now, at, step);
         self.share(at, step);
         self.view(now, at, plane);
     }
@@ -135,6 +141,7 @@ impl Laws {
         let is_reported = true_beat.is_some_and(|beat| reports(beat, key));
         let problem = if verdict.contains("fell silent") {
             self.brake_law(now, at, &last.worker, plane);
+            self.return_law(now, at, &last.worker);
             (silence + MARGIN < self.rules.lease).then(|| format!("it was heard {silence:?} ago"))
         } else if is_omission(verdict) {
             let is_named = true_beat.is_none_or(|beat| names(beat, key));
@@ -207,15 +214,45 @@ impl Laws {
         }
     }
 
+    /// N5 and N6: when the first is heard again the others are on their way, and have a lease to arrive.
+    fn return_law(&mut self, now: Timestamp, at: u64, worker: &WorkerId) {
+        let (Some(since), Some(returned_at)) = (self.braked_since, self.returned_at) else { return };
+        let is_early = now.since(returned_at) + MARGIN < self.rules.lease;
+        if is_early && now.since(since) + MARGIN < HOLD_MAX {
+            let ago = now.since(returned_at);
+            self.broken(
+                Law::S6,
+                at,
+                format!("{worker} was given up {ago:?} after the first of many returned"),
+            );
+        }
+    }
+
+    /// S12: an attempt is given to someone who can be told of it.
+    fn no_work_for_the_silent(&mut self, now: Timestamp, at: u64, step: &Step) {
+        for record in &step.records {
+            let Record::Life { job, life } = record else { continue };
+            let StateRow::Running { worker, started_at, .. } = &life.state else { continue };
+            let heard_at = self.heard.get(worker).copied();
+            let is_silent = heard_at.is_none_or(|then| now.since(then) > self.rules.beat_idle * 2);
+            if *started_at == now && is_silent {
+                self.broken(Law::S12, at, format!("{worker} gets job {job} and was heard {heard_at:?}"));
+            }
+        }
+    }
+
     /// What the plane may know from this step.
     fn listen(&mut self, now: Timestamp, ask: Option<&Ask>, step: &Step) {
+        let is_released =
+            |record: &Record| matches!(record, Record::Happened(it) if it.name == "fleet:brake_released");
+        if step.records.iter().any(is_released) {
+            (self.braked_since, self.returned_at) = (None, None);
+        }
         match (ask, &step.answer) {
-            (Some(Ask::Join { join }), Ok(_)) => {
-                self.heard.insert(join.worker.clone(), now);
-            }
+            (Some(Ask::Join { join }), Ok(_)) => self.is_heard(now, &join.worker),
             (Some(Ask::Beat { .. }), Ok(Answer::Reply(reply))) if reply.beat_again => {}
             (Some(Ask::Beat { worker, beat, .. }), Ok(_)) => {
-                self.heard.insert(worker.clone(), now);
+                self.is_heard(now, worker);
                 for held in &beat.held {
                     self.named.insert((held.job, held.attempt));
                     let progress = self.progress.entry((held.job, held.attempt)).or_insert((now, 0));
@@ -225,6 +262,13 @@ impl Laws {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn is_heard(&mut self, now: Timestamp, worker: &WorkerId) {
+        self.heard.insert(worker.clone(), now);
+        if self.braked_since.is_some() {
+            self.returned_at.get_or_insert(now);
         }
     }
 

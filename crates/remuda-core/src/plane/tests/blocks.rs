@@ -204,3 +204,19 @@ fn who_is_alone_is_kept_from_nothing() {
     story.is(job, "failed");
     assert_eq!(story.news("client:"), Vec::<String>::new());
 }
+
+/// Found by world 10037954.
+#[test]
+fn a_trial_that_fails_on_who_is_alone_by_then_does_not_stay_a_trial_for_ever() {
+    let mut story = Story::new();
+    story.join_bystander();
+    story.join("a");
+    let job = story.submit("s");
+    story.fail("a", job, Cause::Service);
+    story.beat_to(61, &["a", "z"]);
+    story.is(job, "running on a, attempt 2");
+    story.step(Event::Leave { worker: id("z"), token_hash: None, reason: "gone".to_owned() }).unwrap();
+    story.fail("a", job, Cause::Service);
+    story.beat_to(70, &["a"]);
+    story.is(job, "running on a, attempt 3");
+}
