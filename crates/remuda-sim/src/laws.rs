@@ -3,23 +3,23 @@
 //!
 //! | law | what is looked at | where |
 //! |---|---|---|
-//! | S1 | an acknowledged submission is in the store, and in memory until it ends | `commits`, at every restart |
-//! | S2 | an outcome never changes, is told once, and one key is one job | `commits` |
-//! | S3 | a report with a wrong fence changes nothing; what is completed was completed there | `verdicts`, `commits` |
+//! | S1 | an acknowledged submission is in the store, and in memory until it ends | `laws`, at every restart |
+//! | S2 | an outcome never changes and is told once; one key is one job | `commits` |
+//! | S3 | a report with a wrong fence and an old beat change nothing; what is completed was completed there | `verdicts`, `commits` |
 //! | S4 | attempt numbers rise, one worker each, and each runs once | `commits` |
 //! | S5 | no agent hears of an attempt that is not stored | `laws` |
-//! | S6 | an attempt is lost only on evidence, and never by a worker that is well; the brake holds | `verdicts` |
-//! | S7 | attempts are bounded, poison takes two workers at most, failures have causes | `commits` |
+//! | S6 | an attempt is lost only on evidence, never by a worker that is well; the brake holds, and lets all return | `verdicts` |
+//! | S7 | attempts are bounded, poison takes no third worker, nobody is blamed unheard, failures have causes | `commits` |
 //! | S9 | nothing of an older term is written | `commits` |
-//! | S10 | as S6, in worlds whose clocks jump and run apart | `verdicts` |
+//! | S10 | as S6: every world has clocks that jump and run apart | `verdicts` |
 //! | S11 | blocks, jobs, inventories and cancels stay within their bounds | `view` |
-//! | S12 | blocks keep apart those who failed together and nobody else; one trial; a reason for all who wait | `commits`, `view` |
+//! | S12 | a block is of a shape, holds, ends in one trial and for a reason; no work for the silent; a reason for all who wait; every index is right | `commits`, `verdicts`, `view` |
 //! | L1 | every job ends | at the end |
 //! | L2 | what is called recorded is recorded | `laws` |
 //! | L3 | what a dead worker held is taken from it in time | `view` |
-//! | L4 | the plane's view of the fleet is the fleet | `view`, at the end |
+//! | L4 | nobody is believed to hold what he has not; at the end the plane's view of the fleet is the fleet | `view` |
 //! | L5 | a quiet fleet is quiet | `view`, at the end |
-//! | L6 | no block or trial outlives its reason | `view` |
+//! | L6 | no block and no trial outlives its reason | `view` |
 //! | fair | a tenant is not passed over again and again | `share` |
 //! | events | numbered without gaps | `commits` |
 //!
