@@ -31,6 +31,8 @@ const ASKS_MAX: usize = 16_384;
 /// Events stepped before the loop looks at anything else.
 const GATHER_MAX: usize = 1024;
 
+/// A commit that takes longer than this is a slow store, and time spent on it is our own.
+const COMMIT_PATIENCE: Duration = Duration::from_millis(500);
 /// Open jobs read back at a time: a million at once would need memory that nobody uses afterwards.
 const RESTORE_PAGE: usize = 5000;
 
@@ -223,12 +225,19 @@ impl Drive {
             let store = self.store.clone();
             let commit = store.commit(self.term, Batch { records });
             tokio::pin!(commit);
+            let patience = tokio::time::sleep(COMMIT_PATIENCE);
+            tokio::pin!(patience);
             let result = loop {
                 let wake = tokio::time::Instant::from_std(self.clock.instant(self.plane.wake_at().0));
                 tokio::select! {
                     biased;
                     result = &mut commit => break result,
-                    count = self.asks.recv_many(gathered, GATHER_MAX), if gathered.is_empty() => if count == 0 { break commit.await },
+                    () = &mut patience => break self.wait_for(&mut commit).await,
+                    count = self.asks.recv_many(gathered, GATHER_MAX), if gathered.is_empty() => {
+                        if count == 0 {
+                            break commit.await;
+                        }
+                    }
                     () = tokio::time::sleep_until(wake) => {}
                 }
                 if self.step_all(gathered) {
@@ -242,6 +251,20 @@ impl Drive {
             }
         }
         Ok(())
+    }
+
+    /// The store is slow. Nothing is decided meanwhile, so that the plane sees its own absence afterwards and blames
+    /// nobody for it; but the loop is alive, and says so.
+    async fn wait_for<T>(&self, commit: &mut (impl Future<Output = T> + Unpin)) -> T {
+        warn!("the store takes its time; nothing is decided until it has answered");
+        loop {
+            tokio::select! {
+                result = &mut *commit => return result,
+                () = tokio::time::sleep(COMMIT_PATIENCE) => {
+                    self.tick.store(self.clock.now().as_millis(), Ordering::Relaxed);
+                }
+            }
+        }
     }
 
     /// Steps everything gathered; whether it is time to stop.
@@ -307,6 +330,8 @@ impl Drive {
         }
         warn!(%error, "nothing was stored; going on from what the store has");
         self.carry_out.drop_lines();
+        // A new term: what was said to the plane before this must not pass for news.
+        self.term = self.store.lead().await?;
         (self.plane, _) = restore(&self.store, &self.settings, self.term, Some(self.clock)).await?;
         Ok(())
     }

@@ -9,8 +9,10 @@ use remuda_core::wire::{Beat, Join, Joined, Reply};
 use reqwest::{Client, Response, StatusCode};
 use serde_json::Value;
 
-/// How much longer than it may wait an answer may take before the line counts as cut.
+/// How long an answer may take before the line counts as cut: well below a lease.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// How much longer than it was asked to wait.
+const ANSWER_MARGIN: Duration = Duration::from_secs(3);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
@@ -46,7 +48,12 @@ impl Link {
 
     pub async fn beat(&self, beat: &Beat, wait: Duration) -> AgentEvent {
         let url = format!("{}/fleet/workers/{}/beat?wait={}", self.url, self.worker, wait.as_secs_f64());
-        let request = self.http.post(url).timeout(wait + ANSWER_MAX).bearer_auth(&self.token).json(beat);
+        let request = self
+            .http
+            .post(url)
+            .timeout(ANSWER_MAX.max(wait + ANSWER_MARGIN))
+            .bearer_auth(&self.token)
+            .json(beat);
         match answer::<Reply>(request).await {
             Ok(reply) => AgentEvent::Reply { seq: beat.seq, reply },
             Err(why) => AgentEvent::Unanswered { seq: Some(beat.seq), why, luck: luck() },
