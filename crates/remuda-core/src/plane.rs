@@ -233,7 +233,7 @@ impl Plane {
         if let State::Running { worker, .. } = job.state() {
             let (id, attempt, worker) = (job.id, job.attempt(), worker.clone());
             if let Some(worker) = self.workers.get_mut(&worker) {
-                worker.hold(now, id, attempt, &job.kind.shape);
+                worker.hold(now, id, attempt, &job.kind.shape, &self.settings);
                 if let Some(hold) = worker.holds.get_mut(&id) {
                     // It was told by the plane before us, for all we know.
                     (hold.tells, hold.is_inherited) = (1, true);

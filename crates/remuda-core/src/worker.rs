@@ -185,7 +185,7 @@ impl Worker {
         self.paces.get(shape).copied()
     }
 
-    pub fn hold(&mut self, now: Timestamp, job: JobId, attempt: Attempt, shape: &Shape) {
+    pub fn hold(&mut self, now: Timestamp, job: JobId, attempt: Attempt, shape: &Shape, settings: &Settings) {
         let hold = Hold {
             attempt,
             assigned_at: now,
@@ -200,9 +200,10 @@ impl Worker {
             progressed_at: now,
         };
         if self.holds.is_empty() {
-            // It is watched more closely from here on, but nobody asked it to beat more often before.
-            let overdue = self.watch.silent_for(now);
-            self.watch.excuse(now, overdue);
+            // It is watched more closely from here on, though nobody asked it to beat more often before: so much is
+            // excused, and no more, or whoever is long silent would count as heard for a while.
+            let slack = self.limits(settings).silence_max.saturating_sub(settings.suspect_after);
+            self.watch.excuse(now, self.watch.silent_for(now).min(slack));
         }
         self.holds.insert(job, hold);
         if self.warm.first() != Some(shape) {
@@ -352,8 +353,11 @@ mod tests {
         let settings = Settings::default();
         let mut worker = worker();
         assert_eq!(worker.wake_at(at(0), &settings), Some(at(45)));
-        worker.hold(at(40), JobId::from_u128(1), Attempt(1), &Shape::of(b"s"));
-        assert_eq!(worker.wake_at(at(40), &settings), Some(at(55)), "it was not asked to beat faster before");
+        let mut late = worker.clone();
+        worker.hold(at(25), JobId::from_u128(1), Attempt(1), &Shape::of(b"s"), &settings);
+        assert_eq!(worker.wake_at(at(25), &settings), Some(at(40)), "it was not asked to beat faster before");
+        late.hold(at(44), JobId::from_u128(1), Attempt(1), &Shape::of(b"s"), &settings);
+        assert_eq!(late.wake_at(at(44), &settings), Some(at(45)), "what it is given is no sign of life");
     }
 
     #[test]
@@ -371,7 +375,13 @@ mod tests {
     fn the_newest_shapes_are_warm_and_the_pace_follows() {
         let mut worker = worker();
         for n in 0..=4_u8 {
-            worker.hold(at(0), JobId::from_u128(n.into()), Attempt(1), &Shape::of(&[n]));
+            worker.hold(
+                at(0),
+                JobId::from_u128(n.into()),
+                Attempt(1),
+                &Shape::of(&[n]),
+                &Settings::default(),
+            );
         }
         assert!(!worker.is_warm(&Shape::of(&[0])) && worker.is_warm(&Shape::of(&[1])));
         worker.ran(&Shape::of(&[1]), Duration::from_secs(10));

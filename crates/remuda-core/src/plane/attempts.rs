@@ -40,7 +40,7 @@ impl Plane {
         self.queue.remove(super::place(job));
         let turn = Turn::Start { worker: worker_id.clone(), incarnation: worker.incarnation };
         job.turn(now, turn, &self.settings).expect("routing chose a job that may start");
-        worker.hold(now, id, job.attempt(), &job.kind.shape);
+        worker.hold(now, id, job.attempt(), &job.kind.shape, &self.settings);
         // A trial is for one: others stop waiting for this worker.
         self.refeed |= self.blocks.started(worker_id, &job.kind.shape, id);
         self.suspicions.started(&job.kind.shape, id);
