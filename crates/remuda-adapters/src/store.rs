@@ -378,20 +378,3 @@ macro_rules! words {
 
 words!(JobState, "job state");
 words!(View, "view");
-
-/// The moment a record speaks of, where it speaks of one that has been: deadlines and waits lie ahead.
-fn moment(record: &Record) -> Timestamp {
-    match record {
-        Record::Accepted { job, life, .. } => job.accepted_at.max(life.changed_at),
-        Record::Life { life, .. } => life.changed_at,
-        Record::Worker(row) => row.seen_at.max(row.changed_at),
-        Record::Happened(event) => event.at,
-        Record::Cycle { at, .. } => *at,
-        Record::Result { .. }
-        | Record::Block(_)
-        | Record::BlockLifted { .. }
-        | Record::Suspicion(_)
-        | Record::SuspicionLifted { .. }
-        | Record::WorkerForgotten { .. } => Timestamp::ZERO,
-    }
-}

@@ -63,6 +63,25 @@ pub enum Record {
     },
 }
 
+impl Record {
+    /// The latest moment it speaks of; nothing for what has no time of its own.
+    pub fn moment(&self) -> Timestamp {
+        match self {
+            Record::Accepted { job, life, .. } => job.accepted_at.max(life.changed_at),
+            Record::Life { life, .. } => life.changed_at,
+            Record::Worker(row) => row.seen_at.max(row.changed_at),
+            Record::Happened(event) => event.at,
+            Record::Cycle { at, .. } => *at,
+            Record::Result { .. }
+            | Record::Block(_)
+            | Record::BlockLifted { .. }
+            | Record::Suspicion(_)
+            | Record::SuspicionLifted { .. }
+            | Record::WorkerForgotten { .. } => Timestamp::ZERO,
+        }
+    }
+}
+
 /// The part of a job that never changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Accepted {

@@ -54,7 +54,7 @@ impl Store {
     }
 
     pub(crate) fn apply(&mut self, record: Record) {
-        self.latest = self.latest.max(moment(&record));
+        self.latest = self.latest.max(record.moment());
         match record {
             Record::Accepted { job, life, .. } => {
                 if let Some(key) = &job.key {
@@ -78,22 +78,5 @@ impl Store {
             Record::Happened(event) => self.sequence = self.sequence.max(event.seq),
             Record::Result { .. } | Record::Cycle { .. } => {}
         }
-    }
-}
-
-/// The moment a record speaks of.
-fn moment(record: &Record) -> Timestamp {
-    match record {
-        Record::Accepted { job, life, .. } => job.accepted_at.max(life.changed_at),
-        Record::Life { life, .. } => life.changed_at,
-        Record::Worker(row) => row.seen_at.max(row.changed_at),
-        Record::Happened(event) => event.at,
-        Record::Cycle { at, .. } => *at,
-        Record::Result { .. }
-        | Record::Block(_)
-        | Record::BlockLifted { .. }
-        | Record::Suspicion(_)
-        | Record::SuspicionLifted { .. }
-        | Record::WorkerForgotten { .. } => Timestamp::ZERO,
     }
 }

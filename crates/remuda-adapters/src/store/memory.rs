@@ -153,7 +153,7 @@ impl Kept {
     }
 
     fn apply(&mut self, record: Record) {
-        self.latest = self.latest.max(super::moment(&record));
+        self.latest = self.latest.max(record.moment());
         match record {
             Record::Accepted { job, life, workflow } => self.accept(job, life, workflow),
             Record::Life { job, life } => {

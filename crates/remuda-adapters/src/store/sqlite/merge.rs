@@ -8,8 +8,6 @@ use remuda_core::record::{Accepted, BlockRow, Happened, Life, Record, SuspicionR
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
-use crate::store::moment;
-
 #[derive(Debug, Default)]
 pub(super) struct Merged<'a> {
     /// In the order in which they were first spoken of, which for new ones is the order of their ids.
@@ -34,7 +32,7 @@ pub(super) enum Job<'a> {
 impl<'a> Merged<'a> {
     pub(super) fn add(&mut self, records: &'a [Record]) {
         for record in records {
-            self.latest = self.latest.max(moment(record));
+            self.latest = self.latest.max(record.moment());
             match record {
                 Record::Accepted { job, life, workflow } => {
                     self.add_job(job.id, Job::New { accepted: job, life, workflow });
