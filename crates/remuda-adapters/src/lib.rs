@@ -1,3 +1,7 @@
-//! What Remuda talks to: stores, where it keeps what it decided. An adapter translates and decides nothing.
+//! Where Remuda meets the world: `store` keeps what the core decided, `blobs` what jobs take and give, `comfyui` talks to
+//! ComfyUI servers, `fake` stands in for what a test machine cannot have.
 
+pub mod blobs;
+pub mod comfyui;
+pub mod fake;
 pub mod store;

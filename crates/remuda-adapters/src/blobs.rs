@@ -1,0 +1,1 @@
+//! Files that jobs take and give, named by their content.

@@ -1,0 +1,1 @@
+//! How Remuda talks to a ComfyUI server.

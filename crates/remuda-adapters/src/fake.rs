@@ -1,0 +1,3 @@
+//! Stand-ins for services, faithful to what was observed of the real ones, with faults on demand.
+
+pub mod comfyui;
