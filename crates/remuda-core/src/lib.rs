@@ -21,6 +21,7 @@ pub mod record;
 pub mod refusal;
 pub mod retry;
 pub mod scale;
+pub mod service;
 pub mod settings;
 pub mod standing;
 pub mod suspicion;
