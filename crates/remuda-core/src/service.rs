@@ -104,15 +104,8 @@ pub enum Fault {
 }
 
 impl Fault {
-    pub const ALL: [Fault; 7] = [
-        Fault::Graph,
-        Fault::Node,
-        Fault::Missing,
-        Fault::Memory,
-        Fault::Device,
-        Fault::Disk,
-        Fault::Lost,
-    ];
+    pub const ALL: [Fault; 7] =
+        [Fault::Graph, Fault::Node, Fault::Missing, Fault::Memory, Fault::Device, Fault::Disk, Fault::Lost];
 
     pub fn cause(self) -> Cause {
         match self {
