@@ -7,6 +7,8 @@
 //!      └─ not known ───┘                               └── cancelled, lost ──────────────┘
 //! ```
 //!
+//! Whoever runs attempts (a command, a ComfyUI server) is a *service* to it: `monitor` asks it, `repair` treats it.
+//!
 //! One beat is under way at a time. A beat that only waits for orders is overtaken by one with news, and once by mere
 //! progress; a beat with news is answered at once, and further news gathers behind it. What was finished is said again until it is settled.
 
@@ -19,12 +21,18 @@ use serde_json::value::RawValue;
 use crate::cause::Cause;
 use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
 use crate::need::Offer;
+use crate::service::{News, Remedy, Seen, ServiceLife, Submission, Trigger};
 use crate::time::Timestamp;
-use crate::watch::{Finding, Limits, Watch};
+use crate::watch::Limits;
 use crate::wire::{Beat, Finished, Held, Join, Joined, Outcome, Reply, Start};
 
+mod monitor;
+mod repair;
 mod speech;
 mod work;
+
+use self::repair::Health;
+use self::work::Work;
 
 /// What an agent is told at its start.
 #[derive(Clone, Debug)]
@@ -41,9 +49,10 @@ pub struct AgentSettings {
 
 #[derive(Clone, Debug)]
 pub enum AgentEvent {
-    /// The process began; attempts that a former one left running were found.
+    /// The process began; attempts that a former one left with the service were found.
     Began {
         found: Vec<Found>,
+        life: ServiceLife,
     },
     Joined(Joined),
     /// The answer to beat `seq`.
@@ -70,19 +79,35 @@ pub enum AgentEvent {
         attempt: Attempt,
         outcome: Ending,
     },
+    /// What came of handing an attempt to the service.
+    Submitted {
+        job: JobId,
+        attempt: Attempt,
+        life: ServiceLife,
+        answer: Submission,
+    },
+    /// A message of the service says that the attempt is over: a reason to ask.
+    SaidDone {
+        job: JobId,
+        attempt: Attempt,
+    },
     /// What the service said when it was asked.
     Probed {
         job: JobId,
         attempt: Attempt,
-        is_known: bool,
+        life: ServiceLife,
+        seen: Seen,
     },
+    Service(News),
+    /// It can do other things than before.
+    Offer(Box<Offer>),
     Metrics(serde_json::Map<String, serde_json::Value>),
     /// Finish what is held, then leave. A second time: leave now.
     Stop,
     Tick,
 }
 
-/// An attempt of a former incarnation that still runs.
+/// An attempt of a former incarnation that the service still knows.
 #[derive(Clone, Debug)]
 pub struct Found {
     pub job: JobId,
@@ -125,11 +150,23 @@ pub enum AgentEffect {
         attempt: Attempt,
         reason: String,
     },
-    /// Ask the service whether it still knows the attempt.
+    /// Ask the service about the attempt: its queue first, then its history.
     Probe {
         job: JobId,
         attempt: Attempt,
+        trigger: Trigger,
     },
+    /// The service is done: bring home what it made. Answered with `Ended`.
+    Collect {
+        job: JobId,
+        attempt: Attempt,
+        outputs: Arc<RawValue>,
+    },
+    /// Close the socket and open it again: it may have gone deaf.
+    Reopen,
+    Treat(Remedy),
+    /// Have the service do something small for real. Answered with `News::Checked`.
+    Check,
     Leave {
         reason: String,
     },
@@ -152,6 +189,9 @@ pub struct Agent {
     settled: VecDeque<(JobId, Attempt)>,
     metrics: serde_json::Map<String, serde_json::Value>,
     stopping: Stopping,
+    health: Health,
+    /// The beat that first told of what the worker offers now, until one such is answered.
+    offer_told: Option<u64>,
     /// Something worth a beat happened since the last one.
     has_news: bool,
     has_progress: bool,
@@ -190,16 +230,6 @@ enum Stopping {
     Now,
 }
 
-#[derive(Clone, Debug)]
-struct Work {
-    attempt: Attempt,
-    step: u64,
-    progress: f32,
-    phase: String,
-    watch: Watch,
-    is_cancelled: bool,
-}
-
 /// The longest wait between tries to reach the plane; well below a lease, so that a short cut costs nothing.
 const RETRY_MAX: Duration = Duration::from_secs(5);
 const RETRY_BASE: Duration = Duration::from_millis(100);
@@ -218,6 +248,8 @@ impl Agent {
             settled: VecDeque::new(),
             metrics: serde_json::Map::new(),
             stopping: Stopping::No,
+            health: Health::default(),
+            offer_told: None,
             has_news: false,
             has_progress: false,
             round_trip: Duration::ZERO,
@@ -230,8 +262,9 @@ impl Agent {
     }
 
     pub fn step(&mut self, now: Timestamp, event: AgentEvent) -> Vec<AgentEffect> {
+        let was_closed = self.health.closed().is_some();
         match event {
-            AgentEvent::Began { found } => self.found(now, found),
+            AgentEvent::Began { found, life } => self.found(now, found, life),
             AgentEvent::Joined(joined) => self.joined(now, &joined),
             AgentEvent::Reply { seq, reply } => self.reply(now, seq, reply),
             AgentEvent::Unanswered { seq, why, luck } => self.unanswered(now, seq, why, luck),
@@ -239,11 +272,21 @@ impl Agent {
                 self.signal(now, job, attempt, progress, phase);
             }
             AgentEvent::Ended { job, attempt, outcome } => self.ended(job, attempt, outcome),
-            AgentEvent::Probed { job, attempt, is_known } => self.probed(now, job, attempt, is_known),
+            AgentEvent::Submitted { job, attempt, life, answer } => {
+                self.submitted(now, job, attempt, life, answer);
+            }
+            AgentEvent::SaidDone { job, attempt } => self.said_done(now, job, attempt),
+            AgentEvent::Probed { job, attempt, life, seen } => self.probed(now, job, attempt, life, seen),
+            AgentEvent::Service(news) => self.service_news(now, news),
+            AgentEvent::Offer(offer) => self.offers(*offer),
             AgentEvent::Metrics(metrics) => self.metrics = metrics,
             AgentEvent::Stop => self.stop(),
-            AgentEvent::Tick => self.watch(now),
+            AgentEvent::Tick => {
+                self.watch(now);
+                self.treat(now);
+            }
         }
+        self.has_news |= self.health.closed().is_some() != was_closed;
         self.speak(now);
         std::mem::take(&mut self.effects)
     }
@@ -251,7 +294,8 @@ impl Agent {
     /// When to step again even if nothing happens.
     pub fn wake_at(&self) -> Timestamp {
         let limits = self.limits();
-        let probe = self.held.values().map(|work| work.watch.wake_at(limits)).min();
+        let probe = self.held.values().map(|work| work.wake_at(limits)).min();
+        let treat = self.health.wake_at();
         let speak = match (&self.membership, self.line) {
             (Membership::Stranger, _) | (Membership::Member { .. }, Line::Free) => Some(self.try_at),
             (Membership::Member { .. }, Line::Waiting(_)) if self.has_progress => {
@@ -259,7 +303,7 @@ impl Agent {
             }
             (Membership::Member { .. } | Membership::Joining | Membership::Gone, _) => None,
         };
-        [probe, speak].into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
+        [probe, treat, speak].into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
     }
 
     pub fn incarnation(&self) -> Option<Incarnation> {
@@ -308,6 +352,7 @@ impl Agent {
             self.has_news = true;
             return;
         }
+        self.offer_told.take_if(|told| *told <= seq);
         for settled in reply.settled {
             self.finished.remove(&(settled.job, settled.attempt));
             self.settled.push_back((settled.job, settled.attempt));
@@ -316,7 +361,7 @@ impl Agent {
             self.settled.pop_front();
         }
         for cancel in reply.cancel {
-            self.cancel(cancel.job, cancel.attempt, cancel.reason);
+            self.cancel(now, cancel.job, cancel.attempt, cancel.reason);
         }
         if reply.drain && self.stopping == Stopping::No {
             self.stopping = Stopping::Draining;
@@ -352,13 +397,9 @@ impl Agent {
         }
     }
 
-    /// Two of us must not fight over one name: everything is stopped and nothing more is said.
+    /// Two of us must not fight over one name: nothing more is said, and what the service runs is the other's now.
     fn give_up(&mut self, problem: String) {
         self.membership = Membership::Gone;
-        let held: Vec<_> = self.held().collect();
-        for (job, attempt) in held {
-            self.effects.push(AgentEffect::Cancel { job, attempt, reason: problem.clone() });
-        }
         self.effects.push(AgentEffect::Exit { problem: Some(problem) });
     }
 

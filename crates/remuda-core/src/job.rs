@@ -18,11 +18,13 @@ use std::time::Duration;
 use crate::cause::Cause;
 use crate::id::{Attempt, Fence, Incarnation, JobId, Tenant, WorkerId};
 use crate::queue::Kind;
-use crate::record::{IdempotencyKey, Life, StateRow, Try};
+use crate::record::{IdempotencyKey, Life, ServiceRow, StateRow, Try};
 use crate::refusal::Refusal;
 use crate::retry;
 use crate::settings::Settings;
 use crate::time::{Timestamp, spoken};
+use crate::wire::ServiceNote;
+use crate::worker::Worker;
 
 #[derive(Clone, Debug)]
 pub struct Job {
@@ -54,6 +56,8 @@ pub enum State {
 struct Story {
     took_down: BTreeSet<WorkerId>,
     tries: Vec<Try>,
+    /// What the service said of the attempt under way.
+    service: Option<Box<ServiceRow>>,
 }
 
 /// What only some submissions have.
@@ -83,6 +87,7 @@ pub enum Turn {
         cause: Cause,
         message: String,
         took_down: bool,
+        ruin: Ruin,
     },
     Cancel {
         message: String,
@@ -92,6 +97,17 @@ pub enum Turn {
     Condemn {
         message: String,
     },
+}
+
+/// What a failure says about trying again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ruin {
+    #[default]
+    Ordinary,
+    /// It would fail the same way anywhere.
+    Final,
+    /// The worker, with so much of it, ran out of memory.
+    OutOfMemory(u64),
 }
 
 /// How long a retry leaves a free worker alone because an attempt failed there, and waits for another: as long as a
@@ -160,26 +176,31 @@ impl Job {
             (State::Running { worker, incarnation, started_at }, Turn::Complete(fence))
                 if fence == self.fence(incarnation) =>
             {
-                self.remember(worker.clone(), started_at, now, None, "completed");
+                self.remember(worker.clone(), started_at, now, None, "completed", Ruin::Ordinary);
                 State::Ended(Box::new(StateRow::Completed { worker }))
             }
             (
                 State::Running { worker, incarnation, started_at },
-                Turn::Fail { fence, cause, message, took_down },
+                Turn::Fail { fence, cause, message, took_down, ruin },
             ) if fence == self.fence(incarnation) => {
                 let message = shortened(message);
-                self.remember(worker.clone(), started_at, now, Some(cause), &message);
+                self.remember(worker.clone(), started_at, now, Some(cause), &message, ruin);
+                if ruin == Ruin::Final {
+                    self.failures = self.failures.saturating_add(1);
+                    return Ok(failed(cause, message, false));
+                }
                 self.after_failure(now, worker, cause, message, took_down, settings)
             }
             (State::Running { worker, started_at, .. }, Turn::Cancel { message }) => {
-                self.remember(worker, started_at, now, None, &message);
+                self.remember(worker, started_at, now, None, &message, Ruin::Ordinary);
                 State::Ended(Box::new(StateRow::Cancelled { message }))
             }
             (State::Waiting { .. }, Turn::Cancel { message }) => {
                 State::Ended(Box::new(StateRow::Cancelled { message }))
             }
             (State::Running { worker, started_at, .. }, Turn::Expire) => {
-                self.remember(worker, started_at, now, Some(Cause::Job), "the deadline passed");
+                let verdict = "the deadline passed";
+                self.remember(worker, started_at, now, Some(Cause::Job), verdict, Ruin::Ordinary);
                 failed(Cause::Job, "the deadline passed while it ran".to_owned(), false)
             }
             (State::Waiting { .. }, Turn::Expire) => {
@@ -242,10 +263,26 @@ impl Job {
         now: Timestamp,
         cause: Option<Cause>,
         verdict: &str,
+        ruin: Ruin,
     ) {
         let attempt = self.attempt;
         let verdict = verdict.to_owned();
-        self.story_mut().tries.push(Try { attempt, worker, started_at, ended_at: Some(now), cause, verdict });
+        let out_of_memory = match ruin {
+            Ruin::OutOfMemory(size) => Some(size),
+            Ruin::Ordinary | Ruin::Final => None,
+        };
+        let (story, ended_at) = (self.story_mut(), Some(now));
+        let service = story.service.take();
+        story.tries.push(Try {
+            attempt,
+            worker,
+            started_at,
+            ended_at,
+            cause,
+            verdict,
+            out_of_memory,
+            service,
+        });
     }
 
     fn story_mut(&mut self) -> &mut Story {
@@ -276,6 +313,30 @@ impl Job {
     /// Whether an attempt on this worker failed before, through whoever's fault.
     pub fn has_failed_on(&self, worker: &WorkerId) -> bool {
         self.tries().iter().any(|one| one.worker == *worker && one.cause.is_some())
+    }
+
+    /// Whether another worker would be better, if there is one.
+    pub fn would_rather_not(&self, worker: &Worker) -> bool {
+        let too_small = self.tries().iter().filter_map(|one| one.out_of_memory).max();
+        self.has_failed_on(&worker.id)
+            || too_small.is_some_and(|size| worker.offer.vram_bytes.is_some_and(|has| has <= size))
+    }
+
+    /// Keeps what the service said of the attempt under way; whether that is news worth storing.
+    pub fn note_service(&mut self, now: Timestamp, note: &ServiceNote) -> bool {
+        let ago = |millis: Option<u64>| millis.map(|millis| now.minus(Duration::from_millis(millis)));
+        let service_job_id = self.id.service_job_id(self.attempt);
+        let service = &mut self.story_mut().service;
+        let is_news = service.as_ref().is_none_or(|known| known.service_status != note.status);
+        // The moment it was handed in does not move because two clocks drift.
+        let submitted_at = service.as_ref().and_then(|known| known.service_submitted_at);
+        *service = Some(Box::new(ServiceRow {
+            service_job_id,
+            service_submitted_at: submitted_at.or_else(|| ago(note.submitted_millis_ago)),
+            last_service_check: ago(note.checked_millis_ago),
+            service_status: shortened(note.status.clone()),
+        }));
+        is_news
     }
 
     /// Whether it would still rather wait for a worker on which it has not failed.
@@ -318,6 +379,8 @@ impl Job {
                     ended_at: None,
                     cause: None,
                     verdict: String::new(),
+                    out_of_memory: None,
+                    service: self.story.as_ref().and_then(|story| story.service.clone()),
                 };
                 tries.push(under_way);
                 StateRow::Running { worker, incarnation: *incarnation, started_at }
@@ -347,9 +410,11 @@ impl Job {
             }
         };
         (self.attempt, self.failures, self.mishaps) = (life.attempt, life.failures, life.mishaps);
-        let tries: Vec<_> = life.tries.into_iter().filter(|one| one.ended_at.is_some()).collect();
-        if !tries.is_empty() || !life.took_down.is_empty() {
-            self.story = Some(Box::new(Story { took_down: life.took_down, tries }));
+        let (tries, under_way): (Vec<_>, Vec<_>) =
+            life.tries.into_iter().partition(|one| one.ended_at.is_some());
+        let service = under_way.into_iter().find_map(|one| one.service);
+        if service.is_some() || !tries.is_empty() || !life.took_down.is_empty() {
+            self.story = Some(Box::new(Story { took_down: life.took_down, tries, service }));
         }
     }
 

@@ -202,6 +202,22 @@ pub struct Try {
     pub cause: Option<Cause>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub verdict: String,
+    /// The memory of the worker that ran out of it, if that is what happened; 0 if it did not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub out_of_memory: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<Box<ServiceRow>>,
+}
+
+/// The service's side of an attempt, as the worker last told it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceRow {
+    pub service_job_id: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_submitted_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_service_check: Option<Timestamp>,
+    pub service_status: String,
 }
 
 /// A worker as it is stored and shown.
@@ -226,6 +242,9 @@ pub struct WorkerRow {
     pub changed_at: Timestamp,
     #[serde(default)]
     pub reason: String,
+    /// Why it takes no work although it is there: its service is sick or out of reach.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub closed: String,
     #[serde(default)]
     pub completed: u64,
     #[serde(default)]

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `Succeeded` | bring the outputs home, then `complete_job` |
 //! | `Failed`, `Interrupted` | `fail_job`, with whose fault it was |
-//! | `Unknown`, twice in one incarnation of the service or once in a new one | `return_to_queue` |
+//! | `Unknown`, twice in one life of the service or once in a new one; `Gone`, twice | `return_to_queue` |
 //! | `Pending`, `Running`, no answer | `continue_monitoring` |
 
 use std::fmt;
@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::cause::Cause;
+use crate::need::Offer;
 
 /// Which life of a service it was: counted by whoever talks to it, raised when it lost its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +37,52 @@ pub enum Trigger {
     Again,
 }
 
+impl fmt::Display for Trigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Trigger::Submitted => "after it was handed in",
+            Trigger::SaidDone => "after a message that it is done",
+            Trigger::Silence => "after a long silence",
+            Trigger::SocketClosed => "after the socket closed",
+            Trigger::SocketOpened => "after the socket opened again",
+            Trigger::AgentStarted => "after the agent started",
+            Trigger::Cancelled => "after it was told to stop",
+            Trigger::Again => "on a second look",
+        })
+    }
+}
+
+/// What may help a sick service, mildest first; behind the last one stands the level above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Remedy {
+    /// Unload models and empty caches.
+    Free,
+    /// End the process and start it anew; only for one that we started.
+    Restart,
+}
+
+/// What becomes known of a service itself, beside the attempts.
+#[derive(Clone, Debug)]
+pub enum News {
+    SocketOpened {
+        life: ServiceLife,
+    },
+    SocketClosed {
+        why: String,
+    },
+    /// What came of a remedy.
+    Treated {
+        remedy: Remedy,
+        problem: Option<String>,
+    },
+    /// What came of a check: does it really work, and what does it have now?
+    Checked {
+        life: ServiceLife,
+        problem: Option<String>,
+        offer: Option<Box<Offer>>,
+    },
+}
+
 /// What became of handing an attempt to the service.
 #[derive(Clone, Debug)]
 pub enum Submission {
@@ -48,7 +95,10 @@ pub enum Submission {
 /// What the service says of an attempt.
 #[derive(Clone, Debug)]
 pub enum Seen {
-    Pending,
+    /// Waits in the service's own queue, behind `ahead` (a mark of what runs there instead, if anything does).
+    Pending {
+        ahead: Option<u64>,
+    },
     Running,
     /// Done; `outputs` is for the connector, which brings them home.
     Succeeded {
@@ -58,7 +108,9 @@ pub enum Seen {
     Interrupted,
     /// It answered, and knows nothing of it.
     Unknown,
-    /// A timeout, a refused connection, an error: says nothing about the attempt.
+    /// Nothing listens there any more: what it knew was in its memory, and is gone with it.
+    Gone(String),
+    /// A timeout, an error: says nothing about the attempt.
     NoAnswer(String),
 }
 
@@ -66,12 +118,13 @@ impl Seen {
     /// The word shown as `service_status`.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Seen::Pending => "pending",
+            Seen::Pending { .. } => "pending",
             Seen::Running => "running",
             Seen::Succeeded { .. } => "succeeded",
             Seen::Failed(_) => "failed",
             Seen::Interrupted => "interrupted",
             Seen::Unknown => "unknown",
+            Seen::Gone(_) => "gone",
             Seen::NoAnswer(_) => "no answer",
         }
     }
@@ -99,19 +152,29 @@ pub enum Fault {
     Device,
     /// No space left: nothing runs here before somebody made room.
     Disk,
-    /// It restarted, forgot, was interrupted by someone else, or lost what it made.
+    /// It forgot, was interrupted by someone else, or lost what it made.
     Lost,
+    /// It died or started anew while it had the attempt.
+    Died,
 }
 
 impl Fault {
-    pub const ALL: [Fault; 7] =
-        [Fault::Graph, Fault::Node, Fault::Missing, Fault::Memory, Fault::Device, Fault::Disk, Fault::Lost];
+    pub const ALL: [Fault; 8] = [
+        Fault::Graph,
+        Fault::Node,
+        Fault::Missing,
+        Fault::Memory,
+        Fault::Device,
+        Fault::Disk,
+        Fault::Lost,
+        Fault::Died,
+    ];
 
     pub fn cause(self) -> Cause {
         match self {
             Fault::Graph | Fault::Node => Cause::Job,
             Fault::Missing | Fault::Memory | Fault::Disk => Cause::Worker,
-            Fault::Device | Fault::Lost => Cause::Service,
+            Fault::Device | Fault::Lost | Fault::Died => Cause::Service,
         }
     }
 
@@ -129,6 +192,7 @@ impl Fault {
             Fault::Device => "device",
             Fault::Disk => "disk",
             Fault::Lost => "lost",
+            Fault::Died => "died",
         }
     }
 }

@@ -16,6 +16,7 @@ use serde_json::value::RawValue;
 use crate::cause::Cause;
 use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
 use crate::need::Offer;
+use crate::service::Fault;
 
 /// "Here I am, this is what I can do, and this is what I still hold."
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -68,6 +69,9 @@ pub struct Beat {
     pub finished: Vec<Finished>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
+    /// Why there are none, if so.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub closed: String,
     /// Sent when it changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<Offer>,
@@ -91,6 +95,19 @@ pub struct Held {
     pub step: u64,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub phase: String,
+    /// What its service last said of it, from workers that ask one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<ServiceNote>,
+}
+
+/// What a service said of an attempt, and how long ago: durations, because the worker's clock is its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceNote {
+    pub status: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub submitted_millis_ago: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checked_millis_ago: Option<u64>,
 }
 
 /// An attempt that is over; sent again and again until a reply settles it.
@@ -105,6 +122,9 @@ pub struct Finished {
     /// For `failed`; class *job* if it is not said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
+    /// What kind of failure, if the service told: some are final, some ask for a larger worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<Fault>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }

@@ -39,6 +39,8 @@ pub struct Worker {
     pub joined_at: Timestamp,
     pub changed_at: Timestamp,
     pub reason: String,
+    /// Why it takes no work although it is there.
+    pub closed: String,
     pub watch: Watch,
     pub standing: Standing,
     pub tally: Tally,
@@ -136,6 +138,7 @@ impl Worker {
             joined_at: now,
             changed_at: now,
             reason: "joined".to_owned(),
+            closed: String::new(),
             watch: Watch::new(now),
             standing: Standing::default(),
             tally: Tally::default(),
@@ -272,6 +275,7 @@ impl Worker {
             seen_at: self.watch.seen_at(),
             changed_at: self.changed_at,
             reason: self.reason.clone(),
+            closed: self.closed.clone(),
             completed: self.tally.completed,
             failed: self.tally.failed,
             lost: self.tally.lost,
@@ -309,6 +313,7 @@ impl Worker {
             joined_at: row.joined_at,
             changed_at: row.changed_at,
             reason: row.reason,
+            closed: row.closed,
             watch,
             standing: row.standing,
             tally: Tally {

@@ -109,7 +109,8 @@ impl World<'_> {
         let found = if does_look { it.runs.left_over(it.process) } else { it.runs.orphan() };
         self.note("begin", host as u64, found.len() as u64);
         let found = found.into_iter().map(|(job, attempt)| Found { job, attempt }).collect();
-        self.tell_agent(host, AgentEvent::Began { found });
+        let life = self.hosts[host].runs.life();
+        self.tell_agent(host, AgentEvent::Began { found, life });
     }
 
     pub(crate) fn kill_agent(&mut self, host: usize, service_survives: bool, why: &'static str) {
@@ -254,9 +255,21 @@ impl World<'_> {
                 let ask = Ask::Beat { worker: it.plan.name.clone(), token: it.token, beat, wait };
                 self.call(host, Some(seq), ask, PATIENCE.max(wait + WAIT_PATIENCE));
             }
-            AgentEffect::Run { job, attempt, .. } => self.begin_run(host, job, attempt),
+            AgentEffect::Run { job, attempt, .. } => {
+                self.begin_run(host, job, attempt);
+                let delay = self.random.between(1, 50);
+                let key = (job, attempt);
+                self.at_host(host, delay, |process| Happening::Submitted { host, process, key });
+            }
+            AgentEffect::Collect { job, attempt, .. } => {
+                let delay = self.random.between(1, 200);
+                let key = (job, attempt);
+                self.at_host(host, delay, |process| Happening::RunOver { host, process, key });
+            }
+            // The service of this world has no socket and is never sick.
+            AgentEffect::Reopen | AgentEffect::Treat(_) | AgentEffect::Check => {}
             AgentEffect::Cancel { job, attempt, .. } => self.cancel_run(host, job, attempt),
-            AgentEffect::Probe { job, attempt } => {
+            AgentEffect::Probe { job, attempt, .. } => {
                 let delay = self.random.between(5, 500);
                 self.at_host(host, delay, |process| Happening::Probe { host, process, job, attempt });
             }

@@ -279,6 +279,7 @@ impl World<'_> {
             term: driver.term,
             held: if names_all { held.collect() } else { Vec::new() },
             finished: Vec::new(),
+            closed: String::new(),
             slots: None,
             offer: None,
             metrics: serde_json::Map::new(),
@@ -300,5 +301,5 @@ impl World<'_> {
 }
 
 fn forged(job: remuda_core::id::JobId, attempt: remuda_core::id::Attempt) -> Held {
-    Held { job, attempt, progress: 0.0, step: 0, phase: String::new() }
+    Held { job, attempt, progress: 0.0, step: 0, phase: String::new(), service: None }
 }

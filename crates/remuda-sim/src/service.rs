@@ -8,6 +8,7 @@ use std::sync::Arc;
 use remuda_core::agent::{AgentEvent, Ending};
 use remuda_core::cause::Cause;
 use remuda_core::id::{Attempt, JobId};
+use remuda_core::service::{Seen, ServiceLife, Submission};
 use serde_json::value::RawValue;
 
 use crate::host::PROBE_AGAIN;
@@ -17,7 +18,7 @@ use crate::world::{Happening, World};
 pub(crate) type Key = (JobId, Attempt);
 
 #[derive(Debug, Default)]
-pub(crate) struct Runs(BTreeMap<Key, Run>);
+pub(crate) struct Runs(BTreeMap<Key, Run>, ServiceLife);
 
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -45,6 +46,10 @@ enum End {
 impl Runs {
     pub(crate) fn clear(&mut self) {
         self.0.clear();
+    }
+
+    pub(crate) fn life(&self) -> ServiceLife {
+        self.1
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = &Key> {
@@ -194,10 +199,22 @@ impl World<'_> {
             // No answer is no evidence: ask again.
             return self.at(PROBE_AGAIN, Happening::Probe { host, process, job, attempt });
         }
-        match self.hosts[host].runs.0.get(&key) {
-            Some(run) if run.is_done => self.run_over(host, process, key),
-            Some(_) => self.tell_agent(host, AgentEvent::Probed { job, attempt, is_known: true }),
-            None => self.tell_agent(host, AgentEvent::Probed { job, attempt, is_known: false }),
+        let life = self.hosts[host].runs.life();
+        let seen = match self.hosts[host].runs.0.get(&key) {
+            Some(run) if run.is_done && run.end == End::Completes => {
+                Seen::Succeeded { outputs: self.result.clone() }
+            }
+            Some(run) if run.is_done => return self.run_over(host, process, key),
+            Some(_) => Seen::Running,
+            None => Seen::Unknown,
+        };
+        self.tell_agent(host, AgentEvent::Probed { job, attempt, life, seen });
+    }
+
+    pub(crate) fn submitted(&mut self, host: usize, process: u32, (job, attempt): Key) {
+        if self.hosts[host].process == process {
+            let (life, answer) = (self.hosts[host].runs.life(), Submission::Accepted);
+            self.tell_agent(host, AgentEvent::Submitted { job, attempt, life, answer });
         }
     }
 
@@ -208,6 +225,7 @@ impl World<'_> {
         let process = it.process;
         let keys: Vec<_> = it.runs.keys().copied().collect();
         it.runs.clear();
+        it.runs.1.0 += 1;
         // The socket closes: a reason to ask at once.
         for (job, attempt) in keys {
             self.at(10, Happening::Probe { host, process, job, attempt });

@@ -75,6 +75,7 @@ pub(crate) enum Happening {
     Service { host: usize, key: Key },
     Signal { host: usize, process: u32, key: Key, progress: f32 },
     RunOver { host: usize, process: u32, key: Key },
+    Submitted { host: usize, process: u32, key: Key },
     Probe { host: usize, process: u32, job: JobId, attempt: Attempt },
     // To a client.
     Submit { client: usize, is_changed: bool },
@@ -229,6 +230,7 @@ impl<'t> World<'t> {
         | Happening::GaveUp { host, .. }
         | Happening::Signal { host, .. }
         | Happening::RunOver { host, .. }
+        | Happening::Submitted { host, .. }
         | Happening::Probe { host, .. }) = what
         else {
             return;
@@ -244,6 +246,7 @@ impl<'t> World<'t> {
             Happening::GaveUp { host, process, call } => self.gave_up(host, process, call),
             Happening::Signal { host, process, key, progress } => self.signal(host, process, key, progress),
             Happening::RunOver { host, process, key } => self.run_over(host, process, key),
+            Happening::Submitted { host, process, key } => self.submitted(host, process, key),
             Happening::Probe { host, process, job, attempt } => self.probe(host, process, (job, attempt)),
             _ => {}
         }

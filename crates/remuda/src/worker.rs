@@ -12,6 +12,7 @@ use anyhow::bail;
 use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Unanswered};
 use remuda_core::id::{Attempt, JobId, MachineId, Service, WorkerId};
 use remuda_core::need::Offer;
+use remuda_core::service::{Seen, ServiceLife, Submission};
 use remuda_core::time::Timestamp;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
@@ -49,7 +50,7 @@ pub async fn run(options: Options, mut stops: mpsc::Receiver<()>) -> anyhow::Res
     let clock = Clock::after(Timestamp::ZERO);
     let mut shell = Shell::new(options, clock, events);
     let mut metrics = tokio::time::interval(METRICS_EVERY);
-    let mut problem = shell.step(AgentEvent::Began { found: Vec::new() }).await;
+    let mut problem = shell.step(AgentEvent::Began { found: Vec::new(), life: ServiceLife(1) }).await;
     while problem.is_none() {
         let wake = tokio::time::Instant::from_std(clock.instant(shell.agent.wake_at()));
         let event = tokio::select! {
@@ -163,6 +164,8 @@ impl Shell {
                 self.running.insert((job, attempt), cancel);
                 let (exec, events) = (self.exec.clone(), self.events.clone());
                 while self.commands.try_join_next().is_some() {}
+                let (life, answer) = (ServiceLife(1), Submission::Accepted);
+                drop(self.events.try_send(AgentEvent::Submitted { job, attempt, life, answer }));
                 self.commands.spawn(exec.run(job, attempt, service_job_id, workflow, events, cancelled));
             }
             AgentEffect::Cancel { job, attempt, reason } => {
@@ -171,11 +174,17 @@ impl Shell {
                     drop(cancel.send(reason));
                 }
             }
-            AgentEffect::Probe { job, attempt } => {
+            AgentEffect::Probe { job, attempt, .. } => {
                 // A command that ended has said so: as long as we wait for it, it runs.
                 let is_known = self.running.get(&(job, attempt)).is_some_and(|cancel| !cancel.is_closed());
-                drop(self.events.try_send(AgentEvent::Probed { job, attempt, is_known }));
+                let seen = if is_known { Seen::Running } else { Seen::Unknown };
+                drop(self.events.try_send(AgentEvent::Probed { job, attempt, life: ServiceLife(1), seen }));
             }
+            // A command has no socket, nothing to collect and nothing to be treated for.
+            AgentEffect::Collect { .. }
+            | AgentEffect::Reopen
+            | AgentEffect::Treat(_)
+            | AgentEffect::Check => {}
             AgentEffect::Leave { reason } => {
                 if tokio::time::timeout(GOODBYE_MAX, self.link.leave(&reason)).await.is_err() {
                     warn!("the goodbye was not answered in time");

@@ -54,8 +54,8 @@ impl Client {
             match self.look(canary.id(), Trigger::Submitted).await {
                 Seen::Succeeded { .. } => return Ok(()),
                 Seen::Failed(failure) => return Err(Sick::Failed(failure)),
-                Seen::NoAnswer(why) => last = why,
-                seen @ (Seen::Pending | Seen::Running | Seen::Interrupted | Seen::Unknown) => {
+                Seen::NoAnswer(why) | Seen::Gone(why) => last = why,
+                seen @ (Seen::Pending { .. } | Seen::Running | Seen::Interrupted | Seen::Unknown) => {
                     seen.as_str().clone_into(&mut last);
                 }
             }

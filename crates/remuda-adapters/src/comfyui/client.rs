@@ -3,6 +3,7 @@
 //! Every request has a time limit and every answer a size limit: a server that is busy loading a model does not answer for
 //! seconds, which says nothing about anybody's job, and a history of ten thousand graphs must not fill our memory.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -47,7 +48,10 @@ pub enum Error {
     /// A person has to correct the address or the headers.
     #[error("{0}")]
     Target(String),
-    /// Nothing was sent: nobody listens there, or the way there is broken.
+    /// Nothing was sent, because nobody listens there: the server is not up, or was.
+    #[error("ComfyUI is not there: {0}")]
+    Gone(String),
+    /// Nothing was sent: the way there is broken, or too slow.
     #[error("no connection to ComfyUI: {0}")]
     Unreachable(String),
     /// It may be busy; whether it did what was asked is not known.
@@ -84,7 +88,7 @@ impl Client {
             // A slim container has no certificates, and on loopback needs none.
             http = http.tls_certs_only([]);
         }
-        let http = http.build().map_err(|error| Error::Target(told(&error)))?;
+        let http = http.build().map_err(|error| Error::Target(innermost(&error).to_string()))?;
         Ok(Client { http, base: Arc::new(base), timeout })
     }
 
@@ -98,6 +102,7 @@ impl Client {
     pub async fn look(&self, id: &str, trigger: Trigger) -> Seen {
         match self.try_look(id, trigger).await {
             Ok(seen) => seen,
+            Err(error @ Error::Gone(_)) => Seen::Gone(error.to_string()),
             Err(error) => Seen::NoAnswer(error.to_string()),
         }
     }
@@ -113,7 +118,7 @@ impl Client {
             return Ok(Seen::Running);
         }
         if queue.pending(id) > 0 {
-            return Ok(Seen::Pending);
+            return Ok(Seen::Pending { ahead: queue.ahead() });
         }
         Ok(self.history(id).await?.map_or(Seen::Unknown, Entry::seen))
     }
@@ -249,26 +254,34 @@ impl Client {
     }
 
     pub(super) fn failed(&self, error: &reqwest::Error, timeout: Duration) -> Error {
+        let innermost = innermost(error);
         if error.is_connect() {
-            Error::Unreachable(told(error))
+            not_connected(innermost)
         } else if error.is_timeout() {
             Error::Timeout(timeout)
         } else {
-            Error::Broken(told(error))
+            Error::Broken(innermost.to_string())
         }
     }
 }
 
-/// An error with its causes, without the address: that one is known, and long.
-fn told(error: &reqwest::Error) -> String {
-    let mut causes = Vec::new();
-    let mut cause = std::error::Error::source(error);
-    while let Some(inner) = cause {
-        causes.push(inner.to_string());
-        cause = inner.source();
+/// Only a refusal says that nobody is there; a name that is not found or a way that is closed may be ours.
+pub(super) fn not_connected(cause: &(dyn std::error::Error + 'static)) -> Error {
+    let io = cause.downcast_ref::<io::Error>();
+    if io.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+        Error::Gone(cause.to_string())
+    } else {
+        Error::Unreachable(cause.to_string())
     }
-    // Every layer repeats in its own words what the innermost one knows.
-    causes.pop().unwrap_or_else(|| error.to_string())
+}
+
+/// Every layer repeats in its own words what the innermost one knows.
+fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::error::Error + 'static) {
+    let mut innermost = error;
+    while let Some(cause) = innermost.source() {
+        innermost = cause;
+    }
+    innermost
 }
 
 pub(super) fn refused(status: StatusCode, path: &str, body: &[u8]) -> Error {

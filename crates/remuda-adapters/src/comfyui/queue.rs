@@ -24,6 +24,14 @@ impl Queue {
         self.pending.iter().filter(|item| item.id() == Some(id)).count()
     }
 
+    /// A mark of what runs, by which to see whether it is still the same.
+    pub(super) fn ahead(&self) -> Option<u64> {
+        let id = self.running.first()?.id()?;
+        let (mark, _) =
+            blake3::hash(id.as_bytes()).as_bytes().split_first_chunk().map(|(head, rest)| (*head, rest))?;
+        Some(u64::from_be_bytes(mark))
+    }
+
     pub(super) fn tags(&self) -> impl Iterator<Item = (&str, &Tag, Place)> {
         let running = self.running.iter().map(|item| (item, Place::Running));
         let pending = self.pending.iter().map(|item| (item, Place::Pending));
@@ -87,6 +95,8 @@ mod tests {
         )
         .unwrap();
         assert!(queue.is_running("a") && !queue.is_running("b"));
+        let other: Queue = json::read(br#"{"queue_running":[[4,"c"]],"queue_pending":[]}"#).unwrap();
+        assert!(queue.ahead().is_some() && queue.ahead() != other.ahead());
         assert_eq!(["a", "b", "c", "42", "None"].map(|id| queue.pending(id)), [0, 1, 2, 0, 0]);
     }
 

@@ -15,7 +15,7 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{self, Message as Frame};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async_tls_with_config};
 
-use super::client::Error;
+use super::client::{Error, not_connected};
 use super::{Message, Target, shown};
 
 const PING_EVERY: Duration = Duration::from_secs(10);
@@ -71,7 +71,7 @@ impl Socket {
         let mut request =
             url.as_str().into_client_request().map_err(|error| Error::Target(error.to_string()))?;
         request.headers_mut().extend(target.header_map()?);
-        let stream = dial(&url).await.map_err(|error| Error::Unreachable(error.to_string()))?;
+        let stream = dial(&url).await.map_err(|error| not_connected(&error))?;
         let config = WebSocketConfig::default()
             .max_frame_size(Some(FRAME_BYTES_MAX))
             .max_message_size(Some(FRAME_BYTES_MAX));

@@ -227,6 +227,6 @@ fn is_file(value: &str) -> bool {
 /// Whether nothing was sent, so that nothing can have been taken.
 impl Error {
     pub fn is_unsent(&self) -> bool {
-        matches!(self, Error::Unreachable(_) | Error::Target(_))
+        matches!(self, Error::Gone(_) | Error::Unreachable(_) | Error::Target(_))
     }
 }

@@ -53,22 +53,23 @@ impl Agent {
             machine: settings.machine.clone(),
             fleet: settings.fleet.clone(),
             services: settings.services.clone(),
-            slots: settings.slots,
+            slots: if self.health.closed().is_some() { 0 } else { settings.slots },
             offer: settings.offer.clone(),
-            held: self.claims(),
+            held: self.claims(now),
         })));
     }
 
     /// What to name when joining: also what has ended and is not settled, or it would be taken for lost.
-    fn claims(&self) -> Vec<Held> {
+    fn claims(&self, now: Timestamp) -> Vec<Held> {
         let ended = self.finished.keys().map(|(job, attempt)| Held {
             job: *job,
             attempt: *attempt,
             progress: 1.0,
             step: 0,
             phase: String::new(),
+            service: None,
         });
-        self.inventory().into_iter().chain(ended).collect()
+        self.inventory(now).into_iter().chain(ended).collect()
     }
 
     /// How old a waiting beat must be before progress overtakes it. On a slow line the answer may be on its way, and
@@ -103,10 +104,11 @@ impl Agent {
             incarnation,
             seq: self.seq,
             term,
-            held: self.inventory(),
+            held: self.inventory(now),
             finished: self.finished.values().cloned().collect(),
-            slots: None,
-            offer: None,
+            slots: self.health.slots(self.settings.slots),
+            closed: self.health.closed().unwrap_or_default().to_owned(),
+            offer: self.offer_told.map(|_| self.settings.offer.clone()),
             metrics: self.metrics.clone(),
             draining: self.stopping != Stopping::No,
         };
@@ -123,7 +125,7 @@ impl Agent {
         self.effects.push(AgentEffect::Beat { beat: Box::new(beat), wait: interval });
     }
 
-    fn inventory(&self) -> Vec<Held> {
+    fn inventory(&self, now: Timestamp) -> Vec<Held> {
         let held = self.held.iter();
         held.map(|(job, work)| Held {
             job: *job,
@@ -131,6 +133,7 @@ impl Agent {
             progress: work.progress,
             step: work.step,
             phase: work.phase.clone(),
+            service: work.note(now),
         })
         .collect()
     }

@@ -1,7 +1,11 @@
 //! Stories of an agent, told against what the plane would say.
 
 use super::*;
+use crate::cause::Cause;
 use crate::wire::{Cancel, Settled};
+
+mod monitor;
+mod repair;
 
 fn at(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
@@ -64,7 +68,11 @@ fn told(effects: &[AgentEffect]) -> Vec<String> {
             }
             AgentEffect::Run { job, attempt, .. } => format!("run {} {attempt}", job.as_u128()),
             AgentEffect::Cancel { job, attempt, .. } => format!("cancel {} {attempt}", job.as_u128()),
-            AgentEffect::Probe { job, attempt } => format!("probe {} {attempt}", job.as_u128()),
+            AgentEffect::Probe { job, attempt, .. } => format!("probe {} {attempt}", job.as_u128()),
+            AgentEffect::Collect { job, attempt, .. } => format!("collect {} {attempt}", job.as_u128()),
+            AgentEffect::Reopen => "reopen".to_owned(),
+            AgentEffect::Treat(remedy) => format!("treat {remedy:?}"),
+            AgentEffect::Check => "check".to_owned(),
             AgentEffect::Leave { .. } => "leave".to_owned(),
             AgentEffect::Exit { problem } => format!("exit {problem:?}"),
         })
@@ -94,7 +102,7 @@ fn an_attempt_is_run_reported_until_settled_and_never_run_again() {
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
             (1, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 2,
@@ -120,7 +128,7 @@ fn news_gathers_behind_a_beat_that_carries_news() {
     check(
         &mut agent(3),
         vec![
-            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
@@ -140,43 +148,12 @@ fn news_gathers_behind_a_beat_that_carries_news() {
 }
 
 #[test]
-fn a_silent_attempt_is_asked_about_and_only_an_answer_is_evidence() {
-    let mut agent = agent(1);
-    check(
-        &mut agent,
-        vec![
-            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
-            (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
-            (
-                0,
-                reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }),
-                &["run 1 1", "beat 2: 1 held, 0 finished, wait 5 s"],
-            ),
-        ],
-    );
-    assert_eq!(agent.wake_at(), at(30_000), "then it is asked about");
-    let probed = |is_known| AgentEvent::Probed { job: id(1), attempt: Attempt(1), is_known };
-    check(
-        &mut agent,
-        vec![
-            (29_999, AgentEvent::Tick, &[]),
-            (30_000, AgentEvent::Tick, &["probe 1 1"]),
-            (31_000, AgentEvent::Tick, &[]),
-            (32_000, probed(true), &[]),
-            (61_000, AgentEvent::Tick, &[]),
-            (62_000, AgentEvent::Tick, &["probe 1 1"]),
-            (62_001, probed(false), &["beat 3: 0 held, 1 finished, wait 0 s"]),
-        ],
-    );
-}
-
-#[test]
 fn what_a_former_incarnation_left_is_adopted_and_asked_about() {
     let found = vec![Found { job: id(4), attempt: Attempt(2) }];
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found }, &["probe 4 2", "join holding 1"]),
+            (0, AgentEvent::Began { found, life: ServiceLife(1) }, &["probe 4 2", "join holding 1"]),
             (0, joined(), &["beat 1: 1 held, 0 finished, wait 5 s"]),
         ],
     );
@@ -188,7 +165,7 @@ fn an_unknown_worker_joins_again_and_a_replaced_one_stops() {
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (1, unanswered(Unanswered::Unknown), &["join holding 0"]),
             (2, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
@@ -205,7 +182,7 @@ fn a_result_that_is_not_settled_is_claimed_when_joining_again() {
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
@@ -224,7 +201,7 @@ fn too_much_work_is_turned_down() {
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
@@ -240,7 +217,7 @@ fn a_stop_lets_work_finish_and_a_second_one_does_not() {
     let stop = || AgentEvent::Stop;
     let mut patient = agent(1);
     let begin = vec![
-        (0, AgentEvent::Began { found: vec![] }, &["join holding 0"] as &[&str]),
+        (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"] as &[&str]),
         (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
         (
             0,
@@ -270,7 +247,7 @@ fn a_cancelled_attempt_is_stopped_once_and_its_end_is_reported() {
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
@@ -299,10 +276,19 @@ fn a_cancelled_attempt_is_stopped_once_and_its_end_is_reported() {
 /// Tells how an agent that runs attempt 1 of a job came to be where it is.
 fn holding() -> Agent {
     let mut agent = agent(1);
-    agent.step(at(0), AgentEvent::Began { found: vec![] });
+    agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceLife(1) });
     agent.step(at(0), joined());
     agent.step(at(0), reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }));
+    agent.step(at(0), submitted(Submission::Accepted));
     agent
+}
+
+fn submitted(answer: Submission) -> AgentEvent {
+    AgentEvent::Submitted { job: id(1), attempt: Attempt(1), life: ServiceLife(1), answer }
+}
+
+fn json(text: &str) -> Arc<RawValue> {
+    Arc::from(RawValue::from_string(text.to_owned()).unwrap())
 }
 
 /// An attempt of a job as the agent sees it, and what it did about it.
@@ -310,7 +296,7 @@ fn shown(agent: &Agent, effects: &[AgentEffect]) -> String {
     let key = (id(1), Attempt(1));
     let state = match agent.held.get(&id(1)) {
         Some(work) if work.attempt > Attempt(1) => "newer one held",
-        Some(work) if work.is_cancelled => "being stopped",
+        Some(work) if work.cancelled_at.is_some() => "being stopped",
         Some(_) => "held",
         None => match agent.finished.get(&key).map(|finished| finished.outcome) {
             Some(Outcome::Completed) => "completed",
@@ -335,7 +321,9 @@ pub(crate) fn attempt_table() -> (Vec<&'static str>, Vec<Named<Vec<String>>>) {
     let ended = |outcome| AgentEvent::Ended { job: id(1), attempt: Attempt(1), outcome };
     let failed = || Ending::Failed { cause: Cause::Job, message: "boom".to_owned() };
     let cancel = || Cancel { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
-    let probed = |is_known| AgentEvent::Probed { job: id(1), attempt: Attempt(1), is_known };
+    let probed = |seen| AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceLife(1), seen };
+    let restarted =
+        AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceLife(2), seen: Seen::Unknown };
     let events: Vec<Happening> = vec![
         (
             "order: start",
@@ -352,8 +340,11 @@ pub(crate) fn attempt_table() -> (Vec<&'static str>, Vec<Named<Vec<String>>>) {
         ("the service completes it", Box::new(move |_| ended(done()))),
         ("the service fails it", Box::new(move |_| ended(failed()))),
         ("30 s without a sign", Box::new(|_| AgentEvent::Tick)),
-        ("probe: it is known", Box::new(move |_| probed(true))),
-        ("probe: it is not known", Box::new(move |_| probed(false))),
+        ("probe: it runs", Box::new(move |_| probed(Seen::Running))),
+        ("probe: it succeeded", Box::new(move |_| probed(Seen::Succeeded { outputs: json("{}") }))),
+        ("probe: no answer", Box::new(move |_| probed(Seen::NoAnswer("busy".to_owned())))),
+        ("probe: it is not known", Box::new(move |_| probed(Seen::Unknown))),
+        ("probe: not known, and the service is new", Box::new(move |_| restarted.clone())),
         (
             "settled",
             Box::new(move |agent| answer(agent, Reply { settled: vec![settled(1)], ..Reply::default() })),
@@ -362,11 +353,11 @@ pub(crate) fn attempt_table() -> (Vec<&'static str>, Vec<Named<Vec<String>>>) {
     let states: Vec<Named<fn(&mut Agent)>> = vec![
         ("unknown", |agent| {
             *agent = self::agent(1);
-            agent.step(at(0), AgentEvent::Began { found: vec![] });
+            agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceLife(1) });
             agent.step(at(0), joined());
         }),
         ("held", |_| {}),
-        ("being stopped", |agent| agent.cancel(id(1), Attempt(1), "not wanted".to_owned())),
+        ("being stopped", |agent| agent.cancel(at(0), id(1), Attempt(1), "not wanted".to_owned())),
         ("completed", |agent| agent.ended(id(1), Attempt(1), done())),
         ("settled", |agent| {
             agent.ended(id(1), Attempt(1), done());
@@ -394,7 +385,7 @@ fn progress_is_told_every_second_unless_the_line_is_slow() {
         |progress| AgentEvent::Signal { job: id(1), attempt: Attempt(1), progress, phase: String::new() };
     let begin = |joined_at: u64| -> Vec<(u64, AgentEvent, &[&str])> {
         vec![
-            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
             (joined_at, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 joined_at,
@@ -434,7 +425,7 @@ fn a_line_that_became_slow_is_not_overtaken_for_ever() {
     check(
         &mut agent,
         vec![
-            (0, AgentEvent::Began { found: vec![] }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
@@ -445,11 +436,7 @@ fn a_line_that_became_slow_is_not_overtaken_for_ever() {
     );
     let beats = (1..=20).flat_map(|second| agent.step(at(second * 1000), signal())).count();
     assert_eq!(beats, 3, "then an answer must come first");
-    assert_eq!(
-        agent.wake_at(),
-        at(50_000),
-        "and it does not wake in circles: only the attempt is asked about"
-    );
+    assert_eq!(agent.wake_at(), Timestamp::NEVER, "and it does not wake in circles");
     check(
         &mut agent,
         vec![(

@@ -1,16 +1,82 @@
-//! The attempts an agent holds: how they begin, how they are watched, how they end.
+//! The attempts an agent holds: how they begin, what is heard of them, how they end.
 
-use super::{Agent, AgentEffect, Ending, Finding, Finished, Found, Outcome, Start, Watch, Work};
-use crate::cause::Cause;
-use crate::id::{Attempt, JobId};
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::{Agent, AgentEffect, Ending, Finished, Found, Outcome, Start};
+use crate::id::{Attempt, JobId, Service};
+use crate::service::{Failure, ServiceLife, Trigger};
 use crate::time::Timestamp;
+use crate::watch::{Limits, Watch};
+use crate::wire::ServiceNote;
+
+#[derive(Clone, Debug)]
+pub(super) struct Work {
+    pub(super) attempt: Attempt,
+    pub(super) step: u64,
+    pub(super) progress: f32,
+    pub(super) phase: String,
+    pub(super) watch: Watch,
+    pub(super) stage: Stage,
+    /// What to hand in again if the first time got lost; nothing for what was found.
+    pub(super) order: Option<Order>,
+    pub(super) handed_in: u8,
+    /// The life of the service in which it was handed in.
+    pub(super) life: ServiceLife,
+    pub(super) cancelled_at: Option<Timestamp>,
+    pub(super) question: Question,
+    pub(super) status: &'static str,
+    pub(super) submitted_at: Option<Timestamp>,
+    pub(super) checked_at: Option<Timestamp>,
+}
+
+/// How far it is with the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// On its way; the answer is awaited.
+    Submitting,
+    /// The answer was lost: it may be there, or not.
+    Unsure,
+    /// The service has it.
+    Accepted,
+    /// The service is done with it; what it made is being brought home.
+    Collecting,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Order {
+    pub(super) service: Service,
+    pub(super) service_job_id: String,
+    pub(super) workflow: Arc<RawValue>,
+}
+
+/// What the service is being asked about it, and what it said so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Question {
+    /// The one under way.
+    pub(super) asked: Option<(Timestamp, Trigger)>,
+    /// Came up meanwhile.
+    pub(super) next: Option<Trigger>,
+    /// When to ask again, come what may.
+    pub(super) look_at: Option<Timestamp>,
+    /// Looks that were perhaps just too early.
+    pub(super) early: u8,
+    /// Since when it is not known, or nothing listens there.
+    pub(super) missing_since: Option<Timestamp>,
+    pub(super) silences: u32,
+    /// What runs before it in the service's queue, and since when.
+    pub(super) behind: Option<(u64, Timestamp)>,
+}
 
 impl Agent {
     /// Left over from a former incarnation: adopted, and asked about at once.
-    pub(super) fn found(&mut self, now: Timestamp, found: Vec<Found>) {
+    pub(super) fn found(&mut self, now: Timestamp, found: Vec<Found>, life: ServiceLife) {
+        self.health.lives(life);
         for Found { job, attempt } in found {
-            self.held.insert(job, Work::new(now, attempt));
-            self.effects.push(AgentEffect::Probe { job, attempt });
+            let work = Work { life, stage: Stage::Accepted, ..Work::new(now, attempt, None) };
+            self.held.insert(job, work);
+            self.ask(now, job, Trigger::AgentStarted);
         }
     }
 
@@ -35,28 +101,26 @@ impl Agent {
             self.held.remove(&job);
         }
         let problem = match workflow {
-            _ if self.held.len() >= self.settings.slots as usize => Some("all slots are taken"),
-            None => Some("the order came without a workflow"),
-            Some(_) if !self.settings.services.contains(&service) => {
-                Some("this worker does not offer the service")
-            }
+            _ if self.held.len() >= self.settings.slots as usize => "all slots are taken",
+            _ if !self.health.takes_work() => "its service is sick",
+            None => "the order came without a workflow",
+            Some(_) if !self.settings.services.contains(&service) => "this worker does not offer the service",
             Some(workflow) => {
-                self.held.insert(job, Work::new(now, attempt));
+                let order = Order { service, service_job_id, workflow };
+                self.held.insert(job, Work::new(now, attempt, Some(order)));
                 self.has_progress = true;
-                self.effects.push(AgentEffect::Run { job, attempt, service, service_job_id, workflow });
-                None
+                return self.hand_in(job);
             }
         };
-        if let Some(problem) = problem {
-            self.report(job, attempt, Outcome::Rejected, problem.to_owned());
-        }
+        self.report(job, attempt, Outcome::Rejected, problem.to_owned());
     }
 
-    pub(super) fn cancel(&mut self, job: JobId, attempt: Attempt, reason: String) {
+    pub(super) fn cancel(&mut self, now: Timestamp, job: JobId, attempt: Attempt, reason: String) {
         match self.held.get_mut(&job) {
-            Some(work) if work.attempt == attempt && !work.is_cancelled => {
-                work.is_cancelled = true;
+            Some(work) if work.attempt == attempt && work.cancelled_at.is_none() => {
+                work.cancelled_at = Some(now);
                 self.effects.push(AgentEffect::Cancel { job, attempt, reason });
+                self.look_whether_stopped(now, job);
             }
             Some(_) | None => {}
         }
@@ -72,6 +136,7 @@ impl Agent {
     ) {
         let Some(work) = self.held.get_mut(&job).filter(|work| work.attempt == attempt) else { return };
         work.watch.signal(now);
+        work.question.silences = 0;
         work.step += 1;
         if progress.is_finite() {
             work.progress = work.progress.max(progress.clamp(0.0, 1.0));
@@ -81,42 +146,36 @@ impl Agent {
     }
 
     pub(super) fn ended(&mut self, job: JobId, attempt: Attempt, ending: Ending) {
-        let Some(work) = self.held.get(&job).filter(|work| work.attempt == attempt) else { return };
-        let is_cancelled = work.is_cancelled;
-        self.held.remove(&job);
         let finished = match ending {
-            Ending::Failed { message, .. } if is_cancelled => {
-                finished(job, attempt, Outcome::Cancelled, message)
-            }
             Ending::Failed { cause, message } => {
                 Finished { cause: Some(cause), ..finished(job, attempt, Outcome::Failed, message) }
             }
             Ending::Completed { result } => {
+                self.health.worked();
                 Finished { result: Some(result), ..finished(job, attempt, Outcome::Completed, String::new()) }
             }
         };
+        self.finish(finished);
+    }
+
+    /// The service says why it failed, which says something about the service, too.
+    pub(super) fn failed(&mut self, now: Timestamp, job: JobId, attempt: Attempt, failure: Failure) {
+        let Failure { fault, message } = failure;
+        self.diagnose(now, fault, &message);
+        let (cause, fault) = (Some(fault.cause()), Some(fault));
+        self.finish(Finished { cause, fault, ..finished(job, attempt, Outcome::Failed, message) });
+    }
+
+    /// It is over here; what was told to stop has stopped, however it ended.
+    fn finish(&mut self, mut finished: Finished) {
+        let (job, attempt) = (finished.job, finished.attempt);
+        let Some(work) = self.held.get(&job).filter(|work| work.attempt == attempt) else { return };
+        if work.cancelled_at.is_some() && finished.outcome == Outcome::Failed {
+            (finished.outcome, finished.cause, finished.fault) = (Outcome::Cancelled, None, None);
+        }
+        self.held.remove(&job);
         self.finished.insert((job, attempt), finished);
         self.has_news = true;
-    }
-
-    /// The service was asked: what it does not know any more is over.
-    pub(super) fn probed(&mut self, now: Timestamp, job: JobId, attempt: Attempt, is_known: bool) {
-        let Some(work) = self.held.get_mut(&job).filter(|work| work.attempt == attempt) else { return };
-        if is_known {
-            return work.watch.signal(now);
-        }
-        let message = "the service does not know the attempt any more".to_owned();
-        self.ended(job, attempt, Ending::Failed { cause: Cause::Service, message });
-    }
-
-    /// Whoever has been silent for too long is asked about, once for each silence.
-    pub(super) fn watch(&mut self, now: Timestamp) {
-        let limits = self.limits();
-        for (job, work) in &mut self.held {
-            if work.watch.check(now, limits) == Finding::Probe {
-                self.effects.push(AgentEffect::Probe { job: *job, attempt: work.attempt });
-            }
-        }
     }
 
     fn report(&mut self, job: JobId, attempt: Attempt, outcome: Outcome, message: String) {
@@ -126,18 +185,52 @@ impl Agent {
 }
 
 impl Work {
-    fn new(now: Timestamp, attempt: Attempt) -> Self {
+    pub(super) fn new(now: Timestamp, attempt: Attempt, order: Option<Order>) -> Self {
         Work {
             attempt,
             step: 0,
             progress: 0.0,
             phase: String::new(),
             watch: Watch::new(now),
-            is_cancelled: false,
+            stage: Stage::Submitting,
+            order,
+            handed_in: 0,
+            life: ServiceLife::default(),
+            cancelled_at: None,
+            question: Question::default(),
+            status: "",
+            submitted_at: None,
+            checked_at: None,
         }
+    }
+
+    /// The next moment at which time alone makes it worth a question.
+    pub(super) fn wake_at(&self, limits: Limits) -> Timestamp {
+        match self.stage {
+            Stage::Submitting | Stage::Collecting => Timestamp::NEVER,
+            Stage::Unsure | Stage::Accepted => {
+                let unanswered = self.question.asked.map(|(at, _)| at.plus(super::monitor::ANSWER_MAX));
+                let silence = self.watch.wake_at(limits);
+                [Some(silence), self.question.look_at, unanswered]
+                    .into_iter()
+                    .flatten()
+                    .min()
+                    .unwrap_or(Timestamp::NEVER)
+            }
+        }
+    }
+
+    /// What the plane is told of the service's side of it.
+    pub(super) fn note(&self, now: Timestamp) -> Option<ServiceNote> {
+        let ago = |at: Timestamp| u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX);
+        (!self.status.is_empty()).then(|| ServiceNote {
+            status: self.status.to_owned(),
+            submitted_millis_ago: self.submitted_at.map(ago),
+            checked_millis_ago: self.checked_at.map(ago),
+        })
     }
 }
 
 fn finished(job: JobId, attempt: Attempt, outcome: Outcome, message: String) -> Finished {
-    Finished { job, attempt, outcome, result: None, cause: None, message }
+    Finished { job, attempt, outcome, result: None, cause: None, fault: None, message }
 }

@@ -16,7 +16,13 @@ fn fence(attempt: u32) -> Fence {
 }
 
 fn fail(attempt: u32, cause: Cause) -> Turn {
-    Turn::Fail { fence: fence(attempt), cause, message: "boom".to_owned(), took_down: cause == Cause::Worker }
+    Turn::Fail {
+        fence: fence(attempt),
+        cause,
+        message: "boom".to_owned(),
+        took_down: cause == Cause::Worker,
+        ruin: Ruin::Ordinary,
+    }
 }
 
 fn job() -> Job {

@@ -9,10 +9,11 @@ use super::{About, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::id::{Attempt, Fence, Incarnation, JobId, Shape, WorkerId};
-use crate::job::{State, Turn, shortened};
+use crate::job::{Ruin, State, Turn, shortened};
 use crate::machine::WorkerState;
 use crate::record::{Record, StateRow};
 use crate::refusal::Refusal;
+use crate::service::Fault;
 use crate::suspicion::{Suspicion, Verdict};
 use crate::time::Timestamp;
 use crate::wire::{Finished, Outcome};
@@ -73,7 +74,17 @@ impl Plane {
         match finished.outcome {
             Outcome::Completed => self.complete(now, worker, fence, finished),
             Outcome::Failed => {
-                self.fail(now, fence, cause, said(&finished.message, "failed without a word"), Blame::Pair)
+                let message = said(&finished.message, "failed without a word");
+                let (blame, ruin) = match finished.fault {
+                    Some(Fault::Died) => (Blame::TookDown, Ruin::Ordinary),
+                    Some(fault) if fault.is_final() => (Blame::Nobody, Ruin::Final),
+                    Some(Fault::Memory) => {
+                        let size = self.workers.get(worker).and_then(|worker| worker.offer.vram_bytes);
+                        (Blame::Pair, Ruin::OutOfMemory(size.unwrap_or(0)))
+                    }
+                    Some(_) | None => (Blame::Pair, Ruin::Ordinary),
+                };
+                self.fail_with(now, fence, cause, message, blame, ruin)
             }
             Outcome::Cancelled => {
                 let message = said(&finished.message, "the worker stopped it");
@@ -144,13 +155,25 @@ impl Plane {
         self.fail(now, fence, cause, message, blame).expect("the current attempt can be lost");
     }
 
-    pub(super) fn fail(
+    fn fail(
         &mut self,
         now: Timestamp,
         fence: Fence,
         cause: Cause,
         message: String,
         blame: Blame,
+    ) -> Result<(), Refusal> {
+        self.fail_with(now, fence, cause, message, blame, Ruin::Ordinary)
+    }
+
+    fn fail_with(
+        &mut self,
+        now: Timestamp,
+        fence: Fence,
+        cause: Cause,
+        message: String,
+        blame: Blame,
+        ruin: Ruin,
     ) -> Result<(), Refusal> {
         let (id, took_down) = (fence.job, blame == Blame::TookDown);
         let message = shortened(message);
@@ -159,7 +182,8 @@ impl Plane {
             State::Running { worker, .. } => worker.clone(),
             State::Waiting { .. } | State::Ended(_) => return Err(Refusal::NotRunning),
         };
-        job.turn(now, Turn::Fail { fence, cause, message: message.clone(), took_down }, &self.settings)?;
+        let turn = Turn::Fail { fence, cause, message: message.clone(), took_down, ruin };
+        job.turn(now, turn, &self.settings)?;
         let shape = *job.kind.shape;
         let retries = match job.state() {
             State::Waiting { not_before } => Some(*not_before),

@@ -9,7 +9,7 @@ use super::attempts::Blame;
 use super::{About, Answer, Effect, Plane, detail};
 use crate::cause::Cause;
 use crate::id::{Attempt, Hash, JobId, WorkerId};
-use crate::job::{State, Turn};
+use crate::job::{State, Turn, shortened};
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::refusal::Refusal;
@@ -166,12 +166,17 @@ impl Plane {
     fn heard(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.watch.signal(now);
-        if let Some(slots) = beat.slots {
-            self.refeed |= slots != worker.slots;
-            worker.slots = slots;
-        }
         let age = now.since(worker.stored_at);
         let mut is_news = age >= ROW_EVERY || age >= TALLY_EVERY && worker.tally != worker.stored_tally;
+        if let Some(slots) = beat.slots.filter(|slots| *slots != worker.slots) {
+            (worker.slots, worker.slots_seen) = (slots, None);
+            (is_news, self.refeed) = (true, true);
+        }
+        let has_turned = beat.closed.is_empty() != worker.closed.is_empty();
+        if beat.closed != worker.closed {
+            worker.closed = shortened(beat.closed.clone());
+            is_news = true;
+        }
         if let Some(offer) = beat.offer.as_ref().filter(|offer| **offer != worker.offer) {
             worker.offer = offer.clone();
             (is_news, self.refeed) = (true, true);
@@ -192,6 +197,11 @@ impl Plane {
         };
         let was = worker.presence;
         (worker.presence, worker.is_heard) = (Presence::Online, true);
+        if has_turned {
+            let state = if beat.closed.is_empty() { "open" } else { "closed" };
+            let turned = detail([("state", state.into()), ("reason", worker.closed.clone().into())]);
+            self.happened(now, "worker:state", About::worker(id), turned);
+        }
         self.heard_after_loss(now, id);
         if was == Presence::Offline {
             self.happened(now, "worker:online", About::worker(id), Map::new());
@@ -277,6 +287,12 @@ impl Plane {
             return false;
         };
         hold.is_named = true;
+        if let Some(note) = &held.service
+            && let Some(job) = self.jobs.get_mut(&held.job)
+            && job.note_service(now, note)
+        {
+            self.records.push(Record::Life { job: held.job, life: job.life(now) });
+        }
         let progress = if held.progress.is_finite() { held.progress.clamp(0.0, 1.0) } else { 0.0 };
         if held.step > hold.step || progress > hold.progress {
             hold.step = hold.step.max(held.step);

@@ -15,6 +15,7 @@ use crate::id::WorkerId;
 use crate::job::State;
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
+use crate::settings::StuckPolicy;
 use crate::time::Timestamp;
 use crate::worker::Worker;
 
@@ -111,10 +112,16 @@ impl Plane {
                 self.move_worker(now, &worker, WorkerState::Terminating, reason);
             }
             Action::Reset { job, attempt, reason, .. } => {
-                let is_current = self.holder(job).is_some_and(|(_, current)| current == attempt);
-                if is_current {
-                    self.lose(now, job, Cause::Worker, reason, Blame::Nobody);
-                }
+                let Some((worker, _)) = self.holder(job).filter(|(_, current)| *current == attempt) else {
+                    return;
+                };
+                // What stands still holds its worker up; whatever else is there is taken along.
+                let stuck_at =
+                    self.workers.get(&worker).and_then(|it| it.stuck_at(&job, None, &self.settings));
+                let is_stuck = self.settings.stuck_policy == StuckPolicy::Progress
+                    && stuck_at.is_some_and(|stuck_at| stuck_at <= now);
+                let blame = if is_stuck { Blame::TookDown } else { Blame::Nobody };
+                self.lose(now, job, Cause::Worker, reason, blame);
             }
             Action::Warn { worker, reason } => {
                 self.happened(

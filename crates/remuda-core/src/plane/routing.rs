@@ -39,6 +39,12 @@ pub enum PassedOver {
     },
     /// It failed there before, and others could take it.
     FailedThere,
+    /// It ran out of memory on one no larger, and larger ones could take it.
+    TooSmall,
+    /// It is there and takes no work.
+    Closed {
+        why: String,
+    },
     Busy {
         slots: u32,
     },
@@ -56,6 +62,8 @@ impl fmt::Display for PassedOver {
             PassedOver::Quarantined { trial_at } => write!(f, "the shape is quarantined until {trial_at}"),
             PassedOver::QuarantineTrial { job } => write!(f, "the shape is on trial with job {job}"),
             PassedOver::FailedThere => f.write_str("an attempt failed there, and others could take it"),
+            PassedOver::TooSmall => f.write_str("ran out of memory there, and larger ones could take it"),
+            PassedOver::Closed { why } => write!(f, "takes no work: {why}"),
             PassedOver::Busy { slots } => write!(f, "is busy ({slots} of {slots} slots)"),
         }
     }
@@ -126,8 +134,12 @@ impl Plane {
         if let Some(reason) = self.kept_out(now, &job.kind.shape, worker) {
             return Some(reason);
         }
+        if !worker.closed.is_empty() {
+            return Some(PassedOver::Closed { why: worker.closed.clone() });
+        }
         if self.avoids(now, job, worker) {
-            return Some(PassedOver::FailedThere);
+            let is_too_small = !job.has_failed_on(&worker.id);
+            return Some(if is_too_small { PassedOver::TooSmall } else { PassedOver::FailedThere });
         }
         (worker.free_slots(now) == 0).then_some(PassedOver::Busy { slots: worker.slots })
     }
@@ -171,11 +183,11 @@ impl Plane {
     /// A retry goes to another worker, if there is one that could take it soon.
     fn avoids(&self, now: Timestamp, job: &Job, worker: &Worker) -> bool {
         job.is_choosy(now)
-            && job.has_failed_on(&worker.id)
+            && job.would_rather_not(worker)
             && self.workers.values().any(|other| {
                 other.id != worker.id
                     && other.slots > 0
-                    && !job.has_failed_on(&other.id)
+                    && !job.would_rather_not(other)
                     && self.unfit(&job.kind.demand, other).is_none()
                     && self.kept_out(now, &job.kind.shape, other).is_none()
             })

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use remuda_core::cause::Cause;
 use remuda_core::id::{Attempt, Hash, Incarnation, JobId, Sequence, Shape, Tenant, WorkerId};
 use remuda_core::record::{
-    Accepted, BlockRow, Happened, IdempotencyKey, Life, Record, StateRow, SuspicionRow, Try, WorkerRow,
+    Accepted, BlockRow, Happened, IdempotencyKey, Life, Record, ServiceRow, StateRow, SuspicionRow, Try,
+    WorkerRow,
 };
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
@@ -91,6 +92,13 @@ pub(crate) fn running(millis: u64, attempt: u32) -> Life {
         ended_at: None,
         cause: None,
         verdict: String::new(),
+        out_of_memory: Some(8 << 30),
+        service: Some(Box::new(ServiceRow {
+            service_job_id: "p".to_owned(),
+            service_submitted_at: Some(Timestamp::from_millis(5)),
+            last_service_check: None,
+            service_status: "running".to_owned(),
+        })),
     };
     let state =
         StateRow::Running { worker: worker("gpu-1"), incarnation: Incarnation(1), started_at: at(millis) };
@@ -126,6 +134,7 @@ pub(crate) fn event(seq: u64, millis: u64, name: &'static str, job: Option<u128>
 
 pub(crate) fn worker_row(name: &str, state: &str) -> WorkerRow {
     WorkerRow {
+        closed: String::new(),
         id: worker(name),
         machine: "machine-1".parse().unwrap(),
         fleet: None,

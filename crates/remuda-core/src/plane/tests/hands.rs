@@ -68,6 +68,7 @@ impl Story {
             term: hand.term,
             held: hand.held.values().cloned().collect(),
             finished: Vec::new(),
+            closed: String::new(),
             slots: None,
             offer: None,
             metrics: Map::new(),
@@ -109,7 +110,7 @@ impl Story {
         }
         for start in &reply.start {
             let Start { job, attempt, .. } = *start;
-            let held = Held { job, attempt, progress: 0.0, step: 0, phase: String::new() };
+            let held = Held { job, attempt, progress: 0.0, step: 0, phase: String::new(), service: None };
             hand.held.insert(job, held);
             hand.has_news = true;
         }
@@ -164,5 +165,13 @@ impl Story {
 }
 
 pub(super) fn finished(job: JobId, attempt: Attempt, outcome: Outcome, cause: Option<Cause>) -> Finished {
-    Finished { job, attempt, outcome, result: Some(json("7")), cause, message: "boom".to_owned() }
+    Finished {
+        job,
+        attempt,
+        outcome,
+        result: Some(json("7")),
+        cause,
+        fault: None,
+        message: "boom".to_owned(),
+    }
 }

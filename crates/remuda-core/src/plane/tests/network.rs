@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::agent::{Agent, AgentEvent, AgentSettings, Unanswered};
+use crate::service::ServiceLife;
 
 /// Faults: N1.
 #[test]
@@ -156,7 +157,7 @@ fn agents_that_lost_the_plane_together_do_not_come_back_together() {
     let mut returns = BTreeSet::new();
     for n in 0..100_u128 {
         let mut agent = Agent::new(settings.clone(), Timestamp::ZERO);
-        agent.step(Timestamp::ZERO, AgentEvent::Began { found: Vec::new() });
+        agent.step(Timestamp::ZERO, AgentEvent::Began { found: Vec::new(), life: ServiceLife(0) });
         let mut now = Timestamp::ZERO;
         for salt in 0..6 {
             let (why, luck) = (Unanswered::Unreachable("cut".to_owned()), JobId::from_u128(n).luck(salt));

@@ -108,6 +108,7 @@ impl World {
             term: joined.term,
             held: Vec::new(),
             finished: std::mem::take(&mut self.held),
+            closed: String::new(),
             slots: None,
             offer: None,
             metrics: serde_json::Map::new(),
@@ -130,5 +131,13 @@ impl World {
 }
 
 fn done(job: JobId, attempt: remuda_core::id::Attempt) -> Finished {
-    Finished { job, attempt, outcome: Outcome::Completed, result: None, cause: None, message: String::new() }
+    Finished {
+        job,
+        attempt,
+        outcome: Outcome::Completed,
+        result: None,
+        cause: None,
+        fault: None,
+        message: String::new(),
+    }
 }

@@ -136,6 +136,7 @@ fn beat(joined: &Joined, seq: u64, term: Term, finished: Vec<Finished>) -> Beat 
         term,
         held: Vec::new(),
         finished,
+        closed: String::new(),
         slots: None,
         offer: None,
         metrics: serde_json::Map::new(),
@@ -144,7 +145,15 @@ fn beat(joined: &Joined, seq: u64, term: Term, finished: Vec<Finished>) -> Beat 
 }
 
 fn done(job: JobId, attempt: Attempt) -> Finished {
-    Finished { job, attempt, outcome: Outcome::Completed, result: None, cause: None, message: String::new() }
+    Finished {
+        job,
+        attempt,
+        outcome: Outcome::Completed,
+        result: None,
+        cause: None,
+        fault: None,
+        message: String::new(),
+    }
 }
 
 /// The value below which `percent` of the sorted values lie.

@@ -1,0 +1,283 @@
+//! How an attempt is watched while a service has it. Messages are hints; what the service says when it is asked is the
+//! truth, and no answer is no evidence.
+//!
+//! ```text
+//!               accepted            pending, running              succeeded
+//!  submitting ───────────▶ accepted ────────────────▶ (go on) ───────────────▶ collecting ──▶ ended
+//!      │ answer lost          │ unknown: look again after 5 s, and
+//!      ▼                      └─ still unknown, or a new life of the service, or gone: lost ──▶ ended
+//!   unsure ── unknown twice: hand the same id in again
+//! ```
+//!
+//! It is asked right after submission, when a message says it is done, when the socket closes or opens, when the agent
+//! starts, and after every `inactivity` without a sign.
+
+use std::time::Duration;
+
+use super::work::{Order, Question, Stage, Work};
+use super::{Agent, AgentEffect};
+use crate::id::{Attempt, JobId};
+use crate::service::{Failure, Fault, Seen, ServiceLife, Submission, Trigger};
+use crate::time::{Timestamp, spoken};
+use crate::watch::Finding;
+
+/// A question that got no answer at all by then is asked again; each request behind it ends after 5 s by itself.
+pub(super) const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// Between the first "I do not know it" and the second, which counts: anything in flight has arrived by then.
+const SECOND_LOOK: Duration = Duration::from_secs(5);
+/// "Done" is said a moment before it is written down: so soon it is looked for, again and again, before it counts.
+const EARLY_LOOK: Duration = Duration::from_millis(40);
+const EARLY_LOOKS: u8 = 6;
+/// How often one attempt is handed in before it is given up.
+const HANDED_IN_MAX: u8 = 3;
+/// How long after an order to stop one looks whether it did, and how long it may take before something is wrong.
+const STOPPED_LOOK: Duration = Duration::from_millis(250);
+const STOP_AGAIN: Duration = Duration::from_secs(5);
+const STOP_MAX: Duration = Duration::from_secs(30);
+/// So long something else may run before ours without ours counting as stuck.
+const BEHIND_MAX: Duration = Duration::from_secs(3600);
+
+impl Agent {
+    /// Gives it to the service, the first time or again, always under the same id.
+    pub(super) fn hand_in(&mut self, job: JobId) {
+        let Some(work) = self.held.get_mut(&job) else { return };
+        let Some(Order { service, service_job_id, workflow }) = work.order.clone() else { return };
+        (work.stage, work.question) = (Stage::Submitting, Question::default());
+        work.handed_in += 1;
+        let attempt = work.attempt;
+        self.effects.push(AgentEffect::Run { job, attempt, service, service_job_id, workflow });
+    }
+
+    pub(super) fn submitted(
+        &mut self,
+        now: Timestamp,
+        job: JobId,
+        attempt: Attempt,
+        life: ServiceLife,
+        answer: Submission,
+    ) {
+        let Some(work) = self.current(job, attempt).filter(|work| work.stage == Stage::Submitting) else {
+            return;
+        };
+        (work.life, work.submitted_at) = (life, Some(now));
+        work.watch.signal(now);
+        (work.stage, work.status) = match answer {
+            Submission::Refused(failure) => return self.failed(now, job, attempt, failure),
+            Submission::Accepted => (Stage::Accepted, "submitted"),
+            Submission::Unsure(_) => (Stage::Unsure, "unsure whether submitted"),
+        };
+        if work.cancelled_at.is_some() {
+            // The order to stop may have come before there was anything to stop.
+            self.stop_again(now, job);
+        }
+        self.ask(now, job, Trigger::Submitted);
+    }
+
+    pub(super) fn said_done(&mut self, now: Timestamp, job: JobId, attempt: Attempt) {
+        if let Some(work) = self.current(job, attempt) {
+            work.watch.signal(now);
+            work.step += 1;
+            self.ask(now, job, Trigger::SaidDone);
+        }
+    }
+
+    /// One question at a time; what comes up meanwhile is asked next.
+    pub(super) fn ask(&mut self, now: Timestamp, job: JobId, trigger: Trigger) {
+        let Some(work) = self.held.get_mut(&job).filter(|work| work.stage != Stage::Collecting) else {
+            return;
+        };
+        if work.question.asked.is_some_and(|(at, _)| now.since(at) < ANSWER_MAX) {
+            work.question.next = Some(trigger);
+            return;
+        }
+        (work.question.asked, work.question.look_at) = (Some((now, trigger)), None);
+        let attempt = work.attempt;
+        self.effects.push(AgentEffect::Probe { job, attempt, trigger });
+    }
+
+    /// Something happened that may concern everything the service has.
+    pub(super) fn ask_about_all(&mut self, now: Timestamp, trigger: Trigger) {
+        let jobs: Vec<_> = self
+            .held
+            .iter()
+            .filter(|(_, work)| work.stage != Stage::Submitting)
+            .map(|(job, _)| *job)
+            .collect();
+        for job in jobs {
+            self.ask(now, job, trigger);
+        }
+    }
+
+    pub(super) fn probed(
+        &mut self,
+        now: Timestamp,
+        job: JobId,
+        attempt: Attempt,
+        life: ServiceLife,
+        seen: Seen,
+    ) {
+        let Some(work) = self.current(job, attempt).filter(|work| work.stage != Stage::Collecting) else {
+            return;
+        };
+        let trigger = work.question.asked.take().map_or(Trigger::Again, |(_, trigger)| trigger);
+        let next = work.question.next.take();
+        (work.status, work.checked_at) = (seen.as_str(), Some(now));
+        match seen {
+            Seen::NoAnswer(why) => {
+                work.question.look_at = Some(now.plus(SECOND_LOOK));
+                let told_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
+                self.health.unanswered(now, &why);
+                if told_for >= STOP_MAX {
+                    self.sicken(now, format!("it does not answer, nor stop what it was told to: {why}"));
+                }
+            }
+            Seen::Gone(why) => {
+                self.health.unanswered(now, &why);
+                self.missed(now, job, trigger, Failure::new(Fault::Died, why));
+            }
+            Seen::Unknown => {
+                self.health.answered();
+                self.unknown(now, job, trigger, life);
+            }
+            Seen::Pending { .. } | Seen::Running => self.goes_on(now, job, trigger, &seen),
+            Seen::Interrupted => {
+                let message = format!("someone interrupted it (seen {trigger})");
+                self.failed(now, job, attempt, Failure::new(Fault::Lost, message));
+            }
+            Seen::Failed(failure) => self.failed(now, job, attempt, failure),
+            Seen::Succeeded { .. } if work.cancelled_at.is_some() => {
+                let message = "it was done before it could be stopped";
+                self.failed(now, job, attempt, Failure::new(Fault::Lost, message));
+            }
+            Seen::Succeeded { outputs } => {
+                work.stage = Stage::Collecting;
+                self.health.answered();
+                self.effects.push(AgentEffect::Collect { job, attempt, outputs });
+            }
+        }
+        if let Some(trigger) = next.filter(|_| self.current(job, attempt).is_some()) {
+            self.ask(now, job, trigger);
+        }
+    }
+
+    /// The service has it: the clock of silence starts anew. Progress it is not, unless it waits for somebody else's.
+    fn goes_on(&mut self, now: Timestamp, job: JobId, trigger: Trigger, seen: &Seen) {
+        self.health.answered();
+        let Some(work) = self.held.get_mut(&job) else { return };
+        work.stage = Stage::Accepted;
+        work.watch.signal(now);
+        (work.question.missing_since, work.question.early) = (None, 0);
+        if let Seen::Pending { ahead: Some(ahead) } = seen {
+            let since =
+                work.question.behind.filter(|(before, _)| before == ahead).map_or(now, |(_, since)| since);
+            work.question.behind = Some((*ahead, since));
+            if now.since(since) < BEHIND_MAX {
+                work.step += 1;
+                self.has_progress = true;
+            }
+        }
+        if trigger == Trigger::Silence && matches!(seen, Seen::Running) {
+            // It runs and says nothing: perhaps it is quiet work, perhaps the socket is deaf.
+            work.question.silences += 1;
+            if work.question.silences.is_power_of_two() {
+                self.effects.push(AgentEffect::Reopen);
+            }
+        }
+        if self.held.get(&job).is_some_and(|work| work.cancelled_at.is_some()) {
+            self.not_stopped(now, job);
+        }
+    }
+
+    fn unknown(&mut self, now: Timestamp, job: JobId, trigger: Trigger, life: ServiceLife) {
+        let Some(work) = self.held.get_mut(&job) else { return };
+        let attempt = work.attempt;
+        if work.stage == Stage::Submitting {
+            // It is still on its way: nothing follows.
+        } else if work.cancelled_at.is_some() {
+            self.failed(now, job, attempt, Failure::new(Fault::Lost, "it was stopped"));
+        } else if life > work.life {
+            let message = format!("the service restarted and lost it (seen {trigger})");
+            self.failed(now, job, attempt, Failure::new(Fault::Died, message));
+        } else if trigger == Trigger::SaidDone && work.question.early < EARLY_LOOKS {
+            let delay = EARLY_LOOK * (1 << work.question.early);
+            work.question.early += 1;
+            (work.question.look_at, work.question.next) = (Some(now.plus(delay)), None);
+        } else {
+            self.missed(now, job, trigger, Failure::new(Fault::Lost, "the service does not know it"));
+        }
+    }
+
+    /// Not there. The second time counts.
+    fn missed(&mut self, now: Timestamp, job: JobId, trigger: Trigger, mut failure: Failure) {
+        let Some(work) = self.held.get_mut(&job) else { return };
+        let since = *work.question.missing_since.get_or_insert(now);
+        let missing_for = now.since(since);
+        if work.stage == Stage::Submitting || missing_for < SECOND_LOOK {
+            work.question.look_at = Some(since.plus(SECOND_LOOK).max(now.plus(EARLY_LOOK)));
+        } else if work.stage == Stage::Unsure && work.handed_in < HANDED_IN_MAX && work.cancelled_at.is_none()
+        {
+            self.hand_in(job);
+        } else {
+            let attempt = work.attempt;
+            let message =
+                format!("{}; asked twice within {} ({trigger})", failure.message, spoken(missing_for));
+            failure.message = message;
+            self.failed(now, job, attempt, failure);
+        }
+    }
+
+    /// Whoever has been silent for too long is asked about.
+    pub(super) fn watch(&mut self, now: Timestamp) {
+        let limits = self.limits();
+        let mut due = Vec::new();
+        for (job, work) in &mut self.held {
+            if matches!(work.stage, Stage::Submitting | Stage::Collecting) {
+                continue;
+            }
+            let is_unanswered = work.question.asked.is_some_and(|(at, _)| now.since(at) >= ANSWER_MAX);
+            if work.question.look_at.is_some_and(|at| at <= now) || is_unanswered {
+                let was_early = work.question.early > 0 && work.question.missing_since.is_none();
+                due.push((*job, if was_early { Trigger::SaidDone } else { Trigger::Again }));
+            } else if work.watch.check(now, limits) == Finding::Probe {
+                due.push((*job, Trigger::Silence));
+            }
+        }
+        for (job, trigger) in due {
+            self.ask(now, job, trigger);
+        }
+    }
+
+    pub(super) fn look_whether_stopped(&mut self, now: Timestamp, job: JobId) {
+        if let Some(work) = self.held.get_mut(&job).filter(|work| work.stage != Stage::Submitting) {
+            work.question.look_at = Some(now.plus(STOPPED_LOOK));
+        }
+    }
+
+    /// It was told to stop and goes on: told again, and past the limit the service itself is at fault.
+    fn not_stopped(&mut self, now: Timestamp, job: JobId) {
+        let Some(work) = self.held.get_mut(&job) else { return };
+        let told_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
+        if told_for < STOP_AGAIN {
+            work.question.look_at = Some(now.plus(STOPPED_LOOK.max(told_for)));
+            return;
+        }
+        if told_for >= STOP_MAX {
+            self.sicken(
+                now,
+                format!("it does not stop what it runs, {} after it was told", spoken(told_for)),
+            );
+        }
+        self.stop_again(now, job);
+    }
+
+    fn stop_again(&mut self, now: Timestamp, job: JobId) {
+        let Some(work) = self.held.get_mut(&job) else { return };
+        work.question.look_at = Some(now.plus(STOP_AGAIN));
+        let (attempt, reason) = (work.attempt, "it was told to stop before".to_owned());
+        self.effects.push(AgentEffect::Cancel { job, attempt, reason });
+    }
+
+    fn current(&mut self, job: JobId, attempt: Attempt) -> Option<&mut Work> {
+        self.held.get_mut(&job).filter(|work| work.attempt == attempt)
+    }
+}

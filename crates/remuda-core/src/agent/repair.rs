@@ -1,0 +1,277 @@
+//! How an agent treats the service behind it. Whoever is out of reach gets no new work until it answers. Whoever is
+//! sick gets one remedy after the other, mildest first, each followed by a check that it really works; past the last one
+//! it is given up until somebody mends it.
+//!
+//! ```text
+//!        does not stop what it runs          ┌─────── a remedy, then a check ──────┐ passed
+//!  well ─────────────────────────────▶ sick ─┤ free ──▶ restart (if we started it) ├────────▶ well
+//!   │    broken device: restart at once      └──────────────┬──────────────────────┘
+//!   │    disk full                                          ▼ nothing helped
+//!   └──────────────────────────────────────────────────▶ given up ── looked at every minute ──▶ well
+//! ```
+//!
+//! Running out of memory is no sickness: caches are emptied, and a larger worker gets the job.
+
+use std::time::Duration;
+
+use super::{Agent, AgentEffect, Offer};
+use crate::service::{Fault, News, Remedy, ServiceLife, Trigger};
+use crate::time::Timestamp;
+use crate::watch::{self, Budget};
+
+/// So many questions in a row without an answer, and it gets no new work.
+const UNANSWERED_MAX: u32 = 3;
+/// Restarts in a row that brought no finished attempt.
+const RESTARTS_MAX: u32 = 3;
+/// How often a service is looked at that holds nothing of ours and does not answer.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
+/// How often a service that was given up is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// A remedy or a check that says nothing for this long counts as failed. Starting may mean loading for minutes.
+const REMEDY_MAX: Duration = Duration::from_secs(600);
+
+#[derive(Clone, Debug)]
+pub(super) struct Health {
+    condition: Condition,
+    life: ServiceLife,
+    /// Why there is no socket, while there is none.
+    cut: Option<String>,
+    unanswered: u32,
+    silence: String,
+    look_at: Option<Timestamp>,
+    restarts: Budget,
+    /// It was closed once: from then on every beat tells how many slots there are.
+    has_varied: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Condition {
+    Well,
+    /// Something is being done about it: a remedy, or a check alone.
+    Sick {
+        why: String,
+        remedy: Option<Remedy>,
+        until: Timestamp,
+    },
+    GivenUp {
+        why: String,
+    },
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Health {
+            condition: Condition::Well,
+            life: ServiceLife::default(),
+            cut: None,
+            unanswered: 0,
+            silence: String::new(),
+            look_at: None,
+            restarts: Budget::new(RESTARTS_MAX),
+            has_varied: false,
+        }
+    }
+}
+
+impl Health {
+    /// Why no new work is welcome; nothing if it is.
+    pub(super) fn closed(&self) -> Option<&str> {
+        match &self.condition {
+            Condition::Sick { why, .. } | Condition::GivenUp { why } => Some(why),
+            Condition::Well if self.unanswered >= UNANSWERED_MAX => Some(&self.silence),
+            Condition::Well => self.cut.as_deref(),
+        }
+    }
+
+    /// Whether work that comes anyway is taken on: being out of reach for a moment is no reason to send it back.
+    pub(super) fn takes_work(&self) -> bool {
+        self.condition == Condition::Well
+    }
+
+    /// How many slots there are, once that is worth saying.
+    pub(super) fn slots(&mut self, slots: u32) -> Option<u32> {
+        self.has_varied |= self.closed().is_some();
+        self.has_varied.then_some(if self.closed().is_some() { 0 } else { slots })
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Timestamp> {
+        match &self.condition {
+            Condition::Sick { until, .. } => Some(*until),
+            Condition::Well | Condition::GivenUp { .. } => self.look_at,
+        }
+    }
+
+    pub(super) fn lives(&mut self, life: ServiceLife) {
+        self.life = self.life.max(life);
+    }
+
+    /// An attempt went well: the remedies are earned back.
+    pub(super) fn worked(&mut self) {
+        self.restarts.earn_back();
+    }
+
+    pub(super) fn answered(&mut self) {
+        self.unanswered = 0;
+        if self.condition == Condition::Well {
+            self.look_at = None;
+        }
+    }
+
+    pub(super) fn unanswered(&mut self, now: Timestamp, why: &str) {
+        self.unanswered += 1;
+        if self.unanswered >= UNANSWERED_MAX {
+            self.silence = format!("the service does not answer: {why}");
+            self.look_at.get_or_insert(now.plus(LOOK_AGAIN));
+        }
+    }
+
+    fn is_under_treatment(&self) -> bool {
+        self.condition != Condition::Well
+    }
+}
+
+impl Agent {
+    pub(super) fn service_news(&mut self, now: Timestamp, news: News) {
+        match news {
+            News::SocketClosed { why } => {
+                self.health.cut = Some(format!("no connection to the service: {why}"));
+                self.ask_about_all(now, Trigger::SocketClosed);
+            }
+            News::SocketOpened { life } => self.connected(now, life),
+            News::Treated { remedy, problem } => self.treated(now, remedy, problem),
+            News::Checked { life, problem, offer } => {
+                self.health.lives(life);
+                if let Some(offer) = offer {
+                    self.offers(*offer);
+                }
+                self.checked(now, problem);
+            }
+        }
+    }
+
+    /// A service that began a new life has to show that it works; one that was only out of reach does not.
+    fn connected(&mut self, now: Timestamp, life: ServiceLife) {
+        let is_new = life > self.health.life;
+        self.health.lives(life);
+        self.health.answered();
+        self.health.cut = None;
+        if is_new && !matches!(self.health.condition, Condition::Sick { .. }) {
+            self.check(now, "the service restarted".to_owned(), None);
+        }
+        self.ask_about_all(now, Trigger::SocketOpened);
+    }
+
+    /// What a failure says about the service itself.
+    pub(super) fn diagnose(&mut self, now: Timestamp, fault: Fault, message: &str) {
+        match fault {
+            _ if self.health.is_under_treatment() => {}
+            Fault::Memory => self.effects.push(AgentEffect::Treat(Remedy::Free)),
+            Fault::Device => self.restart(now, format!("the device is broken: {message}")),
+            Fault::Disk => self.give_up_service(now, format!("no room on its disk: {message}")),
+            Fault::Graph | Fault::Node | Fault::Missing | Fault::Lost | Fault::Died => {}
+        }
+    }
+
+    /// Something about it is wrong, and nobody knows what: the ladder from its foot.
+    pub(super) fn sicken(&mut self, now: Timestamp, why: String) {
+        if !self.health.is_under_treatment() {
+            self.apply(now, Remedy::Free, why);
+        }
+    }
+
+    fn apply(&mut self, now: Timestamp, remedy: Remedy, why: String) {
+        self.health.condition = Condition::Sick { why, remedy: Some(remedy), until: now.plus(REMEDY_MAX) };
+        self.effects.push(AgentEffect::Treat(remedy));
+    }
+
+    fn check(&mut self, now: Timestamp, why: String, after: Option<Remedy>) {
+        self.health.condition = Condition::Sick { why, remedy: after, until: now.plus(REMEDY_MAX) };
+        self.effects.push(AgentEffect::Check);
+    }
+
+    fn restart(&mut self, now: Timestamp, why: String) {
+        match self.health.restarts.spend() {
+            watch::Remedy::Apply(_) => self.apply(now, Remedy::Restart, why),
+            watch::Remedy::Escalate => {
+                self.give_up_service(now, format!("{RESTARTS_MAX} restarts did not help: {why}"));
+            }
+        }
+    }
+
+    fn treated(&mut self, now: Timestamp, done: Remedy, problem: Option<String>) {
+        let Condition::Sick { why, remedy, .. } = &self.health.condition else { return };
+        if *remedy != Some(done) {
+            return;
+        }
+        let why = why.clone();
+        match (done, problem) {
+            (_, None) => self.check(now, why, Some(done)),
+            (Remedy::Free, Some(problem)) => self.restart(now, format!("{why}; {problem}")),
+            (Remedy::Restart, Some(problem)) => self.give_up_service(now, format!("{why}; {problem}")),
+        }
+    }
+
+    fn checked(&mut self, now: Timestamp, problem: Option<String>) {
+        // What was told to stop and still runs there is what was wrong in the first place.
+        let is_stuck = self.held.values().any(|work| work.cancelled_at.is_some());
+        match (&self.health.condition, problem) {
+            (Condition::Sick { why, remedy: Some(Remedy::Free), .. }, None) if is_stuck => {
+                self.restart(now, why.clone());
+            }
+            (_, None) => {
+                self.health.condition = Condition::Well;
+                self.health.answered();
+            }
+            (Condition::Well, Some(problem)) => self.sicken(now, problem),
+            (Condition::Sick { why, remedy, .. }, Some(problem)) => {
+                let why = format!("{why}; {problem}");
+                match remedy {
+                    None => self.apply(now, Remedy::Free, why),
+                    Some(_) => self.restart(now, why),
+                }
+            }
+            (Condition::GivenUp { .. }, Some(problem)) => self.give_up_service(now, problem),
+        }
+    }
+
+    /// Nothing we may do helps: said so, and looked at again and again, because somebody may mend it.
+    fn give_up_service(&mut self, now: Timestamp, why: String) {
+        self.health.condition = Condition::GivenUp { why };
+        self.health.look_at = Some(now.plus(LOOK_EVERY));
+    }
+
+    /// What time alone asks for.
+    pub(super) fn treat(&mut self, now: Timestamp) {
+        match &self.health.condition {
+            Condition::Sick { why, remedy, until } if *until <= now => {
+                let (why, is_restart) = (why.clone(), *remedy == Some(Remedy::Restart));
+                if is_restart {
+                    self.give_up_service(now, format!("{why}; the restart took too long"));
+                } else {
+                    self.restart(now, format!("{why}; nothing happened in time"));
+                }
+            }
+            Condition::Well | Condition::GivenUp { .. }
+                if self.health.look_at.is_some_and(|at| at <= now) =>
+            {
+                let is_given_up = self.health.condition != Condition::Well;
+                self.health.look_at = Some(now.plus(if is_given_up { LOOK_EVERY } else { LOOK_AGAIN }));
+                // What holds something of ours is asked about that instead: a check would wait behind it.
+                if is_given_up || self.held.is_empty() {
+                    self.effects.push(AgentEffect::Check);
+                }
+            }
+            Condition::Well | Condition::Sick { .. } | Condition::GivenUp { .. } => {}
+        }
+    }
+
+    /// It can do other things than before: the plane hears of it with the next beat.
+    pub(super) fn offers(&mut self, mut offer: Offer) {
+        // Labels are given by people, not found.
+        offer.labels.clone_from(&self.settings.offer.labels);
+        if offer != self.settings.offer {
+            self.settings.offer = offer;
+            (self.offer_told, self.has_news) = (Some(self.seq + 1), true);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! An attempt and the service that has it.
+
+use super::*;
+use crate::service::{Failure, Fault};
+
+fn probed(seen: Seen) -> AgentEvent {
+    AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceLife(1), seen }
+}
+
+fn no_answer() -> Seen {
+    Seen::NoAnswer("timed out".to_owned())
+}
+
+fn succeeded() -> Seen {
+    Seen::Succeeded { outputs: json(r#"{"3":{"images":[]}}"#) }
+}
+
+/// An agent that has just handed attempt 1 to its service.
+fn handing_in() -> Agent {
+    let mut agent = agent(1);
+    agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceLife(1) });
+    agent.step(at(0), joined());
+    agent.step(at(0), reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }));
+    agent
+}
+
+/// Beats say little here: what is done about the attempt is told alone, and how it ended.
+fn tell(agent: &mut Agent, story: Vec<(u64, AgentEvent, &[&str])>) {
+    for (millis, event, expected) in story {
+        let shown = format!("{event:?}");
+        let effects = agent.step(at(millis), event);
+        let mut done: Vec<_> = told(&effects).into_iter().filter(|it| !it.starts_with("beat")).collect();
+        done.extend(effects.iter().filter_map(ending));
+        assert_eq!(done, expected, "after {shown} at {millis} ms");
+    }
+}
+
+fn ending(effect: &AgentEffect) -> Option<String> {
+    let AgentEffect::Beat { beat, .. } = effect else { return None };
+    let finished = beat.finished.first()?;
+    let fault = finished.fault.map(|fault| format!(" ({fault})")).unwrap_or_default();
+    Some(format!("{:?}{fault}", finished.outcome).to_lowercase())
+}
+
+#[test]
+fn an_attempt_is_asked_about_right_after_it_was_handed_in_and_then_after_every_silence() {
+    let mut agent = handing_in();
+    tell(
+        &mut agent,
+        vec![
+            (10, submitted(Submission::Accepted), &["probe 1 1"]),
+            (15, probed(Seen::Running), &[]),
+            (30_014, AgentEvent::Tick, &[]),
+            (30_015, AgentEvent::Tick, &["probe 1 1"]),
+            (30_020, probed(Seen::Running), &["reopen"]),
+            (60_019, AgentEvent::Tick, &[]),
+            (60_020, AgentEvent::Tick, &["probe 1 1"]),
+            (60_030, probed(succeeded()), &["collect 1 1"]),
+            (60_031, AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) }, &[]),
+            (60_040, AgentEvent::Ended { job: id(1), attempt: Attempt(1), outcome: done() }, &["completed"]),
+        ],
+    );
+}
+
+#[test]
+fn any_message_starts_the_silence_anew() {
+    let mut agent = handing_in();
+    let signal = AgentEvent::Signal { job: id(1), attempt: Attempt(1), progress: 0.5, phase: String::new() };
+    tell(
+        &mut agent,
+        vec![
+            (10, submitted(Submission::Accepted), &["probe 1 1"]),
+            (15, probed(Seen::Running), &[]),
+            (29_000, signal, &[]),
+            (58_999, AgentEvent::Tick, &[]),
+            (59_000, AgentEvent::Tick, &["probe 1 1"]),
+        ],
+    );
+}
+
+#[test]
+fn no_answer_is_no_evidence_however_often() {
+    let mut agent = handing_in();
+    agent.step(at(10), submitted(Submission::Accepted));
+    for n in 0..100 {
+        let now = 20 + n * 5000;
+        tell(
+            &mut agent,
+            vec![(now, probed(no_answer()), &[]), (now + 5000, AgentEvent::Tick, &["probe 1 1"])],
+        );
+    }
+    assert!(agent.held.contains_key(&id(1)));
+}
+
+#[test]
+fn done_is_said_before_it_is_written_down() {
+    let mut agent = handing_in();
+    let said = || AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) };
+    tell(
+        &mut agent,
+        vec![
+            (10, submitted(Submission::Accepted), &["probe 1 1"]),
+            (12, said(), &[]),
+            (15, probed(Seen::Running), &["probe 1 1"]),
+            (20, probed(Seen::Unknown), &[]),
+            (60, AgentEvent::Tick, &["probe 1 1"]),
+            (61, probed(succeeded()), &["collect 1 1"]),
+        ],
+    );
+}
+
+#[test]
+fn what_the_service_does_not_know_is_looked_for_twice() {
+    let mut agent = handing_in();
+    tell(
+        &mut agent,
+        vec![
+            (10, submitted(Submission::Accepted), &["probe 1 1"]),
+            (20, probed(Seen::Unknown), &[]),
+            (5019, AgentEvent::Tick, &[]),
+            (5020, AgentEvent::Tick, &["probe 1 1"]),
+            (5030, probed(Seen::Unknown), &["failed (lost)"]),
+        ],
+    );
+}
+
+#[test]
+fn one_miss_between_two_sightings_counts_for_nothing() {
+    let mut agent = handing_in();
+    tell(
+        &mut agent,
+        vec![
+            (10, submitted(Submission::Accepted), &["probe 1 1"]),
+            (20, probed(Seen::Unknown), &[]),
+            (5020, AgentEvent::Tick, &["probe 1 1"]),
+            (5030, probed(Seen::Running), &[]),
+            (35_030, AgentEvent::Tick, &["probe 1 1"]),
+            (35_040, probed(Seen::Unknown), &[]),
+        ],
+    );
+}
+
+#[test]
+fn a_service_in_a_new_life_has_lost_it_for_sure() {
+    let mut agent = handing_in();
+    let restarted =
+        AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceLife(2), seen: Seen::Unknown };
+    tell(
+        &mut agent,
+        vec![
+            (10, submitted(Submission::Accepted), &["probe 1 1"]),
+            (15, probed(Seen::Running), &[]),
+            (20, AgentEvent::Service(News::SocketClosed { why: "reset".to_owned() }), &["probe 1 1"]),
+            (30, probed(no_answer()), &[]),
+            (5030, AgentEvent::Tick, &["probe 1 1"]),
+            (5040, restarted, &["failed (died)"]),
+        ],
+    );
+}
+
+#[test]
+fn a_service_that_is_gone_twice_took_it_along() {
+    let gone = || probed(Seen::Gone("connection refused".to_owned()));
+    let mut agent = handing_in();
+    tell(
+        &mut agent,
+        vec![
+            (10, submitted(Submission::Accepted), &["probe 1 1"]),
+            (15, probed(Seen::Running), &[]),
+            (20, AgentEvent::Service(News::SocketClosed { why: "reset".to_owned() }), &["probe 1 1"]),
+            (30, gone(), &[]),
+            (5030, AgentEvent::Tick, &["probe 1 1"]),
+            (5040, gone(), &["failed (died)"]),
+        ],
+    );
+}
+
+#[test]
+fn a_submission_whose_answer_was_lost_is_looked_for_before_it_is_sent_again() {
+    let mut agent = handing_in();
+    let unsure = || submitted(Submission::Unsure("connection reset".to_owned()));
+    tell(
+        &mut agent,
+        vec![
+            (10, unsure(), &["probe 1 1"]),
+            (20, probed(Seen::Unknown), &[]),
+            (5020, AgentEvent::Tick, &["probe 1 1"]),
+            (5030, probed(Seen::Unknown), &["run 1 1"]),
+            (5040, unsure(), &["probe 1 1"]),
+            (5050, probed(Seen::Pending { ahead: None }), &[]),
+            (5060, AgentEvent::Service(News::SocketOpened { life: ServiceLife(1) }), &["probe 1 1"]),
+            (5070, probed(Seen::Unknown), &[]),
+            (10_070, AgentEvent::Tick, &["probe 1 1"]),
+            // It was seen there: what vanished after that is lost, not handed in a third time.
+            (10_080, probed(Seen::Unknown), &["failed (lost)"]),
+        ],
+    );
+}
+
+#[test]
+fn a_refused_submission_fails_with_its_fault() {
+    let refused = submitted(Submission::Refused(Failure::new(Fault::Graph, "node 3: no input")));
+    tell(&mut handing_in(), vec![(10, refused, &["failed (graph)"])]);
+}
+
+#[test]
+fn what_was_told_to_stop_is_looked_after_until_it_has() {
+    let cancel = || Cancel { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
+    let mut agent = handing_in();
+    let seq = agent.seq;
+    tell(
+        &mut agent,
+        vec![
+            (5, reply(seq, Reply { cancel: vec![cancel()], ..Reply::default() }), &["cancel 1 1"]),
+            (10, submitted(Submission::Accepted), &["cancel 1 1", "probe 1 1"]),
+            (20, probed(Seen::Running), &[]),
+            (270, AgentEvent::Tick, &["probe 1 1"]),
+            (280, probed(Seen::Interrupted), &["cancelled"]),
+        ],
+    );
+}
+
+#[test]
+fn waiting_behind_somebody_elses_work_is_not_standing_still() {
+    let mut agent = handing_in();
+    agent.step(at(10), submitted(Submission::Accepted));
+    let step = |agent: &Agent| agent.held[&id(1)].step;
+    agent.step(at(20), probed(Seen::Pending { ahead: Some(7) }));
+    assert_eq!(step(&agent), 1);
+    agent.step(at(30_020), AgentEvent::Tick);
+    agent.step(at(30_030), probed(Seen::Pending { ahead: Some(7) }));
+    assert_eq!(step(&agent), 2);
+    agent.step(at(3_700_000), AgentEvent::Tick);
+    agent.step(at(3_700_010), probed(Seen::Pending { ahead: Some(7) }));
+    assert_eq!(step(&agent), 2, "nobody works on one thing for so long");
+    agent.step(at(3_800_000), AgentEvent::Tick);
+    agent.step(at(3_800_010), probed(Seen::Pending { ahead: None }));
+    assert_eq!(step(&agent), 2, "nothing runs there, and still it waits");
+}
