@@ -20,6 +20,7 @@ mod tree;
 use std::collections::BTreeSet;
 
 pub use self::invalid::{Invalid, Kind};
+pub use self::shape::model_file;
 
 use self::graph::Graph;
 use self::tree::Value;

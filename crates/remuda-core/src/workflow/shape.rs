@@ -129,7 +129,7 @@ fn note(name: &str, models: &mut BTreeSet<String>) {
 }
 
 /// The name of a model file, if the text is one. Servers on Windows write `\` between folders; it is the same file.
-fn model_file(text: &str) -> Option<Cow<'_, str>> {
+pub fn model_file(text: &str) -> Option<Cow<'_, str>> {
     let bytes = text.as_bytes();
     let tail = &bytes[bytes.len().saturating_sub(MODEL_ENDING_BYTES_MAX)..];
     let ending = &tail[tail.iter().rposition(|&byte| byte == b'.')? + 1..];

@@ -1,0 +1,68 @@
+//! The smallest prompt there is, to see whether a server does its work: `/prompt` answers long after the thread behind it
+//! died. Its colour is drawn by lot, or the server would answer from its cache. Once it ran, its id is an anchor: as long
+//! as history knows it, the server has not been restarted.
+
+use std::time::Duration;
+
+use remuda_core::id::WorkerId;
+use remuda_core::service::{Failure, Seen, Submission, Trigger};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+use uuid::Uuid;
+
+use super::{Client, Prompt};
+
+/// The prompt takes milliseconds; loading whatever a server loads first may take seconds.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Why a server did not pass.
+#[derive(Debug, thiserror::Error)]
+pub enum Sick {
+    #[error("ComfyUI cannot run the smallest of prompts: {}", .0.message)]
+    Failed(Failure),
+    #[error(
+        "ComfyUI takes prompts and did not end the smallest one within {within:?}; at last it said: {last}"
+    )]
+    Late { within: Duration, last: String },
+}
+
+impl Client {
+    /// An empty picture, shown: two nodes that every version has, and no file that stays.
+    pub fn canary(&self, worker: &WorkerId, client_id: &str) -> Prompt {
+        let colour = Uuid::new_v4().as_u128() as u32 & 0xff_ffff;
+        let graph = json!({
+            "1": { "class_type": "EmptyImage", "inputs": { "width": 16, "height": 16, "batch_size": 1, "color": colour } },
+            "2": { "class_type": "PreviewImage", "inputs": { "images": ["1", 0] } },
+        });
+        Prompt::own(
+            &graph,
+            &json!({ "worker": worker, "canary": true }),
+            &Uuid::new_v4().to_string(),
+            client_id,
+        )
+    }
+
+    /// Hands the canary in and waits for its end.
+    pub async fn sing(&self, canary: &Prompt, within: Duration) -> Result<(), Sick> {
+        let deadline = Instant::now() + within;
+        let mut last = match self.submit(canary).await {
+            Submission::Accepted => "accepted".to_owned(),
+            Submission::Refused(failure) => return Err(Sick::Failed(failure)),
+            Submission::Unsure(why) => why,
+        };
+        loop {
+            match self.look(canary.id(), Trigger::Submitted).await {
+                Seen::Succeeded { .. } => return Ok(()),
+                Seen::Failed(failure) => return Err(Sick::Failed(failure)),
+                Seen::NoAnswer(why) | Seen::Gone(why) => last = why,
+                seen @ (Seen::Pending { .. } | Seen::Running | Seen::Interrupted | Seen::Unknown) => {
+                    seen.as_str().clone_into(&mut last);
+                }
+            }
+            if Instant::now() + LOOK_EVERY >= deadline {
+                return Err(Sick::Late { within, last });
+            }
+            sleep(LOOK_EVERY).await;
+        }
+    }
+}
