@@ -68,6 +68,10 @@ enum Command {
     Blocks(look::Blocks),
     /// List or release shapes that fail everywhere
     Quarantine(look::Quarantine),
+    /// Store and fetch the files that jobs take and give
+    ///
+    /// Example: remuda blobs put photo.png; remuda blobs get blake3:1f3a… -o photo.png
+    Blobs(look::Blobs),
     /// Follow what happens, from now on or from a number
     ///
     /// Example: remuda events --name job --after 0
@@ -156,6 +160,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Drain(drain) => drain.run().await,
         Command::Blocks(blocks) => blocks.run().await,
         Command::Quarantine(quarantine) => quarantine.run().await,
+        Command::Blobs(blobs) => blobs.run().await,
         Command::Events(events) => events.run().await,
         Command::Cycle(cycle) => cycle.run().await,
         Command::Config(config) => config.run(),

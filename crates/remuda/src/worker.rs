@@ -1,6 +1,7 @@
 //! `remuda worker`: the shell around `core::Agent`. It carries messages to and from the plane, runs what it is told to
 //! run, and tells the agent what came of it; when to beat, what to take on and what to give up is the agent's business.
 
+mod blobs;
 mod exec;
 mod link;
 mod metrics;
@@ -20,6 +21,7 @@ use tracing::{info, warn};
 
 use crate::clock::Clock;
 
+pub use self::blobs::{BlobLink, LinkError};
 pub use self::exec::Exec;
 pub use self::link::Link;
 
