@@ -9,6 +9,7 @@ mod run;
 mod sim;
 mod start;
 mod table;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
