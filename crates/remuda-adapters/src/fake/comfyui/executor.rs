@@ -6,6 +6,8 @@
 //! ```
 
 mod run;
+mod service;
+mod speech;
 mod strike;
 
 use std::sync::Arc;

@@ -10,7 +10,8 @@ use super::super::faults::Fault;
 use super::super::graph::Node;
 use super::super::nodes::work::Failure;
 use super::super::process::Order;
-use super::run::{Run, frame};
+use super::run::Run;
+use super::speech::frame;
 
 /// More than most clients have room for.
 const HUGE_PREVIEW: usize = 8 << 20;
