@@ -96,19 +96,18 @@ impl Comfyui {
             servers.push(server);
         }
         self.tell(&servers);
-        let deaths = select_all(servers.iter().map(|server| Box::pin(server.died())));
-        tokio::select! {
-            _ = deaths, if revive.is_none() => {
-                eprintln!("remuda: the stand-in died, as it was told to");
-                Ok(ExitCode::FAILURE)
-            }
-            _ = stops.recv() => {
-                for server in servers {
-                    server.stop().await;
-                }
-                Ok(ExitCode::SUCCESS)
-            }
+        let has_died = tokio::select! {
+            _ = select_all(servers.iter().map(|server| Box::pin(server.died()))), if revive.is_none() => true,
+            _ = stops.recv() => false,
+        };
+        for server in servers {
+            server.stop().await;
         }
+        if has_died {
+            eprintln!("remuda: the stand-in died, as it was told to");
+            return Ok(ExitCode::FAILURE);
+        }
+        Ok(ExitCode::SUCCESS)
     }
 
     fn options(&self, index: u16, revive: Option<Duration>) -> anyhow::Result<Options> {

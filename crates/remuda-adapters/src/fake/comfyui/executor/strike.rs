@@ -54,14 +54,14 @@ impl Run {
                 let preview = frame(1, 1, &[0xff, 0xd8, 0xff, 0xe0], &vec![0; HUGE_PREVIEW]);
                 server.sockets.post_binary(self.client.as_deref(), preview);
             }
-            Fault::Hang => pending().await,
+            Fault::Hang => pending::<()>().await,
             Fault::Die => {
                 server.die();
-                pending().await
+                pending::<()>().await;
             }
             Fault::Restart => {
                 let _ = server.estate.orders.send(Order::Restart(None));
-                pending().await
+                pending::<()>().await;
             }
             Fault::Oom => return Err(Failure::oom()),
             Fault::Cuda => return Err(Failure::cuda()),
