@@ -31,7 +31,7 @@ impl Run {
         let factor = if self.item.faults.contains(&Fault::Slow) { 10.0 } else { 1.0 };
         let seconds = seconds * factor / self.server.options().speed;
         match Duration::try_from_secs_f64(seconds) {
-            Ok(time) if !time.is_zero() && !self.is_silent => tokio::time::sleep(time).await,
+            Ok(time) if !time.is_zero() && !self.is_silent => self.server.clock.pass(time).await,
             _ => tokio::task::yield_now().await,
         }
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use axum::extract::ws::Message;
 
+use super::super::clock::Rest;
 use super::super::faults::Fault;
 use super::super::graph::Node;
 use super::super::nodes::work::Failure;
@@ -54,12 +55,17 @@ impl Run {
                 let preview = frame(1, 1, &[0xff, 0xd8, 0xff, 0xe0], &vec![0; HUGE_PREVIEW]);
                 server.sockets.post_binary(self.client.as_deref(), preview);
             }
-            Fault::Hang => pending::<()>().await,
+            Fault::Hang => {
+                server.clock.set(Rest::Dead);
+                pending::<()>().await;
+            }
             Fault::Die => {
+                server.clock.set(Rest::Dead);
                 server.die();
                 pending::<()>().await;
             }
             Fault::Restart => {
+                server.clock.set(Rest::Dead);
                 let _ = server.estate.orders.send(Order::Restart(None));
                 pending::<()>().await;
             }
