@@ -161,6 +161,11 @@ impl Client {
         Ok(self.history(id).await?.is_some())
     }
 
+    /// Takes a prompt that ended out of history.
+    pub(super) async fn forget(&self, id: &str) -> Result<(), Error> {
+        self.tell("history", &json!({ "delete": [id] })).await
+    }
+
     /// Lets go of models and results, once what runs now is over.
     pub async fn free(&self) -> Result<(), Error> {
         self.tell("free", &json!({ "unload_models": true, "free_memory": true })).await

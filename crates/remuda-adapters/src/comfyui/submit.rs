@@ -27,7 +27,7 @@ impl Client {
                 Verdict::Plain(submission) => submission,
                 Verdict::TakeBack { id, failure } => {
                     // If this fails, half a prompt runs for nothing; its result has no owner.
-                    if let Err(error) = self.cancel(&id).await {
+                    if let Err(error) = self.take_back(&id).await {
                         tracing::info!(prompt = id, %error, "could not take back a prompt that is only half valid");
                     }
                     Submission::Refused(failure)
@@ -35,6 +35,14 @@ impl Client {
             },
             Err(error) => Submission::Unsure(error.to_string()),
         }
+    }
+}
+
+impl Client {
+    /// It may have run to its end meanwhile; whoever asks later must not find half a result and take it for the whole.
+    async fn take_back(&self, id: &str) -> Result<(), Error> {
+        self.cancel(id).await?;
+        self.forget(id).await
     }
 }
 
