@@ -238,3 +238,6 @@ impl Error {
         matches!(self, Error::Gone(_) | Error::Unreachable(_) | Error::Target(_))
     }
 }
+
+#[cfg(test)]
+mod tests;
