@@ -75,7 +75,7 @@ async fn a_server_whose_executor_is_dead_does_not_pass() {
 async fn garbage_and_huge_previews_do_not_end_the_socket() {
     let world = plain().await;
     let mut socket = world.socket().await;
-    let graph = with_node("RemudaSleep", json!({"seconds": 0.01, "steps": 2, "preview": true}));
+    let graph = with_node("RemudaSleep", &json!({"seconds": 0.01, "steps": 2, "preview": true}));
     world.fake.control().strike_next(Struck::GarbageFrames);
     world.fake.control().strike_next(Struck::HugePreview);
     let prompt = world.accepted(&graph).await;
