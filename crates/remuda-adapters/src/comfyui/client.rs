@@ -161,6 +161,11 @@ impl Client {
         Ok(self.history(id).await?.is_some())
     }
 
+    /// Takes a prompt that ended out of history.
+    pub(super) async fn forget(&self, id: &str) -> Result<(), Error> {
+        self.tell("history", &json!({ "delete": [id] })).await
+    }
+
     /// Lets go of models and results, once what runs now is over.
     pub async fn free(&self) -> Result<(), Error> {
         self.tell("free", &json!({ "unload_models": true, "free_memory": true })).await
@@ -186,13 +191,26 @@ impl Client {
         query: &[(&str, &str)],
         timeout: Duration,
     ) -> Result<T, Error> {
-        let request = self.http.get(self.url(path)?).query(query).timeout(timeout);
-        let response = request.send().await.map_err(|error| self.failed(&error, timeout))?;
-        let (status, body) = self.body(path, response, LISTING_BYTES_MAX, timeout).await?;
+        let (status, body) = match self.ask(path, query, timeout).await {
+            // A connection that was kept may have died while nobody used it: that says nothing about the server now.
+            Err(Error::Broken(_)) => self.ask(path, query, timeout).await?,
+            answer => answer?,
+        };
         if status != StatusCode::OK {
             return Err(refused(status, path, &body));
         }
         json::read(&body).map_err(|error| unreadable(path, &error.to_string()))
+    }
+
+    async fn ask(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        timeout: Duration,
+    ) -> Result<(StatusCode, Vec<u8>), Error> {
+        let request = self.http.get(self.url(path)?).query(query).timeout(timeout);
+        let response = request.send().await.map_err(|error| self.failed(&error, timeout))?;
+        self.body(path, response, LISTING_BYTES_MAX, timeout).await
     }
 
     /// Posts what is answered with an empty body.

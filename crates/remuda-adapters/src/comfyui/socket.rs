@@ -33,6 +33,7 @@ const MALFORMED_MAX: u32 = 20;
 #[derive(Debug)]
 pub struct Socket {
     stream: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    ping_every: Duration,
     ping_at: Instant,
     /// Pings since anything was last heard.
     pings_unanswered: u32,
@@ -59,13 +60,17 @@ pub enum Closed {
 impl Socket {
     /// Give each agent a `client_id` of its own: of two sockets with one id, the newer goes deaf when the older closes.
     pub async fn connect(target: &Target, client_id: &str, within: Duration) -> Result<Socket, Error> {
-        match timeout(within, Socket::open(target, client_id)).await {
+        match timeout(within, Socket::open(target, client_id, PING_EVERY)).await {
             Ok(socket) => socket,
             Err(_) => Err(Error::Timeout(within)),
         }
     }
 
-    async fn open(target: &Target, client_id: &str) -> Result<Socket, Error> {
+    pub(super) async fn open(
+        target: &Target,
+        client_id: &str,
+        ping_every: Duration,
+    ) -> Result<Socket, Error> {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let url = address(target, client_id)?;
         let mut request =
@@ -80,8 +85,8 @@ impl Socket {
         // Only as the first message is this listened to.
         let flags = r#"{"type":"feature_flags","data":{"supports_preview_metadata":true}}"#;
         stream.send(Frame::text(flags)).await.map_err(|error| Error::Broken(error.to_string()))?;
-        let ping_at = Instant::now() + PING_EVERY;
-        Ok(Socket { stream, ping_at, pings_unanswered: 0, malformed: 0, dropped: 0 })
+        let ping_at = Instant::now() + ping_every;
+        Ok(Socket { stream, ping_every, ping_at, pings_unanswered: 0, malformed: 0, dropped: 0 })
     }
 
     /// The next message. May be dropped while it waits, and called again, without losing one.
@@ -142,8 +147,8 @@ impl Socket {
         }
         // Both before the waiting: this may be dropped in the middle of it.
         self.pings_unanswered += 1;
-        self.ping_at = Instant::now() + PING_EVERY;
-        match timeout(PING_EVERY, self.stream.send(Frame::Ping(Vec::new().into()))).await {
+        self.ping_at = Instant::now() + self.ping_every;
+        match timeout(self.ping_every, self.stream.send(Frame::Ping(Vec::new().into()))).await {
             Ok(sent) => sent.map_err(|error| closed(&error)),
             Err(_) => Err(Closed::Silent),
         }
