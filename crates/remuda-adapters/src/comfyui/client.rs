@@ -124,7 +124,7 @@ impl Client {
     }
 
     /// Takes a prompt out of the queue, and interrupts it if it runs. Never anybody else's: an interrupt without an id stops
-    /// whatever runs, and old servers read every interrupt so; hence it is sent only while ours is seen to run.
+    /// whatever runs, and servers before 0.3.57 read every interrupt so; hence it is sent only while ours is seen to run.
     /// An interrupt is a wish: in its last node a prompt ends as if nothing had been said. So look again afterwards.
     pub async fn cancel(&self, id: &str) -> Result<(), Error> {
         for _ in 0..CANCEL_ROUNDS_MAX {
