@@ -366,6 +366,7 @@ impl Agent {
         if reply.drain && self.stopping == Stopping::No {
             self.stopping = Stopping::Draining;
         }
+        self.ask_about_found(now);
         for start in reply.start {
             self.start(now, start);
         }

@@ -70,6 +70,10 @@ pub enum News {
     SocketClosed {
         why: String,
     },
+    /// The process that we started has ended.
+    Exited {
+        why: String,
+    },
     /// What came of a remedy.
     Treated {
         remedy: Remedy,

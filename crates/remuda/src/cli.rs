@@ -4,11 +4,13 @@
 mod bench;
 mod client;
 mod demo;
+mod fake;
 mod look;
 mod run;
 mod sim;
 mod start;
 mod table;
+mod workers;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -68,6 +70,10 @@ enum Command {
     Blocks(look::Blocks),
     /// List or release shapes that fail everywhere
     Quarantine(look::Quarantine),
+    /// Store and fetch the files that jobs take and give
+    ///
+    /// Example: remuda blobs put photo.png; remuda blobs get blake3:1f3a… -o photo.png
+    Blobs(look::Blobs),
     /// Follow what happens, from now on or from a number
     ///
     /// Example: remuda events --name job --after 0
@@ -80,6 +86,10 @@ enum Command {
     ///
     /// Example: remuda sim --seeds 1000; remuda sim --replay 42
     Sim(sim::Sim),
+    /// Stand in for services that a test machine does not have
+    ///
+    /// Example: remuda fake comfyui --fault drop-completion=0.05
+    Fake(fake::Fake),
     /// Measure this machine and Remuda on it, side by side
     ///
     /// Example: remuda bench queue
@@ -156,10 +166,12 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Drain(drain) => drain.run().await,
         Command::Blocks(blocks) => blocks.run().await,
         Command::Quarantine(quarantine) => quarantine.run().await,
+        Command::Blobs(blobs) => blobs.run().await,
         Command::Events(events) => events.run().await,
         Command::Cycle(cycle) => cycle.run().await,
         Command::Config(config) => config.run(),
         Command::Sim(sim) => sim.run(),
+        Command::Fake(fake) => fake.run().await,
         Command::Bench(bench) => bench.run().await,
     }
 }

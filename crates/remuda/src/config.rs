@@ -75,6 +75,10 @@ pub struct ServeSettings {
     pub connections_max: usize,
     /// Event streams open at the same time; each holds a connection.
     pub streams_max: usize,
+    /// The largest blob.
+    pub blob_bytes_max: u64,
+    /// How long the next piece of a blob may take to come.
+    pub blob_pause_max: Duration,
     /// A rented machine that is up has the worker process started on it.
     pub start_worker: bool,
 }
@@ -108,6 +112,10 @@ impl Resolved {
                 connections_max: 1024,
                 // A quarter of the connections: watchers must not keep submitters out.
                 streams_max: 256,
+                // A minute of video as it leaves a model, some minutes once it is encoded.
+                blob_bytes_max: 2 << 30,
+                // As for any other body: whoever takes longer has gone without a word.
+                blob_pause_max: Duration::from_secs(15),
                 start_worker: false,
             },
             agent: AgentSettings {

@@ -1,6 +1,7 @@
 //! The plane over HTTP: routes, and nothing that decides. A handler turns a request into an event or a look, and what
 //! comes back into JSON; every refusal becomes a `Problem` in one place.
 
+mod blobs;
 mod body;
 #[cfg(test)]
 mod document;
@@ -13,11 +14,13 @@ mod problem;
 mod workers;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware;
 use axum::routing::{delete, get, post};
+use remuda_adapters::blobs::Blobs;
 use remuda_adapters::store::Store;
 use remuda_core::workflow::Limits;
 use tokio::sync::{Semaphore, broadcast};
@@ -35,6 +38,7 @@ use crate::drive::Handle;
 pub struct Context {
     pub plane: Handle,
     pub store: Store,
+    pub blobs: Blobs,
     pub bodies: Bodies,
     pub news: broadcast::Sender<News>,
     pub limits: Limits,
@@ -43,6 +47,9 @@ pub struct Context {
     /// Dropped when the program stops: streams and waiting beats end.
     pub stopping: tokio::sync::watch::Receiver<bool>,
     pub body_bytes_max: usize,
+    /// Places for blobs on their way in, which keep the disk busy.
+    pub uploads: Arc<Semaphore>,
+    pub blob_pause_max: Duration,
 }
 
 /// Every route there is; `docs/http.md` is written from this list.
@@ -64,6 +71,17 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
     ("POST", "/fleet/workers/{id}/beat", "A worker beats; ?wait=SECONDS keeps the line open for orders"),
     ("POST", "/fleet/workers/{id}/drain", "No new work for a worker; it leaves when it holds nothing"),
     ("DELETE", "/fleet/workers/{id}", "A worker leaves: offline now"),
+    ("POST", "/fleet/blobs", "Store a blob; the answer has its hash and size"),
+    (
+        "PUT",
+        "/fleet/blobs/{hash}",
+        "Store a blob whose hash is known; 201, or 200 at once if it is there already",
+    ),
+    (
+        "GET",
+        "/fleet/blobs/{hash}",
+        "A blob, as an attachment; HEAD, Range, If-Range and If-None-Match as usual; ?name=photo.png gives it a type",
+    ),
     ("GET", "/fleet/machines", "Machines, as their workers show them"),
     ("GET", "/fleet/blocks", "Workers and shapes kept apart"),
     ("DELETE", "/fleet/blocks/{worker}/{shape}", "Lift a block"),
@@ -83,6 +101,11 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
 ];
 
 pub fn router(context: Context) -> Router {
+    // Blobs are streamed; everything else comes whole and within the one limit.
+    let streamed = Router::new()
+        .route("/fleet/blobs", post(blobs::store))
+        .route("/fleet/blobs/{hash}", get(blobs::read).put(blobs::store_named))
+        .method_not_allowed_fallback(problem::wrong_method);
     Router::new()
         .route("/fleet/jobs", post(jobs::submit).get(jobs::list))
         .route("/fleet/jobs/{id}", get(jobs::one))
@@ -108,9 +131,10 @@ pub fn router(context: Context) -> Router {
         .route("/health/ready", get(fleet::ready))
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::wrong_method)
-        // `body` has its own limit, which refuses before it reads.
-        .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
+        .merge(streamed)
+        // `body` and `blobs` have their own limits, which refuse before they read.
+        .layer(DefaultBodyLimit::disable())
         .with_state(context)
 }
 
@@ -118,6 +142,7 @@ impl Context {
     pub fn new(
         plane: Handle,
         store: Store,
+        blobs: Blobs,
         bodies: Bodies,
         news: broadcast::Sender<News>,
         stopping: tokio::sync::watch::Receiver<bool>,
@@ -133,12 +158,15 @@ impl Context {
         Context {
             plane,
             store,
+            blobs,
             bodies,
             news,
             limits,
             streams,
             stopping,
             body_bytes_max: settings.body_bytes_max,
+            uploads: Arc::new(Semaphore::new(blobs::UPLOADS_MAX)),
+            blob_pause_max: settings.blob_pause_max,
         }
     }
 }

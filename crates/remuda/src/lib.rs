@@ -5,6 +5,7 @@ pub mod carry_out;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod dial;
 pub mod drive;
 pub mod http;
 pub mod serve;

@@ -1,9 +1,12 @@
-//! `remuda serve`: store, loop and HTTP, started in that order and stopped in the other.
+//! `remuda serve`: store, blobs, loop and HTTP, started in that order and stopped in the other.
+
+mod sweep;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use remuda_adapters::blobs::Blobs;
 use remuda_adapters::store::Store;
 use remuda_core::time::Timestamp;
 use tokio::sync::watch;
@@ -42,18 +45,25 @@ impl Serving {
         std::fs::create_dir_all(&serve.data)
             .with_context(|| format!("cannot create the data folder {}", serve.data.display()))?;
         let store = Store::open(&serve.store.to_string()).await.context("cannot open the store")?;
+        let blobs = Blobs::open(serve.data.join("blobs"), serve.blob_bytes_max)
+            .await
+            .context("cannot open the folder of blobs")?;
         let bodies = Bodies::default();
         let carry_out = CarryOut::new(bodies.clone());
         let news = carry_out.news();
         let (plane, drive) = Drive::start(store.clone(), resolved.settings.clone(), carry_out).await?;
         let (stop, stopping) = watch::channel(false);
-        let context = http::Context::new(plane.clone(), store.clone(), bodies, news, stopping.clone(), serve);
+        let (sweep, retention) = (blobs.clone(), serve.retention);
+        let sweep = sweep::run(sweep, store.clone(), plane.clone(), retention, stopping.clone());
+        let context =
+            http::Context::new(plane.clone(), store.clone(), blobs, bodies, news, stopping.clone(), serve);
         let address = listening.address;
         let router = http::router(context);
         let tasks = Tasks {
             drive: tokio::spawn(drive.run()),
             http: tokio::spawn(listening.serve(router, serve.connections_max, stopping.clone())),
-            retention: tokio::spawn(retain(store.clone(), plane.clone(), serve.retention, stopping)),
+            retention: tokio::spawn(retain(store.clone(), plane.clone(), retention, stopping)),
+            sweep: tokio::spawn(sweep),
             store,
         };
         watch_tick(plane.clone());
@@ -77,6 +87,7 @@ struct Tasks {
     drive: tokio::task::JoinHandle<Result<(), remuda_adapters::store::StoreError>>,
     http: tokio::task::JoinHandle<()>,
     retention: tokio::task::JoinHandle<()>,
+    sweep: tokio::task::JoinHandle<()>,
     store: Store,
 }
 
@@ -96,6 +107,7 @@ impl Tasks {
             }
         };
         self.retention.abort();
+        self.sweep.abort();
         self.store.close().await?;
         result
     }
@@ -185,6 +197,7 @@ mod tests {
             drive: tokio::spawn(async { panic!("a rule was broken") }),
             http: tokio::spawn(std::future::pending()),
             retention: tokio::spawn(std::future::pending()),
+            sweep: tokio::spawn(std::future::pending()),
             store,
         };
         let error = tasks.run(plane, stop).await.unwrap_err();

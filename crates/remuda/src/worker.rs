@@ -1,27 +1,36 @@
 //! `remuda worker`: the shell around `core::Agent`. It carries messages to and from the plane, runs what it is told to
 //! run, and tells the agent what came of it; when to beat, what to take on and what to give up is the agent's business.
 
+mod blobs;
+mod comfyui;
 mod exec;
+mod hands;
 mod link;
 mod metrics;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
 use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Unanswered};
-use remuda_core::id::{Attempt, JobId, MachineId, Service, WorkerId};
+use remuda_core::id::{MachineId, Service, WorkerId};
 use remuda_core::need::Offer;
-use remuda_core::service::{Seen, ServiceLife, Submission};
+use remuda_core::service::ServiceLife;
 use remuda_core::time::Timestamp;
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::clock::Clock;
 
+pub use self::blobs::{BlobLink, LinkError};
+pub use self::comfyui::ComfyuiOptions;
 pub use self::exec::Exec;
 pub use self::link::Link;
+
+use self::comfyui::Comfyui;
+use self::exec::Commands;
+use self::hands::{Events, Hands, Order};
 
 /// What a worker is started with.
 #[derive(Clone, Debug)]
@@ -32,36 +41,58 @@ pub struct Options {
     pub services: BTreeSet<Service>,
     pub slots: u32,
     pub offer: Offer,
-    pub exec: Exec,
+    pub does: Does,
     pub inactivity: Duration,
+    /// Where the worker may keep what it has to remember.
+    pub data: PathBuf,
+}
+
+/// What does the work.
+#[derive(Clone, Debug)]
+pub enum Does {
+    Exec(Exec),
+    Comfyui(ComfyuiOptions),
 }
 
 /// How often the machine is looked at.
 const METRICS_EVERY: Duration = Duration::from_secs(10);
 /// A goodbye that takes longer is left unsaid: the plane will notice.
 const GOODBYE_MAX: Duration = Duration::from_secs(5);
-/// How long commands that were told to stop may take when the worker itself leaves; then they are killed.
-const LAST_GRACE: Duration = Duration::from_secs(1);
 const EVENTS_MAX: usize = 4096;
 
 /// Runs until it is stopped (once: finish what is held; twice: now) or replaced by another of its name.
-pub async fn run(options: Options, mut stops: mpsc::Receiver<()>) -> anyhow::Result<()> {
+pub async fn run(mut options: Options, mut stops: mpsc::Receiver<()>) -> anyhow::Result<()> {
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
+    let began = match &options.does {
+        Does::Exec(exec) => {
+            let commands = Commands::new(exec.clone(), events.clone());
+            Some((Hands::Commands(commands), Vec::new(), ServiceLife(1)))
+        }
+        Does::Comfyui(comfyui) => tokio::select! {
+            ready = Comfyui::begin(comfyui.clone(), &options, events.clone()) => {
+                let ready = ready?;
+                options.offer = Offer { labels: options.offer.labels, ..ready.offer };
+                Some((Hands::Comfyui(ready.comfyui), ready.found, ready.life))
+            }
+            _ = stops.recv() => None,
+        },
+    };
+    let Some((hands, found, life)) = began else { return Ok(()) };
     let clock = Clock::after(Timestamp::ZERO);
-    let mut shell = Shell::new(options, clock, events);
+    let mut shell = Shell::new(options, clock, events, hands);
     let mut metrics = tokio::time::interval(METRICS_EVERY);
-    let mut problem = shell.step(AgentEvent::Began { found: Vec::new(), life: ServiceLife(1) }).await;
+    let mut problem = shell.step(AgentEvent::Began { found, life }).await;
     while problem.is_none() {
         let wake = tokio::time::Instant::from_std(clock.instant(shell.agent.wake_at()));
         let event = tokio::select! {
             Some(event) = inbox.recv() => event,
             Some(()) = stops.recv() => AgentEvent::Stop,
-            _ = metrics.tick() => AgentEvent::Metrics(metrics::read()),
+            _ = metrics.tick() => shell.metrics(),
             () = tokio::time::sleep_until(wake) => AgentEvent::Tick,
         };
         problem = shell.step(event).await;
     }
-    shell.end_commands().await;
+    shell.hands.end().await;
     match problem.flatten() {
         Some(problem) => bail!(problem),
         None => Ok(()),
@@ -72,16 +103,14 @@ struct Shell {
     agent: Agent,
     clock: Clock,
     link: Link,
-    exec: Exec,
-    events: mpsc::Sender<AgentEvent>,
-    running: BTreeMap<(JobId, Attempt), oneshot::Sender<String>>,
-    commands: JoinSet<()>,
+    hands: Hands,
+    events: Events,
     beat: Option<tokio::task::AbortHandle>,
     is_reachable: bool,
 }
 
 impl Shell {
-    fn new(options: Options, clock: Clock, events: mpsc::Sender<AgentEvent>) -> Self {
+    fn new(options: Options, clock: Clock, events: Events, hands: Hands) -> Self {
         let settings = AgentSettings {
             worker: options.worker.clone(),
             machine: options.machine,
@@ -95,13 +124,18 @@ impl Shell {
             agent: Agent::new(settings, clock.now()),
             clock,
             link: Link::new(&options.url, options.worker),
-            exec: options.exec,
+            hands,
             events,
-            running: BTreeMap::new(),
-            commands: JoinSet::new(),
             beat: None,
             is_reachable: true,
         }
+    }
+
+    /// What the machine and the service say of themselves.
+    fn metrics(&self) -> AgentEvent {
+        let mut metrics = metrics::read();
+        metrics.extend(self.hands.metrics());
+        AgentEvent::Metrics(metrics)
     }
 
     /// Steps the agent and does as it says; the outer `Some` means that it is over.
@@ -116,14 +150,6 @@ impl Shell {
         None
     }
 
-    /// Nothing that was started here outlives the worker.
-    async fn end_commands(&mut self) {
-        let ended = async { while self.commands.join_next().await.is_some() {} };
-        if tokio::time::timeout(LAST_GRACE, ended).await.is_err() {
-            self.commands.shutdown().await;
-        }
-    }
-
     /// What the shell itself has to remember or say about an event.
     fn note(&mut self, event: &AgentEvent) {
         match event {
@@ -132,7 +158,7 @@ impl Shell {
                 self.is_reachable = true;
                 info!(worker = %joined.worker, incarnation = %joined.incarnation, "joined");
             }
-            AgentEvent::Ended { job, attempt, .. } => drop(self.running.remove(&(*job, *attempt))),
+            AgentEvent::Ended { job, attempt, .. } => self.hands.forget(*job, *attempt),
             AgentEvent::Unanswered { why: Unanswered::Unreachable(why), .. } if self.is_reachable => {
                 self.is_reachable = false;
                 warn!(%why, "cannot reach the plane; trying on");
@@ -160,31 +186,20 @@ impl Shell {
                 self.beat = Some(task.abort_handle());
             }
             AgentEffect::Run { job, attempt, service_job_id, workflow, .. } => {
-                let (cancel, cancelled) = oneshot::channel();
-                self.running.insert((job, attempt), cancel);
-                let (exec, events) = (self.exec.clone(), self.events.clone());
-                while self.commands.try_join_next().is_some() {}
-                let (life, answer) = (ServiceLife(1), Submission::Accepted);
-                drop(self.events.try_send(AgentEvent::Submitted { job, attempt, life, answer }));
-                self.commands.spawn(exec.run(job, attempt, service_job_id, workflow, events, cancelled));
+                self.hands.run(Order { job, attempt, service_job_id, workflow });
             }
             AgentEffect::Cancel { job, attempt, reason } => {
-                if let Some(cancel) = self.running.remove(&(job, attempt)) {
-                    info!(%job, %attempt, %reason, "cancelled");
-                    drop(cancel.send(reason));
-                }
+                info!(%job, %attempt, %reason, "cancelled");
+                self.hands.cancel(job, attempt, reason);
             }
-            AgentEffect::Probe { job, attempt, .. } => {
-                // A command that ended has said so: as long as we wait for it, it runs.
-                let is_known = self.running.get(&(job, attempt)).is_some_and(|cancel| !cancel.is_closed());
-                let seen = if is_known { Seen::Running } else { Seen::Unknown };
-                drop(self.events.try_send(AgentEvent::Probed { job, attempt, life: ServiceLife(1), seen }));
+            AgentEffect::Probe { job, attempt, trigger } => self.hands.probe(job, attempt, trigger),
+            AgentEffect::Collect { job, attempt, outputs } => self.hands.collect(job, attempt, outputs),
+            AgentEffect::Reopen => self.hands.reopen(),
+            AgentEffect::Treat(remedy) => {
+                warn!(?remedy, "the service is sick: treating it");
+                self.hands.treat(remedy);
             }
-            // A command has no socket, nothing to collect and nothing to be treated for.
-            AgentEffect::Collect { .. }
-            | AgentEffect::Reopen
-            | AgentEffect::Treat(_)
-            | AgentEffect::Check => {}
+            AgentEffect::Check => self.hands.check(),
             AgentEffect::Leave { reason } => {
                 if tokio::time::timeout(GOODBYE_MAX, self.link.leave(&reason)).await.is_err() {
                     warn!("the goodbye was not answered in time");

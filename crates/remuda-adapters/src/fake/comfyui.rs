@@ -13,6 +13,7 @@
 //! A death drops the runtime and every connection with it; whatever a client meets then, it also meets after `kill -9`.
 
 mod cache;
+mod clock;
 mod control;
 mod executor;
 mod faults;
@@ -101,6 +102,8 @@ pub struct Options {
     pub name: String,
     /// Comes back by itself so long after it died; otherwise it stays dead until `restart`.
     pub revive: Option<Duration>,
+    /// The GPU's time stands still until `Control::advance`.
+    pub manual_time: bool,
     /// How long the faults last that pass by themselves: slow-reader, slow-http.
     pub trouble: Duration,
 }
@@ -119,6 +122,7 @@ impl Default for Options {
             token: None,
             name: "Imagined GPU".to_owned(),
             revive: None,
+            manual_time: false,
             trouble: Duration::from_secs(5),
         }
     }

@@ -83,7 +83,8 @@ impl Agent {
 
     /// One question at a time; what comes up meanwhile is asked next.
     pub(super) fn ask(&mut self, now: Timestamp, job: JobId, trigger: Trigger) {
-        let Some(work) = self.held.get_mut(&job).filter(|work| work.stage != Stage::Collecting) else {
+        let is_asked_about = |work: &&mut Work| !matches!(work.stage, Stage::Adopted | Stage::Collecting);
+        let Some(work) = self.held.get_mut(&job).filter(is_asked_about) else {
             return;
         };
         if work.question.asked.is_some_and(|(at, _)| now.since(at) < ANSWER_MAX) {
@@ -100,7 +101,7 @@ impl Agent {
         let jobs: Vec<_> = self
             .held
             .iter()
-            .filter(|(_, work)| work.stage != Stage::Submitting)
+            .filter(|(_, work)| matches!(work.stage, Stage::Unsure | Stage::Accepted))
             .map(|(job, _)| *job)
             .collect();
         for job in jobs {
@@ -231,7 +232,7 @@ impl Agent {
         let limits = self.limits();
         let mut due = Vec::new();
         for (job, work) in &mut self.held {
-            if matches!(work.stage, Stage::Submitting | Stage::Collecting) {
+            if matches!(work.stage, Stage::Adopted | Stage::Submitting | Stage::Collecting) {
                 continue;
             }
             let is_unanswered = work.question.asked.is_some_and(|(at, _)| now.since(at) >= ANSWER_MAX);

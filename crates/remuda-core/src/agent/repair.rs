@@ -27,6 +27,8 @@ const RESTARTS_MAX: u32 = 3;
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// How often a service that was given up is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+/// After so long the remedies are tried once more.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(600);
 /// A remedy or a check that says nothing for this long counts as failed. Starting may mean loading for minutes.
 const REMEDY_MAX: Duration = Duration::from_secs(600);
 
@@ -55,6 +57,7 @@ enum Condition {
     },
     GivenUp {
         why: String,
+        since: Timestamp,
     },
 }
 
@@ -77,7 +80,7 @@ impl Health {
     /// Why no new work is welcome; nothing if it is.
     pub(super) fn closed(&self) -> Option<&str> {
         match &self.condition {
-            Condition::Sick { why, .. } | Condition::GivenUp { why } => Some(why),
+            Condition::Sick { why, .. } | Condition::GivenUp { why, .. } => Some(why),
             Condition::Well if self.unanswered >= UNANSWERED_MAX => Some(&self.silence),
             Condition::Well => self.cut.as_deref(),
         }
@@ -138,6 +141,11 @@ impl Agent {
                 self.ask_about_all(now, Trigger::SocketClosed);
             }
             News::SocketOpened { life } => self.connected(now, life),
+            News::Exited { why } => {
+                if !self.health.is_under_treatment() {
+                    self.restart(now, format!("the service ended: {why}"));
+                }
+            }
             News::Treated { remedy, problem } => self.treated(now, remedy, problem),
             News::Checked { life, problem, offer } => {
                 self.health.lives(life);
@@ -236,7 +244,11 @@ impl Agent {
 
     /// Nothing we may do helps: said so, and looked at again and again, because somebody may mend it.
     fn give_up_service(&mut self, now: Timestamp, why: String) {
-        self.health.condition = Condition::GivenUp { why };
+        let since = match &self.health.condition {
+            Condition::GivenUp { since, .. } => *since,
+            Condition::Well | Condition::Sick { .. } => now,
+        };
+        self.health.condition = Condition::GivenUp { why, since };
         self.health.look_at = Some(now.plus(LOOK_EVERY));
     }
 
@@ -250,6 +262,12 @@ impl Agent {
                 } else {
                     self.restart(now, format!("{why}; nothing happened in time"));
                 }
+            }
+            Condition::GivenUp { why, since } if now.since(*since) >= TRY_AGAIN_AFTER => {
+                // Whatever was in the way may be gone: one more round of restarts.
+                let why = why.clone();
+                self.health.restarts.earn_back();
+                self.restart(now, why);
             }
             Condition::Well | Condition::GivenUp { .. }
                 if self.health.look_at.is_some_and(|at| at <= now) =>

@@ -153,8 +153,9 @@ fn what_a_former_incarnation_left_is_adopted_and_asked_about() {
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found, life: ServiceLife(1) }, &["probe 4 2", "join holding 1"]),
+            (0, AgentEvent::Began { found, life: ServiceLife(1) }, &["join holding 1"]),
             (0, joined(), &["beat 1: 1 held, 0 finished, wait 5 s"]),
+            (1, reply(1, Reply::default()), &["probe 4 2", "beat 2: 1 held, 0 finished, wait 5 s"]),
         ],
     );
 }

@@ -34,6 +34,8 @@ pub(super) struct Work {
 /// How far it is with the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
+    /// Found with the service; whether anyone still wants it is not known yet.
+    Adopted,
     /// On its way; the answer is awaited.
     Submitting,
     /// The answer was lost: it may be there, or not.
@@ -70,12 +72,24 @@ pub(super) struct Question {
 }
 
 impl Agent {
-    /// Left over from a former incarnation: adopted, and asked about at once.
+    /// Left over from a former incarnation: named when joining, so that the plane can say what it still wants.
     pub(super) fn found(&mut self, now: Timestamp, found: Vec<Found>, life: ServiceLife) {
         self.health.lives(life);
         for Found { job, attempt } in found {
-            let work = Work { life, stage: Stage::Accepted, ..Work::new(now, attempt, None) };
+            let work = Work { life, stage: Stage::Adopted, ..Work::new(now, attempt, None) };
             self.held.insert(job, work);
+        }
+    }
+
+    /// The plane has heard of what was found, and said what of it is not wanted: the rest is asked about.
+    pub(super) fn ask_about_found(&mut self, now: Timestamp) {
+        let is_found = |work: &Work| work.stage == Stage::Adopted;
+        let found: Vec<_> =
+            self.held.iter().filter(|(_, work)| is_found(work)).map(|(job, _)| *job).collect();
+        for job in found {
+            if let Some(work) = self.held.get_mut(&job) {
+                work.stage = Stage::Accepted;
+            }
             self.ask(now, job, Trigger::AgentStarted);
         }
     }
@@ -207,7 +221,7 @@ impl Work {
     /// The next moment at which time alone makes it worth a question.
     pub(super) fn wake_at(&self, limits: Limits) -> Timestamp {
         match self.stage {
-            Stage::Submitting | Stage::Collecting => Timestamp::NEVER,
+            Stage::Adopted | Stage::Submitting | Stage::Collecting => Timestamp::NEVER,
             Stage::Unsure | Stage::Accepted => {
                 let unanswered = self.question.asked.map(|(at, _)| at.plus(super::monitor::ANSWER_MAX));
                 let silence = self.watch.wake_at(limits);

@@ -6,6 +6,8 @@ use anyhow::{Context as _, bail};
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
+use crate::dial;
+
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Nobody answers at the plane's address.
@@ -31,7 +33,7 @@ impl Client {
                 "https is not built in yet: reach the plane over http on this machine, or through an SSH tunnel"
             );
         }
-        let http = reqwest::Client::builder().no_proxy().build().context("cannot set up HTTP")?;
+        let http = dial::client().build().context("cannot set up HTTP")?;
         Ok(Client { http, url: url.trim_end_matches('/').to_owned() })
     }
 

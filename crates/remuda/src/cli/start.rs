@@ -1,22 +1,19 @@
 //! Commands that start something: `serve`, `worker`, `up`; and `config`, which shows what they would run with.
 
-use std::collections::BTreeSet;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use remuda_core::id::{MachineId, Service, WorkerId};
-use remuda_core::need::Offer;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
 
+use super::workers::{run_all, with};
 use super::{Settings, say};
 use crate::config::{self, Flag, Resolved};
 use crate::serve::Serving;
-use crate::worker::{self, Exec};
 
 #[derive(Debug, Args)]
 pub(super) struct Serve {
@@ -39,16 +36,26 @@ pub(super) struct Work {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct WorkWhat {
     /// Command to run for each attempt, by `sh -c`
-    #[arg(long, value_name = "COMMAND")]
-    pub(crate) exec: String,
-    /// Name of this worker; by default the machine's name and this process's number
+    #[arg(long, value_name = "COMMAND", conflicts_with = "comfyui")]
+    pub(crate) exec: Option<String>,
+    /// ComfyUI server to work with; may be repeated, each is a worker of its own
+    #[arg(long, value_name = "URL")]
+    pub(crate) comfyui: Vec<String>,
+    /// Command that starts the ComfyUI server; Remuda then restarts it when it is sick, and stops it at the end.
+    /// May be repeated, in the order of --comfyui
+    #[arg(long, value_name = "COMMAND", requires = "comfyui")]
+    pub(crate) comfyui_cmd: Vec<String>,
+    /// Header for every request to ComfyUI, such as 'Authorization: Bearer …'; may be repeated
+    #[arg(long, value_name = "NAME: VALUE", env = "REMUDA_COMFYUI_HEADER", hide_env_values = true)]
+    pub(crate) comfyui_header: Vec<String>,
+    /// Name of this worker; by default the machine's name with the server's port, or this process's number
     #[arg(long)]
     pub(crate) name: Option<WorkerId>,
     /// Name of this machine
     #[arg(long)]
     pub(crate) machine: Option<MachineId>,
     /// Service to offer; may be repeated
-    #[arg(long = "service", value_name = "NAME", default_value = "exec")]
+    #[arg(long = "service", value_name = "NAME")]
     pub(crate) services: Vec<Service>,
     /// Attempts to run at the same time
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -150,9 +157,11 @@ impl Work {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let resolved = self.settings.load()?;
         start_log(resolved.serve.log_json);
-        let options = self.what.options(self.url.clone(), resolved.agent.inactivity)?;
-        say(&format!("remuda worker {} works for {}", options.worker, self.url));
-        worker::run(options, stops()?).await?;
+        let workers = self.what.workers(&self.url, &resolved).await?;
+        for worker in &workers {
+            say(&format!("remuda worker {} works for {}{}", worker.worker, self.url, with(worker)));
+        }
+        run_all(workers, stops()?).await?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -162,15 +171,23 @@ impl Up {
         let resolved = self.settings.load()?;
         start_log(resolved.serve.log_json);
         let mut serving = Serving::start(&resolved).await?;
-        let options = self.what.options(format!("http://{}", serving.address), resolved.agent.inactivity)?;
+        let workers = match self.what.workers(&format!("http://{}", serving.address), &resolved).await {
+            Ok(workers) => workers,
+            Err(error) => {
+                serving.stop().await?;
+                return Err(error);
+            }
+        };
+        let names: Vec<_> = workers.iter().map(|it| format!("{}{}", it.worker, with(it))).collect();
         say(&format!(
-            "remuda is up on http://{} with worker {} (data in {})",
+            "remuda is up on http://{} with {} {} (data in {})",
             serving.address,
-            options.worker,
+            if names.len() == 1 { "worker" } else { "workers" },
+            names.join(", "),
             resolved.serve.data.display()
         ));
         tokio::select! {
-            result = worker::run(options, stops()?) => result?,
+            result = run_all(workers, stops()?) => result?,
             result = serving.failed() => return result.map(|()| ExitCode::FAILURE),
         }
         serving.stop().await?;
@@ -178,35 +195,8 @@ impl Up {
     }
 }
 
-impl WorkWhat {
-    pub(crate) fn options(&self, url: String, inactivity: Duration) -> anyhow::Result<worker::Options> {
-        let mut labels = std::collections::BTreeMap::new();
-        for label in &self.labels {
-            let (name, value) =
-                label.split_once('=').with_context(|| format!("--label takes NAME=VALUE, not {label:?}"))?;
-            labels.insert(name.to_owned(), value.to_owned());
-        }
-        let host = hostname();
-        let machine = self.machine.clone().or_else(|| host.parse().ok());
-        let worker = match &self.name {
-            Some(name) => name.clone(),
-            None => format!("{host}-{}", std::process::id()).parse().context("choose a name with --name")?,
-        };
-        Ok(worker::Options {
-            url,
-            worker,
-            machine,
-            services: self.services.iter().cloned().collect::<BTreeSet<_>>(),
-            slots: self.slots,
-            offer: Offer { labels, ..Offer::default() },
-            exec: Exec { command: self.exec.clone() },
-            inactivity,
-        })
-    }
-}
-
 /// This machine's name as far as it can serve as one here.
-fn hostname() -> String {
+pub(super) fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name: String =
         name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();

@@ -140,7 +140,7 @@ macro_rules! number_field {
     )+};
 }
 
-number_field!(u8 u32 usize);
+number_field!(u8 u32 u64 usize);
 
 macro_rules! choice_field {
     ($type:ty: $($word:literal is $variant:ident),+) => {

@@ -21,6 +21,7 @@ pub(super) const GROUPS: &[Group] = &[
     Group { title: "Suspicion: blocks, quarantine, probation", keys: SUSPICION },
     Group { title: "Routing", keys: ROUTING },
     Group { title: "Limits", keys: LIMITS },
+    Group { title: "Blobs", keys: BLOBS },
     Group { title: "Scaling", keys: SCALING },
     Group { title: "The agent", keys: AGENT },
 ];
@@ -271,6 +272,21 @@ const LIMITS: &[Key] = &[
         slot!(serve.streams_max),
         number(1, 1_000_000),
         "Event streams open at the same time.",
+    ),
+];
+
+const BLOBS: &[Key] = &[
+    Key::new(
+        "blobs.size_max",
+        slot!(serve.blob_bytes_max),
+        Bytes { min: 1 << 10, max: 1 << 40 },
+        "The largest blob: a file that a job takes or gives.",
+    ),
+    Key::new(
+        "blobs.pause_max",
+        slot!(serve.blob_pause_max),
+        duration(SECOND, HOUR),
+        "How long the next 256 KiB of a blob may take to come; the whole may take as long as it needs.",
     ),
 ];
 

@@ -49,6 +49,6 @@ async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, Problem> {
     Ok(whole)
 }
 
-fn too_slow() -> Problem {
+pub(super) fn too_slow() -> Problem {
     Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", "the body did not come in time: send it again")
 }

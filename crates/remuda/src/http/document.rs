@@ -86,8 +86,9 @@ Whatever goes wrong has one form, with a word for programs and a sentence for pe
 | 408 | `too_slow` | send the body again, without pauses |
 | 410 | `replaced` | a newer worker has this name: stop |
 | 413 | `too_large` | send less, or raise the limit that is named |
-| 422 | `invalid`, `invalid_workflow` | mend the content: it was read and cannot be taken |
-| 429 | `queue_full`, `too_many_streams` | come back after `Retry-After` seconds |
+| 416 | `no_such_range` | ask for a range that lies within the blob: `Content-Range` has its size |
+| 422 | `invalid`, `invalid_workflow`, `hash_mismatch` | mend the content: it was read and cannot be taken |
+| 429 | `queue_full`, `too_many_streams`, `too_many_uploads` | come back after `Retry-After` seconds |
 | 500 | `internal` | a bug in Remuda: please report it |
 | 503, 507 | `overloaded`, `stopping`, `store_unavailable`, `store_full` | nothing was stored; come back after `Retry-After` seconds |
 
@@ -150,6 +151,27 @@ The line stays open for up to `wait` seconds and is answered at once if there is
 
 **Leave** with `DELETE /fleet/workers/{id}` and the token: what is still held goes to others at once.
 
+## Blobs: the files that jobs take and give
+
+A file is named by its content, `blake3:` and 64 hex digits, and kept beside the store. Workflows and results name blobs by
+that string, wherever in the JSON it stands.
+
+```sh
+curl --data-binary @photo.png "$REMUDA_URL/fleet/blobs"          # {"hash": "blake3:…", "size_bytes": 48213}
+curl -T photo.png "$REMUDA_URL/fleet/blobs/$HASH"                # the same, when the hash is known
+curl -o photo.png "$REMUDA_URL/fleet/blobs/$HASH?name=photo.png"
+```
+
+- A blob that was answered with `201` or `200` is whole and synced. Sending it again changes nothing, so whoever did not
+  hear the answer sends it again. `HEAD` tells whether it is there; `PUT` of one that is there is answered at once, and the
+  line is closed if the rest of the body is long. A body that is something else than its name says stores nothing.
+- Blobs may be larger than other bodies (`blobs.size_max`) and take as long as they need, as long as they keep coming
+  (`blobs.pause_max`). A cut download goes on with `Range`.
+- They are served as attachments, never as pages; `?name=` gives a file name and the type of a known picture, film,
+  sound, text or JSON, anything else is `application/octet-stream`.
+- A blob is kept while an unfinished job names it, and for `retain_for` and a day after it was last sent, read, or named by
+  a job when that was submitted or completed. Then it is cleared away.
+
 ## Routes
 "#;
 
@@ -202,6 +224,7 @@ fn every_route_of_the_router_is_in_the_list() {
 #[test]
 fn every_code_is_told_in_the_document() {
     let sources = [
+        include_str!("blobs.rs"),
         include_str!("body.rs"),
         include_str!("events.rs"),
         include_str!("jobs.rs"),
@@ -231,7 +254,7 @@ impl Plane {
         resolved.serve.listen.set_port(0);
         let serving = Serving::start(&resolved).await.unwrap();
         let url = format!("http://{}", serving.address);
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let http = crate::dial::client().build().unwrap();
         Plane { serving, url, http, _folder: folder }
     }
 
@@ -250,6 +273,7 @@ async fn every_route_of_the_list_is_there() {
         let filled = path
             .replace("{id}", id)
             .replace("{worker}", "nobody")
+            .replace("{hash}", &format!("blake3:{}", "0".repeat(64)))
             .replace("{shape}", &"0".repeat(64))
             .replace("{name}", "orchestrator_status");
         assert!(!filled.contains('{'), "{path} has a part that this test does not fill in");

@@ -22,7 +22,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 use super::path::Path;
-use super::{Context, Problem};
+use super::{Context, Problem, blobs};
 use crate::drive::Unanswered;
 
 /// What a client sends to submit a job.
@@ -59,6 +59,8 @@ pub(super) async fn submit(
     let request = read(&body)?;
     let submission = examine(&context, &headers, request).await?;
     let (id, workflow) = (submission.id, submission.workflow.clone());
+    // Before it is accepted: what an accepted job names is not cleared away.
+    blobs::want(&context, [&*workflow]).await?;
     // Kept before it is accepted: the order to start it may go out before this answer does.
     context.bodies.keep(id, workflow);
     match context.plane.ask(Event::Submit(Box::new(submission))).await? {

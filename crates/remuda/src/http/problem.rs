@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
+use remuda_adapters::blobs::{BadHash, BlobError};
 use remuda_adapters::store::StoreError;
 use remuda_core::id::BadId;
 use remuda_core::refusal::Refusal;
@@ -47,7 +48,7 @@ impl Problem {
         Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 
-    fn later(mut self, seconds: u64) -> Self {
+    pub(super) fn later(mut self, seconds: u64) -> Self {
         self.retry_after = Some(seconds);
         self
     }
@@ -122,6 +123,32 @@ impl From<StoreError> for Problem {
             }
             _ => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message).later(2),
         }
+    }
+}
+
+impl From<BlobError> for Problem {
+    fn from(error: BlobError) -> Self {
+        let message = error.to_string();
+        match error {
+            BlobError::TooLarge { .. } => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message),
+            BlobError::Mismatch { actual, .. } => {
+                let mut problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "hash_mismatch", message);
+                problem.detail = json!({ "hash": actual });
+                problem
+            }
+            BlobError::Full { .. } => {
+                Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).later(10)
+            }
+            BlobError::InUse { .. } | BlobError::Unreachable { .. } => {
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message).later(2)
+            }
+        }
+    }
+}
+
+impl From<BadHash> for Problem {
+    fn from(bad: BadHash) -> Self {
+        Problem::bad_request(bad.to_string())
     }
 }
 

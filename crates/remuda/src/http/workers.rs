@@ -13,9 +13,10 @@ use remuda_core::wire::{Beat, Join, Joined, Reply};
 use remuda_core::worker::Worker;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tracing::warn;
 
 use super::path::Path;
-use super::{Context, Problem};
+use super::{Context, Problem, blobs};
 use crate::drive::{Handle, Unanswered};
 use crate::serve::stopped;
 
@@ -72,6 +73,12 @@ pub(super) async fn beat(
         .map_or(Duration::ZERO, |wait| Duration::try_from_secs_f64(wait).unwrap_or(WAIT_MAX));
     let token_hash = token(&headers)?;
     let (seq, term) = (beat.seq, beat.term);
+    // Before it is recorded: what a result names is kept as long as the result is. It was stored moments ago, so that
+    // it counts as wanted either way, and no beat is turned away for it.
+    let results = beat.finished.iter().filter_map(|finished| finished.result.as_deref());
+    if let Err(error) = blobs::want(&context, results).await {
+        warn!(%worker, %error, "the blobs of a result could not be touched");
+    }
     let waits = !wait.is_zero();
     let event = Event::Beat { worker: worker.clone(), token_hash, beat: Box::new(beat), waits };
     let answer = if waits {

@@ -10,7 +10,7 @@
 //! Exit 0 is success. 75 (EX_TEMPFAIL) and death by a signal are the service's fault and are tried elsewhere; any
 //! other code is the job's. A command is ended together with everything it started.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,16 @@ use std::time::Duration;
 use remuda_core::agent::{AgentEvent, Ending};
 use remuda_core::cause::Cause;
 use remuda_core::id::{Attempt, JobId};
+use remuda_core::service::{News, Remedy, Seen, ServiceLife, Submission};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tracing::debug;
+
+use super::hands::{Events, Order};
 
 /// More than this is not a result but a file: it belongs beside it, and its name into it.
 const RESULT_BYTES_MAX: u64 = 1 << 20;
@@ -34,9 +38,86 @@ const LAST_LINES: usize = 5;
 const TERM_GRACE: Duration = Duration::from_secs(5);
 const EX_TEMPFAIL: i32 = 75;
 
+/// How long commands that were told to stop may take when the worker itself leaves; then they are killed.
+const LAST_GRACE: Duration = Duration::from_secs(1);
+/// Commands come and go, and what runs them is always the same.
+const LIFE: ServiceLife = ServiceLife(1);
+
 #[derive(Clone, Debug)]
 pub struct Exec {
     pub command: String,
+}
+
+/// The commands under way.
+#[derive(Debug)]
+pub(super) struct Commands {
+    exec: Exec,
+    events: Events,
+    /// Until its end is heard of; with the way to tell it to stop, until it was told.
+    running: BTreeMap<(JobId, Attempt), Option<oneshot::Sender<String>>>,
+    tasks: JoinSet<()>,
+}
+
+impl Commands {
+    pub(super) fn new(exec: Exec, events: Events) -> Self {
+        Commands { exec, events, running: BTreeMap::new(), tasks: JoinSet::new() }
+    }
+
+    pub(super) fn run(&mut self, order: Order) {
+        let Order { job, attempt, service_job_id, workflow } = order;
+        let (cancel, cancelled) = oneshot::channel();
+        self.running.insert((job, attempt), Some(cancel));
+        while self.tasks.try_join_next().is_some() {}
+        let (exec, events) = (self.exec.clone(), self.events.clone());
+        self.tasks.spawn(async move {
+            let submitted = AgentEvent::Submitted { job, attempt, life: LIFE, answer: Submission::Accepted };
+            if events.send(submitted).await.is_ok() {
+                exec.run(job, attempt, service_job_id, workflow, events, cancelled).await;
+            }
+        });
+    }
+
+    pub(super) fn cancel(&mut self, job: JobId, attempt: Attempt, reason: String) {
+        if let Some(cancel) = self.running.get_mut(&(job, attempt)).and_then(Option::take) {
+            drop(cancel.send(reason));
+        }
+    }
+
+    /// A command that ended says so: as long as somebody waits for it, it runs.
+    pub(super) fn probe(&mut self, job: JobId, attempt: Attempt) {
+        let is_known = match self.running.get(&(job, attempt)) {
+            Some(Some(cancel)) => !cancel.is_closed(),
+            Some(None) => true,
+            None => false,
+        };
+        let seen = if is_known { Seen::Running } else { Seen::Unknown };
+        self.say(AgentEvent::Probed { job, attempt, life: LIFE, seen });
+    }
+
+    /// There is nothing to treat: a command that does not end is killed.
+    pub(super) fn treat(&mut self, remedy: Remedy) {
+        self.say(AgentEvent::Service(News::Treated { remedy, problem: None }));
+    }
+
+    pub(super) fn check(&mut self) {
+        self.say(AgentEvent::Service(News::Checked { life: LIFE, problem: None, offer: None }));
+    }
+
+    pub(super) fn forget(&mut self, job: JobId, attempt: Attempt) {
+        self.running.remove(&(job, attempt));
+    }
+
+    fn say(&mut self, event: AgentEvent) {
+        let events = self.events.clone();
+        self.tasks.spawn(async move { drop(events.send(event).await) });
+    }
+
+    pub(super) async fn end(mut self) {
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        if tokio::time::timeout(LAST_GRACE, ended).await.is_err() {
+            self.tasks.shutdown().await;
+        }
+    }
 }
 
 impl Exec {

@@ -9,11 +9,13 @@ use remuda_core::wire::{Beat, Join, Joined, Reply};
 use reqwest::{Client, Response, StatusCode};
 use serde_json::Value;
 
+use crate::dial;
+
 /// How long an answer may take before the line counts as cut: well below a lease.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How much longer than it was asked to wait.
 const ANSWER_MARGIN: Duration = Duration::from_secs(3);
-const CONNECT_MAX: Duration = Duration::from_secs(5);
+pub(super) const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
 pub struct Link {
@@ -25,12 +27,7 @@ pub struct Link {
 
 impl Link {
     pub fn new(url: &str, worker: WorkerId) -> Self {
-        let http = Client::builder()
-            .connect_timeout(CONNECT_MAX)
-            .tcp_nodelay(true)
-            .no_proxy()
-            .build()
-            .unwrap_or_default();
+        let http = dial::client().connect_timeout(CONNECT_MAX).tcp_nodelay(true).build().unwrap_or_default();
         Link { http, url: url.trim_end_matches('/').into(), worker, token: "".into() }
     }
 
@@ -77,7 +74,7 @@ async fn answer<T: serde::de::DeserializeOwned>(request: reqwest::RequestBuilder
 }
 
 /// An error with its causes: the outermost one rarely says what is wrong.
-fn described(error: &dyn std::error::Error) -> String {
+pub(super) fn described(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -100,6 +97,6 @@ async fn refused(response: Response) -> Unanswered {
     }
 }
 
-fn luck() -> u64 {
+pub(super) fn luck() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0
 }

@@ -100,3 +100,25 @@ async fn a_full_disk_refuses_submissions_records_completions_and_heals() {
     let attempt = hand.take().await;
     assert_eq!(hand.complete(&attempt, json!("done")).await, "recorded");
 }
+
+/// Faults: D2, A14, B8.
+#[tokio::test]
+async fn a_blob_that_does_not_fit_leaves_nothing_and_jobs_go_on() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let plane = Plane::plan(&[]).data_in(&disk.0.path().join("data")).start().await;
+    let mut hand = Hand::join(&plane, "w", 1).await;
+    plane.submit(json!({ "n": 1 })).await;
+    let attempt = hand.take().await;
+    let film = vec![7; 80 << 20];
+    let answer = plane.request(Method::POST, "/fleet/blobs").body(film).send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::INSUFFICIENT_STORAGE);
+    assert!(answer.headers().contains_key(header::RETRY_AFTER));
+    has_all(&answer.text().await.unwrap(), &["store_full", "no space left in", "nothing was stored"]);
+    let blobs = disk.0.path().join("data/blobs");
+    assert_eq!(std::fs::read_dir(blobs.join("tmp")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(&blobs).unwrap().count(), 2, "the lock and an empty folder");
+
+    assert_eq!(hand.complete(&attempt, json!("done")).await, "recorded");
+    let (status, answer) = answered(plane.request(Method::POST, "/fleet/blobs").body("small")).await;
+    assert_eq!(status, StatusCode::CREATED, "{answer}");
+}

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
 
 mod answers;
+mod blobs;
 mod capacity;
 mod disk;
 mod events;

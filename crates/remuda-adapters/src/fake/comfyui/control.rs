@@ -55,6 +55,24 @@ impl Control {
         }
     }
 
+    /// Moves the GPU's time on, where it goes by hand, and answers once everything that was due has happened.
+    pub async fn advance(&self, by: Duration) {
+        if let Some(server) = self.estate.server() {
+            server.clock.advance(by, || server.queue.remaining() > 0).await;
+        }
+    }
+
+    /// The same, just as far as the next thing that is due; answers whether there was one.
+    pub async fn advance_to_next(&self) -> bool {
+        self.advance(Duration::ZERO).await;
+        let due = self.estate.server().and_then(|server| server.clock.due());
+        if let Some(due) = due {
+            // A little more, so that rounding does not stop just before it.
+            self.advance(due + Duration::from_nanos(1)).await;
+        }
+        due.is_some()
+    }
+
     /// Cuts every socket without a closing frame.
     pub fn drop_sockets(&self) {
         self.alive(|server| server.sockets.cut());

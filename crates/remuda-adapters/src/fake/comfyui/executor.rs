@@ -6,6 +6,8 @@
 //! ```
 
 mod run;
+mod service;
+mod speech;
 mod strike;
 
 use std::sync::Arc;
@@ -15,6 +17,7 @@ use serde_json::json;
 
 pub(super) use run::Run;
 
+use super::clock::Rest;
 use super::faults::Fault;
 use super::history::Outcome;
 use super::server::Server;
@@ -35,6 +38,11 @@ pub(super) enum Ended {
 
 /// Runs whatever is queued, until something kills it.
 pub(super) async fn run(server: Arc<Server>) {
+    run_all(&server).await;
+    server.clock.set(Rest::Dead);
+}
+
+async fn run_all(server: &Arc<Server>) {
     loop {
         let item = match server.queue.pop() {
             Ok(item) => item,
@@ -44,21 +52,23 @@ pub(super) async fn run(server: Arc<Server>) {
             }
         };
         let Some(item) = item else {
+            server.clock.set(Rest::Idle);
             server.queue.changed().await;
-            heed_flags(&server);
+            server.clock.catch_up();
+            heed_flags(server);
             continue;
         };
         server.tell_status();
         *server.estate.tally.change().executions.entry(item.id.clone()).or_default() += 1;
-        match Run::new(Arc::clone(&server), item).execute().await {
-            Ended::Well(entry) => conclude(&server, entry).await,
+        match Run::new(Arc::clone(server), item).execute().await {
+            Ended::Well(entry) => conclude(server, entry).await,
             Ended::ExecutorDead => return,
             Ended::ProcessDead => {
                 server.die();
                 return;
             }
         }
-        heed_flags(&server);
+        heed_flags(server);
     }
 }
 

@@ -128,7 +128,7 @@ impl Graph {
     }
 
     /// Puts a value in the place of what was written, as the original does when it converts one.
-    pub(super) fn convert(&mut self, id: &str, input: &str, value: Value) {
+    pub(super) fn convert(&mut self, id: &str, input: &str, value: &Value) {
         let Some(&at) = self.places.get(id) else { return };
         let inputs = self.nodes[at].inputs.iter_mut().flatten();
         for (_, old) in inputs.filter(|(name, _)| name == input) {

@@ -59,10 +59,18 @@ impl Image {
     }
 }
 
+/// Real previews had about 4,700 bytes.
+const PREVIEW_COMMENT: usize = 4_500;
+
 /// A JPEG of eight by eight grey pixels. Previews are not worth an encoder: nobody looks at them here.
 pub(super) fn jpeg() -> Vec<u8> {
-    let mut file = vec![0xff, 0xd8];
+    let mut file = Vec::with_capacity(PREVIEW_COMMENT + 256);
+    file.extend([0xff, 0xd8]);
     file.extend(b"\xff\xe0\x00\x10JFIF\x00\x01\x01\x00\x00\x01\x00\x01\x00\x00");
+    // A comment makes it as large as a real preview, for whoever has to carry it.
+    file.extend([0xff, 0xfe]);
+    file.extend(u16::try_from(PREVIEW_COMMENT).unwrap_or(2).to_be_bytes());
+    file.resize(file.len() + PREVIEW_COMMENT - 2, b' ');
     file.extend(b"\xff\xdb\x00\x43\x00");
     file.extend([1; 64]);
     file.extend(b"\xff\xc0\x00\x0b\x08\x00\x08\x00\x08\x01\x01\x11\x00");

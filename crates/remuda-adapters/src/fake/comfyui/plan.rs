@@ -72,17 +72,17 @@ impl<'a> Plan<'a> {
             .copied()
             .filter(|id| self.blocked_by.get(id).copied().unwrap_or(0) == 0)
             .collect();
-        let after = |id: &str| self.blocking.get(id).map_or(&[][..], Vec::as_slice);
-        let is_output = |id: &&str| self.is_output(id);
-        ready
-            .iter()
-            .find(|id| self.is_output(id))
-            .or_else(|| ready.iter().find(|id| after(id).iter().any(|id| is_output(&id))))
-            .or_else(|| {
-                ready.iter().find(|id| after(id).iter().any(|id| after(id).iter().any(|id| is_output(&id))))
-            })
-            .or_else(|| ready.first())
-            .copied()
+        let leads_to_output = |id: &str| self.after(id).iter().any(|next| self.is_output(next));
+        let found = ready.iter().find(|id| self.is_output(id));
+        let found = found.or_else(|| ready.iter().find(|id| leads_to_output(id)));
+        let found =
+            found.or_else(|| ready.iter().find(|id| self.after(id).iter().any(|next| leads_to_output(next))));
+        found.or_else(|| ready.first()).copied()
+    }
+
+    /// What waits for this node.
+    fn after(&self, id: &str) -> &[&'a str] {
+        self.blocking.get(id).map_or(&[], Vec::as_slice)
     }
 
     fn is_output(&self, id: &str) -> bool {

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use super::Options;
 use super::cache::Cache;
+use super::clock::Clock;
 use super::executor;
 use super::faults::{Dice, Fault, Faults};
 use super::files::Disk;
@@ -99,6 +100,7 @@ impl Estate {
 pub(super) struct Server {
     pub(super) estate: Arc<Estate>,
     pub(super) catalogue: Catalogue,
+    pub(super) clock: Clock,
     pub(super) queue: Queue,
     pub(super) history: Mutex<History>,
     pub(super) cache: Mutex<Cache>,
@@ -126,6 +128,7 @@ impl Server {
         let server = Arc::new(Server {
             estate: Arc::clone(estate),
             catalogue: Catalogue::new(&estate.options.models),
+            clock: Clock::new(estate.options.manual_time),
             queue: Queue::default(),
             history: Mutex::default(),
             cache: Mutex::default(),

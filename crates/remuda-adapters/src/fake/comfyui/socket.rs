@@ -171,21 +171,37 @@ pub(super) async fn attend(server: Arc<Server>, mut socket: WebSocket, client: O
     let serial = server.sockets.serial.fetch_add(1, Ordering::Relaxed);
     let flag = Arc::new(AtomicBool::new(false));
     let entry = Socket { inbox: sender, serial, has_preview_metadata: Arc::clone(&flag) };
-    server.sockets.by_client().insert(client.clone(), entry);
-    {
-        let mut counts = server.estate.tally.change();
-        counts.sockets_open += 1;
-        counts.sockets_opened += 1;
-    }
+    let _seat = Seat::take(&server, &client, entry);
     let mut attended = Attended { server: &server, client: &client, serial, inbox, is_first: true };
     let mut mood = server.sockets.mood.subscribe();
     tokio::select! {
         () = attended.talk(&mut socket) => {}
         () = until(&mut mood, |mood| serial < mood.cut_below) => {}
     }
-    // Whoever stands there now: the original looks at the id alone.
-    server.sockets.by_client().remove(&client);
-    server.estate.tally.change().sockets_open -= 1;
+}
+
+/// A place among the sockets; given up however the socket ends, also by the death of its server.
+struct Seat<'a> {
+    server: &'a Server,
+    client: &'a str,
+}
+
+impl Seat<'_> {
+    fn take<'a>(server: &'a Server, client: &'a str, entry: Socket) -> Seat<'a> {
+        server.sockets.by_client().insert(client.to_owned(), entry);
+        let mut counts = server.estate.tally.change();
+        counts.sockets_open += 1;
+        counts.sockets_opened += 1;
+        Seat { server, client }
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        // Whoever stands there now: the original looks at the id alone.
+        self.server.sockets.by_client().remove(self.client);
+        self.server.estate.tally.change().sockets_open -= 1;
+    }
 }
 
 struct Attended<'a> {

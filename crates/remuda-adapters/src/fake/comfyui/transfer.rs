@@ -53,7 +53,7 @@ pub(super) async fn upload(server: &Server, mut request: Request) -> Response {
         return answer::trouble();
     }
     if !form.overwrite {
-        place = free_place(server, place, &bytes);
+        place = free_place(server, &place, &bytes);
     }
     let told = json!({"name": place.name, "subfolder": place.subfolder, "type": folder.name()});
     server.estate.disk.write(place, bytes);
@@ -79,7 +79,7 @@ async fn read(request: Request) -> Result<Form, ()> {
 }
 
 /// The same name for the same bytes, `name (1).png` and so on for others.
-fn free_place(server: &Server, wanted: Place, bytes: &Bytes) -> Place {
+fn free_place(server: &Server, wanted: &Place, bytes: &Bytes) -> Place {
     let (stem, ending) = match wanted.name.rfind('.') {
         Some(at) if at > 0 => wanted.name.split_at(at),
         _ => (wanted.name.as_str(), ""),

@@ -80,7 +80,7 @@ pub(super) fn validate(
         return Err(Invalid { error, node_errors: node_errors.into() });
     }
     for (id, input, value) in converted {
-        graph.convert(&id, &input, value);
+        graph.convert(&id, &input, &value);
     }
     Ok(Valid { outputs: good, node_errors: node_errors.into() })
 }

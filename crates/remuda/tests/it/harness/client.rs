@@ -14,7 +14,7 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(url: String) -> Client {
         // A connection for each request: none is left over from a plane that was killed meanwhile.
-        let http = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).build().unwrap();
+        let http = remuda::dial::client().pool_max_idle_per_host(0).build().unwrap();
         Client { http, url }
     }
 

@@ -3,24 +3,20 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use axum::body::Bytes;
 use serde_json::{Map, Value, json};
 
+use super::super::Version;
 use super::super::cache::{self, Shown, Signature};
 use super::super::faults::Fault;
-use super::super::files::Folder;
 use super::super::graph::{Node, link};
 use super::super::history::{Entry, Outcome};
-use super::super::image::Image;
 use super::super::nodes::Data;
 use super::super::nodes::work::{Failure, Made, work};
 use super::super::plan::Plan;
 use super::super::progress::Progress;
 use super::super::queue::Item;
-use super::super::server::{Server, now_ms};
-use super::super::{Version, values};
+use super::super::server::Server;
 use super::Ended;
 
 #[derive(Debug)]
@@ -28,14 +24,14 @@ pub(in super::super) struct Run {
     pub(super) server: Arc<Server>,
     pub(super) item: Arc<Item>,
     pub(super) client: Option<String>,
-    signatures: HashMap<String, Signature>,
-    results: HashMap<String, Arc<Vec<Data>>>,
-    progress: Progress,
-    messages: Vec<(&'static str, Value)>,
+    pub(super) signatures: HashMap<String, Signature>,
+    pub(super) results: HashMap<String, Arc<Vec<Data>>>,
+    pub(super) progress: Progress,
+    pub(super) messages: Vec<(&'static str, Value)>,
     shown: Vec<(String, Shown)>,
     executed: Vec<String>,
     /// Nothing is told and no time passes: how a prompt comes to look cached.
-    is_silent: bool,
+    pub(super) is_silent: bool,
     pub(super) has_struck: bool,
 }
 
@@ -278,179 +274,5 @@ impl Run {
         let meta = meta.collect();
         let outputs = shown.into_iter().map(|(id, shown)| (id, shown.output)).collect();
         Entry { item: self.item, outcome, outputs, meta, messages: self.messages }
-    }
-}
-
-/// What it says.
-impl Run {
-    /// Says it to the client, unless a fault swallows it.
-    fn tell(&self, kind: &str, data: &Value) {
-        let faults = &self.item.faults;
-        let is_end = matches!(kind, "executed" | "execution_success");
-        let is_swallowed = faults.contains(&Fault::DropAllMessages)
-            || (is_end && faults.contains(&Fault::DropCompletion))
-            || (kind == "executed" && faults.contains(&Fault::EmptyOutputs));
-        if !self.is_silent && !is_swallowed {
-            self.server.sockets.post(self.client.as_deref(), kind, data);
-        }
-    }
-
-    fn tell_binary(&self, frame: Vec<u8>) {
-        if !self.is_silent && !self.item.faults.contains(&Fault::DropAllMessages) {
-            self.server.sockets.post_binary(self.client.as_deref(), frame);
-        }
-    }
-
-    /// Keeps it for history, and says it if there is a client, or to everyone where it concerns everyone.
-    fn note(&mut self, kind: &'static str, mut data: Value, is_for_all: bool) {
-        data["timestamp"] = now_ms().into();
-        if self.client.is_some() || is_for_all {
-            self.tell(kind, &data);
-        }
-        self.messages.push((kind, data));
-    }
-
-    fn tell_executed(&self, node: &str, output: &Value) {
-        let data = json!({"node": node, "display_node": node, "output": output, "prompt_id": self.item.id});
-        self.tell("executed", &data);
-    }
-
-    fn tell_progress(&self) {
-        if !self.is_silent {
-            self.tell("progress_state", &self.progress.to_json(&self.item.id));
-        }
-    }
-
-    /// A step of a node, perhaps with a picture of how it looks by now.
-    pub(in super::super) fn progress(
-        &mut self,
-        node: &Node,
-        value: u64,
-        max: u64,
-        preview: Option<(&str, &[u8])>,
-    ) {
-        self.progress.update(&node.id, value, max);
-        self.tell_progress();
-        let has_metadata = self.server.sockets.has_preview_metadata(self.client.as_deref());
-        if let Some((kind, bytes)) = preview.filter(|_| has_metadata) {
-            let metadata = json!({
-                "node_id": node.id, "prompt_id": self.item.id, "display_node_id": node.id, "parent_node_id": null,
-                "real_node_id": node.id, "image_type": kind,
-            });
-            let metadata = metadata.to_string();
-            self.tell_binary(frame(
-                4,
-                u32::try_from(metadata.len()).unwrap_or(0),
-                metadata.as_bytes(),
-                bytes,
-            ));
-        }
-        let data = json!({"value": value, "max": max, "prompt_id": self.item.id, "node": node.id});
-        self.tell("progress", &data);
-        if let Some((kind, bytes)) = preview.filter(|_| !has_metadata) {
-            self.tell_binary(frame(1, if kind == "image/png" { 2 } else { 1 }, &[], bytes));
-        }
-    }
-
-    pub(in super::super) fn progress_text(&self, node: &Node, text: &str) {
-        let length = u32::try_from(node.id.len()).unwrap_or(0);
-        self.tell_binary(frame(3, length, node.id.as_bytes(), text.as_bytes()));
-    }
-}
-
-/// `[event][number][head][body]`, numbers as 32 bits with the highest first.
-pub(super) fn frame(event: u32, number: u32, head: &[u8], body: &[u8]) -> Vec<u8> {
-    let mut frame = Vec::with_capacity(8 + head.len() + body.len());
-    frame.extend(event.to_be_bytes());
-    frame.extend(number.to_be_bytes());
-    frame.extend(head);
-    frame.extend(body);
-    frame
-}
-
-/// What nodes ask of it.
-impl Run {
-    pub(in super::super) fn server(&self) -> &Server {
-        &self.server
-    }
-
-    pub(in super::super) fn item(&self) -> &Item {
-        &self.item
-    }
-
-    /// Lets the imagined GPU work for so many seconds.
-    pub(in super::super) async fn pause(&self, seconds: f64) {
-        let factor = if self.item.faults.contains(&Fault::Slow) { 10.0 } else { 1.0 };
-        let seconds = seconds * factor / self.server.options().speed;
-        match Duration::try_from_secs_f64(seconds) {
-            Ok(time) if !time.is_zero() && !self.is_silent => tokio::time::sleep(time).await,
-            _ => tokio::task::yield_now().await,
-        }
-    }
-
-    /// The flag is looked at here and nowhere else.
-    pub(in super::super) fn heed_interrupt(&self) -> Result<(), Failure> {
-        let is_set = !self.is_silent && self.server.interrupt.swap(false, Ordering::Relaxed);
-        if is_set { Err(Failure::Interrupted) } else { Ok(()) }
-    }
-
-    /// Writes pictures and answers with what the node shows.
-    pub(in super::super) fn keep(
-        &self,
-        image: Image,
-        folder: Folder,
-        subfolder: &str,
-        prefix: &str,
-    ) -> Value {
-        let faults = &self.item.faults;
-        let disk = &self.server.estate.disk;
-        let mut file = Image { batch: 1, ..image }.to_png(&[("prompt", self.item.graph.text())]);
-        if faults.contains(&Fault::ShortOutput) {
-            file.truncate(file.len() / 2);
-        }
-        let file = Bytes::from(file);
-        let kept = (0..image.batch).map(|_| {
-            let place = disk.write_numbered(folder, subfolder, prefix, file.clone());
-            if faults.contains(&Fault::MissingOutput) {
-                disk.remove(&place);
-            }
-            json!({"filename": place.name, "subfolder": place.subfolder, "type": folder.name()})
-        });
-        json!({"images": kept.collect::<Vec<_>>()})
-    }
-
-    fn spoil(&self, mut output: Value) -> Value {
-        if self.item.faults.contains(&Fault::Nan) {
-            output["score"] = json!([values::nan()]);
-        }
-        output
-    }
-
-    pub(in super::super) fn linked(&self, node: &Node, name: &str) -> Option<Data> {
-        let (from, slot) = link(node.input(name)?)?;
-        self.results.get(from)?.get(slot).cloned()
-    }
-
-    pub(in super::super) fn image(&self, node: &Node, name: &str) -> Image {
-        match self.linked(node, name) {
-            Some(Data::Image(image) | Data::Latent(image)) => image,
-            _ => Image { width: 64, height: 64, batch: 1, rgb: [0, 0, 0] },
-        }
-    }
-
-    pub(in super::super) fn integer(&self, node: &Node, name: &str, default: u64) -> u64 {
-        node.input(name).and_then(Value::as_u64).unwrap_or(default)
-    }
-
-    pub(in super::super) fn float(&self, node: &Node, name: &str, default: f64) -> f64 {
-        node.input(name).and_then(Value::as_f64).unwrap_or(default)
-    }
-
-    pub(in super::super) fn text(&self, node: &Node, name: &str) -> String {
-        node.input(name).and_then(Value::as_str).unwrap_or_default().to_owned()
-    }
-
-    pub(in super::super) fn truth(&self, node: &Node, name: &str) -> bool {
-        node.input(name).is_some_and(values::is_truthy)
     }
 }

@@ -6,11 +6,13 @@ use std::sync::atomic::Ordering;
 
 use axum::extract::ws::Message;
 
+use super::super::clock::Rest;
 use super::super::faults::Fault;
 use super::super::graph::Node;
 use super::super::nodes::work::Failure;
 use super::super::process::Order;
-use super::run::{Run, frame};
+use super::run::Run;
+use super::speech::frame;
 
 /// More than most clients have room for.
 const HUGE_PREVIEW: usize = 8 << 20;
@@ -53,14 +55,19 @@ impl Run {
                 let preview = frame(1, 1, &[0xff, 0xd8, 0xff, 0xe0], &vec![0; HUGE_PREVIEW]);
                 server.sockets.post_binary(self.client.as_deref(), preview);
             }
-            Fault::Hang => pending().await,
+            Fault::Hang => {
+                server.clock.set(Rest::Dead);
+                pending::<()>().await;
+            }
             Fault::Die => {
+                server.clock.set(Rest::Dead);
                 server.die();
-                pending().await
+                pending::<()>().await;
             }
             Fault::Restart => {
+                server.clock.set(Rest::Dead);
                 let _ = server.estate.orders.send(Order::Restart(None));
-                pending().await
+                pending::<()>().await;
             }
             Fault::Oom => return Err(Failure::oom()),
             Fault::Cuda => return Err(Failure::cuda()),

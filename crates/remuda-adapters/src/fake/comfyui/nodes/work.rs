@@ -59,6 +59,10 @@ const SAMPLER_STEP: f64 = 0.05;
 /// Reading a checkpoint that is not loaded yet, in the same seconds.
 const MODEL_LOAD: f64 = 2.0;
 
+/// Writing one pixel to a file, in the same seconds; counted from a megapixel on.
+const WRITE_PIXEL: f64 = 0.16e-6;
+const SLOW_TO_WRITE: f64 = 1e6;
+
 /// Does a node's work.
 pub(in super::super) async fn work(run: &mut Run, node: &Node) -> Result<Made, Failure> {
     match node.class.as_str() {
@@ -88,6 +92,14 @@ pub(in super::super) async fn work(run: &mut Run, node: &Node) -> Result<Made, F
             take_steps(run, node, steps, seconds, Some(("image/jpeg", jpeg()))).await?;
             let seed = run.integer(node, "seed", 0).to_le_bytes();
             Ok(gives(Data::Latent(Image { rgb: [seed[0], seed[1], seed[2]], ..latent })))
+        }
+        "SaveImage" => {
+            let image = run.image(node, "images");
+            let pixels = f64::from(image.width) * f64::from(image.height) * f64::from(image.batch);
+            if pixels >= SLOW_TO_WRITE {
+                run.pause(pixels * WRITE_PIXEL).await;
+            }
+            save(run, node)
         }
         "CheckpointLoaderSimple" => {
             let name = run.text(node, "ckpt_name");
@@ -121,7 +133,6 @@ fn at_once(run: &mut Run, node: &Node) -> Result<Made, Failure> {
             _ => Ok(Made::default()),
         },
         "LoadImage" => load(run, node),
-        "SaveImage" => save(run, node),
         "PreviewImage" => {
             let image = run.image(node, "images");
             let prefix = run.server().estate.disk.temp_prefix();

@@ -85,6 +85,12 @@ impl Client {
         tokio::time::timeout(PATIENCE, asking).await.unwrap()
     }
 
+    /// Asks again until the answer holds these words, whether it is JSON or not.
+    pub(super) async fn until_text(&self, path: &str, words: &str) {
+        let asking = async { while !self.get(path).await.1.contains(words) {} };
+        tokio::time::timeout(PATIENCE, asking).await.unwrap();
+    }
+
     /// Waits until the counts say so.
     pub(super) async fn until(&self, is_so: impl Fn(&super::super::Counts) -> bool) {
         let asking = async {

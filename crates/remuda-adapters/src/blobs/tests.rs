@@ -1,0 +1,200 @@
+//! Stories of blobs that come, go wrong and go.
+
+use std::path::Path;
+
+use futures_util::TryStreamExt;
+use tempfile::TempDir;
+
+use super::*;
+
+const NOW: Timestamp = Timestamp::from_millis(1_794_744_190_042);
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+async fn blobs(size_max: u64) -> (TempDir, Blobs) {
+    let folder = tempfile::tempdir().unwrap();
+    let blobs = Blobs::open(folder.path().join("blobs"), size_max).await.unwrap();
+    (folder, blobs)
+}
+
+async fn put(blobs: &Blobs, content: &[u8], expected: Option<BlobHash>) -> Result<Stored, BlobError> {
+    let mut upload = blobs.begin().await?;
+    for piece in content.chunks(100_000) {
+        upload = upload.write(piece).await?;
+    }
+    upload.finish(expected, NOW).await
+}
+
+async fn content(blobs: &Blobs, hash: BlobHash, start: u64, length: u64) -> io::Result<Vec<u8>> {
+    let blob = blobs.read(hash, NOW).await.unwrap().expect("it should be there");
+    let pieces: Vec<_> = pieces(blob.file, start, length).try_collect().await?;
+    Ok(pieces.concat())
+}
+
+/// Every file below a folder but the lock, by its path from there.
+fn files(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.is_dir() {
+            found.extend(files(&path).into_iter().map(|inner| format!("{name}/{inner}")));
+        } else if name != "lock" {
+            found.push(name);
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn what_was_put_is_read_back_whole_and_in_part() {
+    let (folder, blobs) = blobs(10 << 20).await;
+    let large: Vec<u8> = (0..3_000_001_u32).map(|n| (n % 251) as u8).collect();
+    for content_in in [&b""[..], b"x", &large] {
+        let stored = put(&blobs, content_in, None).await.unwrap();
+        let (hash, size) = (BlobHash::of(content_in), content_in.len() as u64);
+        assert_eq!(stored, Stored { hash, size_bytes: size, is_new: true });
+        assert_eq!(blobs.size(hash).await.unwrap(), Some(size));
+        assert_eq!(content(&blobs, hash, 0, size).await.unwrap(), content_in);
+    }
+    let hash = BlobHash::of(&large);
+    assert_eq!(content(&blobs, hash, 1_000_000, 600_000).await.unwrap(), large[1_000_000..1_600_000]);
+    // A file that is shorter than it was is never taken for the whole.
+    let name =
+        files(&folder.path().join("blobs")).into_iter().find(|name| hash.to_string().ends_with(&name[3..]));
+    File::options()
+        .write(true)
+        .open(folder.path().join("blobs").join(name.unwrap()))
+        .unwrap()
+        .set_len(9)
+        .unwrap();
+    let cut = content(&blobs, hash, 0, large.len() as u64).await.unwrap_err();
+    assert_eq!(cut.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[tokio::test]
+async fn the_same_content_is_one_file() {
+    let (folder, blobs) = blobs(1 << 20).await;
+    let first = put(&blobs, b"horse", None).await.unwrap();
+    let again = put(&blobs, b"horse", Some(first.hash)).await.unwrap();
+    assert!(first.is_new && !again.is_new);
+    let hex = first.hash.hex();
+    assert_eq!(files(&folder.path().join("blobs")), [format!("{}/{}", &hex[..2], &hex[2..])]);
+}
+
+/// Faults: X6, V19.
+#[tokio::test]
+async fn what_is_refused_or_dropped_leaves_nothing() {
+    let (folder, blobs) = blobs(1000).await;
+    let other = BlobHash::of(b"something else");
+    let mismatch = put(&blobs, b"horse", Some(other)).await.unwrap_err();
+    assert!(
+        matches!(mismatch, BlobError::Mismatch { expected, actual } if expected == other && actual == BlobHash::of(b"horse"))
+    );
+    let too_large = put(&blobs, &[0; 1001], None).await.unwrap_err();
+    assert!(matches!(too_large, BlobError::TooLarge { size_max: 1000 }), "{too_large}");
+    put(&blobs, &[0; 1000], None).await.unwrap();
+    let upload = blobs.begin().await.unwrap().write(b"half of it").await.unwrap();
+    assert_eq!(files(&folder.path().join("blobs/tmp")).len(), 1);
+    drop(upload);
+    assert_eq!(files(&folder.path().join("blobs")).len(), 1);
+    assert_eq!(blobs.size(other).await.unwrap(), None);
+    assert!(blobs.read(other, NOW).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_start_clears_away_what_a_killed_process_left_half_written() {
+    let (folder, blobs) = blobs(1000).await;
+    let kept = put(&blobs, b"horse", None).await.unwrap();
+    drop(blobs);
+    let root = folder.path().join("blobs");
+    fs::write(root.join("tmp/0193e7a05b1c7d52"), "half a film").unwrap();
+    let blobs = Blobs::open(root.clone(), 1000).await.unwrap();
+    assert_eq!(files(&root).len(), 1);
+    assert_eq!(content(&blobs, kept.hash, 0, 5).await.unwrap(), b"horse");
+
+    let second = Blobs::open(root.clone(), 1000).await.unwrap_err();
+    assert_eq!(
+        second.to_string(),
+        format!("{} is in use by process {}: stop that one first", root.display(), std::process::id())
+    );
+}
+
+/// Faults: X6.
+#[test]
+fn a_name_that_is_no_hash_is_refused() {
+    let digits = "0123456789abcdef".repeat(4);
+    let good = format!("blake3:{digits}");
+    assert_eq!(good.parse::<BlobHash>().unwrap().to_string(), good);
+    for bad in [
+        String::new(),
+        digits.clone(),
+        good.to_uppercase(),
+        format!("blake3:{}", digits.to_uppercase()),
+        format!("sha256:{digits}"),
+        format!("{good}0"),
+        good[..good.len() - 1].to_owned(),
+        format!(" {good}"),
+        format!("{good}\n"),
+        format!("blake3:../../{}", &digits[6..]),
+        format!("blake3:{}/", &digits[1..]),
+        format!("blake3:{}\0", &digits[1..]),
+        format!("blake3:{}", "é".repeat(32)),
+        format!("blake3:+{}", &digits[1..]),
+    ] {
+        let error = bad.parse::<BlobHash>().unwrap_err().to_string();
+        assert!(error.contains("is not the name of a blob"), "{error}");
+        assert!(serde_json::from_value::<BlobHash>(bad.into()).is_err());
+    }
+}
+
+#[test]
+fn every_blob_that_json_names_is_found() {
+    let (a, b) = (BlobHash::of(b"a"), BlobHash::of(b"b"));
+    let check = |json: String, expected: &[BlobHash]| {
+        assert_eq!(named_in(&json), expected.iter().copied().collect(), "{json}");
+    };
+    check(format!(r#"{{"a":{{"__type":"core/ASSET","info":{{"hash":"{a}"}}}},"b":["{b}","{a}"]}}"#), &[a, b]);
+    check(format!(r#"{{"{a}":"see {b}, or blake3:{}"}}"#, &b.hex()[1..]), &[a, b]);
+    check(format!("\"{}\"", a.to_string().replace("blake3", "\\u0062lake3")), &[a]);
+    check(format!(r#"{{"text":"ünïcode \u00fc blake3:","x":"blake3:{}ü"}}"#, &a.hex()[..63]), &[]);
+}
+
+#[tokio::test]
+async fn what_nobody_wanted_for_long_is_cleared_away_and_nothing_else() {
+    let (folder, blobs) = blobs(1000).await;
+    let mut hashes = Vec::new();
+    for content in [&b"old"[..], b"touched", b"named", b"read", b"put again"] {
+        hashes.push(put(&blobs, content, None).await.unwrap().hash);
+    }
+    let [old, touched, named, read, again] = hashes[..] else { unreachable!() };
+    let root = folder.path().join("blobs");
+    let stranger = root.join(format!("{:02x}", old.shard())).join("notes.txt");
+    fs::write(&stranger, "someone's").unwrap();
+
+    let later = NOW.plus(9 * DAY);
+    assert_eq!(blobs.touch(touched, later).await.unwrap(), Some(7));
+    blobs.touch_all([named, BlobHash::of(b"never put")].into(), later).await.unwrap();
+    blobs.read(read, later).await.unwrap().unwrap();
+    let upload = blobs.begin().await.unwrap().write(b"put again").await.unwrap();
+    upload.finish(Some(again), later).await.unwrap();
+
+    assert_eq!(blobs.retain(NOW).await.unwrap(), Cleared::default());
+    assert_eq!(blobs.retain(NOW.plus(DAY)).await.unwrap(), Cleared { blobs: 1, bytes: 3 });
+    assert_eq!(blobs.size(old).await.unwrap(), None);
+    assert!(stranger.exists());
+    for kept in [touched, named, read, again] {
+        assert!(blobs.size(kept).await.unwrap().is_some());
+    }
+    // A question is no wish: asking for the size has kept nothing.
+    assert_eq!(blobs.retain(later.plus(DAY)).await.unwrap().blobs, 4);
+    assert_eq!(files(&root).len(), 1);
+}
+
+#[tokio::test]
+async fn a_touch_within_the_hour_costs_no_write() {
+    let (_folder, blobs) = blobs(1000).await;
+    let hash = put(&blobs, b"horse", None).await.unwrap().hash;
+    let soon = NOW.plus(TOUCH_EVERY / 2);
+    blobs.touch(hash, soon).await.unwrap();
+    assert_eq!(blobs.retain(NOW.plus(Duration::from_millis(1))).await.unwrap().blobs, 1);
+}

@@ -1,0 +1,69 @@
+//! `remuda blobs`: files in and out, as workers send and fetch them.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Args, Subcommand};
+use remuda_adapters::blobs::BlobHash;
+use serde_json::json;
+
+use super::super::{Client, Connection};
+use super::show;
+use crate::worker::BlobLink;
+
+#[derive(Debug, Args)]
+pub(crate) struct Blobs {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Store a file and print its hash, which workflows can name
+    ///
+    /// Example: remuda blobs put photo.png
+    Put {
+        /// The file
+        file: PathBuf,
+    },
+    /// Fetch a blob into a file and check that it is what its hash says
+    ///
+    /// Example: remuda blobs get blake3:1f3a… -o photo.png
+    Get {
+        /// The hash, as `put` or a result names it
+        hash: BlobHash,
+        /// Where to put it; by default here, under the digits of its hash
+        #[arg(short, long, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+}
+
+impl Blobs {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        // Asked once, so that a plane that is not there is told at once and not after many tries.
+        Client::new(&self.connection.url)?.get("/health/live").await?;
+        let link = BlobLink::new(&self.connection.url, "");
+        match self.command {
+            Command::Put { file } => {
+                let stored = link.store(&file).await;
+                let (hash, size_bytes) =
+                    stored.with_context(|| format!("cannot store {}", file.display()))?;
+                show(&self.connection, &json!({ "hash": hash, "size_bytes": size_bytes }), || {
+                    hash.to_string()
+                });
+            }
+            Command::Get { hash, output } => {
+                let path = output.unwrap_or_else(|| hash.hex().into());
+                let size_bytes =
+                    link.fetch(&hash, &path).await.with_context(|| format!("cannot fetch {hash}"))?;
+                let shown = path.display().to_string();
+                let answer = json!({ "hash": hash, "size_bytes": size_bytes, "path": shown });
+                show(&self.connection, &answer, || format!("{size_bytes} bytes in {shown}"));
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

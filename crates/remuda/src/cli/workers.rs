@@ -1,0 +1,187 @@
+//! From flags to workers: one for a command, one for each ComfyUI server.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use remuda_adapters::comfyui::{Client, Secret, Target};
+use remuda_core::id::WorkerId;
+use remuda_core::need::Offer;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::start::{WorkWhat, hostname};
+use crate::config::Resolved;
+use crate::worker::{self, ComfyuiOptions, Does, Exec, Options};
+
+/// Where ComfyUI listens unless it is told otherwise.
+const USUAL_COMFYUI: &str = "http://127.0.0.1:8188";
+/// Whoever listens there answers by then.
+const LOOK_MAX: Duration = Duration::from_secs(2);
+/// How long one request to ComfyUI may take.
+const REQUEST_MAX: Duration = Duration::from_secs(5);
+
+impl WorkWhat {
+    /// The workers to start; without any hint, the ComfyUI server that is usually there.
+    pub(super) async fn workers(&self, url: &str, resolved: &Resolved) -> anyhow::Result<Vec<Options>> {
+        if let Some(command) = &self.exec {
+            let name = format!("{}-{}", hostname(), std::process::id());
+            let does = Does::Exec(Exec { command: command.clone() });
+            return Ok(vec![self.options(url, resolved, "exec", self.name_or(&name)?, does)?]);
+        }
+        let servers =
+            if self.comfyui.is_empty() { vec![find_comfyui().await?] } else { self.comfyui.clone() };
+        if self.comfyui_cmd.len() > servers.len() {
+            bail!(
+                "{} commands for {} servers: give one --comfyui for each --comfyui-cmd",
+                self.comfyui_cmd.len(),
+                servers.len()
+            );
+        }
+        let headers = self.headers()?;
+        let mut workers: Vec<Options> = Vec::new();
+        for (at, server) in servers.iter().enumerate() {
+            let target = Target { url: server.clone(), headers: headers.clone() };
+            // Said now, not by a worker that waits for ever.
+            Client::new(&target, REQUEST_MAX)?;
+            let name = match (&self.name, servers.len()) {
+                (Some(name), 1) => name.clone(),
+                (Some(name), _) => format!("{name}-{}", at + 1).parse()?,
+                (None, _) => name_of(server)?,
+            };
+            if workers.iter().any(|other| other.worker == name) {
+                bail!(
+                    "two servers would be worker {name}: give them names with --name, or start a worker for each"
+                );
+            }
+            let command = self.comfyui_cmd.get(at).cloned();
+            let does = Does::Comfyui(ComfyuiOptions { target, command, timeout: REQUEST_MAX });
+            workers.push(self.options(url, resolved, "comfyui", name, does)?);
+        }
+        Ok(workers)
+    }
+
+    fn options(
+        &self,
+        url: &str,
+        resolved: &Resolved,
+        service: &str,
+        worker: WorkerId,
+        does: Does,
+    ) -> anyhow::Result<Options> {
+        let mut labels = BTreeMap::new();
+        for label in &self.labels {
+            let (name, value) =
+                label.split_once('=').with_context(|| format!("--label takes NAME=VALUE, not {label:?}"))?;
+            labels.insert(name.to_owned(), value.to_owned());
+        }
+        let mut services: std::collections::BTreeSet<_> = self.services.iter().cloned().collect();
+        if services.is_empty() {
+            services.insert(service.parse()?);
+        }
+        Ok(Options {
+            url: url.to_owned(),
+            worker,
+            machine: self.machine.clone().or_else(|| hostname().parse().ok()),
+            services,
+            slots: self.slots,
+            offer: Offer { labels, ..Offer::default() },
+            does,
+            inactivity: resolved.agent.inactivity,
+            data: resolved.serve.data.join("workers"),
+        })
+    }
+
+    fn name_or(&self, name: &str) -> anyhow::Result<WorkerId> {
+        match &self.name {
+            Some(name) => Ok(name.clone()),
+            None => name.parse().context("choose a name with --name"),
+        }
+    }
+
+    fn headers(&self) -> anyhow::Result<Vec<(String, Secret)>> {
+        let read = |header: &String| {
+            // What is wrong with it is said without what is secret in it.
+            let (name, value) = header.split_once(':').context("--comfyui-header takes 'NAME: VALUE'")?;
+            Ok((name.trim().to_owned(), Secret::new(value.trim())))
+        };
+        self.comfyui_header.iter().map(read).collect()
+    }
+}
+
+async fn find_comfyui() -> anyhow::Result<String> {
+    let client = Client::new(&Target::new(USUAL_COMFYUI), LOOK_MAX)?;
+    match client.stats().await {
+        Ok(_) => Ok(USUAL_COMFYUI.to_owned()),
+        Err(error) => bail!(
+            "there is nothing to work with: no ComfyUI at {USUAL_COMFYUI} ({error}). Start it, or name yours with \
+             --comfyui URL, or try `remuda fake comfyui`, or run a command for each job with --exec COMMAND"
+        ),
+    }
+}
+
+/// A name that is the same after a restart, so that a new agent finds what the old one left: the machine and the
+/// server's address.
+fn name_of(server: &str) -> anyhow::Result<WorkerId> {
+    let rest = server.split_once("://").map_or(server, |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or(rest);
+    let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
+    let is_here = matches!(host, "127.0.0.1" | "localhost" | "[::1]" | "");
+    let host = if is_here { hostname() } else { host.to_owned() };
+    let name: String =
+        format!("{host}-{port}").chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    name.trim_matches('-')
+        .parse()
+        .with_context(|| format!("{server} gives no name for a worker: choose one with --name"))
+}
+
+/// What a worker works with, for people.
+pub(super) fn with(worker: &Options) -> String {
+    match &worker.does {
+        Does::Exec(_) => String::new(),
+        Does::Comfyui(comfyui) => format!(" on ComfyUI at {}", comfyui.target.url),
+    }
+}
+
+/// Runs them side by side until all have ended; a stop is for all of them, and the first trouble ends all.
+pub(super) async fn run_all(workers: Vec<Options>, mut stops: mpsc::Receiver<()>) -> anyhow::Result<()> {
+    let mut tasks = JoinSet::new();
+    let mut each = Vec::new();
+    for options in workers {
+        let (stop, stopped) = mpsc::channel(4);
+        each.push(stop);
+        tasks.spawn(worker::run(options, stopped));
+    }
+    loop {
+        tokio::select! {
+            ended = tasks.join_next() => match ended {
+                None => return Ok(()),
+                Some(ended) => ended.context("a worker panicked")??,
+            },
+            Some(()) = stops.recv() => {
+                for stop in &each {
+                    // Whoever has ended already needs no telling.
+                    stop.send(()).await.ok();
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_gives_its_worker_a_name_that_lasts() {
+        let here = hostname();
+        for (server, expected) in [
+            ("http://127.0.0.1:8188", format!("{here}-8188")),
+            ("http://localhost:8188/base", format!("{here}-8188")),
+            ("https://gpu7.example.org", "gpu7-example-org-80".to_owned()),
+            ("http://10.0.0.7:8189/", "10-0-0-7-8189".to_owned()),
+        ] {
+            assert_eq!(name_of(server).unwrap().as_str(), expected, "{server}");
+        }
+    }
+}

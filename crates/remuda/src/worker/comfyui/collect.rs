@@ -1,0 +1,142 @@
+//! Brings home what the server made: every file goes to the plane as a blob before the attempt counts as completed.
+//!
+//! The result is `{"outputs": [{"node", "key", "name", "type", "media", "hash", "size_bytes"}, ..],
+//! "values": [{"node", "key", "value"}, ..]}`.
+
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use remuda_adapters::blobs::BlobHash;
+use remuda_adapters::comfyui::outputs::{self, Outputs};
+use remuda_adapters::comfyui::{Error, File};
+use remuda_core::agent::Ending;
+use remuda_core::cause::Cause;
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+use tracing::warn;
+
+use super::Shared;
+use super::ears::SentImage;
+use crate::worker::blobs::LinkError;
+
+/// A file that is listed and not there may be on its way to a slow disk; after so many looks it is gone.
+const FETCHES_MAX: u32 = 4;
+const FETCH_AGAIN: Duration = Duration::from_millis(250);
+/// While the plane's blobs are out of reach the result is kept here, and offered again and again.
+const STORE_AGAIN: Duration = Duration::from_secs(5);
+/// Nodes named like this give files; if they ran and gave none, the server lost them.
+const GIVES_FILES: [&str; 2] = ["SaveImage", "PreviewImage"];
+
+/// Why an attempt that ran cannot be completed.
+#[derive(Debug, thiserror::Error)]
+enum Gone {
+    #[error("output {name} cannot be fetched from ComfyUI: {error}")]
+    Fetch { name: String, error: Error },
+    #[error("output {name} cannot be kept here on its way: {error}")]
+    Local { name: String, error: std::io::Error },
+    #[error("output {name} is not taken by the plane: {error}")]
+    Store { name: String, error: LinkError },
+    #[error("ComfyUI says it succeeded and lists no outputs")]
+    Empty,
+    #[error("the pictures a node sent over the socket were not all heard")]
+    NotHeard,
+}
+
+impl Shared {
+    pub(super) async fn collect(&self, id: &str, listed: &RawValue) -> Ending {
+        match self.bring_home(id, listed).await {
+            Ok(result) => Ending::Completed { result },
+            Err(gone) => Ending::Failed { cause: Cause::Service, message: gone.to_string() },
+        }
+    }
+
+    async fn bring_home(&self, id: &str, listed: &RawValue) -> Result<Arc<RawValue>, Gone> {
+        let Outputs { files, values } = outputs::read(listed);
+        let (sent, is_sending, gives_files) = {
+            let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
+            let run = runs.get(id);
+            let gives_files = |class: &String| GIVES_FILES.contains(&class.as_str());
+            (
+                run.map(|run| run.sent.clone()).unwrap_or_default(),
+                run.is_some_and(super::Run::sends_images),
+                run.is_some_and(|run| run.classes.values().any(gives_files)),
+            )
+        };
+        if is_sending && sent.is_empty() {
+            return Err(Gone::NotHeard);
+        }
+        if gives_files && files.is_empty() && values.is_empty() {
+            return Err(Gone::Empty);
+        }
+        let mut given = Vec::new();
+        for file in &files {
+            let (hash, size) = self.bring_file(file).await?;
+            given.push(json!({
+                "node": file.node, "key": file.key, "name": file.name(), "type": file.kind, "media": file.media,
+                "hash": hash.to_string(), "size_bytes": size,
+            }));
+        }
+        for (at, image) in sent.into_iter().enumerate() {
+            given.push(self.bring_image(at, image).await?);
+        }
+        let values: Vec<_> = values
+            .iter()
+            .map(|value| json!({ "node": value.node, "key": value.key, "value": value.json }))
+            .collect();
+        let result = to_raw_value(&json!({ "outputs": given, "values": values }));
+        Ok(Arc::from(result.expect("texts, numbers and JSON values can be written")))
+    }
+
+    async fn bring_file(&self, file: &File) -> Result<(BlobHash, u64), Gone> {
+        let path = self.scratch.join(uuid::Uuid::new_v4().to_string());
+        let brought = self.bring_through(file, &path).await;
+        // Nothing to remove if nothing was fetched.
+        tokio::fs::remove_file(&path).await.ok();
+        brought
+    }
+
+    async fn bring_through(&self, file: &File, path: &Path) -> Result<(BlobHash, u64), Gone> {
+        let mut fetches = 1;
+        while let Err(gone) = self.fetch(file, path).await {
+            if fetches == FETCHES_MAX {
+                return Err(gone);
+            }
+            tokio::time::sleep(FETCH_AGAIN * fetches).await;
+            fetches += 1;
+        }
+        loop {
+            match self.blobs.store(path).await {
+                Ok(stored) => return Ok(stored),
+                Err(error @ LinkError::Unreachable { .. }) => {
+                    warn!(name = file.name(), %error, "the plane does not take an output now; trying on");
+                    tokio::time::sleep(STORE_AGAIN).await;
+                }
+                Err(error) => return Err(Gone::Store { name: file.name(), error }),
+            }
+        }
+    }
+
+    async fn fetch(&self, file: &File, path: &Path) -> Result<(), Gone> {
+        let remote = |error| Gone::Fetch { name: file.name(), error };
+        let local = |error| Gone::Local { name: file.name(), error };
+        let mut download = self.client.view(file).await.map_err(remote)?;
+        let mut kept = tokio::fs::File::create(path).await.map_err(local)?;
+        while let Some(chunk) = download.chunk().await.map_err(remote)? {
+            kept.write_all(&chunk).await.map_err(local)?;
+        }
+        kept.flush().await.map_err(local)
+    }
+
+    async fn bring_image(&self, at: usize, image: SentImage) -> Result<Value, Gone> {
+        let name = format!("{}_{:05}.{}", image.node, at + 1, image.mime.rsplit('/').next().unwrap_or("bin"));
+        let bytes = axum::body::Bytes::from(image.bytes);
+        let (hash, size) =
+            self.blobs.store_bytes(bytes).await.map_err(|error| Gone::Store { name: name.clone(), error })?;
+        Ok(json!({
+            "node": image.node, "key": "images", "name": name, "type": "socket", "media": image.mime,
+            "hash": hash.to_string(), "size_bytes": size,
+        }))
+    }
+}

@@ -1,0 +1,218 @@
+//! Before an agent joins: the server answers, says what it has, and really computes; and what a former agent of this
+//! name left with it is found.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use remuda_adapters::comfyui::{Client, Error, Inventory, Place, Sick, Stats};
+use remuda_core::agent::{AgentEvent, Found};
+use remuda_core::need::Offer;
+use remuda_core::service::ServiceLife;
+use serde_json::{Map, Value};
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+use super::life::Lives;
+use super::process::Process;
+use super::{CHECK_MAX, Comfyui, ComfyuiOptions, Run, Shared};
+use crate::worker::Options;
+use crate::worker::blobs::BlobLink;
+use crate::worker::hands::Events;
+
+/// How often a server that does not answer yet is asked, and how often that is said.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+const SAY_EVERY: u32 = 20;
+/// A server that answers and does not work is checked again after this long.
+const CHECK_AGAIN: Duration = Duration::from_secs(10);
+/// A server that we started answers by then, or something is wrong with it.
+const START_MAX: Duration = Duration::from_secs(600);
+const STATS_EVERY: Duration = Duration::from_secs(30);
+/// Reading what a server has keeps it from answering others for a moment: done rarely, and only when it is idle.
+const INVENTORY_EVERY: Duration = Duration::from_secs(300);
+
+/// An agent may begin.
+#[derive(Debug)]
+pub(in crate::worker) struct Ready {
+    pub(in crate::worker) comfyui: Comfyui,
+    pub(in crate::worker) offer: Offer,
+    pub(in crate::worker) found: Vec<Found>,
+    pub(in crate::worker) life: ServiceLife,
+}
+
+/// Why a server is not fit for work.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unfit {
+    #[error(transparent)]
+    Silent(#[from] Error),
+    #[error(transparent)]
+    Sick(#[from] Sick),
+}
+
+impl Comfyui {
+    /// Waits until the server is fit for work, however long that takes.
+    pub(in crate::worker) async fn begin(
+        comfyui: ComfyuiOptions,
+        options: &Options,
+        events: Events,
+    ) -> anyhow::Result<Ready> {
+        let ComfyuiOptions { target, command, timeout } = comfyui;
+        let client = Client::new(&target, timeout)?;
+        let scratch = options.data.join("scratch").join(options.worker.as_str());
+        std::fs::create_dir_all(&scratch)
+            .with_context(|| format!("cannot make {} for files on their way", scratch.display()))?;
+        let process = match command {
+            Some(command) => {
+                let marker = options.data.join(format!("{}.pid", options.worker));
+                Some(Process::begin(command, marker, events.clone()).await?)
+            }
+            None => None,
+        };
+        let shared = Arc::new(Shared {
+            client,
+            target,
+            client_id: uuid::Uuid::new_v4().to_string(),
+            worker: options.worker.clone(),
+            blobs: BlobLink::new(&options.url, ""),
+            events,
+            lives: Lives::default(),
+            process,
+            reopen: Notify::new(),
+            runs: Default::default(),
+            placed: Default::default(),
+            metrics: Default::default(),
+            scratch,
+        });
+        shared.lives.began();
+        let (offer, found) = shared.fit_for_work(options.slots as usize).await;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(shared.clone().listen());
+        tasks.spawn(shared.clone().keep_looking());
+        let life = shared.lives.current();
+        Ok(Ready { comfyui: Comfyui { shared, tasks }, offer, found, life })
+    }
+}
+
+impl Shared {
+    async fn fit_for_work(&self, slots: usize) -> (Offer, Vec<Found>) {
+        self.wait_until_there().await;
+        loop {
+            // First what a former agent left: the check would wait behind it.
+            let found = self.find(slots).await;
+            let checked = match found {
+                Ok(found) if found.is_empty() => self.check(CHECK_MAX).await.map(|offer| (offer, found)),
+                Ok(found) => self.offer().await.map(|offer| (offer, found)).map_err(Unfit::from),
+                Err(error) => Err(error.into()),
+            };
+            match checked {
+                Ok(ready) => return ready,
+                Err(problem) => {
+                    warn!(%problem, url = %self.target.url, "ComfyUI is not fit for work; checking again in a while");
+                    tokio::time::sleep(CHECK_AGAIN).await;
+                }
+            }
+        }
+    }
+
+    async fn wait_until_there(&self) {
+        let mut looks = 0;
+        while let Err(error) = self.client.stats().await {
+            if looks % SAY_EVERY == 0 {
+                info!(url = %self.target.url, %error, "waiting for ComfyUI");
+            }
+            looks += 1;
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    pub(super) async fn wait_until_it_answers(&self, process: &Process) -> Result<(), String> {
+        let there = async {
+            while let Err(error) = self.client.stats().await {
+                if let Some(ended) = process.ended().await {
+                    return Err(format!("it ended right after it was started: {ended}"));
+                }
+                tracing::debug!(%error, "not there yet");
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            Ok(())
+        };
+        let late = |_| Err(format!("it did not answer within {START_MAX:?} after it was started"));
+        tokio::time::timeout(START_MAX, there).await.unwrap_or_else(late)
+    }
+
+    /// What a former agent handed in and nobody may have heard the end of: all that runs or waits, and of what has ended
+    /// as much as an agent holds at a time.
+    async fn find(&self, slots: usize) -> Result<Vec<Found>, Error> {
+        let mut ours = self.client.ours(&self.worker).await?;
+        let ended = ours.iter().filter(|it| it.place == Place::Ended).count();
+        let mut passed_over = ended.saturating_sub(slots);
+        // The oldest come first.
+        ours.retain(|it| {
+            let is_old = it.place == Place::Ended && passed_over > 0;
+            passed_over -= usize::from(is_old);
+            !is_old
+        });
+        for tagged in &ours {
+            info!(job = %tagged.job, attempt = %tagged.attempt, place = ?tagged.place, "found with ComfyUI");
+            self.with_run(&tagged.id, |runs, id| runs.insert(id, Run::new(tagged.job, tagged.attempt)));
+        }
+        Ok(ours.into_iter().map(|tagged| Found { job: tagged.job, attempt: tagged.attempt }).collect())
+    }
+
+    /// Has it do something small for real, and sees what it has.
+    pub(super) async fn check(&self, within: Duration) -> Result<Offer, Unfit> {
+        let canary = self.client.canary(&self.worker, &self.client_id);
+        if let Err(sick) = self.client.sing(&canary, within).await {
+            // It must not wait there until somebody mends the server.
+            self.client.cancel(canary.id()).await.ok();
+            return Err(sick.into());
+        }
+        self.lives.anchor(canary.id());
+        Ok(self.offer().await?)
+    }
+
+    async fn offer(&self) -> Result<Offer, Error> {
+        let stats = self.client.stats().await?;
+        let Inventory { classes, models } = self.client.inventory().await?;
+        let vram_bytes = stats.devices.first().map(|device| device.vram_total_bytes);
+        info!(
+            version = stats.version,
+            classes = classes.len(),
+            models = models.len(),
+            "ComfyUI is fit for work"
+        );
+        self.remember(&stats);
+        Ok(Offer { models: Some(models), classes: Some(classes), vram_bytes, ..Offer::default() })
+    }
+
+    fn remember(&self, stats: &Stats) {
+        let mut metrics = Map::new();
+        metrics.insert("comfyui_version".to_owned(), stats.version.clone().into());
+        if let Some(device) = stats.devices.first() {
+            metrics.insert("device".to_owned(), device.name.clone().into());
+            metrics.insert("vram_total_bytes".to_owned(), device.vram_total_bytes.into());
+            metrics.insert("vram_free_bytes".to_owned(), Value::from(device.vram_free_bytes));
+        }
+        *self.metrics.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = metrics;
+    }
+
+    /// Sees from time to time what the server has; never more than a question in ten seconds.
+    async fn keep_looking(self: Arc<Self>) {
+        let mut looked = tokio::time::Instant::now();
+        loop {
+            tokio::time::sleep(STATS_EVERY).await;
+            if let Ok(stats) = self.client.stats().await {
+                self.remember(&stats);
+            }
+            let is_idle = self.runs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_empty();
+            if is_idle
+                && looked.elapsed() >= INVENTORY_EVERY
+                && let Ok(offer) = self.offer().await
+            {
+                looked = tokio::time::Instant::now();
+                self.tell(AgentEvent::Offer(Box::new(offer))).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What an agent works with: commands of this machine, or a ComfyUI server. The agent decides, hands do, and what comes
+//! of it goes back to the agent as an event; every question gets an answer, if only that there was none.
+
+use std::sync::Arc;
+
+use remuda_core::agent::AgentEvent;
+use remuda_core::id::{Attempt, JobId};
+use remuda_core::service::{Remedy, Trigger};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use tokio::sync::mpsc;
+
+use super::comfyui::Comfyui;
+use super::exec::Commands;
+
+pub(super) type Events = mpsc::Sender<AgentEvent>;
+
+/// An attempt to begin.
+#[derive(Clone, Debug)]
+pub(super) struct Order {
+    pub(super) job: JobId,
+    pub(super) attempt: Attempt,
+    pub(super) service_job_id: String,
+    pub(super) workflow: Arc<RawValue>,
+}
+
+#[derive(Debug)]
+pub(super) enum Hands {
+    Commands(Commands),
+    Comfyui(Comfyui),
+}
+
+impl Hands {
+    pub(super) fn run(&mut self, order: Order) {
+        match self {
+            Hands::Commands(commands) => commands.run(order),
+            Hands::Comfyui(comfyui) => comfyui.run(order),
+        }
+    }
+
+    pub(super) fn cancel(&mut self, job: JobId, attempt: Attempt, reason: String) {
+        match self {
+            Hands::Commands(commands) => commands.cancel(job, attempt, reason),
+            Hands::Comfyui(comfyui) => comfyui.cancel(job, attempt),
+        }
+    }
+
+    pub(super) fn probe(&mut self, job: JobId, attempt: Attempt, trigger: Trigger) {
+        match self {
+            Hands::Commands(commands) => commands.probe(job, attempt),
+            Hands::Comfyui(comfyui) => comfyui.probe(job, attempt, trigger),
+        }
+    }
+
+    pub(super) fn collect(&mut self, job: JobId, attempt: Attempt, outputs: Arc<RawValue>) {
+        match self {
+            // A command's result comes with its end.
+            Hands::Commands(_) => {}
+            Hands::Comfyui(comfyui) => comfyui.collect(job, attempt, outputs),
+        }
+    }
+
+    pub(super) fn reopen(&mut self) {
+        match self {
+            Hands::Commands(_) => {}
+            Hands::Comfyui(comfyui) => comfyui.reopen(),
+        }
+    }
+
+    pub(super) fn treat(&mut self, remedy: Remedy) {
+        match self {
+            Hands::Commands(commands) => commands.treat(remedy),
+            Hands::Comfyui(comfyui) => comfyui.treat(remedy),
+        }
+    }
+
+    pub(super) fn check(&mut self) {
+        match self {
+            Hands::Commands(commands) => commands.check(),
+            Hands::Comfyui(comfyui) => comfyui.check(),
+        }
+    }
+
+    /// The attempt is over: nothing more will be asked about it.
+    pub(super) fn forget(&mut self, job: JobId, attempt: Attempt) {
+        match self {
+            Hands::Commands(commands) => commands.forget(job, attempt),
+            Hands::Comfyui(comfyui) => comfyui.forget(job, attempt),
+        }
+    }
+
+    /// What the service says of itself, to be shown.
+    pub(super) fn metrics(&self) -> Map<String, Value> {
+        match self {
+            Hands::Commands(_) => Map::new(),
+            Hands::Comfyui(comfyui) => comfyui.metrics(),
+        }
+    }
+
+    /// Nothing that was started here outlives the worker.
+    pub(super) async fn end(self) {
+        match self {
+            Hands::Commands(commands) => commands.end().await,
+            Hands::Comfyui(comfyui) => comfyui.end().await,
+        }
+    }
+}
