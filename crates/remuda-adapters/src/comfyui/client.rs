@@ -144,7 +144,7 @@ impl Client {
         Ok(())
     }
 
-    /// Prompts in the queue, and among the newest that ended, which `worker` handed in at some time.
+    /// Prompts in the queue, and among the newest that ended (the oldest first), which `worker` handed in at some time.
     pub async fn ours(&self, worker: &WorkerId) -> Result<Vec<Tagged>, Error> {
         let queue = self.queue().await?;
         let newest = OURS_HISTORY_MAX.to_string();
