@@ -196,7 +196,7 @@ impl Shell {
             AgentEffect::Collect { job, attempt, outputs } => self.hands.collect(job, attempt, outputs),
             AgentEffect::Reopen => self.hands.reopen(),
             AgentEffect::Treat(remedy) => {
-                warn!(?remedy, "the service is sick: treating it");
+                warn!(?remedy, "treating the service");
                 self.hands.treat(remedy);
             }
             AgentEffect::Check => self.hands.check(),

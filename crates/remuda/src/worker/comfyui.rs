@@ -58,7 +58,7 @@ pub(super) struct Comfyui {
 struct Shared {
     client: Client,
     target: Target,
-    /// Events of a prompt go to whoever has the id it was submitted with: one for each agent process.
+    /// Events of a prompt go to whoever has the id it was submitted with.
     client_id: String,
     worker: WorkerId,
     events: Events,

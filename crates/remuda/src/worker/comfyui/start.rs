@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use remuda_adapters::blobs::BlobHash;
 use remuda_adapters::comfyui::{Client, Error, Inventory, Place, Sick, Stats};
 use remuda_core::agent::{AgentEvent, Found};
+use remuda_core::id::WorkerId;
 use remuda_core::need::Offer;
 use remuda_core::service::ServiceLife;
 use serde_json::{Map, Value};
@@ -72,7 +74,7 @@ impl Comfyui {
         let shared = Arc::new(Shared {
             client,
             target,
-            client_id: uuid::Uuid::new_v4().to_string(),
+            client_id: client_id(&options.worker, &options.url),
             worker: options.worker.clone(),
             blobs: BlobLink::new(&options.url, ""),
             events,
@@ -215,4 +217,10 @@ impl Shared {
             }
         }
     }
+}
+
+/// The same for every agent of this name under this plane: who adopts a prompt also hears what is said of it.
+fn client_id(worker: &WorkerId, plane: &str) -> String {
+    let plane = BlobHash::of(plane.as_bytes()).hex();
+    format!("remuda-{worker}-{}", &plane[..8])
 }
