@@ -124,7 +124,7 @@ impl Client {
     }
 
     /// Takes a prompt out of the queue, and interrupts it if it runs. Never anybody else's: an interrupt without an id stops
-    /// whatever runs, and old servers read every interrupt so; hence it is sent only while ours is seen to run.
+    /// whatever runs, and servers before 0.3.57 read every interrupt so; hence it is sent only while ours is seen to run.
     /// An interrupt is a wish: in its last node a prompt ends as if nothing had been said. So look again afterwards.
     pub async fn cancel(&self, id: &str) -> Result<(), Error> {
         for _ in 0..CANCEL_ROUNDS_MAX {
@@ -144,7 +144,7 @@ impl Client {
         Ok(())
     }
 
-    /// Prompts in the queue, and among the newest that ended, which `worker` handed in at some time.
+    /// Prompts in the queue, and among the newest that ended (the oldest first), which `worker` handed in at some time.
     pub async fn ours(&self, worker: &WorkerId) -> Result<Vec<Tagged>, Error> {
         let queue = self.queue().await?;
         let newest = OURS_HISTORY_MAX.to_string();

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::fault::Raised;
-use super::json::{self, Text};
+use super::json::{self, Members, Text};
 use super::outputs;
 use super::queue::Item;
 use super::tag::Tag;
@@ -99,7 +99,7 @@ fn no_outputs() -> Arc<RawValue> {
 /// The answer to a question about many prompts, of which only the tags are read.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Tags(std::collections::BTreeMap<String, Tagging>);
+pub(super) struct Tags(#[serde(deserialize_with = "json::object")] Members<Tagging>);
 
 #[derive(Debug, Deserialize)]
 struct Tagging {
@@ -108,8 +108,9 @@ struct Tagging {
 }
 
 impl Tags {
+    /// The oldest first, as the server has them.
     pub(super) fn tags(&self) -> impl Iterator<Item = (&str, &Tag)> {
-        self.0.iter().filter_map(|(id, entry)| Some((id.as_str(), entry.prompt.as_ref()?.tag()?)))
+        self.0.0.iter().filter_map(|(id, entry)| Some((id.as_str(), entry.prompt.as_ref()?.tag()?)))
     }
 }
 
@@ -181,14 +182,18 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_found_among_what_others_left_there() {
+    fn tags_are_found_among_what_others_left_there_the_oldest_first() {
         let tags: Tags = json::read(
-            br#"{"a": {"prompt": [1, "a", {}, {"remuda": {"worker": "w", "job": "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11", "attempt": 2}}, []]},
-                "b": {"prompt": [1, "b", {}, {"remuda": {"worker": "w", "canary": true}}, []]},
-                "c": {"prompt": [1, "c", {}, null, []]}, "d": {"prompt": [1, "d", {}, {"remuda": "x"}]}, "e": {}}"#,
+            br#"{"z": {"prompt": [1, "z", {}, {"remuda": {"worker": "w", "job": "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11", "attempt": 1}}, []]},
+                "a": {"prompt": [2, "a", {}, {"x": NaN, "remuda": {"worker": "w", "job": "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11", "attempt": 2}}, []]},
+                "b": {"prompt": [3, "b", {}, {"remuda": {"worker": "w", "canary": true}}, []]},
+                "c": {"prompt": [4, "c", {}, null, []]}, "d": {"prompt": [5, "d", {}, {"remuda": "x"}]}, "e": {}}"#,
         )
         .unwrap();
         let found: Vec<_> = tags.tags().map(|(id, tag)| (id, tag.attempt.0)).collect();
-        assert_eq!(found, [("a", 2)]);
+        assert_eq!(found, [("z", 1), ("a", 2)]);
+        for other in ["[]", "null", r#""x""#, r#"{"error": 3}"#] {
+            assert!(json::read::<Tags>(other.as_bytes()).is_err(), "{other}");
+        }
     }
 }

@@ -21,10 +21,10 @@ use super::{Message, Target, shown};
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PINGS_MISSED_MAX: u32 = 2;
 
-/// Large enough for the state of ten thousand nodes and for pictures that nodes send as previews.
-const FRAME_BYTES_MAX: usize = 32 << 20;
+/// Large enough for the state of ten thousand nodes, and for a picture of 4096 pixels a side that a node sends as result.
+const FRAME_BYTES_MAX: usize = 64 << 20;
 
-/// A preview has 512 pixels a side and some 50 KB; what is larger is a result sent this way, which nobody waits for.
+/// A preview is a JPEG of 512 pixels a side and some 50 KB. Results that are sent like previews are PNG, and may be large.
 const PREVIEW_BYTES_MAX: usize = 4 << 20;
 
 /// A server that speaks differently does so in every message; one odd message a day must not matter.
@@ -104,10 +104,6 @@ impl Socket {
             self.pings_unanswered = 0;
             let message = match frame {
                 Frame::Text(text) => Message::of_text(&text),
-                Frame::Binary(bytes) if bytes.len() > PREVIEW_BYTES_MAX => {
-                    self.dropped += 1;
-                    continue;
-                }
                 Frame::Binary(bytes) => Message::of_binary(&bytes),
                 Frame::Close(why) => {
                     let why = why.map(|why| format!("{} {}", why.code, shown(&why.reason, 120)));
@@ -115,11 +111,16 @@ impl Socket {
                 }
                 Frame::Ping(_) | Frame::Pong(_) | Frame::Frame(_) => continue,
             };
-            if matches!(message, Message::Malformed) {
-                self.malformed += 1;
-                if self.malformed >= MALFORMED_MAX {
-                    return Err(Closed::Malformed);
+            match &message {
+                Message::Preview { mime, bytes, .. }
+                    if mime != "image/png" && bytes.len() > PREVIEW_BYTES_MAX =>
+                {
+                    self.dropped += 1;
+                    continue;
                 }
+                Message::Malformed if self.malformed + 1 >= MALFORMED_MAX => return Err(Closed::Malformed),
+                Message::Malformed => self.malformed += 1,
+                _ => {}
             }
             return Ok(message);
         }

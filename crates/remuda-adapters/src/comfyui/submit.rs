@@ -103,7 +103,7 @@ fn accepted(body: &[u8], prompt: &Prompt) -> Verdict {
     if answer.prompt_id != prompt.id() {
         let failure = Failure::new(
             Fault::Missing,
-            "this ComfyUI gives prompts ids of its own, so nobody could ask for the result: update it",
+            "this ComfyUI gives prompts ids of its own, so nobody could ask for the result: 0.3.45 or later is needed",
         );
         return Verdict::TakeBack { id: answer.prompt_id, failure };
     }
