@@ -239,6 +239,11 @@ impl Shared {
     /// Asks about a prompt. Whether the server is still the one that took it matters only when it does not know it.
     async fn look(&self, id: &str, trigger: Trigger) -> (remuda_core::service::ServiceLife, Seen) {
         let seen = self.client.look(id, trigger).await;
+        // What only the socket told counts too: a node that was blocked looks like success in history.
+        let seen = self.with_run(id, |runs, id| match runs.get(&id).and_then(|run| run.progress.as_ref()) {
+            Some(progress) => progress.judge(seen),
+            None => seen,
+        });
         if !matches!(seen, Seen::Unknown) {
             return (self.lives.current(), seen);
         }
