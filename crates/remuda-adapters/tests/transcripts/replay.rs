@@ -3,7 +3,7 @@
 //! The GPU's time goes by hand. A step of a node happens when the recording tells of it, so the client always acts in
 //! the very moment in which it acted then. Where nobody listened, the recorded times say how far a run had come.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
@@ -16,7 +16,7 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async, connect_async};
 
 use crate::differences::{self, Treatment};
-use crate::graphs::Graphs;
+use crate::graphs::{Graphs, warm_part};
 use crate::recording::{Line, Recording, parse};
 use crate::{shape, uploads};
 
@@ -53,11 +53,14 @@ pub(crate) async fn replay(name: &str, version: Version, timing: Timing) {
         note: String::new(),
         tag: String::new(),
         is_step_taken: false,
+        first: None,
+        early: VecDeque::new(),
         recording,
     };
     if name == "ws-slow-reader-blocks-everyone" {
         replay.stuck = Some(replay.connect_and_never_read().await);
     }
+    replay.warm_up().await;
     for at in 0..replay.recording.lines.len() {
         replay.line(at).await;
     }
@@ -84,6 +87,10 @@ struct Replay {
     tag: String,
     /// A step was let through for the frame that comes before its progress.
     is_step_taken: bool,
+    /// The first graph, and the line that submits it.
+    first: Option<(usize, Value)>,
+    /// Messages that came before one that was recorded before them.
+    early: VecDeque<Value>,
 }
 
 enum Answer {
@@ -243,21 +250,60 @@ impl Replay {
             self.answer = Some(self.upload(&note).await);
             return;
         }
-        let mut body = value.get("body").cloned();
-        if let Some(graph) = body.as_ref().and_then(|body| body.get("prompt")).cloned() {
-            let recorded =
-                self.recording.values().skip(at + 1).find(|(_, line)| line["ch"] == "http").unwrap().1;
-            let id = recorded["json"]["prompt_id"].as_str();
-            let translated = self.graphs.translate(&self.recording, at, id, &graph);
-            body.as_mut().unwrap()["prompt"] = translated;
-        }
-        let body = match (body, value["body_raw"].as_str()) {
-            (Some(body), _) => Some(body.to_string().into_bytes()),
+        let body = match (self.body(at, value), value["body_raw"].as_str()) {
+            (Some(body), _) => Some(body.into_bytes()),
             // A hundred and one mebibytes of JSON.
             (None, Some(raw)) if raw.starts_with("b'{") => Some(vec![b'a'; 101 << 20]),
             (None, raw) => raw.map(|raw| raw.as_bytes().to_vec()),
         };
         self.answer = Some(self.send(method, path, &value["headers"], body).await);
+    }
+
+    /// What is sent: as it was written, or with a graph that the stand-in can run.
+    fn body(&mut self, at: usize, value: &Value) -> Option<String> {
+        #[derive(serde::Deserialize)]
+        struct Sent {
+            body: Option<Box<serde_json::value::RawValue>>,
+        }
+        let text = self.renamed(&self.recording.lines[at].text);
+        let sent = serde_json::from_str::<Sent>(&text).unwrap().body?.get().to_owned();
+        if !sent.contains("<graph") && !sent.contains("Research") {
+            return Some(sent);
+        }
+        let mut body = value["body"].clone();
+        body["prompt"] = match self.first.take_if(|(first, _)| *first == at) {
+            Some((_, graph)) => graph,
+            None => {
+                let answer = self.answer_to(at);
+                self.graphs.translate(
+                    &self.recording,
+                    at,
+                    &answer,
+                    &body["prompt"],
+                    body["prompt_id"].as_str(),
+                )
+            }
+        };
+        Some(body.to_string())
+    }
+
+    /// The recorded answer to the request on this line.
+    fn answer_to(&self, at: usize) -> Value {
+        self.recording.values().skip(at + 1).find(|(_, line)| line["ch"] == "http").unwrap().1
+    }
+
+    /// Runs what the recorded server had cached before the recording began.
+    async fn warm_up(&mut self) {
+        let is_submit = |line: &Value| line["method"] == "POST" && line["path"] == "/prompt";
+        let Some((at, line)) = self.recording.values().find(|(_, line)| is_submit(line)) else { return };
+        let answer = self.answer_to(at);
+        let graph = self.graphs.translate(&self.recording, at, &answer, &line["body"]["prompt"], None);
+        if let Some(part) = warm_part(&self.recording, at, &answer, &graph) {
+            let body = json!({"prompt": part, "client_id": "before"}).to_string();
+            self.send(Method::POST, "/prompt", &Value::Null, Some(body.into_bytes())).await;
+            self.control().advance(PATIENCE).await;
+        }
+        self.first = Some((at, graph));
     }
 
     async fn send(&self, method: Method, path: &str, headers: &Value, body: Option<Vec<u8>>) -> Answer {
@@ -321,6 +367,7 @@ impl Replay {
         }
         if let Some(told) = recorded.get("json") {
             let mut actual = parse(&text);
+            let told = &without_older_jobs(told, &actual);
             if self.recording.is_abridged() && recorded["path"].as_str().unwrap().starts_with("/api/jobs/") {
                 forget_unrecorded(told, &mut actual);
             }
@@ -345,12 +392,13 @@ impl Replay {
         match recorded["event"].as_str() {
             Some("closing") => return self.close(label).await,
             Some(event) => {
-                let heard = self.hear(label, &place).await;
-                assert!(
-                    matches!(heard, Heard::Closed { has_frame } if has_frame == (event == "close")),
-                    "{place}"
-                );
-                return;
+                // What was on its way may be lost with the server, or not.
+                loop {
+                    if let Heard::Closed { has_frame } = self.hear(label, &place).await {
+                        assert_eq!(has_frame, event == "close", "{place}");
+                        return;
+                    }
+                }
             }
             None if recorded.get("error").is_some() => return,
             None => {}
@@ -362,6 +410,7 @@ impl Replay {
         }
         match self.hear(label, &place).await {
             Heard::Json(actual) => {
+                let actual = self.in_recorded_order(label, &place, &recorded["json"], actual).await;
                 self.rename_files(&recorded["json"], &actual);
                 if is_compared {
                     assert_same(&place, &recorded["json"], &actual, &|value| self.renamed_value(value));
@@ -377,6 +426,22 @@ impl Replay {
             }
             Heard::Closed { .. } => panic!("{place}: the socket closed instead of {recorded}"),
         }
+    }
+
+    /// A change of the queue by a client races with what the executor says: the two may come the other way round.
+    async fn in_recorded_order(
+        &mut self,
+        label: &str,
+        place: &str,
+        recorded: &Value,
+        actual: Value,
+    ) -> Value {
+        if recorded["type"] != "status" || actual["type"] == "status" {
+            return actual;
+        }
+        let Heard::Json(next) = self.hear(label, place).await else { panic!("{place}: no status came") };
+        self.early.push_back(actual);
+        next
     }
 
     /// Progress, the picture before it and the end of an interrupted node come with a step of time.
@@ -399,6 +464,9 @@ impl Replay {
     /// The next message that the recording would have kept.
     async fn hear(&mut self, label: &str, place: &str) -> Heard {
         let deadline = tokio::time::Instant::now() + PATIENCE;
+        if let Some(early) = self.early.pop_front() {
+            return Heard::Json(early);
+        }
         loop {
             let control = self.control();
             let socket = self.sockets.get_mut(label).unwrap();
@@ -466,6 +534,17 @@ fn tells_of_step(nodes: &Value) -> bool {
     let running =
         told.split(", ").find_map(|node| node.split_once(":running ")).map(|(_, progress)| progress);
     running.is_some_and(|progress| !progress.starts_with('0'))
+}
+
+/// A recorded list of jobs goes back further than ours.
+fn without_older_jobs(told: &Value, actual: &Value) -> Value {
+    let mut told = told.clone();
+    if let (Some(jobs), Some(ours)) = (told["jobs"].as_array().cloned(), actual["jobs"].as_array()) {
+        told["jobs"] = jobs.into_iter().take(ours.len()).collect();
+        told["pagination"]["total"] = actual["pagination"]["total"].clone();
+        told["pagination"]["has_more"] = actual["pagination"]["has_more"].clone();
+    }
+    told
 }
 
 /// Answers about jobs were shortened too: only what was kept can be compared.

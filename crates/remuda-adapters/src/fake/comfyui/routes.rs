@@ -55,6 +55,7 @@ const TABLE: &[(&str, &str)] = &[
     ("/i18n", "GET,HEAD"),
     ("/global_subgraphs", "GET,HEAD"),
     ("/experiment/models", "GET,HEAD"),
+    ("/node_replacements", "GET,HEAD"),
     ("/view", "GET,HEAD"),
     ("/upload/image", "POST"),
     ("/upload/mask", "POST"),
@@ -92,7 +93,9 @@ fn find(path: &str, version: Version) -> Option<Found> {
     let jobs = JOBS.iter().filter(|(.., since)| inner.is_some() && version >= *since);
     let jobs = jobs.map(|(pattern, methods, _)| (*pattern, *methods));
     let at = inner.unwrap_or(path);
-    jobs.chain(TABLE.iter().copied()).find_map(|(pattern, methods)| {
+    let is_known =
+        |(pattern, _): &(&str, &str)| *pattern != "/node_replacements" || version >= Version::V0_30_0;
+    jobs.chain(TABLE.iter().copied().filter(is_known)).find_map(|(pattern, methods)| {
         let part = fit(pattern, at)?;
         Some(Found { pattern, methods, part })
     })
