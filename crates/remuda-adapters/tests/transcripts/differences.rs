@@ -15,12 +15,15 @@ pub(crate) enum Treatment {
     Undone,
 }
 
-const REASONS: [&str; 5] = [
+const REASONS: [&str; 8] = [
     "Request bodies that are compressed with gzip are not understood: they are answered as what cannot be read.",
     "`RemudaSleep` sends its previews as JPEG, never as PNG; the picture in them is always the same grey square.",
     "`/node_replacements` is an empty object.",
     "`/extensions`, `/users`, `/settings`, `/userdata` and their like are stubs: enough for the stock frontend to load.",
     "`/system_stats` tells of one imagined CUDA device and 64 GiB of memory; the recorded servers ran on a CPU.",
+    "`/object_info` has fewer explanations: tooltips and descriptions are there only where an error shows them.",
+    "There are no `/internal` paths and no `/view_metadata`.",
+    "A fresh stand-in has no past; the recorded server had run 61 prompts and kept 30 files.",
 ];
 
 use Treatment::{Absent, Uncompared, Undone};
@@ -34,6 +37,17 @@ const LINES: &[(&str, &str, Treatment, usize)] = &[
     ("ws-binary-frames", "\"ws:no-feature-flags-png\", \"binary\"", Uncompared, 1),
     ("v0.30.0-differences", "\"path\": \"/node_replacements\", \"status\"", Uncompared, 2),
     ("http-origin-host-users", "\"path\": \"/settings\", \"status\"", Uncompared, 3),
+    ("http-info-endpoints", "\"path\": \"/extensions\", \"status\"", Uncompared, 3),
+    ("http-info-endpoints", "\"path\": \"/users\", \"status\"", Uncompared, 3),
+    ("http-info-endpoints", "\"path\": \"/experiment/models\", \"status\"", Uncompared, 3),
+    ("http-info-endpoints", "\"path\": \"/system_stats\", \"status\"", Uncompared, 4),
+    ("http-info-endpoints", "\"path\": \"/object_info/KSampler\", \"status\"", Uncompared, 5),
+    ("http-info-endpoints", "\"method\": \"GET\", \"path\": \"/internal/", Undone, 6),
+    ("http-info-endpoints", "\"ch\": \"http\", \"path\": \"/internal/", Absent, 6),
+    ("http-info-endpoints", "\"method\": \"GET\", \"path\": \"/view_metadata/", Undone, 6),
+    ("http-info-endpoints", "\"ch\": \"http\", \"path\": \"/view_metadata/", Absent, 6),
+    ("http-info-endpoints", "\"path\": \"/api/history?max_items=1\", \"status\"", Uncompared, 7),
+    ("http-info-endpoints", "\"path\": \"/history?max_items=1&offset=0\", \"status\"", Uncompared, 7),
     ("v0.30.0-differences", "\"path\": \"/system_stats\", \"status\"", Uncompared, 4),
 ];
 
@@ -48,8 +62,9 @@ const GENERAL: &[&str] = &[
     "Where the original walks through a set, in an order that is an accident, the order of the graph is taken.",
     "A value that the original converts (`\"64\"` for a number) stays in history as it was written.",
     "The outbox holds 200,000 messages; beyond that, messages are dropped. The original's has no bound.",
-    "There are no `--multi-user`, CORS or compression flags, no `/internal`, no static files and no logs.",
+    "There are no `--multi-user`, CORS or compression flags, no static files and no logs.",
     "`RemudaBlocker` with an empty message blocks in silence.",
+    "`/fake/…` is there, without token or origin check: do not let it listen where others can reach it.",
 ];
 
 /// What is special about this line, if anything.

@@ -154,6 +154,12 @@ pub(crate) fn abridge(recorded: &Value, actual: &Value) -> Value {
             });
             Value::Object(members.collect())
         }
+        // Only the first few, and how many there are.
+        (Value::Array(kept), Value::Array(list)) if kept.last().is_some_and(is_count) => {
+            let mut few = list[..list.len().min(kept.len() - 1)].to_vec();
+            few.push(json!(format!("<{} items>", list.len())));
+            few.into()
+        }
         (Value::Array(kept), Value::Array(list)) if kept.len() == 2 && list.len() == 5 => {
             list[..2].iter().cloned().collect()
         }
@@ -162,6 +168,10 @@ pub(crate) fn abridge(recorded: &Value, actual: &Value) -> Value {
         }
         _ => actual.clone(),
     }
+}
+
+fn is_count(value: &Value) -> bool {
+    value.as_str().is_some_and(|text| text.ends_with(" items>"))
 }
 
 fn abridge_entry(kept: &Map<String, Value>, entry: &Map<String, Value>) -> Value {

@@ -31,8 +31,10 @@ impl Replay {
         if let Some(kind) = recorded.get("content_type") {
             assert_eq!(kind.as_str(), header("content-type"), "{place}");
         }
-        if let Some(allowed) = recorded["headers"]["Allow"].as_str() {
-            assert_eq!(header("allow"), Some(allowed), "{place}");
+        for name in ["Allow", "Connection", "Content-Disposition"] {
+            if let Some(told) = recorded["headers"][name].as_str() {
+                assert_eq!(header(name), Some(told), "{place}");
+            }
         }
         if let Some(told) = recorded.get("json") {
             let mut actual = parse(&text);
