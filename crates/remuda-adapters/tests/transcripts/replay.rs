@@ -195,6 +195,9 @@ impl Replay {
             self.control().advance(Duration::ZERO).await;
             let history = self.send(Method::GET, "/history/stuckjob", &Value::Null, None).await;
             assert!(matches!(history, Answer::Came { body, .. } if body.len() > 2));
+        } else if note.starts_with("job 2: the new socket, still open, got 0 messages") {
+            let heard = tokio::time::timeout(HESITATION, self.sockets.get_mut("new").unwrap().next()).await;
+            assert!(heard.is_err(), "the newer socket is deaf: {heard:?}");
         } else if note.starts_with("5 s later the healthy socket") {
             // The two that came before were heard already; whatever comes now would be one too many.
             let early = tokio::time::timeout(HESITATION, self.sockets.get_mut("ok").unwrap().next()).await;

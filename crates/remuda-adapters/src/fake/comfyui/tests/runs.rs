@@ -198,3 +198,17 @@ async fn time_by_hand_stops_a_run_in_the_middle() {
     control.advance(Duration::from_millis(2)).await;
     assert_eq!(client.json(&format!("/api/jobs/{id}")).await["status"], "completed");
 }
+
+#[tokio::test]
+async fn only_the_last_prompt_is_remembered() {
+    let client = begin(Options::default()).await;
+    let mut cached = Vec::new();
+    for color in [1, 2, 1, 1] {
+        let id = client.submit(&picture(color)).await;
+        cached.push(client.ended(&id).await["status"]["messages"][1][1]["nodes"].as_array().unwrap().len());
+    }
+    assert_eq!(cached, [0, 0, 0, 3]);
+    client.post("/free", &json!({"free_memory": true})).await.unwrap();
+    let id = client.submit(&picture(1)).await;
+    assert_eq!(client.ended(&id).await["status"]["messages"][1][1]["nodes"], json!([]));
+}
