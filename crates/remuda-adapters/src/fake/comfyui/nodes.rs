@@ -145,7 +145,8 @@ impl Class {
             .inputs
             .iter()
             .map(|input| {
-                let told = match input.kind {
+                let told = match &input.kind {
+                    Kind::Link(name) if input.config == json!({}) => json!([name]),
                     Kind::File => json!([disk.names(Folder::Input), input.config]),
                     _ => input.to_json(),
                 };
@@ -190,9 +191,6 @@ impl Catalogue {
 }
 
 fn pictures() -> Vec<Class> {
-    let methods = ["nearest-exact", "bilinear", "area", "bicubic", "lanczos"].map(str::to_owned).to_vec();
-    let modes =
-        ["normal", "multiply", "screen", "overlay", "soft_light", "difference"].map(str::to_owned).to_vec();
     let images = json!({"tooltip": "The images to save."});
     let prefix = json!({"default": "ComfyUI", "tooltip": "The prefix for the file to save. This may include formatting information such as %date:yyyy-MM-dd% or %Empty Latent Image.width% to include values from nodes."});
     vec![
@@ -208,9 +206,9 @@ fn pictures() -> Vec<Class> {
         class("ImageScale", "image/upscaling", &["IMAGE"])
             .titled("Upscale Image")
             .linked("image", "IMAGE")
-            .takes("upscale_method", Kind::Choice(methods), json!({}))
+            .takes("upscale_method", words("nearest-exact bilinear area bicubic lanczos"), json!({}))
             .size(512, 0)
-            .takes("crop", Kind::Choice(vec!["disabled".into(), "center".into()]), json!({})),
+            .takes("crop", words("disabled center"), json!({})),
         class("ImageBlur", "image/postprocessing", &["IMAGE"])
             .linked("image", "IMAGE")
             .takes("blur_radius", Kind::Int, json!({"default": 1, "min": 1, "max": 31, "step": 1}))
@@ -219,7 +217,7 @@ fn pictures() -> Vec<Class> {
             .linked("image1", "IMAGE")
             .linked("image2", "IMAGE")
             .takes("blend_factor", Kind::Float, json!({"default": 0.5, "min": 0.0, "max": 1.0, "step": 0.01}))
-            .takes("blend_mode", Kind::Choice(modes), json!({})),
+            .takes("blend_mode", words("normal multiply screen overlay soft_light difference"), json!({})),
         class("SaveImage", "image", &[])
             .titled("Save Image")
             .takes("images", Kind::Link("IMAGE"), images)
@@ -240,20 +238,21 @@ fn pictures() -> Vec<Class> {
     ]
 }
 
+/// As the recorded server lists them.
+const SAMPLERS: &str = "euler euler_cfg_pp euler_ancestral euler_ancestral_cfg_pp heun heunpp2 exp_heun_2_x0 \
+    exp_heun_2_x0_sde dpm_2 dpm_2_ancestral lms dpm_fast dpm_adaptive dpmpp_2s_ancestral dpmpp_2s_ancestral_cfg_pp \
+    dpmpp_sde dpmpp_sde_gpu dpmpp_2m dpmpp_2m_cfg_pp dpmpp_2m_sde dpmpp_2m_sde_gpu dpmpp_2m_sde_heun \
+    dpmpp_2m_sde_heun_gpu dpmpp_3m_sde dpmpp_3m_sde_gpu ddpm lcm ipndm ipndm_v deis res_multistep \
+    res_multistep_cfg_pp res_multistep_ancestral res_multistep_ancestral_cfg_pp gradient_estimation \
+    gradient_estimation_cfg_pp er_sde seeds_2 seeds_3 sa_solver sa_solver_pece ddim uni_pc uni_pc_bh2";
+const SCHEDULERS: &str =
+    "simple sgm_uniform karras exponential ddim_uniform beta normal linear_quadratic kl_optimal";
+
+fn words(list: &str) -> Kind {
+    Kind::Choice(list.split_whitespace().map(str::to_owned).collect())
+}
+
 fn diffusion(models: &[String]) -> Vec<Class> {
-    let samplers = [
-        "euler",
-        "euler_ancestral",
-        "heun",
-        "dpm_2",
-        "lms",
-        "dpmpp_2m",
-        "dpmpp_sde",
-        "lcm",
-        "ddim",
-        "uni_pc",
-    ];
-    let schedulers = ["simple", "sgm_uniform", "karras", "exponential", "ddim_uniform", "beta", "normal"];
     let name = json!({"tooltip": "The name of the checkpoint (model) to load."});
     let seed = json!({"default": 0, "min": 0, "max": u64::MAX, "control_after_generate": true, "tooltip": "The random seed used for creating the noise."});
     vec![
@@ -278,8 +277,8 @@ fn diffusion(models: &[String]) -> Vec<Class> {
                 Kind::Float,
                 json!({"default": 8.0, "min": 0.0, "max": 100.0, "step": 0.1, "round": 0.01}),
             )
-            .takes("sampler_name", Kind::Choice(samplers.map(str::to_owned).to_vec()), json!({}))
-            .takes("scheduler", Kind::Choice(schedulers.map(str::to_owned).to_vec()), json!({}))
+            .takes("sampler_name", words(SAMPLERS), json!({}))
+            .takes("scheduler", words(SCHEDULERS), json!({}))
             .linked("positive", "CONDITIONING")
             .linked("negative", "CONDITIONING")
             .linked("latent_image", "LATENT")
