@@ -36,6 +36,8 @@ const STOP_AGAIN: Duration = Duration::from_secs(5);
 const STOP_MAX: Duration = Duration::from_secs(30);
 /// So long something else may run before ours without ours counting as stuck.
 const BEHIND_MAX: Duration = Duration::from_secs(3600);
+/// So long ours may wait while nothing runs there at all: between two runs there is a moment, not a minute.
+const NOTHING_RUNS_MAX: Duration = Duration::from_secs(60);
 
 impl Agent {
     /// Gives it to the service, the first time or again, always under the same id.
@@ -168,15 +170,18 @@ impl Agent {
         work.stage = Stage::Accepted;
         work.watch.signal(now);
         (work.question.missing_since, work.question.early) = (None, 0);
-        if let Seen::Pending { ahead: Some(ahead) } = seen {
-            let since =
-                work.question.behind.filter(|(before, _)| before == ahead).map_or(now, |(_, since)| since);
-            work.question.behind = Some((*ahead, since));
-            if now.since(since) < BEHIND_MAX {
-                work.step += 1;
-                self.has_progress = true;
+        let behind = match seen {
+            Seen::Pending { ahead } => {
+                let known = work.question.behind.filter(|(before, _)| before == ahead);
+                Some(known.unwrap_or((*ahead, now)))
             }
+            _ => None,
+        };
+        work.question.behind = behind;
+        if let Some((ahead, since)) = behind {
+            self.waits(now, job, ahead, now.since(since));
         }
+        let Some(work) = self.held.get_mut(&job) else { return };
         if trigger == Trigger::Silence && matches!(seen, Seen::Running) {
             // It runs and says nothing: perhaps it is quiet work, perhaps the socket is deaf.
             work.question.silences += 1;
@@ -186,6 +191,18 @@ impl Agent {
         }
         if self.held.get(&job).is_some_and(|work| work.cancelled_at.is_some()) {
             self.not_stopped(now, job);
+        }
+    }
+
+    /// It waits in the service's own queue: for somebody else's work, or because nothing runs there any more.
+    fn waits(&mut self, now: Timestamp, job: JobId, ahead: Option<u64>, waited: Duration) {
+        let longest = if ahead.is_some() { BEHIND_MAX } else { NOTHING_RUNS_MAX };
+        if waited >= longest {
+            let what = if ahead.is_some() { "one thing runs" } else { "nothing runs" };
+            self.sicken(now, format!("work waits there, and {what} for {}", spoken(waited)));
+        } else if let Some(work) = self.held.get_mut(&job).filter(|_| ahead.is_some()) {
+            work.step += 1;
+            self.has_progress = true;
         }
     }
 

@@ -67,8 +67,8 @@ pub(super) struct Question {
     /// Since when it is not known, or nothing listens there.
     pub(super) missing_since: Option<Timestamp>,
     pub(super) silences: u32,
-    /// What runs before it in the service's queue, and since when.
-    pub(super) behind: Option<(u64, Timestamp)>,
+    /// What runs there while it waits in the service's queue, if anything does, and since when that is so.
+    pub(super) behind: Option<(Option<u64>, Timestamp)>,
 }
 
 impl Agent {

@@ -177,6 +177,28 @@ fn what_cannot_be_stopped_makes_the_service_sick() {
 }
 
 #[test]
+fn a_service_in_which_work_waits_and_nothing_runs_is_sick() {
+    let waits = |ahead| AgentEvent::Probed {
+        job: id(1),
+        attempt: Attempt(1),
+        life: ServiceLife(1),
+        seen: Seen::Pending { ahead },
+    };
+    tell(
+        &mut holding(),
+        vec![
+            (100, waits(None), &[]),
+            (30_100, waits(Some(7)), &[]),
+            (60_200, waits(None), &[]),
+            (120_100, waits(None), &[]),
+            (120_200, waits(None), &["treat Free", "0 slots"]),
+            (121_000, treated(Remedy::Free, None), &["check"]),
+            (151_000, checked(Some("nothing runs")), &["treat Restart"]),
+        ],
+    );
+}
+
+#[test]
 fn a_change_of_what_it_has_is_told_until_it_is_heard() {
     let mut agent = holding();
     let offer = Offer { vram_bytes: Some(8 << 30), ..Offer::default() };
