@@ -45,6 +45,25 @@ pub struct AgentSettings {
     pub offer: Offer,
     /// An attempt that says nothing for this long is asked about.
     pub inactivity: Duration,
+    pub patience: Patience,
+}
+
+/// How long a service is given before what it does not do counts against it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Between the first "I do not know it" and the second, which counts: anything in flight has arrived by then.
+    pub second_look: Duration,
+    /// Whoever goes on for longer with what it was told to stop is sick.
+    pub stop_max: Duration,
+    /// How often a service that was given up is looked at: somebody may have mended it.
+    pub look_every: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Patience { second_look: seconds(5), stop_max: seconds(30), look_every: seconds(30) }
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -1,7 +1,9 @@
 //! A machine with an agent on it: the real `core::Agent`, and the shell around it that carries out its effects. The
 //! agent may be killed, paused, doubled; the service beside it (`service`) lives a life of its own.
 
-use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Ending, Found, Unanswered};
+use remuda_core::agent::{
+    Agent, AgentEffect, AgentEvent, AgentSettings, Ending, Found, Patience, Unanswered,
+};
 use remuda_core::cause::Cause;
 use remuda_core::id::{Hash, WorkerId};
 use remuda_core::time::Timestamp;
@@ -89,6 +91,7 @@ impl Host {
             slots: self.plan.slots,
             offer: self.plan.offer.clone(),
             inactivity: self.plan.inactivity,
+            patience: Patience::default(),
         }
     }
 }

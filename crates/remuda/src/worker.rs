@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
-use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Unanswered};
+use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Patience, Unanswered};
 use remuda_core::id::{MachineId, Service, WorkerId};
 use remuda_core::need::Offer;
 use remuda_core::service::ServiceLife;
@@ -43,6 +43,7 @@ pub struct Options {
     pub offer: Offer,
     pub does: Does,
     pub inactivity: Duration,
+    pub patience: Patience,
     /// Where the worker may keep what it has to remember.
     pub data: PathBuf,
 }
@@ -119,6 +120,7 @@ impl Shell {
             slots: options.slots,
             offer: options.offer,
             inactivity: options.inactivity,
+            patience: options.patience,
         };
         Shell {
             agent: Agent::new(settings, clock.now()),

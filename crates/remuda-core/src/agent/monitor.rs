@@ -23,17 +23,16 @@ use crate::watch::Finding;
 
 /// A question that got no answer at all by then is asked again; each request behind it ends after 5 s by itself.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// Between the first "I do not know it" and the second, which counts: anything in flight has arrived by then.
-const SECOND_LOOK: Duration = Duration::from_secs(5);
+/// How long one waits after a question that got no answer.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// "Done" is said a moment before it is written down: so soon it is looked for, again and again, before it counts.
 const EARLY_LOOK: Duration = Duration::from_millis(40);
 const EARLY_LOOKS: u8 = 6;
 /// How often one attempt is handed in before it is given up.
 const HANDED_IN_MAX: u8 = 3;
-/// How long after an order to stop one looks whether it did, and how long it may take before something is wrong.
+/// How long after an order to stop one looks whether it did, and how often it is told again.
 const STOPPED_LOOK: Duration = Duration::from_millis(250);
 const STOP_AGAIN: Duration = Duration::from_secs(5);
-const STOP_MAX: Duration = Duration::from_secs(30);
 /// So long something else may run before ours without ours counting as stuck.
 const BEHIND_MAX: Duration = Duration::from_secs(3600);
 /// So long ours may wait while nothing runs there at all: between two runs there is a moment, not a minute.
@@ -127,10 +126,10 @@ impl Agent {
         (work.status, work.checked_at) = (seen.as_str(), Some(now));
         match seen {
             Seen::NoAnswer(why) => {
-                work.question.look_at = Some(now.plus(SECOND_LOOK));
+                work.question.look_at = Some(now.plus(ASK_AGAIN));
                 let told_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
                 self.health.unanswered(now, &why);
-                if told_for >= STOP_MAX {
+                if told_for >= self.settings.patience.stop_max {
                     self.sicken(now, format!("it does not answer, nor stop what it was told to: {why}"));
                 }
             }
@@ -227,11 +226,12 @@ impl Agent {
 
     /// Not there. The second time counts.
     fn missed(&mut self, now: Timestamp, job: JobId, trigger: Trigger, mut failure: Failure) {
+        let second_look = self.settings.patience.second_look;
         let Some(work) = self.held.get_mut(&job) else { return };
         let since = *work.question.missing_since.get_or_insert(now);
         let missing_for = now.since(since);
-        if work.stage == Stage::Submitting || missing_for < SECOND_LOOK {
-            work.question.look_at = Some(since.plus(SECOND_LOOK).max(now.plus(EARLY_LOOK)));
+        if work.stage == Stage::Submitting || missing_for < second_look {
+            work.question.look_at = Some(since.plus(second_look).max(now.plus(EARLY_LOOK)));
         } else if work.stage == Stage::Unsure && work.handed_in < HANDED_IN_MAX && work.cancelled_at.is_none()
         {
             self.hand_in(job);
@@ -273,13 +273,14 @@ impl Agent {
 
     /// It was told to stop and goes on: told again, and past the limit the service itself is at fault.
     fn not_stopped(&mut self, now: Timestamp, job: JobId) {
+        let stop_max = self.settings.patience.stop_max;
         let Some(work) = self.held.get_mut(&job) else { return };
         let told_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
-        if told_for < STOP_AGAIN {
+        if told_for < STOP_AGAIN.min(stop_max) {
             work.question.look_at = Some(now.plus(STOPPED_LOOK.max(told_for)));
             return;
         }
-        if told_for >= STOP_MAX {
+        if told_for >= stop_max {
             self.sicken(
                 now,
                 format!("it does not stop what it runs, {} after it was told", spoken(told_for)),
@@ -289,8 +290,9 @@ impl Agent {
     }
 
     fn stop_again(&mut self, now: Timestamp, job: JobId) {
+        let again = STOP_AGAIN.min(self.settings.patience.stop_max).max(STOPPED_LOOK);
         let Some(work) = self.held.get_mut(&job) else { return };
-        work.question.look_at = Some(now.plus(STOP_AGAIN));
+        work.question.look_at = Some(now.plus(again));
         let (attempt, reason) = (work.attempt, "it was told to stop before".to_owned());
         self.effects.push(AgentEffect::Cancel { job, attempt, reason });
     }

@@ -7,7 +7,7 @@
 //!  well ─────────────────────────────▶ sick ─┤ free ──▶ restart (if we started it) ├────────▶ well
 //!   │    broken device: restart at once      └──────────────┬──────────────────────┘
 //!   │    disk full                                          ▼ nothing helped
-//!   └──────────────────────────────────────────────────▶ given up ── looked at every minute ──▶ well
+//!   └──────────────────────────────────────────────────▶ given up ── looked at now and then ──▶ well
 //! ```
 //!
 //! Running out of memory is no sickness: caches are emptied, and a larger worker gets the job.
@@ -25,8 +25,6 @@ const UNANSWERED_MAX: u32 = 3;
 const RESTARTS_MAX: u32 = 3;
 /// How often a service is looked at that holds nothing of ours and does not answer.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// How often a service that was given up is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// After so long the remedies are tried once more.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(600);
 /// A remedy or a check that says nothing for this long counts as failed. Starting may mean loading for minutes.
@@ -249,7 +247,7 @@ impl Agent {
             Condition::Well | Condition::Sick { .. } => now,
         };
         self.health.condition = Condition::GivenUp { why, since };
-        self.health.look_at = Some(now.plus(LOOK_EVERY));
+        self.health.look_at = Some(now.plus(self.settings.patience.look_every));
     }
 
     /// What time alone asks for.
@@ -272,8 +270,9 @@ impl Agent {
             Condition::Well | Condition::GivenUp { .. }
                 if self.health.look_at.is_some_and(|at| at <= now) =>
             {
+                let look_every = self.settings.patience.look_every;
                 let is_given_up = self.health.condition != Condition::Well;
-                self.health.look_at = Some(now.plus(if is_given_up { LOOK_EVERY } else { LOOK_AGAIN }));
+                self.health.look_at = Some(now.plus(if is_given_up { look_every } else { LOOK_AGAIN }));
                 // What holds something of ours is asked about that instead: a check would wait behind it.
                 if is_given_up || self.held.is_empty() {
                     self.effects.push(AgentEffect::Check);

@@ -25,6 +25,7 @@ fn agent(slots: u32) -> Agent {
             slots,
             offer: Offer::default(),
             inactivity: Duration::from_secs(30),
+            patience: Patience::default(),
         },
         at(0),
     )

@@ -43,10 +43,9 @@ pub struct ComfyuiOptions {
     pub command: Option<String>,
     /// How long one request may take.
     pub timeout: Duration,
+    /// How long the check may take: a server that has just started may load for a while first.
+    pub check_max: Duration,
 }
-
-/// How long the check may take: a server that has just started may load for a while first.
-const CHECK_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct Comfyui {
@@ -71,6 +70,7 @@ struct Shared {
     placed: Mutex<BTreeMap<String, String>>,
     metrics: Mutex<Map<String, Value>>,
     scratch: PathBuf,
+    check_max: Duration,
 }
 
 /// What is known of an attempt that the server has.
@@ -157,7 +157,7 @@ impl Comfyui {
     pub(super) fn check(&mut self) {
         let shared = self.shared.clone();
         self.spawn(async move {
-            let (problem, offer) = match shared.check(CHECK_MAX).await {
+            let (problem, offer) = match shared.check().await {
                 Ok(offer) => (None, Some(Box::new(offer))),
                 Err(problem) => (Some(problem.to_string()), None),
             };

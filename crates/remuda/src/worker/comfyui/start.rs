@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::life::Lives;
 use super::process::Process;
-use super::{CHECK_MAX, Comfyui, ComfyuiOptions, Run, Shared};
+use super::{Comfyui, ComfyuiOptions, Run, Shared};
 use crate::worker::Options;
 use crate::worker::blobs::BlobLink;
 use crate::worker::hands::Events;
@@ -59,7 +59,7 @@ impl Comfyui {
         options: &Options,
         events: Events,
     ) -> anyhow::Result<Ready> {
-        let ComfyuiOptions { target, command, timeout } = comfyui;
+        let ComfyuiOptions { target, command, timeout, check_max } = comfyui;
         let client = Client::new(&target, timeout)?;
         let scratch = options.data.join("scratch").join(options.worker.as_str());
         std::fs::create_dir_all(&scratch)
@@ -85,6 +85,7 @@ impl Comfyui {
             placed: Default::default(),
             metrics: Default::default(),
             scratch,
+            check_max,
         });
         shared.lives.began();
         let (offer, found) = shared.fit_for_work(options.slots as usize).await;
@@ -103,7 +104,7 @@ impl Shared {
             // First what a former agent left: the check would wait behind it.
             let found = self.find(slots).await;
             let checked = match found {
-                Ok(found) if found.is_empty() => self.check(CHECK_MAX).await.map(|offer| (offer, found)),
+                Ok(found) if found.is_empty() => self.check().await.map(|offer| (offer, found)),
                 Ok(found) => self.offer().await.map(|offer| (offer, found)).map_err(Unfit::from),
                 Err(error) => Err(error.into()),
             };
@@ -163,9 +164,9 @@ impl Shared {
     }
 
     /// Has it do something small for real, and sees what it has.
-    pub(super) async fn check(&self, within: Duration) -> Result<Offer, Unfit> {
+    pub(super) async fn check(&self) -> Result<Offer, Unfit> {
         let canary = self.client.canary(&self.worker, &self.client_id);
-        if let Err(sick) = self.client.sing(&canary, within).await {
+        if let Err(sick) = self.client.sing(&canary, self.check_max).await {
             // It must not wait there until somebody mends the server.
             self.client.cancel(canary.id()).await.ok();
             return Err(sick.into());
