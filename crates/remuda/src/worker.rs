@@ -19,7 +19,7 @@ use remuda_core::need::Offer;
 use remuda_core::service::ServiceLife;
 use remuda_core::time::Timestamp;
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
 
@@ -191,7 +191,7 @@ impl Shell {
                 self.hands.run(Order { job, attempt, service_job_id, workflow });
             }
             AgentEffect::Cancel { job, attempt, reason } => {
-                info!(%job, %attempt, %reason, "cancelled");
+                debug!(%job, %attempt, %reason, "told to stop");
                 self.hands.cancel(job, attempt, reason);
             }
             AgentEffect::Probe { job, attempt, trigger } => self.hands.probe(job, attempt, trigger),

@@ -21,7 +21,7 @@ use crate::watch::{self, Budget};
 
 /// So many questions in a row without an answer, and it gets no new work.
 const UNANSWERED_MAX: u32 = 3;
-/// Restarts in a row that brought no finished attempt.
+/// Restarts in a row after which it did nothing right.
 const RESTARTS_MAX: u32 = 3;
 /// How often a service is looked at that holds nothing of ours and does not answer.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -106,7 +106,8 @@ impl Health {
         self.life = self.life.max(life);
     }
 
-    /// An attempt went well: the remedies are earned back.
+    /// An attempt or a check went well: the remedies are earned back. A job that breaks the service again and again is
+    /// the plane's business.
     pub(super) fn worked(&mut self) {
         self.restarts.earn_back();
     }
@@ -211,6 +212,8 @@ impl Agent {
         }
         let why = why.clone();
         match (done, problem) {
+            // What does not end blocks whatever comes after it: a check would only wait behind it.
+            (Remedy::Free, None) if self.is_stuck() => self.restart(now, why),
             (_, None) => self.check(now, why, Some(done)),
             (Remedy::Free, Some(problem)) => self.restart(now, format!("{why}; {problem}")),
             (Remedy::Restart, Some(problem)) => self.give_up_service(now, format!("{why}; {problem}")),
@@ -218,15 +221,11 @@ impl Agent {
     }
 
     fn checked(&mut self, now: Timestamp, problem: Option<String>) {
-        // What was told to stop and still runs there is what was wrong in the first place.
-        let is_stuck = self.held.values().any(|work| work.cancelled_at.is_some());
         match (&self.health.condition, problem) {
-            (Condition::Sick { why, remedy: Some(Remedy::Free), .. }, None) if is_stuck => {
-                self.restart(now, why.clone());
-            }
             (_, None) => {
                 self.health.condition = Condition::Well;
                 self.health.answered();
+                self.health.worked();
             }
             (Condition::Well, Some(problem)) => self.sicken(now, problem),
             (Condition::Sick { why, remedy, .. }, Some(problem)) => {
@@ -238,6 +237,11 @@ impl Agent {
             }
             (Condition::GivenUp { .. }, Some(problem)) => self.give_up_service(now, problem),
         }
+    }
+
+    /// Something was told to stop and goes on.
+    fn is_stuck(&self) -> bool {
+        self.held.values().any(|work| work.cancelled_at.is_some())
     }
 
     /// Nothing we may do helps: said so, and looked at again and again, because somebody may mend it.
