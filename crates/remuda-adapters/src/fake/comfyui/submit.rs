@@ -137,7 +137,9 @@ fn push_foreign(server: &Server) {
 fn drawn(server: &Server, graph: &Graph) -> BTreeSet<Fault> {
     let mut faults = server.estate.draw();
     let asked = graph.nodes().iter().filter(|node| node.class == "RemudaFault");
-    faults.extend(asked.filter_map(|node| node.input("fault")?.as_str()?.parse::<Fault>().ok()));
+    for names in asked.filter_map(|node| node.input("fault")?.as_str()) {
+        faults.extend(names.split(',').filter_map(|name| name.trim().parse::<Fault>().ok()));
+    }
     faults
 }
 

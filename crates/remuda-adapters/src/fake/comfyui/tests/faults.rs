@@ -275,3 +275,15 @@ async fn a_server_is_broken_over_http() {
     client.fake.restart().await;
     assert_eq!(client.json("/fake").await["lives"], 2);
 }
+
+#[tokio::test]
+async fn a_graph_can_ask_for_several_faults_and_not_for_unknown_ones() {
+    let client = begin(Options::default()).await;
+    let id = client.submit(&magic("nan, empty-outputs")).await;
+    assert_eq!(client.ended(&id).await["outputs"], json!({}));
+    let (status, text) = client.try_submit(&magic("melt"), &uuid::Uuid::new_v4().to_string()).await.unwrap();
+    assert!(
+        status == 400 && text.contains("custom_validation_failed") && text.contains("drop-completion"),
+        "{text}"
+    );
+}
