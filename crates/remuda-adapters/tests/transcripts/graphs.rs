@@ -206,7 +206,7 @@ fn known(node: &Value) -> Value {
                 json!({"class_type": "RemudaBlocker", "inputs": {"image": image, "message": "research: blocked"}})
             }
             "blocker_silent" => {
-                json!({"class_type": "RemudaBlocker", "inputs": {"image": image, "message": ""}})
+                json!({"class_type": "RemudaSilentBlocker", "inputs": {"image": image}})
             }
             _ => json!({"class_type": "RemudaFail", "inputs": {"image": image, "kind": "error"}}),
         },

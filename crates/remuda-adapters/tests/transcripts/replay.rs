@@ -12,14 +12,14 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use remuda_adapters::fake::comfyui::{Control, Fake, Options, Version};
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream};
 
 use crate::differences::{self, Treatment};
 use crate::graphs::Graphs;
-use crate::recording::{Recording, parse};
+use crate::recording::{Line, Recording, parse};
 
 /// When the imagined GPU goes on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -120,7 +120,7 @@ impl Replay {
         let is_compared = treatment.is_none();
         let channel = value["ch"].as_str().unwrap_or_default().to_owned();
         match (value["dir"].as_str().unwrap(), channel.split_once(':')) {
-            ("note", _) => self.heed_note(value["text"].as_str().unwrap()).await,
+            ("note", _) => self.heed_note(value["text"].as_str().unwrap(), &value["json"]).await,
             ("client>server", None) => {
                 self.let_time_pass(line.time).await;
                 self.ask(at, &value).await;
@@ -182,7 +182,7 @@ impl Replay {
     }
 
     /// What was done without a line of its own.
-    async fn heed_note(&mut self, note: &str) {
+    async fn heed_note(&mut self, note: &str, told: &Value) {
         self.note = note.to_owned();
         if note == "kill -KILL" {
             self.fake.kill().await;
@@ -202,6 +202,11 @@ impl Replay {
             // The two that came before were heard already; whatever comes now would be one too many.
             let early = tokio::time::timeout(HESITATION, self.sockets.get_mut("ok").unwrap().next()).await;
             assert!(early.is_err(), "a client that does not read holds up everyone: {early:?}");
+        } else if note == "history of the half-valid prompt" {
+            self.control().advance(Duration::ZERO).await;
+            self.answer = Some(self.send(Method::GET, "/history/half", &Value::Null, None).await);
+            let line = Line { number: 0, text: String::new(), time: 0.0 };
+            self.compare_answer(&line, &json!({"status": 200, "json": {"half": told}}), true).await;
         } else if note == "closing the stuck socket" {
             self.stuck = None;
         } else if note.starts_with("5 MiB text message") {

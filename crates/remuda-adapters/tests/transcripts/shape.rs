@@ -67,7 +67,7 @@ fn said(message: &str) -> String {
         return "<hint for lack of memory>".to_owned();
     }
     match first {
-        "research: deliberate failure" | "remuda: deliberate failure" => "<deliberate>".to_owned(),
+        "research: deliberate failure" | "failed on request" => "<deliberate>".to_owned(),
         first => first.to_owned(),
     }
 }

@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::faults::Fault;
 use super::files::{Disk, Folder};
 use super::image::Image;
 
@@ -38,6 +37,8 @@ pub(super) enum Kind {
     Choice(Vec<String>),
     /// A file in the input folder; checked when a prompt comes, not against a list.
     File,
+    /// Names of faults, with commas between them, or `none`.
+    Fault,
     /// A result of another node.
     Link(&'static str),
 }
@@ -55,7 +56,7 @@ impl Input {
         match &self.kind {
             Kind::Int => "INT".to_owned(),
             Kind::Float => "FLOAT".to_owned(),
-            Kind::Text => "STRING".to_owned(),
+            Kind::Text | Kind::Fault => "STRING".to_owned(),
             Kind::Bool => "BOOLEAN".to_owned(),
             Kind::Choice(choices) => python_list(choices),
             Kind::File => "COMBO".to_owned(),
@@ -145,9 +146,10 @@ impl Class {
             .inputs
             .iter()
             .map(|input| {
-                let told = match &input.kind {
-                    Kind::Link(name) if input.config == json!({}) => json!([name]),
+                let told = match input.kind {
                     Kind::File => json!([disk.names(Folder::Input), input.config]),
+                    // The original's classes leave out what they have nothing to say in.
+                    _ if input.config == json!({}) => json!([input.to_json()[0]]),
                     _ => input.to_json(),
                 };
                 (input.name.to_owned(), told)
@@ -291,10 +293,7 @@ fn diffusion(models: &[String]) -> Vec<Class> {
 }
 
 fn tests() -> Vec<Class> {
-    let kinds = ["error", "oom", "cuda", "disk", "exit", "crash"].map(str::to_owned).to_vec();
-    let seconds = || json!({"default": 1.0, "min": 0.0, "max": 3600.0});
-    let mut faults: Vec<String> = Fault::ALL.iter().map(|(_, name, _)| (*name).to_owned()).collect();
-    faults.insert(0, "none".to_owned());
+    let seconds = || json!({"default": 1.0, "min": 0.0, "max": 3600.0, "step": 0.001});
     vec![
         class("RemudaSleep", "remuda", &["IMAGE"])
             .linked("image", "IMAGE")
@@ -308,16 +307,17 @@ fn tests() -> Vec<Class> {
         ),
         class("RemudaFail", "remuda", &["IMAGE"]).linked("image", "IMAGE").takes(
             "kind",
-            Kind::Choice(kinds),
-            json!({"default": "error"}),
+            words("error oom cuda disk exit crash"),
+            json!({}),
         ),
         class("RemudaText", "remuda", &[]).takes("text", Kind::Text, json!({"default": ""})).output(),
         class("RemudaNan", "remuda", &[]).output(),
         class("RemudaBlocker", "remuda", &["IMAGE"]).linked("image", "IMAGE").takes(
             "message",
             Kind::Text,
-            json!({"default": ""}),
+            json!({"default": "blocked on request"}),
         ),
+        class("RemudaSilentBlocker", "remuda", &["IMAGE"]).linked("image", "IMAGE"),
         class("RemudaProgressText", "remuda", &["IMAGE"]).linked("image", "IMAGE").takes(
             "text",
             Kind::Text,
@@ -325,7 +325,7 @@ fn tests() -> Vec<Class> {
         ),
         class("RemudaFault", "remuda", &["IMAGE"])
             .linked("image", "IMAGE")
-            .takes("fault", Kind::Choice(faults), json!({"default": "none"}))
+            .takes("fault", Kind::Fault, json!({"default": "none"}))
             .never_cached(),
     ]
 }
