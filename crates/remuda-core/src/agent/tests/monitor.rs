@@ -221,6 +221,28 @@ fn what_was_told_to_stop_is_looked_after_until_it_has() {
 }
 
 #[test]
+fn what_was_told_to_stop_and_may_still_be_on_its_way_is_looked_for_twice() {
+    let cancel = || Cancel { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
+    let unsure = || submitted(Submission::Unsure("connection reset".to_owned()));
+    for (second_look, then) in
+        [(Seen::Unknown, &["cancelled"] as &[&str]), (Seen::Pending { ahead: None }, &["cancel 1 1"])]
+    {
+        let mut agent = handing_in();
+        let seq = agent.seq;
+        tell(
+            &mut agent,
+            vec![
+                (5, reply(seq, Reply { cancel: vec![cancel()], ..Reply::default() }), &["cancel 1 1"]),
+                (10, unsure(), &["cancel 1 1", "probe 1 1"]),
+                (20, probed(Seen::Unknown), &[]),
+                (5020, AgentEvent::Tick, &["probe 1 1"]),
+                (5030, probed(second_look), then),
+            ],
+        );
+    }
+}
+
+#[test]
 fn waiting_behind_somebody_elses_work_is_not_standing_still() {
     let mut agent = handing_in();
     agent.step(at(10), submitted(Submission::Accepted));
