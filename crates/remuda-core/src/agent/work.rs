@@ -74,6 +74,17 @@ impl Agent {
     pub(super) fn found(&mut self, now: Timestamp, found: Vec<Found>, life: ServiceLife) {
         self.health.lives(life);
         for Found { job, attempt } in found {
+            if let Some(other) = self.held.get(&job).map(|work| work.attempt) {
+                // Of several attempts at one job only the newest can still count, whatever order they come in.
+                let older = attempt.min(other);
+                if older < attempt.max(other) {
+                    let reason = "a newer attempt began".to_owned();
+                    self.effects.push(AgentEffect::Cancel { job, attempt: older, reason });
+                }
+                if attempt <= other {
+                    continue;
+                }
+            }
             let work = Work { life, stage: Stage::Accepted, ..Work::new(now, attempt, None) };
             self.held.insert(job, work);
             self.ask(now, job, Trigger::AgentStarted);
