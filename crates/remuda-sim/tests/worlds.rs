@@ -35,6 +35,11 @@ fn worlds_with_a_bad_network_keep_the_laws() {
 }
 
 #[test]
+fn worlds_with_odd_services_keep_the_laws() {
+    check_weather(Weather::Service, 7_000_000);
+}
+
+#[test]
 fn worlds_with_dying_planes_keep_the_laws() {
     check_weather(Weather::Plane, 4_000_000);
 }
