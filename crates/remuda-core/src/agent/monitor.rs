@@ -77,8 +77,7 @@ impl Agent {
 
     pub(super) fn said_done(&mut self, now: Timestamp, job: JobId, attempt: Attempt) {
         if let Some(work) = self.current(job, attempt) {
-            work.watch.signal(now);
-            work.step += 1;
+            work.is_there(now);
             self.ask(now, job, Trigger::SaidDone);
         }
     }

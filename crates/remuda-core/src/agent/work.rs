@@ -146,9 +146,8 @@ impl Agent {
         phase: String,
     ) {
         let Some(work) = self.held.get_mut(&job).filter(|work| work.attempt == attempt) else { return };
-        work.watch.signal(now);
+        work.is_there(now);
         work.question.silences = 0;
-        work.step += 1;
         if progress.is_finite() {
             work.progress = work.progress.max(progress.clamp(0.0, 1.0));
         }
@@ -212,6 +211,16 @@ impl Work {
             status: "",
             submitted_at: None,
             checked_at: None,
+        }
+    }
+
+    /// The service speaks of it: so it has it, or had it a moment ago, and what was missed before counts for nothing.
+    pub(super) fn is_there(&mut self, now: Timestamp) {
+        self.watch.signal(now);
+        self.step += 1;
+        self.question.missing_since = None;
+        if self.stage == Stage::Unsure {
+            self.stage = Stage::Accepted;
         }
     }
 

@@ -198,6 +198,26 @@ fn a_submission_whose_answer_was_lost_is_looked_for_before_it_is_sent_again() {
 }
 
 #[test]
+fn what_the_service_speaks_of_is_there_and_is_not_handed_in_again() {
+    let mut agent = handing_in();
+    let said = || AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) };
+    tell(
+        &mut agent,
+        vec![
+            (10, submitted(Submission::Unsure("connection reset".to_owned())), &["probe 1 1"]),
+            (20, probed(Seen::Unknown), &[]),
+            (4000, said(), &["probe 1 1"]),
+            // It is done, and not written down yet.
+            (4020, probed(Seen::Unknown), &[]),
+            (4060, AgentEvent::Tick, &["probe 1 1"]),
+            (5080, probed(Seen::Unknown), &[]),
+            (5160, AgentEvent::Tick, &["probe 1 1"]),
+            (5170, probed(succeeded()), &["collect 1 1"]),
+        ],
+    );
+}
+
+#[test]
 fn a_refused_submission_fails_with_its_fault() {
     let refused = submitted(Submission::Refused(Failure::new(Fault::Graph, "node 3: no input")));
     tell(&mut handing_in(), vec![(10, refused, &["failed (graph)"])]);
