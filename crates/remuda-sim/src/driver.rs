@@ -21,9 +21,10 @@ use remuda_core::refusal::Refusal;
 use remuda_core::time::Timestamp;
 
 use crate::client::Told;
+use crate::happening::Happening;
 use crate::net::{Answered, Ask, Call, Caller};
 use crate::sabotage::Sabotage;
-use crate::world::{Happening, World};
+use crate::world::World;
 use lines::{Parked, Release};
 
 #[derive(Debug)]

@@ -2,10 +2,11 @@
 //! end, and at the end of the storm all that is still broken is mended, except workers that are gone for good.
 
 use crate::Weather;
+use crate::happening::Happening;
 use crate::random::Random;
 use crate::scene::STAYERS;
 use crate::service::Ailment;
-use crate::world::{Happening, World};
+use crate::world::World;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {

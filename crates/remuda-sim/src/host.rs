@@ -5,10 +5,11 @@ use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Unanswer
 use remuda_core::id::{Hash, WorkerId};
 use remuda_core::time::Timestamp;
 
+use crate::happening::Happening;
 use crate::net::{Answered, Ask, Call, Caller, Link};
 use crate::scene::{HostPlan, Quirk};
 use crate::service::{Key, Service};
-use crate::world::{Happening, World};
+use crate::world::World;
 
 #[derive(Debug)]
 pub(crate) struct Host {

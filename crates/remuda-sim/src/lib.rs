@@ -19,6 +19,7 @@
 mod client;
 mod driver;
 mod faults;
+mod happening;
 mod host;
 mod laws;
 mod net;

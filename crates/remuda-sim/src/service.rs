@@ -31,7 +31,8 @@ use remuda_core::id::{Attempt, JobId};
 use remuda_core::service::{Failure, Seen, ServiceLife};
 use serde_json::value::RawValue;
 
-use crate::world::{Happening, World};
+use crate::happening::Happening;
+use crate::world::World;
 
 pub(crate) use care::Ailment;
 pub(crate) use door::{Answer, Arrival};
@@ -139,7 +140,8 @@ impl Service {
 
     /// What is over here and what nobody has taken notice of, and since when.
     pub(crate) fn untaken(&self) -> impl Iterator<Item = (Key, u64)> {
-        self.history.iter().filter(|(_, done)| !done.is_taken).map(|(key, done)| (*key, done.at))
+        let untaken = self.history.iter().filter(|(key, done)| !done.is_taken && !self.has(**key));
+        untaken.map(|(key, done)| (*key, done.at))
     }
 
     /// Whether somebody on the way made two of it.
@@ -226,6 +228,9 @@ impl World<'_> {
             if let Some(key) = key {
                 self.note_prompt("execute", key, host);
                 self.executions += 1;
+                if self.is_calm {
+                    self.laws.executed(self.now, &self.hosts[host], key);
+                }
                 self.decide_end(host, key, mark);
             }
             self.next_of_prompt(host, mark);

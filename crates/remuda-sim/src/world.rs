@@ -1,24 +1,23 @@
 //! Virtual time: one heap of things to come, taken in order. What happens to whom is decided in the other files; here it
 //! is only handed on.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-use remuda_core::id::{Attempt, JobId, Tenant, WorkerId};
-use remuda_core::service::{Remedy, Seen, ServiceLife};
+use remuda_core::id::{Attempt, JobId, Tenant};
+use remuda_core::service::ServiceLife;
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
-use crate::client::{Client, Told};
+use crate::client::Client;
 use crate::driver::Driver;
+use crate::happening::{Entry, Happening};
 use crate::host::Host;
 use crate::laws::Laws;
-use crate::net::{Answered, Call};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::scene::Scene;
-use crate::service::{self, Answer, Arrival, Key, Message};
+use crate::service::{self, Key};
 use crate::store::Store;
 use crate::{Outcome, WorldSettings};
 
@@ -58,57 +57,6 @@ pub struct World<'t> {
     pub(crate) executions: u64,
     hash: u64,
     trace: Option<&'t mut dyn FnMut(&str)>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Happening {
-    // To the plane.
-    Arrive(Box<Call>),
-    Step { driver: usize, at: u64 },
-    Committed { driver: usize },
-    PollOver { at: usize, worker: WorkerId, call: u64 },
-    HungUp { worker: WorkerId, call: u64 },
-    PlaneStart { jump: i64 },
-    PlaneResume { driver: usize },
-    // To a host.
-    Begin { host: usize },
-    Resume { host: usize },
-    TwinEnds { host: usize },
-    Wake { host: usize, process: u32, at: u64 },
-    Answer { host: usize, process: u32, call: u64, answer: Box<Answered> },
-    GaveUp { host: usize, process: u32, call: u64 },
-    // To a host's agent, from its service.
-    Submitted { host: usize, process: u32, key: Key, life: ServiceLife, answer: Answer },
-    ReadQueue { host: usize, process: u32, key: Key, was_known: bool },
-    ReadHistory { host: usize, process: u32, key: Key, was_known: bool },
-    Probed { host: usize, process: u32, key: Key, life: ServiceLife, seen: Box<Seen> },
-    Collected { host: usize, process: u32, key: Key, life: ServiceLife },
-    Heard { host: usize, process: u32, message: Message },
-    SocketOpens { host: usize, process: u32, number: u32 },
-    SocketClosed { host: usize, process: u32, number: u32 },
-    Treated { host: usize, process: u32, remedy: Remedy, problem: Option<&'static str> },
-    Checked { host: usize, process: u32, problem: Option<&'static str> },
-    // To a service.
-    HandedIn { host: usize, arrival: Arrival },
-    PromptDue { host: usize, mark: u64 },
-    Stop { host: usize, key: Key, is_ours: bool },
-    // To a client.
-    Submit { client: usize, is_changed: bool },
-    ToClient { client: usize, call: u64, told: Told },
-    ClientGaveUp { client: usize, call: u64 },
-    TryAgain { client: usize },
-    ChangeMind { client: usize },
-    // To the world.
-    Fault { index: usize },
-    Calm,
-    Look,
-}
-
-#[derive(Debug)]
-struct Entry {
-    at: u64,
-    serial: u64,
-    what: Happening,
 }
 
 /// How often the world as a whole is looked at.
@@ -394,9 +342,7 @@ impl<'t> World<'t> {
         }
         self.note(what, job.as_u128() as u64, u64::from(attempt.0) << 8 | host as u64);
     }
-}
 
-impl World<'_> {
     pub(crate) fn note_prompt(&mut self, what: &'static str, (job, attempt): Key, host: usize) {
         if self.is_traced() {
             self.say(&format!("host {host}: its service: {what} {job} attempt {attempt}"));
@@ -408,26 +354,5 @@ impl World<'_> {
 impl std::fmt::Debug for World<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("World").field("now", &self.now).field("steps", &self.steps).finish_non_exhaustive()
-    }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.serial == other.serial
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// The heap gives out the greatest first: that is the earliest, and among equals the one that was planned first.
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.serial).cmp(&(self.at, self.serial))
     }
 }

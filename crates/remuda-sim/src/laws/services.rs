@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use remuda_core::id::WorkerId;
+use remuda_core::service::ServiceLife;
 use remuda_core::wire::{Finished, Outcome};
 
 use super::{Law, Laws};
@@ -16,6 +17,8 @@ use crate::store::Store;
 pub(super) struct Services {
     told_to_stop: BTreeSet<Key>,
     not_collected: BTreeSet<Key>,
+    /// Attempts that were run in the calm, and in which life of their service.
+    executed: BTreeMap<Key, ServiceLife>,
     /// Attempts of which an agent has said how they ended, and which one.
     reported: BTreeSet<(usize, Key)>,
     /// Since when an agent holds what its service does not have.
@@ -74,6 +77,20 @@ impl Laws {
         if self.services.reported.contains(&(number, key)) {
             let what = format!("job {job} attempt {attempt} begins on {worker} after it was given up there");
             self.broken(Law::S6, at, what);
+        }
+    }
+
+    /// S4: in the calm nothing is run twice, unless the service lost it.
+    pub(crate) fn executed(&mut self, at: u64, host: &Host, key: Key) {
+        let life = host.service.life();
+        let before = self.services.executed.insert(key, life);
+        if before == Some(life) && !host.service.has_copy(key) {
+            let ((job, attempt), worker) = (key, host.name());
+            self.broken(
+                Law::S4,
+                at,
+                format!("{worker} runs job {job} attempt {attempt} for the second time"),
+            );
         }
     }
 

@@ -6,8 +6,9 @@ use remuda_core::service::{News, Remedy};
 
 use super::Key;
 use super::prompt::Prompt;
+use crate::happening::Happening;
 use crate::sabotage::Sabotage;
-use crate::world::{Happening, World};
+use crate::world::World;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ailment {

@@ -6,9 +6,10 @@ use remuda_core::service::{Failure, Fault, ServiceLife, Submission};
 
 use super::prompt::{End, FAILED, Prompt};
 use super::{Ailment, Key};
+use crate::happening::Happening;
 use crate::sabotage::Sabotage;
 use crate::scene::Nature;
-use crate::world::{Happening, World};
+use crate::world::World;
 
 /// A submission on its way.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +68,8 @@ impl World<'_> {
     pub(crate) fn handed_in(&mut self, host: usize, arrival: Arrival) {
         let (now, key) = (self.now, arrival.key);
         let service = &self.hosts[host].service;
-        if service.is_up(now) && now < service.mute_until {
+        let is_lost = arrival.waits_in.is_some_and(|life| life != service.life);
+        if !is_lost && service.is_up(now) && now < service.mute_until {
             // It is read when the service reads again; who sent it has given up by then.
             let (until, waits_in) = (service.mute_until, Some(service.life));
             if let Some(process) = arrival.process {
@@ -80,7 +82,7 @@ impl World<'_> {
         if let Some(at) = flights.iter().position(|it| *it == key) {
             flights.swap_remove(at);
         }
-        if arrival.waits_in.is_some_and(|life| life != self.hosts[host].service.life) {
+        if is_lost {
             return;
         }
         let answer = self.take_in(host, key, arrival.is_copy);

@@ -8,8 +8,9 @@ use remuda_core::service::{Fault, Seen, ServiceLife, Trigger};
 use super::door::REQUEST_MAX;
 use super::prompt::{End, FAILED};
 use super::{Ailment, Key};
+use crate::happening::Happening;
 use crate::sabotage::Sabotage;
-use crate::world::{Happening, World};
+use crate::world::World;
 
 /// How many of those that are over and done with a new process finds, besides all that are not.
 const OLD_FOUND: usize = 2;

@@ -5,8 +5,9 @@ use remuda_core::agent::AgentEvent;
 use remuda_core::service::News;
 
 use super::Key;
+use crate::happening::Happening;
 use crate::sabotage::Sabotage;
-use crate::world::{Happening, World};
+use crate::world::World;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Socket {
