@@ -239,8 +239,7 @@ impl World<'_> {
 
     fn next_of_prompt(&mut self, host: usize, mark: u64) {
         let Some(prompt) = self.hosts[host].service.running_mut(mark) else { return };
-        let ends_at = if prompt.end == End::Hangs { u64::MAX } else { prompt.ends_at() };
-        let at = self.now.saturating_add(prompt.every).min(ends_at);
+        let at = self.now.saturating_add(prompt.every).min(prompt.ends_at());
         if at < u64::MAX {
             self.schedule(at.max(self.now), Happening::PromptDue { host, mark });
         }
@@ -253,7 +252,7 @@ impl World<'_> {
         let ailment = service.ailment;
         let Some(prompt) = service.running_mut(mark).filter(|_| ailment != Ailment::Executor) else { return };
         let (key, progress) = (prompt.key, prompt.progress(now));
-        if now < prompt.ends_at() || prompt.end == End::Hangs {
+        if now < prompt.ends_at() {
             if now.saturating_sub(prompt.told_at) >= prompt.every {
                 prompt.told_at = now;
                 self.say_over_socket(

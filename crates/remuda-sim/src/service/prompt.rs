@@ -64,7 +64,7 @@ impl Prompt {
     }
 
     pub(super) fn ends_at(&self) -> u64 {
-        self.started_at + self.takes
+        if self.end == End::Hangs { u64::MAX } else { self.started_at + self.takes }
     }
 
     pub(super) fn progress(&self, now: u64) -> f32 {
