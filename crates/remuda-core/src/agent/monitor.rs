@@ -76,8 +76,7 @@ impl Agent {
 
     pub(super) fn said_done(&mut self, now: Timestamp, job: JobId, attempt: Attempt) {
         if let Some(work) = self.current(job, attempt) {
-            work.watch.signal(now);
-            work.step += 1;
+            work.is_there(now);
             self.ask(now, job, Trigger::SaidDone);
         }
     }
@@ -210,7 +209,8 @@ impl Agent {
         let attempt = work.attempt;
         if work.stage == Stage::Submitting {
             // It is still on its way: nothing follows.
-        } else if work.cancelled_at.is_some() {
+        } else if work.cancelled_at.is_some() && work.stage != Stage::Unsure {
+            // What may still be on its way is looked for twice, or it would begin after it was said to be stopped.
             self.failed(now, job, attempt, Failure::new(Fault::Lost, "it was stopped"));
         } else if life > work.life {
             let message = format!("the service restarted and lost it (seen {trigger})");

@@ -162,6 +162,18 @@ fn what_a_former_incarnation_left_is_adopted_and_asked_about() {
 }
 
 #[test]
+fn of_several_attempts_at_one_job_that_were_left_the_newest_is_adopted() {
+    let attempt = |attempt| Found { job: id(4), attempt: Attempt(attempt) };
+    for found in [vec![attempt(1), attempt(2), attempt(2)], vec![attempt(2), attempt(1), attempt(2)]] {
+        let mut agent = agent(1);
+        let effects = told(&agent.step(at(0), AgentEvent::Began { found, life: ServiceLife(1) }));
+        assert!(effects.contains(&"cancel 4 1".to_owned()), "{effects:?}");
+        assert!(!effects.contains(&"cancel 4 2".to_owned()), "{effects:?}");
+        assert_eq!(agent.held().collect::<Vec<_>>(), [(id(4), Attempt(2))]);
+    }
+}
+
+#[test]
 fn an_unknown_worker_joins_again_and_a_replaced_one_stops() {
     let unanswered = |why| AgentEvent::Unanswered { seq: Some(1), why, luck: 0 };
     check(

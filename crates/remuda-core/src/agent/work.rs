@@ -76,6 +76,17 @@ impl Agent {
     pub(super) fn found(&mut self, now: Timestamp, found: Vec<Found>, life: ServiceLife) {
         self.health.lives(life);
         for Found { job, attempt } in found {
+            if let Some(other) = self.held.get(&job).map(|work| work.attempt) {
+                // Of several attempts at one job only the newest can still count, whatever order they come in.
+                let older = attempt.min(other);
+                if older < attempt.max(other) {
+                    let reason = "a newer attempt began".to_owned();
+                    self.effects.push(AgentEffect::Cancel { job, attempt: older, reason });
+                }
+                if attempt <= other {
+                    continue;
+                }
+            }
             let work = Work { life, stage: Stage::Adopted, ..Work::new(now, attempt, None) };
             self.held.insert(job, work);
         }
@@ -149,9 +160,8 @@ impl Agent {
         phase: String,
     ) {
         let Some(work) = self.held.get_mut(&job).filter(|work| work.attempt == attempt) else { return };
-        work.watch.signal(now);
+        work.is_there(now);
         work.question.silences = 0;
-        work.step += 1;
         if progress.is_finite() {
             work.progress = work.progress.max(progress.clamp(0.0, 1.0));
         }
@@ -215,6 +225,16 @@ impl Work {
             status: "",
             submitted_at: None,
             checked_at: None,
+        }
+    }
+
+    /// The service speaks of it: so it has it, or had it a moment ago, and what was missed before counts for nothing.
+    pub(super) fn is_there(&mut self, now: Timestamp) {
+        self.watch.signal(now);
+        self.step += 1;
+        self.question.missing_since = None;
+        if self.stage == Stage::Unsure {
+            self.stage = Stage::Accepted;
         }
     }
 
