@@ -199,6 +199,8 @@ pub enum AgentEffect {
 pub struct Agent {
     settings: AgentSettings,
     membership: Membership,
+    /// The newest it ever had.
+    incarnation: Option<Incarnation>,
     seq: u64,
     line: Line,
     beat_at: Timestamp,
@@ -259,6 +261,7 @@ impl Agent {
         Agent {
             settings,
             membership: Membership::Stranger,
+            incarnation: None,
             seq: 0,
             line: Line::Free,
             beat_at: now,
@@ -351,6 +354,7 @@ impl Agent {
             beat_idle: millis(joined.beat_idle_millis),
             beat_busy: millis(joined.beat_busy_millis),
         };
+        self.incarnation = self.incarnation.max(Some(joined.incarnation));
         (self.failures, self.line, self.has_news) = (0, Line::Free, true);
         self.seq = 0;
     }

@@ -44,6 +44,7 @@ fn what_nobody_was_told_of_is_not_lost_with_the_one_who_joins_again() {
             services: ["exec".parse().unwrap()].into(),
             slots: 1,
             offer: Offer::default(),
+            incarnation: None,
             held: Vec::new(),
         };
         let event = Event::Join { join: Box::new(join), token_hash: Hash::of(b"unheard") };

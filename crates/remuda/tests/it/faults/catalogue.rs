@@ -65,7 +65,7 @@ const NETWORK: &[Row] = &[
     built("N5", "most workers vanish together: it is our own link"),
     built("N6", "everyone comes back at once"),
     built("N7", "loses a third of all messages and delays the rest"),
-    later("N8", "a name cannot be looked up", "planes on other machines, with tokens and TLS"),
+    built("N8", "a name cannot be looked up"),
     later("N9", "a certificate expires or is replaced", "TLS"),
     built("N10", "a box in between forgets idle connections"),
 ];
@@ -86,7 +86,7 @@ const STORE: &[Row] = &[
     later("D13", "Redis restarts without its last second", "Redis"),
     later("D14", "Redis fails over and has two primaries", "Redis"),
     built("D15", "a migration is interrupted, or a newer program wrote the file"),
-    later("D16", "the store was put back from a backup", "backup and restore"),
+    built("D16", "the store was put back from a backup"),
     built("D17", "the store is away for minutes"),
     built("D18", "ten million jobs have ended"),
 ];
@@ -96,7 +96,7 @@ const PLANE: &[Row] = &[
     later("C2", "the leader is paused past its lease, then it resumes", "a second plane in reserve"),
     later("C3", "the cluster is split", "a second plane in reserve"),
     later("C4", "the leader is lost under load", "a second plane in reserve"),
-    later("C5", "two versions speak to each other during an upgrade", "a second version"),
+    built("C5", "two versions speak to each other during an upgrade"),
     built("C6", "one of its tasks panics or stands still"),
     built("C7", "more work than there is room for"),
     built("C8", "retries keep the load up after their cause is gone"),
