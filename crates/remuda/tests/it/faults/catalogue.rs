@@ -110,7 +110,7 @@ const PLANE: &[Row] = &[
     built("C16", "a job is cancelled whose worker cannot be reached"),
     built("C17", "a submission is sent again because the answer was lost"),
     built("C18", "one client floods the queue"),
-    later("C19", "a bad configuration is loaded while running", "reloading the configuration"),
+    built("C19", "a bad configuration is loaded while running"),
     built("C20", "no file handles or connections are left"),
     built("C21", "a delayed job meets a jump of the clock"),
     built("C22", "no worker can ever run a job"),
