@@ -140,7 +140,11 @@ impl Agent {
                 self.health.answered();
                 self.unknown(now, job, trigger, life);
             }
-            Seen::Pending { .. } | Seen::Running => self.goes_on(now, job, trigger, &seen),
+            Seen::Pending { .. } | Seen::Running => {
+                // Perhaps it is seen before the answer to its submission is.
+                work.life = life;
+                self.goes_on(now, job, trigger, &seen);
+            }
             Seen::Interrupted => {
                 let message = format!("someone interrupted it (seen {trigger})");
                 self.failed(now, job, attempt, Failure::new(Fault::Lost, message));

@@ -198,7 +198,10 @@ impl Agent {
 
     fn restart(&mut self, now: Timestamp, why: String) {
         match self.health.restarts.spend() {
-            watch::Remedy::Apply(_) => self.apply(now, Remedy::Restart, why),
+            watch::Remedy::Apply(_) => {
+                self.held.values_mut().for_each(|work| work.is_bystander = true);
+                self.apply(now, Remedy::Restart, why);
+            }
             watch::Remedy::Escalate => {
                 self.give_up_service(now, format!("{RESTARTS_MAX} restarts did not help: {why}"));
             }

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{Agent, AgentEffect, Ending, Finished, Found, Outcome, Start};
 use crate::id::{Attempt, JobId, Service};
-use crate::service::{Failure, ServiceLife, Trigger};
+use crate::service::{Failure, Fault, ServiceLife, Trigger};
 use crate::time::Timestamp;
 use crate::watch::{Limits, Watch};
 use crate::wire::ServiceNote;
@@ -25,6 +25,8 @@ pub(super) struct Work {
     /// The life of the service in which it was handed in.
     pub(super) life: ServiceLife,
     pub(super) cancelled_at: Option<Timestamp>,
+    /// We restart the service it is at: if it is lost there, that is our doing.
+    pub(super) is_bystander: bool,
     pub(super) question: Question,
     pub(super) status: &'static str,
     pub(super) submitted_at: Option<Timestamp>,
@@ -184,7 +186,11 @@ impl Agent {
 
     /// The service says why it failed, which says something about the service, too.
     pub(super) fn failed(&mut self, now: Timestamp, job: JobId, attempt: Attempt, failure: Failure) {
-        let Failure { fault, message } = failure;
+        let Failure { mut fault, message } = failure;
+        if fault == Fault::Died && self.held.get(&job).is_some_and(|work| work.is_bystander) {
+            // The service went down by our hand, and nothing that was there is to blame for it.
+            fault = Fault::Lost;
+        }
         self.diagnose(now, fault, &message);
         let (cause, fault) = (Some(fault.cause()), Some(fault));
         self.finish(Finished { cause, fault, ..finished(job, attempt, Outcome::Failed, message) });
@@ -221,6 +227,7 @@ impl Work {
             handed_in: 0,
             life: ServiceLife::default(),
             cancelled_at: None,
+            is_bystander: false,
             question: Question::default(),
             status: "",
             submitted_at: None,

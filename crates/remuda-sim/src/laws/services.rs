@@ -17,6 +17,8 @@ use crate::store::Store;
 pub(super) struct Services {
     told_to_stop: BTreeSet<Key>,
     not_collected: BTreeSet<Key>,
+    /// Attempts that were at a service when its agent restarted it.
+    pub(super) ended_by_us: BTreeSet<Key>,
     /// Attempts that were run in the calm, and in which life of their service.
     executed: BTreeMap<Key, ServiceLife>,
     /// Attempts of which an agent has said how they ended, and which one.
@@ -96,6 +98,11 @@ impl Laws {
 
     pub(crate) fn told_to_stop(&mut self, key: Key) {
         self.services.told_to_stop.insert(key);
+    }
+
+    /// An agent restarts its service: what was there did not take it down.
+    pub(crate) fn ended_by_us(&mut self, keys: impl Iterator<Item = Key>) {
+        self.services.ended_by_us.extend(keys);
     }
 
     pub(crate) fn not_collected(&mut self, key: Key) {

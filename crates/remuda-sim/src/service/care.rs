@@ -97,6 +97,7 @@ impl World<'_> {
         let delay = match remedy {
             Remedy::Restart if problem.is_none() && !is_pretended => {
                 let away = self.random.between(1000, 20_000);
+                self.laws.ended_by_us(self.hosts[host].service.ours());
                 // Sometimes it does not come up again, and the agent cannot help that.
                 self.crash_service(host, if fails { u64::MAX } else { away });
                 away + 1
