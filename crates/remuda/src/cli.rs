@@ -4,6 +4,7 @@
 mod bench;
 mod client;
 mod demo;
+mod fake;
 mod look;
 mod run;
 mod sim;
@@ -85,6 +86,10 @@ enum Command {
     ///
     /// Example: remuda sim --seeds 1000; remuda sim --replay 42
     Sim(sim::Sim),
+    /// Stand in for services that a test machine does not have
+    ///
+    /// Example: remuda fake comfyui --fault drop-completion=0.05
+    Fake(fake::Fake),
     /// Measure this machine and Remuda on it, side by side
     ///
     /// Example: remuda bench queue
@@ -166,6 +171,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Cycle(cycle) => cycle.run().await,
         Command::Config(config) => config.run(),
         Command::Sim(sim) => sim.run(),
+        Command::Fake(fake) => fake.run().await,
         Command::Bench(bench) => bench.run().await,
     }
 }

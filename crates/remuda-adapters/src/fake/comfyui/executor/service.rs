@@ -1,0 +1,104 @@
+//! What nodes ask of the run they belong to: their inputs, time, and a place for their pictures.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use serde_json::{Value, json};
+
+use super::super::faults::Fault;
+use super::super::files::Folder;
+use super::super::graph::{Node, link};
+use super::super::image::Image;
+use super::super::nodes::Data;
+use super::super::nodes::work::Failure;
+use super::super::queue::Item;
+use super::super::server::Server;
+use super::super::values;
+use super::run::Run;
+
+impl Run {
+    pub(in super::super) fn server(&self) -> &Server {
+        &self.server
+    }
+
+    pub(in super::super) fn item(&self) -> &Item {
+        &self.item
+    }
+
+    /// Lets the imagined GPU work for so many seconds.
+    pub(in super::super) async fn pause(&self, seconds: f64) {
+        let factor = if self.item.faults.contains(&Fault::Slow) { 10.0 } else { 1.0 };
+        let seconds = seconds * factor / self.server.options().speed;
+        match Duration::try_from_secs_f64(seconds) {
+            Ok(time) if !time.is_zero() && !self.is_silent => self.server.clock.pass(time).await,
+            _ => tokio::task::yield_now().await,
+        }
+    }
+
+    /// The flag is looked at here and nowhere else.
+    pub(in super::super) fn heed_interrupt(&self) -> Result<(), Failure> {
+        let is_set = !self.is_silent && self.server.interrupt.swap(false, Ordering::Relaxed);
+        if is_set { Err(Failure::Interrupted) } else { Ok(()) }
+    }
+
+    /// Writes pictures and answers with what the node shows.
+    pub(in super::super) fn keep(
+        &self,
+        image: Image,
+        folder: Folder,
+        subfolder: &str,
+        prefix: &str,
+    ) -> Value {
+        let faults = &self.item.faults;
+        let disk = &self.server.estate.disk;
+        let mut file = Image { batch: 1, ..image }.to_png(&[("prompt", self.item.graph.text())]);
+        if faults.contains(&Fault::ShortOutput) {
+            file.truncate(file.len() / 2);
+        }
+        let file = Bytes::from(file);
+        let kept = (0..image.batch).map(|_| {
+            let place = disk.write_numbered(folder, subfolder, prefix, file.clone());
+            if faults.contains(&Fault::MissingOutput) {
+                disk.remove(&place);
+            }
+            json!({"filename": place.name, "subfolder": place.subfolder, "type": folder.name()})
+        });
+        json!({"images": kept.collect::<Vec<_>>()})
+    }
+
+    pub(super) fn spoil(&self, mut output: Value) -> Value {
+        if self.item.faults.contains(&Fault::Nan) {
+            output["score"] = json!([values::nan()]);
+        }
+        output
+    }
+
+    pub(in super::super) fn linked(&self, node: &Node, name: &str) -> Option<Data> {
+        let (from, slot) = link(node.input(name)?)?;
+        self.results.get(from)?.get(slot).cloned()
+    }
+
+    pub(in super::super) fn image(&self, node: &Node, name: &str) -> Image {
+        match self.linked(node, name) {
+            Some(Data::Image(image) | Data::Latent(image)) => image,
+            _ => Image { width: 64, height: 64, batch: 1, rgb: [0, 0, 0] },
+        }
+    }
+
+    pub(in super::super) fn integer(&self, node: &Node, name: &str, default: u64) -> u64 {
+        node.input(name).and_then(Value::as_u64).unwrap_or(default)
+    }
+
+    pub(in super::super) fn float(&self, node: &Node, name: &str, default: f64) -> f64 {
+        node.input(name).and_then(Value::as_f64).unwrap_or(default)
+    }
+
+    pub(in super::super) fn text(&self, node: &Node, name: &str) -> String {
+        node.input(name).and_then(Value::as_str).unwrap_or_default().to_owned()
+    }
+
+    pub(in super::super) fn truth(&self, node: &Node, name: &str) -> bool {
+        node.input(name).is_some_and(values::is_truthy)
+    }
+}

@@ -1,0 +1,332 @@
+//! The node classes it has: what they take, what they give. `work` does what they do.
+//!
+//! Enough of the original's own classes to run the stock workflow and everything that needs no model, and test nodes
+//! (`Remuda…`) that sleep, fail and say odd things on demand.
+
+pub(super) mod work;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use super::faults::Fault;
+use super::files::{Disk, Folder};
+use super::image::Image;
+
+/// What flows between nodes.
+#[derive(Clone, Debug)]
+pub(super) enum Data {
+    Image(Image),
+    Latent(Image),
+    Mask,
+    Model,
+    Clip,
+    Vae,
+    Conditioning,
+    /// Nothing beyond this point runs; the first node to meet it tells the message.
+    Blocked(Option<Arc<str>>),
+}
+
+/// What an input takes.
+#[derive(Clone, Debug)]
+pub(super) enum Kind {
+    Int,
+    Float,
+    Text,
+    Bool,
+    Choice(Vec<String>),
+    /// A file in the input folder; checked when a prompt comes, not against a list.
+    File,
+    /// A result of another node.
+    Link(&'static str),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Input {
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) config: Value,
+}
+
+impl Input {
+    /// The type's name as messages give it.
+    pub(super) fn type_name(&self) -> String {
+        match &self.kind {
+            Kind::Int => "INT".to_owned(),
+            Kind::Float => "FLOAT".to_owned(),
+            Kind::Text => "STRING".to_owned(),
+            Kind::Bool => "BOOLEAN".to_owned(),
+            Kind::Choice(choices) => python_list(choices),
+            Kind::File => "COMBO".to_owned(),
+            Kind::Link(name) => (*name).to_owned(),
+        }
+    }
+
+    /// `[type, {config}]`, as errors and object_info give it.
+    pub(super) fn to_json(&self) -> Value {
+        match &self.kind {
+            Kind::Choice(choices) => json!([choices, self.config]),
+            Kind::File => json!([[], self.config]),
+            _ => json!([self.type_name(), self.config]),
+        }
+    }
+}
+
+/// `str(list)` of the original's language.
+pub(super) fn python_list(list: &[String]) -> String {
+    let quoted: Vec<String> = list.iter().map(|item| format!("'{item}'")).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Class {
+    pub(super) name: &'static str,
+    title: &'static str,
+    category: &'static str,
+    pub(super) inputs: Vec<Input>,
+    pub(super) results: &'static [&'static str],
+    pub(super) is_output: bool,
+    pub(super) is_never_cached: bool,
+    has_hidden: bool,
+}
+
+fn class(name: &'static str, category: &'static str, results: &'static [&'static str]) -> Class {
+    Class {
+        name,
+        title: name,
+        category,
+        inputs: Vec::new(),
+        results,
+        is_output: false,
+        is_never_cached: false,
+        has_hidden: false,
+    }
+}
+
+impl Class {
+    fn titled(mut self, title: &'static str) -> Class {
+        self.title = title;
+        self
+    }
+
+    fn takes(mut self, name: &'static str, kind: Kind, config: Value) -> Class {
+        self.inputs.push(Input { name, kind, config });
+        self
+    }
+
+    fn linked(self, name: &'static str, kind: &'static str) -> Class {
+        self.takes(name, Kind::Link(kind), json!({}))
+    }
+
+    fn size(self, default: u32, least: u32) -> Class {
+        let config = json!({"default": default, "min": least, "max": 16384, "step": 1});
+        self.takes("width", Kind::Int, config.clone()).takes("height", Kind::Int, config)
+    }
+
+    fn output(mut self) -> Class {
+        self.is_output = true;
+        self
+    }
+
+    fn hidden(mut self) -> Class {
+        self.has_hidden = true;
+        self
+    }
+
+    fn never_cached(mut self) -> Class {
+        self.is_never_cached = true;
+        self
+    }
+
+    /// As `/object_info` tells it.
+    fn to_json(&self, disk: &Disk) -> Value {
+        let required: Map<String, Value> = self
+            .inputs
+            .iter()
+            .map(|input| {
+                let told = match input.kind {
+                    Kind::File => json!([disk.names(Folder::Input), input.config]),
+                    _ => input.to_json(),
+                };
+                (input.name.to_owned(), told)
+            })
+            .collect();
+        let order: Vec<&str> = self.inputs.iter().map(|input| input.name).collect();
+        let (mut input, mut input_order) = (json!({"required": required}), json!({"required": order}));
+        if self.has_hidden {
+            input["hidden"] = json!({"prompt": "PROMPT", "extra_pnginfo": "EXTRA_PNGINFO"});
+            input_order["hidden"] = json!(["prompt", "extra_pnginfo"]);
+        }
+        let module = if self.name.starts_with("Remuda") { "custom_nodes.remuda" } else { "nodes" };
+        json!({
+            "input": input, "input_order": input_order, "output": self.results,
+            "output_is_list": vec![false; self.results.len()], "output_name": self.results, "name": self.name,
+            "display_name": self.title, "description": "", "python_module": module, "category": self.category,
+            "output_node": self.is_output,
+        })
+    }
+}
+
+/// Every class there is.
+#[derive(Debug)]
+pub(super) struct Catalogue(HashMap<&'static str, Class>);
+
+impl Catalogue {
+    pub(super) fn new(models: &[String]) -> Catalogue {
+        let all = pictures().into_iter().chain(diffusion(models)).chain(tests());
+        Catalogue(all.map(|class| (class.name, class)).collect())
+    }
+
+    pub(super) fn class(&self, name: &str) -> Option<&Class> {
+        self.0.get(name)
+    }
+
+    /// One class, or all of them.
+    pub(super) fn to_json(&self, only: Option<&str>, disk: &Disk) -> Value {
+        let told = self.0.values().filter(|class| only.is_none_or(|name| name == class.name));
+        told.map(|class| (class.name.to_owned(), class.to_json(disk))).collect::<Map<_, _>>().into()
+    }
+}
+
+fn pictures() -> Vec<Class> {
+    let methods = ["nearest-exact", "bilinear", "area", "bicubic", "lanczos"].map(str::to_owned).to_vec();
+    let modes =
+        ["normal", "multiply", "screen", "overlay", "soft_light", "difference"].map(str::to_owned).to_vec();
+    let images = json!({"tooltip": "The images to save."});
+    let prefix = json!({"default": "ComfyUI", "tooltip": "The prefix for the file to save. This may include formatting information such as %date:yyyy-MM-dd% or %Empty Latent Image.width% to include values from nodes."});
+    vec![
+        class("EmptyImage", "image", &["IMAGE"])
+            .size(512, 1)
+            .takes("batch_size", Kind::Int, json!({"default": 1, "min": 1, "max": 4096}))
+            .takes(
+                "color",
+                Kind::Int,
+                json!({"default": 0, "min": 0, "max": 0xff_ffff, "step": 1, "display": "color"}),
+            ),
+        class("ImageInvert", "image", &["IMAGE"]).titled("Invert Image").linked("image", "IMAGE"),
+        class("ImageScale", "image/upscaling", &["IMAGE"])
+            .titled("Upscale Image")
+            .linked("image", "IMAGE")
+            .takes("upscale_method", Kind::Choice(methods), json!({}))
+            .size(512, 0)
+            .takes("crop", Kind::Choice(vec!["disabled".into(), "center".into()]), json!({})),
+        class("ImageBlur", "image/postprocessing", &["IMAGE"])
+            .linked("image", "IMAGE")
+            .takes("blur_radius", Kind::Int, json!({"default": 1, "min": 1, "max": 31, "step": 1}))
+            .takes("sigma", Kind::Float, json!({"default": 1.0, "min": 0.1, "max": 10.0, "step": 0.1})),
+        class("ImageBlend", "image/postprocessing", &["IMAGE"])
+            .linked("image1", "IMAGE")
+            .linked("image2", "IMAGE")
+            .takes("blend_factor", Kind::Float, json!({"default": 0.5, "min": 0.0, "max": 1.0, "step": 0.01}))
+            .takes("blend_mode", Kind::Choice(modes), json!({})),
+        class("SaveImage", "image", &[])
+            .titled("Save Image")
+            .takes("images", Kind::Link("IMAGE"), images)
+            .takes("filename_prefix", Kind::Text, prefix)
+            .output()
+            .hidden(),
+        class("PreviewImage", "image", &[])
+            .titled("Preview Image")
+            .linked("images", "IMAGE")
+            .output()
+            .hidden(),
+        class("LoadImage", "image", &["IMAGE", "MASK"]).titled("Load Image").takes(
+            "image",
+            Kind::File,
+            json!({"image_upload": true}),
+        ),
+        class("SaveImageWebsocket", "api/image", &[]).linked("images", "IMAGE").output().never_cached(),
+    ]
+}
+
+fn diffusion(models: &[String]) -> Vec<Class> {
+    let samplers = [
+        "euler",
+        "euler_ancestral",
+        "heun",
+        "dpm_2",
+        "lms",
+        "dpmpp_2m",
+        "dpmpp_sde",
+        "lcm",
+        "ddim",
+        "uni_pc",
+    ];
+    let schedulers = ["simple", "sgm_uniform", "karras", "exponential", "ddim_uniform", "beta", "normal"];
+    let name = json!({"tooltip": "The name of the checkpoint (model) to load."});
+    let seed = json!({"default": 0, "min": 0, "max": u64::MAX, "control_after_generate": true, "tooltip": "The random seed used for creating the noise."});
+    vec![
+        class("CheckpointLoaderSimple", "loaders", &["MODEL", "CLIP", "VAE"])
+            .titled("Load Checkpoint")
+            .takes("ckpt_name", Kind::Choice(models.to_vec()), name),
+        class("CLIPTextEncode", "conditioning", &["CONDITIONING"])
+            .titled("CLIP Text Encode (Prompt)")
+            .takes("text", Kind::Text, json!({"multiline": true, "dynamicPrompts": true}))
+            .linked("clip", "CLIP"),
+        class("EmptyLatentImage", "latent", &["LATENT"]).titled("Empty Latent Image").size(512, 16).takes(
+            "batch_size",
+            Kind::Int,
+            json!({"default": 1, "min": 1, "max": 4096}),
+        ),
+        class("KSampler", "sampling", &["LATENT"])
+            .linked("model", "MODEL")
+            .takes("seed", Kind::Int, seed)
+            .takes("steps", Kind::Int, json!({"default": 20, "min": 1, "max": 10000}))
+            .takes(
+                "cfg",
+                Kind::Float,
+                json!({"default": 8.0, "min": 0.0, "max": 100.0, "step": 0.1, "round": 0.01}),
+            )
+            .takes("sampler_name", Kind::Choice(samplers.map(str::to_owned).to_vec()), json!({}))
+            .takes("scheduler", Kind::Choice(schedulers.map(str::to_owned).to_vec()), json!({}))
+            .linked("positive", "CONDITIONING")
+            .linked("negative", "CONDITIONING")
+            .linked("latent_image", "LATENT")
+            .takes("denoise", Kind::Float, json!({"default": 1.0, "min": 0.0, "max": 1.0, "step": 0.01})),
+        class("VAEDecode", "latent", &["IMAGE"])
+            .titled("VAE Decode")
+            .linked("samples", "LATENT")
+            .linked("vae", "VAE"),
+    ]
+}
+
+fn tests() -> Vec<Class> {
+    let kinds = ["error", "oom", "cuda", "disk", "exit", "crash"].map(str::to_owned).to_vec();
+    let seconds = || json!({"default": 1.0, "min": 0.0, "max": 3600.0});
+    let mut faults: Vec<String> = Fault::ALL.iter().map(|(_, name, _)| (*name).to_owned()).collect();
+    faults.insert(0, "none".to_owned());
+    vec![
+        class("RemudaSleep", "remuda", &["IMAGE"])
+            .linked("image", "IMAGE")
+            .takes("seconds", Kind::Float, seconds())
+            .takes("steps", Kind::Int, json!({"default": 10, "min": 1, "max": 10000}))
+            .takes("preview", Kind::Bool, json!({"default": false})),
+        class("RemudaHold", "remuda", &["IMAGE"]).linked("image", "IMAGE").takes(
+            "seconds",
+            Kind::Float,
+            seconds(),
+        ),
+        class("RemudaFail", "remuda", &["IMAGE"]).linked("image", "IMAGE").takes(
+            "kind",
+            Kind::Choice(kinds),
+            json!({"default": "error"}),
+        ),
+        class("RemudaText", "remuda", &[]).takes("text", Kind::Text, json!({"default": ""})).output(),
+        class("RemudaNan", "remuda", &[]).output(),
+        class("RemudaBlocker", "remuda", &["IMAGE"]).linked("image", "IMAGE").takes(
+            "message",
+            Kind::Text,
+            json!({"default": ""}),
+        ),
+        class("RemudaProgressText", "remuda", &["IMAGE"]).linked("image", "IMAGE").takes(
+            "text",
+            Kind::Text,
+            json!({"default": ""}),
+        ),
+        class("RemudaFault", "remuda", &["IMAGE"])
+            .linked("image", "IMAGE")
+            .takes("fault", Kind::Choice(faults), json!({"default": "none"}))
+            .never_cached(),
+    ]
+}

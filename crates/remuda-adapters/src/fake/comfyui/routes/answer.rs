@@ -1,0 +1,51 @@
+//! Answers in the original's form.
+
+use axum::body::Body;
+use axum::http::header::{ALLOW, CONTENT_TYPE};
+use axum::http::{Response as Built, StatusCode};
+use axum::response::Response;
+use serde_json::Value;
+
+use super::super::values;
+
+pub(in super::super) fn json(status: StatusCode, value: &Value) -> Response {
+    text_json(status, values::text(value))
+}
+
+/// Text that is JSON already.
+pub(in super::super) fn text_json(status: StatusCode, text: String) -> Response {
+    build(status, "application/json; charset=utf-8", text)
+}
+
+pub(in super::super) fn plain(status: StatusCode, text: impl Into<String>) -> Response {
+    build(status, "text/plain; charset=utf-8", text.into())
+}
+
+fn build(status: StatusCode, kind: &'static str, text: String) -> Response {
+    let mut response = Built::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, axum::http::HeaderValue::from_static(kind));
+    response
+}
+
+pub(in super::super) fn empty(status: StatusCode) -> Response {
+    let mut response = Built::new(Body::empty());
+    *response.status_mut() = status;
+    response
+}
+
+/// What the original says when it trips.
+pub(in super::super) fn trouble() -> Response {
+    plain(StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error\n\nServer got itself in trouble")
+}
+
+/// What it says of a path it does not know.
+pub(super) fn unknown() -> Response {
+    build(StatusCode::NOT_FOUND, "application/octet-stream", String::new())
+}
+
+pub(super) fn wrong_method(allowed: &'static str) -> Response {
+    let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
+    response.headers_mut().insert(ALLOW, axum::http::HeaderValue::from_static(allowed));
+    response
+}

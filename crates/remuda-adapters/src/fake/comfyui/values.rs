@@ -1,0 +1,50 @@
+//! JSON as the original writes it: a NaN stands bare in the text, which strict readers refuse.
+
+use serde_json::Value;
+
+/// Stands for a NaN in a `Value`, which cannot hold one.
+const NAN: &str = "\u{e000}NaN\u{e000}";
+const NAN_QUOTED: &str = "\"\u{e000}NaN\u{e000}\"";
+
+pub(super) fn nan() -> Value {
+    NAN.into()
+}
+
+/// The text of a value, with every NaN bare.
+pub(super) fn text(value: &Value) -> String {
+    let text = value.to_string();
+    if text.contains(NAN_QUOTED) { text.replace(NAN_QUOTED, "NaN") } else { text }
+}
+
+/// `str(value)` of the original's language.
+pub(super) fn python_str(value: &Value) -> String {
+    match value {
+        Value::Null => "None".to_owned(),
+        Value::Bool(true) => "True".to_owned(),
+        Value::Bool(false) => "False".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// `bool(value)` of the original's language.
+pub(super) fn is_truthy(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Bool(truth) => *truth,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => !list.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    #[test]
+    fn a_nan_stands_bare() {
+        assert_eq!(super::text(&json!({"value": [super::nan(), 1]})), r#"{"value":[NaN,1]}"#);
+    }
+}
