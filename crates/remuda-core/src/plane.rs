@@ -8,6 +8,7 @@
 //! | `beats` | who joins, beats, leaves; what a beat's inventory means |
 //! | `presence` | who is silent, and the brake on mass loss |
 //! | `attempts` | how an attempt begins and ends, and what follows from it |
+//! | `fence` | who may speak for an attempt, as a question |
 //! | `routing` | which job goes to which worker, and why not |
 //! | `health` | the control cycle |
 //! | `why` | the story of a job, as a question that changes nothing |
@@ -36,6 +37,7 @@ use crate::worker::Worker;
 mod attempts;
 mod beats;
 mod check;
+mod fence;
 mod health;
 mod presence;
 mod routing;

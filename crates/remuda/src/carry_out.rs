@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use remuda_core::id::{JobId, Tenant, WorkerId};
+use remuda_core::id::{Attempt, JobId, Tenant, WorkerId};
 use remuda_core::plane::{Answer, Effect};
 use remuda_core::record::{Happened, Record};
 use serde_json::value::RawValue;
@@ -11,6 +11,7 @@ use tokio::sync::{broadcast, oneshot};
 use tracing::info;
 
 use crate::drive::Unanswered;
+use crate::previews::{Media, Previews};
 
 /// News a slow follower may be behind before it gets a gap mark and catches up from the store.
 const NEWS_MAX: usize = 4096;
@@ -22,22 +23,43 @@ pub enum News {
     Happened(Arc<Happened>),
     /// Live only: dropped first.
     Progress { job: JobId, tenant: Tenant, worker: WorkerId, progress: f32, phase: String },
+    /// Live only: dropped first.
+    Preview(Arc<Shown>),
+}
+
+/// A preview that can be looked at.
+#[derive(Clone, Debug)]
+pub struct Shown {
+    pub job: JobId,
+    pub tenant: Tenant,
+    pub worker: WorkerId,
+    pub attempt: Attempt,
+    pub media: Media,
+    pub size_bytes: usize,
+}
+
+/// What lives in memory only, for those who serve it.
+#[derive(Clone, Debug)]
+pub struct Live {
+    pub bodies: Bodies,
+    pub previews: Previews,
+    pub news: broadcast::Sender<News>,
 }
 
 #[derive(Debug)]
 pub struct CarryOut {
     lines: BTreeMap<WorkerId, oneshot::Sender<Result<Answer, Unanswered>>>,
-    news: broadcast::Sender<News>,
-    bodies: Bodies,
+    live: Live,
 }
 
 impl CarryOut {
     pub fn new(bodies: Bodies) -> Self {
-        CarryOut { lines: BTreeMap::new(), news: broadcast::Sender::new(NEWS_MAX), bodies }
+        let live = Live { bodies, previews: Previews::default(), news: broadcast::Sender::new(NEWS_MAX) };
+        CarryOut { lines: BTreeMap::new(), live }
     }
 
-    pub fn news(&self) -> broadcast::Sender<News> {
-        self.news.clone()
+    pub fn live(&self) -> Live {
+        self.live.clone()
     }
 
     /// The events among the records, in order.
@@ -81,18 +103,21 @@ impl CarryOut {
 
     pub fn publish(&mut self, happened: &[Arc<Happened>]) {
         for happened in happened {
-            if let ("job:completed" | "job:failed" | "job:cancelled", Some(job)) =
-                (&*happened.name, happened.job)
-            {
-                self.bodies.forget(job);
+            match (&*happened.name, happened.job) {
+                ("job:completed" | "job:failed" | "job:cancelled", Some(job)) => {
+                    self.live.bodies.forget(job);
+                    self.live.previews.forget(job);
+                }
+                ("job:retrying", Some(job)) => self.live.previews.forget(job),
+                _ => {}
             }
             self.tell(News::Happened(happened.clone()));
         }
     }
 
     fn tell(&self, news: News) {
-        if self.news.receiver_count() > 0 {
-            drop(self.news.send(news));
+        if self.live.news.receiver_count() > 0 {
+            drop(self.live.news.send(news));
         }
     }
 }

@@ -48,9 +48,10 @@ enum Command {
     /// The workflow comes on standard input, standard output is the result, lines on standard error are progress.
     /// Example: remuda worker --exec 'python3 infer.py' --slots 1 --label gpu=a100
     Worker(start::Work),
-    /// Submit a workflow, follow it, print its result
+    /// Submit a workflow, follow it, bring home what it gives
     ///
-    /// Example: remuda run workflow.json --tenant anna --priority 5
+    /// Example: remuda run workflow.json --set 3.seed=42 --input LoadImage.image=photo.png -o out
+    #[command(after_long_help = run::EXAMPLES)]
     Run(run::Run),
     /// List jobs, newest first
     ///
@@ -130,6 +131,11 @@ pub(crate) struct Settings {
     insecure: bool,
 }
 
+/// What was typed makes no sense together with what is there: the code is 2, as for what makes none by itself.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Usage(String);
+
 /// Runs the program; a plane that cannot be reached is told apart from everything else.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -145,7 +151,8 @@ pub fn main() -> ExitCode {
         Err(error) => {
             eprintln!("remuda: {error:#}");
             let is_unreachable = error.chain().any(|cause| cause.is::<client::Unreachable>());
-            ExitCode::from(if is_unreachable { 3 } else { 1 })
+            let is_usage = error.chain().any(|cause| cause.is::<Usage>());
+            ExitCode::from(if is_unreachable { 3 } else { 1 + u8::from(is_usage) })
         }
     };
     runtime.shutdown_background();

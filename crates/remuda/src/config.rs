@@ -34,6 +34,7 @@ use remuda_core::settings::Settings;
 
 pub use self::environment::current as environment;
 pub use self::file::File;
+pub(crate) use self::nearest::nearest;
 pub use self::show::show;
 pub use self::store::StoreUrl;
 

@@ -10,6 +10,7 @@ mod fleet;
 mod jobs;
 mod listen;
 mod path;
+mod preview;
 mod problem;
 mod reload;
 mod workers;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware;
-use axum::routing::{delete, get, post};
+use axum::routing::{delete, get, post, put};
 use remuda_adapters::blobs::Blobs;
 use remuda_adapters::store::Store;
 use remuda_core::workflow::Limits;
@@ -31,9 +32,10 @@ pub use self::listen::{Listening, listen};
 pub use self::problem::Problem;
 pub use self::reload::Reload;
 
-use crate::carry_out::{Bodies, News};
+use crate::carry_out::{Bodies, Live, News};
 use crate::config::ServeSettings;
 use crate::drive::Handle;
+use crate::previews::Previews;
 
 /// What every handler can reach.
 #[derive(Clone, Debug)]
@@ -42,6 +44,7 @@ pub struct Context {
     pub store: Store,
     pub blobs: Blobs,
     pub bodies: Bodies,
+    pub previews: Previews,
     pub news: broadcast::Sender<News>,
     pub limits: Limits,
     /// Places for event streams, which stay open for long.
@@ -67,11 +70,17 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
     ),
     ("GET", "/fleet/jobs/{id}/workflow", "The workflow as it was submitted, byte for byte"),
     ("GET", "/fleet/jobs/{id}/result", "The result alone"),
+    ("GET", "/fleet/jobs/{id}/preview", "The newest preview of a running job, as an attachment; live only"),
     ("POST", "/fleet/jobs/{id}/cancel", "Cancel a job, wherever it is"),
     ("POST", "/fleet/workers", "A worker joins"),
     ("GET", "/fleet/workers", "All workers"),
     ("GET", "/fleet/workers/{id}", "One worker"),
     ("POST", "/fleet/workers/{id}/beat", "A worker beats; ?wait=SECONDS keeps the line open for orders"),
+    (
+        "PUT",
+        "/fleet/workers/{id}/preview",
+        "A worker shows how far an attempt is: ?job= &attempt=, a JPEG, PNG or WebP of at most 1 MiB",
+    ),
     ("POST", "/fleet/workers/{id}/drain", "No new work for a worker; it leaves when it holds nothing"),
     ("DELETE", "/fleet/workers/{id}", "A worker leaves: offline now"),
     ("POST", "/fleet/blobs", "Store a blob; the answer has its hash and size"),
@@ -120,10 +129,12 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/jobs/{id}/why", get(jobs::why))
         .route("/fleet/jobs/{id}/workflow", get(jobs::workflow))
         .route("/fleet/jobs/{id}/result", get(jobs::result))
+        .route("/fleet/jobs/{id}/preview", get(preview::get))
         .route("/fleet/jobs/{id}/cancel", post(jobs::cancel))
         .route("/fleet/workers", post(workers::join).get(workers::list))
         .route("/fleet/workers/{id}", get(workers::one).delete(workers::leave))
         .route("/fleet/workers/{id}/beat", post(workers::beat))
+        .route("/fleet/workers/{id}/preview", put(preview::put))
         .route("/fleet/workers/{id}/drain", post(workers::drain))
         .route("/fleet/machines", get(fleet::machines))
         .route("/fleet/blocks", get(fleet::blocks))
@@ -152,8 +163,7 @@ impl Context {
         plane: Handle,
         store: Store,
         blobs: Blobs,
-        bodies: Bodies,
-        news: broadcast::Sender<News>,
+        live: Live,
         stopping: tokio::sync::watch::Receiver<bool>,
         settings: &ServeSettings,
         reload: Reload,
@@ -165,11 +175,13 @@ impl Context {
             ..Limits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
+        let Live { bodies, previews, news } = live;
         Context {
             plane,
             store,
             blobs,
             bodies,
+            previews,
             news,
             limits,
             streams,

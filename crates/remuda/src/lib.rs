@@ -8,5 +8,6 @@ pub mod config;
 pub mod dial;
 pub mod drive;
 pub mod http;
+pub mod previews;
 pub mod serve;
 pub mod worker;

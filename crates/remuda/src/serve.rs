@@ -58,23 +58,14 @@ impl Serving {
         let blobs = Blobs::open(serve.data.join("blobs"), serve.blob_bytes_max)
             .await
             .context("cannot open the folder of blobs")?;
-        let bodies = Bodies::default();
-        let carry_out = CarryOut::new(bodies.clone());
-        let news = carry_out.news();
+        let carry_out = CarryOut::new(Bodies::default());
+        let live = carry_out.live();
         let (plane, drive) = Drive::start(store.clone(), resolved.settings.clone(), carry_out).await?;
         let (stop, stopping) = watch::channel(false);
         let (sweep, retention) = (blobs.clone(), serve.retention);
         let sweep = sweep::run(sweep, store.clone(), plane.clone(), retention, stopping.clone());
-        let context = http::Context::new(
-            plane.clone(),
-            store.clone(),
-            blobs,
-            bodies,
-            news,
-            stopping.clone(),
-            serve,
-            reload,
-        );
+        let context =
+            http::Context::new(plane.clone(), store.clone(), blobs, live, stopping.clone(), serve, reload);
         let address = listening.address;
         let router = http::router(context);
         let tasks = Tasks {

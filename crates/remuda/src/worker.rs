@@ -7,6 +7,7 @@ mod exec;
 mod hands;
 mod link;
 mod metrics;
+mod previews;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -31,6 +32,7 @@ pub use self::link::Link;
 use self::comfyui::Comfyui;
 use self::exec::Commands;
 use self::hands::{Events, Hands, Order};
+use self::previews::Previews;
 
 /// What a worker is started with.
 #[derive(Clone, Debug)]
@@ -64,13 +66,14 @@ const EVENTS_MAX: usize = 4096;
 /// Runs until it is stopped (once: finish what is held; twice: now) or replaced by another of its name.
 pub async fn run(mut options: Options, mut stops: mpsc::Receiver<()>) -> anyhow::Result<()> {
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
+    let previews = Previews::default();
     let began = match &options.does {
         Does::Exec(exec) => {
             let commands = Commands::new(exec.clone(), events.clone());
             Some((Hands::Commands(commands), Vec::new(), ServiceLife(1)))
         }
         Does::Comfyui(comfyui) => tokio::select! {
-            ready = Comfyui::begin(comfyui.clone(), &options, events.clone()) => {
+            ready = Comfyui::begin(comfyui.clone(), &options, events.clone(), previews.clone()) => {
                 let ready = ready?;
                 options.offer = Offer { labels: options.offer.labels, ..ready.offer };
                 Some((Hands::Comfyui(ready.comfyui), ready.found, ready.life))
@@ -80,7 +83,8 @@ pub async fn run(mut options: Options, mut stops: mpsc::Receiver<()>) -> anyhow:
     };
     let Some((hands, found, life)) = began else { return Ok(()) };
     let clock = Clock::after(Timestamp::ZERO);
-    let mut shell = Shell::new(options, clock, events, hands);
+    let sending = tokio::spawn(previews.clone().run());
+    let mut shell = Shell::new(options, clock, events, hands, previews);
     let mut metrics = tokio::time::interval(METRICS_EVERY);
     let mut problem = shell.step(AgentEvent::Began { found, life }).await;
     while problem.is_none() {
@@ -93,6 +97,7 @@ pub async fn run(mut options: Options, mut stops: mpsc::Receiver<()>) -> anyhow:
         };
         problem = shell.step(event).await;
     }
+    sending.abort();
     shell.hands.end().await;
     match problem.flatten() {
         Some(problem) => bail!(problem),
@@ -105,13 +110,14 @@ struct Shell {
     clock: Clock,
     link: Link,
     hands: Hands,
+    previews: Previews,
     events: Events,
     beat: Option<tokio::task::AbortHandle>,
     is_reachable: bool,
 }
 
 impl Shell {
-    fn new(options: Options, clock: Clock, events: Events, hands: Hands) -> Self {
+    fn new(options: Options, clock: Clock, events: Events, hands: Hands, previews: Previews) -> Self {
         let settings = AgentSettings {
             worker: options.worker.clone(),
             machine: options.machine,
@@ -127,6 +133,7 @@ impl Shell {
             clock,
             link: Link::new(&options.url, options.worker),
             hands,
+            previews,
             events,
             beat: None,
             is_reachable: true,
@@ -157,10 +164,14 @@ impl Shell {
         match event {
             AgentEvent::Joined(joined) => {
                 self.link.set_token(joined.token.clone());
+                self.previews.send_over(self.link.clone());
                 self.is_reachable = true;
                 info!(worker = %joined.worker, incarnation = %joined.incarnation, "joined");
             }
-            AgentEvent::Ended { job, attempt, .. } => self.hands.forget(*job, *attempt),
+            AgentEvent::Ended { job, attempt, .. } => {
+                self.previews.forget(*job, *attempt);
+                self.hands.forget(*job, *attempt);
+            }
             AgentEvent::Unanswered { why: Unanswered::Unreachable(why), .. } if self.is_reachable => {
                 self.is_reachable = false;
                 warn!(%why, "cannot reach the plane; trying on");

@@ -100,7 +100,7 @@ impl Plane {
         }
     }
 
-    fn not_held(&self, id: JobId, attempt: Attempt) -> Refusal {
+    pub(super) fn not_held(&self, id: JobId, attempt: Attempt) -> Refusal {
         match (self.jobs.get(&id), self.ended.of.get(&id)) {
             (Some(_), _) => Refusal::StaleAttempt,
             (None, Some((last, "completed"))) if *last == attempt => Refusal::AlreadyRecorded,

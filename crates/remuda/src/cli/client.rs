@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use reqwest::{Method, RequestBuilder};
+use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::Value;
 
 use crate::dial;
 
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 /// Nobody answers at the plane's address.
 #[derive(Debug, thiserror::Error)]
@@ -18,6 +18,24 @@ const ANSWER_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Unreachable {
     url: String,
     cause: String,
+}
+
+/// The plane answered, and said no.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Refused {
+    status: StatusCode,
+    message: String,
+}
+
+/// Whether trying again in a moment may help.
+pub(crate) fn is_passing(error: &anyhow::Error) -> bool {
+    let is_busy = |refused: &Refused| {
+        refused.status == StatusCode::TOO_MANY_REQUESTS || refused.status.is_server_error()
+    };
+    // An answer that broke off is one of those.
+    let is_cut = error.is::<Unreachable>() || error.chain().any(|cause| cause.is::<reqwest::Error>());
+    is_cut || error.downcast_ref::<Refused>().is_some_and(is_busy)
 }
 
 #[derive(Clone, Debug)]
@@ -66,10 +84,9 @@ impl Client {
             return Ok(response);
         }
         let body: Value = response.json().await.unwrap_or_default();
-        match body["error"]["message"].as_str() {
-            Some(message) => bail!("{message}"),
-            None => bail!("the plane answered {status}"),
-        }
+        let message = body["error"]["message"].as_str();
+        let message = message.map_or_else(|| format!("the plane answered {status}"), str::to_owned);
+        Err(Refused { status, message }.into())
     }
 
     fn unreachable(&self, error: &reqwest::Error) -> Unreachable {

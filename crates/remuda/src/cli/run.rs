@@ -1,23 +1,69 @@
-//! `remuda run`: submit a workflow, follow it to its end, print what it gave.
+//! `remuda run`: submit a workflow with what is changed in it, follow it to its end, bring home what it gave.
 
-use std::io::{IsTerminal, Read};
+mod board;
+mod follow;
+mod given;
+mod graph;
+mod preview;
+mod save;
+mod workflow;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
-use futures_util::StreamExt;
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
-use super::look::{Event, Reader};
+use self::board::Board;
+use self::follow::Follow;
+use self::preview::Previews;
+use self::workflow::{Change, File, Workflow, change, file};
 use super::table::plain;
-use super::{Client, Connection, say};
+use super::{Client, Connection, Usage, say};
+use crate::worker::BlobLink;
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  remuda run workflow.json
+  remuda run workflow.json --set 3.seed=42 --set \"Positive Prompt.text=a wild horse at dawn\" -o out
+  remuda run img2img.json --input LoadImage.image=photo.png -o out --preview now.jpg
+  remuda run workflow.json -n 4 -o out        four copies, each with other seeds, side by side
+  remuda run workflow.json --detach           print the id and leave
+
+Ctrl-C cancels what was submitted and waits until that is so; a second one leaves at once.
+Exit code: 0 if every job completed, 1 if one did not, 2 for a mistake in what was typed, 3 if nobody answers.";
+
+/// As many as one person can look through; more is for a script.
+const COPIES_MAX: i64 = 1000;
 
 #[derive(Debug, Args)]
 pub(super) struct Run {
     /// File with the workflow, or - for standard input
     file: PathBuf,
+    /// Change an input of a graph; NODE is an id, or a title or class that only one node has. VALUE is JSON if it is a
+    /// number, true, false, null, a list or an object, and else text. May be repeated
+    #[arg(long = "set", value_name = "NODE.INPUT=VALUE", value_parser = change)]
+    changes: Vec<Change>,
+    /// Give an input of a graph a file of this machine: it is brought to whichever server runs the job. May be repeated
+    #[arg(long = "input", value_name = "NODE.INPUT=FILE", value_parser = file)]
+    files: Vec<File>,
+    /// Save the files it gives in this folder; nothing that is there is overwritten
+    #[arg(short, long, value_name = "DIR")]
+    output: Option<PathBuf>,
+    /// Run so many copies. In each, every input called seed or noise_seed that is a number and was not --set gets a new
+    /// random one
+    #[arg(short = 'n', long, value_name = "COPIES", value_parser = clap::value_parser!(u32).range(1..=COPIES_MAX))]
+    copies: Option<u32>,
+    /// Keep the newest preview in this file while it runs
+    #[arg(long, value_name = "FILE", conflicts_with = "detach")]
+    preview: Option<PathBuf>,
     /// Service to run it; by default comfyui for a graph, exec for anything else
     #[arg(long)]
     service: Option<String>,
@@ -31,112 +77,238 @@ pub(super) struct Run {
     #[arg(long, value_name = "SECONDS")]
     deadline: Option<u64>,
     /// The same key means the same job, however often it is sent
-    #[arg(long)]
+    #[arg(long, conflicts_with = "copies")]
     key: Option<String>,
     /// Shown on every event of the job; may be repeated
     #[arg(long = "meta", value_name = "NAME=VALUE")]
     metadata: Vec<String>,
     /// Print the job's id and do not wait for its end
-    #[arg(long)]
+    #[arg(long, conflicts_with = "output")]
     detach: bool,
     #[command(flatten)]
     connection: Connection,
 }
 
+#[derive(Serialize)]
+struct Submission<'a> {
+    workflow: &'a RawValue,
+    priority: i8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    idempotency_key: Option<&'a str>,
+    #[serde(skip_serializing_if = "Map::is_empty")]
+    metadata: Map<String, Value>,
+}
+
+/// 128 + SIGINT, as shells have it.
+const INTERRUPTED: u8 = 130;
+
 impl Run {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection.url)?;
-        let submitted = client.post("/fleet/jobs", &self.submission()?).await?;
-        let id = submitted["id"].as_str().context("the plane did not say the job's id")?.to_owned();
-        if self.detach {
-            say(&if self.connection.json { submitted.to_string() } else { id });
-            return Ok(ExitCode::SUCCESS);
-        }
-        let job = follow(&client, &id, !self.connection.json).await?;
-        if self.connection.json {
-            say(&job.to_string());
-        } else if job["state"] == "completed" {
-            say(&serde_json::to_string_pretty(&job["result"])?);
-        } else {
-            eprintln!("remuda: job {id} {}", job["reason"].as_str().unwrap_or("did not complete"));
-            eprintln!("        `remuda why {id}` tells the whole story");
-        }
-        Ok(if job["state"] == "completed" { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-    }
-
-    fn submission(&self) -> anyhow::Result<Value> {
-        let text = if self.file.as_os_str() == "-" {
-            let mut text = String::new();
-            std::io::stdin()
-                .read_to_string(&mut text)
-                .context("cannot read the workflow from standard input")?;
-            text
-        } else {
-            std::fs::read_to_string(&self.file)
-                .with_context(|| format!("cannot read the workflow from {}", self.file.display()))?
+        let mut interrupts = interrupts()?;
+        let workflow = tokio::select! {
+            workflow = self.prepare(&client) => workflow?,
+            Some(()) = interrupts.recv() => return Ok(ExitCode::from(INTERRUPTED)),
         };
-        let workflow: Value =
-            serde_json::from_str(&text).with_context(|| format!("{} is not JSON", self.file.display()))?;
-        let mut submission = json!({ "workflow": workflow, "priority": self.priority });
-        let optional = [
-            ("service", self.service.clone().map(Value::from)),
-            ("tenant", self.tenant.clone().map(Value::from)),
-            ("deadline_seconds", self.deadline.map(Value::from)),
-            ("idempotency_key", self.key.clone().map(Value::from)),
-        ];
-        for (name, value) in optional {
-            if let Some(value) = value {
-                submission[name] = value;
+        let submitted = self.submit(&client, &workflow, &mut interrupts).await?;
+        if self.detach {
+            for answer in &submitted {
+                say(&if self.connection.json { answer.to_string() } else { plain(&id_of(answer)) });
+            }
+            return Ok(if submitted.len() == self.wanted() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        let ids: Vec<String> = submitted.iter().map(id_of).collect();
+        let previews = self.preview.clone().map(|path| Previews::keep(client.clone(), path));
+        let board = Board::new(&ids, self.connection.json);
+        let tenant = self.tenant.as_deref().unwrap_or("default");
+        let follow = Follow::new(&client, tenant, &ids, board, previews.as_ref());
+        let mut homes = Homes::new(self.output.clone(), &self.connection.url);
+        follow.to_the_end(&mut interrupts, |at, job| homes.bring(at, job)).await?;
+        let ended = homes.all().await;
+        if let Some(previews) = previews {
+            previews.end().await;
+        }
+        Ok(self.tell(&ended))
+    }
+
+    /// Everything that can go wrong before a job is submitted goes wrong here.
+    async fn prepare(&self, client: &Client) -> anyhow::Result<Workflow> {
+        let mut workflow = Workflow::read(&self.file, self.service.is_some())?;
+        workflow.change(&self.changes)?;
+        let places = workflow.places(&self.files)?;
+        self.metadata()?;
+        if let Some(folder) = &self.output {
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+        }
+        if let Some(folder) = self.preview.as_deref().and_then(|file| file.parent())
+            && !folder.as_os_str().is_empty()
+            && !folder.is_dir()
+        {
+            return Err(Usage(format!("--preview: there is no folder {}", folder.display())).into());
+        }
+        if !self.files.is_empty() {
+            // Asked once, so that a plane that is not there is told at once and not after many tries.
+            client.get("/health/live").await?;
+        }
+        let link = BlobLink::new(&self.connection.url, "");
+        for (place, file) in places.iter().zip(&self.files) {
+            let path = &file.path;
+            let (hash, _) =
+                link.store(path).await.with_context(|| format!("cannot store {}", path.display()))?;
+            workflow.place(place, path, hash);
+        }
+        Ok(workflow)
+    }
+
+    async fn submit(
+        &self,
+        client: &Client,
+        workflow: &Workflow,
+        interrupts: &mut mpsc::Receiver<()>,
+    ) -> anyhow::Result<Vec<Value>> {
+        let copies = match self.copies {
+            None => vec![workflow.written()],
+            Some(copies) => (0..copies).map(|_| workflow.copy()).collect(),
+        };
+        let mut submitted = Vec::new();
+        for workflow in &copies {
+            if !submitted.is_empty() && !interrupts.is_empty() {
+                break;
+            }
+            let submission = Submission {
+                workflow,
+                priority: self.priority,
+                service: self.service.as_deref(),
+                tenant: self.tenant.as_deref(),
+                deadline_seconds: self.deadline,
+                idempotency_key: self.key.as_deref(),
+                metadata: self.metadata()?,
+            };
+            let request = client.request(Method::POST, "/fleet/jobs").timeout(super::client::ANSWER_MAX);
+            match client.send(request.json(&submission)).await {
+                Ok(answer) if answer["id"].is_string() => submitted.push(answer),
+                Ok(_) => anyhow::bail!("the plane did not say the job's id"),
+                // What was submitted before is not left alone for it.
+                Err(error) if !submitted.is_empty() => {
+                    let (done, of) = (submitted.len(), copies.len());
+                    eprintln!(
+                        "remuda: only {done} of {of} copies were taken: {}",
+                        plain(&format!("{error:#}"))
+                    );
+                    break;
+                }
+                Err(error) => return Err(error),
             }
         }
-        for pair in &self.metadata {
-            let (name, value) =
-                pair.split_once('=').with_context(|| format!("--meta takes NAME=VALUE, not {pair:?}"))?;
-            submission["metadata"][name] = value.into();
+        Ok(submitted)
+    }
+
+    /// How many jobs there should be.
+    fn wanted(&self) -> usize {
+        self.copies.unwrap_or(1) as usize
+    }
+
+    fn metadata(&self) -> anyhow::Result<Map<String, Value>> {
+        let pairs = self.metadata.iter().map(|pair| match pair.split_once('=') {
+            Some((name, value)) => Ok((name.to_owned(), value.into())),
+            None => Err(Usage(format!("--meta takes NAME=VALUE, not {pair:?}")).into()),
+        });
+        pairs.collect()
+    }
+
+    /// What each gave, in the order in which they were submitted; the exit code.
+    fn tell(&self, ended: &[Ended]) -> ExitCode {
+        let mut are_all_done = ended.len() == self.wanted();
+        for Ended { job, saved, problems } in ended {
+            let (id, is_completed) = (id_of(job), job["state"] == "completed");
+            are_all_done &= is_completed && problems.is_empty();
+            if self.connection.json {
+                say(&job.to_string());
+            } else if is_completed {
+                let head = if ended.len() > 1 { format!("job {}\n", plain(&id)) } else { String::new() };
+                let gap = if ended.len() > 1 { "\n" } else { "" };
+                say(&format!("{head}{}{gap}", given::shown(&job["result"], saved)));
+            } else {
+                let reason = job["reason"].as_str().unwrap_or("did not complete");
+                eprintln!("remuda: job {} {}", plain(&id), plain(reason));
+                eprintln!("        `remuda why {}` tells the whole story", plain(&id));
+            }
+            for problem in problems {
+                eprintln!("remuda: job {}: {}", plain(&id), plain(problem));
+            }
         }
-        Ok(submission)
+        if are_all_done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
-/// Follows a job to its end and gives the job as it then is. A cut line is taken up again where it broke.
-pub(super) async fn follow(client: &Client, id: &str, shows: bool) -> anyhow::Result<Value> {
-    let shows = shows && std::io::stderr().is_terminal();
-    let mut last = 0;
-    loop {
-        let request =
-            client.request(Method::GET, &format!("/fleet/events?job={id}")).header("last-event-id", last);
-        let mut stream = client.open(request).await?.bytes_stream();
-        let mut reader = Reader::default();
-        while let Some(Ok(bytes)) = stream.next().await {
-            for event in reader.feed(&bytes)? {
-                last = event.id.unwrap_or(last);
-                if shows {
-                    show(&event);
-                }
-                if matches!(event.name.as_str(), "job:completed" | "job:failed" | "job:cancelled") {
-                    return client.get(&format!("/fleet/jobs/{id}")).await;
+fn id_of(job: &Value) -> String {
+    job["id"].as_str().unwrap_or_default().to_owned()
+}
+
+/// A job that has ended, and what became of its files.
+#[derive(Debug)]
+struct Ended {
+    job: Value,
+    /// Where each is, in the order of the result; nothing at all if nobody wanted them.
+    saved: Vec<Option<PathBuf>>,
+    problems: Vec<String>,
+}
+
+/// Brings home what jobs gave, each as soon as it has ended.
+#[derive(Debug)]
+struct Homes {
+    folder: Option<PathBuf>,
+    link: BlobLink,
+    tasks: JoinSet<(usize, Ended)>,
+}
+
+impl Homes {
+    fn new(folder: Option<PathBuf>, url: &str) -> Homes {
+        Homes { folder, link: BlobLink::new(url, ""), tasks: JoinSet::new() }
+    }
+
+    fn bring(&mut self, at: usize, mut job: Value) {
+        let (folder, link) = (self.folder.clone(), self.link.clone());
+        self.tasks.spawn(async move {
+            let (mut saved, mut problems) = (Vec::new(), Vec::new());
+            let outputs = save::outputs(&job["result"]).unwrap_or_default();
+            for (index, output) in outputs.iter().enumerate() {
+                let Some(folder) = &folder else { break };
+                let path = save::save(&link, output, folder).await;
+                saved.push(path.map_err(|problem| problems.push(format!("{problem:#}"))).ok());
+                if let Some(Some(path)) = saved.last() {
+                    job["result"]["outputs"][index]["path"] = path.display().to_string().into();
                 }
             }
-        }
-        let job = client.get(&format!("/fleet/jobs/{id}")).await?;
-        if !matches!(job["state"].as_str(), Some("queued" | "running")) {
-            return Ok(job);
-        }
+            (at, Ended { job, saved, problems })
+        });
+    }
+
+    /// In the order in which they were submitted.
+    async fn all(self) -> Vec<Ended> {
+        let mut ended = self.tasks.join_all().await;
+        ended.sort_by_key(|(at, _)| *at);
+        ended.into_iter().map(|(_, ended)| ended).collect()
     }
 }
 
-fn show(event: &Event) {
-    let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
-    let text = |value: &Value| plain(value.as_str().unwrap_or_default());
-    match event.name.as_str() {
-        "job:progress" => {
-            let percent = data["progress"].as_f64().unwrap_or(0.0) * 100.0;
-            eprint!("\r\x1b[K{percent:3.0} % {}", text(&data["phase"]));
-        }
-        "job:queued" => eprint!("\r\x1b[Kwaiting"),
-        "job:started" => eprint!("\r\x1b[Krunning on {}", text(&data["worker"])),
-        "job:retrying" => eprintln!("\r\x1b[Kretrying: {}", text(&data["detail"]["reason"])),
-        "job:completed" | "job:failed" | "job:cancelled" => eprint!("\r\x1b[K"),
-        _ => {}
-    }
+/// The first Ctrl-C is passed on, the second ends the program whatever it is doing.
+fn interrupts() -> anyhow::Result<mpsc::Receiver<()>> {
+    let (sender, receiver) = mpsc::channel(1);
+    let mut signals = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
+    tokio::spawn(async move {
+        signals.recv().await;
+        // Nobody listens any more if it is over anyway.
+        sender.send(()).await.ok();
+        signals.recv().await;
+        std::process::exit(INTERRUPTED.into());
+    });
+    Ok(receiver)
 }

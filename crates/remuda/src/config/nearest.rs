@@ -10,7 +10,7 @@ pub(super) fn hint<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> S
 
 /// The name that was most likely meant: the same in another section, or else the one with the fewest slips, up to one
 /// in three letters.
-fn nearest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let tail = |name: &str| name.rsplit('.').next().map(str::to_owned);
     names
         .map(|name| {

@@ -103,8 +103,9 @@ event: job:retrying
 data: {"seq":42,"at":"2026-11-15T12:03:10.042Z","name":"job:retrying","job":"…","worker":"gpu-7","tenant":"anna","detail":{…}}
 ```
 
-`?name=job:failed` picks a name, `?name=job` all that begin with it. `job:progress` is live only: it has no number and
-may be dropped. A follower that is too slow gets an event `gap`, and then what was stored meanwhile. When all that
+`?name=job:failed` picks a name, `?name=job` all that begin with it. `job:progress` and `job:preview` are live only: they
+have no number and may be dropped. A `job:preview` says where the newest picture of a running job can be looked at
+(`{"job", "attempt", "media", "url", "size_bytes"}`); it is gone when the attempt is over. A follower that is too slow gets an event `gap`, and then what was stored meanwhile. When all that
 was stored has been told, an event `caught_up` says so.
 
 ## The wire: a worker in any language
@@ -146,6 +147,8 @@ The line stays open for up to `wait` seconds and is answered at once if there is
 - Everything but `term` may be absent. `term` goes into the next beat; with `beat_again` that is due at once.
 - An order to start that comes again is the same order. A settled attempt may be forgotten, whatever the verdict.
 - After `drain` no new work comes: finish, then leave.
+- A worker may show how far an attempt is: `PUT /fleet/workers/{id}/preview?job=…&attempt=…` with its token and a JPEG, PNG
+  or WebP of at most 1 MiB, now and then. Nothing depends on it; once the attempt is over it is refused (`409`).
 - `404 unknown_worker`: join again, with what is `held`. `403` or `410`: stop, another has this name. No answer: go on
   working and try again; the lease (30 s by default) is how long an attempt may go unnamed.
 
@@ -228,6 +231,7 @@ fn every_code_is_told_in_the_document() {
         include_str!("body.rs"),
         include_str!("events.rs"),
         include_str!("jobs.rs"),
+        include_str!("preview.rs"),
         include_str!("problem.rs"),
         include_str!("workers.rs"),
     ];

@@ -14,8 +14,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 
-use super::{Context, Problem};
-use crate::carry_out::News;
+use super::{Context, Problem, preview};
+use crate::carry_out::{News, Shown};
 use crate::serve::stopped;
 
 #[derive(Clone, Debug, Deserialize)]
@@ -120,8 +120,16 @@ impl Follower {
                         return Some(event);
                     }
                 }
-                Ok(progress @ News::Progress { .. }) => {
-                    if let Some(event) = self.show_progress(&progress) {
+                Ok(News::Progress { job, tenant, worker, progress, phase }) => {
+                    let data = || json!({ "name": "job:progress", "job": job, "worker": worker, "progress": progress, "phase": phase });
+                    if let Some(event) = self.show_live("job:progress", job, &tenant, data) {
+                        return Some(event);
+                    }
+                }
+                Ok(News::Preview(it)) => {
+                    if let Some(event) =
+                        self.show_live("job:preview", it.job, &it.tenant, || preview_json(&it))
+                    {
                         return Some(event);
                     }
                 }
@@ -147,15 +155,27 @@ impl Follower {
         is_wanted.then(|| event().data(event_json(happened).to_string()))
     }
 
-    fn show_progress(&self, news: &News) -> Option<Event> {
-        let News::Progress { job, tenant, worker, progress, phase } = news else { return None };
+    /// What is live only has no number.
+    fn show_live(
+        &self,
+        name: &str,
+        job: JobId,
+        tenant: &Tenant,
+        data: impl FnOnce() -> Value,
+    ) -> Option<Event> {
         let wanted = &self.wanted;
-        let is_wanted = wanted.job.is_none_or(|wanted| wanted == *job)
+        let is_wanted = wanted.job.is_none_or(|wanted| wanted == job)
             && wanted.tenant.as_ref().is_none_or(|wanted| wanted == tenant)
-            && wanted.name.as_ref().is_none_or(|name| is_named("job:progress", name));
-        let data = json!({ "name": "job:progress", "job": job, "worker": worker, "progress": progress, "phase": phase });
-        is_wanted.then(|| Event::default().event("job:progress").data(data.to_string()))
+            && wanted.name.as_ref().is_none_or(|wanted| is_named(name, wanted));
+        is_wanted.then(|| Event::default().event(name).data(data().to_string()))
     }
+}
+
+fn preview_json(shown: &Shown) -> Value {
+    json!({
+        "name": "job:preview", "job": shown.job, "worker": shown.worker, "attempt": shown.attempt,
+        "media": shown.media.as_str(), "url": preview::url(shown.job), "size_bytes": shown.size_bytes,
+    })
 }
 
 fn is_named(name: &str, wanted: &str) -> bool {

@@ -1,5 +1,7 @@
 //! Jobs over HTTP: submit, look, cancel, why.
 
+mod why;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,13 +15,15 @@ use axum::response::{IntoResponse, Response};
 use remuda_adapters::store::{Filter, JobState};
 use remuda_core::id::{Hash, JobId, Service, Tenant};
 use remuda_core::need::Needs;
-use remuda_core::plane::{Answer, Event, Known, Plane, Submission, Why};
+use remuda_core::plane::{Answer, Event, Known, Plane, Submission};
 use remuda_core::record::{Accepted, IdempotencyKey, Life};
 use remuda_core::refusal::Refusal;
 use remuda_core::workflow::{self, Examined};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
+
+pub(super) use self::why::why;
 
 use super::path::Path;
 use super::{Context, Problem, blobs};
@@ -195,6 +199,9 @@ struct View {
     accepted_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     worker: Option<String>,
+    /// What the service last said of the newest attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_status: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Arc<RawValue>>,
 }
@@ -227,6 +234,10 @@ impl View {
             changed_at: life.changed_at.to_string(),
             accepted_at: accepted.accepted_at.to_string(),
             worker: life.state.worker().map(ToString::to_string),
+            service_status: life
+                .tries
+                .last()
+                .and_then(|one| Some(one.service.as_ref()?.service_status.clone())),
             result,
         }
     }
@@ -300,33 +311,6 @@ pub(super) async fn list(
         })
         .collect();
     Ok(Json(json!({ "jobs": views, "next": next })).into_response())
-}
-
-pub(super) async fn why(
-    State(context): State<Context>,
-    Path(id): Path<String>,
-) -> Result<Json<Value>, Problem> {
-    let id: JobId = id.parse()?;
-    let why = match context.plane.look(move |plane, now| plane.why(now, id)).await? {
-        Some(why) => why,
-        None => {
-            let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
-            Plane::why_ended(id, &life)
-        }
-    };
-    Ok(Json(told(&why)))
-}
-
-/// The story with its times as people read them.
-fn told(why: &Why) -> Value {
-    let mut story = json!(why);
-    for (told, one) in story["attempts"].as_array_mut().into_iter().flatten().zip(&why.attempts) {
-        told["started_at"] = one.started_at.to_string().into();
-        if let Some(ended_at) = one.ended_at {
-            told["ended_at"] = ended_at.to_string().into();
-        }
-    }
-    story
 }
 
 pub(super) async fn workflow(

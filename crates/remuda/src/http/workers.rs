@@ -147,7 +147,7 @@ async fn fill_in(context: &Context, reply: &mut Reply) {
     reply.start.retain(|start| start.workflow.is_some());
 }
 
-fn token(headers: &HeaderMap) -> Result<Hash, Problem> {
+pub(super) fn token(headers: &HeaderMap) -> Result<Hash, Problem> {
     let token =
         headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let token = token.ok_or_else(|| {
@@ -205,6 +205,9 @@ struct View {
     seen_millis_ago: u64,
     joined_at: String,
     reason: String,
+    /// Why it takes no work although it is there.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    closed: String,
     completed: u64,
     failed: u64,
     lost: u64,
@@ -243,6 +246,7 @@ fn view(worker: &Worker, now: Timestamp) -> View {
         seen_millis_ago: u64::try_from(now.since(worker.watch.seen_at()).as_millis()).unwrap_or(u64::MAX),
         joined_at: worker.joined_at.to_string(),
         reason: worker.reason.clone(),
+        closed: worker.closed.clone(),
         completed: worker.tally.completed,
         failed: worker.tally.failed,
         lost: worker.tally.lost,

@@ -34,6 +34,7 @@ use self::life::Lives;
 use self::process::Process;
 use super::blobs::BlobLink;
 use super::hands::{Events, Order};
+use super::previews::Previews;
 
 /// Which server, and whether it is ours to start and stop.
 #[derive(Clone, Debug)]
@@ -61,6 +62,7 @@ struct Shared {
     client_id: String,
     worker: WorkerId,
     events: Events,
+    previews: Previews,
     blobs: BlobLink,
     lives: Lives,
     process: Option<Process>,

@@ -1,10 +1,11 @@
-//! The line to the plane: three calls, each answered by an event for the agent.
+//! The line to the plane: three calls, each answered by an event for the agent; and previews, which nobody answers for.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use remuda_core::agent::{AgentEvent, Unanswered};
-use remuda_core::id::WorkerId;
+use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::wire::{Beat, Join, Joined, Reply};
 use reqwest::{Client, Response, StatusCode};
 use serde_json::Value;
@@ -15,6 +16,8 @@ use crate::dial;
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How much longer than it was asked to wait.
 const ANSWER_MARGIN: Duration = Duration::from_secs(3);
+/// A preview that takes longer shows what is long past.
+const PREVIEW_MAX: Duration = Duration::from_secs(3);
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
@@ -55,6 +58,15 @@ impl Link {
             Ok(reply) => AgentEvent::Reply { seq: beat.seq, reply },
             Err(why) => AgentEvent::Unanswered { seq: Some(beat.seq), why, luck: luck() },
         }
+    }
+
+    /// A picture of an attempt under way; why it was not taken, if so.
+    pub async fn preview(&self, job: JobId, attempt: Attempt, bytes: Bytes) -> Result<(), String> {
+        let url = format!("{}/fleet/workers/{}/preview?job={job}&attempt={attempt}", self.url, self.worker);
+        let request = self.http.put(url).timeout(PREVIEW_MAX).bearer_auth(&self.token).body(bytes);
+        let response = request.send().await.map_err(|error| described(&error))?;
+        let status = response.status();
+        if status.is_success() { Ok(()) } else { Err(status.to_string()) }
     }
 
     pub async fn leave(&self, reason: &str) {

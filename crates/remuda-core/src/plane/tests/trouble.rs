@@ -156,6 +156,29 @@ fn what_is_unknown_is_refused_and_nothing_breaks() {
 
 /// Faults: X4.
 #[test]
+fn only_who_runs_the_newest_attempt_may_speak_for_it() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.join("thief");
+    let token = |story: &mut Story, name: &str| Hash::of(story.hand(name).token.as_bytes());
+    let (of_a, of_thief, guessed) =
+        (token(&mut story, "a"), token(&mut story, "thief"), Hash::of(b"guessed"));
+    let check = |story: &Story, worker: &str, token, attempt, expected: Result<(), Refusal>| {
+        let answer = story.plane.runs(&id(worker), token, job, Attempt(attempt)).map(drop);
+        assert_eq!(answer, expected, "{worker} {attempt}");
+    };
+    check(&story, "a", of_a, 1, Ok(()));
+    check(&story, "a", guessed, 1, Err(Refusal::WrongToken));
+    check(&story, "thief", of_thief, 1, Err(Refusal::StaleAttempt));
+    check(&story, "a", of_a, 2, Err(Refusal::StaleAttempt));
+    check(&story, "nobody", of_a, 1, Err(Refusal::UnknownWorker(id("nobody"))));
+    story.cancel(job).unwrap();
+    check(&story, "a", of_a, 1, Err(Refusal::Ended { state: "cancelled" }));
+}
+
+/// Faults: X4.
+#[test]
 fn a_worker_cannot_end_a_job_that_another_one_runs() {
     let mut story = Story::new();
     story.join("a");

@@ -139,6 +139,10 @@ fn detail(event: &Event, data: &Value) -> Option<String> {
             let percent = data["progress"].as_f64().unwrap_or(0.0) * 100.0;
             Some(format!("{percent:.0} % {}", data["phase"].as_str().unwrap_or_default()))
         }
+        "job:preview" => {
+            let attempt = cell(&data["attempt"]);
+            Some(format!("attempt={attempt} {} of {} bytes", cell(&data["media"]), cell(&data["size_bytes"])))
+        }
         "gap" => Some(format!("{} events missed; what is stored follows", cell(&data["missed"]))),
         _ => {
             let pairs = data["detail"].as_object()?.iter().filter(|(_, value)| !value.is_null());
@@ -169,6 +173,12 @@ mod tests {
             "job:progress",
             r#"{"job":"j1","worker":"red","progress":0.4,"phase":"decoding"}"#,
             "     -  -                         job:progress      j1  red  40 % decoding",
+        );
+        check(
+            None,
+            "job:preview",
+            r#"{"job":"j1","worker":"red","attempt":2,"media":"image/png","url":"/x","size_bytes":4096}"#,
+            "     -  -                         job:preview       j1  red  attempt=2 image/png of 4096 bytes",
         );
         check(Some(8), "fleet:brake", r#"{"at":"12:03"}"#, "     8  12:03                     fleet:brake");
     }

@@ -87,12 +87,17 @@ impl Jobs {
 /// What a reason gets of a line even where the terminal is too narrow for it.
 const REASON_MIN: usize = 24;
 
+const TITLES: [&str; 9] =
+    ["ID", "STATE", "TENANT", "PRIO", "TRIES", "CHANGED", "WORKER", "SERVICE", "REASON"];
+
 fn list(jobs: &[Value], now: Timestamp, columns: Option<usize>) -> String {
     let mut listed: Vec<Vec<String>> = jobs.iter().map(|job| row(job, now)).collect();
     if let Some(columns) = columns {
-        let titles = ["ID", "STATE", "TENANT", "PRIO", "TRIES", "CHANGED", "WORKER"];
-        let before: usize =
-            table(&titles, &listed).lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        let before: usize = table(&TITLES[..TITLES.len() - 1], &listed)
+            .lines()
+            .map(|line| line.chars().count())
+            .max()
+            .unwrap_or(0);
         let width = columns.saturating_sub(before + 2).max(REASON_MIN);
         for row in &mut listed {
             if let Some(reason) = row.last_mut() {
@@ -100,14 +105,21 @@ fn list(jobs: &[Value], now: Timestamp, columns: Option<usize>) -> String {
             }
         }
     }
-    table(&["ID", "STATE", "TENANT", "PRIO", "TRIES", "CHANGED", "WORKER", "REASON"], &listed)
+    table(&TITLES, &listed)
 }
 
 fn row(job: &Value, now: Timestamp) -> Vec<String> {
     let changed = moment(&job["changed_at"]).map_or_else(|| "-".to_owned(), |at| brief(now.since(at)));
     let [id, state, tenant, priority, attempt, worker, reason] =
         ["id", "state", "tenant", "priority", "attempt", "worker", "reason"].map(|name| cell(&job[name]));
-    vec![id, state, tenant, priority, attempt, changed, worker, reason]
+    // What the service said of a job that has ended is the past.
+    let service = match job["service_status"].as_str() {
+        Some(status) if state == "running" && !status.is_empty() => {
+            format!("{}: {status}", cell(&job["service"]))
+        }
+        Some(_) | None => cell(&job["service"]),
+    };
+    vec![id, state, tenant, priority, attempt, changed, worker, service, reason]
 }
 
 #[derive(Debug, Args)]
@@ -154,27 +166,28 @@ mod tests {
         let reason = "all 2 workers that could are busy; 41 others wait too (fair share)";
         vec![
             json!({ "id": "j1", "state": "queued", "tenant": "anna", "priority": 5, "attempt": 0, "reason": reason,
-                    "changed_at": "1970-01-01T00:00:08.000Z" }),
-            json!({ "id": "j2", "state": "completed", "tenant": "b", "priority": -1, "attempt": 2, "worker": "red",
-                    "reason": "completed by red\nin attempt 2", "changed_at": "1970-01-01T00:00:00.000Z" }),
+                    "service": "exec", "changed_at": "1970-01-01T00:00:08.000Z" }),
+            json!({ "id": "j2", "state": "running", "tenant": "b", "priority": -1, "attempt": 2, "worker": "red",
+                    "reason": "running on red\nfor 2 s", "service": "comfyui", "service_status": "pending",
+                    "changed_at": "1970-01-01T00:00:00.000Z" }),
         ]
     }
 
     #[test]
     fn jobs_are_listed_with_a_reason_that_fits_the_terminal() {
-        let shown = list(&jobs(), Timestamp::from_millis(70_000), Some(90));
+        let shown = list(&jobs(), Timestamp::from_millis(70_000), Some(107));
         let expected = "\
-ID  STATE      TENANT  PRIO  TRIES  CHANGED  WORKER  REASON
-j1  queued     anna    5     0      1m       -       all 2 workers that could are busy; 4…
-j2  completed  b       -1    2      1m       red     completed by red in attempt 2";
+ID  STATE    TENANT  PRIO  TRIES  CHANGED  WORKER  SERVICE           REASON
+j1  queued   anna    5     0      1m       -       exec              all 2 workers that could are busy; 41…
+j2  running  b       -1    2      1m       red     comfyui: pending  running on red for 2 s";
         assert_eq!(shown, expected);
-        assert!(shown.lines().all(|line| line.chars().count() <= 90));
+        assert!(shown.lines().all(|line| line.chars().count() <= 107));
     }
 
     #[test]
     fn without_a_terminal_nothing_is_cut() {
         let shown = list(&jobs(), Timestamp::ZERO, None);
-        assert!(shown.contains("(fair share)") && shown.contains("red\\u{a}in attempt 2"));
+        assert!(shown.contains("(fair share)") && shown.contains("red\\u{a}for 2 s"));
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub(crate) fn story(why: &Value) -> String {
     let sentence = if reason.starts_with(&state) { reason } else { format!("{state}: {reason}") };
     let mut parts = vec![format!("job {}\n{}", plain(&cell(&why["job"])), plain(&sentence))];
     parts.push(attempts(rows(why, "attempts")));
+    parts.extend(services(rows(why, "attempts")));
     let (failures, mishaps) = (cell(&why["failures"]), cell(&why["mishaps"]));
     if (failures.as_str(), mishaps.as_str()) != ("0", "0") {
         parts.push(format!(
@@ -68,6 +69,26 @@ fn attempts(attempts: &[Value]) -> String {
         })
         .collect();
     table(&["ATTEMPT", "WORKER", "STARTED", "TOOK", "CAUSE", "VERDICT"], &rows)
+}
+
+/// What the service said of the attempts that were handed to one.
+fn services(attempts: &[Value]) -> Option<String> {
+    let at = |value: &Value| moment(value).map_or_else(|| "-".to_owned(), |at| at.to_string());
+    let asked = attempts.iter().filter(|attempt| attempt["service"].is_object());
+    let rows: Vec<Vec<String>> = asked
+        .map(|attempt| {
+            let service = &attempt["service"];
+            vec![
+                cell(&attempt["attempt"]),
+                cell(&service["service_job_id"]),
+                at(&service["service_submitted_at"]),
+                at(&service["last_service_check"]),
+                cell(&service["service_status"]),
+            ]
+        })
+        .collect();
+    let titles = ["ATTEMPT", "SERVICE JOB", "HANDED IN", "LAST ASKED", "THE SERVICE SAYS"];
+    (!rows.is_empty()).then(|| table(&titles, &rows))
 }
 
 /// Only a waiting job has candidates.
@@ -112,6 +133,18 @@ ATTEMPT  WORKER  STARTED                   TOOK    CAUSE   VERDICT
 
 failures of its own: 0; mishaps of workers, services or the plane: 1";
         assert_eq!(story(&why), expected);
+    }
+
+    #[test]
+    fn what_the_service_said_stands_beside_the_attempt_it_is_about() {
+        let service = json!({ "service_job_id": "s2", "service_submitted_at": "1970-01-01T00:00:05.100Z",
+                              "last_service_check": null, "service_status": "running" });
+        let attempts = [json!({ "attempt": 1 }), json!({ "attempt": 2, "service": service })];
+        let expected = "\
+ATTEMPT  SERVICE JOB  HANDED IN                 LAST ASKED  THE SERVICE SAYS
+2        s2           1970-01-01T00:00:05.100Z  -           running";
+        assert_eq!(services(&attempts).as_deref(), Some(expected));
+        assert_eq!(services(&attempts[..1]), None);
     }
 
     #[test]

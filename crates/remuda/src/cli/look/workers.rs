@@ -41,10 +41,19 @@ fn row(worker: &Value) -> Vec<String> {
     let ago = worker["seen_millis_ago"]
         .as_u64()
         .map(|millis| format!("{} ago", brief(Duration::from_millis(millis))));
-    let [id, state, presence, done, failed, lost, reason] =
-        ["id", "state", "presence", "completed", "failed", "lost", "reason"].map(|name| cell(&worker[name]));
+    let [id, state, presence, done, failed, lost] =
+        ["id", "state", "presence", "completed", "failed", "lost"].map(|name| cell(&worker[name]));
     let seen = ago.unwrap_or_else(|| "-".to_owned());
-    vec![id, state, presence, slots, seen, done, failed, lost, held(holds), reason]
+    vec![id, state, presence, slots, seen, done, failed, lost, held(holds), reason(worker)]
+}
+
+/// Why it takes no work comes first: that is what people look for.
+fn reason(worker: &Value) -> String {
+    match (worker["closed"].as_str().unwrap_or_default(), worker["reason"].as_str().unwrap_or_default()) {
+        ("", reason) => cell(&reason.into()),
+        (closed, "") => format!("takes no work: {closed}"),
+        (closed, reason) => format!("takes no work: {closed}; {reason}"),
+    }
 }
 
 /// The first of what it holds, and how many there are beside it.
@@ -97,5 +106,21 @@ ID   STATE   PRESENCE  SLOTS  SEEN    DONE  FAILED  LOST  HOLDS      REASON
 red  active  online    2/2    4s ago  7     1       0     j1 40% +1  -";
         assert_eq!(list(&[red]), expected);
         assert!(list(&[]).contains("remuda worker --exec"));
+    }
+
+    #[test]
+    fn a_worker_that_takes_no_work_says_why() {
+        let closed = "ComfyUI does not answer";
+        for (worker, expected) in [
+            (json!({ "closed": closed, "reason": "" }), "takes no work: ComfyUI does not answer"),
+            (
+                json!({ "closed": closed, "reason": "drained" }),
+                "takes no work: ComfyUI does not answer; drained",
+            ),
+            (json!({ "reason": "drained" }), "drained"),
+            (json!({}), "-"),
+        ] {
+            assert_eq!(reason(&worker), expected);
+        }
     }
 }

@@ -109,6 +109,7 @@ impl Shared {
         }
         if let Message::Preview { node, mime, bytes, .. } = message {
             run.keep(node.0.as_deref(), mime, bytes);
+            self.previews.offer(job, attempt, bytes);
         }
         let step = run.progress.as_mut().and_then(|progress| progress.heard(message));
         let progress = step.as_ref().map_or(0.0, |step| step.fraction);

@@ -22,6 +22,7 @@ use super::{Comfyui, ComfyuiOptions, Run, Shared};
 use crate::worker::Options;
 use crate::worker::blobs::BlobLink;
 use crate::worker::hands::Events;
+use crate::worker::previews::Previews;
 
 /// How often a server that does not answer yet is asked, and how often that is said.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -58,6 +59,7 @@ impl Comfyui {
         comfyui: ComfyuiOptions,
         options: &Options,
         events: Events,
+        previews: Previews,
     ) -> anyhow::Result<Ready> {
         let ComfyuiOptions { target, command, timeout, check_max } = comfyui;
         let client = Client::new(&target, timeout)?;
@@ -78,6 +80,7 @@ impl Comfyui {
             worker: options.worker.clone(),
             blobs: BlobLink::new(&options.url, ""),
             events,
+            previews,
             lives: Lives::default(),
             process,
             reopen: Notify::new(),

@@ -1,0 +1,242 @@
+//! How jobs stand, shown while they run: a bar for each on a terminal, a line for each change anywhere else. Always on
+//! standard error: standard output is for what the jobs give.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use crate::cli::table::plain;
+
+/// With more jobs than this only those that run have a bar: more would not fit on a screen.
+const BARS_MAX: usize = 16;
+/// Without a terminal: how often a job says how far it is, or that it still waits for another reason.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+const SPIN_EVERY: Duration = Duration::from_millis(120);
+
+/// What there is to show of a job.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Sight<'a> {
+    Submitted,
+    Waiting { reason: &'a str },
+    Running { worker: &'a str },
+    Progress { fraction: f64, phase: &'a str },
+    Retrying { reason: &'a str },
+    Ended { is_completed: bool, reason: &'a str },
+}
+
+pub(super) enum Board {
+    Bars(Bars),
+    Lines(Lines),
+    Nothing,
+}
+
+impl Board {
+    /// `is_for_scripts`: somebody wants JSON, and a bar only if it is looked at.
+    pub(super) fn new(jobs: &[String], is_for_scripts: bool) -> Board {
+        if std::io::stderr().is_terminal() {
+            Board::Bars(Bars::new(jobs))
+        } else if is_for_scripts {
+            Board::Nothing
+        } else {
+            Board::Lines(Lines { jobs: jobs.to_vec(), told: vec![Told::default(); jobs.len()] })
+        }
+    }
+
+    pub(super) fn show(&mut self, job: usize, sight: &Sight<'_>) {
+        match self {
+            Board::Bars(bars) => bars.show(job, sight),
+            Board::Lines(lines) => {
+                if let Some(line) = lines.line(job, sight, Instant::now()) {
+                    eprintln!("{line}");
+                }
+            }
+            Board::Nothing => {}
+        }
+    }
+
+    /// Something to say that is not about one job.
+    pub(super) fn say(&self, text: &str) {
+        match self {
+            Board::Bars(bars) => bars.all.suspend(|| eprintln!("remuda: {text}")),
+            Board::Lines(_) | Board::Nothing => eprintln!("remuda: {text}"),
+        }
+    }
+
+    pub(super) fn tally(&mut self, waiting: usize, running: usize, ended: usize) {
+        if let Board::Bars(Bars { tally: Some(tally), .. }) = self {
+            tally.set_message(format!("{waiting} waiting, {running} running, {ended} ended"));
+        }
+    }
+
+    /// What ended stays to be seen, everything else goes.
+    pub(super) fn close(self) {
+        if let Board::Bars(bars) = self {
+            bars.tally.iter().for_each(ProgressBar::finish_and_clear);
+            bars.bars
+                .iter()
+                .flatten()
+                .filter(|bar| !bar.is_finished())
+                .for_each(ProgressBar::finish_and_clear);
+        }
+    }
+}
+
+pub(super) struct Bars {
+    all: MultiProgress,
+    bars: Vec<Option<ProgressBar>>,
+    tally: Option<ProgressBar>,
+    waiting: ProgressStyle,
+    running: ProgressStyle,
+    ended: ProgressStyle,
+}
+
+impl Bars {
+    fn new(jobs: &[String]) -> Bars {
+        let all = MultiProgress::new();
+        let style = |template: &str| ProgressStyle::with_template(template).expect("it is a template");
+        let tally = (jobs.len() > 1).then(|| {
+            let tally = all.add(ProgressBar::new_spinner().with_style(style("{wide_msg}")));
+            tally.set_message(format!("{} waiting", jobs.len()));
+            tally
+        });
+        Bars {
+            all,
+            bars: vec![None; jobs.len()],
+            tally,
+            waiting: style("{prefix}{spinner} {wide_msg}"),
+            running: style("{prefix}{bar:24} {percent:>3} % {wide_msg}").progress_chars("━╸─"),
+            ended: style("{prefix}{wide_msg}"),
+        }
+    }
+
+    fn show(&mut self, job: usize, sight: &Sight<'_>) {
+        let are_few = self.bars.len() <= BARS_MAX;
+        let is_under_way = matches!(sight, Sight::Running { .. } | Sight::Progress { .. });
+        if !are_few && !is_under_way && self.bars[job].is_none() {
+            return;
+        }
+        let bar = self.bar(job);
+        match sight {
+            Sight::Submitted => {
+                bar.set_style(self.waiting.clone());
+                bar.set_message("submitted");
+            }
+            Sight::Waiting { reason } | Sight::Retrying { reason } => {
+                bar.set_style(self.waiting.clone());
+                let what = if matches!(sight, Sight::Retrying { .. }) { "retrying" } else { "waiting" };
+                bar.set_message(format!("{what}: {}", plain(reason)));
+            }
+            Sight::Running { worker } => {
+                bar.set_style(self.running.clone());
+                bar.set_position(0);
+                bar.set_message(format!("running on {}", plain(worker)));
+            }
+            Sight::Progress { fraction, phase } => {
+                bar.set_style(self.running.clone());
+                bar.set_position(percent(*fraction));
+                bar.set_message(plain(phase));
+            }
+            Sight::Ended { .. } if !are_few => {
+                bar.finish_and_clear();
+                self.all.remove(&bar);
+                self.bars[job] = None;
+            }
+            Sight::Ended { is_completed, reason } => {
+                bar.set_style(self.ended.clone());
+                let mark = if *is_completed { "✓" } else { "✗" };
+                bar.finish_with_message(format!("{mark} {}", plain(reason)));
+            }
+        }
+    }
+
+    fn bar(&mut self, job: usize) -> ProgressBar {
+        if let Some(bar) = &self.bars[job] {
+            return bar.clone();
+        }
+        let bar = ProgressBar::new(100).with_style(self.waiting.clone());
+        let bar = match &self.tally {
+            Some(tally) => self.all.insert_before(tally, bar),
+            None => self.all.add(bar),
+        };
+        if self.bars.len() > 1 {
+            bar.set_prefix(format!("[{}/{}] ", job + 1, self.bars.len()));
+        }
+        bar.enable_steady_tick(SPIN_EVERY);
+        self.bars[job] = Some(bar.clone());
+        bar
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Lines {
+    jobs: Vec<String>,
+    told: Vec<Told>,
+}
+
+/// What was last said of a job.
+#[derive(Clone, Debug, Default)]
+struct Told {
+    text: String,
+    at: Option<Instant>,
+}
+
+impl Lines {
+    /// Every change, but how far it is and why it waits only now and then.
+    fn line(&mut self, job: usize, sight: &Sight<'_>, now: Instant) -> Option<String> {
+        let (text, is_urgent) = match sight {
+            Sight::Submitted => ("submitted".to_owned(), true),
+            Sight::Waiting { reason } => (format!("waiting: {reason}"), false),
+            Sight::Running { worker } => (format!("running on {worker}"), true),
+            Sight::Progress { fraction, phase } => (format!("{} % {phase}", percent(*fraction)), false),
+            Sight::Retrying { reason } => (format!("retrying: {reason}"), true),
+            Sight::Ended { reason, .. } => ((*reason).to_owned(), true),
+        };
+        let told = &mut self.told[job];
+        let is_due = told.at.is_none_or(|at| now.duration_since(at) >= LINE_EVERY);
+        if told.text == text || !(is_urgent || is_due) {
+            return None;
+        }
+        // What is urgent leaves room for the first word on how it goes on.
+        *told = Told { at: (!is_urgent).then_some(now), text };
+        Some(format!("job {}: {}", self.jobs[job], plain(told.text.trim_end())))
+    }
+}
+
+fn percent(fraction: f64) -> u64 {
+    (fraction.clamp(0.0, 1.0) * 100.0) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_terminal_every_change_is_a_line_and_progress_only_now_and_then() {
+        let mut lines = Lines { jobs: vec!["j1".to_owned()], told: vec![Told::default()] };
+        let start = Instant::now();
+        let progress = |fraction, phase| Sight::Progress { fraction, phase };
+        let story = [
+            (0, Sight::Submitted, Some("job j1: submitted")),
+            (0, Sight::Waiting { reason: "all are busy" }, Some("job j1: waiting: all are busy")),
+            (1, Sight::Waiting { reason: "all are still busy" }, None),
+            (6, Sight::Waiting { reason: "all are still busy" }, Some("job j1: waiting: all are still busy")),
+            (7, Sight::Running { worker: "red\u{1b}[2J" }, Some("job j1: running on red\\u{1b}[2J")),
+            (7, progress(0.25, "KSampler 1/4"), Some("job j1: 25 % KSampler 1/4")),
+            (8, progress(0.5, "KSampler 2/4"), None),
+            (13, progress(0.75, "KSampler 3/4"), Some("job j1: 75 % KSampler 3/4")),
+            (14, Sight::Retrying { reason: "it fell silent" }, Some("job j1: retrying: it fell silent")),
+            (14, Sight::Running { worker: "blue" }, Some("job j1: running on blue")),
+            (14, progress(1.0, ""), Some("job j1: 100 %")),
+            (
+                15,
+                Sight::Ended { is_completed: true, reason: "completed by blue" },
+                Some("job j1: completed by blue"),
+            ),
+        ];
+        for (second, sight, expected) in story {
+            let line = lines.line(0, &sight, start + Duration::from_secs(second));
+            assert_eq!(line.as_deref(), expected, "{second} {sight:?}");
+        }
+    }
+}

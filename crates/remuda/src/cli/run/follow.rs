@@ -1,0 +1,231 @@
+//! Follows jobs to their end, all over one line. Events say what changed; whenever one may have been missed (before the
+//! line was open, after a cut or a gap), the jobs themselves are looked at.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use reqwest::{Method, RequestBuilder};
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::time::{interval, sleep, timeout};
+
+use super::board::{Board, Sight};
+use super::preview::Previews;
+use crate::cli::Client;
+use crate::cli::client::is_passing;
+use crate::cli::look::{Event, Reader};
+
+/// A plane that restarts is back within seconds: no need to knock more often.
+const RECONNECT_WAIT: Duration = Duration::from_secs(1);
+/// Ten minutes of knocking; after that the plane is not coming back by itself.
+const RECONNECTS_MAX: u32 = 600;
+/// Three of the plane's signs of life on an idle line: then the line is dead, whatever it looks like.
+const SILENCE_MAX: Duration = Duration::from_secs(45);
+/// Why a job waits changes without an event.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Of many jobs only so many are looked at each time, one after the other.
+const LOOKS_MAX: usize = 8;
+
+pub(super) struct Follow<'a> {
+    pub(super) client: &'a Client,
+    pub(super) tenant: &'a str,
+    pub(super) board: Board,
+    pub(super) previews: Option<&'a Previews>,
+    jobs: Vec<Job>,
+    is_cancelling: bool,
+    /// The last event that was heard.
+    last: Option<u64>,
+    looked: usize,
+}
+
+struct Job {
+    id: String,
+    stage: Stage,
+}
+
+#[derive(PartialEq)]
+enum Stage {
+    Waiting,
+    Running,
+    Ended,
+}
+
+impl<'a> Follow<'a> {
+    pub(super) fn new(
+        client: &'a Client,
+        tenant: &'a str,
+        ids: &[String],
+        board: Board,
+        previews: Option<&'a Previews>,
+    ) -> Self {
+        let jobs = ids.iter().map(|id| Job { id: id.clone(), stage: Stage::Waiting }).collect();
+        Follow { client, tenant, board, previews, jobs, is_cancelling: false, last: None, looked: 0 }
+    }
+
+    /// Gives each job to `ended` as it then is, with its place among the others.
+    pub(super) async fn to_the_end(
+        mut self,
+        interrupts: &mut mpsc::Receiver<()>,
+        mut ended: impl FnMut(usize, Value),
+    ) -> anyhow::Result<()> {
+        for at in 0..self.jobs.len() {
+            self.board.show(at, &Sight::Submitted);
+        }
+        let mut failures = 0;
+        while self.is_any_open() {
+            match self.listen(interrupts, &mut ended).await {
+                Ok(()) if !self.is_any_open() => break,
+                Ok(()) => failures = 0,
+                Err(error) if is_passing(&error) && failures < RECONNECTS_MAX => failures += 1,
+                Err(error) => return Err(error),
+            }
+            if failures <= 1 {
+                self.board.say("the line to the plane was cut; trying again");
+            }
+            tokio::select! {
+                () = sleep(RECONNECT_WAIT) => {}
+                Some(()) = interrupts.recv() => self.cancel().await,
+            }
+        }
+        self.board.close();
+        Ok(())
+    }
+
+    fn is_any_open(&self) -> bool {
+        self.jobs.iter().any(|job| job.stage != Stage::Ended)
+    }
+
+    /// Until all have ended, or the line is cut.
+    async fn listen(
+        &mut self,
+        interrupts: &mut mpsc::Receiver<()>,
+        ended: &mut impl FnMut(usize, Value),
+    ) -> anyhow::Result<()> {
+        let mut stream = self.client.open(self.request()).await?.bytes_stream();
+        let mut reader = Reader::default();
+        if self.is_cancelling {
+            self.cancel().await;
+        }
+        self.look_at_all(ended).await?;
+        let mut look_again = interval(LOOK_EVERY);
+        look_again.tick().await;
+        while self.is_any_open() {
+            tokio::select! {
+                bytes = timeout(SILENCE_MAX, stream.next()) => {
+                    let Ok(Some(Ok(bytes))) = bytes else { return Ok(()) };
+                    for event in reader.feed(&bytes)? {
+                        self.hear(&event, ended).await?;
+                    }
+                }
+                _ = look_again.tick() => self.look_at_some(ended).await?,
+                Some(()) = interrupts.recv() => self.cancel().await,
+            }
+            let count = |stage| self.jobs.iter().filter(|job| job.stage == stage).count();
+            let [waiting, running, done] = [Stage::Waiting, Stage::Running, Stage::Ended].map(count);
+            self.board.tally(waiting, running, done);
+        }
+        Ok(())
+    }
+
+    fn request(&self) -> RequestBuilder {
+        let request = self.client.request(Method::GET, "/fleet/events");
+        let request = match self.jobs.as_slice() {
+            [job] => request.query(&[("job", &job.id)]),
+            _ => request.query(&[("name", "job"), ("tenant", self.tenant)]),
+        };
+        match self.last {
+            Some(last) => request.header("last-event-id", last),
+            None => request,
+        }
+    }
+
+    async fn hear(&mut self, event: &Event, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
+        self.last = event.id.or(self.last);
+        if event.name == "gap" {
+            return self.look_at_all(ended).await;
+        }
+        let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
+        let Some(at) = self.jobs.iter().position(|job| data["job"] == job.id.as_str()) else { return Ok(()) };
+        if self.jobs[at].stage == Stage::Ended {
+            return Ok(());
+        }
+        let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
+        match event.name.as_str() {
+            "job:started" => self.runs(at, &text(&data["worker"])),
+            "job:progress" => {
+                let (fraction, phase) = (data["progress"].as_f64().unwrap_or(0.0), text(&data["phase"]));
+                self.jobs[at].stage = Stage::Running;
+                self.board.show(at, &Sight::Progress { fraction, phase: &phase });
+            }
+            "job:retrying" => {
+                self.jobs[at].stage = Stage::Waiting;
+                self.board.show(at, &Sight::Retrying { reason: &text(&data["detail"]["reason"]) });
+            }
+            "job:preview" => {
+                if let Some(previews) = self.previews {
+                    previews.hear(&self.jobs[at].id);
+                }
+            }
+            "job:completed" | "job:failed" | "job:cancelled" => return self.look(at, ended).await,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn runs(&mut self, at: usize, worker: &str) {
+        self.jobs[at].stage = Stage::Running;
+        self.board.show(at, &Sight::Running { worker });
+    }
+
+    async fn look_at_all(&mut self, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
+        for at in 0..self.jobs.len() {
+            self.look(at, ended).await?;
+        }
+        Ok(())
+    }
+
+    async fn look_at_some(&mut self, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
+        for _ in 0..LOOKS_MAX.min(self.jobs.len()) {
+            self.looked = (self.looked + 1) % self.jobs.len();
+            self.look(self.looked, ended).await?;
+        }
+        Ok(())
+    }
+
+    async fn look(&mut self, at: usize, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
+        if self.jobs[at].stage == Stage::Ended {
+            return Ok(());
+        }
+        let job = self.client.get(&format!("/fleet/jobs/{}", self.jobs[at].id)).await?;
+        let reason = job["reason"].as_str().unwrap_or_default();
+        match job["state"].as_str().unwrap_or_default() {
+            "queued" => {
+                self.jobs[at].stage = Stage::Waiting;
+                self.board.show(at, &Sight::Waiting { reason });
+            }
+            "running" if self.jobs[at].stage == Stage::Running => {}
+            "running" => self.runs(at, job["worker"].as_str().unwrap_or_default()),
+            state => {
+                self.jobs[at].stage = Stage::Ended;
+                self.board.show(at, &Sight::Ended { is_completed: state == "completed", reason });
+                ended(at, job);
+            }
+        }
+        Ok(())
+    }
+
+    /// Their end comes as any other. What cannot be told now is told when the line is open again.
+    async fn cancel(&mut self) {
+        let open: Vec<_> = self.jobs.iter().filter(|job| job.stage != Stage::Ended).collect();
+        if !self.is_cancelling {
+            let which = if open.len() == 1 { "the job".to_owned() } else { format!("{} jobs", open.len()) };
+            self.board.say(&format!("cancelling {which}; Ctrl-C again leaves at once"));
+        }
+        self.is_cancelling = true;
+        for job in open {
+            let reason = json!({ "reason": "interrupted by whoever ran it" });
+            // It may have ended a moment ago, which is as good.
+            drop(self.client.post(&format!("/fleet/jobs/{}/cancel", job.id), &reason).await);
+        }
+    }
+}

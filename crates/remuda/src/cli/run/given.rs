@@ -1,0 +1,109 @@
+//! What a job gave, for people: files and values of a ComfyUI job as tables, anything else as JSON.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::save;
+use crate::cli::table::table;
+
+/// A longer value is cut: what is cut is in the JSON.
+const VALUE_CHARS_MAX: usize = 120;
+
+/// `saved` has a path for each output that was saved, in the order of the result.
+pub(super) fn shown(result: &Value, saved: &[Option<PathBuf>]) -> String {
+    let Some(files) = save::outputs(result) else {
+        return serde_json::to_string_pretty(result).unwrap_or_default();
+    };
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let cell = |value: &Value| if value.is_null() { "-".to_owned() } else { text(value) };
+    let mut parts = Vec::new();
+    let listed = result["outputs"].as_array().into_iter().flatten();
+    let rows: Vec<Vec<String>> = listed
+        .zip(&files)
+        .enumerate()
+        .map(|(at, (output, file))| {
+            let size = output["size_bytes"].as_u64().map_or_else(|| "-".to_owned(), size);
+            let place = match saved.get(at).and_then(Option::as_ref) {
+                Some(path) => path.display().to_string(),
+                None => file.hash.to_string(),
+            };
+            vec![
+                cell(&output["node"]),
+                cell(&output["key"]),
+                file.name.clone(),
+                cell(&output["media"]),
+                size,
+                place,
+            ]
+        })
+        .collect();
+    if !rows.is_empty() {
+        let place = if saved.is_empty() { "HASH" } else { "FILE" };
+        parts.push(table(&["NODE", "OUTPUT", "NAME", "TYPE", "SIZE", place], &rows));
+    }
+    let values = result["values"].as_array().into_iter().flatten();
+    let rows: Vec<Vec<String>> = values
+        .map(|value| vec![cell(&value["node"]), cell(&value["key"]), shortened(&text(&value["value"]))])
+        .collect();
+    if !rows.is_empty() {
+        parts.push(table(&["NODE", "OUTPUT", "VALUE"], &rows));
+    }
+    if parts.is_empty() { "no outputs".to_owned() } else { parts.join("\n\n") }
+}
+
+fn shortened(text: &str) -> String {
+    let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    if one_line.chars().count() <= VALUE_CHARS_MAX {
+        return one_line;
+    }
+    one_line.chars().take(VALUE_CHARS_MAX - 1).chain(['…']).collect()
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        1_048_576..1_073_741_824 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use remuda_adapters::blobs::BlobHash;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn files_and_values_are_tables_and_anything_else_is_json() {
+        let hash = BlobHash::of(b"x").to_string();
+        let output = |name: &str, size: u64| json!({ "node": "9", "key": "images", "name": name, "media": "image/png", "hash": hash, "size_bytes": size });
+        let result = json!({
+            "outputs": [output("a.png", 48_213), output("../b\u{1b}.png", 3)],
+            "values": [{ "node": "12", "key": "text", "value": ["a\ncat"] }, { "node": "12", "key": "n", "value": 5 }],
+        });
+        let saved = [Some(PathBuf::from("out/a-2.png")), None];
+        let expected = format!(
+            "\
+NODE  OUTPUT  NAME    TYPE       SIZE      FILE
+9     images  a.png   image/png  47.1 KiB  out/a-2.png
+9     images  b_.png  image/png  3 B       {hash}
+
+NODE  OUTPUT  VALUE
+12    text    [\"a\\ncat\"]
+12    n       5"
+        );
+        assert_eq!(shown(&result, &saved), expected);
+        assert!(shown(&result, &[]).contains("SIZE      HASH"));
+        assert_eq!(shown(&json!({ "outputs": [], "values": [] }), &[]), "no outputs");
+        assert_eq!(shown(&json!({ "picture": 1 }), &[]), "{\n  \"picture\": 1\n}");
+        assert_eq!(shortened(&"x ".repeat(500)).chars().count(), VALUE_CHARS_MAX);
+    }
+
+    #[test]
+    fn sizes_are_read_at_a_glance() {
+        assert_eq!([0, 1536, 5 << 20, 3 << 30].map(size), ["0 B", "1.5 KiB", "5.0 MiB", "3.0 GiB"]);
+    }
+}

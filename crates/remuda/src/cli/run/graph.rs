@@ -1,0 +1,203 @@
+//! The inputs of a graph, found as people name them and changed in place. Everything that is not changed is passed on in
+//! the very words in which it came: a seed of twenty digits stays that seed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::cli::table::plain;
+use crate::config::nearest;
+
+type Members = BTreeMap<String, Box<RawValue>>;
+
+/// So many choices are listed when somebody chose what is not there.
+const CHOICES_MAX: usize = 30;
+/// Inputs that make one copy differ from the next.
+const SEEDS: [&str; 2] = ["seed", "noise_seed"];
+
+#[derive(Clone, Debug)]
+pub(super) struct Graph {
+    /// What the graph stands in, if it is wrapped: `{"prompt": graph, "extra_data": {..}}`.
+    around: Option<Members>,
+    nodes: BTreeMap<String, Node>,
+}
+
+#[derive(Clone, Debug)]
+struct Node {
+    class: String,
+    title: Option<String>,
+    fields: Members,
+    inputs: Members,
+}
+
+/// An input of a node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    pub(super) node: String,
+    pub(super) input: String,
+}
+
+impl Graph {
+    /// Nothing if the workflow is no graph in ComfyUI's API format.
+    pub(super) fn read(workflow: &RawValue) -> Option<Graph> {
+        let members = members(workflow)?;
+        if let Some(nodes) = nodes(&members) {
+            return Some(Graph { around: None, nodes });
+        }
+        let nodes = nodes(&self::members(members.get("prompt")?)?)?;
+        Some(Graph { around: Some(members), nodes })
+    }
+
+    /// The input that `NODE.INPUT` means. Titles and inputs may have dots in them, so that every dot is tried.
+    pub(super) fn find(&self, key: &str) -> Result<Place, String> {
+        let cuts: Vec<_> = key.match_indices('.').map(|(at, _)| (&key[..at], &key[at + 1..])).collect();
+        let mut problem = None;
+        for (name, input) in cuts.iter().rev() {
+            match self.node(name) {
+                Ok(node) if self.nodes[node].inputs.contains_key(*input) => {
+                    return Ok(Place { node: node.to_owned(), input: (*input).to_owned() });
+                }
+                Ok(node) => problem = Some(self.no_input(node, input)),
+                Err(unknown) => problem = problem.or(Some(unknown)),
+            }
+        }
+        Err(problem.unwrap_or_else(|| format!("name it as NODE.INPUT, not as {:?}", plain(key))))
+    }
+
+    /// The id of the node that is called so.
+    fn node(&self, name: &str) -> Result<&str, String> {
+        if let Some((id, _)) = self.nodes.get_key_value(name) {
+            return Ok(id);
+        }
+        let ids = |is_meant: &dyn Fn(&Node) -> bool| -> Vec<&str> {
+            self.nodes.iter().filter(|(_, node)| is_meant(node)).map(|(id, _)| id.as_str()).collect()
+        };
+        let mut found = ids(&|node| node.title.as_deref() == Some(name));
+        if found.is_empty() {
+            found = ids(&|node| node.class == name);
+        }
+        match found.as_slice() {
+            [id] => Ok(id),
+            [] => Err(self.no_node(name)),
+            many => {
+                let ids = plain(&many.join(", "));
+                Err(format!("{} nodes are called {:?}: say which by its id, {ids}", many.len(), plain(name)))
+            }
+        }
+    }
+
+    fn no_node(&self, name: &str) -> String {
+        let names = self.nodes.iter().flat_map(|(id, node)| {
+            [Some(id), node.title.as_ref(), Some(&node.class)].into_iter().flatten().map(String::as_str)
+        });
+        let hint = hint(name, names);
+        let all = self.nodes.iter().map(|(id, node)| format!("{id} ({})", node.name()));
+        format!("there is no node {:?}{hint} There are {}", plain(name), listed(all))
+    }
+
+    fn no_input(&self, id: &str, input: &str) -> String {
+        let node = &self.nodes[id];
+        let hint = hint(input, node.inputs.keys().map(String::as_str));
+        let all = listed(node.inputs.keys().cloned());
+        let (name, input) = (plain(node.name()), plain(input));
+        format!("node {} ({name}) has no input {input:?}{hint} It has {all}", plain(id))
+    }
+
+    pub(super) fn set(&mut self, place: &Place, value: &impl Serialize) {
+        let value = to_raw_value(value).expect("what was read or made here can be written");
+        if let Some(node) = self.nodes.get_mut(&place.node) {
+            node.inputs.insert(place.input.clone(), value);
+        }
+    }
+
+    /// Gives each seed that is a plain number, and was not chosen by hand, the next that is drawn.
+    pub(super) fn draw_seeds(&mut self, chosen: &BTreeSet<Place>, mut draw: impl FnMut() -> u64) {
+        for (id, node) in &mut self.nodes {
+            for (name, value) in &mut node.inputs {
+                let place = Place { node: id.clone(), input: name.clone() };
+                let is_number = matches!(serde_json::from_str(value.get()), Ok(Value::Number(_)));
+                if SEEDS.contains(&name.as_str()) && is_number && !chosen.contains(&place) {
+                    *value = to_raw_value(&draw()).expect("a number can be written");
+                }
+            }
+        }
+    }
+
+    pub(super) fn written(&self) -> Box<RawValue> {
+        let nodes: BTreeMap<&str, Members> =
+            self.nodes.iter().map(|(id, node)| (id.as_str(), node.written())).collect();
+        let Some(around) = &self.around else { return raw(&nodes) };
+        let mut around = around.clone();
+        around.insert("prompt".to_owned(), raw(&nodes));
+        raw(&around)
+    }
+}
+
+impl Node {
+    fn read(node: &RawValue) -> Option<Node> {
+        let fields = members(node)?;
+        let class = serde_json::from_str(fields.get("class_type")?.get()).ok()?;
+        let title = fields.get("_meta").and_then(|meta| {
+            let meta: Value = serde_json::from_str(meta.get()).ok()?;
+            meta["title"].as_str().map(str::to_owned)
+        });
+        let inputs = fields.get("inputs").and_then(|inputs| members(inputs)).unwrap_or_default();
+        Some(Node { class, title, fields, inputs })
+    }
+
+    fn name(&self) -> &str {
+        self.title.as_deref().unwrap_or(&self.class)
+    }
+
+    fn written(&self) -> Members {
+        let mut fields = self.fields.clone();
+        fields.insert("inputs".to_owned(), raw(&self.inputs));
+        fields
+    }
+}
+
+fn members(value: &RawValue) -> Option<Members> {
+    serde_json::from_str(value.get()).ok()
+}
+
+/// All of them are nodes, and there is one.
+fn nodes(members: &Members) -> Option<BTreeMap<String, Node>> {
+    let nodes = members.iter().map(|(id, node)| Node::read(node).map(|node| (id.clone(), node)));
+    nodes.collect::<Option<BTreeMap<_, _>>>().filter(|nodes| !nodes.is_empty())
+}
+
+fn raw(value: &impl Serialize) -> Box<RawValue> {
+    to_raw_value(value).expect("texts and JSON values can be written")
+}
+
+fn hint<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> String {
+    nearest(written, names)
+        .map_or_else(|| ".".to_owned(), |name| format!(": did you mean {:?}?", plain(name)))
+}
+
+fn listed(all: impl Iterator<Item = String>) -> String {
+    let mut all: Vec<String> = all.map(|one| plain(&one)).collect();
+    let more = all.len().saturating_sub(CHOICES_MAX);
+    if all.is_empty() {
+        return "none".to_owned();
+    }
+    all.truncate(CHOICES_MAX);
+    if more > 0 {
+        all.push(format!("and {more} more"));
+    }
+    all.join(", ")
+}
+
+/// What was typed as a value: JSON where it is a number, a truth, nothing, a list or an object, and else the text itself.
+pub(super) fn value(typed: &str) -> Box<RawValue> {
+    match serde_json::from_str::<Box<RawValue>>(typed) {
+        Ok(json) if !json.get().starts_with('"') => json,
+        Ok(_) | Err(_) => raw(&typed),
+    }
+}
+
+#[cfg(test)]
+#[path = "graph/tests.rs"]
+mod tests;

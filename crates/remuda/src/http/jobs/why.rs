@@ -1,0 +1,47 @@
+//! The story of a job, as JSON.
+
+use axum::Json;
+use axum::extract::State;
+use remuda_core::id::JobId;
+use remuda_core::plane::{Plane, Why};
+use serde_json::{Value, json};
+
+use super::super::path::Path;
+use super::super::{Context, Problem};
+use super::unknown;
+
+pub(in crate::http) async fn why(
+    State(context): State<Context>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let id: JobId = id.parse()?;
+    let why = match context.plane.look(move |plane, now| plane.why(now, id)).await? {
+        Some(why) => why,
+        None => {
+            let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+            Plane::why_ended(id, &life)
+        }
+    };
+    Ok(Json(told(&why)))
+}
+
+/// The story with its times as people read them.
+fn told(why: &Why) -> Value {
+    let mut story = json!(why);
+    for (told, one) in story["attempts"].as_array_mut().into_iter().flatten().zip(&why.attempts) {
+        told["started_at"] = one.started_at.to_string().into();
+        if let Some(ended_at) = one.ended_at {
+            told["ended_at"] = ended_at.to_string().into();
+        }
+        if let Some(service) = &one.service {
+            let times = [
+                ("service_submitted_at", service.service_submitted_at),
+                ("last_service_check", service.last_service_check),
+            ];
+            for (name, at) in times {
+                told["service"][name] = at.map(|at| at.to_string()).into();
+            }
+        }
+    }
+    story
+}
