@@ -98,8 +98,9 @@ pub async fn run(mut options: Options, mut stops: mpsc::Receiver<()>) -> anyhow:
         problem = shell.step(event).await;
     }
     sending.abort();
-    shell.hands.end().await;
-    match problem.flatten() {
+    let problem = problem.flatten();
+    shell.hands.end(problem.is_some()).await;
+    match problem {
         Some(problem) => bail!(problem),
         None => Ok(()),
     }

@@ -180,10 +180,10 @@ impl Comfyui {
         self.shared.metrics.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A server that we started ends with us; what it is running for others is not ours to wait for.
-    pub(super) async fn end(mut self) {
+    /// A server that we started ends with us, unless another of our name has taken over: then it is that one's.
+    pub(super) async fn end(mut self, is_replaced: bool) {
         self.tasks.shutdown().await;
-        if let Some(process) = &self.shared.process {
+        if let Some(process) = self.shared.process.as_ref().filter(|_| !is_replaced) {
             process.stop().await;
         }
     }

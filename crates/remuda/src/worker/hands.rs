@@ -97,11 +97,11 @@ impl Hands {
         }
     }
 
-    /// Nothing that was started here outlives the worker.
-    pub(super) async fn end(self) {
+    /// Nothing that was started here outlives the worker, but for what another of its name has taken over.
+    pub(super) async fn end(self, is_replaced: bool) {
         match self {
             Hands::Commands(commands) => commands.end().await,
-            Hands::Comfyui(comfyui) => comfyui.end().await,
+            Hands::Comfyui(comfyui) => comfyui.end(is_replaced).await,
         }
     }
 }

@@ -47,7 +47,10 @@ enum Gone {
 impl Shared {
     pub(super) async fn collect(&self, id: &str, listed: &RawValue) -> Ending {
         match self.bring_home(id, listed).await {
-            Ok(result) => Ending::Completed { result },
+            Ok(result) => {
+                self.lives.anchor(id);
+                Ending::Completed { result }
+            }
             Err(gone) => Ending::Failed { cause: Cause::Service, message: gone.to_string() },
         }
     }

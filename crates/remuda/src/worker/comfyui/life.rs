@@ -1,5 +1,5 @@
 //! Whether the server is still the one that took our prompts. It does not say when it started, but it forgets everything
-//! when it does: as long as its history knows our canary (the *anchor*), it has not restarted.
+//! when it does: as long as its history knows the last prompt of ours that ended (the *anchor*), it has not restarted.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -26,10 +26,12 @@ impl Lives {
         ServiceLife(self.state().life)
     }
 
-    /// The server knows this prompt.
+    /// The server knows this prompt. Not taken while there is doubt: it may have known it before it restarted.
     pub(super) fn anchor(&self, id: &str) {
         let mut state = self.state();
-        (state.anchor, state.is_doubted) = (Some(id.to_owned()), false);
+        if !state.is_doubted {
+            state.anchor = Some(id.to_owned());
+        }
     }
 
     /// It may have restarted.
@@ -55,7 +57,8 @@ impl Lives {
         };
         let is_known = match &anchor {
             Some(anchor) => client.knows(anchor).await?,
-            None => false,
+            // Nothing to tell one life from another by: what it does not know is then asked about twice.
+            None => true,
         };
         let mut state = self.state();
         // Somebody else may have settled it meanwhile.

@@ -47,7 +47,7 @@ impl Process {
     pub(super) async fn begin(command: String, marker: PathBuf, events: Events) -> anyhow::Result<Process> {
         let log = marker.with_extension("log");
         let process = Process { command, marker, log, events, running: Mutex::default() };
-        match process.marked() {
+        match marked(&process.marker) {
             Some(running) => {
                 info!(pid = running.pid, "ComfyUI runs already: a former worker of this name started it");
                 *process.running.lock().await = Some(running);
@@ -112,11 +112,9 @@ impl Process {
         std::fs::remove_file(&self.marker).ok();
     }
 
-    fn marked(&self) -> Option<Running> {
-        let text = std::fs::read_to_string(&self.marker).ok()?;
-        let (pid, started) = text.trim().split_once(' ')?;
-        let running = Running { pid: pid.parse().ok()?, started: started.parse().ok()? };
-        running.is_alive().then_some(running)
+    /// Whether a former agent started what runs now.
+    pub(super) fn is_marked(marker: &Path) -> bool {
+        marked(marker).is_some()
     }
 }
 
@@ -148,6 +146,13 @@ impl Running {
             debug!(%error, "nothing left to end");
         }
     }
+}
+
+fn marked(marker: &Path) -> Option<Running> {
+    let text = std::fs::read_to_string(marker).ok()?;
+    let (pid, started) = text.trim().split_once(' ')?;
+    let running = Running { pid: pid.parse().ok()?, started: started.parse().ok()? };
+    running.is_alive().then_some(running)
 }
 
 /// When a process started, as the kernel counts it; nothing if there is none, or only what is left of one.

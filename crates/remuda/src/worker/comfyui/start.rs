@@ -66,11 +66,16 @@ impl Comfyui {
         let scratch = options.data.join("scratch").join(options.worker.as_str());
         std::fs::create_dir_all(&scratch)
             .with_context(|| format!("cannot make {} for files on their way", scratch.display()))?;
+        let marker = options.data.join(format!("{}.pid", options.worker));
         let process = match command {
-            Some(command) => {
-                let marker = options.data.join(format!("{}.pid", options.worker));
-                Some(Process::begin(command, marker, events.clone()).await?)
+            Some(_) if !Process::is_marked(&marker) && client.stats().await.is_ok() => {
+                warn!(
+                    url = target.url,
+                    "a ComfyUI runs there that no worker of this name started: it is used, and never restarted or stopped"
+                );
+                None
             }
+            Some(command) => Some(Process::begin(command, marker, events.clone()).await?),
             None => None,
         };
         let shared = Arc::new(Shared {
