@@ -45,6 +45,25 @@ pub struct AgentSettings {
     pub offer: Offer,
     /// An attempt that says nothing for this long is asked about.
     pub inactivity: Duration,
+    pub patience: Patience,
+}
+
+/// How long a service is given before what it does not do counts against it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// Between the first "I do not know it" and the second, which counts: anything in flight has arrived by then.
+    pub second_look: Duration,
+    /// Whoever goes on for longer with what it was told to stop is sick.
+    pub stop_max: Duration,
+    /// How often a service that was given up is looked at: somebody may have mended it.
+    pub look_every: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        let seconds = Duration::from_secs;
+        Patience { second_look: seconds(5), stop_max: seconds(30), look_every: seconds(30) }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -180,6 +199,8 @@ pub enum AgentEffect {
 pub struct Agent {
     settings: AgentSettings,
     membership: Membership,
+    /// The newest it ever had.
+    incarnation: Option<Incarnation>,
     seq: u64,
     line: Line,
     beat_at: Timestamp,
@@ -240,6 +261,7 @@ impl Agent {
         Agent {
             settings,
             membership: Membership::Stranger,
+            incarnation: None,
             seq: 0,
             line: Line::Free,
             beat_at: now,
@@ -332,6 +354,7 @@ impl Agent {
             beat_idle: millis(joined.beat_idle_millis),
             beat_busy: millis(joined.beat_busy_millis),
         };
+        self.incarnation = self.incarnation.max(Some(joined.incarnation));
         (self.failures, self.line, self.has_news) = (0, Line::Free, true);
         self.seq = 0;
     }

@@ -114,6 +114,9 @@ pub enum Ruin {
 /// first block. An hour of someone else's work must not hold up a job that somebody could run.
 const ELSEWHERE_MAX: Duration = Duration::from_secs(60);
 
+/// No job is tried so often; a number beyond it is nonsense.
+const AHEAD_MAX: u32 = 10_000;
+
 /// A verdict on an attempt is kept with the job; this much of what a worker said is enough to understand it.
 const MESSAGE_BYTES_MAX: usize = 2000;
 
@@ -295,6 +298,16 @@ impl Job {
 
     pub fn attempt(&self) -> Attempt {
         self.attempt
+    }
+
+    /// Somebody has an attempt with a number we never gave out: it is not given out again. Whether that changed anything.
+    pub fn raise(&mut self, attempt: Attempt) -> bool {
+        let is_ahead = attempt > self.attempt && attempt.0 - self.attempt.0 <= AHEAD_MAX;
+        let is_waiting = matches!(self.state, State::Waiting { .. });
+        if is_ahead && is_waiting {
+            self.attempt = attempt;
+        }
+        is_ahead && is_waiting
     }
 
     pub fn fence(&self, incarnation: Incarnation) -> Fence {

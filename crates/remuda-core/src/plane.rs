@@ -93,6 +93,8 @@ pub enum Event {
         shape: Shape,
     },
     /// Time has passed.
+    /// The settings were loaded anew.
+    Settings(Box<Settings>),
     Tick,
     /// The batch is over: orders that came together go out together.
     Flush,
@@ -304,9 +306,23 @@ impl Plane {
             Event::Drain { worker, reason } => self.drain(now, &worker, reason),
             Event::Lift { worker, shape } => self.lift(now, &worker, shape),
             Event::Release { shape } => self.release(now, shape),
+            Event::Settings(settings) => Ok(self.follow(now, *settings)),
             Event::Tick => Ok(self.tick(now)),
             Event::Flush => Ok(self.flush(now)),
         }
+    }
+
+    /// Other rules from here on: what is under way goes on under them, and every alarm is set anew.
+    fn follow(&mut self, now: Timestamp, settings: Settings) -> Answer {
+        self.settings = settings;
+        let workers: Vec<_> = self.workers.keys().cloned().collect();
+        for worker in workers {
+            self.watch_worker(now, &worker);
+        }
+        self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
+        self.refeed = true;
+        self.happened(now, "plane:settings", About::default(), Map::new());
+        Answer::Done
     }
 
     /// When to step again even if nothing happens, and what for.

@@ -1,5 +1,6 @@
 //! What plane and agent say to each other, as JSON: beat up, orders down. Flat on purpose: a worker in any language
-//! is twenty lines (`examples/worker.py`).
+//! is twenty lines (`examples/worker.py`). What one side does not know of yet it passes over, and every field that came
+//! later may be missing: during an upgrade both versions speak to each other.
 //!
 //! ```text
 //! POST   /fleet/workers                    Join  → Joined
@@ -20,7 +21,6 @@ use crate::service::Fault;
 
 /// "Here I am, this is what I can do, and this is what I still hold."
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Join {
     pub worker: WorkerId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -32,6 +32,9 @@ pub struct Join {
     pub slots: u32,
     #[serde(default)]
     pub offer: Offer,
+    /// The newest incarnation it ever had: a plane whose store was put back from a backup gives a higher one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<Incarnation>,
     /// Attempts a former incarnation took on and this one found still running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<Held>,
@@ -56,7 +59,6 @@ pub struct Joined {
 
 /// A sign of life that names everything the worker holds: what it does not name, it does not have.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Beat {
     pub incarnation: Incarnation,
     /// Rises with every beat, so that a late one cannot pass for news.
@@ -112,7 +114,6 @@ pub struct ServiceNote {
 
 /// An attempt that is over; sent again and again until a reply settles it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Finished {
     pub job: JobId,
     pub attempt: Attempt,
@@ -188,5 +189,31 @@ pub struct Settled {
 impl Reply {
     pub fn is_empty(&self) -> bool {
         self.start.is_empty() && self.cancel.is_empty() && self.settled.is_empty() && !self.beat_again
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Faults: C5.
+    #[test]
+    fn an_older_and_a_newer_version_understand_each_other() {
+        // What the first version sent, and what a later one may send beside it.
+        let old = r#"{"worker":"a","services":["exec"],"slots":1}"#;
+        let new = r#"{"worker":"a","services":["exec"],"slots":1,"zone":{"name":"eu"},"held":[]}"#;
+        for join in [old, new] {
+            assert_eq!(serde_json::from_str::<Join>(join).unwrap().slots, 1, "{join}");
+        }
+        let id = JobId::from_u128(7);
+        let held = format!(r#"{{"job":"{id}","attempt":1,"mood":"good"}}"#);
+        let finished = format!(r#"{{"job":"{id}","attempt":1,"outcome":"completed","energy_joules":9}}"#);
+        let beat = format!(
+            r#"{{"incarnation":1,"seq":1,"term":1,"held":[{held}],"finished":[{finished}],"weather":"fair"}}"#
+        );
+        let beat: Beat = serde_json::from_str(&beat).unwrap();
+        assert_eq!((beat.held[0].attempt, beat.finished[0].outcome), (Attempt(1), Outcome::Completed));
+        let reply = r#"{"term":1,"start":[],"dance":true}"#;
+        assert!(serde_json::from_str::<Reply>(reply).unwrap().is_empty());
     }
 }

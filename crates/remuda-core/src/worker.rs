@@ -42,6 +42,8 @@ pub struct Worker {
     /// Why it takes no work although it is there.
     pub closed: String,
     pub watch: Watch,
+    /// How much longer than others it may be silent with what it was given at that moment, unless it was heard since.
+    lent: (Timestamp, Duration),
     pub standing: Standing,
     pub tally: Tally,
     pub metrics: serde_json::Map<String, serde_json::Value>,
@@ -140,6 +142,7 @@ impl Worker {
             reason: "joined".to_owned(),
             closed: String::new(),
             watch: Watch::new(now),
+            lent: (Timestamp::ZERO, Duration::ZERO),
             standing: Standing::default(),
             tally: Tally::default(),
             metrics: serde_json::Map::new(),
@@ -165,7 +168,9 @@ impl Worker {
             let silence_max = (settings.beat_idle * 3 / 2).min(settings.stale_after);
             Limits { silence_max, verdict_max: settings.stale_after }
         } else {
-            Limits { silence_max: settings.suspect_after, verdict_max: settings.lease }
+            let (since, lent) = self.lent;
+            let lent = if self.watch.seen_at() < since { lent } else { Duration::ZERO };
+            Limits { silence_max: settings.suspect_after + lent, verdict_max: settings.lease + lent }
         }
     }
 
@@ -204,9 +209,10 @@ impl Worker {
         };
         if self.holds.is_empty() {
             // It is watched more closely from here on, though nobody asked it to beat more often before: so much is
-            // excused, and no more, or whoever is long silent would count as heard for a while.
+            // lent, and no more, or whoever is long silent would count as heard for a while; and only while it holds
+            // something.
             let slack = self.limits(settings).silence_max.saturating_sub(settings.suspect_after);
-            self.watch.excuse(now, self.watch.silent_for(now).min(slack));
+            self.lent = (now, self.watch.silent_for(now).min(slack));
         }
         self.holds.insert(job, hold);
         if self.warm.first() != Some(shape) {
@@ -315,6 +321,7 @@ impl Worker {
             reason: row.reason,
             closed: row.closed,
             watch,
+            lent: (Timestamp::ZERO, Duration::ZERO),
             standing: row.standing,
             tally: Tally {
                 completed: row.completed,

@@ -8,8 +8,9 @@ use remuda_core::need::Needs;
 use remuda_core::plane::{Known, Submission};
 use remuda_core::record::IdempotencyKey;
 
+use crate::happening::Happening;
 use crate::net::{Ask, Call, Caller};
-use crate::world::{Happening, World};
+use crate::world::World;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Client {

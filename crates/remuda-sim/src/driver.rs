@@ -8,6 +8,7 @@
 //!    └── calls, wake_at
 //! ```
 
+mod failure;
 mod lines;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -20,9 +21,10 @@ use remuda_core::refusal::Refusal;
 use remuda_core::time::Timestamp;
 
 use crate::client::Told;
+use crate::happening::Happening;
 use crate::net::{Answered, Ask, Call, Caller};
 use crate::sabotage::Sabotage;
-use crate::world::{Happening, World};
+use crate::world::World;
 use lines::{Parked, Release};
 
 #[derive(Debug)]
@@ -313,6 +315,7 @@ impl World<'_> {
         let step = driver.plane.step(now, event);
         if let Some(before) = before {
             self.laws.after_step(now, self.now, &driver.plane, ask, &step, before, &self.hosts);
+            self.learn_of_stuck();
         }
         if self.is_traced() {
             for record in &step.records {
@@ -354,6 +357,13 @@ impl World<'_> {
         let Some(driver) = &mut self.drivers[at] else { return };
         let Some(mut batch) = driver.committing.take() else { return };
         let (term, is_paused) = (driver.term, driver.is_paused(now));
+        let fails = now < self.failing_until && !is_paused && term == self.store.term;
+        if fails && self.random.permille(300) {
+            if self.is_sabotaged(Sabotage::CarryOutUnstored) {
+                return self.release(at, batch);
+            }
+            return self.start_over(at, batch);
+        }
         if !self.keep(term, std::mem::take(&mut batch.records)) {
             // Someone else leads: this one stops where it stands.
             self.note("superseded", term.0, 0);

@@ -2,9 +2,11 @@
 //! end, and at the end of the storm all that is still broken is mended, except workers that are gone for good.
 
 use crate::Weather;
+use crate::happening::Happening;
 use crate::random::Random;
 use crate::scene::STAYERS;
-use crate::world::{Happening, World};
+use crate::service::Ailment;
+use crate::world::World;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Planned {
@@ -31,6 +33,31 @@ pub(crate) enum Fault {
         lasts: u64,
     },
     CrashService {
+        host: usize,
+        away: u64,
+    },
+    /// A service that is too busy to answer.
+    MuteService {
+        host: usize,
+        lasts: u64,
+    },
+    AilService {
+        host: usize,
+        ailment: Ailment,
+    },
+    BreakSocket {
+        host: usize,
+    },
+    /// Somebody else has work for a service, too.
+    Intrude {
+        host: usize,
+        count: u64,
+        takes: u64,
+    },
+    ClearHistory {
+        host: usize,
+    },
+    Interrupt {
         host: usize,
     },
     DrainWorker {
@@ -72,6 +99,10 @@ pub(crate) enum Fault {
     StoreAway {
         lasts: u64,
     },
+    /// What is written now is not kept, and whoever writes it is told so.
+    FailCommits {
+        lasts: u64,
+    },
     /// A person lifts whatever is blocked.
     LiftBlocks,
 }
@@ -97,13 +128,15 @@ pub(crate) fn end(faults: &[Planned], storm_end: u64) -> u64 {
 pub(crate) fn draw(random: &mut Random, weather: Weather, storm_end: u64, hosts: usize) -> Vec<Planned> {
     let kinds: &[u64] = match weather {
         Weather::Fair => return Vec::new(),
-        Weather::Agents => &[0, 1, 2, 3, 4, 5, 12, 0, 1],
+        Weather::Agents => &[0, 1, 2, 3, 4, 5, 12, 0, 1, 15, 18],
+        Weather::Service => &[3, 15, 16, 17, 18, 18, 19, 19, 20, 21],
         Weather::Network => &[6, 6, 7, 8, 6],
         Weather::Plane => &[9, 10, 11, 9],
-        Weather::Store => &[13, 13, 14],
-        Weather::Wild => &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14],
+        Weather::Store => &[13, 13, 14, 22],
+        Weather::Wild => &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22],
     };
-    let count = random.between(1, 8);
+    // A single one of those that concern a service often meets nothing there.
+    let count = random.between(1, 8) * if weather == Weather::Service { 4 } else { 1 };
     let mut faults = Vec::new();
     for _ in 0..count {
         let (at, kind) = (random.below(storm_end), random.pick(kinds));
@@ -123,10 +156,10 @@ fn fault(random: &mut Random, kind: u64, at: u64, storm_end: u64, hosts: usize, 
         0 => Fault::KillAgent { host, back_after: Some(some(random, 90_000)), service_survives },
         1 => Fault::PauseAgent { host, lasts: some(random, 100_000) },
         2 => Fault::Twin { host, lasts: some(random, 60_000) },
-        3 => Fault::CrashService { host },
+        3 => Fault::CrashService { host, away: random.between(0, 30_000) },
         4 => Fault::DrainWorker { host },
         5 if host >= STAYERS => Fault::KillAgent { host, back_after: None, service_survives: false },
-        5 => Fault::CrashService { host },
+        5 => Fault::CrashService { host, away: 10 },
         6 => {
             let (up, down) = random.pick(&[(true, true), (true, false), (false, true)]);
             Fault::Cut { host, up, down, lasts: some(random, 90_000) }
@@ -149,12 +182,28 @@ fn fault(random: &mut Random, kind: u64, at: u64, storm_end: u64, hosts: usize, 
             return;
         }
         13 => Fault::SlowStore { commit: random.pick(&[300, 1000, 2500, 4000, 10_000]), lasts: 60_000 },
-        _ => Fault::StoreAway { lasts: outage(random) },
+        14 => Fault::StoreAway { lasts: outage(random) },
+        15 => Fault::MuteService { host, lasts: random.between(1000, 60_000) },
+        16 => Fault::AilService {
+            host,
+            ailment: random.pick(&[Ailment::Executor, Ailment::Device, Ailment::Disk]),
+        },
+        17 => Fault::Intrude { host, count: random.between(1, 4), takes: intrusion(random) },
+        18 => Fault::BreakSocket { host },
+        19 => Fault::ClearHistory { host },
+        20 => Fault::Interrupt { host },
+        21 => Fault::AilService { host, ailment: Ailment::Executor },
+        _ => Fault::FailCommits { lasts: some(random, 20_000) },
     };
     faults.push(Planned { at, fault });
     if random.permille(50) {
         faults.push(Planned { at: at + random.below(left), fault: Fault::LiftBlocks });
     }
+}
+
+/// Mostly seconds, sometimes longer than anything of ours may stand still.
+fn intrusion(random: &mut Random) -> u64 {
+    if random.permille(100) { random.between(310_000, 500_000) } else { random.between(500, 30_000) }
 }
 
 /// Mostly seconds, sometimes minutes: longer than a lease, a beat, an idle timeout.
@@ -180,7 +229,14 @@ impl World<'_> {
             }
             Fault::PauseAgent { host, lasts } => self.pause_agent(host, end(lasts, self)),
             Fault::Twin { host, lasts } => self.add_twin(host, end(lasts, self)),
-            Fault::CrashService { host } => self.crash_service(host),
+            Fault::CrashService { host, away } => self.crash_service(host, away),
+            Fault::MuteService { host, lasts } => self.mute_service(host, end(lasts, self)),
+            Fault::AilService { host, ailment } => self.ail(host, ailment),
+            Fault::BreakSocket { host } => self.break_socket(host),
+            Fault::Intrude { host, count, takes } => self.intrude(host, count, takes),
+            Fault::ClearHistory { host } => self.clear_history(host),
+            Fault::Interrupt { host } => self.interrupt(host),
+            Fault::FailCommits { lasts } => self.failing_until = end(lasts, self),
             Fault::DrainWorker { host } => self.ask_to_drain(host),
             Fault::Cut { host, up, down, lasts } => {
                 let end = end(lasts, self);
@@ -212,7 +268,8 @@ impl World<'_> {
     /// The storm is over: what is broken is mended.
     pub(crate) fn calm(&mut self) {
         self.is_calm = true;
-        (self.foul_until, self.slow_until) = (self.now, self.now);
+        (self.foul_until, self.slow_until, self.failing_until) = (self.now, self.now, self.now);
+        self.mend_services();
         for host in 0..self.hosts.len() {
             let link = &mut self.hosts[host].link;
             (link.cut_up_until, link.cut_down_until) = (0, 0);

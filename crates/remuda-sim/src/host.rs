@@ -1,15 +1,15 @@
 //! A machine with an agent on it: the real `core::Agent`, and the shell around it that carries out its effects. The
 //! agent may be killed, paused, doubled; the service beside it (`service`) lives a life of its own.
 
-use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Ending, Found, Unanswered};
-use remuda_core::cause::Cause;
+use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Patience, Unanswered};
 use remuda_core::id::{Hash, WorkerId};
 use remuda_core::time::Timestamp;
 
+use crate::happening::Happening;
 use crate::net::{Answered, Ask, Call, Caller, Link};
 use crate::scene::{HostPlan, Quirk};
-use crate::service::Runs;
-use crate::world::{Happening, World};
+use crate::service::{Key, Service};
+use crate::world::World;
 
 #[derive(Debug)]
 pub(crate) struct Host {
@@ -20,11 +20,19 @@ pub(crate) struct Host {
     /// The one question under way; its answer is waited for and no other's.
     call: Option<u64>,
     token: Hash,
-    paused_until: u64,
+    pub(crate) paused_until: u64,
     /// What happened while it was paused.
     missed: Vec<Happening>,
     wake_at: u64,
-    pub(crate) runs: Runs,
+    pub(crate) service: Service,
+    /// Submissions on their way to the service.
+    pub(crate) in_flight: Vec<Key>,
+    /// Until when the service did not answer as it should.
+    pub(crate) trouble_at: u64,
+    /// Since when its agent says that it takes no work.
+    pub(crate) closed_since: Option<u64>,
+    /// When this process began.
+    pub(crate) began_at: u64,
     pub(crate) link: Link,
     pub(crate) is_gone: bool,
     pub(crate) is_twin: bool,
@@ -41,13 +49,16 @@ const PATIENCE: u64 = 10_000;
 /// How much longer than the wait it asked for an agent stays on the line: the longest wait and this together are less
 /// than a lease, so that an order that got lost on an open line costs nothing.
 const WAIT_PATIENCE: u64 = 3000;
-/// A service that does not answer a probe is asked again.
-pub(crate) const PROBE_AGAIN: u64 = 5000;
 
 impl Host {
     pub(crate) fn new(plan: HostPlan) -> Self {
         Host {
             is_pristine: plan.quirk == Quirk::None,
+            service: Service::new(plan.service),
+            in_flight: Vec::new(),
+            trouble_at: 0,
+            closed_since: None,
+            began_at: 0,
             plan,
             agent: None,
             process: 0,
@@ -56,7 +67,6 @@ impl Host {
             paused_until: 0,
             missed: Vec::new(),
             wake_at: u64::MAX,
-            runs: Runs::default(),
             link: Link::default(),
             is_gone: false,
             is_twin: false,
@@ -67,6 +77,22 @@ impl Host {
 
     pub(crate) fn name(&self) -> &WorkerId {
         &self.plan.name
+    }
+
+    /// Nobody is here, or there is nothing wrong with what is.
+    pub(crate) fn is_well(&self, now: u64) -> bool {
+        let is_well = self.service.is_up(now) && !self.service.is_sick() && self.closed_since.is_none();
+        self.agent.is_none() || is_well
+    }
+
+    /// The longest that a silence may last before the agent asks, by the true time.
+    pub(crate) fn inactivity(&self) -> u64 {
+        self.plan.inactivity.as_millis() as u64 * 1000 / self.plan.clock_speed + 1
+    }
+
+    /// Since when everything between the agent and its service is as it should be.
+    pub(crate) fn undisturbed_since(&self) -> u64 {
+        self.began_at.max(self.trouble_at).max(self.paused_until)
     }
 
     /// Its own clock, wrong by years and a little fast or slow: only its own moments are ever compared.
@@ -89,6 +115,7 @@ impl Host {
             slots: self.plan.slots,
             offer: self.plan.offer.clone(),
             inactivity: self.plan.inactivity,
+            patience: Patience::default(),
         }
     }
 }
@@ -102,22 +129,23 @@ impl World<'_> {
         }
         let now = it.clock(self.now);
         it.process += 1;
-        it.dead_since = None;
+        (it.dead_since, it.closed_since, it.began_at) = (None, None, self.now);
         it.agent = Some(Agent::new(it.settings(), now));
-        let does_look = self.random.permille(800);
-        let it = &mut self.hosts[host];
-        let found = if does_look { it.runs.left_over(it.process) } else { it.runs.orphan() };
+        let is_blind = self.is_odd(100);
+        let found = if is_blind { Vec::new() } else { self.left_over(host) };
         self.note("begin", host as u64, found.len() as u64);
-        let found = found.into_iter().map(|(job, attempt)| Found { job, attempt }).collect();
-        let life = self.hosts[host].runs.life();
+        let life = self.hosts[host].service.life();
+        let delay = self.random.between(5, 50);
+        self.open_socket(host, delay);
         self.tell_agent(host, AgentEvent::Began { found, life });
     }
 
     pub(crate) fn kill_agent(&mut self, host: usize, service_survives: bool, why: &'static str) {
         let it = &mut self.hosts[host];
         it.is_pristine = false;
+        it.service.evidence_at = None;
         if !service_survives {
-            it.runs.clear();
+            it.service.die();
         }
         if it.agent.take().is_none() {
             return;
@@ -249,30 +277,26 @@ impl World<'_> {
                 self.call(host, None, Ask::Join { join }, PATIENCE);
             }
             AgentEffect::Beat { beat, wait } => {
-                let it = &self.hosts[host];
+                let it = &mut self.hosts[host];
+                let since = it.closed_since.unwrap_or(self.now);
+                it.closed_since = (!beat.closed.is_empty()).then_some(since);
+                for finished in &beat.finished {
+                    self.laws.reported(self.now, host, it, finished);
+                }
                 let wait = wait.as_millis() as u64;
                 let seq = beat.seq;
                 let ask = Ask::Beat { worker: it.plan.name.clone(), token: it.token, beat, wait };
                 self.call(host, Some(seq), ask, PATIENCE.max(wait + WAIT_PATIENCE));
             }
-            AgentEffect::Run { job, attempt, .. } => {
-                self.begin_run(host, job, attempt);
-                let delay = self.random.between(1, 50);
-                let key = (job, attempt);
-                self.at_host(host, delay, |process| Happening::Submitted { host, process, key });
+            AgentEffect::Run { job, attempt, service_job_id, .. } => {
+                self.hand_in(host, (job, attempt), &service_job_id);
             }
-            AgentEffect::Collect { job, attempt, .. } => {
-                let delay = self.random.between(1, 200);
-                let key = (job, attempt);
-                self.at_host(host, delay, |process| Happening::RunOver { host, process, key });
-            }
-            // The service of this world has no socket and is never sick.
-            AgentEffect::Reopen | AgentEffect::Treat(_) | AgentEffect::Check => {}
-            AgentEffect::Cancel { job, attempt, .. } => self.cancel_run(host, job, attempt),
-            AgentEffect::Probe { job, attempt, .. } => {
-                let delay = self.random.between(5, 500);
-                self.at_host(host, delay, |process| Happening::Probe { host, process, job, attempt });
-            }
+            AgentEffect::Collect { job, attempt, .. } => self.collect(host, (job, attempt)),
+            AgentEffect::Cancel { job, attempt, .. } => self.tell_to_stop(host, (job, attempt)),
+            AgentEffect::Probe { job, attempt, trigger } => self.ask_service(host, (job, attempt), trigger),
+            AgentEffect::Reopen => self.reopen_socket(host),
+            AgentEffect::Treat(remedy) => self.treat_service(host, remedy),
+            AgentEffect::Check => self.check_service(host),
             AgentEffect::Leave { .. } => {
                 let it = &self.hosts[host];
                 let ask = Ask::Leave { worker: it.plan.name.clone(), token: it.token };
@@ -290,7 +314,11 @@ impl World<'_> {
         it.agent = None;
         it.dead_since = Some(self.now);
         it.is_pristine = false;
-        it.runs.clear();
+        it.service.evidence_at = None;
+        // What it started ends with it; what it did not goes on, and whoever comes next finds it.
+        if it.service.is_owned() {
+            it.service.die();
+        }
         let is_twin = it.is_twin;
         self.hang_up(host);
         let it = &self.hosts[host];
@@ -333,13 +361,5 @@ impl World<'_> {
     pub(crate) fn at_host(&mut self, host: usize, delay: u64, happening: impl FnOnce(u32) -> Happening) {
         let process = self.hosts[host].process;
         self.at(delay, happening(process));
-    }
-
-    pub(crate) fn ended(&mut self, host: usize, ending: Ending, key: crate::service::Key) {
-        let (job, attempt) = key;
-        if matches!(ending, Ending::Failed { cause: Cause::Worker, .. }) {
-            self.hosts[host].is_pristine = false;
-        }
-        self.tell_agent(host, AgentEvent::Ended { job, attempt, outcome: ending });
     }
 }

@@ -6,18 +6,18 @@
 //! | S1 | an acknowledged submission is in the store, and in memory until it ends | `laws`, at every restart |
 //! | S2 | an outcome never changes and is told once; one key is one job | `commits` |
 //! | S3 | a report with a wrong fence and an old beat change nothing; what is completed was completed there | `verdicts`, `commits` |
-//! | S4 | attempt numbers rise, one worker each, and each runs once | `commits` |
-//! | S5 | no agent hears of an attempt that is not stored | `laws` |
-//! | S6 | an attempt is lost only on evidence, never by a worker that is well; the brake holds, and lets all return | `verdicts` |
+//! | S4 | attempt numbers rise, one worker each; nothing is handed to a service that has it | `commits`, `services` |
+//! | S5 | no agent and no service hears of an attempt that is not stored, nor by another name | `laws`, `services` |
+//! | S6 | an attempt is lost only on evidence, never by a worker that is well nor while its service has it; the brake holds, and lets all return | `verdicts`, `services` |
 //! | S7 | attempts are bounded, poison takes no third worker, nobody is blamed unheard, failures have causes | `commits` |
 //! | S9 | nothing of an older term is written | `commits` |
 //! | S10 | as S6: every world has clocks that jump and run apart | `verdicts` |
 //! | S11 | blocks, jobs, inventories and cancels stay within their bounds | `view` |
 //! | S12 | a block is of a shape, holds, ends in one trial and for a reason; no work for the silent; a reason for all who wait; every index is right | `commits`, `verdicts`, `view` |
 //! | L1 | every job ends | at the end |
-//! | L2 | what is called recorded is recorded | `laws` |
+//! | L2 | what is called recorded is recorded; what is over at a service is noticed; no socket stays deaf | `laws`, `services` |
 //! | L3 | what a dead worker held is taken from it in time | `view` |
-//! | L4 | nobody is believed to hold what he has not; at the end the plane's view of the fleet is the fleet | `view` |
+//! | L4 | nobody is believed to hold what he has not; what a service lost is let go, and a sick one treated; at the end the plane's view of the fleet is the fleet | `view`, `services` |
 //! | L5 | a quiet fleet is quiet | `view`, at the end |
 //! | L6 | no block and no trial outlives its reason | `view` |
 //! | fair | a tenant is not passed over again and again | `share` |
@@ -27,6 +27,7 @@
 //! outside belong to the program's tests), and what only a connector can get wrong (how the service is asked).
 
 mod commits;
+mod services;
 mod share;
 mod verdicts;
 mod view;
@@ -42,7 +43,6 @@ use remuda_core::time::Timestamp;
 use remuda_core::wire::Reply;
 
 use crate::Violation;
-use crate::host::Host;
 use crate::scene::{Scene, TIGHT_BLOCKS, TIGHT_JOBS};
 use crate::service::Key;
 use crate::store::Store;
@@ -115,7 +115,8 @@ pub(crate) struct Laws {
     /// The newest attempt that was stored, and whose it is.
     given: BTreeMap<JobId, (Attempt, WorkerId)>,
     /// Attempts that ran, and where.
-    ran: BTreeMap<Key, WorkerId>,
+    ran: BTreeMap<Key, usize>,
+    services: services::Services,
     completed: BTreeSet<(Key, WorkerId)>,
     /// What became of the orders to start an attempt.
     orders: BTreeMap<Key, Order>,
@@ -180,6 +181,7 @@ impl Laws {
             told: BTreeSet::new(),
             given: BTreeMap::new(),
             ran: BTreeMap::new(),
+            services: services::Services::default(),
             completed: BTreeSet::new(),
             orders: BTreeMap::new(),
             took_down: BTreeSet::new(),
@@ -318,19 +320,6 @@ impl Laws {
                 let what = format!("job {} attempt {} is called recorded, and is not", key.0, key.1);
                 self.broken(Law::L2, at, what);
             }
-        }
-    }
-
-    /// S4: an attempt runs once, on one worker.
-    pub(crate) fn run_began(&mut self, at: u64, host: &Host, job: JobId, attempt: Attempt) {
-        let worker = host.name();
-        let held = host.agent.as_ref().map_or(0, |agent| agent.held().count());
-        if held > host.plan.slots as usize {
-            self.broken(Law::S11, at, format!("{worker} takes on more than it has room for: {held}"));
-        }
-        if let Some(before) = self.ran.insert((job, attempt), worker.clone()) {
-            let what = format!("job {job} attempt {attempt} runs on {worker} and ran on {before}");
-            self.broken(Law::S4, at, what);
         }
     }
 

@@ -7,8 +7,8 @@
 //!  │  client ──submit, cancel──▶┐                                         │
 //!  │                            │  net: late, lost, doubled, cut          │
 //!  │  host: core::Agent ──beat──┼─────────▶ driver: core::Plane ──▶ store │
-//!  │    └─ service: runs  ◀─────┴─orders──      step, flush, commit, then │
-//!  │       (hangs, dies, …)                     answer: as in production  │
+//!  │    └─ service: a ComfyUI ◀─┴─orders──      step, flush, commit, then │
+//!  │       and all its oddities                 answer: as in production  │
 //!  └──────────────────────────────────────────────────────────────────────┘
 //!       faults: the storm, then the calm          laws: look on at every step
 //! ```
@@ -19,6 +19,7 @@
 mod client;
 mod driver;
 mod faults;
+mod happening;
 mod host;
 mod laws;
 mod net;
@@ -74,6 +75,8 @@ pub enum Weather {
     Agents,
     /// Messages are lost, doubled, late; links are cut.
     Network,
+    /// Services lose, forget, deny and repeat things, fall ill and have other guests; the rest is well.
+    Service,
     /// The plane dies, stops, is replaced; workers are well and must not suffer for it.
     Plane,
     /// The store is slow or away; workers are well and must not suffer for it.
@@ -83,8 +86,15 @@ pub enum Weather {
 }
 
 impl Weather {
-    pub const ALL: [Weather; 6] =
-        [Weather::Fair, Weather::Agents, Weather::Network, Weather::Plane, Weather::Store, Weather::Wild];
+    pub const ALL: [Weather; 7] = [
+        Weather::Fair,
+        Weather::Agents,
+        Weather::Network,
+        Weather::Service,
+        Weather::Plane,
+        Weather::Store,
+        Weather::Wild,
+    ];
 }
 
 /// How a world ended.
@@ -93,6 +103,8 @@ pub struct Outcome {
     /// Jobs that were accepted: lives lived.
     pub jobs: u64,
     pub attempts: u64,
+    /// How often a service began to run something for us: what exceeds the jobs was done again or for nothing.
+    pub executions: u64,
     pub steps: u64,
     pub violations: Vec<Violation>,
     /// The same for the same seed, whoever runs it.

@@ -6,7 +6,8 @@ use remuda_core::id::{Hash, WorkerId};
 use remuda_core::wire::{Beat, Join, Joined, Reply};
 
 use crate::client::Told;
-use crate::world::{Happening, World};
+use crate::happening::Happening;
+use crate::world::World;
 
 /// A question on its way to the plane.
 #[derive(Clone, Debug)]

@@ -7,12 +7,14 @@ use std::time::Duration;
 use remuda_core::id::Term;
 use remuda_core::plane::Event;
 use remuda_core::record::{Record, StateRow, Stored};
+use remuda_core::service::{Seen, ServiceLife};
 use remuda_core::settings::{BlockOn, Settings, StuckPolicy};
 use remuda_core::wire::{Finished, Held, Outcome};
 
 use crate::driver::Driver;
 use crate::laws::Law;
 use crate::net::{Answered, Ask, Call, Caller};
+use crate::service::Key;
 use crate::world::World;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,11 +65,34 @@ pub enum Sabotage {
     DropEvent,
     /// A report is called recorded, and is not.
     SettleAndForget,
+    /// A batch that could not be stored is carried out all the same.
+    CarryOutUnstored,
+    /// Only a service's history is asked: what waits or runs there is not known.
+    HistoryOnly,
+    /// History first, then the queue: what ends in between is in neither.
+    HistoryFirst,
+    /// The service's own name for an attempt is written down when it has answered.
+    NameAfterwards,
+    /// A service that does not answer is taken to know nothing.
+    RequeueOnNoAnswer,
+    /// A submission whose answer was lost is sent again without looking.
+    HandInBlindly,
+    /// One "I do not know it" is enough.
+    OneLook,
+    /// A service that restarted is believed to have what it had.
+    IgnoreNewLife,
+    NeverReopen,
+    /// A message that something is done is taken for its result.
+    BelieveMessages,
+    /// Sick services are said to be treated, and are not.
+    PretendToTreat,
+    /// Messages are waited for, however long none comes.
+    NeverAskTheSilent,
 }
 
 impl Sabotage {
     /// Every one, with the laws of which at least one must notice.
-    pub const ALL: [(Sabotage, &'static [Law]); 26] = [
+    pub const ALL: [(Sabotage, &'static [Law]); 38] = [
         (Sabotage::AckBeforeCommit, &[Law::S1]),
         (Sabotage::LoseBatch, &[Law::S1]),
         (Sabotage::ChangeOutcome, &[Law::S2]),
@@ -94,6 +119,18 @@ impl Sabotage {
         (Sabotage::OneTenant, &[Law::Fair]),
         (Sabotage::DropEvent, &[Law::Events]),
         (Sabotage::SettleAndForget, &[Law::L2]),
+        (Sabotage::CarryOutUnstored, &[Law::S1, Law::S5]),
+        (Sabotage::HistoryOnly, &[Law::S6]),
+        (Sabotage::HistoryFirst, &[Law::S6]),
+        (Sabotage::NameAfterwards, &[Law::S5]),
+        (Sabotage::RequeueOnNoAnswer, &[Law::S6]),
+        (Sabotage::HandInBlindly, &[Law::S4]),
+        (Sabotage::OneLook, &[Law::S6]),
+        (Sabotage::IgnoreNewLife, &[Law::L4]),
+        (Sabotage::NeverReopen, &[Law::L2]),
+        (Sabotage::BelieveMessages, &[Law::S3]),
+        (Sabotage::PretendToTreat, &[Law::L4]),
+        (Sabotage::NeverAskTheSilent, &[Law::L2]),
     ];
 
     /// Breakages that a setting can express.
@@ -249,6 +286,20 @@ impl World<'_> {
                 Answered::Reply(reply)
             }
             answer => answer,
+        }
+    }
+
+    /// What a service says as the saboteur lets the agent hear it.
+    pub(crate) fn forged_seen(&self, key: Key, life: ServiceLife, seen: Seen) -> (ServiceLife, Seen) {
+        match (self.sabotage, seen) {
+            (Some(Sabotage::RequeueOnNoAnswer), Seen::NoAnswer(_)) => (life, Seen::Unknown),
+            (Some(Sabotage::OneLook), Seen::Unknown) => (ServiceLife(life.0 + 1), Seen::Unknown),
+            (Some(Sabotage::IgnoreNewLife), Seen::Unknown)
+                if self.taken_in.get(&key).is_some_and(|then| *then < life) =>
+            {
+                (life, Seen::Running)
+            }
+            (_, seen) => (life, seen),
         }
     }
 

@@ -11,6 +11,7 @@ use remuda_core::settings::Settings;
 use crate::client;
 use crate::faults::{self, Planned};
 use crate::random::Random;
+use crate::service::{Oddities, ServicePlan};
 use crate::{Weather, WorldSettings};
 
 #[derive(Clone, Debug)]
@@ -29,6 +30,7 @@ pub(crate) struct Scene {
     pub(crate) loss: u64,
     pub(crate) copies: u64,
     pub(crate) late_copies: u64,
+    pub(crate) oddities: Oddities,
 }
 
 /// What becomes of the attempts of a shape.
@@ -56,6 +58,7 @@ pub(crate) struct HostPlan {
     pub(crate) clock_offset: u64,
     pub(crate) clock_speed: u64,
     pub(crate) inactivity: Duration,
+    pub(crate) service: ServicePlan,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +117,7 @@ impl Scene {
         } else {
             (0, 0, 0)
         };
+        let oddities = Oddities::draw(random, weather);
         let mut core = Settings::default();
         if random.permille(200) {
             core.blocks_max = TIGHT_BLOCKS;
@@ -125,7 +129,20 @@ impl Scene {
         if let Some(sabotage) = settings.sabotage {
             sabotage.set(&mut core);
         }
-        Scene { weather, core, blocks_max, shapes, hosts, jobs, faults, storm_end, loss, copies, late_copies }
+        Scene {
+            weather,
+            core,
+            blocks_max,
+            shapes,
+            hosts,
+            jobs,
+            faults,
+            storm_end,
+            loss,
+            copies,
+            late_copies,
+            oddities,
+        }
     }
 
     pub(crate) fn shape(&self, index: usize) -> Shape {
@@ -162,15 +179,24 @@ fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
         1 | 2 if weather != Weather::Fair => Quirk::Boaster,
         _ => Quirk::None,
     };
+    let slots = random.between(1, 4) as u32;
+    let is_narrow = weather != Weather::Fair && random.permille(400);
+    let service = ServicePlan {
+        slots: if is_narrow { 1 } else { slots as usize },
+        is_owned: random.permille(600),
+        is_plain: random.permille(200),
+        shows_last: random.permille(500),
+    };
     HostPlan {
         name: format!("w{n}").parse().expect("a short name is a name"),
         services,
-        slots: random.between(1, 4) as u32,
+        slots,
         offer: Offer { labels: BTreeMap::from([("zone".to_owned(), zone.to_owned())]), ..Offer::default() },
         quirk,
         clock_offset: random.below(10 * 365 * 86_400_000),
         clock_speed: random.between(950, 1050),
         inactivity: Duration::from_secs(random.between(5, 30)),
+        service,
     }
 }
 

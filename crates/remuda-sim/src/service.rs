@@ -1,235 +1,303 @@
-//! What does the work behind an agent: it runs an attempt for a while, says how far it is, and completes, fails, hangs
-//! or takes the agent down. It outlives the agent, so that a new one finds what the old one began; and news of an end
-//! may be lost, so that only a question brings it out.
+//! What does the work behind an agent, with the oddities of ComfyUI. It has a queue of its own, runs one thing or a few at
+//! a time, for us and for others, and writes down what became of it; all of that is in its memory, and a restart begins
+//! a new life without it. It outlives the agent, so that a new one finds what the old one began.
+//!
+//! ```text
+//!  handed in ──▶ pending ──▶ running ──▶ (a moment in which it is nowhere) ──▶ history ──cleared──▶ unknown
+//!                   │           └─ interrupted, or deaf to it ──▶ history
+//!                   └─ deleted: no trace                                 restart: everything unknown, a new life
+//! ```
+//!
+//! | part | what it plays |
+//! |---|---|
+//! | `prompt` | what runs there, and how it will end |
+//! | `door` | handing in and telling to stop: lost, late, doubled, refused |
+//! | `question` | queue, then history; collecting; what a new agent finds |
+//! | `socket` | messages: lost, late, doubled, to nobody |
+//! | `care` | what makes it sick, and what helps |
+//! | `oddity` | how much of that there is |
+
+mod care;
+mod door;
+mod oddity;
+mod prompt;
+mod question;
+mod socket;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use remuda_core::agent::{AgentEvent, Ending};
-use remuda_core::cause::Cause;
 use remuda_core::id::{Attempt, JobId};
-use remuda_core::service::{Seen, ServiceLife, Submission};
+use remuda_core::service::{Failure, Seen, ServiceLife};
 use serde_json::value::RawValue;
 
-use crate::host::PROBE_AGAIN;
-use crate::scene::{Nature, Quirk};
-use crate::world::{Happening, World};
+use crate::happening::Happening;
+use crate::world::World;
+
+pub(crate) use care::Ailment;
+pub(crate) use door::{Answer, Arrival};
+pub(crate) use oddity::Oddities;
+pub(crate) use prompt::FAILED;
+pub(crate) use socket::Message;
+
+use prompt::{Done, End, Prompt};
+use socket::Socket;
 
 pub(crate) type Key = (JobId, Attempt);
 
-#[derive(Debug, Default)]
-pub(crate) struct Runs(BTreeMap<Key, Run>, ServiceLife);
+/// What a service is like, whatever happens to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServicePlan {
+    /// How many it runs at a time.
+    pub(crate) slots: usize,
+    /// The agent started it and may start it again.
+    pub(crate) is_owned: bool,
+    /// Whoever talks to it tells the agent how things ended, and not only that they did.
+    pub(crate) is_plain: bool,
+    /// What is done and not written down yet is still shown as running.
+    pub(crate) shows_last: bool,
+}
 
 #[derive(Debug)]
-pub(crate) struct Run {
-    /// The process that hears of it.
-    process: u32,
-    ends_at: u64,
-    every: u64,
-    started_at: u64,
-    end: End,
-    is_done: bool,
+pub(crate) struct Service {
+    plan: ServicePlan,
+    life: ServiceLife,
+    pub(crate) ailment: Ailment,
+    /// Nothing listens there before this.
+    down_until: u64,
+    /// It is too busy to answer anybody before this.
+    mute_until: u64,
+    pending: Vec<Prompt>,
+    running: Vec<Prompt>,
+    history: BTreeMap<Key, Done>,
+    pub(crate) socket: Socket,
+    /// Every prompt has one, in all its lives.
+    marks: u64,
+    /// Since when the agent could know that it is sick.
+    pub(crate) evidence_at: Option<u64>,
 }
 
-const ABOUT_TO_FINISH: u64 = 5000;
-/// What a run that fails says.
-pub(crate) const FAILED: &str = "it did not work";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Completes,
-    Fails(Cause),
-    KillsAgent,
-    Hangs,
-}
-
-impl Runs {
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
+impl Service {
+    pub(crate) fn new(plan: ServicePlan) -> Self {
+        Service {
+            plan,
+            life: ServiceLife(1),
+            ailment: Ailment::None,
+            down_until: 0,
+            mute_until: 0,
+            pending: Vec::new(),
+            running: Vec::new(),
+            history: BTreeMap::new(),
+            socket: Socket::default(),
+            marks: 0,
+            evidence_at: None,
+        }
     }
 
     pub(crate) fn life(&self) -> ServiceLife {
-        self.1
+        self.life
     }
 
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &Key> {
-        self.0.keys()
+    pub(crate) fn is_owned(&self) -> bool {
+        self.plan.is_owned
     }
 
-    /// What a new process finds and takes over.
-    pub(crate) fn left_over(&mut self, process: u32) -> Vec<Key> {
-        self.0.values_mut().for_each(|run| run.process = process);
-        self.0.keys().copied().collect()
+    pub(crate) fn is_up(&self, now: u64) -> bool {
+        now >= self.down_until
     }
 
-    /// A new process that does not look: what runs on is nobody's.
-    pub(crate) fn orphan(&mut self) -> Vec<Key> {
-        self.0.values_mut().for_each(|run| run.process = 0);
-        Vec::new()
+    /// Everything it knew is forgotten.
+    pub(crate) fn die(&mut self) {
+        self.life.0 += 1;
+        self.pending.clear();
+        self.running.clear();
+        self.history.clear();
+        self.evidence_at = None;
+        if matches!(self.ailment, Ailment::Executor | Ailment::Device) {
+            self.ailment = Ailment::None;
+        }
+    }
+
+    /// Whether something will never come to an end here unless somebody does something.
+    pub(crate) fn is_sick(&self) -> bool {
+        self.ailment != Ailment::None || self.running.iter().any(|prompt| prompt.end == End::Hangs)
+    }
+
+    /// Has it, runs it, or knows how it ended.
+    pub(crate) fn knows(&self, key: Key) -> bool {
+        self.has(key) || self.history.contains_key(&key)
+    }
+
+    /// Waits or runs here.
+    pub(crate) fn has(&self, key: Key) -> bool {
+        self.ours().any(|it| it == key)
+    }
+
+    /// All that waits or runs here for us.
+    pub(crate) fn ours(&self) -> impl Iterator<Item = Key> {
+        self.pending.iter().chain(&self.running).filter_map(|prompt| prompt.key)
+    }
+
+    /// What is over here and what nobody has taken notice of, and since when.
+    pub(crate) fn untaken(&self) -> impl Iterator<Item = (Key, u64)> {
+        let untaken = self.history.iter().filter(|(key, done)| !done.is_taken && !self.has(**key));
+        untaken.map(|(key, done)| (*key, done.at))
+    }
+
+    /// Whether somebody on the way made two of it.
+    pub(crate) fn has_copy(&self, key: Key) -> bool {
+        self.pending.iter().chain(&self.running).any(|prompt| prompt.key == Some(key) && prompt.is_copy)
+    }
+
+    /// How it ended, if that says that there is nothing more to come of it.
+    pub(crate) fn has_failed(&self, key: Key) -> bool {
+        self.history.get(&key).is_some_and(|done| done.end != End::Succeeds) && !self.has(key)
+    }
+
+    /// Whether it waits behind something that goes on.
+    pub(crate) fn waits_its_turn(&self, key: Key) -> bool {
+        self.ailment != Ailment::Executor
+            && self.pending.iter().any(|prompt| prompt.key == Some(key))
+            && self.running.iter().any(|prompt| prompt.end != End::Hangs)
+    }
+
+    /// Since when each of ours runs that says how far it is.
+    pub(crate) fn runs_since(&self) -> impl Iterator<Item = u64> {
+        let is_ours = |prompt: &&Prompt| prompt.key.is_some() && prompt.every < u64::MAX;
+        let ours = self.running.iter().filter(is_ours).map(|prompt| prompt.started_at);
+        ours.filter(|_| self.ailment != Ailment::Executor)
+    }
+
+    fn mark(&mut self) -> u64 {
+        self.marks += 1;
+        self.marks
+    }
+
+    /// The next one that may begin, if there is room.
+    fn next(&mut self, now: u64) -> Option<&mut Prompt> {
+        let may = self.is_up(now)
+            && self.ailment != Ailment::Executor
+            && self.running.len() < self.plan.slots
+            && !self.pending.is_empty();
+        if !may {
+            return None;
+        }
+        let mut prompt = self.pending.remove(0);
+        prompt.started_at = now;
+        self.running.push(prompt);
+        self.running.last_mut()
+    }
+
+    fn running_mut(&mut self, mark: u64) -> Option<&mut Prompt> {
+        self.running.iter_mut().find(|prompt| prompt.mark == mark)
+    }
+
+    fn ended(&mut self, mark: u64) -> Option<Prompt> {
+        let at = self.running.iter().position(|prompt| prompt.mark == mark)?;
+        Some(self.running.remove(at))
+    }
+
+    /// What a look into its queue says.
+    fn queue(&self, now: u64, key: Key) -> Option<Seen> {
+        if self.running.iter().any(|prompt| prompt.key == Some(key)) {
+            return Some(Seen::Running);
+        }
+        if self.pending.iter().any(|prompt| prompt.key == Some(key)) {
+            return Some(Seen::Pending { ahead: self.running.first().map(|prompt| prompt.mark) });
+        }
+        let is_last = |done: &&Done| self.plan.shows_last && now < done.written_at;
+        self.history.get(&key).filter(is_last).map(|_| Seen::Running)
+    }
+
+    /// What a look into its history says.
+    fn past(&self, now: u64, key: Key, outputs: &Arc<RawValue>) -> Option<Seen> {
+        let done = self.history.get(&key).filter(|done| done.written_at <= now)?;
+        Some(match done.end {
+            End::Fails(fault) => Seen::Failed(Failure::new(fault, FAILED)),
+            End::Interrupted => Seen::Interrupted,
+            End::Succeeds | End::KillsAgent | End::Hangs => Seen::Succeeded { outputs: outputs.clone() },
+        })
     }
 }
 
 impl World<'_> {
-    pub(crate) fn begin_run(&mut self, host: usize, job: JobId, attempt: Attempt) {
-        self.note_job("run", job, attempt, host);
-        self.laws.run_began(self.now, &self.hosts[host], job, attempt);
-        let plan = &self.scene.jobs[crate::client::of(job)];
-        let (shape, takes, progress_every) = (plan.shape, plan.takes, plan.progress_every);
-        let nature = self.scene.nature(shape);
-        let is_storm = !self.is_calm;
-        let it = &self.hosts[host];
-        let (end, takes) = match (it.plan.quirk, nature) {
-            (Quirk::BlackHole, _) => (End::Fails(Cause::Service), 1),
-            (_, Nature::Bad) => (End::Fails(Cause::Job), takes.min(2000)),
-            (_, Nature::Poison) => (End::KillsAgent, takes.min(1000)),
-            (_, Nature::Picky) if is_storm && host.is_multiple_of(2) => {
-                (End::Fails(Cause::Service), takes.min(500))
-            }
-            (Quirk::None | Quirk::Boaster, Nature::Good | Nature::Quiet | Nature::Picky) => {
-                let is_fair = self.scene.weather == crate::Weather::Fair;
-                match self.random.below(1000) {
-                    0..4 if is_storm && !is_fair => (End::Hangs, takes),
-                    4..20 if is_storm && !is_fair => (End::Fails(Cause::Worker), takes),
-                    _ => (End::Completes, takes),
+    /// Its room is filled from its queue.
+    pub(crate) fn work_on(&mut self, host: usize) {
+        while let Some(prompt) = self.hosts[host].service.next(self.now) {
+            let (key, mark) = (prompt.key, prompt.mark);
+            if let Some(key) = key {
+                self.note_prompt("execute", key, host);
+                self.executions += 1;
+                if self.is_calm {
+                    self.laws.executed(self.now, &self.hosts[host], key);
                 }
+                self.decide_end(host, key, mark);
             }
-        };
-        let every = if nature == Nature::Quiet || end == End::Hangs { u64::MAX } else { progress_every };
-        let it = &mut self.hosts[host];
-        let run = Run {
-            process: it.process,
-            ends_at: self.now + takes,
-            every,
-            started_at: self.now,
-            end,
-            is_done: false,
-        };
-        it.runs.0.insert((job, attempt), run);
-        self.next_of_run(host, (job, attempt));
+            self.next_of_prompt(host, mark);
+        }
     }
 
-    fn next_of_run(&mut self, host: usize, key: Key) {
-        let Some(run) = self.hosts[host].runs.0.get(&key) else { return };
-        let ends_at = if run.end == End::Hangs { u64::MAX } else { run.ends_at };
-        let at = self.now.saturating_add(run.every).min(ends_at);
+    fn next_of_prompt(&mut self, host: usize, mark: u64) {
+        let Some(prompt) = self.hosts[host].service.running_mut(mark) else { return };
+        let at = self.now.saturating_add(prompt.every).min(prompt.ends_at());
         if at < u64::MAX {
-            self.schedule(at, Happening::Service { host, key });
+            self.schedule(at.max(self.now), Happening::PromptDue { host, mark });
         }
     }
 
-    pub(crate) fn service_due(&mut self, host: usize, key: Key) {
-        let Some(run) = self.hosts[host].runs.0.get_mut(&key).filter(|run| !run.is_done) else { return };
-        let process = run.process;
-        if self.now < run.ends_at || run.end == End::Hangs {
-            let takes = (run.ends_at - run.started_at).max(1);
-            let progress = (self.now - run.started_at) as f32 / takes as f32;
-            self.next_of_run(host, key);
-            self.schedule(self.now, Happening::Signal { host, process, key, progress });
-            return;
-        }
-        run.is_done = true;
-        let end = run.end;
-        if end == End::KillsAgent {
-            self.hosts[host].runs.0.remove(&key);
-            if self.hosts[host].agent.is_some() && self.hosts[host].process == process {
-                self.laws.took_down(key);
-                self.kill_agent(host, false, "poisoned");
-                let delay = self.random.between(1000, 50_000);
-                self.at(delay, Happening::Begin { host });
+    /// It says how far it is, or it is over.
+    pub(crate) fn prompt_due(&mut self, host: usize, mark: u64) {
+        let now = self.now;
+        let service = &mut self.hosts[host].service;
+        let ailment = service.ailment;
+        let Some(prompt) = service.running_mut(mark).filter(|_| ailment != Ailment::Executor) else { return };
+        let (key, progress) = (prompt.key, prompt.progress(now));
+        if now < prompt.ends_at() {
+            if now.saturating_sub(prompt.told_at) >= prompt.every {
+                prompt.told_at = now;
+                self.say_over_socket(
+                    host,
+                    key.map_or(Message::Foreign, |key| Message::Progress(key, progress)),
+                );
+                self.next_of_prompt(host, mark);
             }
             return;
         }
-        // The news of it gets lost now and then: only a probe finds out.
-        let is_fair = self.is_calm || self.scene.weather == crate::Weather::Fair;
-        if is_fair || !self.random.permille(30) {
-            self.schedule(self.now, Happening::RunOver { host, process, key });
+        let Some(prompt) = self.hosts[host].service.ended(mark) else { return };
+        match key {
+            Some(key) if prompt.end == End::KillsAgent => self.poisoned(host, key),
+            Some(key) => self.prompt_over(host, key, &prompt),
+            None => self.say_over_socket(host, Message::Foreign),
+        }
+        self.work_on(host);
+    }
+
+    fn poisoned(&mut self, host: usize, key: Key) {
+        if self.hosts[host].agent.is_some() {
+            self.laws.took_down(key);
+            self.kill_agent(host, false, "poisoned");
+            let delay = self.random.between(1000, 50_000);
+            self.at(delay, Happening::Begin { host });
         }
     }
 
-    pub(crate) fn signal(&mut self, host: usize, process: u32, key: Key, progress: f32) {
-        if self.hosts[host].process == process {
-            let (job, attempt) = key;
-            let phase = String::new();
-            self.tell_agent(host, AgentEvent::Signal { job, attempt, progress, phase });
-        }
-    }
-
-    /// Tells the agent how it ended, and forgets it.
-    pub(crate) fn run_over(&mut self, host: usize, process: u32, key: Key) {
-        let it = &mut self.hosts[host];
-        if it.process != process || it.agent.is_none() {
-            return;
-        }
-        let Some(run) = it.runs.0.remove(&key) else { return };
-        let ending = match run.end {
-            End::Completes => {
-                self.laws.completed(it.name(), key);
-                Ending::Completed { result: self.result.clone() }
-            }
-            End::Fails(cause) => Ending::Failed { cause, message: FAILED.to_owned() },
-            End::KillsAgent | End::Hangs => {
-                Ending::Failed { cause: Cause::Service, message: "interrupted".to_owned() }
-            }
+    fn prompt_over(&mut self, host: usize, key: Key, prompt: &Prompt) {
+        let gap = match (self.is_odd(self.scene.oddities.gaps), prompt.is_cached) {
+            (true, _) => self.random.between(1, 2000),
+            (false, true) => 0,
+            (false, false) => self.random.below(3),
         };
-        self.ended(host, ending, key);
-    }
-
-    pub(crate) fn cancel_run(&mut self, host: usize, job: JobId, attempt: Attempt) {
-        let key = (job, attempt);
-        // Some services finish what they are about to finish, whatever they are told.
-        let soon = self.now + ABOUT_TO_FINISH;
-        let is_nearly_done = |run: &Run| run.end != End::Hangs && run.ends_at < soon;
-        if self.random.permille(200) && self.hosts[host].runs.0.get(&key).is_some_and(is_nearly_done) {
-            return;
-        }
-        if let Some(run) = self.hosts[host].runs.0.get_mut(&key).filter(|run| !run.is_done) {
-            (run.end, run.is_done) = (End::Hangs, true);
-        }
-        let delay = self.random.between(0, 1000);
-        self.at_host(host, delay, |process| Happening::RunOver { host, process, key });
-    }
-
-    /// The service is asked. What it does not know, it never had or has forgotten.
-    pub(crate) fn probe(&mut self, host: usize, process: u32, key: Key) {
-        let (job, attempt) = key;
-        if self.hosts[host].process != process {
-            return;
-        }
-        if !self.is_calm && self.random.permille(50) {
-            // No answer is no evidence: ask again.
-            return self.at(PROBE_AGAIN, Happening::Probe { host, process, job, attempt });
-        }
-        let life = self.hosts[host].runs.life();
-        let seen = match self.hosts[host].runs.0.get(&key) {
-            Some(run) if run.is_done && run.end == End::Completes => {
-                Seen::Succeeded { outputs: self.result.clone() }
-            }
-            Some(run) if run.is_done => return self.run_over(host, process, key),
-            Some(_) => Seen::Running,
-            None => Seen::Unknown,
-        };
-        self.tell_agent(host, AgentEvent::Probed { job, attempt, life, seen });
-    }
-
-    pub(crate) fn submitted(&mut self, host: usize, process: u32, (job, attempt): Key) {
-        if self.hosts[host].process == process {
-            let (life, answer) = (self.hosts[host].runs.life(), Submission::Accepted);
-            self.tell_agent(host, AgentEvent::Submitted { job, attempt, life, answer });
+        let done = Done { end: prompt.end, at: self.now, written_at: self.now + gap, is_taken: false };
+        self.note_prompt("over", key, host);
+        self.hosts[host].service.history.insert(key, done);
+        if !prompt.is_cached {
+            self.say_over_socket(host, Message::Done(key));
         }
     }
 
-    pub(crate) fn crash_service(&mut self, host: usize) {
-        self.note("crash service", host as u64, 0);
-        let it = &mut self.hosts[host];
-        it.is_pristine = false;
-        let process = it.process;
-        let keys: Vec<_> = it.runs.keys().copied().collect();
-        it.runs.clear();
-        it.runs.1.0 += 1;
-        // The socket closes: a reason to ask at once.
-        for (job, attempt) in keys {
-            self.at(10, Happening::Probe { host, process, job, attempt });
-        }
+    /// In so many of a thousand cases, while the storm lasts.
+    pub(crate) fn is_odd(&mut self, permille: u64) -> bool {
+        !self.is_calm && self.random.permille(permille)
     }
 }
 

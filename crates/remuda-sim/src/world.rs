@@ -1,19 +1,19 @@
 //! Virtual time: one heap of things to come, taken in order. What happens to whom is decided in the other files; here it
 //! is only handed on.
 
-use std::cmp::Ordering;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-use remuda_core::id::{Attempt, JobId, Tenant, WorkerId};
+use remuda_core::id::{Attempt, JobId, Tenant};
+use remuda_core::service::ServiceLife;
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
-use crate::client::{Client, Told};
+use crate::client::Client;
 use crate::driver::Driver;
+use crate::happening::{Entry, Happening};
 use crate::host::Host;
 use crate::laws::Laws;
-use crate::net::{Answered, Call};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::scene::Scene;
@@ -41,59 +41,22 @@ pub struct World<'t> {
     /// For saboteurs: the store one batch ago, and reports that were called recorded.
     pub(crate) earlier: Option<Box<Store>>,
     pub(crate) forgotten: Vec<Key>,
+    /// In which life of its service each attempt was taken in.
+    pub(crate) taken_in: BTreeMap<Key, ServiceLife>,
     pub(crate) is_calm: bool,
     pub(crate) foul_until: u64,
     pub(crate) slow_until: u64,
     pub(crate) slow_commit: u64,
     pub(crate) away_until: u64,
+    pub(crate) failing_until: u64,
     /// Since when there has been nothing left to do.
     quiet_since: Option<u64>,
     pub(crate) result: Arc<RawValue>,
     pub(crate) steps: u64,
     pub(crate) attempts: u64,
+    pub(crate) executions: u64,
     hash: u64,
     trace: Option<&'t mut dyn FnMut(&str)>,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Happening {
-    // To the plane.
-    Arrive(Box<Call>),
-    Step { driver: usize, at: u64 },
-    Committed { driver: usize },
-    PollOver { at: usize, worker: WorkerId, call: u64 },
-    HungUp { worker: WorkerId, call: u64 },
-    PlaneStart { jump: i64 },
-    PlaneResume { driver: usize },
-    // To a host.
-    Begin { host: usize },
-    Resume { host: usize },
-    TwinEnds { host: usize },
-    Wake { host: usize, process: u32, at: u64 },
-    Answer { host: usize, process: u32, call: u64, answer: Box<Answered> },
-    GaveUp { host: usize, process: u32, call: u64 },
-    Service { host: usize, key: Key },
-    Signal { host: usize, process: u32, key: Key, progress: f32 },
-    RunOver { host: usize, process: u32, key: Key },
-    Submitted { host: usize, process: u32, key: Key },
-    Probe { host: usize, process: u32, job: JobId, attempt: Attempt },
-    // To a client.
-    Submit { client: usize, is_changed: bool },
-    ToClient { client: usize, call: u64, told: Told },
-    ClientGaveUp { client: usize, call: u64 },
-    TryAgain { client: usize },
-    ChangeMind { client: usize },
-    // To the world.
-    Fault { index: usize },
-    Calm,
-    Look,
-}
-
-#[derive(Debug)]
-struct Entry {
-    at: u64,
-    serial: u64,
-    what: Happening,
 }
 
 /// How often the world as a whole is looked at.
@@ -123,15 +86,18 @@ impl<'t> World<'t> {
             sabotage: settings.sabotage,
             earlier: None,
             forgotten: Vec::new(),
+            taken_in: BTreeMap::new(),
             is_calm: false,
             foul_until: 0,
             slow_until: 0,
             slow_commit: 0,
             away_until: 0,
+            failing_until: 0,
             quiet_since: None,
             result: service::result(),
             steps: 0,
             attempts: 0,
+            executions: 0,
             hash: seed,
             trace: None,
             scene,
@@ -176,6 +142,7 @@ impl<'t> World<'t> {
         Outcome {
             jobs: self.store.jobs.len() as u64,
             attempts: self.attempts,
+            executions: self.executions,
             steps: self.steps,
             violations: self.laws.violations,
             trace_hash: self.hash,
@@ -202,7 +169,9 @@ impl<'t> World<'t> {
                 self.kill_agent(host, false, "twin ends");
                 self.hosts[host].is_gone = true;
             }
-            Happening::Service { host, key } => self.service_due(host, key),
+            Happening::HandedIn { host, arrival } => self.handed_in(host, arrival),
+            Happening::PromptDue { host, mark } => self.prompt_due(host, mark),
+            Happening::Stop { host, key, is_ours } => self.stop_prompt(host, key, is_ours),
             Happening::Submit { client, is_changed } => self.submit(client, is_changed),
             Happening::ToClient { client, call, told } => self.told_client(client, call, told),
             Happening::ClientGaveUp { client, call } => self.client_gave_up(client, call),
@@ -228,10 +197,16 @@ impl<'t> World<'t> {
         let (Happening::Wake { host, .. }
         | Happening::Answer { host, .. }
         | Happening::GaveUp { host, .. }
-        | Happening::Signal { host, .. }
-        | Happening::RunOver { host, .. }
         | Happening::Submitted { host, .. }
-        | Happening::Probe { host, .. }) = what
+        | Happening::ReadQueue { host, .. }
+        | Happening::ReadHistory { host, .. }
+        | Happening::Probed { host, .. }
+        | Happening::Collected { host, .. }
+        | Happening::Heard { host, .. }
+        | Happening::SocketOpens { host, .. }
+        | Happening::SocketClosed { host, .. }
+        | Happening::Treated { host, .. }
+        | Happening::Checked { host, .. }) = what
         else {
             return;
         };
@@ -244,10 +219,33 @@ impl<'t> World<'t> {
             }
             Happening::Answer { host, process, call, answer } => self.answered(host, process, call, *answer),
             Happening::GaveUp { host, process, call } => self.gave_up(host, process, call),
-            Happening::Signal { host, process, key, progress } => self.signal(host, process, key, progress),
-            Happening::RunOver { host, process, key } => self.run_over(host, process, key),
-            Happening::Submitted { host, process, key } => self.submitted(host, process, key),
-            Happening::Probe { host, process, job, attempt } => self.probe(host, process, (job, attempt)),
+            from_service => self.happen_from_service(from_service),
+        }
+    }
+
+    /// What a service says reaches the process it was said to.
+    fn happen_from_service(&mut self, what: Happening) {
+        match what {
+            Happening::Submitted { host, process, key, life, answer } => {
+                self.submitted(host, process, key, life, answer);
+            }
+            Happening::ReadQueue { host, process, key, was_known } => {
+                self.read_queue(host, process, key, was_known);
+            }
+            Happening::ReadHistory { host, process, key, was_known } => {
+                self.read_history(host, process, key, was_known);
+            }
+            Happening::Probed { host, process, key, life, seen } => {
+                self.probed(host, process, key, life, *seen);
+            }
+            Happening::Collected { host, process, key, life } => self.collected(host, process, key, life),
+            Happening::Heard { host, process, message } => self.heard(host, process, message),
+            Happening::SocketOpens { host, process, number } => self.socket_opens(host, process, number),
+            Happening::SocketClosed { host, process, number } => self.socket_closed(host, process, number),
+            Happening::Treated { host, process, remedy, problem } => {
+                self.treated(host, process, remedy, problem);
+            }
+            Happening::Checked { host, process, problem } => self.checked(host, process, problem),
             _ => {}
         }
     }
@@ -256,11 +254,14 @@ impl<'t> World<'t> {
     fn look(&mut self) {
         self.at(LOOK_EVERY, Happening::Look);
         self.maybe_beat_for_the_dead();
+        self.look_after_services();
         let driver = self.lead.and_then(|at| self.drivers[at].as_deref());
         let plane = driver.map(|driver| (&driver.plane, driver.clock(self.now)));
         self.laws.look(self.now, plane, &self.hosts);
+        self.laws.look_at_services(self.now, self.is_calm.then_some(self.scene.storm_end), &self.hosts);
         let is_idle = driver.is_some_and(Driver::is_idle) && self.store.open == 0;
-        let is_quiet = self.is_calm && is_idle && self.clients.iter().all(|client| client.is_done);
+        let is_well = self.hosts.iter().all(|host| host.is_well(self.now));
+        let is_quiet = self.is_calm && is_idle && is_well && self.clients.iter().all(|client| client.is_done);
         match (is_quiet, self.quiet_since) {
             (true, None) => {
                 self.note("quiet", 0, 0);
@@ -341,31 +342,17 @@ impl<'t> World<'t> {
         }
         self.note(what, job.as_u128() as u64, u64::from(attempt.0) << 8 | host as u64);
     }
+
+    pub(crate) fn note_prompt(&mut self, what: &'static str, (job, attempt): Key, host: usize) {
+        if self.is_traced() {
+            self.say(&format!("host {host}: its service: {what} {job} attempt {attempt}"));
+        }
+        self.note(what, job.as_u128() as u64, u64::from(attempt.0) << 8 | host as u64);
+    }
 }
 
 impl std::fmt::Debug for World<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("World").field("now", &self.now).field("steps", &self.steps).finish_non_exhaustive()
-    }
-}
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        self.serial == other.serial
-    }
-}
-
-impl Eq for Entry {}
-
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-/// The heap gives out the greatest first: that is the earliest, and among equals the one that was planned first.
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (other.at, other.serial).cmp(&(self.at, self.serial))
     }
 }

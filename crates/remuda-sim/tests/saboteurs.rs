@@ -14,7 +14,18 @@ fn weather(sabotage: Sabotage) -> Weather {
         | Sabotage::NoTerm
         | Sabotage::NoStartGrace
         | Sabotage::WallClockLeases => Weather::Plane,
-        Sabotage::OrdersBeforeCommit => Weather::Store,
+        Sabotage::OrdersBeforeCommit | Sabotage::CarryOutUnstored => Weather::Store,
+        Sabotage::HistoryOnly
+        | Sabotage::HistoryFirst
+        | Sabotage::NameAfterwards
+        | Sabotage::RequeueOnNoAnswer
+        | Sabotage::HandInBlindly
+        | Sabotage::OneLook
+        | Sabotage::IgnoreNewLife
+        | Sabotage::NeverReopen
+        | Sabotage::BelieveMessages
+        | Sabotage::PretendToTreat
+        | Sabotage::NeverAskTheSilent => Weather::Service,
         Sabotage::NoBrake | Sabotage::IgnoreInventory | Sabotage::RequeueOnTimeout | Sabotage::AnyBeat => {
             Weather::Network
         }

@@ -2,16 +2,20 @@
 
 use remuda_sim::{Weather, WorldSettings, replay, run};
 
+/// What services may run for a hundred jobs: the rest was lost, failed or cancelled, and was done again.
+const EXECUTIONS_MAX: u64 = 115;
+
 /// Lives through worlds from `first` on until `lives` jobs have been lived.
 fn check(first: u64, lives: u64, settings: &WorldSettings) {
-    let (mut seed, mut lived) = (first, 0);
+    let (mut seed, mut lived, mut executions) = (first, 0, 0);
     while lived < lives {
         let outcome = run(seed, settings);
         let broken: Vec<_> = outcome.violations.iter().map(ToString::to_string).collect();
         assert!(broken.is_empty(), "seed {seed}: {}", broken.join("\n"));
         assert!(outcome.jobs > 0, "seed {seed} lived nothing");
-        (seed, lived) = (seed + 1, lived + outcome.jobs);
+        (seed, lived, executions) = (seed + 1, lived + outcome.jobs, executions + outcome.executions);
     }
+    assert!(executions * 100 <= lived * EXECUTIONS_MAX, "{executions} executions for {lived} jobs");
 }
 
 /// Each weather has its own range of seeds, so that a change in one leaves the others as they were.
@@ -32,6 +36,11 @@ fn worlds_with_dying_agents_keep_the_laws() {
 #[test]
 fn worlds_with_a_bad_network_keep_the_laws() {
     check_weather(Weather::Network, 3_000_000);
+}
+
+#[test]
+fn worlds_with_odd_services_keep_the_laws() {
+    check_weather(Weather::Service, 7_000_000);
 }
 
 #[test]

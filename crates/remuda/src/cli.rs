@@ -176,7 +176,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Blobs(blobs) => blobs.run().await,
         Command::Events(events) => events.run().await,
         Command::Cycle(cycle) => cycle.run().await,
-        Command::Config(config) => config.run(),
+        Command::Config(config) => config.run().await,
         Command::Sim(sim) => sim.run(),
         Command::Fake(fake) => fake.run().await,
         Command::Bench(bench) => bench.run().await,

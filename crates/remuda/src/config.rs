@@ -87,10 +87,16 @@ pub struct ServeSettings {
 /// What the agent's shell needs to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentSettings {
-    /// How often a service is asked how it is.
+    /// How often a service that was given up is asked whether it works again.
     pub probe_every: Duration,
     /// A service that says nothing about a running attempt for this long is asked about it.
     pub inactivity: Duration,
+    /// Between the first time a service does not know an attempt and the second, which counts.
+    pub second_look: Duration,
+    /// Whoever goes on for longer with what it was told to stop is sick.
+    pub stop_max: Duration,
+    /// How long a service may take for the smallest of workflows.
+    pub check_max: Duration,
 }
 
 impl Resolved {
@@ -122,6 +128,12 @@ impl Resolved {
             agent: AgentSettings {
                 probe_every: Duration::from_secs(30),
                 inactivity: Duration::from_secs(30),
+                // Whatever was on its way to the service has arrived by then.
+                second_look: Duration::from_secs(5),
+                // An interrupt is heard between two steps of a sampler, and a step may be long.
+                stop_max: Duration::from_secs(30),
+                // A service that has just started may load for a while first.
+                check_max: Duration::from_secs(60),
             },
             origins: BTreeMap::new(),
         }

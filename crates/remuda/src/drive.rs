@@ -297,6 +297,11 @@ impl Drive {
         }
         let worker = match &event {
             Event::Beat { worker, .. } => Some(worker.clone()),
+            Event::Settings(settings) => {
+                // For when the plane has to be restored from the store.
+                self.settings = (**settings).clone();
+                None
+            }
             _ => None,
         };
         let step = self.plane.step(now, event);

@@ -12,6 +12,7 @@ mod listen;
 mod path;
 mod preview;
 mod problem;
+mod reload;
 mod workers;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use tokio::sync::{Semaphore, broadcast};
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};
 pub use self::problem::Problem;
+pub use self::reload::Reload;
 
 use crate::carry_out::{Bodies, Live, News};
 use crate::config::ServeSettings;
@@ -50,6 +52,7 @@ pub struct Context {
     /// Dropped when the program stops: streams and waiting beats end.
     pub stopping: tokio::sync::watch::Receiver<bool>,
     pub body_bytes_max: usize,
+    pub reload: Reload,
     /// Places for blobs on their way in, which keep the disk busy.
     pub uploads: Arc<Semaphore>,
     pub blob_pause_max: Duration,
@@ -103,6 +106,11 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
     ),
     ("GET", "/fleet/cycles", "The newest reports of the control cycle"),
     ("GET", "/fleet/plan", "What a cycle would do now; changes nothing"),
+    (
+        "POST",
+        "/fleet/reload",
+        "Read the settings again and go on under them; a bad file changes nothing and is answered 422",
+    ),
     ("GET", "/fleet/status", "Counts, the brake, refused messages, when and why the plane wakes next"),
     ("GET", "/fleet/views/{name}", "orchestrator_status, active_workers_health or worker_performance"),
     ("GET", "/health/live", "200 while the loop goes round"),
@@ -136,6 +144,7 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/events", get(events::stream))
         .route("/fleet/cycles", get(fleet::cycles))
         .route("/fleet/plan", get(fleet::plan))
+        .route("/fleet/reload", post(reload::reload))
         .route("/fleet/status", get(fleet::status))
         .route("/fleet/views/{name}", get(fleet::view))
         .route("/health/live", get(fleet::live))
@@ -157,6 +166,7 @@ impl Context {
         live: Live,
         stopping: tokio::sync::watch::Receiver<bool>,
         settings: &ServeSettings,
+        reload: Reload,
     ) -> Self {
         let limits = Limits {
             depth_max: settings.depth_max,
@@ -177,6 +187,7 @@ impl Context {
             streams,
             stopping,
             body_bytes_max: settings.body_bytes_max,
+            reload,
             uploads: Arc::new(Semaphore::new(blobs::UPLOADS_MAX)),
             blob_pause_max: settings.blob_pause_max,
         }

@@ -34,6 +34,16 @@ pub struct Serving {
 
 impl Serving {
     pub async fn start(resolved: &Resolved) -> anyhow::Result<Serving> {
+        let fixed = resolved.clone();
+        Serving::start_with(resolved, move || Ok(fixed.clone())).await
+    }
+
+    /// `read` reads the settings again when somebody asks for it.
+    pub async fn start_with(
+        resolved: &Resolved,
+        read: impl Fn() -> anyhow::Result<Resolved> + Send + Sync + 'static,
+    ) -> anyhow::Result<Serving> {
+        let reload = http::Reload::new(resolved, read);
         let serve = &resolved.serve;
         refuse_strangers(serve)?;
         let listening = http::listen(serve.listen).await.with_context(|| {
@@ -54,7 +64,8 @@ impl Serving {
         let (stop, stopping) = watch::channel(false);
         let (sweep, retention) = (blobs.clone(), serve.retention);
         let sweep = sweep::run(sweep, store.clone(), plane.clone(), retention, stopping.clone());
-        let context = http::Context::new(plane.clone(), store.clone(), blobs, live, stopping.clone(), serve);
+        let context =
+            http::Context::new(plane.clone(), store.clone(), blobs, live, stopping.clone(), serve, reload);
         let address = listening.address;
         let router = http::router(context);
         let tasks = Tasks {

@@ -14,13 +14,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
-use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Unanswered};
+use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Patience, Unanswered};
 use remuda_core::id::{MachineId, Service, WorkerId};
 use remuda_core::need::Offer;
 use remuda_core::service::ServiceLife;
 use remuda_core::time::Timestamp;
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
 
@@ -45,6 +45,7 @@ pub struct Options {
     pub offer: Offer,
     pub does: Does,
     pub inactivity: Duration,
+    pub patience: Patience,
     /// Where the worker may keep what it has to remember.
     pub data: PathBuf,
 }
@@ -125,6 +126,7 @@ impl Shell {
             slots: options.slots,
             offer: options.offer,
             inactivity: options.inactivity,
+            patience: options.patience,
         };
         Shell {
             agent: Agent::new(settings, clock.now()),
@@ -200,14 +202,14 @@ impl Shell {
                 self.hands.run(Order { job, attempt, service_job_id, workflow });
             }
             AgentEffect::Cancel { job, attempt, reason } => {
-                info!(%job, %attempt, %reason, "cancelled");
+                debug!(%job, %attempt, %reason, "told to stop");
                 self.hands.cancel(job, attempt, reason);
             }
             AgentEffect::Probe { job, attempt, trigger } => self.hands.probe(job, attempt, trigger),
             AgentEffect::Collect { job, attempt, outputs } => self.hands.collect(job, attempt, outputs),
             AgentEffect::Reopen => self.hands.reopen(),
             AgentEffect::Treat(remedy) => {
-                warn!(?remedy, "the service is sick: treating it");
+                warn!(?remedy, "treating the service");
                 self.hands.treat(remedy);
             }
             AgentEffect::Check => self.hands.check(),

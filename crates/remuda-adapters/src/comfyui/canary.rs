@@ -42,22 +42,27 @@ impl Client {
         )
     }
 
-    /// Hands the canary in and waits for its end.
+    /// Hands the canary in and waits for its end. Hands it in again if it got lost on the way: nothing depends on its
+    /// running once.
     pub async fn sing(&self, canary: &Prompt, within: Duration) -> Result<(), Sick> {
         let deadline = Instant::now() + within;
-        let mut last = match self.submit(canary).await {
-            Submission::Accepted => "accepted".to_owned(),
-            Submission::Refused(failure) => return Err(Sick::Failed(failure)),
-            Submission::Unsure(why) => why,
-        };
+        let mut last = String::new();
+        let mut seen = Seen::Unknown;
         loop {
-            match self.look(canary.id(), Trigger::Submitted).await {
-                Seen::Succeeded { .. } => return Ok(()),
-                Seen::Failed(failure) => return Err(Sick::Failed(failure)),
-                Seen::NoAnswer(why) | Seen::Gone(why) => last = why,
-                seen @ (Seen::Pending { .. } | Seen::Running | Seen::Interrupted | Seen::Unknown) => {
-                    seen.as_str().clone_into(&mut last);
+            if matches!(seen, Seen::Unknown | Seen::Interrupted) {
+                match self.submit(canary).await {
+                    Submission::Accepted => "accepted".clone_into(&mut last),
+                    Submission::Refused(failure) => return Err(Sick::Failed(failure)),
+                    Submission::Unsure(why) => last = why,
                 }
+            }
+            seen = self.look(canary.id(), Trigger::Submitted).await;
+            match &seen {
+                Seen::Succeeded { .. } => return Ok(()),
+                Seen::Failed(failure) => return Err(Sick::Failed(failure.clone())),
+                Seen::NoAnswer(why) | Seen::Gone(why) => last.clone_from(why),
+                Seen::Pending { .. } | Seen::Running => seen.as_str().clone_into(&mut last),
+                Seen::Interrupted | Seen::Unknown => {}
             }
             if Instant::now() + LOOK_EVERY >= deadline {
                 return Err(Sick::Late { within, last });

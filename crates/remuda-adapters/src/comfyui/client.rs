@@ -124,7 +124,7 @@ impl Client {
     }
 
     /// Takes a prompt out of the queue, and interrupts it if it runs. Never anybody else's: an interrupt without an id stops
-    /// whatever runs, and old servers read every interrupt so; hence it is sent only while ours is seen to run.
+    /// whatever runs, and servers before 0.3.57 read every interrupt so; hence it is sent only while ours is seen to run.
     /// An interrupt is a wish: in its last node a prompt ends as if nothing had been said. So look again afterwards.
     pub async fn cancel(&self, id: &str) -> Result<(), Error> {
         for _ in 0..CANCEL_ROUNDS_MAX {
@@ -144,7 +144,7 @@ impl Client {
         Ok(())
     }
 
-    /// Prompts in the queue, and among the newest that ended, which `worker` handed in at some time.
+    /// Prompts in the queue, and among the newest that ended (the oldest first), which `worker` handed in at some time.
     pub async fn ours(&self, worker: &WorkerId) -> Result<Vec<Tagged>, Error> {
         let queue = self.queue().await?;
         let newest = OURS_HISTORY_MAX.to_string();
@@ -159,6 +159,11 @@ impl Client {
     /// Whether this prompt is in history. It remembers ten thousand, and forgets all of them when it restarts.
     pub async fn knows(&self, id: &str) -> Result<bool, Error> {
         Ok(self.history(id).await?.is_some())
+    }
+
+    /// Takes a prompt that ended out of history.
+    pub(super) async fn forget(&self, id: &str) -> Result<(), Error> {
+        self.tell("history", &json!({ "delete": [id] })).await
     }
 
     /// Lets go of models and results, once what runs now is over.
@@ -186,13 +191,26 @@ impl Client {
         query: &[(&str, &str)],
         timeout: Duration,
     ) -> Result<T, Error> {
-        let request = self.http.get(self.url(path)?).query(query).timeout(timeout);
-        let response = request.send().await.map_err(|error| self.failed(&error, timeout))?;
-        let (status, body) = self.body(path, response, LISTING_BYTES_MAX, timeout).await?;
+        let (status, body) = match self.ask(path, query, timeout).await {
+            // A connection that was kept may have died while nobody used it: that says nothing about the server now.
+            Err(Error::Broken(_)) => self.ask(path, query, timeout).await?,
+            answer => answer?,
+        };
         if status != StatusCode::OK {
             return Err(refused(status, path, &body));
         }
         json::read(&body).map_err(|error| unreadable(path, &error.to_string()))
+    }
+
+    async fn ask(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        timeout: Duration,
+    ) -> Result<(StatusCode, Vec<u8>), Error> {
+        let request = self.http.get(self.url(path)?).query(query).timeout(timeout);
+        let response = request.send().await.map_err(|error| self.failed(&error, timeout))?;
+        self.body(path, response, LISTING_BYTES_MAX, timeout).await
     }
 
     /// Posts what is answered with an empty body.

@@ -29,6 +29,11 @@ pub struct Raised {
 }
 
 impl Raised {
+    /// Whether a node barred the way, which ends only what lies behind it.
+    pub fn is_block(&self) -> bool {
+        self.exception_type.0.as_deref() == Some("ExecutionBlocked")
+    }
+
     pub fn failure(&self) -> Failure {
         let part = |text: &Text| text.0.clone().unwrap_or_default();
         let failure =

@@ -3,7 +3,7 @@
 //! | status | last word | outputs | so it |
 //! |---|---|---|---|
 //! | `success` | | some | succeeded |
-//! | `success` | `execution_error` of a blocker | none | failed: a node barred the way, and said why |
+//! | `success` | `execution_error` | none | failed: a node barred the way. So far servers tell this only on the socket, see [`Progress::judge`](super::Progress::judge) |
 //! | `error` | `execution_error` | whatever was done before | failed |
 //! | `error` | `execution_interrupted` | the same | was interrupted, by whomever |
 
@@ -15,6 +15,7 @@ use serde_json::value::RawValue;
 
 use super::fault::Raised;
 use super::json::{self, Members, Text};
+use super::outputs;
 use super::queue::Item;
 use super::tag::Tag;
 
@@ -57,8 +58,8 @@ impl Entry {
         let end = status.messages.iter().rev().find_map(|message| End::read(message));
         if status.status_str.0.as_deref() != Some("error") {
             return match end {
-                // A blocker's error is not the end of a prompt; but with nothing to show for it, it is the reason.
-                Some(End::Raised(raised)) if is_empty(&outputs) => Seen::Failed(raised.failure()),
+                // Not the end of a prompt; but with nothing to show for it, the reason.
+                Some(End::Raised(raised)) if outputs::is_empty(&outputs) => Seen::Failed(raised.failure()),
                 _ => Seen::Succeeded { outputs },
             };
         }
@@ -95,16 +96,10 @@ fn no_outputs() -> Arc<RawValue> {
     RawValue::from_string("{}".to_owned()).expect("two braces are JSON").into()
 }
 
-/// Whether no node put anything out.
-fn is_empty(outputs: &RawValue) -> bool {
-    json::read::<Members<serde::de::IgnoredAny>>(outputs.get().as_bytes())
-        .is_ok_and(|nodes| nodes.0.is_empty())
-}
-
 /// The answer to a question about many prompts, of which only the tags are read.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Tags(std::collections::BTreeMap<String, Tagging>);
+pub(super) struct Tags(#[serde(deserialize_with = "json::object")] Members<Tagging>);
 
 #[derive(Debug, Deserialize)]
 struct Tagging {
@@ -113,7 +108,92 @@ struct Tagging {
 }
 
 impl Tags {
+    /// The oldest first, as the server has them.
     pub(super) fn tags(&self) -> impl Iterator<Item = (&str, &Tag)> {
-        self.0.iter().filter_map(|(id, entry)| Some((id.as_str(), entry.prompt.as_ref()?.tag()?)))
+        self.0.0.iter().filter_map(|(id, entry)| Some((id.as_str(), entry.prompt.as_ref()?.tag()?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "c4b069c6-19b6-4062-9edb-8ea621236d76";
+
+    /// What is seen in an entry of history with these outputs, status and last message.
+    fn seen(outputs: &str, status: &str, last: &str) -> Seen {
+        let text = format!(
+            r#"{{"{ID}": {{"prompt": [44, "{ID}", {{"1": {{"inputs": {{"x": Infinity}}}}}}, {{"client_id": "c"}}, ["2"]], "outputs": {outputs},
+                "status": {{"status_str": "{status}", "completed": false, "messages": [
+                ["execution_start", {{"prompt_id": "{ID}", "timestamp": 1794728777790}}],
+                ["execution_cached", {{"nodes": ["1"], "prompt_id": "{ID}", "timestamp": 1794728777791}}], {last}]}}, "meta": {{}}}}}}"#
+        );
+        let entries: Entries = json::read(text.as_bytes()).unwrap();
+        entries.into_entry(ID).unwrap().seen()
+    }
+
+    const IMAGES: &str = r#"{"2": {"images": [{"filename": "a_00001_.png", "subfolder": "", "type": "output"}], "score": [NaN]}}"#;
+
+    #[test]
+    fn a_success_hands_its_outputs_on_as_sound_json() {
+        let Seen::Succeeded { outputs } = seen(IMAGES, "success", r#"["execution_success", {}]"#) else {
+            panic!()
+        };
+        let outputs: serde_json::Value = serde_json::from_str(outputs.get()).unwrap();
+        assert_eq!(outputs["2"]["score"], serde_json::json!([null]));
+    }
+
+    #[test]
+    fn an_error_is_told_from_an_interruption_by_the_last_message_alone() {
+        let error = r#"["execution_error", {"prompt_id": "x", "node_id": "4", "node_type": "ResearchFail", "executed": ["2", "3"],
+            "exception_message": "research: deliberate failure\n", "exception_type": "ValueError",
+            "traceback": ["  File \"<comfyui>/execution.py\""], "current_inputs": {"image": ["tensor([[[[0., 0., 1.]"]}, "timestamp": 1}]"#;
+        let Seen::Failed(failure) = seen(IMAGES, "error", error) else { panic!() };
+        assert_eq!(
+            failure,
+            Failure::new(Fault::Node, "node 4 (ResearchFail): ValueError: research: deliberate failure")
+        );
+        let interrupted = r#"["execution_interrupted", {"prompt_id": "x", "node_id": "2", "executed": []}]"#;
+        assert!(matches!(seen("{}", "error", interrupted), Seen::Interrupted));
+        assert!(matches!(seen("{}", "error", "[]"), Seen::Failed(_)));
+        assert!(matches!(
+            seen("{}", "error", r#""odd", ["execution_error"], ["execution_error", 3]"#),
+            Seen::Failed(_)
+        ));
+    }
+
+    #[test]
+    fn a_block_fails_a_prompt_only_if_nothing_came_of_it() {
+        let block = r#"["execution_error", {"node_id": "3", "exception_message": "Execution Blocked: no", "exception_type": "ExecutionBlocked"}],
+            ["execution_success", {}]"#;
+        assert!(matches!(seen("{}", "success", block), Seen::Failed(Failure { fault: Fault::Node, .. })));
+        assert!(matches!(seen(IMAGES, "success", block), Seen::Succeeded { .. }));
+        assert!(matches!(seen("{}", "success", r#"["execution_success", {}]"#), Seen::Succeeded { .. }));
+    }
+
+    #[test]
+    fn an_unknown_prompt_is_not_in_an_empty_history_and_something_else_is_no_history() {
+        let entries: Entries = json::read(b"{}").unwrap();
+        assert!(entries.into_entry(ID).is_none());
+        let entries: Entries = json::read(br#"{"x": {"outputs": {}, "status": null}}"#).unwrap();
+        assert!(matches!(entries.into_entry("x").unwrap().seen(), Seen::Succeeded { .. }));
+        assert!(json::read::<Entries>(b"[]").is_err());
+        assert!(json::read::<Entries>(br#"{"error": "no"}"#).is_err());
+    }
+
+    #[test]
+    fn tags_are_found_among_what_others_left_there_the_oldest_first() {
+        let tags: Tags = json::read(
+            br#"{"z": {"prompt": [1, "z", {}, {"remuda": {"worker": "w", "job": "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11", "attempt": 1}}, []]},
+                "a": {"prompt": [2, "a", {}, {"x": NaN, "remuda": {"worker": "w", "job": "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11", "attempt": 2}}, []]},
+                "b": {"prompt": [3, "b", {}, {"remuda": {"worker": "w", "canary": true}}, []]},
+                "c": {"prompt": [4, "c", {}, null, []]}, "d": {"prompt": [5, "d", {}, {"remuda": "x"}]}, "e": {}}"#,
+        )
+        .unwrap();
+        let found: Vec<_> = tags.tags().map(|(id, tag)| (id, tag.attempt.0)).collect();
+        assert_eq!(found, [("z", 1), ("a", 2)]);
+        for other in ["[]", "null", r#""x""#, r#"{"error": 3}"#] {
+            assert!(json::read::<Tags>(other.as_bytes()).is_err(), "{other}");
+        }
     }
 }

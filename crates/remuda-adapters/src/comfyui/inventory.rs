@@ -31,17 +31,18 @@ pub struct Inventory {
 impl Client {
     pub async fn inventory(&self) -> Result<Inventory, Error> {
         let classes: Members<Value> = self.read_within("object_info", &[], INVENTORY_TIMEOUT).await?;
-        if classes.0.is_empty() {
+        let inventory = Inventory::read(classes);
+        if inventory.classes.is_empty() {
             return Err(unreadable("object_info", "it names no node class"));
         }
-        Ok(Inventory::read(classes))
+        Ok(inventory)
     }
 }
 
 impl Inventory {
     fn read(classes: Members<Value>) -> Self {
         let mut inventory = Inventory::default();
-        for (class, info) in classes.0 {
+        for (class, info) in classes.0.into_iter().filter(|(_, info)| info.is_object()) {
             note_inputs(&info["input"], &mut inventory.models);
             inventory.classes.insert(class);
         }
@@ -88,7 +89,7 @@ mod tests {
                 "sampler_name": [["euler", "dpmpp_2m"], {"tooltip": "see x.pt"}]}}},
             "Odd": null, "Odder": {"input": []}, "Oddest": {"input": {"required": {"x": "y.ckpt", "z": []}}}}"#;
         let inventory = Inventory::read(json::read(told).unwrap());
-        assert_eq!(inventory.classes.len(), 7);
+        assert_eq!(inventory.classes.len(), 6);
         let models: Vec<&str> = inventory.models.iter().map(String::as_str).collect();
         assert_eq!(models, ["deep.gguf", "detail.SFT", "v1/old.ckpt", "xl/base.safetensors"]);
     }

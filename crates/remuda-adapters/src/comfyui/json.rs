@@ -116,6 +116,13 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Members<T> {
     }
 }
 
+/// The members of an object, in their order; anything else is an error.
+pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Members<T>, D::Error> {
+    deserializer.deserialize_map(Any(PhantomData))
+}
+
 /// A text; of anything else, none. For fields that are texts on every server seen, and may not be on the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text(pub Option<String>);

@@ -285,3 +285,6 @@ fn progress_text(bytes: &[u8]) -> Option<Message> {
     let text = String::from_utf8_lossy(text);
     Some(Message::Text { node: String::from_utf8_lossy(node).into_owned(), text: shown(&text, 500) })
 }
+
+#[cfg(test)]
+mod tests;

@@ -52,6 +52,12 @@ pub fn files(outputs: &RawValue) -> Vec<File> {
     read(outputs).files
 }
 
+/// Whether no node put anything out.
+pub fn is_empty(outputs: &RawValue) -> bool {
+    json::read::<Members<serde::de::IgnoredAny>>(outputs.get().as_bytes())
+        .is_ok_and(|nodes| nodes.0.is_empty())
+}
+
 /// What does not look like outputs is no error: it is simply not there.
 pub fn read(outputs: &RawValue) -> Outputs {
     let nodes: Members<Members<Box<RawValue>>> = json::read(outputs.get().as_bytes()).unwrap_or_default();

@@ -6,8 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use super::Prompt;
+use remuda_core::service::{Failure, Seen};
+
 use super::message::Message;
+use super::{Prompt, outputs};
 
 /// A node that counts bytes would leave nothing for the others to add.
 const WEIGHT_MAX: f64 = 200.0;
@@ -21,6 +23,7 @@ pub struct Progress {
     /// Who says when a node is finished is believed; otherwise the next one to begin tells.
     has_states: bool,
     running: Option<String>,
+    blocked: Option<Failure>,
 }
 
 /// A change worth telling.
@@ -52,6 +55,18 @@ impl Progress {
             phase: String::new(),
             has_states: false,
             running: None,
+            blocked: None,
+        }
+    }
+
+    /// What a look saw, and what only a message told: a node that bars the way says so on the socket alone. History then
+    /// shows a success without outputs, which is also what a prompt looks like that has none to show.
+    pub fn judge(&self, seen: Seen) -> Seen {
+        match (seen, &self.blocked) {
+            (Seen::Succeeded { outputs }, Some(failure)) if outputs::is_empty(&outputs) => {
+                Seen::Failed(failure.clone())
+            }
+            (seen, _) => seen,
         }
     }
 
@@ -84,6 +99,9 @@ impl Progress {
                 }
             }
             Message::Executed { node, .. } => node.0.iter().for_each(|node| self.finish(node)),
+            Message::Error { raised, prompt } if prompt.0.is_some() && raised.is_block() => {
+                self.blocked = Some(raised.failure());
+            }
             Message::Success { .. } => {
                 self.parts.values_mut().for_each(|part| part.done = 1.0);
                 self.fraction = 1.0;
@@ -144,3 +162,6 @@ impl Progress {
 fn root<'a>(node: &'a str, parts: &BTreeMap<String, Part>) -> &'a str {
     if parts.contains_key(node) { node } else { node.split('.').next().unwrap_or(node) }
 }
+
+#[cfg(test)]
+mod tests;

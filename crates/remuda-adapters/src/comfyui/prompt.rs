@@ -4,6 +4,7 @@
 //! | what | because |
 //! |---|---|
 //! | every node has a class and an object of inputs | a loose node without inputs kills the worker thread |
+//! | no chain of links is longer than Python can follow | a longer one, in loose nodes, kills it as well |
 //! | our own id, a lower-case UUID; no `number` | newer servers take no other; equal pairs of both kill the worker thread |
 //! | our own `client_id`, a text | a list ends the process; without one a cached run has no outputs |
 //! | `extra_data` holds only what ComfyUI reads, in the type it expects | others break the job list for everybody |
@@ -11,6 +12,7 @@
 //! | `filename_prefix` begins with a folder of this attempt | two runs never write one file, and a save is never answered from the cache with files that are gone |
 
 mod asset;
+mod chain;
 mod graph;
 #[cfg(test)]
 mod tests;
@@ -25,9 +27,13 @@ use uuid::Uuid;
 
 pub use self::asset::{Asset, assets};
 
+use self::chain::CHAIN_MAX;
 use self::graph::{Extra, Graph};
 use super::tag::{TAG, Tag};
 use super::{json, shown};
+
+/// As nodes call what they save if nobody says otherwise.
+const NAME_OF_THE_NAMELESS: &str = "/ComfyUI";
 
 /// What is sent, and what is needed to tell people how far it is.
 #[derive(Clone, Debug)]
@@ -67,6 +73,11 @@ impl Prompt {
             return Err(Failure::new(Fault::Lost, format!("{service_job_id:?} is no lower-case UUID")));
         }
         let mut graph = Graph::read(workflow)?;
+        if chain::is_too_long(&graph.nodes) {
+            let message =
+                format!("more than {CHAIN_MAX} nodes in one chain are more than ComfyUI can follow");
+            return Err(Failure::new(Fault::Graph, message));
+        }
         let folder = folder(tag);
         for (id, node) in &mut graph.nodes {
             for (name, value) in &mut node.inputs {
@@ -175,19 +186,16 @@ fn folder(tag: &Tag) -> String {
     format!("remuda/{}-{}", &job[24..], tag.attempt)
 }
 
-/// Puts the folder in front of a prefix, whose own folders stay below it.
+/// Puts the folder in front of a prefix, whose own folders stay below it: none of them leads out again.
 fn prefix(value: &mut Value, folder: &str) -> bool {
     let Value::String(text) = value else { return false };
-    let parts = text.split('/').filter(|part| !matches!(part.trim(), "" | "." | ".."));
+    // On Windows `\` parts folders too; elsewhere it is a letter of a name, so it is kept where nothing depends on it.
+    let leads_out = |part: &str| part.split('\\').any(|part| part.trim() == "..");
+    let parts = text.split('/').filter(|part| !matches!(part.trim(), "" | ".") && !leads_out(part));
     let mut path = folder.to_owned();
-    for part in parts {
-        path.push('/');
-        // On Windows this too parts folders.
-        path.push_str(&part.replace("..\\", "").replace("\\..", ""));
-    }
-    // Prefixes of nothing but folders get their names from the counter, as before.
-    if text.is_empty() || text.ends_with('/') {
-        path.push('/');
+    parts.clone().for_each(|part| path.extend(["/", part]));
+    if parts.count() == 0 {
+        path.push_str(NAME_OF_THE_NAMELESS);
     }
     *text = path;
     true

@@ -21,10 +21,10 @@ use super::{Message, Target, shown};
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PINGS_MISSED_MAX: u32 = 2;
 
-/// Large enough for the state of ten thousand nodes and for pictures that nodes send as previews.
-const FRAME_BYTES_MAX: usize = 32 << 20;
+/// Large enough for the state of ten thousand nodes, and for a picture of 4096 pixels a side that a node sends as result.
+const FRAME_BYTES_MAX: usize = 64 << 20;
 
-/// A preview has 512 pixels a side and some 50 KB; what is larger is a result sent this way, which nobody waits for.
+/// A preview is a JPEG of 512 pixels a side and some 50 KB. Results that are sent like previews are PNG, and may be large.
 const PREVIEW_BYTES_MAX: usize = 4 << 20;
 
 /// A server that speaks differently does so in every message; one odd message a day must not matter.
@@ -33,6 +33,7 @@ const MALFORMED_MAX: u32 = 20;
 #[derive(Debug)]
 pub struct Socket {
     stream: WebSocketStream<MaybeTlsStream<TcpStream>>,
+    ping_every: Duration,
     ping_at: Instant,
     /// Pings since anything was last heard.
     pings_unanswered: u32,
@@ -59,13 +60,17 @@ pub enum Closed {
 impl Socket {
     /// Give each agent a `client_id` of its own: of two sockets with one id, the newer goes deaf when the older closes.
     pub async fn connect(target: &Target, client_id: &str, within: Duration) -> Result<Socket, Error> {
-        match timeout(within, Socket::open(target, client_id)).await {
+        match timeout(within, Socket::open(target, client_id, PING_EVERY)).await {
             Ok(socket) => socket,
             Err(_) => Err(Error::Timeout(within)),
         }
     }
 
-    async fn open(target: &Target, client_id: &str) -> Result<Socket, Error> {
+    pub(super) async fn open(
+        target: &Target,
+        client_id: &str,
+        ping_every: Duration,
+    ) -> Result<Socket, Error> {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let url = address(target, client_id)?;
         let mut request =
@@ -80,8 +85,8 @@ impl Socket {
         // Only as the first message is this listened to.
         let flags = r#"{"type":"feature_flags","data":{"supports_preview_metadata":true}}"#;
         stream.send(Frame::text(flags)).await.map_err(|error| Error::Broken(error.to_string()))?;
-        let ping_at = Instant::now() + PING_EVERY;
-        Ok(Socket { stream, ping_at, pings_unanswered: 0, malformed: 0, dropped: 0 })
+        let ping_at = Instant::now() + ping_every;
+        Ok(Socket { stream, ping_every, ping_at, pings_unanswered: 0, malformed: 0, dropped: 0 })
     }
 
     /// The next message. May be dropped while it waits, and called again, without losing one.
@@ -99,10 +104,6 @@ impl Socket {
             self.pings_unanswered = 0;
             let message = match frame {
                 Frame::Text(text) => Message::of_text(&text),
-                Frame::Binary(bytes) if bytes.len() > PREVIEW_BYTES_MAX => {
-                    self.dropped += 1;
-                    continue;
-                }
                 Frame::Binary(bytes) => Message::of_binary(&bytes),
                 Frame::Close(why) => {
                     let why = why.map(|why| format!("{} {}", why.code, shown(&why.reason, 120)));
@@ -110,11 +111,16 @@ impl Socket {
                 }
                 Frame::Ping(_) | Frame::Pong(_) | Frame::Frame(_) => continue,
             };
-            if matches!(message, Message::Malformed) {
-                self.malformed += 1;
-                if self.malformed >= MALFORMED_MAX {
-                    return Err(Closed::Malformed);
+            match &message {
+                Message::Preview { mime, bytes, .. }
+                    if mime != "image/png" && bytes.len() > PREVIEW_BYTES_MAX =>
+                {
+                    self.dropped += 1;
+                    continue;
                 }
+                Message::Malformed if self.malformed + 1 >= MALFORMED_MAX => return Err(Closed::Malformed),
+                Message::Malformed => self.malformed += 1,
+                _ => {}
             }
             return Ok(message);
         }
@@ -142,8 +148,8 @@ impl Socket {
         }
         // Both before the waiting: this may be dropped in the middle of it.
         self.pings_unanswered += 1;
-        self.ping_at = Instant::now() + PING_EVERY;
-        match timeout(PING_EVERY, self.stream.send(Frame::Ping(Vec::new().into()))).await {
+        self.ping_at = Instant::now() + self.ping_every;
+        match timeout(self.ping_every, self.stream.send(Frame::Ping(Vec::new().into()))).await {
             Ok(sent) => sent.map_err(|error| closed(&error)),
             Err(_) => Err(Closed::Silent),
         }

@@ -8,14 +8,21 @@
 //! | other 3xx, 4xx | refused by somebody at the door: lost here, the job is not to blame |
 //! | 5xx, a timeout, a broken connection | unsure: it answers 500 also to prompts that it then runs |
 
-use remuda_core::service::{Failure, Fault, Submission};
+use std::time::Duration;
+
+use remuda_core::service::{Failure, Fault, Seen, Submission, Trigger};
 use remuda_core::workflow::model_file;
 use reqwest::StatusCode;
 use serde::Deserialize;
+use tokio::time::sleep;
 
 use super::client::{Client, Error, refused};
 use super::json::{self, Members, Text};
 use super::{Prompt, shown};
+
+/// Interrupting takes until the node in hand looks up; longer than this nobody should wait to hear of a refusal.
+const TAKE_BACK_ROUNDS_MAX: u32 = 10;
+const TAKE_BACK_EVERY: Duration = Duration::from_millis(50);
 
 /// More would not be read: the first errors are the cause of the others.
 const ERRORS_SHOWN_MAX: usize = 4;
@@ -27,7 +34,7 @@ impl Client {
                 Verdict::Plain(submission) => submission,
                 Verdict::TakeBack { id, failure } => {
                     // If this fails, half a prompt runs for nothing; its result has no owner.
-                    if let Err(error) = self.cancel(&id).await {
+                    if let Err(error) = self.take_back(&id).await {
                         tracing::info!(prompt = id, %error, "could not take back a prompt that is only half valid");
                     }
                     Submission::Refused(failure)
@@ -35,6 +42,21 @@ impl Client {
             },
             Err(error) => Submission::Unsure(error.to_string()),
         }
+    }
+}
+
+impl Client {
+    /// It may run already, or have ended; whoever asks later must not find half a result and take it for the whole.
+    async fn take_back(&self, id: &str) -> Result<(), Error> {
+        for _ in 0..TAKE_BACK_ROUNDS_MAX {
+            self.cancel(id).await?;
+            self.forget(id).await?;
+            if matches!(self.look(id, Trigger::Cancelled).await, Seen::Unknown) {
+                return Ok(());
+            }
+            sleep(TAKE_BACK_EVERY).await;
+        }
+        Err(Error::Timeout(TAKE_BACK_EVERY * TAKE_BACK_ROUNDS_MAX))
     }
 }
 
@@ -81,7 +103,7 @@ fn accepted(body: &[u8], prompt: &Prompt) -> Verdict {
     if answer.prompt_id != prompt.id() {
         let failure = Failure::new(
             Fault::Missing,
-            "this ComfyUI gives prompts ids of its own, so nobody could ask for the result: update it",
+            "this ComfyUI gives prompts ids of its own, so nobody could ask for the result: 0.3.45 or later is needed",
         );
         return Verdict::TakeBack { id: answer.prompt_id, failure };
     }
@@ -230,3 +252,6 @@ impl Error {
         matches!(self, Error::Gone(_) | Error::Unreachable(_) | Error::Target(_))
     }
 }
+
+#[cfg(test)]
+mod tests;

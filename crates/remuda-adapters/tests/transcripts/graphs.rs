@@ -15,6 +15,8 @@ struct Hints {
     prefixes: HashMap<String, String>,
     /// Steps and seconds by node.
     times: HashMap<String, (u64, f64)>,
+    /// Nothing was recorded of the run.
+    is_unheard: bool,
     error: Option<String>,
     text: Option<String>,
 }
@@ -38,9 +40,11 @@ impl Graphs {
         &mut self,
         recording: &Recording,
         at: usize,
-        id: Option<&str>,
+        answer: &Value,
         graph: &Value,
+        chosen: Option<&str>,
     ) -> Value {
+        let id = answer["json"]["prompt_id"].as_str().or(chosen);
         let translated = match graph {
             Value::Object(nodes) => nodes.iter().map(|(id, node)| (id.clone(), known(node))).collect(),
             Value::String(classes) if classes.starts_with("<graph: ") => {
@@ -48,7 +52,9 @@ impl Graphs {
             }
             other => return other.clone(),
         };
-        self.last.clone_from(&translated);
+        if answer["status"] == 200 {
+            self.last.clone_from(&translated);
+        }
         Value::Object(translated)
     }
 
@@ -89,11 +95,11 @@ impl Graphs {
 
     fn node(&mut self, recording: &Recording, id: &str, class: &str, source: &str, hints: &Hints) -> Value {
         let link = json!([source, 0]);
-        let (steps, seconds) = hints.times.get(id).copied().unwrap_or((1, 3600.0));
+        let (steps, seconds) = hints.times.get(id).copied().unwrap_or((1, 3000.0));
         let prefix = match (recording.name.as_str(), hints.prefixes.get(id)) {
             ("poison-filename-prefix", Some(prefix)) if prefix.starts_with("64x") => "sub/dir/%width%x%year%",
             ("poison-filename-prefix", None) => "../../escape",
-            (_, prefix) => prefix.map_or("x", String::as_str),
+            (_, prefix) => prefix.map_or("trivial", String::as_str),
         };
         match class {
             "EmptyImage" => self.picture(recording, id, hints),
@@ -146,7 +152,9 @@ impl Graphs {
     /// The same picture as before where the recording had it cached, and a new one otherwise.
     fn picture(&mut self, recording: &Recording, id: &str, hints: &Hints) -> Value {
         let before = self.last.values().find(|node| node["class_type"] == "EmptyImage").cloned();
-        if let Some(before) = before.filter(|_| hints.cached.iter().any(|cached| cached == id)) {
+        if let Some(before) =
+            before.filter(|_| hints.is_unheard || hints.cached.iter().any(|cached| cached == id))
+        {
             return before;
         }
         self.color += 1;
@@ -157,6 +165,27 @@ impl Graphs {
         let inputs = json!({"width": size, "height": size, "batch_size": 1, "color": self.color});
         json!({"class_type": "EmptyImage", "inputs": inputs})
     }
+}
+
+/// What a server had in its cache when the recording began: the part of its first graph that was cached then.
+pub(crate) fn warm_part(recording: &Recording, at: usize, answer: &Value, graph: &Value) -> Option<Value> {
+    let id = answer["json"]["prompt_id"].as_str()?;
+    let cached = match recording.name.as_str() {
+        // Nobody listened when it began; the messages that came later do not tell of this node.
+        "ws-connect-after-submit" => vec!["1".to_owned()],
+        _ => hints(recording, at, id, 0).cached,
+    };
+    let mut nodes: Map<String, Value> = graph
+        .as_object()?
+        .iter()
+        .filter(|(id, _)| cached.contains(id))
+        .map(|(id, node)| (id.clone(), node.clone()))
+        .collect();
+    let last = cached.last()?;
+    if nodes[last]["class_type"] != "SaveImage" {
+        nodes.insert("end".into(), json!({"class_type": "PreviewImage", "inputs": {"images": [last, 0]}}));
+    }
+    Some(nodes.into())
 }
 
 /// A recorded node of a graph that was kept.
@@ -177,7 +206,7 @@ fn known(node: &Value) -> Value {
                 json!({"class_type": "RemudaBlocker", "inputs": {"image": image, "message": "research: blocked"}})
             }
             "blocker_silent" => {
-                json!({"class_type": "RemudaBlocker", "inputs": {"image": image, "message": ""}})
+                json!({"class_type": "RemudaSilentBlocker", "inputs": {"image": image}})
             }
             _ => json!({"class_type": "RemudaFail", "inputs": {"image": image, "kind": "error"}}),
         },
@@ -244,7 +273,10 @@ fn from_history(recording: &Recording, at: usize, id: &str) -> Hints {
         .values()
         .skip(at)
         .find_map(|(_, line)| line["json"].get(id).filter(|entry| entry.is_object()).cloned());
-    let Some(entry) = entry else { return hints };
+    let Some(entry) = entry else {
+        hints.is_unheard = true;
+        return hints;
+    };
     for (node, output) in entry["outputs"].as_object().into_iter().flatten() {
         hints.shown(node, output);
     }

@@ -51,6 +51,7 @@ transcripts! {
     slow_reader_blocks_everyone: "ws-slow-reader-blocks-everyone", V0_7_0, Demand;
     prompt_responses: "http-prompt-responses", V0_7_0, Demand;
     upload_and_view: "http-upload-and-view", V0_7_0, Demand;
+    info_endpoints: "http-info-endpoints", V0_7_0, Demand;
     origin_host_users: "http-origin-host-users", V0_7_0, Demand;
     queue_operations: "queue-operations", V0_7_0, Demand;
     duplicate_prompt_ids: "duplicate-prompt-ids", V0_7_0, Demand;

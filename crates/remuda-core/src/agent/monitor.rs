@@ -23,19 +23,20 @@ use crate::watch::Finding;
 
 /// A question that got no answer at all by then is asked again; each request behind it ends after 5 s by itself.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(20);
-/// Between the first "I do not know it" and the second, which counts: anything in flight has arrived by then.
-const SECOND_LOOK: Duration = Duration::from_secs(5);
+/// How long one waits after a question that got no answer.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// "Done" is said a moment before it is written down: so soon it is looked for, again and again, before it counts.
 const EARLY_LOOK: Duration = Duration::from_millis(40);
 const EARLY_LOOKS: u8 = 6;
 /// How often one attempt is handed in before it is given up.
 const HANDED_IN_MAX: u8 = 3;
-/// How long after an order to stop one looks whether it did, and how long it may take before something is wrong.
+/// How long after an order to stop one looks whether it did, and how often it is told again.
 const STOPPED_LOOK: Duration = Duration::from_millis(250);
 const STOP_AGAIN: Duration = Duration::from_secs(5);
-const STOP_MAX: Duration = Duration::from_secs(30);
 /// So long something else may run before ours without ours counting as stuck.
 const BEHIND_MAX: Duration = Duration::from_secs(3600);
+/// So long ours may wait while nothing runs there at all: between two runs there is a moment, not a minute.
+const NOTHING_RUNS_MAX: Duration = Duration::from_secs(60);
 
 impl Agent {
     /// Gives it to the service, the first time or again, always under the same id.
@@ -75,8 +76,7 @@ impl Agent {
 
     pub(super) fn said_done(&mut self, now: Timestamp, job: JobId, attempt: Attempt) {
         if let Some(work) = self.current(job, attempt) {
-            work.watch.signal(now);
-            work.step += 1;
+            work.is_there(now);
             self.ask(now, job, Trigger::SaidDone);
         }
     }
@@ -125,10 +125,10 @@ impl Agent {
         (work.status, work.checked_at) = (seen.as_str(), Some(now));
         match seen {
             Seen::NoAnswer(why) => {
-                work.question.look_at = Some(now.plus(SECOND_LOOK));
+                work.question.look_at = Some(now.plus(ASK_AGAIN));
                 let told_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
                 self.health.unanswered(now, &why);
-                if told_for >= STOP_MAX {
+                if told_for >= self.settings.patience.stop_max {
                     self.sicken(now, format!("it does not answer, nor stop what it was told to: {why}"));
                 }
             }
@@ -140,7 +140,11 @@ impl Agent {
                 self.health.answered();
                 self.unknown(now, job, trigger, life);
             }
-            Seen::Pending { .. } | Seen::Running => self.goes_on(now, job, trigger, &seen),
+            Seen::Pending { .. } | Seen::Running => {
+                // Perhaps it is seen before the answer to its submission is.
+                work.life = life;
+                self.goes_on(now, job, trigger, &seen);
+            }
             Seen::Interrupted => {
                 let message = format!("someone interrupted it (seen {trigger})");
                 self.failed(now, job, attempt, Failure::new(Fault::Lost, message));
@@ -168,15 +172,18 @@ impl Agent {
         work.stage = Stage::Accepted;
         work.watch.signal(now);
         (work.question.missing_since, work.question.early) = (None, 0);
-        if let Seen::Pending { ahead: Some(ahead) } = seen {
-            let since =
-                work.question.behind.filter(|(before, _)| before == ahead).map_or(now, |(_, since)| since);
-            work.question.behind = Some((*ahead, since));
-            if now.since(since) < BEHIND_MAX {
-                work.step += 1;
-                self.has_progress = true;
+        let behind = match seen {
+            Seen::Pending { ahead } => {
+                let known = work.question.behind.filter(|(before, _)| before == ahead);
+                Some(known.unwrap_or((*ahead, now)))
             }
+            _ => None,
+        };
+        work.question.behind = behind;
+        if let Some((ahead, since)) = behind {
+            self.waits(now, job, ahead, now.since(since));
         }
+        let Some(work) = self.held.get_mut(&job) else { return };
         if trigger == Trigger::Silence && matches!(seen, Seen::Running) {
             // It runs and says nothing: perhaps it is quiet work, perhaps the socket is deaf.
             work.question.silences += 1;
@@ -189,12 +196,25 @@ impl Agent {
         }
     }
 
+    /// It waits in the service's own queue: for somebody else's work, or because nothing runs there any more.
+    fn waits(&mut self, now: Timestamp, job: JobId, ahead: Option<u64>, waited: Duration) {
+        let longest = if ahead.is_some() { BEHIND_MAX } else { NOTHING_RUNS_MAX };
+        if waited >= longest {
+            let what = if ahead.is_some() { "one thing runs" } else { "nothing runs" };
+            self.sicken(now, format!("work waits there, and {what} for {}", spoken(waited)));
+        } else if let Some(work) = self.held.get_mut(&job).filter(|_| ahead.is_some()) {
+            work.step += 1;
+            self.has_progress = true;
+        }
+    }
+
     fn unknown(&mut self, now: Timestamp, job: JobId, trigger: Trigger, life: ServiceLife) {
         let Some(work) = self.held.get_mut(&job) else { return };
         let attempt = work.attempt;
         if work.stage == Stage::Submitting {
             // It is still on its way: nothing follows.
-        } else if work.cancelled_at.is_some() {
+        } else if work.cancelled_at.is_some() && work.stage != Stage::Unsure {
+            // What may still be on its way is looked for twice, or it would begin after it was said to be stopped.
             self.failed(now, job, attempt, Failure::new(Fault::Lost, "it was stopped"));
         } else if life > work.life {
             let message = format!("the service restarted and lost it (seen {trigger})");
@@ -210,11 +230,12 @@ impl Agent {
 
     /// Not there. The second time counts.
     fn missed(&mut self, now: Timestamp, job: JobId, trigger: Trigger, mut failure: Failure) {
+        let second_look = self.settings.patience.second_look;
         let Some(work) = self.held.get_mut(&job) else { return };
         let since = *work.question.missing_since.get_or_insert(now);
         let missing_for = now.since(since);
-        if work.stage == Stage::Submitting || missing_for < SECOND_LOOK {
-            work.question.look_at = Some(since.plus(SECOND_LOOK).max(now.plus(EARLY_LOOK)));
+        if work.stage == Stage::Submitting || missing_for < second_look {
+            work.question.look_at = Some(since.plus(second_look).max(now.plus(EARLY_LOOK)));
         } else if work.stage == Stage::Unsure && work.handed_in < HANDED_IN_MAX && work.cancelled_at.is_none()
         {
             self.hand_in(job);
@@ -256,13 +277,14 @@ impl Agent {
 
     /// It was told to stop and goes on: told again, and past the limit the service itself is at fault.
     fn not_stopped(&mut self, now: Timestamp, job: JobId) {
+        let stop_max = self.settings.patience.stop_max;
         let Some(work) = self.held.get_mut(&job) else { return };
         let told_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
-        if told_for < STOP_AGAIN {
+        if told_for < STOP_AGAIN.min(stop_max) {
             work.question.look_at = Some(now.plus(STOPPED_LOOK.max(told_for)));
             return;
         }
-        if told_for >= STOP_MAX {
+        if told_for >= stop_max {
             self.sicken(
                 now,
                 format!("it does not stop what it runs, {} after it was told", spoken(told_for)),
@@ -272,8 +294,9 @@ impl Agent {
     }
 
     fn stop_again(&mut self, now: Timestamp, job: JobId) {
+        let again = STOP_AGAIN.min(self.settings.patience.stop_max).max(STOPPED_LOOK);
         let Some(work) = self.held.get_mut(&job) else { return };
-        work.question.look_at = Some(now.plus(STOP_AGAIN));
+        work.question.look_at = Some(now.plus(again));
         let (attempt, reason) = (work.attempt, "it was told to stop before".to_owned());
         self.effects.push(AgentEffect::Cancel { job, attempt, reason });
     }

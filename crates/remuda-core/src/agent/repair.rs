@@ -7,7 +7,7 @@
 //!  well ─────────────────────────────▶ sick ─┤ free ──▶ restart (if we started it) ├────────▶ well
 //!   │    broken device: restart at once      └──────────────┬──────────────────────┘
 //!   │    disk full                                          ▼ nothing helped
-//!   └──────────────────────────────────────────────────▶ given up ── looked at every minute ──▶ well
+//!   └──────────────────────────────────────────────────▶ given up ── looked at now and then ──▶ well
 //! ```
 //!
 //! Running out of memory is no sickness: caches are emptied, and a larger worker gets the job.
@@ -21,12 +21,10 @@ use crate::watch::{self, Budget};
 
 /// So many questions in a row without an answer, and it gets no new work.
 const UNANSWERED_MAX: u32 = 3;
-/// Restarts in a row that brought no finished attempt.
+/// Restarts in a row after which it did nothing right.
 const RESTARTS_MAX: u32 = 3;
 /// How often a service is looked at that holds nothing of ours and does not answer.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
-/// How often a service that was given up is looked at.
-const LOOK_EVERY: Duration = Duration::from_secs(60);
 /// After so long the remedies are tried once more.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(600);
 /// A remedy or a check that says nothing for this long counts as failed. Starting may mean loading for minutes.
@@ -108,7 +106,8 @@ impl Health {
         self.life = self.life.max(life);
     }
 
-    /// An attempt went well: the remedies are earned back.
+    /// An attempt or a check went well: the remedies are earned back. A job that breaks the service again and again is
+    /// the plane's business.
     pub(super) fn worked(&mut self) {
         self.restarts.earn_back();
     }
@@ -199,7 +198,10 @@ impl Agent {
 
     fn restart(&mut self, now: Timestamp, why: String) {
         match self.health.restarts.spend() {
-            watch::Remedy::Apply(_) => self.apply(now, Remedy::Restart, why),
+            watch::Remedy::Apply(_) => {
+                self.held.values_mut().for_each(|work| work.is_bystander = true);
+                self.apply(now, Remedy::Restart, why);
+            }
             watch::Remedy::Escalate => {
                 self.give_up_service(now, format!("{RESTARTS_MAX} restarts did not help: {why}"));
             }
@@ -213,6 +215,8 @@ impl Agent {
         }
         let why = why.clone();
         match (done, problem) {
+            // What does not end blocks whatever comes after it: a check would only wait behind it.
+            (Remedy::Free, None) if self.is_stuck() => self.restart(now, why),
             (_, None) => self.check(now, why, Some(done)),
             (Remedy::Free, Some(problem)) => self.restart(now, format!("{why}; {problem}")),
             (Remedy::Restart, Some(problem)) => self.give_up_service(now, format!("{why}; {problem}")),
@@ -220,15 +224,11 @@ impl Agent {
     }
 
     fn checked(&mut self, now: Timestamp, problem: Option<String>) {
-        // What was told to stop and still runs there is what was wrong in the first place.
-        let is_stuck = self.held.values().any(|work| work.cancelled_at.is_some());
         match (&self.health.condition, problem) {
-            (Condition::Sick { why, remedy: Some(Remedy::Free), .. }, None) if is_stuck => {
-                self.restart(now, why.clone());
-            }
             (_, None) => {
                 self.health.condition = Condition::Well;
                 self.health.answered();
+                self.health.worked();
             }
             (Condition::Well, Some(problem)) => self.sicken(now, problem),
             (Condition::Sick { why, remedy, .. }, Some(problem)) => {
@@ -242,6 +242,11 @@ impl Agent {
         }
     }
 
+    /// Something was told to stop and goes on.
+    fn is_stuck(&self) -> bool {
+        self.held.values().any(|work| work.cancelled_at.is_some())
+    }
+
     /// Nothing we may do helps: said so, and looked at again and again, because somebody may mend it.
     fn give_up_service(&mut self, now: Timestamp, why: String) {
         let since = match &self.health.condition {
@@ -249,7 +254,7 @@ impl Agent {
             Condition::Well | Condition::Sick { .. } => now,
         };
         self.health.condition = Condition::GivenUp { why, since };
-        self.health.look_at = Some(now.plus(LOOK_EVERY));
+        self.health.look_at = Some(now.plus(self.settings.patience.look_every));
     }
 
     /// What time alone asks for.
@@ -272,8 +277,9 @@ impl Agent {
             Condition::Well | Condition::GivenUp { .. }
                 if self.health.look_at.is_some_and(|at| at <= now) =>
             {
+                let look_every = self.settings.patience.look_every;
                 let is_given_up = self.health.condition != Condition::Well;
-                self.health.look_at = Some(now.plus(if is_given_up { LOOK_EVERY } else { LOOK_AGAIN }));
+                self.health.look_at = Some(now.plus(if is_given_up { look_every } else { LOOK_AGAIN }));
                 // What holds something of ours is asked about that instead: a check would wait behind it.
                 if is_given_up || self.held.is_empty() {
                     self.effects.push(AgentEffect::Check);

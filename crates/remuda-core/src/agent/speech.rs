@@ -55,6 +55,7 @@ impl Agent {
             services: settings.services.clone(),
             slots: if self.health.closed().is_some() { 0 } else { settings.slots },
             offer: settings.offer.clone(),
+            incarnation: self.incarnation,
             held: self.claims(now),
         })));
     }

@@ -25,6 +25,7 @@ fn agent(slots: u32) -> Agent {
             slots,
             offer: Offer::default(),
             inactivity: Duration::from_secs(30),
+            patience: Patience::default(),
         },
         at(0),
     )
@@ -158,6 +159,18 @@ fn what_a_former_incarnation_left_is_adopted_and_asked_about() {
             (1, reply(1, Reply::default()), &["probe 4 2", "beat 2: 1 held, 0 finished, wait 5 s"]),
         ],
     );
+}
+
+#[test]
+fn of_several_attempts_at_one_job_that_were_left_the_newest_is_adopted() {
+    let attempt = |attempt| Found { job: id(4), attempt: Attempt(attempt) };
+    for found in [vec![attempt(1), attempt(2), attempt(2)], vec![attempt(2), attempt(1), attempt(2)]] {
+        let mut agent = agent(1);
+        let effects = told(&agent.step(at(0), AgentEvent::Began { found, life: ServiceLife(1) }));
+        assert!(effects.contains(&"cancel 4 1".to_owned()), "{effects:?}");
+        assert!(!effects.contains(&"cancel 4 2".to_owned()), "{effects:?}");
+        assert_eq!(agent.held().collect::<Vec<_>>(), [(id(4), Attempt(2))]);
+    }
 }
 
 #[test]

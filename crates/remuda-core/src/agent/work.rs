@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 
 use super::{Agent, AgentEffect, Ending, Finished, Found, Outcome, Start};
 use crate::id::{Attempt, JobId, Service};
-use crate::service::{Failure, ServiceLife, Trigger};
+use crate::service::{Failure, Fault, ServiceLife, Trigger};
 use crate::time::Timestamp;
 use crate::watch::{Limits, Watch};
 use crate::wire::ServiceNote;
@@ -25,6 +25,8 @@ pub(super) struct Work {
     /// The life of the service in which it was handed in.
     pub(super) life: ServiceLife,
     pub(super) cancelled_at: Option<Timestamp>,
+    /// We restart the service it is at: if it is lost there, that is our doing.
+    pub(super) is_bystander: bool,
     pub(super) question: Question,
     pub(super) status: &'static str,
     pub(super) submitted_at: Option<Timestamp>,
@@ -67,8 +69,8 @@ pub(super) struct Question {
     /// Since when it is not known, or nothing listens there.
     pub(super) missing_since: Option<Timestamp>,
     pub(super) silences: u32,
-    /// What runs before it in the service's queue, and since when.
-    pub(super) behind: Option<(u64, Timestamp)>,
+    /// What runs there while it waits in the service's queue, if anything does, and since when that is so.
+    pub(super) behind: Option<(Option<u64>, Timestamp)>,
 }
 
 impl Agent {
@@ -76,6 +78,17 @@ impl Agent {
     pub(super) fn found(&mut self, now: Timestamp, found: Vec<Found>, life: ServiceLife) {
         self.health.lives(life);
         for Found { job, attempt } in found {
+            if let Some(other) = self.held.get(&job).map(|work| work.attempt) {
+                // Of several attempts at one job only the newest can still count, whatever order they come in.
+                let older = attempt.min(other);
+                if older < attempt.max(other) {
+                    let reason = "a newer attempt began".to_owned();
+                    self.effects.push(AgentEffect::Cancel { job, attempt: older, reason });
+                }
+                if attempt <= other {
+                    continue;
+                }
+            }
             let work = Work { life, stage: Stage::Adopted, ..Work::new(now, attempt, None) };
             self.held.insert(job, work);
         }
@@ -149,9 +162,8 @@ impl Agent {
         phase: String,
     ) {
         let Some(work) = self.held.get_mut(&job).filter(|work| work.attempt == attempt) else { return };
-        work.watch.signal(now);
+        work.is_there(now);
         work.question.silences = 0;
-        work.step += 1;
         if progress.is_finite() {
             work.progress = work.progress.max(progress.clamp(0.0, 1.0));
         }
@@ -174,7 +186,11 @@ impl Agent {
 
     /// The service says why it failed, which says something about the service, too.
     pub(super) fn failed(&mut self, now: Timestamp, job: JobId, attempt: Attempt, failure: Failure) {
-        let Failure { fault, message } = failure;
+        let Failure { mut fault, message } = failure;
+        if fault == Fault::Died && self.held.get(&job).is_some_and(|work| work.is_bystander) {
+            // The service went down by our hand, and nothing that was there is to blame for it.
+            fault = Fault::Lost;
+        }
         self.diagnose(now, fault, &message);
         let (cause, fault) = (Some(fault.cause()), Some(fault));
         self.finish(Finished { cause, fault, ..finished(job, attempt, Outcome::Failed, message) });
@@ -211,10 +227,21 @@ impl Work {
             handed_in: 0,
             life: ServiceLife::default(),
             cancelled_at: None,
+            is_bystander: false,
             question: Question::default(),
             status: "",
             submitted_at: None,
             checked_at: None,
+        }
+    }
+
+    /// The service speaks of it: so it has it, or had it a moment ago, and what was missed before counts for nothing.
+    pub(super) fn is_there(&mut self, now: Timestamp) {
+        self.watch.signal(now);
+        self.step += 1;
+        self.question.missing_since = None;
+        if self.stage == Stage::Unsure {
+            self.stage = Stage::Accepted;
         }
     }
 

@@ -8,7 +8,7 @@ use serde_json::Map;
 use super::attempts::Blame;
 use super::{About, Answer, Effect, Plane, detail};
 use crate::cause::Cause;
-use crate::id::{Attempt, Hash, JobId, WorkerId};
+use crate::id::{Attempt, Hash, Incarnation, JobId, WorkerId};
 use crate::job::{State, Turn, shortened};
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
@@ -27,10 +27,14 @@ const TELLS_MIN: u32 = 3;
 /// Beats that gathered while we were busy are answered together, and count as told once: so often a busy worker beats.
 const TELL_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// No worker joins so often; a claim beyond it is nonsense.
+const INCARNATION_MAX: u64 = u64::MAX / 2;
+
 impl Plane {
     pub(super) fn join(&mut self, now: Timestamp, join: &Join, token_hash: Hash) -> Result<Answer, Refusal> {
         let id = join.worker.clone();
-        let incarnation = self.next_incarnation(&id);
+        let claimed = join.incarnation.filter(|it| it.0 < INCARNATION_MAX);
+        let incarnation = self.next_incarnation(&id).max(claimed.unwrap_or(Incarnation(0)).next());
         let mut worker = Worker::join(now, join, incarnation, token_hash);
         let former = self.workers.remove(&id);
         let was_offline = former.as_ref().is_none_or(|former| former.presence == Presence::Offline);
@@ -48,6 +52,7 @@ impl Plane {
             // If it is less than it was, others get what they left to it.
             self.refeed |= !is_same;
         }
+        self.raise_fences(now, &join.held);
         self.heard_after_loss(now, &id);
         self.store_worker(now, &id);
         self.happened(
@@ -71,6 +76,19 @@ impl Plane {
             beat_busy_millis: millis(self.settings.beat_busy),
             lease_millis: millis(self.settings.lease),
         }))
+    }
+
+    /// A worker that holds an attempt we never gave out: our store was put back from a backup. Its attempt does not
+    /// count, and its number is not given out again.
+    fn raise_fences(&mut self, now: Timestamp, held: &[Held]) {
+        for held in held {
+            if let Some(job) = self.jobs.get_mut(&held.job)
+                && job.raise(held.attempt)
+            {
+                let life = job.life(now);
+                self.records.push(Record::Life { job: held.job, life });
+            }
+        }
     }
 
     /// A new incarnation takes over what it still holds of the old one's attempts; the rest died with the old one.
@@ -121,6 +139,8 @@ impl Plane {
         // Asked before the token, which changed with it: whoever was replaced should hear that, not that it lies.
         match self.workers.get(id).map(|worker| worker.incarnation) {
             Some(current) if beat.incarnation < current => return Err(Refusal::OldIncarnation { current }),
+            // From our own future: our store was put back from a backup. It is to join again.
+            Some(current) if beat.incarnation > current => return Err(Refusal::UnknownWorker(id.clone())),
             Some(_) | None => {}
         }
         let worker = self.genuine(id, token_hash)?;

@@ -9,9 +9,10 @@ use remuda_core::wire::Reply;
 
 use super::Batch;
 use crate::client::Told;
+use crate::happening::Happening;
 use crate::net::{Answered, Ask, Call, Caller};
 use crate::sabotage::Sabotage;
-use crate::world::{Happening, World};
+use crate::world::World;
 
 #[derive(Debug)]
 pub(super) enum Release {

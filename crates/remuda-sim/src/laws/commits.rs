@@ -138,11 +138,15 @@ impl Laws {
         for worker in &life.took_down {
             // What a plane before this one began may have been taken on, for all this one knows.
             let is_known = life.tries.iter().filter(|one| one.worker == *worker).any(|one| {
-                let was_told = matches!(self.orders.get(&(job, one.attempt)), Some(Order::Received { .. }));
-                was_told || one.started_at <= self.restored_at
+                let key = (job, one.attempt);
+                let was_told = matches!(self.orders.get(&key), Some(Order::Received { .. }));
+                // What an agent did to its service itself is nobody's fault.
+                let is_our_doing =
+                    one.verdict.contains("service") && self.services.ended_by_us.contains(&key);
+                (was_told || one.started_at <= self.restored_at) && !is_our_doing
             });
             if !is_known {
-                let what = format!("job {job} is said to have taken down {worker}, which never heard of it");
+                let what = format!("job {job} is said to have taken down {worker}, and did not");
                 self.broken(Law::S7, at, what);
             }
         }

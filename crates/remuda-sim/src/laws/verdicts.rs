@@ -161,7 +161,13 @@ impl Laws {
             };
             is_named.then(|| "it did not start anew without it".to_owned())
         } else if verdict.contains("stuck") {
-            (stalled + MARGIN < self.rules.stuck_after).then(|| format!("it advanced {stalled:?} ago"))
+            self.services.stuck.push((last.worker.clone(), key));
+            let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker && host.is_pristine);
+            match its_hosts.any(|host| host.service.waits_its_turn(key)) {
+                true => Some("it waits for its turn".to_owned()),
+                false => (stalled + MARGIN < self.rules.stuck_after)
+                    .then(|| format!("it advanced {stalled:?} ago")),
+            }
         } else if verdict.contains("has failed") {
             let is_silent = silence + MARGIN >= self.rules.scaling.idle_timeout;
             let is_stuck = stalled + MARGIN >= self.rules.stuck_after;

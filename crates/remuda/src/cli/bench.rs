@@ -2,11 +2,13 @@
 //! something on any machine.
 
 mod child;
+mod comfyui;
 mod core;
 mod limits;
 mod line;
 mod load;
 mod queue;
+mod rows;
 
 use std::process::ExitCode;
 
@@ -25,12 +27,18 @@ enum What {
     /// Run it once on disk and once with --data on a memory file system, where syncs are free and only CPU counts.
     /// Example: remuda bench queue --data /dev/shm/bench
     Queue(queue::Options),
+    /// The way to ComfyUI and back: added latency, jobs a second, recovery of lost news, requests a job
+    ///
+    /// Against stand-ins that need no time to compute, so that only Remuda's share is left.
+    /// Example: remuda bench comfyui --servers 4 --data /dev/shm/bench
+    Comfyui(comfyui::Options),
 }
 
 impl Bench {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         match self.what {
             What::Queue(options) => queue::run(options).await,
+            What::Comfyui(options) => comfyui::run(options).await,
         }
     }
 }

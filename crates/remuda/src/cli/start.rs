@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
 
 use super::workers::{run_all, with};
-use super::{Settings, say};
+use super::{Client, Connection, Settings, say};
 use crate::config::{self, Flag, Resolved};
 use crate::serve::Serving;
 
@@ -89,6 +89,11 @@ enum ConfigCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Have a running plane read its settings again; a mistake in them changes nothing
+    Reload {
+        #[command(flatten)]
+        connection: Connection,
+    },
 }
 
 impl Settings {
@@ -131,7 +136,8 @@ impl Serve {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let resolved = self.settings.load()?;
         start_log(resolved.serve.log_json);
-        let mut serving = Serving::start(&resolved).await?;
+        let settings = self.settings.clone();
+        let mut serving = Serving::start_with(&resolved, move || settings.load()).await?;
         say(&format!(
             "remuda serves on http://{} (data in {})",
             serving.address,
@@ -170,7 +176,8 @@ impl Up {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let resolved = self.settings.load()?;
         start_log(resolved.serve.log_json);
-        let mut serving = Serving::start(&resolved).await?;
+        let settings = self.settings.clone();
+        let mut serving = Serving::start_with(&resolved, move || settings.load()).await?;
         let workers = match self.what.workers(&format!("http://{}", serving.address), &resolved).await {
             Ok(workers) => workers,
             Err(error) => {
@@ -221,9 +228,25 @@ pub(crate) fn stops() -> anyhow::Result<mpsc::Receiver<()>> {
 }
 
 impl Config {
-    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let ConfigCommand::Show { settings, json } = self.command;
-        say(config::show(&settings.load()?, json).trim_end());
+    pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
+        match self.command {
+            ConfigCommand::Show { settings, json } => {
+                say(config::show(&settings.load()?, json).trim_end());
+            }
+            ConfigCommand::Reload { connection } => {
+                let client = Client::new(&connection.url)?;
+                let answer = client.post("/fleet/reload", &serde_json::json!({})).await?;
+                say(&match (connection.json, answer["needs_restart"] == true) {
+                    (true, _) => answer.to_string(),
+                    (false, true) => {
+                        "loaded; what the plane was started with (addresses, folders, limits) changes \
+                                      with its next start"
+                            .to_owned()
+                    }
+                    (false, false) => "loaded".to_owned(),
+                });
+            }
+        }
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use remuda_adapters::comfyui::{Client, Secret, Target};
+use remuda_core::agent::Patience;
 use remuda_core::id::WorkerId;
 use remuda_core::need::Offer;
 use tokio::sync::mpsc;
@@ -12,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::Usage;
 use super::start::{WorkWhat, hostname};
-use crate::config::Resolved;
+use crate::config::{AgentSettings, Resolved};
 use crate::worker::{self, ComfyuiOptions, Does, Exec, Options};
 
 /// Where ComfyUI listens unless it is told otherwise.
@@ -56,7 +57,12 @@ impl WorkWhat {
                 );
             }
             let command = self.comfyui_cmd.get(at).cloned();
-            let does = Does::Comfyui(ComfyuiOptions { target, command, timeout: REQUEST_MAX });
+            let does = Does::Comfyui(ComfyuiOptions {
+                target,
+                command,
+                timeout: REQUEST_MAX,
+                check_max: resolved.agent.check_max,
+            });
             workers.push(self.options(url, resolved, "comfyui", name, does)?);
         }
         Ok(workers)
@@ -80,6 +86,7 @@ impl WorkWhat {
         if services.is_empty() {
             services.insert(service.parse()?);
         }
+        let AgentSettings { second_look, stop_max, probe_every, .. } = resolved.agent;
         Ok(Options {
             url: url.to_owned(),
             worker,
@@ -89,6 +96,7 @@ impl WorkWhat {
             offer: Offer { labels, ..Offer::default() },
             does,
             inactivity: resolved.agent.inactivity,
+            patience: Patience { second_look, stop_max, look_every: probe_every },
             data: resolved.serve.data.join("workers"),
         })
     }

@@ -354,7 +354,7 @@ const AGENT: &[Key] = &[
         "agent.probe_every",
         slot!(agent.probe_every),
         duration(TICK, HOUR),
-        "How often a service is asked how it is.",
+        "How often a service that was given up is asked whether it works again.",
     )
     .seed("WORKER_HEALTH_CHECK_INTERVAL_MS", Unit::Milliseconds),
     Key::new(
@@ -364,4 +364,22 @@ const AGENT: &[Key] = &[
         "A service that says nothing about a running attempt for this long is asked about it.",
     )
     .seed("WORKER_WEBSOCKET_INACTIVITY_TIMEOUT_MS", Unit::Milliseconds),
+    Key::new(
+        "agent.second_look",
+        slot!(agent.second_look),
+        duration(TICK, HOUR),
+        "How long after a service did not know an attempt it is asked again; the second time counts.",
+    ),
+    Key::new(
+        "agent.stop_max",
+        slot!(agent.stop_max),
+        duration(TICK, HOUR),
+        "A service that goes on for this long with what it was told to stop is sick.",
+    ),
+    Key::new(
+        "agent.check_max",
+        slot!(agent.check_max),
+        duration(SECOND, HOUR),
+        "How long a service may take for the smallest of workflows, which shows that it works.",
+    ),
 ];

@@ -44,10 +44,9 @@ pub struct ComfyuiOptions {
     pub command: Option<String>,
     /// How long one request may take.
     pub timeout: Duration,
+    /// How long the check may take: a server that has just started may load for a while first.
+    pub check_max: Duration,
 }
-
-/// How long the check may take: a server that has just started may load for a while first.
-const CHECK_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct Comfyui {
@@ -59,7 +58,7 @@ pub(super) struct Comfyui {
 struct Shared {
     client: Client,
     target: Target,
-    /// Events of a prompt go to whoever has the id it was submitted with: one for each agent process.
+    /// Events of a prompt go to whoever has the id it was submitted with.
     client_id: String,
     worker: WorkerId,
     events: Events,
@@ -73,6 +72,7 @@ struct Shared {
     placed: Mutex<BTreeMap<String, String>>,
     metrics: Mutex<Map<String, Value>>,
     scratch: PathBuf,
+    check_max: Duration,
 }
 
 /// What is known of an attempt that the server has.
@@ -159,7 +159,7 @@ impl Comfyui {
     pub(super) fn check(&mut self) {
         let shared = self.shared.clone();
         self.spawn(async move {
-            let (problem, offer) = match shared.check(CHECK_MAX).await {
+            let (problem, offer) = match shared.check().await {
                 Ok(offer) => (None, Some(Box::new(offer))),
                 Err(problem) => (Some(problem.to_string()), None),
             };
@@ -241,6 +241,11 @@ impl Shared {
     /// Asks about a prompt. Whether the server is still the one that took it matters only when it does not know it.
     async fn look(&self, id: &str, trigger: Trigger) -> (remuda_core::service::ServiceLife, Seen) {
         let seen = self.client.look(id, trigger).await;
+        // What only the socket told counts too: a node that was blocked looks like success in history.
+        let seen = self.with_run(id, |runs, id| match runs.get(&id).and_then(|run| run.progress.as_ref()) {
+            Some(progress) => progress.judge(seen),
+            None => seen,
+        });
         if !matches!(seen, Seen::Unknown) {
             return (self.lives.current(), seen);
         }

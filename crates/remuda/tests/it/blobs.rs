@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::harness::{Hand, Plane, Process, Raw, answered, has_all, let_pass, remuda, wait_until};
+use crate::harness::{Hand, PATIENCE, Plane, Process, Raw, answered, has_all, let_pass, remuda, wait_until};
 
 /// Bytes that do not repeat.
 fn noise(bytes: usize) -> Vec<u8> {
@@ -86,7 +86,7 @@ async fn fifty_megabytes_go_in_and_out_in_little_memory() {
     assert!(response.bytes().await.unwrap() == content, "what came back is something else");
     let grown = memory_peak(&plane) - before;
     eprintln!("50 MiB in and out: {} KiB more memory at most", grown >> 10);
-    assert!(grown < 16 << 20, "the plane grew by {grown} bytes");
+    assert!(grown < 25 << 20, "the plane grew by {grown} bytes");
     assert_eq!(files(&folder(&plane)), 1);
 }
 
@@ -292,7 +292,8 @@ async fn who_does_not_keep_sending_is_given_up_and_who_does_is_not() {
         // Cut or closed, it has ended.
         reader.read_to_string(&mut told).await.ok();
     };
-    let (silent, (), ()) = tokio::join!(silent.refusal(), drip, answer);
+    let all = async { tokio::join!(silent.refusal(), drip, answer) };
+    let (silent, (), ()) = tokio::time::timeout(PATIENCE, all).await.expect("both should be given up");
     assert_eq!((silent.0, &silent.1["code"]), (408, &json!("too_slow")));
     assert!(told.starts_with("HTTP/1.1 408"), "{told}");
     assert!(begun_at.elapsed() < Duration::from_secs(20), "it took {:?}", begun_at.elapsed());
@@ -305,6 +306,28 @@ async fn who_does_not_keep_sending_is_given_up_and_who_does_is_not() {
         let_pass(Duration::from_millis(1200)).await;
     }
     assert_eq!(slow.refusal().await.0, 201);
+}
+
+#[tokio::test]
+async fn so_many_come_in_at_a_time_and_no_more() {
+    let plane = Plane::start(&[]).await;
+    let hash = BlobHash::of(b"horse");
+    let mut open = Vec::new();
+    for _ in 0..64 {
+        let mut raw = raw_put(&plane, &hash, "content-length: 5").await;
+        raw.send("hors").await;
+        open.push(raw);
+    }
+    let tmp = folder(&plane).join("tmp");
+    wait_until("all of them are on their way", async || (files(&tmp) == 64).then_some(())).await;
+    let refused = plane.request(Method::POST, "/fleet/blobs").body("cow").send().await.unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(refused.headers().contains_key(header::RETRY_AFTER));
+    has_all(&refused.text().await.unwrap(), &["too_many_uploads"]);
+    // One that ends makes room; who waits a moment gets in.
+    drop(open.pop());
+    let link = BlobLink::new(&plane.url, "");
+    assert_eq!(link.store_bytes("cow".into()).await.unwrap().1, 3);
 }
 
 /// Sets the clock of a blob's file back.

@@ -191,3 +191,32 @@ fn marked(mark: &str) -> Vec<String> {
     };
     processes.filter(is_marked).map(|process| process.display().to_string()).collect()
 }
+
+/// Faults: C19.
+#[tokio::test]
+async fn settings_are_loaded_anew_and_bad_ones_change_nothing() {
+    let plane = Plane::start(&[]).await;
+    let lease = async |name: &str| {
+        let (_, joined) =
+            plane.post("/fleet/workers", &json!({ "worker": name, "services": ["exec"] })).await;
+        joined["lease_millis"].as_u64().unwrap()
+    };
+    assert_eq!(lease("a").await, 30_000);
+    let file = plane.folder().join("remuda.toml");
+    let reload = ["config", "reload", "--url", &plane.url];
+    std::fs::write(&file, "lease = \"25s\"\n").unwrap();
+    let (code, said) = run(plane.folder(), &reload).await;
+    assert_eq!((code, lease("b").await), (0, 25_000), "{said}");
+    for (bad, words) in [
+        ("laese = \"20s\"\n", ["laese", "lease"]),
+        ("lease = \"soon\"\n", ["lease", "soon"]),
+        ("lease = \n", ["remuda.toml", "line 1"]),
+    ] {
+        std::fs::write(&file, bad).unwrap();
+        let (code, said) = run(plane.folder(), &reload).await;
+        assert_eq!(code, 1, "{said}");
+        has_all(&said, &["nothing was changed"]);
+        has_all(&said, &words);
+        assert_eq!(lease("c").await, 25_000, "the old settings stay");
+    }
+}

@@ -67,9 +67,15 @@ impl Clock {
         }
     }
 
-    /// Moves on by hand, and waits until the executor has nothing left to do by now.
+    /// Moves on by hand. Waits before and after until the executor has nothing left to do: what was begun before began
+    /// before.
     pub(super) async fn advance(&self, by: Duration, has_work: impl Fn() -> bool) {
+        self.quiet(&has_work).await;
         self.now.send_modify(|now| *now += by.as_secs_f64());
+        self.quiet(&has_work).await;
+    }
+
+    async fn quiet(&self, has_work: &impl Fn() -> bool) {
         let now = *self.now.borrow();
         let is_quiet = |rest: &Rest| match *rest {
             Rest::Busy => false,

@@ -84,6 +84,14 @@ impl Fault {
         Fault::ALL.iter().find(|(fault, ..)| *fault == self).map_or("", |(_, name, _)| name)
     }
 
+    /// Whether it happens when a prompt is handed in.
+    pub(super) fn is_at_submission(self) -> bool {
+        matches!(
+            self,
+            Fault::RefuseSubmit | Fault::LostSubmitAnswer | Fault::Duplicate | Fault::ForeignPrompts
+        )
+    }
+
     /// Whether it shows as an error of a node.
     pub(super) fn is_node_error(self) -> bool {
         matches!(self, Fault::Oom | Fault::Cuda | Fault::Disk)

@@ -119,3 +119,50 @@ pub(super) fn to_text(entries: &[Arc<Entry>]) -> String {
         .collect();
     format!("{{{}}}", told.join(","))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use super::{Entry, HISTORY_MAX, History, Outcome, page};
+    use crate::fake::comfyui::graph::Graph;
+    use crate::fake::comfyui::queue::{Item, Number};
+
+    fn entry(id: &str) -> Entry {
+        let item = Item {
+            number: Number::Counted(0),
+            id: id.into(),
+            graph: Graph::default(),
+            extra: serde_json::Map::new(),
+            outputs: Vec::new(),
+            faults: BTreeSet::new(),
+        };
+        Entry {
+            item: Arc::new(item),
+            outcome: Outcome::Success,
+            outputs: Vec::new(),
+            meta: serde_json::Map::new(),
+            messages: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn the_oldest_go_first_and_the_newest_are_paged() {
+        let mut history = History::default();
+        for number in 0..HISTORY_MAX + 49 {
+            history.put(entry(&number.to_string()));
+        }
+        let all = history.all();
+        let ids = |max, offset| {
+            page(&all, max, offset).iter().map(|entry| entry.item.id.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(all.len(), HISTORY_MAX);
+        assert_eq!(ids(Some(2), -1), ["10048", "10049"]);
+        assert_eq!(ids(Some(2), 0), ["49", "50"]);
+        assert_eq!(ids(None, -1).len(), HISTORY_MAX);
+        assert!(ids(Some(0), -1).is_empty());
+        history.put(entry("10049"));
+        assert_eq!(history.all().len(), HISTORY_MAX, "an id that comes again is no second entry");
+    }
+}

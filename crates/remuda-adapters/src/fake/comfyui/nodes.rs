@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::faults::Fault;
 use super::files::{Disk, Folder};
 use super::image::Image;
 
@@ -38,6 +37,8 @@ pub(super) enum Kind {
     Choice(Vec<String>),
     /// A file in the input folder; checked when a prompt comes, not against a list.
     File,
+    /// Names of faults, with commas between them, or `none`.
+    Fault,
     /// A result of another node.
     Link(&'static str),
 }
@@ -55,7 +56,7 @@ impl Input {
         match &self.kind {
             Kind::Int => "INT".to_owned(),
             Kind::Float => "FLOAT".to_owned(),
-            Kind::Text => "STRING".to_owned(),
+            Kind::Text | Kind::Fault => "STRING".to_owned(),
             Kind::Bool => "BOOLEAN".to_owned(),
             Kind::Choice(choices) => python_list(choices),
             Kind::File => "COMBO".to_owned(),
@@ -147,6 +148,8 @@ impl Class {
             .map(|input| {
                 let told = match input.kind {
                     Kind::File => json!([disk.names(Folder::Input), input.config]),
+                    // The original's classes leave out what they have nothing to say in.
+                    _ if input.config == json!({}) => json!([input.to_json()[0]]),
                     _ => input.to_json(),
                 };
                 (input.name.to_owned(), told)
@@ -190,9 +193,6 @@ impl Catalogue {
 }
 
 fn pictures() -> Vec<Class> {
-    let methods = ["nearest-exact", "bilinear", "area", "bicubic", "lanczos"].map(str::to_owned).to_vec();
-    let modes =
-        ["normal", "multiply", "screen", "overlay", "soft_light", "difference"].map(str::to_owned).to_vec();
     let images = json!({"tooltip": "The images to save."});
     let prefix = json!({"default": "ComfyUI", "tooltip": "The prefix for the file to save. This may include formatting information such as %date:yyyy-MM-dd% or %Empty Latent Image.width% to include values from nodes."});
     vec![
@@ -208,9 +208,9 @@ fn pictures() -> Vec<Class> {
         class("ImageScale", "image/upscaling", &["IMAGE"])
             .titled("Upscale Image")
             .linked("image", "IMAGE")
-            .takes("upscale_method", Kind::Choice(methods), json!({}))
+            .takes("upscale_method", words("nearest-exact bilinear area bicubic lanczos"), json!({}))
             .size(512, 0)
-            .takes("crop", Kind::Choice(vec!["disabled".into(), "center".into()]), json!({})),
+            .takes("crop", words("disabled center"), json!({})),
         class("ImageBlur", "image/postprocessing", &["IMAGE"])
             .linked("image", "IMAGE")
             .takes("blur_radius", Kind::Int, json!({"default": 1, "min": 1, "max": 31, "step": 1}))
@@ -219,7 +219,7 @@ fn pictures() -> Vec<Class> {
             .linked("image1", "IMAGE")
             .linked("image2", "IMAGE")
             .takes("blend_factor", Kind::Float, json!({"default": 0.5, "min": 0.0, "max": 1.0, "step": 0.01}))
-            .takes("blend_mode", Kind::Choice(modes), json!({})),
+            .takes("blend_mode", words("normal multiply screen overlay soft_light difference"), json!({})),
         class("SaveImage", "image", &[])
             .titled("Save Image")
             .takes("images", Kind::Link("IMAGE"), images)
@@ -240,20 +240,21 @@ fn pictures() -> Vec<Class> {
     ]
 }
 
+/// As the recorded server lists them.
+const SAMPLERS: &str = "euler euler_cfg_pp euler_ancestral euler_ancestral_cfg_pp heun heunpp2 exp_heun_2_x0 \
+    exp_heun_2_x0_sde dpm_2 dpm_2_ancestral lms dpm_fast dpm_adaptive dpmpp_2s_ancestral dpmpp_2s_ancestral_cfg_pp \
+    dpmpp_sde dpmpp_sde_gpu dpmpp_2m dpmpp_2m_cfg_pp dpmpp_2m_sde dpmpp_2m_sde_gpu dpmpp_2m_sde_heun \
+    dpmpp_2m_sde_heun_gpu dpmpp_3m_sde dpmpp_3m_sde_gpu ddpm lcm ipndm ipndm_v deis res_multistep \
+    res_multistep_cfg_pp res_multistep_ancestral res_multistep_ancestral_cfg_pp gradient_estimation \
+    gradient_estimation_cfg_pp er_sde seeds_2 seeds_3 sa_solver sa_solver_pece ddim uni_pc uni_pc_bh2";
+const SCHEDULERS: &str =
+    "simple sgm_uniform karras exponential ddim_uniform beta normal linear_quadratic kl_optimal";
+
+fn words(list: &str) -> Kind {
+    Kind::Choice(list.split_whitespace().map(str::to_owned).collect())
+}
+
 fn diffusion(models: &[String]) -> Vec<Class> {
-    let samplers = [
-        "euler",
-        "euler_ancestral",
-        "heun",
-        "dpm_2",
-        "lms",
-        "dpmpp_2m",
-        "dpmpp_sde",
-        "lcm",
-        "ddim",
-        "uni_pc",
-    ];
-    let schedulers = ["simple", "sgm_uniform", "karras", "exponential", "ddim_uniform", "beta", "normal"];
     let name = json!({"tooltip": "The name of the checkpoint (model) to load."});
     let seed = json!({"default": 0, "min": 0, "max": u64::MAX, "control_after_generate": true, "tooltip": "The random seed used for creating the noise."});
     vec![
@@ -278,8 +279,8 @@ fn diffusion(models: &[String]) -> Vec<Class> {
                 Kind::Float,
                 json!({"default": 8.0, "min": 0.0, "max": 100.0, "step": 0.1, "round": 0.01}),
             )
-            .takes("sampler_name", Kind::Choice(samplers.map(str::to_owned).to_vec()), json!({}))
-            .takes("scheduler", Kind::Choice(schedulers.map(str::to_owned).to_vec()), json!({}))
+            .takes("sampler_name", words(SAMPLERS), json!({}))
+            .takes("scheduler", words(SCHEDULERS), json!({}))
             .linked("positive", "CONDITIONING")
             .linked("negative", "CONDITIONING")
             .linked("latent_image", "LATENT")
@@ -292,10 +293,7 @@ fn diffusion(models: &[String]) -> Vec<Class> {
 }
 
 fn tests() -> Vec<Class> {
-    let kinds = ["error", "oom", "cuda", "disk", "exit", "crash"].map(str::to_owned).to_vec();
-    let seconds = || json!({"default": 1.0, "min": 0.0, "max": 3600.0});
-    let mut faults: Vec<String> = Fault::ALL.iter().map(|(_, name, _)| (*name).to_owned()).collect();
-    faults.insert(0, "none".to_owned());
+    let seconds = || json!({"default": 1.0, "min": 0.0, "max": 3600.0, "step": 0.001});
     vec![
         class("RemudaSleep", "remuda", &["IMAGE"])
             .linked("image", "IMAGE")
@@ -309,16 +307,17 @@ fn tests() -> Vec<Class> {
         ),
         class("RemudaFail", "remuda", &["IMAGE"]).linked("image", "IMAGE").takes(
             "kind",
-            Kind::Choice(kinds),
-            json!({"default": "error"}),
+            words("error oom cuda disk exit crash"),
+            json!({}),
         ),
         class("RemudaText", "remuda", &[]).takes("text", Kind::Text, json!({"default": ""})).output(),
         class("RemudaNan", "remuda", &[]).output(),
         class("RemudaBlocker", "remuda", &["IMAGE"]).linked("image", "IMAGE").takes(
             "message",
             Kind::Text,
-            json!({"default": ""}),
+            json!({"default": "blocked on request"}),
         ),
+        class("RemudaSilentBlocker", "remuda", &["IMAGE"]).linked("image", "IMAGE"),
         class("RemudaProgressText", "remuda", &["IMAGE"]).linked("image", "IMAGE").takes(
             "text",
             Kind::Text,
@@ -326,7 +325,7 @@ fn tests() -> Vec<Class> {
         ),
         class("RemudaFault", "remuda", &["IMAGE"])
             .linked("image", "IMAGE")
-            .takes("fault", Kind::Choice(faults), json!({"default": "none"}))
+            .takes("fault", Kind::Fault, json!({"default": "none"}))
             .never_cached(),
     ]
 }

@@ -16,7 +16,8 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{ConnectInfo, FromRequestParts, Query, Request, State};
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::header::SERVER;
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
@@ -55,6 +56,7 @@ const TABLE: &[(&str, &str)] = &[
     ("/i18n", "GET,HEAD"),
     ("/global_subgraphs", "GET,HEAD"),
     ("/experiment/models", "GET,HEAD"),
+    ("/node_replacements", "GET,HEAD"),
     ("/view", "GET,HEAD"),
     ("/upload/image", "POST"),
     ("/upload/mask", "POST"),
@@ -92,7 +94,9 @@ fn find(path: &str, version: Version) -> Option<Found> {
     let jobs = JOBS.iter().filter(|(.., since)| inner.is_some() && version >= *since);
     let jobs = jobs.map(|(pattern, methods, _)| (*pattern, *methods));
     let at = inner.unwrap_or(path);
-    jobs.chain(TABLE.iter().copied()).find_map(|(pattern, methods)| {
+    let is_known =
+        |(pattern, _): &(&str, &str)| *pattern != "/node_replacements" || version >= Version::V0_30_0;
+    jobs.chain(TABLE.iter().copied().filter(is_known)).find_map(|(pattern, methods)| {
         let part = fit(pattern, at)?;
         Some(Found { pattern, methods, part })
     })
@@ -131,11 +135,13 @@ fn decode(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-async fn respond(
-    State(server): State<Arc<Server>>,
-    ConnectInfo(switch): ConnectInfo<Switch>,
-    request: Request,
-) -> Response {
+async fn respond(server: State<Arc<Server>>, switch: ConnectInfo<Switch>, request: Request) -> Response {
+    let mut response = route(server.0, switch.0, request).await;
+    response.headers_mut().insert(SERVER, HeaderValue::from_static("Python/3.11 aiohttp/3.14.5"));
+    response
+}
+
+async fn route(server: Arc<Server>, switch: Switch, request: Request) -> Response {
     let path = request.uri().path();
     if let Some(order) = path.strip_prefix("/fake") {
         let (order, method) = (order.trim_matches('/').to_owned(), request.method().clone());

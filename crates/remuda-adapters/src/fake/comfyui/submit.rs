@@ -64,10 +64,8 @@ pub(super) async fn submit(server: &Arc<Server>, body: &Bytes, switch: &Switch) 
     let Some(extra) = extra_data(&fields) else { return answer::trouble() };
 
     let faults = drawn(server, &graph);
-    for fault in [Fault::RefuseSubmit, Fault::LostSubmitAnswer, Fault::Duplicate, Fault::ForeignPrompts] {
-        if faults.contains(&fault) {
-            server.estate.count_fault(fault);
-        }
+    for fault in faults.iter().filter(|fault| fault.is_at_submission()) {
+        server.estate.count_fault(*fault);
     }
     if faults.contains(&Fault::RefuseSubmit) {
         return answer::trouble();
@@ -137,7 +135,9 @@ fn push_foreign(server: &Server) {
 fn drawn(server: &Server, graph: &Graph) -> BTreeSet<Fault> {
     let mut faults = server.estate.draw();
     let asked = graph.nodes().iter().filter(|node| node.class == "RemudaFault");
-    faults.extend(asked.filter_map(|node| node.input("fault")?.as_str()?.parse::<Fault>().ok()));
+    for names in asked.filter_map(|node| node.input("fault")?.as_str()) {
+        faults.extend(names.split(',').filter_map(|name| name.trim().parse::<Fault>().ok()));
+    }
     faults
 }
 

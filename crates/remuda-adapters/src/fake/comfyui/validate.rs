@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value, json};
 
+use super::faults::Fault;
 use super::files::Disk;
 use super::graph::{Graph, Node};
 use super::nodes::{Catalogue, Input, Kind, python_list};
@@ -253,9 +254,13 @@ impl<'a> Check<'a> {
         match &input.kind {
             Kind::Choice(choices) => not_in_list(input, choices, &converted).into_iter().collect(),
             Kind::File if self.disk.annotated(converted.as_str().unwrap_or_default()).is_none() => {
-                let details = format!("{} - Invalid image file: {}", input.name, python_str(&converted));
-                let message = "Custom validation failed for node";
-                vec![reason("custom_validation_failed", message, &details, input, Map::new(), false)]
+                vec![unfit(input, &format!("Invalid image file: {}", python_str(&converted)))]
+            }
+            Kind::Fault => {
+                let names = converted.as_str().unwrap_or_default().split(',').map(str::trim);
+                let unknown =
+                    names.filter(|name| *name != "none").find_map(|name| name.parse::<Fault>().err());
+                unknown.map(|unknown| unfit(input, &unknown.to_string())).into_iter().collect()
             }
             _ => out_of_range(input, &converted),
         }
@@ -285,6 +290,19 @@ fn reason(
         extra.entry("input_config").or_insert_with(|| input.to_json());
     }
     json!({"type": kind, "message": message, "details": details, "extra_info": extra})
+}
+
+/// What a class itself has against a value.
+fn unfit(input: &Input, why: &str) -> Value {
+    let details = format!("{} - {why}", input.name);
+    reason(
+        "custom_validation_failed",
+        "Custom validation failed for node",
+        &details,
+        input,
+        Map::new(),
+        false,
+    )
 }
 
 fn convert(kind: &Kind, value: &Value) -> Result<Value, String> {

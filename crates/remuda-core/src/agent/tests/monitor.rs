@@ -110,6 +110,24 @@ fn done_is_said_before_it_is_written_down() {
 }
 
 #[test]
+fn what_was_seen_before_its_submission_was_answered_was_not_lost_in_a_restart() {
+    let mut agent = handing_in();
+    let said = || AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) };
+    tell(
+        &mut agent,
+        vec![
+            (10, said(), &["probe 1 1"]),
+            (15, probed(Seen::Running), &[]),
+            (20, submitted(Submission::Accepted), &[]),
+            (25, said(), &["probe 1 1"]),
+            (30, probed(Seen::Unknown), &[]),
+            (70, AgentEvent::Tick, &["probe 1 1"]),
+            (75, probed(succeeded()), &["collect 1 1"]),
+        ],
+    );
+}
+
+#[test]
 fn what_the_service_does_not_know_is_looked_for_twice() {
     let mut agent = handing_in();
     tell(
@@ -198,6 +216,26 @@ fn a_submission_whose_answer_was_lost_is_looked_for_before_it_is_sent_again() {
 }
 
 #[test]
+fn what_the_service_speaks_of_is_there_and_is_not_handed_in_again() {
+    let mut agent = handing_in();
+    let said = || AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) };
+    tell(
+        &mut agent,
+        vec![
+            (10, submitted(Submission::Unsure("connection reset".to_owned())), &["probe 1 1"]),
+            (20, probed(Seen::Unknown), &[]),
+            (4000, said(), &["probe 1 1"]),
+            // It is done, and not written down yet.
+            (4020, probed(Seen::Unknown), &[]),
+            (4060, AgentEvent::Tick, &["probe 1 1"]),
+            (5080, probed(Seen::Unknown), &[]),
+            (5160, AgentEvent::Tick, &["probe 1 1"]),
+            (5170, probed(succeeded()), &["collect 1 1"]),
+        ],
+    );
+}
+
+#[test]
 fn a_refused_submission_fails_with_its_fault() {
     let refused = submitted(Submission::Refused(Failure::new(Fault::Graph, "node 3: no input")));
     tell(&mut handing_in(), vec![(10, refused, &["failed (graph)"])]);
@@ -218,6 +256,28 @@ fn what_was_told_to_stop_is_looked_after_until_it_has() {
             (280, probed(Seen::Interrupted), &["cancelled"]),
         ],
     );
+}
+
+#[test]
+fn what_was_told_to_stop_and_may_still_be_on_its_way_is_looked_for_twice() {
+    let cancel = || Cancel { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
+    let unsure = || submitted(Submission::Unsure("connection reset".to_owned()));
+    for (second_look, then) in
+        [(Seen::Unknown, &["cancelled"] as &[&str]), (Seen::Pending { ahead: None }, &["cancel 1 1"])]
+    {
+        let mut agent = handing_in();
+        let seq = agent.seq;
+        tell(
+            &mut agent,
+            vec![
+                (5, reply(seq, Reply { cancel: vec![cancel()], ..Reply::default() }), &["cancel 1 1"]),
+                (10, unsure(), &["cancel 1 1", "probe 1 1"]),
+                (20, probed(Seen::Unknown), &[]),
+                (5020, AgentEvent::Tick, &["probe 1 1"]),
+                (5030, probed(second_look), then),
+            ],
+        );
+    }
 }
 
 #[test]

@@ -177,6 +177,52 @@ fn what_cannot_be_stopped_makes_the_service_sick() {
 }
 
 #[test]
+fn a_service_in_which_work_waits_and_nothing_runs_is_sick() {
+    let waits = |ahead| AgentEvent::Probed {
+        job: id(1),
+        attempt: Attempt(1),
+        life: ServiceLife(1),
+        seen: Seen::Pending { ahead },
+    };
+    tell(
+        &mut holding(),
+        vec![
+            (100, waits(None), &[]),
+            (30_100, waits(Some(7)), &[]),
+            (60_200, waits(None), &[]),
+            (120_100, waits(None), &[]),
+            (120_200, waits(None), &["treat Free", "0 slots"]),
+            (121_000, treated(Remedy::Free, None), &["check"]),
+            (151_000, checked(Some("nothing runs")), &["treat Restart"]),
+        ],
+    );
+}
+
+#[test]
+fn what_is_lost_when_we_restart_its_service_did_not_take_it_down() {
+    let died = |life| AgentEvent::Probed {
+        job: id(1),
+        attempt: Attempt(1),
+        life: ServiceLife(life),
+        seen: Seen::Unknown,
+    };
+    for (is_restarted, fault) in [(false, Fault::Died), (true, Fault::Lost)] {
+        let mut agent = holding();
+        if is_restarted {
+            agent.step(at(10), checked(Some("nothing runs")));
+            let effects = told(&agent.step(at(20), treated(Remedy::Free, Some("no answer"))));
+            assert!(effects.contains(&"treat Restart".to_owned()), "{effects:?}");
+        }
+        let effects = agent.step(at(5000), died(2));
+        let faults = effects.iter().filter_map(|effect| match effect {
+            AgentEffect::Beat { beat, .. } => beat.finished.first()?.fault,
+            _ => None,
+        });
+        assert_eq!(faults.collect::<Vec<_>>(), [fault]);
+    }
+}
+
+#[test]
 fn a_change_of_what_it_has_is_told_until_it_is_heard() {
     let mut agent = holding();
     let offer = Offer { vram_bytes: Some(8 << 30), ..Offer::default() };

@@ -130,3 +130,32 @@ fn tale(steps: usize) -> Vec<String> {
     story.complete("b", moved);
     [done, bad, unwanted, moved].iter().map(|job| story.kept.state(*job)).collect()
 }
+
+/// Faults: D16.
+#[test]
+fn a_store_put_back_from_a_backup_gives_no_number_out_twice() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.is(job, "running on a, attempt 1");
+    let backup = story.kept.clone();
+    // After the backup: the worker starts anew, the attempt fails, another begins.
+    story.join("a");
+    story.join("a");
+    story.to(5);
+    story.is(job, "running on a, attempt 2");
+    let held = story.hand("a").held.values().cloned().collect::<Vec<_>>();
+    let incarnation = story.hand("a").incarnation;
+    assert_eq!((held[0].attempt, incarnation), (Attempt(2), Incarnation(3)));
+    // Back to the backup: the plane believes in attempt 1 and the first incarnation.
+    story.kept = backup;
+    story.restart();
+    assert_eq!(story.beat("a").unwrap_err(), Refusal::UnknownWorker(id("a")), "it is to join again");
+    story.join_with("a", |join| {
+        join.incarnation = Some(incarnation);
+        join.held = held;
+    });
+    assert_eq!(story.hand("a").incarnation, Incarnation(4), "above all it ever had");
+    story.work_to(10, &["a"]);
+    story.is(job, "running on a, attempt 3");
+}

@@ -44,6 +44,7 @@ fn what_nobody_was_told_of_is_not_lost_with_the_one_who_joins_again() {
             services: ["exec".parse().unwrap()].into(),
             slots: 1,
             offer: Offer::default(),
+            incarnation: None,
             held: Vec::new(),
         };
         let event = Event::Join { join: Box::new(join), token_hash: Hash::of(b"unheard") };
@@ -107,4 +108,19 @@ fn the_first_to_return_from_a_long_cut_does_not_doom_the_others() {
     for (job, worker) in jobs.iter().zip(fleet) {
         story.is(*job, &format!("running on {worker}, attempt 1"));
     }
+}
+
+/// Faults: N2. It was given something and lost it again before anyone noticed that it is silent.
+#[test]
+fn work_that_came_and_went_is_no_sign_of_life_either() {
+    let mut story = Story::new();
+    story.join_with("a", |join| join.slots = 2);
+    story.to(40);
+    story.hand("a").is_deaf = true;
+    let first = story.submit("s");
+    story.is(first, "running on a, attempt 1");
+    story.cancel(first).unwrap();
+    story.to(60);
+    let second = story.submit("s");
+    story.is(second, "queued");
 }

@@ -1,7 +1,7 @@
 //! Cuts, copies and crowds (rows N), and how beats tell the living from the dead.
 
 use super::*;
-use crate::agent::{Agent, AgentEvent, AgentSettings, Unanswered};
+use crate::agent::{Agent, AgentEvent, AgentSettings, Patience, Unanswered};
 use crate::service::ServiceLife;
 
 /// Faults: N1.
@@ -153,6 +153,7 @@ fn agents_that_lost_the_plane_together_do_not_come_back_together() {
         slots: 1,
         offer: Offer::default(),
         inactivity: std::time::Duration::from_secs(30),
+        patience: Patience::default(),
     };
     let mut returns = BTreeSet::new();
     for n in 0..100_u128 {

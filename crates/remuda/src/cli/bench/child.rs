@@ -1,4 +1,4 @@
-//! A plane in a process of its own, so that its memory and CPU time can be told from the load's.
+//! A plane and its workers in processes of their own, so that their memory and CPU time can be told from the load's.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -64,5 +64,55 @@ impl Plane {
 
     fn id(&self) -> anyhow::Result<u32> {
         self.child.id().context("the plane has ended")
+    }
+}
+
+/// Workers for ComfyUI servers, all in one process.
+#[derive(Debug)]
+pub(super) struct Workers {
+    child: Child,
+}
+
+impl Workers {
+    /// Ready when all of them have joined.
+    pub(super) async fn start(
+        plane: &Plane,
+        servers: &[String],
+        data: &Path,
+        inactivity: Duration,
+    ) -> anyhow::Result<Self> {
+        let program = std::env::current_exe().context("cannot find this program")?;
+        let url = format!("http://{}", plane.address);
+        let mut command = Command::new(program);
+        command.args(["worker", "--url", &url, "--set"]);
+        command.arg(format!("agent.inactivity={}ms", inactivity.as_millis()));
+        for server in servers {
+            command.args(["--comfyui", server]);
+        }
+        command.arg("--data").arg(data).env("REMUDA_LOG", "error").stdout(Stdio::null()).kill_on_drop(true);
+        let child = command.spawn().context("cannot start workers")?;
+        let mut workers = Workers { child };
+        let ready = workers.joined(plane, servers.len());
+        tokio::time::timeout(READY_MAX, ready).await.context("the workers did not get ready")??;
+        Ok(workers)
+    }
+
+    async fn joined(&mut self, plane: &Plane, wanted: usize) -> anyhow::Result<()> {
+        loop {
+            let listed = super::load::get(&plane.address, "/fleet/workers").await?;
+            let listed: serde_json::Value = serde_json::from_slice(&listed)?;
+            let rows = listed["workers"].as_array().or_else(|| listed.as_array());
+            if rows
+                .is_some_and(|rows| rows.iter().filter(|row| row["presence"] == "online").count() >= wanted)
+            {
+                return Ok(());
+            }
+            anyhow::ensure!(self.child.try_wait()?.is_none(), "the workers ended before they joined");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    pub(super) async fn kill(mut self) -> anyhow::Result<()> {
+        self.child.kill().await.context("cannot kill the workers")
     }
 }

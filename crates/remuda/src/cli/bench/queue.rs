@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 use clap::Args;
 use remuda_adapters::store::{measure_inserts, measure_lives};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::child::Plane;
 use super::load::{self, Board, Tells};
+use super::rows::Rows;
 use super::{core, limits};
-use crate::cli::say;
-use crate::cli::table::table;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -39,46 +38,17 @@ const SUBMITTERS: usize = 64;
 /// How many jobs are taken from a long queue to see how fast that goes.
 const DRAINED: u64 = 20_000;
 
-/// Rows as they come in.
-#[derive(Debug, Default)]
-struct Table {
-    rows: Vec<Vec<String>>,
-    json: Map<String, Value>,
-}
-
-impl Table {
-    fn add(&mut self, name: &str, value: f64, unit: &str, note: String) {
-        eprintln!("  {name}: {} {unit} {note}", figure(value));
-        self.rows.push(vec![name.to_owned(), figure(value), unit.to_owned(), note]);
-        self.json.insert(name.to_owned(), value.into());
-    }
-}
-
-/// Three significant digits are all that a noisy machine supports.
-fn figure(value: f64) -> String {
-    match value {
-        _ if value >= 1000.0 => format!("{value:.0}"),
-        _ if value >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.3}"),
-    }
-}
-
 pub(super) async fn run(options: Options) -> anyhow::Result<ExitCode> {
     let data = options.data.join(format!("remuda-bench-{}", std::process::id()));
     std::fs::create_dir_all(&data).with_context(|| format!("cannot create {}", data.display()))?;
     let result = measure(&options, &data).await;
     drop(std::fs::remove_dir_all(&data));
-    let rows = result?;
-    if options.json {
-        say(&Value::Object(rows.json).to_string());
-    } else {
-        say(&table(&["WHAT", "VALUE", "UNIT", "NOTE"], &rows.rows));
-    }
+    result?.print(options.json);
     Ok(ExitCode::SUCCESS)
 }
 
-async fn measure(options: &Options, data: &Path) -> anyhow::Result<Table> {
-    let mut table = Table::default();
+async fn measure(options: &Options, data: &Path) -> anyhow::Result<Rows> {
+    let mut table = Rows::default();
     let syncs = machine(&mut table, data)?;
     under_load(&mut table, options, data).await?;
     dispatch(&mut table, data, syncs).await?;
@@ -88,7 +58,7 @@ async fn measure(options: &Options, data: &Path) -> anyhow::Result<Table> {
 }
 
 /// The machine's own limits; gives syncs per second.
-fn machine(table: &mut Table, data: &Path) -> anyhow::Result<f64> {
+fn machine(table: &mut Rows, data: &Path) -> anyhow::Result<f64> {
     let syncs = limits::syncs_per_second(data)?;
     table.add("limit: fdatasync", syncs, "/s", format!("{:.0} µs each", 1e6 / syncs));
     for batch in [64, 256] {
@@ -122,7 +92,7 @@ fn lives(batch: usize) -> String {
     format!("limit: SQLite lives, {batch} at a time")
 }
 
-async fn under_load(table: &mut Table, options: &Options, data: &Path) -> anyhow::Result<()> {
+async fn under_load(table: &mut Rows, options: &Options, data: &Path) -> anyhow::Result<()> {
     let plane = Plane::start(&data.join("load")).await?;
     let board = Board::default();
     let workers: Vec<_> = (0..2)
@@ -140,7 +110,7 @@ async fn under_load(table: &mut Table, options: &Options, data: &Path) -> anyhow
         let cpu = plane.cpu_seconds()?;
         let (count, seconds) = clients_for(&plane, clients, options.seconds, Some(&board)).await?;
         let cpu = (plane.cpu_seconds()? - cpu) * 1e6 / count as f64;
-        let limit = table.json.get(&lives(clients)).and_then(Value::as_f64).unwrap_or(f64::NAN);
+        let limit = table.value(&lives(clients)).unwrap_or(f64::NAN);
         let rate = count as f64 / seconds;
         let note = format!("{cpu:.0} µs of plane CPU a job; {:.2} of SQLite alone", rate / limit);
         table.add(&format!("lifecycle, {clients} in flight"), rate, "jobs/s", note);
@@ -181,7 +151,7 @@ async fn clients_for(
 }
 
 /// From the submission to the order at a worker that waits for it, nothing else going on.
-async fn dispatch(table: &mut Table, data: &Path, syncs: f64) -> anyhow::Result<()> {
+async fn dispatch(table: &mut Rows, data: &Path, syncs: f64) -> anyhow::Result<()> {
     let plane = Plane::start(&data.join("dispatch")).await?;
     let board = Board::default();
     let worker = tokio::spawn(load::worker(
@@ -212,7 +182,7 @@ async fn dispatch(table: &mut Table, data: &Path, syncs: f64) -> anyhow::Result<
     Ok(())
 }
 
-fn claims(table: &mut Table, options: &Options) -> anyhow::Result<()> {
+fn claims(table: &mut Rows, options: &Options) -> anyhow::Result<()> {
     let mut first = None;
     for waiting in [1000, SMALL.min(options.waiting), options.waiting] {
         let rate = core::claims_per_second(waiting)?;
@@ -224,7 +194,7 @@ fn claims(table: &mut Table, options: &Options) -> anyhow::Result<()> {
 }
 
 /// Memory with a long queue, restarts with it, and claims from it through the whole program.
-async fn long_queue(table: &mut Table, options: &Options, data: &Path) -> anyhow::Result<()> {
+async fn long_queue(table: &mut Rows, options: &Options, data: &Path) -> anyhow::Result<()> {
     let data = data.join("long");
     let mut plane = Plane::start(&data).await?;
     let empty = plane.memory_bytes()?;

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use remuda_adapters::blobs::BlobHash;
 use remuda_adapters::comfyui::{Client, Error, Inventory, Place, Sick, Stats};
 use remuda_core::agent::{AgentEvent, Found};
+use remuda_core::id::WorkerId;
 use remuda_core::need::Offer;
 use remuda_core::service::ServiceLife;
 use serde_json::{Map, Value};
@@ -16,7 +18,7 @@ use tracing::{info, warn};
 
 use super::life::Lives;
 use super::process::Process;
-use super::{CHECK_MAX, Comfyui, ComfyuiOptions, Run, Shared};
+use super::{Comfyui, ComfyuiOptions, Run, Shared};
 use crate::worker::Options;
 use crate::worker::blobs::BlobLink;
 use crate::worker::hands::Events;
@@ -59,7 +61,7 @@ impl Comfyui {
         events: Events,
         previews: Previews,
     ) -> anyhow::Result<Ready> {
-        let ComfyuiOptions { target, command, timeout } = comfyui;
+        let ComfyuiOptions { target, command, timeout, check_max } = comfyui;
         let client = Client::new(&target, timeout)?;
         let scratch = options.data.join("scratch").join(options.worker.as_str());
         std::fs::create_dir_all(&scratch)
@@ -74,7 +76,7 @@ impl Comfyui {
         let shared = Arc::new(Shared {
             client,
             target,
-            client_id: uuid::Uuid::new_v4().to_string(),
+            client_id: client_id(&options.worker, &options.url),
             worker: options.worker.clone(),
             blobs: BlobLink::new(&options.url, ""),
             events,
@@ -86,6 +88,7 @@ impl Comfyui {
             placed: Default::default(),
             metrics: Default::default(),
             scratch,
+            check_max,
         });
         shared.lives.began();
         let (offer, found) = shared.fit_for_work(options.slots as usize).await;
@@ -104,7 +107,7 @@ impl Shared {
             // First what a former agent left: the check would wait behind it.
             let found = self.find(slots).await;
             let checked = match found {
-                Ok(found) if found.is_empty() => self.check(CHECK_MAX).await.map(|offer| (offer, found)),
+                Ok(found) if found.is_empty() => self.check().await.map(|offer| (offer, found)),
                 Ok(found) => self.offer().await.map(|offer| (offer, found)).map_err(Unfit::from),
                 Err(error) => Err(error.into()),
             };
@@ -164,9 +167,9 @@ impl Shared {
     }
 
     /// Has it do something small for real, and sees what it has.
-    pub(super) async fn check(&self, within: Duration) -> Result<Offer, Unfit> {
+    pub(super) async fn check(&self) -> Result<Offer, Unfit> {
         let canary = self.client.canary(&self.worker, &self.client_id);
-        if let Err(sick) = self.client.sing(&canary, within).await {
+        if let Err(sick) = self.client.sing(&canary, self.check_max).await {
             // It must not wait there until somebody mends the server.
             self.client.cancel(canary.id()).await.ok();
             return Err(sick.into());
@@ -218,4 +221,10 @@ impl Shared {
             }
         }
     }
+}
+
+/// The same for every agent of this name under this plane: who adopts a prompt also hears what is said of it.
+fn client_id(worker: &WorkerId, plane: &str) -> String {
+    let plane = BlobHash::of(plane.as_bytes()).hex();
+    format!("remuda-{worker}-{}", &plane[..8])
 }

@@ -29,7 +29,7 @@ impl Run {
             return Ok(());
         }
         let item = Arc::clone(&self.item);
-        for fault in &item.faults {
+        for fault in item.faults.iter().filter(|fault| !fault.is_at_submission()) {
             self.server.estate.count_fault(*fault);
             self.strike_with(*fault, node).await?;
         }

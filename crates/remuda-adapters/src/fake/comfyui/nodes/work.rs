@@ -40,7 +40,7 @@ impl Failure {
     }
 
     pub(in super::super) fn oom() -> Failure {
-        let message = "Allocation on device \nThis error means you ran out of memory on your GPU.\n\nTIPS: If the workflow \
+        let message = "Allocation on device\nThis error means you ran out of memory on your GPU.\n\nTIPS: If the workflow \
                        worked before you might have accidentally set the batch_size to a large number.";
         Failure::Error { kind: "torch.OutOfMemoryError", message: message.to_owned() }
     }
@@ -152,7 +152,7 @@ fn at_once(run: &mut Run, node: &Node) -> Result<Made, Failure> {
             "disk" => Failure::disk(),
             "exit" => Failure::Exit,
             "crash" => Failure::Crash,
-            _ => Failure::error("ValueError", "remuda: deliberate failure"),
+            _ => Failure::error("ValueError", "failed on request"),
         }),
         "RemudaText" => {
             let text = run.text(node, "text");
@@ -161,8 +161,9 @@ fn at_once(run: &mut Run, node: &Node) -> Result<Made, Failure> {
         "RemudaNan" => Ok(Made { results: Vec::new(), shown: Some(json!({"value": [values::nan()]})) }),
         "RemudaBlocker" => {
             let message = run.text(node, "message");
-            Ok(gives(Data::Blocked((!message.is_empty()).then(|| Arc::from(message)))))
+            Ok(gives(Data::Blocked(Some(Arc::from(message)))))
         }
+        "RemudaSilentBlocker" => Ok(gives(Data::Blocked(None))),
         "RemudaProgressText" => {
             let text = run.text(node, "text");
             run.progress_text(node, &text);

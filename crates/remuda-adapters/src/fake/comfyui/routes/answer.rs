@@ -1,8 +1,8 @@
 //! Answers in the original's form.
 
 use axum::body::Body;
-use axum::http::header::{ALLOW, CONTENT_TYPE};
-use axum::http::{Response as Built, StatusCode};
+use axum::http::header::{ALLOW, CONNECTION, CONTENT_TYPE};
+use axum::http::{HeaderValue, Response as Built, StatusCode};
 use axum::response::Response;
 use serde_json::Value;
 
@@ -24,7 +24,7 @@ pub(in super::super) fn plain(status: StatusCode, text: impl Into<String>) -> Re
 fn build(status: StatusCode, kind: &'static str, text: String) -> Response {
     let mut response = Built::new(Body::from(text));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, axum::http::HeaderValue::from_static(kind));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
@@ -34,9 +34,12 @@ pub(in super::super) fn empty(status: StatusCode) -> Response {
     response
 }
 
-/// What the original says when it trips.
+/// What the original says when it trips; it closes the connection too.
 pub(in super::super) fn trouble() -> Response {
-    plain(StatusCode::INTERNAL_SERVER_ERROR, "500 Internal Server Error\n\nServer got itself in trouble")
+    let text = "500 Internal Server Error\n\nServer got itself in trouble";
+    let mut response = plain(StatusCode::INTERNAL_SERVER_ERROR, text);
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// What it says of a path it does not know.
@@ -46,6 +49,6 @@ pub(super) fn unknown() -> Response {
 
 pub(super) fn wrong_method(allowed: &'static str) -> Response {
     let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "405: Method Not Allowed");
-    response.headers_mut().insert(ALLOW, axum::http::HeaderValue::from_static(allowed));
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }

@@ -142,7 +142,8 @@ async fn a_duplicate_runs_twice_and_the_counts_know() {
     let client = begin(always(Fault::Duplicate)).await;
     let id = client.submit(&picture(1)).await;
     client.until(|counts| counts.successes.get(&id) == Some(&2)).await;
-    assert_eq!(client.fake.counts().ran_twice(), [id]);
+    let counts = client.fake.counts();
+    assert_eq!((counts.ran_twice(), counts.faults["duplicate"]), (vec![id.as_str()], 1));
 }
 
 #[tokio::test]
@@ -274,4 +275,31 @@ async fn a_server_is_broken_over_http() {
     client.fake.died().await;
     client.fake.restart().await;
     assert_eq!(client.json("/fake").await["lives"], 2);
+}
+
+#[tokio::test]
+async fn a_graph_can_ask_for_several_faults_and_not_for_unknown_ones() {
+    let client = begin(Options::default()).await;
+    let id = client.submit(&magic("nan, empty-outputs")).await;
+    assert_eq!(client.ended(&id).await["outputs"], json!({}));
+    let (status, text) = client.try_submit(&magic("melt"), &uuid::Uuid::new_v4().to_string()).await.unwrap();
+    assert!(
+        status == 400 && text.contains("custom_validation_failed") && text.contains("drop-completion"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn whatever_strikes_a_restart_helps() {
+    let client = begin(Options { trouble: Duration::from_millis(5), ..Options::default() }).await;
+    for (fault, name, _) in Fault::ALL {
+        client.fake.control().strike_next(*fault);
+        let id = uuid::Uuid::new_v4().to_string();
+        // Some of them take the answer away.
+        let _ = client.try_submit(&sleep(1.0, 3), &id).await;
+        client.until(|counts| counts.faults.contains_key(*name)).await;
+        client.fake.restart().await;
+        let after = client.submit(&picture(1)).await;
+        assert_eq!(client.ended(&after).await["status"]["status_str"], "success", "{name}");
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{SinkExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
@@ -26,7 +26,9 @@ pub(super) async fn begin(options: Options) -> Client {
     // A second test in this process finds it installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let fake = Fake::start(options).await.unwrap();
-    Client { fake, http: reqwest::Client::new(), id: "c".into() }
+    // Kept connections would be found dead after a death, and that is not what these stories are about.
+    let http = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
+    Client { fake, http, id: "c".into() }
 }
 
 impl Client {
@@ -123,6 +125,14 @@ impl Ear {
     /// Everything up to and with the message that closes a run, without progress_state.
     pub(super) async fn hear_out(&mut self) -> Vec<String> {
         self.hear_until("executing(null)").await
+    }
+
+    /// Everything that comes before the answer to a ping.
+    pub(super) async fn ping(&mut self) -> Vec<String> {
+        self.0.send(Message::Ping(b"x".to_vec().into())).await.unwrap();
+        let mut heard = self.hear_until("Pong(b\"x\")").await;
+        heard.pop();
+        heard
     }
 
     pub(super) async fn hear_until(&mut self, last: &str) -> Vec<String> {

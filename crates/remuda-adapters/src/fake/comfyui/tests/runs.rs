@@ -1,5 +1,7 @@
 //! What a client sees when nothing goes wrong, or only what the graph itself brings along.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::harness::{begin, picture, sleep, through};
@@ -151,4 +153,62 @@ async fn a_base_path_and_a_token_are_demanded() {
     assert_eq!(asked.get(&outside).bearer_auth("secret").send().await.unwrap().status(), 404);
     let inside = format!("{}/prompt", client.fake.url());
     assert_eq!(asked.get(&inside).bearer_auth("secret").send().await.unwrap().status(), 200);
+}
+
+#[tokio::test]
+async fn of_two_sockets_with_one_id_the_newer_goes_deaf_when_the_older_closes() {
+    let client = begin(Options::default()).await;
+    let older = client.listen().await;
+    let mut newer = client.listen().await;
+    client.submit(&picture(1)).await;
+    newer.hear_out().await;
+    drop(older);
+    client.until(|counts| counts.sockets_open == 1).await;
+    let id = client.submit(&picture(2)).await;
+    client.ended(&id).await;
+    assert_eq!(newer.ping().await, Vec::<String>::new(), "it answers pings and hears nothing");
+}
+
+#[tokio::test]
+async fn older_versions_lack_what_came_later() {
+    for (version, list, one, cancel) in [
+        (Version::V0_3_75, 404, 404, 405),
+        (Version::V0_7_0, 200, 404, 405),
+        (Version::V0_30_0, 200, 404, 200),
+    ] {
+        let client = begin(Options { version, ..Options::default() }).await;
+        assert_eq!(client.get("/api/jobs").await.0, list, "{version:?}");
+        assert_eq!(client.get("/api/jobs/x").await.0, one, "{version:?}");
+        assert_eq!(client.get("/jobs").await.0, 404, "only under /api");
+        assert_eq!(client.post("/api/jobs/x/cancel", &json!({})).await.unwrap().0, cancel, "{version:?}");
+        let cross = if version == Version::V0_30_0 { 403 } else { 200 };
+        let request = reqwest::Client::new().get(format!("{}/prompt", client.fake.url()));
+        let answer = request.header("Sec-Fetch-Site", "cross-site").send().await.unwrap();
+        assert_eq!(answer.status().as_u16(), cross, "{version:?}");
+    }
+}
+
+#[tokio::test]
+async fn time_by_hand_stops_a_run_in_the_middle() {
+    let client = begin(Options { manual_time: true, speed: 2.0, ..Options::default() }).await;
+    let id = client.submit(&sleep(4.0, 4)).await;
+    let control = client.fake.control();
+    control.advance(Duration::from_millis(1_999)).await;
+    assert_eq!(client.json(&format!("/api/jobs/{id}")).await["status"], "in_progress");
+    control.advance(Duration::from_millis(2)).await;
+    assert_eq!(client.json(&format!("/api/jobs/{id}")).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn only_the_last_prompt_is_remembered() {
+    let client = begin(Options::default()).await;
+    let mut cached = Vec::new();
+    for color in [1, 2, 1, 1] {
+        let id = client.submit(&picture(color)).await;
+        cached.push(client.ended(&id).await["status"]["messages"][1][1]["nodes"].as_array().unwrap().len());
+    }
+    assert_eq!(cached, [0, 0, 0, 3]);
+    client.post("/free", &json!({"free_memory": true})).await.unwrap();
+    let id = client.submit(&picture(1)).await;
+    assert_eq!(client.ended(&id).await["status"]["messages"][1][1]["nodes"], json!([]));
 }

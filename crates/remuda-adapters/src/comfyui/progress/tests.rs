@@ -1,0 +1,157 @@
+use proptest::prelude::*;
+use remuda_core::service::Fault;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use super::*;
+
+const ID: &str = "650e620b-4bff-450a-a9b5-939aa9c02c3e";
+
+/// Three nodes, of which the second takes six steps: eight parts in all.
+fn progress() -> Progress {
+    let graph = json!({
+        "1": {"class_type": "EmptyImage", "inputs": {}},
+        "2": {"class_type": "KSampler", "inputs": {"steps": 6}, "_meta": {"title": "Draw it"}},
+        "3": {"class_type": "SaveImage", "inputs": {}},
+    });
+    Progress::new(&Prompt::own(&graph, &json!({}), ID, "c"))
+}
+
+fn message(text: &str) -> Message {
+    let (kind, data) = text.split_once(' ').unwrap_or((text, "{}"));
+    let mut data: serde_json::Value = serde_json::from_str(data).unwrap();
+    if data.get("prompt_id").is_none() {
+        data["prompt_id"] = json!(ID);
+    }
+    Message::of_text(&json!({"type": kind, "data": data}).to_string())
+}
+
+/// After each message: the fraction in eighths and the phase, or a dash where nothing changed.
+fn check(story: &[(&str, &str)]) {
+    let mut progress = progress();
+    for (said, expected) in story {
+        let step = progress.heard(&message(said));
+        let told = step.map(|step| format!("{:.2} {}", step.fraction * 8.0, step.phase));
+        assert_eq!(told.as_deref().unwrap_or("-"), *expected, "{said}");
+    }
+}
+
+#[test]
+fn a_run_rises_with_its_steps_to_the_end() {
+    check(&[
+        ("execution_start", "0.00 started"),
+        (r#"execution_cached {"nodes": []}"#, "-"),
+        (r#"progress_state {"nodes": {"1": {"value": 0, "max": 1, "state": "running"}}}"#, "-"),
+        (r#"executing {"node": "1"}"#, "0.00 EmptyImage"),
+        (
+            r#"progress_state {"nodes": {"1": {"value": 1, "max": 1, "state": "finished"}}}"#,
+            "1.00 EmptyImage",
+        ),
+        (r#"executing {"node": "2"}"#, "1.00 Draw it"),
+        (r#"progress {"node": "2", "value": 1, "max": 6}"#, "2.00 Draw it 1/6"),
+        (
+            r#"progress_state {"nodes": {"1": {"state": "finished"}, "2": {"value": 5, "max": 6, "state": "running"}}}"#,
+            "6.00 Draw it 5/6",
+        ),
+        (r#"executing {"node": "3"}"#, "6.00 SaveImage"),
+        (r#"executed {"node": "3", "output": {}}"#, "7.00 SaveImage"),
+        ("execution_success", "8.00 finishing"),
+        (r#"executing {"node": null}"#, "-"),
+    ]);
+}
+
+#[test]
+fn cached_nodes_are_done_from_the_start() {
+    check(&[
+        (r#"execution_cached {"nodes": ["1", "2"]}"#, "7.00 "),
+        (r#"executing {"node": "3"}"#, "7.00 SaveImage"),
+    ]);
+}
+
+#[test]
+fn servers_that_tell_no_states_are_followed_from_node_to_node() {
+    check(&[
+        (r#"executing {"node": "1"}"#, "0.00 EmptyImage"),
+        (r#"executing {"node": "2"}"#, "1.00 Draw it"),
+        (r#"executing {"node": "2"}"#, "-"),
+        (r#"executing {"node": "3"}"#, "7.00 SaveImage"),
+    ]);
+}
+
+#[test]
+fn whoever_connects_late_is_told_a_node_alone() {
+    check(&[
+        (r#"executing {"node": "2", "prompt_id": null}"#, "0.00 Draw it"),
+        (r#"executing {"node": "99", "prompt_id": null}"#, "-"),
+        (r#"executing {"node": null, "prompt_id": null}"#, "-"),
+        (r#"progress {"node": "2", "value": 3, "max": 6}"#, "3.00 Draw it 3/6"),
+    ]);
+}
+
+#[test]
+fn messages_late_doubled_odd_or_of_others_change_nothing() {
+    check(&[
+        (r#"progress {"node": "2", "value": 3, "max": 6}"#, "3.00 Draw it 3/6"),
+        (r#"progress {"node": "2", "value": 3, "max": 6}"#, "-"),
+        (r#"progress {"node": "2", "value": 6, "max": 6, "prompt_id": "other"}"#, "-"),
+        (r#"execution_success {"prompt_id": "other"}"#, "-"),
+        (r#"progress {"node": "2", "value": 1, "max": 0}"#, "-"),
+        (r#"progress {"node": "99", "value": 1, "max": 2}"#, "-"),
+        ("status {}", "-"),
+    ]);
+}
+
+#[test]
+fn nodes_made_at_run_time_belong_to_the_one_that_made_them() {
+    check(&[
+        (r#"progress_state {"nodes": {"2": {"value": 0, "max": 1, "state": "running"}}}"#, "-"),
+        (r#"executing {"node": "2.0.0.1"}"#, "0.00 Draw it"),
+        (r#"progress {"node": "2.0.0.1", "value": 1, "max": 4}"#, "0.00 Draw it 1/4"),
+        (r#"progress_state {"nodes": {"2.0.0.1": {"value": 1, "max": 1, "state": "finished"}}}"#, "-"),
+    ]);
+}
+
+#[test]
+fn a_block_turns_a_success_without_outputs_into_a_failure() {
+    let seen = |outputs: &str| Seen::Succeeded {
+        outputs: RawValue::from_string(outputs.to_owned()).unwrap().into(),
+    };
+    let error = |kind: &str| {
+        message(&format!(
+            r#"execution_error {{"node_id": "3", "exception_type": "{kind}", "exception_message": "no"}}"#
+        ))
+    };
+    let mut progress = progress();
+    assert!(matches!(progress.judge(seen("{}")), Seen::Succeeded { .. }));
+    progress.heard(&error("ValueError"));
+    assert!(matches!(progress.judge(seen("{}")), Seen::Succeeded { .. }));
+    progress.heard(&error("ExecutionBlocked"));
+    assert!(matches!(progress.judge(seen("{}")), Seen::Failed(Failure { fault: Fault::Node, .. })));
+    assert!(matches!(progress.judge(seen(r#"{"1": {}}"#)), Seen::Succeeded { .. }));
+    assert!(matches!(progress.judge(Seen::Running), Seen::Running));
+}
+
+proptest! {
+    #[test]
+    fn it_never_falls_whatever_comes(
+        said in prop::collection::vec((0..7u8, 0..5u8, -2.0..20.0f64, -1.0..10.0f64), 0..40)
+    ) {
+        let mut progress = progress();
+        let mut before = 0.0;
+        for (kind, node, value, max) in said {
+            let text = match kind {
+                0 => "execution_start".to_owned(),
+                1 => format!(r#"execution_cached {{"nodes": ["{node}"]}}"#),
+                2 => format!(r#"executing {{"node": "{node}"}}"#),
+                3 => format!(r#"progress {{"node": "{node}", "value": {value}, "max": {max}}}"#),
+                4 => format!(r#"progress_state {{"nodes": {{"{node}": {{"value": {value}, "max": {max}, "state": "running"}}}}}}"#),
+                5 => format!(r#"executed {{"node": "{node}", "output": {{}}}}"#),
+                _ => format!(r#"progress {{"node": "{node}.0.1", "value": {value}, "max": {max}}}"#),
+            };
+            if let Some(step) = progress.heard(&message(&text)) {
+                prop_assert!(step.fraction >= before && (0.0..=1.0).contains(&step.fraction), "{before} {step:?}");
+                before = step.fraction;
+            }
+        }
+    }
+}

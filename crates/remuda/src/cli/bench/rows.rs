@@ -1,0 +1,41 @@
+//! The table of a benchmark, row by row as they are measured.
+
+use serde_json::{Map, Value};
+
+use crate::cli::say;
+use crate::cli::table::table;
+
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    rows: Vec<Vec<String>>,
+    json: Map<String, Value>,
+}
+
+impl Rows {
+    pub(super) fn add(&mut self, name: &str, value: f64, unit: &str, note: String) {
+        eprintln!("  {name}: {} {unit} {note}", figure(value));
+        self.rows.push(vec![name.to_owned(), figure(value), unit.to_owned(), note]);
+        self.json.insert(name.to_owned(), value.into());
+    }
+
+    pub(super) fn value(&self, name: &str) -> Option<f64> {
+        self.json.get(name).and_then(Value::as_f64)
+    }
+
+    pub(super) fn print(self, as_json: bool) {
+        if as_json {
+            say(&Value::Object(self.json).to_string());
+        } else {
+            say(&table(&["WHAT", "VALUE", "UNIT", "NOTE"], &self.rows));
+        }
+    }
+}
+
+/// Three significant digits are all that a noisy machine supports.
+fn figure(value: f64) -> String {
+    match value {
+        _ if value >= 1000.0 => format!("{value:.0}"),
+        _ if value >= 10.0 => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
+    }
+}
