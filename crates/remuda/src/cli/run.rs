@@ -10,6 +10,7 @@ mod workflow;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Args;
@@ -18,7 +19,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
 use self::board::Board;
@@ -105,6 +106,8 @@ struct Submission<'a> {
     metadata: Map<String, Value>,
 }
 
+/// Jobs whose files are fetched at the same time: more would only share the same line.
+const BRINGS_MAX: usize = 4;
 /// 128 + SIGINT, as shells have it.
 const INTERRUPTED: u8 = 130;
 
@@ -129,7 +132,7 @@ impl Run {
         let tenant = self.tenant.as_deref().unwrap_or("default");
         let follow = Follow::new(&client, tenant, &ids, board, previews.as_ref());
         let mut homes = Homes::new(self.output.clone(), &self.connection.url);
-        follow.to_the_end(&mut interrupts, |at, job| homes.bring(at, job)).await?;
+        follow.until_all_ended(&mut interrupts, |at, job| homes.bring(at, job)).await?;
         let ended = homes.all().await;
         if let Some(previews) = previews {
             previews.end().await;
@@ -266,17 +269,21 @@ struct Ended {
 struct Homes {
     folder: Option<PathBuf>,
     link: BlobLink,
+    places: Arc<Semaphore>,
     tasks: JoinSet<(usize, Ended)>,
 }
 
 impl Homes {
     fn new(folder: Option<PathBuf>, url: &str) -> Homes {
-        Homes { folder, link: BlobLink::new(url, ""), tasks: JoinSet::new() }
+        let places = Arc::new(Semaphore::new(BRINGS_MAX));
+        Homes { folder, link: BlobLink::new(url, ""), places, tasks: JoinSet::new() }
     }
 
     fn bring(&mut self, at: usize, mut job: Value) {
-        let (folder, link) = (self.folder.clone(), self.link.clone());
+        let (folder, link, places) = (self.folder.clone(), self.link.clone(), self.places.clone());
         self.tasks.spawn(async move {
+            // Places are never taken away, so that there will be one.
+            let _place = places.acquire().await;
             let (mut saved, mut problems) = (Vec::new(), Vec::new());
             let outputs = save::outputs(&job["result"]).unwrap_or_default();
             for (index, output) in outputs.iter().enumerate() {

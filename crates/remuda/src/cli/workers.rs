@@ -11,6 +11,7 @@ use remuda_core::need::Offer;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::Usage;
 use super::start::{WorkWhat, hostname};
 use crate::config::{AgentSettings, Resolved};
 use crate::worker::{self, ComfyuiOptions, Does, Exec, Options};
@@ -121,10 +122,13 @@ async fn find_comfyui() -> anyhow::Result<String> {
     let client = Client::new(&Target::new(USUAL_COMFYUI), LOOK_MAX)?;
     match client.stats().await {
         Ok(_) => Ok(USUAL_COMFYUI.to_owned()),
-        Err(error) => bail!(
-            "there is nothing to work with: no ComfyUI at {USUAL_COMFYUI} ({error}). Start it, or name yours with \
-             --comfyui URL, or try `remuda fake comfyui`, or run a command for each job with --exec COMMAND"
-        ),
+        Err(error) => {
+            let message = format!(
+                "there is nothing to work with: no ComfyUI at {USUAL_COMFYUI} ({error}). Start it, or name yours with \
+                 --comfyui URL, or try `remuda fake comfyui`, or run a command for each job with --exec COMMAND"
+            );
+            Err(Usage(message).into())
+        }
     }
 }
 

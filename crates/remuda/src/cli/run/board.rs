@@ -26,7 +26,7 @@ pub(super) enum Sight<'a> {
 }
 
 pub(super) enum Board {
-    Bars(Bars),
+    Bars(Box<Bars>),
     Lines(Lines),
     Nothing,
 }
@@ -35,7 +35,7 @@ impl Board {
     /// `is_for_scripts`: somebody wants JSON, and a bar only if it is looked at.
     pub(super) fn new(jobs: &[String], is_for_scripts: bool) -> Board {
         if std::io::stderr().is_terminal() {
-            Board::Bars(Bars::new(jobs))
+            Board::Bars(Box::new(Bars::new(jobs)))
         } else if is_for_scripts {
             Board::Nothing
         } else {
@@ -63,8 +63,10 @@ impl Board {
         }
     }
 
-    pub(super) fn tally(&mut self, waiting: usize, running: usize, ended: usize) {
-        if let Board::Bars(Bars { tally: Some(tally), .. }) = self {
+    pub(super) fn tally(&self, waiting: usize, running: usize, ended: usize) {
+        if let Board::Bars(bars) = self
+            && let Some(tally) = &bars.tally
+        {
             tally.set_message(format!("{waiting} waiting, {running} running, {ended} ended"));
         }
     }
@@ -111,9 +113,15 @@ impl Bars {
     }
 
     fn show(&mut self, job: usize, sight: &Sight<'_>) {
+        if let Sight::Retrying { reason } = sight {
+            // It stays to be seen: the bar goes on to other things.
+            let line = format!("{}retrying: {}", self.prefix(job), plain(reason));
+            self.all.suspend(|| eprintln!("{line}"));
+        }
         let are_few = self.bars.len() <= BARS_MAX;
         let is_under_way = matches!(sight, Sight::Running { .. } | Sight::Progress { .. });
-        if !are_few && !is_under_way && self.bars[job].is_none() {
+        let has_place = are_few || is_under_way && self.bars.iter().flatten().count() < BARS_MAX;
+        if self.bars[job].is_none() && !has_place {
             return;
         }
         let bar = self.bar(job);
@@ -150,6 +158,12 @@ impl Bars {
         }
     }
 
+    /// Which of several it is.
+    fn prefix(&self, job: usize) -> String {
+        let jobs = self.bars.len();
+        if jobs > 1 { format!("[{}/{jobs}] ", job + 1) } else { String::new() }
+    }
+
     fn bar(&mut self, job: usize) -> ProgressBar {
         if let Some(bar) = &self.bars[job] {
             return bar.clone();
@@ -159,9 +173,7 @@ impl Bars {
             Some(tally) => self.all.insert_before(tally, bar),
             None => self.all.add(bar),
         };
-        if self.bars.len() > 1 {
-            bar.set_prefix(format!("[{}/{}] ", job + 1, self.bars.len()));
-        }
+        bar.set_prefix(self.prefix(job));
         bar.enable_steady_tick(SPIN_EVERY);
         self.bars[job] = Some(bar.clone());
         bar

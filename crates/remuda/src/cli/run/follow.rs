@@ -12,7 +12,7 @@ use tokio::time::{interval, sleep, timeout};
 use super::board::{Board, Sight};
 use super::preview::Previews;
 use crate::cli::Client;
-use crate::cli::client::is_passing;
+use crate::cli::client::{ANSWER_MAX, is_passing};
 use crate::cli::look::{Event, Reader};
 
 /// A plane that restarts is back within seconds: no need to knock more often.
@@ -63,7 +63,7 @@ impl<'a> Follow<'a> {
     }
 
     /// Gives each job to `ended` as it then is, with its place among the others.
-    pub(super) async fn to_the_end(
+    pub(super) async fn until_all_ended(
         mut self,
         interrupts: &mut mpsc::Receiver<()>,
         mut ended: impl FnMut(usize, Value),
@@ -101,7 +101,9 @@ impl<'a> Follow<'a> {
         interrupts: &mut mpsc::Receiver<()>,
         ended: &mut impl FnMut(usize, Value),
     ) -> anyhow::Result<()> {
-        let mut stream = self.client.open(self.request()).await?.bytes_stream();
+        // Only its beginning has to come in time: it stays open.
+        let Ok(opened) = timeout(ANSWER_MAX, self.client.open(self.request())).await else { return Ok(()) };
+        let mut stream = opened?.bytes_stream();
         let mut reader = Reader::default();
         if self.is_cancelling {
             self.cancel().await;
@@ -172,9 +174,12 @@ impl<'a> Follow<'a> {
         Ok(())
     }
 
+    /// A look may have shown it before the event that tells it.
     fn runs(&mut self, at: usize, worker: &str) {
-        self.jobs[at].stage = Stage::Running;
-        self.board.show(at, &Sight::Running { worker });
+        if self.jobs[at].stage != Stage::Running {
+            self.jobs[at].stage = Stage::Running;
+            self.board.show(at, &Sight::Running { worker });
+        }
     }
 
     async fn look_at_all(&mut self, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
@@ -203,7 +208,6 @@ impl<'a> Follow<'a> {
                 self.jobs[at].stage = Stage::Waiting;
                 self.board.show(at, &Sight::Waiting { reason });
             }
-            "running" if self.jobs[at].stage == Stage::Running => {}
             "running" => self.runs(at, job["worker"].as_str().unwrap_or_default()),
             state => {
                 self.jobs[at].stage = Stage::Ended;

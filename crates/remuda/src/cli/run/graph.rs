@@ -199,5 +199,4 @@ pub(super) fn value(typed: &str) -> Box<RawValue> {
 }
 
 #[cfg(test)]
-#[path = "graph/tests.rs"]
 mod tests;

@@ -127,7 +127,7 @@ mod tests {
             ("-rf", "rf"),
             ("a\0b\r\n\u{202e}gnp.exe", "a_b___gnp.exe"),
             ("\u{1b}[2J.png", "_[2J.png"),
-            ("$(reboot)`x`;|&.png", "_(reboot)_x_____.png"),
+            ("$(reboot)`x`;|&.png", "_(reboot)_x____.png"),
             ("con.png", "_con.png"),
             ("LPT1", "_LPT1"),
             ("COM10.txt", "COM10.txt"),
