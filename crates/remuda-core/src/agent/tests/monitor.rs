@@ -63,6 +63,25 @@ fn an_attempt_is_asked_about_right_after_it_was_handed_in_and_then_after_every_s
 }
 
 #[test]
+fn what_is_heard_of_an_attempt_before_it_was_taken_is_asked_about_afterwards() {
+    let said_done = || AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) };
+    let mut agent = handing_in();
+    tell(
+        &mut agent,
+        vec![
+            (5, said_done(), &[]),
+            (10, submitted(Submission::Accepted), &["probe 1 1"]),
+            (15, probed(Seen::Running), &["probe 1 1"]),
+            (20, probed(succeeded()), &["collect 1 1"]),
+        ],
+    );
+    // Half a workflow was taken back: what was heard of that half says nothing.
+    let mut agent = handing_in();
+    let refused = Submission::Refused(Failure::new(Fault::Graph, "half of it is wrong"));
+    tell(&mut agent, vec![(5, said_done(), &[]), (10, submitted(refused), &["failed (graph)"])]);
+}
+
+#[test]
 fn any_message_starts_the_silence_anew() {
     let mut agent = handing_in();
     let signal = AgentEvent::Signal { job: id(1), attempt: Attempt(1), progress: 0.5, phase: String::new() };
