@@ -205,6 +205,9 @@ struct View {
     seen_millis_ago: u64,
     joined_at: String,
     reason: String,
+    /// Why it takes no new work at the moment.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    closed: String,
     completed: u64,
     failed: u64,
     lost: u64,
@@ -243,6 +246,7 @@ fn view(worker: &Worker, now: Timestamp) -> View {
         seen_millis_ago: u64::try_from(now.since(worker.watch.seen_at()).as_millis()).unwrap_or(u64::MAX),
         joined_at: worker.joined_at.to_string(),
         reason: worker.reason.clone(),
+        closed: worker.closed.clone(),
         completed: worker.tally.completed,
         failed: worker.tally.failed,
         lost: worker.tally.lost,
