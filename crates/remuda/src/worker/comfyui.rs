@@ -240,12 +240,20 @@ impl Shared {
     async fn look(&self, id: &str, trigger: Trigger) -> (remuda_core::service::ServiceLife, Seen) {
         let seen = self.client.look(id, trigger).await;
         if !matches!(seen, Seen::Unknown) {
-            return (self.lives.current(), seen);
+            return (self.lives.current(), self.judge(id, seen));
         }
         match self.lives.settle(&self.client).await {
             Ok(life) => (life, seen),
             Err(error) => (self.lives.current(), Seen::NoAnswer(error.to_string())),
         }
+    }
+
+    /// Some of what became of a prompt is told over the socket alone.
+    fn judge(&self, id: &str, seen: Seen) -> Seen {
+        self.with_run(id, |runs, id| match runs.get(&id).and_then(|run| run.progress.as_ref()) {
+            Some(progress) => progress.judge(seen),
+            None => seen,
+        })
     }
 
     async fn treat(&self, remedy: Remedy) -> Result<(), String> {
