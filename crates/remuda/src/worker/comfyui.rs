@@ -238,7 +238,16 @@ impl Shared {
 
     /// Asks about a prompt. Whether the server is still the one that took it matters only when it does not know it.
     async fn look(&self, id: &str, trigger: Trigger) -> (remuda_core::service::ServiceLife, Seen) {
-        let seen = self.client.look(id, trigger).await;
+        let (seen, copies) = self.client.look_closely(id, trigger).await;
+        if copies > 0 {
+            match self.client.take_out(id, copies).await {
+                Ok(()) => info!(prompt = id, copies, "took copies out of ComfyUI's queue that nobody needs"),
+                // They are seen again with the next look.
+                Err(error) => {
+                    debug!(prompt = id, copies, %error, "could not take copies out of ComfyUI's queue");
+                }
+            }
+        }
         if !matches!(seen, Seen::Unknown) {
             return (self.lives.current(), self.judge(id, seen));
         }
