@@ -42,6 +42,7 @@ fn ending(effect: &AgentEffect) -> Option<String> {
     Some(format!("{:?}{fault}", finished.outcome).to_lowercase())
 }
 
+/// Faults: V1, W3.
 #[test]
 fn an_attempt_is_asked_about_right_after_it_was_handed_in_and_then_after_every_silence() {
     let mut agent = handing_in();
@@ -62,6 +63,7 @@ fn an_attempt_is_asked_about_right_after_it_was_handed_in_and_then_after_every_s
     );
 }
 
+/// Faults: V23.
 #[test]
 fn what_is_heard_of_an_attempt_before_it_was_taken_is_asked_about_afterwards() {
     let said_done = || AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) };
@@ -97,6 +99,7 @@ fn any_message_starts_the_silence_anew() {
     );
 }
 
+/// Faults: V14.
 #[test]
 fn no_answer_is_no_evidence_however_often() {
     let mut agent = handing_in();
@@ -111,6 +114,7 @@ fn no_answer_is_no_evidence_however_often() {
     assert!(agent.held.contains_key(&id(1)));
 }
 
+/// Faults: V7.
 #[test]
 fn done_is_said_before_it_is_written_down() {
     let mut agent = handing_in();
@@ -128,6 +132,7 @@ fn done_is_said_before_it_is_written_down() {
     );
 }
 
+/// Faults: V9.
 #[test]
 fn what_the_service_does_not_know_is_looked_for_twice() {
     let mut agent = handing_in();
@@ -143,6 +148,7 @@ fn what_the_service_does_not_know_is_looked_for_twice() {
     );
 }
 
+/// Faults: V9.
 #[test]
 fn one_miss_between_two_sightings_counts_for_nothing() {
     let mut agent = handing_in();
@@ -159,6 +165,7 @@ fn one_miss_between_two_sightings_counts_for_nothing() {
     );
 }
 
+/// Faults: V8.
 #[test]
 fn a_service_in_a_new_life_has_lost_it_for_sure() {
     let mut agent = handing_in();
@@ -177,6 +184,7 @@ fn a_service_in_a_new_life_has_lost_it_for_sure() {
     );
 }
 
+/// Faults: V8.
 #[test]
 fn a_service_that_is_gone_twice_took_it_along() {
     let gone = || probed(Seen::Gone("connection refused".to_owned()));
@@ -194,6 +202,7 @@ fn a_service_that_is_gone_twice_took_it_along() {
     );
 }
 
+/// Faults: V3.
 #[test]
 fn a_submission_whose_answer_was_lost_is_looked_for_before_it_is_sent_again() {
     let mut agent = handing_in();
@@ -239,6 +248,7 @@ fn what_was_told_to_stop_is_looked_after_until_it_has() {
     );
 }
 
+/// Faults: V13.
 #[test]
 fn waiting_behind_somebody_elses_work_is_not_standing_still() {
     let mut agent = handing_in();
