@@ -15,8 +15,10 @@ pub(super) fn picture(color: u64) -> Graph {
 impl Graph {
     /// A node that takes no picture.
     pub(super) fn add(mut self, class: &str, inputs: Value) -> Graph {
-        let id = (self.0.len() + 1).to_string();
-        self.0.insert(id, json!({ "class_type": class, "inputs": inputs }));
+        let mut node = Map::new();
+        node.insert("class_type".to_owned(), class.into());
+        node.insert("inputs".to_owned(), inputs);
+        self.0.insert((self.0.len() + 1).to_string(), node.into());
         self
     }
 
