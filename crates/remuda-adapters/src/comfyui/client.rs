@@ -100,27 +100,39 @@ impl Client {
     /// the other way round it would be found nowhere. Only if somebody said that it is over history comes first, because
     /// there a yes needs nothing else.
     pub async fn look(&self, id: &str, trigger: Trigger) -> Seen {
+        self.look_closely(id, trigger).await.0
+    }
+
+    /// The same, and how many copies of it wait that nobody needs: something between us and the server sent it twice.
+    pub async fn look_closely(&self, id: &str, trigger: Trigger) -> (Seen, usize) {
         match self.try_look(id, trigger).await {
             Ok(seen) => seen,
-            Err(error @ Error::Gone(_)) => Seen::Gone(error.to_string()),
-            Err(error) => Seen::NoAnswer(error.to_string()),
+            Err(error @ Error::Gone(_)) => (Seen::Gone(error.to_string()), 0),
+            Err(error) => (Seen::NoAnswer(error.to_string()), 0),
         }
     }
 
-    async fn try_look(&self, id: &str, trigger: Trigger) -> Result<Seen, Error> {
+    async fn try_look(&self, id: &str, trigger: Trigger) -> Result<(Seen, usize), Error> {
         if trigger == Trigger::SaidDone
             && let Ok(Some(entry)) = self.history(id).await
         {
-            return Ok(entry.seen());
+            return Ok((entry.seen(), 0));
         }
         let queue = self.queue().await?;
+        let waiting = queue.pending(id);
         if queue.is_running(id) {
-            return Ok(Seen::Running);
+            return Ok((Seen::Running, waiting));
         }
-        if queue.pending(id) > 0 {
-            return Ok(Seen::Pending { ahead: queue.ahead() });
+        if waiting > 0 {
+            return Ok((Seen::Pending { ahead: queue.ahead() }, waiting - 1));
         }
-        Ok(self.history(id).await?.map_or(Seen::Unknown, Entry::seen))
+        Ok((self.history(id).await?.map_or(Seen::Unknown, Entry::seen), 0))
+    }
+
+    /// Takes so many copies of a prompt that wait out of the queue, and lets the one that runs, or is left, alone.
+    pub async fn take_out(&self, id: &str, copies: usize) -> Result<(), Error> {
+        // One copy goes for each time it is named.
+        self.tell("queue", &json!({ "delete": vec![id; copies] })).await
     }
 
     /// Takes a prompt out of the queue, and interrupts it if it runs. Never anybody else's: an interrupt without an id stops
@@ -131,8 +143,7 @@ impl Client {
             let queue = self.queue().await?;
             let copies = queue.pending(id);
             if copies > 0 {
-                // One copy goes for each time it is named.
-                self.tell("queue", &json!({ "delete": vec![id; copies] })).await?;
+                self.take_out(id, copies).await?;
             }
             if queue.is_running(id) {
                 return self.tell("interrupt", &json!({ "prompt_id": id })).await;

@@ -87,7 +87,9 @@ impl Agent {
         let Some(work) = self.held.get_mut(&job).filter(is_asked_about) else {
             return;
         };
-        if work.question.asked.is_some_and(|(at, _)| now.since(at) < ANSWER_MAX) {
+        // Before the service has said whether it takes it, anything seen of it may be half of it, on its way out again.
+        let is_on_its_way = work.stage == Stage::Submitting;
+        if is_on_its_way || work.question.asked.is_some_and(|(at, _)| now.since(at) < ANSWER_MAX) {
             work.question.next = Some(trigger);
             return;
         }

@@ -13,6 +13,7 @@ use crate::id::{Shape, WorkerId};
 use crate::job::State;
 use crate::machine::{self, Presence};
 use crate::refusal::Refusal;
+use crate::settings::StuckPolicy;
 use crate::time::{Timestamp, spoken};
 use crate::watch::Finding;
 use crate::worker::Stop;
@@ -127,6 +128,11 @@ impl Plane {
             .filter(|(job, _)| is_heard && self.is_stuck(now, id, **job))
             .map(|(job, hold)| (*job, hold.attempt, hold.progressed_at))
             .collect();
+        // What stands still took its service down with it; what is only old did not.
+        let blame = match self.settings.stuck_policy {
+            StuckPolicy::Progress => Blame::TookDown,
+            StuckPolicy::Age => Blame::Pair,
+        };
         for (job, attempt, progressed_at) in stuck {
             let silence = spoken(now.since(progressed_at));
             if let Some(worker) = self.workers.get_mut(id) {
@@ -139,7 +145,7 @@ impl Plane {
                 job,
                 Cause::Service,
                 format!("stuck: no progress for {silence} on worker {id}"),
-                Blame::Pair,
+                blame,
             );
         }
     }

@@ -240,19 +240,31 @@ impl Shared {
 
     /// Asks about a prompt. Whether the server is still the one that took it matters only when it does not know it.
     async fn look(&self, id: &str, trigger: Trigger) -> (remuda_core::service::ServiceLife, Seen) {
-        let seen = self.client.look(id, trigger).await;
-        // What only the socket told counts too: a node that was blocked looks like success in history.
-        let seen = self.with_run(id, |runs, id| match runs.get(&id).and_then(|run| run.progress.as_ref()) {
-            Some(progress) => progress.judge(seen),
-            None => seen,
-        });
+        let (seen, copies) = self.client.look_closely(id, trigger).await;
+        if copies > 0 {
+            match self.client.take_out(id, copies).await {
+                Ok(()) => info!(prompt = id, copies, "took copies out of ComfyUI's queue that nobody needs"),
+                // They are seen again with the next look.
+                Err(error) => {
+                    debug!(prompt = id, copies, %error, "could not take copies out of ComfyUI's queue");
+                }
+            }
+        }
         if !matches!(seen, Seen::Unknown) {
-            return (self.lives.current(), seen);
+            return (self.lives.current(), self.judge(id, seen));
         }
         match self.lives.settle(&self.client).await {
             Ok(life) => (life, seen),
             Err(error) => (self.lives.current(), Seen::NoAnswer(error.to_string())),
         }
+    }
+
+    /// Some of what became of a prompt is told over the socket alone.
+    fn judge(&self, id: &str, seen: Seen) -> Seen {
+        self.with_run(id, |runs, id| match runs.get(&id).and_then(|run| run.progress.as_ref()) {
+            Some(progress) => progress.judge(seen),
+            None => seen,
+        })
     }
 
     async fn treat(&self, remedy: Remedy) -> Result<(), String> {

@@ -7,6 +7,7 @@
 mod answers;
 mod blobs;
 mod capacity;
+mod comfyui;
 mod disk;
 mod events;
 mod faults;

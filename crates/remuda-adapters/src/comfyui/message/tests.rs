@@ -61,6 +61,7 @@ fn a_recorded_run_is_understood_word_by_word() {
     assert!(!heard.iter().any(|message| message.is_end_of("q")));
 }
 
+/// Faults: W10.
 #[test]
 fn frames_that_make_no_sense_are_malformed_and_never_a_panic() {
     for odd in ["", "{", "[]", "null", r#"{"data": {}}"#, r#"{"type": 3}"#] {

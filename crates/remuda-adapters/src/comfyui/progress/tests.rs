@@ -88,6 +88,7 @@ fn whoever_connects_late_is_told_a_node_alone() {
     ]);
 }
 
+/// Faults: W5, W6.
 #[test]
 fn messages_late_doubled_odd_or_of_others_change_nothing() {
     check(&[
@@ -132,6 +133,7 @@ fn a_block_turns_a_success_without_outputs_into_a_failure() {
 }
 
 proptest! {
+    /// Faults: W5.
     #[test]
     fn it_never_falls_whatever_comes(
         said in prop::collection::vec((0..7u8, 0..5u8, -2.0..20.0f64, -1.0..10.0f64), 0..40)

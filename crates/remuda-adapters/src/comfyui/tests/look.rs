@@ -38,6 +38,7 @@ async fn serve(routes: Router) -> Client {
     Client::new(&target, Duration::from_secs(5)).unwrap()
 }
 
+/// Faults: V6.
 #[tokio::test]
 async fn a_prompt_that_ends_between_two_reads_is_never_unknown() {
     for running in 0..4 {

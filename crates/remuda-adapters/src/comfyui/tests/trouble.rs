@@ -10,6 +10,7 @@ use super::{PATIENCE, endless, listen, picture, plain, with_node, world};
 use crate::comfyui::{Client, Closed, Error, Message, Sick, Socket, Target};
 use crate::fake::comfyui::{Fault as Struck, Options};
 
+/// Faults: V3.
 #[tokio::test]
 async fn a_lost_answer_is_unsure_whether_or_not_the_prompt_was_taken() {
     let world = plain().await;
@@ -22,6 +23,7 @@ async fn a_lost_answer_is_unsure_whether_or_not_the_prompt_was_taken() {
     }
 }
 
+/// Faults: V14.
 #[tokio::test]
 async fn a_slow_answer_says_nothing_and_a_refused_connection_says_gone() {
     let world = plain().await;
@@ -42,6 +44,7 @@ async fn a_slow_answer_says_nothing_and_a_refused_connection_says_gone() {
     assert!(matches!(&refused, Error::Gone(_)) && refused.is_unsent(), "{refused:?}");
 }
 
+/// Faults: V8.
 #[tokio::test]
 async fn a_restart_is_known_by_the_anchor_it_forgot() {
     let world = plain().await;
@@ -57,6 +60,7 @@ async fn a_restart_is_known_by_the_anchor_it_forgot() {
     assert!(matches!(world.client.look(prompt.id(), Trigger::SocketClosed).await, Seen::Unknown));
 }
 
+/// Faults: V11.
 #[tokio::test]
 async fn a_server_whose_executor_is_dead_does_not_pass() {
     let world = plain().await;
@@ -71,6 +75,7 @@ async fn a_server_whose_executor_is_dead_does_not_pass() {
     assert!(matches!(&failed, Sick::Failed(failure) if failure.fault == Fault::Device), "{failed}");
 }
 
+/// Faults: W9, W10.
 #[tokio::test]
 async fn garbage_and_huge_previews_do_not_end_the_socket() {
     let world = plain().await;
@@ -87,6 +92,7 @@ async fn garbage_and_huge_previews_do_not_end_the_socket() {
     assert!(matches!(world.client.look(prompt.id(), Trigger::SaidDone).await, Seen::Succeeded { .. }));
 }
 
+/// Faults: W2, W4.
 #[tokio::test]
 async fn a_socket_that_only_seems_open_is_found_out_and_a_quiet_one_is_kept() {
     let world = plain().await;

@@ -42,6 +42,7 @@ fn ending(effect: &AgentEffect) -> Option<String> {
     Some(format!("{:?}{fault}", finished.outcome).to_lowercase())
 }
 
+/// Faults: V1, W3.
 #[test]
 fn an_attempt_is_asked_about_right_after_it_was_handed_in_and_then_after_every_silence() {
     let mut agent = handing_in();
@@ -62,6 +63,26 @@ fn an_attempt_is_asked_about_right_after_it_was_handed_in_and_then_after_every_s
     );
 }
 
+/// Faults: V23.
+#[test]
+fn what_is_heard_of_an_attempt_before_it_was_taken_is_asked_about_afterwards() {
+    let said_done = || AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) };
+    let mut agent = handing_in();
+    tell(
+        &mut agent,
+        vec![
+            (5, said_done(), &[]),
+            (10, submitted(Submission::Accepted), &["probe 1 1"]),
+            (15, probed(Seen::Running), &["probe 1 1"]),
+            (20, probed(succeeded()), &["collect 1 1"]),
+        ],
+    );
+    // Half a workflow was taken back: what was heard of that half says nothing.
+    let mut agent = handing_in();
+    let refused = Submission::Refused(Failure::new(Fault::Graph, "half of it is wrong"));
+    tell(&mut agent, vec![(5, said_done(), &[]), (10, submitted(refused), &["failed (graph)"])]);
+}
+
 #[test]
 fn any_message_starts_the_silence_anew() {
     let mut agent = handing_in();
@@ -78,6 +99,7 @@ fn any_message_starts_the_silence_anew() {
     );
 }
 
+/// Faults: V14.
 #[test]
 fn no_answer_is_no_evidence_however_often() {
     let mut agent = handing_in();
@@ -92,6 +114,7 @@ fn no_answer_is_no_evidence_however_often() {
     assert!(agent.held.contains_key(&id(1)));
 }
 
+/// Faults: V7.
 #[test]
 fn done_is_said_before_it_is_written_down() {
     let mut agent = handing_in();
@@ -109,6 +132,7 @@ fn done_is_said_before_it_is_written_down() {
     );
 }
 
+/// Faults: V9.
 #[test]
 fn what_was_seen_before_its_submission_was_answered_was_not_lost_in_a_restart() {
     let mut agent = handing_in();
@@ -142,6 +166,7 @@ fn what_the_service_does_not_know_is_looked_for_twice() {
     );
 }
 
+/// Faults: V9.
 #[test]
 fn one_miss_between_two_sightings_counts_for_nothing() {
     let mut agent = handing_in();
@@ -158,6 +183,7 @@ fn one_miss_between_two_sightings_counts_for_nothing() {
     );
 }
 
+/// Faults: V8.
 #[test]
 fn a_service_in_a_new_life_has_lost_it_for_sure() {
     let mut agent = handing_in();
@@ -176,6 +202,7 @@ fn a_service_in_a_new_life_has_lost_it_for_sure() {
     );
 }
 
+/// Faults: V8.
 #[test]
 fn a_service_that_is_gone_twice_took_it_along() {
     let gone = || probed(Seen::Gone("connection refused".to_owned()));
@@ -193,6 +220,7 @@ fn a_service_that_is_gone_twice_took_it_along() {
     );
 }
 
+/// Faults: V3.
 #[test]
 fn a_submission_whose_answer_was_lost_is_looked_for_before_it_is_sent_again() {
     let mut agent = handing_in();
@@ -258,6 +286,7 @@ fn what_was_told_to_stop_is_looked_after_until_it_has() {
     );
 }
 
+/// Faults: V13.
 #[test]
 fn what_was_told_to_stop_and_may_still_be_on_its_way_is_looked_for_twice() {
     let cancel = || Cancel { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };

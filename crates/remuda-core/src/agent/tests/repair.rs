@@ -50,6 +50,7 @@ fn tell(agent: &mut Agent, story: Vec<(u64, AgentEvent, &[&str])>) {
     }
 }
 
+/// Faults: W1.
 #[test]
 fn a_socket_that_closes_and_opens_again_pauses_new_work() {
     tell(
@@ -58,6 +59,7 @@ fn a_socket_that_closes_and_opens_again_pauses_new_work() {
     );
 }
 
+/// Faults: V8.
 #[test]
 fn a_service_in_a_new_life_shows_that_it_works_first() {
     tell(
@@ -100,6 +102,7 @@ fn a_broken_device_means_a_restart_and_a_service_that_is_not_ours_is_given_up() 
     );
 }
 
+/// Faults: V11.
 #[test]
 fn the_ladder_is_climbed_and_ends() {
     let mut agent = holding();
@@ -119,6 +122,7 @@ fn the_ladder_is_climbed_and_ends() {
     assert!(agent.health.closed().unwrap().contains("3 restarts did not help"));
 }
 
+/// Faults: V14.
 #[test]
 fn three_questions_without_an_answer_pause_new_work_until_one_is_answered() {
     let mut agent = holding();
@@ -144,6 +148,7 @@ fn three_questions_without_an_answer_pause_new_work_until_one_is_answered() {
     );
 }
 
+/// Faults: V16.
 #[test]
 fn a_full_disk_closes_the_worker_until_there_is_room() {
     tell(
@@ -156,6 +161,7 @@ fn a_full_disk_closes_the_worker_until_there_is_room() {
     );
 }
 
+/// Faults: V11.
 #[test]
 fn what_cannot_be_stopped_makes_the_service_sick() {
     let mut agent = holding();

@@ -183,6 +183,18 @@ fn beats_without_progress_do_not_save_a_stuck_attempt() {
     assert_eq!(verdict, "stuck: no progress for 5 min on worker a");
 }
 
+/// Faults: A9, A11, V22.
+#[test]
+fn a_job_that_stands_still_on_two_workers_is_not_given_a_third() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.join("b");
+    story.join("c");
+    story.beat_to(650, &["a", "b", "c"]);
+    story.is(job, "quarantined: poison: it took down a and b");
+}
+
 /// Faults: A9.
 #[test]
 fn an_hour_of_progress_is_no_reason_to_stop() {

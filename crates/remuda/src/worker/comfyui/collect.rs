@@ -3,6 +3,7 @@
 //! The result is `{"outputs": [{"node", "key", "name", "type", "media", "hash", "size_bytes"}, ..],
 //! "values": [{"node", "key", "value"}, ..]}`.
 
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use remuda_core::cause::Cause;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use super::Shared;
 use super::ears::SentImage;
@@ -38,10 +39,19 @@ enum Gone {
     Local { name: String, error: std::io::Error },
     #[error("output {name} is not taken by the plane: {error}")]
     Store { name: String, error: LinkError },
+    #[error("output {name} is not whole: the picture ends before its end")]
+    Cut { name: String },
     #[error("ComfyUI says it succeeded and lists no outputs")]
     Empty,
     #[error("the pictures a node sent over the socket were not all heard")]
     NotHeard,
+}
+
+impl Gone {
+    /// Whether the server would answer the next time with the same, from its cache.
+    fn is_cached(&self) -> bool {
+        matches!(self, Gone::Fetch { error: Error::NotFound(_), .. } | Gone::Cut { .. } | Gone::Empty)
+    }
 }
 
 impl Shared {
@@ -51,7 +61,14 @@ impl Shared {
                 self.lives.anchor(id);
                 Ending::Completed { result }
             }
-            Err(gone) => Ending::Failed { cause: Cause::Service, message: gone.to_string() },
+            Err(gone) => {
+                if gone.is_cached()
+                    && let Err(error) = self.client.free().await
+                {
+                    debug!(prompt = id, %error, "could not empty ComfyUI's cache");
+                }
+                Ending::Failed { cause: Cause::Service, message: gone.to_string() }
+            }
         }
     }
 
@@ -129,7 +146,13 @@ impl Shared {
         while let Some(chunk) = download.chunk().await.map_err(remote)? {
             kept.write_all(&chunk).await.map_err(local)?;
         }
-        kept.flush().await.map_err(local)
+        kept.flush().await.map_err(local)?;
+        let (path, name) = (path.to_owned(), file.name());
+        let is_cut = tokio::task::spawn_blocking(move || is_cut(&path)).await.map_err(std::io::Error::other);
+        match is_cut.and_then(|is_cut| is_cut).map_err(local)? {
+            true => Err(Gone::Cut { name }),
+            false => Ok(()),
+        }
     }
 
     async fn bring_image(&self, at: usize, image: SentImage) -> Result<Value, Gone> {
@@ -141,5 +164,52 @@ impl Shared {
             "node": image.node, "key": "images", "name": name, "type": "socket", "media": image.mime,
             "hash": hash.to_string(), "size_bytes": size,
         }))
+    }
+}
+
+/// What a picture of the usual kind begins with, and its last piece, behind which some programs put notes of their own.
+const PNG_HEAD: &[u8] = b"\x89PNG\r\n\x1a\n";
+const PNG_END: &[u8] = b"IEND\xaeB`\x82";
+const NOTES_BYTES_MAX: u64 = 64 << 10;
+
+/// Whether it is a picture of which the end is missing: a disk that filled up, a server that died while it wrote. The
+/// server itself says of no file how long it should be.
+fn is_cut(path: &Path) -> std::io::Result<bool> {
+    let mut file = std::fs::File::open(path)?;
+    let mut head = Vec::new();
+    file.by_ref().take(PNG_HEAD.len() as u64).read_to_end(&mut head)?;
+    if head != PNG_HEAD {
+        return Ok(false);
+    }
+    let size = file.metadata()?.len();
+    file.seek(SeekFrom::Start(size.saturating_sub(NOTES_BYTES_MAX)))?;
+    let mut tail = Vec::new();
+    file.read_to_end(&mut tail)?;
+    Ok(!tail.windows(PNG_END.len()).any(|piece| piece == PNG_END))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_without_its_end_is_cut_and_nothing_else_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let picture = [PNG_HEAD, &[7; 100_000], b"\0\0\0\0", PNG_END].concat();
+        let noted = [&picture, &b"a note"[..]].concat();
+        for (content, expected) in [
+            (&picture[..], false),
+            (&noted, false),
+            (&picture[..50_000], true),
+            (&picture[..picture.len() - 1], true),
+            (PNG_HEAD, true),
+            (b"\x89PN", false),
+            (b"", false),
+            (b"some text", false),
+        ] {
+            std::fs::write(&path, content).unwrap();
+            assert_eq!(is_cut(&path).unwrap(), expected, "{} bytes", content.len());
+        }
     }
 }

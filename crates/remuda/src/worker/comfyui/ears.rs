@@ -95,10 +95,9 @@ impl Shared {
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let (id, run) = match message.prompt() {
             Some(id) => (id.to_owned(), runs.get_mut(id)?),
-            // Whoever connects late is told the node alone: ours, if there is only one.
-            None if runs.len() == 1
-                && matches!(message, Message::Executing { .. } | Message::Text { .. }) =>
-            {
+            // It does not say whose it is: ours, if there is only one. Whoever connects late is told the running node in
+            // the same way; but that was asked for by connecting, and a prompt that stands still would look alive.
+            None if runs.len() == 1 && matches!(message, Message::Text { .. }) => {
                 runs.iter_mut().next().map(|(id, run)| (id.clone(), run))?
             }
             None => return None,

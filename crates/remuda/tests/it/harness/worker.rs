@@ -1,4 +1,4 @@
-//! A worker in a process of its own, which runs a command for each attempt.
+//! A worker in a process of its own, which runs a command for each attempt or works with a server.
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +18,13 @@ impl Worker {
 
     /// As `start`, with more arguments.
     pub(crate) async fn start_with(plane: &Plane, name: &str, command: &str, more: &[&str]) -> Worker {
+        Worker::start_doing(plane, name, &[&["--exec", command], more].concat()).await
+    }
+
+    /// As `start`, with arguments that say what it does.
+    pub(crate) async fn start_doing(plane: &Plane, name: &str, what: &[&str]) -> Worker {
         let mut worker = remuda(plane.folder());
-        worker.args(["worker", "--url", &plane.url, "--name", name, "--exec", command]).args(more);
+        worker.args(["worker", "--url", &plane.url, "--name", name]).args(what);
         let process = Process::start(name, &mut worker);
         let path = format!("/fleet/workers/{name}");
         wait_until(&format!("{name} is online"), async || {

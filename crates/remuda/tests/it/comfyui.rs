@@ -1,0 +1,16 @@
+//! Workers on ComfyUI servers: real planes and workers, a stand-in for ComfyUI that fails on demand, and, where
+//! `REMUDA_COMFYUI_URL` names one, a real server for everything that needs no such faults.
+
+mod cached;
+mod crashes;
+mod errors;
+mod finished;
+mod graph;
+mod inputs;
+mod lost;
+mod outputs;
+mod owned;
+mod shared;
+mod sick;
+mod sockets;
+mod stage;

@@ -1,0 +1,175 @@
+//! Work that the server refuses or that fails while it runs: whose fault it was decides what follows.
+
+use remuda_adapters::fake::comfyui::{Fault, Faults, Options};
+use serde_json::{Value, json};
+
+use super::graph::picture;
+use super::stage::{
+    Server, Stage, completed_after_a_mishap, completed_at_once, executions, history, prompt_id, until_open,
+    verdict, worker,
+};
+use crate::harness::{Luck, has_all, wait_until};
+
+/// That the job failed for good, with so many attempts, and what was said about it.
+fn failed(job: &Value, attempts: u32) -> &str {
+    assert_eq!((&job["state"], &job["attempt"]), (&json!("failed"), &json!(attempts)), "{job}");
+    let reason = job["reason"].as_str().unwrap();
+    reason.strip_prefix("failed (job): ").unwrap_or_else(|| panic!("it was its own fault: {job}"))
+}
+
+/// Faults: V10.
+#[tokio::test]
+async fn a_node_that_raises_an_error_uses_up_the_jobs_own_attempts() {
+    let stage = Stage::any().await;
+    let ended = stage.run(picture(Luck::new().below(1 << 24)).fail("error").saved()).await;
+    has_all(failed(&ended, 3), &["RemudaFail", "ValueError"]);
+    let fine = stage.run(picture(1).saved()).await;
+    completed_at_once(&fine);
+}
+
+/// Faults: V10.
+#[tokio::test]
+async fn a_graph_that_is_wrong_everywhere_fails_at_once() {
+    let stage = Stage::any().await;
+    let mut workflow = picture(1).saved();
+    workflow["1"]["inputs"]["width"] = json!(0);
+    let ended = stage.run(workflow).await;
+    has_all(failed(&ended, 1), &["node 1", "EmptyImage", "width"]);
+    if let Server::Fake(fake) = &stage.server {
+        assert_eq!(fake.counts().prompts_refused, 1);
+    }
+}
+
+/// Faults: V23.
+#[tokio::test]
+async fn a_graph_of_which_only_half_would_run_fails_with_the_other_halfs_error() {
+    let stage = Stage::any().await;
+    let mut workflow = picture(Luck::new().below(1 << 24)).sleep(3.0, 30).saved();
+    workflow["8"] = json!({ "class_type": "EmptyImage", "inputs": { "width": 0, "height": 8, "batch_size": 1, "color": 0 } });
+    workflow["9"] = json!({ "class_type": "PreviewImage", "inputs": { "images": ["8", 0] } });
+    let job = stage.submit(workflow).await;
+    let ended = stage.ended(&job).await;
+    has_all(failed(&ended, 1), &["node 8", "width"]);
+    wait_until("nothing is left of it", async || {
+        let seen = history(&stage, &stage.server, &prompt_id(&job, 1)).await;
+        seen.is_none().then_some(())
+    })
+    .await;
+    if let Server::Fake(fake) = &stage.server {
+        assert_eq!(
+            fake.counts().successes.get(&prompt_id(&job, 1)),
+            None,
+            "half of it did not run to its end"
+        );
+    }
+}
+
+/// Faults: V10.
+#[tokio::test]
+async fn a_node_that_bars_the_way_is_the_workflows_own_doing() {
+    let stage = Stage::any().await;
+    let blocked =
+        picture(Luck::new().below(1 << 24)).then("RemudaBlocker", json!({ "message": "not today" })).saved();
+    let ended = stage.run(blocked).await;
+    has_all(failed(&ended, 3), &["not today"]);
+}
+
+/// Faults: V10.
+#[tokio::test]
+async fn a_job_that_needs_more_memory_waits_for_a_larger_worker() {
+    let large = Server::fake(Options { vram_bytes: 48 << 30, ..Options::default() }).await;
+    let stage = Stage::on(large).await;
+    let long = stage.submit(picture(1).sleep(60.0, 600).saved()).await;
+    stage.begun(&long, 1).await;
+    let small = Server::fake(Options { vram_bytes: 8 << 30, ..Options::default() }).await;
+    let _small = worker(&stage, "small", &small.url(), &[]).await;
+    small.as_fake().control().set_faults(Faults::none().with(Fault::Oom, 1.0));
+    let job = stage.submit(picture(2).saved()).await;
+    stage.job_until(&job, "has failed on the small one", |job| job["mishaps"] == 1).await;
+    stage.cancel(&long).await;
+    let ended = stage.ended(&job).await;
+    completed_after_a_mishap(&ended);
+    assert_eq!(ended["worker"], stage.worker.name);
+    has_all(&verdict(&stage, &job, 1).await, &["OutOfMemoryError"]);
+    assert!(small.counts().requests_to("/free") > 0, "its caches are emptied");
+}
+
+/// Faults: V16, V10.
+#[tokio::test]
+async fn a_worker_without_room_on_its_disk_gets_no_work_until_there_is_some() {
+    let full = Server::fake(Options::default()).await;
+    let stage = Stage::with(full, &[], &["--set", "agent.probe_every=1h"]).await;
+    stage.server.as_fake().control().strike_next(Fault::Disk);
+    let job = stage.submit(picture(1).saved()).await;
+    let closed = until_open(&stage, &stage.worker, false).await;
+    has_all(&closed, &["disk", "No space left"]);
+    // It waits and says why; a worker with room takes it, and everything else.
+    stage
+        .job_until(&job, "says why", |job| job["reason"].as_str().is_some_and(|why| why.contains("disk")))
+        .await;
+    let roomy = Server::fake(Options::default()).await;
+    let other = worker(&stage, "roomy", &roomy.url(), &[]).await;
+    let ended = stage.ended(&job).await;
+    completed_after_a_mishap(&ended);
+    assert_eq!(ended["worker"], other.name);
+    for color in 2..5 {
+        assert_eq!(stage.run(picture(color).saved()).await["worker"], other.name);
+    }
+    assert_eq!(executions(&[&stage.server], &job), 1);
+}
+
+/// Faults: V16.
+#[tokio::test]
+async fn a_worker_whose_disk_was_cleared_is_used_again() {
+    let stage = Stage::fake().await;
+    stage.server.as_fake().control().strike_next(Fault::Disk);
+    let job = stage.submit(picture(1).saved()).await;
+    // It is looked at again and again, and found to work.
+    completed_after_a_mishap(&stage.ended(&job).await);
+}
+
+/// Faults: V17.
+#[tokio::test]
+async fn a_file_that_only_one_server_has_blocks_no_other_pair() {
+    let without = Server::fake(Options::default()).await;
+    let stage = Stage::with(without, &["block.cooldown=1h", "block.cooldown_max=1h"], &[]).await;
+    let with = Server::fake(Options::default()).await;
+    let picture_file = stage.run(picture(7).saved()).await;
+    let (_, content) = super::stage::files(&stage, &picture_file).await.remove(0);
+    super::inputs::upload(&with.url(), "only-here.png", &content).await;
+    let workflow = super::graph::loaded(&json!("only-here.png"));
+    let job = stage.submit(workflow.clone()).await;
+    stage.job_until(&job, "is refused here", |job| job["mishaps"].as_u64() >= Some(1)).await;
+    let other = worker(&stage, "with", &with.url(), &[]).await;
+    let ended = stage.ended(&job).await;
+    assert_eq!((&ended["state"], &ended["worker"]), (&json!("completed"), &json!(other.name)), "{ended}");
+    has_all(&verdict(&stage, &job, 1).await, &["only-here.png"]);
+    // Another shape still runs on the first, while this one keeps away from it.
+    let mut other = other;
+    other.process.kill();
+    assert_eq!(stage.run(picture(8).saved()).await["worker"], stage.worker.name);
+}
+
+/// Faults: V22, V18.
+#[tokio::test]
+async fn what_kills_a_server_is_mended_or_refused_before_it_is_sent() {
+    let stage = Stage::fake().await;
+    // A loose node without inputs kills the thread that runs prompts; so would a client id that is a list.
+    let mut loose = picture(1).saved();
+    loose["7"] = json!({ "class_type": "EmptyImage" });
+    let wrapped = json!({
+        "prompt": picture(2).saved(), "client_id": ["x"], "number": 1, "prompt_id": 42,
+        "extra_data": { "client_id": ["x"], "extra_pnginfo": "no object" },
+    });
+    for workflow in [loose.clone(), wrapped, loose] {
+        let (status, answer) =
+            stage.post("/fleet/jobs", &json!({ "workflow": workflow, "service": "comfyui" })).await;
+        if status.is_success() {
+            let ended = stage.ended(answer["id"].as_str().unwrap()).await;
+            assert!(ended["state"] == "completed" || ended["state"] == "failed", "{ended}");
+            assert_eq!(ended["mishaps"], 0, "{ended}");
+        }
+    }
+    completed_at_once(&stage.run(picture(3).saved()).await);
+    assert_eq!(stage.fake_counts().lives, 1, "it never died");
+}

@@ -1,0 +1,79 @@
+//! Files that a workflow takes: brought to whichever server runs it.
+
+use remuda_adapters::fake::comfyui::Options;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::graph::{loaded, picture};
+use super::stage::{Server, Stage, completed_at_once, files, gave_a_picture, worker};
+use crate::harness::{Luck, Plane, answered, has_all};
+
+/// Puts a file into a server's input folder, as a person does.
+pub(super) async fn upload(url: &str, name: &str, content: &[u8]) {
+    let boundary = "remuda-test-boundary";
+    let mut body = format!(
+        "--{boundary}\r\nContent-Disposition: form-data; name=\"image\"; filename=\"{name}\"\r\n\
+         Content-Type: image/png\r\n\r\n"
+    )
+    .into_bytes();
+    body.extend_from_slice(content);
+    body.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
+    let http = remuda::dial::client().build().unwrap();
+    let request = http
+        .request(Method::POST, format!("{url}/upload/image"))
+        .header("content-type", format!("multipart/form-data; boundary={boundary}"))
+        .body(body);
+    let (status, answer) = answered(request).await;
+    assert!(status.is_success(), "{answer}");
+}
+
+/// A picture as a blob of the plane, and how a workflow names it.
+async fn asset(plane: &Plane, content: Vec<u8>) -> Value {
+    let (status, answer) = answered(plane.request(Method::POST, "/fleet/blobs").body(content)).await;
+    assert!(status.is_success(), "{answer}");
+    json!({ "__type": "core/ASSET", "info": { "hash": answer["hash"], "file_path": "mine.png" } })
+}
+
+/// A picture of a colour of its own.
+async fn some_picture(stage: &Stage) -> Vec<u8> {
+    let ended = stage.run(picture(Luck::new().below(1 << 24)).saved()).await;
+    gave_a_picture(stage, &ended).await;
+    files(stage, &ended).await.remove(0).1
+}
+
+#[tokio::test]
+async fn a_picture_is_brought_to_the_server_that_needs_it() {
+    let stage = Stage::any().await;
+    let content = some_picture(&stage).await;
+    let asset = asset(&stage, content).await;
+    let ended = stage.run(loaded(&asset)).await;
+    completed_at_once(&ended);
+    gave_a_picture(&stage, &ended).await;
+}
+
+/// Faults: V8.
+#[tokio::test]
+async fn a_picture_is_brought_to_every_server_that_is_tried() {
+    let mut stage = Stage::fake().await;
+    let asset = asset(&stage, some_picture(&stage).await).await;
+    completed_at_once(&stage.run(loaded(&asset)).await);
+    let other = Server::fake(Options::default()).await;
+    let second = worker(&stage, "other", &other.url(), &[]).await;
+    stage.worker.process.kill();
+    let ended = stage.run(loaded(&asset)).await;
+    assert_eq!((&ended["state"], &ended["worker"]), (&json!("completed"), &json!(second.name)), "{ended}");
+}
+
+/// Faults: B9.
+#[tokio::test]
+async fn a_picture_that_nobody_has_fails_the_job_and_says_which() {
+    let stage = Stage::any().await;
+    let hash = format!("blake3:{}", "ab".repeat(32));
+    let asset = json!({ "__type": "core/ASSET", "info": { "hash": hash } });
+    let (status, answer) = stage.post("/fleet/jobs", &json!({ "workflow": loaded(&asset) })).await;
+    let said = match answer["id"].as_str() {
+        Some(job) => stage.ended(job).await["reason"].as_str().unwrap().to_owned(),
+        None => format!("{status} {answer}"),
+    };
+    has_all(&said, &["abab"]);
+}

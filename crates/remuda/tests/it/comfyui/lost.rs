@@ -1,0 +1,174 @@
+//! Work that the server lost, forgot, or perhaps never got: done again on evidence, and never on a mere doubt.
+
+use std::time::Duration;
+
+use remuda_adapters::fake::comfyui::{Fault, Options};
+use serde_json::json;
+
+use super::graph::picture;
+use super::stage::{
+    Server, Stage, completed_after_a_mishap, completed_at_once, executions, gave_a_picture, prompt_id,
+    until_idle, until_open, until_seen, verdict,
+};
+use crate::harness::{has_all, wait_until};
+
+/// Faults: V3.
+#[tokio::test]
+async fn a_submission_whose_answer_was_lost_is_looked_for_and_not_sent_again() {
+    let stage = Stage::fake().await;
+    let job = stage.submit(picture(1).fault("lost-submit-answer").sleep(0.5, 5).saved()).await;
+    completed_at_once(&stage.ended(&job).await);
+    stage.ran_once(&job).await;
+    assert!(stage.fake_counts().faults.contains_key("lost-submit-answer"));
+}
+
+/// Faults: V3.
+#[tokio::test]
+async fn a_submission_that_never_arrived_is_sent_again_under_the_same_id() {
+    let stage = Stage::fake().await;
+    stage.server.as_fake().control().strike_next(Fault::RefuseSubmit);
+    let job = stage.submit(picture(1).saved()).await;
+    completed_at_once(&stage.ended(&job).await);
+    stage.ran_once(&job).await;
+    assert_eq!(stage.fake_counts().faults.get("refuse-submit"), Some(&1));
+}
+
+/// Faults: V3, V14.
+#[tokio::test]
+async fn a_submission_that_is_answered_too_late_runs_once() {
+    let stage = Stage::fake().await;
+    let control = stage.server.as_fake().control();
+    // Longer than anybody waits for an answer, which says nothing about whether it was heard.
+    control.slow_http(Duration::from_secs(6));
+    let job = stage.submit(picture(1).sleep(0.2, 2).saved()).await;
+    until_seen(&stage, &job, "no answer").await;
+    control.slow_http(Duration::ZERO);
+    completed_at_once(&stage.ended(&job).await);
+    stage.ran_once(&job).await;
+}
+
+/// Faults: V8, V26.
+#[tokio::test]
+async fn a_server_that_restarted_has_lost_its_work_which_is_done_again_under_an_id_of_its_own() {
+    let stage = Stage::fake().await;
+    let job = stage.submit(picture(1).sleep(2.0, 20).saved()).await;
+    stage.begun(&job, 1).await;
+    stage.server.as_fake().restart().await;
+    let ended = stage.ended(&job).await;
+    completed_after_a_mishap(&ended);
+    gave_a_picture(&stage, &ended).await;
+    let why = stage.why(&job).await;
+    assert_eq!(why["attempts"][0]["cause"], "service", "{why}");
+    let counts = stage.fake_counts();
+    assert_eq!(counts.ran_twice(), Vec::<&str>::new(), "each attempt has an id of its own");
+    assert_eq!((counts.lives, executions(&[&stage.server], &job)), (2, 2));
+}
+
+/// Faults: V8.
+#[tokio::test]
+async fn a_server_that_was_away_is_waited_for_and_checked_before_it_gets_work() {
+    let stage = Stage::fake().await;
+    let job = stage.submit(picture(1).sleep(2.0, 20).saved()).await;
+    stage.begun(&job, 1).await;
+    stage.server.as_fake().kill().await;
+    has_all(&until_open(&stage, &stage.worker, false).await, &["no connection to the service"]);
+    stage.job_until(&job, "waits", |job| job["state"] == "queued").await;
+    stage.server.as_fake().restart().await;
+    completed_after_a_mishap(&stage.ended(&job).await);
+    until_open(&stage, &stage.worker, true).await;
+}
+
+/// Faults: V9.
+#[tokio::test]
+async fn work_whose_result_somebody_cleared_away_is_done_again_after_a_second_look() {
+    let stage = Stage::fake().await;
+    stage.server.as_fake().control().strike_next(Fault::HistoryCleared);
+    let job = stage.submit(picture(1).sleep(0.3, 3).saved()).await;
+    let ended = stage.ended(&job).await;
+    completed_after_a_mishap(&ended);
+    gave_a_picture(&stage, &ended).await;
+    has_all(&verdict(&stage, &job, 1).await, &["the service does not know it", "asked twice"]);
+    let why = stage.why(&job).await;
+    assert_eq!(why["attempts"][0]["cause"], "service", "{why}");
+}
+
+/// Faults: V9.
+#[tokio::test]
+async fn work_that_somebody_took_out_of_the_queue_is_done_again() {
+    let stage = Stage::with(Server::fake(Options::default()).await, &[], &["--slots", "2"]).await;
+    let first = stage.submit(picture(1).sleep(2.0, 20).saved()).await;
+    stage.begun(&first, 1).await;
+    let second = stage.submit(picture(2).saved()).await;
+    until_seen(&stage, &second, "pending").await;
+    stage.server.as_fake().control().clear_queue();
+    completed_after_a_mishap(&stage.ended(&second).await);
+    completed_at_once(&stage.ended(&first).await);
+}
+
+/// Faults: V12.
+#[tokio::test]
+async fn work_that_somebody_else_interrupted_is_done_again_and_not_held_against_the_job() {
+    let stage = Stage::fake().await;
+    let job = stage.submit(picture(1).sleep(2.0, 20).saved()).await;
+    stage.begun(&job, 1).await;
+    stage.server.as_fake().control().interrupt();
+    completed_after_a_mishap(&stage.ended(&job).await);
+    has_all(&verdict(&stage, &job, 1).await, &["someone interrupted it"]);
+    let why = stage.why(&job).await;
+    assert_eq!(why["attempts"][0]["cause"], "service", "{why}");
+}
+
+/// Faults: V14.
+#[tokio::test]
+async fn a_server_that_does_not_answer_keeps_its_job_and_gets_no_new_ones() {
+    let stage = Stage::fake().await;
+    let control = stage.server.as_fake().control();
+    let job = stage.submit(picture(1).fault("drop-all-messages").hold(3.0).saved()).await;
+    stage.begun(&job, 1).await;
+    control.slow_http(Duration::from_secs(6));
+    has_all(&until_open(&stage, &stage.worker, false).await, &["does not answer"]);
+    let held = stage.job(&job).await;
+    assert_eq!((&held["state"], &held["attempt"]), (&json!("running"), &json!(1)), "{held}");
+    control.slow_http(Duration::ZERO);
+    completed_at_once(&stage.ended(&job).await);
+    stage.ran_once(&job).await;
+    until_open(&stage, &stage.worker, true).await;
+}
+
+/// Faults: V21.
+#[tokio::test]
+async fn a_cancelled_job_takes_no_other_with_it() {
+    let stage = Stage::with(Server::any().await, &[], &["--slots", "3"]).await;
+    let color = crate::harness::Luck::new().below(1 << 24);
+    let first = stage.submit(picture(color).sleep(2.5, 25).saved()).await;
+    stage.begun(&first, 1).await;
+    let second = stage.submit(picture(color + 1).sleep(1.0, 10).saved()).await;
+    let third = stage.submit(picture(color + 2).sleep(1.0, 10).saved()).await;
+    for job in [&second, &third] {
+        until_seen(&stage, job, "pending").await;
+    }
+    stage.cancel(&second).await;
+    completed_at_once(&stage.ended(&first).await);
+    completed_at_once(&stage.ended(&third).await);
+    assert_eq!(stage.ended(&second).await["state"], "cancelled");
+    if let Server::Fake(fake) = &stage.server {
+        assert_eq!(fake.counts().executions.get(&prompt_id(&second, 1)), None, "it never began");
+    }
+}
+
+/// Faults: V21.
+#[tokio::test]
+async fn a_running_job_is_interrupted_when_it_is_cancelled() {
+    let stage = Stage::any().await;
+    let color = crate::harness::Luck::new().below(1 << 24);
+    let job = stage.submit(picture(color).sleep(60.0, 600).saved()).await;
+    stage.begun(&job, 1).await;
+    stage.cancel(&job).await;
+    assert_eq!(stage.ended(&job).await["state"], "cancelled");
+    until_idle(&stage.server).await;
+    wait_until("the worker is free", async || {
+        (stage.plane.worker(&stage.worker.name).await["holds"] == json!([])).then_some(())
+    })
+    .await;
+    completed_at_once(&stage.run(picture(color + 1).saved()).await);
+}

@@ -1,0 +1,22 @@
+//! One server that two workers share.
+
+use remuda_adapters::fake::comfyui::Options;
+
+use super::graph::picture;
+use super::stage::{Server, Stage, completed_at_once, executions, worker};
+
+/// Faults: W6, V13, V21.
+#[tokio::test]
+async fn two_workers_on_one_server_do_not_hear_each_others_news() {
+    let stage = Stage::on(Server::fake(Options { speed: 4.0, ..Options::default() }).await).await;
+    let second = worker(&stage, "second", &stage.server.url(), &[]).await;
+    let mut jobs = Vec::new();
+    for color in 0..10 {
+        jobs.push(stage.submit(picture(color).sleep(0.4, 4).saved()).await);
+    }
+    for job in &jobs {
+        completed_at_once(&stage.ended(job).await);
+        assert_eq!(executions(&[&stage.server], job), 1);
+    }
+    assert!(stage.plane.worker(&second.name).await["completed"].as_u64() > Some(0));
+}

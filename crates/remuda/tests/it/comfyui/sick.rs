@@ -1,0 +1,146 @@
+//! Servers that answer and do not work: treated, mildest remedy first, and restarted by whoever started them.
+
+use remuda_adapters::fake::comfyui::{Fault, Options};
+use serde_json::json;
+
+use super::graph::picture;
+use super::owned::Owned;
+use super::stage::{
+    Server, Stage, completed_after_a_mishap, completed_at_once, executions, gave_a_picture, until_open,
+    until_progress, verdict,
+};
+use crate::harness::{Plane, QUICK, has_all, wait_until};
+
+/// What does not advance for this long is stuck.
+const STUCK: &str = "stuck_after=1500ms";
+
+async fn plane(settings: &[&str]) -> Plane {
+    Plane::start(&[QUICK, &[STUCK], settings].concat()).await
+}
+
+async fn ended(plane: &Plane, job: &str) -> serde_json::Value {
+    plane.ended(job).await
+}
+
+/// Faults: V11, V22, A9.
+#[tokio::test]
+async fn a_server_whose_executor_died_or_hangs_is_restarted_and_its_work_done_again() {
+    for fault in ["executor-dead", "hang"] {
+        let plane = plane(&[]).await;
+        let server = Owned::start(&plane, "w").await;
+        let before = server.pid();
+        server.strike(fault).await;
+        let job = plane.submit(picture(1).sleep(0.2, 2).saved()).await;
+        let ended = ended(&plane, &job).await;
+        completed_after_a_mishap(&ended);
+        gave_a_picture(&plane, &ended).await;
+        has_all(&verdict(&plane, &job, 1).await, &["stuck: no progress"]);
+        assert_ne!(server.pid(), before, "another process runs there now");
+        until_open(&plane, &server.worker, true).await;
+        completed_at_once(&plane.ended(&plane.submit(picture(2).saved()).await).await);
+    }
+}
+
+/// Faults: V11, V10.
+#[tokio::test]
+async fn a_server_with_a_broken_device_is_restarted_at_once() {
+    let plane = plane(&[]).await;
+    let server = Owned::start(&plane, "w").await;
+    let before = server.pid();
+    server.strike("cuda").await;
+    let job = plane.submit(picture(1).sleep(0.2, 2).saved()).await;
+    let ended = ended(&plane, &job).await;
+    completed_after_a_mishap(&ended);
+    has_all(&verdict(&plane, &job, 1).await, &["illegal memory access"]);
+    assert_ne!(server.pid(), before);
+}
+
+/// Faults: V8.
+#[tokio::test]
+async fn a_server_that_dies_is_started_again_and_its_work_done_again() {
+    let plane = plane(&[]).await;
+    let server = Owned::start(&plane, "w").await;
+    let before = server.pid();
+    server.strike("die").await;
+    let job = plane.submit(picture(1).sleep(0.2, 2).saved()).await;
+    let ended = ended(&plane, &job).await;
+    completed_after_a_mishap(&ended);
+    gave_a_picture(&plane, &ended).await;
+    assert_ne!(server.pid(), before);
+}
+
+/// Faults: V22, A11.
+#[tokio::test]
+async fn a_workflow_that_kills_two_servers_is_not_given_a_third() {
+    for kind in ["crash", "exit"] {
+        let plane = plane(&[]).await;
+        let servers = [
+            Owned::start(&plane, "a").await,
+            Owned::start(&plane, "b").await,
+            Owned::start(&plane, "c").await,
+        ];
+        let before: Vec<_> = servers.iter().map(Owned::pid).collect();
+        let job = plane.submit(picture(1).fail(kind).saved()).await;
+        let ended = ended(&plane, &job).await;
+        assert_eq!((&ended["state"], &ended["attempt"]), (&json!("failed"), &json!(2)), "{kind}: {ended}");
+        has_all(ended["reason"].as_str().unwrap(), &["quarantined", "poison"]);
+        let restarted =
+            || servers.iter().zip(&before).filter(|(server, before)| server.pid() != **before).count();
+        wait_until("two were restarted", async || (restarted() == 2).then_some(())).await;
+        for server in &servers {
+            until_open(&plane, &server.worker, true).await;
+        }
+        for color in 2..5 {
+            completed_at_once(&plane.ended(&plane.submit(picture(color).saved()).await).await);
+        }
+        assert_eq!(restarted(), 2, "{kind}: the third was spared");
+    }
+}
+
+/// Faults: V11.
+#[tokio::test]
+async fn a_sick_server_that_nobody_may_restart_is_given_up_until_somebody_did() {
+    let server = Server::fake(Options::default()).await;
+    let stage = Stage::with(server, &[STUCK], &["--set", "agent.check_max=1s"]).await;
+    stage.server.as_fake().control().strike_next(Fault::ExecutorDead);
+    let job = stage.submit(picture(1).sleep(0.2, 2).saved()).await;
+    let closed = wait_until("it is given up", async || {
+        let worker = stage.plane.worker(&stage.worker.name).await;
+        worker["closed"].as_str().filter(|why| why.contains("by hand")).map(str::to_owned)
+    })
+    .await;
+    has_all(&closed, &["does not stop", "--comfyui-cmd"]);
+    stage.job_until(&job, "waits", |job| job["state"] == "queued").await;
+    stage.server.as_fake().restart().await;
+    let ended = stage.ended(&job).await;
+    completed_after_a_mishap(&ended);
+    assert_eq!(executions(&[&stage.server], &job), 2);
+}
+
+/// Faults: A1, V2.
+#[tokio::test]
+async fn a_server_outlives_the_agent_that_started_it_and_the_next_one_knows_it_again() {
+    let plane = Plane::start(&[QUICK, &["lease=20s", "beat.stale_after=30s"]].concat()).await;
+    let mut server = Owned::start(&plane, "w").await;
+    let before = server.pid();
+    let job = plane.submit(picture(1).sleep(3.0, 30).saved()).await;
+    until_progress(&plane, &job, 0.1).await;
+    server.worker.process.kill();
+    server.start_worker_again(&plane).await;
+    let ended = ended(&plane, &job).await;
+    completed_at_once(&ended);
+    gave_a_picture(&plane, &ended).await;
+    assert_eq!(server.pid(), before, "it is the same server");
+    assert_eq!(server.state().await["ran_twice"], json!([]));
+}
+
+/// Faults: V18.
+#[tokio::test]
+async fn what_is_no_comfyui_is_not_joined_with_and_that_is_said() {
+    let plane = Plane::start(QUICK).await;
+    let mut command = crate::harness::remuda(plane.folder());
+    command.args(["worker", "--url", &plane.url, "--name", "odd", "--comfyui", &plane.url]);
+    let mut worker = crate::harness::Process::start("odd", &mut command);
+    assert!(worker.line("waiting for ComfyUI").await.is_some(), "{}", worker.said());
+    assert_eq!(plane.get("/fleet/workers").await["workers"], json!([]));
+}
