@@ -123,3 +123,28 @@ fn work_that_came_and_went_is_no_sign_of_life_either() {
     let second = story.submit("s");
     story.is(second, "queued");
 }
+
+/// What a new process found at its service, and what nobody wants any more, takes its room until it has stopped.
+#[test]
+fn what_a_worker_joins_with_and_nobody_believes_in_takes_its_room() {
+    let mut story = Story::new();
+    let job = story.submit("s");
+    let stray = crate::wire::Held {
+        job: JobId::from_u128(99),
+        attempt: Attempt(1),
+        progress: 0.0,
+        step: 0,
+        phase: String::new(),
+        service: None,
+    };
+    story.join_with("a", |join| join.held = vec![stray.clone()]);
+    story.is(job, "queued");
+    assert!(story.hand("a").held.is_empty(), "it was told to stop");
+    story.poll("a");
+    story.is(job, "running on a, attempt 1");
+    let next = story.submit("t");
+    story.join_with("a", |join| join.held = vec![stray.clone()]);
+    story.are(&[job, next], "queued");
+    story.poll("a");
+    story.is(next, "running on a, attempt 1");
+}
