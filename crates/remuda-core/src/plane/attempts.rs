@@ -92,7 +92,9 @@ impl Plane {
             }
             Outcome::Rejected => {
                 let worker = self.workers.get_mut(worker).expect("the holder is there");
-                let room = u32::try_from(worker.holds.len().saturating_sub(1)).unwrap_or(u32::MAX);
+                // What it was told to stop took its room as well.
+                let taken = worker.holds.len().saturating_sub(1) + worker.cancels.len();
+                let room = u32::try_from(taken).unwrap_or(u32::MAX);
                 worker.slots_seen = Some(room.max(1));
                 let message = said(&finished.message, "the worker had no room");
                 self.fail(now, fence, Cause::Worker, message, Blame::Nobody)

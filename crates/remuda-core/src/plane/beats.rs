@@ -51,6 +51,8 @@ impl Plane {
             });
             // If it is less than it was, others get what they left to it.
             self.refeed |= !is_same;
+        } else {
+            self.disown(&id, &join.held);
         }
         self.raise_fences(now, &join.held);
         self.heard_after_loss(now, &id);
@@ -105,6 +107,7 @@ impl Plane {
             })
             .map(|(job, hold)| (*job, if hold.has_begun() { Blame::TookDown } else { Blame::Nobody }))
             .collect();
+        self.disown(id, held);
         for (job, blame) in lost {
             self.lose(now, job, Cause::Worker, format!("worker {id} started anew without it"), blame);
         }
@@ -266,11 +269,9 @@ impl Plane {
         for held in &beat.held {
             if self.renew(now, id, held) {
                 named.insert(held.job);
-            } else if let Some(worker) = self.workers.get_mut(id) {
-                let stop = || Stop::new("this attempt is no longer the job's current one".to_owned());
-                worker.cancels.entry((held.job, held.attempt)).or_insert_with(stop);
             }
         }
+        self.disown(id, &beat.held);
         let Some(worker) = self.workers.get_mut(id) else { return };
         // A cancel that the worker no longer names has been carried out, or was never needed.
         worker.cancels.retain(|(job, attempt), _| {
@@ -297,6 +298,18 @@ impl Plane {
         // What was told and not taken on yet is told again: the reply may have been lost.
         if let Some(worker) = self.workers.get_mut(id) {
             worker.holds.values_mut().filter(|hold| !hold.is_named).for_each(|hold| hold.told = None);
+        }
+    }
+
+    /// What it names and nobody believes in is to be stopped, and takes its room until then.
+    fn disown(&mut self, id: &WorkerId, named: &[Held]) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        for held in named {
+            let is_believed = worker.holds.get(&held.job).is_some_and(|hold| hold.attempt == held.attempt);
+            if !is_believed {
+                let stop = || Stop::new("this attempt is no longer the job's current one".to_owned());
+                worker.cancels.entry((held.job, held.attempt)).or_insert_with(stop);
+            }
         }
     }
 

@@ -10,7 +10,7 @@ use remuda_core::job::State;
 use remuda_core::plane::{Answer, Plane, Step};
 use remuda_core::record::{Life, Record, StateRow, Try};
 use remuda_core::time::Timestamp;
-use remuda_core::wire::Beat;
+use remuda_core::wire::{Beat, Finished};
 
 use super::{Law, Laws, Order};
 use crate::host::Host;
@@ -46,13 +46,17 @@ impl Laws {
         let is_old_beat = plane.worker(worker).is_none_or(|it| {
             beat.incarnation != it.incarnation || beat.term != plane.term() || beat.seq <= it.beat_seq
         });
-        let stale = beat.finished.iter().filter_map(|finished| {
-            let job = plane.job(finished.job)?;
-            let is_current = matches!(job.state(), State::Running { worker: of, incarnation, .. }
-                if of == worker && *incarnation == beat.incarnation)
-                && job.attempt() == finished.attempt;
-            (!is_current).then(|| (finished.job, job.failures()))
-        });
+        let is_current = |finished: &Finished| {
+            plane.job(finished.job).is_some_and(|job| {
+                let is_here = matches!(job.state(), State::Running { worker: of, incarnation, .. }
+                    if of == worker && *incarnation == beat.incarnation);
+                is_here && job.attempt() == finished.attempt
+            })
+        };
+        // Of two reports about one job the other may count.
+        let counts = |job: JobId| beat.finished.iter().any(|it| it.job == job && is_current(it));
+        let stale = beat.finished.iter().filter(|it| !is_current(it) && !counts(it.job));
+        let stale = stale.filter_map(|it| Some((it.job, plane.job(it.job)?.failures())));
         Before { stale: stale.collect(), is_old_beat }
     }
 

@@ -14,6 +14,7 @@ use remuda_core::time::Timestamp;
 
 use super::{Law, Laws};
 use crate::host::Host;
+use crate::scene::Quirk;
 use crate::store::Store;
 
 /// Every step changes little: one in so many is looked at all over.
@@ -201,6 +202,13 @@ impl Laws {
             }
             if dead_for.is_none() && worker.state != WorkerState::Active {
                 let what = format!("{} is alive and {} ({})", worker.id, worker.state, worker.reason);
+                self.broken(Law::L4, at, what);
+            }
+            let plan = hosts.iter().find(|host| *host.name() == worker.id).map(|host| &host.plan);
+            let is_honest = plan.is_some_and(|plan| plan.quirk != Quirk::Boaster);
+            let room = plan.map_or(0, |plan| plan.slots);
+            if is_honest && dead_for.is_none() && worker.slots_seen.is_some_and(|seen| seen < room) {
+                let what = format!("{} has room for {room} and is believed to have less", worker.id);
                 self.broken(Law::L4, at, what);
             }
             if let Some(job) = worker.holds.keys().next() {

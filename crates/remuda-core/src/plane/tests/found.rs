@@ -124,3 +124,42 @@ fn work_that_came_and_went_is_no_sign_of_life_either() {
     let second = story.submit("s");
     story.is(second, "queued");
 }
+
+/// What a new process found at its service and nobody wants any more.
+fn stray() -> crate::wire::Held {
+    let (job, attempt) = (JobId::from_u128(99), Attempt(1));
+    crate::wire::Held { job, attempt, progress: 0.0, step: 0, phase: String::new(), service: None }
+}
+
+#[test]
+fn who_has_no_room_because_of_what_it_is_to_stop_is_not_small_for_it() {
+    let mut story = Story::new();
+    story.join_with("a", |join| join.slots = 2);
+    story.hand("a").is_deaf = true;
+    let jobs = [story.submit("s"), story.submit("s")];
+    let mut beat = story.beat_of("a");
+    beat.held = vec![stray()];
+    story.send("a", beat, false).unwrap();
+    let mut beat = story.beat_of("a");
+    beat.finished = vec![finished(jobs[1], Attempt(1), Outcome::Rejected, None)];
+    story.send("a", beat, false).unwrap();
+    assert_eq!(story.plane.worker(&id("a")).unwrap().slots_seen, Some(2));
+}
+
+/// It takes its room until it has stopped.
+#[test]
+fn what_a_worker_joins_with_and_nobody_believes_in_takes_its_room() {
+    let mut story = Story::new();
+    let job = story.submit("s");
+    let stray = stray();
+    story.join_with("a", |join| join.held = vec![stray.clone()]);
+    story.is(job, "queued");
+    assert!(story.hand("a").held.is_empty(), "it was told to stop");
+    story.poll("a");
+    story.is(job, "running on a, attempt 1");
+    let next = story.submit("t");
+    story.join_with("a", |join| join.held = vec![stray.clone()]);
+    story.are(&[job, next], "queued");
+    story.poll("a");
+    story.is(next, "running on a, attempt 1");
+}
