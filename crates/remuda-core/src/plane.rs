@@ -39,6 +39,7 @@ mod beats;
 mod check;
 mod fence;
 mod health;
+mod joins;
 mod presence;
 mod routing;
 mod submit;

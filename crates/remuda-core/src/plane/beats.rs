@@ -1,5 +1,5 @@
-//! Who joins, beats and leaves, and what a beat means: it names all the worker holds, so what the plane believes in
-//! and a beat does not name is lost, and what it names and the plane does not believe in is cancelled.
+//! What a beat means: it names all the worker holds, so what the plane believes in and a beat does not name is lost, and
+//! what it names and the plane does not believe in is cancelled.
 
 use std::collections::BTreeSet;
 
@@ -8,14 +8,14 @@ use serde_json::Map;
 use super::attempts::Blame;
 use super::{About, Answer, Effect, Plane, detail};
 use crate::cause::Cause;
-use crate::id::{Attempt, Hash, Incarnation, JobId, WorkerId};
-use crate::job::{State, Turn, shortened};
+use crate::id::{Attempt, Hash, JobId, WorkerId};
+use crate::job::{State, shortened};
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
-use crate::wire::{Beat, Cancel, Held, Join, Joined, Outcome, Reply, Settled, Start};
-use crate::worker::{Hold, Stop, Worker};
+use crate::wire::{Beat, Cancel, Held, Outcome, Reply, Settled, Start};
+use crate::worker::{Stop, Worker};
 
 /// A worker's row is written at most this often for beats alone.
 const ROW_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
@@ -27,109 +27,7 @@ const TELLS_MIN: u32 = 3;
 /// Beats that gathered while we were busy are answered together, and count as told once: so often a busy worker beats.
 const TELL_EVERY: std::time::Duration = std::time::Duration::from_secs(5);
 
-/// No worker joins so often; a claim beyond it is nonsense.
-const INCARNATION_MAX: u64 = u64::MAX / 2;
-
 impl Plane {
-    pub(super) fn join(&mut self, now: Timestamp, join: &Join, token_hash: Hash) -> Result<Answer, Refusal> {
-        let id = join.worker.clone();
-        let claimed = join.incarnation.filter(|it| it.0 < INCARNATION_MAX);
-        let incarnation = self.next_incarnation(&id).max(claimed.unwrap_or(Incarnation(0)).next());
-        let mut worker = Worker::join(now, join, incarnation, token_hash);
-        let former = self.workers.remove(&id);
-        let was_offline = former.as_ref().is_none_or(|former| former.presence == Presence::Offline);
-        if let Some(former) = &former {
-            (worker.tally, worker.standing) = (former.tally, former.standing.clone());
-            worker.standing.joined(now, Some(former.joined_at), self.settings.probation_after);
-        }
-        self.workers.insert(id.clone(), worker);
-        if let Some(former) = former {
-            self.succeed(now, &id, &former, &join.held);
-            let is_same = self.workers.get(&id).is_some_and(|it| {
-                (&it.services, &it.offer, it.slots) == (&former.services, &former.offer, former.slots)
-                    && it.standing.on_probation().is_none()
-            });
-            // If it is less than it was, others get what they left to it.
-            self.refeed |= !is_same;
-        } else {
-            self.disown(&id, &join.held);
-        }
-        self.raise_fences(now, &join.held);
-        self.heard_after_loss(now, &id);
-        self.store_worker(now, &id);
-        self.happened(
-            now,
-            "worker:online",
-            About::worker(&id),
-            detail([("incarnation", incarnation.0.into())]),
-        );
-        if was_offline {
-            self.machine_follows(now, &id);
-        }
-        self.watch_worker(now, &id);
-        self.feed(now, &id);
-        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        Ok(Answer::Joined(Joined {
-            worker: id,
-            incarnation,
-            token: String::new(),
-            term: self.term,
-            beat_idle_millis: millis(self.settings.beat_idle),
-            beat_busy_millis: millis(self.settings.beat_busy),
-            lease_millis: millis(self.settings.lease),
-        }))
-    }
-
-    /// A worker that holds an attempt we never gave out: our store was put back from a backup. Its attempt does not
-    /// count, and its number is not given out again.
-    fn raise_fences(&mut self, now: Timestamp, held: &[Held]) {
-        for held in held {
-            if let Some(job) = self.jobs.get_mut(&held.job)
-                && job.raise(held.attempt)
-            {
-                let life = job.life(now);
-                self.records.push(Record::Life { job: held.job, life });
-            }
-        }
-    }
-
-    /// A new incarnation takes over what it still holds of the old one's attempts; the rest died with the old one.
-    fn succeed(&mut self, now: Timestamp, id: &WorkerId, former: &Worker, held: &[Held]) {
-        let is_held = |job, attempt| held.iter().any(|held| held.job == job && held.attempt == attempt);
-        // First all that stays, so that no room is given away twice.
-        let lost: Vec<_> = former
-            .holds
-            .iter()
-            .filter(|(job, hold)| {
-                // What nobody was told of is as good as new: the order goes to whoever is there now.
-                let stays = hold.tells == 0 || is_held(**job, hold.attempt);
-                !(stays && self.adopt(now, id, **job, hold))
-            })
-            .map(|(job, hold)| (*job, if hold.has_begun() { Blame::TookDown } else { Blame::Nobody }))
-            .collect();
-        self.disown(id, held);
-        for (job, blame) in lost {
-            self.lose(now, job, Cause::Worker, format!("worker {id} started anew without it"), blame);
-        }
-    }
-
-    fn adopt(&mut self, now: Timestamp, id: &WorkerId, job_id: JobId, former: &Hold) -> bool {
-        let (attempt, is_told) = (former.attempt, former.tells > 0);
-        let Some(worker) = self.workers.get_mut(id) else { return false };
-        let Some(job) = self.jobs.get_mut(&job_id) else { return false };
-        let turn = Turn::Adopt { attempt, worker: id.clone(), incarnation: worker.incarnation };
-        if job.turn(now, turn, &self.settings).is_err() {
-            return false;
-        }
-        worker.hold(now, job_id, attempt, &job.kind.shape, &self.settings);
-        if let Some(hold) = worker.holds.get_mut(&job_id).filter(|_| is_told) {
-            (hold.told, hold.tells, hold.is_named) = (Some(0), former.tells, true);
-        }
-        let life = job.life(now);
-        self.records.push(Record::Life { job: job_id, life });
-        true
-    }
-
     pub(super) fn beat(
         &mut self,
         now: Timestamp,
@@ -176,7 +74,7 @@ impl Plane {
         Ok(Answer::Reply(reply))
     }
 
-    fn genuine(&mut self, id: &WorkerId, token_hash: Hash) -> Result<&mut Worker, Refusal> {
+    pub(super) fn genuine(&mut self, id: &WorkerId, token_hash: Hash) -> Result<&mut Worker, Refusal> {
         let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
         // Hashes are compared, not tokens: how long it takes says nothing about the token.
         if worker.token_hash != token_hash {
@@ -302,7 +200,7 @@ impl Plane {
     }
 
     /// What it names and nobody believes in is to be stopped, and takes its room until then.
-    fn disown(&mut self, id: &WorkerId, named: &[Held]) {
+    pub(super) fn disown(&mut self, id: &WorkerId, named: &[Held]) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         for held in named {
             let is_believed = worker.holds.get(&held.job).is_some_and(|hold| hold.attempt == held.attempt);
@@ -412,49 +310,6 @@ impl Plane {
             self.suspect(now, id);
             self.watch_worker(now, id);
         }
-        Ok(Answer::Done)
-    }
-
-    /// Offline at once; what it held is taken elsewhere, and it is nobody's fault.
-    pub(super) fn leave(
-        &mut self,
-        now: Timestamp,
-        id: &WorkerId,
-        token_hash: Option<Hash>,
-        reason: String,
-    ) -> Result<Answer, Refusal> {
-        if let Some(token_hash) = token_hash {
-            self.genuine(id, token_hash)?;
-        }
-        let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
-        if (worker.presence, worker.state) == (Presence::Offline, WorkerState::Terminated) {
-            return Ok(Answer::Done);
-        }
-        (worker.presence, worker.state, worker.changed_at) =
-            (Presence::Offline, WorkerState::Terminated, now);
-        // Who says goodbye itself has hung up; whom a person sends away is told on the open line.
-        worker.is_polling &= token_hash.is_none();
-        self.to_tell.insert(id.clone());
-        worker.reason.clone_from(&reason);
-        let held: Vec<_> = worker.holds.keys().copied().collect();
-        self.refeed = true;
-        self.watch_worker(now, id);
-        for job in held {
-            self.lose(now, job, Cause::Provider, format!("worker {id} left: {reason}"), Blame::Nobody);
-        }
-        self.store_worker(now, id);
-        self.happened(now, "worker:offline", About::worker(id), detail([("reason", reason.into())]));
-        self.machine_follows(now, id);
-        Ok(Answer::Done)
-    }
-
-    pub(super) fn drain(&mut self, now: Timestamp, id: &WorkerId, reason: String) -> Result<Answer, Refusal> {
-        let worker = self.workers.get(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
-        if !matches!(worker.state, WorkerState::Active | WorkerState::Spawning) {
-            return Err(Refusal::Leaving(id.clone()));
-        }
-        self.to_tell.insert(id.clone());
-        self.move_worker(now, id, WorkerState::Terminating, reason);
         Ok(Answer::Done)
     }
 

@@ -227,7 +227,6 @@ async fn a_worker_that_is_none_changes_nothing() {
         (json!({ "worker": "w", "services": ["exec"], "slots": 5000 }), 422, "slots"),
         (json!({ "worker": "w", "services": [] }), 422, "service"),
         (json!({ "worker": "w w", "services": ["exec"] }), 422, ""),
-        (json!({ "worker": "w", "services": ["exec"], "colour": "red" }), 422, "colour"),
     ];
     for (join, expected, word) in joins {
         let (status, answer) = plane.post("/fleet/workers", &join).await;

@@ -134,24 +134,6 @@ fn done_is_said_before_it_is_written_down() {
 
 /// Faults: V9.
 #[test]
-fn what_was_seen_before_its_submission_was_answered_was_not_lost_in_a_restart() {
-    let mut agent = handing_in();
-    let said = || AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) };
-    tell(
-        &mut agent,
-        vec![
-            (10, said(), &["probe 1 1"]),
-            (15, probed(Seen::Running), &[]),
-            (20, submitted(Submission::Accepted), &[]),
-            (25, said(), &["probe 1 1"]),
-            (30, probed(Seen::Unknown), &[]),
-            (70, AgentEvent::Tick, &["probe 1 1"]),
-            (75, probed(succeeded()), &["collect 1 1"]),
-        ],
-    );
-}
-
-#[test]
 fn what_the_service_does_not_know_is_looked_for_twice() {
     let mut agent = handing_in();
     tell(
