@@ -142,7 +142,7 @@ impl Agent {
             News::SocketOpened { life } => self.connected(now, life),
             News::Exited { why } => {
                 if !self.health.is_under_treatment() {
-                    self.restart(now, format!("the service ended: {why}"));
+                    self.start_anew(now, format!("the service ended: {why}"));
                 }
             }
             News::Treated { remedy, problem } => self.treated(now, remedy, problem),
@@ -196,12 +196,15 @@ impl Agent {
         self.effects.push(AgentEffect::Check);
     }
 
+    /// By our own hand: whatever else is there is lost with it, and not to blame.
     fn restart(&mut self, now: Timestamp, why: String) {
+        self.held.values_mut().for_each(|work| work.is_bystander = true);
+        self.start_anew(now, why);
+    }
+
+    fn start_anew(&mut self, now: Timestamp, why: String) {
         match self.health.restarts.spend() {
-            watch::Remedy::Apply(_) => {
-                self.held.values_mut().for_each(|work| work.is_bystander = true);
-                self.apply(now, Remedy::Restart, why);
-            }
+            watch::Remedy::Apply(_) => self.apply(now, Remedy::Restart, why),
             watch::Remedy::Escalate => {
                 self.give_up_service(now, format!("{RESTARTS_MAX} restarts did not help: {why}"));
             }

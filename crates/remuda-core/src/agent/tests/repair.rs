@@ -229,6 +229,18 @@ fn what_is_lost_when_we_restart_its_service_did_not_take_it_down() {
 }
 
 #[test]
+fn a_service_that_ended_by_itself_is_started_anew_and_what_it_ran_is_suspect() {
+    let mut agent = holding();
+    let ended = news(News::Exited { why: "Segmentation fault".to_owned() });
+    assert!(told(&agent.step(at(10), ended)).contains(&"treat Restart".to_owned()));
+    let lost =
+        AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceLife(2), seen: Seen::Unknown };
+    agent.step(at(5000), lost);
+    let finished = agent.finished.values().next().unwrap();
+    assert_eq!(finished.fault, Some(Fault::Died));
+}
+
+#[test]
 fn a_change_of_what_it_has_is_told_until_it_is_heard() {
     let mut agent = holding();
     let offer = Offer { vram_bytes: Some(8 << 30), ..Offer::default() };
