@@ -144,11 +144,6 @@ impl Service {
         untaken.map(|(key, done)| (*key, done.at))
     }
 
-    /// Whether somebody on the way made two of it.
-    pub(crate) fn has_copy(&self, key: Key) -> bool {
-        self.pending.iter().chain(&self.running).any(|prompt| prompt.key == Some(key) && prompt.is_copy)
-    }
-
     /// How it ended, if that says that there is nothing more to come of it.
     pub(crate) fn has_failed(&self, key: Key) -> bool {
         self.history.get(&key).is_some_and(|done| done.end != End::Succeeds) && !self.has(key)

@@ -47,13 +47,15 @@ impl Agent {
 
     fn ask_to_join(&mut self, now: Timestamp) {
         (self.membership, self.beat_at) = (Membership::Joining, now);
+        // Asked the same way as for a beat: who joins without room has to say so when there is some.
+        let slots = self.health.slots(self.settings.slots);
         let settings = &self.settings;
         self.effects.push(AgentEffect::Join(Box::new(Join {
             worker: settings.worker.clone(),
             machine: settings.machine.clone(),
             fleet: settings.fleet.clone(),
             services: settings.services.clone(),
-            slots: if self.health.closed().is_some() { 0 } else { settings.slots },
+            slots: slots.unwrap_or(settings.slots),
             offer: settings.offer.clone(),
             incarnation: self.incarnation,
             held: self.claims(now),

@@ -57,8 +57,13 @@ impl Plane {
         }
         (worker.beat_seq, worker.is_polling) = (beat.seq, false);
         let (seq, is_draining) = (beat.seq, beat.draining);
+        let has_other_room = beat.slots.is_some_and(|slots| slots != worker.slots);
         self.heard(now, id, beat);
         let settled = self.settle(now, id, beat);
+        if let Some(worker) = self.workers.get_mut(id).filter(|_| has_other_room) {
+            // What it turned down before that says nothing about the room it has now.
+            worker.slots_seen = None;
+        }
         self.take_stock(now, id, beat);
         self.feed(now, id);
         let mut reply = self.orders(now, id, seq);

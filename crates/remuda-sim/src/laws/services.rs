@@ -17,6 +17,8 @@ use crate::store::Store;
 pub(super) struct Services {
     told_to_stop: BTreeSet<Key>,
     not_collected: BTreeSet<Key>,
+    /// Attempts of which somebody on the way made two: they may end in two ways.
+    copied: BTreeSet<Key>,
     /// Attempts that were at a service when its agent restarted it.
     pub(super) ended_by_us: BTreeSet<Key>,
     /// Attempts that were run in the calm, and in which life of their service.
@@ -72,7 +74,7 @@ impl Laws {
     /// S4 and S6: nothing is handed to a service that has it, nor begins after it was given up.
     pub(crate) fn taken_in(&mut self, at: u64, number: usize, host: &Host, key: Key) {
         let ((job, attempt), worker) = (key, host.name());
-        if host.service.knows(key) && !host.service.has_copy(key) {
+        if host.service.knows(key) && !self.services.copied.contains(&key) {
             let what = format!("job {job} attempt {attempt} is handed to {worker} once more, which has it");
             self.broken(Law::S4, at, what);
         }
@@ -86,7 +88,7 @@ impl Laws {
     pub(crate) fn executed(&mut self, at: u64, host: &Host, key: Key) {
         let life = host.service.life();
         let before = self.services.executed.insert(key, life);
-        if before == Some(life) && !host.service.has_copy(key) {
+        if before == Some(life) && !self.services.copied.contains(&key) {
             let ((job, attempt), worker) = (key, host.name());
             self.broken(
                 Law::S4,
@@ -94,6 +96,10 @@ impl Laws {
                 format!("{worker} runs job {job} attempt {attempt} for the second time"),
             );
         }
+    }
+
+    pub(crate) fn copied(&mut self, key: Key) {
+        self.services.copied.insert(key);
     }
 
     pub(crate) fn told_to_stop(&mut self, key: Key) {
@@ -125,9 +131,9 @@ impl Laws {
             return;
         }
         let service = &host.service;
-        let is_excused =
-            self.services.told_to_stop.contains(&key) || self.services.not_collected.contains(&key);
-        if !is_excused && service.knows(key) && !service.has_failed(key) && !service.has_copy(key) {
+        let Services { told_to_stop, not_collected, copied, .. } = &self.services;
+        let is_excused = [told_to_stop, not_collected, copied].iter().any(|keys| keys.contains(&key));
+        if !is_excused && service.knows(key) && !service.has_failed(key) {
             let what = format!(
                 "job {} attempt {} was given up ({}), and the service of {} has it",
                 key.0,

@@ -207,7 +207,8 @@ impl Laws {
             let plan = hosts.iter().find(|host| *host.name() == worker.id).map(|host| &host.plan);
             let is_honest = plan.is_some_and(|plan| plan.quirk != Quirk::Boaster);
             let room = plan.map_or(0, |plan| plan.slots);
-            if is_honest && dead_for.is_none() && worker.slots_seen.is_some_and(|seen| seen < room) {
+            let believed = worker.slots.min(worker.slots_seen.unwrap_or(u32::MAX));
+            if is_honest && dead_for.is_none() && believed < room {
                 let what = format!("{} has room for {room} and is believed to have less", worker.id);
                 self.broken(Law::L4, at, what);
             }

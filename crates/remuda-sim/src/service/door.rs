@@ -55,6 +55,7 @@ impl World<'_> {
         }
         self.arrives(host, delay, Arrival { key, process: Some(process), is_copy: false, waits_in: None });
         if self.is_odd(oddities.copies) {
+            self.laws.copied(key);
             self.arrives(host, delay + 1, Arrival { key, process: None, is_copy: true, waits_in: None });
         }
     }

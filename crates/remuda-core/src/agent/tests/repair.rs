@@ -61,6 +61,22 @@ fn a_socket_that_closes_and_opens_again_pauses_new_work() {
 
 /// Faults: V8.
 #[test]
+fn who_joins_without_room_says_so_when_there_is_some() {
+    let mut agent = agent(1);
+    agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceLife(1) });
+    let unreachable = Unanswered::Unreachable("cut".to_owned());
+    agent.step(at(1), AgentEvent::Unanswered { seq: None, why: unreachable, luck: 0 });
+    agent.step(at(2), closed());
+    let joins = agent.step(at(200), AgentEvent::Tick);
+    assert!(matches!(&joins[..], [AgentEffect::Join(join)] if join.slots == 0), "{joins:?}");
+    agent.step(at(210), opened(1));
+    let beats = agent.step(at(220), joined());
+    let tells =
+        |effect: &AgentEffect| matches!(effect, AgentEffect::Beat { beat, .. } if beat.slots == Some(1));
+    assert!(beats.iter().any(tells), "{beats:?}");
+}
+
+#[test]
 fn a_service_in_a_new_life_shows_that_it_works_first() {
     tell(
         &mut holding(),

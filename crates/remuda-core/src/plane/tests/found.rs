@@ -146,6 +146,26 @@ fn who_has_no_room_because_of_what_it_is_to_stop_is_not_small_for_it() {
     assert_eq!(story.plane.worker(&id("a")).unwrap().slots_seen, Some(2));
 }
 
+#[test]
+fn what_was_turned_down_while_there_was_no_room_says_nothing_about_the_room_there_is() {
+    let mut story = Story::new();
+    story.join_with("a", |join| join.slots = 2);
+    let mut beat = story.beat_of("a");
+    (beat.slots, beat.closed) = (Some(0), "its service is sick".to_owned());
+    story.send("a", beat, false).unwrap();
+    let mut beat = story.beat_of("a");
+    beat.slots = Some(2);
+    story.send("a", beat, false).unwrap();
+    story.hand("a").is_deaf = true;
+    let job = story.submit("s");
+    let mut beat = story.beat_of("a");
+    beat.slots = Some(3);
+    beat.finished = vec![finished(job, Attempt(1), Outcome::Rejected, None)];
+    story.send("a", beat, false).unwrap();
+    let worker = story.plane.worker(&id("a")).unwrap();
+    assert_eq!((worker.slots, worker.slots_seen), (3, None));
+}
+
 /// It takes its room until it has stopped.
 #[test]
 fn what_a_worker_joins_with_and_nobody_believes_in_takes_its_room() {
