@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use remuda_adapters::comfyui::{Client, Progress, Prompt, Tag, Target};
+use remuda_adapters::comfyui::{Client, Progress, Prompt, Tag, Target, outputs};
 use remuda_core::agent::AgentEvent;
 use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::service::{Failure, Fault, News, Remedy, Seen, Submission, Trigger};
@@ -47,6 +47,10 @@ pub struct ComfyuiOptions {
     /// How long the check may take: a server that has just started may load for a while first.
     pub check_max: Duration,
 }
+
+/// How long an end without outputs waits for what the socket says about it.
+const HEAR_OUT_MAX: Duration = Duration::from_secs(1);
+const HEAR_OUT_LOOK: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(super) struct Comfyui {
@@ -86,6 +90,8 @@ struct Run {
     /// Node classes, for outputs that come over the socket.
     classes: BTreeMap<String, String>,
     sent: Vec<SentImage>,
+    /// The socket has said the last it has to say.
+    is_heard_out: bool,
     is_cancelled: watch::Sender<bool>,
 }
 
@@ -93,7 +99,16 @@ impl Run {
     fn new(job: JobId, attempt: Attempt) -> Self {
         let is_cancelled = watch::Sender::new(false);
         let phase = "adopted".to_owned();
-        Run { job, attempt, progress: None, phase, classes: BTreeMap::new(), sent: Vec::new(), is_cancelled }
+        Run {
+            job,
+            attempt,
+            progress: None,
+            phase,
+            classes: BTreeMap::new(),
+            sent: Vec::new(),
+            is_heard_out: false,
+            is_cancelled,
+        }
     }
 }
 
@@ -251,6 +266,7 @@ impl Shared {
             }
         }
         if !matches!(seen, Seen::Unknown) {
+            self.hear_out(id, &seen).await;
             return (self.lives.current(), self.judge(id, seen));
         }
         match self.lives.settle(&self.client).await {
@@ -260,6 +276,22 @@ impl Shared {
     }
 
     /// Some of what became of a prompt is told over the socket alone.
+    /// An end without outputs may be one that only the socket explains: what it has still to say is waited for, a moment.
+    async fn hear_out(&self, id: &str, seen: &Seen) {
+        if !matches!(seen, Seen::Succeeded { outputs } if outputs::is_empty(outputs)) {
+            return;
+        }
+        let is_heard = || self.with_run(id, |runs, id| runs.get(&id).is_none_or(|run| run.is_heard_out));
+        let heard = async {
+            while !is_heard() {
+                tokio::time::sleep(HEAR_OUT_LOOK).await;
+            }
+        };
+        if tokio::time::timeout(HEAR_OUT_MAX, heard).await.is_err() {
+            debug!(prompt = id, "it ended without outputs, and the socket does not say why");
+        }
+    }
+
     fn judge(&self, id: &str, seen: Seen) -> Seen {
         self.with_run(id, |runs, id| match runs.get(&id).and_then(|run| run.progress.as_ref()) {
             Some(progress) => progress.judge(seen),

@@ -104,6 +104,7 @@ impl Shared {
         };
         let (job, attempt) = (run.job, run.attempt);
         if message.is_end_of(&id) {
+            run.is_heard_out = true;
             return Some(AgentEvent::SaidDone { job, attempt });
         }
         if let Message::Preview { node, mime, bytes, .. } = message {
