@@ -19,6 +19,8 @@ pub(super) struct Services {
     not_collected: BTreeSet<Key>,
     /// Attempts of which somebody on the way made two: they may end in two ways.
     copied: BTreeSet<Key>,
+    /// Attempts that were asked about in the moment in which they were nowhere.
+    in_gap: BTreeSet<Key>,
     /// Attempts that were at a service when its agent restarted it.
     pub(super) ended_by_us: BTreeSet<Key>,
     /// Attempts that were run in the calm, and in which life of their service.
@@ -74,7 +76,8 @@ impl Laws {
     /// S4 and S6: nothing is handed to a service that has it, nor begins after it was given up.
     pub(crate) fn taken_in(&mut self, at: u64, number: usize, host: &Host, key: Key) {
         let ((job, attempt), worker) = (key, host.name());
-        if host.service.knows(key) && !self.services.copied.contains(&key) {
+        let is_excused = self.services.copied.contains(&key) || self.services.in_gap.contains(&key);
+        if host.service.knows(key) && !is_excused {
             let what = format!("job {job} attempt {attempt} is handed to {worker} once more, which has it");
             self.broken(Law::S4, at, what);
         }
@@ -113,6 +116,10 @@ impl Laws {
 
     pub(crate) fn not_collected(&mut self, key: Key) {
         self.services.not_collected.insert(key);
+    }
+
+    pub(crate) fn asked_in_gap(&mut self, key: Key) {
+        self.services.in_gap.insert(key);
     }
 
     /// S6: what a service has all the time, it is said not to know.

@@ -97,7 +97,9 @@ impl World<'_> {
     fn unknown(&mut self, host: usize, process: u32, key: Key, was_known: bool) {
         let service = &self.hosts[host].service;
         let is_written = service.history.get(&key).is_none_or(|done| done.written_at <= self.now);
-        if was_known && service.knows(key) && is_written {
+        if !is_written {
+            self.laws.asked_in_gap(key);
+        } else if was_known && service.knows(key) {
             self.laws.denied(self.now, self.hosts[host].name(), key);
         }
         self.answer(host, process, key, Seen::Unknown);
