@@ -211,6 +211,8 @@ impl Agent {
         }
         let why = why.clone();
         match (done, problem) {
+            // Caches are emptied after what runs now, and a check would wait behind it.
+            (Remedy::Free, None) if self.is_stuck(now) => self.restart(now, why),
             (_, None) => self.check(now, why, Some(done)),
             (Remedy::Free, Some(problem)) => self.restart(now, format!("{why}; {problem}")),
             (Remedy::Restart, Some(problem)) => self.give_up_service(now, format!("{why}; {problem}")),
@@ -218,12 +220,7 @@ impl Agent {
     }
 
     fn checked(&mut self, now: Timestamp, problem: Option<String>) {
-        // What was told to stop and still runs there is what was wrong in the first place.
-        let is_stuck = self.held.values().any(|work| work.cancelled_at.is_some());
         match (&self.health.condition, problem) {
-            (Condition::Sick { why, remedy: Some(Remedy::Free), .. }, None) if is_stuck => {
-                self.restart(now, why.clone());
-            }
             (_, None) => {
                 self.health.condition = Condition::Well;
                 self.health.answered();
@@ -238,6 +235,12 @@ impl Agent {
             }
             (Condition::GivenUp { .. }, Some(problem)) => self.give_up_service(now, problem),
         }
+    }
+
+    /// Whether something that was told to stop long ago still runs there.
+    fn is_stuck(&self, now: Timestamp) -> bool {
+        let stop_max = self.settings.patience.stop_max;
+        self.held.values().any(|work| work.cancelled_at.is_some_and(|at| now.since(at) >= stop_max))
     }
 
     /// Nothing we may do helps: said so, and looked at again and again, because somebody may mend it.
