@@ -218,8 +218,8 @@ impl Agent {
         }
         let why = why.clone();
         match (done, problem) {
-            // What does not end blocks whatever comes after it: a check would only wait behind it.
-            (Remedy::Free, None) if self.is_stuck() => self.restart(now, why),
+            // Caches are emptied after what runs now, and a check would wait behind it.
+            (Remedy::Free, None) if self.is_stuck(now) => self.restart(now, why),
             (_, None) => self.check(now, why, Some(done)),
             (Remedy::Free, Some(problem)) => self.restart(now, format!("{why}; {problem}")),
             (Remedy::Restart, Some(problem)) => self.give_up_service(now, format!("{why}; {problem}")),
@@ -245,9 +245,10 @@ impl Agent {
         }
     }
 
-    /// Something was told to stop and goes on.
-    fn is_stuck(&self) -> bool {
-        self.held.values().any(|work| work.cancelled_at.is_some())
+    /// Whether something that was told to stop long ago still runs there.
+    fn is_stuck(&self, now: Timestamp) -> bool {
+        let stop_max = self.settings.patience.stop_max;
+        self.held.values().any(|work| work.cancelled_at.is_some_and(|at| now.since(at) >= stop_max))
     }
 
     /// Nothing we may do helps: said so, and looked at again and again, because somebody may mend it.

@@ -196,6 +196,9 @@ fn what_cannot_be_stopped_makes_the_service_sick() {
         }
     }
     assert_eq!(treated_at, Some(30));
+    // A check would wait behind it, however long.
+    let effects = told(&agent.step(at(30_100), treated(Remedy::Free, None)));
+    assert!(effects.contains(&"treat Restart".to_owned()), "{effects:?}");
 }
 
 #[test]
