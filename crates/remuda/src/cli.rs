@@ -35,18 +35,21 @@ enum Command {
     ///
     /// Example: remuda demo
     Demo(demo::Demo),
-    /// Start a plane with an embedded store and a worker on this machine
+    /// Start a plane with an embedded store and workers on this machine
     ///
-    /// Example: remuda up --exec './render.sh' --slots 2
+    /// Without a hint it works with the ComfyUI on 127.0.0.1:8188.
+    /// Examples: remuda up; remuda up --comfyui http://gpu1:8188; remuda up --exec './render.sh' --slots 2
     Up(start::Up),
     /// Start the plane
     ///
     /// Example: remuda serve --data ./data --listen 127.0.0.1:8288
     Serve(start::Serve),
-    /// Start a worker that runs a command for each attempt
+    /// Start a worker for ComfyUI servers, or one that runs a command for each attempt
     ///
-    /// The workflow comes on standard input, standard output is the result, lines on standard error are progress.
-    /// Example: remuda worker --exec 'python3 infer.py' --slots 1 --label gpu=a100
+    /// Examples: remuda worker --url http://plane:8288 --comfyui http://127.0.0.1:8188;
+    /// remuda worker --comfyui http://127.0.0.1:8188 --comfyui-cmd 'python main.py --port 8188';
+    /// remuda worker --exec 'python3 infer.py' --label gpu=a100 (the workflow comes on standard input, standard output is
+    /// the result, lines on standard error are progress)
     Worker(start::Work),
     /// Submit a workflow, follow it, bring home what it gives
     ///

@@ -45,7 +45,7 @@ impl WorkWhat {
         for (at, server) in servers.iter().enumerate() {
             let target = Target { url: server.clone(), headers: headers.clone() };
             // Said now, not by a worker that waits for ever.
-            Client::new(&target, REQUEST_MAX)?;
+            Client::new(&target, REQUEST_MAX).map_err(|error| Usage(error.to_string()))?;
             let name = match (&self.name, servers.len()) {
                 (Some(name), 1) => name.clone(),
                 (Some(name), _) => format!("{name}-{}", at + 1).parse()?,
