@@ -21,6 +21,11 @@ use crate::worker::Worker;
 
 impl Plane {
     pub(super) fn cycle(&mut self, now: Timestamp) {
+        // What is stuck where somebody is heard is taken away by itself; the plan would fail the whole worker for it.
+        let workers: Vec<_> = self.workers.keys().cloned().collect();
+        for worker in workers {
+            self.fail_stuck(now, &worker);
+        }
         let plan = self.plan(now);
         let report = Arc::new(plan.report());
         for action in plan.actions {

@@ -119,7 +119,7 @@ impl Plane {
     }
 
     /// Attempts that do not advance are taken away; whoever holds them is told to stop.
-    fn fail_stuck(&mut self, now: Timestamp, id: &WorkerId) {
+    pub(super) fn fail_stuck(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
         let is_heard = worker.presence == Presence::Online;
         let stuck: Vec<_> = worker

@@ -183,3 +183,25 @@ fn what_a_worker_joins_with_and_nobody_believes_in_takes_its_room() {
     story.poll("a");
     story.is(next, "running on a, attempt 1");
 }
+
+/// Faults: A9. The cycle comes between the moment it is stuck and the moment somebody looks.
+#[test]
+fn what_is_stuck_takes_nothing_along_whoever_notices_first() {
+    let mut story = Story::new();
+    story.join_with("a", |join| join.slots = 2);
+    let (stuck, other) = (story.submit("s"), story.submit("t"));
+    while story.now < secs(295) {
+        story.wait(5);
+        if let Some(held) = story.hand("a").held.get_mut(&other) {
+            held.step += 1;
+        }
+        story.poll("a");
+    }
+    story.to(299);
+    story.now = secs(300);
+    story.drop_line("a").unwrap();
+    story.poll("a");
+    story.step(Event::Tick).unwrap();
+    story.is(stuck, "queued");
+    story.is(other, "running on a, attempt 1");
+}
