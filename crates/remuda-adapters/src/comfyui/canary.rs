@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::{Client, Prompt};
 
 /// The prompt takes milliseconds; loading whatever a server loads first may take seconds.
+const LOOK_AFTER: Duration = Duration::from_millis(10);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Why a server did not pass.
@@ -48,6 +49,7 @@ impl Client {
         let deadline = Instant::now() + within;
         let mut last = String::new();
         let mut seen = Seen::Unknown;
+        let mut pause = LOOK_AFTER;
         loop {
             if matches!(seen, Seen::Unknown | Seen::Interrupted) {
                 match self.submit(canary).await {
@@ -64,10 +66,11 @@ impl Client {
                 Seen::Pending { .. } | Seen::Running => seen.as_str().clone_into(&mut last),
                 Seen::Interrupted | Seen::Unknown => {}
             }
-            if Instant::now() + LOOK_EVERY >= deadline {
+            if Instant::now() + pause >= deadline {
                 return Err(Sick::Late { within, last });
             }
-            sleep(LOOK_EVERY).await;
+            sleep(pause).await;
+            pause = LOOK_EVERY.min(pause * 2);
         }
     }
 }

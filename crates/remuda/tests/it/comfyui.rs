@@ -14,3 +14,4 @@ mod shared;
 mod sick;
 mod sockets;
 mod stage;
+mod thousand;

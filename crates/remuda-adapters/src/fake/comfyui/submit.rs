@@ -91,7 +91,11 @@ pub(super) async fn submit(server: &Arc<Server>, body: &Bytes, switch: &Switch) 
 }
 
 fn push(server: &Server, item: &Arc<Item>) -> Result<(), super::queue::Uncomparable> {
-    server.estate.tally.change().prompts_accepted += 1;
+    {
+        let mut counts = server.estate.tally.change();
+        counts.prompts_accepted += 1;
+        counts.drawn.entry(item.id.clone()).or_default().extend(&item.faults);
+    }
     server.queue.push(Arc::clone(item))?;
     server.tell_status();
     Ok(())

@@ -1,7 +1,9 @@
 //! What a stand-in was asked and what it did, over all its lives: with this a test can prove that nothing ran twice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::faults::Fault;
 
 /// A copy of the counts at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -11,6 +13,8 @@ pub struct Counts {
     /// Prompts that were put into the queue, whatever the client was told.
     pub prompts_accepted: u64,
     pub prompts_refused: u64,
+    /// What each prompt that was put into the queue had drawn.
+    pub drawn: BTreeMap<String, BTreeSet<Fault>>,
     /// How often each prompt id was begun.
     pub executions: BTreeMap<String, u32>,
     /// How often each prompt id ended with success.

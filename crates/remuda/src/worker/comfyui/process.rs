@@ -19,7 +19,7 @@ use crate::worker::hands::Events;
 
 /// It is asked to end, and after this long ended.
 const TERM_GRACE: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How many of its last lines an end is told with.
 const LAST_LINES: usize = 10;
 const LAST_BYTES: u64 = 4096;

@@ -25,8 +25,8 @@ use crate::worker::hands::Events;
 use crate::worker::previews::Previews;
 
 /// How often a server that does not answer yet is asked, and how often that is said.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
-const SAY_EVERY: u32 = 20;
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const SAY_EVERY: u32 = 50;
 /// A server that answers and does not work is checked again after this long.
 const CHECK_AGAIN: Duration = Duration::from_secs(10);
 /// A server that we started answers by then, or something is wrong with it.
