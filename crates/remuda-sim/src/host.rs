@@ -153,6 +153,7 @@ impl World<'_> {
         it.dead_since = Some(self.now);
         it.paused_until = 0;
         it.missed.clear();
+        self.laws.agent_died(&it.plan.name);
         self.note(why, host as u64, 0);
         self.hang_up(host);
     }

@@ -118,6 +118,8 @@ pub(crate) struct Laws {
     ran: BTreeMap<Key, usize>,
     services: services::Services,
     completed: BTreeSet<(Key, WorkerId)>,
+    /// Those of which the agent that learned it is still there.
+    known: BTreeSet<(Key, WorkerId)>,
     /// What became of the orders to start an attempt.
     orders: BTreeMap<Key, Order>,
     took_down: BTreeSet<Key>,
@@ -183,6 +185,7 @@ impl Laws {
             ran: BTreeMap::new(),
             services: services::Services::default(),
             completed: BTreeSet::new(),
+            known: BTreeSet::new(),
             orders: BTreeMap::new(),
             took_down: BTreeSet::new(),
             sequence: 0,
@@ -311,7 +314,7 @@ impl Laws {
         }
         for settled in reply.settled.iter().filter(|settled| settled.verdict == "recorded") {
             let key = (settled.job, settled.attempt);
-            let is_completed = self.completed.contains(&(key, worker.clone()));
+            let is_completed = self.known.contains(&(key, worker.clone()));
             let is_stored = store.life(settled.job).is_some_and(|life| {
                 life.tries.iter().any(|one| one.attempt == settled.attempt && one.ended_at.is_some())
                     && (!is_completed || matches!(life.state, StateRow::Completed { .. }))
@@ -323,9 +326,15 @@ impl Laws {
         }
     }
 
+    /// What only this agent knew is lost with it.
+    pub(crate) fn agent_died(&mut self, worker: &WorkerId) {
+        self.known.retain(|(_, knower)| knower != worker);
+    }
+
     /// An agent learns that an attempt completed.
     pub(crate) fn completed(&mut self, worker: &WorkerId, key: Key) {
         self.completed.insert((key, worker.clone()));
+        self.known.insert((key, worker.clone()));
     }
 
     /// A run took its agent down.

@@ -122,7 +122,7 @@ impl Agent {
         let Some(work) = self.current(job, attempt).filter(|work| work.stage != Stage::Collecting) else {
             return;
         };
-        let trigger = work.question.asked.take().map_or(Trigger::Again, |(_, trigger)| trigger);
+        let (asked_at, trigger) = work.question.asked.take().unwrap_or((Timestamp::ZERO, Trigger::Again));
         let next = work.question.next.take();
         (work.status, work.checked_at) = (seen.as_str(), Some(now));
         match seen {
@@ -136,11 +136,11 @@ impl Agent {
             }
             Seen::Gone(why) => {
                 self.health.unanswered(now, &why);
-                self.missed(now, job, trigger, Failure::new(Fault::Died, why));
+                self.missed(now, job, (asked_at, trigger), Failure::new(Fault::Died, why));
             }
             Seen::Unknown => {
                 self.health.answered();
-                self.unknown(now, job, trigger, life);
+                self.unknown(now, job, (asked_at, trigger), life);
             }
             Seen::Pending { .. } | Seen::Running => {
                 // Perhaps it is seen before the answer to its submission is.
@@ -210,7 +210,8 @@ impl Agent {
         }
     }
 
-    fn unknown(&mut self, now: Timestamp, job: JobId, trigger: Trigger, life: ServiceLife) {
+    fn unknown(&mut self, now: Timestamp, job: JobId, asked: (Timestamp, Trigger), life: ServiceLife) {
+        let trigger = asked.1;
         let Some(work) = self.held.get_mut(&job) else { return };
         let attempt = work.attempt;
         if work.stage == Stage::Submitting {
@@ -226,17 +227,24 @@ impl Agent {
             work.question.early += 1;
             (work.question.look_at, work.question.next) = (Some(now.plus(delay)), None);
         } else {
-            self.missed(now, job, trigger, Failure::new(Fault::Lost, "the service does not know it"));
+            self.missed(now, job, asked, Failure::new(Fault::Lost, "the service does not know it"));
         }
     }
 
-    /// Not there. The second time counts.
-    fn missed(&mut self, now: Timestamp, job: JobId, trigger: Trigger, mut failure: Failure) {
+    /// Not there. The second time counts, if it was asked for long enough after the first: an answer that took its time
+    /// tells of the moment of the question.
+    fn missed(
+        &mut self,
+        now: Timestamp,
+        job: JobId,
+        (asked_at, trigger): (Timestamp, Trigger),
+        mut failure: Failure,
+    ) {
         let second_look = self.settings.patience.second_look;
         let Some(work) = self.held.get_mut(&job) else { return };
         let since = *work.question.missing_since.get_or_insert(now);
         let missing_for = now.since(since);
-        if work.stage == Stage::Submitting || missing_for < second_look {
+        if work.stage == Stage::Submitting || asked_at.since(since) < second_look {
             work.question.look_at = Some(since.plus(second_look).max(now.plus(EARLY_LOOK)));
         } else if work.stage == Stage::Unsure && work.handed_in < HANDED_IN_MAX && work.cancelled_at.is_none()
         {

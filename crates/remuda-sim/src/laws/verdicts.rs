@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use remuda_core::cause::Cause;
 use remuda_core::id::{JobId, WorkerId};
-use remuda_core::job::State;
+use remuda_core::job::{Job, State};
 use remuda_core::plane::{Answer, Plane, Step};
 use remuda_core::record::{Life, Record, StateRow, Try};
 use remuda_core::time::Timestamp;
@@ -91,7 +91,7 @@ impl Laws {
                 self.on_evidence(now, at, *job, life, last, plane, ask, hosts);
             }
         }
-        self.listen(now, ask, step);
+        self.listen(now, ask, step, plane);
         self.no_work_for_the_silent(now, at, step);
         self.share(at, step);
         self.view(now, at, plane);
@@ -252,7 +252,7 @@ impl Laws {
     }
 
     /// What the plane may know from this step.
-    fn listen(&mut self, now: Timestamp, ask: Option<&Ask>, step: &Step) {
+    fn listen(&mut self, now: Timestamp, ask: Option<&Ask>, step: &Step, plane: &Plane) {
         let is_released =
             |record: &Record| matches!(record, Record::Happened(it) if it.name == "fleet:brake_released");
         if step.records.iter().any(is_released) {
@@ -264,7 +264,13 @@ impl Laws {
             (Some(Ask::Beat { worker, beat, .. }), Ok(_)) => {
                 self.is_heard(now, worker);
                 for held in &beat.held {
-                    self.named.insert((held.job, held.attempt));
+                    // What it names after it was given up is no news of the attempt that was given up.
+                    let is_current = |job: &Job| {
+                        job.attempt() == held.attempt && matches!(job.state(), State::Running { .. })
+                    };
+                    if plane.job(held.job).is_some_and(is_current) {
+                        self.named.insert((held.job, held.attempt));
+                    }
                     let progress = self.progress.entry((held.job, held.attempt)).or_insert((now, 0));
                     if held.step > progress.1 {
                         *progress = (now, held.step);

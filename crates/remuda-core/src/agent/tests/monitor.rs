@@ -150,6 +150,24 @@ fn what_the_service_does_not_know_is_looked_for_twice() {
 
 /// Faults: V9.
 #[test]
+fn an_answer_that_took_its_time_is_no_second_look() {
+    let mut agent = handing_in();
+    let said = || AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) };
+    tell(
+        &mut agent,
+        vec![
+            (10, submitted(Submission::Accepted), &["probe 1 1"]),
+            (12, AgentEvent::Service(News::SocketOpened { life: ServiceLife(1) }), &[]),
+            (20, probed(Seen::Unknown), &["probe 1 1"]),
+            (9000, said(), &[]),
+            // Asked at 20 ms, in the same moment as the first.
+            (9010, probed(Seen::Unknown), &["probe 1 1"]),
+            (9020, probed(succeeded()), &["collect 1 1"]),
+        ],
+    );
+}
+
+#[test]
 fn one_miss_between_two_sightings_counts_for_nothing() {
     let mut agent = handing_in();
     tell(
