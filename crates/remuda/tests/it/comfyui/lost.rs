@@ -19,7 +19,9 @@ async fn a_submission_whose_answer_was_lost_is_looked_for_and_not_sent_again() {
     let job = stage.submit(picture(1).fault("lost-submit-answer").sleep(0.5, 5).saved()).await;
     completed_at_once(&stage.ended(&job).await);
     stage.ran_once(&job).await;
-    assert!(stage.fake_counts().faults.contains_key("lost-submit-answer"));
+    let counts = stage.fake_counts();
+    assert!(counts.faults.contains_key("lost-submit-answer"));
+    assert_eq!(counts.prompts_accepted, 2, "the check before it joined, and this one once");
 }
 
 /// Faults: V3.
