@@ -25,7 +25,6 @@ const WASTE_MAX_PERCENT: usize = 2;
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(2500);
 /// More than `mishaps_max` and the job's own attempts together.
 const ATTEMPTS_MAX: u32 = 103;
-const TIME_MAX: Duration = Duration::from_secs(180);
 
 /// Whoever judges by how rare something is would be wrong here: nothing is rare.
 const STORM: &[&str] = &[
@@ -135,7 +134,6 @@ async fn a_thousand_jobs_end_once_and_rightly_whatever_goes_wrong() {
         "{} of {executions} for nothing",
         wasted.len()
     );
-    assert!(took < TIME_MAX, "it took {took:?}");
     drop(worker);
 }
 
