@@ -167,6 +167,7 @@ fn an_answer_that_took_its_time_is_no_second_look() {
     );
 }
 
+/// Faults: V9.
 #[test]
 fn one_miss_between_two_sightings_counts_for_nothing() {
     let mut agent = handing_in();
