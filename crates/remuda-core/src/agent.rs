@@ -55,6 +55,8 @@ pub struct Patience {
     pub second_look: Duration,
     /// Whoever goes on for longer with what it was told to stop is sick.
     pub stop_max: Duration,
+    /// So long one thing may run at the service while ours waits behind it; after that nothing moves there any more.
+    pub behind_max: Duration,
     /// How often a service that was given up is looked at: somebody may have mended it.
     pub look_every: Duration,
 }
@@ -62,7 +64,12 @@ pub struct Patience {
 impl Default for Patience {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Patience { second_look: seconds(5), stop_max: seconds(30), look_every: seconds(30) }
+        Patience {
+            second_look: seconds(5),
+            stop_max: seconds(30),
+            behind_max: seconds(3600),
+            look_every: seconds(30),
+        }
     }
 }
 

@@ -95,6 +95,8 @@ pub struct AgentSettings {
     pub second_look: Duration,
     /// Whoever goes on for longer with what it was told to stop is sick.
     pub stop_max: Duration,
+    /// So long one thing may run at a service while our work waits behind it.
+    pub behind_max: Duration,
     /// How long a service may take for the smallest of workflows.
     pub check_max: Duration,
 }
@@ -132,6 +134,7 @@ impl Resolved {
                 second_look: Duration::from_secs(5),
                 // An interrupt is heard between two steps of a sampler, and a step may be long.
                 stop_max: Duration::from_secs(30),
+                behind_max: Duration::from_secs(3600),
                 // A service that has just started may load for a while first.
                 check_max: Duration::from_secs(60),
             },

@@ -33,8 +33,6 @@ const HANDED_IN_MAX: u8 = 3;
 /// How long after an order to stop one looks whether it did, and how often it is told again.
 const STOPPED_LOOK: Duration = Duration::from_millis(250);
 const STOP_AGAIN: Duration = Duration::from_secs(5);
-/// So long something else may run before ours without ours counting as stuck.
-const BEHIND_MAX: Duration = Duration::from_secs(3600);
 /// So long ours may wait while nothing runs there at all: between two runs there is a moment, not a minute.
 const NOTHING_RUNS_MAX: Duration = Duration::from_secs(60);
 
@@ -200,7 +198,8 @@ impl Agent {
 
     /// It waits in the service's own queue: for somebody else's work, or because nothing runs there any more.
     fn waits(&mut self, now: Timestamp, job: JobId, ahead: Option<u64>, waited: Duration) {
-        let longest = if ahead.is_some() { BEHIND_MAX } else { NOTHING_RUNS_MAX };
+        let behind_max = self.settings.patience.behind_max;
+        let longest = if ahead.is_some() { behind_max } else { NOTHING_RUNS_MAX.min(behind_max) };
         if waited >= longest {
             let what = if ahead.is_some() { "one thing runs" } else { "nothing runs" };
             self.sicken(now, format!("work waits there, and {what} for {}", spoken(waited)));

@@ -86,7 +86,7 @@ impl WorkWhat {
         if services.is_empty() {
             services.insert(service.parse()?);
         }
-        let AgentSettings { second_look, stop_max, probe_every, .. } = resolved.agent;
+        let AgentSettings { second_look, stop_max, behind_max, probe_every, .. } = resolved.agent;
         Ok(Options {
             url: url.to_owned(),
             worker,
@@ -96,7 +96,7 @@ impl WorkWhat {
             offer: Offer { labels, ..Offer::default() },
             does,
             inactivity: resolved.agent.inactivity,
-            patience: Patience { second_look, stop_max, look_every: probe_every },
+            patience: Patience { second_look, stop_max, behind_max, look_every: probe_every },
             data: resolved.serve.data.join("workers"),
         })
     }

@@ -377,6 +377,12 @@ const AGENT: &[Key] = &[
         "A service that goes on for this long with what it was told to stop is sick.",
     ),
     Key::new(
+        "agent.behind_max",
+        slot!(agent.behind_max),
+        duration(TICK, DAY),
+        "So long one thing may run at a ComfyUI server while a job of ours waits behind it, before the server counts as sick.",
+    ),
+    Key::new(
         "agent.check_max",
         slot!(agent.check_max),
         duration(SECOND, HOUR),

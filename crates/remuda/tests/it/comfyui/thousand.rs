@@ -43,6 +43,7 @@ const AGENT: &[&str] = &[
     "agent.inactivity=300ms",
     "agent.second_look=300ms",
     "agent.stop_max=500ms",
+    "agent.behind_max=5s",
     "agent.check_max=1s",
     "agent.probe_every=300ms",
 ];
