@@ -125,7 +125,7 @@ pub(super) async fn worker(
 }
 
 pub(super) async fn get(address: &str, path: &str) -> anyhow::Result<Vec<u8>> {
-    let response = reqwest::get(format!("http://{address}{path}")).await?;
+    let response = crate::dial::client().build()?.get(format!("http://{address}{path}")).send().await?;
     Ok(response.bytes().await?.to_vec())
 }
 
