@@ -157,6 +157,8 @@ impl Shell {
             }
             self.carry_out(effect).await;
         }
+        let held = self.agent.held().collect();
+        self.hands.keep_only(&held);
         None
     }
 
@@ -171,7 +173,6 @@ impl Shell {
             }
             AgentEvent::Ended { job, attempt, .. } => {
                 self.previews.forget(*job, *attempt);
-                self.hands.forget(*job, *attempt);
             }
             AgentEvent::Unanswered { why: Unanswered::Unreachable(why), .. } if self.is_reachable => {
                 self.is_reachable = false;

@@ -14,7 +14,7 @@ mod place;
 mod process;
 mod start;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -187,8 +187,9 @@ impl Comfyui {
         });
     }
 
-    pub(super) fn forget(&mut self, job: JobId, attempt: Attempt) {
-        self.shared.with_run(&job.service_job_id(attempt), |runs, id| runs.remove(&id));
+    pub(super) fn keep_only(&mut self, held: &BTreeSet<(JobId, Attempt)>) {
+        let mut runs = self.shared.runs.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.retain(|_, run| held.contains(&(run.job, run.attempt)));
     }
 
     pub(super) fn metrics(&self) -> Map<String, Value> {
@@ -275,7 +276,6 @@ impl Shared {
         }
     }
 
-    /// Some of what became of a prompt is told over the socket alone.
     /// An end without outputs may be one that only the socket explains: what it has still to say is waited for, a moment.
     async fn hear_out(&self, id: &str, seen: &Seen) {
         if !matches!(seen, Seen::Succeeded { outputs } if outputs::is_empty(outputs)) {
@@ -292,6 +292,7 @@ impl Shared {
         }
     }
 
+    /// Some of what became of a prompt is told over the socket alone.
     fn judge(&self, id: &str, seen: Seen) -> Seen {
         self.with_run(id, |runs, id| match runs.get(&id).and_then(|run| run.progress.as_ref()) {
             Some(progress) => progress.judge(seen),

@@ -10,7 +10,7 @@
 //! Exit 0 is success. 75 (EX_TEMPFAIL) and death by a signal are the service's fault and are tried elsewhere; any
 //! other code is the job's. A command is ended together with everything it started.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,8 +103,8 @@ impl Commands {
         self.say(AgentEvent::Service(News::Checked { life: LIFE, problem: None, offer: None }));
     }
 
-    pub(super) fn forget(&mut self, job: JobId, attempt: Attempt) {
-        self.running.remove(&(job, attempt));
+    pub(super) fn keep_only(&mut self, held: &BTreeSet<(JobId, Attempt)>) {
+        self.running.retain(|key, _| held.contains(key));
     }
 
     fn say(&mut self, event: AgentEvent) {

@@ -1,6 +1,7 @@
 //! What an agent works with: commands of this machine, or a ComfyUI server. The agent decides, hands do, and what comes
 //! of it goes back to the agent as an event; every question gets an answer, if only that there was none.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use remuda_core::agent::AgentEvent;
@@ -81,11 +82,11 @@ impl Hands {
         }
     }
 
-    /// The attempt is over: nothing more will be asked about it.
-    pub(super) fn forget(&mut self, job: JobId, attempt: Attempt) {
+    /// Whatever the agent does not hold is over: nothing more will be asked about it, however it ended.
+    pub(super) fn keep_only(&mut self, held: &BTreeSet<(JobId, Attempt)>) {
         match self {
-            Hands::Commands(commands) => commands.forget(job, attempt),
-            Hands::Comfyui(comfyui) => comfyui.forget(job, attempt),
+            Hands::Commands(commands) => commands.keep_only(held),
+            Hands::Comfyui(comfyui) => comfyui.keep_only(held),
         }
     }
 
