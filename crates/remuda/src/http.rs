@@ -1,6 +1,7 @@
 //! The plane over HTTP: routes, and nothing that decides. A handler turns a request into an event or a look, and what
 //! comes back into JSON; every refusal becomes a `Problem` in one place.
 
+mod access;
 mod blobs;
 mod body;
 #[cfg(test)]
@@ -27,6 +28,7 @@ use remuda_adapters::store::Store;
 use remuda_core::workflow::Limits;
 use tokio::sync::{Semaphore, broadcast};
 
+pub use self::access::Caller;
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};
 pub use self::problem::Problem;
