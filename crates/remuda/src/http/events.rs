@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 
-use super::{Context, Problem, preview};
+use super::{Caller, Context, Problem, preview};
 use crate::carry_out::{News, Shown};
 use crate::serve::stopped;
 
@@ -33,10 +33,12 @@ const PAGE: usize = 512;
 
 pub(super) async fn stream(
     State(context): State<Context>,
+    caller: Caller,
     wanted: Result<Query<Wanted>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    let Query(wanted) = wanted?;
+    let Query(mut wanted) = wanted?;
+    wanted.tenant = caller.narrowed(wanted.tenant)?;
     let place = context.streams.clone().try_acquire_owned().map_err(|_| {
         let mut problem = Problem::new(
             StatusCode::TOO_MANY_REQUESTS,

@@ -26,7 +26,7 @@ use serde_json::{Map, Value, json};
 pub(super) use self::why::why;
 
 use super::path::Path;
-use super::{Context, Problem, blobs};
+use super::{Caller, Context, Problem, blobs};
 use crate::drive::Unanswered;
 
 /// What a client sends to submit a job.
@@ -57,11 +57,12 @@ const LABELS_MAX: usize = 64;
 
 pub(super) async fn submit(
     State(context): State<Context>,
+    caller: Caller,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
     let request = read(&body)?;
-    let submission = examine(&context, &headers, request).await?;
+    let submission = examine(&context, &caller, &headers, request).await?;
     let (id, workflow) = (submission.id, submission.workflow.clone());
     // Before it is accepted: what an accepted job names is not cleared away.
     blobs::want(&context, [&*workflow]).await?;
@@ -97,16 +98,14 @@ fn read(body: &[u8]) -> Result<Request<'_>, Problem> {
 
 async fn examine(
     context: &Context,
+    caller: &Caller,
     headers: &HeaderMap,
     request: Request<'_>,
 ) -> Result<Submission, Problem> {
     let Examined { workflow_hash, shape, service, models, classes, .. } =
         workflow::examine(request.workflow.get(), &context.limits)?;
     check_sizes(&request)?;
-    let tenant = match &request.tenant {
-        Some(tenant) => tenant.clone(),
-        None => "default".parse()?,
-    };
+    let tenant = caller.tenant(request.tenant.as_ref())?;
     let service = match request.service.or(service) {
         Some(service) => service,
         // Nothing in it says who should run it: the plainest worker there is.
@@ -262,7 +261,7 @@ pub(super) async fn one(State(context): State<Context>, Path(id): Path<String>) 
     Ok(Json(View::new(&accepted, &life, reason, result)).into_response())
 }
 
-fn unknown(id: JobId) -> Problem {
+pub(super) fn unknown(id: JobId) -> Problem {
     Problem::not_found(format!("there is no job {id}; it may have been cleared away (retain_for)"))
 }
 
@@ -280,6 +279,7 @@ const PAGE_MAX: usize = 1000;
 
 pub(super) async fn list(
     State(context): State<Context>,
+    caller: Caller,
     page: Result<Query<Page>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(page) = page?;
@@ -291,7 +291,7 @@ pub(super) async fn list(
         None => None,
     };
     let limit = page.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
-    let filter = Filter { state, tenant: page.tenant };
+    let filter = Filter { state, tenant: caller.narrowed(page.tenant)? };
     let jobs = context.store.jobs(filter, page.before, limit).await?;
     let next = (jobs.len() == limit).then(|| jobs.last().map(|(accepted, _)| accepted.id)).flatten();
     let open: Vec<_> =
