@@ -1,5 +1,9 @@
 //! Who may ask: tokens and what they open, what keeps others out, and what is left behind about it.
 
+mod audit;
+mod limits;
+mod parts;
+mod secrets;
 mod start;
 mod tenants;
 mod tls;
