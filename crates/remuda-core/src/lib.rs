@@ -15,6 +15,7 @@ pub mod job;
 mod lifecycles;
 pub mod machine;
 pub mod need;
+pub mod options;
 pub mod plane;
 pub mod queue;
 pub mod record;

@@ -121,7 +121,14 @@ pub enum Effect {
     /// Give this to the worker whose line is open; if it is gone, the orders go out again with its next beat.
     Orders { worker: WorkerId, reply: Reply },
     /// Live only, dropped first: how far a job is.
-    Progress { job: JobId, tenant: Tenant, worker: WorkerId, progress: f32, phase: String },
+    Progress {
+        job: JobId,
+        tenant: Tenant,
+        metadata: Map<String, Value>,
+        worker: WorkerId,
+        progress: f32,
+        phase: String,
+    },
     /// A report for the log.
     Cycle(Arc<cycle::Report>),
 }
@@ -236,9 +243,9 @@ impl Plane {
         let mut job = Box::new(self.header(accepted));
         job.resume(life);
         if let State::Running { worker, .. } = job.state() {
-            let (id, attempt, worker) = (job.id, job.attempt(), worker.clone());
+            let (id, worker) = (job.id, worker.clone());
             if let Some(worker) = self.workers.get_mut(&worker) {
-                worker.hold(now, id, attempt, &job.kind.shape, &self.settings);
+                worker.hold(now, &job, &self.settings);
                 if let Some(hold) = worker.holds.get_mut(&id) {
                     // It was told by the plane before us, for all we know.
                     (hold.tells, hold.is_inherited) = (1, true);
@@ -484,7 +491,13 @@ impl Plane {
         let tenant = self.kinds.tenant(accepted.tenant);
         let mut job = Job::new(accepted.id, accepted.accepted_at, tenant, accepted.priority, kind);
         (job.deadline, job.attempts_max) = (accepted.deadline, accepted.attempts_max);
-        let extra = Extra { key: accepted.key, labels: accepted.labels, metadata: accepted.metadata };
+        job.workflow_hash = accepted.workflow_hash;
+        let extra = Extra {
+            key: accepted.key,
+            labels: accepted.labels,
+            metadata: accepted.metadata,
+            options: accepted.options,
+        };
         job.extra = Some(extra).filter(|extra| *extra != Extra::default()).map(Box::new);
         job
     }

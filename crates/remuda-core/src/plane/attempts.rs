@@ -41,7 +41,7 @@ impl Plane {
         self.queue.remove(super::place(job));
         let turn = Turn::Start { worker: worker_id.clone(), incarnation: worker.incarnation };
         job.turn(now, turn, &self.settings).expect("routing chose a job that may start");
-        worker.hold(now, id, job.attempt(), &job.kind.shape, &self.settings);
+        worker.hold(now, job, &self.settings);
         // A trial is for one: others stop waiting for this worker.
         self.refeed |= self.blocks.started(worker_id, &job.kind.shape, id);
         self.suspicions.started(&job.kind.shape, id);
@@ -50,10 +50,11 @@ impl Plane {
             self.to_tell.insert(worker_id.clone());
         }
         let life = job.life(now);
+        let start_limit = job.options().and_then(|options| options.start_limit);
         let attempt = detail([("attempt", job.attempt().0.into())]);
         self.records.push(Record::Life { job: id, life });
         self.tell(now, "job:started", id, Some(worker_id), attempt);
-        self.look_sooner(now, worker_id);
+        self.look_sooner(now, worker_id, start_limit);
         self.update_free(now, worker_id);
     }
 

@@ -106,9 +106,10 @@ impl Plane {
         if job.turn(now, turn, &self.settings).is_err() {
             return false;
         }
-        worker.hold(now, job_id, attempt, &job.kind.shape, &self.settings);
+        worker.hold(now, job, &self.settings);
         if let Some(hold) = worker.holds.get_mut(&job_id).filter(|_| is_told) {
             (hold.told, hold.tells, hold.is_named) = (Some(0), former.tells, true);
+            hold.is_begun = former.is_begun;
         }
         let life = job.life(now);
         self.records.push(Record::Life { job: job_id, life });

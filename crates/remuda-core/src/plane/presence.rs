@@ -9,14 +9,14 @@ use super::attempts::Blame;
 use super::{About, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
-use crate::id::{Shape, WorkerId};
+use crate::id::{JobId, Shape, WorkerId};
 use crate::job::State;
 use crate::machine::{self, Presence};
 use crate::refusal::Refusal;
 use crate::settings::StuckPolicy;
 use crate::time::{Timestamp, spoken};
 use crate::watch::Finding;
-use crate::worker::Stop;
+use crate::worker::{Overrun, Stop};
 
 use super::Answer;
 
@@ -118,46 +118,55 @@ impl Plane {
         }
     }
 
-    /// Attempts that do not advance are taken away; whoever holds them is told to stop.
+    /// Attempts that take too long are taken away; whoever holds them is told to stop.
     pub(super) fn fail_stuck(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
         let is_heard = worker.presence == Presence::Online;
-        let stuck: Vec<_> = worker
+        let overdue: Vec<_> = worker
             .holds
             .iter()
-            .filter(|(job, _)| is_heard && self.is_stuck(now, id, **job))
-            .map(|(job, hold)| (*job, hold.attempt, hold.progressed_at))
+            .filter(|_| is_heard)
+            .map(|(job, hold)| (job, hold, hold.overrun_at(self.started_at(*job), &self.settings)))
+            .filter(|(_, _, (at, _))| *at <= now)
+            .map(|(job, hold, (_, how))| (*job, hold.attempt, now.since(hold.progressed_at), how))
             .collect();
-        // What stands still took its service down with it; what is only old did not.
-        let blame = match self.settings.stuck_policy {
-            StuckPolicy::Progress => Blame::TookDown,
-            StuckPolicy::Age => Blame::Pair,
-        };
-        for (job, attempt, progressed_at) in stuck {
-            let silence = spoken(now.since(progressed_at));
+        for (job, attempt, silence, how) in overdue {
+            let (what, cause, blame) = self.judged(silence, how);
             if let Some(worker) = self.workers.get_mut(id) {
-                let stop = Stop::new(format!("stuck: no progress for {silence}"));
-                worker.cancels.insert((job, attempt), stop);
+                worker.cancels.insert((job, attempt), Stop::new(what.clone()));
                 self.to_tell.insert(id.clone());
             }
-            self.lose(
-                now,
-                job,
-                Cause::Service,
-                format!("stuck: no progress for {silence} on worker {id}"),
-                blame,
-            );
+            self.lose(now, job, cause, format!("{what} on worker {id}"), blame);
         }
     }
 
-    fn is_stuck(&self, now: Timestamp, id: &WorkerId, job: crate::id::JobId) -> bool {
-        let started_at = self.jobs.get(&job).and_then(|job| match job.state() {
+    /// Whose fault it is that something takes too long.
+    fn judged(&self, silence: Duration, how: Overrun) -> (String, Cause, Blame) {
+        match how {
+            // What stands still took its service down with it; what is only old did not.
+            Overrun::Stuck => {
+                let blame = match self.settings.stuck_policy {
+                    StuckPolicy::Progress => Blame::TookDown,
+                    StuckPolicy::Age => Blame::Pair,
+                };
+                (format!("stuck: no progress for {}", spoken(silence)), Cause::Service, blame)
+            }
+            // It never ran, so it says nothing of the pair: the service had other things to do.
+            Overrun::NotBegun(limit) => {
+                (format!("not begun within its start limit of {}", spoken(limit)), Cause::Service, Blame::Nobody)
+            }
+            // The job's own measure: tried on elsewhere it will hardly be quicker, so its own attempts pay for it.
+            Overrun::NoProgress(limit) => {
+                (format!("no progress within its node limit of {}", spoken(limit)), Cause::Job, Blame::Pair)
+            }
+        }
+    }
+
+    fn started_at(&self, job: JobId) -> Option<Timestamp> {
+        match self.jobs.get(&job)?.state() {
             State::Running { started_at, .. } => Some(*started_at),
             State::Waiting { .. } | State::Ended(_) => None,
-        });
-        let stuck_at =
-            self.workers.get(id).and_then(|worker| worker.stuck_at(&job, started_at, &self.settings));
-        stuck_at.is_some_and(|at| at <= now)
+        }
     }
 
     pub(super) fn brake_alarm(&mut self, now: Timestamp) {
@@ -198,7 +207,7 @@ impl Plane {
         }
     }
 
-    pub(super) fn job_alarm(&mut self, now: Timestamp, id: crate::id::JobId) {
+    pub(super) fn job_alarm(&mut self, now: Timestamp, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
         if job.deadline.is_some_and(|deadline| deadline <= now) {
             return self.expire(now, id);
@@ -242,9 +251,11 @@ impl Plane {
         self.update_free(now, id);
     }
 
-    /// The worker holds something now and is watched more closely: its alarm must not come later than that.
-    pub(super) fn look_sooner(&mut self, now: Timestamp, id: &WorkerId) {
-        let latest = now.plus(self.settings.suspect_after);
+    /// The worker holds something now and is watched more closely: its alarm must not come later than that, nor than what
+    /// the job itself allows.
+    pub(super) fn look_sooner(&mut self, now: Timestamp, id: &WorkerId, limit: Option<Duration>) {
+        let suspect_after = self.settings.suspect_after;
+        let latest = now.plus(limit.map_or(suspect_after, |limit| limit.min(suspect_after)));
         let alarm = Alarm::Worker(id.clone());
         if self.alarms.of(&alarm).is_none_or(|at| latest < at) {
             self.alarms.set(alarm, Some(latest));
