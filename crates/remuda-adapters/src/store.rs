@@ -25,6 +25,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use remuda_core::document::{Document, Shelf};
 use remuda_core::id::{Hash, JobId, Sequence, Tenant, Term};
 use remuda_core::record::{Accepted, Happened, Life, Record, StateRow, Stored};
 use remuda_core::time::Timestamp;
@@ -203,6 +204,42 @@ impl Store {
         match self {
             Store::Memory(store) => Ok(store.cycles(limit)),
             Store::Sqlite(store) => store.cycles(limit).await,
+        }
+    }
+
+    pub async fn document(&self, shelf: Shelf, id: &str) -> Result<Option<Arc<Document>>, StoreError> {
+        match self {
+            Store::Memory(store) => Ok(store.document(shelf, id)),
+            Store::Sqlite(store) => store.document(shelf, id).await,
+        }
+    }
+
+    /// A page of a shelf in the order of the ids, beginning after one.
+    pub async fn documents(
+        &self,
+        shelf: Shelf,
+        after: &str,
+        limit: usize,
+    ) -> Result<Vec<Arc<Document>>, StoreError> {
+        match self {
+            Store::Memory(store) => Ok(store.documents(shelf, after, limit)),
+            Store::Sqlite(store) => store.documents(shelf, after, limit).await,
+        }
+    }
+
+    /// All with this mark, in the order of their ids, whoever they belong to.
+    pub async fn marked(&self, shelf: Shelf, mark: &str) -> Result<Vec<Arc<Document>>, StoreError> {
+        match self {
+            Store::Memory(store) => Ok(store.marked(shelf, mark)),
+            Store::Sqlite(store) => store.marked(shelf, mark).await,
+        }
+    }
+
+    /// Forgets documents whose time is over, at most `limit` of them, and says how many.
+    pub async fn expire(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        match self {
+            Store::Memory(store) => Ok(store.expire(now, limit)),
+            Store::Sqlite(store) => store.expire(now, limit).await,
         }
     }
 

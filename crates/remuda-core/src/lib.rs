@@ -9,6 +9,7 @@ pub mod block;
 pub mod brake;
 pub mod cause;
 pub mod cycle;
+pub mod document;
 pub mod id;
 pub mod job;
 #[cfg(test)]

@@ -23,6 +23,7 @@ use crate::alarm::{Alarm, Alarms};
 use crate::block::Blocks;
 use crate::brake::MassLoss;
 use crate::cycle;
+use crate::document::{Document, Shelf};
 use crate::id::{Attempt, Hash, Incarnation, JobId, Sequence, Shape, Tenant, Term, WorkerId};
 use crate::job::{Extra, Job, State};
 use crate::queue::{Kinds, Place, Queue};
@@ -92,6 +93,13 @@ pub enum Event {
     /// A person lets a quarantined shape go.
     Release {
         shape: Shape,
+    },
+    /// To be remembered, in place of what has its id on that shelf.
+    Keep(Arc<Document>),
+    /// Not to be remembered any longer.
+    Discard {
+        shelf: Shelf,
+        id: String,
     },
     /// Time has passed.
     /// The settings were loaded anew.
@@ -314,10 +322,22 @@ impl Plane {
             Event::Drain { worker, reason } => self.drain(now, &worker, reason),
             Event::Lift { worker, shape } => self.lift(now, &worker, shape),
             Event::Release { shape } => self.release(now, shape),
+            Event::Keep(document) => Ok(self.keep(document)),
+            Event::Discard { shelf, id } => Ok(self.discard(shelf, id)),
             Event::Settings(settings) => Ok(self.follow(now, *settings)),
             Event::Tick => Ok(self.tick(now)),
             Event::Flush => Ok(self.flush(now)),
         }
+    }
+
+    fn keep(&mut self, document: Arc<Document>) -> Answer {
+        self.records.push(Record::Document(document));
+        Answer::Done
+    }
+
+    fn discard(&mut self, shelf: Shelf, id: String) -> Answer {
+        self.records.push(Record::DocumentGone { shelf, id });
+        Answer::Done
     }
 
     /// Other rules from here on: what is under way goes on under them, and every alarm is set anew.

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::cause::Cause;
+use crate::document::{Document, Shelf};
 use crate::id::{
     Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Sequence, Service, Shape, Tenant, WorkerId,
     WorkflowHash,
@@ -62,6 +63,11 @@ pub enum Record {
         at: Timestamp,
         report: Arc<RawValue>,
     },
+    Document(Arc<Document>),
+    DocumentGone {
+        shelf: Shelf,
+        id: String,
+    },
 }
 
 impl Record {
@@ -78,6 +84,8 @@ impl Record {
             | Record::BlockLifted { .. }
             | Record::Suspicion(_)
             | Record::SuspicionLifted { .. }
+            | Record::Document(_)
+            | Record::DocumentGone { .. }
             | Record::WorkerForgotten { .. } => Timestamp::ZERO,
         }
     }
@@ -324,6 +332,8 @@ pub struct Stored {
     pub workers: Vec<WorkerRow>,
     pub blocks: Vec<BlockRow>,
     pub suspicions: Vec<SuspicionRow>,
+    /// Those of shelves that the plane holds, in the order of their ids.
+    pub documents: Vec<Arc<Document>>,
     /// The newest event's place.
     pub sequence: Sequence,
     /// The latest moment any record speaks of: time goes on from here, whatever the wall clock says.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use remuda_core::document::{Document, Shelf};
 use remuda_core::id::{Hash, JobId, Sequence, Shape, Tenant, Term, WorkerId};
 use remuda_core::record::{Accepted, BlockRow, Life, Record, Stored, SuspicionRow, WorkerRow};
 use remuda_core::time::Timestamp;
@@ -18,6 +19,7 @@ pub(crate) struct Store {
     workers: BTreeMap<WorkerId, WorkerRow>,
     blocks: BTreeMap<(WorkerId, Shape), BlockRow>,
     suspicions: BTreeMap<Shape, SuspicionRow>,
+    documents: BTreeMap<(Shelf, String), Arc<Document>>,
     pub(crate) open: usize,
 }
 
@@ -34,9 +36,14 @@ impl Store {
             workers: self.workers.values().cloned().collect(),
             blocks: self.blocks.values().cloned().collect(),
             suspicions: self.suspicions.values().cloned().collect(),
+            documents: self.held_documents(),
             sequence: self.sequence,
             latest: self.latest,
         }
+    }
+
+    fn held_documents(&self) -> Vec<Arc<Document>> {
+        self.documents.values().filter(|document| document.shelf.is_held()).cloned().collect()
     }
 
     pub(crate) fn life(&self, job: JobId) -> Option<&Life> {
@@ -76,6 +83,10 @@ impl Store {
             Record::Suspicion(row) => drop(self.suspicions.insert(row.shape, row)),
             Record::SuspicionLifted { shape } => drop(self.suspicions.remove(&shape)),
             Record::Happened(event) => self.sequence = self.sequence.max(event.seq),
+            Record::Document(document) => {
+                drop(self.documents.insert((document.shelf, document.id.clone()), document));
+            }
+            Record::DocumentGone { shelf, id } => drop(self.documents.remove(&(shelf, id))),
             Record::Result { .. } | Record::Cycle { .. } => {}
         }
     }

@@ -162,6 +162,9 @@ async fn retain(store: Store, plane: Handle, retention: Duration, mut stopping: 
                 }
             }
         }
+        if let Err(error) = store.expire(plane.clock.now(), RETAIN_ROWS).await {
+            warn!(%error, "what has expired could not be cleared away; trying again later");
+        }
         if cleared > 0 {
             info!(cleared, "cleared away what is older than retain_for");
         }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use remuda_core::document::{Document, Shelf};
 use remuda_core::id::{Hash, JobId, Sequence, Shape, Tenant, Term, WorkerId};
 use remuda_core::record::{Accepted, BlockRow, Happened, Life, Record, Stored, SuspicionRow, WorkerRow};
 use remuda_core::time::Timestamp;
@@ -28,6 +29,7 @@ struct Kept {
     suspicions: BTreeMap<Shape, SuspicionRow>,
     events: BTreeMap<Sequence, Arc<Happened>>,
     cycles: BTreeMap<Timestamp, Arc<RawValue>>,
+    documents: BTreeMap<(Shelf, String), Arc<Document>>,
 }
 
 #[derive(Debug)]
@@ -70,6 +72,7 @@ impl Memory {
             workers: kept.workers.values().cloned().collect(),
             blocks: kept.blocks.values().cloned().collect(),
             suspicions: kept.suspicions.values().cloned().collect(),
+            documents: kept.documents.values().filter(|it| it.shelf.is_held()).cloned().collect(),
             sequence: kept.sequence,
             latest: kept.latest,
         }
@@ -122,6 +125,29 @@ impl Memory {
 
     pub(super) fn cycles(&self, limit: usize) -> Vec<(Timestamp, Arc<RawValue>)> {
         self.kept().cycles.iter().rev().take(limit).map(|(at, report)| (*at, report.clone())).collect()
+    }
+
+    pub(super) fn document(&self, shelf: Shelf, id: &str) -> Option<Arc<Document>> {
+        self.kept().documents.get(&(shelf, id.to_owned())).cloned()
+    }
+
+    pub(super) fn documents(&self, shelf: Shelf, after: &str, limit: usize) -> Vec<Arc<Document>> {
+        let kept = self.kept();
+        let behind = kept.documents.range((Excluded((shelf, after.to_owned())), Unbounded));
+        behind.take_while(|((at, _), _)| *at == shelf).take(limit).map(|(_, it)| it.clone()).collect()
+    }
+
+    pub(super) fn marked(&self, shelf: Shelf, mark: &str) -> Vec<Arc<Document>> {
+        let kept = self.kept();
+        kept.documents.values().filter(|it| it.shelf == shelf && it.mark == mark).cloned().collect()
+    }
+
+    pub(super) fn expire(&self, now: Timestamp, limit: usize) -> usize {
+        let mut kept = self.kept();
+        let over = kept.documents.iter().filter(|(_, it)| !it.is_there(now)).map(|(place, _)| place.clone());
+        let over: Vec<_> = over.take(limit).collect();
+        over.iter().for_each(|place| drop(kept.documents.remove(place)));
+        over.len()
     }
 
     pub(super) fn view(&self, view: View) -> Vec<Row> {
@@ -191,6 +217,12 @@ impl Kept {
             }
             Record::Cycle { at, report } => {
                 self.cycles.insert(at, report);
+            }
+            Record::Document(document) => {
+                self.documents.insert((document.shelf, document.id.clone()), document);
+            }
+            Record::DocumentGone { shelf, id } => {
+                self.documents.remove(&(shelf, id));
             }
         }
     }

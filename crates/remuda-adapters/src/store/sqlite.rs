@@ -11,6 +11,7 @@
 //! `PATH.reserve` (room for completions when the disk is full).
 
 mod checkpoint;
+mod documents;
 mod files;
 mod limit;
 mod merge;

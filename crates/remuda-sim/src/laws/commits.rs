@@ -67,7 +67,9 @@ impl Laws {
                 | Record::WorkerForgotten { .. }
                 | Record::Suspicion(_)
                 | Record::SuspicionLifted { .. }
-                | Record::Cycle { .. } => {}
+                | Record::Cycle { .. }
+                | Record::Document(_)
+                | Record::DocumentGone { .. } => {}
             }
         }
         if !self.blocks.is_empty() {

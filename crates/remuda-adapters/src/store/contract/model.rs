@@ -109,7 +109,10 @@ impl Model {
                 Record::Suspicion(row) => drop(self.suspicions.insert(row.shape, row)),
                 Record::SuspicionLifted { shape } => drop(self.suspicions.remove(&shape)),
                 Record::Happened(event) => self.events.push(Happened::clone(&event)),
-                Record::Result { .. } | Record::Cycle { .. } => unreachable!("never imagined"),
+                Record::Result { .. }
+                | Record::Cycle { .. }
+                | Record::Document(_)
+                | Record::DocumentGone { .. } => unreachable!("never imagined"),
             }
         }
     }

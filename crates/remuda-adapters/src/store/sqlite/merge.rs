@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use remuda_core::document::{Document, Shelf};
 use remuda_core::id::{JobId, Shape, WorkerId};
 use remuda_core::record::{Accepted, BlockRow, Happened, Life, Record, SuspicionRow, WorkerRow};
 use remuda_core::time::Timestamp;
@@ -20,6 +21,8 @@ pub(super) struct Merged<'a> {
     pub suspicions: BTreeMap<&'a Shape, Option<&'a SuspicionRow>>,
     pub events: Vec<&'a Happened>,
     pub cycles: BTreeMap<Timestamp, &'a RawValue>,
+    /// Nothing where one was discarded.
+    pub documents: BTreeMap<(Shelf, &'a str), Option<&'a Document>>,
     pub latest: Timestamp,
 }
 
@@ -47,6 +50,8 @@ impl<'a> Merged<'a> {
                 Record::SuspicionLifted { shape } => drop(self.suspicions.insert(shape, None)),
                 Record::Happened(event) => self.events.push(event),
                 Record::Cycle { at, report } => drop(self.cycles.insert(*at, report)),
+                Record::Document(it) => drop(self.documents.insert((it.shelf, &it.id), Some(it))),
+                Record::DocumentGone { shelf, id } => drop(self.documents.insert((*shelf, id), None)),
             }
         }
     }

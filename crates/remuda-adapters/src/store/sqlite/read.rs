@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
-use super::{Sqlite, blocking, schema};
+use super::{Sqlite, blocking, documents, schema};
 use crate::store::{Filter, JobState, Row, StoreError, View};
 
 pub(super) const OPEN_JOBS: &str = "SELECT accepted, life FROM jobs WHERE ended_at IS NULL ORDER BY id";
@@ -61,7 +61,7 @@ impl Readers {
 }
 
 impl Sqlite {
-    async fn read<T: Send + 'static>(
+    pub(super) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -243,7 +243,7 @@ pub(super) fn page(state: Option<JobState>) -> String {
 }
 
 /// SQLite counts to 2^63, which is far enough.
-fn bound(limit: impl TryInto<i64>) -> i64 {
+pub(super) fn bound(limit: impl TryInto<i64>) -> i64 {
     limit.try_into().unwrap_or(i64::MAX)
 }
 
@@ -257,6 +257,7 @@ fn fleet(conn: &Connection) -> Result<Stored, Error> {
         workers: all(conn, "SELECT row FROM workers ORDER BY id", |row| parsed(row, 0))?,
         blocks: all(conn, "SELECT row FROM blocks ORDER BY worker, shape", |row| parsed(row, 0))?,
         suspicions: all(conn, "SELECT row FROM suspicions ORDER BY shape", |row| parsed(row, 0))?,
+        documents: documents::held(conn)?,
         sequence: Sequence(meta("sequence")?),
         latest: Timestamp::from_millis(meta("latest")?),
     })
@@ -279,7 +280,7 @@ fn from_json<T: DeserializeOwned>(text: &str, column: usize) -> Result<T, Error>
         .map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, error.into()))
 }
 
-fn raw(row: &SqlRow<'_>, column: usize) -> Result<Arc<RawValue>, Error> {
+pub(super) fn raw(row: &SqlRow<'_>, column: usize) -> Result<Arc<RawValue>, Error> {
     let body = RawValue::from_string(row.get(column)?);
     let body = body.map_err(|error| Error::FromSqlConversionFailure(column, Type::Text, error.into()))?;
     Ok(body.into())

@@ -22,7 +22,7 @@ pub(super) const PAGE_BYTES: i32 = 8192;
 
 /// From nothing to schema 1, from 1 to 2, and so on; the file's `user_version` counts them. Never change one that
 /// was released: add the next.
-const MIGRATIONS: [&str; 1] = [include_str!("schema.sql")];
+const MIGRATIONS: [&str; 2] = [include_str!("schema.sql"), include_str!("schema/documents.sql")];
 
 /// Opens the writer's connection, with the schema of this program in place and a write-ahead log on disk.
 pub(super) fn open(path: &Path, was_left_open: bool) -> Result<Connection, StoreError> {

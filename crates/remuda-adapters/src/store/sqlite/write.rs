@@ -25,7 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::checkpoint::Checkpoints;
 use super::files::{Lock, Reserve, unreachable};
 use super::merge::Merged;
-use super::{retention, schema};
+use super::{documents, retention, schema};
 use crate::store::{Batch, Source, StoreError};
 
 mod rows;
@@ -42,6 +42,7 @@ pub(super) enum Request {
     Commit { term: Term, batch: Batch, reply: Reply<()> },
     Lead { reply: Reply<Term> },
     Retain { before: Timestamp, limit: usize, reply: Reply<usize> },
+    Expire { now: Timestamp, limit: usize, reply: Reply<usize> },
     Close,
 }
 
@@ -114,6 +115,10 @@ impl Writer {
                 Request::Lead { reply } => drop(reply.send(self.write_into_reserve(take_lead))),
                 Request::Retain { before, limit, reply } => {
                     let forget = |tx: &Transaction<'_>| retention::forget(tx, before, limit);
+                    drop(reply.send(self.write_into_reserve(forget)));
+                }
+                Request::Expire { now, limit, reply } => {
+                    let forget = |tx: &Transaction<'_>| documents::forget(tx, now, limit);
                     drop(reply.send(self.write_into_reserve(forget)));
                 }
                 Request::Close => break,

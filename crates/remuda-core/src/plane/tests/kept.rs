@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::Plane;
+use crate::document::{Document, Shelf};
 use crate::id::{JobId, Sequence, Shape, WorkerId};
 use crate::record::{Accepted, BlockRow, Happened, Life, Record, StateRow, Stored, SuspicionRow, WorkerRow};
 use crate::time::Timestamp;
@@ -21,6 +22,7 @@ pub(crate) struct Kept {
     pub(super) suspicions: BTreeMap<Shape, SuspicionRow>,
     pub(super) events: Vec<Arc<Happened>>,
     pub(super) reports: Vec<Arc<RawValue>>,
+    pub(super) documents: BTreeMap<(Shelf, String), Arc<Document>>,
 }
 
 impl Kept {
@@ -49,6 +51,8 @@ impl Kept {
                     self.events.push(happened);
                 }
                 Record::Cycle { report, .. } => self.reports.push(report),
+                Record::Document(it) => drop(self.documents.insert((it.shelf, it.id.clone()), it)),
+                Record::DocumentGone { shelf, id } => drop(self.documents.remove(&(shelf, id))),
             }
         }
     }
@@ -92,6 +96,7 @@ impl Kept {
             workers: self.workers.values().map(read_back).collect(),
             blocks: self.blocks.values().map(read_back).collect(),
             suspicions: self.suspicions.values().map(read_back).collect(),
+            documents: self.documents.values().filter(|it| it.shelf.is_held()).cloned().collect(),
             sequence: self.events.last().map_or(Sequence(0), |last| last.seq),
             latest: self.events.last().map_or(Timestamp::ZERO, |last| last.at),
         }

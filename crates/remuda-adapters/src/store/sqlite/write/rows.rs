@@ -1,6 +1,7 @@
 //! Merged records as rows.
 
-use remuda_core::id::{JobId, Sequence};
+use remuda_core::document::Document;
+use remuda_core::id::{JobId, Sequence, Tenant};
 use remuda_core::record::{Accepted, Happened, Life, WorkerRow};
 use rusqlite::{CachedStatement, Error, Transaction, params};
 use serde::Serialize;
@@ -18,6 +19,7 @@ pub(super) fn write(tx: &Transaction<'_>, merged: &Merged<'_>, sequence: Sequenc
     write_events(tx, &merged.events, sequence)?;
     write_workers(tx, merged)?;
     write_grudges(tx, merged)?;
+    write_documents(tx, merged)?;
     for (at, report) in &merged.cycles {
         tx.prepare_cached("INSERT OR REPLACE INTO cycles VALUES (?1, ?2)")?
             .execute(params![at.as_millis(), report.get()])?;
@@ -179,6 +181,27 @@ fn write_workers(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error>
             json(&mut metrics, &row.metrics)?,
             json(&mut text, row)?,
         ])?;
+    }
+    Ok(())
+}
+
+fn write_documents(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
+    for ((shelf, id), document) in &merged.documents {
+        match document {
+            Some(Document { tenant, mark, expires_at, body, .. }) => tx
+                .prepare_cached("INSERT OR REPLACE INTO documents VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
+                .execute(params![
+                    shelf.as_str(),
+                    id,
+                    tenant.as_ref().map(Tenant::as_str),
+                    mark,
+                    expires_at.map(|at| at.as_millis()),
+                    body.get(),
+                ])?,
+            None => tx
+                .prepare_cached("DELETE FROM documents WHERE shelf = ?1 AND id = ?2")?
+                .execute(params![shelf.as_str(), id])?,
+        };
     }
     Ok(())
 }
