@@ -86,8 +86,8 @@ impl Blocks {
         }
     }
 
-    /// Whether there was anything to forget.
-    pub fn succeeded(&mut self, worker: &WorkerId, shape: &Shape) -> bool {
+    /// What there was to forget.
+    pub fn succeeded(&mut self, worker: &WorkerId, shape: &Shape) -> Option<Block> {
         self.lift(worker, shape)
     }
 
@@ -141,13 +141,13 @@ impl Blocks {
         }
     }
 
-    pub fn lift(&mut self, worker: &WorkerId, shape: &Shape) -> bool {
-        let Some(shapes) = self.0.get_mut(worker) else { return false };
-        let was_there = shapes.remove(shape).is_some();
+    pub fn lift(&mut self, worker: &WorkerId, shape: &Shape) -> Option<Block> {
+        let shapes = self.0.get_mut(worker)?;
+        let block = shapes.remove(shape);
         if shapes.is_empty() {
             self.0.remove(worker);
         }
-        was_there
+        block
     }
 
     /// Everyone this shape is kept apart from.
@@ -208,6 +208,11 @@ impl Block {
         self.state == State::Blocked
     }
 
+    /// Whether it was kept apart, and not merely counted.
+    pub fn is_or_was_blocked(&self) -> bool {
+        self.state != State::Counting
+    }
+
     pub fn row(&self, worker: &WorkerId, shape: &Shape) -> BlockRow {
         BlockRow {
             worker: worker.clone(),
@@ -245,7 +250,9 @@ mod tests {
         let mut blocks = Blocks::default();
         for (second, what) in story {
             match what {
-                Fail => drop(blocks.failed(at(*second), &worker, &shape, (job, shape), "boom", &settings).clone()),
+                Fail => {
+                    drop(blocks.failed(at(*second), &worker, &shape, (job, shape), "boom", &settings).clone())
+                }
                 Start => drop(blocks.started(&worker, &shape, job)),
                 Succeed => drop(blocks.succeeded(&worker, &shape)),
                 Release => blocks.released(&worker, &shape, job),

@@ -3,6 +3,7 @@
 //! Nothing in here waits, reads a clock, draws a random number or does IO; see `plane` for the control plane and
 //! `agent` for what decides inside a worker.
 
+pub mod affinity;
 pub mod agent;
 pub mod alarm;
 pub mod block;
@@ -29,6 +30,7 @@ pub mod standing;
 pub mod suspicion;
 pub mod time;
 pub mod watch;
+pub mod webhook;
 pub mod wire;
 pub mod worker;
 pub mod workflow;

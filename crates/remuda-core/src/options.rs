@@ -83,7 +83,9 @@ mod seconds {
         it.map(|it| it.as_secs_f64()).serialize(serializer)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Duration>, D::Error> {
         let seconds: Option<f64> = Option::deserialize(deserializer)?;
         seconds.map(|seconds| Duration::try_from_secs_f64(seconds).map_err(D::Error::custom)).transpose()
     }
@@ -95,7 +97,8 @@ mod tests {
 
     #[test]
     fn options_are_written_as_people_give_them_and_secrets_are_not_shown() {
-        let text = r#"{"retry_delay_seconds":1.5,"preferred":["a"],"webhook":{"url":"http://x","secret":"hush"}}"#;
+        let text =
+            r#"{"retry_delay_seconds":1.5,"preferred":["a"],"webhook":{"url":"http://x","secret":"hush"}}"#;
         let options: Options = serde_json::from_str(text).unwrap();
         assert_eq!(options.retry_delay, Some(Duration::from_millis(1500)));
         assert_eq!(serde_json::to_string(&options).unwrap(), text, "stored as it is");

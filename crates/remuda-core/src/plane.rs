@@ -9,6 +9,7 @@
 //! | `presence` | who is silent, and the brake on mass loss |
 //! | `attempts` | how an attempt begins and ends, and what follows from it |
 //! | `fence` | who may speak for an attempt, as a question |
+//! | `affinities` | what operators wish for shapes |
 //! | `routing` | which job goes to which worker, and why not |
 //! | `health` | the control cycle |
 //! | `why` | the story of a job, as a question that changes nothing |
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::affinity::{Affinities, Affinity};
 use crate::alarm::{Alarm, Alarms};
 use crate::block::Blocks;
 use crate::brake::MassLoss;
@@ -32,9 +34,11 @@ use crate::refusal::Refusal;
 use crate::settings::Settings;
 use crate::suspicion::Suspicions;
 use crate::time::Timestamp;
+use crate::webhook::Told;
 use crate::wire::{Beat, Join, Joined, Reply};
 use crate::worker::Worker;
 
+mod affinities;
 mod attempts;
 mod beats;
 mod check;
@@ -94,6 +98,16 @@ pub enum Event {
     Release {
         shape: Shape,
     },
+    /// A person says where a shape should run, and where not.
+    SetAffinity {
+        shape: Shape,
+        affinity: Affinity,
+    },
+    RemoveAffinity {
+        shape: Shape,
+    },
+    /// News of a job's end were taken, or given up.
+    Told(Box<Told>),
     /// To be remembered, in place of what has its id on that shelf.
     Keep(Arc<Document>),
     /// Not to be remembered any longer.
@@ -101,9 +115,9 @@ pub enum Event {
         shelf: Shelf,
         id: String,
     },
-    /// Time has passed.
     /// The settings were loaded anew.
     Settings(Box<Settings>),
+    /// Time has passed.
     Tick,
     /// The batch is over: orders that came together go out together.
     Flush,
@@ -137,6 +151,8 @@ pub enum Effect {
         progress: f32,
         phase: String,
     },
+    /// Somebody is to be told how a job ended: there is something new on the shelf.
+    Outbox,
     /// A report for the log.
     Cycle(Arc<cycle::Report>),
 }
@@ -166,6 +182,7 @@ pub struct Plane {
     to_tell: BTreeSet<WorkerId>,
     blocks: Blocks,
     suspicions: Suspicions,
+    affinities: Affinities,
     keys: BTreeMap<(Tenant, String), Known>,
     ended: Ended,
     alarms: Alarms,
@@ -216,6 +233,7 @@ impl Plane {
             to_tell: BTreeSet::new(),
             blocks: Blocks::default(),
             suspicions: Suspicions::default(),
+            affinities: Affinities::default(),
             keys: BTreeMap::new(),
             ended: Ended::default(),
             alarms: Alarms::default(),
@@ -233,6 +251,9 @@ impl Plane {
         }
         for row in stored.suspicions {
             plane.suspicions.restore(row);
+        }
+        for document in &stored.documents {
+            plane.affinities.restore(document);
         }
         plane.take_back(now, stored.jobs);
         plane.restore_alarms(now);
@@ -322,6 +343,9 @@ impl Plane {
             Event::Drain { worker, reason } => self.drain(now, &worker, reason),
             Event::Lift { worker, shape } => self.lift(now, &worker, shape),
             Event::Release { shape } => self.release(now, shape),
+            Event::SetAffinity { shape, affinity } => self.set_affinity(now, shape, affinity),
+            Event::RemoveAffinity { shape } => self.remove_affinity(now, shape),
+            Event::Told(told) => Ok(self.told(now, &told)),
             Event::Keep(document) => Ok(self.keep(document)),
             Event::Discard { shelf, id } => Ok(self.discard(shelf, id)),
             Event::Settings(settings) => Ok(self.follow(now, *settings)),
@@ -332,6 +356,17 @@ impl Plane {
 
     fn keep(&mut self, document: Arc<Document>) -> Answer {
         self.records.push(Record::Document(document));
+        Answer::Done
+    }
+
+    fn told(&mut self, now: Timestamp, told: &Told) -> Answer {
+        self.records.push(Record::DocumentGone { shelf: Shelf::Webhook, id: told.job.to_string() });
+        let name = if told.problem.is_none() { "webhook:delivered" } else { "webhook:given_up" };
+        let mut how = detail([("tries", told.tries.into())]);
+        if let Some(problem) = &told.problem {
+            how.insert("reason".to_owned(), problem.clone().into());
+        }
+        self.happened(now, name, About { ended: Some(told), ..About::default() }, how);
         Answer::Done
     }
 
@@ -424,6 +459,10 @@ impl Plane {
         &self.suspicions
     }
 
+    pub fn affinities(&self) -> &Affinities {
+        &self.affinities
+    }
+
     pub fn mass_loss(&self) -> &MassLoss {
         &self.mass_loss
     }
@@ -443,19 +482,21 @@ impl Plane {
 struct About<'a> {
     job: Option<&'a Job>,
     worker: Option<&'a WorkerId>,
+    /// A job that is no longer in memory.
+    ended: Option<&'a Told>,
 }
 
 impl<'a> About<'a> {
     fn job(job: &'a Job) -> Self {
-        About { job: Some(job), worker: None }
+        About { job: Some(job), ..About::default() }
     }
 
     fn worker(worker: &'a WorkerId) -> Self {
-        About { job: None, worker: Some(worker) }
+        About { worker: Some(worker), ..About::default() }
     }
 
     fn both(job: &'a Job, worker: &'a WorkerId) -> Self {
-        About { job: Some(job), worker: Some(worker) }
+        About { job: Some(job), worker: Some(worker), ended: None }
     }
 }
 
@@ -473,10 +514,14 @@ fn note(
         seq: *sequence,
         at: now,
         name: name.into(),
-        job: about.job.map(|job| job.id),
+        job: about.job.map(|job| job.id).or(about.ended.map(|ended| ended.job)),
         worker: about.worker.cloned(),
-        tenant: about.job.map(|job| job.tenant.clone()),
-        metadata: about.job.map(Job::metadata).unwrap_or_default(),
+        tenant: about.job.map(|job| job.tenant.clone()).or(about.ended.map(|ended| ended.tenant.clone())),
+        metadata: match (about.job, about.ended) {
+            (Some(job), _) => job.metadata(),
+            (None, Some(ended)) => ended.metadata.clone(),
+            (None, None) => Map::new(),
+        },
         detail,
     };
     records.push(Record::Happened(Arc::new(happened)));

@@ -294,7 +294,6 @@ impl Worker {
         [silence, stuck, probation].into_iter().flatten().min()
     }
 
-
     pub fn row(&self) -> WorkerRow {
         WorkerRow {
             id: self.id.clone(),

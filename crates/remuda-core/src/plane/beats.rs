@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::Map;
 
 use super::attempts::Blame;
-use super::{About, Answer, Effect, Plane, detail};
+use super::{Answer, Effect, Plane, detail};
 use crate::cause::Cause;
 use crate::id::{Attempt, Hash, JobId, WorkerId};
 use crate::job::{State, shortened};
@@ -126,12 +126,15 @@ impl Plane {
         if has_turned {
             let state = if beat.closed.is_empty() { "open" } else { "closed" };
             let turned = detail([("state", state.into()), ("reason", worker.closed.clone().into())]);
-            self.happened(now, "worker:state", About::worker(id), turned);
+            self.worker_news(now, "worker:state", id, turned);
         }
         self.heard_after_loss(now, id);
         if was == Presence::Offline {
-            self.happened(now, "worker:online", About::worker(id), Map::new());
+            self.worker_news(now, "worker:online", id, Map::new());
             self.machine_follows(now, id);
+        }
+        if was == Presence::Suspect {
+            self.client_state(now, id);
         }
         if was != Presence::Online {
             self.watch_worker(now, id);

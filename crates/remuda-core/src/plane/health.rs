@@ -56,8 +56,9 @@ impl Plane {
                 .map(|(_, shape, _)| *shape)
                 .collect();
             for shape in shapes {
-                self.blocks.lift(&id, &shape);
-                self.unblocked(now, &id, shape, "the worker is forgotten");
+                if let Some(block) = self.blocks.lift(&id, &shape) {
+                    self.unblocked(now, &id, shape, &block, "the worker is forgotten");
+                }
             }
             self.workers.remove(&id);
             self.free.remove(&id);
@@ -147,7 +148,7 @@ impl Plane {
         worker.reason.clone_from(&reason);
         self.store_worker(now, id);
         let detail = detail([("state", state.as_str().into()), ("reason", reason.into())]);
-        self.happened(now, "worker:state", About::worker(id), detail);
+        self.worker_news(now, "worker:state", id, detail);
         self.watch_worker(now, id);
         self.refeed = true;
     }

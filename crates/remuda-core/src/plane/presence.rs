@@ -3,15 +3,15 @@
 
 use std::time::Duration;
 
-use serde_json::Map;
+use serde_json::{Map, Value};
 
-use super::attempts::Blame;
+use super::attempts::{Blame, pair};
 use super::{About, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::id::{JobId, Shape, WorkerId};
 use crate::job::State;
-use crate::machine::{self, Presence};
+use crate::machine::{self, Presence, WorkerState};
 use crate::refusal::Refusal;
 use crate::settings::StuckPolicy;
 use crate::time::{Timestamp, spoken};
@@ -64,6 +64,7 @@ impl Plane {
     pub(super) fn suspect(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.presence = Presence::Suspect;
+        self.client_state(now, id);
         self.refeed = true;
         let online = self.workers.values().filter(|worker| worker.presence == Presence::Online).count();
         let was_on = self.mass_loss.is_on(now);
@@ -95,8 +96,38 @@ impl Plane {
             self.lose(now, job, Cause::Worker, format!("worker {id} fell silent: {reason}"), blame);
         }
         self.store_worker(now, id);
-        self.happened(now, "worker:offline", About::worker(id), detail([("reason", reason.into())]));
+        self.worker_news(now, "worker:offline", id, detail([("reason", reason.into())]));
         self.machine_follows(now, id);
+    }
+
+    /// News of a worker, and what they mean for whoever only wants to know whether it can be used.
+    pub(super) fn worker_news(
+        &mut self,
+        now: Timestamp,
+        name: &'static str,
+        id: &WorkerId,
+        detail: Map<String, Value>,
+    ) {
+        self.happened(now, name, About::worker(id), detail);
+        self.client_state(now, id);
+    }
+
+    pub(super) fn client_state(&mut self, now: Timestamp, id: &WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let is_on_probation = worker.standing.on_probation().is_some_and(|until| now < until);
+        let is_online = worker.presence == Presence::Online && worker.state == WorkerState::Active;
+        let is_available = is_online && worker.closed.is_empty() && !is_on_probation;
+        let reason = if worker.closed.is_empty() { &worker.reason } else { &worker.closed };
+        let state = detail([
+            ("online", is_online.into()),
+            ("available", is_available.into()),
+            ("presence", worker.presence.as_str().into()),
+            ("state", worker.state.as_str().into()),
+            ("busy", worker.holds.len().into()),
+            ("slots", worker.slots.into()),
+            ("reason", reason.clone().into()),
+        ]);
+        self.happened(now, "client:state", About::worker(id), state);
     }
 
     /// A worker went offline or came back: so does its machine, if none of the others there is heard.
@@ -152,9 +183,11 @@ impl Plane {
                 (format!("stuck: no progress for {}", spoken(silence)), Cause::Service, blame)
             }
             // It never ran, so it says nothing of the pair: the service had other things to do.
-            Overrun::NotBegun(limit) => {
-                (format!("not begun within its start limit of {}", spoken(limit)), Cause::Service, Blame::Nobody)
-            }
+            Overrun::NotBegun(limit) => (
+                format!("not begun within its start limit of {}", spoken(limit)),
+                Cause::Service,
+                Blame::Nobody,
+            ),
             // The job's own measure: tried on elsewhere it will hardly be quicker, so its own attempts pay for it.
             Overrun::NoProgress(limit) => {
                 (format!("no progress within its node limit of {}", spoken(limit)), Cause::Job, Blame::Pair)
@@ -188,10 +221,8 @@ impl Plane {
     /// A block's wait is over: the pair may have one trial.
     pub(super) fn block_alarm(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape) {
         if self.blocks.expire(now, worker, &shape) {
-            let why = detail([
-                ("shape", shape.to_string().into()),
-                ("reason", "the wait is over: one trial".into()),
-            ]);
+            let mut why = self.blocks.of(worker, &shape).map(|block| pair(shape, block)).unwrap_or_default();
+            why.insert("reason".to_owned(), "the wait is over: one trial".into());
             self.happened(now, "client:unblocked_workflow", About::worker(worker), why);
             self.feed(now, worker);
         } else if let Some(block) = self.blocks.of(worker, &shape).filter(|block| block.is_blocked()) {
@@ -225,10 +256,8 @@ impl Plane {
         worker: &WorkerId,
         shape: Shape,
     ) -> Result<Answer, Refusal> {
-        if !self.blocks.lift(worker, &shape) {
-            return Err(Refusal::NothingThere);
-        }
-        self.unblocked(now, worker, shape, "lifted by hand");
+        let Some(block) = self.blocks.lift(worker, &shape) else { return Err(Refusal::NothingThere) };
+        self.unblocked(now, worker, shape, &block, "lifted by hand");
         self.feed(now, worker);
         Ok(Answer::Done)
     }

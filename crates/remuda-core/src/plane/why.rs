@@ -127,8 +127,10 @@ impl Plane {
             }
         }
         let candidates = self.candidates(now, job);
-        let mut fit =
-            candidates.iter().filter(|(_, reason)| !matches!(reason, Some(PassedOver::Unfit(_)))).peekable();
+        let mut fit = candidates
+            .iter()
+            .filter(|(_, reason)| !reason.as_ref().is_some_and(PassedOver::is_for_good))
+            .peekable();
         if fit.peek().is_none() {
             return format!("unschedulable: {}", nobody_fits(&candidates));
         }
@@ -175,6 +177,10 @@ fn nobody_fits(candidates: &[(WorkerId, Option<PassedOver>)]) -> String {
             Some(_) | None => None,
         })
         .collect();
+    let is_excluded = candidates.iter().any(|(_, reason)| *reason == Some(PassedOver::Excluded));
+    if is_excluded {
+        return "every worker that could is excluded for its shape by an affinity".to_owned();
+    }
     match unfits.first() {
         Some(Unfit::NoService(service)) if unfits.iter().all(|it| matches!(it, Unfit::NoService(_))) => {
             format!("no worker offers service {service}")
