@@ -37,6 +37,7 @@ pub use self::reload::Reload;
 use crate::carry_out::{Bodies, Live, News};
 use crate::config::ServeSettings;
 use crate::drive::Handle;
+use crate::intake::Intake;
 use crate::previews::Previews;
 
 /// What every handler can reach.
@@ -161,6 +162,12 @@ pub fn router(context: Context) -> Router {
 }
 
 impl Context {
+    /// The way in for jobs.
+    pub fn intake(&self) -> Intake {
+        let Context { plane, store, blobs, bodies, limits, .. } = self.clone();
+        Intake { plane, store, blobs, bodies, limits }
+    }
+
     pub fn new(
         plane: Handle,
         store: Store,

@@ -8,6 +8,7 @@ pub mod config;
 pub mod dial;
 pub mod drive;
 pub mod http;
+pub mod intake;
 pub mod previews;
 pub mod serve;
 pub mod worker;
