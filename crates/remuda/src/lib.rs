@@ -8,6 +8,8 @@ pub mod config;
 pub mod dial;
 pub mod drive;
 pub mod http;
+pub mod intake;
+pub mod live;
 pub mod previews;
 pub mod serve;
 pub mod worker;

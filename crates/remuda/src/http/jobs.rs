@@ -13,12 +13,11 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use remuda_adapters::store::{Filter, JobState};
-use remuda_core::id::{Hash, JobId, Service, Tenant};
+use remuda_core::id::{JobId, Service, Tenant};
 use remuda_core::need::Needs;
-use remuda_core::plane::{Answer, Event, Known, Plane, Submission};
-use remuda_core::record::{Accepted, IdempotencyKey, Life};
+use remuda_core::plane::{Event, Plane};
+use remuda_core::record::{Accepted, Life};
 use remuda_core::refusal::Refusal;
-use remuda_core::workflow::{self, Examined};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -26,13 +25,14 @@ use serde_json::{Map, Value, json};
 pub(super) use self::why::why;
 
 use super::path::Path;
-use super::{Context, Problem, blobs};
+use super::{Caller, Context, Problem};
 use crate::drive::Unanswered;
+use crate::intake::{Request, Taken};
 
 /// What a client sends to submit a job.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Request<'a> {
+struct Body<'a> {
     #[serde(borrow)]
     workflow: &'a RawValue,
     tenant: Option<Tenant>,
@@ -50,39 +50,37 @@ struct Request<'a> {
     metadata: Map<String, Value>,
 }
 
-/// Metadata is on every event of the job, so it has to stay small.
-const METADATA_BYTES_MAX: usize = 4096;
-const KEY_BYTES_MAX: usize = 255;
-const LABELS_MAX: usize = 64;
-
 pub(super) async fn submit(
     State(context): State<Context>,
+    caller: Caller,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let request = read(&body)?;
-    let submission = examine(&context, &headers, request).await?;
-    let (id, workflow) = (submission.id, submission.workflow.clone());
-    // Before it is accepted: what an accepted job names is not cleared away.
-    blobs::want(&context, [&*workflow]).await?;
-    // Kept before it is accepted: the order to start it may go out before this answer does.
-    context.bodies.keep(id, workflow);
-    match context.plane.ask(Event::Submit(Box::new(submission))).await? {
-        Answer::Accepted { job, is_new } => {
-            let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-            let location = format!("/fleet/jobs/{job}");
-            Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "is_new": is_new })))
-                .into_response())
-        }
-        _ => Err(Problem::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "internal",
-            "the plane gave an answer to something else",
-        )),
-    }
+    let body = read(&body)?;
+    let in_header = headers.get("idempotency-key").map(|key| {
+        key.to_str()
+            .map(str::to_owned)
+            .map_err(|_| Problem::bad_request("the Idempotency-Key header is not plain text"))
+    });
+    let request = Request {
+        workflow: Arc::from(body.workflow.to_owned()),
+        tenant: caller.tenant(body.tenant.as_ref())?,
+        priority: body.priority,
+        service: body.service,
+        needs: body.needs,
+        deadline: body.deadline_seconds.map(Duration::from_secs),
+        attempts_max: body.attempts_max,
+        idempotency_key: in_header.transpose()?.or(body.idempotency_key),
+        labels: body.labels,
+        metadata: body.metadata,
+    };
+    let Taken { job, is_new } = context.intake().take(request).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    let location = format!("/fleet/jobs/{job}");
+    Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "is_new": is_new }))).into_response())
 }
 
-fn read(body: &[u8]) -> Result<Request<'_>, Problem> {
+fn read(body: &[u8]) -> Result<Body<'_>, Problem> {
     let text = std::str::from_utf8(body)
         .map_err(|error| Problem::bad_request(format!("the body is not UTF-8: {error}")))?;
     serde_json::from_str(text).map_err(|error| match error.classify() {
@@ -93,94 +91,6 @@ fn read(body: &[u8]) -> Result<Request<'_>, Problem> {
         }
         _ => Problem::bad_request(format!("the body is not JSON: {error}")),
     })
-}
-
-async fn examine(
-    context: &Context,
-    headers: &HeaderMap,
-    request: Request<'_>,
-) -> Result<Submission, Problem> {
-    let Examined { workflow_hash, shape, service, models, classes, .. } =
-        workflow::examine(request.workflow.get(), &context.limits)?;
-    check_sizes(&request)?;
-    let tenant = match &request.tenant {
-        Some(tenant) => tenant.clone(),
-        None => "default".parse()?,
-    };
-    let service = match request.service.or(service) {
-        Some(service) => service,
-        // Nothing in it says who should run it: the plainest worker there is.
-        None => "exec".parse()?,
-    };
-    let mut needs = request.needs;
-    needs.models.extend(models);
-    needs.classes.extend(classes);
-    let in_header = headers.get("idempotency-key").map(|key| {
-        key.to_str()
-            .map(str::to_owned)
-            .map_err(|_| Problem::bad_request("the Idempotency-Key header is not plain text"))
-    });
-    let key = in_header.transpose()?.or(request.idempotency_key);
-    let deadline = request.deadline_seconds.map(Duration::from_secs);
-    let fingerprint =
-        fingerprint(&workflow_hash, &service, request.priority, &needs, deadline, &request.metadata);
-    let (key, known) = look_up(context, &tenant, key, fingerprint).await?;
-    Ok(Submission {
-        id: context.plane.draw_id(),
-        tenant,
-        priority: request.priority,
-        service,
-        shape,
-        workflow_hash,
-        needs,
-        deadline,
-        attempts_max: request.attempts_max.map(|attempts| attempts.max(1)),
-        key,
-        known,
-        labels: request.labels,
-        metadata: request.metadata,
-        workflow: Arc::from(request.workflow.to_owned()),
-    })
-}
-
-fn check_sizes(request: &Request<'_>) -> Result<(), Problem> {
-    let metadata = serde_json::to_string(&request.metadata).map_or(0, |text| text.len());
-    if metadata > METADATA_BYTES_MAX {
-        return Err(Problem::invalid(format!(
-            "metadata has {metadata} bytes; {METADATA_BYTES_MAX} are the most"
-        )));
-    }
-    if request.labels.len() > LABELS_MAX {
-        return Err(Problem::invalid(format!("{} labels; {LABELS_MAX} are the most", request.labels.len())));
-    }
-    Ok(())
-}
-
-/// All that was asked for, so that the same key with something else is noticed.
-fn fingerprint(
-    workflow: &Hash,
-    service: &Service,
-    priority: i8,
-    needs: &Needs,
-    deadline: Option<Duration>,
-    metadata: &Map<String, Value>,
-) -> Hash {
-    Hash::of(json!([workflow, service, priority, needs, deadline, metadata]).to_string().as_bytes())
-}
-
-async fn look_up(
-    context: &Context,
-    tenant: &Tenant,
-    key: Option<String>,
-    fingerprint: Hash,
-) -> Result<(Option<IdempotencyKey>, Option<Known>), Problem> {
-    let Some(key) = key else { return Ok((None, None)) };
-    if key.is_empty() || key.len() > KEY_BYTES_MAX {
-        return Err(Problem::invalid(format!("an idempotency key has 1 to {KEY_BYTES_MAX} bytes")));
-    }
-    let known = context.store.by_key(tenant, &key).await?;
-    let known = known.map(|(job, fingerprint)| Known { job, fingerprint });
-    Ok((Some(IdempotencyKey { key, fingerprint }), known))
 }
 
 /// A job as people and programs see it.
