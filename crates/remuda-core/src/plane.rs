@@ -52,7 +52,7 @@ mod why;
 
 pub use routing::PassedOver;
 pub use submit::{Known, Submission};
-pub use why::{Candidate, Why};
+pub use why::{BlockedWorker, Candidate, Why};
 
 /// Something happened outside.
 #[derive(Clone, Debug)]
