@@ -30,14 +30,13 @@ use remuda_adapters::store::Store;
 use remuda_core::workflow::Limits;
 use tokio::sync::{Semaphore, broadcast};
 
-pub use self::access::Caller;
+pub use self::access::{Access, Caller, Role, Token, Wanted};
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};
 pub use self::problem::Problem;
 pub use self::reload::Reload;
 
 use crate::carry_out::{Bodies, Live, News};
-use crate::config::ServeSettings;
 use crate::drive::Handle;
 use crate::intake::Intake;
 use crate::live::Doings;
@@ -66,6 +65,7 @@ pub struct Context {
     /// Places for blobs on their way in, which keep the disk busy.
     pub uploads: Arc<Semaphore>,
     pub blob_pause_max: Duration,
+    pub access: Arc<Access>,
 }
 
 /// Every route there is; `docs/http.md` is written from this list.
@@ -134,6 +134,9 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
         "/fleet/reload",
         "Read the settings again and go on under them; a bad file changes nothing and is answered 422",
     ),
+    ("POST", "/fleet/tokens", "Make a token: role, tenant, name, workers, expires_seconds; shown this once"),
+    ("GET", "/fleet/tokens", "All tokens, without what is secret"),
+    ("DELETE", "/fleet/tokens/{id}", "Revoke a token, by its id or its name; at once"),
     ("GET", "/fleet/status", "Counts, the brake, refused messages, when and why the plane wakes next"),
     ("GET", "/fleet/views/{name}", "orchestrator_status, active_workers_health or worker_performance"),
     ("GET", "/health/live", "200 while the loop goes round"),
@@ -174,6 +177,8 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/cycles", get(fleet::cycles))
         .route("/fleet/plan", get(fleet::plan))
         .route("/fleet/reload", post(reload::reload))
+        .route("/fleet/tokens", post(access::tokens::create).get(access::tokens::list))
+        .route("/fleet/tokens/{id}", delete(access::tokens::revoke))
         .route("/fleet/status", get(fleet::status))
         .route("/fleet/views/{name}", get(fleet::view))
         .route("/health/live", get(fleet::live))
@@ -184,6 +189,8 @@ pub fn router(context: Context) -> Router {
         .merge(streamed)
         // `body` and `blobs` have their own limits, which refuse before they read.
         .layer(DefaultBodyLimit::disable())
+        // The outermost: nothing is read for whoever may not ask.
+        .layer(middleware::from_fn_with_state(context.clone(), access::check))
         .with_state(context)
 }
 
@@ -200,9 +207,10 @@ impl Context {
         blobs: Blobs,
         live: Live,
         stopping: tokio::sync::watch::Receiver<bool>,
-        settings: &ServeSettings,
         reload: Reload,
+        access: Arc<Access>,
     ) -> Self {
+        let settings = reload.settings();
         let limits = Limits {
             depth_max: settings.depth_max,
             nodes_max: settings.nodes_max,
@@ -227,6 +235,7 @@ impl Context {
             reload,
             uploads: Arc::new(Semaphore::new(blobs::UPLOADS_MAX)),
             blob_pause_max: settings.blob_pause_max,
+            access,
         }
     }
 }
