@@ -117,7 +117,7 @@ impl Shared {
             _ => {}
         }
         let step = run.progress.as_mut().and_then(|progress| progress.heard(message));
-        let snapshot = step.as_ref().and_then(|_| run.progress.as_ref()).map(snapshot);
+        let snapshot = step.as_ref().and(run.progress.as_ref()).map(snapshot);
         self.reports.heard(job, attempt, said(heard), snapshot);
         if message.is_end_of(&id) {
             run.is_heard_out = true;
