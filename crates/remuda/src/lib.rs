@@ -12,4 +12,5 @@ pub mod intake;
 pub mod live;
 pub mod previews;
 pub mod serve;
+pub mod webhooks;
 pub mod worker;

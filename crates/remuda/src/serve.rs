@@ -16,6 +16,7 @@ use crate::carry_out::{Bodies, CarryOut};
 use crate::config::{Resolved, ServeSettings};
 use crate::drive::{Drive, Handle};
 use crate::http;
+use crate::webhooks::Courier;
 
 /// How often the past is cleared away, and how much of it at once.
 const RETAIN_EVERY: Duration = Duration::from_secs(60);
@@ -64,6 +65,8 @@ impl Serving {
         let live = carry_out.live();
         let (plane, drive) = Drive::start(store.clone(), resolved.settings.clone(), carry_out).await?;
         let (stop, stopping) = watch::channel(false);
+        let courier =
+            Courier::new(plane.clone(), store.clone(), live.outbox.clone(), serve.webhook_policy())?;
         let (sweep, retention) = (blobs.clone(), serve.retention);
         let sweep = sweep::run(sweep, store.clone(), plane.clone(), retention, stopping.clone());
         let context =
@@ -73,6 +76,7 @@ impl Serving {
         let tasks = Tasks {
             drive: tokio::spawn(drive.run()),
             http: tokio::spawn(listening.serve(router, serve.connections_max, stopping.clone())),
+            webhooks: tokio::spawn(courier.run(stopping.clone())),
             retention: tokio::spawn(retain(store.clone(), plane.clone(), retention, stopping)),
             sweep: tokio::spawn(sweep),
             store,
@@ -99,6 +103,7 @@ struct Tasks {
     http: tokio::task::JoinHandle<()>,
     retention: tokio::task::JoinHandle<()>,
     sweep: tokio::task::JoinHandle<()>,
+    webhooks: tokio::task::JoinHandle<()>,
     store: Store,
 }
 
@@ -119,6 +124,7 @@ impl Tasks {
         };
         self.retention.abort();
         self.sweep.abort();
+        self.webhooks.abort();
         self.store.close().await?;
         result
     }
@@ -212,6 +218,7 @@ mod tests {
             http: tokio::spawn(std::future::pending()),
             retention: tokio::spawn(std::future::pending()),
             sweep: tokio::spawn(std::future::pending()),
+            webhooks: tokio::spawn(std::future::pending()),
             store,
         };
         let error = tasks.run(plane, stop).await.unwrap_err();

@@ -222,7 +222,7 @@ impl Shell {
                 self.hands.cancel(job, attempt, reason);
             }
             AgentEffect::Probe { job, attempt, trigger } => self.hands.probe(job, attempt, trigger),
-            AgentEffect::Collect { job, attempt, outputs } => self.hands.collect(job, attempt, outputs),
+            AgentEffect::Collect { job, attempt, outputs, .. } => self.hands.collect(job, attempt, outputs),
             AgentEffect::Reopen => self.hands.reopen(),
             AgentEffect::Treat(remedy) => {
                 warn!(?remedy, "treating the service");
