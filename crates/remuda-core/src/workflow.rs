@@ -9,6 +9,9 @@
 //!
 //! Whatever is refused here never reaches a worker. Whether a node class or a model file exists is not asked: that
 //! differs from worker to worker. The body itself is passed on as it came, byte for byte.
+//!
+//! A graph may come with what goes with it, as `{"prompt": graph, "extra_data": …}`: then it is the graph that is examined
+//! and hashed, and the rest is passed on.
 
 mod canonical;
 mod graph;
@@ -23,7 +26,7 @@ pub use self::invalid::{Invalid, Kind};
 pub use self::shape::model_file;
 
 use self::graph::Graph;
-use self::tree::Value;
+use self::tree::{Tree, Value};
 use crate::id::{Hash, Service, Shape, WorkflowHash};
 
 /// How much of a workflow is looked at before it is refused: a bound on the memory and time one body can cost.
@@ -71,6 +74,9 @@ pub fn examine(body: &str, limits: &Limits) -> Result<Examined, Invalid> {
     if members.is_empty() {
         return Err(Invalid::Empty);
     }
+    if let Some(graph) = graph::wrapped(&tree, members) {
+        return examine_graph(&tree, graph, body.len(), limits);
+    }
     if !graph::is_graph(&tree, members) {
         let (shape, models) = shape::of_value(&tree);
         let workflow_hash = canonical::hash(&tree, body.len());
@@ -83,10 +89,17 @@ pub fn examine(body: &str, limits: &Limits) -> Result<Examined, Invalid> {
             nodes: 0,
         });
     }
-    let graph = Graph::read(&tree, members, limits.nodes_max)?;
-    let (shape, models) = shape::of_graph(&tree, &graph, &graph.sources_first()?);
+    examine_graph(&tree, &tree.root, body.len(), limits)
+}
+
+fn examine_graph(tree: &Tree<'_>, root: &Value<'_>, size: usize, limits: &Limits) -> Result<Examined, Invalid> {
+    let Value::Object(members) = root else {
+        return Err(Invalid::NotAnObject);
+    };
+    let graph = Graph::read(tree, tree.members(members), limits.nodes_max)?;
+    let (shape, models) = shape::of_graph(tree, &graph, &graph.sources_first()?);
     Ok(Examined {
-        workflow_hash: canonical::hash(&tree, body.len()),
+        workflow_hash: canonical::hash_of(tree, root, size),
         shape,
         service: Some("comfyui".parse().expect("a plain word is a service name")),
         models,

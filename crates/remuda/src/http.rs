@@ -6,6 +6,7 @@ mod blobs;
 mod body;
 #[cfg(test)]
 mod document;
+mod door;
 mod events;
 mod fleet;
 mod jobs;
@@ -30,6 +31,7 @@ use remuda_core::workflow::Limits;
 use tokio::sync::{Semaphore, broadcast};
 
 pub use self::access::Caller;
+pub use self::door::{Door, cry};
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};
 pub use self::problem::Problem;
@@ -62,6 +64,8 @@ pub struct Context {
     /// Places for blobs on their way in, which keep the disk busy.
     pub uploads: Arc<Semaphore>,
     pub blob_pause_max: Duration,
+    pub retention: Duration,
+    pub door: Door,
 }
 
 /// Every route there is; `docs/http.md` is written from this list.
@@ -161,6 +165,7 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/views/{name}", get(fleet::view))
         .route("/health/live", get(fleet::live))
         .route("/health/ready", get(fleet::ready))
+        .merge(door::routes())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
@@ -209,6 +214,8 @@ impl Context {
             reload,
             uploads: Arc::new(Semaphore::new(blobs::UPLOADS_MAX)),
             blob_pause_max: settings.blob_pause_max,
+            retention: settings.retention,
+            door: Door::default(),
         }
     }
 }

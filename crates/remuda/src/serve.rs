@@ -67,6 +67,7 @@ impl Serving {
         let context =
             http::Context::new(plane.clone(), store.clone(), blobs, live, stopping.clone(), serve, reload);
         let address = listening.address;
+        tokio::spawn(http::cry(context.clone()));
         let router = http::router(context);
         let tasks = Tasks {
             drive: tokio::spawn(drive.run()),

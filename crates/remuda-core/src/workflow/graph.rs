@@ -48,6 +48,14 @@ pub(super) fn is_graph(tree: &Tree<'_>, nodes: &[Member<'_>]) -> bool {
     })
 }
 
+/// The graph in `{"prompt": graph, …}`; nothing if `prompt` is a node that somebody called so.
+pub(super) fn wrapped<'a>(tree: &'a Tree<'a>, members: &'a [Member<'a>]) -> Option<&'a Value<'a>> {
+    let root = member(members, "prompt")?;
+    let Value::Object(inner) = root else { return None };
+    let inner = tree.members(inner);
+    (member(inner, "class_type").is_none() && is_graph(tree, inner)).then_some(root)
+}
+
 impl<'a> Graph<'a> {
     pub(super) fn read(
         tree: &'a Tree<'a>,

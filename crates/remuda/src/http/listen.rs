@@ -7,7 +7,6 @@ use std::time::Duration;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -38,7 +37,6 @@ impl Listening {
     /// Serves until `stopping`, then lets open requests end.
     pub async fn serve(self, router: Router, connections_max: usize, mut stopping: watch::Receiver<bool>) {
         let places = Arc::new(Semaphore::new(connections_max));
-        let graceful = GracefulShutdown::new();
         loop {
             // No place, no accept: the kernel's queue holds back what we cannot serve.
             let place = tokio::select! {
@@ -63,18 +61,29 @@ impl Listening {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 .header_read_timeout(HEADERS_MAX)
-                .serve_connection(TokioIo::new(stream), service);
-            let connection = graceful.watch(connection);
+                .serve_connection(TokioIo::new(stream), service)
+                .with_upgrades();
+            let mut closing = stopping.clone();
             tokio::spawn(async move {
-                if let Err(error) = connection.await {
+                tokio::pin!(connection);
+                let ended = tokio::select! {
+                    ended = connection.as_mut() => ended,
+                    () = stopped(&mut closing) => {
+                        connection.as_mut().graceful_shutdown();
+                        connection.await
+                    }
+                };
+                if let Err(error) = ended {
                     debug!(%error, "a connection ended early");
                 }
                 drop(place);
             });
         }
         drop(self.listener);
+        // Sockets have given their places back when they were upgraded; they end by themselves.
+        let all = u32::try_from(connections_max).unwrap_or(u32::MAX);
         tokio::select! {
-            () = graceful.shutdown() => {}
+            _ = places.acquire_many(all) => {}
             () = tokio::time::sleep(GRACE) => warn!("some requests did not end in time"),
         }
     }
