@@ -28,6 +28,8 @@ const TICK_AGE_MAX: Duration = Duration::from_secs(30);
 pub struct Serving {
     pub address: SocketAddr,
     pub plane: Handle,
+    /// For whoever is in the same process and needs no line.
+    pub context: http::Context,
     stop: watch::Sender<bool>,
     tasks: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
@@ -68,7 +70,7 @@ impl Serving {
             http::Context::new(plane.clone(), store.clone(), blobs, live, stopping.clone(), serve, reload);
         let address = listening.address;
         tokio::spawn(http::cry(context.clone()));
-        let router = http::router(context);
+        let router = http::router(context.clone());
         let tasks = Tasks {
             drive: tokio::spawn(drive.run()),
             http: tokio::spawn(listening.serve(router, serve.connections_max, stopping.clone())),
@@ -78,7 +80,7 @@ impl Serving {
         };
         watch_tick(plane.clone());
         let tasks = tokio::spawn(tasks.run(plane.clone(), stop.clone()));
-        Ok(Serving { address, plane, stop, tasks })
+        Ok(Serving { address, plane, context, stop, tasks })
     }
 
     /// Ends when something went wrong; pending otherwise.
