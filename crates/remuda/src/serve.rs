@@ -89,6 +89,7 @@ impl Serving {
             reload,
             access.clone(),
         );
+        tokio::spawn(http::cry(context.clone()));
         let router = http::router(context.clone());
         let tasks = Tasks {
             drive: tokio::spawn(drive.run()),

@@ -10,6 +10,7 @@ mod blobs;
 mod capacity;
 mod comfyui;
 mod disk;
+mod door;
 mod events;
 mod faults;
 mod harness;
