@@ -7,6 +7,7 @@
 mod answers;
 mod blobs;
 mod capacity;
+mod clients;
 mod comfyui;
 mod disk;
 mod events;
