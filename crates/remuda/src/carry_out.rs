@@ -11,6 +11,7 @@ use tokio::sync::{broadcast, oneshot};
 use tracing::info;
 
 use crate::drive::Unanswered;
+use crate::live::{Doings, Told};
 use crate::previews::{Media, Previews};
 
 /// News a slow follower may be behind before it gets a gap mark and catches up from the store.
@@ -25,6 +26,8 @@ pub enum News {
     Progress { job: JobId, tenant: Tenant, worker: WorkerId, progress: f32, phase: String },
     /// Live only: dropped first.
     Preview(Arc<Shown>),
+    /// Live only: dropped first.
+    Told(Arc<Told>),
 }
 
 /// A preview that can be looked at.
@@ -36,6 +39,8 @@ pub struct Shown {
     pub attempt: Attempt,
     pub media: Media,
     pub size_bytes: usize,
+    /// Which part of the workflow it shows, if that was said.
+    pub node: Option<String>,
 }
 
 /// What lives in memory only, for those who serve it.
@@ -43,6 +48,7 @@ pub struct Shown {
 pub struct Live {
     pub bodies: Bodies,
     pub previews: Previews,
+    pub doings: Doings,
     pub news: broadcast::Sender<News>,
 }
 
@@ -54,7 +60,12 @@ pub struct CarryOut {
 
 impl CarryOut {
     pub fn new(bodies: Bodies) -> Self {
-        let live = Live { bodies, previews: Previews::default(), news: broadcast::Sender::new(NEWS_MAX) };
+        let live = Live {
+            bodies,
+            previews: Previews::default(),
+            doings: Doings::default(),
+            news: broadcast::Sender::new(NEWS_MAX),
+        };
         CarryOut { lines: BTreeMap::new(), live }
     }
 
@@ -107,8 +118,12 @@ impl CarryOut {
                 ("job:completed" | "job:failed" | "job:cancelled", Some(job)) => {
                     self.live.bodies.forget(job);
                     self.live.previews.forget(job);
+                    self.live.doings.forget(job);
                 }
-                ("job:retrying", Some(job)) => self.live.previews.forget(job),
+                ("job:retrying", Some(job)) => {
+                    self.live.previews.forget(job);
+                    self.live.doings.forget(job);
+                }
                 _ => {}
             }
             self.tell(News::Happened(happened.clone()));

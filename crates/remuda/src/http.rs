@@ -10,6 +10,7 @@ mod events;
 mod fleet;
 mod jobs;
 mod listen;
+mod live;
 mod path;
 mod preview;
 mod problem;
@@ -38,6 +39,7 @@ use crate::carry_out::{Bodies, Live, News};
 use crate::config::ServeSettings;
 use crate::drive::Handle;
 use crate::intake::Intake;
+use crate::live::Doings;
 use crate::previews::Previews;
 
 /// What every handler can reach.
@@ -48,6 +50,7 @@ pub struct Context {
     pub blobs: Blobs,
     pub bodies: Bodies,
     pub previews: Previews,
+    pub doings: Doings,
     pub news: broadcast::Sender<News>,
     pub limits: Limits,
     /// Places for event streams, which stay open for long.
@@ -83,6 +86,11 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
         "PUT",
         "/fleet/workers/{id}/preview",
         "A worker shows how far an attempt is: ?job= &attempt=, a JPEG, PNG or WebP of at most 1 MiB",
+    ),
+    (
+        "PUT",
+        "/fleet/workers/{id}/live",
+        "A worker tells what an attempt is doing: ?job= &attempt=, how far it is, what its service said, outputs so far",
     ),
     ("POST", "/fleet/workers/{id}/drain", "No new work for a worker; it leaves when it holds nothing"),
     ("DELETE", "/fleet/workers/{id}", "A worker leaves: offline now"),
@@ -138,6 +146,7 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/workers/{id}", get(workers::one).delete(workers::leave))
         .route("/fleet/workers/{id}/beat", post(workers::beat))
         .route("/fleet/workers/{id}/preview", put(preview::put))
+        .route("/fleet/workers/{id}/live", put(live::put))
         .route("/fleet/workers/{id}/drain", post(workers::drain))
         .route("/fleet/machines", get(fleet::machines))
         .route("/fleet/blocks", get(fleet::blocks))
@@ -184,13 +193,14 @@ impl Context {
             ..Limits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
-        let Live { bodies, previews, news } = live;
+        let Live { bodies, previews, doings, news } = live;
         Context {
             plane,
             store,
             blobs,
             bodies,
             previews,
+            doings,
             news,
             limits,
             streams,

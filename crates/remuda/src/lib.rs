@@ -9,6 +9,7 @@ pub mod dial;
 pub mod drive;
 pub mod http;
 pub mod intake;
+pub mod live;
 pub mod previews;
 pub mod serve;
 pub mod worker;

@@ -133,6 +133,8 @@ impl Follower {
                         return Some(event);
                     }
                 }
+                // How far it is comes as `Progress`; the service's own words are for those who speak its language.
+                Ok(News::Told(_)) => {}
                 Err(broadcast::error::RecvError::Lagged(missed)) => {
                     self.catching_up = self.seen.is_some();
                     return Some(Event::default().event("gap").data(json!({ "missed": missed }).to_string()));
