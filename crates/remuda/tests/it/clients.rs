@@ -4,6 +4,7 @@
 //! `tools` fetches them; without a registry within reach these tests fail and say so.
 
 mod fleet;
+mod fuzzed;
 mod sdks;
 mod stock;
 mod tools;

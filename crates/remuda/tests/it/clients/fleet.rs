@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::Value;
@@ -13,9 +13,6 @@ use crate::harness::{Plane, Process, QUICK, Worker, remuda, wait_until};
 /// An agent in a hurry, in the proportions of a patient one.
 const AGENT: &[&str] =
     &["agent.inactivity=500ms", "agent.second_look=400ms", "agent.stop_max=1s", "agent.probe_every=300ms"];
-
-/// What scripts run: a picture, turned around, in four seconds.
-const WORKFLOW: &str = include_str!("workflow_api.json");
 
 #[derive(Debug)]
 pub(super) struct Fleet {
@@ -87,8 +84,7 @@ impl Fleet {
 impl Seat {
     async fn start(plane: &Plane, name: &str) -> Seat {
         let mut fake = remuda(plane.folder());
-        let mut server =
-            Process::start(name, fake.args(["fake", "comfyui", "--listen", "127.0.0.1:0"]));
+        let mut server = Process::start(name, fake.args(["fake", "comfyui", "--listen", "127.0.0.1:0"]));
         let ready = server.line("ready: ").await.expect("the server should start");
         let url = ready.split("ready: ").nth(1).unwrap();
         let mut arguments = vec!["--comfyui", url];
@@ -100,21 +96,32 @@ impl Seat {
     }
 }
 
-/// Starts a client's script in a folder of its own, beside the workflow.
-pub(super) fn script<S: AsRef<OsStr>>(tools: &Tools, plane: &Plane, name: &str, arguments: &[S]) -> Process {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/clients").join(name);
+/// A folder for a client, with these files of ours and the workflow in it.
+pub(super) fn folder(tools: &Tools, plane: &Plane, files: &[&str]) -> PathBuf {
     let folder = plane.folder().join("client");
     std::fs::create_dir(&folder).unwrap();
-    std::fs::write(folder.join("workflow_api.json"), WORKFLOW).unwrap();
-    let there = folder.join(name);
-    std::fs::copy(here, &there).unwrap();
+    for file in [files, &["workflow_api.json"]].concat() {
+        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/clients").join(file);
+        std::fs::copy(ours, folder.join(file)).unwrap();
+    }
     std::os::unix::fs::symlink(&tools.modules, folder.join("node_modules")).unwrap();
-    let program = if name.ends_with(".py") { &tools.python } else { &tools.node };
+    folder
+}
+
+/// A program of the clients', in their folder.
+pub(super) fn client(program: &Path, plane: &Plane, folder: &Path) -> Command {
     let mut command = Command::new(program);
-    command.arg(there).args(arguments).current_dir(&folder);
     // A key of the person at the keyboard is nothing to send to a plane in a test.
     command.env("COMFY_BASE_URL", &plane.url).env_remove("COMFY_API_KEY").env("NO_PROXY", "127.0.0.1");
-    Process::start(name, &mut command)
+    command.current_dir(folder);
+    command
+}
+
+/// Starts a client's script.
+pub(super) fn script<S: AsRef<OsStr>>(tools: &Tools, plane: &Plane, name: &str, arguments: &[S]) -> Process {
+    let program = if name.ends_with(".py") { &tools.python } else { &tools.node };
+    let mut command = client(program, plane, &folder(tools, plane, &[name]));
+    Process::start(name, command.arg(name).args(arguments))
 }
 
 /// Waits until a script has ended, and well.

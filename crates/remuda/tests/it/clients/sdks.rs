@@ -27,3 +27,15 @@ async fn the_python_sdk_gets_its_picture_though_the_server_dies() {
 async fn the_typescript_sdk_gets_its_picture_though_the_server_dies() {
     runs_while_a_server_dies("sdk.mjs").await;
 }
+
+/// Faults: B4.
+#[tokio::test]
+async fn the_python_sdk_names_every_refusal() {
+    let tools = Tools::ready();
+    let fleet = Fleet::start().await;
+    let said = ended_well(script(&tools, &fleet, "refusals.py", &["."])).await;
+    has_all(
+        &said,
+        &["NotFound", "InvalidWorkflow", "MissingAsset", "IdempotencyKeyReuse", "JobFailed", "done"],
+    );
+}

@@ -106,7 +106,8 @@ fn install(packages: &str) {
 
 /// What a command says; one that fails ends the test with all it said.
 fn said(command: &mut Command) -> String {
-    let hint = "the clients are fetched from the Python and Node registries and from Debian: are they within reach?";
+    let hint =
+        "the clients are fetched from the Python and Node registries and from Debian: are they within reach?";
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}; {hint}"));
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{command:?}: {}; {hint}\n{out}\n{err}", output.status);
