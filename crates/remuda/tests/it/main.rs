@@ -8,6 +8,7 @@ mod access;
 mod answers;
 mod blobs;
 mod capacity;
+mod clients;
 mod comfyui;
 mod disk;
 mod door;
