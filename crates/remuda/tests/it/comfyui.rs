@@ -4,6 +4,7 @@
 mod cached;
 mod crashes;
 mod errors;
+mod failover;
 mod finished;
 mod graph;
 mod inputs;
