@@ -7,10 +7,12 @@ use remuda_core::id::{Attempt, JobId, Tenant, WorkerId};
 use remuda_core::plane::{Answer, Effect};
 use remuda_core::record::{Happened, Record};
 use serde_json::value::RawValue;
-use tokio::sync::{broadcast, oneshot};
+use serde_json::{Map, Value};
+use tokio::sync::{Notify, broadcast, oneshot};
 use tracing::info;
 
 use crate::drive::Unanswered;
+use crate::live::{Doings, Told};
 use crate::previews::{Media, Previews};
 
 /// News a slow follower may be behind before it gets a gap mark and catches up from the store.
@@ -22,9 +24,18 @@ pub enum News {
     /// Stored, numbered, never missed.
     Happened(Arc<Happened>),
     /// Live only: dropped first.
-    Progress { job: JobId, tenant: Tenant, worker: WorkerId, progress: f32, phase: String },
+    Progress {
+        job: JobId,
+        tenant: Tenant,
+        metadata: Arc<Map<String, Value>>,
+        worker: WorkerId,
+        progress: f32,
+        phase: String,
+    },
     /// Live only: dropped first.
     Preview(Arc<Shown>),
+    /// Live only: dropped first.
+    Told(Arc<Told>),
 }
 
 /// A preview that can be looked at.
@@ -32,10 +43,13 @@ pub enum News {
 pub struct Shown {
     pub job: JobId,
     pub tenant: Tenant,
+    pub metadata: Map<String, Value>,
     pub worker: WorkerId,
     pub attempt: Attempt,
     pub media: Media,
     pub size_bytes: usize,
+    /// Which part of the workflow it shows, if that was said.
+    pub node: Option<String>,
 }
 
 /// What lives in memory only, for those who serve it.
@@ -43,7 +57,10 @@ pub struct Shown {
 pub struct Live {
     pub bodies: Bodies,
     pub previews: Previews,
+    pub doings: Doings,
     pub news: broadcast::Sender<News>,
+    /// Somebody is to be told how a job ended.
+    pub outbox: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -54,7 +71,13 @@ pub struct CarryOut {
 
 impl CarryOut {
     pub fn new(bodies: Bodies) -> Self {
-        let live = Live { bodies, previews: Previews::default(), news: broadcast::Sender::new(NEWS_MAX) };
+        let live = Live {
+            bodies,
+            previews: Previews::default(),
+            doings: Doings::default(),
+            news: broadcast::Sender::new(NEWS_MAX),
+            outbox: Arc::default(),
+        };
         CarryOut { lines: BTreeMap::new(), live }
     }
 
@@ -89,9 +112,11 @@ impl CarryOut {
                         drop(line.send(Ok(Answer::Reply(reply))));
                     }
                 }
-                Effect::Progress { job, tenant, worker, progress, phase } => {
-                    self.tell(News::Progress { job, tenant, worker, progress, phase });
+                Effect::Progress { job, tenant, metadata, worker, progress, phase } => {
+                    let metadata = Arc::new(metadata);
+                    self.tell(News::Progress { job, tenant, metadata, worker, progress, phase });
                 }
+                Effect::Outbox => self.live.outbox.notify_one(),
                 Effect::Cycle(report) => {
                     if !report.reasons.is_empty() {
                         info!(report = %serde_json::to_string(&*report).unwrap_or_default(), "cycle");
@@ -107,8 +132,12 @@ impl CarryOut {
                 ("job:completed" | "job:failed" | "job:cancelled", Some(job)) => {
                     self.live.bodies.forget(job);
                     self.live.previews.forget(job);
+                    self.live.doings.forget(job);
                 }
-                ("job:retrying", Some(job)) => self.live.previews.forget(job),
+                ("job:retrying", Some(job)) => {
+                    self.live.previews.forget(job);
+                    self.live.doings.forget(job);
+                }
                 _ => {}
             }
             self.tell(News::Happened(happened.clone()));

@@ -2,14 +2,17 @@
 //! comes back into JSON; every refusal becomes a `Problem` in one place.
 
 mod access;
+mod affinities;
 mod blobs;
 mod body;
 #[cfg(test)]
 mod document;
+mod door;
 mod events;
 mod fleet;
 mod jobs;
 mod listen;
+mod live;
 mod path;
 mod preview;
 mod problem;
@@ -29,6 +32,7 @@ use remuda_core::workflow::Limits;
 use tokio::sync::{Semaphore, broadcast};
 
 pub use self::access::{Access, Caller, Role, Token, Wanted};
+pub use self::door::{Door, cry};
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};
 pub use self::problem::Problem;
@@ -36,7 +40,10 @@ pub use self::reload::Reload;
 
 use crate::carry_out::{Bodies, Live, News};
 use crate::drive::Handle;
+use crate::intake::Intake;
+use crate::live::Doings;
 use crate::previews::Previews;
+use crate::webhooks::Policy;
 
 /// What every handler can reach.
 #[derive(Clone, Debug)]
@@ -46,8 +53,11 @@ pub struct Context {
     pub blobs: Blobs,
     pub bodies: Bodies,
     pub previews: Previews,
+    pub doings: Doings,
     pub news: broadcast::Sender<News>,
     pub limits: Limits,
+    /// Where webhooks may go.
+    pub webhooks: Policy,
     /// Places for event streams, which stay open for long.
     pub streams: Arc<Semaphore>,
     /// Dropped when the program stops: streams and waiting beats end.
@@ -58,6 +68,8 @@ pub struct Context {
     pub uploads: Arc<Semaphore>,
     pub blob_pause_max: Duration,
     pub access: Arc<Access>,
+    pub retention: Duration,
+    pub door: Door,
 }
 
 /// Every route there is; `docs/http.md` is written from this list.
@@ -83,6 +95,11 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
         "/fleet/workers/{id}/preview",
         "A worker shows how far an attempt is: ?job= &attempt=, a JPEG, PNG or WebP of at most 1 MiB",
     ),
+    (
+        "PUT",
+        "/fleet/workers/{id}/live",
+        "A worker tells what an attempt is doing: ?job= &attempt=, how far it is, what its service said, outputs so far",
+    ),
     ("POST", "/fleet/workers/{id}/drain", "No new work for a worker; it leaves when it holds nothing"),
     ("DELETE", "/fleet/workers/{id}", "A worker leaves: offline now"),
     ("POST", "/fleet/blobs", "Store a blob; the answer has its hash and size"),
@@ -99,12 +116,20 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
     ("GET", "/fleet/machines", "Machines, as their workers show them"),
     ("GET", "/fleet/blocks", "Workers and shapes kept apart"),
     ("DELETE", "/fleet/blocks/{worker}/{shape}", "Lift a block"),
+    ("GET", "/fleet/affinities", "Shapes with preferred or excluded workers"),
+    ("GET", "/fleet/affinities/{shape}", "One shape's preferred and excluded workers"),
+    (
+        "PUT",
+        "/fleet/affinities/{shape}",
+        "Say where a shape should run, and where not: {\"preferred\": [WORKER], \"excluded\": [WORKER]}",
+    ),
+    ("DELETE", "/fleet/affinities/{shape}", "Let a shape run anywhere again"),
     ("GET", "/fleet/quarantine", "Shapes that fail everywhere"),
     ("DELETE", "/fleet/quarantine/{shape}", "Release a shape"),
     (
         "GET",
         "/fleet/events",
-        "Events as they happen (SSE); resumes with Last-Event-ID; ?job= &tenant= &name=",
+        "Events as they happen (SSE); resumes with Last-Event-ID; ?job= &tenant= &worker= &name= &metadata.KEY=",
     ),
     ("GET", "/fleet/cycles", "The newest reports of the control cycle"),
     ("GET", "/fleet/plan", "What a cycle would do now; changes nothing"),
@@ -140,10 +165,16 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/workers/{id}", get(workers::one).delete(workers::leave))
         .route("/fleet/workers/{id}/beat", post(workers::beat))
         .route("/fleet/workers/{id}/preview", put(preview::put))
+        .route("/fleet/workers/{id}/live", put(live::put))
         .route("/fleet/workers/{id}/drain", post(workers::drain))
         .route("/fleet/machines", get(fleet::machines))
         .route("/fleet/blocks", get(fleet::blocks))
         .route("/fleet/blocks/{worker}/{shape}", delete(fleet::lift))
+        .route("/fleet/affinities", get(affinities::list))
+        .route(
+            "/fleet/affinities/{shape}",
+            get(affinities::one).put(affinities::set).delete(affinities::remove),
+        )
         .route("/fleet/quarantine", get(fleet::quarantine))
         .route("/fleet/quarantine/{shape}", delete(fleet::release))
         .route("/fleet/events", get(events::stream))
@@ -156,6 +187,7 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/views/{name}", get(fleet::view))
         .route("/health/live", get(fleet::live))
         .route("/health/ready", get(fleet::ready))
+        .merge(door::routes())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
@@ -168,6 +200,12 @@ pub fn router(context: Context) -> Router {
 }
 
 impl Context {
+    /// The way in for jobs.
+    pub fn intake(&self) -> Intake {
+        let Context { plane, store, blobs, bodies, limits, webhooks, .. } = self.clone();
+        Intake { plane, store, blobs, bodies, limits, webhooks }
+    }
+
     pub fn new(
         plane: Handle,
         store: Store,
@@ -185,15 +223,17 @@ impl Context {
             ..Limits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
-        let Live { bodies, previews, news } = live;
+        let Live { bodies, previews, doings, news, .. } = live;
         Context {
             plane,
             store,
             blobs,
             bodies,
             previews,
+            doings,
             news,
             limits,
+            webhooks: settings.webhook_policy(),
             streams,
             stopping,
             body_bytes_max: settings.body_bytes_max,
@@ -201,6 +241,8 @@ impl Context {
             uploads: Arc::new(Semaphore::new(blobs::UPLOADS_MAX)),
             blob_pause_max: settings.blob_pause_max,
             access,
+            retention: settings.retention,
+            door: Door::default(),
         }
     }
 }

@@ -53,6 +53,8 @@ pub struct Preview {
     pub attempt: Attempt,
     pub media: Media,
     pub bytes: Bytes,
+    /// Which part of the workflow it shows, if that was said.
+    pub node: Option<String>,
 }
 
 /// Clones share what they keep.
@@ -114,7 +116,7 @@ mod tests {
     use super::*;
 
     fn preview(attempt: u32, size: usize) -> Preview {
-        Preview { attempt: Attempt(attempt), media: Media::Jpeg, bytes: vec![0; size].into() }
+        Preview { attempt: Attempt(attempt), media: Media::Jpeg, bytes: vec![0; size].into(), node: None }
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::drive::{Drive, Handle};
 use crate::http::{self, Access};
 use crate::secret::Secret;
 use crate::tls::Tls;
+use crate::webhooks::Courier;
 
 /// How often the past is cleared away, and how much of it at once.
 const RETAIN_EVERY: Duration = Duration::from_secs(60);
@@ -33,6 +34,8 @@ pub struct Serving {
     pub address: SocketAddr,
     pub plane: Handle,
     access: Arc<Access>,
+    /// For whoever is in the same process and needs no line.
+    pub context: http::Context,
     stop: watch::Sender<bool>,
     tasks: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
@@ -68,6 +71,8 @@ impl Serving {
         let live = carry_out.live();
         let (plane, drive) = Drive::start(store.clone(), resolved.settings.clone(), carry_out).await?;
         let (stop, stopping) = watch::channel(false);
+        let courier =
+            Courier::new(plane.clone(), store.clone(), live.outbox.clone(), serve.webhook_policy())?;
         let (sweep, retention) = (blobs.clone(), serve.retention);
         let sweep = sweep::run(sweep, store.clone(), plane.clone(), retention, stopping.clone());
         let address = listening.address;
@@ -84,10 +89,12 @@ impl Serving {
             reload,
             access.clone(),
         );
-        let router = http::router(context);
+        tokio::spawn(http::cry(context.clone()));
+        let router = http::router(context.clone());
         let tasks = Tasks {
             drive: tokio::spawn(drive.run()),
             http: tokio::spawn(listening.serve(router, serve.clone(), tls.clone(), stopping.clone())),
+            webhooks: tokio::spawn(courier.run(stopping.clone())),
             retention: tokio::spawn(retain(store.clone(), plane.clone(), retention, stopping)),
             sweep: tokio::spawn(sweep),
             store,
@@ -97,7 +104,7 @@ impl Serving {
         }
         watch_tick(plane.clone());
         let tasks = tokio::spawn(tasks.run(plane.clone(), stop.clone()));
-        Ok(Serving { address, plane, access, stop, tasks })
+        Ok(Serving { address, plane, access, context, stop, tasks })
     }
 
     /// Where it answers.
@@ -128,6 +135,7 @@ struct Tasks {
     http: tokio::task::JoinHandle<()>,
     retention: tokio::task::JoinHandle<()>,
     sweep: tokio::task::JoinHandle<()>,
+    webhooks: tokio::task::JoinHandle<()>,
     store: Store,
 }
 
@@ -148,6 +156,7 @@ impl Tasks {
         };
         self.retention.abort();
         self.sweep.abort();
+        self.webhooks.abort();
         self.store.close().await?;
         result
     }
@@ -269,6 +278,7 @@ mod tests {
             http: tokio::spawn(std::future::pending()),
             retention: tokio::spawn(std::future::pending()),
             sweep: tokio::spawn(std::future::pending()),
+            webhooks: tokio::spawn(std::future::pending()),
             store,
         };
         let error = tasks.run(plane, stop).await.unwrap_err();

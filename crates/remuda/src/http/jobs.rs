@@ -2,7 +2,7 @@
 
 mod why;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,13 +12,14 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use remuda_adapters::blobs::BlobHash;
 use remuda_adapters::store::{Filter, JobState};
-use remuda_core::id::{Hash, JobId, Service, Tenant};
+use remuda_core::id::{JobId, Service, Tenant, WorkerId};
 use remuda_core::need::Needs;
-use remuda_core::plane::{Answer, Event, Known, Plane, Submission};
-use remuda_core::record::{Accepted, IdempotencyKey, Life};
+use remuda_core::options::{Options, Webhook};
+use remuda_core::plane::{Event, Plane};
+use remuda_core::record::{Accepted, Life};
 use remuda_core::refusal::Refusal;
-use remuda_core::workflow::{self, Examined};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
@@ -26,13 +27,15 @@ use serde_json::{Map, Value, json};
 pub(super) use self::why::why;
 
 use super::path::Path;
-use super::{Caller, Context, Problem, blobs};
+use super::{Caller, Context, Problem};
 use crate::drive::Unanswered;
+use crate::intake::{Request, Taken};
+use crate::live::{Doing, Snapshot};
 
 /// What a client sends to submit a job.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Request<'a> {
+struct Body<'a> {
     #[serde(borrow)]
     workflow: &'a RawValue,
     tenant: Option<Tenant>,
@@ -43,6 +46,16 @@ struct Request<'a> {
     needs: Needs,
     deadline_seconds: Option<u64>,
     attempts_max: Option<u8>,
+    retry_delay_seconds: Option<f64>,
+    #[serde(default)]
+    preferred: BTreeSet<WorkerId>,
+    start_limit_seconds: Option<f64>,
+    node_limit_seconds: Option<f64>,
+    #[serde(default)]
+    include_outputs: BTreeSet<String>,
+    #[serde(default)]
+    attachments: BTreeMap<String, BlobHash>,
+    webhook: Option<Webhook>,
     idempotency_key: Option<String>,
     #[serde(default)]
     labels: BTreeMap<String, String>,
@@ -50,136 +63,70 @@ struct Request<'a> {
     metadata: Map<String, Value>,
 }
 
-/// Metadata is on every event of the job, so it has to stay small.
-const METADATA_BYTES_MAX: usize = 4096;
-const KEY_BYTES_MAX: usize = 255;
-const LABELS_MAX: usize = 64;
-
 pub(super) async fn submit(
     State(context): State<Context>,
     caller: Caller,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Problem> {
-    let request = read(&body)?;
-    let submission = examine(&context, &caller, &headers, request).await?;
-    let (id, workflow) = (submission.id, submission.workflow.clone());
-    // Before it is accepted: what an accepted job names is not cleared away.
-    blobs::want(&context, [&*workflow]).await?;
-    // Kept before it is accepted: the order to start it may go out before this answer does.
-    context.bodies.keep(id, workflow);
-    match context.plane.ask(Event::Submit(Box::new(submission))).await? {
-        Answer::Accepted { job, is_new } => {
-            let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-            let location = format!("/fleet/jobs/{job}");
-            Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "is_new": is_new })))
-                .into_response())
-        }
-        _ => Err(Problem::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "internal",
-            "the plane gave an answer to something else",
-        )),
-    }
-}
-
-fn read(body: &[u8]) -> Result<Request<'_>, Problem> {
-    let text = std::str::from_utf8(body)
-        .map_err(|error| Problem::bad_request(format!("the body is not UTF-8: {error}")))?;
-    serde_json::from_str(text).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => {
-            let hint = "a submission is an object with \"workflow\" and, if you like, tenant, priority, service, needs, \
-                        deadline_seconds, attempts_max, idempotency_key, labels, metadata";
-            Problem::invalid(format!("{error}; {hint}"))
-        }
-        _ => Problem::bad_request(format!("the body is not JSON: {error}")),
-    })
-}
-
-async fn examine(
-    context: &Context,
-    caller: &Caller,
-    headers: &HeaderMap,
-    request: Request<'_>,
-) -> Result<Submission, Problem> {
-    let Examined { workflow_hash, shape, service, models, classes, .. } =
-        workflow::examine(request.workflow.get(), &context.limits)?;
-    check_sizes(&request)?;
-    let tenant = caller.tenant(request.tenant.as_ref())?;
-    let service = match request.service.or(service) {
-        Some(service) => service,
-        // Nothing in it says who should run it: the plainest worker there is.
-        None => "exec".parse()?,
-    };
-    let mut needs = request.needs;
-    needs.models.extend(models);
-    needs.classes.extend(classes);
+    let body = read(&body)?;
     let in_header = headers.get("idempotency-key").map(|key| {
         key.to_str()
             .map(str::to_owned)
             .map_err(|_| Problem::bad_request("the Idempotency-Key header is not plain text"))
     });
-    let key = in_header.transpose()?.or(request.idempotency_key);
-    let deadline = request.deadline_seconds.map(Duration::from_secs);
-    let fingerprint =
-        fingerprint(&workflow_hash, &service, request.priority, &needs, deadline, &request.metadata);
-    let (key, known) = look_up(context, &tenant, key, fingerprint).await?;
-    Ok(Submission {
-        id: context.plane.draw_id(),
-        tenant,
-        priority: request.priority,
-        service,
-        shape,
-        workflow_hash,
-        needs,
-        deadline,
-        attempts_max: request.attempts_max.map(|attempts| attempts.max(1)),
-        key,
-        known,
-        labels: request.labels,
-        metadata: request.metadata,
-        workflow: Arc::from(request.workflow.to_owned()),
+    let options = Options {
+        retry_delay: seconds("retry_delay_seconds", body.retry_delay_seconds)?,
+        preferred: body.preferred,
+        start_limit: seconds("start_limit_seconds", body.start_limit_seconds)?,
+        node_limit: seconds("node_limit_seconds", body.node_limit_seconds)?,
+        include_outputs: body.include_outputs,
+        webhook: body.webhook,
+    };
+    let request = Request {
+        workflow: Arc::from(body.workflow.to_owned()),
+        tenant: caller.tenant(body.tenant.as_ref())?,
+        priority: body.priority,
+        service: body.service,
+        needs: body.needs,
+        deadline: body.deadline_seconds.map(Duration::from_secs),
+        attempts_max: body.attempts_max,
+        options,
+        attachments: body.attachments,
+        idempotency_key: in_header.transpose()?.or(body.idempotency_key),
+        labels: body.labels,
+        metadata: body.metadata,
+    };
+    let Taken { job, is_new } = context.intake().take(request).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    let location = format!("/fleet/jobs/{job}");
+    Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "is_new": is_new }))).into_response())
+}
+
+/// Longer than anybody waits, and short enough to be added to any moment.
+const SECONDS_MAX: f64 = 10.0 * 365.0 * 86_400.0;
+
+fn seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, Problem> {
+    match given {
+        Some(given) if !(0.0..=SECONDS_MAX).contains(&given) => {
+            Err(Problem::invalid(format!("{name} is {given}: a number of seconds, from 0 to ten years")))
+        }
+        given => Ok(given.map(Duration::from_secs_f64)),
+    }
+}
+
+fn read(body: &[u8]) -> Result<Body<'_>, Problem> {
+    let text = std::str::from_utf8(body)
+        .map_err(|error| Problem::bad_request(format!("the body is not UTF-8: {error}")))?;
+    serde_json::from_str(text).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => {
+            let hint = "a submission is an object with \"workflow\" and, if you like, tenant, priority, service, needs, \
+                        deadline_seconds, attempts_max, retry_delay_seconds, preferred, start_limit_seconds, \
+                        node_limit_seconds, include_outputs, attachments, webhook, idempotency_key, labels, metadata";
+            Problem::invalid(format!("{error}; {hint}"))
+        }
+        _ => Problem::bad_request(format!("the body is not JSON: {error}")),
     })
-}
-
-fn check_sizes(request: &Request<'_>) -> Result<(), Problem> {
-    let metadata = serde_json::to_string(&request.metadata).map_or(0, |text| text.len());
-    if metadata > METADATA_BYTES_MAX {
-        return Err(Problem::invalid(format!(
-            "metadata has {metadata} bytes; {METADATA_BYTES_MAX} are the most"
-        )));
-    }
-    if request.labels.len() > LABELS_MAX {
-        return Err(Problem::invalid(format!("{} labels; {LABELS_MAX} are the most", request.labels.len())));
-    }
-    Ok(())
-}
-
-/// All that was asked for, so that the same key with something else is noticed.
-fn fingerprint(
-    workflow: &Hash,
-    service: &Service,
-    priority: i8,
-    needs: &Needs,
-    deadline: Option<Duration>,
-    metadata: &Map<String, Value>,
-) -> Hash {
-    Hash::of(json!([workflow, service, priority, needs, deadline, metadata]).to_string().as_bytes())
-}
-
-async fn look_up(
-    context: &Context,
-    tenant: &Tenant,
-    key: Option<String>,
-    fingerprint: Hash,
-) -> Result<(Option<IdempotencyKey>, Option<Known>), Problem> {
-    let Some(key) = key else { return Ok((None, None)) };
-    if key.is_empty() || key.len() > KEY_BYTES_MAX {
-        return Err(Problem::invalid(format!("an idempotency key has 1 to {KEY_BYTES_MAX} bytes")));
-    }
-    let known = context.store.by_key(tenant, &key).await?;
-    let known = known.map(|(job, fingerprint)| Known { job, fingerprint });
-    Ok((Some(IdempotencyKey { key, fingerprint }), known))
 }
 
 /// A job as people and programs see it.
@@ -201,6 +148,12 @@ struct View {
     /// What the service last said of the newest attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     service_status: Option<String>,
+    /// How far the attempt under way is, as its worker tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<Snapshot>,
+    /// What it has put out so far, each as it will stand in the result.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    outputs: Vec<Arc<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Arc<RawValue>>,
 }
@@ -214,6 +167,10 @@ impl View {
                 }
                 if let Some(deadline) = accepted.deadline {
                     fields.insert("deadline".to_owned(), deadline.to_string().into());
+                }
+                if let Some(secret) = fields.get_mut("options").and_then(|it| it["webhook"].get_mut("secret"))
+                {
+                    *secret = "***".into();
                 }
                 if let Some(key) = &accepted.key {
                     fields.insert("idempotency_key".to_owned(), key.key.clone().into());
@@ -237,8 +194,17 @@ impl View {
                 .tries
                 .last()
                 .and_then(|one| Some(one.service.as_ref()?.service_status.clone())),
+            progress: None,
+            outputs: Vec::new(),
             result,
         }
+    }
+
+    fn doing(mut self, doing: Option<Doing>) -> Self {
+        if let Some(doing) = doing.filter(|doing| doing.attempt.0 == self.attempt) {
+            (self.progress, self.outputs) = (doing.progress, doing.outputs);
+        }
+        self
     }
 }
 
@@ -258,7 +224,8 @@ pub(super) async fn one(State(context): State<Context>, Path(id): Path<String>) 
         }
     };
     let result = context.store.result(id).await?;
-    Ok(Json(View::new(&accepted, &life, reason, result)).into_response())
+    let doing = context.doings.find(id).filter(|_| life.state.is_open());
+    Ok(Json(View::new(&accepted, &life, reason, result).doing(doing)).into_response())
 }
 
 pub(super) fn unknown(id: JobId) -> Problem {

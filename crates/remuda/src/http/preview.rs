@@ -19,11 +19,13 @@ use super::{Context, Problem};
 use crate::carry_out::{News, Shown};
 use crate::previews::{Media, PREVIEW_BYTES_MAX, Preview};
 
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Of {
-    job: JobId,
-    attempt: Attempt,
+    pub(super) job: JobId,
+    pub(super) attempt: Attempt,
+    /// Which part of the workflow it is about.
+    pub(super) node: Option<String>,
 }
 
 pub(super) async fn put(
@@ -34,7 +36,7 @@ pub(super) async fn put(
     bytes: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let worker: WorkerId = worker.parse()?;
-    let Query(Of { job, attempt }) = of?;
+    let Query(Of { job, attempt, node }) = of?;
     let token_hash = token(&headers)?;
     if bytes.len() > PREVIEW_BYTES_MAX {
         let message = format!("a preview has at most {PREVIEW_BYTES_MAX} bytes, not {}", bytes.len());
@@ -43,13 +45,23 @@ pub(super) async fn put(
     let media = Media::of(&bytes)
         .ok_or_else(|| Problem::invalid("a preview is a picture: JPEG, PNG or WebP, and nothing else"))?;
     // Copied: what came is part of a larger buffer, which would be kept along with it.
-    let preview = Preview { attempt, media, bytes: Bytes::copy_from_slice(&bytes) };
+    let preview = Preview { attempt, media, bytes: Bytes::copy_from_slice(&bytes), node: node.clone() };
     let (previews, size_bytes) = (context.previews.clone(), bytes.len());
     // Kept while the plane looks: if the attempt ends a moment later, it is forgotten after it was kept.
     let look = move |plane: &remuda_core::plane::Plane, _| {
-        let tenant = plane.runs(&worker, token_hash, job, attempt)?.tenant.clone();
+        let of = plane.runs(&worker, token_hash, job, attempt)?;
+        let (tenant, metadata) = (of.tenant.clone(), of.metadata());
         previews.keep(job, preview);
-        Ok::<_, remuda_core::refusal::Refusal>(Shown { job, tenant, worker, attempt, media, size_bytes })
+        Ok::<_, remuda_core::refusal::Refusal>(Shown {
+            job,
+            tenant,
+            metadata,
+            worker,
+            attempt,
+            media,
+            size_bytes,
+            node,
+        })
     };
     let shown = context.plane.look(look).await??;
     // Nobody may be listening, which is fine.

@@ -12,6 +12,7 @@ use remuda_core::workflow::{Invalid, Kind};
 use serde_json::json;
 
 use crate::drive::Unanswered;
+use crate::intake::NotTaken;
 
 /// What goes wrong for a caller.
 #[derive(Debug)]
@@ -92,6 +93,7 @@ impl From<Refusal> for Problem {
         let message = refusal.to_string();
         let (status, code) = match &refusal {
             Refusal::UnknownJob(_) | Refusal::NothingThere => (StatusCode::NOT_FOUND, "not_found"),
+            Refusal::TooManyAffinities { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
             Refusal::UnknownWorker(_) => (StatusCode::NOT_FOUND, "unknown_worker"),
             Refusal::OldIncarnation { .. } => (StatusCode::GONE, "replaced"),
             Refusal::WrongToken => (StatusCode::FORBIDDEN, "wrong_token"),
@@ -142,6 +144,18 @@ impl From<BlobError> for Problem {
             BlobError::InUse { .. } | BlobError::Unreachable { .. } => {
                 Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message).later(2)
             }
+        }
+    }
+}
+
+impl From<NotTaken> for Problem {
+    fn from(not_taken: NotTaken) -> Self {
+        match not_taken {
+            NotTaken::Workflow(invalid) => invalid.into(),
+            NotTaken::Invalid(message) => Problem::invalid(message),
+            NotTaken::Store(error) => error.into(),
+            NotTaken::Blobs(error) => error.into(),
+            NotTaken::Plane(unanswered) => unanswered.into(),
         }
     }
 }

@@ -4,14 +4,16 @@
 mod cached;
 mod crashes;
 mod errors;
+mod failover;
 mod finished;
-mod graph;
+pub(crate) mod graph;
 mod inputs;
+mod live;
 mod lost;
 mod outputs;
 mod owned;
 mod shared;
 mod sick;
 mod sockets;
-mod stage;
+pub(crate) mod stage;
 mod thousand;

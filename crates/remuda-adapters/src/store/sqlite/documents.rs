@@ -94,7 +94,8 @@ pub(super) fn forget(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> Resu
 }
 
 fn document(row: &Row<'_>) -> Result<Arc<Document>, Error> {
-    let wrong = |column: usize, what: String| Error::FromSqlConversionFailure(column, Type::Text, what.into());
+    let wrong =
+        |column: usize, what: String| Error::FromSqlConversionFailure(column, Type::Text, what.into());
     let shelf = row.get_ref(0)?.as_str()?.parse().map_err(|what| wrong(0, what))?;
     let tenant: Option<String> = row.get(2)?;
     let tenant: Option<Tenant> = tenant
@@ -102,5 +103,12 @@ fn document(row: &Row<'_>) -> Result<Arc<Document>, Error> {
         .transpose()
         .map_err(|bad: remuda_core::id::BadId| wrong(2, bad.to_string()))?;
     let expires_at = row.get::<_, Option<u64>>(4)?.map(Timestamp::from_millis);
-    Ok(Arc::new(Document { shelf, id: row.get(1)?, tenant, mark: row.get(3)?, expires_at, body: raw(row, 5)? }))
+    Ok(Arc::new(Document {
+        shelf,
+        id: row.get(1)?,
+        tenant,
+        mark: row.get(3)?,
+        expires_at,
+        body: raw(row, 5)?,
+    }))
 }

@@ -1,0 +1,116 @@
+//! What attempts are doing right now, as their workers tell it: how far, what the service said, which outputs are there
+//! already. In memory only: it goes with the attempt, a worker tells it anew, and nothing is decided by it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use remuda_core::id::{Attempt, JobId, Tenant, WorkerId};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// What a worker tells of an attempt: `PUT /fleet/workers/{id}/live?job=&attempt=`. What is absent has not changed.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Report {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub progress: Option<Snapshot>,
+    /// What its service said since the last report, in order and in the service's own words: `{"type", "data"}`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub messages: Vec<Arc<RawValue>>,
+    /// All outputs that are stored already, each as it will stand in the result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outputs: Option<Vec<Arc<RawValue>>>,
+}
+
+/// How far an attempt is; complete, so that the newest one tells all.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// From 0 to 1, by nodes and steps; never less than before.
+    pub value: f64,
+    pub nodes_done: u64,
+    pub nodes_total: u64,
+    #[serde(default)]
+    pub current_node: Option<String>,
+    #[serde(default)]
+    pub current_node_class: Option<String>,
+    #[serde(default)]
+    pub step: Option<u64>,
+    #[serde(default)]
+    pub steps: Option<u64>,
+    /// In words: `KSampler 21/50`.
+    #[serde(default)]
+    pub message: Option<String>,
+}
+
+/// All that is known of an attempt under way.
+#[derive(Clone, Debug)]
+pub struct Doing {
+    pub attempt: Attempt,
+    pub progress: Option<Snapshot>,
+    pub outputs: Vec<Arc<RawValue>>,
+}
+
+/// A report that was let through, for whoever listens.
+#[derive(Clone, Debug)]
+pub struct Told {
+    pub job: JobId,
+    pub attempt: Attempt,
+    pub tenant: Tenant,
+    pub worker: WorkerId,
+    pub report: Report,
+}
+
+/// Clones share what they keep.
+#[derive(Clone, Debug, Default)]
+pub struct Doings(Arc<Mutex<BTreeMap<JobId, Doing>>>);
+
+impl Doings {
+    /// Takes a report in; what another attempt did before is of no more use.
+    pub fn keep(&self, job: JobId, attempt: Attempt, report: &Report) {
+        let mut doings = self.doings();
+        let doing = doings.entry(job).or_insert(Doing { attempt, progress: None, outputs: Vec::new() });
+        if doing.attempt != attempt {
+            *doing = Doing { attempt, progress: None, outputs: Vec::new() };
+        }
+        if let Some(progress) = &report.progress {
+            doing.progress = Some(progress.clone());
+        }
+        if let Some(outputs) = &report.outputs {
+            doing.outputs.clone_from(outputs);
+        }
+    }
+
+    pub fn find(&self, job: JobId) -> Option<Doing> {
+        self.doings().get(&job).cloned()
+    }
+
+    /// The attempt is over.
+    pub fn forget(&self, job: JobId) {
+        self.doings().remove(&job);
+    }
+
+    fn doings(&self) -> MutexGuard<'_, BTreeMap<JobId, Doing>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_absent_has_not_changed_and_another_attempt_begins_anew() {
+        let doings = Doings::default();
+        let job = JobId::from_u128(1);
+        let report = |text: &str| serde_json::from_str::<Report>(text).unwrap();
+        let half = r#"{"progress":{"value":0.5,"nodes_done":1,"nodes_total":2},"outputs":[{"node":"9"}]}"#;
+        doings.keep(job, Attempt(1), &report(half));
+        doings.keep(job, Attempt(1), &report(r#"{"messages":[{"type":"executing","data":{}}]}"#));
+        let doing = doings.find(job).unwrap();
+        assert_eq!((doing.progress.unwrap().nodes_done, doing.outputs.len()), (1, 1));
+        doings.keep(job, Attempt(2), &Report::default());
+        let doing = doings.find(job).unwrap();
+        assert_eq!((doing.attempt, doing.progress, doing.outputs.len()), (Attempt(2), None, 0));
+        doings.forget(job);
+        assert!(doings.find(job).is_none());
+    }
+}
