@@ -40,7 +40,7 @@ use self::credential::credential;
 use self::guard::{Counted, Guard};
 use self::origin::Origins;
 use self::rules::{Rule, Who, rule_of};
-use super::listen::Peer;
+use super::listen::{End, Peer};
 use super::{Context, Problem};
 use crate::audit::{Audit, Note};
 use crate::config::ServeSettings;
@@ -51,6 +51,8 @@ use crate::tls::Tls;
 const ANYONE: &str = "anyone";
 /// How one may say who one is; the second has a browser ask by itself.
 const CHALLENGES: [&str; 2] = ["Bearer realm=\"remuda\"", "Basic realm=\"remuda\", charset=\"UTF-8\""];
+/// Whoever asks without a connection does so from within.
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Read at a time at the start.
 const PAGE: usize = 1000;
 
@@ -224,6 +226,9 @@ impl From<Problem> for Refused {
 /// A request, as far as access is concerned.
 struct Asked {
     from: IpAddr,
+    line: Option<Arc<End>>,
+    /// It would open a socket under a protocol of ours.
+    speaks_remuda: bool,
     rule: &'static Rule,
     method: Method,
     /// As the router has it.
@@ -234,10 +239,12 @@ struct Asked {
 
 impl Asked {
     fn new(request: &Request) -> Asked {
-        let peer = request.extensions().get::<Peer>();
+        let peer = request.extensions().get::<Peer>().cloned();
         let route = request.extensions().get::<MatchedPath>().cloned();
         Asked {
-            from: peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.0.ip().to_canonical()),
+            from: peer.as_ref().map_or(HERE, |peer| peer.address.ip().to_canonical()),
+            line: peer.map(|peer| peer.end),
+            speaks_remuda: credential::offers_remuda(request.headers()),
             rule: rule_of(request.method().as_str(), route.as_ref().map(MatchedPath::as_str)),
             method: request.method().clone(),
             route,
@@ -284,7 +291,8 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
         return problem.into_response();
     }
     request.extensions_mut().insert(caller.clone());
-    let mut response = watch::until_revoked(&access, &caller, context.plane.clock, next.run(request)).await;
+    let mut response =
+        watch::until_revoked(&access, &asked, &caller, context.plane.clock, next.run(request)).await;
     if caller.is_joined() && response.status() == StatusCode::FORBIDDEN {
         // The plane knows no such worker by this.
         if let Some(secret) = &secret {

@@ -43,12 +43,13 @@ impl Raw {
         (status.parse().unwrap(), body["error"].clone())
     }
 
-    /// The request line and headers that somebody else sent.
-    pub(crate) async fn head(&mut self) {
+    /// The first line and headers that the other side sends.
+    pub(crate) async fn head(&mut self) -> String {
         let mut text = Vec::new();
         while !text.ends_with(b"\r\n\r\n") {
             text.push(self.0.read_u8().await.unwrap());
         }
+        String::from_utf8(text).unwrap()
     }
 
     /// What is answered first, whether the other side goes on listening or not.
