@@ -16,6 +16,7 @@ use serde_json::{Map, Value, json};
 
 use crate::carry_out::Bodies;
 use crate::drive::{Handle, Unanswered};
+use crate::secrets::{Extra, Secrets};
 
 /// Metadata is on every event of the job, so it has to stay small.
 const METADATA_BYTES_MAX: usize = 4096;
@@ -37,6 +38,8 @@ pub struct Request {
     pub idempotency_key: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub metadata: Map<String, Value>,
+    /// Goes with it to the worker and is never stored.
+    pub secrets: Extra,
 }
 
 impl Request {
@@ -53,6 +56,7 @@ impl Request {
             idempotency_key: None,
             labels: BTreeMap::new(),
             metadata: Map::new(),
+            secrets: Extra::new(),
         }
     }
 }
@@ -86,28 +90,41 @@ pub struct Intake {
     pub store: Store,
     pub blobs: Blobs,
     pub bodies: Bodies,
+    pub secrets: Secrets,
     pub limits: Limits,
 }
 
 impl Intake {
     pub async fn take(&self, request: Request) -> Result<Taken, NotTaken> {
-        let submission = self.examine(request).await?;
+        let examined = workflow::examine(request.workflow.get(), &self.limits)?;
+        self.take_examined(request, examined).await
+    }
+
+    /// As `take`, for whoever had to look at the workflow already.
+    pub async fn take_examined(&self, mut request: Request, examined: Examined) -> Result<Taken, NotTaken> {
+        let secrets = std::mem::take(&mut request.secrets);
+        let submission = self.prepare(request, examined).await?;
         let (id, workflow) = (submission.id, submission.workflow.clone());
         // Before it is accepted: what an accepted job names is not cleared away.
         self.blobs.touch_all(named_in(workflow.get()), self.plane.clock.now()).await?;
         // Kept before it is accepted: the order to start it may go out before this answer does.
         self.bodies.keep(id, workflow);
-        match self.plane.ask(Event::Submit(Box::new(submission))).await? {
-            Answer::Accepted { job, is_new } => Ok(Taken { job, is_new }),
-            answer => {
+        self.secrets.keep(id, secrets);
+        let taken = match self.plane.ask(Event::Submit(Box::new(submission))).await {
+            Ok(Answer::Accepted { job, is_new }) => Ok(Taken { job, is_new }),
+            Ok(answer) => {
                 Err(NotTaken::Invalid(format!("the plane gave an answer to something else: {answer:?}")))
             }
+            Err(unanswered) => Err(unanswered.into()),
+        };
+        if !taken.as_ref().is_ok_and(|taken| taken.is_new) {
+            self.secrets.forget(id);
         }
+        taken
     }
 
-    async fn examine(&self, request: Request) -> Result<Submission, NotTaken> {
-        let Examined { workflow_hash, shape, service, models, classes, .. } =
-            workflow::examine(request.workflow.get(), &self.limits)?;
+    async fn prepare(&self, request: Request, examined: Examined) -> Result<Submission, NotTaken> {
+        let Examined { workflow_hash, shape, service, models, classes, .. } = examined;
         check_sizes(&request)?;
         let service = match request.service.or(service) {
             Some(service) => service,

@@ -11,5 +11,6 @@ pub mod http;
 pub mod intake;
 pub mod live;
 pub mod previews;
+pub mod secrets;
 pub mod serve;
 pub mod worker;
