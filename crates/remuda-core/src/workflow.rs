@@ -3,6 +3,7 @@
 //! ```text
 //!  body ──read──▶ tree, keys sorted ──canonical──▶ workflow_hash
 //!                         │
+//!                         ├─ {"prompt": graph, …}: that graph, without what goes with it
 //!                         ├─ some value has a class_type: graph ──links, loops──▶ shape, classes, model files
 //!                         └─ otherwise ─────────────────────────────────────────▶ shape, model files
 //! ```
@@ -50,6 +51,8 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Examined {
     pub workflow_hash: WorkflowHash,
+    /// The hash of all of the body; another one than the workflow's if something goes with the graph.
+    pub body_hash: Hash,
     pub shape: Shape,
     /// `comfyui` if it is a graph in ComfyUI's API format; otherwise the workflow does not say.
     pub service: Option<Service>,
@@ -71,11 +74,14 @@ pub fn examine(body: &str, limits: &Limits) -> Result<Examined, Invalid> {
     if members.is_empty() {
         return Err(Invalid::Empty);
     }
+    let body_hash = canonical::hash(&tree, &tree.root, body.len());
+    let wrapped = graph::wrapped(&tree, members);
+    let members = wrapped.map_or(members, |(_, members)| members);
     if !graph::is_graph(&tree, members) {
         let (shape, models) = shape::of_value(&tree);
-        let workflow_hash = canonical::hash(&tree, body.len());
         return Ok(Examined {
-            workflow_hash,
+            workflow_hash: body_hash,
+            body_hash,
             shape,
             service: None,
             models,
@@ -86,7 +92,8 @@ pub fn examine(body: &str, limits: &Limits) -> Result<Examined, Invalid> {
     let graph = Graph::read(&tree, members, limits.nodes_max)?;
     let (shape, models) = shape::of_graph(&tree, &graph, &graph.sources_first()?);
     Ok(Examined {
-        workflow_hash: canonical::hash(&tree, body.len()),
+        workflow_hash: wrapped.map_or(body_hash, |(graph, _)| canonical::hash(&tree, graph, body.len())),
+        body_hash,
         shape,
         service: Some("comfyui".parse().expect("a plain word is a service name")),
         models,
@@ -97,7 +104,8 @@ pub fn examine(body: &str, limits: &Limits) -> Result<Examined, Invalid> {
 
 /// The hash of any JSON value, the same for every spelling of it: of key order, numbers, escapes and white space.
 pub fn canonical_hash(value: &str, limits: &Limits) -> Result<Hash, Invalid> {
-    Ok(canonical::hash(&read::read(value, limits)?, value.len()))
+    let tree = read::read(value, limits)?;
+    Ok(canonical::hash(&tree, &tree.root, value.len()))
 }
 
 #[cfg(test)]

@@ -72,6 +72,10 @@ enum Command {
     Drain(look::Drain),
     /// List or lift blocks: workers and shapes kept apart
     Blocks(look::Blocks),
+    /// List, set or remove affinities: the workers a shape prefers or keeps away from
+    ///
+    /// Example: remuda affinities set workflow.json --prefer gpu-1 --exclude gpu-7
+    Affinities(look::Affinities),
     /// List or release shapes that fail everywhere
     Quarantine(look::Quarantine),
     /// Store and fetch the files that jobs take and give
@@ -175,6 +179,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Workers(workers) => workers.run().await,
         Command::Drain(drain) => drain.run().await,
         Command::Blocks(blocks) => blocks.run().await,
+        Command::Affinities(affinities) => affinities.run().await,
         Command::Quarantine(quarantine) => quarantine.run().await,
         Command::Blobs(blobs) => blobs.run().await,
         Command::Events(events) => events.run().await,

@@ -38,6 +38,8 @@ pub(crate) use self::nearest::nearest;
 pub use self::show::show;
 pub use self::store::StoreUrl;
 
+use crate::webhooks::Policy;
+
 use self::environment::Environment;
 use self::key::{Entry, Key};
 use self::value::Unit;
@@ -80,8 +82,29 @@ pub struct ServeSettings {
     pub blob_bytes_max: u64,
     /// How long the next piece of a blob may take to come.
     pub blob_pause_max: Duration,
+    pub webhooks_allow_private: AllowPrivate,
     /// A rented machine that is up has the worker process started on it.
     pub start_worker: bool,
+}
+
+/// Whether something may go to loopback and private addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllowPrivate {
+    /// Only while the plane itself listens on loopback: then whoever submits is on this machine anyway.
+    Auto,
+    Yes,
+    No,
+}
+
+impl ServeSettings {
+    pub fn webhook_policy(&self) -> Policy {
+        let allow_private = match self.webhooks_allow_private {
+            AllowPrivate::Auto => self.listen.ip().is_loopback(),
+            AllowPrivate::Yes => true,
+            AllowPrivate::No => false,
+        };
+        Policy { allow_private }
+    }
 }
 
 /// What the agent's shell needs to know.
@@ -125,6 +148,7 @@ impl Resolved {
                 blob_bytes_max: 2 << 30,
                 // As for any other body: whoever takes longer has gone without a word.
                 blob_pause_max: Duration::from_secs(15),
+                webhooks_allow_private: AllowPrivate::Auto,
                 start_worker: false,
             },
             agent: AgentSettings {

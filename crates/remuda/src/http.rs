@@ -2,6 +2,7 @@
 //! comes back into JSON; every refusal becomes a `Problem` in one place.
 
 mod access;
+mod affinities;
 mod blobs;
 mod body;
 #[cfg(test)]
@@ -43,6 +44,7 @@ use crate::intake::Intake;
 use crate::live::Doings;
 use crate::previews::Previews;
 use crate::secrets::Secrets;
+use crate::webhooks::Policy;
 
 /// What every handler can reach.
 #[derive(Clone, Debug)]
@@ -56,6 +58,8 @@ pub struct Context {
     pub secrets: Secrets,
     pub news: broadcast::Sender<News>,
     pub limits: Limits,
+    /// Where webhooks may go.
+    pub webhooks: Policy,
     /// Places for event streams, which stay open for long.
     pub streams: Arc<Semaphore>,
     /// Dropped when the program stops: streams and waiting beats end.
@@ -114,12 +118,20 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
     ("GET", "/fleet/machines", "Machines, as their workers show them"),
     ("GET", "/fleet/blocks", "Workers and shapes kept apart"),
     ("DELETE", "/fleet/blocks/{worker}/{shape}", "Lift a block"),
+    ("GET", "/fleet/affinities", "Shapes with preferred or excluded workers"),
+    ("GET", "/fleet/affinities/{shape}", "One shape's preferred and excluded workers"),
+    (
+        "PUT",
+        "/fleet/affinities/{shape}",
+        "Say where a shape should run, and where not: {\"preferred\": [WORKER], \"excluded\": [WORKER]}",
+    ),
+    ("DELETE", "/fleet/affinities/{shape}", "Let a shape run anywhere again"),
     ("GET", "/fleet/quarantine", "Shapes that fail everywhere"),
     ("DELETE", "/fleet/quarantine/{shape}", "Release a shape"),
     (
         "GET",
         "/fleet/events",
-        "Events as they happen (SSE); resumes with Last-Event-ID; ?job= &tenant= &name=",
+        "Events as they happen (SSE); resumes with Last-Event-ID; ?job= &tenant= &worker= &name= &metadata.KEY=",
     ),
     ("GET", "/fleet/cycles", "The newest reports of the control cycle"),
     ("GET", "/fleet/plan", "What a cycle would do now; changes nothing"),
@@ -174,6 +186,11 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/machines", get(fleet::machines))
         .route("/fleet/blocks", get(fleet::blocks))
         .route("/fleet/blocks/{worker}/{shape}", delete(fleet::lift))
+        .route("/fleet/affinities", get(affinities::list))
+        .route(
+            "/fleet/affinities/{shape}",
+            get(affinities::one).put(affinities::set).delete(affinities::remove),
+        )
         .route("/fleet/quarantine", get(fleet::quarantine))
         .route("/fleet/quarantine/{shape}", delete(fleet::release))
         .route("/fleet/events", get(events::stream))
@@ -197,8 +214,8 @@ pub fn router(context: Context) -> Router {
 impl Context {
     /// The way in for jobs.
     pub fn intake(&self) -> Intake {
-        let Context { plane, store, blobs, bodies, secrets, limits, .. } = self.clone();
-        Intake { plane, store, blobs, bodies, secrets, limits }
+        let Context { plane, store, blobs, bodies, secrets, limits, webhooks, .. } = self.clone();
+        Intake { plane, store, blobs, bodies, secrets, limits, webhooks }
     }
 
     pub fn new(
@@ -217,7 +234,7 @@ impl Context {
             ..Limits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
-        let Live { bodies, previews, doings, secrets, news } = live;
+        let Live { bodies, previews, doings, secrets, news, .. } = live;
         let v2 = v2::Shared::new(&news);
         Context {
             plane,
@@ -229,6 +246,7 @@ impl Context {
             secrets,
             news,
             limits,
+            webhooks: settings.webhook_policy(),
             streams,
             stopping,
             body_bytes_max: settings.body_bytes_max,

@@ -13,4 +13,5 @@ pub mod live;
 pub mod previews;
 pub mod secrets;
 pub mod serve;
+pub mod webhooks;
 pub mod worker;

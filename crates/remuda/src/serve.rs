@@ -16,6 +16,7 @@ use crate::carry_out::{Bodies, CarryOut};
 use crate::config::{Resolved, ServeSettings};
 use crate::drive::{Drive, Handle};
 use crate::http;
+use crate::webhooks::Courier;
 
 /// How often the past is cleared away, and how much of it at once.
 const RETAIN_EVERY: Duration = Duration::from_secs(60);
@@ -28,6 +29,8 @@ const TICK_AGE_MAX: Duration = Duration::from_secs(30);
 pub struct Serving {
     pub address: SocketAddr,
     pub plane: Handle,
+    /// For whoever is in the same process and needs no line.
+    pub context: http::Context,
     stop: watch::Sender<bool>,
     tasks: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
@@ -62,22 +65,25 @@ impl Serving {
         let live = carry_out.live();
         let (plane, drive) = Drive::start(store.clone(), resolved.settings.clone(), carry_out).await?;
         let (stop, stopping) = watch::channel(false);
+        let courier =
+            Courier::new(plane.clone(), store.clone(), live.outbox.clone(), serve.webhook_policy())?;
         let (sweep, retention) = (blobs.clone(), serve.retention);
         let sweep = sweep::run(sweep, store.clone(), plane.clone(), retention, stopping.clone());
         let context =
             http::Context::new(plane.clone(), store.clone(), blobs, live, stopping.clone(), serve, reload);
         let address = listening.address;
-        let router = http::router(context);
+        let router = http::router(context.clone());
         let tasks = Tasks {
             drive: tokio::spawn(drive.run()),
             http: tokio::spawn(listening.serve(router, serve.connections_max, stopping.clone())),
+            webhooks: tokio::spawn(courier.run(stopping.clone())),
             retention: tokio::spawn(retain(store.clone(), plane.clone(), retention, stopping)),
             sweep: tokio::spawn(sweep),
             store,
         };
         watch_tick(plane.clone());
         let tasks = tokio::spawn(tasks.run(plane.clone(), stop.clone()));
-        Ok(Serving { address, plane, stop, tasks })
+        Ok(Serving { address, plane, context, stop, tasks })
     }
 
     /// Ends when something went wrong; pending otherwise.
@@ -97,6 +103,7 @@ struct Tasks {
     http: tokio::task::JoinHandle<()>,
     retention: tokio::task::JoinHandle<()>,
     sweep: tokio::task::JoinHandle<()>,
+    webhooks: tokio::task::JoinHandle<()>,
     store: Store,
 }
 
@@ -117,6 +124,7 @@ impl Tasks {
         };
         self.retention.abort();
         self.sweep.abort();
+        self.webhooks.abort();
         self.store.close().await?;
         result
     }
@@ -210,6 +218,7 @@ mod tests {
             http: tokio::spawn(std::future::pending()),
             retention: tokio::spawn(std::future::pending()),
             sweep: tokio::spawn(std::future::pending()),
+            webhooks: tokio::spawn(std::future::pending()),
             store,
         };
         let error = tasks.run(plane, stop).await.unwrap_err();

@@ -12,9 +12,9 @@ use super::tree::{Tree, Value};
 use crate::id::Hash;
 
 /// `size` is a guess at the length, to write without growing.
-pub(super) fn hash(tree: &Tree<'_>, size: usize) -> Hash {
+pub(super) fn hash(tree: &Tree<'_>, value: &Value<'_>, size: usize) -> Hash {
     let mut out = Vec::with_capacity(size);
-    write(tree, &tree.root, &mut out);
+    write(tree, value, &mut out);
     Hash::of(&out)
 }
 

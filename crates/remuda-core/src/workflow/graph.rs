@@ -48,6 +48,18 @@ pub(super) fn is_graph(tree: &Tree<'_>, nodes: &[Member<'_>]) -> bool {
     })
 }
 
+/// The graph of `{"prompt": graph, "extra_data": …}`, as ComfyUI's own clients send it. A node that somebody called
+/// `prompt` is none.
+pub(super) fn wrapped<'a>(
+    tree: &'a Tree<'a>,
+    members: &'a [Member<'a>],
+) -> Option<(&'a Value<'a>, &'a [Member<'a>])> {
+    let graph = member(members, "prompt")?;
+    let Value::Object(nodes) = graph else { return None };
+    let nodes = tree.members(nodes);
+    (member(nodes, "class_type").is_none() && is_graph(tree, nodes)).then_some((graph, nodes))
+}
+
 impl<'a> Graph<'a> {
     pub(super) fn read(
         tree: &'a Tree<'a>,

@@ -1,6 +1,7 @@
 //! Commands that look at the plane, and the few that change something in it by hand. Each asks once, and what it
 //! prints is what was answered: nothing here decides.
 
+mod affinities;
 mod blobs;
 mod blocks;
 mod cycle;
@@ -21,6 +22,7 @@ use serde_json::Value;
 use super::table::plain;
 use super::{Client, Connection, say};
 
+pub(super) use self::affinities::Affinities;
 pub(super) use self::blobs::Blobs;
 pub(super) use self::blocks::Blocks;
 pub(super) use self::cycle::Cycle;

@@ -6,6 +6,7 @@ mod given;
 mod graph;
 mod preview;
 mod save;
+mod wishes;
 mod workflow;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use tokio::task::JoinSet;
 use self::board::Board;
 use self::follow::Follow;
 use self::preview::Previews;
+use self::wishes::Wishes;
 use self::workflow::{Change, File, Workflow, change, file};
 use super::table::plain;
 use super::{Client, Connection, Usage, say};
@@ -37,6 +39,7 @@ Examples:
   remuda run img2img.json --input LoadImage.image=photo.png -o out --preview now.jpg
   remuda run workflow.json -n 4 -o out        four copies, each with other seeds, side by side
   remuda run workflow.json --detach           print the id and leave
+  remuda run workflow.json --prefer gpu-1 --exclude gpu-7 --webhook https://example.org/done
 
 Ctrl-C cancels what was submitted and waits until that is so; a second one leaves at once.
 Exit code: 0 if every job completed, 1 if one did not, 2 for a mistake in what was typed, 3 if nobody answers.";
@@ -87,6 +90,8 @@ pub(super) struct Run {
     #[arg(long, conflicts_with = "output")]
     detach: bool,
     #[command(flatten)]
+    wishes: Wishes,
+    #[command(flatten)]
     connection: Connection,
 }
 
@@ -104,6 +109,8 @@ struct Submission<'a> {
     idempotency_key: Option<&'a str>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     metadata: Map<String, Value>,
+    #[serde(flatten)]
+    wishes: Map<String, Value>,
 }
 
 /// Jobs whose files are fetched at the same time: more would only share the same line.
@@ -193,6 +200,7 @@ impl Run {
                 deadline_seconds: self.deadline,
                 idempotency_key: self.key.as_deref(),
                 metadata: self.metadata()?,
+                wishes: self.wishes.fields(),
             };
             let request = client.request(Method::POST, "/fleet/jobs").timeout(super::client::ANSWER_MAX);
             match client.send(request.json(&submission)).await {

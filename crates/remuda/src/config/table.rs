@@ -22,6 +22,7 @@ pub(super) const GROUPS: &[Group] = &[
     Group { title: "Routing", keys: ROUTING },
     Group { title: "Limits", keys: LIMITS },
     Group { title: "Blobs", keys: BLOBS },
+    Group { title: "Webhooks", keys: WEBHOOKS },
     Group { title: "Scaling", keys: SCALING },
     Group { title: "The agent", keys: AGENT },
 ];
@@ -189,6 +190,12 @@ const SUSPICION: &[Key] = &[
         "How long they are kept apart at most.",
     ),
     Key::new(
+        "block.spare_the_only_worker",
+        slot!(settings.spare_the_only_worker),
+        Switch,
+        "Keep a worker that is all there is from nothing: a retry runs at once instead of when its block ends.",
+    ),
+    Key::new(
         "suspect_shape_after",
         slot!(settings.suspect_shape_after),
         number(1, 100),
@@ -289,6 +296,13 @@ const BLOBS: &[Key] = &[
         "How long the next 256 KiB of a blob may take to come; the whole may take as long as it needs.",
     ),
 ];
+
+const WEBHOOKS: &[Key] = &[Key::new(
+    "webhooks.allow_private",
+    slot!(serve.webhooks_allow_private),
+    Choice(&["auto", "yes", "no"]),
+    "Whether webhooks may go to loopback and private addresses; `auto`: only while the plane itself listens on loopback.",
+)];
 
 const SCALING: &[Key] = &[
     Key::new(

@@ -9,6 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use remuda_core::id::{JobId, Tenant};
+use remuda_core::options::{Options, Webhook};
 use remuda_core::time::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
@@ -38,6 +39,7 @@ struct Body<'a> {
     #[serde(default)]
     labels: BTreeMap<String, String>,
     metadata: Option<Value>,
+    webhook: Option<Webhook>,
 }
 
 #[derive(Deserialize)]
@@ -73,6 +75,7 @@ pub(super) async fn submit(
         labels: body.labels,
         metadata: metadata(body.metadata)?,
         secrets: secrets(body.extra_data)?,
+        options: Options { webhook: body.webhook, ..Options::default() },
         ..Request::new(workflow, tenant)
     };
     let Taken { job, is_new } = context.intake().take_examined(request, examined).await?;
@@ -89,7 +92,7 @@ fn read(body: &[u8]) -> Result<Body<'_>, Problem> {
         .map_err(|error| Problem::invalid(format!("the body is not UTF-8: {error}")))?;
     serde_json::from_str(text).map_err(|error| {
         let hint = "a submission is an object with \"workflow\" and, if you like, extra_data, tenant, priority, \
-                    deadline_seconds, labels, metadata";
+                    deadline_seconds, labels, metadata, webhook";
         Problem::invalid(format!("{error}; {hint}"))
     })
 }

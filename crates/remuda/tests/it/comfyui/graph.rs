@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 /// A chain of nodes, each of which takes the picture of the one before.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Graph(Map<String, Value>);
 
 /// Begins with a picture of one colour; another colour is another picture, which no cache has.
