@@ -230,12 +230,15 @@ fn the_document_says_what_the_routes_say() {
 /// The router cannot be asked what it has, but its source can be read.
 #[test]
 fn every_route_of_the_router_is_in_the_list() {
-    let source = include_str!("../http.rs");
-    let calls = source.split("\n        .").filter_map(|call| call.strip_prefix("route("));
+    let sources = [include_str!("../http.rs"), include_str!("v2.rs")];
+    let calls = sources.iter().flat_map(|source| source.split("\n        ."));
+    let calls = calls.filter_map(|call| call.strip_prefix("route("));
     let routes = calls.filter_map(|call| call.trim_start().strip_prefix('"')?.split_once('"'));
     let mut found = BTreeSet::new();
     for (path, handlers) in routes {
-        for (word, method) in [("get(", "GET"), ("post(", "POST"), ("put(", "PUT"), ("delete(", "DELETE")] {
+        for (word, method) in
+            [("get(", "GET"), ("head(", "HEAD"), ("post(", "POST"), ("put(", "PUT"), ("delete(", "DELETE")]
+        {
             if handlers.contains(word) {
                 found.insert((method, path));
             }

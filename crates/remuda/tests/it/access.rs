@@ -5,6 +5,7 @@ mod limits;
 mod parts;
 mod secrets;
 mod start;
+mod surfaces;
 mod tenants;
 mod tls;
 mod workers;
