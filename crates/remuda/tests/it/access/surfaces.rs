@@ -36,7 +36,10 @@ async fn comfy_api_v2_shows_each_tenant_its_own() {
     };
     assert_eq!((jobs(&anna).await, jobs(&ben).await), (Some(1), Some(0)));
     let form = reqwest::multipart::Part::bytes(b"secret".to_vec()).file_name("a.png");
-    let form = reqwest::multipart::Form::new().part("file", form);
+    let form = reqwest::multipart::Form::new()
+        .text("content_type", "image/png")
+        .text("file_path", "a.png")
+        .part("file", form);
     let (status, asset) = answered(anna.request(Method::POST, "/api/v2/assets").multipart(form)).await;
     assert_eq!(status.as_u16(), 201, "{asset}");
     let id = asset["id"].as_str().unwrap();
