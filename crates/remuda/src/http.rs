@@ -7,6 +7,7 @@ mod blobs;
 mod body;
 #[cfg(test)]
 mod document;
+mod door;
 mod events;
 mod fleet;
 mod jobs;
@@ -31,6 +32,7 @@ use remuda_core::workflow::Limits;
 use tokio::sync::{Semaphore, broadcast};
 
 pub use self::access::{Access, Caller, Role, Token, Wanted};
+pub use self::door::{Door, cry};
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};
 pub use self::problem::Problem;
@@ -66,6 +68,8 @@ pub struct Context {
     pub uploads: Arc<Semaphore>,
     pub blob_pause_max: Duration,
     pub access: Arc<Access>,
+    pub retention: Duration,
+    pub door: Door,
 }
 
 /// Every route there is; `docs/http.md` is written from this list.
@@ -183,6 +187,7 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/views/{name}", get(fleet::view))
         .route("/health/live", get(fleet::live))
         .route("/health/ready", get(fleet::ready))
+        .merge(door::routes())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
@@ -236,6 +241,8 @@ impl Context {
             uploads: Arc::new(Semaphore::new(blobs::UPLOADS_MAX)),
             blob_pause_max: settings.blob_pause_max,
             access,
+            retention: settings.retention,
+            door: Door::default(),
         }
     }
 }

@@ -34,6 +34,8 @@ pub struct Serving {
     pub address: SocketAddr,
     pub plane: Handle,
     access: Arc<Access>,
+    /// For whoever is in the same process and needs no line.
+    pub context: http::Context,
     stop: watch::Sender<bool>,
     tasks: tokio::task::JoinHandle<anyhow::Result<()>>,
 }
@@ -87,7 +89,8 @@ impl Serving {
             reload,
             access.clone(),
         );
-        let router = http::router(context);
+        tokio::spawn(http::cry(context.clone()));
+        let router = http::router(context.clone());
         let tasks = Tasks {
             drive: tokio::spawn(drive.run()),
             http: tokio::spawn(listening.serve(router, serve.clone(), tls.clone(), stopping.clone())),
@@ -101,7 +104,7 @@ impl Serving {
         }
         watch_tick(plane.clone());
         let tasks = tokio::spawn(tasks.run(plane.clone(), stop.clone()));
-        Ok(Serving { address, plane, access, stop, tasks })
+        Ok(Serving { address, plane, access, context, stop, tasks })
     }
 
     /// Where it answers.

@@ -8,6 +8,7 @@ mod hands;
 mod link;
 mod metrics;
 mod previews;
+mod reports;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use remuda_core::need::Offer;
 use remuda_core::service::ServiceLife;
 use remuda_core::time::Timestamp;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
@@ -34,6 +36,7 @@ use self::comfyui::Comfyui;
 use self::exec::Commands;
 use self::hands::{Events, Hands, Order};
 use self::previews::Previews;
+use self::reports::Reports;
 
 /// What a worker is started with.
 #[derive(Clone, Debug)]
@@ -66,17 +69,24 @@ const METRICS_EVERY: Duration = Duration::from_secs(10);
 const GOODBYE_MAX: Duration = Duration::from_secs(5);
 const EVENTS_MAX: usize = 4096;
 
+/// What is shown of attempts under way.
+#[derive(Clone, Debug, Default)]
+struct Shows {
+    previews: Previews,
+    reports: Reports,
+}
+
 /// Runs until it is stopped (once: finish what is held; twice: now) or replaced by another of its name.
 pub async fn run(mut options: Options, mut stops: mpsc::Receiver<()>) -> anyhow::Result<()> {
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
-    let previews = Previews::default();
+    let shows = Shows::default();
     let began = match &options.does {
         Does::Exec(exec) => {
             let commands = Commands::new(exec.clone(), events.clone());
             Some((Hands::Commands(commands), Vec::new(), ServiceLife(1)))
         }
         Does::Comfyui(comfyui) => tokio::select! {
-            ready = Comfyui::begin(comfyui.clone(), &options, events.clone(), previews.clone()) => {
+            ready = Comfyui::begin(comfyui.clone(), &options, events.clone(), shows.clone()) => {
                 let ready = ready?;
                 options.offer = Offer { labels: options.offer.labels, ..ready.offer };
                 Some((Hands::Comfyui(ready.comfyui), ready.found, ready.life))
@@ -86,8 +96,10 @@ pub async fn run(mut options: Options, mut stops: mpsc::Receiver<()>) -> anyhow:
     };
     let Some((hands, found, life)) = began else { return Ok(()) };
     let clock = Clock::after(Timestamp::ZERO);
-    let sending = tokio::spawn(previews.clone().run());
-    let mut shell = Shell::new(options, clock, events, hands, previews);
+    let mut sending = JoinSet::new();
+    sending.spawn(shows.previews.clone().run());
+    sending.spawn(shows.reports.clone().run());
+    let mut shell = Shell::new(options, clock, events, hands, shows);
     let mut metrics = tokio::time::interval(METRICS_EVERY);
     let mut problem = shell.step(AgentEvent::Began { found, life }).await;
     while problem.is_none() {
@@ -100,7 +112,7 @@ pub async fn run(mut options: Options, mut stops: mpsc::Receiver<()>) -> anyhow:
         };
         problem = shell.step(event).await;
     }
-    sending.abort();
+    sending.shutdown().await;
     let problem = problem.flatten();
     shell.hands.end(problem.is_some()).await;
     match problem {
@@ -114,14 +126,14 @@ struct Shell {
     clock: Clock,
     link: Link,
     hands: Hands,
-    previews: Previews,
+    shows: Shows,
     events: Events,
     beat: Option<tokio::task::AbortHandle>,
     is_reachable: bool,
 }
 
 impl Shell {
-    fn new(options: Options, clock: Clock, events: Events, hands: Hands, previews: Previews) -> Self {
+    fn new(options: Options, clock: Clock, events: Events, hands: Hands, shows: Shows) -> Self {
         let settings = AgentSettings {
             worker: options.worker.clone(),
             machine: options.machine,
@@ -137,7 +149,7 @@ impl Shell {
             clock,
             link: Link::new(&options.url, options.worker, options.credentials),
             hands,
-            previews,
+            shows,
             events,
             beat: None,
             is_reachable: true,
@@ -162,6 +174,7 @@ impl Shell {
         }
         let held = self.agent.held().collect();
         self.hands.keep_only(&held);
+        self.shows.reports.keep_only(&held);
         None
     }
 
@@ -170,12 +183,13 @@ impl Shell {
         match event {
             AgentEvent::Joined(joined) => {
                 self.link.set_token(joined.token.clone());
-                self.previews.send_over(self.link.clone());
+                self.shows.previews.send_over(self.link.clone());
+                self.shows.reports.send_over(self.link.clone());
                 self.is_reachable = true;
                 info!(worker = %joined.worker, incarnation = %joined.incarnation, "joined");
             }
             AgentEvent::Ended { job, attempt, .. } => {
-                self.previews.forget(*job, *attempt);
+                self.shows.previews.forget(*job, *attempt);
             }
             AgentEvent::Unanswered { why: Unanswered::Unreachable(why), .. } if self.is_reachable => {
                 self.is_reachable = false;

@@ -71,7 +71,10 @@ pub enum Message {
         text: String,
     },
     /// Of a kind that means nothing to us.
-    Other(String),
+    Other {
+        kind: String,
+        prompt: Text,
+    },
     /// Of a kind we know, and not as we know it.
     Malformed,
 }
@@ -96,8 +99,9 @@ impl Message {
             | Message::Success { prompt }
             | Message::Error { prompt, .. }
             | Message::Interrupted { prompt }
-            | Message::Preview { prompt, .. } => prompt.0.as_deref(),
-            Message::Status { .. } | Message::Text { .. } | Message::Other(_) | Message::Malformed => None,
+            | Message::Preview { prompt, .. }
+            | Message::Other { prompt, .. } => prompt.0.as_deref(),
+            Message::Status { .. } | Message::Text { .. } | Message::Malformed => None,
         }
     }
 
@@ -110,7 +114,7 @@ impl Message {
         let Ok(frame) = json::read::<Frame>(text.as_bytes()) else { return Message::Malformed };
         match frame.data {
             Some(data) => of_frame(&frame.kind, &data).unwrap_or(Message::Malformed),
-            None => Message::Other(shown(&frame.kind, 40)),
+            None => other(&frame.kind, Text(None)),
         }
     }
 
@@ -120,7 +124,7 @@ impl Message {
             1 => plain_preview(rest),
             3 => progress_text(rest),
             4 => preview(rest),
-            _ => Some(Message::Other(format!("binary {event}"))),
+            _ => Some(other(&format!("binary {event}"), Text(None))),
         };
         message.unwrap_or(Message::Malformed)
     }
@@ -150,7 +154,8 @@ fn of_frame(kind: &str, data: &RawValue) -> Option<Message> {
         return Some(Message::Status { queue_remaining: status.status.exec_info.queue_remaining });
     }
     if !KINDS.contains(&kind) {
-        return Some(Message::Other(shown(kind, 40)));
+        let prompt = of::<Data>(data).unwrap_or_default().prompt_id;
+        return Some(other(kind, prompt));
     }
     let fields: Data = of(data)?;
     let prompt = fields.prompt_id;
@@ -172,6 +177,10 @@ fn of_frame(kind: &str, data: &RawValue) -> Option<Message> {
         "execution_interrupted" => Message::Interrupted { prompt },
         _ => return None,
     })
+}
+
+fn other(kind: &str, prompt: Text) -> Message {
+    Message::Other { kind: shown(kind, 40), prompt }
 }
 
 const KINDS: [&str; 9] = [

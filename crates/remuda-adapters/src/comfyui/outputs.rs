@@ -52,6 +52,14 @@ pub fn files(outputs: &RawValue) -> Vec<File> {
     read(outputs).files
 }
 
+/// What one node put out, as it says it while the prompt runs.
+pub fn files_of(node: &str, output: &RawValue) -> Vec<File> {
+    let keys: Members<Box<RawValue>> = json::read(output.get().as_bytes()).unwrap_or_default();
+    let mut read = Outputs::default();
+    read.take_all(node, keys);
+    read.files
+}
+
 /// Whether no node put anything out.
 pub fn is_empty(outputs: &RawValue) -> bool {
     json::read::<Members<serde::de::IgnoredAny>>(outputs.get().as_bytes())
@@ -63,16 +71,20 @@ pub fn read(outputs: &RawValue) -> Outputs {
     let nodes: Members<Members<Box<RawValue>>> = json::read(outputs.get().as_bytes()).unwrap_or_default();
     let mut read = Outputs::default();
     for (node, keys) in nodes.0 {
-        for (key, value) in keys.0 {
-            if !FLAGS.contains(&key.as_str()) {
-                read.take(&node, &key, value);
-            }
-        }
+        read.take_all(&node, keys);
     }
     read
 }
 
 impl Outputs {
+    fn take_all(&mut self, node: &str, keys: Members<Box<RawValue>>) {
+        for (key, value) in keys.0 {
+            if !FLAGS.contains(&key.as_str()) {
+                self.take(node, &key, value);
+            }
+        }
+    }
+
     fn take(&mut self, node: &str, key: &str, value: Box<RawValue>) {
         let items: Vec<Box<RawValue>> = match serde_json::from_str(value.get()) {
             Ok(items) => items,

@@ -34,9 +34,26 @@ pub struct Step {
     pub phase: String,
 }
 
+/// All there is to tell of a prompt at a time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Standing<'a> {
+    /// From 0 to 1, never less than before.
+    pub fraction: f32,
+    pub nodes_done: usize,
+    pub nodes_total: usize,
+    /// Which node runs, as far as the server said.
+    pub node: Option<&'a str>,
+    pub class: Option<&'a str>,
+    /// Of how many steps it has done how many, if it counts any.
+    pub steps: Option<(u64, u64)>,
+    pub phase: &'a str,
+}
+
 #[derive(Clone, Debug)]
 struct Part {
     name: String,
+    class: String,
+    steps: Option<(u64, u64)>,
     weight: f64,
     /// From 0 to 1.
     done: f64,
@@ -46,7 +63,8 @@ impl Progress {
     pub fn new(prompt: &Prompt) -> Self {
         let parts = prompt.nodes().iter().map(|(id, node)| {
             let weight = node.steps.filter(|steps| steps.is_finite()).unwrap_or(1.0).clamp(1.0, WEIGHT_MAX);
-            (id.clone(), Part { name: node.name().to_owned(), weight, done: 0.0 })
+            let (name, class) = (node.name().to_owned(), node.class.clone());
+            (id.clone(), Part { name, class, steps: None, weight, done: 0.0 })
         });
         Progress {
             id: prompt.id().to_owned(),
@@ -56,6 +74,19 @@ impl Progress {
             has_states: false,
             running: None,
             blocked: None,
+        }
+    }
+
+    pub fn standing(&self) -> Standing<'_> {
+        let running = self.running.as_deref().and_then(|id| self.parts.get_key_value(id));
+        Standing {
+            fraction: self.fraction,
+            nodes_done: self.parts.values().filter(|part| part.done >= 1.0).count(),
+            nodes_total: self.parts.len(),
+            node: running.map(|(id, _)| id.as_str()),
+            class: running.map(|(_, part)| part.class.as_str()),
+            steps: running.and_then(|(_, part)| part.steps),
+            phase: &self.phase,
         }
     }
 
@@ -151,6 +182,9 @@ impl Progress {
         if is_root {
             part.weight = part.weight.max(steps);
             part.done = part.done.max((value / max).clamp(0.0, 1.0));
+            if max > 1.0 {
+                part.steps = Some((value.clamp(0.0, max) as u64, max as u64));
+            }
         }
         if max > 1.0 && value < max {
             self.phase = format!("{} {value:.0}/{max:.0}", part.name);

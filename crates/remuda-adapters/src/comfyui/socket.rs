@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use reqwest::Url;
+use serde_json::value::RawValue;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
-use tokio_tungstenite::tungstenite::{self, Message as Frame};
+use tokio_tungstenite::tungstenite::{self, Message as Frame, Utf8Bytes};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async_tls_with_config};
 
 use super::client::{Error, not_connected};
-use super::{Message, Target, shown};
+use super::{Message, Target, json, shown};
 
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PINGS_MISSED_MAX: u32 = 2;
@@ -39,6 +40,20 @@ pub struct Socket {
     pings_unanswered: u32,
     malformed: u32,
     dropped: u32,
+}
+
+/// A message, and how it was said.
+#[derive(Clone, Debug)]
+pub struct Heard {
+    pub message: Message,
+    text: Option<Utf8Bytes>,
+}
+
+impl Heard {
+    /// `{"type", "data"}` in the server's own words, mended where Python writes what is no JSON; nothing for pictures.
+    pub fn raw(&self) -> Option<Box<RawValue>> {
+        json::read(self.text.as_ref()?.as_bytes()).ok()
+    }
 }
 
 /// Why a socket is of no more use.
@@ -89,8 +104,13 @@ impl Socket {
         Ok(Socket { stream, ping_every, ping_at, pings_unanswered: 0, malformed: 0, dropped: 0 })
     }
 
-    /// The next message. May be dropped while it waits, and called again, without losing one.
+    /// The next message, for whoever does not care how it was said.
     pub async fn next(&mut self) -> Result<Message, Closed> {
+        Ok(self.hear().await?.message)
+    }
+
+    /// The next message. May be dropped while it waits, and called again, without losing one.
+    pub async fn hear(&mut self) -> Result<Heard, Closed> {
         loop {
             let frame = match tokio::time::timeout_at(self.ping_at, self.stream.next()).await {
                 Err(_) => {
@@ -102,9 +122,9 @@ impl Socket {
                 Ok(Some(Ok(frame))) => frame,
             };
             self.pings_unanswered = 0;
-            let message = match frame {
-                Frame::Text(text) => Message::of_text(&text),
-                Frame::Binary(bytes) => Message::of_binary(&bytes),
+            let (message, text) = match frame {
+                Frame::Text(text) => (Message::of_text(&text), Some(text)),
+                Frame::Binary(bytes) => (Message::of_binary(&bytes), None),
                 Frame::Close(why) => {
                     let why = why.map(|why| format!("{} {}", why.code, shown(&why.reason, 120)));
                     return Err(Closed::ByServer(why.unwrap_or_else(|| "without a reason".to_owned())));
@@ -122,7 +142,7 @@ impl Socket {
                 Message::Malformed => self.malformed += 1,
                 _ => {}
             }
-            return Ok(message);
+            return Ok(Heard { message, text });
         }
     }
 

@@ -122,13 +122,33 @@ pub(super) async fn read(
     shown: Result<Query<Shown>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let hash: BlobHash = hash.parse()?;
     let Query(Shown { name }) = shown?;
+    give(&context, hash.parse()?, disposition(name.as_deref()), name.as_deref(), &headers).await
+}
+
+/// As `read`, for a page that shows it in place: a picture is a picture, and whatever could run is only bytes.
+pub(super) async fn show(
+    context: &Context,
+    hash: BlobHash,
+    name: &str,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
+    let disposition = disposition(Some(name)).replacen("attachment", "inline", 1);
+    give(context, hash, disposition, Some(name), headers).await
+}
+
+async fn give(
+    context: &Context,
+    hash: BlobHash,
+    disposition: String,
+    name: Option<&str>,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
     let blob = context.blobs.read(hash, context.plane.clock.now()).await?.ok_or_else(|| {
         Problem::not_found(format!("there is no {hash}; it may have been cleared away (retain_for)"))
     })?;
     let size = blob.size_bytes;
-    let (status, start, length) = match part(&headers, hash, size) {
+    let (status, start, length) = match part(headers, hash, size) {
         Part::Whole => (StatusCode::OK, 0, size),
         Part::Range { start, length } => (StatusCode::PARTIAL_CONTENT, start, length),
         Part::Known => (StatusCode::NOT_MODIFIED, 0, 0),
@@ -157,8 +177,8 @@ pub(super) async fn read(
     if status == StatusCode::PARTIAL_CONTENT {
         set(header::CONTENT_RANGE, format!("bytes {start}-{}/{size}", start + length - 1));
     }
-    set(header::CONTENT_TYPE, content_type(name.as_deref()).to_owned());
-    set(header::CONTENT_DISPOSITION, disposition(name.as_deref()));
+    set(header::CONTENT_TYPE, content_type(name).to_owned());
+    set(header::CONTENT_DISPOSITION, disposition);
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned());
     set(header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox".to_owned());
     Ok(response)

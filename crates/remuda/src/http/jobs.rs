@@ -30,6 +30,7 @@ use super::path::Path;
 use super::{Caller, Context, Problem};
 use crate::drive::Unanswered;
 use crate::intake::{Request, Taken};
+use crate::live::{Doing, Snapshot};
 
 /// What a client sends to submit a job.
 #[derive(Debug, Deserialize)]
@@ -147,6 +148,12 @@ struct View {
     /// What the service last said of the newest attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     service_status: Option<String>,
+    /// How far the attempt under way is, as its worker tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<Snapshot>,
+    /// What it has put out so far, each as it will stand in the result.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    outputs: Vec<Arc<RawValue>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     result: Option<Arc<RawValue>>,
 }
@@ -187,8 +194,17 @@ impl View {
                 .tries
                 .last()
                 .and_then(|one| Some(one.service.as_ref()?.service_status.clone())),
+            progress: None,
+            outputs: Vec::new(),
             result,
         }
+    }
+
+    fn doing(mut self, doing: Option<Doing>) -> Self {
+        if let Some(doing) = doing.filter(|doing| doing.attempt.0 == self.attempt) {
+            (self.progress, self.outputs) = (doing.progress, doing.outputs);
+        }
+        self
     }
 }
 
@@ -208,7 +224,8 @@ pub(super) async fn one(State(context): State<Context>, Path(id): Path<String>) 
         }
     };
     let result = context.store.result(id).await?;
-    Ok(Json(View::new(&accepted, &life, reason, result)).into_response())
+    let doing = context.doings.find(id).filter(|_| life.state.is_open());
+    Ok(Json(View::new(&accepted, &life, reason, result).doing(doing)).into_response())
 }
 
 pub(super) fn unknown(id: JobId) -> Problem {

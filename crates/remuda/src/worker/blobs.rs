@@ -169,6 +169,11 @@ impl BlobLink {
         }
     }
 
+    /// Whether the plane has it, as far as one question tells.
+    pub async fn is_there(&self, hash: &BlobHash) -> bool {
+        matches!(self.has(hash).await, Ok(true))
+    }
+
     async fn has(&self, hash: &BlobHash) -> Result<bool, Failed> {
         match send(self.request(Method::HEAD, hash), hash, &AtomicU64::new(0)).await {
             Ok(_) => Ok(true),

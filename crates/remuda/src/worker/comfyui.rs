@@ -5,9 +5,11 @@
 //!  agent ──run──▶ place inputs, prepare, POST /prompt ──▶ Submitted          ears: /ws ──▶ Signal, SaidDone, sockets
 //!        ──probe──▶ /queue, /history ──▶ Probed                              life: the same server as before?
 //!        ──collect──▶ /view ──▶ blobs ──▶ Ended                              process: the server, if we started it
+//!                                                                            early: outputs while the run goes on
 //! ```
 
 mod collect;
+mod early;
 mod ears;
 mod life;
 mod place;
@@ -25,16 +27,18 @@ use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::service::{Failure, Fault, News, Remedy, Seen, Submission, Trigger};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
+use self::early::{Brought, PutOut};
 use self::ears::SentImage;
 use self::life::Lives;
 use self::process::Process;
 use super::blobs::BlobLink;
 use super::hands::{Events, Order};
 use super::previews::Previews;
+use super::reports::Reports;
 
 /// Which server, and whether it is ours to start and stop.
 #[derive(Clone, Debug)]
@@ -67,6 +71,8 @@ struct Shared {
     worker: WorkerId,
     events: Events,
     previews: Previews,
+    reports: Reports,
+    early: mpsc::Sender<PutOut>,
     blobs: BlobLink,
     lives: Lives,
     process: Option<Process>,
@@ -90,6 +96,7 @@ struct Run {
     /// Node classes, for outputs that come over the socket.
     classes: BTreeMap<String, String>,
     sent: Vec<SentImage>,
+    brought: Brought,
     /// The socket has said the last it has to say.
     is_heard_out: bool,
     is_cancelled: watch::Sender<bool>,
@@ -106,6 +113,7 @@ impl Run {
             phase,
             classes: BTreeMap::new(),
             sent: Vec::new(),
+            brought: Brought::default(),
             is_heard_out: false,
             is_cancelled,
         }
@@ -144,6 +152,10 @@ impl Comfyui {
         self.spawn(async move {
             let (life, seen) = shared.look(&job.service_job_id(attempt), trigger).await;
             debug!(%job, %attempt, %trigger, seen = seen.as_str(), "asked ComfyUI");
+            // What was said of a failure is told before it; a success is still to be collected.
+            if matches!(seen, Seen::Failed(_)) {
+                shared.reports.told(job, attempt).await;
+            }
             shared.tell(AgentEvent::Probed { job, attempt, life, seen }).await;
         });
     }
@@ -152,6 +164,7 @@ impl Comfyui {
         let shared = self.shared.clone();
         self.spawn(async move {
             let outcome = shared.collect(&job.service_job_id(attempt), &outputs).await;
+            shared.reports.told(job, attempt).await;
             shared.tell(AgentEvent::Ended { job, attempt, outcome }).await;
         });
     }

@@ -1,4 +1,5 @@
-//! The line to the plane: three calls, each answered by an event for the agent; and previews, which nobody answers for.
+//! The line to the plane: three calls, each answered by an event for the agent; and what is only shown, for which nobody
+//! answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,19 +8,29 @@ use bytes::Bytes;
 use remuda_core::agent::{AgentEvent, Unanswered};
 use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::wire::{Beat, Join, Joined, Reply};
-use reqwest::{Client, Response, StatusCode};
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
 use crate::dial::Credentials;
+use crate::live::Report;
 use crate::secret::Secret;
 
 /// How long an answer may take before the line counts as cut: well below a lease.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// How much longer than it was asked to wait.
 const ANSWER_MARGIN: Duration = Duration::from_secs(3);
-/// A preview that takes longer shows what is long past.
-const PREVIEW_MAX: Duration = Duration::from_secs(3);
+/// What takes longer shows what is long past.
+const SHOW_MAX: Duration = Duration::from_secs(3);
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// Why the plane did not take what is only shown.
+#[derive(Debug, thiserror::Error)]
+pub enum Untold {
+    #[error("refused with {0}")]
+    Refused(StatusCode),
+    #[error("{0}")]
+    Unreachable(String),
+}
 
 #[derive(Clone, Debug)]
 pub struct Link {
@@ -64,13 +75,26 @@ impl Link {
         }
     }
 
-    /// A picture of an attempt under way; why it was not taken, if so.
-    pub async fn preview(&self, job: JobId, attempt: Attempt, bytes: Bytes) -> Result<(), String> {
-        let url = format!("{}/fleet/workers/{}/preview?job={job}&attempt={attempt}", self.url, self.worker);
-        let request = self.http.put(url).timeout(PREVIEW_MAX).bearer_auth(self.token.reveal()).body(bytes);
-        let response = request.send().await.map_err(|error| described(&error))?;
-        let status = response.status();
-        if status.is_success() { Ok(()) } else { Err(status.to_string()) }
+    /// A picture of an attempt under way, and which part of the workflow it shows.
+    pub async fn preview(
+        &self,
+        job: JobId,
+        attempt: Attempt,
+        node: Option<&str>,
+        bytes: Bytes,
+    ) -> Result<(), Untold> {
+        let request = self.show("preview", job, attempt).body(bytes);
+        shown(request.query(&node.map(|node| ("node", node)).as_slice())).await
+    }
+
+    /// What an attempt is doing.
+    pub async fn live(&self, job: JobId, attempt: Attempt, report: &Report) -> Result<(), Untold> {
+        shown(self.show("live", job, attempt).json(report)).await
+    }
+
+    fn show(&self, what: &str, job: JobId, attempt: Attempt) -> RequestBuilder {
+        let url = format!("{}/fleet/workers/{}/{what}?job={job}&attempt={attempt}", self.url, self.worker);
+        self.http.put(url).timeout(SHOW_MAX).bearer_auth(self.token.reveal())
     }
 
     pub async fn leave(&self, reason: &str) {
@@ -80,7 +104,16 @@ impl Link {
     }
 }
 
-async fn answer<T: serde::de::DeserializeOwned>(request: reqwest::RequestBuilder) -> Result<T, Unanswered> {
+async fn shown(request: RequestBuilder) -> Result<(), Untold> {
+    let response = request.send().await.map_err(|error| Untold::Unreachable(described(&error)))?;
+    match response.status() {
+        status if status.is_success() => Ok(()),
+        status if status.is_server_error() => Err(Untold::Unreachable(status.to_string())),
+        status => Err(Untold::Refused(status)),
+    }
+}
+
+async fn answer<T: serde::de::DeserializeOwned>(request: RequestBuilder) -> Result<T, Unanswered> {
     let unreachable = |error: reqwest::Error| Unanswered::Unreachable(described(&error));
     let response = request.send().await.map_err(unreachable)?;
     if response.status().is_success() {

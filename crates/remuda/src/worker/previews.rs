@@ -26,20 +26,28 @@ struct Shared {
     is_there: Notify,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Picture {
+    /// Which part of the workflow it shows, if that was said.
+    node: Option<String>,
+    bytes: Bytes,
+}
+
 #[derive(Debug, Default)]
 struct Waiting {
-    newest: BTreeMap<(JobId, Attempt), Bytes>,
+    newest: BTreeMap<(JobId, Attempt), Picture>,
     /// Only who has joined has a token to send them with.
     link: Option<Link>,
 }
 
 impl Previews {
     /// Takes the place of an older one that was not sent yet.
-    pub(super) fn offer(&self, job: JobId, attempt: Attempt, bytes: &[u8]) {
+    pub(super) fn offer(&self, job: JobId, attempt: Attempt, node: Option<&str>, bytes: &[u8]) {
         if bytes.len() > PREVIEW_BYTES_MAX || Media::of(bytes).is_none() {
             return;
         }
-        self.waiting().newest.insert((job, attempt), Bytes::copy_from_slice(bytes));
+        let picture = Picture { node: node.map(str::to_owned), bytes: Bytes::copy_from_slice(bytes) };
+        self.waiting().newest.insert((job, attempt), picture);
         self.0.is_there.notify_one();
     }
 
@@ -57,9 +65,9 @@ impl Previews {
             self.0.is_there.notified().await;
             let next_at = tokio::time::Instant::now() + SEND_EVERY;
             let (link, newest) = self.take();
-            for ((job, attempt), bytes) in newest {
+            for ((job, attempt), Picture { node, bytes }) in newest {
                 if let Some(link) = &link
-                    && let Err(why) = link.preview(job, attempt, bytes).await
+                    && let Err(why) = link.preview(job, attempt, node.as_deref(), bytes).await
                 {
                     debug!(%job, %attempt, %why, "a preview was not taken");
                 }
@@ -68,7 +76,7 @@ impl Previews {
         }
     }
 
-    fn take(&self) -> (Option<Link>, BTreeMap<(JobId, Attempt), Bytes>) {
+    fn take(&self) -> (Option<Link>, BTreeMap<(JobId, Attempt), Picture>) {
         let mut waiting = self.waiting();
         (waiting.link.clone(), std::mem::take(&mut waiting.newest))
     }
@@ -87,18 +95,16 @@ mod tests {
         let previews = Previews::default();
         let (job, other) = (JobId::from_u128(1), JobId::from_u128(2));
         let jpeg = |last: u8| [0xff, 0xd8, 0xff, last];
-        previews.offer(job, Attempt(1), &jpeg(1));
-        previews.offer(job, Attempt(1), &jpeg(2));
-        previews.offer(other, Attempt(1), &jpeg(3));
-        previews.offer(job, Attempt(1), b"<html>");
+        previews.offer(job, Attempt(1), None, &jpeg(1));
+        previews.offer(job, Attempt(1), Some("3"), &jpeg(2));
+        previews.offer(other, Attempt(1), None, &jpeg(3));
+        previews.offer(job, Attempt(1), None, b"<html>");
         let large: Vec<u8> = jpeg(4).into_iter().chain(vec![0; PREVIEW_BYTES_MAX]).collect();
-        previews.offer(job, Attempt(1), &large);
+        previews.offer(job, Attempt(1), None, &large);
         previews.forget(other, Attempt(1));
         let (_, newest) = previews.take();
-        assert_eq!(
-            newest.into_iter().collect::<Vec<_>>(),
-            [((job, Attempt(1)), Bytes::from(jpeg(2).to_vec()))]
-        );
+        let picture = Picture { node: Some("3".to_owned()), bytes: Bytes::from(jpeg(2).to_vec()) };
+        assert_eq!(newest.into_iter().collect::<Vec<_>>(), [((job, Attempt(1)), picture)]);
         assert!(previews.take().1.is_empty());
     }
 }

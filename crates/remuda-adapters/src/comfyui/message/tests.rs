@@ -54,7 +54,7 @@ fn a_recorded_run_is_understood_word_by_word() {
             "Error { prompt: p, raised: Raised { node_id: Text(Some(\"3\")), node_type: Text(Some(\"SaveImage\")), exception_type: Text(Some(\"ExecutionBlocked\")), exception_message: Text(Some(\"Execution Blocked: research: blocked\")) } }",
             "Interrupted { prompt: p }",
             "Executing { prompt: p, node: None }",
-            "Other(\"feature_flags\")",
+            "Other { kind: \"feature_flags\", prompt: Text(None) }",
         ]
     );
     assert_eq!(heard.iter().filter(|message| message.is_end_of("p")).count(), 1);
@@ -75,7 +75,9 @@ fn frames_that_make_no_sense_are_malformed_and_never_a_panic() {
     ] {
         assert!(matches!(text(kind, data), Message::Malformed), "{kind} {data}");
     }
-    assert!(matches!(text("something_new", "[1, 2]"), Message::Other(kind) if kind == "something_new"));
+    assert!(
+        matches!(text("something_new", "[1, 2]"), Message::Other { kind, .. } if kind == "something_new")
+    );
     let frames: [&[u8]; 6] = [
         b"",
         b"\0\0\0",
@@ -87,7 +89,9 @@ fn frames_that_make_no_sense_are_malformed_and_never_a_panic() {
     for odd in frames {
         assert!(matches!(Message::of_binary(odd), Message::Malformed), "{odd:?}");
     }
-    assert!(matches!(Message::of_binary(&[0, 0, 0, 9, 1]), Message::Other(kind) if kind == "binary 9"));
+    assert!(
+        matches!(Message::of_binary(&[0, 0, 0, 9, 1]), Message::Other { kind, .. } if kind == "binary 9")
+    );
 }
 
 #[test]

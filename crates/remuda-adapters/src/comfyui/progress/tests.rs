@@ -157,3 +157,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn how_it_stands_names_the_node_that_runs_and_its_steps() {
+    let mut progress = progress();
+    assert_eq!((progress.standing().nodes_total, progress.standing().node), (3, None));
+    for said in [
+        r#"execution_cached {"nodes": ["1"]}"#,
+        r#"executing {"node": "2"}"#,
+        r#"progress {"node": "2", "value": 4, "max": 6}"#,
+    ] {
+        progress.heard(&message(said));
+    }
+    let standing = progress.standing();
+    assert_eq!((standing.nodes_done, standing.node, standing.class), (1, Some("2"), Some("KSampler")));
+    assert_eq!((standing.steps, standing.phase), (Some((4, 6)), "Draw it 4/6"));
+    progress.heard(&message(r#"executing {"node": "3"}"#));
+    assert_eq!((progress.standing().node, progress.standing().steps), (Some("3"), None));
+}

@@ -32,7 +32,7 @@ const GIVES_FILES: [&str; 2] = ["SaveImage", "PreviewImage"];
 
 /// Why an attempt that ran cannot be completed.
 #[derive(Debug, thiserror::Error)]
-enum Gone {
+pub(super) enum Gone {
     #[error("output {name} cannot be fetched from ComfyUI: {error}")]
     Fetch { name: String, error: Error },
     #[error("output {name} cannot be kept here on its way: {error}")]
@@ -92,11 +92,11 @@ impl Shared {
         }
         let mut given = Vec::new();
         for file in &files {
-            let (hash, size) = self.bring_file(file).await?;
-            given.push(json!({
-                "node": file.node, "key": file.key, "name": file.name(), "type": file.kind, "media": file.media,
-                "hash": hash.to_string(), "size_bytes": size,
-            }));
+            let (hash, size) = match self.brought_early(id, file).await {
+                Some(brought) => brought,
+                None => self.bring_file(file).await?,
+            };
+            given.push(output(file, hash, size));
         }
         for (at, image) in sent.into_iter().enumerate() {
             given.push(self.bring_image(at, image).await?);
@@ -112,6 +112,19 @@ impl Shared {
     async fn bring_file(&self, file: &File) -> Result<(BlobHash, u64), Gone> {
         let path = self.scratch.join(uuid::Uuid::new_v4().to_string());
         let brought = self.bring_through(file, &path).await;
+        // Nothing to remove if nothing was fetched.
+        tokio::fs::remove_file(&path).await.ok();
+        brought
+    }
+
+    /// As `bring_file`, for what is tried again at the end anyway.
+    pub(super) async fn bring_once(&self, file: &File) -> Result<(BlobHash, u64), Gone> {
+        let path = self.scratch.join(uuid::Uuid::new_v4().to_string());
+        let brought = async {
+            self.fetch(file, &path).await?;
+            self.blobs.store(&path).await.map_err(|error| Gone::Store { name: file.name(), error })
+        };
+        let brought = brought.await;
         // Nothing to remove if nothing was fetched.
         tokio::fs::remove_file(&path).await.ok();
         brought
@@ -165,6 +178,14 @@ impl Shared {
             "hash": hash.to_string(), "size_bytes": size,
         }))
     }
+}
+
+/// An output as it stands in the result.
+pub(super) fn output(file: &File, hash: BlobHash, size: u64) -> Value {
+    json!({
+        "node": file.node, "key": file.key, "name": file.name(), "type": file.kind, "media": file.media,
+        "hash": hash.to_string(), "size_bytes": size,
+    })
 }
 
 /// What a picture of the usual kind begins with, and its last piece, behind which some programs put notes of their own.

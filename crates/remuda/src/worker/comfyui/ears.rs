@@ -4,13 +4,15 @@ use std::sync::Arc;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use remuda_adapters::comfyui::{Message, Socket};
+use remuda_adapters::comfyui::{Heard, Message, Progress, Socket};
 use remuda_core::agent::AgentEvent;
 use remuda_core::service::News;
 use tracing::{debug, info, warn};
 
 use super::{Run, Shared};
+use crate::live::Snapshot;
 use crate::worker::link::luck;
+use crate::worker::reports::Said;
 
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const RETRY_BASE: Duration = Duration::from_millis(100);
@@ -73,9 +75,9 @@ impl Shared {
         self.tell(AgentEvent::Service(News::SocketOpened { life })).await;
         loop {
             tokio::select! {
-                message = socket.next() => match message {
-                    Ok(message) => {
-                        if let Some(event) = self.heard(&message) {
+                heard = socket.hear() => match heard {
+                    Ok(heard) => {
+                        if let Some(event) = self.heard(&heard) {
                             self.tell(event).await;
                         }
                     }
@@ -91,7 +93,8 @@ impl Shared {
     }
 
     /// What a message means to the agent.
-    fn heard(&self, message: &Message) -> Option<AgentEvent> {
+    fn heard(&self, heard: &Heard) -> Option<AgentEvent> {
+        let message = &heard.message;
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let (id, run) = match message.prompt() {
             Some(id) => (id.to_owned(), runs.get_mut(id)?),
@@ -103,20 +106,57 @@ impl Shared {
             None => return None,
         };
         let (job, attempt) = (run.job, run.attempt);
-        if message.is_end_of(&id) {
-            run.is_heard_out = true;
-            return Some(AgentEvent::SaidDone { job, attempt });
-        }
-        if let Message::Preview { node, mime, bytes, .. } = message {
-            run.keep(node.0.as_deref(), mime, bytes);
-            self.previews.offer(job, attempt, bytes);
+        match message {
+            Message::Preview { node, mime, bytes, .. } => {
+                run.keep(node.0.as_deref(), mime, bytes);
+                self.previews.offer(job, attempt, node.0.as_deref(), bytes);
+            }
+            Message::Executed { node, output, .. } => {
+                self.put_out(&id, node.0.as_deref().unwrap_or_default(), output);
+            }
+            _ => {}
         }
         let step = run.progress.as_mut().and_then(|progress| progress.heard(message));
+        let snapshot = step.as_ref().and(run.progress.as_ref()).map(snapshot);
+        self.reports.heard(job, attempt, said(heard), snapshot);
+        if message.is_end_of(&id) {
+            run.is_heard_out = true;
+            self.reports.hurry(job, attempt);
+            return Some(AgentEvent::SaidDone { job, attempt });
+        }
+        // Who knows what it means; surely not that the prompt gets on.
+        if matches!(message, Message::Other { .. }) {
+            return None;
+        }
         let progress = step.as_ref().map_or(0.0, |step| step.fraction);
         if let Some(step) = step {
             run.phase = step.phase;
         }
         Some(AgentEvent::Signal { job, attempt, progress, phase: run.phase.clone() })
+    }
+}
+
+/// In the server's own words; counts are named, so that only the newest is passed on.
+fn said(heard: &Heard) -> Option<Said> {
+    let count_of = match &heard.message {
+        Message::Progress { node, .. } => Some(format!("progress {}", node.0.as_deref().unwrap_or_default())),
+        Message::ProgressState { .. } => Some("progress_state".to_owned()),
+        _ => None,
+    };
+    heard.raw().map(|raw| Said { raw: Arc::from(raw), count_of })
+}
+
+fn snapshot(progress: &Progress) -> Snapshot {
+    let standing = progress.standing();
+    Snapshot {
+        value: f64::from(standing.fraction),
+        nodes_done: standing.nodes_done as u64,
+        nodes_total: standing.nodes_total as u64,
+        current_node: standing.node.map(str::to_owned),
+        current_node_class: standing.class.map(str::to_owned),
+        step: standing.steps.map(|(step, _)| step),
+        steps: standing.steps.map(|(_, steps)| steps),
+        message: Some(standing.phase.to_owned()).filter(|phase| !phase.is_empty()),
     }
 }
 

@@ -16,13 +16,14 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
+use super::early;
 use super::life::Lives;
 use super::process::Process;
 use super::{Comfyui, ComfyuiOptions, Run, Shared};
 use crate::worker::Options;
+use crate::worker::Shows;
 use crate::worker::blobs::BlobLink;
 use crate::worker::hands::Events;
-use crate::worker::previews::Previews;
 
 /// How often a server that does not answer yet is asked, and how often that is said.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -59,7 +60,7 @@ impl Comfyui {
         comfyui: ComfyuiOptions,
         options: &Options,
         events: Events,
-        previews: Previews,
+        Shows { previews, reports }: Shows,
     ) -> anyhow::Result<Ready> {
         let ComfyuiOptions { target, command, timeout, check_max } = comfyui;
         let client = Client::new(&target, timeout)?;
@@ -78,6 +79,7 @@ impl Comfyui {
             Some(command) => Some(Process::begin(command, marker, events.clone()).await?),
             None => None,
         };
+        let (early, put_out) = early::channel();
         let shared = Arc::new(Shared {
             client,
             target,
@@ -86,6 +88,8 @@ impl Comfyui {
             blobs: BlobLink::with(&options.url, &options.credentials),
             events,
             previews,
+            reports,
+            early,
             lives: Lives::default(),
             process,
             reopen: Notify::new(),
@@ -99,6 +103,7 @@ impl Comfyui {
         let (offer, found) = shared.fit_for_work(options.slots as usize).await;
         let mut tasks = JoinSet::new();
         tasks.spawn(shared.clone().listen());
+        tasks.spawn(shared.clone().bring_early(put_out));
         tasks.spawn(shared.clone().keep_looking());
         let life = shared.lives.current();
         Ok(Ready { comfyui: Comfyui { shared, tasks }, offer, found, life })
