@@ -7,9 +7,9 @@ use remuda_adapters::fake::comfyui::Options;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::graph::picture;
-use super::stage::{Server, Stage, begun, completed_at_once, executions, worker};
-use crate::harness::{Plane, QUICK, Stream, Worker, answered, stays_open, wait_until};
+use super::graph::{loaded, picture};
+use super::stage::{Server, Stage, begun, completed_at_once, executions, gave_a_picture, worker};
+use crate::harness::{Plane, QUICK, Stream, Worker, answered, has_all, remuda, stays_open, wait_until};
 
 /// Nodes that take no time at all.
 async fn instant_server() -> Server {
@@ -278,5 +278,66 @@ async fn a_node_that_makes_no_progress_for_too_long_fails_the_attempt() {
     assert!(
         ended["reason"].as_str().unwrap().contains("no progress within its node limit of 1 s"),
         "{ended}"
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_is_attached_by_name_takes_the_names_place() {
+    let stage = Stage::fake().await;
+    let drawn = stage.run(picture(5).saved()).await;
+    let hash = drawn["result"]["outputs"][0]["hash"].clone();
+    let attached =
+        |name: &str| json!({ "workflow": loaded(&json!("photo.png")), "attachments": { name: hash } });
+    let job = stage.submit_as(attached("photo.png")).await;
+    let ended = stage.ended(&job).await;
+    completed_at_once(&ended);
+    gave_a_picture(&stage, &ended).await;
+    let workflow = stage.get(&format!("/fleet/jobs/{job}/workflow")).await;
+    assert_eq!(workflow["1"]["inputs"]["image"]["info"]["hash"], hash, "{workflow}");
+    let (status, answer) = stage.post("/fleet/jobs", &attached("other.png")).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(answer["error"]["message"].as_str().unwrap().contains("\"other.png\": no input"), "{answer}");
+}
+
+/// What an operator types, and what is said to it.
+async fn typed(plane: &Plane, arguments: &[&str]) -> String {
+    let mut command = remuda(plane.folder());
+    command.args(arguments).args(["--url", &plane.url]);
+    let ended = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    assert!(ended.status.success(), "{arguments:?}: {}", text(ended.stderr));
+    text(ended.stdout)
+}
+
+#[tokio::test]
+async fn operators_see_and_end_blocks_and_affinities_by_hand() {
+    let settings = ["block.cooldown=1h", "block.cooldown_max=1h"];
+    let stage = Stage::with(instant_server().await, &settings, &[]).await;
+    std::fs::write(stage.folder().join("bad.json"), picture(1).fail("error").saved().to_string()).unwrap();
+    let name = stage.worker.name.as_str();
+    let typed_run =
+        ["run", "bad.json", "--detach", "--prefer", name, "--attempts", "2", "--retry-delay", "0"];
+    let job = typed(&stage, &typed_run).await.trim().to_owned();
+    let waiting =
+        stage.job_until(&job, "is blocked", |it| it["reason"].as_str().unwrap().contains("blocked")).await;
+    assert_eq!(waiting["options"], json!({ "retry_delay_seconds": 0.0, "preferred": [name] }));
+    let shape = waiting["shape"].as_str().unwrap();
+    has_all(&typed(&stage, &["blocks"]).await, &["KEPT APART", name, &shape[..12], "failed on request"]);
+    let lift = format!("`remuda blocks lift {name} {}` ends a block at once", &shape[..12]);
+    has_all(&typed(&stage, &["why", &job]).await, &["is blocked for this shape until", &lift]);
+    // Excluded before it is let go: it waits for somebody else.
+    let set = typed(&stage, &["affinities", "set", "bad.json", "--exclude", name]).await;
+    has_all(&set, &["EXCLUDED", &shape[..12], name]);
+    has_all(&typed(&stage, &["blocks", "lift", name, &shape[..12]]).await, &["may run", "again"]);
+    has_all(&typed(&stage, &["blocks"]).await, &["no blocks"]);
+    let listed: Value = serde_json::from_str(&typed(&stage, &["affinities", "--json"]).await).unwrap();
+    assert_eq!(listed["affinities"][0], json!({ "shape": shape, "preferred": [], "excluded": [name] }));
+    has_all(&typed(&stage, &["why", &job]).await, &["is excluded for this shape by an affinity"]);
+    has_all(&typed(&stage, &["affinities", "remove", &shape[..8]]).await, &["may run anywhere again"]);
+    assert_eq!(stage.ended(&job).await["state"], "failed");
+    let events = ["events", "--once", "--worker", name, "--name", "client", "--json"];
+    has_all(
+        &typed(&stage, &events).await,
+        &["client:blocked_workflow", "client:unblocked_workflow", "client:state"],
     );
 }
