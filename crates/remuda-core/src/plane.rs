@@ -28,7 +28,7 @@ use crate::block::Blocks;
 use crate::brake::MassLoss;
 use crate::cycle;
 use crate::document::{Document, Shelf};
-use crate::id::{Attempt, Hash, Incarnation, JobId, Sequence, Shape, Tenant, Term, WorkerId};
+use crate::id::{Hash, Incarnation, JobId, Sequence, Shape, Tenant, Term, WorkerId};
 use crate::job::{Extra, Job, State};
 use crate::queue::{Kinds, Place, Queue};
 use crate::record::{Accepted, Life, Record, Stored};
