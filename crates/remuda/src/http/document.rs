@@ -238,11 +238,14 @@ fn the_document_says_what_the_routes_say() {
 /// The router cannot be asked what it has, but its source can be read.
 #[test]
 fn every_route_of_the_router_is_in_the_list() {
-    let source = include_str!("../http.rs");
-    let routes = source.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")?.split_once('"'));
+    let sources = [include_str!("../http.rs"), include_str!("v2.rs")];
+    let lines = sources.iter().flat_map(|source| source.lines());
+    let routes = lines.filter_map(|line| line.trim().strip_prefix(".route(\"")?.split_once('"'));
     let mut found = BTreeSet::new();
     for (path, handlers) in routes {
-        for (word, method) in [("get(", "GET"), ("post(", "POST"), ("put(", "PUT"), ("delete(", "DELETE")] {
+        for (word, method) in
+            [("get(", "GET"), ("head(", "HEAD"), ("post(", "POST"), ("put(", "PUT"), ("delete(", "DELETE")]
+        {
             if handlers.contains(word) {
                 found.insert((method, path));
             }

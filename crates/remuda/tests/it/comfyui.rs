@@ -8,7 +8,7 @@ mod failover;
 mod finished;
 pub(crate) mod graph;
 mod inputs;
-mod live;
+pub(crate) mod live;
 mod lost;
 mod outputs;
 mod owned;

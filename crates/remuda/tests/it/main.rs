@@ -23,5 +23,6 @@ mod source;
 mod start;
 mod storm;
 mod tidy;
+mod v2;
 mod webhooks;
 mod workers;

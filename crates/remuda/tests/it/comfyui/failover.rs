@@ -87,18 +87,16 @@ async fn a_block_ends_with_its_cooldown_even_if_nothing_is_submitted() {
 /// Faults: C14.
 #[tokio::test]
 async fn with_a_single_server_the_retry_runs_when_its_block_ends() {
-    let stage = Stage::with(Server::fake(Options::default()).await, &["block.cooldown=2s"], &[]).await;
+    let stage = Stage::with(instant_server().await, &["block.cooldown=2s", "attempts_max=2"], &[]).await;
     let mut events = Stream::open(&stage, "?after=0", None).await;
-    // Interrupted by someone else: not the job's fault, and good the second time.
-    let job = stage.submit(picture(1).sleep(1.0, 10).saved()).await;
-    stage.begun(&job, 1).await;
-    stage.server.as_fake().control().interrupt();
+    let job = stage.submit(picture(1).fail("error").saved()).await;
     let blocked = events.until("client:blocked_workflow").await;
     let started = events.until("job:started").await;
     assert_eq!((&started.data["job"], &started.data["detail"]["attempt"]), (&json!(job), &json!(2)));
     let until = blocked.data["detail"]["until"].as_str().unwrap();
     assert!(started.data["at"].as_str().unwrap() >= until, "{started:?} before {until}");
-    assert_eq!(stage.ended(&job).await["state"], "completed");
+    let ended = stage.ended(&job).await;
+    assert_eq!((&ended["state"], &ended["failures"]), (&json!("failed"), &json!(2)), "{ended}");
 }
 
 #[tokio::test]
