@@ -437,6 +437,11 @@ impl Plane {
         self.term
     }
 
+    /// The newest event's place.
+    pub fn sequence(&self) -> Sequence {
+        self.sequence
+    }
+
     pub fn job(&self, job: JobId) -> Option<&Job> {
         self.jobs.get(&job).map(|job| &**job)
     }

@@ -7,6 +7,7 @@ mod blobs;
 mod body;
 #[cfg(test)]
 mod document;
+mod door;
 mod events;
 mod fleet;
 mod jobs;
@@ -31,19 +32,19 @@ use remuda_adapters::store::Store;
 use remuda_core::workflow::Limits;
 use tokio::sync::{Semaphore, broadcast};
 
-pub use self::access::Caller;
+pub use self::access::{Access, Caller, Role, Token, Wanted};
+pub use self::door::{Door, cry};
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};
 pub use self::problem::Problem;
 pub use self::reload::Reload;
 
 use crate::carry_out::{Bodies, Live, News};
-use crate::config::ServeSettings;
 use crate::drive::Handle;
 use crate::intake::Intake;
+use crate::keyring::Keyring;
 use crate::live::Doings;
 use crate::previews::Previews;
-use crate::secrets::Secrets;
 use crate::webhooks::Policy;
 
 /// What every handler can reach.
@@ -55,7 +56,7 @@ pub struct Context {
     pub bodies: Bodies,
     pub previews: Previews,
     pub doings: Doings,
-    pub secrets: Secrets,
+    pub keyring: Keyring,
     pub news: broadcast::Sender<News>,
     pub limits: Limits,
     /// Where webhooks may go.
@@ -69,8 +70,10 @@ pub struct Context {
     /// Places for blobs on their way in, which keep the disk busy.
     pub uploads: Arc<Semaphore>,
     pub blob_pause_max: Duration,
+    pub access: Arc<Access>,
     /// How long what has ended is kept, and an asset of which nobody said.
     pub retention: Duration,
+    pub door: Door,
     v2: v2::Shared,
 }
 
@@ -140,6 +143,9 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
         "/fleet/reload",
         "Read the settings again and go on under them; a bad file changes nothing and is answered 422",
     ),
+    ("POST", "/fleet/tokens", "Make a token: role, tenant, name, workers, expires_seconds; shown this once"),
+    ("GET", "/fleet/tokens", "All tokens, without what is secret"),
+    ("DELETE", "/fleet/tokens/{id}", "Revoke a token, by its id or its name; at once"),
     ("GET", "/fleet/status", "Counts, the brake, refused messages, when and why the plane wakes next"),
     ("GET", "/fleet/views/{name}", "orchestrator_status, active_workers_health or worker_performance"),
     ("POST", "/api/v2/assets", "Comfy API v2: upload an asset, as multipart/form-data"),
@@ -197,10 +203,13 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/cycles", get(fleet::cycles))
         .route("/fleet/plan", get(fleet::plan))
         .route("/fleet/reload", post(reload::reload))
+        .route("/fleet/tokens", post(access::tokens::create).get(access::tokens::list))
+        .route("/fleet/tokens/{id}", delete(access::tokens::revoke))
         .route("/fleet/status", get(fleet::status))
         .route("/fleet/views/{name}", get(fleet::view))
         .route("/health/live", get(fleet::live))
         .route("/health/ready", get(fleet::ready))
+        .merge(door::routes())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
@@ -208,14 +217,17 @@ pub fn router(context: Context) -> Router {
         .merge(v2::router(&context))
         // `body` and `blobs` have their own limits, which refuse before they read.
         .layer(DefaultBodyLimit::disable())
+        // The outermost: nothing is read for whoever may not ask.
+        .layer(middleware::from_fn_with_state(context.clone(), access::check))
+        .layer(middleware::from_fn(v2::put_on))
         .with_state(context)
 }
 
 impl Context {
     /// The way in for jobs.
     pub fn intake(&self) -> Intake {
-        let Context { plane, store, blobs, bodies, secrets, limits, webhooks, .. } = self.clone();
-        Intake { plane, store, blobs, bodies, secrets, limits, webhooks }
+        let Context { plane, store, blobs, bodies, keyring, limits, webhooks, .. } = self.clone();
+        Intake { plane, store, blobs, bodies, keyring, limits, webhooks }
     }
 
     pub fn new(
@@ -224,9 +236,10 @@ impl Context {
         blobs: Blobs,
         live: Live,
         stopping: tokio::sync::watch::Receiver<bool>,
-        settings: &ServeSettings,
         reload: Reload,
+        access: Arc<Access>,
     ) -> Self {
+        let settings = reload.settings();
         let limits = Limits {
             depth_max: settings.depth_max,
             nodes_max: settings.nodes_max,
@@ -234,7 +247,7 @@ impl Context {
             ..Limits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
-        let Live { bodies, previews, doings, secrets, news, .. } = live;
+        let Live { bodies, previews, doings, keyring, news, .. } = live;
         let v2 = v2::Shared::new(&news);
         Context {
             plane,
@@ -243,7 +256,7 @@ impl Context {
             bodies,
             previews,
             doings,
-            secrets,
+            keyring,
             news,
             limits,
             webhooks: settings.webhook_policy(),
@@ -253,7 +266,9 @@ impl Context {
             reload,
             uploads: Arc::new(Semaphore::new(blobs::UPLOADS_MAX)),
             blob_pause_max: settings.blob_pause_max,
+            access,
             retention: settings.retention,
+            door: Door::default(),
             v2,
         }
     }

@@ -1,6 +1,7 @@
 //! Remuda as a program and a library: the loop around the core, what carries its decisions out, HTTP, the agent's
 //! shell and the command line. It translates and does; whatever it decides stands in `remuda-core`.
 
+pub mod audit;
 pub mod carry_out;
 pub mod cli;
 pub mod clock;
@@ -9,9 +10,11 @@ pub mod dial;
 pub mod drive;
 pub mod http;
 pub mod intake;
+pub mod keyring;
 pub mod live;
 pub mod previews;
-pub mod secrets;
+pub mod secret;
 pub mod serve;
+pub mod tls;
 pub mod webhooks;
 pub mod worker;

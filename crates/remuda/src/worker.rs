@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
+use crate::dial::Credentials;
 
 pub use self::blobs::{BlobLink, LinkError};
 pub use self::comfyui::ComfyuiOptions;
@@ -41,6 +42,8 @@ use self::reports::Reports;
 #[derive(Clone, Debug)]
 pub struct Options {
     pub url: String,
+    /// How it says who it is when it joins, and sends and fetches blobs.
+    pub credentials: Credentials,
     pub worker: WorkerId,
     pub machine: Option<MachineId>,
     pub services: BTreeSet<Service>,
@@ -144,7 +147,7 @@ impl Shell {
         Shell {
             agent: Agent::new(settings, clock.now()),
             clock,
-            link: Link::new(&options.url, options.worker),
+            link: Link::new(&options.url, options.worker, options.credentials),
             hands,
             shows,
             events,

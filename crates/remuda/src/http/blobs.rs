@@ -20,9 +20,9 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::SemaphorePermit;
 
-pub(super) use self::head::{content_type, is_harmless};
+pub(super) use self::head::{content_type, disposition, is_harmless};
 
-use self::head::{Part, disposition, part};
+use self::head::{Part, part};
 use super::body::too_slow;
 use super::path::Path;
 use super::{Context, Problem};
@@ -149,20 +149,40 @@ pub(super) async fn read(
     shown: Result<Query<Shown>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let hash: BlobHash = hash.parse()?;
     let Query(Shown { name }) = shown?;
+    give(&context, hash.parse()?, disposition(name.as_deref()), name.as_deref(), &headers).await
+}
+
+/// As `read`, for a page that shows it in place: a picture is a picture, and whatever could run is only bytes.
+pub(super) async fn show(
+    context: &Context,
+    hash: BlobHash,
+    name: &str,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
+    let disposition = disposition(Some(name)).replacen("attachment", "inline", 1);
+    give(context, hash, disposition, Some(name), headers).await
+}
+
+async fn give(
+    context: &Context,
+    hash: BlobHash,
+    disposition: String,
+    name: Option<&str>,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
     let blob = context.blobs.read(hash, context.plane.clock.now()).await?.ok_or_else(|| {
         Problem::not_found(format!("there is no {hash}; it may have been cleared away (retain_for)"))
     })?;
-    Ok(send(blob, hash, content_type(name.as_deref()), name.as_deref(), &headers))
+    Ok(send(blob, hash, content_type(name), disposition, headers))
 }
 
-/// A blob, or as much of it as was asked for, as an attachment of this name.
+/// A blob, or as much of it as was asked for.
 pub(super) fn send(
     blob: Blob,
     hash: BlobHash,
     content_type: &str,
-    name: Option<&str>,
+    disposition: String,
     headers: &HeaderMap,
 ) -> Response {
     let size = blob.size_bytes;
@@ -196,7 +216,7 @@ pub(super) fn send(
         set(header::CONTENT_RANGE, format!("bytes {start}-{}/{size}", start + length - 1));
     }
     set(header::CONTENT_TYPE, content_type.to_owned());
-    set(header::CONTENT_DISPOSITION, disposition(name));
+    set(header::CONTENT_DISPOSITION, disposition);
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned());
     set(header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox".to_owned());
     response
