@@ -250,8 +250,8 @@ fn walk(
         return is_changed.then(|| to_raw_value(&items).ok())?;
     }
     let members = members(value).0;
-    let of = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, value)| value);
-    let text_of = |value: &Box<RawValue>| serde_json::from_str::<String>(value.get()).ok();
+    let of = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, value)| &**value);
+    let text_of = |value: &RawValue| serde_json::from_str::<String>(value.get()).ok();
     if of(TYPE_KEY).and_then(text_of).is_some_and(|kind| kind == TYPE) {
         let info = of("info").map(|info| self::members(info).0).unwrap_or_default();
         let id = info.iter().find(|(key, _)| key == "id").and_then(|(_, id)| text_of(id));
