@@ -47,7 +47,6 @@ use crate::config::ServeSettings;
 use crate::secret::Secret;
 use crate::tls::Tls;
 
-/// Where errors have the form of Comfy API v2.
 /// Who asks where nobody needs a token.
 const ANYONE: &str = "anyone";
 /// How one may say who one is; the second has a browser ask by itself.
