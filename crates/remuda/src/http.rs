@@ -137,6 +137,7 @@ pub fn router(context: Context) -> Router {
     let streamed = Router::new()
         .route("/fleet/blobs", post(blobs::store))
         .route("/fleet/blobs/{hash}", get(blobs::read).put(blobs::store_named))
+        .merge(door::streamed())
         .method_not_allowed_fallback(problem::wrong_method);
     Router::new()
         .route("/fleet/jobs", post(jobs::submit).get(jobs::list))

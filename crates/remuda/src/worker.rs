@@ -28,6 +28,7 @@ use crate::clock::Clock;
 
 pub use self::blobs::{BlobLink, LinkError};
 pub use self::comfyui::ComfyuiOptions;
+pub(crate) use self::comfyui::OBJECT_INFO;
 pub use self::exec::Exec;
 pub use self::link::Link;
 

@@ -66,16 +66,18 @@ async fn receive(context: &Context, body: Body, expected: Option<BlobHash>) -> R
     if body.size_hint().lower() > size_max {
         return Err(BlobError::TooLarge { size_max }.into());
     }
-    let _place = context.uploads.try_acquire().map_err(|_| {
-        let message = format!("{UPLOADS_MAX} blobs are on their way in: send it again in a moment");
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_uploads", message).later(1)
-    })?;
+    let _place = context.uploads.try_acquire().map_err(|_| too_many())?;
     let mut upload = context.blobs.begin().await?;
     let mut pieces = Pieces::new(body, context);
     while let Some(piece) = pieces.next().await? {
         upload = upload.write(&piece).await?;
     }
     Ok(upload.finish(expected, context.plane.clock.now()).await?)
+}
+
+pub(super) fn too_many() -> Problem {
+    let message = format!("{UPLOADS_MAX} blobs are on their way in: send it again in a moment");
+    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_uploads", message).later(1)
 }
 
 /// A body as it comes; an error when it breaks off, or does not keep coming.

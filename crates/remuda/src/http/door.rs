@@ -22,6 +22,7 @@ mod crier;
 mod entry;
 mod history;
 mod hub;
+mod jobs;
 mod prompt;
 mod queue;
 mod refused;
@@ -29,6 +30,7 @@ mod rest;
 mod run;
 mod socket;
 mod submit;
+mod uploads;
 mod view;
 
 use std::sync::Arc;
@@ -46,10 +48,27 @@ use super::Context;
 pub struct Door {
     hub: Arc<Hub>,
     classes: Arc<classes::Classes>,
+    naming: Arc<uploads::Naming>,
 }
 
 pub(super) fn routes() -> Router<Context> {
-    Router::new().merge(plain()).nest("/api", plain())
+    // Newer ones, which stand nowhere else.
+    let jobs = Router::new()
+        .route("/api/jobs", get(jobs::list))
+        .route("/api/jobs/cancel", post(jobs::cancel_many))
+        .route("/api/jobs/{id}", get(jobs::one))
+        .route("/api/jobs/{id}/cancel", post(jobs::cancel_one));
+    Router::new().merge(plain()).nest("/api", plain()).merge(jobs)
+}
+
+/// Those that take files, which may be larger than other bodies.
+pub(super) fn streamed() -> Router<Context> {
+    let both = || {
+        Router::new()
+            .route("/upload/image", post(uploads::image))
+            .method_not_allowed_fallback(super::problem::wrong_method)
+    };
+    Router::new().merge(both()).nest("/api", both())
 }
 
 fn plain() -> Router<Context> {

@@ -3,13 +3,15 @@
 
 mod ears;
 mod prompts;
+mod recorded;
 mod runs;
 
+use remuda_adapters::fake::comfyui::Options;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use self::ears::Ears;
-use crate::comfyui::stage::Stage;
+use crate::comfyui::stage::{Server, Stage};
 use crate::harness::{Client, wait_until};
 
 /// Submits a prompt as a client, and gives its id.

@@ -17,9 +17,8 @@ use super::super::{Caller, Context};
 use super::prompt::SERVICE;
 use super::refused::Refused;
 use super::submit::Graph;
+use crate::worker::OBJECT_INFO;
 
-/// Under what a worker names its server's classes among its metrics.
-pub(crate) const METRIC: &str = "object_info";
 /// A server with every custom node there is says less.
 const INFO_BYTES_MAX: u64 = 64 << 20;
 
@@ -49,7 +48,7 @@ impl Known {
             .filter(|worker| worker.services.iter().any(|service| service.as_str() == SERVICE))
             .collect();
         let info = |worker: &&remuda_core::worker::Worker| {
-            worker.metrics.get(METRIC).and_then(Value::as_str).and_then(|hash| hash.parse().ok())
+            worker.metrics.get(OBJECT_INFO).and_then(Value::as_str).and_then(|hash| hash.parse().ok())
         };
         let names = workers.iter().map(|worker| worker.offer.classes.as_ref());
         let names = names.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty());

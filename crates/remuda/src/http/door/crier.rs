@@ -16,7 +16,7 @@ use tracing::warn;
 use super::super::Context;
 use super::entry::{Ended, last_words_id, so_far};
 use super::hub::{MISSED_FOR, Picture};
-use super::prompt::Prompt;
+use super::prompt::{Prompt, Workflow};
 use super::run::{Run, Word};
 use crate::carry_out::{News, Shown};
 use crate::live::Told;
@@ -139,9 +139,14 @@ impl Crier {
 
     /// The last words, in the order in which ComfyUI says them.
     async fn ended(&self, job: JobId, happened: Option<&Happened>) -> Result<(), StoreError> {
-        let run = self.context.door.hub.rooms().runs.remove(&job);
-        if let Some(words) = run.as_ref().and_then(|run| run.last_words.as_ref()) {
-            self.keep_last_words(job, words).await;
+        let mut run = self.context.door.hub.rooms().runs.remove(&job);
+        if let Some(run) = &mut run {
+            if happened.is_some_and(|it| it.name == "job:cancelled") && run.last_words.is_none() {
+                run.last_words = self.interrupted(run).await?;
+            }
+            if let Some(words) = &run.last_words {
+                self.keep_last_words(job, words).await;
+            }
         }
         let Some((tenant, prompt)) = Prompt::read(&self.context, job).await? else {
             // No prompt, but a job that was counted.
@@ -174,6 +179,21 @@ impl Crier {
             rooms.tell(&tenant, prompt.client.as_deref(), &[end_of(&prompt)]);
         }
         Ok(())
+    }
+
+    /// It is stopped here before its service says where it stopped.
+    async fn interrupted(&self, run: &Run) -> Result<Option<Map<String, Value>>, StoreError> {
+        let Some(node) = run.executing.as_ref().and_then(|data| data["node"].as_str()) else {
+            return Ok(None);
+        };
+        let workflow = self.context.store.workflow(run.job).await?;
+        let class = workflow.map(|body| Workflow::read(&body).graph[node]["class_type"].clone());
+        let now = self.context.plane.clock.now().as_millis();
+        let words = json!({
+            "prompt_id": run.prompt, "node_id": node, "node_type": class.unwrap_or_default(), "executed": run.told,
+            "timestamp": now,
+        });
+        Ok(words.as_object().cloned())
     }
 
     /// For the history: the store keeps one sentence of a failure, and people look for the traceback.

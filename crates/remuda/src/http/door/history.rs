@@ -12,7 +12,6 @@ use remuda_adapters::store::{Filter, StoreError};
 use remuda_core::document::{Document, Shelf};
 use remuda_core::id::{JobId, Tenant};
 use remuda_core::plane::Event;
-use remuda_core::record::StateRow;
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
@@ -199,15 +198,4 @@ pub(super) async fn hide(
     };
     context.plane.ask(Event::Keep(Arc::new(document))).await?;
     Ok(StatusCode::OK)
-}
-
-/// How a prompt stands, in the words of `/api/jobs`.
-pub(super) fn status(prompt: &Prompt) -> &'static str {
-    match prompt.life.state {
-        StateRow::Queued { .. } => "pending",
-        StateRow::Running { .. } => "in_progress",
-        StateRow::Completed { .. } => "completed",
-        StateRow::Failed { .. } => "failed",
-        StateRow::Cancelled { .. } => "cancelled",
-    }
 }

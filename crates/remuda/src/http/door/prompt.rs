@@ -148,7 +148,7 @@ impl Workflow {
 /// Puts the names under which files were sent back in place of their hashes: that is how the client knows them.
 fn name_assets(value: &mut Value) {
     if value["__type"] == "core/ASSET"
-        && let Some(name) = value["info"]["file_path"].as_str()
+        && let Some(name) = value["info"]["name"].as_str().or(value["info"]["file_path"].as_str())
     {
         *value = name.into();
         return;

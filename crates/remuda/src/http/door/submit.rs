@@ -18,6 +18,7 @@ use uuid::Uuid;
 use super::super::{Caller, Context, Problem};
 use super::prompt::{self, Prompt, SERVICE};
 use super::refused::Refused;
+use super::uploads;
 use crate::drive::Unanswered;
 use crate::intake::{NotTaken, Request, Taken};
 
@@ -43,8 +44,10 @@ pub(super) async fn submit(
         return Err(Refused::prompt("no_prompt", "No prompt provided", "No prompt provided"));
     };
     let asked = Asked::read(&fields)?;
-    let graph = Graph::read(graph)?;
+    let mut graph = Graph::read(graph)?;
     context.door.classes.check(&context, &graph, asked.targets.as_deref()).await?;
+    let classes = context.door.classes.merged(&context).await;
+    uploads::place(&context, &tenant, &mut graph, &classes.classes).await?;
     let workflow = asked.workflow(&graph)?;
     if let Some(known) = asked.known(&context, &tenant, &workflow).await? {
         return Ok(told(&known.id, &known.number));
