@@ -92,7 +92,12 @@ pub fn examine(body: &str, limits: &Limits) -> Result<Examined, Invalid> {
     examine_graph(&tree, &tree.root, body.len(), limits)
 }
 
-fn examine_graph(tree: &Tree<'_>, root: &Value<'_>, size: usize, limits: &Limits) -> Result<Examined, Invalid> {
+fn examine_graph(
+    tree: &Tree<'_>,
+    root: &Value<'_>,
+    size: usize,
+    limits: &Limits,
+) -> Result<Examined, Invalid> {
     let Value::Object(members) = root else {
         return Err(Invalid::NotAnObject);
     };

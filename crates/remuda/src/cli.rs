@@ -10,6 +10,7 @@ mod run;
 mod sim;
 mod start;
 mod table;
+mod ui;
 mod workers;
 
 use std::path::PathBuf;

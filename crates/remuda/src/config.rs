@@ -82,6 +82,8 @@ pub struct ServeSettings {
     pub blob_pause_max: Duration,
     /// A rented machine that is up has the worker process started on it.
     pub start_worker: bool,
+    /// The folder with the stock web interface, if it is to be served; only the command line says so.
+    pub ui: Option<PathBuf>,
 }
 
 /// What the agent's shell needs to know.
@@ -126,6 +128,7 @@ impl Resolved {
                 // As for any other body: whoever takes longer has gone without a word.
                 blob_pause_max: Duration::from_secs(15),
                 start_worker: false,
+                ui: None,
             },
             agent: AgentSettings {
                 probe_every: Duration::from_secs(30),

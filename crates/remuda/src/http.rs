@@ -66,6 +66,8 @@ pub struct Context {
     pub blob_pause_max: Duration,
     pub retention: Duration,
     pub door: Door,
+    /// Where the web interface lies, if it is to be served.
+    pub ui: Option<std::path::PathBuf>,
 }
 
 /// Every route there is; `docs/http.md` is written from this list.
@@ -167,7 +169,7 @@ pub fn router(context: Context) -> Router {
         .route("/health/live", get(fleet::live))
         .route("/health/ready", get(fleet::ready))
         .merge(door::routes())
-        .fallback(problem::no_such_route)
+        .fallback(door::file)
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .merge(streamed)
@@ -217,6 +219,7 @@ impl Context {
             blob_pause_max: settings.blob_pause_max,
             retention: settings.retention,
             door: Door::default(),
+            ui: settings.ui.clone(),
         }
     }
 }

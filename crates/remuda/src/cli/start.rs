@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
 
+use super::ui::Ui;
 use super::workers::{run_all, with};
 use super::{Client, Connection, Settings, say};
 use crate::config::{self, Flag, Resolved};
@@ -17,6 +18,8 @@ use crate::serve::Serving;
 
 #[derive(Debug, Args)]
 pub(super) struct Serve {
+    #[command(flatten)]
+    ui: Ui,
     #[command(flatten)]
     settings: Settings,
 }
@@ -69,6 +72,8 @@ pub(crate) struct WorkWhat {
 pub(super) struct Up {
     #[command(flatten)]
     what: WorkWhat,
+    #[command(flatten)]
+    ui: Ui,
     #[command(flatten)]
     settings: Settings,
 }
@@ -132,12 +137,23 @@ pub(crate) fn start_log(is_json: bool) {
     drop(if is_json { log.json().try_init() } else { log.try_init() });
 }
 
+/// The web interface was found at the start and stays where it is, whatever the settings say when they are read again.
+async fn start_serving(resolved: &Resolved, settings: Settings) -> anyhow::Result<Serving> {
+    let ui = resolved.serve.ui.clone();
+    let read = move || {
+        let mut resolved = settings.load()?;
+        resolved.serve.ui.clone_from(&ui);
+        Ok(resolved)
+    };
+    Serving::start_with(resolved, read).await
+}
+
 impl Serve {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let resolved = self.settings.load()?;
+        let mut resolved = self.settings.load()?;
+        resolved.serve.ui = self.ui.folder()?;
         start_log(resolved.serve.log_json);
-        let settings = self.settings.clone();
-        let mut serving = Serving::start_with(&resolved, move || settings.load()).await?;
+        let mut serving = start_serving(&resolved, self.settings.clone()).await?;
         say(&format!(
             "remuda serves on http://{} (data in {})",
             serving.address,
@@ -174,10 +190,10 @@ impl Work {
 
 impl Up {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let resolved = self.settings.load()?;
+        let mut resolved = self.settings.load()?;
+        resolved.serve.ui = self.ui.folder()?;
         start_log(resolved.serve.log_json);
-        let settings = self.settings.clone();
-        let mut serving = Serving::start_with(&resolved, move || settings.load()).await?;
+        let mut serving = start_serving(&resolved, self.settings.clone()).await?;
         let workers = match self.what.workers(&format!("http://{}", serving.address), &resolved).await {
             Ok(workers) => workers,
             Err(error) => {

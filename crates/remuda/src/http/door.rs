@@ -30,7 +30,9 @@ mod rest;
 mod run;
 mod socket;
 mod submit;
+mod ui;
 mod uploads;
+mod userdata;
 mod view;
 
 use std::sync::Arc;
@@ -39,6 +41,7 @@ use axum::Router;
 use axum::routing::{get, post};
 
 pub use self::crier::cry;
+pub(super) use self::ui::file;
 
 use self::hub::Hub;
 use super::Context;
@@ -72,7 +75,14 @@ pub(super) fn streamed() -> Router<Context> {
 }
 
 fn plain() -> Router<Context> {
-    Router::new()
+    let mut routes = Router::new();
+    for path in EMPTY_LISTS {
+        routes = routes.route(path, get(rest::none));
+    }
+    for path in EMPTY_OBJECTS {
+        routes = routes.route(path, get(rest::nothing));
+    }
+    routes
         .route("/prompt", post(submit::submit).get(queue::remaining))
         .route("/queue", get(queue::list).post(queue::change))
         .route("/interrupt", post(queue::interrupt))
@@ -82,4 +92,19 @@ fn plain() -> Router<Context> {
         .route("/ws", get(socket::open))
         .route("/object_info", get(classes::all))
         .route("/object_info/{class}", get(classes::one))
+        .route("/system_stats", get(rest::system_stats))
+        .route("/features", get(rest::all_features))
+        .route("/models", get(rest::model_folders))
+        .route("/models/{folder}", get(rest::models))
+        .route("/free", post(rest::done))
+        .route("/users", get(rest::users).post(rest::done))
+        .route("/settings", get(userdata::settings).post(userdata::set_all))
+        .route("/settings/{id}", get(userdata::setting).post(userdata::set_one))
+        .route("/userdata", get(userdata::list))
+        .route("/userdata/{file}", get(userdata::get).post(userdata::put).delete(userdata::delete))
+        .route("/userdata/{file}/move/{to}", post(userdata::rename))
 }
+
+/// Where there is nothing to be said; a server that is known to the plane is asked instead.
+const EMPTY_LISTS: [&str; 3] = ["/embeddings", "/extensions", "/experiment/models"];
+const EMPTY_OBJECTS: [&str; 4] = ["/i18n", "/global_subgraphs", "/workflow_templates", "/node_replacements"];

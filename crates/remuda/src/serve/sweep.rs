@@ -2,14 +2,15 @@
 //!
 //! A blob's file remembers when the blob was last wanted: sent, read, or named by a job when that was submitted or
 //! completed. It goes `retain_for` and a margin after that, which is later than whatever named it goes from the store.
-//! The exception is a job that stays open for longer: those are few, and are looked up and touched before anything is
-//! removed. If the store cannot be asked, nothing is removed.
+//! The exceptions are a job that stays open for longer, and a file that somebody sent by name and may use at any time: those
+//! are few, and are looked up and touched before anything is removed. If the store cannot be asked, nothing is removed.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 use remuda_adapters::blobs::{Blobs, Cleared, named_in};
 use remuda_adapters::store::Store;
+use remuda_core::document::Shelf;
 use remuda_core::time::Timestamp;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -55,6 +56,7 @@ pub(super) async fn run(
 async fn sweep(blobs: &Blobs, store: &Store, now: Timestamp, retention: Duration) -> anyhow::Result<Cleared> {
     let before = now.minus(retention + MARGIN);
     want_for_open_jobs(blobs, store, now, before.plus(SLACK)).await?;
+    want_for_uploads(blobs, store, now).await?;
     blobs.retain(before).await.context("clearing away")
 }
 
@@ -78,6 +80,18 @@ async fn want_for_open_jobs(
             let named = workflow.map(|workflow| named_in(workflow.get())).unwrap_or_default();
             blobs.touch_all(named, now).await.context("touching what an open job names")?;
         }
+    }
+}
+
+/// What lies under a name at the ComfyUI door stays until it is replaced, as on a server.
+async fn want_for_uploads(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow::Result<()> {
+    let mut after = String::new();
+    loop {
+        let page = store.documents(Shelf::Door, &after, PAGE).await.context("asking for uploads")?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after.clone_from(&last.id);
+        let named = page.iter().flat_map(|document| named_in(document.body.get())).collect();
+        blobs.touch_all(named, now).await.context("touching what an upload names")?;
     }
 }
 

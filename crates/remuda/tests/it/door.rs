@@ -2,9 +2,12 @@
 //! would to a ComfyUI server.
 
 mod ears;
+mod files;
+mod lists;
 mod prompts;
 mod recorded;
 mod runs;
+mod sockets;
 
 use remuda_adapters::fake::comfyui::Options;
 use reqwest::StatusCode;

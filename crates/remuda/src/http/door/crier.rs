@@ -270,8 +270,7 @@ pub(super) fn ending(prompt: &Prompt, run: Option<Run>, ended: &Ended) -> Vec<Wo
         words.extend(first.iter().map(|(kind, data)| Word::new(kind, data.clone())));
     }
     for (node, output) in ended.outputs.iter().filter(|(node, _)| !told.contains(*node)) {
-        let data =
-            json!({ "node": node, "display_node": node, "output": output, "prompt_id": prompt.id });
+        let data = json!({ "node": node, "display_node": node, "output": output, "prompt_id": prompt.id });
         words.push(Word::new("executed", data));
     }
     words.extend(last.map(|(kind, data)| Word::new(kind, data.clone())));
@@ -284,11 +283,7 @@ pub(super) fn end_of(prompt: &Prompt) -> Word {
 }
 
 /// What a client that was away is told of a prompt that ended meanwhile.
-pub(super) async fn retell(
-    context: &Context,
-    tenant: &Tenant,
-    job: JobId,
-) -> Result<Vec<Word>, StoreError> {
+pub(super) async fn retell(context: &Context, tenant: &Tenant, job: JobId) -> Result<Vec<Word>, StoreError> {
     let Some((owner, prompt)) = Prompt::read(context, job).await? else { return Ok(Vec::new()) };
     if owner != *tenant {
         return Ok(Vec::new());

@@ -50,8 +50,7 @@ impl Given {
     pub(super) fn by_node(&self, job: JobId) -> BTreeMap<String, Map<String, Value>> {
         let mut nodes: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
         for output in self.outputs.iter().filter(|output| output.kind != "socket") {
-            let list =
-                nodes.entry(output.node.clone()).or_default().entry(&output.key).or_insert(json!([]));
+            let list = nodes.entry(output.node.clone()).or_default().entry(&output.key).or_insert(json!([]));
             if let Value::Array(list) = list {
                 list.push(file(job, &output.node, &output.name, &output.kind));
             }
@@ -81,7 +80,8 @@ pub(super) async fn entry(
     let meta: Map<String, Value> = outputs
         .keys()
         .map(|node| {
-            let about = json!({ "node_id": node, "display_node": node, "parent_node": null, "real_node_id": node });
+            let about =
+                json!({ "node_id": node, "display_node": node, "parent_node": null, "real_node_id": node });
             (node.clone(), about)
         })
         .collect();

@@ -141,11 +141,7 @@ pub(super) async fn one(
 
 /// The prompt as it is stored. If the plane has decided its end and is about to store it, that is waited for: whoever saw
 /// that it is no longer in the queue finds it here.
-pub(super) async fn settled(
-    context: &Context,
-    tenant: &Tenant,
-    id: &str,
-) -> Result<Option<Prompt>, Refused> {
+pub(super) async fn settled(context: &Context, tenant: &Tenant, id: &str) -> Result<Option<Prompt>, Refused> {
     let mut looks = 0;
     loop {
         let Some(prompt) = Prompt::find(context, tenant, id).await? else { return Ok(None) };
@@ -172,10 +168,7 @@ pub(super) async fn hide(
     if asked.clear {
         // What runs now is history only later, and is seen then.
         let ended = ended(&context, &tenant).await?;
-        let open = context
-            .plane
-            .look(|plane, _| plane.jobs().map(|job| job.id).next())
-            .await?;
+        let open = context.plane.look(|plane, _| plane.jobs().map(|job| job.id).next()).await?;
         let newest = ended.iter().map(|prompt| prompt.job).find(|job| open.is_none_or(|open| *job < open));
         hidden.up_to = hidden.up_to.max(newest);
         hidden.jobs.extend(ended.iter().map(|prompt| prompt.job));

@@ -159,17 +159,19 @@ impl Rooms {
         let (outbox, inbox) = mpsc::channel(OUTBOX_MAX);
         self.serial += 1;
         let serial = self.serial;
-        let (knows_metadata, owes_status) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (knows_metadata, owes_status) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let seat = Seat {
             client: client.to_owned(),
             outbox,
             knows_metadata: knows_metadata.clone(),
             owes_status: owes_status.clone(),
         };
-        let room = self
-            .rooms
-            .entry(tenant.clone())
-            .or_insert_with(|| Room { seats: BTreeMap::new(), open, counted });
+        let room = self.rooms.entry(tenant.clone()).or_insert_with(|| Room {
+            seats: BTreeMap::new(),
+            open,
+            counted,
+        });
         let greeting = json!({ "status": exec_info(room.open.max(open)), "sid": client });
         seat.tell(&Word::new("status", greeting));
         let runs = self.runs.values().filter(|run| run.is_of(tenant, client));
@@ -213,6 +215,10 @@ impl Rooms {
             room.open = room.open.saturating_add_signed(change);
             room.counted = seq;
         }
+    }
+
+    pub(super) fn has_open(&self, tenant: &Tenant) -> bool {
+        self.rooms.get(tenant).is_some_and(|room| room.open > 0)
     }
 
     pub(super) fn status(&self, tenant: &Tenant) -> Option<Word> {

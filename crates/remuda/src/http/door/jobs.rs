@@ -82,7 +82,8 @@ pub(super) async fn list(
 }
 
 fn wanted(asked: &BTreeMap<String, String>) -> Result<Vec<&'static str>, String> {
-    let named = asked.get("status").map_or("", String::as_str).split(',').map(|name| name.trim().to_lowercase());
+    let named =
+        asked.get("status").map_or("", String::as_str).split(',').map(|name| name.trim().to_lowercase());
     let mut wanted = Vec::new();
     for name in named.filter(|name| !name.is_empty()) {
         match STATUSES.into_iter().find(|known| *known == name) {
@@ -129,9 +130,7 @@ fn workflow_id(workflow: &Workflow) -> Option<Value> {
 
 fn duration(prompt: &Prompt) -> u64 {
     let started = prompt.life.tries.last().map(|attempt| attempt.started_at);
-    started.map_or(0, |started| {
-        prompt.life.changed_at.as_millis().saturating_sub(started.as_millis())
-    })
+    started.map_or(0, |started| prompt.life.changed_at.as_millis().saturating_sub(started.as_millis()))
 }
 
 /// A prompt as a list shows it.
@@ -189,7 +188,8 @@ pub(super) async fn one(
         let mut entry = entry(&context, &prompt, &BTreeMap::new()).await?;
         job["outputs"] = entry["outputs"].take();
         job["execution_status"] = entry["status"].take();
-        job["workflow"] = json!({ "prompt": entry["prompt"][2].take(), "extra_data": entry["prompt"][3].take() });
+        job["workflow"] =
+            json!({ "prompt": entry["prompt"][2].take(), "extra_data": entry["prompt"][3].take() });
     }
     Ok(Json(job).into_response())
 }

@@ -47,8 +47,7 @@ impl Prompt {
 
     pub(super) async fn read(context: &Context, job: JobId) -> Result<Option<(Tenant, Prompt)>, StoreError> {
         let found = context.store.job(job).await?;
-        Ok(found
-            .and_then(|(accepted, life)| Some((accepted.tenant.clone(), Prompt::of(&accepted, life)?))))
+        Ok(found.and_then(|(accepted, life)| Some((accepted.tenant.clone(), Prompt::of(&accepted, life)?))))
     }
 
     /// By the client's own id, or by the job's.

@@ -189,7 +189,9 @@ fn name_files(output: &mut Value, files: &[File], job: JobId) {
             Value::Array(items) => items.iter_mut().collect(),
             one => vec![one],
         };
-        for item in items.into_iter().filter(|item| item["filename"].as_str().is_some_and(|it| !it.is_empty())) {
+        for item in
+            items.into_iter().filter(|item| item["filename"].as_str().is_some_and(|it| !it.is_empty()))
+        {
             let (Some(file), Some(fields)) = (files.next(), item.as_object_mut()) else { continue };
             if let Value::Object(named) = entry::file(job, &file.node, &file.name(), &file.kind) {
                 fields.extend(named);
@@ -216,8 +218,12 @@ mod tests {
     }
 
     fn saved() -> Value {
-        let file = json!({"filename": "x_1.png", "subfolder": "remuda/1-1", "type": "output", "format": "png"});
-        said("executed", json!({"node": "3", "output": {"images": [file], "animated": [false]}, "prompt_id": "s"}))
+        let file =
+            json!({"filename": "x_1.png", "subfolder": "remuda/1-1", "type": "output", "format": "png"});
+        said(
+            "executed",
+            json!({"node": "3", "output": {"images": [file], "animated": [false]}, "prompt_id": "s"}),
+        )
     }
 
     #[test]

@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 
 use super::super::{Caller, Context, Problem};
+use super::classes::is_upload;
 use super::refused::Refused;
 use super::submit::Graph;
 use super::view;
@@ -249,10 +250,8 @@ pub(super) async fn place(
 fn takes_file(classes: &Map<String, Value>, class: &str, input: &str) -> bool {
     let sections = classes.get(class).and_then(|info| info["input"].as_object());
     let spec = sections.and_then(|sections| sections.values().find_map(|inputs| inputs.get(input)));
-    let says_so = spec.and_then(|spec| spec[1].as_object()).is_some_and(|options| {
-        options.iter().any(|(key, value)| key.ends_with("_upload") && *value == true)
-    });
-    says_so || (class.starts_with("Load") && ["image", "mask", "audio", "video", "file"].contains(&input))
+    spec.is_some_and(is_upload)
+        || (class.starts_with("Load") && ["image", "mask", "audio", "video", "file"].contains(&input))
 }
 
 async fn asset(context: &Context, tenant: &Tenant, named: &str) -> Result<Option<Value>, Refused> {

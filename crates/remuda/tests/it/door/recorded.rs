@@ -27,7 +27,8 @@ fn recorded(name: &str, prompt: usize) -> Vec<(String, Value)> {
 
 /// Kind and node of each message. How far a node is comes as often as there is time for it.
 fn told(heard: &[Value]) -> Vec<(String, Value)> {
-    let wanted = heard.iter().filter(|it| !matches!(it["type"].as_str(), Some("progress" | "progress_state")));
+    let wanted =
+        heard.iter().filter(|it| !matches!(it["type"].as_str(), Some("progress" | "progress_state")));
     wanted.map(|it| (it["type"].as_str().unwrap().to_owned(), it["data"]["node"].clone())).collect()
 }
 
@@ -82,7 +83,10 @@ async fn a_run_that_fails_ends_once_and_with_its_error() {
     assert_eq!(error["data"]["node_id"], "2", "{error}");
     assert!(error["data"]["traceback"].is_array(), "{error}");
     let entry = entry(&stage, &id).await;
-    assert_eq!((&entry["status"]["status_str"], &entry["status"]["completed"]), (&json!("error"), &json!(false)));
+    assert_eq!(
+        (&entry["status"]["status_str"], &entry["status"]["completed"]),
+        (&json!("error"), &json!(false))
+    );
     let last = entry["status"]["messages"].as_array().unwrap().last().unwrap();
     assert_eq!(last, &json!(["execution_error", error["data"]]));
 }
