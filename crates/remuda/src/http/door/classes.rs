@@ -91,13 +91,14 @@ impl Classes {
         self.merged(context).await.outputs.clone()
     }
 
-    /// Whether some server could run it, as far as the servers said what they have.
+    /// Whether some server could run it, as far as the servers said what they have; and which of its nodes are known to give
+    /// something.
     pub(super) async fn check(
         &self,
         context: &Context,
         graph: &Graph,
         targets: Option<&[String]>,
-    ) -> Result<(), Refused> {
+    ) -> Result<Vec<String>, Refused> {
         let names = context.plane.look(|plane, _| Known::look(plane).names).await?;
         if let Some(names) = names {
             for (id, node) in graph.nodes.iter().filter(|(_, node)| !names.contains(&node.class)) {
@@ -106,14 +107,14 @@ impl Classes {
             }
         }
         let outputs = self.outputs(context).await;
+        let is_wanted = |id: &String| targets.is_none_or(|targets| targets.contains(id));
+        let wanted: Vec<_> = graph.nodes.iter().filter(|(id, _)| is_wanted(id)).collect();
         // A class of which nothing is known may well give something.
-        let mut gives = graph.nodes.iter().filter(|(id, node)| {
-            outputs.get(&node.class) != Some(&false) && targets.is_none_or(|targets| targets.contains(id))
-        });
-        if gives.next().is_none() {
+        if wanted.iter().all(|(_, node)| outputs.get(&node.class) == Some(&false)) {
             return Err(Refused::no_outputs());
         }
-        Ok(())
+        let known = wanted.into_iter().filter(|(_, node)| outputs.get(&node.class) == Some(&true));
+        Ok(known.map(|(id, _)| id.clone()).collect())
     }
 }
 

@@ -110,8 +110,12 @@ pub(super) fn number(job: JobId, priority: i8, metadata: &Map<String, Value>) ->
 pub(super) struct Workflow {
     pub(super) graph: Value,
     pub(super) extra: Map<String, Value>,
-    pub(super) targets: Option<Vec<String>>,
+    /// Nodes that give something, as it was known when it was submitted.
+    outputs: Option<Vec<String>>,
 }
+
+/// Where a submission at the door notes which nodes give something: servers that knew may be gone later.
+pub(super) const OUTPUTS: &str = "outputs_to_execute";
 
 impl Workflow {
     pub(super) fn read(body: &RawValue) -> Workflow {
@@ -127,14 +131,15 @@ impl Workflow {
             Value::Object(extra) => extra,
             _ => Map::new(),
         };
-        let targets = serde_json::from_value(whole["partial_execution_targets"].take()).ok();
-        Workflow { graph, extra, targets }
+        let mut list = |key: &str| serde_json::from_value(whole[key].take()).ok();
+        let outputs = list(OUTPUTS).or_else(|| list("partial_execution_targets"));
+        Workflow { graph, extra, outputs }
     }
 
-    /// Nodes that give something: those that were asked for, or all that are known to.
+    /// Nodes that give something: as noted, or all that are known to.
     fn outputs(&self, output_classes: &BTreeMap<String, bool>) -> Vec<&str> {
-        if let Some(targets) = &self.targets {
-            return targets.iter().map(String::as_str).collect();
+        if let Some(outputs) = &self.outputs {
+            return outputs.iter().map(String::as_str).collect();
         }
         let nodes = self.graph.as_object().into_iter().flatten();
         let gives = |node: &Value| {

@@ -45,10 +45,10 @@ pub(super) async fn submit(
     };
     let asked = Asked::read(&fields)?;
     let mut graph = Graph::read(graph)?;
-    context.door.classes.check(&context, &graph, asked.targets.as_deref()).await?;
+    let outputs = context.door.classes.check(&context, &graph, asked.targets.as_deref()).await?;
     let classes = context.door.classes.merged(&context).await;
     uploads::place(&context, &tenant, &mut graph, &classes.classes).await?;
-    let workflow = asked.workflow(&graph)?;
+    let workflow = asked.workflow(&graph, &outputs)?;
     if let Some(known) = asked.known(&context, &tenant, &workflow).await? {
         return Ok(told(&known.id, &known.number));
     }
@@ -160,7 +160,7 @@ impl Asked {
     }
 
     /// What is stored and handed to a worker.
-    fn workflow(&self, graph: &Graph) -> Result<Arc<RawValue>, Refused> {
+    fn workflow(&self, graph: &Graph, outputs: &[String]) -> Result<Arc<RawValue>, Refused> {
         let mut extra = self.extra.clone();
         SECRETS.iter().for_each(|secret| drop(extra.remove(*secret)));
         let mut whole: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
@@ -168,6 +168,9 @@ impl Asked {
         whole.insert("prompt", graph.write()?);
         if !extra.is_empty() {
             whole.insert("extra_data", raw(&extra.into())?);
+        }
+        if !outputs.is_empty() {
+            whole.insert(prompt::OUTPUTS, raw(&json!(outputs))?);
         }
         if let Some(targets) = &self.targets {
             whole.insert("partial_execution_targets", raw(&json!(targets))?);
