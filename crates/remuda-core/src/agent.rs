@@ -187,6 +187,8 @@ pub enum AgentEffect {
         job: JobId,
         attempt: Attempt,
         outputs: Arc<RawValue>,
+        /// Nodes whose outputs are wanted; all if none is named.
+        include_outputs: BTreeSet<String>,
     },
     /// Close the socket and open it again: it may have gone deaf.
     Reopen,

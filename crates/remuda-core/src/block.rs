@@ -1,6 +1,7 @@
 //! Workers and shapes kept apart. A pair that failed often enough is blocked for a while; then one trial decides
 //! whether it is open again or blocked for twice as long. Asking about a block changes nothing; its end is an event.
-//! A worker that is all there is gets no blocks: they would only make everyone wait (`Plane::is_alone`).
+//! That holds for a worker that is all there is, too: the retry runs when its block ends. Who would rather have it tried
+//! again at once sets `spare_the_only_worker`.
 //!
 //! ```text
 //!  (failures below the limit) ──limit──▶ blocked until T ──T──▶ on trial ──success──▶ forgotten
@@ -11,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::id::{JobId, Shape, WorkerId};
+use crate::id::{JobId, Shape, WorkerId, WorkflowHash};
 use crate::record::BlockRow;
 use crate::settings::Settings;
 use crate::time::Timestamp;
@@ -22,6 +23,8 @@ pub struct Block {
     pub until: Timestamp,
     pub cooldown: Duration,
     pub reason: String,
+    /// The workflow that failed last, to the letter.
+    pub workflow_hash: Option<WorkflowHash>,
     state: State,
 }
 
@@ -83,8 +86,8 @@ impl Blocks {
         }
     }
 
-    /// Whether there was anything to forget.
-    pub fn succeeded(&mut self, worker: &WorkerId, shape: &Shape) -> bool {
+    /// What there was to forget.
+    pub fn succeeded(&mut self, worker: &WorkerId, shape: &Shape) -> Option<Block> {
         self.lift(worker, shape)
     }
 
@@ -94,19 +97,22 @@ impl Blocks {
         now: Timestamp,
         worker: &WorkerId,
         shape: &Shape,
-        job: JobId,
+        job: (JobId, WorkflowHash),
         reason: &str,
         settings: &Settings,
     ) -> &Block {
+        let (job, workflow_hash) = job;
         let block = self.0.entry(worker.clone()).or_default().entry(*shape).or_insert_with(|| Block {
             failures: 0,
             until: now,
             cooldown: Duration::ZERO,
             reason: String::new(),
+            workflow_hash: None,
             state: State::Counting,
         });
         block.failures = block.failures.saturating_add(1);
         reason.clone_into(&mut block.reason);
+        block.workflow_hash = Some(workflow_hash);
         let is_trial = block.state == State::Trial(Some(job));
         let is_due = match block.state {
             State::Counting => block.failures >= settings.max_failures_before_block.max(1),
@@ -135,13 +141,13 @@ impl Blocks {
         }
     }
 
-    pub fn lift(&mut self, worker: &WorkerId, shape: &Shape) -> bool {
-        let Some(shapes) = self.0.get_mut(worker) else { return false };
-        let was_there = shapes.remove(shape).is_some();
+    pub fn lift(&mut self, worker: &WorkerId, shape: &Shape) -> Option<Block> {
+        let shapes = self.0.get_mut(worker)?;
+        let block = shapes.remove(shape);
         if shapes.is_empty() {
             self.0.remove(worker);
         }
-        was_there
+        block
     }
 
     /// Everyone this shape is kept apart from.
@@ -181,7 +187,14 @@ impl Blocks {
             State::Blocked
         };
         let cooldown = Duration::from_millis(row.cooldown_millis);
-        let block = Block { failures: row.failures, until: row.until, cooldown, reason: row.reason, state };
+        let block = Block {
+            failures: row.failures,
+            until: row.until,
+            cooldown,
+            reason: row.reason,
+            workflow_hash: row.workflow_hash,
+            state,
+        };
         self.0.entry(row.worker).or_default().insert(row.shape, block);
     }
 
@@ -195,6 +208,11 @@ impl Block {
         self.state == State::Blocked
     }
 
+    /// Whether it was kept apart, and not merely counted.
+    pub fn is_or_was_blocked(&self) -> bool {
+        self.state != State::Counting
+    }
+
     pub fn row(&self, worker: &WorkerId, shape: &Shape) -> BlockRow {
         BlockRow {
             worker: worker.clone(),
@@ -203,6 +221,7 @@ impl Block {
             until: self.until,
             cooldown_millis: u64::try_from(self.cooldown.as_millis()).unwrap_or(u64::MAX),
             reason: self.reason.clone(),
+            workflow_hash: self.workflow_hash,
         }
     }
 }
@@ -231,7 +250,9 @@ mod tests {
         let mut blocks = Blocks::default();
         for (second, what) in story {
             match what {
-                Fail => drop(blocks.failed(at(*second), &worker, &shape, job, "boom", &settings).clone()),
+                Fail => {
+                    drop(blocks.failed(at(*second), &worker, &shape, (job, shape), "boom", &settings).clone())
+                }
                 Start => drop(blocks.started(&worker, &shape, job)),
                 Succeed => drop(blocks.succeeded(&worker, &shape)),
                 Release => blocks.released(&worker, &shape, job),

@@ -16,7 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::cause::Cause;
-use crate::id::{Attempt, Fence, Incarnation, JobId, Tenant, WorkerId};
+use crate::id::{Attempt, Fence, Incarnation, JobId, Tenant, WorkerId, WorkflowHash};
+use crate::options::Options;
 use crate::queue::Kind;
 use crate::record::{IdempotencyKey, Life, ServiceRow, StateRow, Try};
 use crate::refusal::Refusal;
@@ -32,6 +33,8 @@ pub struct Job {
     pub accepted_at: Timestamp,
     pub tenant: Tenant,
     pub kind: Kind,
+    /// What it is to the letter; the kind has what it is like.
+    pub workflow_hash: WorkflowHash,
     pub priority: i8,
     pub attempts_max: Option<u8>,
     pub deadline: Option<Timestamp>,
@@ -66,6 +69,7 @@ pub struct Extra {
     pub key: Option<IdempotencyKey>,
     pub labels: BTreeMap<String, String>,
     pub metadata: serde_json::Map<String, serde_json::Value>,
+    pub options: Options,
 }
 
 /// What can happen to a job.
@@ -126,6 +130,7 @@ impl Job {
             id,
             accepted_at,
             tenant,
+            workflow_hash: *kind.shape,
             kind,
             priority,
             attempts_max: None,
@@ -256,7 +261,9 @@ impl Job {
             return failed(cause, evidence, true);
         }
         let failures = u32::from(self.failures) + u32::from(self.mishaps);
-        State::Waiting { not_before: now.plus(retry::delay(settings, failures, self.id, self.attempt)) }
+        let delay = self.options().and_then(|options| options.retry_delay);
+        let delay = delay.unwrap_or_else(|| retry::delay(settings, failures, self.id, self.attempt));
+        State::Waiting { not_before: now.plus(delay) }
     }
 
     fn remember(
@@ -363,6 +370,11 @@ impl Job {
 
     pub fn metadata(&self) -> serde_json::Map<String, serde_json::Value> {
         self.extra.as_ref().map(|extra| extra.metadata.clone()).unwrap_or_default()
+    }
+
+    /// What was asked for beyond the usual; nothing for most jobs.
+    pub fn options(&self) -> Option<&Options> {
+        self.extra.as_ref().map(|extra| &extra.options)
     }
 
     /// The next moment at which time alone changes something.

@@ -3,6 +3,7 @@
 //! Nothing in here waits, reads a clock, draws a random number or does IO; see `plane` for the control plane and
 //! `agent` for what decides inside a worker.
 
+pub mod affinity;
 pub mod agent;
 pub mod alarm;
 pub mod block;
@@ -16,6 +17,7 @@ pub mod job;
 mod lifecycles;
 pub mod machine;
 pub mod need;
+pub mod options;
 pub mod plane;
 pub mod queue;
 pub mod record;
@@ -28,6 +30,7 @@ pub mod standing;
 pub mod suspicion;
 pub mod time;
 pub mod watch;
+pub mod webhook;
 pub mod wire;
 pub mod worker;
 pub mod workflow;

@@ -9,6 +9,7 @@
 //! | `presence` | who is silent, and the brake on mass loss |
 //! | `attempts` | how an attempt begins and ends, and what follows from it |
 //! | `fence` | who may speak for an attempt, as a question |
+//! | `affinities` | what operators wish for shapes |
 //! | `routing` | which job goes to which worker, and why not |
 //! | `health` | the control cycle |
 //! | `why` | the story of a job, as a question that changes nothing |
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::affinity::{Affinities, Affinity};
 use crate::alarm::{Alarm, Alarms};
 use crate::block::Blocks;
 use crate::brake::MassLoss;
@@ -32,9 +34,11 @@ use crate::refusal::Refusal;
 use crate::settings::Settings;
 use crate::suspicion::Suspicions;
 use crate::time::Timestamp;
+use crate::webhook::Told;
 use crate::wire::{Beat, Join, Joined, Reply};
 use crate::worker::Worker;
 
+mod affinities;
 mod attempts;
 mod beats;
 mod check;
@@ -48,7 +52,7 @@ mod why;
 
 pub use routing::PassedOver;
 pub use submit::{Known, Submission};
-pub use why::{Candidate, Why};
+pub use why::{BlockedWorker, Candidate, Why};
 
 /// Something happened outside.
 #[derive(Clone, Debug)]
@@ -94,6 +98,16 @@ pub enum Event {
     Release {
         shape: Shape,
     },
+    /// A person says where a shape should run, and where not.
+    SetAffinity {
+        shape: Shape,
+        affinity: Affinity,
+    },
+    RemoveAffinity {
+        shape: Shape,
+    },
+    /// News of a job's end were taken, or given up.
+    Told(Box<Told>),
     /// To be remembered, in place of what has its id on that shelf.
     Keep(Arc<Document>),
     /// Not to be remembered any longer.
@@ -101,9 +115,9 @@ pub enum Event {
         shelf: Shelf,
         id: String,
     },
-    /// Time has passed.
     /// The settings were loaded anew.
     Settings(Box<Settings>),
+    /// Time has passed.
     Tick,
     /// The batch is over: orders that came together go out together.
     Flush,
@@ -129,7 +143,16 @@ pub enum Effect {
     /// Give this to the worker whose line is open; if it is gone, the orders go out again with its next beat.
     Orders { worker: WorkerId, reply: Reply },
     /// Live only, dropped first: how far a job is.
-    Progress { job: JobId, tenant: Tenant, worker: WorkerId, progress: f32, phase: String },
+    Progress {
+        job: JobId,
+        tenant: Tenant,
+        metadata: Map<String, Value>,
+        worker: WorkerId,
+        progress: f32,
+        phase: String,
+    },
+    /// Somebody is to be told how a job ended: there is something new on the shelf.
+    Outbox,
     /// A report for the log.
     Cycle(Arc<cycle::Report>),
 }
@@ -159,6 +182,7 @@ pub struct Plane {
     to_tell: BTreeSet<WorkerId>,
     blocks: Blocks,
     suspicions: Suspicions,
+    affinities: Affinities,
     keys: BTreeMap<(Tenant, String), Known>,
     ended: Ended,
     alarms: Alarms,
@@ -209,6 +233,7 @@ impl Plane {
             to_tell: BTreeSet::new(),
             blocks: Blocks::default(),
             suspicions: Suspicions::default(),
+            affinities: Affinities::default(),
             keys: BTreeMap::new(),
             ended: Ended::default(),
             alarms: Alarms::default(),
@@ -227,6 +252,9 @@ impl Plane {
         for row in stored.suspicions {
             plane.suspicions.restore(row);
         }
+        for document in &stored.documents {
+            plane.affinities.restore(document);
+        }
         plane.take_back(now, stored.jobs);
         plane.restore_alarms(now);
         plane
@@ -244,9 +272,9 @@ impl Plane {
         let mut job = Box::new(self.header(accepted));
         job.resume(life);
         if let State::Running { worker, .. } = job.state() {
-            let (id, attempt, worker) = (job.id, job.attempt(), worker.clone());
+            let (id, worker) = (job.id, worker.clone());
             if let Some(worker) = self.workers.get_mut(&worker) {
-                worker.hold(now, id, attempt, &job.kind.shape, &self.settings);
+                worker.hold(now, &job, &self.settings);
                 if let Some(hold) = worker.holds.get_mut(&id) {
                     // It was told by the plane before us, for all we know.
                     (hold.tells, hold.is_inherited) = (1, true);
@@ -315,6 +343,9 @@ impl Plane {
             Event::Drain { worker, reason } => self.drain(now, &worker, reason),
             Event::Lift { worker, shape } => self.lift(now, &worker, shape),
             Event::Release { shape } => self.release(now, shape),
+            Event::SetAffinity { shape, affinity } => self.set_affinity(now, shape, affinity),
+            Event::RemoveAffinity { shape } => self.remove_affinity(now, shape),
+            Event::Told(told) => Ok(self.told(now, &told)),
             Event::Keep(document) => Ok(self.keep(document)),
             Event::Discard { shelf, id } => Ok(self.discard(shelf, id)),
             Event::Settings(settings) => Ok(self.follow(now, *settings)),
@@ -325,6 +356,17 @@ impl Plane {
 
     fn keep(&mut self, document: Arc<Document>) -> Answer {
         self.records.push(Record::Document(document));
+        Answer::Done
+    }
+
+    fn told(&mut self, now: Timestamp, told: &Told) -> Answer {
+        self.records.push(Record::DocumentGone { shelf: Shelf::Webhook, id: told.job.to_string() });
+        let name = if told.problem.is_none() { "webhook:delivered" } else { "webhook:given_up" };
+        let mut how = detail([("tries", told.tries.into())]);
+        if let Some(problem) = &told.problem {
+            how.insert("reason".to_owned(), problem.clone().into());
+        }
+        self.happened(now, name, About { ended: Some(told), ..About::default() }, how);
         Answer::Done
     }
 
@@ -422,6 +464,10 @@ impl Plane {
         &self.suspicions
     }
 
+    pub fn affinities(&self) -> &Affinities {
+        &self.affinities
+    }
+
     pub fn mass_loss(&self) -> &MassLoss {
         &self.mass_loss
     }
@@ -441,19 +487,21 @@ impl Plane {
 struct About<'a> {
     job: Option<&'a Job>,
     worker: Option<&'a WorkerId>,
+    /// A job that is no longer in memory.
+    ended: Option<&'a Told>,
 }
 
 impl<'a> About<'a> {
     fn job(job: &'a Job) -> Self {
-        About { job: Some(job), worker: None }
+        About { job: Some(job), ..About::default() }
     }
 
     fn worker(worker: &'a WorkerId) -> Self {
-        About { job: None, worker: Some(worker) }
+        About { worker: Some(worker), ..About::default() }
     }
 
     fn both(job: &'a Job, worker: &'a WorkerId) -> Self {
-        About { job: Some(job), worker: Some(worker) }
+        About { job: Some(job), worker: Some(worker), ended: None }
     }
 }
 
@@ -471,10 +519,14 @@ fn note(
         seq: *sequence,
         at: now,
         name: name.into(),
-        job: about.job.map(|job| job.id),
+        job: about.job.map(|job| job.id).or(about.ended.map(|ended| ended.job)),
         worker: about.worker.cloned(),
-        tenant: about.job.map(|job| job.tenant.clone()),
-        metadata: about.job.map(Job::metadata).unwrap_or_default(),
+        tenant: about.job.map(|job| job.tenant.clone()).or(about.ended.map(|ended| ended.tenant.clone())),
+        metadata: match (about.job, about.ended) {
+            (Some(job), _) => job.metadata(),
+            (None, Some(ended)) => ended.metadata.clone(),
+            (None, None) => Map::new(),
+        },
         detail,
     };
     records.push(Record::Happened(Arc::new(happened)));
@@ -509,7 +561,13 @@ impl Plane {
         let tenant = self.kinds.tenant(accepted.tenant);
         let mut job = Job::new(accepted.id, accepted.accepted_at, tenant, accepted.priority, kind);
         (job.deadline, job.attempts_max) = (accepted.deadline, accepted.attempts_max);
-        let extra = Extra { key: accepted.key, labels: accepted.labels, metadata: accepted.metadata };
+        job.workflow_hash = accepted.workflow_hash;
+        let extra = Extra {
+            key: accepted.key,
+            labels: accepted.labels,
+            metadata: accepted.metadata,
+            options: accepted.options,
+        };
         job.extra = Some(extra).filter(|extra| *extra != Extra::default()).map(Box::new);
         job
     }

@@ -17,6 +17,7 @@ use crate::id::{
     WorkflowHash,
 };
 use crate::need::Needs;
+use crate::options::Options;
 use crate::time::Timestamp;
 
 /// One fact to keep.
@@ -108,6 +109,8 @@ pub struct Accepted {
     /// Overrides `Settings::attempts_max` for this job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts_max: Option<u8>,
+    #[serde(default, skip_serializing_if = "Options::is_empty")]
+    pub options: Options,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<IdempotencyKey>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -283,6 +286,9 @@ pub struct BlockRow {
     /// How long it lasted this time; doubles with every failed trial.
     pub cooldown_millis: u64,
     pub reason: String,
+    /// The workflow that failed last, to the letter.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workflow_hash: Option<WorkflowHash>,
 }
 
 /// A shape that fails wherever it runs.

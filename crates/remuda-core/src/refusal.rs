@@ -47,6 +47,10 @@ pub enum Refusal {
     },
     /// The worker is on its way out.
     Leaving(WorkerId),
+    /// More affinities than are kept.
+    TooManyAffinities {
+        max: usize,
+    },
     /// There is nothing of that kind to lift or release.
     NothingThere,
 }
@@ -85,6 +89,9 @@ impl fmt::Display for Refusal {
                 )
             }
             Refusal::Leaving(worker) => write!(f, "worker {worker} is on its way out"),
+            Refusal::TooManyAffinities { max } => {
+                write!(f, "{max} shapes have an affinity, which is all that are kept: remove one first")
+            }
             Refusal::NothingThere => f.write_str("there is nothing to lift"),
         }
     }

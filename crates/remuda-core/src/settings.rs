@@ -46,6 +46,8 @@ pub struct Settings {
     pub block_cooldown: Duration,
     /// Kept apart at most this long, however often the trial fails.
     pub block_cooldown_max: Duration,
+    /// A worker that is all there is gets no blocks: they would only make everyone wait.
+    pub spare_the_only_worker: bool,
     /// `shape`: jobs of one kind share blocks; `exact`: only the same workflow to the letter does.
     pub block_on: BlockOn,
     /// Failures in a row, over different shapes, that put a worker on probation.
@@ -92,6 +94,7 @@ impl Default for Settings {
             max_failures_before_block: 1,
             block_cooldown: Duration::from_secs(60),
             block_cooldown_max: Duration::from_secs(600),
+            spare_the_only_worker: false,
             block_on: BlockOn::Shape,
             probation_after: 3,
             look_ahead: 32,

@@ -166,6 +166,9 @@ pub struct Start {
     pub service: Service,
     /// The id to use with the service, so that anyone can ask the service about this attempt later.
     pub service_job_id: String,
+    /// Nodes whose outputs are wanted; without any, all are.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub include_outputs: BTreeSet<String>,
     /// Filled in by the shell: the core never holds a workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow: Option<Arc<RawValue>>,

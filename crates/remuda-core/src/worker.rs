@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::id::{Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Service, Shape, WorkerId};
+use crate::job::Job;
 use crate::machine::{Presence, WorkerState};
 use crate::need::Offer;
 use crate::record::WorkerRow;
@@ -95,6 +96,22 @@ pub struct Hold {
     pub progress: f32,
     pub phase: String,
     pub progressed_at: Timestamp,
+    /// Its service works on it, as far as anyone can know; until then it is on its way, or waits in a queue there.
+    pub is_begun: bool,
+    /// What the job itself allows.
+    pub start_limit: Option<Duration>,
+    pub node_limit: Option<Duration>,
+}
+
+/// Why an attempt has taken too long, and for whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Overrun {
+    /// It stands still, or is too old: the rule for all jobs.
+    Stuck,
+    /// Its service did not begin it within what the job allows.
+    NotBegun(Duration),
+    /// It made no progress for longer than the job allows.
+    NoProgress(Duration),
 }
 
 /// An attempt the worker should stop.
@@ -114,6 +131,29 @@ impl Hold {
     /// Whether the worker is known to have taken it on, as far as anyone can know.
     pub fn has_begun(&self) -> bool {
         self.is_named || self.is_inherited
+    }
+
+    /// When it will have taken too long unless it advances, and in which way.
+    pub fn overrun_at(&self, started_at: Option<Timestamp>, settings: &Settings) -> (Timestamp, Overrun) {
+        let from = match settings.stuck_policy {
+            StuckPolicy::Progress => self.progressed_at,
+            StuckPolicy::Age => started_at.unwrap_or(self.assigned_at),
+        };
+        let stuck = (from.plus(settings.stuck_after), Overrun::Stuck);
+        let own = if self.is_begun {
+            self.node_limit.map(|limit| (self.progressed_at.plus(limit), Overrun::NoProgress(limit)))
+        } else {
+            self.start_limit.map(|limit| (self.assigned_at.plus(limit), Overrun::NotBegun(limit)))
+        };
+        // At the same moment the job's own rule speaks: it was asked for.
+        own.filter(|(at, _)| *at <= stuck.0).unwrap_or(stuck)
+    }
+
+    /// Whether what a worker says of it means that it was begun. A service that has a queue says when it left it; who
+    /// says nothing of a service works on it itself.
+    pub fn is_begun_by(held: &wire::Held) -> bool {
+        let by_word = held.service.as_ref().map_or(held.step > 0, |note| note.status == "running");
+        by_word || !held.phase.is_empty() || held.progress > 0.0
     }
 }
 
@@ -193,7 +233,8 @@ impl Worker {
         self.paces.get(shape).copied()
     }
 
-    pub fn hold(&mut self, now: Timestamp, job: JobId, attempt: Attempt, shape: &Shape, settings: &Settings) {
+    pub fn hold(&mut self, now: Timestamp, job: &Job, settings: &Settings) {
+        let (id, attempt, shape) = (job.id, job.attempt(), &*job.kind.shape);
         let hold = Hold {
             attempt,
             assigned_at: now,
@@ -206,6 +247,9 @@ impl Worker {
             progress: 0.0,
             phase: String::new(),
             progressed_at: now,
+            is_begun: false,
+            start_limit: job.options().and_then(|options| options.start_limit),
+            node_limit: job.options().and_then(|options| options.node_limit),
         };
         if self.holds.is_empty() {
             // It is watched more closely from here on, though nobody asked it to beat more often before: so much is
@@ -214,7 +258,7 @@ impl Worker {
             let slack = self.limits(settings).silence_max.saturating_sub(settings.suspect_after);
             self.lent = (now, self.watch.silent_for(now).min(slack));
         }
-        self.holds.insert(job, hold);
+        self.holds.insert(id, hold);
         if self.warm.first() != Some(shape) {
             self.warm.retain(|known| known != shape);
             self.warm.insert(0, *shape);
@@ -245,24 +289,9 @@ impl Worker {
             Presence::Online | Presence::Suspect => Some(self.watch.wake_at(self.limits(settings))),
             Presence::Offline => None,
         };
-        let stuck = self.holds.keys().filter_map(|job| self.stuck_at(job, None, settings)).min();
+        let stuck = self.holds.values().map(|hold| hold.overrun_at(None, settings).0).min();
         let probation = self.standing.on_probation().filter(|until| now < *until);
         [silence, stuck, probation].into_iter().flatten().min()
-    }
-
-    /// When an attempt counts as stuck unless it advances.
-    pub fn stuck_at(
-        &self,
-        job: &JobId,
-        started_at: Option<Timestamp>,
-        settings: &Settings,
-    ) -> Option<Timestamp> {
-        let hold = self.holds.get(job)?;
-        let from = match settings.stuck_policy {
-            StuckPolicy::Progress => hold.progressed_at,
-            StuckPolicy::Age => started_at.unwrap_or(hold.assigned_at),
-        };
-        Some(from.plus(settings.stuck_after))
     }
 
     pub fn row(&self) -> WorkerRow {
@@ -360,15 +389,20 @@ mod tests {
         Worker::join(at(0), &join, Incarnation(1), Hash::of(b"token"))
     }
 
+    fn job(id: u128, shape: &[u8]) -> Job {
+        let kind = crate::queue::Kind::for_tests(Shape::of(shape));
+        Job::new(JobId::from_u128(id), at(0), "default".parse().unwrap(), 0, kind)
+    }
+
     #[test]
     fn a_busy_worker_is_watched_more_closely_than_an_idle_one() {
         let settings = Settings::default();
         let mut worker = worker();
         assert_eq!(worker.wake_at(at(0), &settings), Some(at(45)));
         let mut late = worker.clone();
-        worker.hold(at(25), JobId::from_u128(1), Attempt(1), &Shape::of(b"s"), &settings);
+        worker.hold(at(25), &job(1, b"s"), &settings);
         assert_eq!(worker.wake_at(at(25), &settings), Some(at(40)), "it was not asked to beat faster before");
-        late.hold(at(44), JobId::from_u128(1), Attempt(1), &Shape::of(b"s"), &settings);
+        late.hold(at(44), &job(1, b"s"), &settings);
         assert_eq!(late.wake_at(at(44), &settings), Some(at(45)), "what it is given is no sign of life");
     }
 
@@ -387,13 +421,7 @@ mod tests {
     fn the_newest_shapes_are_warm_and_the_pace_follows() {
         let mut worker = worker();
         for n in 0..=4_u8 {
-            worker.hold(
-                at(0),
-                JobId::from_u128(n.into()),
-                Attempt(1),
-                &Shape::of(&[n]),
-                &Settings::default(),
-            );
+            worker.hold(at(0), &job(n.into(), &[n]), &Settings::default());
         }
         assert!(!worker.is_warm(&Shape::of(&[0])) && worker.is_warm(&Shape::of(&[1])));
         worker.ran(&Shape::of(&[1]), Duration::from_secs(10));

@@ -3,15 +3,13 @@
 //! ```text
 //!  body ──read──▶ tree, keys sorted ──canonical──▶ workflow_hash
 //!                         │
+//!                         ├─ {"prompt": graph, …}: that graph, without what goes with it
 //!                         ├─ some value has a class_type: graph ──links, loops──▶ shape, classes, model files
 //!                         └─ otherwise ─────────────────────────────────────────▶ shape, model files
 //! ```
 //!
 //! Whatever is refused here never reaches a worker. Whether a node class or a model file exists is not asked: that
 //! differs from worker to worker. The body itself is passed on as it came, byte for byte.
-//!
-//! A graph may come with what goes with it, as `{"prompt": graph, "extra_data": …}`: then it is the graph that is examined
-//! and hashed, and the rest is passed on.
 
 mod canonical;
 mod graph;
@@ -26,7 +24,7 @@ pub use self::invalid::{Invalid, Kind};
 pub use self::shape::model_file;
 
 use self::graph::Graph;
-use self::tree::{Tree, Value};
+use self::tree::Value;
 use crate::id::{Hash, Service, Shape, WorkflowHash};
 
 /// How much of a workflow is looked at before it is refused: a bound on the memory and time one body can cost.
@@ -53,6 +51,8 @@ impl Default for Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Examined {
     pub workflow_hash: WorkflowHash,
+    /// The hash of all of the body; another one than the workflow's if something goes with the graph.
+    pub body_hash: Hash,
     pub shape: Shape,
     /// `comfyui` if it is a graph in ComfyUI's API format; otherwise the workflow does not say.
     pub service: Option<Service>,
@@ -74,14 +74,14 @@ pub fn examine(body: &str, limits: &Limits) -> Result<Examined, Invalid> {
     if members.is_empty() {
         return Err(Invalid::Empty);
     }
-    if let Some(graph) = graph::wrapped(&tree, members) {
-        return examine_graph(&tree, graph, body.len(), limits);
-    }
+    let body_hash = canonical::hash(&tree, &tree.root, body.len());
+    let wrapped = graph::wrapped(&tree, members);
+    let members = wrapped.map_or(members, |(_, members)| members);
     if !graph::is_graph(&tree, members) {
         let (shape, models) = shape::of_value(&tree);
-        let workflow_hash = canonical::hash(&tree, body.len());
         return Ok(Examined {
-            workflow_hash,
+            workflow_hash: body_hash,
+            body_hash,
             shape,
             service: None,
             models,
@@ -89,22 +89,11 @@ pub fn examine(body: &str, limits: &Limits) -> Result<Examined, Invalid> {
             nodes: 0,
         });
     }
-    examine_graph(&tree, &tree.root, body.len(), limits)
-}
-
-fn examine_graph(
-    tree: &Tree<'_>,
-    root: &Value<'_>,
-    size: usize,
-    limits: &Limits,
-) -> Result<Examined, Invalid> {
-    let Value::Object(members) = root else {
-        return Err(Invalid::NotAnObject);
-    };
-    let graph = Graph::read(tree, tree.members(members), limits.nodes_max)?;
-    let (shape, models) = shape::of_graph(tree, &graph, &graph.sources_first()?);
+    let graph = Graph::read(&tree, members, limits.nodes_max)?;
+    let (shape, models) = shape::of_graph(&tree, &graph, &graph.sources_first()?);
     Ok(Examined {
-        workflow_hash: canonical::hash_of(tree, root, size),
+        workflow_hash: wrapped.map_or(body_hash, |(graph, _)| canonical::hash(&tree, graph, body.len())),
+        body_hash,
         shape,
         service: Some("comfyui".parse().expect("a plain word is a service name")),
         models,
@@ -115,7 +104,8 @@ fn examine_graph(
 
 /// The hash of any JSON value, the same for every spelling of it: of key order, numbers, escapes and white space.
 pub fn canonical_hash(value: &str, limits: &Limits) -> Result<Hash, Invalid> {
-    Ok(canonical::hash(&read::read(value, limits)?, value.len()))
+    let tree = read::read(value, limits)?;
+    Ok(canonical::hash(&tree, &tree.root, value.len()))
 }
 
 #[cfg(test)]

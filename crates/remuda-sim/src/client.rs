@@ -143,6 +143,7 @@ impl World<'_> {
             needs: Needs { labels: zone.into_iter().collect(), pin: plan.pin.clone(), ..Needs::default() },
             deadline: plan.deadline,
             attempts_max: plan.attempts_max,
+            options: remuda_core::options::Options::default(),
             key: plan
                 .has_key
                 .then(|| IdempotencyKey { key: key(client), fingerprint: Hash::from_bytes(hash) }),

@@ -7,7 +7,8 @@ use remuda_core::id::{Attempt, JobId, Tenant, WorkerId};
 use remuda_core::plane::{Answer, Effect};
 use remuda_core::record::{Happened, Record};
 use serde_json::value::RawValue;
-use tokio::sync::{broadcast, oneshot};
+use serde_json::{Map, Value};
+use tokio::sync::{Notify, broadcast, oneshot};
 use tracing::info;
 
 use crate::drive::Unanswered;
@@ -23,7 +24,14 @@ pub enum News {
     /// Stored, numbered, never missed.
     Happened(Arc<Happened>),
     /// Live only: dropped first.
-    Progress { job: JobId, tenant: Tenant, worker: WorkerId, progress: f32, phase: String },
+    Progress {
+        job: JobId,
+        tenant: Tenant,
+        metadata: Arc<Map<String, Value>>,
+        worker: WorkerId,
+        progress: f32,
+        phase: String,
+    },
     /// Live only: dropped first.
     Preview(Arc<Shown>),
     /// Live only: dropped first.
@@ -35,6 +43,7 @@ pub enum News {
 pub struct Shown {
     pub job: JobId,
     pub tenant: Tenant,
+    pub metadata: Map<String, Value>,
     pub worker: WorkerId,
     pub attempt: Attempt,
     pub media: Media,
@@ -50,6 +59,8 @@ pub struct Live {
     pub previews: Previews,
     pub doings: Doings,
     pub news: broadcast::Sender<News>,
+    /// Somebody is to be told how a job ended.
+    pub outbox: Arc<Notify>,
 }
 
 #[derive(Debug)]
@@ -65,6 +76,7 @@ impl CarryOut {
             previews: Previews::default(),
             doings: Doings::default(),
             news: broadcast::Sender::new(NEWS_MAX),
+            outbox: Arc::default(),
         };
         CarryOut { lines: BTreeMap::new(), live }
     }
@@ -100,9 +112,11 @@ impl CarryOut {
                         drop(line.send(Ok(Answer::Reply(reply))));
                     }
                 }
-                Effect::Progress { job, tenant, worker, progress, phase } => {
-                    self.tell(News::Progress { job, tenant, worker, progress, phase });
+                Effect::Progress { job, tenant, metadata, worker, progress, phase } => {
+                    let metadata = Arc::new(metadata);
+                    self.tell(News::Progress { job, tenant, metadata, worker, progress, phase });
                 }
+                Effect::Outbox => self.live.outbox.notify_one(),
                 Effect::Cycle(report) => {
                     if !report.reasons.is_empty() {
                         info!(report = %serde_json::to_string(&*report).unwrap_or_default(), "cycle");

@@ -9,6 +9,7 @@
 //! `load` changes nothing, so whoever reloads keeps what it has when the new configuration is refused. Nobody else
 //! looks at the environment.
 
+mod access;
 mod check;
 #[cfg(test)]
 mod document;
@@ -32,11 +33,15 @@ use std::time::Duration;
 
 use remuda_core::settings::Settings;
 
+pub use self::access::AccessSettings;
 pub use self::environment::current as environment;
 pub use self::file::File;
 pub(crate) use self::nearest::nearest;
 pub use self::show::show;
 pub use self::store::StoreUrl;
+pub(crate) use self::value::written_duration;
+
+use crate::webhooks::Policy;
 
 use self::environment::Environment;
 use self::key::{Entry, Key};
@@ -80,10 +85,32 @@ pub struct ServeSettings {
     pub blob_bytes_max: u64,
     /// How long the next piece of a blob may take to come.
     pub blob_pause_max: Duration,
+    pub webhooks_allow_private: AllowPrivate,
+    pub access: AccessSettings,
     /// A rented machine that is up has the worker process started on it.
     pub start_worker: bool,
     /// The folder with the stock web interface, if it is to be served; only the command line says so.
     pub ui: Option<PathBuf>,
+}
+
+/// Whether something may go to loopback and private addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AllowPrivate {
+    /// Only while the plane itself listens on loopback: then whoever submits is on this machine anyway.
+    Auto,
+    Yes,
+    No,
+}
+
+impl ServeSettings {
+    pub fn webhook_policy(&self) -> Policy {
+        let allow_private = match self.webhooks_allow_private {
+            AllowPrivate::Auto => self.listen.ip().is_loopback(),
+            AllowPrivate::Yes => true,
+            AllowPrivate::No => false,
+        };
+        Policy { allow_private }
+    }
 }
 
 /// What the agent's shell needs to know.
@@ -127,6 +154,8 @@ impl Resolved {
                 blob_bytes_max: 2 << 30,
                 // As for any other body: whoever takes longer has gone without a word.
                 blob_pause_max: Duration::from_secs(15),
+                webhooks_allow_private: AllowPrivate::Auto,
+                access: AccessSettings::default(),
                 start_worker: false,
                 ui: None,
             },
@@ -232,6 +261,7 @@ fn load_from(
     let data =
         data_folder(&entries).or_else(|| environment.data_folder()).ok_or(ConfigError::NoDataFolder)?;
     let mut resolved = Resolved::defaults(data);
+    resolved.serve.access.admin_token = environment.admin_token();
     for entry in entries {
         entry.key.write(&mut resolved, entry.value);
         resolved.origins.insert(entry.key.name, entry.origin);

@@ -2,6 +2,7 @@
 //! comes back into JSON; every refusal becomes a `Problem` in one place.
 
 mod access;
+mod affinities;
 mod blobs;
 mod body;
 #[cfg(test)]
@@ -30,7 +31,7 @@ use remuda_adapters::store::Store;
 use remuda_core::workflow::Limits;
 use tokio::sync::{Semaphore, broadcast};
 
-pub use self::access::Caller;
+pub use self::access::{Access, Caller, Role, Token, Wanted};
 pub use self::door::{Door, cry};
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};
@@ -38,11 +39,11 @@ pub use self::problem::Problem;
 pub use self::reload::Reload;
 
 use crate::carry_out::{Bodies, Live, News};
-use crate::config::ServeSettings;
 use crate::drive::Handle;
 use crate::intake::Intake;
 use crate::live::Doings;
 use crate::previews::Previews;
+use crate::webhooks::Policy;
 
 /// What every handler can reach.
 #[derive(Clone, Debug)]
@@ -55,6 +56,8 @@ pub struct Context {
     pub doings: Doings,
     pub news: broadcast::Sender<News>,
     pub limits: Limits,
+    /// Where webhooks may go.
+    pub webhooks: Policy,
     /// Places for event streams, which stay open for long.
     pub streams: Arc<Semaphore>,
     /// Dropped when the program stops: streams and waiting beats end.
@@ -64,6 +67,7 @@ pub struct Context {
     /// Places for blobs on their way in, which keep the disk busy.
     pub uploads: Arc<Semaphore>,
     pub blob_pause_max: Duration,
+    pub access: Arc<Access>,
     pub retention: Duration,
     pub door: Door,
     /// Where the web interface lies, if it is to be served.
@@ -114,12 +118,20 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
     ("GET", "/fleet/machines", "Machines, as their workers show them"),
     ("GET", "/fleet/blocks", "Workers and shapes kept apart"),
     ("DELETE", "/fleet/blocks/{worker}/{shape}", "Lift a block"),
+    ("GET", "/fleet/affinities", "Shapes with preferred or excluded workers"),
+    ("GET", "/fleet/affinities/{shape}", "One shape's preferred and excluded workers"),
+    (
+        "PUT",
+        "/fleet/affinities/{shape}",
+        "Say where a shape should run, and where not: {\"preferred\": [WORKER], \"excluded\": [WORKER]}",
+    ),
+    ("DELETE", "/fleet/affinities/{shape}", "Let a shape run anywhere again"),
     ("GET", "/fleet/quarantine", "Shapes that fail everywhere"),
     ("DELETE", "/fleet/quarantine/{shape}", "Release a shape"),
     (
         "GET",
         "/fleet/events",
-        "Events as they happen (SSE); resumes with Last-Event-ID; ?job= &tenant= &name=",
+        "Events as they happen (SSE); resumes with Last-Event-ID; ?job= &tenant= &worker= &name= &metadata.KEY=",
     ),
     ("GET", "/fleet/cycles", "The newest reports of the control cycle"),
     ("GET", "/fleet/plan", "What a cycle would do now; changes nothing"),
@@ -128,6 +140,9 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
         "/fleet/reload",
         "Read the settings again and go on under them; a bad file changes nothing and is answered 422",
     ),
+    ("POST", "/fleet/tokens", "Make a token: role, tenant, name, workers, expires_seconds; shown this once"),
+    ("GET", "/fleet/tokens", "All tokens, without what is secret"),
+    ("DELETE", "/fleet/tokens/{id}", "Revoke a token, by its id or its name; at once"),
     ("GET", "/fleet/status", "Counts, the brake, refused messages, when and why the plane wakes next"),
     ("GET", "/fleet/views/{name}", "orchestrator_status, active_workers_health or worker_performance"),
     ("GET", "/health/live", "200 while the loop goes round"),
@@ -158,12 +173,19 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/machines", get(fleet::machines))
         .route("/fleet/blocks", get(fleet::blocks))
         .route("/fleet/blocks/{worker}/{shape}", delete(fleet::lift))
+        .route("/fleet/affinities", get(affinities::list))
+        .route(
+            "/fleet/affinities/{shape}",
+            get(affinities::one).put(affinities::set).delete(affinities::remove),
+        )
         .route("/fleet/quarantine", get(fleet::quarantine))
         .route("/fleet/quarantine/{shape}", delete(fleet::release))
         .route("/fleet/events", get(events::stream))
         .route("/fleet/cycles", get(fleet::cycles))
         .route("/fleet/plan", get(fleet::plan))
         .route("/fleet/reload", post(reload::reload))
+        .route("/fleet/tokens", post(access::tokens::create).get(access::tokens::list))
+        .route("/fleet/tokens/{id}", delete(access::tokens::revoke))
         .route("/fleet/status", get(fleet::status))
         .route("/fleet/views/{name}", get(fleet::view))
         .route("/health/live", get(fleet::live))
@@ -175,14 +197,16 @@ pub fn router(context: Context) -> Router {
         .merge(streamed)
         // `body` and `blobs` have their own limits, which refuse before they read.
         .layer(DefaultBodyLimit::disable())
+        // The outermost: nothing is read for whoever may not ask.
+        .layer(middleware::from_fn_with_state(context.clone(), access::check))
         .with_state(context)
 }
 
 impl Context {
     /// The way in for jobs.
     pub fn intake(&self) -> Intake {
-        let Context { plane, store, blobs, bodies, limits, .. } = self.clone();
-        Intake { plane, store, blobs, bodies, limits }
+        let Context { plane, store, blobs, bodies, limits, webhooks, .. } = self.clone();
+        Intake { plane, store, blobs, bodies, limits, webhooks }
     }
 
     pub fn new(
@@ -191,9 +215,10 @@ impl Context {
         blobs: Blobs,
         live: Live,
         stopping: tokio::sync::watch::Receiver<bool>,
-        settings: &ServeSettings,
         reload: Reload,
+        access: Arc<Access>,
     ) -> Self {
+        let settings = reload.settings();
         let limits = Limits {
             depth_max: settings.depth_max,
             nodes_max: settings.nodes_max,
@@ -201,7 +226,7 @@ impl Context {
             ..Limits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
-        let Live { bodies, previews, doings, news } = live;
+        let Live { bodies, previews, doings, news, .. } = live;
         Context {
             plane,
             store,
@@ -211,12 +236,14 @@ impl Context {
             doings,
             news,
             limits,
+            webhooks: settings.webhook_policy(),
             streams,
             stopping,
             body_bytes_max: settings.body_bytes_max,
             reload,
             uploads: Arc::new(Semaphore::new(blobs::UPLOADS_MAX)),
             blob_pause_max: settings.blob_pause_max,
+            access,
             retention: settings.retention,
             door: Door::default(),
             ui: settings.ui.clone(),

@@ -1,13 +1,16 @@
 //! The one way in for jobs, whatever a client speaks: examine, look the key up, want the files it names, ask the plane.
 
+mod attach;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use remuda_adapters::blobs::{BlobError, Blobs, named_in};
+use remuda_adapters::blobs::{BlobError, BlobHash, Blobs, named_in};
 use remuda_adapters::store::{Store, StoreError};
 use remuda_core::id::{BadId, Hash, JobId, Service, Tenant};
 use remuda_core::need::Needs;
+use remuda_core::options::Options;
 use remuda_core::plane::{Answer, Event, Known, Submission};
 use remuda_core::record::IdempotencyKey;
 use remuda_core::workflow::{self, Examined, Invalid, Limits};
@@ -16,6 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::carry_out::Bodies;
 use crate::drive::{Handle, Unanswered};
+use crate::webhooks::Policy;
 
 /// Metadata is on every event of the job, so it has to stay small.
 const METADATA_BYTES_MAX: usize = 4096;
@@ -34,6 +38,9 @@ pub struct Request {
     pub needs: Needs,
     pub deadline: Option<Duration>,
     pub attempts_max: Option<u8>,
+    pub options: Options,
+    /// Files by the name that stands for them in the graph's inputs.
+    pub attachments: BTreeMap<String, BlobHash>,
     pub idempotency_key: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub metadata: Map<String, Value>,
@@ -50,6 +57,8 @@ impl Request {
             needs: Needs::default(),
             deadline: None,
             attempts_max: None,
+            options: Options::default(),
+            attachments: BTreeMap::new(),
             idempotency_key: None,
             labels: BTreeMap::new(),
             metadata: Map::new(),
@@ -87,6 +96,8 @@ pub struct Intake {
     pub blobs: Blobs,
     pub bodies: Bodies,
     pub limits: Limits,
+    /// Where webhooks may go.
+    pub webhooks: Policy,
 }
 
 impl Intake {
@@ -105,10 +116,18 @@ impl Intake {
         }
     }
 
-    async fn examine(&self, request: Request) -> Result<Submission, NotTaken> {
-        let Examined { workflow_hash, shape, service, models, classes, .. } =
-            workflow::examine(request.workflow.get(), &self.limits)?;
+    async fn examine(&self, mut request: Request) -> Result<Submission, NotTaken> {
+        let mut examined = workflow::examine(request.workflow.get(), &self.limits)?;
+        if !request.attachments.is_empty() {
+            request.workflow =
+                attach::attach(&request.workflow, &request.attachments).map_err(NotTaken::Invalid)?;
+            examined = workflow::examine(request.workflow.get(), &self.limits)?;
+        }
+        let Examined { workflow_hash, body_hash, shape, service, models, classes, .. } = examined;
         check_sizes(&request)?;
+        if let Some(webhook) = &request.options.webhook {
+            self.webhooks.check(&webhook.url).map_err(|why| NotTaken::Invalid(format!("webhook: {why}")))?;
+        }
         let service = match request.service.or(service) {
             Some(service) => service,
             // Nothing in it says who should run it: the plainest worker there is.
@@ -117,8 +136,16 @@ impl Intake {
         let mut needs = request.needs;
         needs.models.extend(models);
         needs.classes.extend(classes);
-        let asked =
-            json!([workflow_hash, service, request.priority, needs, request.deadline, request.metadata]);
+        let asked = json!([
+            body_hash,
+            service,
+            request.priority,
+            needs,
+            request.deadline,
+            request.metadata,
+            request.options,
+            request.attempts_max,
+        ]);
         // All that was asked for, so that the same key with something else is noticed.
         let fingerprint = Hash::of(asked.to_string().as_bytes());
         let (key, known) = self.look_up(&request.tenant, request.idempotency_key, fingerprint).await?;
@@ -132,6 +159,7 @@ impl Intake {
             needs,
             deadline: request.deadline,
             attempts_max: request.attempts_max.map(|attempts| attempts.max(1)),
+            options: request.options,
             key,
             known,
             labels: request.labels,

@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
+use crate::dial::Credentials;
 
 pub use self::blobs::{BlobLink, LinkError};
 pub use self::comfyui::ComfyuiOptions;
@@ -42,6 +43,8 @@ use self::reports::Reports;
 #[derive(Clone, Debug)]
 pub struct Options {
     pub url: String,
+    /// How it says who it is when it joins, and sends and fetches blobs.
+    pub credentials: Credentials,
     pub worker: WorkerId,
     pub machine: Option<MachineId>,
     pub services: BTreeSet<Service>,
@@ -145,7 +148,7 @@ impl Shell {
         Shell {
             agent: Agent::new(settings, clock.now()),
             clock,
-            link: Link::new(&options.url, options.worker),
+            link: Link::new(&options.url, options.worker, options.credentials),
             hands,
             shows,
             events,
@@ -223,7 +226,7 @@ impl Shell {
                 self.hands.cancel(job, attempt, reason);
             }
             AgentEffect::Probe { job, attempt, trigger } => self.hands.probe(job, attempt, trigger),
-            AgentEffect::Collect { job, attempt, outputs } => self.hands.collect(job, attempt, outputs),
+            AgentEffect::Collect { job, attempt, outputs, .. } => self.hands.collect(job, attempt, outputs),
             AgentEffect::Reopen => self.hands.reopen(),
             AgentEffect::Treat(remedy) => {
                 warn!(?remedy, "treating the service");

@@ -40,7 +40,7 @@ impl Agent {
     /// Gives it to the service, the first time or again, always under the same id.
     pub(super) fn hand_in(&mut self, job: JobId) {
         let Some(work) = self.held.get_mut(&job) else { return };
-        let Some(Order { service, service_job_id, workflow }) = work.order.clone() else { return };
+        let Some(Order { service, service_job_id, workflow, .. }) = work.order.clone() else { return };
         (work.stage, work.question) = (Stage::Submitting, Question::default());
         work.handed_in += 1;
         let attempt = work.attempt;
@@ -156,8 +156,11 @@ impl Agent {
             }
             Seen::Succeeded { outputs } => {
                 work.stage = Stage::Collecting;
+                // Nothing is known of what was asked for by whoever handed it in before us: then all is brought home.
+                let wanted = work.order.as_ref().map(|order| order.include_outputs.clone());
                 self.health.answered();
-                self.effects.push(AgentEffect::Collect { job, attempt, outputs });
+                let include_outputs = wanted.unwrap_or_default();
+                self.effects.push(AgentEffect::Collect { job, attempt, outputs, include_outputs });
             }
         }
         if let Some(trigger) = next.filter(|_| self.current(job, attempt).is_some()) {

@@ -49,6 +49,7 @@ fn start(job: u128, attempt: u32) -> Start {
         attempt: Attempt(attempt),
         service: "exec".parse().unwrap(),
         service_job_id: String::new(),
+        include_outputs: BTreeSet::new(),
         workflow: Some(Arc::from(RawValue::from_string("{}".to_owned()).unwrap())),
     }
 }

@@ -1,5 +1,6 @@
 //! The attempts an agent holds: how they begin, what is heard of them, how they end.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
@@ -52,6 +53,7 @@ pub(super) enum Stage {
 pub(super) struct Order {
     pub(super) service: Service,
     pub(super) service_job_id: String,
+    pub(super) include_outputs: BTreeSet<String>,
     pub(super) workflow: Arc<RawValue>,
 }
 
@@ -109,7 +111,7 @@ impl Agent {
 
     /// An order that comes again is the same order.
     pub(super) fn start(&mut self, now: Timestamp, start: Start) {
-        let Start { job, attempt, service, service_job_id, workflow } = start;
+        let Start { job, attempt, service, service_job_id, include_outputs, workflow } = start;
         let key = (job, attempt);
         let is_known = self.held.get(&job).is_some_and(|work| work.attempt >= attempt)
             || self.finished.contains_key(&key)
@@ -133,7 +135,7 @@ impl Agent {
             None => "the order came without a workflow",
             Some(_) if !self.settings.services.contains(&service) => "this worker does not offer the service",
             Some(workflow) => {
-                let order = Order { service, service_job_id, workflow };
+                let order = Order { service, service_job_id, include_outputs, workflow };
                 self.held.insert(job, Work::new(now, attempt, Some(order)));
                 self.has_progress = true;
                 return self.hand_in(job);

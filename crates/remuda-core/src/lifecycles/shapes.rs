@@ -40,13 +40,13 @@ impl Pair {
     }
 
     fn fails(&mut self) -> Done {
-        self.blocks.failed(at(self.now), &id("a"), &shape(), JOB, "boom", &self.settings);
+        self.blocks.failed(at(self.now), &id("a"), &shape(), (JOB, shape()), "boom", &self.settings);
         Ok(())
     }
 
     fn another_fails(&mut self) -> Done {
         let other = JobId::from_u128(2);
-        self.blocks.failed(at(self.now), &id("a"), &shape(), other, "boom", &self.settings);
+        self.blocks.failed(at(self.now), &id("a"), &shape(), (other, shape()), "boom", &self.settings);
         Ok(())
     }
 
@@ -68,7 +68,7 @@ impl Pair {
 
     fn is_lifted(&mut self) -> Done {
         let was_there = self.blocks.lift(&id("a"), &shape());
-        was_there.then_some(()).ok_or(Refusal::NothingThere)
+        was_there.map(drop).ok_or(Refusal::NothingThere)
     }
 
     fn shown(&self) -> String {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{About, Plane, detail};
+use super::{About, Effect, Plane, detail};
 use crate::alarm::Alarm;
+use crate::block::Block;
 use crate::cause::Cause;
 use crate::id::{Attempt, Fence, Incarnation, JobId, Shape, WorkerId};
 use crate::job::{Ruin, State, Turn, shortened};
@@ -16,6 +17,7 @@ use crate::refusal::Refusal;
 use crate::service::Fault;
 use crate::suspicion::{Suspicion, Verdict};
 use crate::time::Timestamp;
+use crate::webhook::News;
 use crate::wire::{Finished, Outcome};
 
 /// Nothing was returned: still a result, and a valid one.
@@ -41,7 +43,7 @@ impl Plane {
         self.queue.remove(super::place(job));
         let turn = Turn::Start { worker: worker_id.clone(), incarnation: worker.incarnation };
         job.turn(now, turn, &self.settings).expect("routing chose a job that may start");
-        worker.hold(now, id, job.attempt(), &job.kind.shape, &self.settings);
+        worker.hold(now, job, &self.settings);
         // A trial is for one: others stop waiting for this worker.
         self.refeed |= self.blocks.started(worker_id, &job.kind.shape, id);
         self.suspicions.started(&job.kind.shape, id);
@@ -50,10 +52,11 @@ impl Plane {
             self.to_tell.insert(worker_id.clone());
         }
         let life = job.life(now);
+        let start_limit = job.options().and_then(|options| options.start_limit);
         let attempt = detail([("attempt", job.attempt().0.into())]);
         self.records.push(Record::Life { job: id, life });
         self.tell(now, "job:started", id, Some(worker_id), attempt);
-        self.look_sooner(now, worker_id);
+        self.look_sooner(now, worker_id, start_limit);
         self.update_free(now, worker_id);
     }
 
@@ -132,8 +135,8 @@ impl Plane {
         worker.tally.completed += 1;
         worker.tally.busy_millis += u64::try_from(took.as_millis()).unwrap_or(0);
         worker.standing.succeeded();
-        if self.blocks.succeeded(worker_id, &shape) {
-            self.unblocked(now, worker_id, *shape, "it succeeded");
+        if let Some(block) = self.blocks.succeeded(worker_id, &shape) {
+            self.unblocked(now, worker_id, *shape, &block, "it succeeded");
         }
         self.clear_shape(now, *shape, "it succeeded");
         let result = finished.result.clone();
@@ -249,7 +252,7 @@ impl Plane {
                 self.store_suspicion(shape);
                 // In quarantine it is the shape that is kept away, not the worker.
                 let is_quarantined = self.suspicions.of(&shape).is_some_and(Suspicion::is_quarantined);
-                if is_quarantined || self.is_alone(worker) {
+                if is_quarantined || self.settings.spare_the_only_worker && self.is_alone(worker) {
                     self.blocks.released(worker, &shape, job);
                 } else {
                     self.block(now, worker, shape, job, message);
@@ -271,7 +274,7 @@ impl Plane {
             self.store_worker(now, worker);
             self.watch_worker(now, worker);
             let state = detail([("state", "probation".into()), ("until", until)]);
-            self.happened(now, "worker:state", About::worker(worker), state);
+            self.worker_news(now, "worker:state", worker, state);
         }
         if let Some(forgotten) = self.suspicions.trim(self.settings.blocks_max) {
             self.records.push(Record::SuspicionLifted { shape: forgotten });
@@ -286,26 +289,23 @@ impl Plane {
     }
 
     fn block(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape, job: JobId, message: &str) {
-        let was_blocked = self.blocks.of(worker, &shape).is_some_and(crate::block::Block::is_blocked);
-        let block = self.blocks.failed(now, worker, &shape, job, message, &self.settings);
+        let was_blocked = self.blocks.of(worker, &shape).is_some_and(Block::is_blocked);
+        let Some(workflow_hash) = self.jobs.get(&job).map(|job| job.workflow_hash) else { return };
+        let block = self.blocks.failed(now, worker, &shape, (job, workflow_hash), message, &self.settings);
         let (row, is_blocked) = (block.row(worker, &shape), block.is_blocked());
-        let until = row.until;
+        let (until, mut why) = (row.until, pair(shape, block));
         self.records.push(Record::Block(row));
         if is_blocked && !was_blocked {
             self.refeed = true;
             self.alarms.set(Alarm::Block(worker.clone(), shape), Some(until));
-            let why = detail([
-                ("shape", shape.to_string().into()),
-                ("until", until.to_string().into()),
-                ("reason", message.into()),
-            ]);
-            self.happened(now, "client:blocked_workflow", About::worker(worker), why);
+            why.extend(detail([("until", until.to_string().into()), ("reason", message.into())]));
+            self.tell(now, "client:blocked_workflow", job, Some(worker), why);
         }
         if self.blocks.len() > self.settings.blocks_max
             && let Some((worker, shape)) = self.blocks.first_to_end()
+            && let Some(block) = self.blocks.lift(&worker, &shape)
         {
-            self.blocks.lift(&worker, &shape);
-            self.unblocked(now, &worker, shape, "too many blocks are kept");
+            self.unblocked(now, &worker, shape, &block, "too many blocks are kept");
             self.refeed = true;
         }
     }
@@ -320,8 +320,9 @@ impl Plane {
         is_hopeless: bool,
     ) {
         for worker in self.blocks.workers_of(&shape) {
-            self.blocks.lift(&worker, &shape);
-            self.unblocked(now, &worker, shape, "the shape itself is in quarantine");
+            if let Some(block) = self.blocks.lift(&worker, &shape) {
+                self.unblocked(now, &worker, shape, &block, "the shape itself is in quarantine");
+            }
         }
         self.store_suspicion(shape);
         self.alarms.set(Alarm::Shape(shape), Some(trial_at));
@@ -369,10 +370,22 @@ impl Plane {
     }
 
     /// The block is forgotten; the record and the news of it.
-    pub(super) fn unblocked(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape, reason: &str) {
+    pub(super) fn unblocked(
+        &mut self,
+        now: Timestamp,
+        worker: &WorkerId,
+        shape: Shape,
+        block: &Block,
+        reason: &str,
+    ) {
         self.records.push(Record::BlockLifted { worker: worker.clone(), shape });
         self.alarms.set(Alarm::Block(worker.clone(), shape), None);
-        let why = detail([("shape", shape.to_string().into()), ("reason", reason.into())]);
+        // Who was only counted was never kept apart, and is not let go.
+        if !block.is_or_was_blocked() {
+            return;
+        }
+        let mut why = pair(shape, block);
+        why.insert("reason".to_owned(), reason.into());
         self.happened(now, "client:unblocked_workflow", About::worker(worker), why);
     }
 
@@ -400,7 +413,13 @@ impl Plane {
             | StateRow::Running { .. } => job.tries().last().map(|last| last.worker.clone()),
         };
         self.records.push(Record::Life { job: id, life });
-        self.happened(now, name, About { job: Some(&job), worker: worker.as_ref() }, detail);
+        if let Some(webhook) = job.options().and_then(|options| options.webhook.as_ref()) {
+            let whose = (id, job.tenant.clone(), job.metadata());
+            let news = News::new(whose, webhook, now, name, &detail);
+            self.records.push(Record::Document(news.document()));
+            self.effects.push(Effect::Outbox);
+        }
+        self.happened(now, name, About { job: Some(&job), worker: worker.as_ref(), ended: None }, detail);
     }
 
     /// `happened`, about a job that is in memory.
@@ -416,6 +435,16 @@ impl Plane {
         let about = worker.map_or(About::job(job), |worker| About::both(job, worker));
         super::note(&mut self.sequence, &mut self.records, now, name, about, detail);
     }
+}
+
+/// What people are told of a worker and a shape that fail together.
+pub(super) fn pair(shape: Shape, block: &Block) -> Map<String, Value> {
+    let workflow_hash = block.workflow_hash.map_or(Value::Null, |hash| hash.to_string().into());
+    detail([
+        ("shape", shape.to_string().into()),
+        ("workflow_hash", workflow_hash),
+        ("failures", block.failures.into()),
+    ])
 }
 
 fn said(message: &str, otherwise: &str) -> String {

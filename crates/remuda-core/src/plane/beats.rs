@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::Map;
 
 use super::attempts::Blame;
-use super::{About, Answer, Effect, Plane, detail};
+use super::{Answer, Effect, Plane, detail};
 use crate::cause::Cause;
 use crate::id::{Attempt, Hash, JobId, WorkerId};
 use crate::job::{State, shortened};
@@ -15,7 +15,7 @@ use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
 use crate::wire::{Beat, Cancel, Held, Outcome, Reply, Settled, Start};
-use crate::worker::{Stop, Worker};
+use crate::worker::{Hold, Stop, Worker};
 
 /// A worker's row is written at most this often for beats alone.
 const ROW_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
@@ -126,12 +126,15 @@ impl Plane {
         if has_turned {
             let state = if beat.closed.is_empty() { "open" } else { "closed" };
             let turned = detail([("state", state.into()), ("reason", worker.closed.clone().into())]);
-            self.happened(now, "worker:state", About::worker(id), turned);
+            self.worker_news(now, "worker:state", id, turned);
         }
         self.heard_after_loss(now, id);
         if was == Presence::Offline {
-            self.happened(now, "worker:online", About::worker(id), Map::new());
+            self.worker_news(now, "worker:online", id, Map::new());
             self.machine_follows(now, id);
+        }
+        if was == Presence::Suspect {
+            self.client_state(now, id);
         }
         if was != Presence::Online {
             self.watch_worker(now, id);
@@ -223,6 +226,11 @@ impl Plane {
             return false;
         };
         hold.is_named = true;
+        let begins = !hold.is_begun && Hold::is_begun_by(held);
+        if begins {
+            (hold.is_begun, hold.progressed_at) = (true, now);
+        }
+        let node_limit = hold.node_limit.filter(|_| begins);
         if let Some(note) = &held.service
             && let Some(job) = self.jobs.get_mut(&held.job)
             && job.note_service(now, note)
@@ -237,15 +245,18 @@ impl Plane {
             held.phase.clone_into(&mut hold.phase);
             let progress = hold.progress;
             if let Some(job) = self.jobs.get(&held.job) {
-                let (tenant, phase) = (job.tenant.clone(), held.phase.clone());
                 self.effects.push(Effect::Progress {
                     job: held.job,
-                    tenant,
+                    tenant: job.tenant.clone(),
+                    metadata: job.metadata(),
                     worker: id.clone(),
                     progress,
-                    phase,
+                    phase: held.phase.clone(),
                 });
             }
+        }
+        if node_limit.is_some() {
+            self.look_sooner(now, id, node_limit);
         }
         true
     }
@@ -267,6 +278,7 @@ impl Plane {
                 attempt: hold.attempt,
                 service: header.kind.demand.service().clone(),
                 service_job_id: job.service_job_id(hold.attempt),
+                include_outputs: header.options().map(|it| it.include_outputs.clone()).unwrap_or_default(),
                 workflow: None,
             });
         }

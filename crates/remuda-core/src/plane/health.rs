@@ -17,7 +17,7 @@ use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::settings::StuckPolicy;
 use crate::time::Timestamp;
-use crate::worker::Worker;
+use crate::worker::{Overrun, Worker};
 
 impl Plane {
     pub(super) fn cycle(&mut self, now: Timestamp) {
@@ -56,8 +56,9 @@ impl Plane {
                 .map(|(_, shape, _)| *shape)
                 .collect();
             for shape in shapes {
-                self.blocks.lift(&id, &shape);
-                self.unblocked(now, &id, shape, "the worker is forgotten");
+                if let Some(block) = self.blocks.lift(&id, &shape) {
+                    self.unblocked(now, &id, shape, &block, "the worker is forgotten");
+                }
             }
             self.workers.remove(&id);
             self.free.remove(&id);
@@ -121,10 +122,10 @@ impl Plane {
                     return;
                 };
                 // What stands still holds its worker up; whatever else is there is taken along.
-                let stuck_at =
-                    self.workers.get(&worker).and_then(|it| it.stuck_at(&job, None, &self.settings));
+                let hold = self.workers.get(&worker).and_then(|it| it.holds.get(&job));
+                let overrun = hold.map(|hold| hold.overrun_at(None, &self.settings));
                 let is_stuck = self.settings.stuck_policy == StuckPolicy::Progress
-                    && stuck_at.is_some_and(|stuck_at| stuck_at <= now);
+                    && overrun.is_some_and(|(at, how)| at <= now && how == Overrun::Stuck);
                 let blame = if is_stuck { Blame::TookDown } else { Blame::Nobody };
                 self.lose(now, job, Cause::Worker, reason, blame);
             }
@@ -147,7 +148,7 @@ impl Plane {
         worker.reason.clone_from(&reason);
         self.store_worker(now, id);
         let detail = detail([("state", state.as_str().into()), ("reason", reason.into())]);
-        self.happened(now, "worker:state", About::worker(id), detail);
+        self.worker_news(now, "worker:state", id, detail);
         self.watch_worker(now, id);
         self.refeed = true;
     }

@@ -1,7 +1,7 @@
 //! Who comes and who goes: a worker joins, in a new incarnation takes over what it still holds, leaves, or is drained.
 
 use super::attempts::Blame;
-use super::{About, Answer, Plane, detail};
+use super::{Answer, Plane, detail};
 use crate::cause::Cause;
 use crate::id::{Hash, Incarnation, JobId, WorkerId};
 use crate::job::Turn;
@@ -42,12 +42,7 @@ impl Plane {
         self.raise_fences(now, &join.held);
         self.heard_after_loss(now, &id);
         self.store_worker(now, &id);
-        self.happened(
-            now,
-            "worker:online",
-            About::worker(&id),
-            detail([("incarnation", incarnation.0.into())]),
-        );
+        self.worker_news(now, "worker:online", &id, detail([("incarnation", incarnation.0.into())]));
         if was_offline {
             self.machine_follows(now, &id);
         }
@@ -106,9 +101,10 @@ impl Plane {
         if job.turn(now, turn, &self.settings).is_err() {
             return false;
         }
-        worker.hold(now, job_id, attempt, &job.kind.shape, &self.settings);
+        worker.hold(now, job, &self.settings);
         if let Some(hold) = worker.holds.get_mut(&job_id).filter(|_| is_told) {
             (hold.told, hold.tells, hold.is_named) = (Some(0), former.tells, true);
+            hold.is_begun = former.is_begun;
         }
         let life = job.life(now);
         self.records.push(Record::Life { job: job_id, life });
@@ -143,7 +139,7 @@ impl Plane {
             self.lose(now, job, Cause::Provider, format!("worker {id} left: {reason}"), Blame::Nobody);
         }
         self.store_worker(now, id);
-        self.happened(now, "worker:offline", About::worker(id), detail([("reason", reason.into())]));
+        self.worker_news(now, "worker:offline", id, detail([("reason", reason.into())]));
         self.machine_follows(now, id);
         Ok(Answer::Done)
     }

@@ -3,20 +3,20 @@
 
 use std::time::Duration;
 
-use serde_json::Map;
+use serde_json::{Map, Value};
 
-use super::attempts::Blame;
+use super::attempts::{Blame, pair};
 use super::{About, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
-use crate::id::{Shape, WorkerId};
+use crate::id::{JobId, Shape, WorkerId};
 use crate::job::State;
-use crate::machine::{self, Presence};
+use crate::machine::{self, Presence, WorkerState};
 use crate::refusal::Refusal;
 use crate::settings::StuckPolicy;
 use crate::time::{Timestamp, spoken};
 use crate::watch::Finding;
-use crate::worker::Stop;
+use crate::worker::{Overrun, Stop};
 
 use super::Answer;
 
@@ -64,6 +64,7 @@ impl Plane {
     pub(super) fn suspect(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.presence = Presence::Suspect;
+        self.client_state(now, id);
         self.refeed = true;
         let online = self.workers.values().filter(|worker| worker.presence == Presence::Online).count();
         let was_on = self.mass_loss.is_on(now);
@@ -95,8 +96,38 @@ impl Plane {
             self.lose(now, job, Cause::Worker, format!("worker {id} fell silent: {reason}"), blame);
         }
         self.store_worker(now, id);
-        self.happened(now, "worker:offline", About::worker(id), detail([("reason", reason.into())]));
+        self.worker_news(now, "worker:offline", id, detail([("reason", reason.into())]));
         self.machine_follows(now, id);
+    }
+
+    /// News of a worker, and what they mean for whoever only wants to know whether it can be used.
+    pub(super) fn worker_news(
+        &mut self,
+        now: Timestamp,
+        name: &'static str,
+        id: &WorkerId,
+        detail: Map<String, Value>,
+    ) {
+        self.happened(now, name, About::worker(id), detail);
+        self.client_state(now, id);
+    }
+
+    pub(super) fn client_state(&mut self, now: Timestamp, id: &WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let is_on_probation = worker.standing.on_probation().is_some_and(|until| now < until);
+        let is_online = worker.presence == Presence::Online && worker.state == WorkerState::Active;
+        let is_available = is_online && worker.closed.is_empty() && !is_on_probation;
+        let reason = if worker.closed.is_empty() { &worker.reason } else { &worker.closed };
+        let state = detail([
+            ("online", is_online.into()),
+            ("available", is_available.into()),
+            ("presence", worker.presence.as_str().into()),
+            ("state", worker.state.as_str().into()),
+            ("busy", worker.holds.len().into()),
+            ("slots", worker.slots.into()),
+            ("reason", reason.clone().into()),
+        ]);
+        self.happened(now, "client:state", About::worker(id), state);
     }
 
     /// A worker went offline or came back: so does its machine, if none of the others there is heard.
@@ -118,46 +149,57 @@ impl Plane {
         }
     }
 
-    /// Attempts that do not advance are taken away; whoever holds them is told to stop.
+    /// Attempts that take too long are taken away; whoever holds them is told to stop.
     pub(super) fn fail_stuck(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
         let is_heard = worker.presence == Presence::Online;
-        let stuck: Vec<_> = worker
+        let overdue: Vec<_> = worker
             .holds
             .iter()
-            .filter(|(job, _)| is_heard && self.is_stuck(now, id, **job))
-            .map(|(job, hold)| (*job, hold.attempt, hold.progressed_at))
+            .filter(|_| is_heard)
+            .map(|(job, hold)| (job, hold, hold.overrun_at(self.started_at(*job), &self.settings)))
+            .filter(|(_, _, (at, _))| *at <= now)
+            .map(|(job, hold, (_, how))| (*job, hold.attempt, now.since(hold.progressed_at), how))
             .collect();
-        // What stands still took its service down with it; what is only old did not.
-        let blame = match self.settings.stuck_policy {
-            StuckPolicy::Progress => Blame::TookDown,
-            StuckPolicy::Age => Blame::Pair,
-        };
-        for (job, attempt, progressed_at) in stuck {
-            let silence = spoken(now.since(progressed_at));
+        for (job, attempt, silence, how) in overdue {
+            let (what, cause, blame) = self.judged(silence, how);
             if let Some(worker) = self.workers.get_mut(id) {
-                let stop = Stop::new(format!("stuck: no progress for {silence}"));
-                worker.cancels.insert((job, attempt), stop);
+                worker.cancels.insert((job, attempt), Stop::new(what.clone()));
                 self.to_tell.insert(id.clone());
             }
-            self.lose(
-                now,
-                job,
-                Cause::Service,
-                format!("stuck: no progress for {silence} on worker {id}"),
-                blame,
-            );
+            self.lose(now, job, cause, format!("{what} on worker {id}"), blame);
         }
     }
 
-    fn is_stuck(&self, now: Timestamp, id: &WorkerId, job: crate::id::JobId) -> bool {
-        let started_at = self.jobs.get(&job).and_then(|job| match job.state() {
+    /// Whose fault it is that something takes too long.
+    fn judged(&self, silence: Duration, how: Overrun) -> (String, Cause, Blame) {
+        match how {
+            // What stands still took its service down with it; what is only old did not.
+            Overrun::Stuck => {
+                let blame = match self.settings.stuck_policy {
+                    StuckPolicy::Progress => Blame::TookDown,
+                    StuckPolicy::Age => Blame::Pair,
+                };
+                (format!("stuck: no progress for {}", spoken(silence)), Cause::Service, blame)
+            }
+            // It never ran, so it says nothing of the pair: the service had other things to do.
+            Overrun::NotBegun(limit) => (
+                format!("not begun within its start limit of {}", spoken(limit)),
+                Cause::Service,
+                Blame::Nobody,
+            ),
+            // The job's own measure: tried on elsewhere it will hardly be quicker, so its own attempts pay for it.
+            Overrun::NoProgress(limit) => {
+                (format!("no progress within its node limit of {}", spoken(limit)), Cause::Job, Blame::Pair)
+            }
+        }
+    }
+
+    fn started_at(&self, job: JobId) -> Option<Timestamp> {
+        match self.jobs.get(&job)?.state() {
             State::Running { started_at, .. } => Some(*started_at),
             State::Waiting { .. } | State::Ended(_) => None,
-        });
-        let stuck_at =
-            self.workers.get(id).and_then(|worker| worker.stuck_at(&job, started_at, &self.settings));
-        stuck_at.is_some_and(|at| at <= now)
+        }
     }
 
     pub(super) fn brake_alarm(&mut self, now: Timestamp) {
@@ -179,10 +221,8 @@ impl Plane {
     /// A block's wait is over: the pair may have one trial.
     pub(super) fn block_alarm(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape) {
         if self.blocks.expire(now, worker, &shape) {
-            let why = detail([
-                ("shape", shape.to_string().into()),
-                ("reason", "the wait is over: one trial".into()),
-            ]);
+            let mut why = self.blocks.of(worker, &shape).map(|block| pair(shape, block)).unwrap_or_default();
+            why.insert("reason".to_owned(), "the wait is over: one trial".into());
             self.happened(now, "client:unblocked_workflow", About::worker(worker), why);
             self.feed(now, worker);
         } else if let Some(block) = self.blocks.of(worker, &shape).filter(|block| block.is_blocked()) {
@@ -198,7 +238,7 @@ impl Plane {
         }
     }
 
-    pub(super) fn job_alarm(&mut self, now: Timestamp, id: crate::id::JobId) {
+    pub(super) fn job_alarm(&mut self, now: Timestamp, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };
         if job.deadline.is_some_and(|deadline| deadline <= now) {
             return self.expire(now, id);
@@ -216,10 +256,8 @@ impl Plane {
         worker: &WorkerId,
         shape: Shape,
     ) -> Result<Answer, Refusal> {
-        if !self.blocks.lift(worker, &shape) {
-            return Err(Refusal::NothingThere);
-        }
-        self.unblocked(now, worker, shape, "lifted by hand");
+        let Some(block) = self.blocks.lift(worker, &shape) else { return Err(Refusal::NothingThere) };
+        self.unblocked(now, worker, shape, &block, "lifted by hand");
         self.feed(now, worker);
         Ok(Answer::Done)
     }
@@ -242,9 +280,11 @@ impl Plane {
         self.update_free(now, id);
     }
 
-    /// The worker holds something now and is watched more closely: its alarm must not come later than that.
-    pub(super) fn look_sooner(&mut self, now: Timestamp, id: &WorkerId) {
-        let latest = now.plus(self.settings.suspect_after);
+    /// The worker holds something now and is watched more closely: its alarm must not come later than that, nor than what
+    /// the job itself allows.
+    pub(super) fn look_sooner(&mut self, now: Timestamp, id: &WorkerId, limit: Option<Duration>) {
+        let suspect_after = self.settings.suspect_after;
+        let latest = now.plus(limit.map_or(suspect_after, |limit| limit.min(suspect_after)));
         let alarm = Alarm::Worker(id.clone());
         if self.alarms.of(&alarm).is_none_or(|at| latest < at) {
             self.alarms.set(alarm, Some(latest));

@@ -19,6 +19,8 @@ use crate::worker::Worker;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassedOver {
     Unfit(Unfit),
+    /// An operator keeps the shape away from it.
+    Excluded,
     NotActive(WorkerState),
     NotHeard(Presence),
     Probation {
@@ -54,6 +56,7 @@ impl fmt::Display for PassedOver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PassedOver::Unfit(unfit) => unfit.fmt(f),
+            PassedOver::Excluded => f.write_str("is excluded for this shape by an affinity"),
             PassedOver::NotActive(state) => write!(f, "is {state}"),
             PassedOver::NotHeard(presence) => write!(f, "is {presence}"),
             PassedOver::Probation { until } => write!(f, "is on probation until {until}"),
@@ -66,6 +69,13 @@ impl fmt::Display for PassedOver {
             PassedOver::Closed { why } => write!(f, "takes no work: {why}"),
             PassedOver::Busy { slots } => write!(f, "is busy ({slots} of {slots} slots)"),
         }
+    }
+}
+
+impl PassedOver {
+    /// Whether waiting will not change it.
+    pub fn is_for_good(&self) -> bool {
+        matches!(self, PassedOver::Unfit(_) | PassedOver::Excluded)
     }
 }
 
@@ -85,10 +95,19 @@ impl Plane {
         }
     }
 
-    /// Warm first, then fastest for the shape, then least loaded, then longest idle.
+    /// Whom the job would rather have, or else whoever suits it best.
     fn best_worker(&self, now: Timestamp, job: &Job) -> Option<WorkerId> {
-        self.free
-            .iter()
+        self.preferred_worker(now, job).or_else(|| self.best_of(now, job, self.free.iter()))
+    }
+
+    /// Warm first, then fastest for the shape, then least loaded, then longest idle.
+    pub(super) fn best_of<'a>(
+        &self,
+        now: Timestamp,
+        job: &Job,
+        workers: impl Iterator<Item = &'a WorkerId>,
+    ) -> Option<WorkerId> {
+        workers
             .filter_map(|id| self.workers.get(id))
             .filter(|worker| self.passed_over(now, job, worker).is_none())
             .take(CANDIDATES_MAX)
@@ -100,10 +119,11 @@ impl Plane {
             .map(|worker| worker.id.clone())
     }
 
-    /// Gives a worker as much as it can take.
+    /// Gives a worker as much as it can take. What would rather run elsewhere, and could at once, goes there.
     pub(super) fn feed(&mut self, now: Timestamp, id: &WorkerId) {
         while let Some(job) = self.next_for(now, id) {
-            self.start(now, job, id);
+            let preferred = self.jobs.get(&job).and_then(|job| self.preferred_worker(now, job));
+            self.start(now, job, preferred.as_ref().unwrap_or(id));
         }
         self.update_free(now, id);
     }
@@ -130,6 +150,9 @@ impl Plane {
     pub fn passed_over(&self, now: Timestamp, job: &Job, worker: &Worker) -> Option<PassedOver> {
         if let Some(unfit) = self.unfit(&job.kind.demand, worker) {
             return Some(PassedOver::Unfit(unfit));
+        }
+        if self.is_excluded(&job.kind.shape, &worker.id) {
+            return Some(PassedOver::Excluded);
         }
         if let Some(reason) = self.kept_out(now, &job.kind.shape, worker) {
             return Some(reason);
@@ -166,6 +189,9 @@ impl Plane {
     }
 
     fn shape_kept_out(&self, now: Timestamp, shape: &Shape, worker: &WorkerId) -> Option<PassedOver> {
+        if self.is_excluded(shape, worker) {
+            return Some(PassedOver::Excluded);
+        }
         match self.suspicions.standing(now, shape) {
             suspicion::Standing::Free => {}
             suspicion::Standing::Quarantined { trial_at } => {

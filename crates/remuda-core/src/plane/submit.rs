@@ -12,6 +12,7 @@ use crate::alarm::Alarm;
 use crate::id::{Hash, JobId, Service, Shape, Tenant, WorkflowHash};
 use crate::job::{Job, State, Turn};
 use crate::need::Needs;
+use crate::options::Options;
 use crate::record::{Accepted, IdempotencyKey, Record};
 use crate::refusal::Refusal;
 use crate::settings::BlockOn;
@@ -30,6 +31,7 @@ pub struct Submission {
     /// From acceptance on.
     pub deadline: Option<Duration>,
     pub attempts_max: Option<u8>,
+    pub options: Options,
     pub key: Option<IdempotencyKey>,
     /// What the store says about this key, for jobs that ended long ago.
     pub known: Option<Known>,
@@ -91,6 +93,7 @@ impl Plane {
             needs: submission.needs,
             deadline: submission.deadline.map(|deadline| now.plus(deadline)),
             attempts_max: submission.attempts_max,
+            options: submission.options,
             key: submission.key,
             labels: submission.labels,
             metadata: submission.metadata,

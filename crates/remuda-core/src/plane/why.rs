@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{PassedOver, Plane};
-use crate::id::{JobId, WorkerId};
+use crate::id::{JobId, Shape, WorkerId};
 use crate::job::{Job, State, retry_reason};
 use crate::need::Unfit;
 use crate::record::{Life, Try};
@@ -24,6 +24,9 @@ pub struct Why {
     pub mishaps: u8,
     /// Every worker, and what speaks against it; nothing does if it could take the job now.
     pub candidates: Vec<Candidate>,
+    /// Workers that are kept apart from its shape, on trial with it, or close to it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub blocks: Vec<BlockedWorker>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_job_id: Option<String>,
 }
@@ -33,6 +36,16 @@ pub struct Candidate {
     pub worker: WorkerId,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub passed_over: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct BlockedWorker {
+    pub worker: WorkerId,
+    pub shape: Shape,
+    pub is_blocked: bool,
+    pub until: String,
+    pub failures: u32,
+    pub reason: String,
 }
 
 /// More candidates than this are not listed one by one.
@@ -46,6 +59,10 @@ impl Plane {
             State::Running { .. } | State::Ended(_) => Vec::new(),
         };
         let (failures, mishaps) = job.failures();
+        let blocks = match job.state() {
+            State::Waiting { .. } => self.blocks_of(&job.kind.shape),
+            State::Running { .. } | State::Ended(_) => Vec::new(),
+        };
         let life = job.life(now);
         Some(Why {
             job: id,
@@ -55,6 +72,7 @@ impl Plane {
             attempts: life.tries,
             failures,
             mishaps,
+            blocks,
             candidates: candidates
                 .into_iter()
                 .take(CANDIDATES_MAX)
@@ -87,6 +105,7 @@ impl Plane {
             failures: life.failures,
             mishaps: life.mishaps,
             candidates: Vec::new(),
+            blocks: Vec::new(),
         }
     }
 
@@ -109,6 +128,22 @@ impl Plane {
         }
     }
 
+    fn blocks_of(&self, shape: &Shape) -> Vec<BlockedWorker> {
+        let workers = self.blocks.workers_of(shape).into_iter();
+        let blocks = workers.filter_map(|worker| {
+            let block = self.blocks.of(&worker, shape)?;
+            Some(BlockedWorker {
+                shape: *shape,
+                is_blocked: block.is_blocked(),
+                until: block.until.to_string(),
+                failures: block.failures,
+                reason: block.reason.clone(),
+                worker,
+            })
+        });
+        blocks.take(CANDIDATES_MAX).collect()
+    }
+
     fn candidates(&self, now: Timestamp, job: &Job) -> Vec<(WorkerId, Option<PassedOver>)> {
         self.workers.values().map(|worker| (worker.id.clone(), self.passed_over(now, job, worker))).collect()
     }
@@ -127,8 +162,10 @@ impl Plane {
             }
         }
         let candidates = self.candidates(now, job);
-        let mut fit =
-            candidates.iter().filter(|(_, reason)| !matches!(reason, Some(PassedOver::Unfit(_)))).peekable();
+        let mut fit = candidates
+            .iter()
+            .filter(|(_, reason)| !reason.as_ref().is_some_and(PassedOver::is_for_good))
+            .peekable();
         if fit.peek().is_none() {
             return format!("unschedulable: {}", nobody_fits(&candidates));
         }
@@ -175,6 +212,10 @@ fn nobody_fits(candidates: &[(WorkerId, Option<PassedOver>)]) -> String {
             Some(_) | None => None,
         })
         .collect();
+    let is_excluded = candidates.iter().any(|(_, reason)| *reason == Some(PassedOver::Excluded));
+    if is_excluded {
+        return "every worker that could is excluded for its shape by an affinity".to_owned();
+    }
     match unfits.first() {
         Some(Unfit::NoService(service)) if unfits.iter().all(|it| matches!(it, Unfit::NoService(_))) => {
             format!("no worker offers service {service}")

@@ -12,12 +12,7 @@ use super::tree::{Tree, Value};
 use crate::id::Hash;
 
 /// `size` is a guess at the length, to write without growing.
-pub(super) fn hash(tree: &Tree<'_>, size: usize) -> Hash {
-    hash_of(tree, &tree.root, size)
-}
-
-/// The hash of a part of the tree.
-pub(super) fn hash_of(tree: &Tree<'_>, value: &Value<'_>, size: usize) -> Hash {
+pub(super) fn hash(tree: &Tree<'_>, value: &Value<'_>, size: usize) -> Hash {
     let mut out = Vec::with_capacity(size);
     write(tree, value, &mut out);
     Hash::of(&out)

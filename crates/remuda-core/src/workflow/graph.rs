@@ -48,12 +48,16 @@ pub(super) fn is_graph(tree: &Tree<'_>, nodes: &[Member<'_>]) -> bool {
     })
 }
 
-/// The graph in `{"prompt": graph, …}`; nothing if `prompt` is a node that somebody called so.
-pub(super) fn wrapped<'a>(tree: &'a Tree<'a>, members: &'a [Member<'a>]) -> Option<&'a Value<'a>> {
-    let root = member(members, "prompt")?;
-    let Value::Object(inner) = root else { return None };
-    let inner = tree.members(inner);
-    (member(inner, "class_type").is_none() && is_graph(tree, inner)).then_some(root)
+/// The graph of `{"prompt": graph, "extra_data": …}`, as ComfyUI's own clients send it. A node that somebody called
+/// `prompt` is none.
+pub(super) fn wrapped<'a>(
+    tree: &'a Tree<'a>,
+    members: &'a [Member<'a>],
+) -> Option<(&'a Value<'a>, &'a [Member<'a>])> {
+    let graph = member(members, "prompt")?;
+    let Value::Object(nodes) = graph else { return None };
+    let nodes = tree.members(nodes);
+    (member(nodes, "class_type").is_none() && is_graph(tree, nodes)).then_some((graph, nodes))
 }
 
 impl<'a> Graph<'a> {

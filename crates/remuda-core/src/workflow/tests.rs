@@ -44,6 +44,23 @@ fn a_graph_tells_its_service_its_classes_and_its_model_files() {
     assert!(line.models.iter().eq(["XL/Base.SafeTensors"]), "a title is no model file: {:?}", line.models);
 }
 
+/// As the adapter for ComfyUI reads it: what goes with a graph does not make it another one.
+#[test]
+fn a_wrapped_graph_is_that_graph() {
+    let wrapped = |extra: &str| format!(r#"{{"prompt": {LINE}, "extra_data": {extra}, "client_id": "me"}}"#);
+    let (bare, one, other) =
+        (look(LINE), look(&wrapped("{}")), look(&wrapped(r#"{"a": {"class_type": "X"}}"#)));
+    for it in [&one, &other] {
+        let body_hash = it.body_hash;
+        assert_eq!(*it, Examined { body_hash, ..bare.clone() });
+    }
+    assert_eq!(bare.body_hash, bare.workflow_hash);
+    assert!(one.body_hash != other.body_hash && one.body_hash != bare.body_hash);
+    let node_called_prompt = LINE.replace(r#""1""#, r#""prompt""#);
+    assert_eq!(look(&node_called_prompt).nodes, bare.nodes);
+    assert_eq!(look(r#"{"prompt": {"text": "a horse"}}"#).service, None, "words are no graph");
+}
+
 #[test]
 fn without_nodes_it_is_a_model_and_its_input() {
     let plain = look(r#"{"model": "minilm", "input": ["one", "two"], "adapter": "x.bin", "n": 3}"#);

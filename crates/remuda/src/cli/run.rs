@@ -6,6 +6,7 @@ mod given;
 mod graph;
 mod preview;
 mod save;
+mod wishes;
 mod workflow;
 
 use std::path::PathBuf;
@@ -25,6 +26,7 @@ use tokio::task::JoinSet;
 use self::board::Board;
 use self::follow::Follow;
 use self::preview::Previews;
+use self::wishes::Wishes;
 use self::workflow::{Change, File, Workflow, change, file};
 use super::table::plain;
 use super::{Client, Connection, Usage, say};
@@ -37,6 +39,7 @@ Examples:
   remuda run img2img.json --input LoadImage.image=photo.png -o out --preview now.jpg
   remuda run workflow.json -n 4 -o out        four copies, each with other seeds, side by side
   remuda run workflow.json --detach           print the id and leave
+  remuda run workflow.json --prefer gpu-1 --exclude gpu-7 --webhook https://example.org/done
 
 Ctrl-C cancels what was submitted and waits until that is so; a second one leaves at once.
 Exit code: 0 if every job completed, 1 if one did not, 2 for a mistake in what was typed, 3 if nobody answers.";
@@ -87,6 +90,8 @@ pub(super) struct Run {
     #[arg(long, conflicts_with = "output")]
     detach: bool,
     #[command(flatten)]
+    wishes: Wishes,
+    #[command(flatten)]
     connection: Connection,
 }
 
@@ -104,6 +109,8 @@ struct Submission<'a> {
     idempotency_key: Option<&'a str>,
     #[serde(skip_serializing_if = "Map::is_empty")]
     metadata: Map<String, Value>,
+    #[serde(flatten)]
+    wishes: Map<String, Value>,
 }
 
 /// Jobs whose files are fetched at the same time: more would only share the same line.
@@ -113,7 +120,7 @@ const INTERRUPTED: u8 = 130;
 
 impl Run {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         let mut interrupts = interrupts()?;
         let workflow = tokio::select! {
             workflow = self.prepare(&client) => workflow?,
@@ -131,7 +138,7 @@ impl Run {
         let board = Board::new(&ids, self.connection.json);
         let tenant = self.tenant.as_deref().unwrap_or("default");
         let follow = Follow::new(&client, tenant, &ids, board, previews.as_ref());
-        let mut homes = Homes::new(self.output.clone(), &self.connection.url);
+        let mut homes = Homes::new(self.output.clone(), &client);
         follow.until_all_ended(&mut interrupts, |at, job| homes.bring(at, job)).await?;
         let ended = homes.all().await;
         if let Some(previews) = previews {
@@ -160,7 +167,7 @@ impl Run {
             // Asked once, so that a plane that is not there is told at once and not after many tries.
             client.get("/health/live").await?;
         }
-        let link = BlobLink::new(&self.connection.url, "");
+        let link = BlobLink::with(&self.connection.url, &client.credentials);
         for (place, file) in places.iter().zip(&self.files) {
             let path = &file.path;
             let (hash, _) =
@@ -193,6 +200,7 @@ impl Run {
                 deadline_seconds: self.deadline,
                 idempotency_key: self.key.as_deref(),
                 metadata: self.metadata()?,
+                wishes: self.wishes.fields(),
             };
             let request = client.request(Method::POST, "/fleet/jobs").timeout(super::client::ANSWER_MAX);
             match client.send(request.json(&submission)).await {
@@ -274,9 +282,14 @@ struct Homes {
 }
 
 impl Homes {
-    fn new(folder: Option<PathBuf>, url: &str) -> Homes {
+    fn new(folder: Option<PathBuf>, client: &Client) -> Homes {
         let places = Arc::new(Semaphore::new(BRINGS_MAX));
-        Homes { folder, link: BlobLink::new(url, ""), places, tasks: JoinSet::new() }
+        Homes {
+            folder,
+            link: BlobLink::with(&client.url, &client.credentials),
+            places,
+            tasks: JoinSet::new(),
+        }
     }
 
     fn bring(&mut self, at: usize, mut job: Value) {

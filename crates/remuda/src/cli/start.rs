@@ -12,8 +12,9 @@ use tracing_subscriber::EnvFilter;
 
 use super::ui::Ui;
 use super::workers::{run_all, with};
-use super::{Client, Connection, Settings, say};
+use super::{Client, Connection, Identity, Settings, say};
 use crate::config::{self, Flag, Resolved};
+use crate::dial::Credentials;
 use crate::serve::Serving;
 
 #[derive(Debug, Args)]
@@ -29,6 +30,8 @@ pub(super) struct Work {
     /// Address of the plane
     #[arg(long, env = "REMUDA_URL", default_value = "http://127.0.0.1:8288")]
     url: String,
+    #[command(flatten)]
+    identity: Identity,
     #[command(flatten)]
     what: WorkWhat,
     #[command(flatten)]
@@ -108,6 +111,8 @@ impl Settings {
             ("data", &self.data, "--data"),
             ("listen", &self.listen, "--listen"),
             ("store", &self.store, "--store"),
+            ("tls.cert", &self.tls_cert, "--tls-cert"),
+            ("tls.key", &self.tls_key, "--tls-key"),
         ];
         for (key, value, name) in named {
             if let Some(value) = value {
@@ -154,11 +159,7 @@ impl Serve {
         resolved.serve.ui = self.ui.folder()?;
         start_log(resolved.serve.log_json);
         let mut serving = start_serving(&resolved, self.settings.clone()).await?;
-        say(&format!(
-            "remuda serves on http://{} (data in {})",
-            serving.address,
-            resolved.serve.data.display()
-        ));
+        say(&format!("remuda serves on {} (data in {})", serving.url(), resolved.serve.data.display()));
         let mut stops = stops()?;
         tokio::select! {
             result = serving.failed() => { result?; }
@@ -179,7 +180,7 @@ impl Work {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let resolved = self.settings.load()?;
         start_log(resolved.serve.log_json);
-        let workers = self.what.workers(&self.url, &resolved).await?;
+        let workers = self.what.workers(&self.url, self.identity.credentials()?, &resolved).await?;
         for worker in &workers {
             say(&format!("remuda worker {} works for {}{}", worker.worker, self.url, with(worker)));
         }
@@ -193,8 +194,14 @@ impl Up {
         let mut resolved = self.settings.load()?;
         resolved.serve.ui = self.ui.folder()?;
         start_log(resolved.serve.log_json);
+        if resolved.serve.access.tls_cert.is_some() {
+            bail!(
+                "`remuda up` has its workers beside it and needs no TLS: for that, start `remuda serve` and `remuda worker`"
+            );
+        }
         let mut serving = start_serving(&resolved, self.settings.clone()).await?;
-        let workers = match self.what.workers(&format!("http://{}", serving.address), &resolved).await {
+        let credentials = Credentials::of(serving.own_token());
+        let workers = match self.what.workers(&serving.url(), credentials, &resolved).await {
             Ok(workers) => workers,
             Err(error) => {
                 serving.stop().await?;
@@ -203,8 +210,8 @@ impl Up {
         };
         let names: Vec<_> = workers.iter().map(|it| format!("{}{}", it.worker, with(it))).collect();
         say(&format!(
-            "remuda is up on http://{} with {} {} (data in {})",
-            serving.address,
+            "remuda is up on {} with {} {} (data in {})",
+            serving.url(),
             if names.len() == 1 { "worker" } else { "workers" },
             names.join(", "),
             resolved.serve.data.display()
@@ -250,7 +257,7 @@ impl Config {
                 say(config::show(&settings.load()?, json).trim_end());
             }
             ConfigCommand::Reload { connection } => {
-                let client = Client::new(&connection.url)?;
+                let client = Client::new(&connection)?;
                 let answer = client.post("/fleet/reload", &serde_json::json!({})).await?;
                 say(&match (connection.json, answer["needs_restart"] == true) {
                     (true, _) => answer.to_string(),

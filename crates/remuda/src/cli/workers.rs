@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use super::Usage;
 use super::start::{WorkWhat, hostname};
 use crate::config::{AgentSettings, Resolved};
+use crate::dial::Credentials;
 use crate::worker::{self, ComfyuiOptions, Does, Exec, Options};
 
 /// Where ComfyUI listens unless it is told otherwise.
@@ -25,11 +26,17 @@ const REQUEST_MAX: Duration = Duration::from_secs(5);
 
 impl WorkWhat {
     /// The workers to start; without any hint, the ComfyUI server that is usually there.
-    pub(super) async fn workers(&self, url: &str, resolved: &Resolved) -> anyhow::Result<Vec<Options>> {
+    pub(super) async fn workers(
+        &self,
+        url: &str,
+        credentials: Credentials,
+        resolved: &Resolved,
+    ) -> anyhow::Result<Vec<Options>> {
+        let plane = (url, &credentials);
         if let Some(command) = &self.exec {
             let name = format!("{}-{}", hostname(), std::process::id());
             let does = Does::Exec(Exec { command: command.clone() });
-            return Ok(vec![self.options(url, resolved, "exec", self.name_or(&name)?, does)?]);
+            return Ok(vec![self.options(plane, resolved, "exec", self.name_or(&name)?, does)?]);
         }
         let servers =
             if self.comfyui.is_empty() { vec![find_comfyui().await?] } else { self.comfyui.clone() };
@@ -63,14 +70,14 @@ impl WorkWhat {
                 timeout: REQUEST_MAX,
                 check_max: resolved.agent.check_max,
             });
-            workers.push(self.options(url, resolved, "comfyui", name, does)?);
+            workers.push(self.options(plane, resolved, "comfyui", name, does)?);
         }
         Ok(workers)
     }
 
     fn options(
         &self,
-        url: &str,
+        (url, credentials): (&str, &Credentials),
         resolved: &Resolved,
         service: &str,
         worker: WorkerId,
@@ -89,6 +96,7 @@ impl WorkWhat {
         let AgentSettings { second_look, stop_max, behind_max, probe_every, .. } = resolved.agent;
         Ok(Options {
             url: url.to_owned(),
+            credentials: credentials.clone(),
             worker,
             machine: self.machine.clone().or_else(|| hostname().parse().ok()),
             services,

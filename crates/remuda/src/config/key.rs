@@ -8,7 +8,7 @@ use remuda_core::settings::{BlockOn, StuckPolicy};
 
 use super::store::{StoreUrl, masked};
 use super::value::{Kind, Unit, Value, size};
-use super::{ConfigError, Origin, Resolved, table};
+use super::{AllowPrivate, ConfigError, Origin, Resolved, table};
 
 pub(super) struct Key {
     /// As in `remuda.toml`; what stands before the dot is the section.
@@ -120,6 +120,8 @@ macro_rules! field {
 field!(Duration, Duration);
 field!(bool, Switch);
 field!(PathBuf, Folder);
+field!(Option<PathBuf>, File);
+field!(Vec<String>, List);
 field!(SocketAddr, Address);
 field!(StoreUrl, Store);
 
@@ -160,4 +162,5 @@ macro_rules! choice_field {
 }
 
 choice_field!(StuckPolicy: "progress" is Progress, "age" is Age);
+choice_field!(AllowPrivate: "auto" is Auto, "yes" is Yes, "no" is No);
 choice_field!(BlockOn: "shape" is Shape, "exact" is Exact);

@@ -1,6 +1,8 @@
 //! Every key there is. A line here is all it takes: it can be written in `remuda.toml`, set in the environment and given
 //! as a flag, is checked, shown and documented.
 
+mod access;
+
 use std::time::Duration;
 
 use super::key::{Key, slot};
@@ -21,7 +23,9 @@ pub(super) const GROUPS: &[Group] = &[
     Group { title: "Suspicion: blocks, quarantine, probation", keys: SUSPICION },
     Group { title: "Routing", keys: ROUTING },
     Group { title: "Limits", keys: LIMITS },
+    Group { title: "Access", keys: access::ACCESS },
     Group { title: "Blobs", keys: BLOBS },
+    Group { title: "Webhooks", keys: WEBHOOKS },
     Group { title: "Scaling", keys: SCALING },
     Group { title: "The agent", keys: AGENT },
 ];
@@ -189,6 +193,12 @@ const SUSPICION: &[Key] = &[
         "How long they are kept apart at most.",
     ),
     Key::new(
+        "block.spare_the_only_worker",
+        slot!(settings.spare_the_only_worker),
+        Switch,
+        "Keep a worker that is all there is from nothing: a retry runs at once instead of when its block ends.",
+    ),
+    Key::new(
         "suspect_shape_after",
         slot!(settings.suspect_shape_after),
         number(1, 100),
@@ -289,6 +299,13 @@ const BLOBS: &[Key] = &[
         "How long the next 256 KiB of a blob may take to come; the whole may take as long as it needs.",
     ),
 ];
+
+const WEBHOOKS: &[Key] = &[Key::new(
+    "webhooks.allow_private",
+    slot!(serve.webhooks_allow_private),
+    Choice(&["auto", "yes", "no"]),
+    "Whether webhooks may go to loopback and private addresses; `auto`: only while the plane itself listens on loopback.",
+)];
 
 const SCALING: &[Key] = &[
     Key::new(

@@ -1,6 +1,8 @@
 //! Events as they happen, over SSE. Whoever comes back with `Last-Event-ID` goes on where it stopped; whoever is too
 //! slow gets a gap mark and catches up from the store, and nobody else notices.
 
+mod wanted;
+
 use std::convert::Infallible;
 
 use axum::extract::rejection::QueryRejection;
@@ -8,35 +10,26 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::Stream;
-use remuda_core::id::{JobId, Sequence, Tenant};
+use remuda_core::id::Sequence;
 use remuda_core::record::Happened;
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 
-use super::{Context, Problem, preview};
+use self::wanted::{Of, Wanted};
+use super::{Caller, Context, Problem, preview};
 use crate::carry_out::{News, Shown};
 use crate::serve::stopped;
-
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Wanted {
-    job: Option<JobId>,
-    tenant: Option<Tenant>,
-    /// A name, or the part before the colon.
-    name: Option<String>,
-    /// Everything after this number; without it, and without Last-Event-ID, only what happens from now on.
-    after: Option<u64>,
-}
 
 const PAGE: usize = 512;
 
 pub(super) async fn stream(
     State(context): State<Context>,
-    wanted: Result<Query<Wanted>, QueryRejection>,
+    caller: Caller,
+    query: Result<Query<Vec<(String, String)>>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    let Query(wanted) = wanted?;
+    let mut wanted = Wanted::read(query?.0)?;
+    wanted.tenant = caller.narrowed(wanted.tenant)?;
     let place = context.streams.clone().try_acquire_owned().map_err(|_| {
         let mut problem = Problem::new(
             StatusCode::TOO_MANY_REQUESTS,
@@ -120,20 +113,31 @@ impl Follower {
                         return Some(event);
                     }
                 }
-                Ok(News::Progress { job, tenant, worker, progress, phase }) => {
-                    let data = || json!({ "name": "job:progress", "job": job, "worker": worker, "progress": progress, "phase": phase });
-                    if let Some(event) = self.show_live("job:progress", job, &tenant, data) {
+                Ok(News::Progress { job, tenant, metadata, worker, progress, phase }) => {
+                    let of = Of {
+                        name: "job:progress",
+                        job: Some(job),
+                        tenant: Some(&tenant),
+                        worker: Some(&worker),
+                        metadata: &metadata,
+                    };
+                    let data = json!({ "progress": progress, "phase": phase });
+                    if let Some(event) = self.show_live(&of, data) {
                         return Some(event);
                     }
                 }
                 Ok(News::Preview(it)) => {
-                    if let Some(event) =
-                        self.show_live("job:preview", it.job, &it.tenant, || preview_json(&it))
-                    {
+                    let of = Of {
+                        name: "job:preview",
+                        job: Some(it.job),
+                        tenant: Some(&it.tenant),
+                        worker: Some(&it.worker),
+                        metadata: &it.metadata,
+                    };
+                    if let Some(event) = self.show_live(&of, preview_json(&it)) {
                         return Some(event);
                     }
                 }
-                // How far it is comes as `Progress`; the service's own words are for those who speak its language.
                 Ok(News::Told(_)) => {}
                 Err(broadcast::error::RecvError::Lagged(missed)) => {
                     self.catching_up = self.seen.is_some();
@@ -149,39 +153,36 @@ impl Follower {
             return None;
         }
         self.seen = Some(happened.seq);
-        let wanted = &self.wanted;
-        let is_wanted = wanted.job.is_none_or(|job| happened.job == Some(job))
-            && wanted.tenant.as_ref().is_none_or(|tenant| happened.tenant.as_ref() == Some(tenant))
-            && wanted.name.as_ref().is_none_or(|name| is_named(&happened.name, name));
+        let is_wanted = self.wanted.is(&Of {
+            name: &happened.name,
+            job: happened.job,
+            tenant: happened.tenant.as_ref(),
+            worker: happened.worker.as_ref(),
+            metadata: &happened.metadata,
+        });
         let event = || Event::default().id(happened.seq.to_string()).event(&happened.name);
         is_wanted.then(|| event().data(event_json(happened).to_string()))
     }
 
     /// What is live only has no number.
-    fn show_live(
-        &self,
-        name: &str,
-        job: JobId,
-        tenant: &Tenant,
-        data: impl FnOnce() -> Value,
-    ) -> Option<Event> {
-        let wanted = &self.wanted;
-        let is_wanted = wanted.job.is_none_or(|wanted| wanted == job)
-            && wanted.tenant.as_ref().is_none_or(|wanted| wanted == tenant)
-            && wanted.name.as_ref().is_none_or(|wanted| is_named(name, wanted));
-        is_wanted.then(|| Event::default().event(name).data(data().to_string()))
+    fn show_live(&self, of: &Of<'_>, mut data: Value) -> Option<Event> {
+        if !self.wanted.is(of) {
+            return None;
+        }
+        (data["name"], data["job"]) = (of.name.into(), json!(of.job));
+        (data["worker"], data["tenant"]) = (json!(of.worker), json!(of.tenant));
+        if !of.metadata.is_empty() {
+            data["metadata"] = json!(of.metadata);
+        }
+        Some(Event::default().event(of.name).data(data.to_string()))
     }
 }
 
 fn preview_json(shown: &Shown) -> Value {
     json!({
-        "name": "job:preview", "job": shown.job, "worker": shown.worker, "attempt": shown.attempt,
-        "media": shown.media.as_str(), "url": preview::url(shown.job), "size_bytes": shown.size_bytes,
+        "attempt": shown.attempt, "media": shown.media.as_str(), "url": preview::url(shown.job),
+        "size_bytes": shown.size_bytes,
     })
-}
-
-fn is_named(name: &str, wanted: &str) -> bool {
-    name == wanted || name.split(':').next() == Some(wanted)
 }
 
 /// An event as it is shown everywhere: times as people read them.

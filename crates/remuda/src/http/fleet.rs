@@ -49,6 +49,8 @@ pub(super) async fn blocks(State(context): State<Context>) -> Result<Json<Value>
                 "failures": block.failures,
                 "is_blocked": block.is_blocked(),
                 "until": block.until.to_string(),
+                "cooldown_seconds": block.cooldown.as_secs_f64(),
+                "workflow_hash": block.workflow_hash,
                 "reason": block.reason,
             })
         });

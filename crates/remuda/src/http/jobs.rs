@@ -2,7 +2,7 @@
 
 mod why;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,9 +12,11 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use remuda_adapters::blobs::BlobHash;
 use remuda_adapters::store::{Filter, JobState};
-use remuda_core::id::{JobId, Service, Tenant};
+use remuda_core::id::{JobId, Service, Tenant, WorkerId};
 use remuda_core::need::Needs;
+use remuda_core::options::{Options, Webhook};
 use remuda_core::plane::{Event, Plane};
 use remuda_core::record::{Accepted, Life};
 use remuda_core::refusal::Refusal;
@@ -44,6 +46,16 @@ struct Body<'a> {
     needs: Needs,
     deadline_seconds: Option<u64>,
     attempts_max: Option<u8>,
+    retry_delay_seconds: Option<f64>,
+    #[serde(default)]
+    preferred: BTreeSet<WorkerId>,
+    start_limit_seconds: Option<f64>,
+    node_limit_seconds: Option<f64>,
+    #[serde(default)]
+    include_outputs: BTreeSet<String>,
+    #[serde(default)]
+    attachments: BTreeMap<String, BlobHash>,
+    webhook: Option<Webhook>,
     idempotency_key: Option<String>,
     #[serde(default)]
     labels: BTreeMap<String, String>,
@@ -63,6 +75,14 @@ pub(super) async fn submit(
             .map(str::to_owned)
             .map_err(|_| Problem::bad_request("the Idempotency-Key header is not plain text"))
     });
+    let options = Options {
+        retry_delay: seconds("retry_delay_seconds", body.retry_delay_seconds)?,
+        preferred: body.preferred,
+        start_limit: seconds("start_limit_seconds", body.start_limit_seconds)?,
+        node_limit: seconds("node_limit_seconds", body.node_limit_seconds)?,
+        include_outputs: body.include_outputs,
+        webhook: body.webhook,
+    };
     let request = Request {
         workflow: Arc::from(body.workflow.to_owned()),
         tenant: caller.tenant(body.tenant.as_ref())?,
@@ -71,6 +91,8 @@ pub(super) async fn submit(
         needs: body.needs,
         deadline: body.deadline_seconds.map(Duration::from_secs),
         attempts_max: body.attempts_max,
+        options,
+        attachments: body.attachments,
         idempotency_key: in_header.transpose()?.or(body.idempotency_key),
         labels: body.labels,
         metadata: body.metadata,
@@ -81,13 +103,26 @@ pub(super) async fn submit(
     Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "is_new": is_new }))).into_response())
 }
 
+/// Longer than anybody waits, and short enough to be added to any moment.
+const SECONDS_MAX: f64 = 10.0 * 365.0 * 86_400.0;
+
+fn seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, Problem> {
+    match given {
+        Some(given) if !(0.0..=SECONDS_MAX).contains(&given) => {
+            Err(Problem::invalid(format!("{name} is {given}: a number of seconds, from 0 to ten years")))
+        }
+        given => Ok(given.map(Duration::from_secs_f64)),
+    }
+}
+
 fn read(body: &[u8]) -> Result<Body<'_>, Problem> {
     let text = std::str::from_utf8(body)
         .map_err(|error| Problem::bad_request(format!("the body is not UTF-8: {error}")))?;
     serde_json::from_str(text).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => {
             let hint = "a submission is an object with \"workflow\" and, if you like, tenant, priority, service, needs, \
-                        deadline_seconds, attempts_max, idempotency_key, labels, metadata";
+                        deadline_seconds, attempts_max, retry_delay_seconds, preferred, start_limit_seconds, \
+                        node_limit_seconds, include_outputs, attachments, webhook, idempotency_key, labels, metadata";
             Problem::invalid(format!("{error}; {hint}"))
         }
         _ => Problem::bad_request(format!("the body is not JSON: {error}")),
@@ -132,6 +167,10 @@ impl View {
                 }
                 if let Some(deadline) = accepted.deadline {
                     fields.insert("deadline".to_owned(), deadline.to_string().into());
+                }
+                if let Some(secret) = fields.get_mut("options").and_then(|it| it["webhook"].get_mut("secret"))
+                {
+                    *secret = "***".into();
                 }
                 if let Some(key) = &accepted.key {
                     fields.insert("idempotency_key".to_owned(), key.key.clone().into());
@@ -189,7 +228,7 @@ pub(super) async fn one(State(context): State<Context>, Path(id): Path<String>) 
     Ok(Json(View::new(&accepted, &life, reason, result).doing(doing)).into_response())
 }
 
-fn unknown(id: JobId) -> Problem {
+pub(super) fn unknown(id: JobId) -> Problem {
     Problem::not_found(format!("there is no job {id}; it may have been cleared away (retain_for)"))
 }
 
@@ -207,6 +246,7 @@ const PAGE_MAX: usize = 1000;
 
 pub(super) async fn list(
     State(context): State<Context>,
+    caller: Caller,
     page: Result<Query<Page>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(page) = page?;
@@ -218,7 +258,7 @@ pub(super) async fn list(
         None => None,
     };
     let limit = page.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
-    let filter = Filter { state, tenant: page.tenant };
+    let filter = Filter { state, tenant: caller.narrowed(page.tenant)? };
     let jobs = context.store.jobs(filter, page.before, limit).await?;
     let next = (jobs.len() == limit).then(|| jobs.last().map(|(accepted, _)| accepted.id)).flatten();
     let open: Vec<_> =

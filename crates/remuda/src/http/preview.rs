@@ -49,11 +49,13 @@ pub(super) async fn put(
     let (previews, size_bytes) = (context.previews.clone(), bytes.len());
     // Kept while the plane looks: if the attempt ends a moment later, it is forgotten after it was kept.
     let look = move |plane: &remuda_core::plane::Plane, _| {
-        let tenant = plane.runs(&worker, token_hash, job, attempt)?.tenant.clone();
+        let of = plane.runs(&worker, token_hash, job, attempt)?;
+        let (tenant, metadata) = (of.tenant.clone(), of.metadata());
         previews.keep(job, preview);
         Ok::<_, remuda_core::refusal::Refusal>(Shown {
             job,
             tenant,
+            metadata,
             worker,
             attempt,
             media,

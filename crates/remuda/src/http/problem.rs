@@ -93,6 +93,7 @@ impl From<Refusal> for Problem {
         let message = refusal.to_string();
         let (status, code) = match &refusal {
             Refusal::UnknownJob(_) | Refusal::NothingThere => (StatusCode::NOT_FOUND, "not_found"),
+            Refusal::TooManyAffinities { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
             Refusal::UnknownWorker(_) => (StatusCode::NOT_FOUND, "unknown_worker"),
             Refusal::OldIncarnation { .. } => (StatusCode::GONE, "replaced"),
             Refusal::WrongToken => (StatusCode::FORBIDDEN, "wrong_token"),

@@ -152,6 +152,7 @@ mod tests {
                 needs: Default::default(),
                 deadline: None,
                 attempts_max: None,
+                options: remuda_core::options::Options::default(),
                 key: None,
                 known: None,
                 labels: Default::default(),

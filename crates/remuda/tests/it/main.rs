@@ -4,9 +4,11 @@
 //! condition and never for time to pass: the only sleeps stand in `harness`, and `tidy` sees to that.
 #![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
 
+mod access;
 mod answers;
 mod blobs;
 mod capacity;
+mod clients;
 mod comfyui;
 mod disk;
 mod door;

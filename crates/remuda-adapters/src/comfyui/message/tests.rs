@@ -54,7 +54,7 @@ fn a_recorded_run_is_understood_word_by_word() {
             "Error { prompt: p, raised: Raised { node_id: Text(Some(\"3\")), node_type: Text(Some(\"SaveImage\")), exception_type: Text(Some(\"ExecutionBlocked\")), exception_message: Text(Some(\"Execution Blocked: research: blocked\")) } }",
             "Interrupted { prompt: p }",
             "Executing { prompt: p, node: None }",
-            "Other(\"feature_flags\")",
+            "Other { kind: \"feature_flags\", prompt: Text(None) }",
         ]
     );
     assert_eq!(heard.iter().filter(|message| message.is_end_of("p")).count(), 1);

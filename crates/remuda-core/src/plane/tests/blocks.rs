@@ -193,8 +193,8 @@ fn a_retry_that_waited_for_a_worker_is_taken_back_when_that_worker_will_not_take
 }
 
 #[test]
-fn who_is_alone_is_kept_from_nothing() {
-    let mut story = Story::new();
+fn who_is_alone_is_spared_if_that_is_wished_for() {
+    let mut story = Story::with(Settings { spare_the_only_worker: true, ..Settings::default() });
     story.join("a");
     let job = story.submit("s");
     for second in [5, 10, 15] {
@@ -208,7 +208,7 @@ fn who_is_alone_is_kept_from_nothing() {
 /// Found by world 10037954.
 #[test]
 fn a_trial_that_fails_on_who_is_alone_by_then_does_not_stay_a_trial_for_ever() {
-    let mut story = Story::new();
+    let mut story = Story::with(Settings { spare_the_only_worker: true, ..Settings::default() });
     story.join_bystander();
     story.join("a");
     let job = story.submit("s");

@@ -112,7 +112,17 @@ fn events_come_in_one_order_and_carry_what_was_said_at_submission() {
     story.complete("b", job);
     let about: Vec<_> = story.kept.events.iter().filter(|it| it.job == Some(job)).collect();
     let names: Vec<_> = about.iter().map(|it| it.name.as_ref()).collect();
-    assert_eq!(names, ["job:queued", "job:started", "job:retrying", "job:started", "job:completed"]);
+    assert_eq!(
+        names,
+        [
+            "job:queued",
+            "job:started",
+            "client:blocked_workflow",
+            "job:retrying",
+            "job:started",
+            "job:completed"
+        ]
+    );
     for event in &about {
         assert_eq!((&event.metadata, event.tenant.as_ref().unwrap().as_str()), (&metadata, "t"));
     }

@@ -72,6 +72,7 @@ impl World {
             needs: remuda_core::need::Needs::default(),
             deadline: None,
             attempts_max: None,
+            options: remuda_core::options::Options::default(),
             key: None,
             known: None,
             labels: std::collections::BTreeMap::new(),

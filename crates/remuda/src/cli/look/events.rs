@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use futures_util::StreamExt;
-use remuda_core::id::{JobId, Tenant};
+use remuda_core::id::{JobId, Tenant, WorkerId};
 use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
@@ -28,6 +28,12 @@ pub(crate) struct Events {
     /// Only those of this tenant's jobs
     #[arg(long)]
     tenant: Option<Tenant>,
+    /// Only those about this worker
+    #[arg(long)]
+    worker: Option<WorkerId>,
+    /// Only those of jobs with this in their metadata, such as user=anna or order.customer=7. May be repeated
+    #[arg(long = "meta", value_name = "NAME=VALUE", value_parser = pair)]
+    metadata: Vec<(String, String)>,
     /// Only those of this name, such as job:failed, or of this kind, such as worker
     #[arg(long)]
     name: Option<String>,
@@ -51,7 +57,7 @@ impl Events {
     }
 
     async fn follow(&self) -> anyhow::Result<()> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         if self.no_follow {
             let told = self.read(&client, &mut Some(self.after.unwrap_or(0))).await?;
             if told == 0 && !self.connection.json {
@@ -101,15 +107,25 @@ impl Events {
         let wanted = [
             ("job", self.job.map(|job| job.to_string())),
             ("tenant", self.tenant.as_ref().map(ToString::to_string)),
+            ("worker", self.worker.as_ref().map(ToString::to_string)),
             ("name", self.name.clone()),
         ];
-        request.query(&wanted.into_iter().filter(|(_, value)| value.is_some()).collect::<Vec<_>>())
+        let metadata = self.metadata.iter().map(|(name, value)| (format!("metadata.{name}"), value));
+        request
+            .query(&wanted.into_iter().filter(|(_, value)| value.is_some()).collect::<Vec<_>>())
+            .query(&metadata.collect::<Vec<_>>())
     }
 
     fn tell(&self, event: &Event) {
         let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
         say(&if self.connection.json { event.data.clone() } else { line(event, &data) });
     }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').filter(|(name, _)| !name.is_empty());
+    pair.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .ok_or_else(|| "expected NAME=VALUE".to_owned())
 }
 
 /// Everything after `last`, or from now on.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::super::table::{plain, table};
 use super::super::{Client, Connection};
-use super::{cell, moment, rows, show};
+use super::{cell, moment, rows, short_shape, show};
 
 #[derive(Debug, Args)]
 pub(crate) struct Why {
@@ -21,7 +21,7 @@ pub(crate) struct Why {
 
 impl Why {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         let why = client.get(&format!("/fleet/jobs/{}/why", self.job)).await?;
         show(&self.connection, &why, || story(&why));
         Ok(ExitCode::SUCCESS)
@@ -43,6 +43,7 @@ pub(crate) fn story(why: &Value) -> String {
         ));
     }
     parts.extend(candidates(rows(why, "candidates")));
+    parts.extend(blocks(rows(why, "blocks")));
     parts.join("\n\n")
 }
 
@@ -104,6 +105,24 @@ fn candidates(candidates: &[Value]) -> Option<String> {
         })
         .collect();
     Some(table(&["CANDIDATE", "WHAT SPEAKS AGAINST IT"], &rows))
+}
+
+/// Who is kept apart from its shape, and how to end that.
+fn blocks(blocks: &[Value]) -> Option<String> {
+    let first = blocks.iter().find(|block| block["is_blocked"] == true)?;
+    let (worker, shape) = (cell(&first["worker"]), short_shape(&first["shape"]));
+    let titles = ["WORKER", "FAILURES", "KEPT APART", "REASON"];
+    let listed = table(&titles, &blocks.iter().map(apart).collect::<Vec<_>>());
+    Some(format!("{listed}\n`remuda blocks lift {} {}` ends a block at once", plain(&worker), plain(&shape)))
+}
+
+fn apart(block: &Value) -> Vec<String> {
+    let until = if block["is_blocked"] == true {
+        format!("until {}", cell(&block["until"]))
+    } else {
+        "no".to_owned()
+    };
+    vec![cell(&block["worker"]), cell(&block["failures"]), until, cell(&block["reason"])]
 }
 
 #[cfg(test)]

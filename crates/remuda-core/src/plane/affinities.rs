@@ -1,0 +1,62 @@
+//! What operators wish for shapes: set, removed, and looked at when a job is placed.
+
+use super::{About, Answer, Plane, detail};
+use crate::affinity::{AFFINITIES_MAX, Affinity};
+use crate::document::Shelf;
+use crate::id::{Shape, WorkerId};
+use crate::job::Job;
+use crate::record::Record;
+use crate::refusal::Refusal;
+use crate::time::Timestamp;
+
+impl Plane {
+    pub(super) fn set_affinity(
+        &mut self,
+        now: Timestamp,
+        shape: Shape,
+        affinity: Affinity,
+    ) -> Result<Answer, Refusal> {
+        if self.affinities.is_full_for(&shape) {
+            return Err(Refusal::TooManyAffinities { max: AFFINITIES_MAX });
+        }
+        self.records.push(Record::Document(affinity.document(&shape)));
+        let names = |workers: &std::collections::BTreeSet<WorkerId>| {
+            workers.iter().map(|worker| worker.as_str().into()).collect::<Vec<serde_json::Value>>()
+        };
+        let change = detail([
+            ("shape", shape.to_string().into()),
+            ("preferred", names(&affinity.preferred).into()),
+            ("excluded", names(&affinity.excluded).into()),
+        ]);
+        self.happened(now, "affinity:set", About::default(), change);
+        self.affinities.set(shape, affinity);
+        self.refeed = true;
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn remove_affinity(&mut self, now: Timestamp, shape: Shape) -> Result<Answer, Refusal> {
+        if !self.affinities.remove(&shape) {
+            return Err(Refusal::NothingThere);
+        }
+        self.records.push(Record::DocumentGone { shelf: Shelf::Affinity, id: shape.to_string() });
+        let change = detail([("shape", shape.to_string().into())]);
+        self.happened(now, "affinity:removed", About::default(), change);
+        self.refeed = true;
+        Ok(Answer::Done)
+    }
+
+    /// Whether an operator keeps this shape away from this worker.
+    pub(super) fn is_excluded(&self, shape: &Shape, worker: &WorkerId) -> bool {
+        self.affinities.of(shape).is_some_and(|affinity| affinity.excluded.contains(worker))
+    }
+
+    /// The best of those that the job, or else its shape, would rather run on and that could take it now.
+    pub(super) fn preferred_worker(&self, now: Timestamp, job: &Job) -> Option<WorkerId> {
+        let own = job.options().map(|options| &options.preferred);
+        let of_shape = self.affinities.of(&job.kind.shape).map(|affinity| &affinity.preferred);
+        [own, of_shape].into_iter().flatten().find_map(|preferred| {
+            let free = preferred.iter().filter(|worker| self.free.contains(*worker));
+            self.best_of(now, job, free)
+        })
+    }
+}

@@ -1,0 +1,270 @@
+//! What a job may ask for beyond its workflow, and what operators say for shapes.
+
+use super::*;
+use crate::affinity::Affinity;
+use crate::options::{Secret, Webhook};
+use crate::webhook::{News, Told};
+use crate::wire::ServiceNote;
+
+fn seconds(seconds: u64) -> Option<std::time::Duration> {
+    Some(std::time::Duration::from_secs(seconds))
+}
+
+impl Story {
+    fn submit_so(&mut self, name: &str, change: impl FnOnce(&mut Options)) -> JobId {
+        self.submit_with(name, |it| change(&mut it.options)).unwrap()
+    }
+
+    fn set_affinity(&mut self, name: &str, preferred: &[&str], excluded: &[&str]) {
+        let names = |names: &[&str]| names.iter().map(|name| id(name)).collect();
+        let affinity = Affinity { preferred: names(preferred), excluded: names(excluded) };
+        self.step(Event::SetAffinity { shape: shape(name), affinity }).unwrap();
+    }
+
+    /// What the worker's service says of everything the worker holds.
+    fn service_says(&mut self, name: &str, status: &str) {
+        let note =
+            ServiceNote { status: status.to_owned(), submitted_millis_ago: None, checked_millis_ago: None };
+        self.hand(name).held.values_mut().for_each(|held| held.service = Some(note.clone()));
+        self.poll(name);
+    }
+}
+
+#[test]
+fn a_retry_delay_is_kept_to_the_letter_however_often_it_failed() {
+    let settings = Settings { max_failures_before_block: 9, attempts_max: 9, ..Settings::default() };
+    let mut story = Story::with(settings);
+    story.join("a");
+    let job = story.submit_so("s", |it| it.retry_delay = seconds(20));
+    for round in 1..=4 {
+        story.is(job, &format!("running on a, attempt {round}"));
+        let at = story.now.as_millis() / 1000;
+        story.fail("a", job, Cause::Job);
+        story.beat_to(at + 19, &["a"]);
+        story.is(job, "queued");
+        story.beat_to(at + 20, &["a"]);
+    }
+}
+
+#[test]
+fn a_preferred_worker_is_chosen_while_it_is_free_and_others_take_the_job_otherwise() {
+    let mut story = Story::new();
+    for worker in ["a", "b", "c"] {
+        story.join(worker);
+    }
+    let likes = |it: &mut Options| it.preferred = [id("c"), id("nobody")].into();
+    let (first, second) = (story.submit_so("s", likes), story.submit_so("s", likes));
+    story.is(first, "running on c");
+    story.is(second, "running on a");
+    story.complete("c", first);
+    // Asked for by the shape of it: the job's own wish comes first.
+    story.set_affinity("s", &["b"], &[]);
+    let (own, of_shape) = (story.submit_so("s", likes), story.submit("s"));
+    story.is(own, "running on c");
+    story.is(of_shape, "running on b");
+}
+
+/// Whoever finds a job first hands it to the one it prefers, if that one is free in the same moment.
+#[test]
+fn a_job_that_waited_goes_to_the_worker_it_prefers_when_all_become_free_at_once() {
+    let mut story = Story::new();
+    story.set_affinity("s", &["b"], &["a", "b"]);
+    story.join("a");
+    story.join("b");
+    let job = story.submit("s");
+    story.is(job, "queued");
+    story.set_affinity("s", &["b"], &[]);
+    story.is(job, "running on b");
+}
+
+#[test]
+fn who_is_excluded_by_an_affinity_never_runs_it_and_why_says_so() {
+    let mut story = Story::new();
+    story.join("a");
+    story.set_affinity("s", &["a"], &["a"]);
+    let job = story.submit("s");
+    story.beat_to(120, &["a"]);
+    story.is(job, "queued");
+    let why = "unschedulable: every worker that could is excluded for its shape by an affinity";
+    assert_eq!(story.why(job), why);
+    let candidate = &story.plane.why(story.now, job).unwrap().candidates[0];
+    assert_eq!(candidate.passed_over.as_deref(), Some("is excluded for this shape by an affinity"));
+    let other = story.submit("t");
+    story.is(other, "running on a");
+    story.complete("a", other);
+    story.restart();
+    story.beat_to(125, &["a"]);
+    story.is(job, "queued");
+    story.step(Event::RemoveAffinity { shape: shape("s") }).unwrap();
+    story.is(job, "running on a");
+    let again = story.step(Event::RemoveAffinity { shape: shape("s") });
+    assert_eq!(again.unwrap_err(), Refusal::NothingThere);
+    story.restart();
+    assert_eq!(story.plane.affinities().iter().count(), 0);
+}
+
+#[test]
+fn what_is_not_begun_within_its_start_limit_is_tried_elsewhere_and_nobody_is_blocked_for_it() {
+    let mut story = Story::new();
+    story.join("a");
+    story.join("b");
+    let job = story.submit_so("s", |it| it.start_limit = seconds(7));
+    story.is(job, "running on a");
+    story.service_says("a", "pending");
+    story.beat_to(6, &["a", "b"]);
+    story.is(job, "running on a");
+    story.beat_to(7, &["a", "b"]);
+    story.is(job, "queued");
+    let try_ = &story.kept.life(job).tries[0];
+    assert_eq!(try_.cause, Some(Cause::Service));
+    assert_eq!(try_.verdict, "not begun within its start limit of 7 s on worker a");
+    story.beat_to(9, &["a", "b"]);
+    story.is(job, "running on b, attempt 2");
+    assert!(story.kept.blocks.is_empty(), "it says nothing of the pair");
+    story.service_says("b", "running");
+    story.work_to(60, &["a", "b"]);
+    story.is(job, "running on b, attempt 2");
+}
+
+#[test]
+fn a_node_limit_counts_from_the_last_progress_once_it_has_begun() {
+    let mut story = Story::with(Settings { attempts_max: 1, ..Settings::default() });
+    story.join("a");
+    let job = story.submit_so("s", |it| it.node_limit = seconds(6));
+    story.service_says("a", "pending");
+    story.beat_to(30, &["a"]);
+    story.is(job, "running on a");
+    story.service_says("a", "running");
+    story.work_to(60, &["a"]);
+    story.is(job, "running on a");
+    let stood_still_at = story.now;
+    story.beat_to(65, &["a"]);
+    story.is(job, "running on a");
+    story.beat_to(66, &["a"]);
+    story.is(job, "failed: no progress within its node limit of 6 s on worker a");
+    assert_eq!(story.kept.life(job).failures, 1, "its own attempts pay for its own measure");
+    assert!(story.now.since(stood_still_at) <= std::time::Duration::from_secs(6));
+    assert!(story.hand("a").held.is_empty(), "and the worker was told to stop");
+}
+
+#[test]
+fn with_a_single_worker_the_retry_runs_when_its_block_ends() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.beat_to(10, &["a"]);
+    story.fail("a", job, Cause::Job);
+    assert_eq!(story.news("client:"), ["client:blocked_workflow a"]);
+    story.beat_to(69, &["a"]);
+    story.is(job, "queued");
+    assert_eq!(story.why(job), "all workers that could are blocked until 1970-01-01T00:01:10.000Z");
+    story.beat_to(70, &["a"]);
+    story.is(job, "running on a, attempt 2");
+    assert_eq!(story.news("client:"), ["client:unblocked_workflow a"]);
+}
+
+#[test]
+fn a_block_at_threshold_three_comes_with_the_third_failure_and_says_what_failed() {
+    let settings = Settings { max_failures_before_block: 3, attempts_max: 9, ..Settings::default() };
+    let mut story = Story::with(settings);
+    story.join("a");
+    let metadata = detail([("user", "ada".into())]);
+    let job = story.submit_with("s", |it| it.metadata = metadata.clone()).unwrap();
+    for second in [10, 20] {
+        story.fail("a", job, Cause::Job);
+        assert_eq!(story.news("client:"), Vec::<String>::new());
+        story.beat_to(second, &["a"]);
+        story.is(job, "running on a");
+    }
+    story.fail("a", job, Cause::Job);
+    assert_eq!(story.news("client:"), ["client:blocked_workflow a"]);
+    let event = story.kept.events.iter().rfind(|it| it.name == "client:blocked_workflow").unwrap();
+    assert_eq!((event.job, &event.metadata), (Some(job), &metadata));
+    assert_eq!(
+        (&event.detail["failures"], &event.detail["until"]),
+        (&3.into(), &"1970-01-01T00:01:20.000Z".into())
+    );
+    let accepted = &story.kept.jobs[&job].0;
+    assert_eq!(event.detail["workflow_hash"], accepted.workflow_hash.to_string());
+    assert_eq!(event.detail["shape"], accepted.shape.to_string());
+    // Nobody submits anything, and the job that failed is gone.
+    story.cancel(job).unwrap();
+    story.beat_to(80, &["a"]);
+    assert_eq!(story.news("client:"), ["client:unblocked_workflow a"]);
+    let event = story.kept.events.iter().rfind(|it| it.name == "client:unblocked_workflow").unwrap();
+    assert_eq!(event.detail["failures"], 3);
+}
+
+#[test]
+fn who_was_only_counted_is_not_let_go() {
+    let mut story = Story::with(Settings { max_failures_before_block: 3, ..Settings::default() });
+    story.join("a");
+    let job = story.submit("s");
+    story.fail("a", job, Cause::Job);
+    story.beat_to(5, &["a"]);
+    story.complete("a", job);
+    assert_eq!(story.news("client:"), Vec::<String>::new());
+    assert!(story.kept.blocks.is_empty());
+}
+
+#[test]
+fn many_jobs_pinned_to_a_busy_worker_do_not_delay_one_for_an_idle_one() {
+    let mut story = Story::new();
+    story.join("a");
+    let long = story.submit_with("s", |it| it.needs.pin = Some(id("a"))).unwrap();
+    let pinned: Vec<_> =
+        (0..150).map(|_| story.submit_with("s", |it| it.needs.pin = Some(id("a"))).unwrap()).collect();
+    let free = story.submit("s");
+    story.join("b");
+    story.is(long, "running on a");
+    story.is(free, "running on b");
+    story.are(&pinned, "queued");
+}
+
+#[test]
+fn outputs_that_are_wanted_are_named_in_the_order() {
+    let mut story = Story::new();
+    story.join("a");
+    story.hand("a").is_deaf = true;
+    let job = story.submit_so("s", |it| it.include_outputs = ["9".to_owned()].into());
+    let start = story.beat("a").unwrap().start;
+    assert_eq!((start[0].job, &start[0].include_outputs), (job, &["9".to_owned()].into()));
+}
+
+#[test]
+fn the_news_of_an_end_lie_on_the_shelf_with_the_end_and_go_when_they_were_taken() {
+    let mut story = Story::new();
+    story.join("a");
+    let secret = Some(Secret::new("hush".to_owned()));
+    let webhook = Webhook { url: "http://example.org".to_owned(), secret };
+    let hook = |it: &mut Options| it.webhook = Some(webhook.clone());
+    let (done, cancelled) = (story.submit_so("s", hook), story.submit_so("s", hook));
+    assert!(story.kept.documents.is_empty(), "nothing has ended");
+    story.complete("a", done);
+    story.cancel(cancelled).unwrap();
+    let news: Vec<News> =
+        story.kept.documents.values().map(|it| serde_json::from_str(it.body.get()).unwrap()).collect();
+    let told: Vec<_> = news.iter().map(|it| (it.job, it.body.get().contains("\"job:completed\""))).collect();
+    assert_eq!(told, [(done, true), (cancelled, false)]);
+    for (news, problem) in news.into_iter().zip([None, Some("it said 500".to_owned())]) {
+        let News { job, tenant, metadata, .. } = news;
+        story.step(Event::Told(Box::new(Told { job, tenant, metadata, tries: 3, problem }))).unwrap();
+    }
+    assert!(story.kept.documents.is_empty());
+    assert_eq!(story.news("webhook:"), ["webhook:delivered", "webhook:given_up"]);
+}
+
+#[test]
+fn whether_a_worker_can_be_used_is_told_whenever_it_changes() {
+    let mut story = Story::new();
+    story.join("a");
+    story.to(91);
+    let states: Vec<_> = story
+        .kept
+        .events
+        .iter()
+        .filter(|it| it.name == "client:state")
+        .map(|it| (it.detail["presence"].as_str().unwrap(), it.detail["available"].as_bool().unwrap()))
+        .collect();
+    assert_eq!(states, [("online", true), ("suspect", false), ("offline", false)]);
+}

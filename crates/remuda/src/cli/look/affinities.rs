@@ -1,0 +1,132 @@
+//! `remuda affinities`: which workers a shape would rather run on, and which it keeps away from.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use remuda_core::id::{Shape, WorkerId};
+use remuda_core::workflow::{self, Limits};
+use serde_json::{Value, json};
+
+use super::super::table::{plain, table};
+use super::super::{Client, Connection};
+use super::{ANSWER_MAX, cell, find_shape, rows, short_shape, show};
+
+#[derive(Debug, Args)]
+pub(crate) struct Affinities {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Say where a shape should run, and where not; replaces what was said before
+    ///
+    /// Preferred workers are chosen first while they are free, and others take the job otherwise. Excluded workers never
+    /// get it, even if nobody is left; `remuda why JOB` says so.
+    Set {
+        /// The whole shape (`remuda jobs --json` and `remuda blocks --json` show it), or a workflow file that has it
+        #[arg(value_name = "SHAPE|FILE")]
+        shape: String,
+        /// A worker to choose first
+        #[arg(long, value_name = "WORKER")]
+        prefer: Vec<WorkerId>,
+        /// A worker that never gets it
+        #[arg(long, value_name = "WORKER")]
+        exclude: Vec<WorkerId>,
+    },
+    /// Let a shape run anywhere again
+    Remove {
+        /// The shape, or as much of it as is unique
+        shape: String,
+    },
+}
+
+impl Affinities {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        let client = Client::new(&self.connection)?;
+        match self.command {
+            None => {
+                let answer = client.get("/fleet/affinities").await?;
+                show(&self.connection, &answer, || list(rows(&answer, "affinities")));
+            }
+            Some(Command::Set { shape, prefer, exclude }) => {
+                if prefer.is_empty() && exclude.is_empty() {
+                    bail!(super::super::Usage("name workers with --prefer or --exclude, or both".to_owned()));
+                }
+                let shape = whole_shape(&shape)?;
+                let body = json!({ "preferred": prefer, "excluded": exclude });
+                let request = client.request(reqwest::Method::PUT, &format!("/fleet/affinities/{shape}"));
+                let answer = client.send(request.json(&body).timeout(ANSWER_MAX)).await?;
+                show(&self.connection, &answer, || list(std::slice::from_ref(&answer)));
+            }
+            Some(Command::Remove { shape }) => {
+                let answer = client.get("/fleet/affinities").await?;
+                let shapes = rows(&answer, "affinities").iter().filter_map(|it| it["shape"].as_str());
+                let Some(shape) = find_shape(shapes, &shape)? else {
+                    let shape = plain(&shape);
+                    bail!(
+                        "no affinity is of a shape that begins with {shape:?}; `remuda affinities` lists them all"
+                    );
+                };
+                let answer = client.delete(&format!("/fleet/affinities/{shape}")).await?;
+                show(&self.connection, &answer, || format!("{} may run anywhere again", plain(shape)));
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// As typed, or as the workflow in a file has it.
+fn whole_shape(typed: &str) -> anyhow::Result<Shape> {
+    if let Ok(shape) = typed.to_ascii_lowercase().parse() {
+        return Ok(shape);
+    }
+    if !Path::new(typed).is_file() {
+        let typed = plain(typed);
+        bail!("{typed:?} is neither a whole shape (64 digits) nor a workflow file");
+    }
+    let text = std::fs::read_to_string(typed).with_context(|| format!("cannot read {typed}"))?;
+    let examined = workflow::examine(&text, &Limits::default());
+    Ok(examined.with_context(|| format!("{typed} is no workflow"))?.shape)
+}
+
+fn list(affinities: &[Value]) -> String {
+    if affinities.is_empty() {
+        return "no affinities: every shape runs wherever it can".to_owned();
+    }
+    table(&["SHAPE", "PREFERRED", "EXCLUDED"], &affinities.iter().map(row).collect::<Vec<_>>())
+}
+
+fn row(affinity: &Value) -> Vec<String> {
+    let names = |name: &str| {
+        let names: Vec<_> = rows(affinity, name).iter().map(cell).collect();
+        if names.is_empty() { "-".to_owned() } else { names.join(", ") }
+    };
+    vec![short_shape(&affinity["shape"]), names("preferred"), names("excluded")]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn affinities_are_listed_with_whom_they_name() {
+        let affinity = json!({ "shape": "0123456789abcdef", "preferred": ["red", "blue"], "excluded": [] });
+        let expected = "\
+SHAPE         PREFERRED  EXCLUDED
+0123456789ab  red, blue  -";
+        assert_eq!(list(&[affinity]), expected);
+    }
+
+    #[test]
+    fn a_shape_may_be_taken_from_a_workflow_file() {
+        let shape = Shape::of(b"s");
+        assert_eq!(whole_shape(&shape.to_string()).unwrap(), shape);
+        let problem = whole_shape("abc").unwrap_err().to_string();
+        assert!(problem.contains("neither a whole shape"), "{problem}");
+    }
+}

@@ -1,0 +1,206 @@
+//! Telling whoever asked how a job ended. What is to be told lies on a shelf of the store, written together with the end;
+//! here it is brought to its address until it was taken. The core says when to try again and when to give up.
+//!
+//! ```text
+//!  job ends ──records──▶ shelf ──▶ POST ──2xx──▶ taken: off the shelf
+//!                          ▲        └─anything else─▶ wait, longer each time ──▶ a day: given up
+//!                          └── a plane that starts reads all that is left here
+//! ```
+//!
+//! A receiver that answered just before the plane died is told again: at least once, always under the same id.
+
+mod target;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use remuda_adapters::store::Store;
+use remuda_core::document::Shelf;
+use remuda_core::id::JobId;
+use remuda_core::plane::Event;
+use remuda_core::time::Timestamp;
+use remuda_core::webhook::{News, Told};
+use reqwest::{Client, StatusCode, header};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tracing::{info, warn};
+
+pub use self::target::Policy;
+
+use self::target::Guard;
+use crate::dial;
+use crate::drive::Handle;
+use crate::serve::stopped;
+
+/// Whoever takes longer to say yes has said nothing.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Deliveries under way at the same time: one slow receiver must not keep the others waiting.
+const UNDER_WAY_MAX: usize = 16;
+/// News held in memory; what is beyond that stays on its shelf until there is room.
+const HELD_MAX: usize = 10_000;
+const PAGE: usize = 500;
+/// The shelf is read at most so often, however many jobs end.
+const READ_EVERY: Duration = Duration::from_millis(200);
+
+#[derive(Debug)]
+pub(crate) struct Courier {
+    plane: Handle,
+    store: Store,
+    /// Something new is on the shelf.
+    outbox: Arc<Notify>,
+    http: Client,
+    policy: Policy,
+    held: BTreeMap<JobId, Held>,
+    /// The shelf has more than is held.
+    has_more: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Held {
+    news: Arc<News>,
+    failures: u32,
+    /// When to try next; nothing while it is being tried.
+    due: Option<Timestamp>,
+}
+
+/// How a delivery went: the job, and what was wrong.
+type Outcome = (JobId, Result<(), String>);
+
+impl Courier {
+    pub(crate) fn new(
+        plane: Handle,
+        store: Store,
+        outbox: Arc<Notify>,
+        policy: Policy,
+    ) -> anyhow::Result<Courier> {
+        let http = dial::client().dns_resolver(Guard(policy)).timeout(ANSWER_MAX);
+        let http = http.build().context("cannot set up HTTP for webhooks")?;
+        Ok(Courier { plane, store, outbox, http, policy, held: BTreeMap::new(), has_more: false })
+    }
+
+    pub(crate) async fn run(mut self, mut stopping: watch::Receiver<bool>) {
+        let mut under_way = JoinSet::new();
+        self.read_shelf().await;
+        let mut read_at = tokio::time::Instant::now();
+        loop {
+            self.send_due(&mut under_way);
+            let wake = self.held.values().filter_map(|held| held.due).min();
+            let wake = wake.map(|at| tokio::time::Instant::from_std(self.plane.clock.instant(at)));
+            let is_full = under_way.len() >= UNDER_WAY_MAX;
+            tokio::select! {
+                () = stopped(&mut stopping) => return,
+                Some(Ok(outcome)) = under_way.join_next() => self.settle(outcome).await,
+                () = self.outbox.notified() => {
+                    tokio::time::sleep_until(read_at + READ_EVERY).await;
+                    self.read_shelf().await;
+                    read_at = tokio::time::Instant::now();
+                }
+                () = tokio::time::sleep_until(wake.unwrap_or_else(tokio::time::Instant::now)),
+                    if wake.is_some() && !is_full => {}
+            }
+            if self.has_more && self.held.len() < HELD_MAX / 2 {
+                self.read_shelf().await;
+            }
+        }
+    }
+
+    /// Takes up what is on the shelf and not held yet.
+    async fn read_shelf(&mut self) {
+        let (mut after, now) = (String::new(), self.plane.clock.now());
+        loop {
+            let page = match self.store.documents(Shelf::Webhook, &after, PAGE).await {
+                Ok(page) => page,
+                Err(error) => {
+                    return warn!(%error, "the webhooks that are due cannot be read; trying again later");
+                }
+            };
+            let Some(last) = page.last() else { break };
+            after.clone_from(&last.id);
+            for document in &page {
+                let Ok(news) = serde_json::from_str::<News>(document.body.get()) else {
+                    warn!(id = document.id, "a webhook that cannot be read is left to expire");
+                    continue;
+                };
+                if self.held.len() >= HELD_MAX {
+                    self.has_more = true;
+                    return;
+                }
+                let held = Held { news: Arc::new(news), failures: 0, due: Some(now) };
+                self.held.entry(held.news.job).or_insert(held);
+            }
+        }
+        self.has_more = false;
+    }
+
+    fn send_due(&mut self, under_way: &mut JoinSet<Outcome>) {
+        let now = self.plane.clock.now();
+        let due = self.held.values_mut().filter(|held| held.due.is_some_and(|due| due <= now));
+        for held in due.take(UNDER_WAY_MAX.saturating_sub(under_way.len())) {
+            held.due = None;
+            let (http, policy, news) = (self.http.clone(), self.policy, held.news.clone());
+            under_way.spawn(async move { (news.job, deliver(&http, policy, &news, now).await) });
+        }
+    }
+
+    async fn settle(&mut self, (job, outcome): Outcome) {
+        let Some(held) = self.held.get_mut(&job) else { return };
+        let now = self.plane.clock.now();
+        let (tries, problem) = match outcome {
+            Ok(()) => (held.failures + 1, None),
+            Err(problem) => {
+                held.failures += 1;
+                if let Some(at) = held.news.next_try(now, held.failures) {
+                    held.due = Some(at);
+                    return info!(%job, problem, tries = held.failures, next = %at, "a webhook was not taken");
+                }
+                warn!(%job, problem, "a webhook is given up");
+                (held.failures, Some(problem))
+            }
+        };
+        let News { job, tenant, metadata, .. } = (*held.news).clone();
+        let told = Told { job, tenant, metadata, tries, problem };
+        match self.plane.ask_patiently(Event::Told(Box::new(told))).await {
+            Ok(_) => drop(self.held.remove(&job)),
+            // It is still on its shelf: told once more rather than never.
+            Err(error) => {
+                warn!(%job, %error, "that a webhook was taken could not be stored; it will be sent again");
+                if let Some(held) = self.held.get_mut(&job) {
+                    held.due = Some(now.plus(ANSWER_MAX));
+                }
+            }
+        }
+    }
+}
+
+async fn deliver(http: &Client, policy: Policy, news: &News, now: Timestamp) -> Result<(), String> {
+    let url = policy.check(&news.url)?;
+    let mut request = http
+        .post(url)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::USER_AGENT, concat!("remuda/", env!("CARGO_PKG_VERSION")))
+        .header("Remuda-Webhook-Id", news.job.to_string())
+        .body(news.body.get().to_owned());
+    if let Some(signature) = news.signature(now) {
+        request = request.header("Remuda-Signature", signature);
+    }
+    let answer = request.send().await.map_err(|error| said(&error))?;
+    match answer.status() {
+        status if status.is_success() => Ok(()),
+        status if status.is_redirection() => {
+            Err(format!("it answered {status}: redirects are not followed, give the final address"))
+        }
+        StatusCode::GONE => Err("it answered 410 Gone".to_owned()),
+        status => Err(format!("it answered {status}")),
+    }
+}
+
+/// The innermost cause: what is around it only repeats the address.
+fn said(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
