@@ -17,6 +17,7 @@ mod path;
 mod preview;
 mod problem;
 mod reload;
+mod v2;
 mod workers;
 
 use std::sync::Arc;
@@ -43,6 +44,7 @@ use crate::drive::Handle;
 use crate::intake::Intake;
 use crate::live::Doings;
 use crate::previews::Previews;
+use crate::secrets::Secrets;
 use crate::webhooks::Policy;
 
 /// What every handler can reach.
@@ -54,6 +56,7 @@ pub struct Context {
     pub bodies: Bodies,
     pub previews: Previews,
     pub doings: Doings,
+    pub secrets: Secrets,
     pub news: broadcast::Sender<News>,
     pub limits: Limits,
     /// Where webhooks may go.
@@ -68,7 +71,9 @@ pub struct Context {
     pub uploads: Arc<Semaphore>,
     pub blob_pause_max: Duration,
     pub access: Arc<Access>,
+    /// How long what has ended is kept, and an asset of which nobody said.
     pub retention: Duration,
+    v2: v2::Shared,
     pub door: Door,
     /// Where the web interface lies, if it is to be served.
     pub ui: Option<std::path::PathBuf>,
@@ -145,6 +150,23 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
     ("DELETE", "/fleet/tokens/{id}", "Revoke a token, by its id or its name; at once"),
     ("GET", "/fleet/status", "Counts, the brake, refused messages, when and why the plane wakes next"),
     ("GET", "/fleet/views/{name}", "orchestrator_status, active_workers_health or worker_performance"),
+    ("POST", "/api/v2/assets", "Comfy API v2: upload an asset, as multipart/form-data"),
+    ("POST", "/api/v2/assets/from-hash", "Comfy API v2: another asset of content that was sent before"),
+    ("HEAD", "/api/v2/assets/by-hash/{hash}", "Comfy API v2: whether `from-hash` would find it"),
+    ("GET", "/api/v2/assets/{id}", "Comfy API v2: an asset, or an output of a job"),
+    ("DELETE", "/api/v2/assets/{id}", "Comfy API v2: forget an asset; outputs go with their job"),
+    ("GET", "/api/v2/assets/{id}/content", "Comfy API v2: what is in it; Range as usual"),
+    ("POST", "/api/v2/jobs", "Comfy API v2: submit a workflow"),
+    ("GET", "/api/v2/jobs", "Jobs, newest first: ?limit= &cursor= &metadata[key]=value"),
+    ("GET", "/api/v2/jobs/{id}", "Comfy API v2: a job, how far it is, what it gave so far"),
+    ("GET", "/api/v2/jobs/{id}/workflow", "Comfy API v2: the workflow behind a job"),
+    (
+        "GET",
+        "/api/v2/jobs/{id}/events",
+        "Comfy API v2: a job as it goes on (SSE); the terminal status comes last",
+    ),
+    ("POST", "/api/v2/jobs/{id}/cancel", "Comfy API v2: cancel a job; one that has ended stays as it is"),
+    ("GET", "/openapi.json", "Comfy API v2 as it is served here: the contract, and what was added to it"),
     ("GET", "/health/live", "200 while the loop goes round"),
     ("GET", "/health/ready", "200 while jobs are accepted"),
 ];
@@ -195,6 +217,7 @@ pub fn router(context: Context) -> Router {
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .merge(streamed)
+        .merge(v2::router(&context))
         // `body` and `blobs` have their own limits, which refuse before they read.
         .layer(DefaultBodyLimit::disable())
         // The outermost: nothing is read for whoever may not ask.
@@ -205,8 +228,8 @@ pub fn router(context: Context) -> Router {
 impl Context {
     /// The way in for jobs.
     pub fn intake(&self) -> Intake {
-        let Context { plane, store, blobs, bodies, limits, webhooks, .. } = self.clone();
-        Intake { plane, store, blobs, bodies, limits, webhooks }
+        let Context { plane, store, blobs, bodies, secrets, limits, webhooks, .. } = self.clone();
+        Intake { plane, store, blobs, bodies, secrets, limits, webhooks }
     }
 
     pub fn new(
@@ -226,7 +249,8 @@ impl Context {
             ..Limits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
-        let Live { bodies, previews, doings, news, .. } = live;
+        let Live { bodies, previews, doings, secrets, news, .. } = live;
+        let v2 = v2::Shared::new(&news);
         Context {
             plane,
             store,
@@ -234,6 +258,7 @@ impl Context {
             bodies,
             previews,
             doings,
+            secrets,
             news,
             limits,
             webhooks: settings.webhook_policy(),
@@ -245,6 +270,7 @@ impl Context {
             blob_pause_max: settings.blob_pause_max,
             access,
             retention: settings.retention,
+            v2,
             door: Door::default(),
             ui: settings.ui.clone(),
         }

@@ -13,6 +13,7 @@ pub mod intake;
 pub mod live;
 pub mod previews;
 pub mod secret;
+pub mod secrets;
 pub mod serve;
 pub mod tls;
 pub mod webhooks;

@@ -7,7 +7,7 @@ mod errors;
 mod finished;
 pub(crate) mod graph;
 mod inputs;
-mod live;
+pub(crate) mod live;
 mod lost;
 mod outputs;
 mod owned;

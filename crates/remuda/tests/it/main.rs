@@ -23,4 +23,5 @@ mod source;
 mod start;
 mod storm;
 mod tidy;
+mod v2;
 mod workers;

@@ -53,11 +53,12 @@ pub(super) async fn open(
         problem
     })?;
     let upgrade = upgrade.max_message_size(MESSAGE_MAX);
-    Ok(upgrade.on_upgrade(move |socket| attend(context, tenant, client, socket, place)))
+    Ok(upgrade.on_upgrade(move |socket| attend(context, caller, tenant, client, socket, place)))
 }
 
 async fn attend(
     context: Context,
+    caller: Caller,
     tenant: Tenant,
     client: String,
     socket: WebSocket,
@@ -71,7 +72,10 @@ async fn attend(
         }
     };
     let serial = taken.serial;
-    talk(&context, &tenant, socket, taken).await;
+    tokio::select! {
+        () = talk(&context, &tenant, socket, taken) => {}
+        () = caller.revoked(context.plane.clock) => {}
+    }
     context.door.hub.leave(&tenant, serial);
 }
 

@@ -21,13 +21,14 @@ use super::refused::Refused;
 use super::uploads;
 use crate::drive::Unanswered;
 use crate::intake::{NotTaken, Request, Taken};
+use crate::secrets::Extra as Secrets;
 
 /// Before everything of the same tenant that nobody hurries.
 const FRONT: i8 = 10;
 /// It is on every event of the job.
 const CLIENT_BYTES_MAX: usize = 200;
-/// These are for the one run and are stored nowhere.
-pub(super) const SECRETS: [&str; 2] = ["api_key_comfy_org", "auth_token_comfy_org"];
+/// These go to the worker with the job and are stored nowhere.
+const SECRETS: [&str; 2] = ["api_key_comfy_org", "auth_token_comfy_org"];
 
 type Fields = BTreeMap<String, Box<RawValue>>;
 
@@ -56,6 +57,7 @@ pub(super) async fn submit(
     request.service = SERVICE.parse().ok();
     request.priority = if asked.is_in_front { FRONT } else { 0 };
     request.metadata = asked.metadata();
+    request.secrets.clone_from(&asked.secrets);
     request.idempotency_key = asked.id.as_deref().map(prompt::key);
     let (priority, metadata, workflow) =
         (request.priority, request.metadata.clone(), request.workflow.clone());
@@ -97,13 +99,13 @@ fn broken(invalid: &Invalid) -> Refused {
 }
 
 /// What stands beside the graph.
-#[derive(Debug)]
 struct Asked {
     id: Option<String>,
     client: Option<String>,
     number: Option<f64>,
     is_in_front: bool,
     extra: Map<String, Value>,
+    secrets: Secrets,
     targets: Option<Vec<String>>,
 }
 
@@ -128,6 +130,12 @@ impl Asked {
             Value::Object(extra) => extra,
             _ => return Err(wrong("extra_data must be an object")),
         };
+        let mut secrets = Secrets::new();
+        for name in SECRETS {
+            if let Some(Value::String(secret)) = extra.remove(name) {
+                secrets.insert(name.to_owned(), secret);
+            }
+        }
         let client = match (value("client_id"), extra.remove("client_id").unwrap_or_default()) {
             (Value::Null, Value::Null) => None,
             (Value::Null, Value::String(client)) | (Value::String(client), _)
@@ -156,18 +164,16 @@ impl Asked {
             }
         };
         let is_in_front = value("front") == true || number.is_some_and(|number| number < 0.0);
-        Ok(Asked { id, client, number, is_in_front, extra, targets })
+        Ok(Asked { id, client, number, is_in_front, extra, secrets, targets })
     }
 
     /// What is stored and handed to a worker.
     fn workflow(&self, graph: &Graph, outputs: &[String]) -> Result<Arc<RawValue>, Refused> {
-        let mut extra = self.extra.clone();
-        SECRETS.iter().for_each(|secret| drop(extra.remove(*secret)));
         let mut whole: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
         let raw = |value: &Value| to_raw_value(value).map_err(|error| wrong(&error.to_string()));
         whole.insert("prompt", graph.write()?);
-        if !extra.is_empty() {
-            whole.insert("extra_data", raw(&extra.into())?);
+        if !self.extra.is_empty() {
+            whole.insert("extra_data", raw(&json!(self.extra))?);
         }
         if !outputs.is_empty() {
             whole.insert(prompt::OUTPUTS, raw(&json!(outputs))?);

@@ -18,6 +18,7 @@ use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 
+use super::super::blobs::{self, Pace};
 use super::super::{Caller, Context, Problem};
 use super::classes::is_upload;
 use super::refused::Refused;
@@ -121,12 +122,11 @@ async fn text(mut part: Field<'_>) -> Result<String, Problem> {
 }
 
 async fn store(context: &Context, mut part: Field<'_>) -> Result<Stored, Problem> {
-    let _place = context.uploads.try_acquire().map_err(|_| super::super::blobs::too_many())?;
+    let _place = blobs::place(context)?;
     let mut upload = context.blobs.begin().await?;
-    loop {
-        let piece = tokio::time::timeout(context.blob_pause_max, part.chunk()).await;
-        let piece = piece.map_err(|_| super::super::body::too_slow())?.map_err(|error| broken(&error))?;
-        let Some(piece) = piece else { break };
+    let mut pace = Pace::new(context);
+    while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| broken(&error))? {
+        pace.seen(piece.len());
         upload = upload.write(&piece).await?;
     }
     Ok(upload.finish(None, context.plane.clock.now()).await?)

@@ -38,7 +38,7 @@ pub(super) async fn view(
         let message = format!("there is no {kind} file {name:?} in {folder:?}");
         return Err(Problem::new(StatusCode::NOT_FOUND, "not_found", message).into());
     };
-    Ok(blobs::show(&context, hash.parse()?, name, &headers).await?)
+    Ok(blobs::show(&context, &hash, name, &headers).await?)
 }
 
 /// The folder names the job and the node.

@@ -33,6 +33,11 @@ impl Stream {
         Stream { response, text: String::new() }
     }
 
+    /// What an answer goes on to tell.
+    pub(crate) fn of(response: Response) -> Stream {
+        Stream { response, text: String::new() }
+    }
+
     /// The next event; a stream that ends before it fails the test.
     pub(crate) async fn next(&mut self) -> Event {
         let event = tokio::time::timeout(PATIENCE, self.read()).await.expect("an event should have come");
