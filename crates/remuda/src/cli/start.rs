@@ -142,12 +142,13 @@ pub(crate) fn start_log(is_json: bool) {
     drop(if is_json { log.json().try_init() } else { log.try_init() });
 }
 
-/// The web interface was found at the start and stays where it is, whatever the settings say when they are read again.
+/// The web interface and the servers were named at the start and stay, whatever the settings say when they are read again.
 async fn start_serving(resolved: &Resolved, settings: Settings) -> anyhow::Result<Serving> {
-    let ui = resolved.serve.ui.clone();
+    let (ui, forward_to) = (resolved.serve.ui.clone(), resolved.serve.forward_to.clone());
     let read = move || {
         let mut resolved = settings.load()?;
         resolved.serve.ui.clone_from(&ui);
+        resolved.serve.forward_to.clone_from(&forward_to);
         Ok(resolved)
     };
     Serving::start_with(resolved, read).await
@@ -193,6 +194,7 @@ impl Up {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let mut resolved = self.settings.load()?;
         resolved.serve.ui = self.ui.folder()?;
+        resolved.serve.forward_to = self.what.servers()?;
         start_log(resolved.serve.log_json);
         if resolved.serve.access.tls_cert.is_some() {
             bail!(

@@ -175,8 +175,10 @@ pub(super) async fn show(
     let inline = disposition(Some(name)).replacen("attachment", "inline", 1);
     let answer = response.headers_mut();
     answer.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
-    if answer.contains_key(header::CONTENT_DISPOSITION) {
-        answer.extend(HeaderValue::try_from(inline).ok().map(|it| (header::CONTENT_DISPOSITION, it)));
+    if let (true, Ok(inline)) =
+        (answer.contains_key(header::CONTENT_DISPOSITION), HeaderValue::try_from(inline))
+    {
+        answer.insert(header::CONTENT_DISPOSITION, inline);
     }
     Ok(response)
 }

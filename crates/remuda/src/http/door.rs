@@ -20,15 +20,18 @@
 mod classes;
 mod crier;
 mod entry;
+mod forward;
 mod history;
 mod hub;
 mod jobs;
+mod mask;
 mod prompt;
 mod queue;
 mod refused;
 mod rest;
 mod run;
 mod socket;
+mod sound;
 mod submit;
 mod ui;
 mod uploads;
@@ -52,6 +55,7 @@ pub struct Door {
     hub: Arc<Hub>,
     classes: Arc<classes::Classes>,
     naming: Arc<uploads::Naming>,
+    forward: Arc<forward::Forward>,
 }
 
 pub(super) fn routes() -> Router<Context> {
@@ -69,6 +73,7 @@ pub(super) fn streamed() -> Router<Context> {
     let both = || {
         Router::new()
             .route("/upload/image", post(uploads::image))
+            .route("/upload/mask", post(mask::mask))
             .method_not_allowed_fallback(super::problem::wrong_method)
     };
     Router::new().merge(both()).nest("/api", both())
@@ -91,18 +96,18 @@ fn plain() -> Router<Context> {
         .route("/view", get(view::view))
         .route("/ws", get(socket::open))
         .route("/object_info", get(classes::all))
-        .route("/object_info/{class}", get(classes::one))
+        .route("/object_info/{name}", get(classes::one))
         .route("/system_stats", get(rest::system_stats))
         .route("/features", get(rest::all_features))
         .route("/models", get(rest::model_folders))
-        .route("/models/{folder}", get(rest::models))
+        .route("/models/{name}", get(rest::models))
         .route("/free", post(rest::done))
         .route("/users", get(rest::users).post(rest::done))
         .route("/settings", get(userdata::settings).post(userdata::set_all))
         .route("/settings/{id}", get(userdata::setting).post(userdata::set_one))
         .route("/userdata", get(userdata::list))
-        .route("/userdata/{file}", get(userdata::get).post(userdata::put).delete(userdata::delete))
-        .route("/userdata/{file}/move/{to}", post(userdata::rename))
+        .route("/userdata/{name}", get(userdata::get).post(userdata::put).delete(userdata::delete))
+        .route("/userdata/{name}/move/{id}", post(userdata::rename))
 }
 
 /// Where there is nothing to be said; a server that is known to the plane is asked instead.

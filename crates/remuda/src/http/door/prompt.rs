@@ -13,6 +13,9 @@ use super::super::Context;
 
 pub(super) const SERVICE: &str = "comfyui";
 
+/// The label of jobs that the door itself has run; nobody asked for them as prompts.
+pub(super) const DOORS_OWN: &str = "remuda.door";
+
 /// Under what a client's own id is kept as the key of its job.
 pub(super) fn key(id: &str) -> String {
     format!("prompt/{id}")
@@ -31,7 +34,7 @@ pub(super) struct Prompt {
 impl Prompt {
     /// Nothing if it is a job that ComfyUI does not run.
     pub(super) fn of(accepted: &Accepted, life: Life) -> Option<Prompt> {
-        if accepted.service.as_str() != SERVICE {
+        if accepted.service.as_str() != SERVICE || accepted.labels.contains_key(DOORS_OWN) {
             return None;
         }
         let job = accepted.id;

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use super::super::path::Path;
 use super::super::{Caller, Context, Problem};
+use super::forward;
 use super::prompt::SERVICE;
 use super::refused::Refused;
 
@@ -67,12 +68,18 @@ pub(super) async fn users() -> Json<Value> {
     Json(json!({ "storage": "server", "migrated": true }))
 }
 
-pub(super) async fn nothing() -> Json<Value> {
-    Json(json!({}))
+/// What a server says that may be asked; else nothing.
+pub(super) async fn nothing(
+    State(context): State<Context>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Response {
+    forward::ask(&context, &headers, &uri).await.unwrap_or_else(|| Json(json!({})).into_response())
 }
 
-pub(super) async fn none() -> Json<Value> {
-    Json(json!([]))
+/// What a server says that may be asked; else none.
+pub(super) async fn none(State(context): State<Context>, headers: HeaderMap, uri: Uri) -> Response {
+    forward::ask(&context, &headers, &uri).await.unwrap_or_else(|| Json(json!([])).into_response())
 }
 
 /// Servers free their memory by themselves, and a worker has its server do it when it is sick.

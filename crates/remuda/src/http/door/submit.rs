@@ -18,13 +18,14 @@ use uuid::Uuid;
 use super::super::{Caller, Context, Problem};
 use super::prompt::{self, Prompt, SERVICE};
 use super::refused::Refused;
+use super::sound::{self, Sound};
 use super::uploads;
 use crate::drive::Unanswered;
 use crate::intake::{NotTaken, Request, Taken};
 use crate::secrets::Extra as Secrets;
 
 /// Before everything of the same tenant that nobody hurries.
-const FRONT: i8 = 10;
+pub(super) const FRONT: i8 = 10;
 /// It is on every event of the job.
 const CLIENT_BYTES_MAX: usize = 200;
 /// These go to the worker with the job and are stored nowhere.
@@ -44,14 +45,19 @@ pub(super) async fn submit(
     let Some(graph) = fields.get("prompt") else {
         return Err(Refused::prompt("no_prompt", "No prompt provided", "No prompt provided"));
     };
-    let asked = Asked::read(&fields)?;
+    let mut asked = Asked::read(&fields)?;
     let mut graph = Graph::read(graph)?;
     let outputs = context.door.classes.check(&context, &graph, asked.targets.as_deref()).await?;
     let classes = context.door.classes.merged(&context).await;
+    let Sound { node_errors, outputs } = sound::check(&graph, &classes.classes, outputs)?;
+    // What cannot run is left out; a worker takes no prompt that its server takes only in part.
+    if node_errors != json!({}) {
+        asked.targets = Some(outputs.clone());
+    }
     uploads::place(&context, &tenant, &mut graph, &classes.classes).await?;
     let workflow = asked.workflow(&graph, &outputs)?;
     if let Some(known) = asked.known(&context, &tenant, &workflow).await? {
-        return Ok(told(&known.id, &known.number));
+        return Ok(told(&known.id, &known.number, &node_errors));
     }
     let mut request = Request::new(workflow, tenant.clone());
     request.service = SERVICE.parse().ok();
@@ -63,12 +69,13 @@ pub(super) async fn submit(
         (request.priority, request.metadata.clone(), request.workflow.clone());
     match context.intake().take(request).await {
         Ok(Taken { job, .. }) => {
-            Ok(told(&prompt::id(job, &metadata), &prompt::number(job, priority, &metadata)))
+            let number = prompt::number(job, priority, &metadata);
+            Ok(told(&prompt::id(job, &metadata), &number, &node_errors))
         }
         // Somebody else was quicker with the same id.
         Err(NotTaken::Plane(Unanswered::Refused(Refusal::KeyConflict { .. }))) => {
             match asked.known(&context, &tenant, &workflow).await? {
-                Some(known) => Ok(told(&known.id, &known.number)),
+                Some(known) => Ok(told(&known.id, &known.number, &node_errors)),
                 None => Err(asked.taken_id()),
             }
         }
@@ -77,8 +84,8 @@ pub(super) async fn submit(
     }
 }
 
-fn told(id: &str, number: &Value) -> Json<Value> {
-    Json(json!({ "prompt_id": id, "number": number, "node_errors": {} }))
+fn told(id: &str, number: &Value, node_errors: &Value) -> Json<Value> {
+    Json(json!({ "prompt_id": id, "number": number, "node_errors": node_errors }))
 }
 
 /// What cannot run wherever it is tried.
@@ -237,7 +244,7 @@ pub(super) struct Node {
 }
 
 impl Graph {
-    fn read(raw: &RawValue) -> Result<Graph, Refused> {
+    pub(super) fn read(raw: &RawValue) -> Result<Graph, Refused> {
         if raw.get() == "[]" {
             return Err(Refused::no_outputs());
         }

@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
 use super::super::{Context, Problem, problem};
+use super::forward;
 
 const TYPES: [(&str, &str); 16] = [
     ("html", "text/html; charset=utf-8"),
@@ -29,7 +30,7 @@ const TYPES: [(&str, &str); 16] = [
     ("txt", "text/plain; charset=utf-8"),
 ];
 
-/// Whatever no route has: a file of the web interface, or nothing.
+/// Whatever no route has: a file of the web interface, what a server says that may be asked, or nothing.
 pub(in super::super) async fn file(
     State(context): State<Context>,
     method: Method,
@@ -37,22 +38,27 @@ pub(in super::super) async fn file(
     headers: HeaderMap,
 ) -> Response {
     let is_read = matches!(method, Method::GET | Method::HEAD);
-    match (&context.ui, is_read) {
-        (Some(folder), true) => {
-            let found = find(folder, uri.path());
-            match found {
-                Some(path) => serve(path, uri.path(), &headers).await,
-                None => problem::no_such_route(uri).await.into_response(),
-            }
-        }
-        (None, true) if uri.path() == "/" => {
-            let text = "This is Remuda: a fleet of ComfyUI servers behind one address, which speaks ComfyUI's own API.\n\
-                        Start it with --ui to have the web interface here; docs/http.md lists every route.\n";
-            ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response()
-        }
-        (_, _) => problem::no_such_route(uri).await.into_response(),
+    let found = context.ui.as_deref().filter(|_| is_read).and_then(|folder| find(folder, uri.path()));
+    if let Some(path) = found {
+        return serve(path, uri.path(), &headers).await;
     }
+    if is_read && uri.path() == "/" {
+        return ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], HELLO).into_response();
+    }
+    if is_read
+        && !OURS.iter().any(|ours| uri.path().starts_with(ours))
+        && let Some(answer) = forward::ask(&context, &headers, &uri).await
+    {
+        return answer;
+    }
+    problem::no_such_route(uri).await.into_response()
 }
+
+const HELLO: &str = "This is Remuda: a fleet of ComfyUI servers behind one address, which speaks ComfyUI's own API.\n\
+                     Start it with --ui to have the web interface here; docs/http.md lists every route.\n";
+
+/// Where no server has anything to say.
+const OURS: [&str; 4] = ["/fleet", "/api/v2", "/health", "/v1"];
 
 /// A file below the folder; nothing for a path that leads elsewhere.
 fn find(folder: &std::path::Path, path: &str) -> Option<PathBuf> {

@@ -78,13 +78,13 @@ fn path(folder: &str, name: &str) -> String {
 
 /// A form as it came: the file is stored already, whatever the other fields say.
 #[derive(Debug, Default)]
-struct Form {
-    file: Option<(String, Stored)>,
+pub(super) struct Form {
+    pub(super) file: Option<(String, Stored)>,
     fields: BTreeMap<String, String>,
 }
 
 impl Form {
-    async fn read(context: &Context, mut parts: Multipart) -> Result<Form, Problem> {
+    pub(super) async fn read(context: &Context, mut parts: Multipart) -> Result<Form, Problem> {
         let mut form = Form::default();
         while let Some(part) = parts.next_field().await.map_err(|error| broken(&error))? {
             let name = part.name().unwrap_or_default().to_owned();
@@ -101,7 +101,7 @@ impl Form {
         Ok(form)
     }
 
-    fn field(&self, name: &str) -> &str {
+    pub(super) fn field(&self, name: &str) -> &str {
         self.fields.get(name).map_or("", String::as_str)
     }
 }
@@ -145,20 +145,19 @@ pub(super) async fn image(
     };
     let place = Place::read(&form, name)?;
     let is_overwritten = matches!(form.field("overwrite"), "true" | "1");
-    let upload = place.keep(&context, &tenant, stored, is_overwritten).await?;
-    Ok(Json(json!({ "name": upload.name, "subfolder": upload.folder, "type": place.kind })))
+    Ok(Json(place.keep(&context, &tenant, stored, is_overwritten).await?))
 }
 
 /// Where a file is to lie.
 #[derive(Debug)]
-struct Place {
+pub(super) struct Place {
     kind: &'static str,
     folder: String,
     name: String,
 }
 
 impl Place {
-    fn read(form: &Form, name: &str) -> Result<Place, Problem> {
+    pub(super) fn read(form: &Form, name: &str) -> Result<Place, Problem> {
         let is_odd = |text: &str| text.chars().any(char::is_control) || text.contains('\\');
         let kind = Some(form.field("type")).filter(|kind| !kind.is_empty()).unwrap_or("input");
         let Some(kind) = KINDS.into_iter().find(|known| *known == kind) else {
@@ -181,21 +180,22 @@ impl Place {
         Ok(Place { kind, folder, name: name.to_owned() })
     }
 
-    /// Under its name, or under the next that is free: `name (1).png`. The same content keeps its name.
-    async fn keep(
+    /// Under its name, or under the next that is free: `name (1).png`. The same content keeps its name. The answer is as
+    /// ComfyUI gives it.
+    pub(super) async fn keep(
         &self,
         context: &Context,
         tenant: &Tenant,
         stored: &Stored,
         is_overwritten: bool,
-    ) -> Result<Upload, Refused> {
+    ) -> Result<Value, Refused> {
         let hash = stored.hash.to_string();
         let _one_at_a_time = context.door.naming.lock().await;
         for number in 0..RENAMES_MAX {
             let name = numbered(&self.name, number);
             let known = find(context, tenant, self.kind, &self.folder, &name).await?;
             match known {
-                Some(known) if known.hash == hash => return Ok(known),
+                Some(known) if known.hash == hash => return Ok(self.told(&known)),
                 Some(_) if !is_overwritten => continue,
                 Some(_) | None => {}
             }
@@ -209,10 +209,16 @@ impl Place {
                 body: Arc::from(to_raw_value(&upload).map_err(|error| Problem::invalid(error.to_string()))?),
             };
             context.plane.ask(Event::Keep(Arc::new(document))).await?;
-            return Ok(upload);
+            return Ok(self.told(&upload));
         }
         let message = format!("there are {RENAMES_MAX} other files named {}", self.name);
         Err(Problem::new(StatusCode::CONFLICT, "refused", message).into())
+    }
+}
+
+impl Place {
+    fn told(&self, upload: &Upload) -> Value {
+        json!({ "name": upload.name, "subfolder": upload.folder, "type": self.kind })
     }
 }
 

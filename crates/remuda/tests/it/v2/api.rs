@@ -127,7 +127,11 @@ impl Api {
             request = request.header(*name, *value);
         }
         let response = tokio::time::timeout(PATIENCE, request.send()).await.unwrap().unwrap();
-        assert_eq!((response.status(), &response.headers()["content-type"]), (StatusCode::OK, &EVENTS), "{job}");
+        assert_eq!(
+            (response.status(), &response.headers()["content-type"]),
+            (StatusCode::OK, &EVENTS),
+            "{job}"
+        );
         Listener(Stream::of(response))
     }
 }
