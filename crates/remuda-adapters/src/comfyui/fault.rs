@@ -55,7 +55,10 @@ pub fn place(message: &str) -> Option<(&str, Option<&str>)> {
         None => message.split_once(": node ")?.1,
     };
     let (node, said) = said.split_once(' ')?;
-    let class = said.strip_prefix('(').and_then(|said| said.split_once("): ")).map(|(class, _)| class);
+    let class = said.strip_prefix('(').and_then(|said| {
+        let end = [said.find("): "), said.find("), ")].into_iter().flatten().min()?;
+        Some(&said[..end])
+    });
     Some((node.trim_end_matches(','), class))
 }
 
@@ -223,6 +226,9 @@ mod tests {
         assert_eq!(place(&message), Some(("12:3", Some("KSampler (Advanced)"))));
         assert_eq!(place(&format!("3 attempts ended, the last: {message}")), place(&message));
         assert_eq!(place(&raised("5", "").failure().message), Some(("5", None)));
+        let refused = "node 2 (RemudaFail), input kind: Value not in list: kind: 'a' not in ['b']";
+        assert_eq!(place(refused), Some(("2", Some("RemudaFail"))));
+        assert_eq!(place("node 7, input image: no sound JSON"), Some(("7", None)));
         assert_eq!(place("the worker went silent"), None);
     }
 

@@ -20,9 +20,9 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::SemaphorePermit;
 
-pub(super) use self::head::{content_type, is_harmless};
+pub(super) use self::head::{content_type, disposition, is_harmless};
 
-use self::head::{Part, disposition, part};
+use self::head::{Part, part};
 use super::body::too_slow;
 use super::path::Path;
 use super::{Context, Problem};
@@ -151,7 +151,7 @@ pub(super) async fn read(
 ) -> Result<Response, Problem> {
     let Query(Shown { name }) = shown?;
     let (hash, blob) = find(&context, &hash).await?;
-    Ok(send(blob, hash, content_type(name.as_deref()), name.as_deref(), &headers))
+    Ok(send(blob, hash, content_type(name.as_deref()), disposition(name.as_deref()), &headers))
 }
 
 async fn find(context: &Context, hash: &str) -> Result<(BlobHash, Blob), Problem> {
@@ -171,24 +171,19 @@ pub(super) async fn show(
     headers: &HeaderMap,
 ) -> Result<Response, Problem> {
     let (hash, blob) = find(context, hash).await?;
-    let mut response = send(blob, hash, content_type(Some(name)), Some(name), headers);
     let inline = disposition(Some(name)).replacen("attachment", "inline", 1);
-    let answer = response.headers_mut();
-    answer.insert(header::CACHE_CONTROL, HeaderValue::from_static("private, no-cache"));
-    if let (true, Ok(inline)) =
-        (answer.contains_key(header::CONTENT_DISPOSITION), HeaderValue::try_from(inline))
-    {
-        answer.insert(header::CONTENT_DISPOSITION, inline);
-    }
+    let mut response = send(blob, hash, content_type(Some(name)), inline, headers);
+    let always_asked = HeaderValue::from_static("private, no-cache");
+    response.headers_mut().insert(header::CACHE_CONTROL, always_asked);
     Ok(response)
 }
 
-/// A blob, or as much of it as was asked for, as an attachment of this name.
+/// A blob, or as much of it as was asked for.
 pub(super) fn send(
     blob: Blob,
     hash: BlobHash,
     content_type: &str,
-    name: Option<&str>,
+    disposition: String,
     headers: &HeaderMap,
 ) -> Response {
     let size = blob.size_bytes;

@@ -39,6 +39,7 @@ use axum::routing::{any, get, head, post};
 use tokio::sync::broadcast;
 
 use self::claim::Claims;
+pub(super) use self::envelope::put_on;
 use self::hub::Hub;
 use super::{Context, body, problem};
 use crate::carry_out::News;
@@ -57,8 +58,12 @@ impl Shared {
 }
 
 pub(super) fn router(context: &Context) -> Router<Context> {
-    let streamed = Router::new().route("/api/v2/assets", post(upload::upload));
-    let streamed = streamed.method_not_allowed_fallback(problem::wrong_method);
+    let streamed = Router::new()
+        .route("/api/v2/assets", post(upload::upload))
+        .method_not_allowed_fallback(problem::wrong_method);
+    let nothing = any(problem::no_such_route);
+    // Beside them nothing is found, whoever else serves paths that begin alike.
+    let nothing = Router::new().route("/api/v2", nothing.clone()).route("/api/v2/{*rest}", nothing);
     Router::new()
         .route("/api/v2/assets/from-hash", post(assets::from_hash))
         .route("/api/v2/assets/by-hash/{hash}", head(assets::by_hash))
@@ -73,7 +78,5 @@ pub(super) fn router(context: &Context) -> Router<Context> {
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .merge(streamed)
-        .merge(Router::new().route("/api/v2", any(problem::no_such_route)))
-        .merge(Router::new().route("/api/v2/{*rest}", any(problem::no_such_route)))
-        .layer(middleware::map_response(envelope::put_on))
+        .merge(nothing)
 }

@@ -219,7 +219,7 @@ mod tests {
         };
         story.plane.ask(Event::Keep(Arc::new(document))).await.unwrap();
         assert_eq!(story.sweep_after(2 * RETENTION, &blobs).await, [false, true]);
-        assert_eq!(story.sweep_after(3 * RETENTION + DAY, &blobs).await, [false, true]);
+        assert_eq!(story.sweep_after(3 * RETENTION + DAY / 2, &blobs).await, [false, true]);
         assert_eq!(story.sweep_after(4 * RETENTION + 2 * DAY, &blobs).await, [false, false]);
     }
 

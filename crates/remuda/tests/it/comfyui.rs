@@ -4,6 +4,7 @@
 mod cached;
 mod crashes;
 mod errors;
+mod failover;
 mod finished;
 pub(crate) mod graph;
 mod inputs;

@@ -8,6 +8,7 @@ mod prompts;
 mod recorded;
 mod runs;
 mod sockets;
+mod ui;
 
 use remuda_adapters::fake::comfyui::Options;
 use reqwest::StatusCode;

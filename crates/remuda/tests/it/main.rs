@@ -24,4 +24,5 @@ mod start;
 mod storm;
 mod tidy;
 mod v2;
+mod webhooks;
 mod workers;

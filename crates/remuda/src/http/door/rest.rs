@@ -69,11 +69,7 @@ pub(super) async fn users() -> Json<Value> {
 }
 
 /// What a server says that may be asked; else nothing.
-pub(super) async fn nothing(
-    State(context): State<Context>,
-    headers: HeaderMap,
-    uri: Uri,
-) -> Response {
+pub(super) async fn nothing(State(context): State<Context>, headers: HeaderMap, uri: Uri) -> Response {
     forward::ask(&context, &headers, &uri).await.unwrap_or_else(|| Json(json!({})).into_response())
 }
 

@@ -22,7 +22,7 @@ use super::sound::{self, Sound};
 use super::uploads;
 use crate::drive::Unanswered;
 use crate::intake::{NotTaken, Request, Taken};
-use crate::secrets::Extra as Secrets;
+use crate::keyring::Keys;
 
 /// Before everything of the same tenant that nobody hurries.
 pub(super) const FRONT: i8 = 10;
@@ -63,7 +63,7 @@ pub(super) async fn submit(
     request.service = SERVICE.parse().ok();
     request.priority = if asked.is_in_front { FRONT } else { 0 };
     request.metadata = asked.metadata();
-    request.secrets.clone_from(&asked.secrets);
+    request.keys.clone_from(&asked.keys);
     request.idempotency_key = asked.id.as_deref().map(prompt::key);
     let (priority, metadata, workflow) =
         (request.priority, request.metadata.clone(), request.workflow.clone());
@@ -112,7 +112,7 @@ struct Asked {
     number: Option<f64>,
     is_in_front: bool,
     extra: Map<String, Value>,
-    secrets: Secrets,
+    keys: Keys,
     targets: Option<Vec<String>>,
 }
 
@@ -137,10 +137,10 @@ impl Asked {
             Value::Object(extra) => extra,
             _ => return Err(wrong("extra_data must be an object")),
         };
-        let mut secrets = Secrets::new();
+        let mut keys = Keys::new();
         for name in SECRETS {
             if let Some(Value::String(secret)) = extra.remove(name) {
-                secrets.insert(name.to_owned(), secret);
+                keys.insert(name.to_owned(), secret);
             }
         }
         let client = match (value("client_id"), extra.remove("client_id").unwrap_or_default()) {
@@ -171,7 +171,7 @@ impl Asked {
             }
         };
         let is_in_front = value("front") == true || number.is_some_and(|number| number < 0.0);
-        Ok(Asked { id, client, number, is_in_front, extra, secrets, targets })
+        Ok(Asked { id, client, number, is_in_front, extra, keys, targets })
     }
 
     /// What is stored and handed to a worker.
