@@ -318,7 +318,7 @@ impl Context {
             v2,
             door: Door::default(),
             ui: settings.ui.clone(),
-            forward_to: settings.forward_to.clone().into(),
+            forward_to: settings.forward_to.as_slice().into(),
         }
     }
 }

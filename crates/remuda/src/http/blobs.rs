@@ -217,7 +217,7 @@ pub(super) fn send(
         set(header::CONTENT_RANGE, format!("bytes {start}-{}/{size}", start + length - 1));
     }
     set(header::CONTENT_TYPE, content_type.to_owned());
-    set(header::CONTENT_DISPOSITION, disposition(name));
+    set(header::CONTENT_DISPOSITION, disposition);
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned());
     set(header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox".to_owned());
     response

@@ -101,7 +101,8 @@ impl Classes {
     ) -> Result<Vec<String>, Refused> {
         let names = context.plane.look(|plane, _| Known::look(plane).names).await?;
         if let Some(names) = names {
-            for (id, node) in graph.nodes.iter().filter(|(_, node)| !names.contains(&node.class)) {
+            let unknown = graph.nodes.iter().find(|(_, node)| !names.contains(&node.class));
+            if let Some((id, node)) = unknown {
                 let message = format!("Cannot execute because node {} does not exist.", node.class);
                 return Err(Refused::prompt("invalid_prompt", message, format!("Node ID '#{id}'")));
             }

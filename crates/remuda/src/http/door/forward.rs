@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_session_stays_with_its_server_unless_that_does_not_answer() {
-        let targets: Vec<Target> = (1..=4).map(|n| Target::new(&format!("http://server-{n}"))).collect();
+        let targets: Vec<Target> = (1..=4).map(|n| Target::new(format!("http://server-{n}"))).collect();
         let forward = Forward::default();
         let session = |agent: &str| HeaderMap::from_iter([(header::USER_AGENT, agent.parse().unwrap())]);
         let first = |agent: &str| forward.order(&targets, &session(agent))[0].url.clone();

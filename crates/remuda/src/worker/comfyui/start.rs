@@ -216,7 +216,7 @@ impl Shared {
                 *self.info.lock().unwrap_or_else(PoisonError::into_inner) = Some(hash.to_string());
             }
             Ok(Err(error)) => {
-                warn!(%error, "the plane does not keep what ComfyUI can do; offered again later")
+                warn!(%error, "the plane does not keep what ComfyUI can do; offered again later");
             }
             Err(_) => warn!("the plane takes too long to keep what ComfyUI can do; offered again later"),
         }
