@@ -261,16 +261,20 @@ impl Rooms {
         }
     }
 
+    /// A preview; dropped for whoever does not keep up.
     pub(super) fn show(&self, run: &Run, picture: &Picture<'_>) {
         let Some(room) = self.rooms.get(&run.tenant) else { return };
         let client = run.client.as_deref();
         let seats = room.seats.values().filter(|seat| client.is_none_or(|client| client == seat.client));
         for seat in seats.filter(|seat| seat.outbox.capacity() > OUTBOX_LIGHT) {
-            let frame = match seat.knows_metadata.load(Ordering::Relaxed) {
-                true => named_frame(&run.prompt, picture),
-                false => plain_frame(picture),
-            };
-            drop(seat.outbox.try_send(Message::Binary(frame.into())));
+            seat.send(&run.prompt, picture);
+        }
+    }
+
+    /// A picture that is a result.
+    pub(super) fn send(&mut self, tenant: &Tenant, client: &str, prompt: &str, picture: &Picture<'_>) {
+        if let Some(room) = self.rooms.get_mut(tenant) {
+            room.seats.retain(|_, seat| seat.client != client || seat.send(prompt, picture));
         }
     }
 }
@@ -285,6 +289,14 @@ impl Seat {
     /// Whether there was room for it.
     fn tell(&self, word: &Word) -> bool {
         self.outbox.try_send(Message::Text(word.text().into())).is_ok()
+    }
+
+    fn send(&self, prompt: &str, picture: &Picture<'_>) -> bool {
+        let frame = match self.knows_metadata.load(Ordering::Relaxed) {
+            true => named_frame(prompt, picture),
+            false => plain_frame(picture),
+        };
+        self.outbox.try_send(Message::Binary(frame.into())).is_ok()
     }
 }
 

@@ -54,6 +54,8 @@ pub(super) struct Run {
     pub(super) told: BTreeSet<String>,
     /// What the service said last of a failure, or of being stopped.
     pub(super) last_words: Option<Map<String, Value>>,
+    /// Nodes that send their results as pictures; nothing before anyone looked.
+    pub(super) senders: Option<BTreeSet<String>>,
     held: VecDeque<Word>,
 }
 
@@ -69,6 +71,7 @@ impl Run {
             executing: None,
             told: BTreeSet::new(),
             last_words: None,
+            senders: None,
             held: VecDeque::new(),
         }
     }

@@ -172,3 +172,31 @@ async fn a_plane_that_is_killed_and_comes_back_keeps_the_history_and_tells_the_e
     assert!(ends >= 1, "{heard:?}");
     assert_eq!(entry(&stage, &id).await["status"]["completed"], true);
 }
+
+/// A node that gives its pictures over the socket alone gives every one of them, after saying that it is its turn.
+#[tokio::test]
+async fn pictures_that_are_results_are_sent_whole_and_once() {
+    let stage = Stage::fake().await;
+    let mut ears = Ears::open(&stage.plane, "anna").await;
+    let graph = picture(32).add("SaveImageWebsocket", json!({ "images": ["1", 0] })).whole();
+    let id = prompt(&stage, "anna", &graph).await;
+    let (mut node, mut pictures) = (Value::Null, Vec::new());
+    loop {
+        match ears.next().await {
+            Heard::Text(message) if is_end_of(&message, &id) => break,
+            Heard::Text(message) if message["type"] == "executing" => node = message["data"]["node"].clone(),
+            Heard::Text(_) => {}
+            Heard::Binary(bytes) => pictures.push((node.clone(), bytes)),
+            Heard::Closed => panic!("the socket was closed"),
+        }
+    }
+    assert_eq!(pictures.len(), 1);
+    let (node, bytes) = &pictures[0];
+    assert_eq!((node, &bytes[..8]), (&json!("2"), &[0, 0, 0, 1, 0, 0, 0, 2][..]));
+    assert!(bytes[8..].starts_with(b"\x89PNG") && bytes.ends_with(b"IEND\xaeB`\x82"), "the whole picture");
+    assert_eq!(
+        entry(&stage, &id).await["outputs"],
+        json!({}),
+        "as in ComfyUI, the history has nothing of it"
+    );
+}

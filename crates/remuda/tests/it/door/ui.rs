@@ -1,9 +1,11 @@
 //! The web interface's files, and whoever may not have them.
 
 use reqwest::Method;
+use reqwest::multipart::{Form, Part};
 
 use super::*;
-use crate::harness::{Process, free_address, remuda};
+use crate::comfyui::graph::picture;
+use crate::harness::{Plane, Process, QUICK, answered, free_address, remuda};
 
 #[tokio::test]
 async fn the_web_interface_is_served_from_where_it_is_installed() {
@@ -67,43 +69,45 @@ async fn what_only_a_server_can_say_is_asked_of_one_that_was_started_with_the_pl
 /// Faults: X16.
 #[tokio::test]
 async fn nobody_sees_what_belongs_to_another_tenant() {
-    let stage = Stage::fake().await;
-    let (status, admin) = stage.post("/fleet/tokens", &json!({ "role": "admin", "name": "boss" })).await;
-    assert_eq!(status, StatusCode::CREATED, "{admin}");
-    let token = |answer: &Value| answer["token"].as_str().unwrap().to_owned();
-    let boss = token(&admin);
-    let make = async |tenant: &str| {
-        let asked = json!({ "role": "client", "name": tenant, "tenant": tenant });
-        let request = stage.request(Method::POST, "/fleet/tokens").bearer_auth(&boss).json(&asked);
-        token(&crate::harness::answered(request).await.1)
-    };
-    let (anna, bert) = (make("anna").await, make("bert").await);
+    let plane = Plane::start(QUICK).await;
     let ask = async |method: Method, path: &str, who: &str, body: Value| {
-        let request = stage.request(method, path).bearer_auth(who).json(&body);
-        crate::harness::answered(request).await
+        let request = plane.request(method, path).json(&body);
+        answered(if who.is_empty() { request } else { request.bearer_auth(who) }).await
     };
-    let body = json!({ "prompt": crate::comfyui::graph::picture(95).saved(), "client_id": "same" });
+    let make = async |role: &str, name: &str, who: &str| {
+        let mut asked = json!({ "role": role, "name": name });
+        if role == "client" {
+            asked["tenant"] = name.into();
+        }
+        let (status, made) = ask(Method::POST, "/fleet/tokens", who, asked).await;
+        assert_eq!(status, StatusCode::CREATED, "{made}");
+        made["token"].as_str().unwrap().to_owned()
+    };
+    let boss = make("admin", "boss", "").await;
+    let (anna, bert) = (make("client", "anna", &boss).await, make("client", "bert", &boss).await);
+    let body = json!({ "prompt": picture(95).saved(), "client_id": "same" });
     let (status, answer) = ask(Method::POST, "/prompt", &anna, body).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
     let id = answer["prompt_id"].as_str().unwrap();
-    let entry = wait_until("it has ended", async || {
-        let (_, history) = ask(Method::GET, &format!("/history/{id}"), &anna, Value::Null).await;
-        history[id].is_object().then(|| history[id].clone())
-    })
-    .await;
-    let file = &entry["outputs"]["2"]["images"][0];
-    let view = format!(
-        "/view?filename={}&subfolder={}&type=output",
-        file["filename"].as_str().unwrap(),
-        file["subfolder"].as_str().unwrap()
-    );
-    assert_eq!(ask(Method::GET, &view, &anna, Value::Null).await.0, StatusCode::OK);
-    assert_eq!(ask(Method::GET, &view, &bert, Value::Null).await.0, StatusCode::NOT_FOUND);
-    assert_eq!(ask(Method::GET, &format!("/history/{id}"), &bert, Value::Null).await.1, json!({}));
-    assert_eq!(ask(Method::GET, "/history", &bert, Value::Null).await.1, json!({}));
+    let form = Form::new().part("image", Part::bytes(b"annas".to_vec()).file_name("me.png"));
+    let upload = plane.request(Method::POST, "/upload/image").bearer_auth(&anna).multipart(form);
+    assert_eq!(answered(upload).await.0, StatusCode::OK);
+    ask(Method::POST, "/settings/theme", &anna, json!("dark")).await;
+
+    let look = async |path: &str, who: &str| ask(Method::GET, path, who, Value::Null).await;
+    let file = "/view?filename=me.png&type=input";
     assert_eq!(
-        ask(Method::GET, &format!("/api/jobs/{id}"), &bert, Value::Null).await.0,
-        StatusCode::NOT_FOUND
+        (look(file, &anna).await.0, look(file, &bert).await.0),
+        (StatusCode::OK, StatusCode::NOT_FOUND)
     );
-    assert_eq!(ask(Method::GET, "/queue", "", Value::Null).await.0, StatusCode::UNAUTHORIZED);
+    assert_eq!(look("/queue", &anna).await.1["queue_pending"][0][1], id);
+    assert_eq!(look("/queue", &bert).await.1["queue_pending"], json!([]));
+    assert_eq!(look("/prompt", &bert).await.1["exec_info"]["queue_remaining"], 0);
+    assert_eq!(look(&format!("/api/jobs/{id}"), &bert).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(look("/settings", &bert).await.1, json!({}));
+    let (_, cancelled) = ask(Method::POST, &format!("/api/jobs/{id}/cancel"), &bert, Value::Null).await;
+    assert_eq!(cancelled, json!({ "cancelled": false }));
+    ask(Method::POST, "/queue", &bert, json!({ "clear": true, "delete": [id] })).await;
+    assert_eq!(look(&format!("/api/jobs/{id}"), &anna).await.1["status"], "pending");
+    assert_eq!(look("/queue", "").await.0, StatusCode::UNAUTHORIZED);
 }
