@@ -96,7 +96,7 @@ pub(super) async fn submit(
         idempotency_key: in_header.transpose()?.or(body.idempotency_key),
         labels: body.labels,
         metadata: body.metadata,
-        secrets: Default::default(),
+        keys: Default::default(),
     };
     let Taken { job, is_new } = context.intake().take(request).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
