@@ -79,6 +79,7 @@ const RULES: &[Rule] = &[
     rule("GET", "/fleet/workers/{id}", Who::Admin),
     rule("POST", "/fleet/workers/{id}/beat", Who::Joined),
     rule("PUT", "/fleet/workers/{id}/preview", Who::Joined),
+    rule("PUT", "/fleet/workers/{id}/live", Who::Joined),
     noted("POST", "/fleet/workers/{id}/drain", Who::Admin, "worker.drain"),
     noted("DELETE", "/fleet/workers/{id}", Who::JoinedOrAdmin, "worker.leave"),
     rule("POST", "/fleet/blobs", Who::Known),
