@@ -42,9 +42,9 @@ pub use self::reload::Reload;
 use crate::carry_out::{Bodies, Live, News};
 use crate::drive::Handle;
 use crate::intake::Intake;
+use crate::keyring::Keyring;
 use crate::live::Doings;
 use crate::previews::Previews;
-use crate::secrets::Secrets;
 use crate::webhooks::Policy;
 
 /// What every handler can reach.
@@ -56,7 +56,7 @@ pub struct Context {
     pub bodies: Bodies,
     pub previews: Previews,
     pub doings: Doings,
-    pub secrets: Secrets,
+    pub keyring: Keyring,
     pub news: broadcast::Sender<News>,
     pub limits: Limits,
     /// Where webhooks may go.
@@ -193,10 +193,8 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/blocks", get(fleet::blocks))
         .route("/fleet/blocks/{worker}/{shape}", delete(fleet::lift))
         .route("/fleet/affinities", get(affinities::list))
-        .route(
-            "/fleet/affinities/{shape}",
-            get(affinities::one).put(affinities::set).delete(affinities::remove),
-        )
+        .route("/fleet/affinities/{shape}", get(affinities::one).put(affinities::set))
+        .route("/fleet/affinities/{shape}", delete(affinities::remove))
         .route("/fleet/quarantine", get(fleet::quarantine))
         .route("/fleet/quarantine/{shape}", delete(fleet::release))
         .route("/fleet/events", get(events::stream))
@@ -219,14 +217,15 @@ pub fn router(context: Context) -> Router {
         .layer(DefaultBodyLimit::disable())
         // The outermost: nothing is read for whoever may not ask.
         .layer(middleware::from_fn_with_state(context.clone(), access::check))
+        .layer(middleware::from_fn(v2::put_on))
         .with_state(context)
 }
 
 impl Context {
     /// The way in for jobs.
     pub fn intake(&self) -> Intake {
-        let Context { plane, store, blobs, bodies, secrets, limits, webhooks, .. } = self.clone();
-        Intake { plane, store, blobs, bodies, secrets, limits, webhooks }
+        let Context { plane, store, blobs, bodies, keyring, limits, webhooks, .. } = self.clone();
+        Intake { plane, store, blobs, bodies, keyring, limits, webhooks }
     }
 
     pub fn new(
@@ -246,7 +245,7 @@ impl Context {
             ..Limits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
-        let Live { bodies, previews, doings, secrets, news, .. } = live;
+        let Live { bodies, previews, doings, keyring, news, .. } = live;
         let v2 = v2::Shared::new(&news);
         Context {
             plane,
@@ -255,7 +254,7 @@ impl Context {
             bodies,
             previews,
             doings,
-            secrets,
+            keyring,
             news,
             limits,
             webhooks: settings.webhook_policy(),

@@ -41,15 +41,12 @@ use self::guard::{Counted, Guard};
 use self::origin::Origins;
 use self::rules::{Rule, Who, rule_of};
 use super::listen::{End, Peer};
-use super::v2::envelope::put_on;
 use super::{Context, Problem};
 use crate::audit::{Audit, Note};
 use crate::config::ServeSettings;
 use crate::secret::Secret;
 use crate::tls::Tls;
 
-/// Where errors have the form of Comfy API v2.
-const V2: &str = "/api/v2";
 /// Who asks where nobody needs a token.
 const ANYONE: &str = "anyone";
 /// How one may say who one is; the second has a browser ask by itself.
@@ -329,9 +326,6 @@ async fn refuse(access: &Access, asked: &Asked, now: Timestamp, refused: Refused
         access.audit.refused(asked.note(now, who, "access.refused", code.to_owned())).await;
     }
     let mut response = problem.into_response();
-    if asked.path.starts_with(V2) {
-        response = put_on(response).await;
-    }
     if status == StatusCode::UNAUTHORIZED {
         for scheme in CHALLENGES {
             response.headers_mut().append(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));

@@ -20,9 +20,9 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::SemaphorePermit;
 
-pub(super) use self::head::{content_type, is_harmless};
+pub(super) use self::head::{content_type, disposition, is_harmless};
 
-use self::head::{Part, disposition, part};
+use self::head::{Part, part};
 use super::body::too_slow;
 use super::path::Path;
 use super::{Context, Problem};
@@ -175,11 +175,6 @@ async fn give(
         Problem::not_found(format!("there is no {hash}; it may have been cleared away (retain_for)"))
     })?;
     Ok(send(blob, hash, content_type(name), disposition, headers))
-}
-
-/// How something is sent that is to be kept, not shown.
-pub(super) fn attachment(name: Option<&str>) -> String {
-    disposition(name)
 }
 
 /// A blob, or as much of it as was asked for.

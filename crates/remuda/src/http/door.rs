@@ -48,6 +48,13 @@ pub struct Door {
     classes: Arc<classes::Classes>,
 }
 
+impl Door {
+    /// What the servers of the fleet say of their classes, as one.
+    pub(super) async fn classes(&self, context: &Context) -> Arc<classes::Merged> {
+        self.classes.merged(context).await
+    }
+}
+
 pub(super) fn routes() -> Router<Context> {
     Router::new().merge(plain()).nest("/api", plain())
 }

@@ -155,7 +155,7 @@ async fn fill_in(context: &Context, reply: &mut Reply) {
             Some(body) => Some(body),
             None => context.store.workflow(start.job).await.ok().flatten(),
         };
-        start.workflow = start.workflow.take().map(|workflow| context.secrets.put_into(start.job, workflow));
+        start.workflow = start.workflow.take().map(|workflow| context.keyring.put_into(start.job, workflow));
     }
     reply.start.retain(|start| start.workflow.is_some());
 }

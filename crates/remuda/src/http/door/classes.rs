@@ -28,9 +28,9 @@ const INFO_BYTES_MAX: u64 = 64 << 20;
 pub(super) struct Classes(Mutex<Arc<Merged>>);
 
 #[derive(Debug, Default)]
-pub(super) struct Merged {
+pub(in crate::http) struct Merged {
     from: BTreeSet<BlobHash>,
-    pub(super) classes: Map<String, Value>,
+    pub(in crate::http) classes: Map<String, Value>,
     outputs: Arc<BTreeMap<String, bool>>,
 }
 
