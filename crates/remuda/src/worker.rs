@@ -29,6 +29,7 @@ use crate::dial::Credentials;
 
 pub use self::blobs::{BlobLink, LinkError};
 pub use self::comfyui::ComfyuiOptions;
+pub(crate) use self::comfyui::OBJECT_INFO;
 pub use self::exec::Exec;
 pub use self::link::Link;
 

@@ -25,6 +25,17 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 const REQUEST_MAX: Duration = Duration::from_secs(5);
 
 impl WorkWhat {
+    /// The servers that whoever starts these workers can reach itself.
+    pub(super) fn servers(&self) -> anyhow::Result<Vec<Target>> {
+        let headers = self.headers()?;
+        let urls = match (&self.exec, self.comfyui.is_empty()) {
+            (Some(_), _) => Vec::new(),
+            (None, true) => vec![USUAL_COMFYUI.to_owned()],
+            (None, false) => self.comfyui.clone(),
+        };
+        Ok(urls.into_iter().map(|url| Target { url, headers: headers.clone() }).collect())
+    }
+
     /// The workers to start; without any hint, the ComfyUI server that is usually there.
     pub(super) async fn workers(
         &self,

@@ -214,6 +214,27 @@ curl -o photo.png "$REMUDA_URL/fleet/blobs/$HASH?name=photo.png"
 A key in `extra_data` goes to the worker with its job and is never stored: a plane that is started again has forgotten it.
 Errors there have the form and the codes of that API: `{"error": {"code", "message", "details"}}`.
 
+## ComfyUI's own API
+
+Stock clients and the stock web interface find one ComfyUI here, at the address of the plane; every route of it stands also
+under `/api`. `remuda serve --ui` (or `up --ui`) serves the web interface itself, where `comfyui-frontend-package` is
+installed. What differs from one server, because it is a fleet:
+
+- A prompt is a job, with everything that follows from that: it is stored before it is acknowledged, waits for a worker that
+  can run it, and is tried elsewhere when its server dies (then its `execution_start` comes again, and its end comes once).
+  `/history` survives restarts; what is deleted there is hidden there, and the job stays.
+- The client's `prompt_id` (a lower-case UUID) is kept; the same id with the same graph is the same prompt. `number` below
+  zero and `front` go before all others of the tenant, the oldest first.
+- Outputs are told under the `subfolder` `<job>/<node>`, so that two servers' `ComfyUI_00001_.png` stay two. When a message
+  names a file, `/view` has it. `preview=` and `channel=` give the original: the plane decodes no pictures.
+- Uploads belong to the tenant and are brought to whichever server runs a graph that names them. `/upload/mask` is done by a
+  server, as a small job.
+- `/object_info` is merged: what any server has is offered, and who has it gets the job.
+- The socket tells a client's own prompts. Whoever comes back with its `clientId` hears which node runs, and how those ended
+  that ended meanwhile. All sockets of one `clientId` hear the same; one that does not read is closed and holds up nobody.
+- Settings and saved workflows are kept for the tenant. What only a server can say (scripts of custom nodes, for one) is read
+  from one of those that were started with `remuda up`; elsewhere the answer is an empty one.
+
 ## Routes
 "#;
 
@@ -250,7 +271,7 @@ fn the_document_says_what_the_routes_say() {
 /// The router cannot be asked what it has, but its source can be read.
 #[test]
 fn every_route_of_the_router_is_in_the_list() {
-    let sources = [include_str!("../http.rs"), include_str!("v2.rs")].join(" ");
+    let sources = [include_str!("../http.rs"), include_str!("v2.rs"), include_str!("door.rs")].join(" ");
     let words = sources.split_whitespace().collect::<Vec<_>>().join(" ").replace("( ", "(");
     let routes =
         words.split(".route(\"").skip(1).filter_map(|route| route.split(" .").next()?.split_once('"'));
