@@ -138,6 +138,7 @@ impl Serve {
         start_log(resolved.serve.log_json);
         let settings = self.settings.clone();
         let mut serving = Serving::start_with(&resolved, move || settings.load()).await?;
+        serving.end_process_if_stuck();
         say(&format!(
             "remuda serves on http://{} (data in {})",
             serving.address,
@@ -178,6 +179,7 @@ impl Up {
         start_log(resolved.serve.log_json);
         let settings = self.settings.clone();
         let mut serving = Serving::start_with(&resolved, move || settings.load()).await?;
+        serving.end_process_if_stuck();
         let workers = match self.what.workers(&format!("http://{}", serving.address), &resolved).await {
             Ok(workers) => workers,
             Err(error) => {
@@ -200,14 +202,6 @@ impl Up {
         serving.stop().await?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// This machine's name as far as it can serve as one here.
-pub(super) fn hostname() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name: String =
-        name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
-    if name.is_empty() { "worker".to_owned() } else { name }
 }
 
 /// One message for each signal that asks us to stop.
