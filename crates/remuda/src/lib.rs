@@ -10,7 +10,10 @@ pub mod drive;
 pub mod http;
 pub mod intake;
 pub mod live;
+pub mod pool;
 pub mod previews;
 pub mod serve;
 pub mod webhooks;
 pub mod worker;
+
+pub use self::pool::Pool;

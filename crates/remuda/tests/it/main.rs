@@ -13,6 +13,7 @@ mod events;
 mod faults;
 mod harness;
 mod input;
+mod pool;
 mod previews;
 mod restarts;
 mod run;

@@ -174,6 +174,7 @@ async fn a_run_from_the_cache_is_told_in_one_report_before_its_end() {
     followed.stop().await;
 }
 
+/// Faults: V25.
 #[tokio::test]
 async fn what_is_no_json_is_told_as_json_and_a_failure_with_what_was_said_of_it() {
     let mut followed = Followed::start(Options::default()).await;
