@@ -16,7 +16,7 @@ use remuda_core::id::Attempt;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::harness::{free_address, wait_until};
+use crate::harness::{PATIENCE, free_address, wait_until};
 
 async fn fake() -> Fake {
     Fake::start(FakeOptions::default()).await.unwrap()
@@ -266,6 +266,30 @@ async fn progress_previews_outputs_and_events_come_while_it_runs() {
     }
     pool.shutdown().await.unwrap();
     assert!(events.next().await.is_none(), "the stream ends with the pool");
+}
+
+/// Faults: C9.
+#[tokio::test]
+async fn whoever_reads_events_late_misses_none_that_is_stored() {
+    // More than anybody is kept in memory for, of jobs that nobody can run.
+    const JOBS: usize = 2_200;
+    let pool = hurried().comfyui(format!("http://{}", free_address())).build().await.unwrap();
+    let mut events = Box::pin(pool.events(Filter::new().name("job")));
+    let mut expected = Vec::new();
+    for color in 0..JOBS {
+        let job = enqueue(&pool, picture(color as u64)).await;
+        job.cancel().await.unwrap();
+        expected.extend([("job:queued".to_owned(), job.id()), ("job:cancelled".to_owned(), job.id())]);
+    }
+    let mut heard = Vec::new();
+    while heard.len() < expected.len() {
+        let event =
+            tokio::time::timeout(PATIENCE, events.next()).await.expect("an event should come").unwrap();
+        heard.push((event.name, event.job.unwrap()));
+    }
+    assert!(heard == expected, "in order, and each once");
+    assert_eq!(pool.stats().await.unwrap().cancelled, JOBS as u64);
+    pool.shutdown().await.unwrap();
 }
 
 #[tokio::test]
