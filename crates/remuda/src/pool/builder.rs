@@ -266,6 +266,7 @@ impl Pool {
             workers.spawn(keep_working(options, stopped));
         }
         let context = Arc::new(serving.context.clone());
+        let stopping = context.stopping.clone();
         let running = Running { serving, workers, stops, listeners: JoinSet::new(), _folder: folder };
         let inner = Arc::new(Inner {
             state: Mutex::new(State { context: Some(context), is_closing: false, running: Some(running) }),
@@ -275,7 +276,7 @@ impl Pool {
         });
         let follower = Follower::new(&inner, Filter::new());
         if let Some(running) = &mut inner.state().running {
-            running.listeners.spawn(Hub::run(inner.clone(), follower));
+            running.listeners.spawn(Hub::run(inner.clone(), follower, stopping));
         }
         Pool { inner }
     }
@@ -333,6 +334,7 @@ impl Drop for Folder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pool::{JobError, Options as JobOptions, PoolError};
 
     #[tokio::test]
     async fn nothing_of_a_pool_in_memory_is_left_behind() {
@@ -341,6 +343,20 @@ mod tests {
         assert!(folder.join("blobs").is_dir());
         pool.shutdown().await.unwrap();
         assert!(!folder.exists());
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_plane_that_ended_by_itself() {
+        let pool = Pool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
+        let workflow = serde_json::json!({ "1": { "class_type": "SaveImage", "inputs": {} } });
+        let job = pool.enqueue(workflow.clone(), JobOptions::new()).await.unwrap();
+        // As it does when the store cannot go on.
+        pool.inner.context().unwrap().plane.stop().await;
+        let ended = tokio::time::timeout(Duration::from_secs(20), job).await.expect("it says so at once");
+        assert!(matches!(ended, Err(JobError::Stopped)), "{ended:?}");
+        let late = pool.enqueue(workflow, JobOptions::new()).await;
+        assert!(matches!(late, Err(PoolError::Stopped)), "{late:?}");
+        pool.shutdown().await.unwrap();
     }
 
     #[test]

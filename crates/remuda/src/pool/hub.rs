@@ -15,6 +15,7 @@ use super::{Follower, Inner, JobError, Outcome, Stats};
 use crate::http::Context;
 use crate::live::Snapshot;
 use crate::previews::Preview;
+use crate::serve::stopped;
 
 /// How a job stands.
 #[derive(Clone, Debug, Default)]
@@ -55,10 +56,17 @@ impl Hub {
         Stats { completed, failed, cancelled, ..stats }
     }
 
-    /// Never ends by itself, unless the plane does.
-    pub(super) async fn run(inner: Arc<Inner>, mut follower: Follower) {
-        while let Some(news) = follower.news().await {
-            inner.hub.heard(&inner, news).await;
+    /// Until the plane ends. If that was not our doing, nobody is left waiting for what will not come.
+    pub(super) async fn run(inner: Arc<Inner>, mut follower: Follower, mut stopping: watch::Receiver<bool>) {
+        loop {
+            let news = tokio::select! {
+                news = follower.news() => news,
+                () = stopped(&mut stopping) => None,
+            };
+            match news {
+                Some(news) => inner.hub.heard(&inner, news).await,
+                None => return inner.hub.forget_all(),
+            }
         }
     }
 
