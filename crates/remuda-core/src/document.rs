@@ -49,10 +49,13 @@ pub enum Shelf {
     Webhook,
     /// Which workers a shape would rather run on.
     Affinity,
+    /// What stock ComfyUI clients put down: uploads by name, settings, files of theirs, what they want to see no more.
+    Door,
 }
 
 impl Shelf {
-    pub const ALL: [Shelf; 5] = [Shelf::Asset, Shelf::Claim, Shelf::Token, Shelf::Webhook, Shelf::Affinity];
+    pub const ALL: [Shelf; 6] =
+        [Shelf::Asset, Shelf::Claim, Shelf::Token, Shelf::Webhook, Shelf::Affinity, Shelf::Door];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -61,6 +64,7 @@ impl Shelf {
             Shelf::Token => "token",
             Shelf::Webhook => "webhook",
             Shelf::Affinity => "affinity",
+            Shelf::Door => "door",
         }
     }
 

@@ -213,6 +213,8 @@ struct Ended {
 
 /// How many recent outcomes are remembered: minutes of work for a large fleet.
 const ENDED_MAX: usize = 8192;
+/// How far back a job's place in the queue is counted: some microseconds of everybody's time.
+const AHEAD_MAX: usize = 10_000;
 /// The plane looks up at least this often, so that a longer gap is known to be its own absence.
 const TICK_MAX: std::time::Duration = std::time::Duration::from_secs(1);
 
@@ -435,6 +437,11 @@ impl Plane {
         self.term
     }
 
+    /// The newest event's place.
+    pub fn sequence(&self) -> Sequence {
+        self.sequence
+    }
+
     pub fn job(&self, job: JobId) -> Option<&Job> {
         self.jobs.get(&job).map(|job| &**job)
     }
@@ -469,6 +476,11 @@ impl Plane {
 
     pub fn open_jobs(&self) -> usize {
         self.jobs.len()
+    }
+
+    /// How many jobs go before one that is ready to start, as far as they can be counted cheaply.
+    pub fn ahead(&self, job: JobId) -> Option<usize> {
+        self.queue.ahead(place(self.jobs.get(&job)?), AHEAD_MAX)
     }
 
     /// Jobs that could start now if there were someone to take them.

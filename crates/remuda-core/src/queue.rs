@@ -213,6 +213,32 @@ impl Queue {
         }
     }
 
+    /// How many jobs of its service would go before this one, if they all had to wait for one worker: those of higher
+    /// priority, the older ones of its tenant, and of every other tenant as many as there are turns until then. Nothing
+    /// if it does not wait, or if there are more than `max`: whoever asks should not cost more than that.
+    pub fn ahead(&self, place: Place<'_>, max: usize) -> Option<usize> {
+        if !self.contains(place) {
+            return None;
+        }
+        let service = place.kind.demand.service();
+        let lanes = |priority: &Reverse<i8>| {
+            let demands = self.levels.get(priority).into_iter().flatten();
+            let levels = demands.filter(|(demand, _)| demand.service() == service).map(|(_, level)| level);
+            levels.flat_map(|level| &level.lanes)
+        };
+        let own = Reverse(place.priority);
+        let mine = lanes(&own).filter(|(tenant, _)| *tenant == place.tenant);
+        let older: usize = mine.map(|(_, lane)| lane.older(place.job, max)).sum();
+        let mut others: BTreeMap<&Tenant, usize> = BTreeMap::new();
+        for (tenant, lane) in lanes(&own).filter(|(tenant, _)| *tenant != place.tenant) {
+            *others.entry(tenant).or_default() += lane.len();
+        }
+        let higher = self.levels.range(..own).flat_map(|(priority, _)| lanes(priority));
+        let higher: usize = higher.map(|(_, lane)| lane.len()).sum();
+        let others: usize = others.values().map(|waiting| (*waiting).min(older)).sum();
+        Some(older + others + higher).filter(|ahead| *ahead <= max)
+    }
+
     /// Every demand somebody is waiting with, so that new workers can be matched.
     pub fn demands(&self) -> impl Iterator<Item = &Demand> {
         self.levels.values().flat_map(BTreeMap::keys)
@@ -271,6 +297,15 @@ impl Lane {
             }
         }
         true
+    }
+
+    fn len(&self) -> usize {
+        self.shapes.values().map(BTreeSet::len).sum()
+    }
+
+    /// How many are older than this one, or somewhat more than `max`.
+    fn older(&self, job: JobId, max: usize) -> usize {
+        self.shapes.values().map(|jobs| jobs.range(..job).take(max + 1).count()).sum()
     }
 
     fn next(&self, taste: &impl Taste, look_ahead: usize) -> Option<JobId> {
@@ -398,6 +433,22 @@ mod tests {
     #[test]
     fn a_job_that_avoids_this_worker_lets_the_next_one_pass() {
         check(&[(1, 0, "a", 1), (2, 0, "a", 1)], &Worker { avoids: vec![id(1)], ..Worker::default() }, &[2]);
+    }
+
+    #[test]
+    fn who_waits_is_told_how_many_go_before() {
+        let mut queue = Queue::default();
+        let mut kinds = Kinds::default();
+        let kind = kinds.kind("exec".parse().unwrap(), Needs::default(), shape(1));
+        let [a, b]: [Tenant; 2] = ["a", "b"].map(|tenant| tenant.parse().unwrap());
+        let places = [(1, 0, &a), (2, 0, &a), (3, 0, &a), (4, 0, &b), (5, 0, &b), (6, 9, &b)]
+            .map(|(job, priority, tenant)| Place { job: id(job), priority, tenant, kind: &kind });
+        places.iter().for_each(|place| queue.insert(*place));
+        let ahead = places.map(|place| queue.ahead(place, 100).unwrap());
+        assert_eq!(ahead, [1, 3, 5, 1, 3, 0]);
+        assert_eq!(queue.ahead(places[2], 4), None);
+        queue.remove(places[5]);
+        assert_eq!((queue.ahead(places[5], 100), queue.ahead(places[0], 100)), (None, Some(0)));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Those who submit: with keys, which they send again when an answer got lost, sometimes with another body by mistake;
 //! without keys; and some change their minds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use remuda_core::id::{Hash, JobId};
 use remuda_core::need::Needs;
@@ -10,6 +10,7 @@ use remuda_core::record::IdempotencyKey;
 
 use crate::happening::Happening;
 use crate::net::{Ask, Call, Caller};
+use crate::sabotage::Sabotage;
 use crate::world::World;
 
 #[derive(Clone, Debug, Default)]
@@ -132,6 +133,13 @@ impl World<'_> {
         let mut hash = [0; 32];
         hash[..8].copy_from_slice(&(client as u64).to_be_bytes());
         hash[8] = u8::from(is_changed);
+        let (mut pin, mut excluded) = (plan.pin.clone(), plan.excluded.iter().cloned().collect());
+        let mut options = plan.options.clone();
+        match self.sabotage {
+            Some(Sabotage::IgnorePins) => (pin, excluded) = (None, BTreeSet::new()),
+            Some(Sabotage::IgnorePreferences) => options.preferred = BTreeSet::new(),
+            _ => {}
+        }
         let zone = plan.zone.map(|zone| ("zone".to_owned(), zone.to_owned()));
         Submission {
             id,
@@ -140,10 +148,10 @@ impl World<'_> {
             service: plan.service.clone(),
             shape: self.scene.shape(plan.shape),
             workflow_hash: Hash::from_bytes(hash),
-            needs: Needs { labels: zone.into_iter().collect(), pin: plan.pin.clone(), ..Needs::default() },
+            needs: Needs { labels: zone.into_iter().collect(), pin, excluded, ..Needs::default() },
             deadline: plan.deadline,
             attempts_max: plan.attempts_max,
-            options: remuda_core::options::Options::default(),
+            options,
             key: plan
                 .has_key
                 .then(|| IdempotencyKey { key: key(client), fingerprint: Hash::from_bytes(hash) }),

@@ -4,7 +4,7 @@
 //! | law | what is looked at | where |
 //! |---|---|---|
 //! | S1 | an acknowledged submission is in the store, and in memory until it ends | `laws`, at every restart |
-//! | S2 | an outcome never changes and is told once; one key is one job | `commits` |
+//! | S2 | an outcome never changes and is told once; one key is one job; what was cancelled is not begun | `commits`, `places` |
 //! | S3 | a report with a wrong fence and an old beat change nothing; what is completed was completed there | `verdicts`, `commits` |
 //! | S4 | attempt numbers rise, one worker each; nothing is handed to a service that has it | `commits`, `services` |
 //! | S5 | no agent and no service hears of an attempt that is not stored, nor by another name | `laws`, `services` |
@@ -13,7 +13,7 @@
 //! | S9 | nothing of an older term is written | `commits` |
 //! | S10 | as S6: every world has clocks that jump and run apart | `verdicts` |
 //! | S11 | blocks, jobs, inventories and cancels stay within their bounds | `view` |
-//! | S12 | a block is of a shape, holds, ends in one trial and for a reason; no work for the silent; a reason for all who wait; every index is right | `commits`, `verdicts`, `view` |
+//! | S12 | a block is of a shape, holds, ends in one trial and for a reason; no work for the silent; a reason for all who wait; pins, exclusions and preferences hold; every index is right | `commits`, `places`, `verdicts`, `view` |
 //! | L1 | every job ends | at the end |
 //! | L2 | what is called recorded is recorded; what is over at a service is noticed; no socket stays deaf | `laws`, `services` |
 //! | L3 | what a dead worker held is taken from it in time | `view` |
@@ -27,6 +27,7 @@
 //! outside belong to the program's tests), and what only a connector can get wrong (how the service is asked).
 
 mod commits;
+mod places;
 mod services;
 mod share;
 mod verdicts;
@@ -43,7 +44,7 @@ use remuda_core::time::Timestamp;
 use remuda_core::wire::Reply;
 
 use crate::Violation;
-use crate::scene::{Scene, TIGHT_BLOCKS, TIGHT_JOBS};
+use crate::scene::{JobPlan, Scene, TIGHT_BLOCKS, TIGHT_JOBS};
 use crate::service::Key;
 use crate::store::Store;
 
@@ -109,6 +110,8 @@ pub(crate) struct Laws {
     pub(crate) violations: Vec<Violation>,
     /// The rules as they should be, whatever a saboteur made of them.
     rules: Settings,
+    /// What was asked for, by client.
+    plans: Vec<JobPlan>,
     acknowledged: BTreeSet<JobId>,
     /// Jobs whose end was told.
     told: BTreeSet<JobId>,
@@ -179,6 +182,7 @@ impl Laws {
         Laws {
             violations: Vec::new(),
             rules,
+            plans: scene.jobs.clone(),
             acknowledged: BTreeSet::new(),
             told: BTreeSet::new(),
             given: BTreeMap::new(),

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use remuda_core::id::Term;
 use remuda_core::plane::Event;
-use remuda_core::record::{Record, StateRow, Stored};
+use remuda_core::record::{Life, Record, StateRow, Stored};
 use remuda_core::service::{Seen, ServiceLife};
 use remuda_core::settings::{BlockOn, Settings, StuckPolicy};
-use remuda_core::wire::{Finished, Held, Outcome};
+use remuda_core::wire::{Finished, Held, Outcome, Start};
 
 use crate::driver::Driver;
 use crate::laws::Law;
@@ -88,11 +88,18 @@ pub enum Sabotage {
     PretendToTreat,
     /// Messages are waited for, however long none comes.
     NeverAskTheSilent,
+    /// A pinned job runs anywhere, and with whom it excludes.
+    IgnorePins,
+    IgnorePreferences,
+    /// A restart forgets what operators said about shapes.
+    ForgetAffinities,
+    /// A job that was cancelled is handed out once more.
+    RestartCancelled,
 }
 
 impl Sabotage {
     /// Every one, with the laws of which at least one must notice.
-    pub const ALL: [(Sabotage, &'static [Law]); 38] = [
+    pub const ALL: [(Sabotage, &'static [Law]); 42] = [
         (Sabotage::AckBeforeCommit, &[Law::S1]),
         (Sabotage::LoseBatch, &[Law::S1]),
         (Sabotage::ChangeOutcome, &[Law::S2]),
@@ -131,6 +138,10 @@ impl Sabotage {
         (Sabotage::BelieveMessages, &[Law::S3]),
         (Sabotage::PretendToTreat, &[Law::L4]),
         (Sabotage::NeverAskTheSilent, &[Law::L2]),
+        (Sabotage::IgnorePins, &[Law::S12]),
+        (Sabotage::IgnorePreferences, &[Law::S12]),
+        (Sabotage::ForgetAffinities, &[Law::S12]),
+        (Sabotage::RestartCancelled, &[Law::S2]),
     ];
 
     /// Breakages that a setting can express.
@@ -172,6 +183,9 @@ impl World<'_> {
             let waiting =
                 stored.jobs.iter_mut().filter(|(_, life)| matches!(life.state, StateRow::Queued { .. }));
             waiting.for_each(|(_, life)| life.attempt.0 = life.attempt.0.saturating_sub(1));
+        }
+        if self.is_sabotaged(Sabotage::ForgetAffinities) {
+            stored.documents.clear();
         }
         stored
     }
@@ -285,8 +299,26 @@ impl World<'_> {
                 }
                 Answered::Reply(reply)
             }
+            Answered::Reply(mut reply) if self.is_sabotaged(Sabotage::RestartCancelled) => {
+                reply.start.extend(self.cancelled_once_more());
+                Answered::Reply(reply)
+            }
             answer => answer,
         }
+    }
+
+    fn cancelled_once_more(&self) -> Option<Start> {
+        let is_cancelled = |life: &Life| matches!(life.state, StateRow::Cancelled { .. });
+        let (job, (accepted, life)) = self.store.jobs.iter().find(|(_, (_, life))| is_cancelled(life))?;
+        let attempt = life.attempt.next();
+        Some(Start {
+            job: *job,
+            attempt,
+            service: accepted.service.clone(),
+            service_job_id: job.service_job_id(attempt),
+            include_outputs: std::collections::BTreeSet::new(),
+            workflow: Some(self.result.clone()),
+        })
     }
 
     /// What a service says as the saboteur lets the agent hear it.

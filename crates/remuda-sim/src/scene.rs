@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use remuda_core::affinity::Affinity;
 use remuda_core::id::{JobId, Service, Shape, Tenant, WorkerId};
 use remuda_core::need::Offer;
+use remuda_core::options::Options;
 use remuda_core::settings::Settings;
 
 use crate::client;
@@ -21,6 +23,8 @@ pub(crate) struct Scene {
     /// As it should be, whatever a saboteur sets.
     pub(crate) blocks_max: usize,
     pub(crate) shapes: Vec<Nature>,
+    /// Where shapes should run, and where not, by their number.
+    pub(crate) affinities: BTreeMap<usize, Affinity>,
     pub(crate) hosts: Vec<HostPlan>,
     pub(crate) jobs: Vec<JobPlan>,
     pub(crate) faults: Vec<Planned>,
@@ -79,6 +83,8 @@ pub(crate) struct JobPlan {
     pub(crate) shape: usize,
     pub(crate) zone: Option<&'static str>,
     pub(crate) pin: Option<WorkerId>,
+    pub(crate) excluded: Option<WorkerId>,
+    pub(crate) options: Options,
     pub(crate) has_key: bool,
     pub(crate) deadline: Option<Duration>,
     pub(crate) attempts_max: Option<u8>,
@@ -102,13 +108,16 @@ impl Scene {
             None => random.pick(&Weather::ALL),
         };
         let storm_end = settings.storm.as_millis() as u64 * random.between(500, 1500) / 1000;
+        let is_alone = random.permille(50);
         let hosts_count = settings.workers.unwrap_or_else(|| random.between(3, 8) as usize).max(STAYERS);
+        let hosts_count = if is_alone && settings.workers.is_none() { 1 } else { hosts_count };
         let hosts: Vec<_> = (0..hosts_count).map(|n| host(random, weather, n)).collect();
         let shapes = shapes(random, weather);
         let jobs_count = settings.jobs.unwrap_or_else(|| random.between(30, 300) as usize);
         let mut jobs: Vec<_> =
             (0..jobs_count).map(|_| job(random, weather, storm_end, &shapes, &hosts)).collect();
-        spare_the_fleet(&mut jobs, &shapes);
+        spare_the_fleet(&mut jobs, &shapes, hosts.len());
+        let affinities = affinities(random, weather, &shapes, &hosts);
         let faults = faults::draw(random, weather, storm_end, hosts.len());
         let storm_end = faults::end(&faults, storm_end);
         let is_foul = matches!(weather, Weather::Network | Weather::Wild);
@@ -134,6 +143,7 @@ impl Scene {
             core,
             blocks_max,
             shapes,
+            affinities,
             hosts,
             jobs,
             faults,
@@ -231,15 +241,19 @@ fn job(
         _ => random.between(50, 1500),
     };
     let tenant = if random.permille(600) { TENANTS[0] } else { random.pick(&TENANTS) };
-    let pin = random.permille(20).then(|| hosts[random.index(STAYERS)].name.clone());
+    let stayers = STAYERS.min(hosts.len());
+    let pin = random.permille(20).then(|| hosts[random.index(stayers)].name.clone());
+    let excluded = (pin.is_none() && random.permille(40)).then(|| leaver(random, hosts)).flatten();
     JobPlan {
         at: random.below(storm_end),
         tenant: tenant.parse().expect("a short name is a name"),
         priority: if random.permille(100) { random.below(3) as i8 - 1 } else { 0 },
         service: random.pick(&SERVICES).parse().expect("a short name is a name"),
         shape,
-        zone: (pin.is_none() && random.permille(100)).then(|| ZONES[random.index(2)]),
+        zone: (pin.is_none() && random.permille(100)).then(|| ZONES[random.index(stayers)]),
         pin,
+        excluded,
+        options: options(random, is_fair, hosts),
         has_key: random.permille(700),
         deadline: (!is_fair && random.permille(40)).then(|| Duration::from_millis(random.below(120_000))),
         attempts_max: random.permille(50).then(|| random.between(1, 3) as u8),
@@ -249,10 +263,50 @@ fn job(
     }
 }
 
+/// A worker that others can do without.
+fn leaver(random: &mut Random, hosts: &[HostPlan]) -> Option<WorkerId> {
+    let leavers = hosts.get(STAYERS..).filter(|leavers| !leavers.is_empty())?;
+    Some(leavers[random.index(leavers.len())].name.clone())
+}
+
+fn options(random: &mut Random, is_fair: bool, hosts: &[HostPlan]) -> Options {
+    let seconds = |random: &mut Random| Duration::from_secs(random.between(15, 60));
+    let likes = if random.permille(100) { random.between(1, 2) } else { 0 };
+    Options {
+        retry_delay: random.permille(50).then(|| Duration::from_millis(random.below(5000))),
+        preferred: (0..likes).map(|_| hosts[random.index(hosts.len())].name.clone()).collect(),
+        start_limit: (!is_fair && random.permille(40)).then(|| seconds(random)),
+        node_limit: (!is_fair && random.permille(40)).then(|| seconds(random)),
+        ..Options::default()
+    }
+}
+
+/// In fair weather only preferences: among jobs that not everyone may take, turns say nothing.
+fn affinities(
+    random: &mut Random,
+    weather: Weather,
+    shapes: &[Nature],
+    hosts: &[HostPlan],
+) -> BTreeMap<usize, Affinity> {
+    let mut affinities = BTreeMap::new();
+    for shape in 0..shapes.len() {
+        if random.permille(150) {
+            let preferred = [hosts[random.index(hosts.len())].name.clone()].into();
+            let keeps_away = weather != Weather::Fair && random.permille(600);
+            let excluded = keeps_away.then(|| leaver(random, hosts)).flatten().into_iter().collect();
+            affinities.insert(shape, Affinity { preferred, excluded });
+        }
+    }
+    affinities
+}
+
+/// Where there is only one worker, every trial of a sick shape is waited for.
+const SICK_ALONE_MAX: usize = 2;
 /// Sick jobs in a world: where only one or two workers could take them, each costs a trial every ten minutes.
 const SICK_MAX: usize = 5;
 
-fn spare_the_fleet(jobs: &mut [JobPlan], shapes: &[Nature]) {
+fn spare_the_fleet(jobs: &mut [JobPlan], shapes: &[Nature], workers: usize) {
+    let sick_max = if workers == 1 { SICK_ALONE_MAX } else { SICK_MAX };
     let sick = jobs.iter_mut().filter(|job| matches!(shapes[job.shape], Nature::Bad | Nature::Poison));
-    sick.skip(SICK_MAX).for_each(|job| job.shape = 0);
+    sick.skip(sick_max).for_each(|job| job.shape = 0);
 }

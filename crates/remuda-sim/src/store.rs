@@ -9,6 +9,8 @@ use remuda_core::id::{Hash, JobId, Sequence, Shape, Tenant, Term, WorkerId};
 use remuda_core::record::{Accepted, BlockRow, Life, Record, Stored, SuspicionRow, WorkerRow};
 use remuda_core::time::Timestamp;
 
+use crate::scene::Scene;
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
     pub(crate) term: Term,
@@ -24,6 +26,15 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    /// What operators said before the world began.
+    pub(crate) fn with_affinities(scene: &Scene) -> Store {
+        let mut store = Store::default();
+        for (shape, affinity) in &scene.affinities {
+            store.apply(Record::Document(affinity.document(&scene.shape(*shape))));
+        }
+        store
+    }
+
     pub(crate) fn lead(&mut self) -> Term {
         self.term = self.term.next();
         self.term

@@ -77,7 +77,7 @@ impl<'t> World<'t> {
             serial: 0,
             calls: 0,
             random,
-            store: Store::default(),
+            store: Store::with_affinities(&scene),
             drivers: Vec::new(),
             lead: None,
             hosts: scene.hosts.iter().cloned().map(Host::new).collect(),

@@ -43,7 +43,11 @@ fn weather(sabotage: Sabotage) -> Weather {
         | Sabotage::GhostBeats
         | Sabotage::BusyBeats
         | Sabotage::DropEvent
-        | Sabotage::SettleAndForget => Weather::Agents,
+        | Sabotage::SettleAndForget
+        | Sabotage::IgnorePins
+        | Sabotage::IgnorePreferences
+        | Sabotage::ForgetAffinities
+        | Sabotage::RestartCancelled => Weather::Agents,
     }
 }
 

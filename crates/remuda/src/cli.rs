@@ -1,6 +1,7 @@
 //! The command line: what people type, and how they are answered. Exit codes: 0 done, 1 the job failed or the program
 //! could not go on, 2 usage, 3 the plane cannot be reached.
 
+mod audit;
 mod bench;
 mod client;
 mod demo;
@@ -10,6 +11,7 @@ mod run;
 mod sim;
 mod start;
 mod table;
+mod token;
 mod workers;
 
 use std::path::PathBuf;
@@ -18,6 +20,8 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use self::client::Client;
+use crate::dial::Credentials;
+use crate::secret::Secret;
 
 /// A self-healing control plane for fleets of GPU workers.
 ///
@@ -88,6 +92,15 @@ enum Command {
     Events(look::Events),
     /// Show the newest control cycle, or what one would do now
     Cycle(look::Cycle),
+    /// Make, list or revoke the tokens of clients, workers and admins
+    ///
+    /// Example: remuda token create --role client --tenant anna --name "anna's laptop" --expires 30d
+    #[command(after_long_help = token::EXAMPLES)]
+    Token(token::Token),
+    /// Show who did what to the fleet, and check that nobody changed that
+    ///
+    /// Example: remuda audit --verify
+    Audit(audit::Audit),
     /// Show every setting with its value and where it came from
     Config(start::Config),
     /// Run simulated worlds that go wrong and check that the laws hold
@@ -110,9 +123,34 @@ pub(crate) struct Connection {
     /// Address of the plane
     #[arg(long, env = "REMUDA_URL", default_value = "http://127.0.0.1:8288", global = true)]
     url: String,
+    #[command(flatten)]
+    identity: Identity,
     /// Print JSON for scripts
     #[arg(long, global = true)]
     json: bool,
+}
+
+/// Who asks a plane, and whom that one trusts.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct Identity {
+    /// Token to ask with; better in the environment, where other users do not see it
+    #[arg(long, env = "REMUDA_TOKEN", hide_env_values = true, value_name = "TOKEN", global = true)]
+    token: Option<Secret>,
+    /// Certificates to trust besides the system's, as PEM
+    #[arg(long, env = "REMUDA_CA", value_name = "FILE", global = true)]
+    ca: Option<PathBuf>,
+}
+
+impl Identity {
+    pub(crate) fn credentials(&self) -> anyhow::Result<Credentials> {
+        Credentials::new(self.token.clone().unwrap_or_default(), self.ca.as_deref())
+    }
+}
+
+impl Connection {
+    pub(crate) fn credentials(&self) -> anyhow::Result<Credentials> {
+        self.identity.credentials()
+    }
 }
 
 /// Where settings come from; flags win over the environment, which wins over the file.
@@ -133,7 +171,13 @@ pub(crate) struct Settings {
     /// Any other setting, as `remuda config show` names it
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Serve addresses beyond loopback without access control
+    /// Certificate of the plane and what vouches for it, as PEM
+    #[arg(long, value_name = "FILE")]
+    tls_cert: Option<String>,
+    /// The key of the certificate, as PEM
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
+    /// Serve addresses beyond loopback without TLS, and without tokens as long as there are none
     #[arg(long)]
     insecure: bool,
 }
@@ -184,6 +228,8 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Blobs(blobs) => blobs.run().await,
         Command::Events(events) => events.run().await,
         Command::Cycle(cycle) => cycle.run().await,
+        Command::Token(token) => token.run().await,
+        Command::Audit(audit) => audit.run(),
         Command::Config(config) => config.run().await,
         Command::Sim(sim) => sim.run(),
         Command::Fake(fake) => fake.run().await,

@@ -9,6 +9,7 @@
 //! `load` changes nothing, so whoever reloads keeps what it has when the new configuration is refused. Nobody else
 //! looks at the environment.
 
+mod access;
 mod check;
 #[cfg(test)]
 mod document;
@@ -32,11 +33,13 @@ use std::time::Duration;
 
 use remuda_core::settings::Settings;
 
+pub use self::access::AccessSettings;
 pub use self::environment::current as environment;
 pub use self::file::File;
 pub(crate) use self::nearest::nearest;
 pub use self::show::show;
 pub use self::store::StoreUrl;
+pub(crate) use self::value::written_duration;
 
 use crate::webhooks::Policy;
 
@@ -83,6 +86,7 @@ pub struct ServeSettings {
     /// How long the next piece of a blob may take to come.
     pub blob_pause_max: Duration,
     pub webhooks_allow_private: AllowPrivate,
+    pub access: AccessSettings,
     /// A rented machine that is up has the worker process started on it.
     pub start_worker: bool,
 }
@@ -149,6 +153,7 @@ impl Resolved {
                 // As for any other body: whoever takes longer has gone without a word.
                 blob_pause_max: Duration::from_secs(15),
                 webhooks_allow_private: AllowPrivate::Auto,
+                access: AccessSettings::default(),
                 start_worker: false,
             },
             agent: AgentSettings {
@@ -253,6 +258,7 @@ fn load_from(
     let data =
         data_folder(&entries).or_else(|| environment.data_folder()).ok_or(ConfigError::NoDataFolder)?;
     let mut resolved = Resolved::defaults(data);
+    resolved.serve.access.admin_token = environment.admin_token();
     for entry in entries {
         entry.key.write(&mut resolved, entry.value);
         resolved.origins.insert(entry.key.name, entry.origin);

@@ -1,20 +1,61 @@
 //! Calling others over HTTP: only who was named is called, whatever the environment or an answer says. A name that cannot
-//! be looked up for a while keeps the address it had.
+//! be looked up for a while keeps the address it had. Credentials say who calls a plane, and whom that one trusts.
 
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use anyhow::Context as _;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::{Client, ClientBuilder, redirect};
+use reqwest::{Certificate, Client, ClientBuilder, RequestBuilder, redirect};
 use tracing::warn;
+
+use crate::secret::Secret;
 
 /// No proxy from the environment, no redirect to somewhere else, and TLS with ring.
 pub fn client() -> ClientBuilder {
     // The first in this process is as good as any other.
     drop(rustls::crypto::ring::default_provider().install_default());
     Client::builder().no_proxy().redirect(redirect::Policy::none()).dns_resolver(Book::default())
+}
+
+/// Who calls a plane, and whose certificates that one trusts besides those the system does.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    pub token: Secret,
+    authorities: Vec<Certificate>,
+}
+
+impl Credentials {
+    /// For a plane that the system's authorities vouch for, or nobody has to.
+    pub fn of(token: Secret) -> Credentials {
+        Credentials { token, ..Credentials::default() }
+    }
+
+    /// `ca` is a file of certificates, as PEM.
+    pub fn new(token: Secret, ca: Option<&Path>) -> anyhow::Result<Credentials> {
+        let authorities = match ca {
+            Some(path) => {
+                let pem = std::fs::read(path)
+                    .with_context(|| format!("cannot read {} (--ca, REMUDA_CA)", path.display()))?;
+                let bundle = Certificate::from_pem_bundle(&pem);
+                bundle.with_context(|| format!("{} has no certificates as PEM in it", path.display()))?
+            }
+            None => Vec::new(),
+        };
+        Ok(Credentials { token, authorities })
+    }
+
+    pub fn client(&self) -> ClientBuilder {
+        client().tls_certs_merge(self.authorities.iter().cloned())
+    }
+
+    /// Signs a request, if there is something to sign it with.
+    pub fn sign(&self, request: RequestBuilder) -> RequestBuilder {
+        if self.token.is_empty() { request } else { request.bearer_auth(self.token.reveal()) }
+    }
 }
 
 /// The last address each name had. Few names: a client calls one or two.

@@ -7,6 +7,7 @@ mod blobs;
 mod body;
 #[cfg(test)]
 mod document;
+mod door;
 mod events;
 mod fleet;
 mod jobs;
@@ -16,6 +17,7 @@ mod path;
 mod preview;
 mod problem;
 mod reload;
+mod v2;
 mod workers;
 
 use std::sync::Arc;
@@ -30,18 +32,19 @@ use remuda_adapters::store::Store;
 use remuda_core::workflow::Limits;
 use tokio::sync::{Semaphore, broadcast};
 
-pub use self::access::Caller;
+pub use self::access::{Access, Caller, Role, Token, Wanted};
+pub use self::door::{Door, cry};
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};
 pub use self::problem::Problem;
 pub use self::reload::Reload;
 
 use crate::carry_out::{Bodies, Live, News};
-use crate::config::ServeSettings;
 use crate::drive::Handle;
 use crate::intake::Intake;
 use crate::live::Doings;
 use crate::previews::Previews;
+use crate::secrets::Secrets;
 use crate::webhooks::Policy;
 
 /// What every handler can reach.
@@ -53,6 +56,7 @@ pub struct Context {
     pub bodies: Bodies,
     pub previews: Previews,
     pub doings: Doings,
+    pub secrets: Secrets,
     pub news: broadcast::Sender<News>,
     pub limits: Limits,
     /// Where webhooks may go.
@@ -66,6 +70,11 @@ pub struct Context {
     /// Places for blobs on their way in, which keep the disk busy.
     pub uploads: Arc<Semaphore>,
     pub blob_pause_max: Duration,
+    pub access: Arc<Access>,
+    /// How long what has ended is kept, and an asset of which nobody said.
+    pub retention: Duration,
+    pub door: Door,
+    v2: v2::Shared,
 }
 
 /// Every route there is; `docs/http.md` is written from this list.
@@ -134,8 +143,28 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
         "/fleet/reload",
         "Read the settings again and go on under them; a bad file changes nothing and is answered 422",
     ),
+    ("POST", "/fleet/tokens", "Make a token: role, tenant, name, workers, expires_seconds; shown this once"),
+    ("GET", "/fleet/tokens", "All tokens, without what is secret"),
+    ("DELETE", "/fleet/tokens/{id}", "Revoke a token, by its id or its name; at once"),
     ("GET", "/fleet/status", "Counts, the brake, refused messages, when and why the plane wakes next"),
     ("GET", "/fleet/views/{name}", "orchestrator_status, active_workers_health or worker_performance"),
+    ("POST", "/api/v2/assets", "Comfy API v2: upload an asset, as multipart/form-data"),
+    ("POST", "/api/v2/assets/from-hash", "Comfy API v2: another asset of content that was sent before"),
+    ("HEAD", "/api/v2/assets/by-hash/{hash}", "Comfy API v2: whether `from-hash` would find it"),
+    ("GET", "/api/v2/assets/{id}", "Comfy API v2: an asset, or an output of a job"),
+    ("DELETE", "/api/v2/assets/{id}", "Comfy API v2: forget an asset; outputs go with their job"),
+    ("GET", "/api/v2/assets/{id}/content", "Comfy API v2: what is in it; Range as usual"),
+    ("POST", "/api/v2/jobs", "Comfy API v2: submit a workflow"),
+    ("GET", "/api/v2/jobs", "Jobs, newest first: ?limit= &cursor= &metadata[key]=value"),
+    ("GET", "/api/v2/jobs/{id}", "Comfy API v2: a job, how far it is, what it gave so far"),
+    ("GET", "/api/v2/jobs/{id}/workflow", "Comfy API v2: the workflow behind a job"),
+    (
+        "GET",
+        "/api/v2/jobs/{id}/events",
+        "Comfy API v2: a job as it goes on (SSE); the terminal status comes last",
+    ),
+    ("POST", "/api/v2/jobs/{id}/cancel", "Comfy API v2: cancel a job; one that has ended stays as it is"),
+    ("GET", "/openapi.json", "Comfy API v2 as it is served here: the contract, and what was added to it"),
     ("GET", "/health/live", "200 while the loop goes round"),
     ("GET", "/health/ready", "200 while jobs are accepted"),
 ];
@@ -174,24 +203,30 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/cycles", get(fleet::cycles))
         .route("/fleet/plan", get(fleet::plan))
         .route("/fleet/reload", post(reload::reload))
+        .route("/fleet/tokens", post(access::tokens::create).get(access::tokens::list))
+        .route("/fleet/tokens/{id}", delete(access::tokens::revoke))
         .route("/fleet/status", get(fleet::status))
         .route("/fleet/views/{name}", get(fleet::view))
         .route("/health/live", get(fleet::live))
         .route("/health/ready", get(fleet::ready))
+        .merge(door::routes())
         .fallback(problem::no_such_route)
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .merge(streamed)
+        .merge(v2::router(&context))
         // `body` and `blobs` have their own limits, which refuse before they read.
         .layer(DefaultBodyLimit::disable())
+        // The outermost: nothing is read for whoever may not ask.
+        .layer(middleware::from_fn_with_state(context.clone(), access::check))
         .with_state(context)
 }
 
 impl Context {
     /// The way in for jobs.
     pub fn intake(&self) -> Intake {
-        let Context { plane, store, blobs, bodies, limits, webhooks, .. } = self.clone();
-        Intake { plane, store, blobs, bodies, limits, webhooks }
+        let Context { plane, store, blobs, bodies, secrets, limits, webhooks, .. } = self.clone();
+        Intake { plane, store, blobs, bodies, secrets, limits, webhooks }
     }
 
     pub fn new(
@@ -200,9 +235,10 @@ impl Context {
         blobs: Blobs,
         live: Live,
         stopping: tokio::sync::watch::Receiver<bool>,
-        settings: &ServeSettings,
         reload: Reload,
+        access: Arc<Access>,
     ) -> Self {
+        let settings = reload.settings();
         let limits = Limits {
             depth_max: settings.depth_max,
             nodes_max: settings.nodes_max,
@@ -210,7 +246,8 @@ impl Context {
             ..Limits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
-        let Live { bodies, previews, doings, news, .. } = live;
+        let Live { bodies, previews, doings, secrets, news, .. } = live;
+        let v2 = v2::Shared::new(&news);
         Context {
             plane,
             store,
@@ -218,6 +255,7 @@ impl Context {
             bodies,
             previews,
             doings,
+            secrets,
             news,
             limits,
             webhooks: settings.webhook_policy(),
@@ -227,6 +265,10 @@ impl Context {
             reload,
             uploads: Arc::new(Semaphore::new(blobs::UPLOADS_MAX)),
             blob_pause_max: settings.blob_pause_max,
+            access,
+            retention: settings.retention,
+            door: Door::default(),
+            v2,
         }
     }
 }

@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::carry_out::Bodies;
 use crate::drive::{Handle, Unanswered};
+use crate::secrets::{Extra, Secrets};
 use crate::webhooks::Policy;
 
 /// Metadata is on every event of the job, so it has to stay small.
@@ -44,6 +45,8 @@ pub struct Request {
     pub idempotency_key: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub metadata: Map<String, Value>,
+    /// Goes with it to the worker and is never stored.
+    pub secrets: Extra,
 }
 
 impl Request {
@@ -62,6 +65,7 @@ impl Request {
             idempotency_key: None,
             labels: BTreeMap::new(),
             metadata: Map::new(),
+            secrets: Extra::new(),
         }
     }
 }
@@ -95,6 +99,7 @@ pub struct Intake {
     pub store: Store,
     pub blobs: Blobs,
     pub bodies: Bodies,
+    pub secrets: Secrets,
     pub limits: Limits,
     /// Where webhooks may go.
     pub webhooks: Policy,
@@ -102,22 +107,34 @@ pub struct Intake {
 
 impl Intake {
     pub async fn take(&self, request: Request) -> Result<Taken, NotTaken> {
-        let submission = self.examine(request).await?;
+        let examined = workflow::examine(request.workflow.get(), &self.limits)?;
+        self.take_examined(request, examined).await
+    }
+
+    /// As `take`, for whoever had to look at the workflow already.
+    pub async fn take_examined(&self, mut request: Request, examined: Examined) -> Result<Taken, NotTaken> {
+        let secrets = std::mem::take(&mut request.secrets);
+        let submission = self.prepare(request, examined).await?;
         let (id, workflow) = (submission.id, submission.workflow.clone());
         // Before it is accepted: what an accepted job names is not cleared away.
         self.blobs.touch_all(named_in(workflow.get()), self.plane.clock.now()).await?;
         // Kept before it is accepted: the order to start it may go out before this answer does.
         self.bodies.keep(id, workflow);
-        match self.plane.ask(Event::Submit(Box::new(submission))).await? {
-            Answer::Accepted { job, is_new } => Ok(Taken { job, is_new }),
-            answer => {
+        self.secrets.keep(id, secrets);
+        let taken = match self.plane.ask(Event::Submit(Box::new(submission))).await {
+            Ok(Answer::Accepted { job, is_new }) => Ok(Taken { job, is_new }),
+            Ok(answer) => {
                 Err(NotTaken::Invalid(format!("the plane gave an answer to something else: {answer:?}")))
             }
+            Err(unanswered) => Err(unanswered.into()),
+        };
+        if !taken.as_ref().is_ok_and(|taken| taken.is_new) {
+            self.secrets.forget(id);
         }
+        taken
     }
 
-    async fn examine(&self, mut request: Request) -> Result<Submission, NotTaken> {
-        let mut examined = workflow::examine(request.workflow.get(), &self.limits)?;
+    async fn prepare(&self, mut request: Request, mut examined: Examined) -> Result<Submission, NotTaken> {
         if !request.attachments.is_empty() {
             request.workflow =
                 attach::attach(&request.workflow, &request.attachments).map_err(NotTaken::Invalid)?;

@@ -1,6 +1,7 @@
 //! Remuda as a program and a library: the loop around the core, what carries its decisions out, HTTP, the agent's
 //! shell and the command line. It translates and does; whatever it decides stands in `remuda-core`.
 
+pub mod audit;
 pub mod carry_out;
 pub mod cli;
 pub mod clock;
@@ -12,7 +13,10 @@ pub mod intake;
 pub mod live;
 pub mod pool;
 pub mod previews;
+pub mod secret;
+pub mod secrets;
 pub mod serve;
+pub mod tls;
 pub mod webhooks;
 pub mod worker;
 

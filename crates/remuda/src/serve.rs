@@ -3,6 +3,7 @@
 mod sweep;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -12,10 +13,13 @@ use remuda_core::time::Timestamp;
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+use crate::audit::Audit;
 use crate::carry_out::{Bodies, CarryOut};
 use crate::config::{Resolved, ServeSettings};
 use crate::drive::{Drive, Handle};
-use crate::http;
+use crate::http::{self, Access};
+use crate::secret::Secret;
+use crate::tls::Tls;
 use crate::webhooks::Courier;
 
 /// How often the past is cleared away, and how much of it at once.
@@ -30,6 +34,7 @@ const TICK_AGE_MAX: Duration = Duration::from_secs(30);
 pub struct Serving {
     pub address: SocketAddr,
     pub plane: Handle,
+    access: Arc<Access>,
     /// For whoever is in the same process and needs no line.
     pub context: http::Context,
     stop: watch::Sender<bool>,
@@ -49,7 +54,8 @@ impl Serving {
     ) -> anyhow::Result<Serving> {
         let reload = http::Reload::new(resolved, read);
         let serve = &resolved.serve;
-        refuse_strangers(serve)?;
+        let tls = tls(serve)?;
+        refuse_strangers(serve, tls.is_some())?;
         let listening = http::listen(serve.listen).await.with_context(|| {
             format!(
                 "cannot listen on {}: is another remuda running? choose another with --listen",
@@ -70,20 +76,46 @@ impl Serving {
             Courier::new(plane.clone(), store.clone(), live.outbox.clone(), serve.webhook_policy())?;
         let (sweep, retention) = (blobs.clone(), serve.retention);
         let sweep = sweep::run(sweep, store.clone(), plane.clone(), retention, stopping.clone());
-        let context =
-            http::Context::new(plane.clone(), store.clone(), blobs, live, stopping.clone(), serve, reload);
         let address = listening.address;
+        let audit = Audit::open(&serve.data, plane.clock.now()).context("cannot open the audit log")?;
+        let access = Access::load(serve, address, &store, audit, tls.clone()).await?;
+        refuse_without_admin(serve, &access, plane.clock.now())?;
+        let access = Arc::new(access);
+        let context = http::Context::new(
+            plane.clone(),
+            store.clone(),
+            blobs,
+            live,
+            stopping.clone(),
+            reload,
+            access.clone(),
+        );
+        tokio::spawn(http::cry(context.clone()));
         let router = http::router(context.clone());
         let tasks = Tasks {
             drive: tokio::spawn(drive.run()),
-            http: tokio::spawn(listening.serve(router, serve.connections_max, stopping.clone())),
+            http: tokio::spawn(listening.serve(router, serve.clone(), tls.clone(), stopping.clone())),
             webhooks: tokio::spawn(courier.run(stopping.clone())),
             retention: tokio::spawn(retain(store.clone(), plane.clone(), retention, stopping)),
             sweep: tokio::spawn(sweep),
             store,
         };
+        if let Some(tls) = tls {
+            tokio::spawn(tls.follow(stop.subscribe()));
+        }
         let tasks = tokio::spawn(tasks.run(plane.clone(), stop.clone()));
-        Ok(Serving { address, plane, context, stop, tasks })
+        Ok(Serving { address, plane, access, context, stop, tasks })
+    }
+
+    /// Where it answers.
+    pub fn url(&self) -> String {
+        let scheme = if self.access.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
+    }
+
+    /// What a worker of this process joins with.
+    pub fn own_token(&self) -> Secret {
+        self.access.own_token()
     }
 
     /// For a program of its own: a loop that stands still ends the process, and whoever supervises it starts it anew.
@@ -147,9 +179,36 @@ pub(crate) async fn stopped(stopping: &mut watch::Receiver<bool>) {
     drop(stopping.wait_for(|stopping| *stopping).await);
 }
 
-/// Loopback needs no token; anything else would be open to everyone.
-fn refuse_strangers(serve: &ServeSettings) -> anyhow::Result<()> {
-    if serve.listen.ip().is_loopback() {
+fn tls(serve: &ServeSettings) -> anyhow::Result<Option<Tls>> {
+    match (&serve.access.tls_cert, &serve.access.tls_key) {
+        (Some(cert), Some(key)) => Tls::load(cert, key).map(Some),
+        (None, None) => Ok(None),
+        (Some(_), None) => {
+            bail!("a certificate is of no use without its key: name it with --tls-key (tls.key)")
+        }
+        (None, Some(_)) => {
+            bail!("a key is of no use without its certificate: name it with --tls-cert (tls.cert)")
+        }
+    }
+}
+
+/// Loopback needs neither token nor TLS; anywhere else whoever listens in would have every token.
+fn refuse_strangers(serve: &ServeSettings, has_tls: bool) -> anyhow::Result<()> {
+    if serve.listen.ip().is_loopback() || serve.insecure || has_tls {
+        return Ok(());
+    }
+    bail!(
+        "{} is open to other machines. Give the plane a certificate, with --tls-cert FILE --tls-key FILE, and an admin, \
+         with `remuda token create --role admin --data {}`; or listen on 127.0.0.1; or say --insecure if the network \
+         itself keeps strangers out",
+        serve.listen,
+        serve.data.display()
+    )
+}
+
+/// Beyond loopback somebody has to be able to make tokens, or nobody could ever get in.
+fn refuse_without_admin(serve: &ServeSettings, access: &Access, now: Timestamp) -> anyhow::Result<()> {
+    if serve.listen.ip().is_loopback() || access.has_admin(now) {
         return Ok(());
     }
     if serve.insecure {
@@ -157,9 +216,10 @@ fn refuse_strangers(serve: &ServeSettings) -> anyhow::Result<()> {
         return Ok(());
     }
     bail!(
-        "{} is open to other machines, and access by token is not built in yet: listen on 127.0.0.1, \
-         or say --insecure if the network itself keeps strangers out",
-        serve.listen
+        "{} is open to other machines, and nobody could get in: there is no admin token yet. Make one with \
+         `remuda token create --role admin --data {}`, or set REMUDA_ADMIN_TOKEN, and start again",
+        serve.listen,
+        serve.data.display()
     )
 }
 

@@ -27,6 +27,7 @@ use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
 use crate::config::{AgentSettings, Resolved};
+use crate::dial::Credentials;
 
 pub use self::blobs::{BlobLink, LinkError};
 pub use self::comfyui::{ComfyuiOptions, REQUEST_MAX};
@@ -44,6 +45,8 @@ use self::reports::Reports;
 #[derive(Clone, Debug)]
 pub struct Options {
     pub url: String,
+    /// How it says who it is when it joins, and sends and fetches blobs.
+    pub credentials: Credentials,
     pub worker: WorkerId,
     pub machine: Option<MachineId>,
     pub services: BTreeSet<Service>,
@@ -58,7 +61,13 @@ pub struct Options {
 
 impl Options {
     /// One slot, and everything else as the settings and the machine say.
-    pub fn new(plane: &str, worker: WorkerId, does: Does, resolved: &Resolved) -> Options {
+    pub fn new(
+        plane: &str,
+        credentials: Credentials,
+        worker: WorkerId,
+        does: Does,
+        resolved: &Resolved,
+    ) -> Options {
         let service = match &does {
             Does::Exec(_) => "exec",
             Does::Comfyui(_) => "comfyui",
@@ -66,6 +75,7 @@ impl Options {
         let AgentSettings { second_look, stop_max, behind_max, probe_every, inactivity, .. } = resolved.agent;
         Options {
             url: plane.to_owned(),
+            credentials,
             worker,
             machine: hostname().parse().ok(),
             services: service.parse().into_iter().collect(),
@@ -170,7 +180,7 @@ impl Shell {
         Shell {
             agent: Agent::new(settings, clock.now()),
             clock,
-            link: Link::new(&options.url, options.worker),
+            link: Link::new(&options.url, options.worker, options.credentials),
             hands,
             shows,
             events,

@@ -47,6 +47,21 @@ impl Raised {
     }
 }
 
+/// The node that a failure's message speaks of, and its class if that was known: what `Raised::failure` put in front, also
+/// where somebody put more words in front of that.
+pub fn place(message: &str) -> Option<(&str, Option<&str>)> {
+    let said = match message.strip_prefix("node ") {
+        Some(said) => said,
+        None => message.split_once(": node ")?.1,
+    };
+    let (node, said) = said.split_once(' ')?;
+    let class = said.strip_prefix('(').and_then(|said| {
+        let end = [said.find("): "), said.find("), ")].into_iter().flatten().min()?;
+        Some(&said[..end])
+    });
+    Some((node.trim_end_matches(','), class))
+}
+
 /// The failure that an exception in a node means, with a message for people.
 pub fn classify(exception_type: &str, exception_message: &str, node_type: &str) -> Failure {
     let what = shown(exception_message, MESSAGE_CHARS_MAX);
@@ -197,6 +212,24 @@ mod tests {
             assert_eq!(failure.fault, expected, "{exception_type}: {message}");
             assert!(failure.message.starts_with("(KSampler): "), "{}", failure.message);
         }
+    }
+
+    #[test]
+    fn where_it_failed_is_found_again_in_the_words() {
+        let raised = |node: &str, class: &str| Raised {
+            node_id: Text(Some(node.to_owned())),
+            node_type: Text(Some(class.to_owned()).filter(|class| !class.is_empty())),
+            exception_type: Text(Some("ValueError".to_owned())),
+            exception_message: Text(Some("no (such): thing".to_owned())),
+        };
+        let message = raised("12:3", "KSampler (Advanced)").failure().message;
+        assert_eq!(place(&message), Some(("12:3", Some("KSampler (Advanced)"))));
+        assert_eq!(place(&format!("3 attempts ended, the last: {message}")), place(&message));
+        assert_eq!(place(&raised("5", "").failure().message), Some(("5", None)));
+        let refused = "node 2 (RemudaFail), input kind: Value not in list: kind: 'a' not in ['b']";
+        assert_eq!(place(refused), Some(("2", Some("RemudaFail"))));
+        assert_eq!(place("node 7, input image: no sound JSON"), Some(("7", None)));
+        assert_eq!(place("the worker went silent"), None);
     }
 
     #[test]

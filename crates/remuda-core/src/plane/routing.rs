@@ -1,12 +1,13 @@
 //! Which job goes to which worker, and why not. After every step no worker that could take a job sits beside a job
 //! that it could take: whoever becomes free is fed, and whatever becomes ready is placed, at once.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
 use super::{Plane, place};
 use crate::block;
-use crate::id::{JobId, Shape, WorkerId};
+use crate::id::{JobId, Service, Shape, WorkerId};
 use crate::job::{Job, State};
 use crate::machine::{Presence, WorkerState};
 use crate::need::Unfit;
@@ -83,6 +84,22 @@ impl PassedOver {
 const CANDIDATES_MAX: usize = 32;
 
 impl Plane {
+    /// Those of these node classes that nobody has. Where nobody is there to say, or somebody does not list what it has,
+    /// nothing is known to be missing.
+    pub fn unknown_classes(&self, service: &Service, mut classes: BTreeSet<String>) -> BTreeSet<String> {
+        let offers = self.workers.values().filter(|worker| {
+            worker.services.contains(service)
+                && matches!(worker.state, WorkerState::Spawning | WorkerState::Active)
+        });
+        let mut is_listed = false;
+        for worker in offers {
+            let Some(listed) = &worker.offer.classes else { return BTreeSet::new() };
+            is_listed = true;
+            classes.retain(|class| !listed.contains(class));
+        }
+        if is_listed { classes } else { BTreeSet::new() }
+    }
+
     /// A job may start: it goes to the best worker that can take it now, or waits its turn.
     pub(super) fn ready(&mut self, now: Timestamp, id: JobId) {
         let Some(job) = self.jobs.get(&id) else { return };

@@ -109,6 +109,7 @@ impl Laws {
                 }
                 self.given.insert(job, given);
                 if is_new {
+                    self.in_its_place(at, job, worker, scene);
                     self.kept_apart(at, job, life, scene);
                     self.no_third(at, job, life);
                 }

@@ -64,6 +64,7 @@ impl Laws {
                 format!("{worker} hands in job {job} attempt {attempt} as {service_job_id}: not stored");
             self.broken(Law::S5, at, what);
         }
+        self.not_wanted(at, key, store);
         if self.ran.insert(key, number).is_some_and(|before| before != number) {
             self.broken(
                 Law::S4,

@@ -43,7 +43,7 @@ impl Share {
 
     fn of(&self, job: JobId) -> (Class, Tenant) {
         let plan = &self.plans[client::of(job)];
-        let ask = format!("{} {:?} {:?}", plan.service, plan.zone, plan.pin);
+        let ask = format!("{} {:?} {:?} {:?}", plan.service, plan.zone, plan.pin, plan.excluded);
         ((plan.priority, ask), plan.tenant.clone())
     }
 

@@ -13,6 +13,7 @@ use remuda_core::time::Timestamp;
 use remuda_core::wire::{Beat, Finished};
 
 use super::{Law, Laws, Order};
+use crate::client;
 use crate::host::Host;
 use crate::net::Ask;
 
@@ -93,6 +94,7 @@ impl Laws {
         }
         self.listen(now, ask, step, plane);
         self.no_work_for_the_silent(now, at, step);
+        self.preferred_first(now, at, plane, ask, step);
         self.share(at, step);
         self.view(now, at, plane);
     }
@@ -164,6 +166,19 @@ impl Laws {
                 _ => true,
             };
             is_named.then(|| "it did not start anew without it".to_owned())
+        } else if verdict.contains("its start limit") {
+            let limit = self.plans[client::of(job)].options.start_limit.unwrap_or_default();
+            let waited = now.since(last.started_at);
+            (waited + MARGIN < limit || last.cause != Some(Cause::Service))
+                .then(|| format!("it was handed out {waited:?} ago"))
+        } else if verdict.contains("its node limit") {
+            let limit = self.plans[client::of(job)].options.node_limit.unwrap_or_default();
+            let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker && host.is_pristine);
+            match its_hosts.any(|host| host.service.waits_its_turn(key)) {
+                true => Some("it waits for its turn".to_owned()),
+                false => (stalled + MARGIN < limit || last.cause != Some(Cause::Job))
+                    .then(|| format!("it advanced {stalled:?} ago")),
+            }
         } else if verdict.contains("stuck") {
             self.services.stuck.push((last.worker.clone(), key));
             let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker && host.is_pristine);

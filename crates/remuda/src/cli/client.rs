@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::Value;
 
-use crate::dial;
+use super::Connection;
+use crate::dial::Credentials;
 
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
 
@@ -42,21 +43,26 @@ pub(crate) fn is_passing(error: &anyhow::Error) -> bool {
 pub(crate) struct Client {
     http: reqwest::Client,
     pub(crate) url: String,
+    pub(crate) credentials: Credentials,
 }
 
 impl Client {
-    pub(crate) fn new(url: &str) -> anyhow::Result<Self> {
-        if url.starts_with("https:") {
-            bail!(
-                "https is not built in yet: reach the plane over http on this machine, or through an SSH tunnel"
-            );
-        }
-        let http = dial::client().build().context("cannot set up HTTP")?;
-        Ok(Client { http, url: url.trim_end_matches('/').to_owned() })
+    pub(crate) fn new(connection: &Connection) -> anyhow::Result<Self> {
+        Client::with(&connection.url, connection.credentials()?)
+    }
+
+    /// For a plane that asks nobody who it is.
+    pub(crate) fn at(url: &str) -> anyhow::Result<Self> {
+        Client::with(url, Credentials::default())
+    }
+
+    fn with(url: &str, credentials: Credentials) -> anyhow::Result<Self> {
+        let http = credentials.client().build().context("cannot set up HTTP")?;
+        Ok(Client { http, url: url.trim_end_matches('/').to_owned(), credentials })
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.url))
+        self.credentials.sign(self.http.request(method, format!("{}{path}", self.url)))
     }
 
     pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Value> {

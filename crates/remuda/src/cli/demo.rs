@@ -74,7 +74,7 @@ impl Demo {
 }
 
 async fn perform(stage: &mut Stage, is_told: bool) -> anyhow::Result<Value> {
-    let client = Client::new(&stage.url)?;
+    let client = Client::at(&stage.url)?;
     let mut play = Play { jobs: Vec::new(), began: Instant::now(), is_told, killed: None };
     play.tell(&format!("remuda demo: a plane on {}, its store in {}\n", stage.url, stage.folder().display()));
     stage.start_workers().await?;

@@ -43,17 +43,17 @@ async fn ask(client: &Client, method: Method, path: &str, query: &[(&str, String
 }
 
 /// JSON as it came, or what people read.
-fn show(connection: &Connection, answer: &Value, shown: impl FnOnce() -> String) {
+pub(super) fn show(connection: &Connection, answer: &Value, shown: impl FnOnce() -> String) {
     say(&if connection.json { answer.to_string() } else { shown() });
 }
 
 /// The rows of a list; an answer without it has none.
-fn rows<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
+pub(super) fn rows<'a>(answer: &'a Value, name: &str) -> &'a [Value] {
     answer[name].as_array().map_or(&[], Vec::as_slice)
 }
 
 /// A value as a cell shows it.
-fn cell(value: &Value) -> String {
+pub(super) fn cell(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         Value::String(text) if text.is_empty() => "-".to_owned(),

@@ -120,7 +120,7 @@ const INTERRUPTED: u8 = 130;
 
 impl Run {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         let mut interrupts = interrupts()?;
         let workflow = tokio::select! {
             workflow = self.prepare(&client) => workflow?,
@@ -138,7 +138,7 @@ impl Run {
         let board = Board::new(&ids, self.connection.json);
         let tenant = self.tenant.as_deref().unwrap_or("default");
         let follow = Follow::new(&client, tenant, &ids, board, previews.as_ref());
-        let mut homes = Homes::new(self.output.clone(), &self.connection.url);
+        let mut homes = Homes::new(self.output.clone(), &client);
         follow.until_all_ended(&mut interrupts, |at, job| homes.bring(at, job)).await?;
         let ended = homes.all().await;
         if let Some(previews) = previews {
@@ -167,7 +167,7 @@ impl Run {
             // Asked once, so that a plane that is not there is told at once and not after many tries.
             client.get("/health/live").await?;
         }
-        let link = BlobLink::new(&self.connection.url, "");
+        let link = BlobLink::with(&self.connection.url, &client.credentials);
         for (place, file) in places.iter().zip(&self.files) {
             let path = &file.path;
             let (hash, _) =
@@ -282,9 +282,14 @@ struct Homes {
 }
 
 impl Homes {
-    fn new(folder: Option<PathBuf>, url: &str) -> Homes {
+    fn new(folder: Option<PathBuf>, client: &Client) -> Homes {
         let places = Arc::new(Semaphore::new(BRINGS_MAX));
-        Homes { folder, link: BlobLink::new(url, ""), places, tasks: JoinSet::new() }
+        Homes {
+            folder,
+            link: BlobLink::with(&client.url, &client.credentials),
+            places,
+            tasks: JoinSet::new(),
+        }
     }
 
     fn bring(&mut self, at: usize, mut job: Value) {

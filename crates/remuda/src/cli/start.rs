@@ -11,8 +11,9 @@ use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
 
 use super::workers::{run_all, with};
-use super::{Client, Connection, Settings, say};
+use super::{Client, Connection, Identity, Settings, say};
 use crate::config::{self, Flag, Resolved};
+use crate::dial::Credentials;
 use crate::serve::Serving;
 
 #[derive(Debug, Args)]
@@ -26,6 +27,8 @@ pub(super) struct Work {
     /// Address of the plane
     #[arg(long, env = "REMUDA_URL", default_value = "http://127.0.0.1:8288")]
     url: String,
+    #[command(flatten)]
+    identity: Identity,
     #[command(flatten)]
     what: WorkWhat,
     #[command(flatten)]
@@ -103,6 +106,8 @@ impl Settings {
             ("data", &self.data, "--data"),
             ("listen", &self.listen, "--listen"),
             ("store", &self.store, "--store"),
+            ("tls.cert", &self.tls_cert, "--tls-cert"),
+            ("tls.key", &self.tls_key, "--tls-key"),
         ];
         for (key, value, name) in named {
             if let Some(value) = value {
@@ -139,11 +144,7 @@ impl Serve {
         let settings = self.settings.clone();
         let mut serving = Serving::start_with(&resolved, move || settings.load()).await?;
         serving.end_process_if_stuck();
-        say(&format!(
-            "remuda serves on http://{} (data in {})",
-            serving.address,
-            resolved.serve.data.display()
-        ));
+        say(&format!("remuda serves on {} (data in {})", serving.url(), resolved.serve.data.display()));
         let mut stops = stops()?;
         tokio::select! {
             result = serving.failed() => { result?; }
@@ -164,7 +165,7 @@ impl Work {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let resolved = self.settings.load()?;
         start_log(resolved.serve.log_json);
-        let workers = self.what.workers(&self.url, &resolved).await?;
+        let workers = self.what.workers(&self.url, self.identity.credentials()?, &resolved).await?;
         for worker in &workers {
             say(&format!("remuda worker {} works for {}{}", worker.worker, self.url, with(worker)));
         }
@@ -178,9 +179,15 @@ impl Up {
         let resolved = self.settings.load()?;
         start_log(resolved.serve.log_json);
         let settings = self.settings.clone();
+        if resolved.serve.access.tls_cert.is_some() {
+            bail!(
+                "`remuda up` has its workers beside it and needs no TLS: for that, start `remuda serve` and `remuda worker`"
+            );
+        }
         let mut serving = Serving::start_with(&resolved, move || settings.load()).await?;
         serving.end_process_if_stuck();
-        let workers = match self.what.workers(&format!("http://{}", serving.address), &resolved).await {
+        let credentials = Credentials::of(serving.own_token());
+        let workers = match self.what.workers(&serving.url(), credentials, &resolved).await {
             Ok(workers) => workers,
             Err(error) => {
                 serving.stop().await?;
@@ -189,8 +196,8 @@ impl Up {
         };
         let names: Vec<_> = workers.iter().map(|it| format!("{}{}", it.worker, with(it))).collect();
         say(&format!(
-            "remuda is up on http://{} with {} {} (data in {})",
-            serving.address,
+            "remuda is up on {} with {} {} (data in {})",
+            serving.url(),
             if names.len() == 1 { "worker" } else { "workers" },
             names.join(", "),
             resolved.serve.data.display()
@@ -228,7 +235,7 @@ impl Config {
                 say(config::show(&settings.load()?, json).trim_end());
             }
             ConfigCommand::Reload { connection } => {
-                let client = Client::new(&connection.url)?;
+                let client = Client::new(&connection)?;
                 let answer = client.post("/fleet/reload", &serde_json::json!({})).await?;
                 say(&match (connection.json, answer["needs_restart"] == true) {
                     (true, _) => answer.to_string(),

@@ -13,6 +13,7 @@ use tokio::task::JoinSet;
 use super::Usage;
 use super::start::WorkWhat;
 use crate::config::Resolved;
+use crate::dial::Credentials;
 use crate::worker::{self, ComfyuiOptions, Does, Exec, Options, hostname, name_of};
 
 /// Where ComfyUI listens unless it is told otherwise.
@@ -22,11 +23,17 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 
 impl WorkWhat {
     /// The workers to start; without any hint, the ComfyUI server that is usually there.
-    pub(super) async fn workers(&self, url: &str, resolved: &Resolved) -> anyhow::Result<Vec<Options>> {
+    pub(super) async fn workers(
+        &self,
+        url: &str,
+        credentials: Credentials,
+        resolved: &Resolved,
+    ) -> anyhow::Result<Vec<Options>> {
+        let plane = (url, &credentials);
         if let Some(command) = &self.exec {
             let name = format!("{}-{}", hostname(), std::process::id());
             let does = Does::Exec(Exec { command: command.clone() });
-            return Ok(vec![self.options(url, resolved, self.name_or(&name)?, does)?]);
+            return Ok(vec![self.options(plane, resolved, self.name_or(&name)?, does)?]);
         }
         let servers =
             if self.comfyui.is_empty() { vec![find_comfyui().await?] } else { self.comfyui.clone() };
@@ -55,14 +62,14 @@ impl WorkWhat {
             }
             let command = self.comfyui_cmd.get(at).cloned();
             let does = Does::Comfyui(ComfyuiOptions { command, ..ComfyuiOptions::new(target, resolved) });
-            workers.push(self.options(url, resolved, name, does)?);
+            workers.push(self.options(plane, resolved, name, does)?);
         }
         Ok(workers)
     }
 
     fn options(
         &self,
-        url: &str,
+        (url, credentials): (&str, &Credentials),
         resolved: &Resolved,
         worker: WorkerId,
         does: Does,
@@ -73,7 +80,7 @@ impl WorkWhat {
                 label.split_once('=').with_context(|| format!("--label takes NAME=VALUE, not {label:?}"))?;
             labels.insert(name.to_owned(), value.to_owned());
         }
-        let mut options = Options::new(url, worker, does, resolved);
+        let mut options = Options::new(url, credentials.clone(), worker, does, resolved);
         if !self.services.is_empty() {
             options.services = self.services.iter().cloned().collect();
         }

@@ -8,9 +8,12 @@ use std::path::PathBuf;
 use super::key::{Entry, Key};
 use super::value::Unit;
 use super::{ConfigError, Origin, nearest};
+use crate::secret::Secret;
 
-/// Known, but not keys: where clients find the plane and who they are, where this file is, what is logged.
-const OTHERS: [&str; 4] = ["REMUDA_URL", "REMUDA_TOKEN", "REMUDA_CONFIG", "REMUDA_LOG"];
+/// Known, but not keys: where clients find the plane, who they are and whom they trust, where this file is, what is
+/// logged, and a secret that no setting shows.
+const OTHERS: [&str; 6] =
+    ["REMUDA_URL", "REMUDA_TOKEN", "REMUDA_CA", "REMUDA_CONFIG", "REMUDA_LOG", "REMUDA_ADMIN_TOKEN"];
 
 /// The environment of this process, as far as it is text.
 pub fn current() -> impl Iterator<Item = (String, String)> {
@@ -58,6 +61,10 @@ impl Environment {
 
     pub(super) fn config_file(&self) -> Option<PathBuf> {
         self.0.get("REMUDA_CONFIG").map(PathBuf::from)
+    }
+
+    pub(super) fn admin_token(&self) -> Option<Secret> {
+        self.0.get("REMUDA_ADMIN_TOKEN").map(|text| Secret::new(text.trim()))
     }
 
     /// Where the platform wants programs to keep their data.

@@ -101,7 +101,12 @@ fn text_of(value: &Spanned<DeValue<'_>>) -> Option<String> {
         DeValue::Integer(number) => Some(number.to_string()),
         DeValue::Float(number) => Some(number.to_string()),
         DeValue::Boolean(on) => Some(on.to_string()),
-        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
+        DeValue::Array(words) => {
+            let words: Option<Vec<_>> =
+                words.iter().map(|word| Some(word.get_ref().as_str()?.to_owned())).collect();
+            Some(words?.join(", "))
+        }
+        DeValue::Datetime(_) | DeValue::Table(_) => None,
     }
 }
 

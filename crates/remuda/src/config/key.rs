@@ -120,6 +120,8 @@ macro_rules! field {
 field!(Duration, Duration);
 field!(bool, Switch);
 field!(PathBuf, Folder);
+field!(Option<PathBuf>, File);
+field!(Vec<String>, List);
 field!(SocketAddr, Address);
 field!(StoreUrl, Store);
 

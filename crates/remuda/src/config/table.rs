@@ -1,6 +1,8 @@
 //! Every key there is. A line here is all it takes: it can be written in `remuda.toml`, set in the environment and given
 //! as a flag, is checked, shown and documented.
 
+mod access;
+
 use std::time::Duration;
 
 use super::key::{Key, slot};
@@ -21,6 +23,7 @@ pub(super) const GROUPS: &[Group] = &[
     Group { title: "Suspicion: blocks, quarantine, probation", keys: SUSPICION },
     Group { title: "Routing", keys: ROUTING },
     Group { title: "Limits", keys: LIMITS },
+    Group { title: "Access", keys: access::ACCESS },
     Group { title: "Blobs", keys: BLOBS },
     Group { title: "Webhooks", keys: WEBHOOKS },
     Group { title: "Scaling", keys: SCALING },

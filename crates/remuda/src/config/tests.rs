@@ -303,7 +303,8 @@ fn another(key: &Key, defaults: &Resolved) -> String {
         (Kind::Choice(words), Value::Word(word)) => {
             words.iter().find(|other| **other != word).unwrap().to_string()
         }
-        (Kind::Folder, _) => "/another/place".to_owned(),
+        (Kind::Folder | Kind::File, _) => "/another/place".to_owned(),
+        (Kind::List, _) => "one, another".to_owned(),
         (Kind::Address, _) => "127.0.0.1:9000".to_owned(),
         (Kind::Store, _) => "memory:".to_owned(),
         other => panic!("{} is {other:?}", key.name),

@@ -27,6 +27,10 @@ pub(super) enum Kind {
     Switch,
     Choice(&'static [&'static str]),
     Folder,
+    /// A file that need not be named.
+    File,
+    /// Words with commas between them.
+    List,
     Address,
     Store,
 }
@@ -47,6 +51,8 @@ pub(super) enum Value {
     Switch(bool),
     Word(&'static str),
     Folder(PathBuf),
+    File(Option<PathBuf>),
+    List(Vec<String>),
     Address(SocketAddr),
     Store(StoreUrl),
 }
@@ -63,6 +69,7 @@ impl Value {
     pub(super) fn beneath(self, folder: &Path) -> Value {
         match self {
             Value::Folder(path) => Value::Folder(folder.join(path)),
+            Value::File(path) => Value::File(path.map(|path| folder.join(path))),
             Value::Store(StoreUrl::Sqlite(path)) => Value::Store(StoreUrl::Sqlite(folder.join(path))),
             other => other,
         }
@@ -76,7 +83,9 @@ impl fmt::Display for Value {
             Value::Number(number) => write!(f, "{number}"),
             Value::Switch(on) => write!(f, "{on}"),
             Value::Word(word) => f.write_str(word),
-            Value::Folder(path) => write!(f, "{}", path.display()),
+            Value::Folder(path) | Value::File(Some(path)) => write!(f, "{}", path.display()),
+            Value::File(None) => Ok(()),
+            Value::List(words) => f.write_str(&words.join(", ")),
             Value::Address(address) => write!(f, "{address}"),
             Value::Store(store) => write!(f, "{store}"),
         }
@@ -104,6 +113,9 @@ impl Kind {
                 .map(|word| Value::Word(word))
                 .ok_or_else(|| self.rule()),
             Kind::Folder => folder(text).map(Value::Folder),
+            Kind::File if text.is_empty() => Ok(Value::File(None)),
+            Kind::File => folder(text).map(|path| Value::File(Some(path))),
+            Kind::List => Ok(Value::List(list(text))),
             Kind::Address => text.parse().map(Value::Address).map_err(|_| self.rule()),
             Kind::Store => StoreUrl::parse(text).map(Value::Store),
         }
@@ -130,6 +142,8 @@ impl Kind {
             }
             Kind::Folder => "a path".to_owned(),
             Kind::Address => "an address and a port, as in `127.0.0.1:8288` or `[::1]:8288`".to_owned(),
+            Kind::File => "a path, or nothing".to_owned(),
+            Kind::List => "a list of words, with commas between them".to_owned(),
             Kind::Store => "`sqlite:PATH` or `memory:`".to_owned(),
         }
     }
@@ -166,6 +180,11 @@ fn duration(text: &str, unit: Unit) -> Result<Duration, String> {
         };
     }
     sum_of_parts(text).map(Duration::from_millis).ok_or_else(|| HELP.to_owned())
+}
+
+/// A duration as people write it, on the command line too.
+pub(crate) fn written_duration(text: &str) -> Result<Duration, String> {
+    duration(text.trim(), Unit::Written)
 }
 
 /// In milliseconds.
@@ -216,6 +235,10 @@ fn switch(text: &str) -> Option<bool> {
         "false" | "0" | "no" | "off" => Some(false),
         _ => None,
     }
+}
+
+fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
 fn folder(text: &str) -> Result<PathBuf, String> {

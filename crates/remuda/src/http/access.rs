@@ -1,49 +1,327 @@
-//! Who asks, and what that one may see and do.
+//! Who asks, and what that one may see and do. Every request passes here first:
+//!
+//! ```text
+//!  host, origin ──▶ locked out? ──▶ token ──▶ rule of the route ──▶ how often ──▶ whose job ──▶ handler ──▶ audit log
+//! ```
+//!
+//! Without any token everybody may do everything: on loopback, or where somebody insisted. The first token closes the
+//! plane for all who have none.
 
-use std::convert::Infallible;
+mod book;
+mod caller;
+mod credential;
+mod guard;
+mod origin;
+mod rules;
+pub(super) mod tokens;
+mod watch;
 
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
-use remuda_core::id::Tenant;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use remuda_adapters::store::{Store, StoreError};
+use remuda_core::document::Shelf;
+use remuda_core::id::{Hash, JobId};
+use remuda_core::time::Timestamp;
+use tracing::{error, warn};
+
+pub use self::book::{Role, Token, Wanted};
+pub use self::caller::Caller;
+pub(super) use self::guard::{network, usual};
+#[cfg(test)]
+pub(super) use self::rules::who;
+
+use self::book::{Book, is_ticket};
+use self::credential::credential;
+use self::guard::{Counted, Guard};
+use self::origin::Origins;
+use self::rules::{Rule, Who, rule_of};
+use super::listen::Peer;
 use super::{Context, Problem};
+use crate::audit::{Audit, Note};
+use crate::config::ServeSettings;
+use crate::secret::{Secret, is_same};
+use crate::tls::Tls;
 
-/// Who asks, as the token says. On loopback without tokens anyone may do everything.
-#[derive(Clone, Debug)]
-pub struct Caller {
-    /// Whose jobs it may see; nothing if it may see everybody's.
-    tenant: Option<Tenant>,
+/// Who asks where nobody needs a token.
+const ANYONE: &str = "anyone";
+/// How one may say who one is; the second has a browser ask by itself.
+const CHALLENGES: [&str; 2] = ["Bearer realm=\"remuda\"", "Basic realm=\"remuda\", charset=\"UTF-8\""];
+/// Read at a time at the start.
+const PAGE: usize = 1000;
+
+/// Everything that decides who may ask.
+#[derive(Debug)]
+pub struct Access {
+    book: RwLock<Book>,
+    /// An admin's token that is in no list: from the environment or a file.
+    admin: Option<Hash>,
+    /// Given to the workers of this very process.
+    own: Secret,
+    /// Nobody needs a token as long as there is none.
+    may_be_open: bool,
+    guard: Guard,
+    origins: Origins,
+    pub audit: Audit,
+    pub tls: Option<Tls>,
 }
 
-impl Caller {
-    /// The tenant that a submission of this caller belongs to; whoever belongs to one cannot speak for another.
-    pub fn tenant(&self, asked: Option<&Tenant>) -> Result<Tenant, Problem> {
-        match (&self.tenant, asked) {
-            (Some(own), Some(asked)) if own != asked => {
-                let message = format!("this token is for tenant {own}, not {asked}");
-                Err(Problem::new(axum::http::StatusCode::FORBIDDEN, "forbidden", message))
+impl Access {
+    pub async fn load(
+        settings: &ServeSettings,
+        address: SocketAddr,
+        store: &Store,
+        audit: Audit,
+        tls: Option<Tls>,
+    ) -> anyhow::Result<Access> {
+        let access = &settings.access;
+        let origins = Origins {
+            listen: address,
+            hosts: access.allowed_hosts.clone(),
+            origins: access.allowed_origins.clone(),
+        };
+        Ok(Access {
+            book: RwLock::new(load(store).await?),
+            admin: settings.admin_token()?.map(|secret| secret.hash()),
+            own: Secret::new(crate::secret::draw(32)?),
+            may_be_open: settings.listen.ip().is_loopback() || settings.insecure,
+            guard: Guard::new(access.requests_per_second, access.streams_per_token_max),
+            origins,
+            audit,
+            tls,
+        })
+    }
+
+    /// Whether everybody may do everything.
+    pub fn is_open(&self) -> bool {
+        self.may_be_open && self.admin.is_none() && self.book().is_empty()
+    }
+
+    /// Whether there is anybody who may make tokens.
+    pub fn has_admin(&self, now: Timestamp) -> bool {
+        self.admin.is_some() || self.book().admins(now) > 0
+    }
+
+    /// What a worker of this process joins with.
+    pub fn own_token(&self) -> Secret {
+        self.own.clone()
+    }
+
+    fn book(&self) -> RwLockReadGuard<'_, Book> {
+        self.book.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Book)) {
+        change(&mut self.book.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Who has this secret; nobody if it is none of ours or has expired.
+    fn known(&self, secret: &Secret, from: IpAddr, now: Timestamp) -> Option<Caller> {
+        let hash = secret.hash();
+        if self.admin.as_ref().is_some_and(|admin| is_same(admin, &hash)) {
+            return Some(Caller::named("admin", Role::Admin, from));
+        }
+        if is_same(&self.own.hash(), &hash) {
+            return Some(Caller::named("this process", Role::Worker, from));
+        }
+        let entry = self.book().find(secret, now)?;
+        Some(Caller::of(entry, from))
+    }
+
+    /// Who asks, if that one may ask for this.
+    fn admit(&self, asked: &Asked, secret: Option<&Secret>, now: Timestamp) -> Result<Caller, Problem> {
+        let Asked { from, rule, .. } = *asked;
+        if rule.who == Who::Anyone {
+            self.guard.request(Counted::Address(network(from)), from, now)?;
+            return Ok(Caller::named(ANYONE, Role::Client, from));
+        }
+        if self.is_open() {
+            self.guard.request(Counted::Address(network(from)), from, now)?;
+            return Ok(Caller::named(ANYONE, Role::Admin, from));
+        }
+        let Some(secret) = secret else {
+            self.guard.request(Counted::Address(network(from)), from, now)?;
+            return Err(no_token());
+        };
+        let locked = self.guard.locked_since(from, now);
+        if rule.who.takes_tickets() && is_ticket(secret.reveal()) {
+            return match self.book().honours(secret.reveal(), now) {
+                Some(entry) => Ok(Caller::joined(entry, from)),
+                None => Err(self.wrong(asked, secret, now)),
+            };
+        }
+        let caller = self.known(secret, from, now);
+        if let Some((since, left)) = locked {
+            // A right guess helps nobody now; who was known before goes on.
+            let was_known = caller.as_ref().is_some_and(|caller| caller.was_known_before(since));
+            if !was_known {
+                let message =
+                    "too many wrong tokens came from this address: no new one is listened to for a while";
+                return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "locked_out", message)
+                    .later(left.as_secs().max(1)));
             }
-            (Some(own), _) => Ok(own.clone()),
-            (None, Some(asked)) => Ok(asked.clone()),
-            (None, None) => Ok("default".parse()?),
+        }
+        let Some(caller) = caller else { return Err(self.wrong(asked, secret, now)) };
+        caller.used(now);
+        if caller.role != Role::Worker {
+            self.guard.request(caller.counted(), from, now)?;
+        }
+        if !rule.who.admits(caller.role) {
+            let message = format!(
+                "this token is for a {} and {} is for: {}",
+                caller.role,
+                asked.path,
+                rule.who.as_str()
+            );
+            return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", message));
+        }
+        Ok(caller)
+    }
+
+    fn wrong(&self, asked: &Asked, secret: &Secret, now: Timestamp) -> Problem {
+        if self.guard.wrong(asked.from, secret.hash(), now) {
+            error!(from = %asked.from, "many wrong tokens: no new one is listened to from there for a while");
+        }
+        let message = "this token is unknown, expired or revoked: `remuda token create` makes a new one";
+        Problem::new(StatusCode::UNAUTHORIZED, "wrong_token", message)
+    }
+}
+
+async fn load(store: &Store) -> Result<Book, StoreError> {
+    let mut book = Book::default();
+    let mut after = String::new();
+    loop {
+        let page = store.documents(Shelf::Token, &after, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(book) };
+        after.clone_from(&last.id);
+        for document in page {
+            match serde_json::from_str(document.body.get()) {
+                Ok(token) => book.enter(token),
+                // Whoever has it will be refused, which is the safe way to be wrong.
+                Err(error) => error!(id = %document.id, %error, "a stored token cannot be read"),
+            }
+        }
+    }
+}
+
+fn no_token() -> Problem {
+    let message = "send a token: Authorization: Bearer TOKEN; `remuda token create` makes one";
+    Problem::new(StatusCode::UNAUTHORIZED, "no_token", message)
+}
+
+/// A request, as far as access is concerned.
+struct Asked {
+    from: IpAddr,
+    rule: &'static Rule,
+    method: Method,
+    /// As the router has it.
+    route: Option<MatchedPath>,
+    /// As it was asked for.
+    path: String,
+}
+
+impl Asked {
+    fn new(request: &Request) -> Asked {
+        let peer = request.extensions().get::<Peer>();
+        let route = request.extensions().get::<MatchedPath>().cloned();
+        Asked {
+            from: peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.0.ip().to_canonical()),
+            rule: rule_of(request.method().as_str(), route.as_ref().map(MatchedPath::as_str)),
+            method: request.method().clone(),
+            route,
+            path: request.uri().path().to_owned(),
         }
     }
 
-    /// Whether it may know of something that belongs to this tenant; if not, it is told that there is nothing (404).
-    pub fn may_see(&self, tenant: &Tenant) -> bool {
-        self.tenant.as_ref().is_none_or(|own| own == tenant)
+    /// The job it is about, if it is about one.
+    fn job(&self) -> Option<&str> {
+        let route = self.route.as_ref()?.as_str();
+        let rest = self.path.strip_prefix("/fleet/jobs/")?;
+        route.starts_with("/fleet/jobs/{id}").then(|| rest.split('/').next().unwrap_or(rest))
     }
 
-    /// To what a listing is narrowed; nothing if it is not.
-    pub fn only(&self) -> Option<&Tenant> {
-        self.tenant.as_ref()
+    fn note(&self, now: Timestamp, who: String, what: &'static str, outcome: String) -> Note {
+        let on = format!("{} {}", self.method, self.path);
+        Note { at: now, who, from: self.from.to_string(), what, on, outcome }
+    }
+}
+
+/// Set by a handler whose route does not say what it was about.
+#[derive(Clone, Debug)]
+pub(super) struct About(pub(super) String);
+
+/// Lets a request through to its handler, or answers in its place.
+pub(super) async fn check(State(context): State<Context>, mut request: Request, next: Next) -> Response {
+    let access = context.access.clone();
+    let (asked, now) = (Asked::new(&request), context.plane.clock.now());
+    let origin = match access.origins.check(&asked.method, request.headers(), access.is_open()) {
+        Ok(origin) => origin,
+        Err(problem) => return refuse(&access, &asked, now, problem).await,
+    };
+    if let Some(origin) = origin.clone().filter(|_| asked.method == Method::OPTIONS) {
+        let mut response = StatusCode::NO_CONTENT.into_response();
+        origin::allowed(response.headers_mut(), origin, true);
+        return response;
+    }
+    let secret = credential(request.headers());
+    let caller = match access.admit(&asked, secret.as_ref(), now) {
+        Ok(caller) => caller,
+        Err(problem) => return refuse(&access, &asked, now, problem).await,
+    };
+    if let Err(problem) = belongs(&context, &caller, &asked).await {
+        return problem.into_response();
+    }
+    request.extensions_mut().insert(caller.clone());
+    let mut response = watch::until_revoked(&access, &caller, context.plane.clock, next.run(request)).await;
+    let is_noted = !asked.rule.noted.is_empty() && (caller.role != Role::Client || asked.job().is_none());
+    if is_noted {
+        let outcome = match response.status() {
+            status if status.is_success() => "done".to_owned(),
+            status => status.as_u16().to_string(),
+        };
+        let mut note = asked.note(now, caller.shown(), asked.rule.noted, outcome);
+        if let Some(About(what)) = response.extensions().get() {
+            note.on = what.clone();
+        }
+        access.audit.note(note).await;
+    }
+    if let Some(origin) = origin {
+        origin::allowed(response.headers_mut(), origin, false);
+    }
+    response
+}
+
+async fn refuse(access: &Access, asked: &Asked, now: Timestamp, problem: Problem) -> Response {
+    let (status, code) = (problem.status, problem.code);
+    if code != "too_many_requests" {
+        warn!(from = %asked.from, path = %asked.path.escape_debug(), code, "refused");
+        access.audit.refused(asked.note(now, ANYONE.to_owned(), "access.refused", code.to_owned())).await;
+    }
+    let mut response = problem.into_response();
+    if status == StatusCode::UNAUTHORIZED {
+        for scheme in CHALLENGES {
+            response.headers_mut().append(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
+        }
+    }
+    response
+}
+
+/// Whoever belongs to a tenant hears of no job of another, not even that there is one.
+async fn belongs(context: &Context, caller: &Caller, asked: &Asked) -> Result<(), Problem> {
+    // What is no id is no job, and the handler says so.
+    let Some(id) = asked.job().and_then(|id| id.parse::<JobId>().ok()) else { return Ok(()) };
+    if caller.only().is_none() {
+        return Ok(());
+    }
+    match context.store.job(id).await? {
+        Some((accepted, _)) if caller.may_see(&accepted.tenant) => Ok(()),
+        Some(_) | None => Err(super::jobs::unknown(id)),
     }
 }
 
-impl FromRequestParts<Context> for Caller {
-    type Rejection = Infallible;
-
-    async fn from_request_parts(_: &mut Parts, _: &Context) -> Result<Self, Infallible> {
-        Ok(Caller { tenant: None })
-    }
-}
+#[cfg(test)]
+mod tests;

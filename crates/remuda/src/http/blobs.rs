@@ -14,12 +14,15 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use remuda_adapters::blobs::{BlobError, BlobHash, Stored, named_in, pieces};
+use remuda_adapters::blobs::{Blob, BlobError, BlobHash, Stored, named_in, pieces};
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
+use tokio::sync::SemaphorePermit;
 
-use self::head::{Part, content_type, disposition, part};
+pub(super) use self::head::{content_type, is_harmless};
+
+use self::head::{Part, disposition, part};
 use super::body::too_slow;
 use super::path::Path;
 use super::{Context, Problem};
@@ -66,10 +69,7 @@ async fn receive(context: &Context, body: Body, expected: Option<BlobHash>) -> R
     if body.size_hint().lower() > size_max {
         return Err(BlobError::TooLarge { size_max }.into());
     }
-    let _place = context.uploads.try_acquire().map_err(|_| {
-        let message = format!("{UPLOADS_MAX} blobs are on their way in: send it again in a moment");
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_uploads", message).later(1)
-    })?;
+    let _place = place(context)?;
     let mut upload = context.blobs.begin().await?;
     let mut pieces = Pieces::new(body, context);
     while let Some(piece) = pieces.next().await? {
@@ -78,34 +78,61 @@ async fn receive(context: &Context, body: Body, expected: Option<BlobHash>) -> R
     Ok(upload.finish(expected, context.plane.clock.now()).await?)
 }
 
+/// A place among the blobs on their way in.
+pub(super) fn place(context: &Context) -> Result<SemaphorePermit<'_>, Problem> {
+    context.uploads.try_acquire().map_err(|_| {
+        let message = format!("{UPLOADS_MAX} blobs are on their way in: send it again in a moment");
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_uploads", message).later(1)
+    })
+}
+
 /// A body as it comes; an error when it breaks off, or does not keep coming.
 struct Pieces {
     body: BodyDataStream,
+    pace: Pace,
+}
+
+impl Pieces {
+    fn new(body: Body, context: &Context) -> Pieces {
+        Pieces { body: body.into_data_stream(), pace: Pace::new(context) }
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+        let piece = self.pace.wait(self.body.next()).await?.transpose();
+        let piece = piece.map_err(|error| Problem::bad_request(format!("the body broke off: {error}")))?;
+        self.pace.seen(piece.as_ref().map_or(0, Bytes::len));
+        Ok(piece)
+    }
+}
+
+/// How quickly a body has to come.
+#[derive(Debug)]
+pub(super) struct Pace {
     pause_max: Duration,
     /// Of the step that is due. What we take ourselves to store a piece is not held against the sender.
     waited: Duration,
     seen_bytes: u64,
 }
 
-impl Pieces {
-    fn new(body: Body, context: &Context) -> Pieces {
-        let pause_max = context.blob_pause_max;
-        Pieces { body: body.into_data_stream(), pause_max, waited: Duration::ZERO, seen_bytes: 0 }
+impl Pace {
+    pub(super) fn new(context: &Context) -> Pace {
+        Pace { pause_max: context.blob_pause_max, waited: Duration::ZERO, seen_bytes: 0 }
     }
 
-    async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+    pub(super) async fn wait<T>(&mut self, next: impl Future<Output = T>) -> Result<T, Problem> {
         let asked_at = Instant::now();
         let patience = self.pause_max.saturating_sub(self.waited);
-        let piece = tokio::time::timeout(patience, self.body.next()).await.map_err(|_| too_slow())?;
-        let piece = piece
-            .transpose()
-            .map_err(|error| Problem::bad_request(format!("the body broke off: {error}")))?;
+        let came = tokio::time::timeout(patience, next).await.map_err(|_| too_slow())?;
         self.waited += asked_at.elapsed();
-        self.seen_bytes += piece.as_ref().map_or(0, |piece| piece.len() as u64);
+        Ok(came)
+    }
+
+    /// So much came.
+    pub(super) fn seen(&mut self, bytes: usize) {
+        self.seen_bytes += bytes as u64;
         if self.seen_bytes >= STEP_BYTES {
             (self.waited, self.seen_bytes) = (Duration::ZERO, 0);
         }
-        Ok(piece)
     }
 }
 
@@ -122,20 +149,56 @@ pub(super) async fn read(
     shown: Result<Query<Shown>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let hash: BlobHash = hash.parse()?;
     let Query(Shown { name }) = shown?;
+    give(&context, hash.parse()?, disposition(name.as_deref()), name.as_deref(), &headers).await
+}
+
+/// As `read`, for a page that shows it in place: a picture is a picture, and whatever could run is only bytes.
+pub(super) async fn show(
+    context: &Context,
+    hash: BlobHash,
+    name: &str,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
+    let disposition = disposition(Some(name)).replacen("attachment", "inline", 1);
+    give(context, hash, disposition, Some(name), headers).await
+}
+
+async fn give(
+    context: &Context,
+    hash: BlobHash,
+    disposition: String,
+    name: Option<&str>,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
     let blob = context.blobs.read(hash, context.plane.clock.now()).await?.ok_or_else(|| {
         Problem::not_found(format!("there is no {hash}; it may have been cleared away (retain_for)"))
     })?;
+    Ok(send(blob, hash, content_type(name), disposition, headers))
+}
+
+/// How something is sent that is to be kept, not shown.
+pub(super) fn attachment(name: Option<&str>) -> String {
+    disposition(name)
+}
+
+/// A blob, or as much of it as was asked for.
+pub(super) fn send(
+    blob: Blob,
+    hash: BlobHash,
+    content_type: &str,
+    disposition: String,
+    headers: &HeaderMap,
+) -> Response {
     let size = blob.size_bytes;
-    let (status, start, length) = match part(&headers, hash, size) {
+    let (status, start, length) = match part(headers, hash, size) {
         Part::Whole => (StatusCode::OK, 0, size),
         Part::Range { start, length } => (StatusCode::PARTIAL_CONTENT, start, length),
         Part::Known => (StatusCode::NOT_MODIFIED, 0, 0),
         Part::OutOfRange => {
             let message = format!("{hash} has {size} bytes");
             let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "no_such_range", message);
-            return Ok(([(header::CONTENT_RANGE, format!("bytes */{size}"))], problem).into_response());
+            return ([(header::CONTENT_RANGE, format!("bytes */{size}"))], problem).into_response();
         }
     };
     let mut response = Response::new(Body::from_stream(pieces(blob.file, start, length)));
@@ -150,18 +213,18 @@ pub(super) async fn read(
     set(header::CACHE_CONTROL, "private, max-age=31536000, immutable".to_owned());
     if status == StatusCode::NOT_MODIFIED {
         *response.body_mut() = Body::empty();
-        return Ok(response);
+        return response;
     }
     set(header::CONTENT_LENGTH, length.to_string());
     set(header::ACCEPT_RANGES, "bytes".to_owned());
     if status == StatusCode::PARTIAL_CONTENT {
         set(header::CONTENT_RANGE, format!("bytes {start}-{}/{size}", start + length - 1));
     }
-    set(header::CONTENT_TYPE, content_type(name.as_deref()).to_owned());
-    set(header::CONTENT_DISPOSITION, disposition(name.as_deref()));
+    set(header::CONTENT_TYPE, content_type.to_owned());
+    set(header::CONTENT_DISPOSITION, disposition);
     set(header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned());
     set(header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox".to_owned());
-    Ok(response)
+    response
 }
 
 /// The blobs that these name are wanted: from now on they are not cleared away for a while.

@@ -9,6 +9,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::ROUTES;
+use super::access::who;
 use crate::config::Resolved;
 use crate::serve::Serving;
 
@@ -32,8 +33,24 @@ const HEAD: &str = r#"# HTTP
 
 *Written by a test from `crates/remuda/src/http/document.rs` and the list of routes in `http.rs`; edit those instead.*
 
-JSON over HTTP/1.1, by default on `http://127.0.0.1:8288`. On loopback there is no token; other addresses are refused
-unless `--insecure` says that the network itself keeps strangers out. Times are UTC, as `2026-11-15T12:03:10.042Z`.
+JSON over HTTP/1.1, by default on `http://127.0.0.1:8288`. On loopback nobody needs a token until there is one; other
+addresses need TLS and tokens, unless `--insecure` says that the network itself keeps strangers out: see
+[security.md](security.md). Times are UTC, as `2026-11-15T12:03:10.042Z`.
+
+## Tokens
+
+Where there are tokens, every request but those for `/health` carries one:
+
+- `Authorization: Bearer rmd_…`, as programs do it;
+- `Authorization: Basic …`, with any user name and the token as the password: what a browser asks for by itself;
+- `Sec-WebSocket-Protocol: remuda, remuda.token.rmd_…`, for sockets opened by a page.
+
+Never in the address and never in a cookie. A client sees the jobs of its tenant and hears of no others (`404`). The table
+of routes at the end says who may ask for what. Blobs are found by their hash alone: whoever has seen the content, or was
+told the hash, can read it, and nobody can guess one.
+
+A page of another origin is refused, also when it opens a socket, and so is a request by a name that is not ours
+(`http.allowed_origins`, `http.allowed_hosts`).
 
 ## Submit a job
 
@@ -82,16 +99,18 @@ Whatever goes wrong has one form, with a word for programs and a sentence for pe
 | status | codes | what to do |
 |---|---|---|
 | 400 | `bad_request`, `malformed` | mend the request: it could not be read |
-| 401, 403 | `no_token`, `wrong_token` | a worker sends the token it was given when it joined |
+| 401 | `no_token`, `wrong_token` | send a token that is good; a worker sends what it was given when it joined |
+| 403 | `wrong_token`, `forbidden`, `foreign_origin`, `foreign_host` | it is not yours to ask: the message says what is missing |
 | 404 | `not_found`, `unknown_worker` | nothing is there; a worker that is unknown joins again |
 | 405 | `wrong_method` | see the routes below |
+| 409 | `no_admin`, `last_admin`, `ambiguous` | about tokens: the message says which comes first |
 | 409 | `ended`, `refused`, `old_beat`, `key_conflict` | it came too late, or the key belongs to another job: read what is there now |
 | 408 | `too_slow` | send the body again, without pauses |
 | 410 | `replaced` | a newer worker has this name: stop |
 | 413 | `too_large` | send less, or raise the limit that is named |
 | 416 | `no_such_range` | ask for a range that lies within the blob: `Content-Range` has its size |
 | 422 | `invalid`, `invalid_workflow`, `hash_mismatch` | mend the content: it was read and cannot be taken |
-| 429 | `queue_full`, `too_many_streams`, `too_many_uploads` | come back after `Retry-After` seconds |
+| 429 | `queue_full`, `too_many_requests`, `too_many_connections`, `too_many_streams`, `too_many_uploads`, `locked_out` | come back after `Retry-After` seconds |
 | 500 | `internal` | a bug in Remuda: please report it |
 | 503, 507 | `overloaded`, `stopping`, `store_unavailable`, `store_full` | nothing was stored; come back after `Retry-After` seconds |
 
@@ -120,7 +139,7 @@ Beat up, orders down. [`examples/worker.py`](../examples/worker.py) is a complet
 "#;
 
 const AFTER_JOIN: &str = r#"
-The answer has `incarnation`, `token` and `term`, which go into every beat, and the intervals `beat_idle_millis`,
+Where tokens are needed, a worker's or an admin's is sent with it. The answer has `incarnation`, `token` and `term`, which go into every beat, and the intervals `beat_idle_millis`,
 `beat_busy_millis` and `lease_millis`. Who joins under a name that is known takes its place.
 
 **Beat** with `POST /fleet/workers/{id}/beat?wait=25` and `Authorization: Bearer TOKEN`:
@@ -192,9 +211,10 @@ fn document() -> String {
     );
     writeln!(text, "```json\n{beat}\n```").unwrap();
     text.push_str(AFTER_BEAT);
-    text.push_str("\n| method | path | what it does |\n|---|---|---|\n");
+    text.push_str("\n| method | path | what it does | who may |\n|---|---|---|---|\n");
     for (method, path, meaning) in ROUTES {
-        writeln!(text, "| `{method}` | `{path}` | {meaning} |").unwrap();
+        let who = who(method, path).as_str();
+        writeln!(text, "| `{method}` | `{path}` | {meaning} | {who} |").unwrap();
     }
     text
 }
@@ -213,11 +233,14 @@ fn the_document_says_what_the_routes_say() {
 /// The router cannot be asked what it has, but its source can be read.
 #[test]
 fn every_route_of_the_router_is_in_the_list() {
-    let source = include_str!("../http.rs");
-    let routes = source.lines().filter_map(|line| line.trim().strip_prefix(".route(\"")?.split_once('"'));
+    let sources = [include_str!("../http.rs"), include_str!("v2.rs")];
+    let lines = sources.iter().flat_map(|source| source.lines());
+    let routes = lines.filter_map(|line| line.trim().strip_prefix(".route(\"")?.split_once('"'));
     let mut found = BTreeSet::new();
     for (path, handlers) in routes {
-        for (word, method) in [("get(", "GET"), ("post(", "POST"), ("put(", "PUT"), ("delete(", "DELETE")] {
+        for (word, method) in
+            [("get(", "GET"), ("head(", "HEAD"), ("post(", "POST"), ("put(", "PUT"), ("delete(", "DELETE")]
+        {
             if handlers.contains(word) {
                 found.insert((method, path));
             }
@@ -230,6 +253,11 @@ fn every_route_of_the_router_is_in_the_list() {
 #[test]
 fn every_code_is_told_in_the_document() {
     let sources = [
+        include_str!("access.rs"),
+        include_str!("access/guard.rs"),
+        include_str!("access/origin.rs"),
+        include_str!("access/tokens.rs"),
+        include_str!("access/watch.rs"),
         include_str!("blobs.rs"),
         include_str!("body.rs"),
         include_str!("events.rs"),

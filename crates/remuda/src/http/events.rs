@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 
 use self::wanted::{Of, Wanted};
-use super::{Context, Problem, preview};
+use super::{Caller, Context, Problem, preview};
 use crate::carry_out::{News, Shown};
 use crate::serve::stopped;
 
@@ -24,10 +24,12 @@ const PAGE: usize = 512;
 
 pub(super) async fn stream(
     State(context): State<Context>,
+    caller: Caller,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    let wanted = Wanted::read(query?.0)?;
+    let mut wanted = Wanted::read(query?.0)?;
+    wanted.tenant = caller.narrowed(wanted.tenant)?;
     let place = context.streams.clone().try_acquire_owned().map_err(|_| {
         let mut problem = Problem::new(
             StatusCode::TOO_MANY_REQUESTS,

@@ -96,6 +96,7 @@ pub(super) async fn submit(
         idempotency_key: in_header.transpose()?.or(body.idempotency_key),
         labels: body.labels,
         metadata: body.metadata,
+        secrets: Default::default(),
     };
     let Taken { job, is_new } = context.intake().take(request).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
@@ -228,7 +229,7 @@ pub(super) async fn one(State(context): State<Context>, Path(id): Path<String>) 
     Ok(Json(View::new(&accepted, &life, reason, result).doing(doing)).into_response())
 }
 
-fn unknown(id: JobId) -> Problem {
+pub(super) fn unknown(id: JobId) -> Problem {
     Problem::not_found(format!("there is no job {id}; it may have been cleared away (retain_for)"))
 }
 
@@ -246,6 +247,7 @@ const PAGE_MAX: usize = 1000;
 
 pub(super) async fn list(
     State(context): State<Context>,
+    caller: Caller,
     page: Result<Query<Page>, QueryRejection>,
 ) -> Result<Response, Problem> {
     let Query(page) = page?;
@@ -257,7 +259,7 @@ pub(super) async fn list(
         None => None,
     };
     let limit = page.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
-    let filter = Filter { state, tenant: page.tenant };
+    let filter = Filter { state, tenant: caller.narrowed(page.tenant)? };
     let jobs = context.store.jobs(filter, page.before, limit).await?;
     let next = (jobs.len() == limit).then(|| jobs.last().map(|(accepted, _)| accepted.id)).flatten();
     let open: Vec<_> =

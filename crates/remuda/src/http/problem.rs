@@ -15,7 +15,7 @@ use crate::drive::Unanswered;
 use crate::intake::NotTaken;
 
 /// What goes wrong for a caller.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Problem {
     pub status: StatusCode,
     /// A word for programs.
@@ -59,12 +59,14 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut error = json!({ "code": self.code, "message": self.message });
         if !self.detail.is_null() {
-            error["detail"] = self.detail;
+            error["detail"] = self.detail.clone();
         }
         let mut response = (self.status, Json(json!({ "error": error }))).into_response();
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        // For surfaces whose clients expect another form of the same.
+        response.extensions_mut().insert(self);
         response
     }
 }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tracing::{info, warn};
 
 use super::{Context, Problem};
-use crate::config::Resolved;
+use crate::config::{Resolved, ServeSettings};
 
 /// How the settings are read: the same file, environment and flags as at the start.
 #[derive(Clone)]
@@ -33,6 +33,11 @@ impl Reload {
     ) -> Self {
         Reload { read: Arc::new(read), at_start: Arc::new(at_start.clone()) }
     }
+
+    /// What the shell was set up with at the start.
+    pub fn settings(&self) -> ServeSettings {
+        self.at_start.serve.clone()
+    }
 }
 
 pub(super) async fn reload(State(context): State<Context>) -> Result<Json<Value>, Problem> {
@@ -46,6 +51,13 @@ pub(super) async fn reload(State(context): State<Context>) -> Result<Json<Value>
         }
         Err(error) => return Err(Problem::invalid(format!("nothing was changed: {error}"))),
     };
+    if let Some(tls) = context.access.tls.clone() {
+        let read = tokio::task::spawn_blocking(move || tls.reload()).await;
+        if let Err(error) = read.map_err(anyhow::Error::from).flatten() {
+            warn!(%error, "the certificate was not loaded; the old one stays");
+            return Err(Problem::invalid(format!("nothing was changed: {error:#}")));
+        }
+    }
     let needs_restart = resolved.serve != context.reload.at_start.serve;
     context.plane.ask(Event::Settings(Box::new(resolved.settings))).await?;
     info!(needs_restart, "the settings were loaded anew");

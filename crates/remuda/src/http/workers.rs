@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::path::Path;
-use super::{Context, Problem, blobs};
+use super::{Caller, Context, Problem, blobs};
 use crate::drive::{Handle, Unanswered};
 use crate::serve::stopped;
 
@@ -26,6 +26,7 @@ const SLOTS_MAX: u32 = 4096;
 
 pub(super) async fn join(
     State(context): State<Context>,
+    caller: Caller,
     join: Result<Json<Join>, JsonRejection>,
 ) -> Result<(StatusCode, Json<Joined>), Problem> {
     let Json(join) = join?;
@@ -35,17 +36,13 @@ pub(super) async fn join(
     if join.services.is_empty() {
         return Err(Problem::invalid("a worker offers at least one service"));
     }
-    let token = draw_token();
+    caller.may_join_as(&join.worker)?;
+    let token = caller.ticket()?;
     let token_hash = Hash::of(token.as_bytes());
     match context.plane.ask_patiently(Event::Join { join: Box::new(join), token_hash }).await? {
         Answer::Joined(joined) => Ok((StatusCode::CREATED, Json(Joined { token, ..joined }))),
         _ => Err(misplaced()),
     }
-}
-
-/// 244 random bits.
-fn draw_token() -> String {
-    format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
 }
 
 fn misplaced() -> Problem {
@@ -143,6 +140,7 @@ async fn fill_in(context: &Context, reply: &mut Reply) {
             Some(body) => Some(body),
             None => context.store.workflow(start.job).await.ok().flatten(),
         };
+        start.workflow = start.workflow.take().map(|workflow| context.secrets.put_into(start.job, workflow));
     }
     reply.start.retain(|start| start.workflow.is_some());
 }
@@ -163,16 +161,19 @@ pub(super) struct Goodbye {
     reason: String,
 }
 
-/// With its token a worker says goodbye; without one, a person says it for the worker.
+/// With its token a worker says goodbye; without one, or with an admin's, a person says it for the worker.
 pub(super) async fn leave(
     State(context): State<Context>,
+    caller: Caller,
     Path(worker): Path<String>,
     goodbye: Result<Query<Goodbye>, QueryRejection>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, Problem> {
     let worker: WorkerId = worker.parse()?;
     let Query(goodbye) = goodbye?;
-    let token_hash = if headers.contains_key(header::AUTHORIZATION) { Some(token(&headers)?) } else { None };
+    let speaks_itself =
+        caller.is_joined() || headers.contains_key(header::AUTHORIZATION) && caller.is_anyone();
+    let token_hash = if speaks_itself { Some(token(&headers)?) } else { None };
     let reason = if goodbye.reason.is_empty() { "it said goodbye".to_owned() } else { goodbye.reason };
     context.plane.ask_patiently(Event::Leave { worker: worker.clone(), token_hash, reason }).await?;
     Ok(Json(json!({ "worker": worker, "presence": "offline" })))

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use remuda_adapters::blobs::{BlobError, BlobHash};
-use remuda_adapters::comfyui::{Client, Secret, Target};
+use remuda_adapters::comfyui::{Client, Secret as Header, Target};
 use remuda_adapters::store::StoreError;
 use remuda_core::id::{Sequence, WorkerId};
 use tokio::sync::mpsc;
@@ -14,6 +14,8 @@ use tracing::warn;
 
 use super::{Filter, Follower, Hub, Inner, Pool, Running, State};
 use crate::config::{Resolved, StoreUrl};
+use crate::dial::Credentials;
+use crate::secret::{Secret, draw};
 use crate::serve::Serving;
 use crate::worker::{self, ComfyuiOptions, Does, REQUEST_MAX, name_of};
 
@@ -22,6 +24,8 @@ const LET_GO_MAX: Duration = Duration::from_secs(5);
 const LET_GO_LOOK: Duration = Duration::from_millis(50);
 /// An agent that ended for no good reason is started anew.
 const AGENT_AGAIN: Duration = Duration::from_secs(5);
+
+const TOKEN_BYTES: usize = 32;
 
 /// What a pool is made of. Made by [`Pool::builder`].
 #[derive(Debug, Default)]
@@ -70,7 +74,7 @@ impl Server {
 
     /// A header for every request to it, such as `Authorization`.
     pub fn header(mut self, name: impl Into<String>, value: &str) -> Server {
-        self.target.headers.push((name.into(), Secret::new(value)));
+        self.target.headers.push((name.into(), Header::new(value)));
         self
     }
 
@@ -181,6 +185,12 @@ impl Builder {
             None => StoreUrl::Sqlite(folder.join("remuda.sqlite")),
             Some(_) => StoreUrl::Memory,
         };
+        // Whoever else is on this machine finds a closed door; nobody ever learns this one.
+        let token = draw(TOKEN_BYTES).map_err(|error| BuildError::Start {
+            folder: folder.clone(),
+            why: format!("no randomness: {error}"),
+        })?;
+        resolved.serve.access.admin_token = Some(Secret::new(token));
         // Names are made up from the folder: the same after a restart, another in every other pool.
         let mark = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
         let mark = BlobHash::of(mark.as_os_str().as_encoded_bytes()).hex();
@@ -253,13 +263,13 @@ impl Pool {
         resolved: &Resolved,
         folder: Option<Folder>,
     ) -> Pool {
-        let plane = format!("http://{}", serving.address);
+        let (plane, credentials) = (serving.url(), Credentials::of(serving.own_token()));
         let (mut workers, mut stops) = (JoinSet::new(), Vec::new());
         let mut urls = Vec::new();
         for (name, server) in servers {
             urls.push((name.clone(), server.target.url.clone()));
             let does = Does::Comfyui(ComfyuiOptions::new(server.target, resolved));
-            let mut options = worker::Options::new(&plane, name, does, resolved);
+            let mut options = worker::Options::new(&plane, credentials.clone(), name, does, resolved);
             options.slots = server.slots;
             let (stop, stopped) = mpsc::channel(4);
             stops.push(stop);
@@ -343,6 +353,18 @@ mod tests {
         assert!(folder.join("blobs").is_dir());
         pool.shutdown().await.unwrap();
         assert!(!folder.exists());
+    }
+
+    #[tokio::test]
+    async fn a_stranger_on_this_machine_finds_a_closed_door() {
+        let pool = Pool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
+        let url = pool.inner.state().running.as_ref().unwrap().serving.url();
+        let http = crate::dial::client().build().unwrap();
+        for path in ["/fleet/jobs", "/fleet/workers", "/queue", "/fleet/events"] {
+            let answer = http.get(format!("{url}{path}")).send().await.unwrap();
+            assert_eq!(answer.status(), 401, "{path}");
+        }
+        pool.shutdown().await.unwrap();
     }
 
     #[tokio::test]

@@ -2,14 +2,15 @@
 //!
 //! A blob's file remembers when the blob was last wanted: sent, read, or named by a job when that was submitted or
 //! completed. It goes `retain_for` and a margin after that, which is later than whatever named it goes from the store.
-//! The exception is a job that stays open for longer: those are few, and are looked up and touched before anything is
-//! removed. If the store cannot be asked, nothing is removed.
+//! The exceptions are a job that stays open for longer, and an asset that was promised for longer: they are looked up and
+//! touched before anything is removed. If the store cannot be asked, nothing is removed.
 
 use std::time::Duration;
 
 use anyhow::Context as _;
 use remuda_adapters::blobs::{Blobs, Cleared, named_in};
 use remuda_adapters::store::Store;
+use remuda_core::document::Shelf;
 use remuda_core::time::Timestamp;
 use tokio::sync::watch;
 use tracing::{info, warn};
@@ -55,6 +56,7 @@ pub(super) async fn run(
 async fn sweep(blobs: &Blobs, store: &Store, now: Timestamp, retention: Duration) -> anyhow::Result<Cleared> {
     let before = now.minus(retention + MARGIN);
     want_for_open_jobs(blobs, store, now, before.plus(SLACK)).await?;
+    want_for_assets(blobs, store, now).await?;
     blobs.retain(before).await.context("clearing away")
 }
 
@@ -81,11 +83,25 @@ async fn want_for_open_jobs(
     }
 }
 
+/// Assets are marked by their content.
+async fn want_for_assets(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow::Result<()> {
+    let mut after = String::new();
+    loop {
+        let page = store.documents(Shelf::Asset, &after, PAGE).await.context("asking for assets")?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after.clone_from(&last.id);
+        let there = page.iter().filter(|asset| asset.is_there(now));
+        let named = there.filter_map(|asset| asset.mark.parse().ok()).collect();
+        blobs.touch_all(named, now).await.context("touching what an asset names")?;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use remuda_adapters::blobs::BlobHash;
+    use remuda_core::document::Document;
     use remuda_core::id::JobId;
     use remuda_core::plane::{Event, Submission};
     use remuda_core::settings::Settings;
@@ -173,6 +189,24 @@ mod tests {
         story.plane.ask(Event::Cancel { job, message: String::new() }).await.unwrap();
         assert_eq!(story.sweep_after(101 * RETENTION, &blobs).await, [false, true]);
         assert_eq!(story.sweep_after(102 * RETENTION, &blobs).await, [false, false]);
+    }
+
+    #[tokio::test]
+    async fn a_blob_is_kept_for_as_long_as_an_asset_of_it_was_promised() {
+        let story = Story::begin().await;
+        let blobs = [story.put(b"nobody's").await, story.put(b"of an asset").await];
+        let document = Document {
+            shelf: Shelf::Asset,
+            id: "an asset".to_owned(),
+            tenant: None,
+            mark: blobs[1].to_string(),
+            expires_at: Some(story.plane.clock.now().plus(3 * RETENTION)),
+            body: Arc::from(RawValue::NULL.to_owned()),
+        };
+        story.plane.ask(Event::Keep(Arc::new(document))).await.unwrap();
+        assert_eq!(story.sweep_after(2 * RETENTION, &blobs).await, [false, true]);
+        assert_eq!(story.sweep_after(3 * RETENTION + DAY / 2, &blobs).await, [false, true]);
+        assert_eq!(story.sweep_after(4 * RETENTION + 2 * DAY, &blobs).await, [false, false]);
     }
 
     #[tokio::test]

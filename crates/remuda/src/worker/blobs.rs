@@ -23,7 +23,8 @@ use serde_json::Value;
 use tokio::io::{AsyncSeekExt as _, AsyncWriteExt as _};
 
 use super::link::{CONNECT_MAX, described, luck};
-use crate::dial;
+use crate::dial::Credentials;
+use crate::secret::Secret;
 
 /// Together with the waits between them a quarter of a minute: longer than a restart of the plane.
 const TRIES_MAX: u32 = 8;
@@ -39,7 +40,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 pub struct BlobLink {
     http: Client,
     url: Arc<str>,
-    token: Arc<str>,
+    token: Secret,
 }
 
 /// Why a blob is not where it should be, sorted by what the caller can do.
@@ -75,9 +76,15 @@ enum Failed {
 impl BlobLink {
     /// `token` is what the worker was given when it joined; empty where none is needed.
     pub fn new(url: &str, token: &str) -> BlobLink {
-        let http = dial::client().connect_timeout(CONNECT_MAX).tcp_nodelay(true);
+        let credentials = Credentials::of(Secret::new(token));
+        BlobLink::with(url, &credentials)
+    }
+
+    /// As `new`, for a plane that others than the system vouch for.
+    pub fn with(url: &str, credentials: &Credentials) -> BlobLink {
+        let http = credentials.client().connect_timeout(CONNECT_MAX).tcp_nodelay(true);
         let http = http.build().unwrap_or_default();
-        BlobLink { http, url: url.trim_end_matches('/').into(), token: token.into() }
+        BlobLink { http, url: url.trim_end_matches('/').into(), token: credentials.token.clone() }
     }
 
     /// Fetches a blob into a file, which is there when all of it is and it is what it should be. How many bytes it has.
@@ -248,7 +255,7 @@ impl BlobLink {
 
     fn request(&self, method: Method, hash: &BlobHash) -> RequestBuilder {
         let request = self.http.request(method, format!("{}/fleet/blobs/{hash}", self.url));
-        if self.token.is_empty() { request } else { request.bearer_auth(&self.token) }
+        if self.token.is_empty() { request } else { request.bearer_auth(self.token.reveal()) }
     }
 }
 

@@ -11,8 +11,9 @@ use remuda_core::wire::{Beat, Join, Joined, Reply};
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
-use crate::dial;
+use crate::dial::Credentials;
 use crate::live::Report;
+use crate::secret::Secret;
 
 /// How long an answer may take before the line counts as cut: well below a lease.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
@@ -36,22 +37,25 @@ pub struct Link {
     http: Client,
     url: Arc<str>,
     worker: WorkerId,
-    token: Arc<str>,
+    credentials: Credentials,
+    token: Secret,
 }
 
 impl Link {
-    pub fn new(url: &str, worker: WorkerId) -> Self {
-        let http = dial::client().connect_timeout(CONNECT_MAX).tcp_nodelay(true).build().unwrap_or_default();
-        Link { http, url: url.trim_end_matches('/').into(), worker, token: "".into() }
+    /// `credentials` are for joining; from then on it goes by what it is given.
+    pub fn new(url: &str, worker: WorkerId, credentials: Credentials) -> Self {
+        let http =
+            credentials.client().connect_timeout(CONNECT_MAX).tcp_nodelay(true).build().unwrap_or_default();
+        Link { http, url: url.trim_end_matches('/').into(), worker, credentials, token: Secret::default() }
     }
 
     pub fn set_token(&mut self, token: String) {
-        self.token = token.into();
+        self.token = Secret::new(token);
     }
 
     pub async fn join(&self, join: &Join) -> AgentEvent {
         let request = self.http.post(format!("{}/fleet/workers", self.url)).timeout(ANSWER_MAX).json(join);
-        match answer::<Joined>(request).await {
+        match answer::<Joined>(self.credentials.sign(request)).await {
             Ok(joined) => AgentEvent::Joined(joined),
             Err(why) => AgentEvent::Unanswered { seq: None, why, luck: luck() },
         }
@@ -63,7 +67,7 @@ impl Link {
             .http
             .post(url)
             .timeout(ANSWER_MAX.max(wait + ANSWER_MARGIN))
-            .bearer_auth(&self.token)
+            .bearer_auth(self.token.reveal())
             .json(beat);
         match answer::<Reply>(request).await {
             Ok(reply) => AgentEvent::Reply { seq: beat.seq, reply },
@@ -90,12 +94,12 @@ impl Link {
 
     fn show(&self, what: &str, job: JobId, attempt: Attempt) -> RequestBuilder {
         let url = format!("{}/fleet/workers/{}/{what}?job={job}&attempt={attempt}", self.url, self.worker);
-        self.http.put(url).timeout(SHOW_MAX).bearer_auth(&self.token)
+        self.http.put(url).timeout(SHOW_MAX).bearer_auth(self.token.reveal())
     }
 
     pub async fn leave(&self, reason: &str) {
         let url = format!("{}/fleet/workers/{}", self.url, self.worker);
-        let request = self.http.delete(url).query(&[("reason", reason)]).bearer_auth(&self.token);
+        let request = self.http.delete(url).query(&[("reason", reason)]).bearer_auth(self.token.reveal());
         drop(request.send().await);
     }
 }
@@ -136,7 +140,7 @@ async fn refused(response: Response) -> Unanswered {
     let message = body["error"]["message"].as_str().unwrap_or("no message").to_owned();
     match (status, code.as_str()) {
         (_, "unknown_worker") => Unanswered::Unknown,
-        (_, "replaced" | "wrong_token") => Unanswered::Replaced(message),
+        (_, "replaced" | "wrong_token" | "no_token" | "forbidden") => Unanswered::Replaced(message),
         (StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, _) => Unanswered::Replaced(message),
         _ => Unanswered::Unreachable(format!("{status}: {message}")),
     }

@@ -57,7 +57,7 @@ async fn put(plane: &Plane, content: &[u8]) -> BlobHash {
 async fn raw_put(plane: &Plane, hash: &BlobHash, headers: &str) -> Raw {
     let mut raw = Raw::open(plane.address).await;
     raw.send(&format!(
-        "PUT {} HTTP/1.1\r\nhost: plane\r\nconnection: close\r\n{headers}\r\n\r\n",
+        "PUT {} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n\r\n",
         path(hash)
     ))
     .await;
@@ -157,7 +157,7 @@ async fn a_name_that_is_no_hash_becomes_no_path() {
         for method in [Method::GET, Method::PUT] {
             let mut raw = Raw::open(plane.address).await;
             let head =
-                format!("{method} /fleet/blobs/{name} HTTP/1.1\r\nhost: plane\r\nconnection: close\r\n");
+                format!("{method} /fleet/blobs/{name} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
             raw.send(&format!("{head}content-length: 4\r\n\r\nevil")).await;
             let (status, error) = raw.refusal().await;
             assert_eq!((status, &error["code"]), (400, &json!("bad_request")), "{method} {name}: {error}");

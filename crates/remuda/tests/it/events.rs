@@ -56,7 +56,7 @@ async fn a_follower_that_does_not_read_is_told_so_and_holds_up_nobody() {
     let plane = Plane::start(&[]).await;
     let mut quick = Stream::open(&plane, "?after=0", None).await;
     let mut slow = Raw::open_narrow(plane.address).await;
-    slow.send("GET /fleet/events?after=0 HTTP/1.1\r\nhost: plane\r\n\r\n").await;
+    slow.send("GET /fleet/events?after=0 HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     let hand = Hand::join(&plane, "w", 1000).await;
     let work = tokio::spawn(work_through(hand, JOBS));
     let quick = tokio::spawn(async move {
@@ -115,7 +115,7 @@ impl Lines {
 /// Jobs whose events are large, from several clients at once.
 async fn submit_many(plane: &Plane, jobs: usize) {
     let http = remuda::dial::client().build().unwrap();
-    let client = Client { http, url: plane.url.clone() };
+    let client = Client { http, url: plane.url.clone(), token: String::new() };
     let mut clients = JoinSet::new();
     for lane in 0..12 {
         let client = client.clone();

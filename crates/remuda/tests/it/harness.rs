@@ -30,6 +30,8 @@ pub(crate) const QUICK: &[&str] = &[
     "own_delay_max=1500ms",
     "retry.base=50ms",
     "retry.max=200ms",
+    "block.cooldown=1s",
+    "block.cooldown_max=10s",
 ];
 
 /// Nothing here takes this long, not even on two busy cores: past it, something is wrong.

@@ -4,11 +4,14 @@
 //! condition and never for time to pass: the only sleeps stand in `harness`, and `tidy` sees to that.
 #![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
 
+mod access;
 mod answers;
 mod blobs;
 mod capacity;
+mod clients;
 mod comfyui;
 mod disk;
+mod door;
 mod events;
 mod faults;
 mod harness;
@@ -21,4 +24,6 @@ mod source;
 mod start;
 mod storm;
 mod tidy;
+mod v2;
+mod webhooks;
 mod workers;

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::harness::{Plane, Process, Worker, has_all, remuda, wait_until};
 
 /// Runs to its end; the code it ends with, and what it said.
-async fn run(folder: &Path, arguments: &[&str]) -> (i32, String) {
+pub(crate) async fn run(folder: &Path, arguments: &[&str]) -> (i32, String) {
     let mut process = Process::start("remuda", remuda(folder).args(arguments));
     let status = process.ended().await;
     (status.code().unwrap(), process.said())

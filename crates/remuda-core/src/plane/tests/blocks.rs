@@ -205,6 +205,20 @@ fn who_is_alone_is_spared_if_that_is_wished_for() {
     assert_eq!(story.news("client:"), Vec::<String>::new());
 }
 
+#[test]
+fn who_is_alone_is_not_blocked_for_what_was_not_the_workflows_own_fault() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    story.fail("a", job, Cause::Service);
+    story.beat_to(10, &["a"]);
+    story.is(job, "running on a, attempt 2");
+    story.fail("a", job, Cause::Job);
+    story.beat_to(20, &["a"]);
+    story.is(job, "queued");
+    assert_eq!(story.news("client:").len(), 1);
+}
+
 /// Found by world 10037954.
 #[test]
 fn a_trial_that_fails_on_who_is_alone_by_then_does_not_stay_a_trial_for_ever() {

@@ -105,7 +105,7 @@ fn events_come_in_one_order_and_carry_what_was_said_at_submission() {
     let job = story
         .submit_with("s", |it| (it.metadata, it.tenant) = (metadata.clone(), "t".parse().unwrap()))
         .unwrap();
-    story.fail("a", job, Cause::Service);
+    story.fail("a", job, Cause::Job);
     story.restart();
     story.join("b");
     story.to(5);

@@ -30,7 +30,7 @@ impl Line {
     ) -> anyhow::Result<(u16, Vec<u8>)> {
         self.out.clear();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         self.out.extend_from_slice(head.as_bytes());

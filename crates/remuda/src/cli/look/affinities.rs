@@ -47,7 +47,7 @@ enum Command {
 
 impl Affinities {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         match self.command {
             None => {
                 let answer = client.get("/fleet/affinities").await?;

@@ -44,8 +44,8 @@ enum Command {
 impl Blobs {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         // Asked once, so that a plane that is not there is told at once and not after many tries.
-        Client::new(&self.connection.url)?.get("/health/live").await?;
-        let link = BlobLink::new(&self.connection.url, "");
+        Client::new(&self.connection)?.get("/health/live").await?;
+        let link = BlobLink::with(&self.connection.url, &self.connection.credentials()?);
         match self.command {
             Command::Put { file } => {
                 let stored = link.store(&file).await;

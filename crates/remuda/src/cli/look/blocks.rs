@@ -32,7 +32,7 @@ enum Command {
 
 impl Blocks {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         let answer = client.get("/fleet/blocks").await?;
         let Some(Command::Lift { worker, shape }) = self.command else {
             show(&self.connection, &answer, || list(rows(&answer, "blocks")));

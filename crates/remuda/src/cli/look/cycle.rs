@@ -20,7 +20,7 @@ pub(crate) struct Cycle {
 
 impl Cycle {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         if self.dry_run {
             let plan = client.get("/fleet/plan").await?;
             show(&self.connection, &plan, || tell("a cycle now would do this", &plan));

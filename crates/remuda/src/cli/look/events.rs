@@ -57,7 +57,7 @@ impl Events {
     }
 
     async fn follow(&self) -> anyhow::Result<()> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         if self.no_follow {
             let told = self.read(&client, &mut Some(self.after.unwrap_or(0))).await?;
             if told == 0 && !self.connection.json {

@@ -35,7 +35,7 @@ pub(crate) struct Jobs {
 
 impl Jobs {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         let answer = ask(&client, Method::GET, "/fleet/jobs", &self.query()).await?;
         show(&self.connection, &answer, || match rows(&answer, "jobs") {
             [] => self.nothing(),
@@ -137,7 +137,7 @@ pub(crate) struct Cancel {
 impl Cancel {
     /// One that cannot be cancelled keeps none of the others from it.
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         let mut code = ExitCode::SUCCESS;
         for job in self.jobs {
             let body = json!({ "reason": self.reason.clone().unwrap_or_default() });

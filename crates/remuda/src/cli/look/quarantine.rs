@@ -29,7 +29,7 @@ enum Command {
 
 impl Quarantine {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         let answer = client.get("/fleet/quarantine").await?;
         let Some(Command::Release { shape }) = self.command else {
             show(&self.connection, &answer, || list(rows(&answer, "shapes")));

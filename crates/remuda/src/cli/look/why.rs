@@ -21,7 +21,7 @@ pub(crate) struct Why {
 
 impl Why {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         let why = client.get(&format!("/fleet/jobs/{}/why", self.job)).await?;
         show(&self.connection, &why, || story(&why));
         Ok(ExitCode::SUCCESS)

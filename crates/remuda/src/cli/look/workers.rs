@@ -20,7 +20,7 @@ pub(crate) struct Workers {
 
 impl Workers {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         let answer = client.get("/fleet/workers").await?;
         show(&self.connection, &answer, || list(rows(&answer, "workers")));
         Ok(ExitCode::SUCCESS)
@@ -77,7 +77,7 @@ pub(crate) struct Drain {
 
 impl Drain {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection.url)?;
+        let client = Client::new(&self.connection)?;
         let path = format!("/fleet/workers/{}/drain", self.worker);
         let query: Vec<_> = self.reason.iter().map(|reason| ("reason", reason.clone())).collect();
         let answer = ask(&client, Method::POST, &path, &query).await?;

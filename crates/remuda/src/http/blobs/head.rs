@@ -82,7 +82,12 @@ const TYPES: &[(&str, &str)] = &[
     ("txt", "text/plain; charset=utf-8"),
 ];
 
-pub(super) fn content_type(name: Option<&str>) -> &'static str {
+/// Whether a browser may be told this type.
+pub(in crate::http) fn is_harmless(content_type: &str) -> bool {
+    TYPES.iter().any(|(_, known)| *known == content_type)
+}
+
+pub(in crate::http) fn content_type(name: Option<&str>) -> &'static str {
     let ending = name.and_then(|name| name.rsplit_once('.')).map(|(_, ending)| ending.to_ascii_lowercase());
     let known = TYPES.iter().find(|(known, _)| Some(*known) == ending.as_deref());
     known.map_or("application/octet-stream", |(_, content_type)| content_type)

@@ -85,7 +85,7 @@ impl Comfyui {
             target,
             client_id: client_id(&options.worker, &options.url),
             worker: options.worker.clone(),
-            blobs: BlobLink::new(&options.url, ""),
+            blobs: BlobLink::with(&options.url, &options.credentials),
             events,
             previews,
             reports,

@@ -13,7 +13,7 @@ use super::stage::{Stage, prompt_id};
 use crate::harness::{Client, PATIENCE, Process, remuda, wait_until};
 
 /// Puts a picture out at once and another one after `seconds`.
-fn two_pictures(color: u64, seconds: f64) -> Value {
+pub(crate) fn two_pictures(color: u64, seconds: f64) -> Value {
     let first = picture(color).add("SaveImage", json!({ "images": ["1", 0], "filename_prefix": "first" }));
     let slow = json!({ "image": ["1", 0], "seconds": seconds, "steps": 20, "preview": true });
     first.add("RemudaSleep", slow).saved()

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::harness::{Plane, QUICK, Worker, answered, wait_until};
 
 /// An agent in a hurry, in the proportions of a patient one.
-pub(super) const AGENT: &[&str] =
+pub(crate) const AGENT: &[&str] =
     &["agent.inactivity=500ms", "agent.second_look=400ms", "agent.stop_max=1s", "agent.probe_every=300ms"];
 
 /// Where a real server is, if these tests are to run against one.
@@ -22,36 +22,36 @@ fn real() -> Option<String> {
 
 /// A server that runs workflows.
 #[derive(Debug)]
-pub(super) enum Server {
+pub(crate) enum Server {
     Fake(Fake),
     Real(String),
 }
 
 impl Server {
     /// The real server if there is one, for what every server can do.
-    pub(super) async fn any() -> Server {
+    pub(crate) async fn any() -> Server {
         match real() {
             Some(url) => Server::Real(url),
             None => Server::fake(Options::default()).await,
         }
     }
 
-    pub(super) async fn fake(options: Options) -> Server {
+    pub(crate) async fn fake(options: Options) -> Server {
         Server::Fake(Fake::start(options).await.unwrap())
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         match self {
             Server::Fake(fake) => fake.url(),
             Server::Real(url) => url.clone(),
         }
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> Counts {
         self.as_fake().counts()
     }
 
-    pub(super) fn as_fake(&self) -> &Fake {
+    pub(crate) fn as_fake(&self) -> &Fake {
         match self {
             Server::Fake(fake) => fake,
             Server::Real(_) => panic!("only the stand-in can do that"),
@@ -61,10 +61,10 @@ impl Server {
 
 /// One worker on one server.
 #[derive(Debug)]
-pub(super) struct Stage {
-    pub(super) plane: Plane,
-    pub(super) server: Server,
-    pub(super) worker: Worker,
+pub(crate) struct Stage {
+    pub(crate) plane: Plane,
+    pub(crate) server: Server,
+    pub(crate) worker: Worker,
 }
 
 impl Deref for Stage {
@@ -77,48 +77,48 @@ impl Deref for Stage {
 
 impl Stage {
     /// On a real server, if there is one.
-    pub(super) async fn any() -> Stage {
+    pub(crate) async fn any() -> Stage {
         Stage::on(Server::any().await).await
     }
 
     /// On a stand-in, whatever there is.
-    pub(super) async fn fake() -> Stage {
+    pub(crate) async fn fake() -> Stage {
         Stage::on(Server::fake(Options::default()).await).await
     }
 
-    pub(super) async fn on(server: Server) -> Stage {
+    pub(crate) async fn on(server: Server) -> Stage {
         Stage::with(server, &[], &[]).await
     }
 
     /// With settings and arguments of the worker beside the usual ones; the last of a kind counts.
-    pub(super) async fn with(server: Server, settings: &[&str], more: &[&str]) -> Stage {
+    pub(crate) async fn with(server: Server, settings: &[&str], more: &[&str]) -> Stage {
         let plane = Plane::start(&[QUICK, settings].concat()).await;
         let worker = worker(&plane, "w", &server.url(), more).await;
         Stage { plane, server, worker }
     }
 
-    pub(super) fn fake_counts(&self) -> Counts {
+    pub(crate) fn fake_counts(&self) -> Counts {
         self.server.counts()
     }
 
     /// Runs a workflow to its end.
-    pub(super) async fn run(&self, workflow: Value) -> Value {
+    pub(crate) async fn run(&self, workflow: Value) -> Value {
         let job = self.submit(workflow).await;
         self.ended(&job).await
     }
 
     /// Starts another worker of the same name on the same server.
-    pub(super) async fn start_worker_again(&mut self, more: &[&str]) {
+    pub(crate) async fn start_worker_again(&mut self, more: &[&str]) {
         self.worker = worker(&self.plane, "w", &self.server.url(), more).await;
     }
 
     /// Waits until the server has begun this attempt of the job.
-    pub(super) async fn begun(&self, job: &str, attempt: u32) {
+    pub(crate) async fn begun(&self, job: &str, attempt: u32) {
         begun(&self.server, job, attempt).await;
     }
 
     /// That the server ran the job's first attempt once, and no other.
-    pub(super) async fn ran_once(&self, job: &str) {
+    pub(crate) async fn ran_once(&self, job: &str) {
         let first = prompt_id(job, 1);
         match &self.server {
             Server::Fake(fake) => {
@@ -136,7 +136,7 @@ impl Stage {
 }
 
 /// Starts a worker on a server. Its name is as no other test has it: a real server remembers.
-pub(super) async fn worker(plane: &Plane, name: &str, url: &str, more: &[&str]) -> Worker {
+pub(crate) async fn worker(plane: &Plane, name: &str, url: &str, more: &[&str]) -> Worker {
     let name = format!("{name}-{}", plane.address.port());
     let mut arguments = vec!["--comfyui", url];
     for setting in AGENT {
@@ -145,7 +145,7 @@ pub(super) async fn worker(plane: &Plane, name: &str, url: &str, more: &[&str]) 
     Worker::start_doing(plane, &name, &[&arguments, more].concat()).await
 }
 
-pub(super) async fn begun(server: &Server, job: &str, attempt: u32) {
+pub(crate) async fn begun(server: &Server, job: &str, attempt: u32) {
     let id = prompt_id(job, attempt);
     let http = remuda::dial::client().build().unwrap();
     wait_until(&format!("the server has begun attempt {attempt} of {job}"), async || match server {
@@ -160,19 +160,19 @@ pub(super) async fn begun(server: &Server, job: &str, attempt: u32) {
 }
 
 /// What a server's history says of a prompt.
-pub(super) async fn history(plane: &Plane, server: &Server, id: &str) -> Option<Value> {
+pub(crate) async fn history(plane: &Plane, server: &Server, id: &str) -> Option<Value> {
     let request = plane.http.request(Method::GET, format!("{}/history/{id}", server.url()));
     let (_, answer) = answered(request.timeout(Duration::from_secs(10))).await;
     answer.get(id).cloned()
 }
 
 /// The id under which an attempt is handed in.
-pub(super) fn prompt_id(job: &str, attempt: u32) -> String {
+pub(crate) fn prompt_id(job: &str, attempt: u32) -> String {
     job.parse::<JobId>().unwrap().service_job_id(Attempt(attempt))
 }
 
 /// How often the servers together began an attempt of this job.
-pub(super) fn executions(servers: &[&Server], job: &str) -> u32 {
+pub(crate) fn executions(servers: &[&Server], job: &str) -> u32 {
     let counts: Vec<BTreeMap<String, u32>> =
         servers.iter().map(|server| server.counts().executions).collect();
     let ids = (1..=50).map(|attempt| prompt_id(job, attempt));
@@ -180,19 +180,19 @@ pub(super) fn executions(servers: &[&Server], job: &str) -> u32 {
 }
 
 /// That the job was completed in its first attempt, by whatever detours.
-pub(super) fn completed_at_once(job: &Value) {
+pub(crate) fn completed_at_once(job: &Value) {
     let is = (&job["state"], &job["attempt"], &job["mishaps"]);
     assert_eq!(is, (&json!("completed"), &json!(1), &json!(0)), "{job}");
 }
 
 /// That the job was completed after one attempt was lost through no fault of its own.
-pub(super) fn completed_after_a_mishap(job: &Value) {
+pub(crate) fn completed_after_a_mishap(job: &Value) {
     let is = (&job["state"], &job["attempt"], &job["mishaps"], &job["failures"]);
     assert_eq!(is, (&json!("completed"), &json!(2), &json!(1), &json!(0)), "{job}");
 }
 
 /// The files that a job gave: their names, and what is in them.
-pub(super) async fn files(plane: &Plane, job: &Value) -> Vec<(String, Vec<u8>)> {
+pub(crate) async fn files(plane: &Plane, job: &Value) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     for output in job["result"]["outputs"].as_array().unwrap() {
         let path = format!("/fleet/blobs/{}", output["hash"].as_str().unwrap());
@@ -206,7 +206,7 @@ pub(super) async fn files(plane: &Plane, job: &Value) -> Vec<(String, Vec<u8>)> 
 }
 
 /// That the job gave one picture, whole.
-pub(super) async fn gave_a_picture(plane: &Plane, job: &Value) {
+pub(crate) async fn gave_a_picture(plane: &Plane, job: &Value) {
     assert_eq!(job["state"], "completed", "{job}");
     let files = files(plane, job).await;
     assert_eq!(files.len(), 1, "{job}");
@@ -219,7 +219,7 @@ pub(super) async fn gave_a_picture(plane: &Plane, job: &Value) {
 }
 
 /// Waits until the service has said this of the job's attempt, when it was asked.
-pub(super) async fn until_seen(plane: &Plane, job: &str, status: &str) {
+pub(crate) async fn until_seen(plane: &Plane, job: &str, status: &str) {
     wait_until(&format!("{job} was seen as {status}"), async || {
         let why = plane.why(job).await;
         let last = why["attempts"].as_array().and_then(|attempts| attempts.last().cloned())?;
@@ -229,7 +229,7 @@ pub(super) async fn until_seen(plane: &Plane, job: &str, status: &str) {
 }
 
 /// Waits until the job's worker has told that more than this much of it is done.
-pub(super) async fn until_progress(plane: &Plane, job: &str, more_than: f64) {
+pub(crate) async fn until_progress(plane: &Plane, job: &str, more_than: f64) {
     wait_until(&format!("{more_than} of {job} is done"), async || {
         let workers = plane.get("/fleet/workers").await;
         let mut holds =
@@ -240,12 +240,12 @@ pub(super) async fn until_progress(plane: &Plane, job: &str, more_than: f64) {
 }
 
 /// Why the job's attempt ended as it did, for people.
-pub(super) async fn verdict(plane: &Plane, job: &str, attempt: usize) -> String {
+pub(crate) async fn verdict(plane: &Plane, job: &str, attempt: usize) -> String {
     plane.why(job).await["attempts"][attempt - 1]["verdict"].as_str().unwrap().to_owned()
 }
 
 /// Waits until the worker takes new work, or does not.
-pub(super) async fn until_open(plane: &Plane, worker: &Worker, is_open: bool) -> String {
+pub(crate) async fn until_open(plane: &Plane, worker: &Worker, is_open: bool) -> String {
     let what = format!("{} is {}", worker.name, if is_open { "open" } else { "closed" });
     wait_until(&what, async || {
         let closed = plane.worker(&worker.name).await["closed"].as_str().unwrap_or_default().to_owned();
@@ -255,7 +255,7 @@ pub(super) async fn until_open(plane: &Plane, worker: &Worker, is_open: bool) ->
 }
 
 /// Waits until the server has nothing to do any more.
-pub(super) async fn until_idle(server: &Server) {
+pub(crate) async fn until_idle(server: &Server) {
     let http = remuda::dial::client().build().unwrap();
     wait_until("the server is idle", async || {
         let (_, answer) = answered(http.get(format!("{}/prompt", server.url()))).await;

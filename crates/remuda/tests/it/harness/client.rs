@@ -9,17 +9,25 @@ use super::{Stream, wait_until};
 pub(crate) struct Client {
     pub(crate) http: reqwest::Client,
     pub(crate) url: String,
+    /// Sent with everything; nothing where nobody needs one.
+    pub(crate) token: String,
 }
 
 impl Client {
     pub(crate) fn new(url: String) -> Client {
         // A connection for each request: none is left over from a plane that was killed meanwhile.
         let http = remuda::dial::client().pool_max_idle_per_host(0).build().unwrap();
-        Client { http, url }
+        Client { http, url, token: String::new() }
+    }
+
+    /// The same plane, asked with this token.
+    pub(crate) fn with(&self, token: &str) -> Client {
+        Client { token: token.to_owned(), ..self.clone() }
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.url)).timeout(super::PATIENCE)
+        let request = self.http.request(method, format!("{}{path}", self.url)).timeout(super::PATIENCE);
+        if self.token.is_empty() { request } else { request.bearer_auth(&self.token) }
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {
@@ -57,6 +65,11 @@ impl Client {
 
     pub(crate) async fn worker(&self, worker: &str) -> Value {
         self.get(&format!("/fleet/workers/{worker}")).await
+    }
+
+    pub(crate) async fn worker_until_offline(&self, worker: &str) {
+        let what = format!("{worker} is offline");
+        wait_until(&what, async || (self.worker(worker).await["presence"] == "offline").then_some(())).await;
     }
 
     /// Waits until the job is as asked for, and gives it as it then is.

@@ -21,7 +21,8 @@ impl Hand {
         let (status, joined) = client.post("/fleet/workers", &join).await;
         assert_eq!(status, StatusCode::CREATED, "{joined}");
         Hand {
-            client: client.clone(),
+            // From now on it goes by what it was given.
+            client: client.with(""),
             name: name.to_owned(),
             token: joined["token"].as_str().unwrap().to_owned(),
             incarnation: joined["incarnation"].as_u64().unwrap(),

@@ -26,6 +26,8 @@ pub(crate) struct Plan {
     /// In the plane's folder, unless it is somewhere else.
     data: Option<PathBuf>,
     open_files_max: Option<u32>,
+    arguments: Vec<String>,
+    environment: Vec<(String, String)>,
 }
 
 impl Deref for Plane {
@@ -82,6 +84,17 @@ impl Plan {
         self
     }
 
+    /// More of what is typed after `serve`.
+    pub(crate) fn arguments(mut self, arguments: &[&str]) -> Plan {
+        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
+        self
+    }
+
+    pub(crate) fn variable(mut self, name: &str, value: &str) -> Plan {
+        self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     pub(crate) fn open_files_max(mut self, files: u32) -> Plan {
         self.open_files_max = Some(files);
         self
@@ -113,6 +126,7 @@ impl Plan {
             command.arg(program);
         }
         command.arg("serve").arg("--data").arg(self.data(folder)).arg("--listen").arg(address.to_string());
+        command.args(&self.arguments).envs(self.environment.iter().map(|(name, value)| (name, value)));
         for setting in &self.settings {
             command.arg("--set").arg(setting);
         }

@@ -22,11 +22,19 @@ pub(crate) struct Event {
 impl Stream {
     pub(crate) async fn open(client: &Client, query: &str, last: Option<u64>) -> Stream {
         let mut request = client.http.request(Method::GET, format!("{}/fleet/events{query}", client.url));
+        if !client.token.is_empty() {
+            request = request.bearer_auth(&client.token);
+        }
         if let Some(last) = last {
             request = request.header("last-event-id", last);
         }
         let response = request.send().await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
+        Stream { response, text: String::new() }
+    }
+
+    /// What an answer goes on to tell.
+    pub(crate) fn of(response: Response) -> Stream {
         Stream { response, text: String::new() }
     }
 

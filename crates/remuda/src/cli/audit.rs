@@ -1,0 +1,72 @@
+//! `remuda audit`: what the audit log says, and whether it can be believed.
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::Args;
+use serde_json::json;
+
+use super::table::table;
+use super::{Settings, say};
+use crate::audit::{self, FILE_NAME, Found, Line};
+
+#[derive(Debug, Args)]
+pub(super) struct Audit {
+    #[command(flatten)]
+    settings: Settings,
+    /// Only check that nobody changed it: exit code 1 if somebody did
+    #[arg(long)]
+    verify: bool,
+    /// Show so many of the newest lines
+    #[arg(long, default_value_t = 50, value_name = "NUMBER")]
+    limit: usize,
+    /// Print JSON for scripts
+    #[arg(long)]
+    json: bool,
+}
+
+impl Audit {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let path = self.settings.load()?.serve.data.join(FILE_NAME);
+        let found = audit::read(&path).with_context(|| {
+            format!("cannot read {}: name the plane's folder with --data", path.display())
+        })?;
+        let skipped = found.lines.len().saturating_sub(self.limit);
+        let shown = if self.verify { &[] } else { &found.lines[skipped..] };
+        if self.json {
+            let verdict = json!({
+                "lines": found.lines.len(), "torn": found.torn, "broken": found.broken, "head": found.head,
+                "newest": shown,
+            });
+            say(&verdict.to_string());
+        } else {
+            if !shown.is_empty() {
+                say(&table(
+                    &["AT", "WHO", "FROM", "WHAT", "ON", "OUTCOME"],
+                    &shown.iter().map(row).collect::<Vec<_>>(),
+                ));
+            }
+            say(&verdict(&found));
+        }
+        Ok(if found.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+fn row(line: &Line) -> Vec<String> {
+    [&line.at, &line.who, &line.from, &line.what, &line.on, &line.outcome].map(Clone::clone).to_vec()
+}
+
+fn verdict(found: &Found) -> String {
+    let count = found.lines.len();
+    let mut text = match found.broken.is_empty() {
+        true => format!("{count} lines, each following the one before"),
+        false => format!("{count} lines, and somebody changed them: {}", found.broken.join("; ")),
+    };
+    if found.torn > 0 {
+        text.push_str(&format!("; {} cut short by a crash", found.torn));
+    }
+    if let Some(head) = found.head {
+        text.push_str(&format!(". The last one is {head}"));
+    }
+    text
+}

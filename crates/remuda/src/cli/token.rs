@@ -1,0 +1,189 @@
+//! `remuda token`: who may ask. A running plane is asked to make or revoke one; the very first, which a plane beyond
+//! loopback does not start without, is made in its data folder.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+use remuda_adapters::store::{Batch, Store, StoreError};
+use remuda_core::id::{Tenant, WorkerId};
+use remuda_core::record::Record;
+use remuda_core::time::Timestamp;
+use serde_json::{Value, json};
+
+use super::look::{cell, rows, show};
+use super::table::{plain, table};
+use super::{Client, Connection, Settings, say};
+use crate::audit::{Audit, Note};
+use crate::clock::Clock;
+use crate::config::written_duration;
+use crate::http::{self, Role, Wanted};
+
+pub(super) const EXAMPLES: &str = "\
+Examples:
+  remuda token create --role admin --data /var/lib/remuda   (the first one, before the plane is started)
+  remuda token create --role client --tenant anna --name \"anna's laptop\" --expires 30d
+  remuda token create --role worker --worker gpu-7
+  remuda token list
+  remuda token revoke \"anna's laptop\"";
+
+#[derive(Debug, Args)]
+pub(super) struct Token {
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a token and print it, this once
+    Create(Create),
+    /// List tokens, without what is secret
+    List,
+    /// Revoke a token: whoever has it is refused from now on
+    Revoke {
+        /// Its name or id
+        which: String,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Create {
+    /// client, worker or admin
+    #[arg(long)]
+    role: Role,
+    /// Whose jobs a client submits and sees
+    #[arg(long)]
+    tenant: Option<Tenant>,
+    /// What to call it
+    #[arg(long)]
+    name: Option<String>,
+    /// The only name a worker may join under; may be repeated
+    #[arg(long = "worker", value_name = "NAME")]
+    workers: Vec<WorkerId>,
+    /// How long it is good for, such as 30d; without it, until it is revoked
+    #[arg(long, value_name = "DURATION", value_parser = written_duration)]
+    expires: Option<Duration>,
+    /// Make it in this data folder, whose plane does not run
+    #[arg(long, value_name = "DIR")]
+    data: Option<String>,
+}
+
+impl Token {
+    pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
+        let connection = &self.connection;
+        match self.command {
+            Command::Create(create) => {
+                let made = match &create.data {
+                    Some(data) => make_in(data, create.wanted()).await?,
+                    None => Client::new(connection)?.post("/fleet/tokens", &json!(create.wanted())).await?,
+                };
+                if connection.json {
+                    say(&made.to_string());
+                } else {
+                    eprintln!("{}", told(&made));
+                    say(made["token"].as_str().unwrap_or_default());
+                }
+            }
+            Command::List => {
+                let answer = Client::new(connection)?.get("/fleet/tokens").await?;
+                show(connection, &answer, || list(&answer));
+            }
+            Command::Revoke { which } => {
+                let path = format!("/fleet/tokens/{}", escaped(&which));
+                let answer = Client::new(connection)?.delete(&path).await?;
+                show(connection, &answer, || {
+                    format!("{} ({}) is revoked", plain(&cell(&answer["name"])), cell(&answer["id"]))
+                });
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Create {
+    fn wanted(&self) -> Wanted {
+        Wanted {
+            role: self.role,
+            tenant: self.tenant.clone(),
+            name: self.name.clone(),
+            workers: self.workers.clone(),
+            expires_seconds: self.expires.map(|expires| expires.as_secs()),
+        }
+    }
+}
+
+/// As a plane would, with the lead: nobody else may have the store open.
+async fn make_in(data: &str, wanted: Wanted) -> anyhow::Result<Value> {
+    let settings = Settings { data: Some(data.to_owned()), ..Settings::default() };
+    let serve = settings.load()?.serve;
+    std::fs::create_dir_all(&serve.data)
+        .with_context(|| format!("cannot create the data folder {}", serve.data.display()))?;
+    let store = Store::open(&serve.store.to_string()).await.map_err(|error| match error {
+        StoreError::InUse { .. } => anyhow::Error::new(error)
+            .context("a plane runs on this folder: ask it, with --url instead of --data"),
+        _ => anyhow::Error::new(error).context("cannot open the store"),
+    })?;
+    if matches!(store, Store::Memory(_)) {
+        bail!(
+            "the store of this plane is forgotten when it ends, and a token in it too: set REMUDA_ADMIN_TOKEN instead"
+        );
+    }
+    let term = store.lead().await?;
+    let now = Clock::after(Timestamp::ZERO).now();
+    let (token, secret) = http::Token::make(wanted, now)?;
+    let records = vec![Record::Document(Arc::new(token.document()?))];
+    store.commit(term, Batch { records }).await?;
+    let audit = Audit::open(&serve.data, now).context("cannot open the audit log")?;
+    let who = "whoever has the data folder".to_owned();
+    let on = format!("{} ({} {})", token.name, token.role, token.id);
+    let outcome = "done".to_owned();
+    audit.note(Note { at: now, who, from: String::new(), what: "token.create", on, outcome }).await;
+    store.close().await?;
+    let mut made = token.shown(now);
+    made["token"] = secret.reveal().into();
+    Ok(made)
+}
+
+fn told(made: &Value) -> String {
+    let until = match made["expires_at"].as_str() {
+        Some(at) => format!("until {at}"),
+        None => "until it is revoked".to_owned(),
+    };
+    let tenant = made["tenant"].as_str().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
+    let name = plain(&cell(&made["name"]));
+    format!("{name} is a token for a {}{tenant}, good {until}. It is shown this once:", cell(&made["role"]))
+}
+
+fn list(answer: &Value) -> String {
+    let tokens = rows(answer, "tokens");
+    if tokens.is_empty() && answer["is_open"] == true {
+        return "no tokens: everybody who reaches this plane may do everything".to_owned();
+    }
+    let row = |token: &Value| {
+        let until = match token["has_expired"] == true {
+            true => "expired".to_owned(),
+            false => token["expires_at"].as_str().unwrap_or("revoked").to_owned(),
+        };
+        let [id, name, role] = ["id", "name", "role"].map(|field| cell(&token[field]));
+        let whose = match (&token["tenant"], token["workers"].as_array()) {
+            (Value::String(tenant), _) => tenant.clone(),
+            (_, Some(names)) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
+            _ => String::new(),
+        };
+        let used = token["used_at"].as_str().unwrap_or("not since the start");
+        vec![id, name, role, whose, until, used.to_owned()]
+    };
+    table(&["ID", "NAME", "ROLE", "FOR", "UNTIL", "USED"], &tokens.iter().map(row).collect::<Vec<_>>())
+}
+
+/// A name as part of an address.
+fn escaped(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes()
+        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .collect()
+}

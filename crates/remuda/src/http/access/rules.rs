@@ -1,0 +1,162 @@
+//! Who may ask for what: one line a route, and a route without one is for admins alone. `docs/http.md` shows it.
+
+use super::book::Role;
+
+/// Who may ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::http) enum Who {
+    Anyone,
+    /// Clients, each for its tenant, and admins.
+    Client,
+    /// Whoever may join as a worker, and admins.
+    Worker,
+    /// The worker itself, by what it was given when it joined.
+    Joined,
+    /// The worker itself, or an admin in its place.
+    JoinedOrAdmin,
+    /// Everyone with a token.
+    Known,
+    Admin,
+}
+
+impl Who {
+    pub(super) fn admits(self, role: Role) -> bool {
+        match self {
+            Who::Anyone | Who::Known => true,
+            Who::Client => matches!(role, Role::Client | Role::Admin),
+            Who::Worker => matches!(role, Role::Worker | Role::Admin),
+            Who::Joined => false,
+            Who::JoinedOrAdmin | Who::Admin => role == Role::Admin,
+        }
+    }
+
+    /// Whether the worker's own ticket is what is asked for.
+    pub(super) fn takes_tickets(self) -> bool {
+        matches!(self, Who::Joined | Who::JoinedOrAdmin)
+    }
+
+    /// For people.
+    pub(in crate::http) fn as_str(self) -> &'static str {
+        match self {
+            Who::Anyone => "anyone",
+            Who::Client => "client, admin",
+            Who::Worker => "worker, admin",
+            Who::Joined => "the worker",
+            Who::JoinedOrAdmin => "the worker, admin",
+            Who::Known => "client, worker, admin",
+            Who::Admin => "admin",
+        }
+    }
+}
+
+/// A route, who may ask for it, and what the audit log calls it; nothing if it is not noted.
+pub(super) struct Rule {
+    method: &'static str,
+    path: &'static str,
+    pub(super) who: Who,
+    pub(super) noted: &'static str,
+}
+
+const fn rule(method: &'static str, path: &'static str, who: Who) -> Rule {
+    Rule { method, path, who, noted: "" }
+}
+
+const fn noted(method: &'static str, path: &'static str, who: Who, noted: &'static str) -> Rule {
+    Rule { method, path, who, noted }
+}
+
+const RULES: &[Rule] = &[
+    rule("POST", "/fleet/jobs", Who::Client),
+    rule("GET", "/fleet/jobs", Who::Client),
+    rule("GET", "/fleet/jobs/{id}", Who::Client),
+    rule("GET", "/fleet/jobs/{id}/why", Who::Client),
+    rule("GET", "/fleet/jobs/{id}/workflow", Who::Client),
+    rule("GET", "/fleet/jobs/{id}/result", Who::Client),
+    rule("GET", "/fleet/jobs/{id}/preview", Who::Client),
+    noted("POST", "/fleet/jobs/{id}/cancel", Who::Client, "job.cancel"),
+    noted("POST", "/fleet/workers", Who::Worker, "worker.join"),
+    rule("GET", "/fleet/workers", Who::Admin),
+    rule("GET", "/fleet/workers/{id}", Who::Admin),
+    rule("POST", "/fleet/workers/{id}/beat", Who::Joined),
+    rule("PUT", "/fleet/workers/{id}/preview", Who::Joined),
+    noted("POST", "/fleet/workers/{id}/drain", Who::Admin, "worker.drain"),
+    noted("DELETE", "/fleet/workers/{id}", Who::JoinedOrAdmin, "worker.leave"),
+    rule("POST", "/fleet/blobs", Who::Known),
+    rule("PUT", "/fleet/blobs/{hash}", Who::Known),
+    rule("GET", "/fleet/blobs/{hash}", Who::Known),
+    rule("GET", "/fleet/machines", Who::Admin),
+    rule("GET", "/fleet/blocks", Who::Admin),
+    noted("DELETE", "/fleet/blocks/{worker}/{shape}", Who::Admin, "block.lift"),
+    rule("GET", "/fleet/affinities", Who::Admin),
+    rule("GET", "/fleet/affinities/{shape}", Who::Admin),
+    noted("PUT", "/fleet/affinities/{shape}", Who::Admin, "affinity.set"),
+    noted("DELETE", "/fleet/affinities/{shape}", Who::Admin, "affinity.remove"),
+    rule("GET", "/fleet/quarantine", Who::Admin),
+    noted("DELETE", "/fleet/quarantine/{shape}", Who::Admin, "quarantine.release"),
+    rule("GET", "/fleet/events", Who::Client),
+    rule("GET", "/fleet/cycles", Who::Admin),
+    rule("GET", "/fleet/plan", Who::Admin),
+    noted("POST", "/fleet/reload", Who::Admin, "settings.reload"),
+    rule("GET", "/fleet/status", Who::Admin),
+    rule("GET", "/fleet/views/{name}", Who::Admin),
+    noted("POST", "/fleet/tokens", Who::Admin, "token.create"),
+    rule("GET", "/fleet/tokens", Who::Admin),
+    noted("DELETE", "/fleet/tokens/{id}", Who::Admin, "token.revoke"),
+    rule("GET", "/health/live", Who::Anyone),
+    rule("GET", "/health/ready", Who::Anyone),
+];
+
+/// What is about the fleet has a line of its own.
+const FLEET: &str = "/fleet";
+const FOR_CLIENTS: Rule = rule("", "", Who::Client);
+const FOR_ADMINS: Rule = rule("", "", Who::Admin);
+
+/// The rule for a route, by the path as the router has it. Whatever is not about the fleet speaks ComfyUI's languages,
+/// and is for clients.
+pub(super) fn rule_of(method: &str, path: Option<&str>) -> &'static Rule {
+    let method = if method == "HEAD" { "GET" } else { method };
+    let Some(path) = path else { return &FOR_CLIENTS };
+    let found = RULES.iter().find(|rule| rule.method == method && rule.path == path);
+    found.unwrap_or(if path.starts_with(FLEET) { &FOR_ADMINS } else { &FOR_CLIENTS })
+}
+
+/// Whether somebody decided on this route: it has a line, or it is none of the fleet's.
+#[cfg(test)]
+pub(in crate::http) fn is_ruled(method: &str, path: &str) -> bool {
+    let is_ours = path.starts_with(FLEET) || path.starts_with("/health");
+    !is_ours || RULES.iter().any(|rule| rule.method == method && rule.path == path)
+}
+
+/// Who may ask for a route.
+#[cfg(test)]
+pub(in crate::http) fn who(method: &str, path: &str) -> Who {
+    rule_of(method, Some(path)).who
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::ROUTES;
+
+    /// Faults: X17.
+    #[test]
+    fn every_route_has_a_rule_and_every_rule_a_route() {
+        for (method, path, _) in ROUTES {
+            assert!(is_ruled(method, path), "{method} {path} has no rule in http/access/rules.rs");
+        }
+        for rule in RULES {
+            let is_there =
+                ROUTES.iter().any(|(method, path, _)| (*method, *path) == (rule.method, rule.path));
+            assert!(is_there, "there is no {} {}", rule.method, rule.path);
+        }
+    }
+
+    #[test]
+    fn what_nobody_thought_of_is_for_admins() {
+        assert_eq!(who("GET", "/fleet/secrets"), Who::Admin);
+        assert_eq!(who("PATCH", "/fleet/jobs"), Who::Admin);
+        assert_eq!(who("HEAD", "/fleet/blobs/{hash}"), Who::Known);
+        assert_eq!(who("GET", "/api/v2/jobs/{id}"), Who::Client);
+        assert_eq!(rule_of("GET", None).who, Who::Client);
+    }
+}

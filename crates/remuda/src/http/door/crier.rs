@@ -1,0 +1,274 @@
+//! Listens to all news and tells those who listen at the door. What it says of an end, the history has already: it speaks
+//! only of what is stored. If news were missed, the store says how things ended.
+
+use std::sync::Arc;
+
+use remuda_adapters::store::{Filter, StoreError};
+use remuda_core::document::{Document, Shelf};
+use remuda_core::id::{JobId, Tenant};
+use remuda_core::plane::Event;
+use remuda_core::record::Happened;
+use serde_json::value::to_raw_value;
+use serde_json::{Map, Value, json};
+use tokio::sync::broadcast::error::RecvError;
+use tracing::warn;
+
+use super::super::Context;
+use super::entry::{Ended, last_words_id, so_far};
+use super::hub::{MISSED_FOR, Picture};
+use super::prompt::Prompt;
+use super::run::{Run, Word};
+use crate::carry_out::{News, Shown};
+use crate::live::Told;
+use crate::serve::stopped;
+
+/// How much of what a service said of a failure is kept: a traceback, and not the tensors it was given.
+const LAST_WORDS_BYTES_MAX: usize = 64 << 10;
+/// Ends of the last moments before a start: who was to hear of them may not have.
+const BEFORE_START: std::time::Duration = std::time::Duration::from_secs(30);
+const BEFORE_START_MAX: usize = 500;
+
+/// Until the program stops.
+pub async fn cry(context: Context) {
+    let mut news = context.news.subscribe();
+    let mut stopping = context.stopping.clone();
+    let crier = Crier { context };
+    if let Err(error) = crier.remember_before_start().await {
+        warn!(%error, "what ended right before the start is told to nobody");
+    }
+    loop {
+        let heard = tokio::select! {
+            heard = news.recv() => heard,
+            () = stopped(&mut stopping) => return,
+        };
+        let told = match heard {
+            Ok(News::Happened(happened)) => crier.happened(&happened).await,
+            Ok(News::Told(told)) => {
+                crier.told(&told).await;
+                Ok(())
+            }
+            Ok(News::Preview(shown)) => {
+                crier.shown(&shown);
+                Ok(())
+            }
+            Ok(News::Progress { .. }) => Ok(()),
+            Err(RecvError::Lagged(_)) => crier.catch_up().await,
+            Err(RecvError::Closed) => return,
+        };
+        if let Err(error) = told {
+            warn!(%error, "clients at the ComfyUI door were not told of something");
+        }
+    }
+}
+
+struct Crier {
+    context: Context,
+}
+
+impl Crier {
+    async fn happened(&self, happened: &Happened) -> Result<(), StoreError> {
+        let (Some(job), Some(tenant)) = (happened.job, &happened.tenant) else {
+            self.context.door.hub.rooms().heard = happened.seq;
+            return Ok(());
+        };
+        {
+            let mut rooms = self.context.door.hub.rooms();
+            rooms.heard = happened.seq;
+            match &*happened.name {
+                "job:queued" => {
+                    rooms.count(tenant, happened.seq, 1);
+                    rooms.tell_status(tenant);
+                }
+                "job:started" => {
+                    let attempt = happened.detail.get("attempt").and_then(Value::as_u64).unwrap_or(0);
+                    let attempt = u32::try_from(attempt).unwrap_or(0);
+                    let new = || Run::new(job, tenant.clone(), &happened.metadata, attempt);
+                    rooms.runs.entry(job).or_insert_with(new).begin(attempt);
+                    rooms.tell_status(tenant);
+                }
+                _ => {}
+            }
+        }
+        match &*happened.name {
+            "job:completed" | "job:failed" | "job:cancelled" => self.ended(job, Some(happened)).await,
+            _ => Ok(()),
+        }
+    }
+
+    async fn told(&self, told: &Told) {
+        let (job, attempt) = (told.job, told.attempt.0);
+        if !self.context.door.hub.rooms().runs.contains_key(&job) {
+            // Begun before we listened.
+            let Ok(Some(metadata)) =
+                self.context.plane.look(move |plane, _| plane.job(job).map(|job| job.metadata())).await
+            else {
+                return;
+            };
+            let run = Run::new(job, told.tenant.clone(), &metadata, attempt);
+            self.context.door.hub.rooms().runs.insert(job, run);
+        }
+        let stored = self.context.doings.find(job).map(|doing| so_far(&doing.outputs)).unwrap_or_default();
+        let mut rooms = self.context.door.hub.rooms();
+        let Some(run) = rooms.runs.get_mut(&job).filter(|run| run.attempt <= attempt) else { return };
+        run.begin(attempt);
+        for message in &told.report.messages {
+            if let Ok(message) = serde_json::from_str::<Value>(message.get()) {
+                run.hear(&message);
+            }
+        }
+        let words = run.ready(&stored);
+        let (tenant, client) = (run.tenant.clone(), run.client.clone());
+        match client {
+            Some(client) => rooms.tell(&tenant, Some(&client), &words),
+            // As ComfyUI has it: without a client, how far it is is told to everyone, and the rest to nobody.
+            None => {
+                let light: Vec<Word> = words.into_iter().filter(Word::is_light).collect();
+                rooms.tell(&tenant, None, &light);
+            }
+        }
+    }
+
+    fn shown(&self, shown: &Shown) {
+        let Some(preview) = self.context.previews.find(shown.job) else { return };
+        let rooms = self.context.door.hub.rooms();
+        let Some(run) = rooms.runs.get(&shown.job) else { return };
+        let node = preview.node.as_deref();
+        let node = node.or_else(|| run.executing.as_ref().and_then(|data| data["node"].as_str()));
+        rooms.show(run, &Picture { node, mime: preview.media.as_str(), bytes: &preview.bytes });
+    }
+
+    /// The last words, in the order in which ComfyUI says them.
+    async fn ended(&self, job: JobId, happened: Option<&Happened>) -> Result<(), StoreError> {
+        let run = self.context.door.hub.rooms().runs.remove(&job);
+        if let Some(words) = run.as_ref().and_then(|run| run.last_words.as_ref()) {
+            self.keep_last_words(job, words).await;
+        }
+        let Some((tenant, prompt)) = Prompt::read(&self.context, job).await? else {
+            // No prompt, but a job that was counted.
+            if let Some((happened, tenant)) = happened.zip(happened.and_then(|it| it.tenant.as_ref())) {
+                let mut rooms = self.context.door.hub.rooms();
+                rooms.count(tenant, happened.seq, -1);
+                rooms.tell_status(tenant);
+            }
+            return Ok(());
+        };
+        let is_told = prompt.is_history()
+            && prompt.client.as_ref().is_some_and(|it| self.context.door.hub.rooms().is_heard(&tenant, it));
+        let words = match is_told {
+            true => ending(&prompt, run, &Ended::read(&self.context, &prompt).await?),
+            false => Vec::new(),
+        };
+        let mut rooms = self.context.door.hub.rooms();
+        if let Some(happened) = happened {
+            rooms.count(&tenant, happened.seq, -1);
+        }
+        match &prompt.client {
+            Some(client) if is_told => rooms.tell(&tenant, Some(client), &words),
+            Some(client) if prompt.is_history() => {
+                rooms.miss(tenant.clone(), client.clone(), job, prompt.life.changed_at);
+            }
+            Some(_) | None => {}
+        }
+        rooms.tell_status(&tenant);
+        if is_told {
+            rooms.tell(&tenant, prompt.client.as_deref(), &[end_of(&prompt)]);
+        }
+        Ok(())
+    }
+
+    /// For the history: the store keeps one sentence of a failure, and people look for the traceback.
+    async fn keep_last_words(&self, job: JobId, words: &Map<String, Value>) {
+        let mut words = words.clone();
+        if json!(words).to_string().len() > LAST_WORDS_BYTES_MAX {
+            words.remove("current_inputs");
+            words.remove("current_outputs");
+        }
+        let Ok(body) = to_raw_value(&words) else { return };
+        if body.get().len() > LAST_WORDS_BYTES_MAX {
+            return;
+        }
+        let document = Document {
+            shelf: Shelf::Door,
+            id: last_words_id(job),
+            tenant: None,
+            mark: String::new(),
+            expires_at: Some(self.context.plane.clock.now().plus(self.context.retention)),
+            body: Arc::from(body),
+        };
+        if let Err(error) = self.context.plane.ask(Event::Keep(Arc::new(document))).await {
+            warn!(%job, %error, "what the service said of a failure is not kept");
+        }
+    }
+
+    /// Some news were missed: whatever ended meanwhile is told now.
+    async fn catch_up(&self) -> Result<(), StoreError> {
+        if let Err(error) = self.context.door.hub.recount(&self.context).await {
+            warn!(%error, "the door could not count what is open");
+        }
+        let jobs: Vec<JobId> = self.context.door.hub.rooms().runs.keys().copied().collect();
+        for job in jobs {
+            let stored = self.context.store.job(job).await?;
+            if stored.is_none_or(|(_, life)| !life.state.is_open()) {
+                self.ended(job, None).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn remember_before_start(&self) -> Result<(), StoreError> {
+        let now = self.context.plane.clock.now();
+        let newest = self.context.store.jobs(Filter::default(), None, BEFORE_START_MAX).await?;
+        let mut rooms = self.context.door.hub.rooms();
+        for (accepted, life) in newest.into_iter().rev() {
+            let (tenant, at) = (accepted.tenant.clone(), life.changed_at);
+            let Some(prompt) = Prompt::of(&accepted, life) else { continue };
+            let is_fresh = now.since(at) < BEFORE_START.min(MISSED_FOR);
+            if let Some(client) = prompt.client.clone().filter(|_| prompt.is_history() && is_fresh) {
+                rooms.miss(tenant, client, prompt.job, now);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All that is to be said up to the last word; `run` is what was told so far.
+pub(super) fn ending(prompt: &Prompt, run: Option<Run>, ended: &Ended) -> Vec<Word> {
+    let is_success = ended.words.last().is_some_and(|(kind, _)| *kind == "execution_success");
+    let (has_begun, told, held) = match run {
+        Some(mut run) => {
+            let held = run.rest(is_success);
+            (run.has_begun, run.told, held)
+        }
+        None => (false, Default::default(), Vec::new()),
+    };
+    let (last, first) = match ended.words.split_last() {
+        Some((last, first)) => (Some(last), first),
+        None => (None, &[][..]),
+    };
+    let mut words = held;
+    if !has_begun {
+        words.extend(first.iter().map(|(kind, data)| Word::new(kind, data.clone())));
+    }
+    for (node, output) in ended.outputs.iter().filter(|(node, _)| !told.contains(*node)) {
+        let data = json!({ "node": node, "display_node": node, "output": output, "prompt_id": prompt.id });
+        words.push(Word::new("executed", data));
+    }
+    words.extend(last.map(|(kind, data)| Word::new(kind, data.clone())));
+    words
+}
+
+/// Nothing more will come of this prompt.
+pub(super) fn end_of(prompt: &Prompt) -> Word {
+    Word::new("executing", json!({ "node": null, "prompt_id": prompt.id }))
+}
+
+/// What a client that was away is told of a prompt that ended meanwhile.
+pub(super) async fn retell(context: &Context, tenant: &Tenant, job: JobId) -> Result<Vec<Word>, StoreError> {
+    let Some((owner, prompt)) = Prompt::read(context, job).await? else { return Ok(Vec::new()) };
+    if owner != *tenant {
+        return Ok(Vec::new());
+    }
+    let mut words = ending(&prompt, None, &Ended::read(context, &prompt).await?);
+    words.push(end_of(&prompt));
+    Ok(words)
+}

@@ -1,0 +1,303 @@
+//! Who listens, and what each of them is told. One that does not read misses previews and progress first and is then let
+//! go; nobody waits for it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::extract::ws::Message;
+use bytes::Bytes;
+use remuda_core::id::{JobId, Sequence, Tenant};
+use remuda_core::time::Timestamp;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+
+use super::super::Context;
+use super::queue::exec_info;
+use super::run::{Run, Word};
+use crate::drive::Unanswered;
+
+/// Messages that wait for one socket.
+const OUTBOX_MAX: usize = 1024;
+/// From here on it gets only what it cannot do without.
+const OUTBOX_LIGHT: usize = OUTBOX_MAX / 2;
+/// Ends that nobody was there to hear, of all clients together and for so long.
+const MISSED_MAX: usize = 10_000;
+pub(super) const MISSED_FOR: Duration = Duration::from_secs(600);
+
+#[derive(Debug, Default)]
+pub(super) struct Hub(Mutex<Rooms>);
+
+#[derive(Debug, Default)]
+pub(super) struct Rooms {
+    rooms: BTreeMap<Tenant, Room>,
+    pub(super) runs: BTreeMap<JobId, Run>,
+    missed: VecDeque<Missed>,
+    serial: u64,
+    /// The last event that was taken in.
+    pub(super) heard: Sequence,
+}
+
+/// All sockets of a tenant.
+#[derive(Debug)]
+struct Room {
+    seats: BTreeMap<u64, Seat>,
+    /// Jobs that have not ended, as of `counted`.
+    open: usize,
+    counted: Sequence,
+}
+
+#[derive(Debug)]
+struct Seat {
+    client: String,
+    outbox: mpsc::Sender<Message>,
+    knows_metadata: Arc<AtomicBool>,
+    owes_status: Arc<AtomicBool>,
+}
+
+/// An end that its client was not there to hear.
+#[derive(Debug)]
+struct Missed {
+    tenant: Tenant,
+    client: String,
+    job: JobId,
+    at: Timestamp,
+}
+
+/// A place that was taken.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) serial: u64,
+    pub(super) inbox: mpsc::Receiver<Message>,
+    pub(super) knows_metadata: Arc<AtomicBool>,
+    pub(super) owes_status: Arc<AtomicBool>,
+    /// What ended while this client was away.
+    pub(super) missed: Vec<JobId>,
+}
+
+/// A picture on its way.
+#[derive(Debug)]
+pub(super) struct Picture<'a> {
+    pub(super) node: Option<&'a str>,
+    pub(super) mime: &'static str,
+    pub(super) bytes: &'a Bytes,
+}
+
+/// How many of a tenant's jobs have not ended, and up to which event that is so.
+async fn count(context: &Context, tenant: &Tenant) -> Result<(usize, Sequence), Unanswered> {
+    let tenant = tenant.clone();
+    context
+        .plane
+        .look(move |plane, _| (plane.jobs().filter(|job| job.tenant == tenant).count(), plane.sequence()))
+        .await
+}
+
+impl Hub {
+    pub(super) fn rooms(&self) -> MutexGuard<'_, Rooms> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has not ended; what has is in the history by the time it is not counted.
+    pub(super) async fn remaining(&self, context: &Context, tenant: &Tenant) -> Result<usize, Unanswered> {
+        let (counted, _) = count(context, tenant).await?;
+        Ok(self.rooms().rooms.get(tenant).map_or(counted, |room| room.open.max(counted)))
+    }
+
+    /// Takes a place; the greeting, and the node that runs, are the first that it hears.
+    pub(super) async fn enter(
+        &self,
+        context: &Context,
+        tenant: &Tenant,
+        client: &str,
+    ) -> Result<Taken, Unanswered> {
+        loop {
+            let (open, counted) = count(context, tenant).await?;
+            let mut rooms = self.rooms();
+            // What happened between the look and now must be counted once: if it was not, look again.
+            if rooms.rooms.contains_key(tenant) || rooms.heard <= counted {
+                let now = context.plane.clock.now();
+                return Ok(rooms.seat(tenant, client, open, counted, now));
+            }
+        }
+    }
+
+    pub(super) fn leave(&self, tenant: &Tenant, serial: u64) {
+        let mut rooms = self.rooms();
+        if let Some(room) = rooms.rooms.get_mut(tenant) {
+            room.seats.remove(&serial);
+            if room.seats.is_empty() {
+                rooms.rooms.remove(tenant);
+            }
+        }
+    }
+
+    /// Counts everybody's jobs anew: some news was missed.
+    pub(super) async fn recount(&self, context: &Context) -> Result<(), Unanswered> {
+        let tenants: Vec<Tenant> = self.rooms().rooms.keys().cloned().collect();
+        for tenant in tenants {
+            let (open, counted) = count(context, &tenant).await?;
+            let mut rooms = self.rooms();
+            if let Some(room) = rooms.rooms.get_mut(&tenant) {
+                (room.open, room.counted) = (open, counted);
+            }
+            rooms.tell_status(&tenant);
+        }
+        Ok(())
+    }
+}
+
+impl Rooms {
+    fn seat(
+        &mut self,
+        tenant: &Tenant,
+        client: &str,
+        open: usize,
+        counted: Sequence,
+        now: Timestamp,
+    ) -> Taken {
+        let (outbox, inbox) = mpsc::channel(OUTBOX_MAX);
+        self.serial += 1;
+        let serial = self.serial;
+        let (knows_metadata, owes_status) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let seat = Seat {
+            client: client.to_owned(),
+            outbox,
+            knows_metadata: knows_metadata.clone(),
+            owes_status: owes_status.clone(),
+        };
+        let room = self.rooms.entry(tenant.clone()).or_insert_with(|| Room {
+            seats: BTreeMap::new(),
+            open,
+            counted,
+        });
+        let greeting = json!({ "status": exec_info(room.open.max(open)), "sid": client });
+        seat.tell(&Word::new("status", greeting));
+        let runs = self.runs.values().filter(|run| run.is_of(tenant, client));
+        for executing in runs.filter_map(|run| run.executing.clone()) {
+            seat.tell(&Word::new("executing", executing));
+        }
+        room.seats.insert(serial, seat);
+        let missed = self.take_missed(tenant, client, now);
+        Taken { serial, inbox, knows_metadata, owes_status, missed }
+    }
+
+    fn take_missed(&mut self, tenant: &Tenant, client: &str, now: Timestamp) -> Vec<JobId> {
+        let mut theirs = Vec::new();
+        self.missed.retain(|missed| {
+            let is_theirs = missed.tenant == *tenant && missed.client == client;
+            let is_fresh = now.since(missed.at) < MISSED_FOR;
+            theirs.extend(Some(missed.job).filter(|_| is_theirs && is_fresh));
+            is_fresh && !is_theirs
+        });
+        theirs
+    }
+
+    /// For whoever comes back with this client's id.
+    pub(super) fn miss(&mut self, tenant: Tenant, client: String, job: JobId, at: Timestamp) {
+        if self.missed.len() == MISSED_MAX {
+            self.missed.pop_front();
+        }
+        self.missed.push_back(Missed { tenant, client, job, at });
+    }
+
+    pub(super) fn is_heard(&self, tenant: &Tenant, client: &str) -> bool {
+        let room = self.rooms.get(tenant);
+        room.is_some_and(|room| room.seats.values().any(|seat| seat.client == client))
+    }
+
+    /// A job was queued, or ended.
+    pub(super) fn count(&mut self, tenant: &Tenant, seq: Sequence, change: isize) {
+        if let Some(room) = self.rooms.get_mut(tenant)
+            && seq > room.counted
+        {
+            room.open = room.open.saturating_add_signed(change);
+            room.counted = seq;
+        }
+    }
+
+    pub(super) fn status(&self, tenant: &Tenant) -> Option<Word> {
+        let room = self.rooms.get(tenant)?;
+        Some(Word::new("status", json!({ "status": exec_info(room.open) })))
+    }
+
+    pub(super) fn tell_status(&mut self, tenant: &Tenant) {
+        let Some(status) = self.status(tenant) else { return };
+        let Some(room) = self.rooms.get_mut(tenant) else { return };
+        for seat in room.seats.values() {
+            if seat.outbox.capacity() <= OUTBOX_LIGHT || !seat.tell(&status) {
+                seat.owes_status.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// To everyone with this client's id, or to the whole tenant.
+    pub(super) fn tell(&mut self, tenant: &Tenant, client: Option<&str>, words: &[Word]) {
+        let Some(room) = self.rooms.get_mut(tenant) else { return };
+        room.seats.retain(|_, seat| {
+            if client.is_some_and(|client| client != seat.client) {
+                return true;
+            }
+            // Dropping the sending end is what tells the socket to close.
+            words.iter().all(|word| match word.is_light() {
+                true if seat.outbox.capacity() <= OUTBOX_LIGHT => true,
+                _ => seat.tell(word),
+            })
+        });
+    }
+
+    /// What was missed, to the one who came back.
+    pub(super) fn tell_one(&mut self, tenant: &Tenant, serial: u64, words: &[Word]) {
+        let Some(room) = self.rooms.get_mut(tenant) else { return };
+        if let Some(seat) = room.seats.get(&serial)
+            && !words.iter().all(|word| seat.tell(word))
+        {
+            room.seats.remove(&serial);
+        }
+    }
+
+    pub(super) fn show(&self, run: &Run, picture: &Picture<'_>) {
+        let Some(room) = self.rooms.get(&run.tenant) else { return };
+        let client = run.client.as_deref();
+        let seats = room.seats.values().filter(|seat| client.is_none_or(|client| client == seat.client));
+        for seat in seats.filter(|seat| seat.outbox.capacity() > OUTBOX_LIGHT) {
+            let frame = match seat.knows_metadata.load(Ordering::Relaxed) {
+                true => named_frame(&run.prompt, picture),
+                false => plain_frame(picture),
+            };
+            drop(seat.outbox.try_send(Message::Binary(frame.into())));
+        }
+    }
+}
+
+impl Run {
+    fn is_of(&self, tenant: &Tenant, client: &str) -> bool {
+        self.tenant == *tenant && self.client.as_deref() == Some(client)
+    }
+}
+
+impl Seat {
+    /// Whether there was room for it.
+    fn tell(&self, word: &Word) -> bool {
+        self.outbox.try_send(Message::Text(word.text().into())).is_ok()
+    }
+}
+
+/// `[1][image type][image]`
+fn plain_frame(picture: &Picture<'_>) -> Vec<u8> {
+    let kind: u32 = if picture.mime == "image/png" { 2 } else { 1 };
+    [&1_u32.to_be_bytes()[..], &kind.to_be_bytes(), picture.bytes].concat()
+}
+
+/// `[4][length][JSON][image]`
+fn named_frame(prompt: &str, picture: &Picture<'_>) -> Vec<u8> {
+    let node = picture.node.map_or(Value::Null, Value::from);
+    let about = json!({
+        "node_id": node, "prompt_id": prompt, "display_node_id": node, "parent_node_id": null, "real_node_id": node,
+        "image_type": picture.mime,
+    });
+    let about = about.to_string();
+    let length = u32::try_from(about.len()).unwrap_or(0);
+    [&4_u32.to_be_bytes()[..], &length.to_be_bytes(), about.as_bytes(), picture.bytes].concat()
+}

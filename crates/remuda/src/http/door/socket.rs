@@ -1,0 +1,124 @@
+//! `/ws`: one socket, from its greeting to its end. Reading and writing go their own ways; what a client says matters only
+//! once, when it introduces itself.
+
+use std::sync::atomic::Ordering;
+
+use axum::extract::State;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
+use futures_util::stream::SplitSink;
+use futures_util::{SinkExt as _, StreamExt as _};
+use remuda_core::id::Tenant;
+use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
+use tracing::{debug, warn};
+
+use super::super::{Caller, Context, Problem};
+use super::crier::retell;
+use super::hub::Taken;
+use super::queue::query;
+use super::refused::Refused;
+use super::rest::features;
+use super::run::Word;
+use crate::serve::stopped;
+
+/// The most a client may say at once, as in ComfyUI.
+const MESSAGE_MAX: usize = 4 << 20;
+/// A client's id is on every event of its jobs.
+const CLIENT_BYTES_MAX: usize = 200;
+/// A peer that takes nothing for so long is gone.
+const WRITE_MAX: std::time::Duration = std::time::Duration::from_secs(30);
+
+pub(super) async fn open(
+    State(context): State<Context>,
+    caller: Caller,
+    uri: Uri,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Refused> {
+    let tenant = caller.tenant(None)?;
+    let upgrade = upgrade.map_err(|rejection| Problem::bad_request(rejection.to_string()))?;
+    let client = query(&uri).remove("clientId").filter(|client| !client.is_empty());
+    if client.as_ref().is_some_and(|client| client.len() > CLIENT_BYTES_MAX) {
+        return Err(Problem::bad_request(format!("clientId has at most {CLIENT_BYTES_MAX} bytes")).into());
+    }
+    let client = client.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
+    let place = context.streams.clone().try_acquire_owned().map_err(|_| {
+        let message = "too many event streams and sockets are open (limits.streams_max)";
+        let mut problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message);
+        problem.retry_after = Some(5);
+        problem
+    })?;
+    let upgrade = upgrade.max_message_size(MESSAGE_MAX);
+    Ok(upgrade.on_upgrade(move |socket| attend(context, tenant, client, socket, place)))
+}
+
+async fn attend(
+    context: Context,
+    tenant: Tenant,
+    client: String,
+    socket: WebSocket,
+    _place: OwnedSemaphorePermit,
+) {
+    let taken = match context.door.hub.enter(&context, &tenant, &client).await {
+        Ok(taken) => taken,
+        Err(error) => {
+            debug!(%error, "a socket came while the plane cannot say what is open");
+            return;
+        }
+    };
+    let serial = taken.serial;
+    talk(&context, &tenant, socket, taken).await;
+    context.door.hub.leave(&tenant, serial);
+}
+
+async fn talk(context: &Context, tenant: &Tenant, socket: WebSocket, taken: Taken) {
+    let Taken { serial, mut inbox, knows_metadata, owes_status, missed } = taken;
+    for job in missed {
+        match retell(context, tenant, job).await {
+            Ok(words) => context.door.hub.rooms().tell_one(tenant, serial, &words),
+            Err(error) => warn!(%job, %error, "a client that came back is not told how its prompt ended"),
+        }
+    }
+    let (mut outbox, mut said) = socket.split();
+    let mut is_first = true;
+    let mut stopping = context.stopping.clone();
+    loop {
+        if inbox.is_empty() && owes_status.swap(false, Ordering::Relaxed) {
+            let status = context.door.hub.rooms().status(tenant);
+            if let Some(status) = status
+                && !send(&mut outbox, Message::Text(status.text().into())).await
+            {
+                return;
+            }
+        }
+        tokio::select! {
+            message = inbox.recv() => match message {
+                Some(message) => if !send(&mut outbox, message).await { return },
+                // It was too slow: what it would be told from here on would have a hole in it.
+                None => break,
+            },
+            message = said.next() => {
+                let text = match message {
+                    Some(Ok(Message::Text(text))) => text,
+                    Some(Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_))) => continue,
+                    Some(Ok(Message::Close(_)) | Err(_)) | None => return,
+                };
+                let introduction = std::mem::take(&mut is_first).then(|| serde_json::from_str::<Value>(&text).ok()).flatten();
+                let Some(said) = introduction.filter(|said| said["type"] == "feature_flags") else { continue };
+                let knows = said["data"]["supports_preview_metadata"] == true;
+                knows_metadata.store(knows, Ordering::Relaxed);
+                let answer = Word::new("feature_flags", features(context));
+                context.door.hub.rooms().tell_one(tenant, serial, &[answer]);
+            }
+            () = stopped(&mut stopping) => break,
+        }
+    }
+    send(&mut outbox, Message::Close(None)).await;
+}
+
+/// Whether it was taken.
+async fn send(outbox: &mut SplitSink<WebSocket, Message>, message: Message) -> bool {
+    matches!(tokio::time::timeout(WRITE_MAX, outbox.send(message)).await, Ok(Ok(())))
+}

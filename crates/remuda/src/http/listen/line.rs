@@ -1,0 +1,141 @@
+//! One connection, plain or under TLS. It holds its place among all connections and among those of its address, also
+//! when it has become a socket meanwhile.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_rustls::server::TlsStream;
+
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) stream: Stream,
+    pub(super) _place: Place,
+}
+
+#[derive(Debug)]
+pub(super) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+/// A place among all, and one among those of the same address.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) _one_of_all: OwnedSemaphorePermit,
+    pub(super) _one_of_address: Seat,
+}
+
+/// How many connections each address has open.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seats(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+#[derive(Debug)]
+pub(super) struct Seat {
+    seats: Seats,
+    address: IpAddr,
+}
+
+impl Seats {
+    /// One more for this address, if it has fewer than `most`.
+    pub(super) fn take(&self, address: IpAddr, most: usize) -> Option<Seat> {
+        let mut seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = seats.entry(address).or_default();
+        if *taken >= most {
+            return None;
+        }
+        *taken += 1;
+        Some(Seat { seats: self.clone(), address })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut seats = self.seats.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(taken) = seats.get_mut(&self.address) {
+            *taken -= 1;
+            if *taken == 0 {
+                seats.remove(&self.address);
+            }
+        }
+    }
+}
+
+impl AsyncRead for Line {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Line {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Stream::Tls(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        pieces: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match &mut self.stream {
+            Stream::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
+            Stream::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, pieces),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.stream {
+            Stream::Plain(stream) => stream.is_write_vectored(),
+            Stream::Tls(stream) => stream.is_write_vectored(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Faults: X13.
+    #[test]
+    fn each_address_has_so_many_seats_and_gets_them_back() {
+        let seats = Seats::default();
+        let [a, b]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|address| address.parse().unwrap());
+        let first = seats.take(a, 2).unwrap();
+        let _second = seats.take(a, 2).unwrap();
+        assert!(seats.take(a, 2).is_none());
+        assert!(seats.take(b, 2).is_some());
+        drop(first);
+        assert!(seats.take(a, 2).is_some());
+        assert_eq!(seats.0.lock().unwrap().len(), 1, "nobody is remembered who is gone");
+    }
+}

@@ -1,0 +1,76 @@
+//! Errors in the form and the words of the contract, made from the one form they all have. Where the contract does not
+//! know a status, the nearest one it knows is used; what no contract can rule out (a body that is too large or too slow,
+//! another method) keeps its own and stands among our additions.
+
+use axum::Json;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::super::Problem;
+
+pub(super) async fn put_on(mut response: Response) -> Response {
+    let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
+    let kept: HeaderMap =
+        [header::RETRY_AFTER, header::CONTENT_RANGE, header::ALLOW, header::WWW_AUTHENTICATE]
+            .into_iter()
+            .filter_map(|name| Some((name.clone(), response.headers().get(name)?.clone())))
+            .collect();
+    let (status, code, message) = translated(problem.status, problem.code, &problem.message);
+    let details = if problem.detail.is_object() { problem.detail } else { serde_json::Value::Null };
+    let error = json!({ "code": code, "message": message, "details": details });
+    let mut response = (status, Json(json!({ "error": error }))).into_response();
+    response.headers_mut().extend(kept);
+    response
+}
+
+fn translated<'a>(status: StatusCode, code: &'a str, message: &'a str) -> (StatusCode, &'a str, &'a str) {
+    use StatusCode as S;
+    match (status, code) {
+        (S::UNAUTHORIZED, _) => (S::UNAUTHORIZED, "unauthorized", message),
+        (S::FORBIDDEN, _) => (S::FORBIDDEN, "forbidden", message),
+        (S::NOT_FOUND, "blob_not_found") => (status, code, message),
+        (S::NOT_FOUND, _) => (status, "not_found", message),
+        (S::BAD_REQUEST, _) | (S::UNPROCESSABLE_ENTITY, "invalid") => {
+            (S::UNPROCESSABLE_ENTITY, "invalid_request", message)
+        }
+        (_, "hash_mismatch") => (S::CONFLICT, code, message),
+        (_, "key_conflict") => (S::UNPROCESSABLE_ENTITY, "idempotency_key_reuse", message),
+        (S::TOO_MANY_REQUESTS, "queue_full" | "too_many_streams") => (status, code, message),
+        (S::TOO_MANY_REQUESTS, _) | (_, "overloaded") => (S::TOO_MANY_REQUESTS, "rate_limited", message),
+        // What went wrong behind this surface is in the log, and nobody's business here.
+        _ if status.is_server_error() => {
+            (S::INTERNAL_SERVER_ERROR, "upstream_error", "it could not be done now: try again in a moment")
+        }
+        _ => (status, code, message),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_has_a_word_of_the_contract_or_of_the_additions() {
+        for (status, code, expected) in [
+            (400, "bad_request", (422, "invalid_request")),
+            (400, "malformed", (422, "invalid_request")),
+            (401, "no_token", (401, "unauthorized")),
+            (404, "not_found", (404, "not_found")),
+            (404, "blob_not_found", (404, "blob_not_found")),
+            (405, "wrong_method", (405, "wrong_method")),
+            (409, "key_conflict", (422, "idempotency_key_reuse")),
+            (409, "asset_in_use", (409, "asset_in_use")),
+            (413, "too_large", (413, "too_large")),
+            (422, "hash_mismatch", (409, "hash_mismatch")),
+            (422, "invalid_workflow", (422, "invalid_workflow")),
+            (429, "queue_full", (429, "queue_full")),
+            (429, "too_many_uploads", (429, "rate_limited")),
+            (503, "overloaded", (429, "rate_limited")),
+            (507, "store_full", (500, "upstream_error")),
+        ] {
+            let (given, word, _) = translated(StatusCode::from_u16(status).unwrap(), code, "");
+            assert_eq!((given.as_u16(), word), expected, "{status} {code}");
+        }
+    }
+}

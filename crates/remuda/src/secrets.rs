@@ -1,0 +1,103 @@
+//! What goes with a job to its worker and is never stored: the keys with which whoever submitted it pays for nodes that
+//! call others. In memory only, until the job has ended. A plane that is started again has forgotten them, and such a node
+//! then fails for want of its key, which is said in its own words.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use remuda_adapters::comfyui::json::Members;
+use remuda_core::id::JobId;
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+/// Names and values as ComfyUI knows them in its `extra_data`.
+pub type Extra = BTreeMap<String, String>;
+
+/// Clones share what they keep.
+#[derive(Clone, Default)]
+pub struct Secrets(Arc<Mutex<BTreeMap<JobId, Extra>>>);
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secrets(***)")
+    }
+}
+
+impl Secrets {
+    pub fn keep(&self, job: JobId, extra: Extra) {
+        if !extra.is_empty() {
+            self.secrets().insert(job, extra);
+        }
+    }
+
+    /// The job is over, or was never taken.
+    pub fn forget(&self, job: JobId) {
+        self.secrets().remove(&job);
+    }
+
+    /// The workflow of a job with its secrets in it, as a worker gets it.
+    pub fn put_into(&self, job: JobId, workflow: Arc<RawValue>) -> Arc<RawValue> {
+        let extra = self.secrets().get(&job).cloned();
+        match extra {
+            Some(extra) => together(&workflow, &extra).map_or(workflow, Arc::from),
+            None => workflow,
+        }
+    }
+
+    fn secrets(&self) -> MutexGuard<'_, BTreeMap<JobId, Extra>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// `{"prompt": graph, "extra_data": …}`, whether or not the workflow has that form already.
+fn together(workflow: &RawValue, extra: &Extra) -> Option<Box<RawValue>> {
+    let members: Members<Box<RawValue>> = serde_json::from_str(workflow.get()).ok()?;
+    let member = |name: &str| members.0.iter().find(|(key, _)| key == name).map(|(_, value)| value);
+    let is_wrapped = member("prompt").is_some_and(|prompt| !is_node(prompt));
+    let mut whole: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
+    if is_wrapped {
+        whole.extend(members.0.iter().map(|(key, value)| (key.as_str(), value.clone())));
+    } else {
+        whole.insert("prompt", workflow.to_owned());
+    }
+    let given = whole.get("extra_data").and_then(|given| serde_json::from_str(given.get()).ok());
+    let mut given: serde_json::Map<String, Value> = given.unwrap_or_default();
+    given.extend(extra.iter().map(|(key, value)| (key.clone(), value.as_str().into())));
+    whole.insert("extra_data", to_raw_value(&given).ok()?);
+    to_raw_value(&whole).ok()
+}
+
+/// A node that somebody called `prompt` is no graph.
+fn is_node(value: &RawValue) -> bool {
+    let fields: Members<serde::de::IgnoredAny> = serde_json::from_str(value.get()).unwrap_or_default();
+    fields.0.iter().any(|(key, _)| key == "class_type")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(workflow: &str, expected: &str) {
+        let (secrets, job) = (Secrets::default(), JobId::from_u128(1));
+        let workflow: Arc<RawValue> = RawValue::from_string(workflow.to_owned()).unwrap().into();
+        secrets.keep(job, [("api_key_comfy_org".to_owned(), "k".to_owned())].into());
+        assert_eq!(secrets.put_into(job, workflow.clone()).get(), expected);
+        assert!(!format!("{secrets:?}").contains("\"k\""));
+        secrets.forget(job);
+        assert_eq!(secrets.put_into(job, workflow.clone()).get(), workflow.get());
+    }
+
+    /// Faults: X10.
+    #[test]
+    fn a_key_goes_to_the_worker_with_its_job_and_is_forgotten_with_it() {
+        check(
+            r#"{"1":{"class_type":"A","inputs":{"seed":18446744073709551615}}}"#,
+            r#"{"extra_data":{"api_key_comfy_org":"k"},"prompt":{"1":{"class_type":"A","inputs":{"seed":18446744073709551615}}}}"#,
+        );
+        check(
+            r#"{"prompt":{"1":{"class_type":"A"}},"extra_data":{"preview_method":"none"}}"#,
+            r#"{"extra_data":{"api_key_comfy_org":"k","preview_method":"none"},"prompt":{"1":{"class_type":"A"}}}"#,
+        );
+    }
+}

@@ -1,0 +1,122 @@
+//! The plane's certificate. It is read again when its files change, or when somebody asks for it, and used from the next
+//! connection on; a pair that cannot be used is told and changes nothing.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail};
+use rustls::ServerConfig;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+use tracing::{error, info};
+
+use crate::serve::stopped;
+
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// Clones share the certificate.
+#[derive(Clone)]
+pub struct Tls {
+    acceptor: TlsAcceptor,
+    pair: Arc<Pair>,
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tls").field("cert", &self.pair.cert).finish_non_exhaustive()
+    }
+}
+
+/// A certificate with all that vouch for it, and its key.
+#[derive(Debug)]
+struct Pair {
+    cert: PathBuf,
+    key: PathBuf,
+    current: RwLock<Arc<CertifiedKey>>,
+    /// When the files were last changed, as of the last look.
+    seen: Mutex<Changed>,
+}
+
+type Changed = [Option<SystemTime>; 2];
+
+impl Tls {
+    pub fn load(cert: &Path, key: &Path) -> anyhow::Result<Tls> {
+        let seen = changed(cert, key);
+        let current = RwLock::new(Arc::new(read(cert, key)?));
+        let pair = Pair { cert: cert.to_owned(), key: key.to_owned(), current, seen: Mutex::new(seen) };
+        let pair = Arc::new(pair);
+        let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+            .with_safe_default_protocol_versions()
+            .context("TLS cannot be set up")?;
+        let mut config = config.with_no_client_auth().with_cert_resolver(pair.clone());
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Tls { acceptor: TlsAcceptor::from(Arc::new(config)), pair })
+    }
+
+    pub async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        self.acceptor.accept(stream).await
+    }
+
+    /// Reads the files again; the old pair stays if they cannot be used.
+    pub fn reload(&self) -> anyhow::Result<()> {
+        let pair = &self.pair;
+        let seen = changed(&pair.cert, &pair.key);
+        *pair.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+        let read = read(&pair.cert, &pair.key)?;
+        *pair.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(read);
+        info!(cert = %pair.cert.display(), "a new certificate is used from now on");
+        Ok(())
+    }
+
+    /// Reloads whenever the files have changed.
+    pub async fn follow(self, mut stopping: watch::Receiver<bool>) {
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = stopped(&mut stopping) => return,
+            }
+            let tls = self.clone();
+            let looked = tokio::task::spawn_blocking(move || tls.look()).await;
+            if let Ok(Err(error)) = looked {
+                error!("the certificate was not replaced, the old one stays: {error:#}");
+            }
+        }
+    }
+
+    fn look(&self) -> anyhow::Result<()> {
+        let seen = *self.pair.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if changed(&self.pair.cert, &self.pair.key) == seen { Ok(()) } else { self.reload() }
+    }
+}
+
+impl ResolvesServerCert for Pair {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current.read().unwrap_or_else(PoisonError::into_inner).clone())
+    }
+}
+
+fn changed(cert: &Path, key: &Path) -> Changed {
+    [cert, key].map(|path| path.metadata().and_then(|metadata| metadata.modified()).ok())
+}
+
+fn read(cert: &Path, key: &Path) -> anyhow::Result<CertifiedKey> {
+    let unreadable = |path: &Path| format!("cannot read {} as PEM (tls.cert, tls.key)", path.display());
+    let chain = CertificateDer::pem_file_iter(cert).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let chain = chain.with_context(|| unreadable(cert))?;
+    if chain.is_empty() {
+        bail!("there is no certificate in {} (tls.cert)", cert.display());
+    }
+    let secret = PrivateKeyDer::from_pem_file(key).with_context(|| unreadable(key))?;
+    CertifiedKey::from_der(chain, secret, &default_provider())
+        .with_context(|| format!("{} and {} do not belong together", cert.display(), key.display()))
+}

@@ -1,0 +1,152 @@
+//! Who may ask: tokens and what they open, what keeps others out, and what is left behind about it.
+
+mod start;
+mod tenants;
+mod tls;
+mod workers;
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use crate::harness::{Client, Plane, answered, has_all};
+use crate::start::run;
+
+/// A plane that somebody made an admin of, and that admin.
+async fn closed(settings: &[&str]) -> (Plane, Client) {
+    let plane = Plane::start(settings).await;
+    let admin = plane.with(&token(&plane, &json!({ "role": "admin", "name": "root" })).await);
+    (plane, admin)
+}
+
+/// Makes a token and gives its secret.
+async fn token(admin: &Client, wanted: &Value) -> String {
+    let (status, made) = admin.post("/fleet/tokens", wanted).await;
+    assert_eq!(status, StatusCode::CREATED, "{made}");
+    made["token"].as_str().unwrap().to_owned()
+}
+
+async fn client_of(admin: &Client, tenant: &str) -> Client {
+    let wanted = json!({ "role": "client", "tenant": tenant, "name": format!("{tenant}'s laptop") });
+    admin.with(&token(admin, &wanted).await)
+}
+
+async fn code(client: &Client, method: Method, path: &str) -> (u16, String) {
+    let (status, body) = answered(client.request(method, path)).await;
+    (status.as_u16(), body["error"]["code"].as_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn the_first_token_closes_the_plane_for_all_who_have_none() {
+    let plane = Plane::start(&[]).await;
+    let (status, refused) = plane.post("/fleet/tokens", &json!({ "role": "client", "tenant": "anna" })).await;
+    assert_eq!((status.as_u16(), &refused["error"]["code"]), (409, &json!("no_admin")), "{refused}");
+    plane.submit(json!({ "n": 1 })).await;
+    let admin = plane.with(&token(&plane, &json!({ "role": "admin" })).await);
+    assert_eq!(code(&plane, Method::GET, "/fleet/jobs").await, (401, "no_token".to_owned()));
+    assert_eq!(code(&plane, Method::GET, "/health/live").await.0, 200);
+    assert_eq!(admin.jobs().await.len(), 1);
+    // The last admin does not leave others behind, but may be the last to leave.
+    let anna = client_of(&admin, "anna").await;
+    let root = admin.get("/fleet/tokens").await["tokens"][0]["id"].as_str().unwrap().to_owned();
+    let path = format!("/fleet/tokens/{root}");
+    assert_eq!(code(&admin, Method::DELETE, &path).await, (409, "last_admin".to_owned()));
+    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/anna's%20laptop").await.0, 200);
+    assert_eq!(code(&anna, Method::GET, "/fleet/jobs").await, (401, "wrong_token".to_owned()));
+    assert_eq!(code(&admin, Method::DELETE, &path).await.0, 200);
+    assert_eq!(code(&plane, Method::GET, "/fleet/jobs").await.0, 200, "as it was in the beginning");
+}
+
+/// Faults: X3. Revoked for the very next request, for streams that are open, and after a restart.
+#[tokio::test]
+async fn a_revoked_token_opens_nothing_from_then_on() {
+    let (mut plane, admin) = closed(&[]).await;
+    let anna = client_of(&admin, "anna").await;
+    let mut stream = crate::harness::Stream::open(&anna, "?after=0", None).await;
+    anna.submit(json!({ "n": 1 })).await;
+    stream.until("job:queued").await;
+    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/anna's%20laptop").await.0, 200);
+    assert_eq!(code(&anna, Method::GET, "/fleet/jobs").await, (401, "wrong_token".to_owned()));
+    let ended = async { while stream.read().await.is_some() {} };
+    tokio::time::timeout(std::time::Duration::from_secs(1), ended)
+        .await
+        .expect("the stream should end at once");
+    plane.kill();
+    plane.start_again().await;
+    assert_eq!(code(&anna, Method::GET, "/fleet/jobs").await, (401, "wrong_token".to_owned()));
+    assert_eq!(admin.jobs().await.len(), 1, "and the others are still good");
+}
+
+/// Faults: X3.
+#[tokio::test]
+async fn a_copy_of_the_data_folder_opens_nothing() {
+    let (mut plane, admin) = closed(&[]).await;
+    let anna = client_of(&admin, "anna").await;
+    plane.kill();
+    let data = plane.store().parent().unwrap().to_owned();
+    for entry in std::fs::read_dir(data).unwrap().map(|entry| entry.unwrap().path()) {
+        let Ok(bytes) = std::fs::read(&entry) else { continue };
+        for secret in [&admin.token, &anna.token] {
+            let hidden = secret.rsplit('_').next().unwrap().as_bytes();
+            let is_there = bytes.windows(hidden.len()).any(|part| part == hidden);
+            assert!(!is_there, "the secret is in {}", entry.display());
+        }
+    }
+}
+
+/// Faults: X3.
+#[tokio::test]
+async fn a_token_that_has_expired_opens_nothing() {
+    let (_plane, admin) = closed(&[]).await;
+    let wanted = json!({ "role": "client", "tenant": "anna", "expires_seconds": 1 });
+    let anna = admin.with(&token(&admin, &wanted).await);
+    let mut stream = crate::harness::Stream::open(&anna, "?after=0", None).await;
+    while stream.read().await.is_some() {}
+    assert_eq!(code(&anna, Method::GET, "/fleet/jobs").await, (401, "wrong_token".to_owned()));
+    let listed = admin.get("/fleet/tokens").await;
+    assert_eq!(listed["tokens"][1]["has_expired"], true, "{listed}");
+}
+
+#[tokio::test]
+async fn a_browser_may_ask_by_its_own_prompt() {
+    let (plane, admin) = closed(&[]).await;
+    let anna = client_of(&admin, "anna").await;
+    let asked = plane.request(Method::GET, "/fleet/jobs").send().await.unwrap();
+    let challenges: Vec<_> = asked.headers().get_all("www-authenticate").iter().collect();
+    assert_eq!(challenges.len(), 2, "{challenges:?}");
+    let request = plane.request(Method::GET, "/fleet/jobs").basic_auth("anybody", Some(&anna.token));
+    assert_eq!(answered(request).await.0, StatusCode::OK);
+    let request = plane.request(Method::GET, "/fleet/jobs").header("cookie", format!("token={}", anna.token));
+    assert_eq!(answered(request).await.0, StatusCode::UNAUTHORIZED);
+    let in_address = format!("/fleet/jobs?token={}", anna.token);
+    assert_eq!(code(&plane, Method::GET, &in_address).await.0, 401);
+}
+
+#[tokio::test]
+async fn tokens_are_made_listed_and_revoked_from_the_command_line() {
+    let plane = Plane::start(&[]).await;
+    let folder = plane.folder().to_owned();
+    let typed = async |token: &str, arguments: &[&str]| {
+        let all = [&["token"], arguments, &["--url", &plane.url, "--token", token, "--json"]].concat();
+        let (code, said) = run(&folder, &all).await;
+        (code, serde_json::from_str::<Value>(&said).unwrap_or(Value::String(said)))
+    };
+    let (_, made) = typed("", &["create", "--role", "admin", "--name", "root"]).await;
+    let admin = made["token"].as_str().unwrap().to_owned();
+    let wanted =
+        ["create", "--role", "client", "--tenant", "anna", "--name", "anna's laptop", "--expires", "30d"];
+    let (code, made) = typed(&admin, &wanted).await;
+    assert_eq!((code, &made["tenant"]), (0, &json!("anna")), "{made}");
+    let anna = plane.with(made["token"].as_str().unwrap());
+    anna.submit(json!({ "n": 1 })).await;
+    let (_, listed) = typed(&admin, &["list"]).await;
+    assert_eq!(listed["tokens"].as_array().unwrap().len(), 2);
+    assert!(!listed.to_string().contains(&anna.token), "{listed}");
+    assert!(listed["tokens"][1]["used_at"].is_string(), "{listed}");
+    assert_eq!(typed(&admin, &["revoke", "anna's laptop"]).await.0, 0);
+    assert_eq!(anna.post("/fleet/jobs", &json!({ "workflow": {} })).await.0, StatusCode::UNAUTHORIZED);
+    let (code, said) = typed(&anna.token, &["list"]).await;
+    assert_eq!(code, 1);
+    has_all(said.as_str().unwrap(), &["unknown, expired or revoked"]);
+    let (code, said) = run(&folder, &["token", "create", "--role", "king", "--url", &plane.url]).await;
+    assert_eq!(code, 2, "{said}");
+}

@@ -1,0 +1,71 @@
+//! Beyond loopback a plane does not start without TLS and somebody who may make tokens; the message says what to do.
+
+use serde_json::{Value, json};
+
+use super::tls::Authority;
+use crate::harness::{Plane, Process, has_all, remuda};
+use crate::start::run;
+
+/// Faults: X1. Each message is followed until the plane starts.
+#[tokio::test]
+async fn a_plane_beyond_loopback_says_what_it_needs_until_it_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    let authority = Authority::new(folder.path());
+    let (cert, key) = authority.issue("plane", &["localhost"], false);
+    let (cert, key) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    let serve = ["serve", "--data", "data", "--listen", "0.0.0.0:0"];
+    let (code, said) = run(folder.path(), &serve).await;
+    assert_eq!(code, 1);
+    has_all(&said, &["open to other machines", "--tls-cert", "remuda token create --role admin --data data"]);
+    let (code, said) = run(folder.path(), &[&serve[..], &["--tls-cert", cert]].concat()).await;
+    assert_eq!(code, 1);
+    has_all(&said, &["--tls-key"]);
+    let with_tls = [&serve[..], &["--tls-cert", cert, "--tls-key", key]].concat();
+    let (code, said) = run(folder.path(), &with_tls).await;
+    assert_eq!(code, 1);
+    has_all(&said, &["there is no admin token yet", "remuda token create --role admin --data data"]);
+    let (code, said) =
+        run(folder.path(), &["token", "create", "--role", "admin", "--data", "data", "--json"]).await;
+    assert_eq!(code, 0, "{said}");
+    let made: Value = serde_json::from_str(&said).unwrap();
+    let mut plane = Process::start("the plane", remuda(folder.path()).args(&with_tls));
+    let line = plane.line("serves on").await.unwrap_or_else(|| panic!("{}", plane.said()));
+    let port = line.split("0.0.0.0:").nth(1).unwrap().split(' ').next().unwrap();
+    let url = format!("https://localhost:{port}");
+    let ca = authority.path();
+    let typed = ["jobs", "--url", &url, "--ca", ca.to_str().unwrap()];
+    let (code, said) = run(folder.path(), &typed).await;
+    assert_eq!(code, 1, "{said}");
+    has_all(&said, &["send a token"]);
+    let token = made["token"].as_str().unwrap();
+    let (code, said) = run(folder.path(), &[&typed[..], &["--token", token]].concat()).await;
+    assert_eq!(code, 0, "{said}");
+    // What the folder is in use by is told, and how to ask that one.
+    let (code, said) = run(folder.path(), &["token", "create", "--role", "admin", "--data", "data"]).await;
+    assert_eq!(code, 1);
+    has_all(&said, &["a plane runs on this folder", "--url"]);
+}
+
+/// Faults: X1, X10.
+#[tokio::test]
+async fn an_admin_may_come_from_the_environment_or_a_file() {
+    let secret = "an admin of the environment, long enough";
+    let plane = Plane::plan(&[]).variable("REMUDA_ADMIN_TOKEN", secret).start().await;
+    assert_eq!(super::code(&plane, reqwest::Method::GET, "/fleet/jobs").await.0, 401);
+    let admin = plane.with(secret);
+    admin.post("/fleet/tokens", &json!({ "role": "client", "tenant": "anna" })).await;
+    assert_eq!(admin.get("/fleet/tokens").await["tokens"].as_array().unwrap().len(), 1);
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("admin");
+    std::fs::write(&file, format!("{secret}\n")).unwrap();
+    let setting = format!("admin_token_file={}", file.display());
+    let plane = Plane::start(&[&setting]).await;
+    assert_eq!(plane.with(secret).jobs().await.len(), 0);
+    assert_eq!(super::code(&plane, reqwest::Method::GET, "/fleet/jobs").await.0, 401);
+
+    std::fs::write(&file, "short").unwrap();
+    let (code, said) = run(folder.path(), &["serve", "--listen", "127.0.0.1:0", "--set", &setting]).await;
+    assert_eq!(code, 1);
+    has_all(&said, &["could be guessed"]);
+}

@@ -1,0 +1,67 @@
+//! Clients of one tenant hear nothing of another.
+
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use super::{client_of, closed, code};
+use crate::harness::{Hand, Stream, answered};
+
+/// Faults: X16.
+#[tokio::test]
+async fn another_tenants_jobs_are_not_there() {
+    let (_plane, admin) = closed(&[]).await;
+    let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
+    let job = anna.submit(json!({ "n": 1 })).await;
+    assert_eq!(anna.job(&job).await["tenant"], "anna");
+    for (method, rest) in [
+        (Method::GET, ""),
+        (Method::GET, "/why"),
+        (Method::GET, "/workflow"),
+        (Method::GET, "/result"),
+        (Method::GET, "/preview"),
+        (Method::POST, "/cancel"),
+    ] {
+        let path = format!("/fleet/jobs/{job}{rest}");
+        let nothing = "/fleet/jobs/0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11".to_owned() + rest;
+        let (status, refused) = answered(ben.request(method.clone(), &path)).await;
+        let (_, unknown) = answered(ben.request(method.clone(), &nothing)).await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "{method} {path}: {refused}");
+        // What is not one's own looks like what is not there at all.
+        let told = |text: &serde_json::Value, id: &str| text.to_string().replace(id, "JOB");
+        assert_eq!(told(&refused, &job), told(&unknown, "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11"));
+    }
+    assert_eq!(anna.job(&job).await["state"], "queued");
+    assert_eq!((ben.jobs().await.len(), anna.jobs().await.len(), admin.jobs().await.len()), (0, 1, 1));
+    assert_eq!(code(&ben, Method::GET, "/fleet/jobs?tenant=anna").await, (403, "forbidden".to_owned()));
+    assert_eq!(code(&ben, Method::GET, "/fleet/events?tenant=anna").await, (403, "forbidden".to_owned()));
+    let (status, refused) =
+        ben.post("/fleet/jobs", &json!({ "workflow": { "n": 3 }, "tenant": "anna" })).await;
+    assert_eq!(status, StatusCode::FORBIDDEN, "{refused}");
+    // The same key of two tenants is two jobs.
+    let keyed = json!({ "workflow": { "n": 2 }, "idempotency_key": "k" });
+    assert_ne!(anna.submit_as(keyed.clone()).await, ben.submit_as(keyed).await);
+}
+
+/// Faults: X16.
+#[tokio::test]
+async fn a_client_follows_only_what_happens_to_its_own() {
+    let (_plane, admin) = closed(&[]).await;
+    let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
+    let mut hand = Hand::join(&admin, "a", 1).await;
+    let theirs = anna.submit(json!({ "n": 1 })).await;
+    let attempt = hand.take().await;
+    hand.complete(&attempt, json!({})).await;
+    let own = ben.submit(json!({ "n": 2 })).await;
+    ben.cancel(&own).await;
+    let mut stream = Stream::open(&ben, "?after=0", None).await;
+    loop {
+        let event = stream.next().await;
+        assert!(!event.data.to_string().contains(&theirs), "{event:?}");
+        assert!(event.data["tenant"] == "ben" || event.name == "caught_up", "{event:?}");
+        if event.name == "caught_up" {
+            break;
+        }
+    }
+    let mut hers = Stream::open(&ben, &format!("?after=0&job={theirs}"), None).await;
+    assert_eq!(hers.next().await.name, "caught_up");
+}

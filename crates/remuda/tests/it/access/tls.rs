@@ -1,0 +1,149 @@
+//! TLS as it is met: a certificate of a private authority, replaced while the plane runs.
+
+use std::path::{Path, PathBuf};
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
+use serde_json::json;
+
+use crate::harness::{Client, Plane, has_all, wait_until};
+use crate::start::run;
+
+/// Somebody who vouches for planes.
+pub(super) struct Authority {
+    folder: PathBuf,
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Authority {
+    pub(super) fn new(folder: &Path) -> Authority {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, "An authority of our own");
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        let authority = Authority { folder: folder.to_owned(), issuer };
+        std::fs::write(authority.path(), authority.issuer.pem()).unwrap();
+        authority
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.folder.join("ca.pem")
+    }
+
+    /// A certificate for these names and its key, as files.
+    pub(super) fn issue(&self, file: &str, names: &[&str], has_expired: bool) -> (PathBuf, PathBuf) {
+        let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        if has_expired {
+            (params.not_before, params.not_after) = (date_time_ymd(2020, 1, 1), date_time_ymd(2021, 1, 1));
+        }
+        let key = KeyPair::generate().unwrap();
+        let cert = params.signed_by(&key, &self.issuer).unwrap();
+        let (at, key_at) = (self.folder.join(format!("{file}.pem")), self.folder.join(format!("{file}.key")));
+        std::fs::write(&key_at, key.serialize_pem()).unwrap();
+        std::fs::write(&at, cert.pem()).unwrap();
+        (at, key_at)
+    }
+
+    /// A client that trusts this authority and nobody else, and begins each request anew.
+    fn client(&self, url: &str) -> Client {
+        let pem = std::fs::read(self.path()).unwrap();
+        let only = reqwest::Certificate::from_pem_bundle(&pem).unwrap();
+        let http = remuda::dial::client().pool_max_idle_per_host(0).tls_certs_only(only).build().unwrap();
+        Client { http, url: url.to_owned(), token: String::new() }
+    }
+}
+
+struct Stage {
+    plane: Plane,
+    authority: Authority,
+    _folder: tempfile::TempDir,
+}
+
+impl Stage {
+    async fn set() -> Stage {
+        let folder = tempfile::tempdir().unwrap();
+        let authority = Authority::new(folder.path());
+        let (cert, key) = authority.issue("plane", &["localhost"], false);
+        let arguments = ["--tls-cert", cert.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+        let plane = Plane::plan(&[]).arguments(&arguments).start().await;
+        Stage { plane, authority, _folder: folder }
+    }
+
+    fn url(&self, name: &str) -> String {
+        format!("https://{name}:{}", self.plane.address.port())
+    }
+
+    /// Whether a new connection by this name is believed.
+    async fn is_believed(&self, name: &str) -> bool {
+        let client = self.authority.client(&self.url(name));
+        client.http.get(format!("{}/health/live", client.url)).send().await.is_ok()
+    }
+}
+
+#[tokio::test]
+async fn clients_and_workers_speak_to_a_plane_with_a_certificate_of_ones_own() {
+    let stage = Stage::set().await;
+    let (url, ca) = (stage.url("localhost"), stage.authority.path());
+    let client = stage.authority.client(&url);
+    client.submit(json!({ "n": 1 })).await;
+    let plain = stage.plane.http.get(format!("{}/health/live", stage.plane.url)).send().await;
+    assert!(plain.is_err(), "nothing is said without TLS");
+    let folder = stage.plane.folder();
+    let (code, said) = run(folder, &["jobs", "--url", &url]).await;
+    assert_eq!(code, 3, "without --ca the certificate is not trusted: {said}");
+    let ca = ca.to_str().unwrap();
+    let (code, said) = run(folder, &["jobs", "--url", &url, "--ca", ca]).await;
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = run(folder, &["jobs", "--url", &url, "--ca", "nothing.pem"]).await;
+    assert_eq!(code, 1);
+    has_all(&said, &["cannot read nothing.pem"]);
+    let mut worker = crate::harness::remuda(folder);
+    worker.args(["worker", "--url", &url, "--ca", ca, "--name", "a", "--exec", "cat"]);
+    let _worker = crate::harness::Process::start("the worker", &mut worker);
+    let job = client.jobs().await[0]["id"].as_str().unwrap().to_owned();
+    assert_eq!(client.ended(&job).await["state"], "completed");
+    std::fs::write(folder.join("w.json"), r#"{ "n": 2 }"#).unwrap();
+    let (code, said) = run(folder, &["run", "w.json", "--url", &url, "--ca", ca]).await;
+    assert_eq!(code, 0, "{said}");
+}
+
+/// Faults: N9.
+#[tokio::test]
+async fn a_certificate_is_replaced_while_the_plane_runs() {
+    let stage = Stage::set().await;
+    assert!(stage.is_believed("localhost").await && !stage.is_believed("127.0.0.1").await);
+    // Noticed by itself.
+    stage.authority.issue("plane", &["localhost", "127.0.0.1"], false);
+    wait_until("the new certificate is used", async || stage.is_believed("127.0.0.1").await.then_some(()))
+        .await;
+    // Half of a pair changes nothing and is told.
+    let client = stage.authority.client(&stage.url("localhost"));
+    let (other, _) = stage.authority.issue("other", &["elsewhere"], false);
+    std::fs::copy(other, stage.authority.folder.join("plane.pem")).unwrap();
+    let (status, refused) = client.post("/fleet/reload", &json!({})).await;
+    assert_eq!(status.as_u16(), 422, "{refused}");
+    has_all(&refused.to_string(), &["nothing was changed", "do not belong together"]);
+    assert!(stage.is_believed("127.0.0.1").await, "the old one stays");
+    // And at once when somebody asks.
+    stage.authority.issue("plane", &["localhost"], false);
+    assert_eq!(client.post("/fleet/reload", &json!({})).await.0.as_u16(), 200);
+    assert!(stage.is_believed("localhost").await && !stage.is_believed("127.0.0.1").await);
+}
+
+/// Faults: N9.
+#[tokio::test]
+async fn a_certificate_that_has_expired_is_refused_until_it_is_replaced() {
+    let stage = Stage::set().await;
+    let client = stage.authority.client(&stage.url("localhost"));
+    stage.authority.issue("plane", &["localhost"], true);
+    assert_eq!(client.post("/fleet/reload", &json!({})).await.0.as_u16(), 200);
+    let url = stage.url("localhost");
+    let ca = stage.authority.path();
+    let typed = ["jobs", "--url", &url, "--ca", ca.to_str().unwrap()];
+    let (code, said) = run(stage.plane.folder(), &typed).await;
+    assert_eq!(code, 3, "{said}");
+    has_all(&said.to_lowercase(), &["expired"]);
+    stage.authority.issue("plane", &["localhost"], false);
+    wait_until("the new certificate is used", async || stage.is_believed("localhost").await.then_some(()))
+        .await;
+}

@@ -1,0 +1,132 @@
+//! A plane and two workers, each with a ComfyUI server in a process of its own, and a client's script that uses them.
+
+use std::ffi::OsStr;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::tools::Tools;
+use crate::harness::{Plane, Process, QUICK, Worker, remuda, wait_until};
+
+/// An agent in a hurry, in the proportions of a patient one.
+const AGENT: &[&str] =
+    &["agent.inactivity=500ms", "agent.second_look=400ms", "agent.stop_max=1s", "agent.probe_every=300ms"];
+
+#[derive(Debug)]
+pub(super) struct Fleet {
+    pub(super) plane: Plane,
+    pub(super) seats: Vec<Seat>,
+}
+
+/// A server, and the worker on it.
+#[derive(Debug)]
+pub(super) struct Seat {
+    server: Process,
+    worker: Worker,
+}
+
+impl Deref for Fleet {
+    type Target = Plane;
+
+    fn deref(&self) -> &Plane {
+        &self.plane
+    }
+}
+
+impl Fleet {
+    pub(super) async fn start() -> Fleet {
+        Fleet::on(Plane::start(QUICK).await).await
+    }
+
+    pub(super) async fn on(plane: Plane) -> Fleet {
+        let mut seats = Vec::new();
+        for name in ["one", "two"] {
+            seats.push(Seat::start(&plane, name).await);
+        }
+        Fleet { plane, seats }
+    }
+
+    /// Kills the server that has the job, as soon as some of it is done; the other one has to do it.
+    pub(super) async fn kill_the_server_of(&mut self, job: &str) {
+        let worker = wait_until(&format!("some of {job} is done"), async || {
+            let workers = self.plane.get("/fleet/workers").await;
+            let workers = workers["workers"].as_array()?;
+            let is_well_on = |hold: &Value| hold["job"] == job && hold["progress"].as_f64() > Some(0.2);
+            let holder =
+                workers.iter().find(|worker| worker["holds"].as_array().unwrap().iter().any(is_well_on))?;
+            Some(holder["worker"].as_str().unwrap().to_owned())
+        })
+        .await;
+        let seat = self.seats.iter_mut().find(|seat| seat.worker.name == worker).unwrap();
+        seat.server.kill();
+    }
+
+    /// The first job that a script submits.
+    pub(super) async fn first_job(&self, script: &mut Process) -> String {
+        wait_until("there is a job", async || {
+            let has_ended = script.has_ended();
+            let job = self.jobs().await.pop();
+            assert!(job.is_some() || !has_ended, "it should have submitted a job: {}", script.said());
+            job.map(|job| job["id"].as_str().unwrap().to_owned())
+        })
+        .await
+    }
+
+    /// That the job was completed in its second attempt, on the server that is left.
+    pub(super) async fn was_done_elsewhere(&self, job: &str) {
+        let job = self.ended(job).await;
+        assert_eq!((&job["state"], &job["attempt"]), (&"completed".into(), &2.into()), "{job}");
+    }
+}
+
+impl Seat {
+    async fn start(plane: &Plane, name: &str) -> Seat {
+        let mut fake = remuda(plane.folder());
+        let mut server = Process::start(name, fake.args(["fake", "comfyui", "--listen", "127.0.0.1:0"]));
+        let ready = server.line("ready: ").await.expect("the server should start");
+        let url = ready.split("ready: ").nth(1).unwrap();
+        let mut arguments = vec!["--comfyui", url];
+        for setting in AGENT {
+            arguments.extend(["--set", setting]);
+        }
+        let worker = Worker::start_doing(plane, name, &arguments).await;
+        Seat { server, worker }
+    }
+}
+
+/// A folder for a client, with these files of ours and the workflow in it.
+pub(super) fn folder(tools: &Tools, plane: &Plane, files: &[&str]) -> PathBuf {
+    let folder = plane.folder().join("client");
+    std::fs::create_dir(&folder).unwrap();
+    for file in [files, &["workflow_api.json"]].concat() {
+        let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/clients").join(file);
+        std::fs::copy(ours, folder.join(file)).unwrap();
+    }
+    std::os::unix::fs::symlink(&tools.modules, folder.join("node_modules")).unwrap();
+    folder
+}
+
+/// A program of the clients', in their folder.
+pub(super) fn client(program: &Path, plane: &Plane, folder: &Path) -> Command {
+    let mut command = Command::new(program);
+    // A key of the person at the keyboard is nothing to send to a plane in a test.
+    command.env("COMFY_BASE_URL", &plane.url).env_remove("COMFY_API_KEY").env("NO_PROXY", "127.0.0.1");
+    command.current_dir(folder);
+    command
+}
+
+/// Starts a client's script.
+pub(super) fn script<S: AsRef<OsStr>>(tools: &Tools, plane: &Plane, name: &str, arguments: &[S]) -> Process {
+    let program = if name.ends_with(".py") { &tools.python } else { &tools.node };
+    let mut command = client(program, plane, &folder(tools, plane, &[name]));
+    Process::start(name, command.arg(name).args(arguments))
+}
+
+/// Waits until a script has ended, and well.
+pub(super) async fn ended_well(mut script: Process) -> String {
+    let status = script.ended().await;
+    assert!(status.success(), "{status}: {}", script.said());
+    script.said()
+}

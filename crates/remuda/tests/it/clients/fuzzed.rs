@@ -1,0 +1,34 @@
+//! The API asked for everything its own document allows, and much that it does not.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use super::fleet::{Fleet, client, folder};
+use super::tools::Tools;
+
+/// What every answer is held against: the document's statuses, types, headers and schemas.
+const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,\
+                      response_headers_conformance,response_schema_conformance";
+/// For each operation and phase; with it the whole takes about a minute on two cores.
+const EXAMPLES_MAX: &str = "60";
+/// Past this something hangs.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Faults: B4, B5.
+#[tokio::test]
+async fn every_answer_is_one_that_the_document_promises() {
+    let tools = Tools::ready();
+    let fleet = Fleet::start().await;
+    let folder = folder(&tools, &fleet, &["fuzz_hooks.py"]);
+    let program = tools.python.with_file_name("st");
+    let mut command = tokio::process::Command::from(client(&program, &fleet, &folder));
+    command.env("SCHEMATHESIS_HOOKS", "fuzz_hooks").env("PYTHONPATH", &folder).env("NO_COLOR", "1");
+    command.args(["run", &format!("{}/openapi.json", fleet.url), "--url", &fleet.url, "--checks", CHECKS]);
+    command.args(["--max-examples", EXAMPLES_MAX, "--seed", "1", "--request-timeout", "10"]);
+    command.args(["--suppress-health-check", "all", "--continue-on-failure", "--workers", "2"]);
+    let run = command.stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = tokio::time::timeout(PATIENCE, run).await.expect("it should come to an end").unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("Tested: "), "{said}");
+}

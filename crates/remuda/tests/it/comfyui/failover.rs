@@ -1,0 +1,282 @@
+//! Failover as its users know it: blocks that come and go when they should, retries, pins, preferences, limits.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use remuda_adapters::fake::comfyui::Options;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::graph::picture;
+use super::stage::{Server, Stage, begun, executions, worker};
+use crate::harness::{Plane, QUICK, Stream, Worker, answered, stays_open, wait_until};
+
+/// Nodes that take no time at all.
+async fn instant_server() -> Server {
+    Server::fake(Options { speed: f64::INFINITY, ..Options::default() }).await
+}
+
+/// A plane with workers on as many servers.
+async fn fleet(settings: &[&str], names: &[&str]) -> (Plane, Vec<Server>, Vec<Worker>) {
+    let plane = Plane::start(&[QUICK, settings].concat()).await;
+    let (mut servers, mut workers) = (Vec::new(), Vec::new());
+    for name in names {
+        let server = Server::fake(Options::default()).await;
+        workers.push(worker(&plane, name, &server.url(), &[]).await);
+        servers.push(server);
+    }
+    (plane, servers, workers)
+}
+
+/// Faults: C13.
+#[tokio::test]
+async fn a_block_at_threshold_three_comes_with_the_third_failure() {
+    let settings =
+        ["max_failures_before_block=3", "attempts_max=3", "block.cooldown=1h", "block.cooldown_max=1h"];
+    let stage = Stage::with(instant_server().await, &settings, &[]).await;
+    let mut events = Stream::open(&stage, "?after=0&metadata.user=anna", None).await;
+    let submission = json!({ "workflow": picture(1).fail("error").saved(), "metadata": { "user": "anna" } });
+    let job = stage.submit_as(submission).await;
+    let mut names = Vec::new();
+    let blocked = loop {
+        let event = events.next().await;
+        names.push(event.name.clone());
+        if event.name == "client:blocked_workflow" {
+            break event;
+        }
+    };
+    names.retain(|name| name == "job:started" || name == "job:retrying");
+    let tried = ["job:started", "job:retrying", "job:started", "job:retrying", "job:started"];
+    assert_eq!(names, tried, "not with the first, nor with the second");
+    let (detail, accepted) = (&blocked.data["detail"], stage.job(&job).await);
+    assert_eq!((&blocked.data["job"], &blocked.data["metadata"]["user"]), (&json!(job), &json!("anna")));
+    assert_eq!((&blocked.data["worker"], &detail["failures"]), (&json!(stage.worker.name), &json!(3)));
+    assert_eq!(
+        (&detail["shape"], &detail["workflow_hash"]),
+        (&accepted["shape"], &accepted["workflow_hash"])
+    );
+    assert!(detail["until"].is_string(), "{detail}");
+    let blocks = stage.get("/fleet/blocks").await;
+    assert_eq!(
+        (&blocks["blocks"][0]["failures"], &blocks["blocks"][0]["is_blocked"]),
+        (&json!(3), &json!(true))
+    );
+    // The same kind of workflow waits, and says for what; whoever lifts the block lets it run.
+    let next = stage.submit(picture(2).fail("error").saved()).await;
+    let why = stage.why(&next).await;
+    assert!(why["reason"].as_str().unwrap().starts_with("all workers that could are blocked until"), "{why}");
+    assert_eq!(why["blocks"][0]["failures"], 3, "{why}");
+    let path = format!("/fleet/blocks/{}/{}", stage.worker.name, accepted["shape"].as_str().unwrap());
+    assert_eq!(answered(stage.request(Method::DELETE, &path)).await.0, StatusCode::OK);
+    assert_eq!(stage.ended(&next).await["state"], "failed");
+}
+
+/// Faults: C14.
+#[tokio::test]
+async fn a_block_ends_with_its_cooldown_even_if_nothing_is_submitted() {
+    let stage = Stage::with(instant_server().await, &["attempts_max=1", "block.cooldown=1s"], &[]).await;
+    let mut events = Stream::open(&stage, "?after=0&name=client", None).await;
+    let job = stage.submit(picture(1).fail("error").saved()).await;
+    events.until("client:blocked_workflow").await;
+    assert_eq!(stage.ended(&job).await["state"], "failed");
+    let unblocked = events.until("client:unblocked_workflow").await;
+    assert_eq!(unblocked.data["worker"], stage.worker.name);
+    assert_eq!(unblocked.data["detail"]["failures"], 1);
+}
+
+/// Faults: C14.
+#[tokio::test]
+async fn with_a_single_server_the_retry_runs_when_its_block_ends() {
+    let stage = Stage::with(Server::fake(Options::default()).await, &["block.cooldown=2s"], &[]).await;
+    let mut events = Stream::open(&stage, "?after=0", None).await;
+    // Interrupted by someone else: not the job's fault, and good the second time.
+    let job = stage.submit(picture(1).sleep(1.0, 10).saved()).await;
+    stage.begun(&job, 1).await;
+    stage.server.as_fake().control().interrupt();
+    let blocked = events.until("client:blocked_workflow").await;
+    let started = events.until("job:started").await;
+    assert_eq!((&started.data["job"], &started.data["detail"]["attempt"]), (&json!(job), &json!(2)));
+    let until = blocked.data["detail"]["until"].as_str().unwrap();
+    assert!(started.data["at"].as_str().unwrap() >= until, "{started:?} before {until}");
+    assert_eq!(stage.ended(&job).await["state"], "completed");
+}
+
+#[tokio::test]
+async fn a_single_server_that_is_spared_is_tried_again_at_once() {
+    let settings = ["block.cooldown=1h", "block.cooldown_max=1h", "block.spare_the_only_worker=true"];
+    let stage = Stage::with(instant_server().await, &settings, &[]).await;
+    let ended = stage.run(picture(1).fail("error").saved()).await;
+    assert_eq!((&ended["state"], &ended["attempt"]), (&json!("failed"), &json!(3)), "{ended}");
+}
+
+#[tokio::test]
+async fn cancelled_work_is_never_executed_afterwards() {
+    let stage = Stage::fake().await;
+    let busy = stage.submit(picture(0).sleep(60.0, 60).saved()).await;
+    stage.begun(&busy, 1).await;
+    let mut waiting = Vec::new();
+    for color in 1..=20 {
+        waiting.push(stage.submit(picture(color).saved()).await);
+    }
+    for job in waiting.iter().chain([&busy]) {
+        assert_eq!(stage.cancel(job).await.0, StatusCode::OK);
+    }
+    // Whatever was left over would come before this one.
+    let last = stage.run(picture(99).saved()).await;
+    assert_eq!(last["state"], "completed");
+    for job in &waiting {
+        assert_eq!(executions(&[&stage.server], job), 0, "{job} was cancelled before anyone had it");
+        assert_eq!(stage.job(job).await["state"], "cancelled");
+    }
+    assert_eq!(executions(&[&stage.server], &busy), 1);
+}
+
+#[tokio::test]
+async fn many_jobs_pinned_to_a_busy_worker_do_not_delay_one_for_an_idle_one() {
+    let (plane, servers, workers) = fleet(&[], &["busy", "idle"]).await;
+    let pinned = |color, seconds| json!({ "workflow": picture(color).sleep(seconds, 10).saved(), "needs": { "pin": workers[0].name } });
+    let long = plane.submit_as(pinned(0, 60.0)).await;
+    begun(&servers[0], &long, 1).await;
+    for color in 1..=150 {
+        plane.submit_as(pinned(color, 0.1)).await;
+    }
+    let asked_at = Instant::now();
+    let free = plane.submit(picture(999).saved()).await;
+    let ended = plane.ended(&free).await;
+    assert_eq!((&ended["state"], &ended["worker"]), (&json!("completed"), &json!(workers[1].name)));
+    assert!(asked_at.elapsed() < Duration::from_secs(20), "{:?}", asked_at.elapsed());
+    assert_eq!(plane.job(&long).await["state"], "running");
+    assert_eq!(plane.get("/fleet/status").await["ready_jobs"], 150);
+}
+
+#[tokio::test]
+async fn of_two_hundred_instant_jobs_each_completes_exactly_once() {
+    let plane = Plane::start(QUICK).await;
+    let servers = [instant_server().await, instant_server().await];
+    let _workers = [
+        worker(&plane, "a", &servers[0].url(), &["--slots", "4"]).await,
+        worker(&plane, "b", &servers[1].url(), &["--slots", "4"]).await,
+    ];
+    let mut events = Stream::open(&plane, "?after=0&name=job:completed", None).await;
+    let mut jobs = BTreeSet::new();
+    for color in 0..200 {
+        jobs.insert(plane.submit(picture(color).previewed()).await);
+    }
+    let mut told = BTreeSet::new();
+    while told.len() < jobs.len() {
+        let event = events.next().await;
+        if event.name == "job:completed" {
+            let job = event.data["job"].as_str().unwrap().to_owned();
+            assert!(told.insert(job), "{event:?} came twice");
+        }
+    }
+    assert_eq!(told, jobs);
+    for job in &jobs {
+        let is = plane.job(job).await;
+        assert_eq!((&is["state"], &is["attempt"]), (&json!("completed"), &json!(1)), "{is}");
+        assert_eq!(executions(&[&servers[0], &servers[1]], job), 1, "{job}");
+    }
+    stays_open(Duration::from_millis(300), events.until("job:completed")).await;
+}
+
+#[tokio::test]
+async fn preferred_workers_are_chosen_while_they_are_free_and_excluded_ones_never() {
+    let (plane, servers, workers) = fleet(&[], &["a", "b", "c"]).await;
+    let names: Vec<_> = workers.iter().map(|worker| worker.name.clone()).collect();
+    let as_wished = |color: u64, wish: Value| {
+        let mut submission = json!({ "workflow": picture(color).sleep(30.0, 30).saved() });
+        submission.as_object_mut().unwrap().extend(wish.as_object().unwrap().clone());
+        submission
+    };
+    let first = plane.submit_as(as_wished(1, json!({ "preferred": [names[2]] }))).await;
+    assert_eq!(plane.runs_on(&first).await, names[2]);
+    let second = plane.submit_as(as_wished(2, json!({ "preferred": [names[2]] }))).await;
+    assert_ne!(plane.runs_on(&second).await, names[2], "a preference, not a pin");
+    begun(&servers[2], &first, 1).await;
+    let third = plane.submit_as(as_wished(3, json!({ "needs": { "excluded": [names[0], names[1]] } }))).await;
+    let why = plane.why(&third).await;
+    let against: Vec<_> =
+        why["candidates"].as_array().unwrap().iter().map(|it| it["passed_over"].as_str().unwrap()).collect();
+    assert_eq!(against, ["is excluded by the job", "is excluded by the job", "is busy (1 of 1 slots)"]);
+}
+
+#[tokio::test]
+async fn affinities_are_kept_over_a_crash_and_say_where_a_shape_runs() {
+    let (mut plane, _servers, workers) = fleet(&[], &["a", "b"]).await;
+    let (a, b) = (workers[0].name.clone(), workers[1].name.clone());
+    let done = plane.submit(picture(1).saved()).await;
+    let shape = plane.ended(&done).await["shape"].as_str().unwrap().to_owned();
+    let path = format!("/fleet/affinities/{shape}");
+    let set = async |plane: &Plane, affinity: Value| {
+        answered(plane.request(Method::PUT, &path).json(&affinity)).await
+    };
+    let (status, answer) = set(&plane, json!({ "preferred": [b], "excluded": [a, b] })).await;
+    assert_eq!((status, &answer["excluded"]), (StatusCode::OK, &json!([a, b])), "{answer}");
+    assert_eq!(set(&plane, json!({})).await.0, StatusCode::UNPROCESSABLE_ENTITY);
+    assert_eq!(set(&plane, json!({ "prefered": [] })).await.0, StatusCode::UNPROCESSABLE_ENTITY);
+    let job = plane.submit(picture(2).saved()).await;
+    plane.kill();
+    plane.start_again().await;
+    wait_until("both workers are back", async || {
+        let why = plane.why(&job).await;
+        let excluded = "unschedulable: every worker that could is excluded for its shape by an affinity";
+        (why["reason"] == excluded && why["candidates"].as_array().unwrap().len() == 2).then_some(())
+    })
+    .await;
+    assert_eq!(plane.get(&path).await["preferred"], json!([b]));
+    set(&plane, json!({ "preferred": [b] })).await;
+    assert_eq!(plane.ended(&job).await["worker"], b);
+    assert_eq!(answered(plane.request(Method::DELETE, &path)).await.0, StatusCode::OK);
+    assert_eq!(answered(plane.request(Method::DELETE, &path)).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(plane.get("/fleet/affinities").await, json!({ "affinities": [] }));
+}
+
+#[tokio::test]
+async fn what_a_server_does_not_begin_in_time_is_taken_to_another() {
+    let (plane, servers, workers) = fleet(&[], &["full", "free"]).await;
+    // Somebody else's prompt keeps the server busy.
+    let foreign = json!({ "prompt": picture(7).sleep(600.0, 600).saved(), "client_id": "somebody" });
+    let (status, answer) =
+        answered(plane.http.post(format!("{}/prompt", servers[0].url())).json(&foreign)).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let job = plane
+        .submit_as(json!({
+            "workflow": picture(1).saved(), "preferred": [workers[0].name], "start_limit_seconds": 1.5,
+            "retry_delay_seconds": 0,
+        }))
+        .await;
+    let ended = plane.ended(&job).await;
+    assert_eq!(
+        (&ended["state"], &ended["worker"]),
+        (&json!("completed"), &json!(workers[1].name)),
+        "{ended}"
+    );
+    let first = plane.why(&job).await["attempts"][0].clone();
+    assert_eq!((&first["worker"], &first["cause"]), (&json!(workers[0].name), &json!("service")), "{first}");
+    assert!(
+        first["verdict"].as_str().unwrap().starts_with("not begun within its start limit of 1.5"),
+        "{first}"
+    );
+    assert_eq!(plane.get("/fleet/blocks").await["blocks"], json!([]), "it says nothing of the pair");
+}
+
+#[tokio::test]
+async fn a_node_that_makes_no_progress_for_too_long_fails_the_attempt() {
+    let stage = Stage::fake().await;
+    let job = stage
+        .submit_as(json!({
+            "workflow": picture(1).hold(60.0).saved(), "node_limit_seconds": 1, "attempts_max": 1,
+        }))
+        .await;
+    let ended = stage.ended(&job).await;
+    assert_eq!((&ended["state"], &ended["failures"]), (&json!("failed"), &json!(1)), "{ended}");
+    assert!(
+        ended["reason"].as_str().unwrap().contains("no progress within its node limit of 1 s"),
+        "{ended}"
+    );
+    // One that goes on for longer than that, and says so, is left alone.
+    let ended = stage
+        .submit_as(json!({ "workflow": picture(2).sleep(3.0, 30).saved(), "node_limit_seconds": 1.5 }))
+        .await;
+    assert_eq!(stage.ended(&ended).await["state"], "completed");
+}
