@@ -12,9 +12,9 @@ use tokio::sync::{Notify, broadcast, oneshot};
 use tracing::info;
 
 use crate::drive::Unanswered;
+use crate::keyring::Keyring;
 use crate::live::{Doings, Told};
 use crate::previews::{Media, Previews};
-use crate::secrets::Secrets;
 
 /// News a slow follower may be behind before it gets a gap mark and catches up from the store.
 const NEWS_MAX: usize = 4096;
@@ -59,7 +59,7 @@ pub struct Live {
     pub bodies: Bodies,
     pub previews: Previews,
     pub doings: Doings,
-    pub secrets: Secrets,
+    pub keyring: Keyring,
     pub news: broadcast::Sender<News>,
     /// Somebody is to be told how a job ended.
     pub outbox: Arc<Notify>,
@@ -77,7 +77,7 @@ impl CarryOut {
             bodies,
             previews: Previews::default(),
             doings: Doings::default(),
-            secrets: Secrets::default(),
+            keyring: Keyring::default(),
             news: broadcast::Sender::new(NEWS_MAX),
             outbox: Arc::default(),
         };
@@ -134,7 +134,7 @@ impl CarryOut {
             match (&*happened.name, happened.job) {
                 ("job:completed" | "job:failed" | "job:cancelled", Some(job)) => {
                     self.live.bodies.forget(job);
-                    self.live.secrets.forget(job);
+                    self.live.keyring.forget(job);
                     self.live.previews.forget(job);
                     self.live.doings.forget(job);
                 }

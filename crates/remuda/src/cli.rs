@@ -12,6 +12,7 @@ mod sim;
 mod start;
 mod table;
 mod token;
+mod ui;
 mod workers;
 
 use std::path::PathBuf;

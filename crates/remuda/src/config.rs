@@ -89,6 +89,10 @@ pub struct ServeSettings {
     pub access: AccessSettings,
     /// A rented machine that is up has the worker process started on it.
     pub start_worker: bool,
+    /// The folder with the stock web interface, if it is to be served; only the command line says so.
+    pub ui: Option<PathBuf>,
+    /// ComfyUI servers that the plane itself may ask; only the command line says so.
+    pub forward_to: Vec<remuda_adapters::comfyui::Target>,
 }
 
 /// Whether something may go to loopback and private addresses.
@@ -155,6 +159,8 @@ impl Resolved {
                 webhooks_allow_private: AllowPrivate::Auto,
                 access: AccessSettings::default(),
                 start_worker: false,
+                ui: None,
+                forward_to: Vec::new(),
             },
             agent: AgentSettings {
                 probe_every: Duration::from_secs(30),

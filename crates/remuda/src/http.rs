@@ -42,9 +42,9 @@ pub use self::reload::Reload;
 use crate::carry_out::{Bodies, Live, News};
 use crate::drive::Handle;
 use crate::intake::Intake;
+use crate::keyring::Keyring;
 use crate::live::Doings;
 use crate::previews::Previews;
-use crate::secrets::Secrets;
 use crate::webhooks::Policy;
 
 /// What every handler can reach.
@@ -56,7 +56,7 @@ pub struct Context {
     pub bodies: Bodies,
     pub previews: Previews,
     pub doings: Doings,
-    pub secrets: Secrets,
+    pub keyring: Keyring,
     pub news: broadcast::Sender<News>,
     pub limits: Limits,
     /// Where webhooks may go.
@@ -75,6 +75,10 @@ pub struct Context {
     pub retention: Duration,
     pub door: Door,
     v2: v2::Shared,
+    /// Where the web interface lies, if it is to be served.
+    pub ui: Option<std::path::PathBuf>,
+    /// Servers that the plane itself may ask.
+    pub forward_to: Arc<[remuda_adapters::comfyui::Target]>,
 }
 
 /// Every route there is; `docs/http.md` is written from this list.
@@ -165,6 +169,48 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
     ),
     ("POST", "/api/v2/jobs/{id}/cancel", "Comfy API v2: cancel a job; one that has ended stays as it is"),
     ("GET", "/openapi.json", "Comfy API v2 as it is served here: the contract, and what was added to it"),
+    ("POST", "/prompt", "ComfyUI: submit a graph, under the client's own `prompt_id` if it has one"),
+    ("GET", "/prompt", "ComfyUI: how many prompts have not ended"),
+    ("GET", "/queue", "ComfyUI: what runs and what waits"),
+    ("POST", "/queue", "ComfyUI: take prompts out of the queue: `delete`, `clear`"),
+    ("POST", "/interrupt", "ComfyUI: stop a prompt that runs, or all of the caller's"),
+    ("GET", "/history", "ComfyUI: what has ended: ?max_items= &offset="),
+    ("POST", "/history", "ComfyUI: hide what has ended: `delete`, `clear`; the jobs stay"),
+    ("GET", "/history/{id}", "ComfyUI: what became of a prompt"),
+    (
+        "GET",
+        "/api/jobs",
+        "ComfyUI: queue and history: ?status= &limit= &offset= &sort_by= &sort_order= &workflow_id=",
+    ),
+    ("GET", "/api/jobs/{id}", "ComfyUI: one of them"),
+    ("POST", "/api/jobs/{id}/cancel", "ComfyUI: cancel one, wherever it is"),
+    ("POST", "/api/jobs/cancel", "ComfyUI: cancel several: `job_ids`"),
+    (
+        "GET",
+        "/ws",
+        "ComfyUI: the socket: what happens to the caller's prompts, previews included; ?clientId=",
+    ),
+    ("GET", "/view", "ComfyUI: a file by name: ?filename= &subfolder= &type="),
+    ("POST", "/upload/image", "ComfyUI: send a file by name, as multipart/form-data"),
+    ("POST", "/upload/mask", "ComfyUI: send the alpha for a picture; a server of the fleet joins them"),
+    ("GET", "/object_info", "ComfyUI: node classes of all servers, merged"),
+    ("GET", "/object_info/{name}", "ComfyUI: one node class"),
+    ("GET", "/system_stats", "ComfyUI: the fleet, as one machine with many devices"),
+    ("GET", "/features", "ComfyUI: what the door can do"),
+    ("GET", "/models", "ComfyUI: folders of model files"),
+    ("GET", "/models/{name}", "ComfyUI: model files that any server has"),
+    ("POST", "/free", "ComfyUI: nothing to do: servers free their memory by themselves"),
+    ("GET", "/users", "ComfyUI: that there is one user"),
+    ("POST", "/users", "ComfyUI: no more users are made"),
+    ("GET", "/settings", "ComfyUI: settings of the web interface, kept for the tenant"),
+    ("POST", "/settings", "ComfyUI: change some of them"),
+    ("GET", "/settings/{id}", "ComfyUI: one of them"),
+    ("POST", "/settings/{id}", "ComfyUI: change one of them"),
+    ("GET", "/userdata", "ComfyUI: files that people keep: ?dir= &recurse= &split= &full_info="),
+    ("GET", "/userdata/{name}", "ComfyUI: one of them"),
+    ("POST", "/userdata/{name}", "ComfyUI: keep a text: ?overwrite= &full_info="),
+    ("DELETE", "/userdata/{name}", "ComfyUI: keep it no longer"),
+    ("POST", "/userdata/{name}/move/{id}", "ComfyUI: give it another name"),
     ("GET", "/health/live", "200 while the loop goes round"),
     ("GET", "/health/ready", "200 while jobs are accepted"),
 ];
@@ -174,6 +220,7 @@ pub fn router(context: Context) -> Router {
     let streamed = Router::new()
         .route("/fleet/blobs", post(blobs::store))
         .route("/fleet/blobs/{hash}", get(blobs::read).put(blobs::store_named))
+        .merge(door::streamed())
         .method_not_allowed_fallback(problem::wrong_method);
     Router::new()
         .route("/fleet/jobs", post(jobs::submit).get(jobs::list))
@@ -193,10 +240,8 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/blocks", get(fleet::blocks))
         .route("/fleet/blocks/{worker}/{shape}", delete(fleet::lift))
         .route("/fleet/affinities", get(affinities::list))
-        .route(
-            "/fleet/affinities/{shape}",
-            get(affinities::one).put(affinities::set).delete(affinities::remove),
-        )
+        .route("/fleet/affinities/{shape}", get(affinities::one).put(affinities::set))
+        .route("/fleet/affinities/{shape}", delete(affinities::remove))
         .route("/fleet/quarantine", get(fleet::quarantine))
         .route("/fleet/quarantine/{shape}", delete(fleet::release))
         .route("/fleet/events", get(events::stream))
@@ -210,7 +255,7 @@ pub fn router(context: Context) -> Router {
         .route("/health/live", get(fleet::live))
         .route("/health/ready", get(fleet::ready))
         .merge(door::routes())
-        .fallback(problem::no_such_route)
+        .fallback(door::file)
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .merge(streamed)
@@ -219,14 +264,15 @@ pub fn router(context: Context) -> Router {
         .layer(DefaultBodyLimit::disable())
         // The outermost: nothing is read for whoever may not ask.
         .layer(middleware::from_fn_with_state(context.clone(), access::check))
+        .layer(middleware::from_fn(v2::put_on))
         .with_state(context)
 }
 
 impl Context {
     /// The way in for jobs.
     pub fn intake(&self) -> Intake {
-        let Context { plane, store, blobs, bodies, secrets, limits, webhooks, .. } = self.clone();
-        Intake { plane, store, blobs, bodies, secrets, limits, webhooks }
+        let Context { plane, store, blobs, bodies, keyring, limits, webhooks, .. } = self.clone();
+        Intake { plane, store, blobs, bodies, keyring, limits, webhooks }
     }
 
     pub fn new(
@@ -246,7 +292,7 @@ impl Context {
             ..Limits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
-        let Live { bodies, previews, doings, secrets, news, .. } = live;
+        let Live { bodies, previews, doings, keyring, news, .. } = live;
         let v2 = v2::Shared::new(&news);
         Context {
             plane,
@@ -255,7 +301,7 @@ impl Context {
             bodies,
             previews,
             doings,
-            secrets,
+            keyring,
             news,
             limits,
             webhooks: settings.webhook_policy(),
@@ -267,8 +313,10 @@ impl Context {
             blob_pause_max: settings.blob_pause_max,
             access,
             retention: settings.retention,
-            door: Door::default(),
             v2,
+            door: Door::default(),
+            ui: settings.ui.clone(),
+            forward_to: settings.forward_to.as_slice().into(),
         }
     }
 }

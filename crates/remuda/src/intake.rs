@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::carry_out::Bodies;
 use crate::drive::{Handle, Unanswered};
-use crate::secrets::{Extra, Secrets};
+use crate::keyring::{Keyring, Keys};
 use crate::webhooks::Policy;
 
 /// Metadata is on every event of the job, so it has to stay small.
@@ -46,7 +46,7 @@ pub struct Request {
     pub labels: BTreeMap<String, String>,
     pub metadata: Map<String, Value>,
     /// Goes with it to the worker and is never stored.
-    pub secrets: Extra,
+    pub keys: Keys,
 }
 
 impl Request {
@@ -65,7 +65,7 @@ impl Request {
             idempotency_key: None,
             labels: BTreeMap::new(),
             metadata: Map::new(),
-            secrets: Extra::new(),
+            keys: Keys::new(),
         }
     }
 }
@@ -99,7 +99,7 @@ pub struct Intake {
     pub store: Store,
     pub blobs: Blobs,
     pub bodies: Bodies,
-    pub secrets: Secrets,
+    pub keyring: Keyring,
     pub limits: Limits,
     /// Where webhooks may go.
     pub webhooks: Policy,
@@ -113,14 +113,14 @@ impl Intake {
 
     /// As `take`, for whoever had to look at the workflow already.
     pub async fn take_examined(&self, mut request: Request, examined: Examined) -> Result<Taken, NotTaken> {
-        let secrets = std::mem::take(&mut request.secrets);
+        let keys = std::mem::take(&mut request.keys);
         let submission = self.prepare(request, examined).await?;
         let (id, workflow) = (submission.id, submission.workflow.clone());
         // Before it is accepted: what an accepted job names is not cleared away.
         self.blobs.touch_all(named_in(workflow.get()), self.plane.clock.now()).await?;
         // Kept before it is accepted: the order to start it may go out before this answer does.
         self.bodies.keep(id, workflow);
-        self.secrets.keep(id, secrets);
+        self.keyring.keep(id, keys);
         let taken = match self.plane.ask(Event::Submit(Box::new(submission))).await {
             Ok(Answer::Accepted { job, is_new }) => Ok(Taken { job, is_new }),
             Ok(answer) => {
@@ -129,7 +129,7 @@ impl Intake {
             Err(unanswered) => Err(unanswered.into()),
         };
         if !taken.as_ref().is_ok_and(|taken| taken.is_new) {
-            self.secrets.forget(id);
+            self.keyring.forget(id);
         }
         taken
     }

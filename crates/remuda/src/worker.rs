@@ -30,6 +30,7 @@ use crate::config::{AgentSettings, Resolved};
 use crate::dial::Credentials;
 
 pub use self::blobs::{BlobLink, LinkError};
+pub(crate) use self::comfyui::OBJECT_INFO;
 pub use self::comfyui::{ComfyuiOptions, REQUEST_MAX};
 pub use self::exec::Exec;
 pub use self::link::Link;

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use remuda_core::workflow::model_file;
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::client::{Client, Error, unreadable};
 use super::json::Members;
@@ -30,12 +31,19 @@ pub struct Inventory {
 
 impl Client {
     pub async fn inventory(&self) -> Result<Inventory, Error> {
-        let classes: Members<Value> = self.read_within("object_info", &[], INVENTORY_TIMEOUT).await?;
+        Ok(self.inventory_in_full().await?.0)
+    }
+
+    /// With all that the server says of its classes, in its own words.
+    pub async fn inventory_in_full(&self) -> Result<(Inventory, Box<RawValue>), Error> {
+        let told: Box<RawValue> = self.read_within("object_info", &[], INVENTORY_TIMEOUT).await?;
+        let classes: Members<Value> = serde_json::from_str(told.get())
+            .map_err(|error| unreadable("object_info", &error.to_string()))?;
         let inventory = Inventory::read(classes);
         if inventory.classes.is_empty() {
             return Err(unreadable("object_info", "it names no node class"));
         }
-        Ok(inventory)
+        Ok((inventory, told))
     }
 }
 

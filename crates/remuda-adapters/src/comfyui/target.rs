@@ -78,7 +78,7 @@ impl Secret {
         Secret(text.into())
     }
 
-    pub(super) fn reveal(&self) -> &str {
+    pub fn reveal(&self) -> &str {
         &self.0
     }
 }

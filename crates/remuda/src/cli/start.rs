@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing_subscriber::EnvFilter;
 
+use super::ui::Ui;
 use super::workers::{run_all, with};
 use super::{Client, Connection, Identity, Settings, say};
 use crate::config::{self, Flag, Resolved};
@@ -18,6 +19,8 @@ use crate::serve::Serving;
 
 #[derive(Debug, Args)]
 pub(super) struct Serve {
+    #[command(flatten)]
+    ui: Ui,
     #[command(flatten)]
     settings: Settings,
 }
@@ -72,6 +75,8 @@ pub(crate) struct WorkWhat {
 pub(super) struct Up {
     #[command(flatten)]
     what: WorkWhat,
+    #[command(flatten)]
+    ui: Ui,
     #[command(flatten)]
     settings: Settings,
 }
@@ -137,13 +142,26 @@ pub(crate) fn start_log(is_json: bool) {
     drop(if is_json { log.json().try_init() } else { log.try_init() });
 }
 
+/// The web interface and the servers were named at the start and stay, whatever the settings say when they are read again.
+async fn start_serving(resolved: &Resolved, settings: Settings) -> anyhow::Result<Serving> {
+    let (ui, forward_to) = (resolved.serve.ui.clone(), resolved.serve.forward_to.clone());
+    let read = move || {
+        let mut resolved = settings.load()?;
+        resolved.serve.ui.clone_from(&ui);
+        resolved.serve.forward_to.clone_from(&forward_to);
+        Ok(resolved)
+    };
+    let serving = Serving::start_with(resolved, read).await?;
+    serving.end_process_if_stuck();
+    Ok(serving)
+}
+
 impl Serve {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let resolved = self.settings.load()?;
+        let mut resolved = self.settings.load()?;
+        resolved.serve.ui = self.ui.folder()?;
         start_log(resolved.serve.log_json);
-        let settings = self.settings.clone();
-        let mut serving = Serving::start_with(&resolved, move || settings.load()).await?;
-        serving.end_process_if_stuck();
+        let mut serving = start_serving(&resolved, self.settings.clone()).await?;
         say(&format!("remuda serves on {} (data in {})", serving.url(), resolved.serve.data.display()));
         let mut stops = stops()?;
         tokio::select! {
@@ -176,16 +194,16 @@ impl Work {
 
 impl Up {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let resolved = self.settings.load()?;
+        let mut resolved = self.settings.load()?;
+        resolved.serve.ui = self.ui.folder()?;
+        resolved.serve.forward_to = self.what.servers()?;
         start_log(resolved.serve.log_json);
-        let settings = self.settings.clone();
         if resolved.serve.access.tls_cert.is_some() {
             bail!(
                 "`remuda up` has its workers beside it and needs no TLS: for that, start `remuda serve` and `remuda worker`"
             );
         }
-        let mut serving = Serving::start_with(&resolved, move || settings.load()).await?;
-        serving.end_process_if_stuck();
+        let mut serving = start_serving(&resolved, self.settings.clone()).await?;
         let credentials = Credentials::of(serving.own_token());
         let workers = match self.what.workers(&serving.url(), credentials, &resolved).await {
             Ok(workers) => workers,

@@ -22,6 +22,17 @@ const USUAL_COMFYUI: &str = "http://127.0.0.1:8188";
 const LOOK_MAX: Duration = Duration::from_secs(2);
 
 impl WorkWhat {
+    /// The servers that whoever starts these workers can reach itself.
+    pub(super) fn servers(&self) -> anyhow::Result<Vec<Target>> {
+        let headers = self.headers()?;
+        let urls = match (&self.exec, self.comfyui.is_empty()) {
+            (Some(_), _) => Vec::new(),
+            (None, true) => vec![USUAL_COMFYUI.to_owned()],
+            (None, false) => self.comfyui.clone(),
+        };
+        Ok(urls.into_iter().map(|url| Target { url, headers: headers.clone() }).collect())
+    }
+
     /// The workers to start; without any hint, the ComfyUI server that is usually there.
     pub(super) async fn workers(
         &self,

@@ -20,9 +20,9 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::SemaphorePermit;
 
-pub(super) use self::head::{content_type, is_harmless};
+pub(super) use self::head::{content_type, disposition, is_harmless};
 
-use self::head::{Part, disposition, part};
+use self::head::{Part, part};
 use super::body::too_slow;
 use super::path::Path;
 use super::{Context, Problem};
@@ -150,36 +150,32 @@ pub(super) async fn read(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let Query(Shown { name }) = shown?;
-    give(&context, hash.parse()?, disposition(name.as_deref()), name.as_deref(), &headers).await
+    let (hash, blob) = find(&context, &hash).await?;
+    Ok(send(blob, hash, content_type(name.as_deref()), disposition(name.as_deref()), &headers))
 }
 
-/// As `read`, for a page that shows it in place: a picture is a picture, and whatever could run is only bytes.
-pub(super) async fn show(
-    context: &Context,
-    hash: BlobHash,
-    name: &str,
-    headers: &HeaderMap,
-) -> Result<Response, Problem> {
-    let disposition = disposition(Some(name)).replacen("attachment", "inline", 1);
-    give(context, hash, disposition, Some(name), headers).await
-}
-
-async fn give(
-    context: &Context,
-    hash: BlobHash,
-    disposition: String,
-    name: Option<&str>,
-    headers: &HeaderMap,
-) -> Result<Response, Problem> {
+async fn find(context: &Context, hash: &str) -> Result<(BlobHash, Blob), Problem> {
+    let hash: BlobHash = hash.parse()?;
     let blob = context.blobs.read(hash, context.plane.clock.now()).await?.ok_or_else(|| {
         Problem::not_found(format!("there is no {hash}; it may have been cleared away (retain_for)"))
     })?;
-    Ok(send(blob, hash, content_type(name), disposition, headers))
+    Ok((hash, blob))
 }
 
-/// How something is sent that is to be kept, not shown.
-pub(super) fn attachment(name: Option<&str>) -> String {
-    disposition(name)
+/// As `read`, for a page that shows it in place: a picture is a picture, and whatever could run is only bytes. The name may
+/// come to mean something else, so whoever has it asks again.
+pub(super) async fn show(
+    context: &Context,
+    hash: &str,
+    name: &str,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
+    let (hash, blob) = find(context, hash).await?;
+    let inline = disposition(Some(name)).replacen("attachment", "inline", 1);
+    let mut response = send(blob, hash, content_type(Some(name)), inline, headers);
+    let always_asked = HeaderValue::from_static("private, no-cache");
+    response.headers_mut().insert(header::CACHE_CONTROL, always_asked);
+    Ok(response)
 }
 
 /// A blob, or as much of it as was asked for.

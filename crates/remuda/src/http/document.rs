@@ -66,9 +66,16 @@ Only `workflow` is required; it may be any JSON object, and a ComfyUI graph is r
 | `tenant` | whose job it is (`default`); workers are shared fairly between tenants |
 | `priority` | -128 to 127, higher goes first (0) |
 | `service` | what runs it; by default `comfyui` for a graph, `exec` for anything else |
-| `needs` | what a worker must have: `labels`, `models`, `classes`, `vram_bytes`; models and node classes of a graph are added |
+| `needs` | what a worker must have: `labels`, `models`, `classes`, `vram_bytes`; who alone will do (`pin`), and who never (`excluded`); models and node classes of a graph are added |
 | `deadline_seconds` | fail it if it has not ended by then |
 | `attempts_max` | failures of its own before it has failed; by default as configured |
+| `retry_delay_seconds` | waits so long before every retry, instead of longer each time |
+| `preferred` | workers to choose first while they are free; others take the job otherwise |
+| `start_limit_seconds` | an attempt that its service has not begun so long after it was handed out is tried elsewhere |
+| `node_limit_seconds` | an attempt that was begun and makes no progress for so long has failed |
+| `include_outputs` | ids of nodes whose outputs are wanted; the others are not brought home |
+| `attachments` | files by name, `{"photo.png": "blake3:…"}`: where that name is an input of the graph, the file takes its place |
+| `webhook` | `{"url": "https://…", "secret": "…"}`: whom to tell how it ended; see [failover.md](failover.md#webhooks) |
 | `idempotency_key` | the same key of the same tenant is the same job: `200` and its id; also as the header `Idempotency-Key` |
 | `labels` | for your own use; shown with the job |
 | `metadata` | up to 4096 bytes of JSON, on every event of the job |
@@ -125,7 +132,8 @@ event: job:retrying
 data: {"seq":42,"at":"2026-11-15T12:03:10.042Z","name":"job:retrying","job":"…","worker":"gpu-7","tenant":"anna","detail":{…}}
 ```
 
-`?name=job:failed` picks a name, `?name=job` all that begin with it. `job:progress` and `job:preview` are live only: they
+`?name=job:failed` picks a name, `?name=job` all that begin with it; `?job=`, `?tenant=` and `?worker=` pick by whom it is about, and
+`?metadata.user=anna` by what was given at submission (`metadata.order.customer=7` looks deeper; several must all hold). `job:progress` and `job:preview` are live only: they
 have no number and may be dropped. A `job:preview` says where the newest picture of a running job can be looked at
 (`{"job", "attempt", "media", "url", "size_bytes"}`); it is gone when the attempt is over. A follower that is too slow gets an event `gap`, and then what was stored meanwhile. When all that
 was stored has been told, an event `caught_up` says so.
@@ -197,6 +205,39 @@ curl -o photo.png "$REMUDA_URL/fleet/blobs/$HASH?name=photo.png"
 - A blob is kept while an unfinished job names it, and for `retain_for` and a day after it was last sent, read, or named by
   a job when that was submitted or completed. Then it is cleared away.
 
+## Comfy API v2
+
+`/api/v2` is the official API for running ComfyUI workflows; point its clients here (`COMFY_BASE_URL=http://127.0.0.1:8288`).
+`GET /openapi.json` is its whole document, with what is added to it:
+
+- a submission also takes `priority`, `tenant`, `deadline_seconds`, `labels`, `metadata` (up to 16 texts) and `webhook`, as above;
+- `GET /api/v2/jobs` lists jobs, newest first, by `metadata[key]=value` if you like;
+- with the header `Remuda-Resume: 1` each `status` event has an id, and `Last-Event-ID` tells again what was missed.
+
+A key in `extra_data` goes to the worker with its job and is never stored: a plane that is started again has forgotten it.
+Errors there have the form and the codes of that API: `{"error": {"code", "message", "details"}}`.
+
+## ComfyUI's own API
+
+Stock clients and the stock web interface find one ComfyUI here, at the address of the plane; every route of it stands also
+under `/api`. `remuda serve --ui` (or `up --ui`) serves the web interface itself, where `comfyui-frontend-package` is
+installed. What differs from one server, because it is a fleet:
+
+- A prompt is a job, with everything that follows from that: it is stored before it is acknowledged, waits for a worker that
+  can run it, and is tried elsewhere when its server dies (then its `execution_start` comes again, and its end comes once).
+  `/history` survives restarts; what is deleted there is hidden there, and the job stays.
+- The client's `prompt_id` (a lower-case UUID) is kept; the same id with the same graph is the same prompt. `number` below
+  zero and `front` go before all others of the tenant, the oldest first.
+- Outputs are told under the `subfolder` `<job>/<node>`, so that two servers' `ComfyUI_00001_.png` stay two. When a message
+  names a file, `/view` has it. `preview=` and `channel=` give the original: the plane decodes no pictures.
+- Uploads belong to the tenant and are brought to whichever server runs a graph that names them. `/upload/mask` is done by a
+  server, as a small job.
+- `/object_info` is merged: what any server has is offered, and who has it gets the job.
+- The socket tells a client's own prompts. Whoever comes back with its `clientId` hears which node runs, and how those ended
+  that ended meanwhile. All sockets of one `clientId` hear the same; one that does not read is closed and holds up nobody.
+- Settings and saved workflows are kept for the tenant. What only a server can say (scripts of custom nodes, for one) is read
+  from one of those that were started with `remuda up`; elsewhere the answer is an empty one.
+
 ## Routes
 "#;
 
@@ -233,9 +274,10 @@ fn the_document_says_what_the_routes_say() {
 /// The router cannot be asked what it has, but its source can be read.
 #[test]
 fn every_route_of_the_router_is_in_the_list() {
-    let sources = [include_str!("../http.rs"), include_str!("v2.rs")];
-    let lines = sources.iter().flat_map(|source| source.lines());
-    let routes = lines.filter_map(|line| line.trim().strip_prefix(".route(\"")?.split_once('"'));
+    let sources = [include_str!("../http.rs"), include_str!("v2.rs"), include_str!("door.rs")].join(" ");
+    let words = sources.split_whitespace().collect::<Vec<_>>().join(" ").replace("( ", "(");
+    let routes =
+        words.split(".route(\"").skip(1).filter_map(|route| route.split(" .").next()?.split_once('"'));
     let mut found = BTreeSet::new();
     for (path, handlers) in routes {
         for (word, method) in

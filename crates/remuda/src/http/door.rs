@@ -20,15 +20,22 @@
 mod classes;
 mod crier;
 mod entry;
+mod forward;
 mod history;
 mod hub;
+mod jobs;
+mod mask;
 mod prompt;
 mod queue;
 mod refused;
 mod rest;
 mod run;
 mod socket;
+mod sound;
 mod submit;
+mod ui;
+mod uploads;
+mod userdata;
 mod view;
 
 use std::sync::Arc;
@@ -37,6 +44,7 @@ use axum::Router;
 use axum::routing::{get, post};
 
 pub use self::crier::cry;
+pub(super) use self::ui::file;
 
 use self::hub::Hub;
 use super::Context;
@@ -46,14 +54,47 @@ use super::Context;
 pub struct Door {
     hub: Arc<Hub>,
     classes: Arc<classes::Classes>,
+    naming: Arc<uploads::Naming>,
+    forward: Arc<forward::Forward>,
+}
+
+impl Door {
+    /// What the servers of the fleet say of their classes, as one.
+    pub(super) async fn classes(&self, context: &Context) -> Arc<classes::Merged> {
+        self.classes.merged(context).await
+    }
 }
 
 pub(super) fn routes() -> Router<Context> {
-    Router::new().merge(plain()).nest("/api", plain())
+    // Newer ones, which stand nowhere else.
+    let jobs = Router::new()
+        .route("/api/jobs", get(jobs::list))
+        .route("/api/jobs/cancel", post(jobs::cancel_many))
+        .route("/api/jobs/{id}", get(jobs::one))
+        .route("/api/jobs/{id}/cancel", post(jobs::cancel_one));
+    Router::new().merge(plain()).nest("/api", plain()).merge(jobs)
+}
+
+/// Those that take files, which may be larger than other bodies.
+pub(super) fn streamed() -> Router<Context> {
+    let both = || {
+        Router::new()
+            .route("/upload/image", post(uploads::image))
+            .route("/upload/mask", post(mask::mask))
+            .method_not_allowed_fallback(super::problem::wrong_method)
+    };
+    Router::new().merge(both()).nest("/api", both())
 }
 
 fn plain() -> Router<Context> {
-    Router::new()
+    let mut routes = Router::new();
+    for path in EMPTY_LISTS {
+        routes = routes.route(path, get(rest::none));
+    }
+    for path in EMPTY_OBJECTS {
+        routes = routes.route(path, get(rest::nothing));
+    }
+    routes
         .route("/prompt", post(submit::submit).get(queue::remaining))
         .route("/queue", get(queue::list).post(queue::change))
         .route("/interrupt", post(queue::interrupt))
@@ -62,5 +103,20 @@ fn plain() -> Router<Context> {
         .route("/view", get(view::view))
         .route("/ws", get(socket::open))
         .route("/object_info", get(classes::all))
-        .route("/object_info/{class}", get(classes::one))
+        .route("/object_info/{name}", get(classes::one))
+        .route("/system_stats", get(rest::system_stats))
+        .route("/features", get(rest::all_features))
+        .route("/models", get(rest::model_folders))
+        .route("/models/{name}", get(rest::models))
+        .route("/free", post(rest::done))
+        .route("/users", get(rest::users).post(rest::done))
+        .route("/settings", get(userdata::settings).post(userdata::set_all))
+        .route("/settings/{id}", get(userdata::setting).post(userdata::set_one))
+        .route("/userdata", get(userdata::list))
+        .route("/userdata/{name}", get(userdata::get).post(userdata::put).delete(userdata::delete))
+        .route("/userdata/{name}/move/{id}", post(userdata::rename))
 }
+
+/// Where there is nothing to be said; a server that is known to the plane is asked instead.
+const EMPTY_LISTS: [&str; 3] = ["/embeddings", "/extensions", "/experiment/models"];
+const EMPTY_OBJECTS: [&str; 4] = ["/i18n", "/global_subgraphs", "/workflow_templates", "/node_replacements"];

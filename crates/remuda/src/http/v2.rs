@@ -21,7 +21,7 @@
 mod asset;
 mod assets;
 mod claim;
-mod envelope;
+pub(super) mod envelope;
 mod graph;
 mod hub;
 mod job;
@@ -39,6 +39,7 @@ use axum::routing::{any, get, head, post};
 use tokio::sync::broadcast;
 
 use self::claim::Claims;
+pub(super) use self::envelope::put_on;
 use self::hub::Hub;
 use super::{Context, body, problem};
 use crate::carry_out::News;
@@ -78,5 +79,4 @@ pub(super) fn router(context: &Context) -> Router<Context> {
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .merge(streamed)
         .merge(nothing)
-        .layer(middleware::map_response(envelope::put_on))
 }

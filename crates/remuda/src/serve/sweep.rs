@@ -2,8 +2,9 @@
 //!
 //! A blob's file remembers when the blob was last wanted: sent, read, or named by a job when that was submitted or
 //! completed. It goes `retain_for` and a margin after that, which is later than whatever named it goes from the store.
-//! The exceptions are a job that stays open for longer, and an asset that was promised for longer: they are looked up and
-//! touched before anything is removed. If the store cannot be asked, nothing is removed.
+//! The exceptions are a job that stays open for longer, an asset that was promised for longer, and a file that somebody
+//! sent by name and may use at any time: they are looked up and touched before anything is removed. If the store cannot be
+//! asked, nothing is removed.
 
 use std::time::Duration;
 
@@ -57,6 +58,7 @@ async fn sweep(blobs: &Blobs, store: &Store, now: Timestamp, retention: Duration
     let before = now.minus(retention + MARGIN);
     want_for_open_jobs(blobs, store, now, before.plus(SLACK)).await?;
     want_for_assets(blobs, store, now).await?;
+    want_for_uploads(blobs, store, now).await?;
     blobs.retain(before).await.context("clearing away")
 }
 
@@ -93,6 +95,18 @@ async fn want_for_assets(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow
         let there = page.iter().filter(|asset| asset.is_there(now));
         let named = there.filter_map(|asset| asset.mark.parse().ok()).collect();
         blobs.touch_all(named, now).await.context("touching what an asset names")?;
+    }
+}
+
+/// What lies under a name at the ComfyUI door stays until it is replaced, as on a server.
+async fn want_for_uploads(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow::Result<()> {
+    let mut after = String::new();
+    loop {
+        let page = store.documents(Shelf::Door, &after, PAGE).await.context("asking for uploads")?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after.clone_from(&last.id);
+        let named = page.iter().flat_map(|document| named_in(document.body.get())).collect();
+        blobs.touch_all(named, now).await.context("touching what an upload names")?;
     }
 }
 

@@ -64,6 +64,9 @@ impl ComfyuiOptions {
     }
 }
 
+/// Under what the blob with the server's node classes is named among the metrics.
+pub(crate) const OBJECT_INFO: &str = "object_info";
+
 /// How long an end without outputs waits for what the socket says about it.
 const HEAR_OUT_MAX: Duration = Duration::from_secs(1);
 const HEAR_OUT_LOOK: Duration = Duration::from_millis(20);
@@ -93,6 +96,8 @@ struct Shared {
     /// Names under which inputs were placed on the server.
     placed: Mutex<BTreeMap<String, String>>,
     metrics: Mutex<Map<String, Value>>,
+    /// The blob with what the server says of its node classes.
+    info: Mutex<Option<String>>,
     scratch: PathBuf,
     check_max: Duration,
 }
@@ -221,7 +226,10 @@ impl Comfyui {
     }
 
     pub(super) fn metrics(&self) -> Map<String, Value> {
-        self.shared.metrics.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut metrics = self.shared.metrics.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let info = self.shared.info.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        metrics.extend(info.map(|info| (OBJECT_INFO.to_owned(), info.into())));
+        metrics
     }
 
     /// A server that we started ends with us, unless another of our name has taken over: then it is that one's.

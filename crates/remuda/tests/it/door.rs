@@ -2,14 +2,20 @@
 //! would to a ComfyUI server.
 
 mod ears;
+mod files;
+mod lists;
 mod prompts;
+mod recorded;
 mod runs;
+mod sockets;
+mod ui;
 
+use remuda_adapters::fake::comfyui::Options;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use self::ears::Ears;
-use crate::comfyui::stage::Stage;
+use crate::comfyui::stage::{Server, Stage};
 use crate::harness::{Client, wait_until};
 
 /// Submits a prompt as a client, and gives its id.

@@ -7,3 +7,4 @@ mod errors;
 mod events;
 mod jobs;
 mod schema;
+mod tenants;

@@ -98,7 +98,7 @@ const NAME_BYTES_MAX: usize = 200;
 
 /// Always to be saved, never to be opened in place. The name is for people: whatever could be a path, a header or
 /// invisible is taken out of it, and what older readers do not know is given as an escape beside it.
-pub(super) fn disposition(name: Option<&str>) -> String {
+pub(in crate::http) fn disposition(name: Option<&str>) -> String {
     let is_shown = |c: char| {
         !c.is_control()
             && !matches!(c, '/' | '\\' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')

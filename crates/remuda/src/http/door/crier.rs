@@ -1,8 +1,12 @@
 //! Listens to all news and tells those who listen at the door. What it says of an end, the history has already: it speaks
 //! only of what is stored. If news were missed, the store says how things ended.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use remuda_adapters::blobs::pieces;
 use remuda_adapters::store::{Filter, StoreError};
 use remuda_core::document::{Document, Shelf};
 use remuda_core::id::{JobId, Tenant};
@@ -14,9 +18,9 @@ use tokio::sync::broadcast::error::RecvError;
 use tracing::warn;
 
 use super::super::Context;
-use super::entry::{Ended, last_words_id, so_far};
+use super::entry::{Ended, last_words_id, so_far, stored_outputs};
 use super::hub::{MISSED_FOR, Picture};
-use super::prompt::Prompt;
+use super::prompt::{Prompt, Workflow};
 use super::run::{Run, Word};
 use crate::carry_out::{News, Shown};
 use crate::live::Told;
@@ -24,6 +28,8 @@ use crate::serve::stopped;
 
 /// How much of what a service said of a failure is kept: a traceback, and not the tensors it was given.
 const LAST_WORDS_BYTES_MAX: usize = 64 << 10;
+/// A picture that is sent whole over a socket; larger ones are read with `/view`.
+const SENT_BYTES_MAX: u64 = 64 << 20;
 /// Ends of the last moments before a start: who was to hear of them may not have.
 const BEFORE_START: std::time::Duration = std::time::Duration::from_secs(30);
 const BEFORE_START_MAX: usize = 500;
@@ -47,10 +53,7 @@ pub async fn cry(context: Context) {
                 crier.told(&told).await;
                 Ok(())
             }
-            Ok(News::Preview(shown)) => {
-                crier.shown(&shown);
-                Ok(())
-            }
+            Ok(News::Preview(shown)) => crier.shown(&shown).await,
             Ok(News::Progress { .. }) => Ok(()),
             Err(RecvError::Lagged(_)) => crier.catch_up().await,
             Err(RecvError::Closed) => return,
@@ -128,20 +131,72 @@ impl Crier {
         }
     }
 
-    fn shown(&self, shown: &Shown) {
-        let Some(preview) = self.context.previews.find(shown.job) else { return };
-        let rooms = self.context.door.hub.rooms();
-        let Some(run) = rooms.runs.get(&shown.job) else { return };
-        let node = preview.node.as_deref();
-        let node = node.or_else(|| run.executing.as_ref().and_then(|data| data["node"].as_str()));
-        rooms.show(run, &Picture { node, mime: preview.media.as_str(), bytes: &preview.bytes });
+    async fn shown(&self, shown: &Shown) -> Result<(), StoreError> {
+        let Some(preview) = self.context.previews.find(shown.job) else { return Ok(()) };
+        let is_new =
+            self.context.door.hub.rooms().runs.get(&shown.job).is_some_and(|run| run.senders.is_none());
+        let senders = if is_new { Some(self.senders(shown.job).await?) } else { None };
+        let mut rooms = self.context.door.hub.rooms();
+        let Some(run) = rooms.runs.get_mut(&shown.job) else { return Ok(()) };
+        run.senders = senders.or(run.senders.take());
+        let node = preview.node.clone();
+        let node = node.or_else(|| Some(run.executing.as_ref()?["node"].as_str()?.to_owned()));
+        // Its pictures are results: all of them are sent when they are stored.
+        if node.as_ref().is_some_and(|node| run.senders.as_ref().is_some_and(|it| it.contains(node))) {
+            return Ok(());
+        }
+        let picture = Picture { node: node.as_deref(), mime: preview.media.as_str(), bytes: &preview.bytes };
+        if let Some(run) = rooms.runs.get(&shown.job) {
+            rooms.show(run, &picture);
+        }
+        Ok(())
+    }
+
+    /// Nodes of the one class that gives its results over the socket.
+    async fn senders(&self, job: JobId) -> Result<BTreeSet<String>, StoreError> {
+        let body = match self.context.bodies.find(job) {
+            Some(body) => Some(body),
+            None => self.context.store.workflow(job).await?,
+        };
+        let graph = body.map(|body| Workflow::read(&body).graph).unwrap_or_default();
+        let nodes = graph.as_object().into_iter().flatten();
+        let senders = nodes.filter(|(_, node)| node["class_type"] == "SaveImageWebsocket");
+        Ok(senders.map(|(id, _)| id.clone()).collect())
+    }
+
+    /// Pictures that a node gave over its socket, as they are to be sent on: which node, what kind, and what is in it.
+    async fn sent_pictures(&self, job: JobId) -> Result<Vec<(String, &'static str, Bytes)>, StoreError> {
+        let outputs = stored_outputs(&self.context, job).await?;
+        let mut pictures = Vec::new();
+        for output in outputs.into_iter().filter(|output| output.kind == "socket") {
+            let Ok(hash) = output.hash.parse() else { continue };
+            let Ok(Some(blob)) = self.context.blobs.read(hash, self.context.plane.clock.now()).await else {
+                continue;
+            };
+            if blob.size_bytes > SENT_BYTES_MAX {
+                continue;
+            }
+            let mut bytes = Vec::new();
+            let mut pieces = Box::pin(pieces(blob.file, 0, blob.size_bytes));
+            while let Some(Ok(piece)) = pieces.next().await {
+                bytes.extend_from_slice(&piece);
+            }
+            let mime = if output.name.ends_with(".png") { "image/png" } else { "image/jpeg" };
+            pictures.push((output.node, mime, bytes.into()));
+        }
+        Ok(pictures)
     }
 
     /// The last words, in the order in which ComfyUI says them.
     async fn ended(&self, job: JobId, happened: Option<&Happened>) -> Result<(), StoreError> {
-        let run = self.context.door.hub.rooms().runs.remove(&job);
-        if let Some(words) = run.as_ref().and_then(|run| run.last_words.as_ref()) {
-            self.keep_last_words(job, words).await;
+        let mut run = self.context.door.hub.rooms().runs.remove(&job);
+        if let Some(run) = &mut run {
+            if happened.is_some_and(|it| it.name == "job:cancelled") && run.last_words.is_none() {
+                run.last_words = self.interrupted(run).await?;
+            }
+            if let Some(words) = &run.last_words {
+                self.keep_last_words(job, words).await;
+            }
         }
         let Some((tenant, prompt)) = Prompt::read(&self.context, job).await? else {
             // No prompt, but a job that was counted.
@@ -154,16 +209,31 @@ impl Crier {
         };
         let is_told = prompt.is_history()
             && prompt.client.as_ref().is_some_and(|it| self.context.door.hub.rooms().is_heard(&tenant, it));
-        let words = match is_told {
-            true => ending(&prompt, run, &Ended::read(&self.context, &prompt).await?),
-            false => Vec::new(),
+        let (words, pictures) = match is_told {
+            true => {
+                let pictures = self.sent_pictures(job).await?;
+                (ending(&prompt, run, &Ended::read(&self.context, &prompt).await?), pictures)
+            }
+            false => (Vec::new(), Vec::new()),
         };
         let mut rooms = self.context.door.hub.rooms();
         if let Some(happened) = happened {
             rooms.count(&tenant, happened.seq, -1);
         }
         match &prompt.client {
-            Some(client) if is_told => rooms.tell(&tenant, Some(client), &words),
+            Some(client) if is_told => {
+                let (last, first) = words
+                    .split_last()
+                    .map_or((&[][..], &[][..]), |(last, first)| (std::slice::from_ref(last), first));
+                rooms.tell(&tenant, Some(client), first);
+                for (node, mime, bytes) in &pictures {
+                    let data = json!({ "node": node, "display_node": node, "prompt_id": prompt.id });
+                    rooms.tell(&tenant, Some(client), &[Word::new("executing", data)]);
+                    let picture = Picture { node: Some(node), mime, bytes };
+                    rooms.send(&tenant, client, &prompt.id, &picture);
+                }
+                rooms.tell(&tenant, Some(client), last);
+            }
             Some(client) if prompt.is_history() => {
                 rooms.miss(tenant.clone(), client.clone(), job, prompt.life.changed_at);
             }
@@ -174,6 +244,21 @@ impl Crier {
             rooms.tell(&tenant, prompt.client.as_deref(), &[end_of(&prompt)]);
         }
         Ok(())
+    }
+
+    /// It is stopped here before its service says where it stopped.
+    async fn interrupted(&self, run: &Run) -> Result<Option<Map<String, Value>>, StoreError> {
+        let Some(node) = run.executing.as_ref().and_then(|data| data["node"].as_str()) else {
+            return Ok(None);
+        };
+        let workflow = self.context.store.workflow(run.job).await?;
+        let class = workflow.map(|body| Workflow::read(&body).graph[node]["class_type"].clone());
+        let now = self.context.plane.clock.now().as_millis();
+        let words = json!({
+            "prompt_id": run.prompt, "node_id": node, "node_type": class.unwrap_or_default(), "executed": run.told,
+            "timestamp": now,
+        });
+        Ok(words.as_object().cloned())
     }
 
     /// For the history: the store keeps one sentence of a failure, and people look for the traceback.

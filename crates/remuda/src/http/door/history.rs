@@ -12,7 +12,6 @@ use remuda_adapters::store::{Filter, StoreError};
 use remuda_core::document::{Document, Shelf};
 use remuda_core::id::{JobId, Tenant};
 use remuda_core::plane::Event;
-use remuda_core::record::StateRow;
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
@@ -96,7 +95,7 @@ pub(super) async fn list(
     let outputs = context.door.classes.outputs(&context).await;
     let (mut entries, mut bytes) = (Vec::new(), 0);
     for prompt in chosen {
-        let text = to_raw_value(&entry(&context, prompt, &outputs).await?).map_err(odd)?;
+        let text = to_raw_value(&entry(&context, prompt, &outputs).await?).map_err(|error| odd(&error))?;
         bytes += text.get().len();
         if bytes > HISTORY_BYTES_MAX {
             break;
@@ -108,7 +107,7 @@ pub(super) async fn list(
     Ok(([(axum::http::header::CONTENT_TYPE, "application/json; charset=utf-8")], body).into_response())
 }
 
-fn odd(error: serde_json::Error) -> Problem {
+fn odd(error: &serde_json::Error) -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string())
 }
 
@@ -188,19 +187,8 @@ pub(super) async fn hide(
         tenant: Some(tenant),
         mark: String::new(),
         expires_at: None,
-        body: Arc::from(to_raw_value(&json!(hidden)).map_err(odd)?),
+        body: Arc::from(to_raw_value(&json!(hidden)).map_err(|error| odd(&error))?),
     };
     context.plane.ask(Event::Keep(Arc::new(document))).await?;
     Ok(StatusCode::OK)
-}
-
-/// How a prompt stands, in the words of `/api/jobs`.
-pub(super) fn status(prompt: &Prompt) -> &'static str {
-    match prompt.life.state {
-        StateRow::Queued { .. } => "pending",
-        StateRow::Running { .. } => "in_progress",
-        StateRow::Completed { .. } => "completed",
-        StateRow::Failed { .. } => "failed",
-        StateRow::Cancelled { .. } => "cancelled",
-    }
 }

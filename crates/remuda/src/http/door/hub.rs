@@ -217,6 +217,10 @@ impl Rooms {
         }
     }
 
+    pub(super) fn has_open(&self, tenant: &Tenant) -> bool {
+        self.rooms.get(tenant).is_some_and(|room| room.open > 0)
+    }
+
     pub(super) fn status(&self, tenant: &Tenant) -> Option<Word> {
         let room = self.rooms.get(tenant)?;
         Some(Word::new("status", json!({ "status": exec_info(room.open) })))
@@ -257,16 +261,20 @@ impl Rooms {
         }
     }
 
+    /// A preview; dropped for whoever does not keep up.
     pub(super) fn show(&self, run: &Run, picture: &Picture<'_>) {
         let Some(room) = self.rooms.get(&run.tenant) else { return };
         let client = run.client.as_deref();
         let seats = room.seats.values().filter(|seat| client.is_none_or(|client| client == seat.client));
         for seat in seats.filter(|seat| seat.outbox.capacity() > OUTBOX_LIGHT) {
-            let frame = match seat.knows_metadata.load(Ordering::Relaxed) {
-                true => named_frame(&run.prompt, picture),
-                false => plain_frame(picture),
-            };
-            drop(seat.outbox.try_send(Message::Binary(frame.into())));
+            seat.send(&run.prompt, picture);
+        }
+    }
+
+    /// A picture that is a result.
+    pub(super) fn send(&mut self, tenant: &Tenant, client: &str, prompt: &str, picture: &Picture<'_>) {
+        if let Some(room) = self.rooms.get_mut(tenant) {
+            room.seats.retain(|_, seat| seat.client != client || seat.send(prompt, picture));
         }
     }
 }
@@ -281,6 +289,14 @@ impl Seat {
     /// Whether there was room for it.
     fn tell(&self, word: &Word) -> bool {
         self.outbox.try_send(Message::Text(word.text().into())).is_ok()
+    }
+
+    fn send(&self, prompt: &str, picture: &Picture<'_>) -> bool {
+        let frame = match self.knows_metadata.load(Ordering::Relaxed) {
+            true => named_frame(prompt, picture),
+            false => plain_frame(picture),
+        };
+        self.outbox.try_send(Message::Binary(frame.into())).is_ok()
     }
 }
 

@@ -13,6 +13,9 @@ use super::super::Context;
 
 pub(super) const SERVICE: &str = "comfyui";
 
+/// The label of jobs that the door itself has run; nobody asked for them as prompts.
+pub(super) const DOORS_OWN: &str = "remuda.door";
+
 /// Under what a client's own id is kept as the key of its job.
 pub(super) fn key(id: &str) -> String {
     format!("prompt/{id}")
@@ -31,7 +34,7 @@ pub(super) struct Prompt {
 impl Prompt {
     /// Nothing if it is a job that ComfyUI does not run.
     pub(super) fn of(accepted: &Accepted, life: Life) -> Option<Prompt> {
-        if accepted.service.as_str() != SERVICE {
+        if accepted.service.as_str() != SERVICE || accepted.labels.contains_key(DOORS_OWN) {
             return None;
         }
         let job = accepted.id;
@@ -110,8 +113,12 @@ pub(super) fn number(job: JobId, priority: i8, metadata: &Map<String, Value>) ->
 pub(super) struct Workflow {
     pub(super) graph: Value,
     pub(super) extra: Map<String, Value>,
-    pub(super) targets: Option<Vec<String>>,
+    /// Nodes that give something, as it was known when it was submitted.
+    outputs: Option<Vec<String>>,
 }
+
+/// Where a submission at the door notes which nodes give something: servers that knew may be gone later.
+pub(super) const OUTPUTS: &str = "outputs_to_execute";
 
 impl Workflow {
     pub(super) fn read(body: &RawValue) -> Workflow {
@@ -127,14 +134,15 @@ impl Workflow {
             Value::Object(extra) => extra,
             _ => Map::new(),
         };
-        let targets = serde_json::from_value(whole["partial_execution_targets"].take()).ok();
-        Workflow { graph, extra, targets }
+        let mut list = |key: &str| serde_json::from_value(whole[key].take()).ok();
+        let outputs = list(OUTPUTS).or_else(|| list("partial_execution_targets"));
+        Workflow { graph, extra, outputs }
     }
 
-    /// Nodes that give something: those that were asked for, or all that are known to.
+    /// Nodes that give something: as noted, or all that are known to.
     fn outputs(&self, output_classes: &BTreeMap<String, bool>) -> Vec<&str> {
-        if let Some(targets) = &self.targets {
-            return targets.iter().map(String::as_str).collect();
+        if let Some(outputs) = &self.outputs {
+            return outputs.iter().map(String::as_str).collect();
         }
         let nodes = self.graph.as_object().into_iter().flatten();
         let gives = |node: &Value| {
@@ -147,7 +155,7 @@ impl Workflow {
 /// Puts the names under which files were sent back in place of their hashes: that is how the client knows them.
 fn name_assets(value: &mut Value) {
     if value["__type"] == "core/ASSET"
-        && let Some(name) = value["info"]["file_path"].as_str()
+        && let Some(name) = value["info"]["name"].as_str().or(value["info"]["file_path"].as_str())
     {
         *value = name.into();
         return;

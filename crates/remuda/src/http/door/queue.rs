@@ -13,7 +13,7 @@ use remuda_core::plane::Event;
 use serde_json::{Value, json};
 
 use super::super::{Caller, Context, Problem};
-use super::prompt::{self, Prompt, SERVICE, Workflow};
+use super::prompt::{self, DOORS_OWN, Prompt, SERVICE, Workflow};
 use super::refused::Refused;
 use crate::drive::Unanswered;
 
@@ -69,7 +69,8 @@ impl Open {
 }
 
 fn is_of(job: &Job, tenant: &Tenant) -> bool {
-    job.tenant == *tenant && job.kind.demand.service().as_str() == SERVICE
+    let is_own = job.extra.as_ref().is_some_and(|extra| extra.labels.contains_key(DOORS_OWN));
+    job.tenant == *tenant && job.kind.demand.service().as_str() == SERVICE && !is_own
 }
 
 /// How many have not ended, as far as everyone can see that they have.

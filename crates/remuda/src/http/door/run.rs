@@ -54,6 +54,8 @@ pub(super) struct Run {
     pub(super) told: BTreeSet<String>,
     /// What the service said last of a failure, or of being stopped.
     pub(super) last_words: Option<Map<String, Value>>,
+    /// Nodes that send their results as pictures; nothing before anyone looked.
+    pub(super) senders: Option<BTreeSet<String>>,
     held: VecDeque<Word>,
 }
 
@@ -69,6 +71,7 @@ impl Run {
             executing: None,
             told: BTreeSet::new(),
             last_words: None,
+            senders: None,
             held: VecDeque::new(),
         }
     }
@@ -213,7 +216,7 @@ mod tests {
         words.iter().map(|word| &*word.kind).collect()
     }
 
-    fn said(kind: &str, data: Value) -> Value {
+    fn said(kind: &str, data: &Value) -> Value {
         json!({"type": kind, "data": data})
     }
 
@@ -222,7 +225,7 @@ mod tests {
             json!({"filename": "x_1.png", "subfolder": "remuda/1-1", "type": "output", "format": "png"});
         said(
             "executed",
-            json!({"node": "3", "output": {"images": [file], "animated": [false]}, "prompt_id": "s"}),
+            &json!({"node": "3", "output": {"images": [file], "animated": [false]}, "prompt_id": "s"}),
         )
     }
 
@@ -230,12 +233,15 @@ mod tests {
     fn a_file_is_named_when_it_is_stored_and_nothing_overtakes_it() {
         let mut run = run();
         for message in [
-            said("execution_start", json!({"prompt_id": "s", "timestamp": 1})),
-            said("executing", json!({"node": "3", "prompt_id": "s"})),
+            said("execution_start", &json!({"prompt_id": "s", "timestamp": 1})),
+            said("executing", &json!({"node": "3", "prompt_id": "s"})),
             saved(),
-            said("progress_state", json!({"prompt_id": "s", "nodes": {"3": {"prompt_id": "s", "value": 1}}})),
-            said("execution_success", json!({"prompt_id": "s"})),
-            said("executing", json!({"node": null, "prompt_id": "s"})),
+            said(
+                "progress_state",
+                &json!({"prompt_id": "s", "nodes": {"3": {"prompt_id": "s", "value": 1}}}),
+            ),
+            said("execution_success", &json!({"prompt_id": "s"})),
+            said("executing", &json!({"node": null, "prompt_id": "s"})),
         ] {
             run.hear(&message);
         }
@@ -258,11 +264,11 @@ mod tests {
     #[test]
     fn an_error_is_kept_for_the_end_unless_the_run_goes_on_after_it() {
         let mut run = run();
-        run.hear(&said("execution_error", json!({"exception_type": "ExecutionBlocked", "prompt_id": "s"})));
+        run.hear(&said("execution_error", &json!({"exception_type": "ExecutionBlocked", "prompt_id": "s"})));
         assert!(run.last_words.is_none());
         assert_eq!(kinds(&run.ready(&[])), ["execution_start", "execution_error"]);
         run.hear(&saved());
-        run.hear(&said("execution_error", json!({"exception_type": "ValueError", "prompt_id": "s"})));
+        run.hear(&said("execution_error", &json!({"exception_type": "ValueError", "prompt_id": "s"})));
         assert_eq!(run.last_words.as_ref().unwrap()["exception_type"], "ValueError");
         assert!(run.rest(false).is_empty(), "a file of a run that failed is stored nowhere");
     }
@@ -270,12 +276,12 @@ mod tests {
     #[test]
     fn another_attempt_begins_anew() {
         let mut run = run();
-        run.hear(&said("executing", json!({"node": "1", "prompt_id": "s"})));
+        run.hear(&said("executing", &json!({"node": "1", "prompt_id": "s"})));
         assert_eq!(kinds(&run.ready(&[])), ["execution_start", "executing"]);
         run.hear(&saved());
         run.begin(2);
         assert!(run.executing.is_none() && run.ready(&[]).is_empty());
-        run.hear(&said("execution_start", json!({"prompt_id": "s2"})));
+        run.hear(&said("execution_start", &json!({"prompt_id": "s2"})));
         assert_eq!(kinds(&run.ready(&[])), ["execution_start"]);
     }
 }

@@ -28,6 +28,8 @@ use crate::serve::stopped;
 const MESSAGE_MAX: usize = 4 << 20;
 /// A client's id is on every event of its jobs.
 const CLIENT_BYTES_MAX: usize = 200;
+/// Some clients give a socket up that says nothing for ten seconds, and a job may wait for longer than that.
+const QUIET_MAX: std::time::Duration = std::time::Duration::from_secs(4);
 /// A peer that takes nothing for so long is gone.
 const WRITE_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -51,11 +53,12 @@ pub(super) async fn open(
         problem
     })?;
     let upgrade = upgrade.max_message_size(MESSAGE_MAX);
-    Ok(upgrade.on_upgrade(move |socket| attend(context, tenant, client, socket, place)))
+    Ok(upgrade.on_upgrade(move |socket| attend(context, caller, tenant, client, socket, place)))
 }
 
 async fn attend(
     context: Context,
+    caller: Caller,
     tenant: Tenant,
     client: String,
     socket: WebSocket,
@@ -69,7 +72,10 @@ async fn attend(
         }
     };
     let serial = taken.serial;
-    talk(&context, &tenant, socket, taken).await;
+    tokio::select! {
+        () = talk(&context, &tenant, socket, taken) => {}
+        () = caller.revoked(context.plane.clock) => {}
+    }
     context.door.hub.leave(&tenant, serial);
 }
 
@@ -84,6 +90,8 @@ async fn talk(context: &Context, tenant: &Tenant, socket: WebSocket, taken: Take
     let (mut outbox, mut said) = socket.split();
     let mut is_first = true;
     let mut stopping = context.stopping.clone();
+    let mut quiet = tokio::time::interval(QUIET_MAX);
+    quiet.reset();
     loop {
         if inbox.is_empty() && owes_status.swap(false, Ordering::Relaxed) {
             let status = context.door.hub.rooms().status(tenant);
@@ -95,7 +103,12 @@ async fn talk(context: &Context, tenant: &Tenant, socket: WebSocket, taken: Take
         }
         tokio::select! {
             message = inbox.recv() => match message {
-                Some(message) => if !send(&mut outbox, message).await { return },
+                Some(message) => {
+                    quiet.reset();
+                    if !send(&mut outbox, message).await {
+                        return;
+                    }
+                }
                 // It was too slow: what it would be told from here on would have a hole in it.
                 None => break,
             },
@@ -111,6 +124,9 @@ async fn talk(context: &Context, tenant: &Tenant, socket: WebSocket, taken: Take
                 knows_metadata.store(knows, Ordering::Relaxed);
                 let answer = Word::new("feature_flags", features(context));
                 context.door.hub.rooms().tell_one(tenant, serial, &[answer]);
+            }
+            _ = quiet.tick() => {
+                owes_status.fetch_or(context.door.hub.rooms().has_open(tenant), Ordering::Relaxed);
             }
             () = stopped(&mut stopping) => break,
         }

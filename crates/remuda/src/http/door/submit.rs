@@ -18,15 +18,18 @@ use uuid::Uuid;
 use super::super::{Caller, Context, Problem};
 use super::prompt::{self, Prompt, SERVICE};
 use super::refused::Refused;
+use super::sound::{self, Sound};
+use super::uploads;
 use crate::drive::Unanswered;
 use crate::intake::{NotTaken, Request, Taken};
+use crate::keyring::Keys;
 
 /// Before everything of the same tenant that nobody hurries.
-const FRONT: i8 = 10;
+pub(super) const FRONT: i8 = 10;
 /// It is on every event of the job.
 const CLIENT_BYTES_MAX: usize = 200;
-/// These are for the one run and are stored nowhere.
-pub(super) const SECRETS: [&str; 2] = ["api_key_comfy_org", "auth_token_comfy_org"];
+/// These go to the worker with the job and are stored nowhere.
+const SECRETS: [&str; 2] = ["api_key_comfy_org", "auth_token_comfy_org"];
 
 type Fields = BTreeMap<String, Box<RawValue>>;
 
@@ -42,28 +45,37 @@ pub(super) async fn submit(
     let Some(graph) = fields.get("prompt") else {
         return Err(Refused::prompt("no_prompt", "No prompt provided", "No prompt provided"));
     };
-    let asked = Asked::read(&fields)?;
-    let graph = Graph::read(graph)?;
-    context.door.classes.check(&context, &graph, asked.targets.as_deref()).await?;
-    let workflow = asked.workflow(&graph)?;
+    let mut asked = Asked::read(&fields)?;
+    let mut graph = Graph::read(graph)?;
+    let outputs = context.door.classes.check(&context, &graph, asked.targets.as_deref()).await?;
+    let classes = context.door.classes.merged(&context).await;
+    let Sound { node_errors, outputs } = sound::check(&graph, &classes.classes, outputs)?;
+    // What cannot run is left out; a worker takes no prompt that its server takes only in part.
+    if node_errors != json!({}) {
+        asked.targets = Some(outputs.clone());
+    }
+    uploads::place(&context, &tenant, &mut graph, &classes.classes).await?;
+    let workflow = asked.workflow(&graph, &outputs)?;
     if let Some(known) = asked.known(&context, &tenant, &workflow).await? {
-        return Ok(told(&known.id, &known.number));
+        return Ok(told(&known.id, &known.number, &node_errors));
     }
     let mut request = Request::new(workflow, tenant.clone());
     request.service = SERVICE.parse().ok();
     request.priority = if asked.is_in_front { FRONT } else { 0 };
     request.metadata = asked.metadata();
+    request.keys.clone_from(&asked.keys);
     request.idempotency_key = asked.id.as_deref().map(prompt::key);
     let (priority, metadata, workflow) =
         (request.priority, request.metadata.clone(), request.workflow.clone());
     match context.intake().take(request).await {
         Ok(Taken { job, .. }) => {
-            Ok(told(&prompt::id(job, &metadata), &prompt::number(job, priority, &metadata)))
+            let number = prompt::number(job, priority, &metadata);
+            Ok(told(&prompt::id(job, &metadata), &number, &node_errors))
         }
         // Somebody else was quicker with the same id.
         Err(NotTaken::Plane(Unanswered::Refused(Refusal::KeyConflict { .. }))) => {
             match asked.known(&context, &tenant, &workflow).await? {
-                Some(known) => Ok(told(&known.id, &known.number)),
+                Some(known) => Ok(told(&known.id, &known.number, &node_errors)),
                 None => Err(asked.taken_id()),
             }
         }
@@ -72,8 +84,8 @@ pub(super) async fn submit(
     }
 }
 
-fn told(id: &str, number: &Value) -> Json<Value> {
-    Json(json!({ "prompt_id": id, "number": number, "node_errors": {} }))
+fn told(id: &str, number: &Value, node_errors: &Value) -> Json<Value> {
+    Json(json!({ "prompt_id": id, "number": number, "node_errors": node_errors }))
 }
 
 /// What cannot run wherever it is tried.
@@ -94,13 +106,13 @@ fn broken(invalid: &Invalid) -> Refused {
 }
 
 /// What stands beside the graph.
-#[derive(Debug)]
 struct Asked {
     id: Option<String>,
     client: Option<String>,
     number: Option<f64>,
     is_in_front: bool,
     extra: Map<String, Value>,
+    keys: Keys,
     targets: Option<Vec<String>>,
 }
 
@@ -125,6 +137,12 @@ impl Asked {
             Value::Object(extra) => extra,
             _ => return Err(wrong("extra_data must be an object")),
         };
+        let mut keys = Keys::new();
+        for name in SECRETS {
+            if let Some(Value::String(secret)) = extra.remove(name) {
+                keys.insert(name.to_owned(), secret);
+            }
+        }
         let client = match (value("client_id"), extra.remove("client_id").unwrap_or_default()) {
             (Value::Null, Value::Null) => None,
             (Value::Null, Value::String(client)) | (Value::String(client), _)
@@ -153,18 +171,19 @@ impl Asked {
             }
         };
         let is_in_front = value("front") == true || number.is_some_and(|number| number < 0.0);
-        Ok(Asked { id, client, number, is_in_front, extra, targets })
+        Ok(Asked { id, client, number, is_in_front, extra, keys, targets })
     }
 
     /// What is stored and handed to a worker.
-    fn workflow(&self, graph: &Graph) -> Result<Arc<RawValue>, Refused> {
-        let mut extra = self.extra.clone();
-        SECRETS.iter().for_each(|secret| drop(extra.remove(*secret)));
+    fn workflow(&self, graph: &Graph, outputs: &[String]) -> Result<Arc<RawValue>, Refused> {
         let mut whole: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
         let raw = |value: &Value| to_raw_value(value).map_err(|error| wrong(&error.to_string()));
         whole.insert("prompt", graph.write()?);
-        if !extra.is_empty() {
-            whole.insert("extra_data", raw(&extra.into())?);
+        if !self.extra.is_empty() {
+            whole.insert("extra_data", raw(&json!(self.extra))?);
+        }
+        if !outputs.is_empty() {
+            whole.insert(prompt::OUTPUTS, raw(&json!(outputs))?);
         }
         if let Some(targets) = &self.targets {
             whole.insert("partial_execution_targets", raw(&json!(targets))?);
@@ -225,7 +244,7 @@ pub(super) struct Node {
 }
 
 impl Graph {
-    fn read(raw: &RawValue) -> Result<Graph, Refused> {
+    pub(super) fn read(raw: &RawValue) -> Result<Graph, Refused> {
         if raw.get() == "[]" {
             return Err(Refused::no_outputs());
         }

@@ -11,6 +11,7 @@ use super::entry::stored_outputs;
 use super::prompt::Prompt;
 use super::queue::query;
 use super::refused::Refused;
+use super::uploads;
 
 pub(super) async fn view(
     State(context): State<Context>,
@@ -26,19 +27,22 @@ pub(super) async fn view(
     if name.is_empty() || name.starts_with('/') || name.contains("..") {
         return Err(Problem::bad_request("filename is the plain name of a file").into());
     }
-    let hash = match kind {
-        "output" | "temp" => output(&context, &tenant, folder, name, kind).await?,
-        _ => return Err(Problem::bad_request("type is output, temp or input").into()),
+    if !["output", "temp", "input"].contains(&kind) {
+        return Err(Problem::bad_request("type is output, temp or input").into());
+    }
+    let hash = match uploads::find(&context, &tenant, kind, folder, name).await? {
+        Some(upload) => Some(upload.hash),
+        None => output(&context, &tenant, folder, name, kind).await?,
     };
     let Some(hash) = hash else {
         let message = format!("there is no {kind} file {name:?} in {folder:?}");
         return Err(Problem::new(StatusCode::NOT_FOUND, "not_found", message).into());
     };
-    Ok(blobs::show(&context, hash.parse()?, name, &headers).await?)
+    Ok(blobs::show(&context, &hash, name, &headers).await?)
 }
 
 /// The folder names the job and the node.
-async fn output(
+pub(super) async fn output(
     context: &Context,
     tenant: &Tenant,
     folder: &str,

@@ -111,5 +111,5 @@ pub(super) async fn content(
     // What a browser might run is only bytes to it, whatever its sender calls it.
     let content_type = if blobs::is_harmless(declared) { declared } else { "application/octet-stream" };
     let name = asset.of.file_path.as_deref().and_then(|path| path.rsplit(['/', '\\']).next());
-    Ok(blobs::send(blob, asset.hash, content_type, blobs::attachment(name), &headers))
+    Ok(blobs::send(blob, asset.hash, content_type, blobs::disposition(name), &headers))
 }

@@ -3,24 +3,38 @@
 //! another method) keeps its own and stands among our additions.
 
 use axum::Json;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::Request;
+use axum::http::{StatusCode, header};
+use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use tracing::warn;
 
 use super::super::Problem;
 
-pub(super) async fn put_on(mut response: Response) -> Response {
+const SURFACE: &str = "/api/v2";
+
+/// Around everything, so that whoever is turned away at the gate is told in the same form.
+pub(in crate::http) async fn put_on(request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_here = path == SURFACE || path.strip_prefix(SURFACE).is_some_and(|rest| rest.starts_with('/'));
+    let response = next.run(request).await;
+    if is_here { translate(response) } else { response }
+}
+
+fn translate(mut response: Response) -> Response {
     let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
-    let kept: HeaderMap =
-        [header::RETRY_AFTER, header::CONTENT_RANGE, header::ALLOW, header::WWW_AUTHENTICATE]
-            .into_iter()
-            .filter_map(|name| Some((name.clone(), response.headers().get(name)?.clone())))
-            .collect();
     let (status, code, message) = translated(problem.status, problem.code, &problem.message);
+    if status.is_server_error() {
+        warn!(code = problem.code, message = %problem.message, "a request could not be served");
+    }
     let details = if problem.detail.is_object() { problem.detail } else { serde_json::Value::Null };
     let error = json!({ "code": code, "message": message, "details": details });
-    let mut response = (status, Json(json!({ "error": error }))).into_response();
-    response.headers_mut().extend(kept);
+    let anew = (status, Json(json!({ "error": error }))).into_response();
+    // What else it says, such as when to come back, holds as it did.
+    *response.status_mut() = status;
+    response.headers_mut().remove(header::CONTENT_LENGTH);
+    *response.body_mut() = anew.into_body();
     response
 }
 
@@ -38,7 +52,7 @@ fn translated<'a>(status: StatusCode, code: &'a str, message: &'a str) -> (Statu
         (_, "key_conflict") => (S::UNPROCESSABLE_ENTITY, "idempotency_key_reuse", message),
         (S::TOO_MANY_REQUESTS, "queue_full" | "too_many_streams") => (status, code, message),
         (S::TOO_MANY_REQUESTS, _) | (_, "overloaded") => (S::TOO_MANY_REQUESTS, "rate_limited", message),
-        // What went wrong behind this surface is in the log, and nobody's business here.
+        // What went wrong behind this surface is in the log, and nobody's business out there.
         _ if status.is_server_error() => {
             (S::INTERNAL_SERVER_ERROR, "upstream_error", "it could not be done now: try again in a moment")
         }

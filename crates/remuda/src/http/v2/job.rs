@@ -148,7 +148,9 @@ pub(super) fn progress(context: &Context, id: JobId, held: Option<(f32, String)>
 
 /// Every number within the bounds that the contract has.
 pub(super) fn shown_progress(progress: &Snapshot) -> Value {
-    let value = if progress.value.is_finite() { progress.value.clamp(0.0, 1.0) } else { 0.0 };
+    // To four places: what a worker counted in halves of the precision has no more.
+    let value = (progress.value.clamp(0.0, 1.0) * 1e4).round() / 1e4;
+    let value = if value.is_finite() { value } else { 0.0 };
     let mut shown = json!(progress);
     shown["value"] = value.into();
     shown

@@ -86,7 +86,10 @@ impl Listing {
             }
             let bad = || Problem::invalid(format!("{name} has no meaning here, or not with this value"));
             match name.as_str() {
-                "limit" => listing.limit = value.parse::<usize>().map_err(|_| bad())?.clamp(1, PAGE_MAX),
+                "limit" => {
+                    let limit = value.parse::<usize>().ok().filter(|limit| *limit > 0);
+                    listing.limit = limit.ok_or_else(bad)?.min(PAGE_MAX);
+                }
                 "cursor" => {
                     let strange =
                         |_| Problem::new(UNPROCESSABLE, "invalid_cursor", "the cursor is none of ours");

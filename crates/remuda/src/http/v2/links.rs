@@ -33,7 +33,7 @@ impl Links {
 impl FromRequestParts<Context> for Links {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Context) -> Result<Self, Infallible> {
+    async fn from_request_parts(parts: &mut Parts, context: &Context) -> Result<Self, Infallible> {
         let named = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()?.parse().ok());
         let authority: Option<Authority> = named.or_else(|| parts.uri.authority().cloned());
         // Whoever names nobody is on the same machine, or does not look.
@@ -41,6 +41,7 @@ impl FromRequestParts<Context> for Links {
             let host = authority.as_str();
             host.rsplit_once('@').map_or(host, |(_, host)| host)
         });
-        Ok(Links { origin: format!("http://{host}") })
+        let scheme = if context.access.tls.is_some() { "https" } else { "http" };
+        Ok(Links { origin: format!("{scheme}://{host}") })
     }
 }

@@ -74,7 +74,7 @@ pub(super) async fn submit(
         },
         labels: body.labels,
         metadata: metadata(body.metadata)?,
-        secrets: secrets(body.extra_data)?,
+        keys: keys(body.extra_data)?,
         options: Options { webhook: body.webhook, ..Options::default() },
         ..Request::new(workflow, tenant)
     };
@@ -111,7 +111,7 @@ fn metadata(given: Option<Value>) -> Result<serde_json::Map<String, Value>, Prob
     }
 }
 
-fn secrets(extra: Option<Extra>) -> Result<crate::secrets::Extra, Problem> {
+fn keys(extra: Option<Extra>) -> Result<crate::keyring::Keys, Problem> {
     let key = extra.and_then(|extra| extra.api_key_comfy_org);
     if key.as_ref().is_some_and(|key| key.len() > SECRET_BYTES_MAX) {
         return Err(Problem::invalid(format!("api_key_comfy_org has at most {SECRET_BYTES_MAX} bytes")));
@@ -148,7 +148,7 @@ mod tests {
         let body = read(br#"{"workflow":{"1":{}},"extra_data":{"api_key_comfy_org":"hidden"},"priority":3}"#)
             .unwrap();
         assert!(!format!("{body:?}").contains("hidden"));
-        assert_eq!(secrets(body.extra_data).unwrap()["api_key_comfy_org"], "hidden");
+        assert_eq!(keys(body.extra_data).unwrap()["api_key_comfy_org"], "hidden");
         for refused in [
             r#"{}"#,
             r#"[]"#,

@@ -1,16 +1,18 @@
 //! Before an agent joins: the server answers, says what it has, and really computes; and what a former agent of this
 //! name left with it is found.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use axum::body::Bytes;
 use remuda_adapters::blobs::BlobHash;
 use remuda_adapters::comfyui::{Client, Error, Inventory, Place, Sick, Stats};
 use remuda_core::agent::{AgentEvent, Found};
 use remuda_core::id::WorkerId;
 use remuda_core::need::Offer;
 use remuda_core::service::ServiceLife;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -33,6 +35,8 @@ const CHECK_AGAIN: Duration = Duration::from_secs(10);
 /// A server that we started answers by then, or something is wrong with it.
 const START_MAX: Duration = Duration::from_secs(600);
 const STATS_EVERY: Duration = Duration::from_secs(30);
+/// A megabyte or two, to a plane that is there.
+const LEND_MAX: Duration = Duration::from_secs(10);
 /// Reading what a server has keeps it from answering others for a moment: done rarely, and only when it is idle.
 const INVENTORY_EVERY: Duration = Duration::from_secs(300);
 
@@ -96,6 +100,7 @@ impl Comfyui {
             runs: Default::default(),
             placed: Default::default(),
             metrics: Default::default(),
+            info: Default::default(),
             scratch,
             check_max,
         });
@@ -190,7 +195,8 @@ impl Shared {
 
     async fn offer(&self) -> Result<Offer, Error> {
         let stats = self.client.stats().await?;
-        let Inventory { classes, models } = self.client.inventory().await?;
+        let (Inventory { classes, models }, info) = self.client.inventory_in_full().await?;
+        self.lend_info(&info).await;
         let vram_bytes = stats.devices.first().map(|device| device.vram_total_bytes);
         info!(
             version = stats.version,
@@ -202,6 +208,20 @@ impl Shared {
         Ok(Offer { models: Some(models), classes: Some(classes), vram_bytes, ..Offer::default() })
     }
 
+    /// Has the plane keep what the server says of its classes, for clients who ask there. Nothing depends on it.
+    async fn lend_info(&self, info: &RawValue) {
+        let store = self.blobs.store_bytes(Bytes::copy_from_slice(info.get().as_bytes()));
+        match tokio::time::timeout(LEND_MAX, store).await {
+            Ok(Ok((hash, _))) => {
+                *self.info.lock().unwrap_or_else(PoisonError::into_inner) = Some(hash.to_string());
+            }
+            Ok(Err(error)) => {
+                warn!(%error, "the plane does not keep what ComfyUI can do; offered again later");
+            }
+            Err(_) => warn!("the plane takes too long to keep what ComfyUI can do; offered again later"),
+        }
+    }
+
     fn remember(&self, stats: &Stats) {
         let mut metrics = Map::new();
         metrics.insert("comfyui_version".to_owned(), stats.version.clone().into());
@@ -210,7 +230,7 @@ impl Shared {
             metrics.insert("vram_total_bytes".to_owned(), device.vram_total_bytes.into());
             metrics.insert("vram_free_bytes".to_owned(), Value::from(device.vram_free_bytes));
         }
-        *self.metrics.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = metrics;
+        *self.metrics.lock().unwrap_or_else(PoisonError::into_inner) = metrics;
     }
 
     /// Sees from time to time what the server has; never more than a question in ten seconds.
@@ -221,7 +241,7 @@ impl Shared {
             if let Ok(stats) = self.client.stats().await {
                 self.remember(&stats);
             }
-            let is_idle = self.runs.lock().unwrap_or_else(std::sync::PoisonError::into_inner).is_empty();
+            let is_idle = self.runs.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
             if is_idle
                 && looked.elapsed() >= INVENTORY_EVERY
                 && let Ok(offer) = self.offer().await

@@ -51,11 +51,11 @@ assert.deepEqual(await colour(out), [245, 235, 225]);
 const { url } = await output.getDownloadUrl();
 assert.equal((await (await fetch(url)).arrayBuffer()).byteLength, output.sizeBytes);
 
-// What came out goes in again, and what is there already is not sent a second time.
-const again = client.assets.fromFile(out);
+// What was sent before is not sent again; what came out goes in once more.
+const again = client.assets.fromFile(photo);
 await again.commit();
 assert.equal(again.createdNew, false);
-workflow.setInput("1", "image", again);
+workflow.setInput("1", "image", client.assets.fromFile(out));
 workflow.setInput("3", "seconds", 0.1);
 const back = await client.run(workflow);
 assert.deepEqual(await colour(await back.getOutputs("4")[0].toFile(join(folder, "back.png"))), [10, 20, 30]);

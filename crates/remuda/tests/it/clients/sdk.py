@@ -50,11 +50,11 @@ with Comfy() as client:
         assert picture.size == (64, 48), picture.size
         assert picture.getpixel((0, 0)) == (245, 235, 225), picture.getpixel((0, 0))
 
-    # What came out goes in again, and what is there already is not sent a second time.
-    again = client.assets.from_file(out)
+    # What was sent before is not sent again; what came out goes in once more.
+    again = client.assets.from_file(photo)
     again.commit()
     assert again.created_new is False, again
-    workflow.set_input("1", "image", again)
+    workflow.set_input("1", "image", client.assets.from_file(out))
     workflow.set_input("3", "seconds", 0.1)
     back = client.run(workflow)
     with Image.open(back.get_outputs("4")[0].to_file(folder / "back.png")) as picture:

@@ -335,6 +335,7 @@ async fn jobs_are_listed_newest_first_and_by_what_was_noted_with_them() {
         ("cursor=x", "invalid_cursor"),
         ("metadata=1", "invalid_metadata_filter"),
         ("limit=many", "invalid_request"),
+        ("limit=0", "invalid_request"),
         ("wings=2", "invalid_request"),
     ] {
         let (status, answer) =

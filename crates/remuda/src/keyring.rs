@@ -12,46 +12,46 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 /// Names and values as ComfyUI knows them in its `extra_data`.
-pub type Extra = BTreeMap<String, String>;
+pub type Keys = BTreeMap<String, String>;
 
 /// Clones share what they keep.
 #[derive(Clone, Default)]
-pub struct Secrets(Arc<Mutex<BTreeMap<JobId, Extra>>>);
+pub struct Keyring(Arc<Mutex<BTreeMap<JobId, Keys>>>);
 
-impl fmt::Debug for Secrets {
+impl fmt::Debug for Keyring {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secrets(***)")
+        f.write_str("Keyring(***)")
     }
 }
 
-impl Secrets {
-    pub fn keep(&self, job: JobId, extra: Extra) {
-        if !extra.is_empty() {
-            self.secrets().insert(job, extra);
+impl Keyring {
+    pub fn keep(&self, job: JobId, keys: Keys) {
+        if !keys.is_empty() {
+            self.kept().insert(job, keys);
         }
     }
 
     /// The job is over, or was never taken.
     pub fn forget(&self, job: JobId) {
-        self.secrets().remove(&job);
+        self.kept().remove(&job);
     }
 
-    /// The workflow of a job with its secrets in it, as a worker gets it.
+    /// The workflow of a job with its keys in it, as a worker gets it.
     pub fn put_into(&self, job: JobId, workflow: Arc<RawValue>) -> Arc<RawValue> {
-        let extra = self.secrets().get(&job).cloned();
-        match extra {
-            Some(extra) => together(&workflow, &extra).map_or(workflow, Arc::from),
+        let keys = self.kept().get(&job).cloned();
+        match keys {
+            Some(keys) => together(&workflow, &keys).map_or(workflow, Arc::from),
             None => workflow,
         }
     }
 
-    fn secrets(&self) -> MutexGuard<'_, BTreeMap<JobId, Extra>> {
+    fn kept(&self) -> MutexGuard<'_, BTreeMap<JobId, Keys>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// `{"prompt": graph, "extra_data": …}`, whether or not the workflow has that form already.
-fn together(workflow: &RawValue, extra: &Extra) -> Option<Box<RawValue>> {
+fn together(workflow: &RawValue, keys: &Keys) -> Option<Box<RawValue>> {
     let members: Members<Box<RawValue>> = serde_json::from_str(workflow.get()).ok()?;
     let member = |name: &str| members.0.iter().find(|(key, _)| key == name).map(|(_, value)| value);
     let is_wrapped = member("prompt").is_some_and(|prompt| !is_node(prompt));
@@ -63,7 +63,7 @@ fn together(workflow: &RawValue, extra: &Extra) -> Option<Box<RawValue>> {
     }
     let given = whole.get("extra_data").and_then(|given| serde_json::from_str(given.get()).ok());
     let mut given: serde_json::Map<String, Value> = given.unwrap_or_default();
-    given.extend(extra.iter().map(|(key, value)| (key.clone(), value.as_str().into())));
+    given.extend(keys.iter().map(|(key, value)| (key.clone(), value.as_str().into())));
     whole.insert("extra_data", to_raw_value(&given).ok()?);
     to_raw_value(&whole).ok()
 }
@@ -79,13 +79,13 @@ mod tests {
     use super::*;
 
     fn check(workflow: &str, expected: &str) {
-        let (secrets, job) = (Secrets::default(), JobId::from_u128(1));
+        let (keyring, job) = (Keyring::default(), JobId::from_u128(1));
         let workflow: Arc<RawValue> = RawValue::from_string(workflow.to_owned()).unwrap().into();
-        secrets.keep(job, [("api_key_comfy_org".to_owned(), "k".to_owned())].into());
-        assert_eq!(secrets.put_into(job, workflow.clone()).get(), expected);
-        assert!(!format!("{secrets:?}").contains("\"k\""));
-        secrets.forget(job);
-        assert_eq!(secrets.put_into(job, workflow.clone()).get(), workflow.get());
+        keyring.keep(job, [("api_key_comfy_org".to_owned(), "k".to_owned())].into());
+        assert_eq!(keyring.put_into(job, workflow.clone()).get(), expected);
+        assert!(!format!("{keyring:?}").contains("\"k\""));
+        keyring.forget(job);
+        assert_eq!(keyring.put_into(job, workflow.clone()).get(), workflow.get());
     }
 
     /// Faults: X10.

@@ -1,0 +1,70 @@
+//! Where the stock web interface is. It is a Python package of its own (`comfyui-frontend-package`), which Remuda serves and
+//! does not bring along.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::bail;
+use clap::Args;
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct Ui {
+    /// Serve the stock ComfyUI web interface: from this folder, or as Python has it installed
+    /// (pip install comfyui-frontend-package)
+    #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "")]
+    ui: Option<PathBuf>,
+}
+
+/// Where the files may lie below a folder that somebody names: the files themselves, the package, or where packages are.
+const BELOW: [&str; 3] = ["", "static", "comfyui_frontend_package/static"];
+
+impl Ui {
+    /// The folder with `index.html`, if the interface is wanted.
+    pub(super) fn folder(&self) -> anyhow::Result<Option<PathBuf>> {
+        let Some(named) = &self.ui else { return Ok(None) };
+        let (folder, whose) = match named.as_os_str().is_empty() {
+            true => (installed()?, "the installed comfyui-frontend-package".to_owned()),
+            false => (named.clone(), named.display().to_string()),
+        };
+        match BELOW.iter().map(|below| folder.join(below)).find(|it| it.join("index.html").is_file()) {
+            Some(found) => Ok(Some(found)),
+            None => bail!(
+                "{whose} has no index.html: --ui takes the folder static of the package comfyui-frontend-package"
+            ),
+        }
+    }
+}
+
+fn installed() -> anyhow::Result<PathBuf> {
+    let program = "import comfyui_frontend_package as it; print(it.__path__[0])";
+    let asked = Command::new("python3").args(["-c", program]).output();
+    let found = asked.ok().filter(|output| output.status.success());
+    let path = found.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    match path.filter(|path| Path::new(path).is_dir()) {
+        Some(path) => Ok(path.into()),
+        None => bail!(
+            "the web interface is not installed where python3 finds it: pip install comfyui-frontend-package, or name its \
+             folder with --ui DIR"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_found_from_the_files_the_package_or_where_packages_are() {
+        let packages = tempfile::tempdir().unwrap();
+        let files = packages.path().join("comfyui_frontend_package/static");
+        std::fs::create_dir_all(&files).unwrap();
+        std::fs::write(files.join("index.html"), "").unwrap();
+        for folder in [packages.path(), files.parent().unwrap(), &files] {
+            let ui = Ui { ui: Some(folder.to_owned()) };
+            assert_eq!(ui.folder().unwrap(), Some(files.clone()), "{}", folder.display());
+        }
+        let elsewhere = Ui { ui: Some(files.join("assets")) };
+        assert!(elsewhere.folder().unwrap_err().to_string().contains("comfyui-frontend-package"));
+        assert_eq!(Ui { ui: None }.folder().unwrap(), None);
+    }
+}

@@ -1,0 +1,202 @@
+//! Who hears what: other clients, a second socket, one that comes back, one that does not read.
+
+use std::time::Duration;
+
+use super::ears::{Ears, Heard, is_end_of, kinds};
+use super::*;
+use crate::comfyui::graph::picture;
+use crate::comfyui::stage::{until_progress, worker};
+
+/// Faults: X16.
+#[tokio::test]
+async fn two_clients_do_not_hear_of_each_others_prompts() {
+    let stage = Stage::fake().await;
+    let (mut anna, mut bert) =
+        (Ears::open(&stage.plane, "anna").await, Ears::open(&stage.plane, "bert").await);
+    let annas = prompt(&stage, "anna", &picture(20).saved()).await;
+    let berts = prompt(&stage, "bert", &picture(21).saved()).await;
+    for (ears, own, other) in [(&mut anna, &annas, &berts), (&mut bert, &berts, &annas)] {
+        let heard = ears.until_done(own).await;
+        assert!(heard.iter().all(|it| it["data"]["prompt_id"] != **other), "{heard:?}");
+    }
+}
+
+#[tokio::test]
+async fn whoever_comes_back_hears_how_it_ended_and_only_once() {
+    let stage = Stage::fake().await;
+    let ears = Ears::open(&stage.plane, "anna").await;
+    ears.close().await;
+    let id = prompt(&stage, "anna", &picture(22).saved()).await;
+    let done = wait_until("it is done", async || {
+        let history = stage.get(&format!("/history/{id}")).await;
+        history[&id].is_object().then_some(history)
+    })
+    .await;
+    let mut ears = Ears::open(&stage.plane, "anna").await;
+    assert_eq!(ears.greeted_with, 0);
+    let heard = ears.until_done(&id).await;
+    let executed = heard.iter().find(|it| it["type"] == "executed").unwrap();
+    assert_eq!(executed["data"]["output"], done[&id]["outputs"]["2"], "{heard:?}");
+    assert!(kinds(&heard).ends_with(&["executed", "execution_success", "executing"]), "{heard:?}");
+    let mut again = Ears::open(&stage.plane, "anna").await;
+    again.introduce().await;
+    let heard = again.next_within(Duration::from_millis(300)).await;
+    assert!(heard.is_none(), "it was told already: {heard:?}");
+}
+
+#[tokio::test]
+async fn whoever_comes_back_in_the_middle_hears_which_node_runs_and_goes_on_hearing() {
+    let stage = Stage::fake().await;
+    let mut ears = Ears::open(&stage.plane, "anna").await;
+    let id = prompt(&stage, "anna", &picture(23).sleep(3.0, 30).saved()).await;
+    ears.until("progress").await;
+    ears.close().await;
+    let mut ears = Ears::open(&stage.plane, "anna").await;
+    assert_eq!(ears.greeted_with, 1);
+    let first = ears.text().await;
+    assert_eq!((&first["type"], &first["data"]["node"]), (&json!("executing"), &json!("2")), "{first}");
+    assert_eq!(first["data"]["prompt_id"], *id);
+    let heard = ears.until_done(&id).await;
+    let ends = heard.iter().filter(|it| it["type"] == "execution_success").count();
+    assert_eq!(ends, 1, "{heard:?}");
+}
+
+#[tokio::test]
+async fn two_sockets_of_one_client_both_hear_and_the_newer_goes_on_when_the_older_closes() {
+    let stage = Stage::fake().await;
+    let mut older = Ears::open(&stage.plane, "anna").await;
+    let mut newer = Ears::open(&stage.plane, "anna").await;
+    let id = prompt(&stage, "anna", &picture(24).saved()).await;
+    older.until_done(&id).await;
+    newer.until_done(&id).await;
+    older.close().await;
+    let id = prompt(&stage, "anna", &picture(25).saved()).await;
+    newer.until_done(&id).await;
+}
+
+/// Faults: X13.
+#[tokio::test]
+async fn a_client_that_does_not_read_holds_up_nobody() {
+    let stage = Stage::fake().await;
+    let deaf = Ears::open(&stage.plane, "deaf").await;
+    let mut ears = Ears::open(&stage.plane, "anna").await;
+    for number in 0..20 {
+        prompt(&stage, "deaf", &picture(2600 + number).sleep(0.05, 10).saved()).await;
+    }
+    let id = prompt(&stage, "anna", &picture(2699).saved()).await;
+    ears.until_done(&id).await;
+    drop(deaf);
+}
+
+#[tokio::test]
+async fn previews_come_as_the_client_can_read_them() {
+    let stage = Stage::fake().await;
+    let mut plain = Ears::open(&stage.plane, "anna").await;
+    let mut named = Ears::open(&stage.plane, "anna").await;
+    let flags = named.introduce().await;
+    assert_eq!(flags["supports_preview_metadata"], true);
+    let sleep = json!({ "seconds": 3.0, "steps": 30, "preview": true });
+    let id = prompt(&stage, "anna", &picture(27).then("RemudaSleep", sleep).saved()).await;
+    let picture = async |ears: &mut Ears| loop {
+        match ears.next().await {
+            Heard::Binary(bytes) => return bytes,
+            Heard::Text(message) => assert!(!is_end_of(&message, &id), "there was no preview"),
+            Heard::Closed => panic!("the socket was closed"),
+        }
+    };
+    let bytes = picture(&mut plain).await;
+    assert_eq!(&bytes[..8], [0, 0, 0, 1, 0, 0, 0, 1], "a JPEG");
+    assert_eq!(&bytes[8..10], b"\xff\xd8");
+    let bytes = picture(&mut named).await;
+    assert_eq!(&bytes[..4], [0, 0, 0, 4]);
+    let length = u32::from_be_bytes(bytes[4..8].try_into().unwrap()) as usize;
+    let about: Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
+    assert_eq!((&about["prompt_id"], &about["node_id"]), (&json!(id), &json!("2")), "{about}");
+    assert_eq!(&bytes[8 + length..8 + length + 2], b"\xff\xd8");
+}
+
+/// The web interface connects without an id and takes the one it is given.
+#[tokio::test]
+async fn who_has_no_id_is_given_one() {
+    let stage = Stage::fake().await;
+    let mut ears = Ears::at(&stage.plane, "/api/ws").await;
+    let sid = ears.sid.clone();
+    assert!(sid.len() >= 32, "{sid}");
+    let id = prompt(&stage, &sid, &picture(28).saved()).await;
+    ears.until_done(&id).await;
+}
+
+#[tokio::test]
+async fn a_prompt_whose_worker_dies_begins_again_and_ends_once() {
+    let mut stage = Stage::fake().await;
+    let mut ears = Ears::open(&stage.plane, "anna").await;
+    let id = prompt(&stage, "anna", &picture(29).sleep(4.0, 40).saved()).await;
+    let mut heard = ears.until("progress").await;
+    let job = stage.jobs().await[0]["id"].as_str().unwrap().to_owned();
+    until_progress(&stage, &job, 0.1).await;
+    stage.worker.process.kill();
+    let other = Server::fake(Options::default()).await;
+    let _other = worker(&stage, "other", &other.url(), &[]).await;
+    heard.extend(ears.until_done(&id).await);
+    let kinds = kinds(&heard);
+    let count = |wanted: &str| kinds.iter().filter(|kind| **kind == wanted).count();
+    assert_eq!(
+        (count("execution_start"), count("execution_success"), count("execution_error")),
+        (2, 1, 0),
+        "{kinds:?}"
+    );
+    let ends = heard.iter().filter(|it| is_end_of(it, &id)).count();
+    assert_eq!(ends, 1, "{kinds:?}");
+    let left = heard.iter().filter(|it| it["type"] == "status").map(ears::remaining);
+    let left: Vec<u64> = left.collect();
+    let zeros = left.iter().filter(|left| **left == 0).count();
+    assert_eq!((zeros, left.last()), (1, Some(&0)), "between two attempts it is still to be done: {left:?}");
+}
+
+#[tokio::test]
+async fn a_plane_that_is_killed_and_comes_back_keeps_the_history_and_tells_the_end() {
+    let mut stage = Stage::fake().await;
+    let mut ears = Ears::open(&stage.plane, "anna").await;
+    let before = prompt(&stage, "anna", &picture(30).saved()).await;
+    ears.until_done(&before).await;
+    let told = entry(&stage, &before).await;
+    let id = prompt(&stage, "anna", &picture(31).sleep(3.0, 30).saved()).await;
+    ears.until("progress").await;
+    stage.plane.kill();
+    stage.plane.start_again().await;
+    assert_eq!(entry(&stage, &before).await, told, "a restart changes nothing of what is over");
+    let mut ears = Ears::open(&stage.plane, "anna").await;
+    assert_eq!(ears.greeted_with, 1);
+    let heard = ears.until_done(&id).await;
+    let ends = kinds(&heard).into_iter().filter(|kind| *kind == "execution_success").count();
+    assert!(ends >= 1, "{heard:?}");
+    assert_eq!(entry(&stage, &id).await["status"]["completed"], true);
+}
+
+/// A node that gives its pictures over the socket alone gives every one of them, after saying that it is its turn.
+#[tokio::test]
+async fn pictures_that_are_results_are_sent_whole_and_once() {
+    let stage = Stage::fake().await;
+    let mut ears = Ears::open(&stage.plane, "anna").await;
+    let graph = picture(32).add("SaveImageWebsocket", json!({ "images": ["1", 0] })).whole();
+    let id = prompt(&stage, "anna", &graph).await;
+    let (mut node, mut pictures) = (Value::Null, Vec::new());
+    loop {
+        match ears.next().await {
+            Heard::Text(message) if is_end_of(&message, &id) => break,
+            Heard::Text(message) if message["type"] == "executing" => node = message["data"]["node"].clone(),
+            Heard::Text(_) => {}
+            Heard::Binary(bytes) => pictures.push((node.clone(), bytes)),
+            Heard::Closed => panic!("the socket was closed"),
+        }
+    }
+    assert_eq!(pictures.len(), 1);
+    let (node, bytes) = &pictures[0];
+    assert_eq!((node, &bytes[..8]), (&json!("2"), &[0, 0, 0, 1, 0, 0, 0, 2][..]));
+    assert!(bytes[8..].starts_with(b"\x89PNG") && bytes.ends_with(b"IEND\xaeB`\x82"), "the whole picture");
+    assert_eq!(
+        entry(&stage, &id).await["outputs"],
+        json!({}),
+        "as in ComfyUI, the history has nothing of it"
+    );
+}

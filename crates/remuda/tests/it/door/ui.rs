@@ -1,0 +1,113 @@
+//! The web interface's files, and whoever may not have them.
+
+use reqwest::Method;
+use reqwest::multipart::{Form, Part};
+
+use super::*;
+use crate::comfyui::graph::picture;
+use crate::harness::{Plane, Process, QUICK, answered, free_address, remuda};
+
+#[tokio::test]
+async fn the_web_interface_is_served_from_where_it_is_installed() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = folder.path().join("packages/comfyui_frontend_package/static");
+    std::fs::create_dir_all(files.join("assets")).unwrap();
+    std::fs::write(files.join("index.html"), "<!doctype html>").unwrap();
+    std::fs::write(files.join("assets/index-abc.js"), "run()").unwrap();
+    std::fs::write(folder.path().join("secret"), "secret").unwrap();
+    let address = free_address();
+    let mut command = remuda(folder.path());
+    command.args(["serve", "--data", "data", "--ui", "packages", "--listen", &address.to_string()]);
+    let mut process = Process::start("the plane", &mut command);
+    assert!(process.line("serves on").await.is_some(), "{}", process.said());
+    let plane = Client::new(format!("http://{address}"));
+    let get = async |path: &str| plane.request(Method::GET, path).send().await.unwrap();
+    let page = get("/").await;
+    assert_eq!(page.headers()["content-type"], "text/html; charset=utf-8");
+    assert_eq!(page.headers()["cache-control"], "no-cache");
+    let tag = page.headers()["etag"].clone();
+    assert_eq!(page.text().await.unwrap(), "<!doctype html>");
+    let known = plane.request(Method::GET, "/").header("if-none-match", tag).send().await.unwrap();
+    assert_eq!(known.status(), StatusCode::NOT_MODIFIED);
+    let script = get("/assets/index-abc.js").await;
+    assert_eq!(script.headers()["content-type"], "text/javascript; charset=utf-8");
+    assert!(script.headers()["cache-control"].to_str().unwrap().contains("immutable"));
+    for path in ["/%2e%2e/%2e%2e/%2e%2e/secret", "/user.css", "/assets"] {
+        assert_eq!(get(path).await.status(), StatusCode::NOT_FOUND, "{path}");
+    }
+    assert_eq!(plane.get("/users").await["storage"], "server", "routes come first");
+}
+
+#[tokio::test]
+async fn a_folder_without_the_web_interface_is_said_to_be_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = remuda(folder.path());
+    command.args(["serve", "--data", "data", "--ui", "."]);
+    let mut process = Process::start("the plane", &mut command);
+    assert!(!process.ended().await.success());
+    assert!(process.said().contains("comfyui-frontend-package"), "{}", process.said());
+}
+
+/// What custom nodes bring to the web interface is read from a server beside the plane.
+#[tokio::test]
+async fn what_only_a_server_can_say_is_asked_of_one_that_was_started_with_the_plane() {
+    let server = Server::fake(Options::default()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let address = free_address();
+    let mut command = remuda(folder.path());
+    command.args(["up", "--data", "data", "--comfyui", &server.url(), "--listen", &address.to_string()]);
+    let mut process = Process::start("the plane", &mut command);
+    assert!(process.line("is up on").await.is_some(), "{}", process.said());
+    let plane = Client::new(format!("http://{address}"));
+    let before = server.counts().requests.get("GET /extensions").copied().unwrap_or(0);
+    assert_eq!(plane.get("/api/extensions").await, json!([]));
+    assert_eq!(server.counts().requests["GET /extensions"], before + 1, "it was asked");
+    let unknown = plane.request(Method::GET, "/no/such/thing").send().await.unwrap();
+    assert_eq!(unknown.status(), StatusCode::NOT_FOUND);
+}
+
+/// Faults: X16.
+#[tokio::test]
+async fn nobody_sees_what_belongs_to_another_tenant() {
+    let plane = Plane::start(QUICK).await;
+    let ask = async |method: Method, path: &str, who: &str, body: Value| {
+        let request = plane.request(method, path).json(&body);
+        answered(if who.is_empty() { request } else { request.bearer_auth(who) }).await
+    };
+    let make = async |role: &str, name: &str, who: &str| {
+        let mut asked = json!({ "role": role, "name": name });
+        if role == "client" {
+            asked["tenant"] = name.into();
+        }
+        let (status, made) = ask(Method::POST, "/fleet/tokens", who, asked).await;
+        assert_eq!(status, StatusCode::CREATED, "{made}");
+        made["token"].as_str().unwrap().to_owned()
+    };
+    let boss = make("admin", "boss", "").await;
+    let (anna, bert) = (make("client", "anna", &boss).await, make("client", "bert", &boss).await);
+    let body = json!({ "prompt": picture(95).saved(), "client_id": "same" });
+    let (status, answer) = ask(Method::POST, "/prompt", &anna, body).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let id = answer["prompt_id"].as_str().unwrap();
+    let form = Form::new().part("image", Part::bytes(b"annas".to_vec()).file_name("me.png"));
+    let upload = plane.request(Method::POST, "/upload/image").bearer_auth(&anna).multipart(form);
+    assert_eq!(answered(upload).await.0, StatusCode::OK);
+    ask(Method::POST, "/settings/theme", &anna, json!("dark")).await;
+
+    let look = async |path: &str, who: &str| ask(Method::GET, path, who, Value::Null).await;
+    let file = "/view?filename=me.png&type=input";
+    assert_eq!(
+        (look(file, &anna).await.0, look(file, &bert).await.0),
+        (StatusCode::OK, StatusCode::NOT_FOUND)
+    );
+    assert_eq!(look("/queue", &anna).await.1["queue_pending"][0][1], id);
+    assert_eq!(look("/queue", &bert).await.1["queue_pending"], json!([]));
+    assert_eq!(look("/prompt", &bert).await.1["exec_info"]["queue_remaining"], 0);
+    assert_eq!(look(&format!("/api/jobs/{id}"), &bert).await.0, StatusCode::NOT_FOUND);
+    assert_eq!(look("/settings", &bert).await.1, json!({}));
+    let (_, cancelled) = ask(Method::POST, &format!("/api/jobs/{id}/cancel"), &bert, Value::Null).await;
+    assert_eq!(cancelled, json!({ "cancelled": false }));
+    ask(Method::POST, "/queue", &bert, json!({ "clear": true, "delete": [id] })).await;
+    assert_eq!(look(&format!("/api/jobs/{id}"), &anna).await.1["status"], "pending");
+    assert_eq!(look("/queue", "").await.0, StatusCode::UNAUTHORIZED);
+}
