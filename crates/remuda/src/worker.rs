@@ -28,6 +28,7 @@ use tracing::{debug, info, warn};
 use crate::clock::Clock;
 use crate::config::{AgentSettings, Resolved};
 use crate::dial::Credentials;
+use crate::secret::Secret;
 
 pub use self::blobs::{BlobLink, LinkError};
 pub(crate) use self::comfyui::OBJECT_INFO;
@@ -216,6 +217,7 @@ impl Shell {
     fn note(&mut self, event: &AgentEvent) {
         match event {
             AgentEvent::Joined(joined) => {
+                self.hands.joined(&Secret::new(joined.token.clone()));
                 self.link.set_token(joined.token.clone());
                 self.shows.previews.send_over(self.link.clone());
                 self.shows.reports.send_over(self.link.clone());

@@ -4,9 +4,16 @@
 use super::Plane;
 use crate::id::{Attempt, Hash, JobId, WorkerId};
 use crate::job::Job;
+use crate::machine::WorkerState;
 use crate::refusal::Refusal;
 
 impl Plane {
+    /// Whether a worker that has not left goes by this token.
+    pub fn has_joined(&self, token_hash: Hash) -> bool {
+        let mut there = self.workers.values().filter(|worker| worker.state != WorkerState::Terminated);
+        there.any(|worker| worker.token_hash == token_hash)
+    }
+
     /// The job, if this worker runs this very attempt of it. The token was drawn when it joined, so that it tells the
     /// incarnation too.
     pub fn runs(

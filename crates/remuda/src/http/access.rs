@@ -137,7 +137,7 @@ impl Access {
     fn admit(&self, asked: &Asked, secret: Option<&Secret>, now: Timestamp) -> Result<Caller, Refused> {
         let caller = self.identify(asked, secret, now)?;
         // Workers are never turned away for saying how they are.
-        if caller.role != Role::Worker && !asked.rule.who.takes_tickets() {
+        if caller.role != Role::Worker && !asked.rule.who.is_of_a_worker() {
             self.guard.request(caller.counted(), asked.from, now)?;
         }
         let who = asked.rule.who;
@@ -288,6 +288,14 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
         Ok(caller) => caller,
         Err(refused) => return refuse(&access, &asked, now, refused).await,
     };
+    if caller.is_joined()
+        && asked.rule.who == Who::Known
+        && let Some(secret) = &secret
+        && !has_joined(&context, secret).await
+    {
+        let refused = access.wrong(&asked, secret, now).into();
+        return refuse(&access, &asked, now, refused).await;
+    }
     if let Err(problem) = belongs(&context, &caller, &asked).await {
         return problem.into_response();
     }
@@ -332,6 +340,12 @@ async fn refuse(access: &Access, asked: &Asked, now: Timestamp, refused: Refused
         }
     }
     response
+}
+
+/// Whether this is what a worker that is there was given; where a route names the worker, its handler asks the same.
+async fn has_joined(context: &Context, ticket: &Secret) -> bool {
+    let hash = ticket.hash();
+    context.plane.look(move |plane, _| plane.has_joined(hash)).await.unwrap_or(false)
 }
 
 /// Whoever belongs to a tenant hears of no job of another, not even that there is one.

@@ -11,7 +11,7 @@
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 pub struct BlobLink {
     http: Client,
     url: Arc<str>,
-    token: Secret,
+    /// What they are asked for with.
+    token: Arc<Mutex<Secret>>,
 }
 
 /// Why a blob is not where it should be, sorted by what the caller can do.
@@ -84,7 +85,13 @@ impl BlobLink {
     pub fn with(url: &str, credentials: &Credentials) -> BlobLink {
         let http = credentials.client().connect_timeout(CONNECT_MAX).tcp_nodelay(true);
         let http = http.build().unwrap_or_default();
-        BlobLink { http, url: url.trim_end_matches('/').into(), token: credentials.token.clone() }
+        let token = Arc::new(Mutex::new(credentials.token.clone()));
+        BlobLink { http, url: url.trim_end_matches('/').into(), token }
+    }
+
+    /// From now on it goes by this, and so do all its clones.
+    pub fn go_by(&self, token: Secret) {
+        *self.token.lock().unwrap_or_else(PoisonError::into_inner) = token;
     }
 
     /// Fetches a blob into a file, which is there when all of it is and it is what it should be. How many bytes it has.
@@ -255,7 +262,8 @@ impl BlobLink {
 
     fn request(&self, method: Method, hash: &BlobHash) -> RequestBuilder {
         let request = self.http.request(method, format!("{}/fleet/blobs/{hash}", self.url));
-        if self.token.is_empty() { request } else { request.bearer_auth(self.token.reveal()) }
+        let token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        if token.is_empty() { request } else { request.bearer_auth(token.reveal()) }
     }
 }
 

@@ -38,6 +38,7 @@ use self::process::Process;
 use super::blobs::BlobLink;
 use super::hands::{Events, Order, Wanted};
 use super::previews::Previews;
+use crate::secret::Secret;
 use super::reports::Reports;
 use crate::config::Resolved;
 
@@ -218,6 +219,11 @@ impl Comfyui {
             let life = shared.lives.current();
             shared.tell(AgentEvent::Service(News::Checked { life, problem, offer })).await;
         });
+    }
+
+    /// Files come and go under the worker's own name, whatever it joined with.
+    pub(super) fn joined(&self, token: &Secret) {
+        self.shared.blobs.go_by(token.clone());
     }
 
     pub(super) fn keep_only(&mut self, held: &BTreeSet<(JobId, Attempt)>) {

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 
 use super::comfyui::Comfyui;
 use super::exec::Commands;
+use crate::secret::Secret;
 
 pub(super) type Events = mpsc::Sender<AgentEvent>;
 
@@ -92,6 +93,14 @@ impl Hands {
         match self {
             Hands::Commands(commands) => commands.check(),
             Hands::Comfyui(comfyui) => comfyui.check(),
+        }
+    }
+
+    /// The worker has joined, and goes by what it was given.
+    pub(super) fn joined(&self, token: &Secret) {
+        match self {
+            Hands::Commands(_) => {}
+            Hands::Comfyui(comfyui) => comfyui.joined(token),
         }
     }
 

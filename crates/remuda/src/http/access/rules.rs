@@ -30,8 +30,13 @@ impl Who {
         }
     }
 
-    /// Whether the worker's own ticket is what is asked for.
+    /// Whether the worker's own ticket will do.
     pub(super) fn takes_tickets(self) -> bool {
+        self.is_of_a_worker() || self == Who::Known
+    }
+
+    /// Whether a worker tells of itself there.
+    pub(super) fn is_of_a_worker(self) -> bool {
         matches!(self, Who::Joined | Who::JoinedOrAdmin)
     }
 

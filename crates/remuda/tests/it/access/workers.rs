@@ -1,9 +1,12 @@
 //! Workers join with a token and go by what they are given; both end together.
 
+use remuda_adapters::fake::comfyui::Options;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use super::{client_of, closed, code, token};
+use crate::comfyui::graph::picture;
+use crate::comfyui::stage::{Server, Stage};
 use crate::harness::{Hand, Process, QUICK, answered, has_all, remuda};
 
 /// Faults: X2, X11, X15. Whoever has it can do what its worker does and nothing else.
@@ -30,6 +33,24 @@ async fn a_workers_token_joins_under_its_name_and_opens_nothing_else() {
     assert_eq!(status, StatusCode::FORBIDDEN, "a token that joins does not speak for who has joined");
     assert_eq!(code(&admin, Method::GET, "/fleet/workers/gpu-7").await.0, 200);
     assert_eq!(answered(admin.request(Method::DELETE, "/fleet/workers/gpu-7")).await.0, StatusCode::OK);
+}
+
+/// Who joined while nobody was asked who they are goes on: it is known by what it was given, and brings its files under it.
+#[tokio::test]
+async fn a_worker_that_joined_an_open_plane_still_brings_its_files_when_it_is_closed() {
+    let stage = Stage::with(Server::fake(Options::default()).await, QUICK, &[]).await;
+    let admin = stage.plane.with(&token(&stage.plane, &json!({ "role": "admin" })).await);
+    let job = admin.submit(picture(1).saved()).await;
+    let ended = admin.ended(&job).await;
+    assert_eq!((&ended["state"], &ended["attempt"]), (&json!("completed"), &json!(1)), "{ended}");
+    let hash = ended["result"]["outputs"][0]["hash"].as_str().unwrap();
+    let path = format!("/fleet/blobs/{hash}");
+    // What only looks as if it had been given to a worker opens nothing.
+    let forged = stage.plane.with(&format!("rmw_0_{}", "a".repeat(64)));
+    for stranger in [&stage.plane.with(""), &forged] {
+        assert_eq!(code(stranger, Method::GET, &path).await.0, 401);
+    }
+    assert_eq!(answered(admin.request(Method::GET, &path)).await.0, StatusCode::OK);
 }
 
 /// Faults: X2. The line that is open at that moment ends, too.
