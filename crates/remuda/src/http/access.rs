@@ -207,7 +207,8 @@ async fn load(store: &Store) -> Result<Book, StoreError> {
 }
 
 fn no_token() -> Problem {
-    let message = "send a token: Authorization: Bearer TOKEN; `remuda token create` makes one";
+    let message = "send a token: Authorization: Bearer TOKEN, or --token or REMUDA_TOKEN with remuda's own commands; \
+                   an admin makes one with `remuda token create`";
     Problem::new(StatusCode::UNAUTHORIZED, "no_token", message)
 }
 

@@ -91,6 +91,9 @@ curl -X POST -d '{"reason": "not wanted any more"}' "$REMUDA_URL/fleet/jobs/$JOB
 ```
 
 A job is `queued`, `running`, `completed`, `failed` or `cancelled`, and its `reason` always says why it is where it is.
+While it runs, `progress` says how far it is (`value` from 0 to 1, `nodes_done`, `nodes_total`, `current_node`,
+`current_node_class`, `step`, `steps`, `message`) and `outputs` has what it has put out so far, each as it will stand in the
+result; both are as its worker tells them, and go with the attempt.
 
 ## Errors
 

@@ -65,7 +65,7 @@ impl Commands {
     }
 
     pub(super) fn run(&mut self, order: Order) {
-        let Order { job, attempt, service_job_id, workflow } = order;
+        let Order { job, attempt, service_job_id, workflow, .. } = order;
         let (cancel, cancelled) = oneshot::channel();
         self.running.insert((job, attempt), Some(cancel));
         while self.tasks.try_join_next().is_some() {}
