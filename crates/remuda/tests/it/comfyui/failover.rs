@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::graph::{loaded, picture};
 use super::stage::{Server, Stage, begun, completed_at_once, executions, gave_a_picture, worker};
-use crate::harness::{Plane, QUICK, Stream, Worker, answered, has_all, remuda, stays_open, wait_until};
+use crate::harness::{Plane, QUICK, Stream, Worker, answered, has_all, remuda, stays_open};
 
 /// Nodes that take no time at all.
 async fn instant_server() -> Server {
@@ -215,12 +215,14 @@ async fn affinities_are_kept_over_a_crash_and_say_where_a_shape_runs() {
     let job = plane.submit(picture(2).saved()).await;
     plane.kill();
     plane.start_again().await;
-    wait_until("both workers are back", async || {
-        let why = plane.why(&job).await;
-        let excluded = "unschedulable: every worker that could is excluded for its shape by an affinity";
-        (why["reason"] == excluded && why["candidates"].as_array().unwrap().len() == 2).then_some(())
-    })
-    .await;
+    // Whoever has run something since was heard since.
+    for (color, worker) in [(3, &a), (4, &b)] {
+        let other = json!({ "workflow": picture(color).previewed(), "needs": { "pin": worker } });
+        let other = plane.submit_as(other).await;
+        completed_at_once(&plane.ended(&other).await);
+    }
+    let excluded = "unschedulable: every worker that could is excluded for its shape by an affinity";
+    assert_eq!(plane.why(&job).await["reason"], excluded);
     assert_eq!(plane.get(&path).await["preferred"], json!([b]));
     set(&plane, json!({ "preferred": [b] })).await;
     assert_eq!(plane.ended(&job).await["worker"], b);
