@@ -48,7 +48,7 @@ pub(super) async fn stream(
         let message = "too many event streams are open: close one, or ask for the job now and then";
         Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).later(5)
     })?;
-    let job = seen.accepted.id;
+    let job = seen.id;
     let resume = Resume::read(&headers)?;
     let stopping = context.stopping.clone();
     let mut follower = Follower {

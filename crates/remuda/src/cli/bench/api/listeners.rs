@@ -4,6 +4,7 @@
 //! a listener looks for nothing else in what it is sent. The same listeners serve server-sent events and ComfyUI's socket.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,8 @@ async fn listen(
     let jobs = submit(plane, options.jobs, kind).await?;
     let mut worker = Worker::join(plane, options.jobs).await?;
     worker.take(options.jobs).await?;
+    // What submissions left behind is given back first.
+    tokio::time::sleep(2 * REPORT_EVERY).await;
     let before = plane.memory_bytes()?;
     let lags = Lags::default();
     let mut listeners = Vec::new();
@@ -63,15 +66,19 @@ async fn listen(
         listeners.push(tokio::spawn(hear(line, began, lags.clone())));
     }
     let url = format!("http://{}", plane.address);
-    let reports = tokio::spawn(worker.report(url, began));
+    let sent = Arc::<AtomicUsize>::default();
+    let reports = tokio::spawn(worker.report(url, began, sent.clone()));
     // The first reports find everything in place.
     tokio::time::sleep(3 * REPORT_EVERY).await;
     lags.take();
+    let sent_before = sent.load(Ordering::Relaxed);
     let (cpu, from) = (plane.cpu_seconds()?, Instant::now());
     tokio::time::sleep(Duration::from_secs(options.seconds.max(2))).await;
     let cpu = (plane.cpu_seconds()? - cpu) / from.elapsed().as_secs_f64();
     let grown = plane.memory_bytes()?.saturating_sub(before);
     let mut heard = lags.take();
+    let told =
+        (sent.load(Ordering::Relaxed) - sent_before) as f64 * options.listeners as f64 / options.jobs as f64;
     ensure!(!reports.is_finished(), "the worker stopped reporting: {:?}", reports.await);
     reports.abort();
     let gone = listeners.iter().filter(|listener| listener.is_finished()).count();
@@ -81,8 +88,7 @@ async fn listen(
     let (count, running) = (options.listeners, options.jobs);
     let what = format!("{count} {name} listeners on {running} jobs");
     let rate = heard.len() as f64 / from.elapsed().as_secs_f64();
-    let expected = count as f64 / REPORT_EVERY.as_secs_f64();
-    table.add(&what, rate, "events/s", format!("{:.2} of those sent", rate / expected));
+    table.add(&what, rate, "events/s", format!("{:.2} of what was told", heard.len() as f64 / told));
     table.add(&format!("{what}: CPU"), cpu * 100.0, "% of a core", String::new());
     let note = format!("{:.0} KB a listener", grown as f64 / 1e3 / count as f64);
     table.add(&format!("{what}: memory"), grown as f64 / 1e6, "MB", note);
@@ -230,7 +236,7 @@ impl Worker {
     }
 
     /// For ever: on each job in turn, evenly over time.
-    async fn report(mut self, url: String, began: Instant) -> anyhow::Result<()> {
+    async fn report(mut self, url: String, began: Instant, told: Arc<AtomicUsize>) -> anyhow::Result<()> {
         let http = crate::dial::client().build()?;
         let mut next = tokio::time::interval(REPORT_EVERY / u32::try_from(self.held.len().max(1))?);
         next.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -251,6 +257,7 @@ impl Worker {
                 let path = format!("{url}/fleet/workers/{NAME}/live?job={job}&attempt={attempt}");
                 let sent = http.put(path).bearer_auth(&self.joined.token).json(&report).send().await?;
                 ensure!(sent.status().is_success(), "a report was answered {}", sent.text().await?);
+                told.fetch_add(1, Ordering::Relaxed);
             }
             if beat_at.elapsed() >= BEAT_EVERY {
                 beat_at = Instant::now();
