@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::tools::Tools;
-use crate::harness::{Plane, Process, QUICK, Worker, remuda, wait_until};
+use crate::harness::{Client, Plane, Process, QUICK, remuda, wait_until};
 
 /// An agent in a hurry, in the proportions of a patient one.
 const AGENT: &[&str] =
@@ -23,8 +23,9 @@ pub(super) struct Fleet {
 /// A server, and the worker on it.
 #[derive(Debug)]
 pub(super) struct Seat {
+    name: &'static str,
     server: Process,
-    worker: Worker,
+    _worker: Process,
 }
 
 impl Deref for Fleet {
@@ -41,9 +42,23 @@ impl Fleet {
     }
 
     pub(super) async fn on(plane: Plane) -> Fleet {
+        let everyone = plane.with("");
+        Fleet::of(plane, &everyone, "").await
+    }
+
+    /// On a plane that asks for tokens: who may look at workers, and what a worker has.
+    pub(super) async fn of(plane: Plane, operator: &Client, token: &str) -> Fleet {
         let mut seats = Vec::new();
         for name in ["one", "two"] {
-            seats.push(Seat::start(&plane, name).await);
+            seats.push(Seat::start(&plane, name, token).await);
+        }
+        for seat in &seats {
+            wait_until(&format!("{} is online", seat.name), async || {
+                let workers = operator.get("/fleet/workers").await;
+                let is_there = |it: &Value| it["id"] == seat.name && it["presence"] == "online";
+                workers["workers"].as_array().unwrap().iter().any(is_there).then_some(())
+            })
+            .await;
         }
         Fleet { plane, seats }
     }
@@ -59,7 +74,7 @@ impl Fleet {
             Some(holder["id"].as_str().unwrap().to_owned())
         })
         .await;
-        let seat = self.seats.iter_mut().find(|seat| seat.worker.name == worker).unwrap();
+        let seat = self.seats.iter_mut().find(|seat| seat.name == worker).unwrap();
         seat.server.kill();
     }
 
@@ -82,17 +97,20 @@ impl Fleet {
 }
 
 impl Seat {
-    async fn start(plane: &Plane, name: &str) -> Seat {
+    async fn start(plane: &Plane, name: &'static str, token: &str) -> Seat {
         let mut fake = remuda(plane.folder());
         let mut server = Process::start(name, fake.args(["fake", "comfyui", "--listen", "127.0.0.1:0"]));
         let ready = server.line("ready: ").await.expect("the server should start");
-        let url = ready.split("ready: ").nth(1).unwrap();
-        let mut arguments = vec!["--comfyui", url];
+        let mut worker = remuda(plane.folder());
+        worker.args(["worker", "--url", &plane.url, "--name", name]);
+        worker.args(["--comfyui", ready.split("ready: ").nth(1).unwrap()]);
         for setting in AGENT {
-            arguments.extend(["--set", setting]);
+            worker.args(["--set", setting]);
         }
-        let worker = Worker::start_doing(plane, name, &arguments).await;
-        Seat { server, worker }
+        if !token.is_empty() {
+            worker.env("REMUDA_TOKEN", token);
+        }
+        Seat { name, server, _worker: Process::start(name, &mut worker) }
     }
 }
 

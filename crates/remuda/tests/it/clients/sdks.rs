@@ -1,8 +1,10 @@
 //! The official SDKs for the Comfy API v2, in the way their documentation uses them.
 
+use serde_json::{Value, json};
+
 use super::fleet::{Fleet, ended_well, script};
 use super::tools::Tools;
-use crate::harness::{Plane, QUICK, has_all};
+use crate::harness::{Client, Plane, QUICK, has_all};
 
 /// Runs an SDK's script and kills the server with its job half-way through.
 async fn runs_while_a_server_dies(name: &str) {
@@ -40,4 +42,23 @@ async fn the_python_sdk_names_every_refusal() {
         &said,
         &["NotFound", "InvalidWorkflow", "MissingAsset", "IdempotencyKeyReuse", "JobFailed", "done"],
     );
+}
+
+/// Faults: X16.
+#[tokio::test]
+async fn the_python_sdk_brings_its_key() {
+    let tools = Tools::ready();
+    let plane = Plane::start(QUICK).await;
+    let token = async |by: &Client, wanted: Value| {
+        let (_, made) = by.post("/fleet/tokens", &wanted).await;
+        made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
+    };
+    // From the first one on the plane asks.
+    let admin = plane.with(&token(&plane, json!({ "role": "admin" })).await);
+    let worker = token(&admin, json!({ "role": "worker" })).await;
+    let mine = token(&admin, json!({ "role": "client", "tenant": "anna" })).await;
+    let theirs = token(&admin, json!({ "role": "client", "tenant": "ben" })).await;
+    let fleet = Fleet::of(plane, &admin, &worker).await;
+    let said = ended_well(script(&tools, &fleet, "tokens.py", &[".", &mine, &theirs])).await;
+    has_all(&said, &["Unauthorized", "NotFound", "done"]);
 }
