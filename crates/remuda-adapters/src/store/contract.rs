@@ -234,7 +234,7 @@ pub(super) async fn bodies_read_back_to_the_byte(place: &impl Place) {
     commit(&store, term, vec![ended, Record::Result { job: sample::id(1), result: body(strange) }]).await;
 
     let text =
-        |body: Option<std::sync::Arc<serde_json::value::RawValue>>| body.map(|body| body.get().to_owned());
+        |body: Option<Arc<serde_json::value::RawValue>>| body.map(|body| body.get().to_owned());
     assert_eq!(text(store.workflow(sample::id(1)).await.unwrap()).as_deref(), Some(strange));
     assert_eq!(text(store.workflow(sample::id(2)).await.unwrap()), Some(large));
     assert_eq!(text(store.result(sample::id(1)).await.unwrap()).as_deref(), Some(strange));
