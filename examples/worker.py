@@ -11,11 +11,12 @@ docs/http.md tells the rest.
 import json, os, sys, threading, time, urllib.error, urllib.request
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8288"
+TOKEN = os.environ.get("REMUDA_TOKEN", "")  # to join with, where the plane asks for one
 NAME = sys.argv[2] if len(sys.argv) > 2 else f"speller-{os.getpid()}"
 
 
 def call(method, path, body=None, token=""):
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token}"}
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {token or TOKEN}"}
     request = urllib.request.Request(URL + path, json.dumps(body).encode(), headers, method=method)
     with urllib.request.urlopen(request, timeout=40) as answer:  # longer than any beat waits
         return json.load(answer)

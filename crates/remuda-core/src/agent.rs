@@ -169,6 +169,8 @@ pub enum AgentEffect {
         attempt: Attempt,
         service: Service,
         service_job_id: String,
+        /// Nodes whose outputs are wanted; all if none is named.
+        include_outputs: BTreeSet<String>,
         workflow: Arc<RawValue>,
     },
     Cancel {

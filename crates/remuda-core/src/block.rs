@@ -252,7 +252,9 @@ mod tests {
         for (second, what) in story {
             match what {
                 Fail => {
-                    drop(blocks.failed(at(*second), &worker, &shape, (job, shape), "boom", &settings).clone())
+                    drop(
+                        blocks.failed(at(*second), &worker, &shape, (job, shape), "boom", &settings).clone(),
+                    );
                 }
                 Start => drop(blocks.started(&worker, &shape, job)),
                 Succeed => drop(blocks.succeeded(&worker, &shape)),

@@ -12,10 +12,12 @@
 //! | `affinities` | what operators wish for shapes |
 //! | `routing` | which job goes to which worker, and why not |
 //! | `health` | the control cycle |
+//! | `documents` | what is kept beside the jobs |
+//! | `news` | what whoever follows is told |
 //! | `why` | the story of a job, as a question that changes nothing |
 //! | `check` | that every index agrees with what it indexes |
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -26,10 +28,10 @@ use crate::block::Blocks;
 use crate::brake::MassLoss;
 use crate::cycle;
 use crate::document::{Document, Shelf};
-use crate::id::{Attempt, Hash, Incarnation, JobId, Sequence, Shape, Tenant, Term, WorkerId};
+use crate::id::{Hash, Incarnation, JobId, Sequence, Shape, Tenant, Term, WorkerId};
 use crate::job::{Extra, Job, State};
 use crate::queue::{Kinds, Place, Queue};
-use crate::record::{Accepted, Happened, Life, Record, Stored};
+use crate::record::{Accepted, Life, Record, Stored};
 use crate::refusal::Refusal;
 use crate::settings::Settings;
 use crate::suspicion::Suspicions;
@@ -42,14 +44,19 @@ mod affinities;
 mod attempts;
 mod beats;
 mod check;
+mod documents;
+mod ended;
 mod fence;
 mod health;
 mod joins;
+mod news;
 mod presence;
 mod routing;
 mod submit;
 mod why;
 
+use ended::Ended;
+use news::{About, detail, note};
 pub use routing::PassedOver;
 pub use submit::{Known, Submission};
 pub use why::{BlockedWorker, Candidate, Why};
@@ -203,16 +210,6 @@ pub struct Refusals {
     pub already_recorded: u64,
 }
 
-/// Outcomes of the recent past, so that a repeated report or submission gets a definite answer.
-#[derive(Clone, Debug, Default)]
-struct Ended {
-    of: BTreeMap<JobId, (Attempt, &'static str)>,
-    /// With their keys: whoever looked a key up before the job was stored may submit it after the job has ended.
-    order: VecDeque<(JobId, Option<(Tenant, String)>)>,
-}
-
-/// How many recent outcomes are remembered: minutes of work for a large fleet.
-const ENDED_MAX: usize = 8192;
 /// How far back a job's place in the queue is counted: some microseconds of everybody's time.
 const AHEAD_MAX: usize = 10_000;
 /// The plane looks up at least this often, so that a longer gap is known to be its own absence.
@@ -356,27 +353,6 @@ impl Plane {
         }
     }
 
-    fn keep(&mut self, document: Arc<Document>) -> Answer {
-        self.records.push(Record::Document(document));
-        Answer::Done
-    }
-
-    fn told(&mut self, now: Timestamp, told: &Told) -> Answer {
-        self.records.push(Record::DocumentGone { shelf: Shelf::Webhook, id: told.job.to_string() });
-        let name = if told.problem.is_none() { "webhook:delivered" } else { "webhook:given_up" };
-        let mut how = detail([("tries", told.tries.into())]);
-        if let Some(problem) = &told.problem {
-            how.insert("reason".to_owned(), problem.clone().into());
-        }
-        self.happened(now, name, About { ended: Some(told), ..About::default() }, how);
-        Answer::Done
-    }
-
-    fn discard(&mut self, shelf: Shelf, id: String) -> Answer {
-        self.records.push(Record::DocumentGone { shelf, id });
-        Answer::Done
-    }
-
     /// Other rules from here on: what is under way goes on under them, and every alarm is set anew.
     fn follow(&mut self, now: Timestamp, settings: Settings) -> Answer {
         self.settings = settings;
@@ -422,11 +398,6 @@ impl Plane {
             Err(Refusal::OldIncarnation { .. }) => self.refusals.old_incarnations += 1,
             Err(_) | Ok(_) => {}
         }
-    }
-
-    /// Tells the world, in the one order of all events.
-    fn happened(&mut self, now: Timestamp, name: &'static str, about: About<'_>, detail: Map<String, Value>) {
-        note(&mut self.sequence, &mut self.records, now, name, about, detail);
     }
 
     pub fn settings(&self) -> &Settings {
@@ -489,76 +460,9 @@ impl Plane {
     }
 }
 
-/// Whom an event is about.
-#[derive(Clone, Copy, Default)]
-struct About<'a> {
-    job: Option<&'a Job>,
-    worker: Option<&'a WorkerId>,
-    /// A job that is no longer in memory.
-    ended: Option<&'a Told>,
-}
-
-impl<'a> About<'a> {
-    fn job(job: &'a Job) -> Self {
-        About { job: Some(job), ..About::default() }
-    }
-
-    fn worker(worker: &'a WorkerId) -> Self {
-        About { worker: Some(worker), ..About::default() }
-    }
-
-    fn both(job: &'a Job, worker: &'a WorkerId) -> Self {
-        About { job: Some(job), worker: Some(worker), ended: None }
-    }
-}
-
-/// `Plane::happened`, for callers that borrow the job from the plane itself.
-fn note(
-    sequence: &mut Sequence,
-    records: &mut Vec<Record>,
-    now: Timestamp,
-    name: &'static str,
-    about: About<'_>,
-    detail: Map<String, Value>,
-) {
-    *sequence = sequence.next();
-    let happened = Happened {
-        seq: *sequence,
-        at: now,
-        name: name.into(),
-        job: about.job.map(|job| job.id).or(about.ended.map(|ended| ended.job)),
-        worker: about.worker.cloned(),
-        tenant: about.job.map(|job| job.tenant.clone()).or(about.ended.map(|ended| ended.tenant.clone())),
-        metadata: match (about.job, about.ended) {
-            (Some(job), _) => job.metadata(),
-            (None, Some(ended)) => ended.metadata.clone(),
-            (None, None) => Map::new(),
-        },
-        detail,
-    };
-    records.push(Record::Happened(Arc::new(happened)));
-}
-
 /// Where a job stands in the queue.
 fn place(job: &Job) -> Place<'_> {
     Place { job: job.id, priority: job.priority, tenant: &job.tenant, kind: &job.kind }
-}
-
-/// A small JSON object.
-fn detail<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
-    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
-}
-
-impl Ended {
-    /// Remembers a job that ended, and says which key is forgotten with the oldest one.
-    fn insert(&mut self, job: &Job, state: &'static str) -> Option<(Tenant, String)> {
-        if self.of.insert(job.id, (job.attempt(), state)).is_none() {
-            self.order.push_back((job.id, submit::key_of(job)));
-        }
-        let (oldest, key) = if self.order.len() > ENDED_MAX { self.order.pop_front() } else { None }?;
-        self.of.remove(&oldest);
-        key
-    }
 }
 
 impl Plane {

@@ -2,6 +2,8 @@
 //! and is sent until it was taken or a day has passed; the same news always has the same id. Sending is the shell's; when,
 //! until when and signed how is said here.
 
+mod target;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+
+pub use self::target::Targets;
 
 use crate::document::{Document, Shelf};
 use crate::id::{JobId, Tenant};

@@ -240,10 +240,8 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/blocks", get(fleet::blocks))
         .route("/fleet/blocks/{worker}/{shape}", delete(fleet::lift))
         .route("/fleet/affinities", get(affinities::list))
-        .route(
-            "/fleet/affinities/{shape}",
-            get(affinities::one).put(affinities::set).delete(affinities::remove),
-        )
+        .route("/fleet/affinities/{shape}", get(affinities::one).put(affinities::set))
+        .route("/fleet/affinities/{shape}", delete(affinities::remove))
         .route("/fleet/quarantine", get(fleet::quarantine))
         .route("/fleet/quarantine/{shape}", delete(fleet::release))
         .route("/fleet/events", get(events::stream))

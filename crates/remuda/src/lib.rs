@@ -12,9 +12,12 @@ pub mod http;
 pub mod intake;
 pub mod keyring;
 pub mod live;
+pub mod pool;
 pub mod previews;
 pub mod secret;
 pub mod serve;
 pub mod tls;
 pub mod webhooks;
 pub mod worker;
+
+pub use self::pool::Pool;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use remuda_core::id::{Attempt, JobId, Tenant, WorkerId};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 
 /// What a worker tells of an attempt: `PUT /fleet/workers/{id}/live?job=&attempt=`. What is absent has not changed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -55,6 +56,8 @@ pub struct Told {
     pub job: JobId,
     pub attempt: Attempt,
     pub tenant: Tenant,
+    /// As it was given with the job.
+    pub metadata: Map<String, Value>,
     pub worker: WorkerId,
     pub report: Report,
 }

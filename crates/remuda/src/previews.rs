@@ -48,7 +48,7 @@ impl Media {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preview {
     pub attempt: Attempt,
     pub media: Media,

@@ -48,6 +48,9 @@ impl fmt::Display for Secret {
     }
 }
 
+/// Where the environment may hold secrets of ours. What we start for others does not get them.
+pub const VARIABLES: [&str; 3] = ["REMUDA_TOKEN", "REMUDA_ADMIN_TOKEN", "REMUDA_COMFYUI_HEADER"];
+
 /// Whether two hashes are one, in a time that does not tell how much of them is alike.
 pub fn is_same(one: &Hash, other: &Hash) -> bool {
     let pairs = one.as_bytes().iter().zip(other.as_bytes());

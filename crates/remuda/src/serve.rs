@@ -28,7 +28,8 @@ const RETAIN_ROWS: usize = 500;
 /// The loop looks up every second; after this long something is wrong that only a restart mends.
 const TICK_AGE_MAX: Duration = Duration::from_secs(30);
 
-/// A plane that serves; dropped without `stop` it ends as after a crash, which is safe too.
+/// A plane that serves; dropped without `stop` it ends in the background, if the runtime lives to see it, and otherwise
+/// as after a crash, which is safe too.
 #[derive(Debug)]
 pub struct Serving {
     pub address: SocketAddr,
@@ -102,7 +103,6 @@ impl Serving {
         if let Some(tls) = tls {
             tokio::spawn(tls.follow(stop.subscribe()));
         }
-        watch_tick(plane.clone());
         let tasks = tokio::spawn(tasks.run(plane.clone(), stop.clone()));
         Ok(Serving { address, plane, access, context, stop, tasks })
     }
@@ -118,15 +118,27 @@ impl Serving {
         self.access.own_token()
     }
 
+    /// For a program of its own: a loop that stands still ends the process, and whoever supervises it starts it anew.
+    pub fn end_process_if_stuck(&self) {
+        watch_tick(self.plane.clone());
+    }
+
     /// Ends when something went wrong; pending otherwise.
     pub async fn failed(&mut self) -> anyhow::Result<()> {
         (&mut self.tasks).await.context("the plane's task ended")?
     }
 
     /// Answers what was asked, stores what was decided, then ends.
-    pub async fn stop(self) -> anyhow::Result<()> {
+    pub async fn stop(mut self) -> anyhow::Result<()> {
         self.stop.send_replace(true);
-        self.tasks.await.context("the plane's task ended")?
+        self.failed().await
+    }
+}
+
+/// Whoever drops it does not wait; but nothing goes on behind their back, and what is locked is let go of.
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
     }
 }
 

@@ -21,7 +21,7 @@ use remuda_core::document::Shelf;
 use remuda_core::id::JobId;
 use remuda_core::plane::Event;
 use remuda_core::time::Timestamp;
-use remuda_core::webhook::{News, Told};
+use remuda_core::webhook::{News, Targets, Told};
 use reqwest::{Client, StatusCode, header};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
@@ -53,6 +53,7 @@ pub(crate) struct Courier {
     http: Client,
     policy: Policy,
     held: BTreeMap<JobId, Held>,
+    targets: Targets,
     /// The shelf has more than is held.
     has_more: bool,
 }
@@ -60,6 +61,8 @@ pub(crate) struct Courier {
 #[derive(Clone, Debug)]
 struct Held {
     news: Arc<News>,
+    /// Whom it goes to, as far as the address tells.
+    target: String,
     failures: u32,
     /// When to try next; nothing while it is being tried.
     due: Option<Timestamp>,
@@ -77,7 +80,16 @@ impl Courier {
     ) -> anyhow::Result<Courier> {
         let http = dial::client().dns_resolver(Guard(policy)).timeout(ANSWER_MAX);
         let http = http.build().context("cannot set up HTTP for webhooks")?;
-        Ok(Courier { plane, store, outbox, http, policy, held: BTreeMap::new(), has_more: false })
+        Ok(Courier {
+            plane,
+            store,
+            outbox,
+            http,
+            policy,
+            held: BTreeMap::new(),
+            targets: Targets::default(),
+            has_more: false,
+        })
     }
 
     pub(crate) async fn run(mut self, mut stopping: watch::Receiver<bool>) {
@@ -86,7 +98,7 @@ impl Courier {
         let mut read_at = tokio::time::Instant::now();
         loop {
             self.send_due(&mut under_way);
-            let wake = self.held.values().filter_map(|held| held.due).min();
+            let wake = self.held.values().filter_map(|held| self.may_go_at(held)).min();
             let wake = wake.map(|at| tokio::time::Instant::from_std(self.plane.clock.instant(at)));
             let is_full = under_way.len() >= UNDER_WAY_MAX;
             tokio::select! {
@@ -113,7 +125,8 @@ impl Courier {
             let page = match self.store.documents(Shelf::Webhook, &after, PAGE).await {
                 Ok(page) => page,
                 Err(error) => {
-                    return warn!(%error, "the webhooks that are due cannot be read; trying again later");
+                    self.outbox.notify_one();
+                    return warn!(%error, "the webhooks that are due cannot be read; trying again");
                 }
             };
             let Some(last) = page.last() else { break };
@@ -127,17 +140,35 @@ impl Courier {
                     self.has_more = true;
                     return;
                 }
-                let held = Held { news: Arc::new(news), failures: 0, due: Some(now) };
+                let target = target_of(&news.url);
+                let held = Held { news: Arc::new(news), target, failures: 0, due: Some(now) };
                 self.held.entry(held.news.job).or_insert(held);
             }
         }
         self.has_more = false;
     }
 
+    /// When it is due and its receiver would listen; nothing while either cannot be said.
+    fn may_go_at(&self, held: &Held) -> Option<Timestamp> {
+        Some(held.due?.max(self.targets.free_at(&held.target)?))
+    }
+
     fn send_due(&mut self, under_way: &mut JoinSet<Outcome>) {
         let now = self.plane.clock.now();
-        let due = self.held.values_mut().filter(|held| held.due.is_some_and(|due| due <= now));
-        for held in due.take(UNDER_WAY_MAX.saturating_sub(under_way.len())) {
+        let due: Vec<_> = self
+            .held
+            .iter()
+            .filter(|(_, held)| self.may_go_at(held).is_some_and(|at| at <= now))
+            .map(|(job, _)| *job)
+            .collect();
+        for job in due {
+            let Some(held) = self.held.get_mut(&job) else { continue };
+            // Whoever went before it may have taken the last place.
+            let has_place = self.targets.free_at(&held.target).is_some() && under_way.len() < UNDER_WAY_MAX;
+            if !has_place {
+                continue;
+            }
+            self.targets.sent(&held.target);
             held.due = None;
             let (http, policy, news) = (self.http.clone(), self.policy, held.news.clone());
             under_way.spawn(async move { (news.job, deliver(&http, policy, &news, now).await) });
@@ -147,6 +178,7 @@ impl Courier {
     async fn settle(&mut self, (job, outcome): Outcome) {
         let Some(held) = self.held.get_mut(&job) else { return };
         let now = self.plane.clock.now();
+        self.targets.answered(now, &held.target, outcome.is_ok());
         let (tries, problem) = match outcome {
             Ok(()) => (held.failures + 1, None),
             Err(problem) => {
@@ -172,6 +204,12 @@ impl Courier {
             }
         }
     }
+}
+
+/// The host and the port: what is behind them goes down together.
+fn target_of(url: &str) -> String {
+    let known = url.parse::<reqwest::Url>();
+    known.map_or_else(|_| url.to_owned(), |url| url.origin().ascii_serialization())
 }
 
 async fn deliver(http: &Client, policy: Policy, news: &News, now: Timestamp) -> Result<(), String> {

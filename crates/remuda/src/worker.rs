@@ -7,6 +7,7 @@ mod exec;
 mod hands;
 mod link;
 mod metrics;
+mod name;
 mod previews;
 mod reports;
 
@@ -15,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
-use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Patience, Unanswered};
+use remuda_core::agent::{Agent, AgentEffect, AgentEvent, Patience, Unanswered};
 use remuda_core::id::{MachineId, Service, WorkerId};
 use remuda_core::need::Offer;
 use remuda_core::service::ServiceLife;
@@ -25,17 +26,19 @@ use tokio::task::JoinSet;
 use tracing::{debug, info, warn};
 
 use crate::clock::Clock;
+use crate::config::{AgentSettings, Resolved};
 use crate::dial::Credentials;
 
 pub use self::blobs::{BlobLink, LinkError};
-pub use self::comfyui::ComfyuiOptions;
 pub(crate) use self::comfyui::OBJECT_INFO;
+pub use self::comfyui::{ComfyuiOptions, REQUEST_MAX};
 pub use self::exec::Exec;
 pub use self::link::Link;
+pub use self::name::{hostname, name_of};
 
 use self::comfyui::Comfyui;
 use self::exec::Commands;
-use self::hands::{Events, Hands, Order};
+use self::hands::{Events, Hands, Order, Wanted};
 use self::previews::Previews;
 use self::reports::Reports;
 
@@ -55,6 +58,36 @@ pub struct Options {
     pub patience: Patience,
     /// Where the worker may keep what it has to remember.
     pub data: PathBuf,
+}
+
+impl Options {
+    /// One slot, and everything else as the settings and the machine say.
+    pub fn new(
+        plane: &str,
+        credentials: Credentials,
+        worker: WorkerId,
+        does: Does,
+        resolved: &Resolved,
+    ) -> Options {
+        let service = match &does {
+            Does::Exec(_) => "exec",
+            Does::Comfyui(_) => "comfyui",
+        };
+        let AgentSettings { second_look, stop_max, behind_max, probe_every, inactivity, .. } = resolved.agent;
+        Options {
+            url: plane.to_owned(),
+            credentials,
+            worker,
+            machine: hostname().parse().ok(),
+            services: service.parse().into_iter().collect(),
+            slots: 1,
+            offer: Offer::default(),
+            does,
+            inactivity,
+            patience: Patience { second_look, stop_max, behind_max, look_every: probe_every },
+            data: resolved.serve.data.join("workers"),
+        }
+    }
 }
 
 /// What does the work.
@@ -135,7 +168,7 @@ struct Shell {
 
 impl Shell {
     fn new(options: Options, clock: Clock, events: Events, hands: Hands, shows: Shows) -> Self {
-        let settings = AgentSettings {
+        let settings = remuda_core::agent::AgentSettings {
             worker: options.worker.clone(),
             machine: options.machine,
             fleet: None,
@@ -218,15 +251,18 @@ impl Shell {
                 let task = tokio::spawn(async move { drop(events.send(link.beat(&beat, wait).await).await) });
                 self.beat = Some(task.abort_handle());
             }
-            AgentEffect::Run { job, attempt, service_job_id, workflow, .. } => {
-                self.hands.run(Order { job, attempt, service_job_id, workflow });
+            AgentEffect::Run { job, attempt, service_job_id, include_outputs, workflow, .. } => {
+                let wanted = Wanted(include_outputs);
+                self.hands.run(Order { job, attempt, service_job_id, wanted, workflow });
             }
             AgentEffect::Cancel { job, attempt, reason } => {
                 debug!(%job, %attempt, %reason, "told to stop");
                 self.hands.cancel(job, attempt, reason);
             }
             AgentEffect::Probe { job, attempt, trigger } => self.hands.probe(job, attempt, trigger),
-            AgentEffect::Collect { job, attempt, outputs, .. } => self.hands.collect(job, attempt, outputs),
+            AgentEffect::Collect { job, attempt, outputs, include_outputs } => {
+                self.hands.collect(job, attempt, outputs, Wanted(include_outputs));
+            }
             AgentEffect::Reopen => self.hands.reopen(),
             AgentEffect::Treat(remedy) => {
                 warn!(?remedy, "treating the service");

@@ -40,11 +40,20 @@ impl Agent {
     /// Gives it to the service, the first time or again, always under the same id.
     pub(super) fn hand_in(&mut self, job: JobId) {
         let Some(work) = self.held.get_mut(&job) else { return };
-        let Some(Order { service, service_job_id, workflow, .. }) = work.order.clone() else { return };
+        let Some(Order { service, service_job_id, include_outputs, workflow }) = work.order.clone() else {
+            return;
+        };
         (work.stage, work.question) = (Stage::Submitting, Question::default());
         work.handed_in += 1;
         let attempt = work.attempt;
-        self.effects.push(AgentEffect::Run { job, attempt, service, service_job_id, workflow });
+        self.effects.push(AgentEffect::Run {
+            job,
+            attempt,
+            service,
+            service_job_id,
+            include_outputs,
+            workflow,
+        });
     }
 
     pub(super) fn submitted(

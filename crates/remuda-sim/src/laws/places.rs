@@ -47,7 +47,9 @@ impl Laws {
         if preferred.contains(worker) {
             return;
         }
-        let mut free = preferred.iter().filter_map(|name| plane.worker(name));
+        // Probation ends by itself, and the alarm that notices may be due in this very moment.
+        let free = preferred.iter().filter_map(|name| plane.worker(name));
+        let mut free = free.filter(|it| it.standing.on_probation().is_none());
         if let Some(free) = free.find(|it| plane.passed_over(now, job, it).is_none()) {
             let what = format!("{worker} gets job {}, which prefers {}, which is free", job.id, free.id);
             self.broken(Law::S12, at, what);

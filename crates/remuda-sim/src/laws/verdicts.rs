@@ -166,19 +166,8 @@ impl Laws {
                 _ => true,
             };
             is_named.then(|| "it did not start anew without it".to_owned())
-        } else if verdict.contains("its start limit") {
-            let limit = self.plans[client::of(job)].options.start_limit.unwrap_or_default();
-            let waited = now.since(last.started_at);
-            (waited + MARGIN < limit || last.cause != Some(Cause::Service))
-                .then(|| format!("it was handed out {waited:?} ago"))
-        } else if verdict.contains("its node limit") {
-            let limit = self.plans[client::of(job)].options.node_limit.unwrap_or_default();
-            let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker && host.is_pristine);
-            match its_hosts.any(|host| host.service.waits_its_turn(key)) {
-                true => Some("it waits for its turn".to_owned()),
-                false => (stalled + MARGIN < limit || last.cause != Some(Cause::Job))
-                    .then(|| format!("it advanced {stalled:?} ago")),
-            }
+        } else if verdict.contains("its start limit") || verdict.contains("its node limit") {
+            self.within_its_limit(now, job, last, stalled, hosts)
         } else if verdict.contains("stuck") {
             self.services.stuck.push((last.worker.clone(), key));
             let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker && host.is_pristine);
@@ -214,6 +203,31 @@ impl Laws {
             );
             self.broken(Law::S6, at, what);
         }
+    }
+
+    /// S6: a limit of the job's own, held against what it allows; the cause is whose measure it is.
+    fn within_its_limit(
+        &self,
+        now: Timestamp,
+        job: JobId,
+        last: &Try,
+        stalled: Duration,
+        hosts: &[Host],
+    ) -> Option<String> {
+        let options = &self.plans[client::of(job)].options;
+        let key = (job, last.attempt);
+        if last.verdict.contains("its start limit") {
+            let (limit, waited) = (options.start_limit.unwrap_or_default(), now.since(last.started_at));
+            let is_early = waited + MARGIN < limit || last.cause != Some(Cause::Service);
+            return is_early.then(|| format!("it was handed out {waited:?} ago"));
+        }
+        let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker && host.is_pristine);
+        if its_hosts.any(|host| host.service.waits_its_turn(key)) {
+            return Some("it waits for its turn".to_owned());
+        }
+        let is_early =
+            stalled + MARGIN < options.node_limit.unwrap_or_default() || last.cause != Some(Cause::Job);
+        is_early.then(|| format!("it advanced {stalled:?} ago"))
     }
 
     /// N5: when most of those who work fell silent together, it is our own link, and nothing is given up for it.

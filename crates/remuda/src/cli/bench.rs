@@ -1,6 +1,7 @@
 //! `remuda bench`: figures about this machine and about Remuda on it, taken in one run, so that their ratios mean
 //! something on any machine.
 
+mod api;
 mod child;
 mod comfyui;
 mod core;
@@ -32,6 +33,10 @@ enum What {
     /// Against stand-ins that need no time to compute, so that only Remuda's share is left.
     /// Example: remuda bench comfyui --servers 4 --data /dev/shm/bench
     Comfyui(comfyui::Options),
+    /// What clients meet: submissions through Comfy API v2, a thousand listeners, a large file up and down
+    ///
+    /// Example: remuda bench api --data /dev/shm/bench
+    Api(api::Options),
 }
 
 impl Bench {
@@ -39,6 +44,7 @@ impl Bench {
         match self.what {
             What::Queue(options) => queue::run(options).await,
             What::Comfyui(options) => comfyui::run(options).await,
+            What::Api(options) => api::run(options).await,
         }
     }
 }

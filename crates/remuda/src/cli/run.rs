@@ -136,7 +136,9 @@ impl Run {
         let ids: Vec<String> = submitted.iter().map(id_of).collect();
         let previews = self.preview.clone().map(|path| Previews::keep(client.clone(), path));
         let board = Board::new(&ids, self.connection.json);
-        let tenant = self.tenant.as_deref().unwrap_or("default");
+        // Whoever has a token hears of its own tenant anyway.
+        let usual = client.credentials.token.is_empty().then_some("default");
+        let tenant = self.tenant.as_deref().or(usual);
         let follow = Follow::new(&client, tenant, &ids, board, previews.as_ref());
         let mut homes = Homes::new(self.output.clone(), &client);
         follow.until_all_ended(&mut interrupts, |at, job| homes.bring(at, job)).await?;

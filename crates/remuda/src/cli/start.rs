@@ -151,7 +151,9 @@ async fn start_serving(resolved: &Resolved, settings: Settings) -> anyhow::Resul
         resolved.serve.forward_to.clone_from(&forward_to);
         Ok(resolved)
     };
-    Serving::start_with(resolved, read).await
+    let serving = Serving::start_with(resolved, read).await?;
+    serving.end_process_if_stuck();
+    Ok(serving)
 }
 
 impl Serve {
@@ -225,14 +227,6 @@ impl Up {
         serving.stop().await?;
         Ok(ExitCode::SUCCESS)
     }
-}
-
-/// This machine's name as far as it can serve as one here.
-pub(super) fn hostname() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let name: String =
-        name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
-    if name.is_empty() { "worker".to_owned() } else { name }
 }
 
 /// One message for each signal that asks us to stop.

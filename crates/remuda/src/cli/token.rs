@@ -155,7 +155,8 @@ fn told(made: &Value) -> String {
     };
     let tenant = made["tenant"].as_str().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
     let name = plain(&cell(&made["name"]));
-    format!("{name} is a token for a {}{tenant}, good {until}. It is shown this once:", cell(&made["role"]))
+    let role = cell(&made["role"]);
+    format!("{name} is a token with the role {role}{tenant}, good {until}. It is shown this once:")
 }
 
 fn list(answer: &Value) -> String {

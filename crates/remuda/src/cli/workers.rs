@@ -5,24 +5,21 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use remuda_adapters::comfyui::{Client, Secret, Target};
-use remuda_core::agent::Patience;
 use remuda_core::id::WorkerId;
 use remuda_core::need::Offer;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::Usage;
-use super::start::{WorkWhat, hostname};
-use crate::config::{AgentSettings, Resolved};
+use super::start::WorkWhat;
+use crate::config::Resolved;
 use crate::dial::Credentials;
-use crate::worker::{self, ComfyuiOptions, Does, Exec, Options};
+use crate::worker::{self, ComfyuiOptions, Does, Exec, Options, hostname, name_of};
 
 /// Where ComfyUI listens unless it is told otherwise.
 const USUAL_COMFYUI: &str = "http://127.0.0.1:8188";
 /// Whoever listens there answers by then.
 const LOOK_MAX: Duration = Duration::from_secs(2);
-/// How long one request to ComfyUI may take.
-const REQUEST_MAX: Duration = Duration::from_secs(5);
 
 impl WorkWhat {
     /// The servers that whoever starts these workers can reach itself.
@@ -47,7 +44,7 @@ impl WorkWhat {
         if let Some(command) = &self.exec {
             let name = format!("{}-{}", hostname(), std::process::id());
             let does = Does::Exec(Exec { command: command.clone() });
-            return Ok(vec![self.options(plane, resolved, "exec", self.name_or(&name)?, does)?]);
+            return Ok(vec![self.options(plane, resolved, self.name_or(&name)?, does)?]);
         }
         let servers =
             if self.comfyui.is_empty() { vec![find_comfyui().await?] } else { self.comfyui.clone() };
@@ -63,11 +60,11 @@ impl WorkWhat {
         for (at, server) in servers.iter().enumerate() {
             let target = Target { url: server.clone(), headers: headers.clone() };
             // Said now, not by a worker that waits for ever.
-            Client::new(&target, REQUEST_MAX).map_err(|error| Usage(error.to_string()))?;
+            Client::new(&target, worker::REQUEST_MAX).map_err(|error| Usage(error.to_string()))?;
             let name = match (&self.name, servers.len()) {
                 (Some(name), 1) => name.clone(),
                 (Some(name), _) => format!("{name}-{}", at + 1).parse()?,
-                (None, _) => name_of(server)?,
+                (None, _) => name_of(server).with_context(|| "choose a name with --name")?,
             };
             if workers.iter().any(|other| other.worker == name) {
                 bail!(
@@ -75,13 +72,8 @@ impl WorkWhat {
                 );
             }
             let command = self.comfyui_cmd.get(at).cloned();
-            let does = Does::Comfyui(ComfyuiOptions {
-                target,
-                command,
-                timeout: REQUEST_MAX,
-                check_max: resolved.agent.check_max,
-            });
-            workers.push(self.options(plane, resolved, "comfyui", name, does)?);
+            let does = Does::Comfyui(ComfyuiOptions { command, ..ComfyuiOptions::new(target, resolved) });
+            workers.push(self.options(plane, resolved, name, does)?);
         }
         Ok(workers)
     }
@@ -90,7 +82,6 @@ impl WorkWhat {
         &self,
         (url, credentials): (&str, &Credentials),
         resolved: &Resolved,
-        service: &str,
         worker: WorkerId,
         does: Does,
     ) -> anyhow::Result<Options> {
@@ -100,24 +91,14 @@ impl WorkWhat {
                 label.split_once('=').with_context(|| format!("--label takes NAME=VALUE, not {label:?}"))?;
             labels.insert(name.to_owned(), value.to_owned());
         }
-        let mut services: std::collections::BTreeSet<_> = self.services.iter().cloned().collect();
-        if services.is_empty() {
-            services.insert(service.parse()?);
+        let mut options = Options::new(url, credentials.clone(), worker, does, resolved);
+        if !self.services.is_empty() {
+            options.services = self.services.iter().cloned().collect();
         }
-        let AgentSettings { second_look, stop_max, behind_max, probe_every, .. } = resolved.agent;
-        Ok(Options {
-            url: url.to_owned(),
-            credentials: credentials.clone(),
-            worker,
-            machine: self.machine.clone().or_else(|| hostname().parse().ok()),
-            services,
-            slots: self.slots,
-            offer: Offer { labels, ..Offer::default() },
-            does,
-            inactivity: resolved.agent.inactivity,
-            patience: Patience { second_look, stop_max, behind_max, look_every: probe_every },
-            data: resolved.serve.data.join("workers"),
-        })
+        options.machine = self.machine.clone().or(options.machine);
+        options.slots = self.slots;
+        options.offer = Offer { labels, ..Offer::default() };
+        Ok(options)
     }
 
     fn name_or(&self, name: &str) -> anyhow::Result<WorkerId> {
@@ -151,21 +132,6 @@ async fn find_comfyui() -> anyhow::Result<String> {
     }
 }
 
-/// A name that is the same after a restart, so that a new agent finds what the old one left: the machine and the
-/// server's address.
-fn name_of(server: &str) -> anyhow::Result<WorkerId> {
-    let rest = server.split_once("://").map_or(server, |(_, rest)| rest);
-    let authority = rest.split('/').next().unwrap_or(rest);
-    let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
-    let is_here = matches!(host, "127.0.0.1" | "localhost" | "[::1]" | "");
-    let host = if is_here { hostname() } else { host.to_owned() };
-    let name: String =
-        format!("{host}-{port}").chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    name.trim_matches('-')
-        .parse()
-        .with_context(|| format!("{server} gives no name for a worker: choose one with --name"))
-}
-
 /// What a worker works with, for people.
 pub(super) fn with(worker: &Options) -> String {
     match &worker.does {
@@ -195,24 +161,6 @@ pub(super) async fn run_all(workers: Vec<Options>, mut stops: mpsc::Receiver<()>
                     stop.send(()).await.ok();
                 }
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_gives_its_worker_a_name_that_lasts() {
-        let here = hostname();
-        for (server, expected) in [
-            ("http://127.0.0.1:8188", format!("{here}-8188")),
-            ("http://localhost:8188/base", format!("{here}-8188")),
-            ("https://gpu7.example.org", "gpu7-example-org-80".to_owned()),
-            ("http://10.0.0.7:8189/", "10-0-0-7-8189".to_owned()),
-        ] {
-            assert_eq!(name_of(server).unwrap().as_str(), expected, "{server}");
         }
     }
 }

@@ -17,7 +17,7 @@ pub(super) mod tokens;
 mod watch;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -25,7 +25,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use remuda_adapters::store::{Store, StoreError};
 use remuda_core::document::Shelf;
-use remuda_core::id::{Hash, JobId};
+use remuda_core::id::JobId;
 use remuda_core::time::Timestamp;
 use tracing::{error, warn};
 
@@ -35,22 +35,24 @@ pub(super) use self::guard::{network, usual};
 #[cfg(test)]
 pub(super) use self::rules::who;
 
-use self::book::{Book, is_ticket};
+use self::book::{Book, Entry, is_ticket};
 use self::credential::credential;
 use self::guard::{Counted, Guard};
 use self::origin::Origins;
 use self::rules::{Rule, Who, rule_of};
-use super::listen::Peer;
+use super::listen::{End, Peer};
 use super::{Context, Problem};
 use crate::audit::{Audit, Note};
 use crate::config::ServeSettings;
-use crate::secret::{Secret, is_same};
+use crate::secret::Secret;
 use crate::tls::Tls;
 
 /// Who asks where nobody needs a token.
 const ANYONE: &str = "anyone";
 /// How one may say who one is; the second has a browser ask by itself.
 const CHALLENGES: [&str; 2] = ["Bearer realm=\"remuda\"", "Basic realm=\"remuda\", charset=\"UTF-8\""];
+/// Whoever asks without a connection does so from within.
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Read at a time at the start.
 const PAGE: usize = 1000;
 
@@ -59,9 +61,10 @@ const PAGE: usize = 1000;
 pub struct Access {
     book: RwLock<Book>,
     /// An admin's token that is in no list: from the environment or a file.
-    admin: Option<Hash>,
+    admin: Option<Arc<Entry>>,
     /// Given to the workers of this very process.
-    own: Secret,
+    own: Arc<Entry>,
+    own_secret: Secret,
     /// Nobody needs a token as long as there is none.
     may_be_open: bool,
     guard: Guard,
@@ -84,10 +87,13 @@ impl Access {
             hosts: access.allowed_hosts.clone(),
             origins: access.allowed_origins.clone(),
         };
+        let own_secret = Secret::new(crate::secret::draw(32)?);
+        let admin = settings.admin_token()?;
         Ok(Access {
             book: RwLock::new(load(store).await?),
-            admin: settings.admin_token()?.map(|secret| secret.hash()),
-            own: Secret::new(crate::secret::draw(32)?),
+            admin: admin.map(|secret| Entry::fixed("admin", Role::Admin, &secret)),
+            own: Entry::fixed("this process", Role::Worker, &own_secret),
+            own_secret,
             may_be_open: settings.listen.ip().is_loopback() || settings.insecure,
             guard: Guard::new(access.requests_per_second, access.streams_per_token_max),
             origins,
@@ -108,7 +114,7 @@ impl Access {
 
     /// What a worker of this process joins with.
     pub fn own_token(&self) -> Secret {
-        self.own.clone()
+        self.own_secret.clone()
     }
 
     fn book(&self) -> RwLockReadGuard<'_, Book> {
@@ -121,64 +127,56 @@ impl Access {
 
     /// Who has this secret; nobody if it is none of ours or has expired.
     fn known(&self, secret: &Secret, from: IpAddr, now: Timestamp) -> Option<Caller> {
-        let hash = secret.hash();
-        if self.admin.as_ref().is_some_and(|admin| is_same(admin, &hash)) {
-            return Some(Caller::named("admin", Role::Admin, from));
-        }
-        if is_same(&self.own.hash(), &hash) {
-            return Some(Caller::named("this process", Role::Worker, from));
-        }
-        let entry = self.book().find(secret, now)?;
+        let fixed =
+            self.admin.iter().chain([&self.own]).find(|entry| entry.token.is_opened_by(secret)).cloned();
+        let entry = fixed.or_else(|| self.book().find(secret, now))?;
         Some(Caller::of(entry, from))
     }
 
     /// Who asks, if that one may ask for this.
-    fn admit(&self, asked: &Asked, secret: Option<&Secret>, now: Timestamp) -> Result<Caller, Problem> {
-        let Asked { from, rule, .. } = *asked;
-        if rule.who == Who::Anyone {
-            self.guard.request(Counted::Address(network(from)), from, now)?;
-            return Ok(Caller::named(ANYONE, Role::Client, from));
+    fn admit(&self, asked: &Asked, secret: Option<&Secret>, now: Timestamp) -> Result<Caller, Refused> {
+        let caller = self.identify(asked, secret, now)?;
+        // Workers are never turned away for saying how they are.
+        if caller.role != Role::Worker && !asked.rule.who.takes_tickets() {
+            self.guard.request(caller.counted(), asked.from, now)?;
         }
-        if self.is_open() {
-            self.guard.request(Counted::Address(network(from)), from, now)?;
-            return Ok(Caller::named(ANYONE, Role::Admin, from));
+        let who = asked.rule.who;
+        if !caller.is_joined() && !caller.is_anyone() && !who.admits(caller.role) {
+            let (role, path) = (caller.role, &asked.path);
+            let message = format!("this token is for a {role}, and {path} is for: {}", who.as_str());
+            let problem = Problem::new(StatusCode::FORBIDDEN, "forbidden", message);
+            return Err(Refused { problem, who: caller.shown() });
+        }
+        Ok(caller)
+    }
+
+    fn identify(&self, asked: &Asked, secret: Option<&Secret>, now: Timestamp) -> Result<Caller, Problem> {
+        let Asked { from, rule, .. } = *asked;
+        if rule.who == Who::Anyone || self.is_open() {
+            return Ok(Caller::anyone(from));
         }
         let Some(secret) = secret else {
             self.guard.request(Counted::Address(network(from)), from, now)?;
             return Err(no_token());
         };
-        let locked = self.guard.locked_since(from, now);
         if rule.who.takes_tickets() && is_ticket(secret.reveal()) {
-            return match self.book().honours(secret.reveal(), now) {
-                Some(entry) => Ok(Caller::joined(entry, from)),
-                None => Err(self.wrong(asked, secret, now)),
-            };
+            let entry = self.book().honours(secret.reveal(), now);
+            return entry
+                .map(|entry| Caller::joined(entry, from))
+                .ok_or_else(|| self.wrong(asked, secret, now));
         }
         let caller = self.known(secret, from, now);
-        if let Some((since, left)) = locked {
+        if let Some((since, left)) = self.guard.locked_since(from, now) {
             // A right guess helps nobody now; who was known before goes on.
-            let was_known = caller.as_ref().is_some_and(|caller| caller.was_known_before(since));
-            if !was_known {
+            if !caller.as_ref().is_some_and(|caller| caller.was_known_before(since)) {
                 let message =
                     "too many wrong tokens came from this address: no new one is listened to for a while";
-                return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "locked_out", message)
-                    .later(left.as_secs().max(1)));
+                let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "locked_out", message);
+                return Err(problem.later(left.as_secs().max(1)));
             }
         }
-        let Some(caller) = caller else { return Err(self.wrong(asked, secret, now)) };
+        let caller = caller.ok_or_else(|| self.wrong(asked, secret, now))?;
         caller.used(now);
-        if caller.role != Role::Worker {
-            self.guard.request(caller.counted(), from, now)?;
-        }
-        if !rule.who.admits(caller.role) {
-            let message = format!(
-                "this token is for a {} and {} is for: {}",
-                caller.role,
-                asked.path,
-                rule.who.as_str()
-            );
-            return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", message));
-        }
         Ok(caller)
     }
 
@@ -209,13 +207,29 @@ async fn load(store: &Store) -> Result<Book, StoreError> {
 }
 
 fn no_token() -> Problem {
-    let message = "send a token: Authorization: Bearer TOKEN; `remuda token create` makes one";
+    let message = "send a token: Authorization: Bearer TOKEN, or --token or REMUDA_TOKEN with remuda's own commands; \
+                   an admin makes one with `remuda token create`";
     Problem::new(StatusCode::UNAUTHORIZED, "no_token", message)
+}
+
+/// Why somebody was not let through, and who that was.
+struct Refused {
+    problem: Problem,
+    who: String,
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Refused {
+        Refused { problem, who: ANYONE.to_owned() }
+    }
 }
 
 /// A request, as far as access is concerned.
 struct Asked {
     from: IpAddr,
+    line: Option<Arc<End>>,
+    /// It would open a socket under a protocol of ours.
+    speaks_remuda: bool,
     rule: &'static Rule,
     method: Method,
     /// As the router has it.
@@ -226,10 +240,12 @@ struct Asked {
 
 impl Asked {
     fn new(request: &Request) -> Asked {
-        let peer = request.extensions().get::<Peer>();
+        let peer = request.extensions().get::<Peer>().cloned();
         let route = request.extensions().get::<MatchedPath>().cloned();
         Asked {
-            from: peer.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |peer| peer.0.ip().to_canonical()),
+            from: peer.as_ref().map_or(HERE, |peer| peer.address.ip().to_canonical()),
+            line: peer.map(|peer| peer.end),
+            speaks_remuda: credential::offers_remuda(request.headers()),
             rule: rule_of(request.method().as_str(), route.as_ref().map(MatchedPath::as_str)),
             method: request.method().clone(),
             route,
@@ -260,7 +276,7 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
     let (asked, now) = (Asked::new(&request), context.plane.clock.now());
     let origin = match access.origins.check(&asked.method, request.headers(), access.is_open()) {
         Ok(origin) => origin,
-        Err(problem) => return refuse(&access, &asked, now, problem).await,
+        Err(refused) => return refuse(&access, &asked, now, refused.into()).await,
     };
     if let Some(origin) = origin.clone().filter(|_| asked.method == Method::OPTIONS) {
         let mut response = StatusCode::NO_CONTENT.into_response();
@@ -270,13 +286,20 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
     let secret = credential(request.headers());
     let caller = match access.admit(&asked, secret.as_ref(), now) {
         Ok(caller) => caller,
-        Err(problem) => return refuse(&access, &asked, now, problem).await,
+        Err(refused) => return refuse(&access, &asked, now, refused).await,
     };
     if let Err(problem) = belongs(&context, &caller, &asked).await {
         return problem.into_response();
     }
     request.extensions_mut().insert(caller.clone());
-    let mut response = watch::until_revoked(&access, &caller, context.plane.clock, next.run(request)).await;
+    let mut response =
+        watch::until_revoked(&access, &asked, &caller, context.plane.clock, next.run(request)).await;
+    if caller.is_joined() && response.status() == StatusCode::FORBIDDEN {
+        // The plane knows no such worker by this.
+        if let Some(secret) = &secret {
+            access.wrong(&asked, secret, now);
+        }
+    }
     let is_noted = !asked.rule.noted.is_empty() && (caller.role != Role::Client || asked.job().is_none());
     if is_noted {
         let outcome = match response.status() {
@@ -295,11 +318,12 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
     response
 }
 
-async fn refuse(access: &Access, asked: &Asked, now: Timestamp, problem: Problem) -> Response {
+async fn refuse(access: &Access, asked: &Asked, now: Timestamp, refused: Refused) -> Response {
+    let Refused { problem, who } = refused;
     let (status, code) = (problem.status, problem.code);
     if code != "too_many_requests" {
         warn!(from = %asked.from, path = %asked.path.escape_debug(), code, "refused");
-        access.audit.refused(asked.note(now, ANYONE.to_owned(), "access.refused", code.to_owned())).await;
+        access.audit.refused(asked.note(now, who, "access.refused", code.to_owned())).await;
     }
     let mut response = problem.into_response();
     if status == StatusCode::UNAUTHORIZED {

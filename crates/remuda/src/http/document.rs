@@ -66,9 +66,16 @@ Only `workflow` is required; it may be any JSON object, and a ComfyUI graph is r
 | `tenant` | whose job it is (`default`); workers are shared fairly between tenants |
 | `priority` | -128 to 127, higher goes first (0) |
 | `service` | what runs it; by default `comfyui` for a graph, `exec` for anything else |
-| `needs` | what a worker must have: `labels`, `models`, `classes`, `vram_bytes`; models and node classes of a graph are added |
+| `needs` | what a worker must have: `labels`, `models`, `classes`, `vram_bytes`; who alone will do (`pin`), and who never (`excluded`); models and node classes of a graph are added |
 | `deadline_seconds` | fail it if it has not ended by then |
 | `attempts_max` | failures of its own before it has failed; by default as configured |
+| `retry_delay_seconds` | waits so long before every retry, instead of longer each time |
+| `preferred` | workers to choose first while they are free; others take the job otherwise |
+| `start_limit_seconds` | an attempt that its service has not begun so long after it was handed out is tried elsewhere |
+| `node_limit_seconds` | an attempt that was begun and makes no progress for so long has failed |
+| `include_outputs` | ids of nodes whose outputs are wanted; the others are not brought home |
+| `attachments` | files by name, `{"photo.png": "blake3:…"}`: where that name is an input of the graph, the file takes its place |
+| `webhook` | `{"url": "https://…", "secret": "…"}`: whom to tell how it ended; see [failover.md](failover.md#webhooks) |
 | `idempotency_key` | the same key of the same tenant is the same job: `200` and its id; also as the header `Idempotency-Key` |
 | `labels` | for your own use; shown with the job |
 | `metadata` | up to 4096 bytes of JSON, on every event of the job |
@@ -84,6 +91,9 @@ curl -X POST -d '{"reason": "not wanted any more"}' "$REMUDA_URL/fleet/jobs/$JOB
 ```
 
 A job is `queued`, `running`, `completed`, `failed` or `cancelled`, and its `reason` always says why it is where it is.
+While it runs, `progress` says how far it is (`value` from 0 to 1, `nodes_done`, `nodes_total`, `current_node`,
+`current_node_class`, `step`, `steps`, `message`) and `outputs` has what it has put out so far, each as it will stand in the
+result; both are as its worker tells them, and go with the attempt.
 
 ## Errors
 
@@ -122,7 +132,8 @@ event: job:retrying
 data: {"seq":42,"at":"2026-11-15T12:03:10.042Z","name":"job:retrying","job":"…","worker":"gpu-7","tenant":"anna","detail":{…}}
 ```
 
-`?name=job:failed` picks a name, `?name=job` all that begin with it. `job:progress` and `job:preview` are live only: they
+`?name=job:failed` picks a name, `?name=job` all that begin with it; `?job=`, `?tenant=` and `?worker=` pick by whom it is about, and
+`?metadata.user=anna` by what was given at submission (`metadata.order.customer=7` looks deeper; several must all hold). `job:progress` and `job:preview` are live only: they
 have no number and may be dropped. A `job:preview` says where the newest picture of a running job can be looked at
 (`{"job", "attempt", "media", "url", "size_bytes"}`); it is gone when the attempt is over. A follower that is too slow gets an event `gap`, and then what was stored meanwhile. When all that
 was stored has been told, an event `caught_up` says so.

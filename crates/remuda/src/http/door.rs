@@ -58,6 +58,13 @@ pub struct Door {
     forward: Arc<forward::Forward>,
 }
 
+impl Door {
+    /// What the servers of the fleet say of their classes, as one.
+    pub(super) async fn classes(&self, context: &Context) -> Arc<classes::Merged> {
+        self.classes.merged(context).await
+    }
+}
+
 pub(super) fn routes() -> Router<Context> {
     // Newer ones, which stand nowhere else.
     let jobs = Router::new()

@@ -169,8 +169,8 @@ impl View {
                 if let Some(deadline) = accepted.deadline {
                     fields.insert("deadline".to_owned(), deadline.to_string().into());
                 }
-                if let Some(secret) = fields.get_mut("options").and_then(|it| it["webhook"].get_mut("secret"))
-                {
+                let webhook = fields.get_mut("options").and_then(|it| it.get_mut("webhook"));
+                if let Some(secret) = webhook.and_then(|webhook| webhook.get_mut("secret")) {
                     *secret = "***".into();
                 }
                 if let Some(key) = &accepted.key {

@@ -19,6 +19,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tracing::{debug, warn};
 
+pub(super) use self::line::End;
+
 use self::line::{Line, Place, Seats, Stream};
 use super::access::{network, usual};
 use crate::config::ServeSettings;
@@ -41,8 +43,11 @@ const GOODBYE_MAX: Duration = Duration::from_secs(1);
 const GOODBYE_BYTES: u64 = 64 << 10;
 
 /// Who is at the other end of a connection; every request that comes over it has this with it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Peer(pub(super) SocketAddr);
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) address: SocketAddr,
+    pub(super) end: Arc<End>,
+}
 
 #[derive(Debug)]
 pub struct Listening {
@@ -129,15 +134,17 @@ impl Shared {
             },
         };
         let inner = TowerToHyperService::new(self.router);
+        let end = Arc::<End>::default();
+        let peer = Peer { address: peer, end: end.clone() };
         let service = service_fn(move |mut request: Request<Incoming>| {
-            request.extensions_mut().insert(Peer(peer));
+            request.extensions_mut().insert(peer.clone());
             inner.call(request)
         });
         // Not with `pipeline_flush`: it buffers without bound for whoever does not read.
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADERS_MAX)
-            .serve_connection(TokioIo::new(Line { stream, _place: place }), service)
+            .serve_connection(TokioIo::new(Line { stream, end, _place: place }), service)
             .with_upgrades();
         let mut connection = pin!(connection);
         let ended = tokio::select! {

@@ -43,9 +43,10 @@ pub(super) async fn put(
     let doings = context.doings.clone();
     // Kept while the plane looks: if the attempt ends a moment later, it is forgotten after it was kept.
     let look = move |plane: &Plane, _| {
-        let tenant = plane.runs(&worker, token_hash, job, attempt)?.tenant.clone();
+        let running = plane.runs(&worker, token_hash, job, attempt)?;
+        let (tenant, metadata) = (running.tenant.clone(), running.metadata());
         doings.keep(job, attempt, &report);
-        Ok::<_, Refusal>(Told { job, attempt, tenant, worker, report })
+        Ok::<_, Refusal>(Told { job, attempt, tenant, metadata, worker, report })
     };
     let told = context.plane.look(look).await??;
     // Nobody may be listening, which is fine.

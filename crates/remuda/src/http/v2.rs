@@ -21,7 +21,7 @@
 mod asset;
 mod assets;
 mod claim;
-mod envelope;
+pub(super) mod envelope;
 mod graph;
 mod hub;
 mod job;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::{Extension, Json};
 use remuda_core::id::{Hash, JobId, WorkerId};
+use remuda_core::machine::Presence;
 use remuda_core::plane::{Answer, Event};
 use remuda_core::time::Timestamp;
 use remuda_core::wire::{Beat, Join, Joined, Reply};
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tracing::warn;
 
+use super::access::About;
 use super::path::Path;
 use super::{Caller, Context, Problem, blobs};
 use crate::drive::{Handle, Unanswered};
@@ -28,7 +30,7 @@ pub(super) async fn join(
     State(context): State<Context>,
     caller: Caller,
     join: Result<Json<Join>, JsonRejection>,
-) -> Result<(StatusCode, Json<Joined>), Problem> {
+) -> Result<(StatusCode, Extension<About>, Json<Joined>), Problem> {
     let Json(join) = join?;
     if join.slots == 0 || join.slots > SLOTS_MAX {
         return Err(Problem::invalid(format!("a worker has 1 to {SLOTS_MAX} slots, not {}", join.slots)));
@@ -38,11 +40,24 @@ pub(super) async fn join(
     }
     caller.may_join_as(&join.worker)?;
     let token = caller.ticket()?;
+    let about = about(&context, &join.worker).await?;
     let token_hash = Hash::of(token.as_bytes());
     match context.plane.ask_patiently(Event::Join { join: Box::new(join), token_hash }).await? {
-        Answer::Joined(joined) => Ok((StatusCode::CREATED, Json(Joined { token, ..joined }))),
+        Answer::Joined(joined) => Ok((StatusCode::CREATED, about, Json(Joined { token, ..joined }))),
         _ => Err(misplaced()),
     }
+}
+
+/// Whoever takes the place of a worker that is there may be that worker after a restart, or a thief.
+async fn about(context: &Context, worker: &WorkerId) -> Result<Extension<About>, Problem> {
+    let name = worker.clone();
+    let is_there = |worker: &Worker| worker.presence == Presence::Online;
+    let was_there = context.plane.look(move |plane, _| plane.worker(&name).is_some_and(is_there)).await?;
+    if was_there {
+        warn!(%worker, "another worker takes the place of the one that is online");
+    }
+    let how = if was_there { ", in place of the one that was online" } else { "" };
+    Ok(Extension(About(format!("worker {worker}{how}"))))
 }
 
 fn misplaced() -> Problem {

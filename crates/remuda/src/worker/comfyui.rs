@@ -36,9 +36,10 @@ use self::ears::SentImage;
 use self::life::Lives;
 use self::process::Process;
 use super::blobs::BlobLink;
-use super::hands::{Events, Order};
+use super::hands::{Events, Order, Wanted};
 use super::previews::Previews;
 use super::reports::Reports;
+use crate::config::Resolved;
 
 /// Which server, and whether it is ours to start and stop.
 #[derive(Clone, Debug)]
@@ -50,6 +51,17 @@ pub struct ComfyuiOptions {
     pub timeout: Duration,
     /// How long the check may take: a server that has just started may load for a while first.
     pub check_max: Duration,
+}
+
+/// How long one request to ComfyUI may take.
+pub const REQUEST_MAX: Duration = Duration::from_secs(5);
+
+impl ComfyuiOptions {
+    /// A server that somebody else started, asked as the settings say.
+    pub fn new(target: Target, resolved: &Resolved) -> ComfyuiOptions {
+        let check_max = resolved.agent.check_max;
+        ComfyuiOptions { target, command: None, timeout: REQUEST_MAX, check_max }
+    }
 }
 
 /// Under what the blob with the server's node classes is named among the metrics.
@@ -101,6 +113,7 @@ struct Run {
     /// Node classes, for outputs that come over the socket.
     classes: BTreeMap<String, String>,
     sent: Vec<SentImage>,
+    wanted: Wanted,
     brought: Brought,
     /// The socket has said the last it has to say.
     is_heard_out: bool,
@@ -118,6 +131,7 @@ impl Run {
             phase,
             classes: BTreeMap::new(),
             sent: Vec::new(),
+            wanted: Wanted::default(),
             brought: Brought::default(),
             is_heard_out: false,
             is_cancelled,
@@ -129,6 +143,7 @@ impl Comfyui {
     pub(super) fn run(&mut self, order: Order) {
         let cancelled = self.shared.with_run(&order.service_job_id, |runs, id| {
             let run = runs.entry(id).or_insert_with(|| Run::new(order.job, order.attempt));
+            run.wanted.clone_from(&order.wanted);
             run.is_cancelled.subscribe()
         });
         let shared = self.shared.clone();
@@ -165,10 +180,10 @@ impl Comfyui {
         });
     }
 
-    pub(super) fn collect(&mut self, job: JobId, attempt: Attempt, outputs: Arc<RawValue>) {
+    pub(super) fn collect(&mut self, job: JobId, attempt: Attempt, outputs: Arc<RawValue>, wanted: Wanted) {
         let shared = self.shared.clone();
         self.spawn(async move {
-            let outcome = shared.collect(&job.service_job_id(attempt), &outputs).await;
+            let outcome = shared.collect(&job.service_job_id(attempt), &outputs, &wanted).await;
             shared.reports.told(job, attempt).await;
             shared.tell(AgentEvent::Ended { job, attempt, outcome }).await;
         });

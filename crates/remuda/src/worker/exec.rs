@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 use tracing::debug;
 
 use super::hands::{Events, Order};
+use crate::secret::VARIABLES;
 
 /// More than this is not a result but a file: it belongs beside it, and its name into it.
 const RESULT_BYTES_MAX: u64 = 1 << 20;
@@ -64,7 +65,7 @@ impl Commands {
     }
 
     pub(super) fn run(&mut self, order: Order) {
-        let Order { job, attempt, service_job_id, workflow } = order;
+        let Order { job, attempt, service_job_id, workflow, .. } = order;
         let (cancel, cancelled) = oneshot::channel();
         self.running.insert((job, attempt), Some(cancel));
         while self.tasks.try_join_next().is_some() {}
@@ -142,7 +143,11 @@ impl Exec {
     }
 
     fn start(&self, job: JobId, attempt: Attempt, service_job_id: &str) -> std::io::Result<Child> {
-        Command::new("sh")
+        let mut shell = Command::new("sh");
+        for secret in VARIABLES {
+            shell.env_remove(secret);
+        }
+        shell
             .arg("-c")
             .arg(&self.command)
             .env("REMUDA_JOB", job.to_string())

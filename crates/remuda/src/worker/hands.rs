@@ -22,7 +22,20 @@ pub(super) struct Order {
     pub(super) job: JobId,
     pub(super) attempt: Attempt,
     pub(super) service_job_id: String,
+    pub(super) wanted: Wanted,
     pub(super) workflow: Arc<RawValue>,
+}
+
+/// Nodes whose outputs are wanted; all if none is named.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Wanted(pub(super) BTreeSet<String>);
+
+impl Wanted {
+    /// A node made at run time is called after the one that made it: `2.0.0.1` belongs to `2`.
+    pub(super) fn has(&self, node: &str) -> bool {
+        let root = node.split('.').next().unwrap_or(node);
+        self.0.is_empty() || self.0.contains(node) || self.0.contains(root)
+    }
 }
 
 #[derive(Debug)]
@@ -53,11 +66,11 @@ impl Hands {
         }
     }
 
-    pub(super) fn collect(&mut self, job: JobId, attempt: Attempt, outputs: Arc<RawValue>) {
+    pub(super) fn collect(&mut self, job: JobId, attempt: Attempt, outputs: Arc<RawValue>, wanted: Wanted) {
         match self {
             // A command's result comes with its end.
             Hands::Commands(_) => {}
-            Hands::Comfyui(comfyui) => comfyui.collect(job, attempt, outputs),
+            Hands::Comfyui(comfyui) => comfyui.collect(job, attempt, outputs, wanted),
         }
     }
 

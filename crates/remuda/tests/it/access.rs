@@ -1,6 +1,11 @@
 //! Who may ask: tokens and what they open, what keeps others out, and what is left behind about it.
 
+mod audit;
+mod limits;
+mod parts;
+mod secrets;
 mod start;
+mod surfaces;
 mod tenants;
 mod tls;
 mod workers;
@@ -74,6 +79,32 @@ async fn a_revoked_token_opens_nothing_from_then_on() {
     plane.start_again().await;
     assert_eq!(code(&anna, Method::GET, "/fleet/jobs").await, (401, "wrong_token".to_owned()));
     assert_eq!(admin.jobs().await.len(), 1, "and the others are still good");
+}
+
+/// Faults: X3, X8. A socket opened by a page has its token among its protocols, and goes with it.
+#[tokio::test]
+async fn a_socket_is_opened_with_a_token_and_ends_with_it() {
+    let (plane, admin) = closed(&["limits.streams_per_token_max=1"]).await;
+    let anna = client_of(&admin, "anna").await;
+    let open = async |protocols: &str| {
+        let mut raw = crate::harness::Raw::open(plane.address).await;
+        let head = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+                    sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n";
+        let host = plane.address;
+        raw.send(&format!("GET /ws?clientId=a HTTP/1.1\r\nhost: {host}\r\n{head}{protocols}\r\n")).await;
+        let answer = raw.head().await;
+        (raw, answer.to_lowercase())
+    };
+    let (_, answer) = open("").await;
+    has_all(&answer, &["401 unauthorized"]);
+    let protocols = format!("sec-websocket-protocol: remuda, remuda.token.{}\r\n", anna.token);
+    let (mut raw, answer) = open(&protocols).await;
+    has_all(&answer, &["101 switching", "sec-websocket-protocol: remuda\r\n"]);
+    let (_, answer) = open(&protocols).await;
+    has_all(&answer, &["429 too many"]);
+    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/anna's%20laptop").await.0, 200);
+    let ended = tokio::time::timeout(std::time::Duration::from_secs(1), raw.rest());
+    ended.await.expect("the socket should end at once");
 }
 
 /// Faults: X3.

@@ -3,6 +3,7 @@
 //!
 //! `tools` fetches them; without a registry within reach these tests fail and say so.
 
+mod browser;
 mod fleet;
 mod fuzzed;
 mod sdks;

@@ -16,6 +16,7 @@ mod events;
 mod faults;
 mod harness;
 mod input;
+mod pool;
 mod previews;
 mod restarts;
 mod run;

@@ -29,7 +29,7 @@ async fn a_preview_is_seen_while_the_job_runs_and_never_again() {
 
     let event = stream.next().await;
     assert_eq!((event.seq, event.name.as_str()), (None, "job:preview"));
-    let told = json!({ "name": "job:preview", "job": job, "worker": "w", "attempt": 1, "media": "image/jpeg",
+    let told = json!({ "name": "job:preview", "job": job, "worker": "w", "tenant": "default", "attempt": 1, "media": "image/jpeg",
                        "url": path, "size_bytes": JPEG.len() });
     assert_eq!(event.data, told);
 

@@ -48,6 +48,10 @@ pub(crate) fn job(n: u128) -> Accepted {
         needs: remuda_core::need::Needs { vram_bytes: 1 << 30, ..Default::default() },
         deadline: Some(Timestamp::NEVER),
         attempts_max: None,
+        options: remuda_core::options::Options {
+            retry_delay: Some(std::time::Duration::from_millis(1500)),
+            ..Default::default()
+        },
         key: None,
         labels: [("näme".to_owned(), "\u{1f40e} \"quoted\"".to_owned())].into(),
         metadata: serde_json::Map::from_iter([("n".to_owned(), 1.5.into())]),
@@ -194,6 +198,7 @@ pub(crate) fn block(name: &str, n: u8, failures: u32) -> BlockRow {
         until: Timestamp::NEVER,
         cooldown_millis: 30_000,
         reason: "it failed".to_owned(),
+        workflow_hash: Some(Hash::of(&[n])),
     }
 }
 

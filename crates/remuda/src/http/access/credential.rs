@@ -2,12 +2,24 @@
 //! for by itself), or an offered protocol of a WebSocket. Never in the address, which ends up in logs and histories, and
 //! never in a cookie, which a browser sends along with what others make it ask for.
 
-use axum::http::{HeaderMap, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 
 use crate::secret::Secret;
 
 /// Before the token, among the protocols that a WebSocket offers.
 const PROTOCOL: &str = "remuda.token.";
+
+/// What a page offers beside the token, and is answered with.
+pub(super) const REMUDA: HeaderValue = HeaderValue::from_static("remuda");
+
+pub(super) fn offers_remuda(headers: &HeaderMap) -> bool {
+    offered(headers).any(|protocol| protocol == "remuda")
+}
+
+fn offered(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
+    offered.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(',')).map(str::trim)
+}
 
 pub(super) fn credential(headers: &HeaderMap) -> Option<Secret> {
     let text = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
@@ -20,9 +32,7 @@ pub(super) fn credential(headers: &HeaderMap) -> Option<Secret> {
             return pair.split_once(':').map(|(_, password)| Secret::new(password));
         }
     }
-    let offered = headers.get_all(header::SEC_WEBSOCKET_PROTOCOL).iter();
-    let offered = offered.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
-    offered.filter_map(|protocol| protocol.trim().strip_prefix(PROTOCOL)).map(Secret::new).next()
+    offered(headers).find_map(|protocol| protocol.strip_prefix(PROTOCOL)).map(Secret::new)
 }
 
 /// As RFC 4648 has it, with its padding or without.
@@ -51,7 +61,7 @@ fn from_base64(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderName, HeaderValue};
+    use axum::http::HeaderName;
 
     use super::*;
 

@@ -69,7 +69,8 @@ impl Origins {
             return true;
         }
         let is_beyond = !self.listen.ip().is_loopback();
-        is_beyond && if is_open { address.is_some() || !name.contains('.') } else { self.hosts.is_empty() }
+        let is_harmless = if is_open { !name.contains('.') } else { self.hosts.is_empty() };
+        is_beyond && (address.is_some() || is_harmless)
     }
 }
 
@@ -147,6 +148,11 @@ mod tests {
         for host in ["10.0.0.7:8288", "plane:8288", "plane.example.org"] {
             assert_eq!(asked(&plane, "GET", &[("host", host)], true), None, "{host}");
         }
+        assert_eq!(
+            asked(&plane, "GET", &[("host", "10.0.0.7")], false),
+            None,
+            "whoever looks after it has no name"
+        );
         assert_eq!(asked(&plane, "GET", &[("host", "evil.example")], true), Some("foreign_host"));
         assert_eq!(asked(&plane, "GET", &[("host", "evil.example")], false), Some("foreign_host"));
         plane.hosts.clear();

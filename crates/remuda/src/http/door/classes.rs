@@ -28,9 +28,9 @@ const INFO_BYTES_MAX: u64 = 64 << 20;
 pub(super) struct Classes(Mutex<Arc<Merged>>);
 
 #[derive(Debug, Default)]
-pub(super) struct Merged {
+pub(in crate::http) struct Merged {
     from: BTreeSet<BlobHash>,
-    pub(super) classes: Map<String, Value>,
+    pub(in crate::http) classes: Map<String, Value>,
     outputs: Arc<BTreeMap<String, bool>>,
     /// As they are told, written once.
     texts: BTreeMap<String, String>,
@@ -188,14 +188,17 @@ fn with_uploads(mut info: Value, uploads: &[String]) -> Value {
 
 /// Adds the choices of another server's class to those that are known.
 fn join_inputs(known: &mut Value, more: &Value) {
-    let Some(sections) = known["input"].as_object_mut() else { return };
+    let Some(sections) = known.get_mut("input").and_then(Value::as_object_mut) else { return };
     for (section, inputs) in sections {
         let Some(inputs) = inputs.as_object_mut() else { continue };
         for (name, spec) in inputs {
             let other = &more["input"][section.as_str()][name.as_str()];
-            join_choices(&mut spec[0], &other[0]);
-            if spec.get(1).is_some_and(|options| options.get("options").is_some()) {
-                join_choices(&mut spec[1]["options"], &other[1]["options"]);
+            // A hidden input is a bare word, and a server may say anything at all.
+            if let Some(choices) = spec.get_mut(0) {
+                join_choices(choices, &other[0]);
+            }
+            if let Some(choices) = spec.get_mut(1).and_then(|config| config.get_mut("options")) {
+                join_choices(choices, &other[1]["options"]);
             }
         }
     }
@@ -271,5 +274,16 @@ mod tests {
         assert!(takes_files(&known));
         let shown = with_uploads(known, &["sub/mine.png".to_owned(), "there.png".to_owned()]);
         assert_eq!(shown["input"]["required"]["image"][0], json!(["there.png", "sub/mine.png"]));
+    }
+
+    #[test]
+    fn odd_inputs_are_left_as_they_are() {
+        let odd = json!({"input": {"required": {"a": [], "b": {}, "c": [["x"]]}, "hidden": {"prompt": "PROMPT"}, "optional": 1}});
+        let mut known = odd.clone();
+        join_inputs(&mut known, &odd);
+        join_inputs(&mut known, &json!({"input": {"required": {"a": 1, "c": "x"}, "hidden": []}}));
+        assert_eq!(known, odd);
+        let mut word = json!("not a class");
+        join_inputs(&mut word, &odd);
     }
 }

@@ -164,7 +164,9 @@ impl Run {
                 if let Some(node) = word.data["node"].as_str() {
                     self.told.insert(node.to_owned());
                 }
-                name_files(&mut word.data["output"], &files, self.job);
+                if let Some(output) = word.data.get_mut("output") {
+                    name_files(output, &files, self.job);
+                }
             }
             _ => {}
         }

@@ -90,7 +90,10 @@ fn has(metadata: &Map<String, Value>, path: &[String], wanted: &str) -> bool {
         .try_fold(metadata.get(first), |value, key| value.map(|value| value.get(Borrow::<str>::borrow(key))));
     match value.flatten() {
         Some(Value::String(text)) => text == wanted,
-        Some(other) => other.to_string() == wanted,
+        Some(other) => {
+            let written = other.to_string();
+            written == wanted
+        }
         None => false,
     }
 }

@@ -5,18 +5,55 @@ use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 
+use futures_util::task::AtomicWaker;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_rustls::server::TlsStream;
 
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) stream: Stream,
+    pub(super) end: Arc<End>,
     pub(super) _place: Place,
+}
+
+/// How a line is ended by somebody who does not hold it, and how its end is heard of.
+#[derive(Debug, Default)]
+pub(in crate::http) struct End {
+    is_cut: AtomicBool,
+    waker: AtomicWaker,
+    is_over: watch::Sender<bool>,
+}
+
+impl End {
+    pub(in crate::http) fn cut(&self) {
+        self.is_cut.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+
+    /// Until the line is gone, whoever ended it.
+    pub(in crate::http) async fn over(&self) {
+        drop(self.is_over.subscribe().wait_for(|is_over| *is_over).await);
+    }
+
+    fn check(&self, cx: &Context<'_>) -> io::Result<()> {
+        self.waker.register(cx.waker());
+        match self.is_cut.load(Ordering::Acquire) {
+            true => Err(io::ErrorKind::ConnectionAborted.into()),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.end.is_over.send_replace(true);
+    }
 }
 
 #[derive(Debug)]
@@ -73,6 +110,7 @@ impl AsyncRead for Line {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.end.check(cx)?;
         match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
             Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buffer),

@@ -8,6 +8,7 @@ use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
+use tracing::warn;
 
 use super::super::Problem;
 
@@ -24,6 +25,9 @@ pub(in crate::http) async fn put_on(request: Request, next: Next) -> Response {
 fn translate(mut response: Response) -> Response {
     let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
     let (status, code, message) = translated(problem.status, problem.code, &problem.message);
+    if status.is_server_error() {
+        warn!(code = problem.code, message = %problem.message, "a request could not be served");
+    }
     let details = if problem.detail.is_object() { problem.detail } else { serde_json::Value::Null };
     let error = json!({ "code": code, "message": message, "details": details });
     let anew = (status, Json(json!({ "error": error }))).into_response();
@@ -48,7 +52,7 @@ fn translated<'a>(status: StatusCode, code: &'a str, message: &'a str) -> (Statu
         (_, "key_conflict") => (S::UNPROCESSABLE_ENTITY, "idempotency_key_reuse", message),
         (S::TOO_MANY_REQUESTS, "queue_full" | "too_many_streams") => (status, code, message),
         (S::TOO_MANY_REQUESTS, _) | (_, "overloaded") => (S::TOO_MANY_REQUESTS, "rate_limited", message),
-        // What went wrong behind this surface is in the log, and nobody's business here.
+        // What went wrong behind this surface is in the log, and nobody's business out there.
         _ if status.is_server_error() => {
             (S::INTERNAL_SERVER_ERROR, "upstream_error", "it could not be done now: try again in a moment")
         }

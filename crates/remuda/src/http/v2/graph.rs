@@ -1,7 +1,7 @@
 //! What a workflow must be before it is submitted here: a graph in API format, of node classes that somebody in the fleet
 //! has, with files that belong to whoever submits it. Each complaint names the nodes it is about.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -98,7 +98,7 @@ async fn check_classes(context: &Context, given: &RawValue, examined: &Examined)
     let classes = examined.classes.clone();
     let unknown = context.plane.look(move |plane, _| plane.unknown_classes(&service, classes)).await?;
     if unknown.is_empty() {
-        return Ok(());
+        return check_inputs(&context.door.classes(context).await.classes, given);
     }
     let mut node_errors = Map::new();
     for (id, node) in members(given).0 {
@@ -112,6 +112,55 @@ async fn check_classes(context: &Context, given: &RawValue, examined: &Examined)
     let named: Vec<_> = unknown.iter().map(String::as_str).collect();
     let message = format!("no worker of the fleet has the node class {}", named.join(", "));
     Err(problem("invalid_workflow", message, &Value::Object(node_errors)))
+}
+
+/// That every node has what its class requires, as far as servers said what that is.
+fn check_inputs(classes: &Map<String, Value>, given: &RawValue) -> Result<(), Problem> {
+    if classes.is_empty() {
+        return Ok(());
+    }
+    let graph: Map<String, Value> = serde_json::from_str(given.get()).unwrap_or_default();
+    let mut node_errors = Map::new();
+    let mut said = String::new();
+    for id in wanted(classes, &graph) {
+        let Some(class) = graph[id]["class_type"].as_str() else { continue };
+        let Some(required) = classes.get(class).and_then(|info| info["input"]["required"].as_object()) else {
+            continue;
+        };
+        // What a class makes up as it goes is known by other names in the graph.
+        let is_plain = |spec: &Value| !spec[0].as_str().is_some_and(|kind| kind.starts_with("COMFY_"));
+        let missing =
+            required.iter().filter(|(name, spec)| is_plain(spec) && graph[id]["inputs"].get(name).is_none());
+        let missing: Vec<_> = missing.map(|(name, _)| name).collect();
+        if let Some(first) = missing.first().filter(|_| said.is_empty()) {
+            said = format!("Node {id} ({class}): required input '{first}' is not connected");
+        }
+        if !missing.is_empty() {
+            let errors = missing.iter().map(|name| json!({ "field": name, "reason": "missing_input" }));
+            node_errors.insert(id.to_owned(), errors.collect());
+        }
+    }
+    if node_errors.is_empty() { Ok(()) } else { Err(problem("invalid_workflow", said, &node_errors.into())) }
+}
+
+/// The nodes of which something comes: a server looks at no others either.
+fn wanted<'a>(classes: &Map<String, Value>, graph: &'a Map<String, Value>) -> BTreeSet<&'a str> {
+    let gives = |node: &Value| {
+        let class = node["class_type"].as_str().and_then(|class| classes.get(class));
+        class.is_none_or(|class| class["output_node"] == true)
+    };
+    let mut next: Vec<&str> =
+        graph.iter().filter(|(_, node)| gives(node)).map(|(id, _)| id.as_str()).collect();
+    let mut wanted = BTreeSet::new();
+    while let Some(id) = next.pop() {
+        if wanted.insert(id) {
+            let inputs = graph[id]["inputs"].as_object().into_iter().flat_map(Map::values);
+            let links =
+                inputs.filter_map(|input| input.as_array().filter(|link| link.len() == 2)?[0].as_str());
+            next.extend(links.filter(|id| graph.contains_key(*id)));
+        }
+    }
+    wanted
 }
 
 fn members(value: &RawValue) -> Members<Box<RawValue>> {
@@ -201,8 +250,8 @@ fn walk(
         return is_changed.then(|| to_raw_value(&items).ok())?;
     }
     let members = members(value).0;
-    let of = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, value)| value);
-    let text_of = |value: &Box<RawValue>| serde_json::from_str::<String>(value.get()).ok();
+    let of = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, value)| &**value);
+    let text_of = |value: &RawValue| serde_json::from_str::<String>(value.get()).ok();
     if of(TYPE_KEY).and_then(text_of).is_some_and(|kind| kind == TYPE) {
         let info = of("info").map(|info| self::members(info).0).unwrap_or_default();
         let id = info.iter().find(|(key, _)| key == "id").and_then(|(_, id)| text_of(id));
@@ -241,6 +290,31 @@ mod tests {
         let expected = expected.replace(r#"{"__type":"core/ASSET","info":{"id":"x"}}"#, "\"y\"");
         assert_eq!(put, expected);
         assert!(walk(&given, &mut |_, _| None).is_none());
+    }
+
+    /// Faults: B4.
+    #[test]
+    fn what_a_class_requires_is_asked_of_nodes_of_which_something_comes() {
+        let classes = json!({
+            "Load": { "input": { "required": { "name": ["STRING"], "more": ["COMFY_AUTOGROW_V3"] } } },
+            "Save": { "output_node": true, "input": { "required": { "images": ["IMAGE"] }, "optional": { "x": ["INT"] } } },
+        });
+        let classes = classes.as_object().unwrap();
+        let check = |graph: Value| {
+            let given = to_raw_value(&graph).unwrap();
+            check_inputs(classes, &given)
+                .map_err(|problem| (problem.message, problem.detail["node_errors"].clone()))
+        };
+        let (load, save) = (
+            json!({ "class_type": "Load", "inputs": { "name": "a" } }),
+            |from: &str| json!({ "class_type": "Save", "inputs": { "images": [from, 0] } }),
+        );
+        assert_eq!(check(json!({ "1": load, "2": save("1") })), Ok(()));
+        let bare = json!({ "class_type": "Load" });
+        assert_eq!(check(json!({ "1": load, "2": save("1"), "3": bare })), Ok(()), "nothing comes of it");
+        let (message, errors) = check(json!({ "1": bare, "2": save("1") })).unwrap_err();
+        assert_eq!(message, "Node 1 (Load): required input 'name' is not connected");
+        assert_eq!(errors, json!({ "1": [{ "field": "name", "reason": "missing_input" }] }));
     }
 
     #[test]

@@ -84,7 +84,8 @@ async fn follow(mut news: broadcast::Receiver<News>, board: Arc<Mutex<Board>>) {
                 }
             }
             Ok(News::Told(told)) => wake(&told.job, &|pulse| pulse.doings += 1),
-            Ok(News::Progress { job, .. }) => wake(&job, &|pulse| pulse.doings += 1),
+            // What a beat says of an attempt, its worker has told in more words.
+            Ok(News::Progress { .. }) => {}
             Ok(News::Preview(shown)) => wake(&shown.job, &|pulse| pulse.previews += 1),
             // Whatever was missed: everybody looks at everything.
             Err(broadcast::error::RecvError::Lagged(_)) => {

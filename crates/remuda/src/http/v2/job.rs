@@ -1,13 +1,13 @@
 //! A job as the contract shows it. What has ended stands in the store; what is open is best known to the plane, and how far
-//! it is to those who follow its attempt.
+//! it is to whoever told of its attempt last.
 
 use std::time::Duration;
 
 use remuda_adapters::comfyui::fault;
-use remuda_core::id::JobId;
-use remuda_core::record::{Accepted, Life, StateRow};
+use remuda_core::id::{JobId, Tenant};
+use remuda_core::record::{Life, StateRow};
 use remuda_core::time::Timestamp;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::super::{Caller, Context, Problem};
 use super::links::Links;
@@ -25,13 +25,13 @@ pub(super) enum Status {
 }
 
 impl Status {
-    pub(super) fn of(accepted: &Accepted, life: &Life) -> Status {
+    pub(super) fn of(deadline: Option<Timestamp>, life: &Life) -> Status {
         match &life.state {
             StateRow::Queued { .. } => Status::Queued,
             StateRow::Running { .. } => Status::Running,
             StateRow::Completed { .. } => Status::Succeeded,
             StateRow::Cancelled { .. } => Status::Canceled,
-            StateRow::Failed { message, .. } if has_expired(accepted, life, message) => Status::Expired,
+            StateRow::Failed { message, .. } if has_expired(deadline, life, message) => Status::Expired,
             StateRow::Failed { .. } => Status::Failed,
         }
     }
@@ -53,9 +53,8 @@ impl Status {
 }
 
 /// The deadline ended it, and nothing that its worker said.
-fn has_expired(accepted: &Accepted, life: &Life, message: &str) -> bool {
-    accepted.deadline.is_some_and(|deadline| life.changed_at >= deadline)
-        && message.starts_with("the deadline passed")
+fn has_expired(deadline: Option<Timestamp>, life: &Life, message: &str) -> bool {
+    deadline.is_some_and(|deadline| life.changed_at >= deadline) && message.starts_with("the deadline passed")
 }
 
 /// The moments of a job.
@@ -67,21 +66,24 @@ pub(super) struct Lifetime {
 }
 
 impl Lifetime {
-    pub(super) fn of(accepted: &Accepted, life: &Life, retention: Duration) -> Lifetime {
+    pub(super) fn of(accepted_at: Timestamp, life: &Life, retention: Duration) -> Lifetime {
         let completed_at = (!life.state.is_open()).then_some(life.changed_at);
         Lifetime {
             started_at: life.tries.first().map(|first| first.started_at),
             completed_at,
             // An open job is kept whatever its age; this is the least that can be promised.
-            expires_at: completed_at.unwrap_or(accepted.accepted_at.max(life.changed_at)).plus(retention),
+            expires_at: completed_at.unwrap_or(accepted_at.max(life.changed_at)).plus(retention),
         }
     }
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
-    pub(super) accepted: Accepted,
-    pub(super) life: Life,
+    pub(super) id: JobId,
+    tenant: Tenant,
+    accepted_at: Timestamp,
+    metadata: Map<String, Value>,
+    life: Life,
     pub(super) status: Status,
     /// 1 for whoever is next; nothing if it does not wait, or too many do.
     pub(super) queue_position: Option<usize>,
@@ -89,55 +91,59 @@ pub(super) struct Seen {
     pub(super) outputs: Vec<Output>,
 }
 
-/// What the plane knows of an open job.
-struct Open {
-    life: Life,
-    ahead: Option<usize>,
-    /// As its worker's last beat told.
-    held: Option<(f32, String)>,
-}
-
 /// The job of this id, if the caller may know of it.
 pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result<Seen, Problem> {
     // What is no id at all is nobody's.
     let id: JobId = id.parse().map_err(|_| missing())?;
-    look(context, id).await?.filter(|seen| caller.may_see(&seen.accepted.tenant)).ok_or_else(missing)
+    look(context, id).await?.filter(|seen| caller.may_see(&seen.tenant)).ok_or_else(missing)
 }
 
+/// An open job is asked of the plane alone: most polls cost no read.
 pub(super) async fn look(context: &Context, id: JobId) -> Result<Option<Seen>, Problem> {
     let open = context.plane.look(move |plane, now| {
         let job = plane.job(id)?;
         let life = job.life(now);
         let held = life.state.worker().and_then(|worker| plane.worker(worker)?.holds.get(&id));
         let held = held.map(|hold| (hold.progress, hold.phase.clone()));
-        Some(Open { life, ahead: plane.ahead(id), held })
+        let seen = Seen {
+            id,
+            tenant: job.tenant.clone(),
+            accepted_at: job.accepted_at,
+            metadata: job.metadata(),
+            status: Status::of(job.deadline, &life),
+            life,
+            queue_position: plane.ahead(id).map(|ahead| ahead + 1),
+            progress: None,
+            outputs: Vec::new(),
+        };
+        Some((seen, held))
     });
-    let open = open.await?;
-    let Some((accepted, stored)) = context.store.job(id).await? else { return Ok(None) };
-    let open = open.filter(|_| stored.state.is_open());
-    let (life, ahead, held) = match open {
-        Some(Open { life, ahead, held }) => (life, ahead, held),
-        None => (stored, None, None),
-    };
-    let status = Status::of(&accepted, &life);
-    let outputs = match status {
-        Status::Succeeded => match context.store.result(id).await? {
-            Some(result) => output::of_result(id, &result),
-            None => Vec::new(),
-        },
-        Status::Running => output::so_far(context, id),
-        Status::Queued | Status::Canceled | Status::Failed | Status::Expired => Vec::new(),
-    };
-    let progress = match status {
-        Status::Running => progress(context, id, held),
-        _ => None,
-    };
-    let queue_position = ahead.map(|ahead| ahead + 1);
-    Ok(Some(Seen { accepted, life, status, queue_position, progress, outputs }))
+    if let Some((mut seen, held)) = open.await? {
+        if seen.status == Status::Running {
+            seen.progress = progress(context, id, held);
+            seen.outputs = output::so_far(context, id);
+        }
+        return Ok(Some(seen));
+    }
+    let Some((accepted, life)) = context.store.job(id).await? else { return Ok(None) };
+    let status = Status::of(accepted.deadline, &life);
+    let result = if status == Status::Succeeded { context.store.result(id).await? } else { None };
+    let outputs = result.map(|result| output::of_result(id, &result)).unwrap_or_default();
+    Ok(Some(Seen {
+        id,
+        tenant: accepted.tenant,
+        accepted_at: accepted.accepted_at,
+        metadata: accepted.metadata,
+        life,
+        status,
+        queue_position: None,
+        progress: None,
+        outputs,
+    }))
 }
 
 /// As its worker tells it while it works; failing that, as the last beat had it.
-pub(super) fn progress(context: &Context, id: JobId, held: Option<(f32, String)>) -> Option<Snapshot> {
+fn progress(context: &Context, id: JobId, held: Option<(f32, String)>) -> Option<Snapshot> {
     let told = context.doings.find(id).and_then(|doing| doing.progress);
     told.or_else(|| {
         let (value, phase) = held?;
@@ -148,7 +154,9 @@ pub(super) fn progress(context: &Context, id: JobId, held: Option<(f32, String)>
 
 /// Every number within the bounds that the contract has.
 pub(super) fn shown_progress(progress: &Snapshot) -> Value {
-    let value = if progress.value.is_finite() { progress.value.clamp(0.0, 1.0) } else { 0.0 };
+    // To four places: what a worker counted in halves of the precision has no more.
+    let value = (progress.value.clamp(0.0, 1.0) * 1e4).round() / 1e4;
+    let value = if value.is_finite() { value } else { 0.0 };
     let mut shown = json!(progress);
     shown["value"] = value.into();
     shown
@@ -156,16 +164,16 @@ pub(super) fn shown_progress(progress: &Snapshot) -> Value {
 
 impl Seen {
     pub(super) fn lifetime(&self, context: &Context) -> Lifetime {
-        Lifetime::of(&self.accepted, &self.life, context.retention)
+        Lifetime::of(self.accepted_at, &self.life, context.retention)
     }
 
     pub(super) fn shown(&self, context: &Context, links: &Links) -> Value {
-        let (id, lifetime) = (self.accepted.id, self.lifetime(context));
+        let (id, lifetime) = (self.id, self.lifetime(context));
         let outputs: Vec<_> = self.outputs.iter().map(|output| output.shown(id, lifetime, links)).collect();
         let mut shown = json!({
             "id": id.to_string(),
             "status": self.status.as_str(),
-            "created_at": self.accepted.accepted_at.to_string(),
+            "created_at": self.accepted_at.to_string(),
             "started_at": lifetime.started_at.map(|at| at.to_string()),
             "completed_at": lifetime.completed_at.map(|at| at.to_string()),
             "expires_at": lifetime.expires_at.to_string(),
@@ -176,8 +184,8 @@ impl Seen {
             "metrics": self.metrics(lifetime),
             "urls": Links::job(id),
         });
-        if !self.accepted.metadata.is_empty() {
-            shown["metadata"] = Value::Object(self.accepted.metadata.clone());
+        if !self.metadata.is_empty() {
+            shown["metadata"] = Value::Object(self.metadata.clone());
         }
         shown
     }
@@ -203,10 +211,9 @@ impl Seen {
 
     fn metrics(&self, lifetime: Lifetime) -> Value {
         let millis = |from: Timestamp, to: Timestamp| u64::try_from(to.since(from).as_millis()).ok();
-        let accepted_at = self.accepted.accepted_at;
         let last = self.life.tries.last();
         json!({
-            "queue_ms": lifetime.started_at.and_then(|started_at| millis(accepted_at, started_at)),
+            "queue_ms": lifetime.started_at.and_then(|started_at| millis(self.accepted_at, started_at)),
             "execution_ms": last.and_then(|last| millis(last.started_at, last.ended_at?)),
         })
     }

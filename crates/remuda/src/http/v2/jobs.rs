@@ -36,7 +36,7 @@ pub(super) async fn workflow(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
     let seen = job::find(&context, &caller, &id).await?;
-    let workflow = context.store.workflow(seen.accepted.id).await?.ok_or_else(missing)?;
+    let workflow = context.store.workflow(seen.id).await?.ok_or_else(missing)?;
     Ok(Json(json!({ "workflow": graph::bare(&workflow), "format": "api" })))
 }
 
@@ -48,7 +48,7 @@ pub(super) async fn cancel(
     Path(id): Path<String>,
 ) -> Result<Json<Value>, Problem> {
     let seen = job::find(&context, &caller, &id).await?;
-    let job = seen.accepted.id;
+    let job = seen.id;
     if !seen.status.is_over() {
         match context.plane.ask(Event::Cancel { job, message: "cancelled on request".to_owned() }).await {
             Ok(_) | Err(Unanswered::Refused(Refusal::Ended { .. } | Refusal::UnknownJob(_))) => {}
@@ -86,7 +86,10 @@ impl Listing {
             }
             let bad = || Problem::invalid(format!("{name} has no meaning here, or not with this value"));
             match name.as_str() {
-                "limit" => listing.limit = value.parse::<usize>().map_err(|_| bad())?.clamp(1, PAGE_MAX),
+                "limit" => {
+                    let limit = value.parse::<usize>().ok().filter(|limit| *limit > 0);
+                    listing.limit = limit.ok_or_else(bad)?.min(PAGE_MAX);
+                }
                 "cursor" => {
                     let strange =
                         |_| Problem::new(UNPROCESSABLE, "invalid_cursor", "the cursor is none of ours");
@@ -122,7 +125,7 @@ pub(super) async fn list(
             if listing.is_met(&accepted) {
                 jobs.push(json!({
                     "id": accepted.id.to_string(),
-                    "status": Status::of(&accepted, &life).as_str(),
+                    "status": Status::of(accepted.deadline, &life).as_str(),
                     "create_time": accepted.accepted_at.to_string(),
                     "update_time": life.changed_at.to_string(),
                     "metadata": accepted.metadata,

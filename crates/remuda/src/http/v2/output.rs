@@ -176,7 +176,7 @@ pub(super) async fn find(context: &Context, caller: &Caller, id: Uuid) -> Result
             None => so_far(context, job),
         };
         let Some(output) = outputs.into_iter().find(|output| output.id.as_u128() == id) else { continue };
-        let lifetime = Lifetime::of(&accepted, &life, context.retention);
+        let lifetime = Lifetime::of(accepted.accepted_at, &life, context.retention);
         let of = About {
             size_bytes: output.size_bytes,
             content_type: output.content_type,

@@ -48,7 +48,7 @@ pub(super) async fn stream(
         let message = "too many event streams are open: close one, or ask for the job now and then";
         Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).later(5)
     })?;
-    let job = seen.accepted.id;
+    let job = seen.id;
     let resume = Resume::read(&headers)?;
     let stopping = context.stopping.clone();
     let mut follower = Follower {
@@ -152,7 +152,7 @@ impl Follower {
             self.wait().await?;
             let pulse = self.ear.pulse();
             let is_turned = pulse.turns != self.heard.turns;
-            if is_turned || Instant::now() >= self.position_at {
+            if is_turned || self.is_queued() && Instant::now() >= self.position_at {
                 // A store that cannot be asked now ends the stream; whoever comes back is told how it stands.
                 self.look().await.ok()?;
             }
@@ -165,6 +165,10 @@ impl Follower {
         }
     }
 
+    fn is_queued(&self) -> bool {
+        self.sent.status.is_some_and(|(status, _)| status == Status::Queued)
+    }
+
     /// Until there is something to look at.
     async fn wait(&mut self) -> Option<()> {
         loop {
@@ -173,7 +177,7 @@ impl Follower {
                 return Some(());
             }
             let has_live = (pulse.doings, pulse.previews) != (self.heard.doings, self.heard.previews);
-            let is_queued = self.sent.status.is_some_and(|(status, _)| status == Status::Queued);
+            let is_queued = self.is_queued();
             tokio::select! {
                 is_open = self.ear.changed() => if !is_open { return None },
                 () = tokio::time::sleep_until(self.live_at), if has_live => return Some(()),

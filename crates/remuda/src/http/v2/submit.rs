@@ -125,12 +125,14 @@ async fn unused(context: &Context, tenant: &Tenant, key: &str) -> Result<String,
     let now = context.plane.clock.now();
     let mut name = format!("v2:{key}");
     while let Some((job, _)) = context.store.by_key(tenant, &name).await? {
-        if now.since(drawn_at(job)) < KEEP_FOR {
-            return Err(claim::reused(key));
-        }
-        name = format!("v2:{key}:{job}");
+        name = name_after(key, job, now).ok_or_else(|| claim::reused(key))?;
     }
     Ok(name)
+}
+
+/// The next name of a key that this job had; nothing while it is that job's.
+fn name_after(key: &str, job: JobId, now: Timestamp) -> Option<String> {
+    (now.since(drawn_at(job)) >= KEEP_FOR).then(|| format!("v2:{key}:{job}"))
 }
 
 /// When a job was accepted, give or take a moment: it stands in the id that it was given here.
@@ -163,6 +165,16 @@ mod tests {
             assert_eq!(read(refused.as_bytes()).unwrap_err().status, 422, "{refused}");
         }
         assert_eq!(read(b"{\"workflow\":\"\xff\"}").unwrap_err().status, 422);
+    }
+
+    #[test]
+    fn a_key_is_free_again_after_a_day_under_another_name() {
+        let job: JobId = "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11".parse().unwrap();
+        let drawn_at = Timestamp::from_millis(0x0193_e7a0_5b1c);
+        let after = |time: Duration| name_after("k", job, drawn_at.plus(time));
+        assert_eq!(after(KEEP_FOR - Duration::from_millis(1)), None);
+        assert_eq!(after(KEEP_FOR), Some("v2:k:0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11".to_owned()));
+        assert_eq!(name_after("k", job, Timestamp::ZERO), None, "however clocks were set");
     }
 
     #[test]

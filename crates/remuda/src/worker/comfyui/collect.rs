@@ -21,6 +21,7 @@ use tracing::{debug, warn};
 use super::Shared;
 use super::ears::SentImage;
 use crate::worker::blobs::LinkError;
+use crate::worker::hands::Wanted;
 
 /// A file that is listed and not there may be on its way to a slow disk; after so many looks it is gone.
 const FETCHES_MAX: u32 = 4;
@@ -55,8 +56,8 @@ impl Gone {
 }
 
 impl Shared {
-    pub(super) async fn collect(&self, id: &str, listed: &RawValue) -> Ending {
-        match self.bring_home(id, listed).await {
+    pub(super) async fn collect(&self, id: &str, listed: &RawValue, wanted: &Wanted) -> Ending {
+        match self.bring_home(id, listed, wanted).await {
             Ok(result) => {
                 self.lives.anchor(id);
                 Ending::Completed { result }
@@ -72,8 +73,8 @@ impl Shared {
         }
     }
 
-    async fn bring_home(&self, id: &str, listed: &RawValue) -> Result<Arc<RawValue>, Gone> {
-        let Outputs { files, values } = outputs::read(listed);
+    async fn bring_home(&self, id: &str, listed: &RawValue, wanted: &Wanted) -> Result<Arc<RawValue>, Gone> {
+        let Outputs { mut files, mut values } = outputs::read(listed);
         let (sent, is_sending, gives_files) = {
             let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
             let run = runs.get(id);
@@ -90,6 +91,8 @@ impl Shared {
         if gives_files && files.is_empty() && values.is_empty() {
             return Err(Gone::Empty);
         }
+        files.retain(|file| wanted.has(&file.node));
+        values.retain(|value| wanted.has(&value.node));
         let mut given = Vec::new();
         for file in &files {
             let (hash, size) = match self.brought_early(id, file).await {
@@ -98,7 +101,8 @@ impl Shared {
             };
             given.push(output(file, hash, size));
         }
-        for (at, image) in sent.into_iter().enumerate() {
+        let sent = sent.into_iter().filter(|image| wanted.has(&image.node));
+        for (at, image) in sent.enumerate() {
             given.push(self.bring_image(at, image).await?);
         }
         let values: Vec<_> = values

@@ -83,7 +83,8 @@ impl Shared {
 
     fn begins_early(&self, prompt: &str, file: &File) -> bool {
         self.with_early(prompt, |run| {
-            let is_wanted = !run.is_heard_out && !run.brought.is_over && run.brought.find(file).is_none();
+            let is_new = !run.is_heard_out && !run.brought.is_over && run.brought.find(file).is_none();
+            let is_wanted = is_new && run.wanted.has(&file.node);
             if is_wanted {
                 run.brought.on_its_way.send_replace(Some(file.clone()));
             }

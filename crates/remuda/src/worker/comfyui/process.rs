@@ -15,6 +15,7 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use tracing::{debug, info, warn};
 
+use crate::secret::VARIABLES;
 use crate::worker::hands::Events;
 
 /// It is asked to end, and after this long ended.
@@ -61,7 +62,11 @@ impl Process {
     async fn start(&self) -> anyhow::Result<()> {
         let log = File::create(&self.log)
             .with_context(|| format!("cannot write {}, the log of ComfyUI", self.log.display()))?;
-        let mut child = Command::new("sh")
+        let mut shell = Command::new("sh");
+        for secret in VARIABLES {
+            shell.env_remove(secret);
+        }
+        let mut child = shell
             .arg("-c")
             .arg(format!("exec {}", self.command))
             .stdin(Stdio::null())

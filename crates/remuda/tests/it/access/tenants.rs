@@ -3,8 +3,9 @@
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
-use super::{client_of, closed, code};
-use crate::harness::{Hand, Stream, answered};
+use super::{client_of, closed, code, token};
+use crate::harness::{Hand, Process, Stream, answered, has_all, remuda};
+use crate::start::run;
 
 /// Faults: X16.
 #[tokio::test]
@@ -40,6 +41,27 @@ async fn another_tenants_jobs_are_not_there() {
     // The same key of two tenants is two jobs.
     let keyed = json!({ "workflow": { "n": 2 }, "idempotency_key": "k" });
     assert_ne!(anna.submit_as(keyed.clone()).await, ben.submit_as(keyed).await);
+}
+
+#[tokio::test]
+async fn a_client_runs_jobs_with_files_from_the_command_line() {
+    let (plane, admin) = closed(&[]).await;
+    let anna = client_of(&admin, "anna").await;
+    let joins = token(&admin, &json!({ "role": "worker" })).await;
+    let mut worker = remuda(plane.folder());
+    worker.args(["worker", "--url", &plane.url, "--name", "a", "--exec", "cat"]).env("REMUDA_TOKEN", &joins);
+    let _worker = Process::start("the worker", &mut worker);
+    std::fs::write(plane.folder().join("w.json"), r#"{ "n": 1 }"#).unwrap();
+    let by = ["--url", &plane.url, "--token", &anna.token];
+    let (code, said) = run(plane.folder(), &[&["run", "w.json", "-n", "3"], &by[..]].concat()).await;
+    assert_eq!(code, 0, "{said}");
+    let (code, said) = run(plane.folder(), &[&["blobs", "put", "w.json"], &by[..]].concat()).await;
+    assert_eq!(code, 0, "{said}");
+    let (_, said) = run(plane.folder(), &[&["jobs"], &by[..]].concat()).await;
+    assert_eq!(said.matches("anna").count(), 3, "{said}");
+    let (code, said) = run(plane.folder(), &[&["workers"], &by[..]].concat()).await;
+    assert_eq!(code, 1);
+    has_all(&said, &["this token is for a client", "admin"]);
 }
 
 /// Faults: X16.

@@ -58,6 +58,24 @@ async fn a_revoked_workers_token_ends_who_joined_with_it() {
     assert_eq!(anna.job(&job).await["state"], "queued");
 }
 
+/// Faults: X2. Somebody else joins under the name: the one that was there is told and stops, and it is noted.
+#[tokio::test]
+async fn a_second_worker_under_one_name_raises_an_alarm() {
+    let (mut plane, admin) = closed(&[]).await;
+    let secret = token(&admin, &json!({ "role": "worker", "name": "gpus" })).await;
+    let mut first = Hand::join(&plane.with(&secret), "a", 1).await;
+    first.say(&json!([]), &json!([])).await;
+    let mut thief = Hand::join(&plane.with(&secret), "a", 1).await;
+    thief.say(&json!([]), &json!([])).await;
+    let (status, refused) = answered(first.beat(&json!([]), &json!([]), 0.0)).await;
+    assert!(status == StatusCode::GONE || status == StatusCode::FORBIDDEN, "{status} {refused}");
+    plane.process.line("another worker takes the place").await.expect("it should be told");
+    let audit = std::fs::read_to_string(plane.store().with_file_name("audit.jsonl")).unwrap();
+    let joins: Vec<_> = audit.lines().filter(|line| line.contains("worker.join")).collect();
+    assert!(!joins[0].contains("in place of"), "{audit}");
+    has_all(joins[1], &["gpus (worker ", "worker a, in place of the one that was online"]);
+}
+
 /// Faults: X4.
 #[tokio::test]
 async fn one_worker_does_not_speak_for_another() {

@@ -10,11 +10,13 @@ import { chromium } from "playwright-core";
 
 const [url, folder, executablePath] = process.argv.slice(2);
 const workflow = JSON.parse(await readFile(join(folder, "workflow_api.json"), "utf8"));
+// Not the same each time, so that no server has it ready.
+const blue = Math.floor(Math.random() * 256);
 // A picture of one colour, large enough to be seen, instead of one that would have to be uploaded first.
 workflow["1"] = {
   class_type: "EmptyImage",
-  inputs: { width: 256, height: 256, batch_size: 1, color: 0x2060ff },
-  _meta: { title: "Blue" },
+  inputs: { width: 256, height: 256, batch_size: 1, color: 0x206000 + blue },
+  _meta: { title: "One colour" },
 };
 
 const browser = await chromium.launch({ executablePath, args: ["--no-sandbox", "--disable-dev-shm-usage"] });
@@ -58,7 +60,9 @@ try {
     canvas.drawImage(bitmap, 0, 0);
     return [bitmap.width, bitmap.height, ...canvas.getImageData(5, 5, 1, 1).data.subarray(0, 3)];
   }, src);
-  assert.deepEqual(colour, [256, 256, 0xdf, 0x9f, 0x00]);
+  const wanted = [256, 256, 0xdf, 0x9f, 0xff - blue];
+  // Servers that reckon with fractions are off by one now and then.
+  assert.ok(wanted.every((value, at) => Math.abs(value - colour[at]) <= 1), `${colour} is not ${wanted}`);
   await page.getByText("0 active").waitFor();
   await page.screenshot({ path: join(folder, "done.png") });
   console.log("shown", src);

@@ -56,7 +56,7 @@ impl Fleet {
             let is_well_on = |hold: &Value| hold["job"] == job && hold["progress"].as_f64() > Some(0.2);
             let holder =
                 workers.iter().find(|worker| worker["holds"].as_array().unwrap().iter().any(is_well_on))?;
-            Some(holder["worker"].as_str().unwrap().to_owned())
+            Some(holder["id"].as_str().unwrap().to_owned())
         })
         .await;
         let seat = self.seats.iter_mut().find(|seat| seat.worker.name == worker).unwrap();

@@ -21,12 +21,12 @@ with Comfy() as client:
     done = client.run(client.workflows.from_json(copy.deepcopy(NODES)))
     slow = copy.deepcopy(NODES)
     slow["2"] = {"class_type": "RemudaHold", "inputs": {"image": ["1", 0], "seconds": 600.0}}
-    long = client.submit(client.workflows.from_json(slow))
+    called_off = client.submit(client.workflows.from_json(slow)).cancel()
     asset = client.assets.from_bytes(b"some bytes", filename="note.txt")
     asset.commit()
 
-JOBS = [done.id, long.id]
-ASSETS = [asset.id, done.outputs[0].id]
+JOBS = [done.id, called_off.id]
+ASSETS = [done.outputs[0].id, asset.id]
 
 
 def draw(generated, choices):
@@ -40,8 +40,8 @@ def draw(generated, choices):
 def map_path_parameters(context, path_parameters):
     if path_parameters and "id" in path_parameters:
         ids = ASSETS if "/assets/" in context.operation.path else JOBS
-        # Streams of what never ends would only be waited for.
-        ids = ids[:1] if context.operation.path.endswith("/events") else ids
+        # The asset is still wanted; outputs cannot be deleted.
+        ids = ids[:1] if context.operation.method == "delete" else ids
         path_parameters["id"] = draw(path_parameters, ids) or path_parameters["id"]
     if path_parameters and "hash" in path_parameters:
         path_parameters["hash"] = draw(path_parameters, [asset.hash]) or path_parameters["hash"]

@@ -2,7 +2,7 @@
 
 use super::fleet::{Fleet, ended_well, script};
 use super::tools::Tools;
-use crate::harness::has_all;
+use crate::harness::{Plane, QUICK, has_all};
 
 /// Runs an SDK's script and kills the server with its job half-way through.
 async fn runs_while_a_server_dies(name: &str) {
@@ -32,7 +32,9 @@ async fn the_typescript_sdk_gets_its_picture_though_the_server_dies() {
 #[tokio::test]
 async fn the_python_sdk_names_every_refusal() {
     let tools = Tools::ready();
-    let fleet = Fleet::start().await;
+    // A job that fails for good is soon tried for the last time.
+    let no_waits = ["block.cooldown=10ms", "block.cooldown_max=20ms"];
+    let fleet = Fleet::on(Plane::start(&[QUICK, &no_waits].concat()).await).await;
     let said = ended_well(script(&tools, &fleet, "refusals.py", &["."])).await;
     has_all(
         &said,

@@ -46,13 +46,20 @@ impl Tools {
 /// Debian's chromium, from Debian's packages if need be.
 pub(super) fn chromium() -> PathBuf {
     static FETCHED: std::sync::Once = std::sync::Once::new();
-    let is_there = || Command::new("chromium").arg("--version").output().is_ok_and(|it| it.status.success());
+    let path = PathBuf::from("/usr/bin/chromium");
     FETCHED.call_once(|| {
-        if !is_there() {
+        if !path.exists() {
             install("chromium");
         }
     });
-    PathBuf::from("chromium")
+    path
+}
+
+/// Where all of it is kept, and pictures for people to look at.
+pub(super) fn shelf() -> PathBuf {
+    let shelf = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("clients");
+    fs::create_dir_all(&shelf).unwrap();
+    shelf
 }
 
 /// The folder of this name that has what `list` names. Its name has the list in it, and a folder that `fetch` did not
@@ -61,11 +68,10 @@ fn kept(name: &str, list: &str, fetch: impl FnOnce(&Path)) -> PathBuf {
     let mut hash = DefaultHasher::new();
     list.hash(&mut hash);
     let name = format!("{name}-{:016x}", hash.finish());
-    let all = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("clients");
-    fs::create_dir_all(&all).unwrap();
-    let lock = File::create(all.join(format!("{name}.lock"))).unwrap();
+    let shelf = shelf();
+    let lock = File::create(shelf.join(format!("{name}.lock"))).unwrap();
     lock.lock().unwrap();
-    let (folder, whole) = (all.join(&name), all.join(format!("{name}.whole")));
+    let (folder, whole) = (shelf.join(&name), shelf.join(format!("{name}.whole")));
     if !whole.exists() {
         if folder.exists() {
             fs::remove_dir_all(&folder).unwrap();

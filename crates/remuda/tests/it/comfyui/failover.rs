@@ -7,9 +7,9 @@ use remuda_adapters::fake::comfyui::Options;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::graph::picture;
-use super::stage::{Server, Stage, begun, executions, worker};
-use crate::harness::{Plane, QUICK, Stream, Worker, answered, stays_open, wait_until};
+use super::graph::{loaded, picture};
+use super::stage::{Server, Stage, begun, completed_at_once, executions, gave_a_picture, worker};
+use crate::harness::{Plane, QUICK, Stream, Worker, answered, has_all, remuda, stays_open, wait_until};
 
 /// Nodes that take no time at all.
 async fn instant_server() -> Server {
@@ -87,18 +87,16 @@ async fn a_block_ends_with_its_cooldown_even_if_nothing_is_submitted() {
 /// Faults: C14.
 #[tokio::test]
 async fn with_a_single_server_the_retry_runs_when_its_block_ends() {
-    let stage = Stage::with(Server::fake(Options::default()).await, &["block.cooldown=2s"], &[]).await;
+    let stage = Stage::with(instant_server().await, &["block.cooldown=2s", "attempts_max=2"], &[]).await;
     let mut events = Stream::open(&stage, "?after=0", None).await;
-    // Interrupted by someone else: not the job's fault, and good the second time.
-    let job = stage.submit(picture(1).sleep(1.0, 10).saved()).await;
-    stage.begun(&job, 1).await;
-    stage.server.as_fake().control().interrupt();
+    let job = stage.submit(picture(1).fail("error").saved()).await;
     let blocked = events.until("client:blocked_workflow").await;
     let started = events.until("job:started").await;
     assert_eq!((&started.data["job"], &started.data["detail"]["attempt"]), (&json!(job), &json!(2)));
     let until = blocked.data["detail"]["until"].as_str().unwrap();
     assert!(started.data["at"].as_str().unwrap() >= until, "{started:?} before {until}");
-    assert_eq!(stage.ended(&job).await["state"], "completed");
+    let ended = stage.ended(&job).await;
+    assert_eq!((&ended["state"], &ended["failures"]), (&json!("failed"), &json!(2)), "{ended}");
 }
 
 #[tokio::test]
@@ -241,7 +239,7 @@ async fn what_a_server_does_not_begin_in_time_is_taken_to_another() {
     assert_eq!(status, StatusCode::OK, "{answer}");
     let job = plane
         .submit_as(json!({
-            "workflow": picture(1).saved(), "preferred": [workers[0].name], "start_limit_seconds": 1.5,
+            "workflow": picture(1).saved(), "preferred": [workers[0].name], "start_limit_seconds": 2,
             "retry_delay_seconds": 0,
         }))
         .await;
@@ -254,7 +252,7 @@ async fn what_a_server_does_not_begin_in_time_is_taken_to_another() {
     let first = plane.why(&job).await["attempts"][0].clone();
     assert_eq!((&first["worker"], &first["cause"]), (&json!(workers[0].name), &json!("service")), "{first}");
     assert!(
-        first["verdict"].as_str().unwrap().starts_with("not begun within its start limit of 1.5"),
+        first["verdict"].as_str().unwrap().starts_with("not begun within its start limit of 2 s"),
         "{first}"
     );
     assert_eq!(plane.get("/fleet/blocks").await["blocks"], json!([]), "it says nothing of the pair");
@@ -263,6 +261,11 @@ async fn what_a_server_does_not_begin_in_time_is_taken_to_another() {
 #[tokio::test]
 async fn a_node_that_makes_no_progress_for_too_long_fails_the_attempt() {
     let stage = Stage::fake().await;
+    // One that goes on for longer than that, and says so, is left alone.
+    let long = stage
+        .submit_as(json!({ "workflow": picture(2).sleep(3.0, 30).saved(), "node_limit_seconds": 1.5 }))
+        .await;
+    completed_at_once(&stage.ended(&long).await);
     let job = stage
         .submit_as(json!({
             "workflow": picture(1).hold(60.0).saved(), "node_limit_seconds": 1, "attempts_max": 1,
@@ -274,9 +277,65 @@ async fn a_node_that_makes_no_progress_for_too_long_fails_the_attempt() {
         ended["reason"].as_str().unwrap().contains("no progress within its node limit of 1 s"),
         "{ended}"
     );
-    // One that goes on for longer than that, and says so, is left alone.
-    let ended = stage
-        .submit_as(json!({ "workflow": picture(2).sleep(3.0, 30).saved(), "node_limit_seconds": 1.5 }))
-        .await;
-    assert_eq!(stage.ended(&ended).await["state"], "completed");
+}
+
+#[tokio::test]
+async fn a_file_that_is_attached_by_name_takes_the_names_place() {
+    let stage = Stage::fake().await;
+    let drawn = stage.run(picture(5).saved()).await;
+    let hash = drawn["result"]["outputs"][0]["hash"].clone();
+    let attached =
+        |name: &str| json!({ "workflow": loaded(&json!("photo.png")), "attachments": { name: hash } });
+    let job = stage.submit_as(attached("photo.png")).await;
+    let ended = stage.ended(&job).await;
+    completed_at_once(&ended);
+    gave_a_picture(&stage, &ended).await;
+    let workflow = stage.get(&format!("/fleet/jobs/{job}/workflow")).await;
+    assert_eq!(workflow["1"]["inputs"]["image"]["info"]["hash"], hash, "{workflow}");
+    let (status, answer) = stage.post("/fleet/jobs", &attached("other.png")).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    assert!(answer["error"]["message"].as_str().unwrap().contains("\"other.png\": no input"), "{answer}");
+}
+
+/// What an operator types, and what is said to it.
+async fn typed(plane: &Plane, arguments: &[&str]) -> String {
+    let mut command = remuda(plane.folder());
+    command.args(arguments).args(["--url", &plane.url]);
+    let ended = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    assert!(ended.status.success(), "{arguments:?}: {}", text(ended.stderr));
+    text(ended.stdout)
+}
+
+#[tokio::test]
+async fn operators_see_and_end_blocks_and_affinities_by_hand() {
+    let settings = ["block.cooldown=1h", "block.cooldown_max=1h"];
+    let stage = Stage::with(instant_server().await, &settings, &[]).await;
+    std::fs::write(stage.folder().join("bad.json"), picture(1).fail("error").saved().to_string()).unwrap();
+    let name = stage.worker.name.as_str();
+    let typed_run =
+        ["run", "bad.json", "--detach", "--prefer", name, "--attempts", "2", "--retry-delay", "0"];
+    let job = typed(&stage, &typed_run).await.trim().to_owned();
+    let waiting =
+        stage.job_until(&job, "is blocked", |it| it["reason"].as_str().unwrap().contains("blocked")).await;
+    assert_eq!(waiting["options"], json!({ "retry_delay_seconds": 0.0, "preferred": [name] }));
+    let shape = waiting["shape"].as_str().unwrap();
+    has_all(&typed(&stage, &["blocks"]).await, &["KEPT APART", name, &shape[..12], "failed on request"]);
+    let lift = format!("`remuda blocks lift {name} {}` ends a block at once", &shape[..12]);
+    has_all(&typed(&stage, &["why", &job]).await, &["is blocked for this shape until", &lift]);
+    // Excluded before it is let go: it waits for somebody else.
+    let set = typed(&stage, &["affinities", "set", "bad.json", "--exclude", name]).await;
+    has_all(&set, &["EXCLUDED", &shape[..12], name]);
+    has_all(&typed(&stage, &["blocks", "lift", name, &shape[..12]]).await, &["may run", "again"]);
+    has_all(&typed(&stage, &["blocks"]).await, &["no blocks"]);
+    let listed: Value = serde_json::from_str(&typed(&stage, &["affinities", "--json"]).await).unwrap();
+    assert_eq!(listed["affinities"][0], json!({ "shape": shape, "preferred": [], "excluded": [name] }));
+    has_all(&typed(&stage, &["why", &job]).await, &["is excluded for this shape by an affinity"]);
+    has_all(&typed(&stage, &["affinities", "remove", &shape[..8]]).await, &["may run anywhere again"]);
+    assert_eq!(stage.ended(&job).await["state"], "failed");
+    let events = ["events", "--once", "--worker", name, "--name", "client", "--json"];
+    has_all(
+        &typed(&stage, &events).await,
+        &["client:blocked_workflow", "client:unblocked_workflow", "client:state"],
+    );
 }

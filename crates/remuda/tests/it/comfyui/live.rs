@@ -47,6 +47,16 @@ async fn a_picture_is_there_while_the_run_goes_on_and_is_fetched_once() {
 }
 
 #[tokio::test]
+async fn only_outputs_that_are_wanted_are_told_and_brought_home() {
+    let stage = Stage::fake().await;
+    let submission = json!({ "workflow": two_pictures(7, 1.0), "include_outputs": ["4"] });
+    let ended = stage.ended(&stage.submit_as(submission).await).await;
+    let outputs = ended["result"]["outputs"].as_array().unwrap();
+    assert_eq!(outputs.iter().map(|it| &it["node"]).collect::<Vec<_>>(), ["4"], "{ended}");
+    assert_eq!(stage.fake_counts().requests["GET /view"], 1, "the other one was not fetched");
+}
+
+#[tokio::test]
 async fn what_a_killed_worker_told_goes_with_its_attempt() {
     let mut stage = Stage::fake().await;
     let job = stage.submit(two_pictures(2, 30.0)).await;
@@ -164,6 +174,7 @@ async fn a_run_from_the_cache_is_told_in_one_report_before_its_end() {
     followed.stop().await;
 }
 
+/// Faults: V25.
 #[tokio::test]
 async fn what_is_no_json_is_told_as_json_and_a_failure_with_what_was_said_of_it() {
     let mut followed = Followed::start(Options::default()).await;

@@ -43,6 +43,30 @@ impl Raw {
         (status.parse().unwrap(), body["error"].clone())
     }
 
+    /// The first line and headers that the other side sends.
+    pub(crate) async fn head(&mut self) -> String {
+        let mut text = Vec::new();
+        while !text.ends_with(b"\r\n\r\n") {
+            text.push(self.0.read_u8().await.unwrap());
+        }
+        String::from_utf8(text).unwrap()
+    }
+
+    /// What is answered first, whether the other side goes on listening or not.
+    pub(crate) async fn answer(mut self) -> (u16, Value) {
+        let mut text = Vec::new();
+        loop {
+            let read = String::from_utf8_lossy(&text).into_owned();
+            let body =
+                read.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str::<Value>(body).ok());
+            if let Some(body) = body {
+                let status = read.split(' ').nth(1).unwrap().parse().unwrap();
+                return (status, body["error"].clone());
+            }
+            assert!(self.0.read_buf(&mut text).await.unwrap() > 0, "it was closed after {read:?}");
+        }
+    }
+
     /// Everything until the other side closes.
     pub(crate) async fn rest(&mut self) -> String {
         let mut text = Vec::new();

@@ -190,7 +190,10 @@ async fn a_bad_graph_is_refused_with_the_nodes_named_and_never_reaches_a_worker(
     let answer = api.post("/jobs", &json!({ "workflow": asset })).await;
     answer.is_error(422, "missing_asset");
     assert_eq!(answer.body["error"]["details"]["node_errors"]["1"][0]["field"], "image", "{}", answer.body);
-    for (name, value) in [("webhook_url", json!("http://x")), ("inputs", json!({})), ("wings", json!(2))] {
+    let nowhere = json!({ "url": "ftp://example.org" });
+    for (name, value) in
+        [("webhook_url", json!("http://x")), ("inputs", json!({})), ("wings", json!(2)), ("webhook", nowhere)]
+    {
         let body = json!({ "workflow": picture(1).saved(), name: value });
         api.post("/jobs", &body).await.is_error(422, "invalid_request");
     }
@@ -335,6 +338,7 @@ async fn jobs_are_listed_newest_first_and_by_what_was_noted_with_them() {
         ("cursor=x", "invalid_cursor"),
         ("metadata=1", "invalid_metadata_filter"),
         ("limit=many", "invalid_request"),
+        ("limit=0", "invalid_request"),
         ("wings=2", "invalid_request"),
     ] {
         let (status, answer) =

@@ -1,0 +1,32 @@
+//! Small things that are kept beside the jobs, and news of ends that were taken off their shelf.
+
+use std::sync::Arc;
+
+use super::{About, Answer, Plane, detail};
+use crate::document::{Document, Shelf};
+use crate::record::Record;
+use crate::time::Timestamp;
+use crate::webhook::Told;
+
+impl Plane {
+    pub(super) fn keep(&mut self, document: Arc<Document>) -> Answer {
+        self.records.push(Record::Document(document));
+        Answer::Done
+    }
+
+    pub(super) fn told(&mut self, now: Timestamp, told: &Told) -> Answer {
+        self.records.push(Record::DocumentGone { shelf: Shelf::Webhook, id: told.job.to_string() });
+        let name = if told.problem.is_none() { "webhook:delivered" } else { "webhook:given_up" };
+        let mut how = detail([("tries", told.tries.into())]);
+        if let Some(problem) = &told.problem {
+            how.insert("reason".to_owned(), problem.clone().into());
+        }
+        self.happened(now, name, About { ended: Some(told), ..About::default() }, how);
+        Answer::Done
+    }
+
+    pub(super) fn discard(&mut self, shelf: Shelf, id: String) -> Answer {
+        self.records.push(Record::DocumentGone { shelf, id });
+        Answer::Done
+    }
+}

@@ -1,0 +1,80 @@
+//! What is told to whoever follows, in the one order of all events.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::Plane;
+use crate::id::{Sequence, WorkerId};
+use crate::job::Job;
+use crate::record::{Happened, Record};
+use crate::time::Timestamp;
+use crate::webhook::Told;
+
+/// Whom an event is about.
+#[derive(Clone, Copy, Default)]
+pub(super) struct About<'a> {
+    pub(super) job: Option<&'a Job>,
+    pub(super) worker: Option<&'a WorkerId>,
+    /// A job that is no longer in memory.
+    pub(super) ended: Option<&'a Told>,
+}
+
+impl<'a> About<'a> {
+    pub(super) fn job(job: &'a Job) -> Self {
+        About { job: Some(job), ..About::default() }
+    }
+
+    pub(super) fn worker(worker: &'a WorkerId) -> Self {
+        About { worker: Some(worker), ..About::default() }
+    }
+
+    pub(super) fn both(job: &'a Job, worker: &'a WorkerId) -> Self {
+        About { job: Some(job), worker: Some(worker), ended: None }
+    }
+}
+
+/// `Plane::happened`, for callers that borrow the job from the plane itself.
+pub(super) fn note(
+    sequence: &mut Sequence,
+    records: &mut Vec<Record>,
+    now: Timestamp,
+    name: &'static str,
+    about: About<'_>,
+    detail: Map<String, Value>,
+) {
+    *sequence = sequence.next();
+    let happened = Happened {
+        seq: *sequence,
+        at: now,
+        name: name.into(),
+        job: about.job.map(|job| job.id).or(about.ended.map(|ended| ended.job)),
+        worker: about.worker.cloned(),
+        tenant: about.job.map(|job| job.tenant.clone()).or(about.ended.map(|ended| ended.tenant.clone())),
+        metadata: match (about.job, about.ended) {
+            (Some(job), _) => job.metadata(),
+            (None, Some(ended)) => ended.metadata.clone(),
+            (None, None) => Map::new(),
+        },
+        detail,
+    };
+    records.push(Record::Happened(Arc::new(happened)));
+}
+
+/// A small JSON object.
+pub(super) fn detail<const N: usize>(pairs: [(&str, Value); N]) -> Map<String, Value> {
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+impl Plane {
+    /// Tells the world, in the one order of all events.
+    pub(super) fn happened(
+        &mut self,
+        now: Timestamp,
+        name: &'static str,
+        about: About<'_>,
+        detail: Map<String, Value>,
+    ) {
+        note(&mut self.sequence, &mut self.records, now, name, about, detail);
+    }
+}

@@ -1,0 +1,392 @@
+//! Setting up a pool.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use remuda_adapters::blobs::{BlobError, BlobHash};
+use remuda_adapters::comfyui::{Client, Secret as Header, Target};
+use remuda_adapters::store::StoreError;
+use remuda_core::id::{Sequence, WorkerId};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tracing::warn;
+
+use super::{Filter, Follower, Hub, Inner, Pool, Running, State};
+use crate::config::{Resolved, StoreUrl};
+use crate::dial::Credentials;
+use crate::secret::{Secret, draw};
+use crate::serve::Serving;
+use crate::worker::{self, ComfyuiOptions, Does, REQUEST_MAX, name_of};
+
+/// A pool that was dropped lets go of its folder in the background; whoever comes right after it waits this long.
+const LET_GO_MAX: Duration = Duration::from_secs(5);
+const LET_GO_LOOK: Duration = Duration::from_millis(50);
+/// An agent that ended for no good reason is started anew.
+const AGENT_AGAIN: Duration = Duration::from_secs(5);
+
+const TOKEN_BYTES: usize = 32;
+
+/// What a pool is made of. Made by [`Pool::builder`].
+#[derive(Debug, Default)]
+pub struct Builder {
+    servers: Vec<Server>,
+    folder: Option<PathBuf>,
+    changes: Vec<Change>,
+}
+
+struct Change(Box<dyn FnOnce(&mut Resolved) + Send>);
+
+impl std::fmt::Debug for Change {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Change")
+    }
+}
+
+/// A ComfyUI server, by its address.
+#[derive(Clone, Debug)]
+pub struct Server {
+    target: Target,
+    name: Option<WorkerId>,
+    slots: u32,
+}
+
+/// Why there is no pool.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error("a pool needs a server: name one with `.comfyui(\"http://127.0.0.1:8188\")`")]
+    NoServer,
+    #[error("{url} is no address of a ComfyUI server: {why}")]
+    Address { url: String, why: String },
+    #[error("two servers would be worker {0}: name them with `Server::new(url).name(…)`")]
+    SameName(WorkerId),
+    /// Another pool or program has it: shut that one down, or take another folder.
+    #[error("the folder {} is in use: {why}", folder.display())]
+    InUse { folder: PathBuf, why: String },
+    #[error("the pool cannot keep its files in {}: {why}", folder.display())]
+    Start { folder: PathBuf, why: String },
+}
+
+impl Server {
+    pub fn new(url: impl Into<String>) -> Server {
+        Server { target: Target::new(url), name: None, slots: 1 }
+    }
+
+    /// A header for every request to it, such as `Authorization`.
+    pub fn header(mut self, name: impl Into<String>, value: &str) -> Server {
+        self.target.headers.push((name.into(), Header::new(value)));
+        self
+    }
+
+    /// What its worker is called. The same server under the same name in two pools would be two agents that take each
+    /// other's work for their own; names that are made up are different in each pool.
+    pub fn name(mut self, name: WorkerId) -> Server {
+        self.name = Some(name);
+        self
+    }
+
+    /// How many workflows are handed in at a time (1). ComfyUI runs one after the other all the same.
+    pub fn slots(mut self, slots: u32) -> Server {
+        self.slots = slots.max(1);
+        self
+    }
+}
+
+impl From<&str> for Server {
+    fn from(url: &str) -> Self {
+        Server::new(url)
+    }
+}
+
+impl From<String> for Server {
+    fn from(url: String) -> Self {
+        Server::new(url)
+    }
+}
+
+impl From<&String> for Server {
+    fn from(url: &String) -> Self {
+        Server::new(url)
+    }
+}
+
+impl Builder {
+    /// Adds a server. It need not be up: it joins when it is, and delays nobody until then.
+    pub fn comfyui(mut self, server: impl Into<Server>) -> Builder {
+        self.servers.push(server.into());
+        self
+    }
+
+    /// Keeps jobs and files in this folder: a pool that is built on it later goes on where this one ended, however it
+    /// ended.
+    pub fn sqlite(mut self, folder: impl Into<PathBuf>) -> Builder {
+        self.folder = Some(folder.into());
+        self
+    }
+
+    /// Keeps jobs in memory and files in a temporary folder; both go with the pool. The default.
+    pub fn memory(mut self) -> Builder {
+        self.folder = None;
+        self
+    }
+
+    /// Failures of a job's own before it has failed (3).
+    pub fn max_attempts(self, attempts: u8) -> Builder {
+        self.set(move |it| it.settings.attempts_max = attempts.max(1))
+    }
+
+    /// Failures of a server with one kind of workflow before the two are kept apart (1).
+    pub fn max_failures_before_block(self, failures: u32) -> Builder {
+        self.set(move |it| it.settings.max_failures_before_block = failures.max(1))
+    }
+
+    /// How long they are first kept apart (60 s).
+    pub fn cooldown(self, cooldown: Duration) -> Builder {
+        self.set(move |it| {
+            it.settings.block_cooldown = cooldown;
+            it.settings.block_cooldown_max = it.settings.block_cooldown_max.max(cooldown);
+        })
+    }
+
+    /// The first wait before a retry (1 s); it doubles from one to the next, up to 30 s.
+    pub fn retry_delay(self, delay: Duration) -> Builder {
+        self.set(move |it| {
+            it.settings.retry_base = delay;
+            it.settings.retry_max = it.settings.retry_max.max(delay);
+        })
+    }
+
+    /// How long ended jobs and their files are kept (seven days).
+    pub fn retain_for(self, time: Duration) -> Builder {
+        self.set(move |it| it.serve.retention = time)
+    }
+
+    /// Everything else there is to set, as in `remuda.toml`. What belongs to the pool (addresses, folders) it sets itself.
+    pub fn set(mut self, change: impl FnOnce(&mut Resolved) + Send + 'static) -> Builder {
+        self.changes.push(Change(Box::new(change)));
+        self
+    }
+
+    /// Starts the pool. Waits for no server.
+    pub async fn build(self) -> Result<Pool, BuildError> {
+        let temporary = match self.folder {
+            Some(_) => None,
+            None => Some(Folder::create()?),
+        };
+        let folder = self.folder.as_deref().or(temporary.as_ref().map(|it| it.0.as_path()));
+        let folder = folder.unwrap_or(Path::new(".")).to_owned();
+        let mut resolved = Resolved::defaults(folder.clone());
+        for Change(change) in self.changes {
+            change(&mut resolved);
+        }
+        resolved.serve.data.clone_from(&folder);
+        resolved.serve.listen = ([127, 0, 0, 1], 0).into();
+        resolved.serve.store = match &temporary {
+            None => StoreUrl::Sqlite(folder.join("remuda.sqlite")),
+            Some(_) => StoreUrl::Memory,
+        };
+        // Whoever else is on this machine finds a closed door; nobody ever learns this one.
+        let token = draw(TOKEN_BYTES).map_err(|error| BuildError::Start {
+            folder: folder.clone(),
+            why: format!("no randomness: {error}"),
+        })?;
+        resolved.serve.access.admin_token = Some(Secret::new(token));
+        // Names are made up from the folder: the same after a restart, another in every other pool.
+        let mark = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
+        let mark = BlobHash::of(mark.as_os_str().as_encoded_bytes()).hex();
+        let servers = named(self.servers, &mark[..6])?;
+        let serving = start(&resolved, &folder).await?;
+        let sequence = newest(&serving, &folder).await?;
+        Ok(Pool::run(serving, sequence, servers, &resolved, temporary))
+    }
+}
+
+/// Each server with the name of its worker.
+fn named(servers: Vec<Server>, mark: &str) -> Result<Vec<(WorkerId, Server)>, BuildError> {
+    if servers.is_empty() {
+        return Err(BuildError::NoServer);
+    }
+    let mut all: Vec<(WorkerId, Server)> = Vec::new();
+    for server in servers {
+        let url = server.target.url.clone();
+        let wrong = |why: String| BuildError::Address { url: url.clone(), why };
+        Client::new(&server.target, REQUEST_MAX).map_err(|error| wrong(error.to_string()))?;
+        let name = match &server.name {
+            Some(name) => name.clone(),
+            None => {
+                let name = name_of(&url).map_err(|error| wrong(error.to_string()))?;
+                format!("{name}-{mark}").parse().map_err(|error| wrong(format!("{error}")))?
+            }
+        };
+        if all.iter().any(|(other, _)| *other == name) {
+            return Err(BuildError::SameName(name));
+        }
+        all.push((name, server));
+    }
+    Ok(all)
+}
+
+async fn start(resolved: &Resolved, folder: &Path) -> Result<Serving, BuildError> {
+    let patience = tokio::time::Instant::now() + LET_GO_MAX;
+    loop {
+        let error = match Serving::start(resolved).await {
+            Ok(serving) => return Ok(serving),
+            Err(error) => error,
+        };
+        let (folder, why) = (folder.to_owned(), format!("{error:#}"));
+        if !is_in_use(&error) {
+            return Err(BuildError::Start { folder, why });
+        }
+        if tokio::time::Instant::now() >= patience {
+            return Err(BuildError::InUse { folder, why });
+        }
+        tokio::time::sleep(LET_GO_LOOK).await;
+    }
+}
+
+fn is_in_use(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<BlobError>(), Some(BlobError::InUse { .. }))
+        || matches!(error.downcast_ref::<StoreError>(), Some(StoreError::InUse { .. }))
+}
+
+async fn newest(serving: &Serving, folder: &Path) -> Result<Sequence, BuildError> {
+    let stored = serving.context.store.restore_fleet().await;
+    let folder = folder.to_owned();
+    Ok(stored.map_err(|error| BuildError::Start { folder, why: error.to_string() })?.sequence)
+}
+
+impl Pool {
+    fn run(
+        serving: Serving,
+        sequence: Sequence,
+        servers: Vec<(WorkerId, Server)>,
+        resolved: &Resolved,
+        folder: Option<Folder>,
+    ) -> Pool {
+        let (plane, credentials) = (serving.url(), Credentials::of(serving.own_token()));
+        let (mut workers, mut stops) = (JoinSet::new(), Vec::new());
+        let mut urls = Vec::new();
+        for (name, server) in servers {
+            urls.push((name.clone(), server.target.url.clone()));
+            let does = Does::Comfyui(ComfyuiOptions::new(server.target, resolved));
+            let mut options = worker::Options::new(&plane, credentials.clone(), name, does, resolved);
+            options.slots = server.slots;
+            let (stop, stopped) = mpsc::channel(4);
+            stops.push(stop);
+            workers.spawn(keep_working(options, stopped));
+        }
+        let context = Arc::new(serving.context.clone());
+        let stopping = context.stopping.clone();
+        let running = Running { serving, workers, stops, listeners: JoinSet::new(), _folder: folder };
+        let inner = Arc::new(Inner {
+            state: Mutex::new(State { context: Some(context), is_closing: false, running: Some(running) }),
+            hub: Hub::after(sequence),
+            servers: urls,
+            runtime: tokio::runtime::Handle::current(),
+        });
+        let follower = Follower::new(&inner, Filter::new());
+        if let Some(running) = &mut inner.state().running {
+            running.listeners.spawn(Hub::run(inner.clone(), follower, stopping));
+        }
+        Pool { inner }
+    }
+}
+
+/// Works until it is told to stop, whatever happens to the agent.
+async fn keep_working(options: worker::Options, mut stopped: mpsc::Receiver<()>) {
+    loop {
+        let (stop, stops) = mpsc::channel(4);
+        let mut agent = std::pin::pin!(worker::run(options.clone(), stops));
+        let mut is_stopping = false;
+        let ended = loop {
+            tokio::select! {
+                ended = &mut agent => break ended,
+                told = stopped.recv(), if !stopped.is_closed() => {
+                    is_stopping = true;
+                    if told.is_some() {
+                        // Whoever has ended already needs no telling.
+                        stop.send(()).await.ok();
+                    }
+                }
+            }
+        };
+        match ended {
+            Err(problem) if !is_stopping => {
+                warn!(worker = %options.worker, %problem, "an agent ended; it is started anew");
+                tokio::time::sleep(AGENT_AGAIN).await;
+            }
+            Ok(()) | Err(_) => return,
+        }
+    }
+}
+
+/// A temporary folder, removed with all that is in it.
+#[derive(Debug)]
+pub(super) struct Folder(PathBuf);
+
+impl Folder {
+    fn create() -> Result<Folder, BuildError> {
+        let folder = std::env::temp_dir().join(format!("remuda-pool-{}", uuid::Uuid::new_v4()));
+        match std::fs::create_dir_all(&folder) {
+            Ok(()) => Ok(Folder(folder)),
+            Err(error) => Err(BuildError::Start { folder, why: error.to_string() }),
+        }
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What is left of it is temporary, and named so.
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::{JobError, Options as JobOptions, PoolError};
+
+    #[tokio::test]
+    async fn nothing_of_a_pool_in_memory_is_left_behind() {
+        let pool = Pool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
+        let folder = pool.inner.state().running.as_ref().unwrap()._folder.as_ref().unwrap().0.clone();
+        assert!(folder.join("blobs").is_dir());
+        pool.shutdown().await.unwrap();
+        assert!(!folder.exists());
+    }
+
+    #[tokio::test]
+    async fn a_stranger_on_this_machine_finds_a_closed_door() {
+        let pool = Pool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
+        let url = pool.inner.state().running.as_ref().unwrap().serving.url();
+        let http = crate::dial::client().build().unwrap();
+        for path in ["/fleet/jobs", "/fleet/workers", "/queue", "/fleet/events"] {
+            let answer = http.get(format!("{url}{path}")).send().await.unwrap();
+            assert_eq!(answer.status(), 401, "{path}");
+        }
+        pool.shutdown().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn nobody_waits_for_a_plane_that_ended_by_itself() {
+        let pool = Pool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
+        let workflow = serde_json::json!({ "1": { "class_type": "SaveImage", "inputs": {} } });
+        let job = pool.enqueue(workflow.clone(), JobOptions::new()).await.unwrap();
+        // As it does when the store cannot go on.
+        pool.inner.context().unwrap().plane.stop().await;
+        let ended = tokio::time::timeout(Duration::from_secs(20), job).await.expect("it says so at once");
+        assert!(matches!(ended, Err(JobError::Stopped)), "{ended:?}");
+        let late = pool.enqueue(workflow, JobOptions::new()).await;
+        assert!(matches!(late, Err(PoolError::Stopped)), "{late:?}");
+        pool.shutdown().await.unwrap();
+    }
+
+    #[test]
+    fn workers_are_named_after_their_servers_and_the_pool() {
+        let name = |server: Server, mark: &str| named(vec![server], mark).unwrap()[0].0.to_string();
+        let [here, there] = ["aaaaaa", "bbbbbb"].map(|mark| name(Server::new("http://gpu-7:8188"), mark));
+        assert_eq!((here.as_str(), there.as_str()), ("gpu-7-8188-aaaaaa", "gpu-7-8188-bbbbbb"));
+        let given = Server::new("http://gpu-7:8188").name("mine".parse().unwrap());
+        assert_eq!(name(given, "aaaaaa"), "mine");
+    }
+}

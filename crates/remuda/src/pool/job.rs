@@ -1,0 +1,219 @@
+//! What may be asked for with a job.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use remuda_adapters::blobs::BlobHash;
+use remuda_core::id::{Tenant, WorkerId};
+use remuda_core::need::Needs;
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+use tokio::io::AsyncReadExt as _;
+
+use super::{PoolError, busy};
+use crate::http::Context;
+use crate::intake::Request;
+
+/// A file is read in pieces of this size.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// How a job should go; without any, as the pool is set up.
+///
+/// ```
+/// # use remuda::pool::Options;
+/// # use std::time::Duration;
+/// let options = Options::new()
+///     .priority(5)
+///     .max_attempts(2)
+///     .deadline(Duration::from_secs(600))
+///     .metadata("user", "anna")
+///     .attach("photo.png", std::path::Path::new("holiday/42.png"));
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    tenant: Option<Tenant>,
+    priority: i8,
+    needs: Needs,
+    deadline: Option<Duration>,
+    attempts_max: Option<u8>,
+    options: remuda_core::options::Options,
+    key: Option<String>,
+    metadata: Map<String, Value>,
+    files: BTreeMap<String, Content>,
+}
+
+/// What is in a file that goes with a job.
+#[derive(Clone, Debug)]
+pub enum Content {
+    Bytes(Bytes),
+    File(PathBuf),
+}
+
+impl Options {
+    pub fn new() -> Options {
+        Options::default()
+    }
+
+    /// From -128 to 127; higher goes first.
+    pub fn priority(mut self, priority: i8) -> Options {
+        self.priority = priority;
+        self
+    }
+
+    /// Whose job it is: servers are shared fairly between tenants.
+    pub fn tenant(mut self, tenant: Tenant) -> Options {
+        self.tenant = Some(tenant);
+        self
+    }
+
+    /// Failures of its own before it has failed. What a server is to blame for does not count.
+    pub fn max_attempts(mut self, attempts: u8) -> Options {
+        self.attempts_max = Some(attempts);
+        self
+    }
+
+    /// Waits this long before every retry, instead of a wait that grows.
+    pub fn retry_delay(mut self, delay: Duration) -> Options {
+        self.options.retry_delay = Some(delay);
+        self
+    }
+
+    /// It fails if it has not ended by then.
+    pub fn deadline(mut self, within: Duration) -> Options {
+        self.deadline = Some(within);
+        self
+    }
+
+    /// Chosen first while it is free; a preference and not a pin.
+    pub fn prefer(mut self, worker: WorkerId) -> Options {
+        self.options.preferred.insert(worker);
+        self
+    }
+
+    pub fn exclude(mut self, worker: WorkerId) -> Options {
+        self.needs.excluded.insert(worker);
+        self
+    }
+
+    /// Only this worker will do, however long it takes.
+    pub fn pin(mut self, worker: WorkerId) -> Options {
+        self.needs.pin = Some(worker);
+        self
+    }
+
+    /// Only outputs of these nodes are wanted; without any, all are.
+    pub fn include_outputs(mut self, nodes: impl IntoIterator<Item = impl Into<String>>) -> Options {
+        self.options.include_outputs = nodes.into_iter().map(Into::into).collect::<BTreeSet<_>>();
+        self
+    }
+
+    /// How long an attempt may take from when it is handed out until its server has begun it.
+    pub fn start_limit(mut self, limit: Duration) -> Options {
+        self.options.start_limit = Some(limit);
+        self
+    }
+
+    /// How long an attempt that was begun may go without progress.
+    pub fn node_limit(mut self, limit: Duration) -> Options {
+        self.options.node_limit = Some(limit);
+        self
+    }
+
+    /// The same key is the same job: it is accepted once, however often it is enqueued.
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> Options {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Seen again on every event of the job; 4096 bytes of JSON in all.
+    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<Value>) -> Options {
+        self.metadata.insert(name.into(), value.into());
+        self
+    }
+
+    /// Gives a file along: wherever `name` stands as an input of the graph (`"image": "photo.png"`), it is meant.
+    pub fn attach(mut self, name: impl Into<String>, content: impl Into<Content>) -> Options {
+        self.files.insert(name.into(), content.into());
+        self
+    }
+
+    /// Stores what goes along, and says all of it as the plane takes it.
+    pub(super) async fn request(
+        self,
+        workflow: Arc<RawValue>,
+        context: &Context,
+    ) -> Result<Request, PoolError> {
+        let tenant = match self.tenant {
+            Some(tenant) => tenant,
+            None => "default".parse().map_err(|bad| PoolError::Invalid(format!("{bad}")))?,
+        };
+        let mut request = Request::new(workflow, tenant);
+        for (name, content) in self.files {
+            let hash = content.store(&name, context).await?;
+            request.attachments.insert(name, hash);
+        }
+        request.priority = self.priority;
+        request.needs = self.needs;
+        request.deadline = self.deadline;
+        request.attempts_max = self.attempts_max;
+        request.options = self.options;
+        request.idempotency_key = self.key;
+        request.metadata = self.metadata;
+        Ok(request)
+    }
+}
+
+impl Content {
+    async fn store(self, name: &str, context: &Context) -> Result<BlobHash, PoolError> {
+        let mut upload = context.blobs.begin().await.map_err(busy)?;
+        match self {
+            Content::Bytes(bytes) => upload = upload.write(&bytes).await.map_err(busy)?,
+            Content::File(path) => {
+                let unreadable = |error: std::io::Error| {
+                    PoolError::Invalid(format!(
+                        "attachment {name:?}: {} cannot be read: {error}",
+                        path.display()
+                    ))
+                };
+                let mut file = tokio::fs::File::open(&path).await.map_err(unreadable)?;
+                let mut piece = vec![0; PIECE_BYTES];
+                loop {
+                    let read = file.read(&mut piece).await.map_err(unreadable)?;
+                    if read == 0 {
+                        break;
+                    }
+                    upload = upload.write(&piece[..read]).await.map_err(busy)?;
+                }
+            }
+        }
+        let stored = upload.finish(None, context.plane.clock.now()).await.map_err(busy)?;
+        Ok(stored.hash)
+    }
+}
+
+impl From<Bytes> for Content {
+    fn from(bytes: Bytes) -> Self {
+        Content::Bytes(bytes)
+    }
+}
+
+impl From<Vec<u8>> for Content {
+    fn from(bytes: Vec<u8>) -> Self {
+        Content::Bytes(bytes.into())
+    }
+}
+
+impl From<&Path> for Content {
+    fn from(path: &Path) -> Self {
+        Content::File(path.to_owned())
+    }
+}
+
+impl From<PathBuf> for Content {
+    fn from(path: PathBuf) -> Self {
+        Content::File(path)
+    }
+}

@@ -1,0 +1,110 @@
+//! What a program may give as a workflow.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde_json::Value;
+use serde_json::value::{RawValue, to_raw_value};
+
+/// A workflow in ComfyUI's API format: a JSON value, JSON text, or a file with it.
+///
+/// Text and files are passed on in the very words in which they came: a seed of twenty digits stays that seed.
+#[derive(Clone, Debug)]
+pub struct Workflow(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    Text(String),
+    File(PathBuf),
+}
+
+impl Workflow {
+    pub(super) async fn read(self) -> Result<Arc<RawValue>, String> {
+        let (text, place) = match self.0 {
+            Source::Text(text) => (text, "the workflow".to_owned()),
+            Source::File(path) => {
+                let place = path.display().to_string();
+                let text = tokio::fs::read_to_string(path).await;
+                (text.map_err(|error| format!("{place} cannot be read: {error}"))?, place)
+            }
+        };
+        let raw = serde_json::from_str::<Box<RawValue>>(&text);
+        raw.map(Arc::from).map_err(|error| {
+            let hint = if text.trim_start().starts_with('{') { "" } else { "; for a file, give a Path" };
+            format!("{place} is not JSON: {error}{hint}")
+        })
+    }
+}
+
+impl From<Value> for Workflow {
+    fn from(value: Value) -> Self {
+        Workflow::from(&value)
+    }
+}
+
+impl From<&Value> for Workflow {
+    fn from(value: &Value) -> Self {
+        let raw = to_raw_value(value).expect("a JSON value can be written");
+        Workflow::from(raw)
+    }
+}
+
+impl From<Box<RawValue>> for Workflow {
+    fn from(raw: Box<RawValue>) -> Self {
+        Workflow(Source::Text(raw.get().to_owned()))
+    }
+}
+
+impl From<&str> for Workflow {
+    fn from(json: &str) -> Self {
+        Workflow(Source::Text(json.to_owned()))
+    }
+}
+
+impl From<String> for Workflow {
+    fn from(json: String) -> Self {
+        Workflow(Source::Text(json))
+    }
+}
+
+impl From<&Path> for Workflow {
+    fn from(path: &Path) -> Self {
+        Workflow(Source::File(path.to_owned()))
+    }
+}
+
+impl From<PathBuf> for Workflow {
+    fn from(path: PathBuf) -> Self {
+        Workflow(Source::File(path))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_workflow_is_given_as_a_value_a_text_or_a_file_and_stays_as_it_was_written() {
+        let text = r#"{"1": {"class_type": "KSampler", "inputs": {"seed": 18446744073709551615}}}"#;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("workflow.json");
+        std::fs::write(&path, text).unwrap();
+        for workflow in [Workflow::from(text), text.to_owned().into(), path.as_path().into()] {
+            assert_eq!(workflow.read().await.unwrap().get(), text);
+        }
+        let value: Value = serde_json::from_str(text).unwrap();
+        assert!(Workflow::from(value).read().await.unwrap().get().contains("18446744073709551615"));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_workflow_says_what_to_give() {
+        for (workflow, said) in [
+            (Workflow::from("workflow.json"), "give a Path"),
+            (Workflow::from(r#"{"1": "#), "not JSON"),
+            (Path::new("/nowhere/workflow.json").into(), "/nowhere/workflow.json cannot be read"),
+        ] {
+            let error = workflow.read().await.unwrap_err();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! What workers are called unless somebody names them.
+
+use remuda_core::id::{BadId, WorkerId};
+
+/// A name that is the same after a restart, so that a new agent finds what the old one left: the machine and the
+/// server's address.
+pub fn name_of(server: &str) -> Result<WorkerId, BadId> {
+    let rest = server.split_once("://").map_or(server, |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or(rest);
+    let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
+    let is_here = matches!(host, "127.0.0.1" | "localhost" | "[::1]" | "");
+    let host = if is_here { hostname() } else { host.to_owned() };
+    let name: String =
+        format!("{host}-{port}").chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    name.trim_matches('-').parse()
+}
+
+/// This machine's name as far as it can serve as one here.
+pub fn hostname() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name: String =
+        name.trim().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
+    if name.is_empty() { "worker".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_gives_its_worker_a_name_that_lasts() {
+        let here = hostname();
+        for (server, expected) in [
+            ("http://127.0.0.1:8188", format!("{here}-8188")),
+            ("http://localhost:8188/base", format!("{here}-8188")),
+            ("https://gpu7.example.org", "gpu7-example-org-80".to_owned()),
+            ("http://10.0.0.7:8189/", "10-0-0-7-8189".to_owned()),
+        ] {
+            assert_eq!(name_of(server).unwrap().as_str(), expected, "{server}");
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Who did what, as it is found afterwards.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{client_of, closed, code, token};
+use crate::harness::{Hand, Plane, answered, has_all};
+use crate::start::run;
+
+/// What `remuda audit` says with these arguments, and its exit code.
+async fn audit(plane: &Plane, arguments: &[&str]) -> (i32, Value) {
+    let data = plane.store().parent().unwrap().display().to_string();
+    let (code, said) =
+        run(plane.folder(), &[&["audit", "--data", &data, "--json"], arguments].concat()).await;
+    (code, serde_json::from_str(&said).unwrap_or(Value::String(said)))
+}
+
+/// Faults: X3, X20.
+#[tokio::test]
+async fn what_was_done_to_the_fleet_is_written_down_with_who_did_it() {
+    let (plane, admin) = closed(&[]).await;
+    let anna = client_of(&admin, "anna").await;
+    let worker = token(&admin, &json!({ "role": "worker", "name": "gpus" })).await;
+    Hand::join(&plane.with(&worker), "gpu-7", 1).await;
+    let job = anna.submit_as(json!({ "workflow": { "n": 1 }, "service": "nobody" })).await;
+    admin.cancel(&job).await;
+    let own = anna.submit_as(json!({ "workflow": { "n": 2 }, "service": "nobody" })).await;
+    anna.cancel(&own).await;
+    answered(admin.request(Method::POST, "/fleet/workers/gpu-7/drain")).await;
+    admin.post("/fleet/reload", &json!({})).await;
+    assert_eq!(code(&anna, Method::GET, "/fleet/status").await.0, 403);
+    assert_eq!(code(&plane, Method::GET, "/fleet/jobs").await.0, 401);
+    code(&admin, Method::DELETE, "/fleet/tokens/gpus").await;
+    let (code, said) = audit(&plane, &[]).await;
+    assert_eq!(code, 0, "{said}");
+    let lines: Vec<_> = said["newest"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|line| {
+            assert!(line["at"].as_str().unwrap().ends_with('Z') && line["from"] == "127.0.0.1", "{line}");
+            let name = line["who"].as_str().unwrap().split(" (").next().unwrap();
+            let outcome = line["outcome"].as_str().unwrap();
+            format!("{name}: {} {outcome}", line["what"].as_str().unwrap())
+        })
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "anyone: token.create done",
+            "root: token.create done",
+            "root: token.create done",
+            "gpus: worker.join done",
+            "root: job.cancel done",
+            "root: worker.drain done",
+            "root: settings.reload done",
+            "anna's laptop: access.refused forbidden",
+            "anyone: access.refused no_token",
+            "root: token.revoke done",
+        ]
+    );
+    has_all(&said["newest"][3]["on"].to_string(), &["gpu-7"]);
+    has_all(&said["newest"][9]["on"].to_string(), &["gpus (worker "]);
+}
+
+/// Faults: X20, C1.
+#[tokio::test]
+async fn the_log_survives_a_crash_and_tells_when_somebody_changed_it() {
+    let (mut plane, admin) = closed(&[]).await;
+    for n in 0..5 {
+        token(&admin, &json!({ "role": "admin", "name": format!("admin {n}") })).await;
+    }
+    plane.kill();
+    let path = plane.store().parent().unwrap().join("audit.jsonl");
+    let whole = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(whole.lines().count(), 6, "what was answered was written: {whole}");
+    // As if the power had gone in the middle of a line.
+    std::fs::write(&path, &whole[..whole.len() - 40]).unwrap();
+    plane.start_again().await;
+    token(&admin, &json!({ "role": "admin" })).await;
+    let (code, said) = audit(&plane, &["--verify"]).await;
+    assert_eq!((code, &said["torn"], &said["broken"]), (0, &json!(1), &json!([])), "{said}");
+    let whole = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(&path, whole.replacen("admin 1", "nobody!", 1)).unwrap();
+    let (code, said) = audit(&plane, &["--verify"]).await;
+    assert_eq!(code, 1, "{said}");
+    has_all(&said["broken"].to_string(), &["does not follow"]);
+}

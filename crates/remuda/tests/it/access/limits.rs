@@ -1,0 +1,245 @@
+//! What keeps others out and busy ones apart: pages of others, guesses, floods, too many lines.
+
+use std::time::Duration;
+
+use reqwest::{Method, StatusCode, header};
+use serde_json::json;
+
+use super::{client_of, closed, code, token};
+use crate::harness::{Client, Hand, Plane, Raw, Stream, answered, wait_until};
+use crate::source;
+
+/// What a request with these headers is answered.
+async fn asked(client: &Client, method: Method, headers: &[(&str, &str)]) -> (u16, String) {
+    let mut request = client.request(method, "/fleet/jobs").json(&json!({ "workflow": { "n": 1 } }));
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let (status, body) = answered(request).await;
+    (status.as_u16(), body["error"]["code"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Faults: X8.
+#[tokio::test]
+async fn a_page_of_somebody_else_gets_no_answer_out_of_a_plane_on_this_machine() {
+    let plane = Plane::start(&["http.allowed_origins=https://app.example.org"]).await;
+    let own = plane.url.clone();
+    let foreign = (403, "foreign_origin".to_owned());
+    for method in [Method::GET, Method::POST] {
+        for origin in ["https://evil.example", "null", "http://127.0.0.1:1"] {
+            assert_eq!(asked(&plane, method.clone(), &[("origin", origin)]).await, foreign, "{origin}");
+        }
+        assert!(asked(&plane, method.clone(), &[("origin", &own)]).await.0 < 300);
+    }
+    assert_eq!(asked(&plane, Method::POST, &[("sec-fetch-site", "cross-site")]).await, foreign);
+    // A name of theirs that was turned to our address.
+    let turned = [("host", "rebound.evil.example")];
+    assert_eq!(asked(&plane, Method::GET, &turned).await, (403, "foreign_host".to_owned()));
+    // A socket, wherever it is opened.
+    for path in ["/ws", "/fleet/events", "/anything"] {
+        let mut raw = Raw::open(plane.address).await;
+        let head =
+            format!("GET {path} HTTP/1.1\r\nhost: {}\r\norigin: https://evil.example\r\n", plane.address);
+        raw.send(&head).await;
+        raw.send("connection: upgrade, close\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n").await;
+        raw.send("sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n").await;
+        let (status, error) = raw.refusal().await;
+        assert_eq!((status, &error["code"]), (403, &json!("foreign_origin")), "{path}");
+    }
+    // One that was allowed is told so, and asked beforehand as browsers do.
+    let ask = plane.request(Method::OPTIONS, "/fleet/jobs").header("origin", "https://app.example.org");
+    let answer = ask.header("access-control-request-method", "POST").send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::NO_CONTENT);
+    assert_eq!(answer.headers()[header::ACCESS_CONTROL_ALLOW_ORIGIN], "https://app.example.org");
+    let ask = plane.request(Method::GET, "/fleet/jobs").header("origin", "https://app.example.org");
+    let answer = ask.send().await.unwrap();
+    assert_eq!(answer.headers()[header::ACCESS_CONTROL_ALLOW_ORIGIN], "https://app.example.org");
+}
+
+/// Faults: B10.
+#[tokio::test]
+async fn a_flood_of_one_token_is_held_back_and_nobody_elses_requests_are() {
+    let (_plane, admin) = closed(&["limits.requests_per_second=4"]).await;
+    let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
+    let mut held_back = None;
+    for n in 0..100 {
+        let submission = json!({ "workflow": { "n": n } });
+        let answer = anna.request(Method::POST, "/fleet/jobs").json(&submission).send().await.unwrap();
+        if answer.status() == StatusCode::TOO_MANY_REQUESTS {
+            held_back = Some((n, answer));
+            break;
+        }
+        assert_eq!(answer.status(), StatusCode::CREATED);
+    }
+    let (taken, answer) = held_back.expect("a flood should be held back");
+    assert!(taken >= 20, "five seconds' worth may come at once: {taken}");
+    let wait: u64 = answer.headers()[header::RETRY_AFTER].to_str().unwrap().parse().unwrap();
+    assert_eq!(wait, 1);
+    ben.submit(json!({ "n": 1 })).await;
+    wait_until("anna is heard again", async || (asked(&anna, Method::GET, &[]).await.0 == 200).then_some(()))
+        .await;
+    // Workers are never turned away for beating.
+    let mut hand = Hand::join(&admin, "a", 1).await;
+    for _ in 0..50 {
+        hand.say(&json!([]), &json!([])).await;
+    }
+}
+
+/// Faults: X9.
+#[tokio::test]
+async fn whoever_guesses_is_not_listened_to_and_whoever_is_known_goes_on() {
+    let (plane, admin) = closed(&[]).await;
+    let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
+    anna.submit(json!({ "n": 1 })).await;
+    // A worker that was not told of its new token asks again and again with the old one.
+    let old = plane.with("rmd_0123456789ab_of-yesterday");
+    for _ in 0..40 {
+        assert_eq!(code(&old, Method::GET, "/fleet/jobs").await, (401, "wrong_token".to_owned()));
+    }
+    let mut refused = Vec::new();
+    for n in 0..25 {
+        let guess = plane.with(&format!("rmd_{n:012x}_{}", "0".repeat(64)));
+        refused.push(code(&guess, Method::GET, "/fleet/jobs").await.1);
+    }
+    assert_eq!(refused.iter().filter(|code| *code == "wrong_token").count(), 19);
+    assert_eq!(refused.last().unwrap(), "locked_out");
+    let answer = ben.request(Method::GET, "/fleet/jobs").send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS, "a right guess would help nobody now");
+    assert!(answer.headers().contains_key(header::RETRY_AFTER));
+    anna.submit(json!({ "n": 2 })).await;
+    assert_eq!(code(&admin, Method::GET, "/fleet/status").await.0, 200);
+    assert_eq!(code(&plane, Method::GET, "/health/live").await.0, 200);
+}
+
+/// Faults: X13.
+#[tokio::test]
+async fn one_address_has_so_many_connections_and_no_more() {
+    let plane = Plane::start(&["limits.connections_per_address_max=4"]).await;
+    let mut idle = Vec::new();
+    for _ in 0..4 {
+        idle.push(Raw::open(plane.address).await);
+    }
+    let (status, error) = wait_until("one more is turned away", async || {
+        let mut one_more = Raw::open(plane.address).await;
+        one_more.send("GET /health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await;
+        let (status, error) = one_more.refusal().await;
+        (status != 200).then_some((status, error))
+    })
+    .await;
+    assert_eq!((status, &error["code"]), (429, &json!("too_many_connections")));
+    idle.clear();
+    wait_until("there is room again", async || {
+        plane.request(Method::GET, "/health/live").send().await.ok()?.status().is_success().then_some(())
+    })
+    .await;
+}
+
+/// Faults: X13.
+#[tokio::test]
+async fn one_token_has_so_many_streams_and_no_more() {
+    let (_plane, admin) = closed(&["limits.streams_per_token_max=2"]).await;
+    let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
+    let first = Stream::open(&anna, "?after=0", None).await;
+    let _second = Stream::open(&anna, "?after=0", None).await;
+    assert_eq!(code(&anna, Method::GET, "/fleet/events").await, (429, "too_many_streams".to_owned()));
+    let _other = Stream::open(&ben, "?after=0", None).await;
+    drop(first);
+    wait_until("there is room again", async || {
+        let stream = anna.request(Method::GET, "/fleet/events").send().await.unwrap();
+        stream.status().is_success().then_some(())
+    })
+    .await;
+}
+
+/// Faults: B1, B6. Whoever has no token is answered before it sends anything worth reading.
+#[tokio::test]
+async fn nothing_is_read_for_whoever_may_not_ask() {
+    let (plane, _admin) = closed(&[]).await;
+    for headers in ["content-length: 8000000", "transfer-encoding: chunked"] {
+        let raw = Raw::submit(plane.address, headers).await;
+        let (status, error) = tokio::time::timeout(Duration::from_secs(5), raw.answer())
+            .await
+            .expect("it should not wait for a body");
+        assert_eq!((status, &error["code"]), (401, &json!("no_token")), "{headers}");
+    }
+}
+
+/// Faults: X18. A worker may say for ever that it gets on; a job that has a deadline ends all the same.
+#[tokio::test]
+async fn a_worker_that_only_pretends_to_work_holds_nobody_up_for_ever() {
+    let (_plane, admin) = closed(&[]).await;
+    let mut hand = Hand::join(&admin, "liar", 1).await;
+    let anna = client_of(&admin, "anna").await;
+    let job = anna.submit_as(json!({ "workflow": { "n": 1 }, "deadline_seconds": 2 })).await;
+    let attempt = hand.take().await;
+    let mut held = attempt;
+    let mut step = 0;
+    let ended = wait_until("the job ends", async || {
+        step += 1;
+        (held["step"], held["progress"]) = (json!(step), json!(0.5));
+        hand.say(&json!([held]), &json!([])).await;
+        Some(anna.job(&job).await).filter(|job| job["state"] != "running" && job["state"] != "queued")
+    })
+    .await;
+    assert_eq!(ended["state"], "failed", "{ended}");
+}
+
+/// Faults: X19. What is counted by what others send is hashed with a key of this process, and no pattern is matched
+/// against it.
+#[test]
+fn nothing_hashes_what_others_send_without_a_key_or_matches_it_with_patterns() {
+    let manifest = std::fs::read_to_string(source::root().join("Cargo.toml")).unwrap();
+    let dependencies = manifest.split("[workspace.dependencies]").nth(1).unwrap();
+    let dependencies = dependencies.split("\n[").next().unwrap();
+    for name in ["regex", "fancy-regex", "fxhash", "rustc-hash", "ahash", "hashbrown", "nohash"] {
+        let is_there = dependencies.lines().any(|line| line.starts_with(&format!("{name} ")));
+        assert!(!is_there, "{name} hashes without a key, or matches patterns");
+    }
+    for source in source::all() {
+        for word in [concat!("BuildHasher", "Default"), concat!("with_", "hasher")] {
+            let found = source.production().find(|(_, line)| line.contains(word));
+            assert!(found.is_none(), "{}: {found:?}", source.name);
+        }
+    }
+}
+
+/// Faults: X5. Only who was named is called, wherever it would send us.
+#[tokio::test]
+async fn nobody_is_sent_on_to_somebody_else() {
+    let inside = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let outside = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (inside_at, url) =
+        (inside.local_addr().unwrap(), format!("http://{}", outside.local_addr().unwrap()));
+    let redirecting = tokio::spawn(async move {
+        loop {
+            let (stream, _) = outside.accept().await.unwrap();
+            let mut raw = Raw(stream);
+            raw.head().await;
+            let answer = format!("location: http://{inside_at}/latest/meta-data\r\ncontent-length: 0\r\n");
+            raw.send(&format!("HTTP/1.1 307 Temporary Redirect\r\n{answer}connection: close\r\n\r\n")).await;
+            tokio::spawn(async move { raw.rest().await });
+        }
+    });
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("w.json"), "{\"n\":1}").unwrap();
+    let (code, said) =
+        crate::start::run(folder.path(), &["run", "w.json", "--url", &url, "--token", "x"]).await;
+    assert_eq!(code, 1, "{said}");
+    let (code, said) = crate::start::run(folder.path(), &["blobs", "put", "w.json", "--url", &url]).await;
+    assert_eq!(code, 1, "{said}");
+    let asked = tokio::time::timeout(Duration::from_millis(200), inside.accept()).await;
+    assert!(asked.is_err(), "somebody came who was never sent");
+    redirecting.abort();
+}
+
+#[tokio::test]
+async fn a_name_that_two_tokens_have_is_not_guessed_at() {
+    let (_plane, admin) = closed(&[]).await;
+    let wanted = json!({ "role": "worker", "name": "gpu" });
+    let (_, second) = (token(&admin, &wanted).await, token(&admin, &wanted).await);
+    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/gpu").await, (409, "ambiguous".to_owned()));
+    let id = second.split('_').nth(1).unwrap();
+    assert_eq!(code(&admin, Method::DELETE, &format!("/fleet/tokens/{id}")).await.0, 200);
+    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/gpu").await.0, 200);
+    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/gpu").await.0, 404);
+}

@@ -1,0 +1,134 @@
+//! What is secret is found nowhere it should not be.
+
+use reqwest::{Method, StatusCode};
+use serde_json::json;
+
+use super::{client_of, token};
+use crate::harness::{Hand, Plane, Process, answered, remuda};
+use crate::start::run;
+
+/// A job that nobody submitted.
+const NOBODYS: &str = "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11";
+/// Every route that can be looked at without knowing anything.
+const LOOKS: &[&str] = &[
+    "/fleet/status",
+    "/fleet/workers",
+    "/fleet/workers/a",
+    "/fleet/machines",
+    "/fleet/blocks",
+    "/fleet/quarantine",
+    "/fleet/cycles",
+    "/fleet/plan",
+    "/fleet/tokens",
+    "/fleet/jobs",
+    "/fleet/views/orchestrator_status",
+    "/fleet/views/active_workers_health",
+    "/fleet/views/worker_performance",
+    "/health/live",
+    "/health/ready",
+    "/metrics",
+];
+
+/// Faults: X10. Everything is logged that can be, and everything goes wrong that can.
+#[tokio::test]
+async fn no_secret_is_in_what_is_logged_answered_or_kept() {
+    let environment = "canary-of-the-environment-0123456789";
+    let plan = Plane::plan(&[]).variable("REMUDA_ADMIN_TOKEN", environment).variable("REMUDA_LOG", "trace");
+    let mut plane = plan.start().await;
+    let admin = plane.with(environment);
+    let root = plane.with(&token(&admin, &json!({ "role": "admin" })).await);
+    let anna = client_of(&admin, "anna").await;
+    let joins = token(&admin, &json!({ "role": "worker" })).await;
+    let hand = Hand::join(&plane.with(&joins), "a", 1).await;
+    let wrong = "rmd_0123456789ab_canary-that-is-wrong".to_owned();
+    let canaries = [environment, &root.token, &anna.token, &joins, &hand.token, &wrong].map(str::to_owned);
+
+    let mut seen = String::new();
+    for token in &canaries {
+        let client = plane.with(token);
+        for path in LOOKS {
+            let (status, body) = answered(client.request(Method::GET, path)).await;
+            seen.push_str(&format!("{status} {body}\n"));
+        }
+        let (_, body) = client.post("/fleet/jobs", &json!({ "workflow": [] })).await;
+        seen.push_str(&body.to_string());
+        let basic = plane.request(Method::GET, "/fleet/jobs").basic_auth(token, Some(token));
+        seen.push_str(&answered(basic).await.1.to_string());
+        let (code, said) =
+            run(plane.folder(), &["why", NOBODYS, "--url", &plane.url, "--token", token]).await;
+        assert_eq!(code, 1);
+        seen.push_str(&said);
+    }
+    let mut worker = remuda(plane.folder());
+    worker.args(["worker", "--url", &plane.url, "--name", "b", "--exec", "env"]);
+    worker.env("REMUDA_TOKEN", &joins).env("REMUDA_LOG", "trace");
+    let mut worker = Process::start("the worker", &mut worker);
+    assert!(worker.line("joined").await.is_some(), "{}", worker.said());
+    let mut shown = remuda(plane.folder());
+    shown.args(["config", "show", "--json"]).env("REMUDA_ADMIN_TOKEN", environment);
+    let mut shown = Process::start("config show", &mut shown);
+    assert!(shown.ended().await.success(), "{}", shown.said());
+    seen.push_str(&shown.said());
+    worker.signal(rustix::process::Signal::INT);
+    worker.ended().await;
+    seen.push_str(&worker.said());
+    plane.stop().await;
+    seen.push_str(&plane.process.said());
+    for entry in std::fs::read_dir(plane.store().parent().unwrap()).unwrap() {
+        let bytes = std::fs::read(entry.unwrap().path()).unwrap_or_default();
+        seen.push_str(&String::from_utf8_lossy(&bytes));
+    }
+    assert!(seen.contains("access.refused") && seen.contains("wrong_token"), "the audit log was looked at");
+    for canary in &canaries {
+        // The part before is no secret: it is how a token is called.
+        let hidden = canary.rsplit('_').next().unwrap();
+        if let Some(at) = seen.find(hidden) {
+            let around: String = seen[at.saturating_sub(200)..].chars().take(300).collect();
+            panic!("{hidden} is in what was seen: …{around}");
+        }
+    }
+}
+
+/// Faults: X11. A job runs with what is its own: what its worker joined with is not in its environment.
+#[tokio::test]
+async fn a_job_does_not_see_what_its_worker_joined_with() {
+    let (plane, admin) = super::closed(&[]).await;
+    let joins = token(&admin, &json!({ "role": "worker" })).await;
+    let mut worker = remuda(plane.folder());
+    let tell = "env | grep -c REMUDA_TOKEN; true";
+    worker.args(["worker", "--url", &plane.url, "--name", "a", "--exec", tell]).env("REMUDA_TOKEN", &joins);
+    let _worker = Process::start("the worker", &mut worker);
+    let anna = client_of(&admin, "anna").await;
+    let job = anna.submit(json!({ "n": 1 })).await;
+    let ended = anna.ended(&job).await;
+    assert_eq!((&ended["state"], &ended["result"]), (&json!("completed"), &json!(0)), "{ended}");
+}
+
+/// Faults: X12.
+#[tokio::test]
+async fn nothing_that_others_write_moves_the_cursor_of_who_reads_the_log() {
+    let (mut plane, admin) = super::closed(&[]).await;
+    let odd = "\u{1b}[2J\u{1b}]0;owned\u{7}\r\n2026-01-01 INFO all is well\u{9b}31m";
+    let anna = client_of(&admin, "anna").await;
+    let job = anna
+        .submit_as(json!({ "workflow": { "n": odd }, "labels": { odd: odd }, "metadata": { "x": odd } }))
+        .await;
+    let (status, _) = anna.post(&format!("/fleet/jobs/{job}/cancel"), &json!({ "reason": odd })).await;
+    assert_eq!(status, StatusCode::OK);
+    let (status, _) = admin.post("/fleet/tokens", &json!({ "role": "admin", "name": odd })).await;
+    assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
+    let request = admin.request(Method::POST, "/fleet/workers/nobody/drain").query(&[("reason", odd)]);
+    answered(request).await;
+    let request = plane.request(Method::GET, "/fleet/%1b%5b2J%0d%0anothing");
+    answered(request).await;
+    admin.post("/fleet/workers", &json!({ "worker": odd, "services": ["exec"] })).await;
+    let (_, said) = run(plane.folder(), &["jobs", "--url", &plane.url, "--token", &anna.token]).await;
+    let (_, why) = run(plane.folder(), &["why", &job, "--url", &plane.url, "--token", &anna.token]).await;
+    plane.stop().await;
+    let audit = std::fs::read_to_string(plane.store().parent().unwrap().join("audit.jsonl")).unwrap();
+    for (what, text) in [("log", plane.process.said()), ("jobs", said), ("why", why), ("audit", audit)] {
+        let found = text.chars().find(|c| c.is_control() && *c != '\n');
+        assert_eq!(found, None, "in the {what}: {text:?}");
+        assert!(!text.lines().any(|line| line.starts_with("2026-01-01 INFO")), "a line of their own: {text}");
+    }
+}
