@@ -20,7 +20,7 @@ use tracing::warn;
 use super::super::Context;
 use super::entry::{Ended, last_words_id, so_far, stored_outputs};
 use super::hub::{MISSED_FOR, Picture};
-use super::prompt::{Prompt, Workflow};
+use super::prompt::{self, Prompt, Workflow};
 use super::run::{Run, Word};
 use crate::carry_out::{News, Shown};
 use crate::live::Told;
@@ -198,8 +198,10 @@ impl Crier {
                 self.keep_last_words(job, words).await;
             }
         }
-        let Some((tenant, prompt)) = Prompt::read(&self.context, job).await? else {
-            // No prompt, but a job that was counted.
+        // Without a client there is nobody to tell of it, and nothing to look up.
+        let has_client = happened.is_none_or(|it| prompt::client(&it.metadata).is_some());
+        let found = if has_client { Prompt::read(&self.context, job).await? } else { None };
+        let Some((tenant, prompt)) = found else {
             if let Some((happened, tenant)) = happened.zip(happened.and_then(|it| it.tenant.as_ref())) {
                 let mut rooms = self.context.door.hub.rooms();
                 rooms.count(tenant, happened.seq, -1);

@@ -317,3 +317,77 @@ fn named_frame(prompt: &str, picture: &Picture<'_>) -> Vec<u8> {
     let length = u32::try_from(about.len()).unwrap_or(0);
     [&4_u32.to_be_bytes()[..], &length.to_be_bytes(), about.as_bytes(), picture.bytes].concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant() -> Tenant {
+        "t".parse().unwrap()
+    }
+
+    fn seat(rooms: &mut Rooms, client: &str) -> Taken {
+        rooms.seat(&tenant(), client, 0, Sequence(5), Timestamp::ZERO)
+    }
+
+    fn heard(taken: &mut Taken) -> usize {
+        std::iter::from_fn(|| taken.inbox.try_recv().ok()).count()
+    }
+
+    fn word(kind: &str) -> Word {
+        Word::new(kind, json!({ "prompt_id": "p" }))
+    }
+
+    #[test]
+    fn whoever_does_not_read_misses_progress_first_and_is_then_let_go_alone() {
+        let mut rooms = Rooms::default();
+        let (mut deaf, mut other) = (seat(&mut rooms, "deaf"), seat(&mut rooms, "other"));
+        for _ in 0..OUTBOX_MAX * 2 {
+            rooms.tell(&tenant(), Some("deaf"), &[word("progress")]);
+        }
+        assert!(rooms.is_heard(&tenant(), "deaf"), "progress alone lets nobody go");
+        let bytes = Bytes::from_static(b"x");
+        let run = Run::new(JobId::from_u128(1), tenant(), &serde_json::Map::new(), 1);
+        rooms.show(&run, &Picture { node: None, mime: "image/png", bytes: &bytes });
+        assert_eq!(deaf.inbox.len(), OUTBOX_LIGHT, "half of the room is kept for what matters");
+        for _ in 0..=OUTBOX_LIGHT {
+            rooms.tell(&tenant(), Some("deaf"), &[word("executed")]);
+        }
+        assert!(!rooms.is_heard(&tenant(), "deaf"));
+        heard(&mut deaf);
+        assert!(
+            matches!(deaf.inbox.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)),
+            "it is told to close"
+        );
+        assert_eq!(heard(&mut other), 2, "a greeting and a preview, and nothing in the way");
+        rooms.tell(&tenant(), None, &[word("executed")]);
+        assert_eq!(heard(&mut other), 1);
+    }
+
+    #[test]
+    fn what_happened_before_the_count_is_not_counted_twice() {
+        let mut rooms = Rooms::default();
+        let _taken = seat(&mut rooms, "a");
+        for (seq, change, expected) in [(4, 1, 0), (5, 1, 0), (6, 1, 1), (6, 1, 1), (7, -1, 0), (8, -1, 0)] {
+            rooms.count(&tenant(), Sequence(seq), change);
+            assert_eq!(rooms.rooms[&tenant()].open, expected, "after event {seq}");
+        }
+    }
+
+    #[test]
+    fn missed_ends_are_told_to_their_client_once_and_not_for_ever() {
+        let mut rooms = Rooms::default();
+        let at = |millis| Timestamp::from_millis(millis);
+        rooms.miss(tenant(), "a".to_owned(), JobId::from_u128(1), at(0));
+        rooms.miss(tenant(), "a".to_owned(), JobId::from_u128(2), at(60_000));
+        rooms.miss(tenant(), "b".to_owned(), JobId::from_u128(3), at(60_000));
+        let late = at(MISSED_FOR.as_millis() as u64 + 1);
+        assert_eq!(rooms.take_missed(&"other".parse().unwrap(), "a", at(60_000)), []);
+        assert_eq!(rooms.take_missed(&tenant(), "a", late), [JobId::from_u128(2)]);
+        assert_eq!(rooms.take_missed(&tenant(), "a", late), []);
+        for job in 0..MISSED_MAX as u128 + 10 {
+            rooms.miss(tenant(), "c".to_owned(), JobId::from_u128(job), late);
+        }
+        assert_eq!(rooms.missed.len(), MISSED_MAX);
+    }
+}

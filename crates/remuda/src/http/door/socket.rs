@@ -8,6 +8,7 @@ use axum::extract::ws::rejection::WebSocketUpgradeRejection;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::http::{StatusCode, Uri};
 use axum::response::Response;
+use bytes::Bytes;
 use futures_util::stream::SplitSink;
 use futures_util::{SinkExt as _, StreamExt as _};
 use remuda_core::id::Tenant;
@@ -30,6 +31,8 @@ const MESSAGE_MAX: usize = 4 << 20;
 const CLIENT_BYTES_MAX: usize = 200;
 /// Some clients give a socket up that says nothing for ten seconds, and a job may wait for longer than that.
 const QUIET_MAX: std::time::Duration = std::time::Duration::from_secs(4);
+/// Whoever answers no ping for twice as long is gone, though nobody said so.
+const PING_EVERY: std::time::Duration = std::time::Duration::from_secs(30);
 /// A peer that takes nothing for so long is gone.
 const WRITE_MAX: std::time::Duration = std::time::Duration::from_secs(30);
 
@@ -92,6 +95,9 @@ async fn talk(context: &Context, tenant: &Tenant, socket: WebSocket, taken: Take
     let mut stopping = context.stopping.clone();
     let mut quiet = tokio::time::interval(QUIET_MAX);
     quiet.reset();
+    let mut ping = tokio::time::interval(PING_EVERY);
+    ping.reset();
+    let mut pings_unanswered = 0;
     loop {
         if inbox.is_empty() && owes_status.swap(false, Ordering::Relaxed) {
             let status = context.door.hub.rooms().status(tenant);
@@ -113,6 +119,7 @@ async fn talk(context: &Context, tenant: &Tenant, socket: WebSocket, taken: Take
                 None => break,
             },
             message = said.next() => {
+                pings_unanswered = 0;
                 let text = match message {
                     Some(Ok(Message::Text(text))) => text,
                     Some(Ok(Message::Binary(_) | Message::Ping(_) | Message::Pong(_))) => continue,
@@ -127,6 +134,12 @@ async fn talk(context: &Context, tenant: &Tenant, socket: WebSocket, taken: Take
             }
             _ = quiet.tick() => {
                 owes_status.fetch_or(context.door.hub.rooms().has_open(tenant), Ordering::Relaxed);
+            }
+            _ = ping.tick() => {
+                pings_unanswered += 1;
+                if pings_unanswered > 2 || !send(&mut outbox, Message::Ping(Bytes::new())).await {
+                    return;
+                }
             }
             () = stopped(&mut stopping) => break,
         }

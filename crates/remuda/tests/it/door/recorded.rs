@@ -67,7 +67,6 @@ async fn a_cached_run_is_told_as_comfyui_tells_it() {
     assert_eq!((&file["type"], view(&stage, &file).await.status()), (&json!("temp"), StatusCode::OK));
 }
 
-/// Faults: H9.
 #[tokio::test]
 async fn a_run_that_fails_ends_once_and_with_its_error() {
     let stage = Stage::with(Server::fake(Options::default()).await, &["attempts_max=1"], &[]).await;

@@ -74,20 +74,6 @@ async fn two_sockets_of_one_client_both_hear_and_the_newer_goes_on_when_the_olde
     newer.until_done(&id).await;
 }
 
-/// Faults: X13.
-#[tokio::test]
-async fn a_client_that_does_not_read_holds_up_nobody() {
-    let stage = Stage::fake().await;
-    let deaf = Ears::open(&stage.plane, "deaf").await;
-    let mut ears = Ears::open(&stage.plane, "anna").await;
-    for number in 0..20 {
-        prompt(&stage, "deaf", &picture(2600 + number).sleep(0.05, 10).saved()).await;
-    }
-    let id = prompt(&stage, "anna", &picture(2699).saved()).await;
-    ears.until_done(&id).await;
-    drop(deaf);
-}
-
 #[tokio::test]
 async fn previews_come_as_the_client_can_read_them() {
     let stage = Stage::fake().await;
