@@ -38,9 +38,9 @@ use self::process::Process;
 use super::blobs::BlobLink;
 use super::hands::{Events, Order, Wanted};
 use super::previews::Previews;
-use crate::secret::Secret;
 use super::reports::Reports;
 use crate::config::Resolved;
+use crate::secret::Secret;
 
 /// Which server, and whether it is ours to start and stop.
 #[derive(Clone, Debug)]
