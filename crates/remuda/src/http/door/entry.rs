@@ -74,8 +74,9 @@ pub(super) async fn entry(
     output_classes: &BTreeMap<String, bool>,
 ) -> Result<Value, StoreError> {
     let workflow = context.store.workflow(prompt.job).await?;
-    let workflow = workflow.map(|body| Workflow::read(&body)).unwrap_or_default();
+    let mut workflow = workflow.map(|body| Workflow::read(&body)).unwrap_or_default();
     let Ended { outputs, words } = Ended::read(context, prompt).await?;
+    workflow.gave(outputs.keys());
     let is_success = matches!(prompt.life.state, StateRow::Completed { .. });
     let meta: Map<String, Value> = outputs
         .keys()

@@ -139,6 +139,11 @@ impl Workflow {
         Workflow { graph, extra, outputs }
     }
 
+    /// Nodes that gave something; if nothing was noted, that tells as much, and the same whichever servers are there later.
+    pub(super) fn gave<'a>(&mut self, nodes: impl Iterator<Item = &'a String>) {
+        self.outputs.get_or_insert_with(|| nodes.cloned().collect());
+    }
+
     /// Nodes that give something: as noted, or all that are known to.
     fn outputs(&self, output_classes: &BTreeMap<String, bool>) -> Vec<&str> {
         if let Some(outputs) = &self.outputs {

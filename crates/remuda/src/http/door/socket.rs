@@ -27,6 +27,8 @@ use crate::serve::stopped;
 
 /// The most a client may say at once, as in ComfyUI.
 const MESSAGE_MAX: usize = 4 << 20;
+/// Messages are small, and there may be a thousand sockets: the library's own choice is 128 KiB for each.
+const BUFFER: usize = 4 << 10;
 /// A client's id is on every event of its jobs.
 const CLIENT_BYTES_MAX: usize = 200;
 /// Some clients give a socket up that says nothing for ten seconds, and a job may wait for longer than that.
@@ -55,7 +57,7 @@ pub(super) async fn open(
         problem.retry_after = Some(5);
         problem
     })?;
-    let upgrade = upgrade.max_message_size(MESSAGE_MAX);
+    let upgrade = upgrade.max_message_size(MESSAGE_MAX).read_buffer_size(BUFFER).write_buffer_size(BUFFER);
     Ok(upgrade.on_upgrade(move |socket| attend(context, caller, tenant, client, socket, place)))
 }
 
