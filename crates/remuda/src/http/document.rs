@@ -119,6 +119,7 @@ Whatever goes wrong has one form, with a word for programs and a sentence for pe
 | 422 | `invalid`, `invalid_workflow`, `hash_mismatch` | mend the content: it was read and cannot be taken |
 | 429 | `queue_full`, `too_many_requests`, `too_many_connections`, `too_many_streams`, `too_many_uploads`, `locked_out` | come back after `Retry-After` seconds |
 | 500 | `internal` | a bug in Remuda: please report it |
+| 501 | `not_implemented` | no server of the fleet can do it: the message says what is missing |
 | 503, 507 | `overloaded`, `stopping`, `store_unavailable`, `store_full` | nothing was stored; come back after `Retry-After` seconds |
 
 ## Events
