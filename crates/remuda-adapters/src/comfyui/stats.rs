@@ -36,6 +36,10 @@ impl Client {
 
     async fn stats_within(&self, timeout: Duration) -> Result<Stats, Error> {
         let told: Told = self.read_within("system_stats", &[], timeout).await?;
+        if told.system.remuda_version.0.is_some() {
+            let what = "it is a Remuda, which only looks like a ComfyUI: give the address of a server itself";
+            return Err(unreadable("system_stats", what));
+        }
         if told.devices.is_empty() && told.system.comfyui_version.0.is_none() {
             return Err(unreadable("system_stats", "it names neither a version nor a device"));
         }
@@ -58,6 +62,9 @@ struct Told {
 struct ToldSystem {
     #[serde(default)]
     comfyui_version: Text,
+    /// Only we say so: work that is handed to a plane would come back to whoever handed it in.
+    #[serde(default)]
+    remuda_version: Text,
     #[serde(default)]
     ram_total: f64,
     #[serde(default)]

@@ -181,7 +181,7 @@ async fn every_refusal_has_the_one_form() {
     check_requests(
         &plane,
         &[
-            (Method::GET, "/", 404),
+            (Method::GET, "/nothing", 404),
             (Method::GET, "/fleet/nothing", 404),
             (Method::PUT, "/fleet/jobs", 405),
             (Method::DELETE, "/fleet/events", 405),

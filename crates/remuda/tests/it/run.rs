@@ -180,17 +180,19 @@ async fn an_output_that_cannot_be_fetched_is_told_and_is_no_success() {
 #[tokio::test]
 async fn without_a_terminal_every_change_is_a_plain_line() {
     let plane = Plane::start(&[QUICK, &["block.cooldown=10ms", "block.cooldown_max=20ms"]].concat()).await;
+    // It fails once, when it was seen to run.
+    let gate = Gate::closed(plane.folder(), "gate");
     let once = "if [ -e tried ]; then echo 'progress 0.5 half way' >&2; echo '{\"x\": 1}'; else touch tried; exit 75; fi";
-    let _worker = Worker::start(&plane, "a", once).await;
+    let _worker = Worker::start(&plane, "a", &format!("{}; {once}", gate.wait())).await;
     write(&plane, "job.json", r#"{"n": 1}"#);
-    let ran = run(plane.folder(), &plane.url, &["job.json"]).await;
-    assert_eq!(ran.code, 0, "{ran:?}");
-    has_all(
-        &ran.err,
-        &[": submitted\n", ": running on a\n", ": retrying: ", ": completed by a in attempt 2\n"],
-    );
-    assert!(!ran.err.contains(['\r', '\u{1b}']), "{ran:?}");
-    assert_eq!(ran.out, "{\n  \"x\": 1\n}\n");
+    let mut command = remuda(plane.folder());
+    let mut run = Process::start("run", command.args(["run", "job.json", "--url", &plane.url]));
+    assert!(run.line(": running on a").await.is_some(), "{}", run.said());
+    gate.open();
+    assert_eq!(run.ended().await.code(), Some(0), "{}", run.said());
+    let said = run.said();
+    has_all(&said, &[": submitted", ": retrying: ", ": completed by a in attempt 2", "{\n  \"x\": 1\n}"]);
+    assert!(!said.contains(['\r', '\u{1b}']), "{said:?}");
 }
 
 #[tokio::test]

@@ -59,7 +59,7 @@ pub(super) async fn system_stats(State(context): State<Context>, _: Caller) -> R
         "comfyui_version": version.unwrap_or(VERSION), "required_frontend_version": null,
         "installed_templates_version": null, "required_templates_version": null,
         "python_version": format!("none (Remuda {})", env!("CARGO_PKG_VERSION")), "pytorch_version": "none",
-        "embedded_python": false, "argv": ["remuda"],
+        "embedded_python": false, "argv": ["remuda"], "remuda_version": env!("CARGO_PKG_VERSION"),
     });
     Ok(Json(json!({ "system": system, "devices": devices })))
 }

@@ -142,5 +142,10 @@ async fn what_is_no_comfyui_is_not_joined_with_and_that_is_said() {
     command.args(["worker", "--url", &plane.url, "--name", "odd", "--comfyui", &plane.url]);
     let mut worker = crate::harness::Process::start("odd", &mut command);
     assert!(worker.line("waiting for ComfyUI").await.is_some(), "{}", worker.said());
+    assert!(
+        worker.line("it is a Remuda").await.is_some(),
+        "it would give its work to itself: {}",
+        worker.said()
+    );
     assert_eq!(plane.get("/fleet/workers").await["workers"], json!([]));
 }
