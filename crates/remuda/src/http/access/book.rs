@@ -287,9 +287,10 @@ pub(super) fn draw_ticket(token: Option<&str>) -> Result<String, NoLuck> {
     Ok(format!("{TICKET_PREFIX}{}_{}", token.unwrap_or(NO_TOKEN), draw(SECRET_BYTES)?))
 }
 
-/// Whether it looks like something a worker is given when it joins, rather than like a token.
+/// Whether it looks like something a worker is given when it joins, rather than like a token; an admin's may look like
+/// anything else.
 pub(super) fn is_ticket(text: &str) -> bool {
-    !text.starts_with(PREFIX)
+    text.starts_with(TICKET_PREFIX)
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ pub(in crate::http) async fn create(
 ) -> Result<Response, Problem> {
     let Json(wanted) = wanted?;
     let (access, now) = (&context.access, context.plane.clock.now());
+    let _alone = access.changing.lock().await;
     if wanted.role != Role::Admin && !access.has_admin(now) {
         let message = "the first token is an admin's: without one nobody could make or revoke any. \
                        Make it with `remuda token create --role admin`";
@@ -59,6 +60,7 @@ pub(in crate::http) async fn revoke(
     Path(which): Path<String>,
 ) -> Result<Response, Problem> {
     let (access, now) = (&context.access, context.plane.clock.now());
+    let _alone = access.changing.lock().await;
     let all = access.book().all();
     let is_meant = |entry: &&Arc<Entry>| entry.token.id == which || entry.token.name == which;
     let meant: Vec<_> = all.iter().filter(is_meant).collect();

@@ -55,6 +55,10 @@ async fn an_admin_may_come_from_the_environment_or_a_file() {
     let admin = plane.with(secret);
     admin.post("/fleet/tokens", &json!({ "role": "client", "tenant": "anna" })).await;
     assert_eq!(admin.get("/fleet/tokens").await["tokens"].as_array().unwrap().len(), 1);
+    // Where a worker's ticket would do, so does an admin's token, whatever it looks like.
+    let nobody = super::code(&admin, reqwest::Method::DELETE, "/fleet/workers/nobody").await;
+    assert_eq!(nobody, (404, "unknown_worker".to_owned()));
+    assert_eq!(super::code(&admin, reqwest::Method::GET, "/fleet/blobs/blake3:00").await.0, 400);
 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("admin");

@@ -30,6 +30,10 @@ async fn another_tenants_jobs_are_not_there() {
         // What is not one's own looks like what is not there at all.
         let told = |text: &serde_json::Value, id: &str| text.to_string().replace(id, "JOB");
         assert_eq!(told(&refused, &job), told(&unknown, "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11"));
+        // Written in another way it is the same job.
+        let escaped = format!("/fleet/jobs/%{:x}{}{rest}", job.as_bytes()[0], &job[1..]);
+        let (status, refused) = answered(ben.request(method.clone(), &escaped)).await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "{method} {escaped}: {refused}");
     }
     assert_eq!(anna.job(&job).await["state"], "queued");
     assert_eq!((ben.jobs().await.len(), anna.jobs().await.len(), admin.jobs().await.len()), (0, 1, 1));
