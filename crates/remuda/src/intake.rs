@@ -10,7 +10,7 @@ use remuda_adapters::blobs::{BlobError, BlobHash, Blobs, named_in};
 use remuda_adapters::store::{Store, StoreError};
 use remuda_core::id::{BadId, Hash, JobId, Service, Tenant};
 use remuda_core::need::Needs;
-use remuda_core::options::Options;
+use remuda_core::options::{Asked, Options};
 use remuda_core::plane::{Answer, Event, Known, Submission};
 use remuda_core::record::IdempotencyKey;
 use remuda_core::workflow::{self, Examined, Invalid, Limits};
@@ -212,5 +212,7 @@ fn check_sizes(request: &Request) -> Result<(), NotTaken> {
         let labels = request.labels.len();
         return Err(NotTaken::Invalid(format!("{labels} labels; {LABELS_MAX} are the most")));
     }
-    Ok(())
+    let Request { needs, options, labels, metadata, .. } = request;
+    let asked = Asked { needs, options, labels, metadata };
+    asked.check().map_err(|too_much| NotTaken::Invalid(too_much.to_string()))
 }
