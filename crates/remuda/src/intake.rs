@@ -153,7 +153,7 @@ impl Intake {
         let mut needs = request.needs;
         needs.models.extend(models);
         needs.classes.extend(classes);
-        let asked = json!([
+        let mut asked = json!([
             body_hash,
             service,
             request.priority,
@@ -162,9 +162,14 @@ impl Intake {
             request.metadata,
             request.options,
             request.attempts_max,
-        ]);
+        ])
+        .to_string();
+        // Without any it is what it was before labels counted: keys that are stored go on being known.
+        if !request.labels.is_empty() {
+            asked.push_str(&json!(request.labels).to_string());
+        }
         // All that was asked for, so that the same key with something else is noticed.
-        let fingerprint = Hash::of(asked.to_string().as_bytes());
+        let fingerprint = Hash::of(asked.as_bytes());
         let (key, known) = self.look_up(&request.tenant, request.idempotency_key, fingerprint).await?;
         Ok(Submission {
             id: self.plane.draw_id(),
