@@ -121,17 +121,16 @@ impl Intake {
         // Kept before it is accepted: the order to start it may go out before this answer does.
         self.bodies.keep(id, workflow);
         self.keyring.keep(id, keys);
-        let taken = match self.plane.ask(Event::Submit(Box::new(submission))).await {
-            Ok(Answer::Accepted { job, is_new }) => Ok(Taken { job, is_new }),
-            Ok(answer) => {
-                Err(NotTaken::Invalid(format!("the plane gave an answer to something else: {answer:?}")))
+        // To the end even if whoever asked has hung up: only the answer says whether the keys are still needed.
+        let (plane, keyring) = (self.plane.clone(), self.keyring.clone());
+        let asked = tokio::spawn(async move {
+            let taken = ask(&plane, submission).await;
+            if !taken.as_ref().is_ok_and(|taken| taken.is_new) {
+                keyring.forget(id);
             }
-            Err(unanswered) => Err(unanswered.into()),
-        };
-        if !taken.as_ref().is_ok_and(|taken| taken.is_new) {
-            self.keyring.forget(id);
-        }
-        taken
+            taken
+        });
+        asked.await.unwrap_or(Err(NotTaken::Plane(Unanswered::Stopping)))
     }
 
     async fn prepare(&self, mut request: Request, mut examined: Examined) -> Result<Submission, NotTaken> {
@@ -206,6 +205,13 @@ impl Intake {
     }
 }
 
+async fn ask(plane: &Handle, submission: Submission) -> Result<Taken, NotTaken> {
+    match plane.ask(Event::Submit(Box::new(submission))).await? {
+        Answer::Accepted { job, is_new } => Ok(Taken { job, is_new }),
+        answer => Err(NotTaken::Invalid(format!("the plane gave an answer to something else: {answer:?}"))),
+    }
+}
+
 fn check_sizes(request: &Request) -> Result<(), NotTaken> {
     let metadata = serde_json::to_string(&request.metadata).map_or(0, |text| text.len());
     if metadata > METADATA_BYTES_MAX {
@@ -221,3 +227,6 @@ fn check_sizes(request: &Request) -> Result<(), NotTaken> {
     let asked = Asked { needs, options, labels, metadata };
     asked.check().map_err(|too_much| NotTaken::Invalid(too_much.to_string()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,6 +45,11 @@ impl Keyring {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kept().is_empty()
+    }
+
     fn kept(&self) -> MutexGuard<'_, BTreeMap<JobId, Keys>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
