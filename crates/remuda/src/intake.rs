@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::carry_out::Bodies;
 use crate::drive::{Handle, Unanswered};
-use crate::keyring::{Keyring, Keys};
+use crate::keyring::{self, Keyring, Keys};
 use crate::webhooks::Policy;
 
 /// Metadata is on every event of the job, so it has to stay small.
@@ -112,8 +112,17 @@ impl Intake {
     }
 
     /// As `take`, for whoever had to look at the workflow already.
-    pub async fn take_examined(&self, mut request: Request, examined: Examined) -> Result<Taken, NotTaken> {
-        let keys = std::mem::take(&mut request.keys);
+    pub async fn take_examined(
+        &self,
+        mut request: Request,
+        mut examined: Examined,
+    ) -> Result<Taken, NotTaken> {
+        let mut keys = std::mem::take(&mut request.keys);
+        if let Some((workflow, found)) = keyring::take_out(&request.workflow) {
+            examined = workflow::examine(workflow.get(), &self.limits)?;
+            request.workflow = workflow;
+            keys.extend(found);
+        }
         let submission = self.prepare(request, examined).await?;
         let (id, workflow) = (submission.id, submission.workflow.clone());
         // Before it is accepted: what an accepted job names is not cleared away.

@@ -22,14 +22,12 @@ use super::sound::{self, Sound};
 use super::uploads;
 use crate::drive::Unanswered;
 use crate::intake::{NotTaken, Request, Taken};
-use crate::keyring::Keys;
+use crate::keyring::{self, Keys};
 
 /// Before everything of the same tenant that nobody hurries.
 pub(super) const FRONT: i8 = 10;
 /// It is on every event of the job.
 const CLIENT_BYTES_MAX: usize = 200;
-/// These go to the worker with the job and are stored nowhere.
-const SECRETS: [&str; 2] = ["api_key_comfy_org", "auth_token_comfy_org"];
 
 type Fields = BTreeMap<String, Box<RawValue>>;
 
@@ -138,7 +136,7 @@ impl Asked {
             _ => return Err(wrong("extra_data must be an object")),
         };
         let mut keys = Keys::new();
-        for name in SECRETS {
+        for name in keyring::NAMES {
             if let Some(Value::String(secret)) = extra.remove(name) {
                 keys.insert(name.to_owned(), secret);
             }
