@@ -59,7 +59,8 @@ pub(super) async fn submit(
     }
     let mut request = Request::new(workflow, tenant.clone());
     request.service = SERVICE.parse().ok();
-    request.priority = if asked.is_in_front { FRONT } else { 0 };
+    // A stock client knows of no such limit, and is served as well as may be.
+    request.priority = if asked.is_in_front { FRONT.min(context.access.priority_max(&caller)) } else { 0 };
     request.metadata = asked.metadata();
     request.keys.clone_from(&asked.keys);
     request.idempotency_key = asked.id.as_deref().map(prompt::key);
