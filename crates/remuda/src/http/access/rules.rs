@@ -154,6 +154,8 @@ mod tests {
             let is_there =
                 ROUTES.iter().any(|(method, path, _)| (*method, *path) == (rule.method, rule.path));
             assert!(is_there, "there is no {} {}", rule.method, rule.path);
+            let same = RULES.iter().filter(|other| (other.method, other.path) == (rule.method, rule.path));
+            assert_eq!(same.count(), 1, "{} {} has more than one rule", rule.method, rule.path);
         }
     }
 
