@@ -68,6 +68,14 @@ impl Shelf {
         }
     }
 
+    /// Whether clients put things there, who can be told to come back when the store has room again.
+    pub fn is_of_clients(self) -> bool {
+        match self {
+            Shelf::Asset | Shelf::Claim | Shelf::Door => true,
+            Shelf::Token | Shelf::Webhook | Shelf::Affinity => false,
+        }
+    }
+
     /// Whether the plane itself needs them at every step, and so gets them back when it is restored.
     pub fn is_held(self) -> bool {
         matches!(self, Shelf::Affinity)

@@ -4,13 +4,18 @@
 //! Needs (`need.rs`) say who *can* run a job; options say how it should go. Durations are written as seconds, as people
 //! give them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use crate::id::WorkerId;
+use crate::need::Needs;
+
+/// What one job may ask for beside its workflow, written out: all of it is held in memory until the job has ended.
+pub const ASKED_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -38,6 +43,58 @@ pub struct Options {
 impl Options {
     pub fn is_empty(&self) -> bool {
         *self == Options::default()
+    }
+}
+
+/// What was asked for beside the workflow, in the words of whoever asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    pub needs: &'a Needs,
+    pub options: &'a Options,
+    pub labels: &'a BTreeMap<String, String>,
+    pub metadata: &'a Map<String, Value>,
+}
+
+/// More was asked for than is held for one job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMuch {
+    needs: usize,
+    options: usize,
+    labels: usize,
+    metadata: usize,
+}
+
+impl Asked<'_> {
+    pub fn check(&self) -> Result<(), TooMuch> {
+        let asked = TooMuch {
+            needs: written(self.needs),
+            options: written(self.options),
+            labels: written(self.labels),
+            metadata: written(self.metadata),
+        };
+        if asked.bytes() > ASKED_BYTES_MAX { Err(asked) } else { Ok(()) }
+    }
+}
+
+fn written(it: &impl Serialize) -> usize {
+    serde_json::to_string(it).map_or(0, |text| text.len())
+}
+
+impl TooMuch {
+    fn bytes(&self) -> usize {
+        self.needs + self.options + self.labels + self.metadata
+    }
+}
+
+impl fmt::Display for TooMuch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TooMuch { needs, options, labels, metadata } = self;
+        write!(
+            f,
+            "what is asked for beside the workflow has {} bytes (needs {needs}, options with the webhook {options}, \
+             labels {labels}, metadata {metadata}); {ASKED_BYTES_MAX} are the most",
+            self.bytes()
+        )
     }
 }
 
@@ -105,5 +162,33 @@ mod tests {
         assert!(!format!("{options:?}").contains("hush"), "{options:?}");
         assert!(serde_json::from_str::<Options>(r#"{"node_limit_seconds":-1}"#).is_err());
         assert!(serde_json::from_str::<Options>("{}").unwrap().is_empty());
+    }
+
+    /// Faults: B1.
+    #[test]
+    fn wherever_it_stands_too_much_is_told_with_its_size() {
+        let long = || "x".repeat(ASKED_BYTES_MAX);
+        let (needs, options) = (Needs::default(), Options::default());
+        let (labels, metadata) = (BTreeMap::new(), Map::new());
+        let asked = Asked { needs: &needs, options: &options, labels: &labels, metadata: &metadata };
+        assert_eq!(asked.check(), Ok(()));
+        let secret = Some(Secret::new(long()));
+        let webhook = Some(Webhook { url: String::new(), secret });
+        let checked = [
+            Asked { needs: &Needs { models: [long()].into(), ..Needs::default() }, ..asked }.check(),
+            Asked { needs: &Needs { classes: [long()].into(), ..Needs::default() }, ..asked }.check(),
+            Asked { options: &Options { webhook, ..Options::default() }, ..asked }.check(),
+            Asked { options: &Options { include_outputs: [long()].into(), ..Options::default() }, ..asked }
+                .check(),
+            Asked { labels: &[("a".to_owned(), long())].into(), ..asked }.check(),
+        ];
+        assert!(checked.iter().all(Result::is_err), "{checked:?}");
+        let told = checked[4].unwrap_err().to_string();
+        assert!(told.contains("labels 16392") && told.contains("16384 are the most"), "{told}");
+        let half = || "x".repeat(ASKED_BYTES_MAX / 2);
+        let needs = Needs { models: [half()].into(), ..Needs::default() };
+        assert_eq!(Asked { needs: &needs, ..asked }.check(), Ok(()));
+        let labels = [("a".to_owned(), half())].into();
+        assert!(Asked { needs: &needs, labels: &labels, ..asked }.check().is_err(), "it is the sum");
     }
 }

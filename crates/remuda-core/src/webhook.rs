@@ -94,6 +94,17 @@ impl News {
         (at.since(self.ended_at) < GIVE_UP_AFTER).then_some(at)
     }
 
+    /// Whether it is too old to be worth a try, however few there were: a receiver that is down gets few.
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        now.since(self.ended_at) >= GIVE_UP_AFTER
+    }
+
+    /// What became of it after so many tries.
+    pub fn told(&self, tries: u32, problem: Option<String>) -> Told {
+        let News { job, tenant, metadata, .. } = self;
+        Told { job: *job, tenant: tenant.clone(), metadata: metadata.clone(), tries, problem }
+    }
+
     /// `t=<unix>,v1=<hex>`: HMAC-SHA256 of `<unix>.<body>`, so that an old message cannot pass for a new one.
     pub fn signature(&self, now: Timestamp) -> Option<String> {
         let secret = self.secret.as_ref()?;
@@ -168,7 +179,8 @@ mod tests {
         assert!(waits[0] >= WAIT_MIN && waits[0] < WAIT_MIN * 2, "{waits:?}");
         assert!(waits.iter().all(|wait| *wait <= WAIT_MAX * 5 / 4), "{waits:?}");
         assert!((20..60).contains(&tries), "{tries}");
-        assert!(now.since(news.ended_at) < GIVE_UP_AFTER);
+        assert!(!news.is_over(now));
+        assert!(news.is_over(news.ended_at.plus(GIVE_UP_AFTER)), "even if it was never tried");
     }
 
     #[test]

@@ -74,6 +74,8 @@ pub struct ServeSettings {
     pub retention: Duration,
     pub log_json: bool,
     pub body_bytes_max: usize,
+    /// The highest priority that a client may ask for.
+    pub client_priority_max: u8,
     /// How deep JSON may be nested.
     pub depth_max: usize,
     /// How many nodes a workflow may have.
@@ -147,6 +149,8 @@ impl Resolved {
                 log_json: false,
                 // A large graph is some hundred KiB; images come as blobs.
                 body_bytes_max: 8 << 20,
+                // As much as "in front" is at the ComfyUI door; what is above is left to whoever runs the fleet.
+                client_priority_max: 10,
                 depth_max: 64,
                 nodes_max: 10_000,
                 connections_max: 1024,

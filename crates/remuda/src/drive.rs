@@ -288,7 +288,7 @@ impl Drive {
     }
 
     fn step(&mut self, now: Timestamp, event: Event, answer: Option<oneshot::Sender<Reply>>) {
-        if matches!(event, Event::Submit(_)) && !self.store.has_reserve() {
+        if is_new_work(&event) && !self.store.has_reserve() {
             if let Some(answer) = answer {
                 let path = std::path::PathBuf::from("the store");
                 drop(answer.send(Err(Unanswered::NotStored(StoreError::Full { path }))));
@@ -348,6 +348,15 @@ impl Drive {
         self.carry_out.drop_lines();
         info!("everything is stored; the plane stops");
         Ok(())
+    }
+}
+
+/// Whether it only makes the store larger: the last room is for the ends of what was accepted.
+fn is_new_work(event: &Event) -> bool {
+    match event {
+        Event::Submit(_) => true,
+        Event::Keep(document) => document.shelf.is_of_clients(),
+        _ => false,
     }
 }
 

@@ -10,7 +10,7 @@ use remuda_adapters::blobs::{BlobError, BlobHash, Blobs, named_in};
 use remuda_adapters::store::{Store, StoreError};
 use remuda_core::id::{BadId, Hash, JobId, Service, Tenant};
 use remuda_core::need::Needs;
-use remuda_core::options::Options;
+use remuda_core::options::{Asked, Options};
 use remuda_core::plane::{Answer, Event, Known, Submission};
 use remuda_core::record::IdempotencyKey;
 use remuda_core::workflow::{self, Examined, Invalid, Limits};
@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::carry_out::Bodies;
 use crate::drive::{Handle, Unanswered};
-use crate::keyring::{Keyring, Keys};
+use crate::keyring::{self, Keyring, Keys};
 use crate::webhooks::Policy;
 
 /// Metadata is on every event of the job, so it has to stay small.
@@ -112,8 +112,17 @@ impl Intake {
     }
 
     /// As `take`, for whoever had to look at the workflow already.
-    pub async fn take_examined(&self, mut request: Request, examined: Examined) -> Result<Taken, NotTaken> {
-        let keys = std::mem::take(&mut request.keys);
+    pub async fn take_examined(
+        &self,
+        mut request: Request,
+        mut examined: Examined,
+    ) -> Result<Taken, NotTaken> {
+        let mut keys = std::mem::take(&mut request.keys);
+        if let Some((workflow, found)) = keyring::take_out(&request.workflow) {
+            examined = workflow::examine(workflow.get(), &self.limits)?;
+            request.workflow = workflow;
+            keys.extend(found);
+        }
         let submission = self.prepare(request, examined).await?;
         let (id, workflow) = (submission.id, submission.workflow.clone());
         // Before it is accepted: what an accepted job names is not cleared away.
@@ -121,17 +130,16 @@ impl Intake {
         // Kept before it is accepted: the order to start it may go out before this answer does.
         self.bodies.keep(id, workflow);
         self.keyring.keep(id, keys);
-        let taken = match self.plane.ask(Event::Submit(Box::new(submission))).await {
-            Ok(Answer::Accepted { job, is_new }) => Ok(Taken { job, is_new }),
-            Ok(answer) => {
-                Err(NotTaken::Invalid(format!("the plane gave an answer to something else: {answer:?}")))
+        // To the end even if whoever asked has hung up: only the answer says whether the keys are still needed.
+        let (plane, keyring) = (self.plane.clone(), self.keyring.clone());
+        let asked = tokio::spawn(async move {
+            let taken = ask(&plane, submission).await;
+            if !taken.as_ref().is_ok_and(|taken| taken.is_new) {
+                keyring.forget(id);
             }
-            Err(unanswered) => Err(unanswered.into()),
-        };
-        if !taken.as_ref().is_ok_and(|taken| taken.is_new) {
-            self.keyring.forget(id);
-        }
-        taken
+            taken
+        });
+        asked.await.unwrap_or(Err(NotTaken::Plane(Unanswered::Stopping)))
     }
 
     async fn prepare(&self, mut request: Request, mut examined: Examined) -> Result<Submission, NotTaken> {
@@ -153,7 +161,7 @@ impl Intake {
         let mut needs = request.needs;
         needs.models.extend(models);
         needs.classes.extend(classes);
-        let asked = json!([
+        let mut asked = json!([
             body_hash,
             service,
             request.priority,
@@ -162,9 +170,14 @@ impl Intake {
             request.metadata,
             request.options,
             request.attempts_max,
-        ]);
+        ])
+        .to_string();
+        // Without any it is what it was before labels counted: keys that are stored go on being known.
+        if !request.labels.is_empty() {
+            asked.push_str(&json!(request.labels).to_string());
+        }
         // All that was asked for, so that the same key with something else is noticed.
-        let fingerprint = Hash::of(asked.to_string().as_bytes());
+        let fingerprint = Hash::of(asked.as_bytes());
         let (key, known) = self.look_up(&request.tenant, request.idempotency_key, fingerprint).await?;
         Ok(Submission {
             id: self.plane.draw_id(),
@@ -201,6 +214,13 @@ impl Intake {
     }
 }
 
+async fn ask(plane: &Handle, submission: Submission) -> Result<Taken, NotTaken> {
+    match plane.ask(Event::Submit(Box::new(submission))).await? {
+        Answer::Accepted { job, is_new } => Ok(Taken { job, is_new }),
+        answer => Err(NotTaken::Invalid(format!("the plane gave an answer to something else: {answer:?}"))),
+    }
+}
+
 fn check_sizes(request: &Request) -> Result<(), NotTaken> {
     let metadata = serde_json::to_string(&request.metadata).map_or(0, |text| text.len());
     if metadata > METADATA_BYTES_MAX {
@@ -212,5 +232,10 @@ fn check_sizes(request: &Request) -> Result<(), NotTaken> {
         let labels = request.labels.len();
         return Err(NotTaken::Invalid(format!("{labels} labels; {LABELS_MAX} are the most")));
     }
-    Ok(())
+    let Request { needs, options, labels, metadata, .. } = request;
+    let asked = Asked { needs, options, labels, metadata };
+    asked.check().map_err(|too_much| NotTaken::Invalid(too_much.to_string()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use remuda_adapters::store::Store;
+use remuda_adapters::store::{Store, StoreError};
 use remuda_core::document::Shelf;
 use remuda_core::id::JobId;
 use remuda_core::plane::Event;
@@ -25,6 +25,7 @@ use remuda_core::webhook::{News, Targets, Told};
 use reqwest::{Client, StatusCode, header};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tracing::{info, warn};
 
 pub use self::target::Policy;
@@ -41,8 +42,12 @@ const UNDER_WAY_MAX: usize = 16;
 /// News held in memory; what is beyond that stays on its shelf until there is room.
 const HELD_MAX: usize = 10_000;
 const PAGE: usize = 500;
-/// The shelf is read at most so often, however many jobs end.
+/// Why something is given up that may never have been tried.
+const OLD: &str = "its receiver did not listen for a day";
+/// The shelf is read at most so often, however many jobs end; and not for more than a tenth of the time, however much is
+/// left on it.
 const READ_EVERY: Duration = Duration::from_millis(200);
+const READ_SHARE: u32 = 10;
 
 #[derive(Debug)]
 pub(crate) struct Courier {
@@ -54,8 +59,12 @@ pub(crate) struct Courier {
     policy: Policy,
     held: BTreeMap<JobId, Held>,
     targets: Targets,
-    /// The shelf has more than is held.
+    /// The shelf has something that may be taken up.
+    is_behind: bool,
+    /// The shelf has more than can be held.
     has_more: bool,
+    /// Not to be read again before.
+    read_next: Instant,
 }
 
 #[derive(Clone, Debug)]
@@ -88,64 +97,107 @@ impl Courier {
             policy,
             held: BTreeMap::new(),
             targets: Targets::default(),
+            is_behind: true,
             has_more: false,
+            read_next: Instant::now(),
         })
     }
 
     pub(crate) async fn run(mut self, mut stopping: watch::Receiver<bool>) {
         let mut under_way = JoinSet::new();
-        self.read_shelf().await;
-        let mut read_at = tokio::time::Instant::now();
         loop {
+            self.give_up_old().await;
             self.send_due(&mut under_way);
             let wake = self.held.values().filter_map(|held| self.may_go_at(held)).min();
-            let wake = wake.map(|at| tokio::time::Instant::from_std(self.plane.clock.instant(at)));
+            let wake = wake.map(|at| Instant::from_std(self.plane.clock.instant(at)));
             let is_full = under_way.len() >= UNDER_WAY_MAX;
             tokio::select! {
                 () = stopped(&mut stopping) => return,
                 Some(Ok(outcome)) = under_way.join_next() => self.settle(outcome).await,
-                () = self.outbox.notified() => {
-                    tokio::time::sleep_until(read_at + READ_EVERY).await;
-                    self.read_shelf().await;
-                    read_at = tokio::time::Instant::now();
-                }
-                () = tokio::time::sleep_until(wake.unwrap_or_else(tokio::time::Instant::now)),
+                () = self.outbox.notified() => self.is_behind = true,
+                () = tokio::time::sleep_until(self.read_next), if self.is_behind => self.read_shelf().await,
+                () = tokio::time::sleep_until(wake.unwrap_or_else(Instant::now)),
                     if wake.is_some() && !is_full => {}
             }
             if self.has_more && self.held.len() < HELD_MAX / 2 {
-                self.read_shelf().await;
+                (self.has_more, self.is_behind) = (false, true);
             }
         }
     }
 
     /// Takes up what is on the shelf and not held yet.
     async fn read_shelf(&mut self) {
+        let begun = Instant::now();
+        (self.is_behind, self.has_more) = (false, false);
+        if let Err(error) = self.take_up().await {
+            self.is_behind = true;
+            warn!(%error, "the webhooks that are due cannot be read; trying again");
+        }
+        self.read_next = Instant::now() + READ_EVERY.max(begun.elapsed() * READ_SHARE);
+    }
+
+    async fn take_up(&mut self) -> Result<(), StoreError> {
         let (mut after, now) = (String::new(), self.plane.clock.now());
         loop {
-            let page = match self.store.documents(Shelf::Webhook, &after, PAGE).await {
-                Ok(page) => page,
-                Err(error) => {
-                    self.outbox.notify_one();
-                    return warn!(%error, "the webhooks that are due cannot be read; trying again");
-                }
-            };
-            let Some(last) = page.last() else { break };
+            let page = self.store.documents(Shelf::Webhook, &after, PAGE).await?;
+            let Some(last) = page.last() else { return Ok(()) };
             after.clone_from(&last.id);
+            let mut old = Vec::new();
             for document in &page {
                 let Ok(news) = serde_json::from_str::<News>(document.body.get()) else {
                     warn!(id = document.id, "a webhook that cannot be read is left to expire");
                     continue;
                 };
+                if self.held.contains_key(&news.job) {
+                    continue;
+                }
+                if news.is_over(now) {
+                    old.push(news.told(0, Some(OLD.to_owned())));
+                    continue;
+                }
                 if self.held.len() >= HELD_MAX {
                     self.has_more = true;
-                    return;
+                    return Ok(());
                 }
                 let target = target_of(&news.url);
-                let held = Held { news: Arc::new(news), target, failures: 0, due: Some(now) };
-                self.held.entry(held.news.job).or_insert(held);
+                if self.targets.hold(&target) {
+                    let held = Held { news: Arc::new(news), target, failures: 0, due: Some(now) };
+                    self.held.insert(held.news.job, held);
+                }
+            }
+            self.give_up(old).await;
+        }
+    }
+
+    /// What waited for its turn until nobody would miss it.
+    async fn give_up_old(&mut self) {
+        let now = self.plane.clock.now();
+        let is_old = |held: &&Held| held.due.is_some() && held.news.is_over(now);
+        let old = self.held.values().filter(is_old);
+        let old = old.map(|held| held.news.told(held.failures, Some(OLD.to_owned()))).collect();
+        self.give_up(old).await;
+    }
+
+    /// All at once, so that they are stored together; what is not stays on its shelf and is met there again.
+    async fn give_up(&mut self, old: Vec<Told>) {
+        let mut asked = JoinSet::new();
+        for told in old {
+            warn!(job = %told.job, tries = told.tries, "a webhook is given up: {OLD}");
+            self.let_go(told.job);
+            let plane = self.plane.clone();
+            asked.spawn(async move { plane.ask_patiently(Event::Told(Box::new(told))).await });
+        }
+        while let Some(answer) = asked.join_next().await {
+            if let Ok(Err(error)) = answer {
+                warn!(%error, "that a webhook is given up could not be stored");
             }
         }
-        self.has_more = false;
+    }
+
+    fn let_go(&mut self, job: JobId) {
+        if let Some(held) = self.held.remove(&job) {
+            self.is_behind |= self.targets.let_go(&held.target);
+        }
     }
 
     /// When it is due and its receiver would listen; nothing while either cannot be said.
@@ -191,10 +243,9 @@ impl Courier {
                 (held.failures, Some(problem))
             }
         };
-        let News { job, tenant, metadata, .. } = (*held.news).clone();
-        let told = Told { job, tenant, metadata, tries, problem };
+        let told = held.news.told(tries, problem);
         match self.plane.ask_patiently(Event::Told(Box::new(told))).await {
-            Ok(_) => drop(self.held.remove(&job)),
+            Ok(_) => self.let_go(job),
             // It is still on its shelf: told once more rather than never.
             Err(error) => {
                 warn!(%job, %error, "that a webhook was taken could not be stored; it will be sent again");
@@ -242,3 +293,6 @@ fn said(error: &reqwest::Error) -> String {
     }
     cause.to_string()
 }
+
+#[cfg(test)]
+mod tests;

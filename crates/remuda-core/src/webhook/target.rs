@@ -1,5 +1,6 @@
 //! Receivers, as far as they listen. Whoever did not take one message is left alone for a while, whoever else has something
-//! for it; then one message finds out. So a receiver that is down costs one try at a time, and nobody else waits for it.
+//! for it; then one message finds out. So a receiver that is down costs one try at a time, and nobody else waits for it. For
+//! the same reason only so much is held for each: the rest stays where it is stored.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,6 +16,10 @@ struct Target {
     failures: u32,
     quiet_until: Timestamp,
     under_way: u32,
+    /// News taken up for it.
+    held: u32,
+    /// More is stored than was taken up.
+    has_more: bool,
 }
 
 /// The first time a receiver is left alone; doubles with each failure in a row.
@@ -22,6 +27,8 @@ const QUIET_MIN: Duration = Duration::from_secs(1);
 const QUIET_MAX: Duration = Duration::from_secs(60);
 /// Messages on their way to one receiver at the same time.
 const SIDE_BY_SIDE_MAX: u32 = 4;
+/// News held for one receiver: enough to keep one that listens busy, too little to crowd out the others.
+const HELD_MAX: u32 = 100;
 
 impl Targets {
     /// When something may be sent there; nothing while as much as may be is on its way.
@@ -29,6 +36,30 @@ impl Targets {
         let Some(known) = self.0.get(target) else { return Some(Timestamp::ZERO) };
         let most = if known.failures == 0 { SIDE_BY_SIDE_MAX } else { 1 };
         (known.under_way < most).then_some(known.quiet_until)
+    }
+
+    /// Whether one more may be held for it. What is not is stored still, and `let_go` says when to look again.
+    pub fn hold(&mut self, target: &str) -> bool {
+        let known = self.0.entry(target.to_owned()).or_default();
+        known.has_more = known.held >= HELD_MAX;
+        if !known.has_more {
+            known.held += 1;
+        }
+        !known.has_more
+    }
+
+    /// One is held no longer; whether there is room for what was left behind.
+    pub fn let_go(&mut self, target: &str) -> bool {
+        let Some(known) = self.0.get_mut(target) else { return false };
+        known.held = known.held.saturating_sub(1);
+        let is_worth_it = known.has_more && known.held <= HELD_MAX / 2;
+        if is_worth_it {
+            known.has_more = false;
+        }
+        if known.is_idle() && known.failures == 0 {
+            self.0.remove(target);
+        }
+        is_worth_it
     }
 
     pub fn sent(&mut self, target: &str) {
@@ -47,7 +78,13 @@ impl Targets {
         }
         // What is long over, or was never a problem, is not remembered.
         let is_over = |it: &Target| it.failures == 0 || now.since(it.quiet_until) > QUIET_MAX;
-        self.0.retain(|_, it| it.under_way > 0 || !is_over(it));
+        self.0.retain(|_, it| !it.is_idle() || !is_over(it));
+    }
+}
+
+impl Target {
+    fn is_idle(&self) -> bool {
+        self.under_way == 0 && self.held == 0
     }
 }
 
@@ -87,5 +124,20 @@ mod tests {
             targets.answered(at(0), "a", false);
         }
         assert_eq!(targets.free_at("a"), Some(at(60)));
+    }
+
+    /// Faults: C11.
+    #[test]
+    fn so_much_is_held_for_one_receiver_and_the_rest_is_looked_for_when_there_is_room() {
+        let mut targets = Targets::default();
+        for _ in 0..HELD_MAX {
+            assert!(targets.hold("a"));
+        }
+        assert!(!targets.hold("a") && targets.hold("b"), "one that is down crowds out nobody");
+        let looks: Vec<_> = (0..HELD_MAX).map(|_| targets.let_go("a")).collect();
+        assert_eq!(looks.iter().filter(|looks| **looks).count(), 1, "once, and not at each");
+        assert!(looks[HELD_MAX as usize / 2 - 1]);
+        assert!(!targets.let_go("b"), "nothing of it was left behind");
+        assert!(targets.0.is_empty());
     }
 }

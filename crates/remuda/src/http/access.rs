@@ -69,6 +69,8 @@ pub struct Access {
     changing: tokio::sync::Mutex<()>,
     /// Nobody needs a token as long as there is none.
     may_be_open: bool,
+    /// Priority goes before fairness, so that nobody may give it to itself without end.
+    client_priority_max: i8,
     guard: Guard,
     origins: Origins,
     pub audit: Audit,
@@ -98,6 +100,7 @@ impl Access {
             own_secret,
             changing: tokio::sync::Mutex::default(),
             may_be_open: settings.listen.ip().is_loopback() || settings.insecure,
+            client_priority_max: i8::try_from(settings.client_priority_max).unwrap_or(i8::MAX),
             guard: Guard::new(access.requests_per_second, access.streams_per_token_max),
             origins,
             audit,
@@ -113,6 +116,23 @@ impl Access {
     /// Whether there is anybody who may make tokens.
     pub fn has_admin(&self, now: Timestamp) -> bool {
         self.admin.is_some() || self.book().admins(now) > 0
+    }
+
+    /// The highest priority that this one may ask for.
+    pub(super) fn priority_max(&self, caller: &Caller) -> i8 {
+        if caller.role == Role::Client { self.client_priority_max } else { i8::MAX }
+    }
+
+    /// The priority that was asked for, if this one may ask for it.
+    pub(super) fn priority(&self, caller: &Caller, asked: i8) -> Result<i8, Problem> {
+        let max = self.priority_max(caller);
+        if asked <= max {
+            return Ok(asked);
+        }
+        let message = format!(
+            "priority {asked} is more than this token may ask for: {max} is the most (limits.client_priority_max)"
+        );
+        Err(Problem::invalid(message))
     }
 
     /// What a worker of this process joins with.

@@ -86,7 +86,7 @@ pub(super) async fn submit(
     let request = Request {
         workflow: Arc::from(body.workflow.to_owned()),
         tenant: caller.tenant(body.tenant.as_ref())?,
-        priority: body.priority,
+        priority: context.access.priority(&caller, body.priority)?,
         service: body.service,
         needs: body.needs,
         deadline: body.deadline_seconds.map(Duration::from_secs),

@@ -16,14 +16,19 @@ async fn the_same_key_is_the_same_job_for_as_long_as_the_job_is_kept() {
     let mut plane = Plane::start(QUICK).await;
     let mut hand = Hand::join(&plane, "w", 1).await;
     let body = json!({ "workflow": { "n": 1 }, "idempotency_key": "k" });
-    let other = json!({ "workflow": { "n": 2 }, "idempotency_key": "k" });
+    let others = [
+        json!({ "workflow": { "n": 2 }, "idempotency_key": "k" }),
+        json!({ "workflow": { "n": 1 }, "idempotency_key": "k", "labels": { "a": "b" } }),
+    ];
     let (status, first) = submit(&plane, &body).await;
     assert_eq!((status, &first["is_new"]), (StatusCode::CREATED, &json!(true)));
     let known = json!({ "id": first["id"], "is_new": false });
     let is_known = async |plane: &Plane| {
         assert_eq!(submit(plane, &body).await, (StatusCode::OK, known.clone()));
-        let (status, problem) = submit(plane, &other).await;
-        assert_eq!((status, &problem["error"]["code"]), (StatusCode::CONFLICT, &json!("key_conflict")));
+        for other in &others {
+            let (status, problem) = submit(plane, other).await;
+            assert_eq!((status, &problem["error"]["code"]), (StatusCode::CONFLICT, &json!("key_conflict")));
+        }
     };
     is_known(&plane).await;
     let attempt = hand.take().await;

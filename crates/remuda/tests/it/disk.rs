@@ -74,6 +74,15 @@ async fn a_full_disk_refuses_submissions_records_completions_and_heals() {
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     has_all(ready["reason"].as_str().unwrap(), &["disk is full"]);
 
+    // The room that is left is for their ends, and not for what clients put down.
+    let put = plane.request(Method::POST, "/userdata/a.json").body("{}");
+    let (status, answer) = answered(put).await;
+    assert_eq!(status, StatusCode::INSUFFICIENT_STORAGE, "{answer}");
+    let upload = reqwest::multipart::Part::bytes(b"a".to_vec()).file_name("a.png");
+    let upload = reqwest::multipart::Form::new().part("image", upload);
+    let upload = plane.request(Method::POST, "/upload/image").multipart(upload);
+    assert_eq!(answered(upload).await.0, StatusCode::INSUFFICIENT_STORAGE);
+
     // Everything that was accepted is done, over a restart too; nothing that was refused is there.
     for n in 0..accepted.len() {
         if n == accepted.len() / 2 {

@@ -67,6 +67,29 @@ async fn a_body_that_is_too_large_is_refused_before_it_is_read() {
     works_and_has_no_jobs(&plane).await;
 }
 
+/// Faults: B1. What is held in memory for each open job is small, whatever it is.
+#[tokio::test]
+async fn what_is_asked_for_beside_the_workflow_is_bounded_as_a_whole() {
+    let plane = Plane::start(&[]).await;
+    let long = "x".repeat(17_000);
+    for asked in [
+        json!({ "labels": { "a": long } }),
+        json!({ "needs": { "labels": { "a": long } } }),
+        json!({ "needs": { "models": [long] } }),
+        json!({ "needs": { "classes": [long] } }),
+        json!({ "needs": { "excluded": (0..2000).map(|n| format!("worker-{n}")).collect::<Vec<_>>() } }),
+        json!({ "preferred": (0..2000).map(|n| format!("worker-{n}")).collect::<Vec<_>>() }),
+        json!({ "include_outputs": [long] }),
+        json!({ "webhook": { "url": "http://127.0.0.1/", "secret": long } }),
+    ] {
+        let mut body = asked;
+        body["workflow"] = json!({ "n": 1 });
+        let words = ["beside the workflow", "16384 are the most"];
+        check_one(&plane, body.to_string().into_bytes(), 422, &words).await;
+    }
+    works_and_has_no_jobs(&plane).await;
+}
+
 fn nested(depth: usize) -> String {
     format!("{{\"workflow\":{}1{}}}", "{\"a\":".repeat(depth), "}".repeat(depth))
 }

@@ -152,6 +152,35 @@ async fn a_plane_that_is_killed_goes_on_telling_under_the_same_id() {
     assert_eq!(id(&told[3].0), next, "what was taken is not told again");
 }
 
+/// More than is held for one receiver lies on the shelf: the others are told meanwhile, and in the end it is told everything.
+///
+/// Faults: C11.
+#[tokio::test]
+async fn a_receiver_that_is_down_holds_up_nobody_and_misses_nothing() {
+    const MANY: usize = 230;
+    let mut plane = Plane::start(QUICK).await;
+    let down = Receiver::start(&[StatusCode::SERVICE_UNAVAILABLE; 10 * MANY]).await;
+    let mut jobs = Vec::new();
+    for number in 0..MANY {
+        let webhook = json!({ "url": down.url() });
+        jobs.push(plane.submit_as(json!({ "workflow": { "a": number }, "webhook": webhook })).await);
+        plane.cancel(&jobs[number]).await;
+    }
+    let up = Receiver::start(&[]).await;
+    let job = plane.submit_as(json!({ "workflow": { "b": 1 }, "webhook": { "url": up.url() } })).await;
+    plane.cancel(&job).await;
+    assert_eq!(id(&up.until(1).await[0].0), job);
+    plane.kill();
+    down.answers.lock().unwrap().clear();
+    down.told.lock().unwrap().clear();
+    plane.start_again().await;
+    let told = down.until(MANY).await;
+    let mut told: Vec<_> = told.iter().map(|(headers, _)| id(headers)).collect();
+    told.sort_unstable();
+    jobs.sort_unstable();
+    assert_eq!(told, jobs);
+}
+
 /// Faults: X5.
 #[tokio::test]
 async fn an_address_that_is_nobodys_to_call_is_refused_at_the_door() {

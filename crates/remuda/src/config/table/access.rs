@@ -43,6 +43,12 @@ pub(super) const ACCESS: &[Key] = &[
         "Event streams one token (or address) may have open; 0 is 64, and no limit for this machine.",
     ),
     Key::new(
+        "limits.client_priority_max",
+        slot!(serve.client_priority_max),
+        number(0, 127),
+        "The highest priority that a client's token may ask for; admins may ask for any.",
+    ),
+    Key::new(
         "limits.requests_per_second",
         slot!(serve.access.requests_per_second),
         number(0, 1_000_000),

@@ -97,10 +97,6 @@ const RULES: &[Rule] = &[
     rule("GET", "/fleet/affinities/{shape}", Who::Admin),
     noted("PUT", "/fleet/affinities/{shape}", Who::Admin, "affinity.set"),
     noted("DELETE", "/fleet/affinities/{shape}", Who::Admin, "affinity.remove"),
-    rule("GET", "/fleet/affinities", Who::Admin),
-    rule("GET", "/fleet/affinities/{shape}", Who::Admin),
-    noted("PUT", "/fleet/affinities/{shape}", Who::Admin, "affinity.set"),
-    noted("DELETE", "/fleet/affinities/{shape}", Who::Admin, "affinity.remove"),
     rule("GET", "/fleet/quarantine", Who::Admin),
     noted("DELETE", "/fleet/quarantine/{shape}", Who::Admin, "quarantine.release"),
     rule("GET", "/fleet/events", Who::Client),
@@ -158,6 +154,8 @@ mod tests {
             let is_there =
                 ROUTES.iter().any(|(method, path, _)| (*method, *path) == (rule.method, rule.path));
             assert!(is_there, "there is no {} {}", rule.method, rule.path);
+            let same = RULES.iter().filter(|other| (other.method, other.path) == (rule.method, rule.path));
+            assert_eq!(same.count(), 1, "{} {} has more than one rule", rule.method, rule.path);
         }
     }
 

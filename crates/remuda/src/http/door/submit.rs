@@ -22,14 +22,12 @@ use super::sound::{self, Sound};
 use super::uploads;
 use crate::drive::Unanswered;
 use crate::intake::{NotTaken, Request, Taken};
-use crate::keyring::Keys;
+use crate::keyring::{self, Keys};
 
 /// Before everything of the same tenant that nobody hurries.
 pub(super) const FRONT: i8 = 10;
 /// It is on every event of the job.
 const CLIENT_BYTES_MAX: usize = 200;
-/// These go to the worker with the job and are stored nowhere.
-const SECRETS: [&str; 2] = ["api_key_comfy_org", "auth_token_comfy_org"];
 
 type Fields = BTreeMap<String, Box<RawValue>>;
 
@@ -61,7 +59,8 @@ pub(super) async fn submit(
     }
     let mut request = Request::new(workflow, tenant.clone());
     request.service = SERVICE.parse().ok();
-    request.priority = if asked.is_in_front { FRONT } else { 0 };
+    // A stock client knows of no such limit, and is served as well as may be.
+    request.priority = if asked.is_in_front { FRONT.min(context.access.priority_max(&caller)) } else { 0 };
     request.metadata = asked.metadata();
     request.keys.clone_from(&asked.keys);
     request.idempotency_key = asked.id.as_deref().map(prompt::key);
@@ -138,7 +137,7 @@ impl Asked {
             _ => return Err(wrong("extra_data must be an object")),
         };
         let mut keys = Keys::new();
-        for name in SECRETS {
+        for name in keyring::NAMES {
             if let Some(Value::String(secret)) = extra.remove(name) {
                 keys.insert(name.to_owned(), secret);
             }

@@ -66,7 +66,7 @@ pub(super) async fn submit(
     let key = claim::key(&headers)?;
     let Sound { workflow, examined } = Sound::check(&context, &caller, body.workflow).await?;
     let request = Request {
-        priority: body.priority,
+        priority: context.access.priority(&caller, body.priority)?,
         deadline: body.deadline_seconds.map(Duration::from_secs),
         idempotency_key: match &key {
             Some(key) => Some(unused(&context, &tenant, key).await?),

@@ -6,7 +6,7 @@ use reqwest::{Method, StatusCode, header};
 use serde_json::json;
 
 use super::{client_of, closed, code, token};
-use crate::harness::{Client, Hand, Plane, Raw, Stream, answered, wait_until};
+use crate::harness::{Client, Hand, Plane, Raw, Stream, answered, has_all, wait_until};
 use crate::source;
 
 /// What a request with these headers is answered.
@@ -83,6 +83,31 @@ async fn a_flood_of_one_token_is_held_back_and_nobody_elses_requests_are() {
     for _ in 0..50 {
         hand.say(&json!([]), &json!([])).await;
     }
+}
+
+/// Faults: C18. Priority goes before fairness between tenants, and is not for everybody to give to itself.
+#[tokio::test]
+async fn a_client_asks_for_so_much_priority_and_no_more() {
+    let (_plane, admin) = closed(&["limits.client_priority_max=3"]).await;
+    let anna = client_of(&admin, "anna").await;
+    let image = json!({ "width": 64, "height": 64, "batch_size": 1, "color": 1 });
+    let graph = json!({
+        "1": { "class_type": "EmptyImage", "inputs": image },
+        "2": { "class_type": "SaveImage", "inputs": { "images": ["1", 0], "filename_prefix": "a" } },
+    });
+    for path in ["/fleet/jobs", "/api/v2/jobs"] {
+        let (status, refused) = anna.post(path, &json!({ "workflow": graph, "priority": 4 })).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{path}: {refused}");
+        let words = ["priority 4", "3 is the most", "limits.client_priority_max"];
+        has_all(refused["error"]["message"].as_str().unwrap(), &words);
+        let (status, taken) = anna.post(path, &json!({ "workflow": graph, "priority": 3 })).await;
+        assert_eq!(status, StatusCode::CREATED, "{path}: {taken}");
+    }
+    let (status, taken) = anna.post("/prompt", &json!({ "prompt": graph, "front": true })).await;
+    assert_eq!(status, StatusCode::OK, "{taken}");
+    let asked: Vec<_> = anna.jobs().await.iter().map(|job| job["priority"].clone()).collect();
+    assert_eq!(asked, [3, 3, 3]);
+    admin.submit_as(json!({ "workflow": graph, "priority": 127 })).await;
 }
 
 /// Faults: X9.

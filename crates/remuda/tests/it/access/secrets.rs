@@ -4,7 +4,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use super::{client_of, token};
-use crate::harness::{Hand, Plane, Process, answered, remuda};
+use crate::harness::{Hand, Plane, Process, answered, remuda, wait_until};
 use crate::start::run;
 
 /// A job that nobody submitted.
@@ -28,6 +28,29 @@ const LOOKS: &[&str] = &[
     "/health/ready",
     "/metrics",
 ];
+
+/// Faults: X10.
+#[tokio::test]
+async fn keys_beside_a_prompt_reach_the_worker_and_are_stored_nowhere() {
+    const CANARY: &str = "canary-beside-a-prompt";
+    let plane = Plane::start(&[]).await;
+    let mut hand = Hand::join(&plane, "a", 1).await;
+    let keys = json!({ "api_key_comfy_org": CANARY, "auth_token_comfy_org": CANARY });
+    let graph = json!({ "1": { "class_type": "A", "inputs": {} } });
+    let workflow = json!({ "prompt": graph, "extra_data": keys });
+    let job = plane.submit_as(json!({ "workflow": workflow, "service": "exec" })).await;
+    let order = wait_until("there is an order", async || {
+        hand.say(&json!([]), &json!([])).await["start"].get(0).cloned()
+    })
+    .await;
+    assert_eq!(order["workflow"], workflow);
+    assert_eq!(plane.get(&format!("/fleet/jobs/{job}/workflow")).await, json!({ "prompt": graph }));
+    for file in ["remuda.sqlite", "remuda.sqlite-wal"] {
+        let stored = std::fs::read(plane.store().with_file_name(file)).unwrap_or_default();
+        let has_it = stored.windows(CANARY.len()).any(|piece| piece == CANARY.as_bytes());
+        assert!(!has_it, "{file} has the key in it");
+    }
+}
 
 /// Faults: X10. Everything is logged that can be, and everything goes wrong that can.
 #[tokio::test]

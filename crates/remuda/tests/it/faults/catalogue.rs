@@ -147,7 +147,7 @@ const PLANE: &[Row] = &[
     built("C8", "retries keep the load up after their cause is gone"),
     built("C9", "a follower of events is slow"),
     built("C10", "a follower of events comes back"),
-    later("C11", "the target of a webhook is down or slow", "webhooks"),
+    built("C11", "the target of a webhook is down or slow"),
     built("C12", "a bad workflow blocks every worker"),
     built("C13", "every job has a hash of its own"),
     built("C14", "all rush in when a block ends"),

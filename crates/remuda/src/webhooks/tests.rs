@@ -1,0 +1,40 @@
+use remuda_core::document::Document;
+use remuda_core::options::Webhook;
+use remuda_core::settings::Settings;
+use remuda_core::webhook::GIVE_UP_AFTER;
+use serde_json::Map;
+
+use super::*;
+use crate::carry_out::{Bodies, CarryOut};
+use crate::drive::Drive;
+
+/// Faults: C11.
+#[tokio::test]
+async fn news_that_is_a_day_old_is_given_up_and_nobody_is_called() {
+    let receiver = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/", receiver.local_addr().unwrap());
+    let store = Store::open("memory:").await.unwrap();
+    let carry_out = CarryOut::new(Bodies::default());
+    let (plane, drive) = Drive::start(store.clone(), Settings::default(), carry_out).await.unwrap();
+    tokio::spawn(drive.run());
+    let ended_at = plane.clock.now().minus(GIVE_UP_AFTER);
+    let whose = (plane.draw_id(), "anna".parse().unwrap(), Map::new());
+    let news = News::new(whose, &Webhook { url, secret: None }, ended_at, "job:completed", &Map::new());
+    let document = Document { expires_at: None, ..(*news.document()).clone() };
+    plane.ask(Event::Keep(Arc::new(document))).await.unwrap();
+    let (_stop, stopping) = watch::channel(false);
+    let policy = Policy { allow_private: true };
+    let courier = Courier::new(plane, store.clone(), Arc::default(), policy).unwrap();
+    let until_empty = async {
+        while !store.documents(Shelf::Webhook, "", 1).await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        () = courier.run(stopping) => panic!("nobody told it to stop"),
+        _ = receiver.accept() => panic!("it was tried"),
+        result = tokio::time::timeout(Duration::from_secs(10), until_empty) => {
+            result.expect("it should be given up");
+        }
+    }
+}
