@@ -47,6 +47,8 @@ pub(super) async fn submit(
     };
     let mut asked = Asked::read(&fields)?;
     let mut graph = Graph::read(graph)?;
+    // Before anything that takes longer the larger a graph is.
+    workflow::examine(graph.write()?.get(), &context.limits).map_err(|invalid| broken(&invalid))?;
     let outputs = context.door.classes.check(&context, &graph, asked.targets.as_deref()).await?;
     let classes = context.door.classes.merged(&context).await;
     let Sound { node_errors, outputs } = sound::check(&graph, &classes.classes, outputs)?;
