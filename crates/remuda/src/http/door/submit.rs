@@ -28,6 +28,8 @@ use crate::keyring::Keys;
 pub(super) const FRONT: i8 = 10;
 /// It is on every event of the job.
 const CLIENT_BYTES_MAX: usize = 200;
+/// A key or a token has a few hundred.
+const SECRET_BYTES_MAX: usize = 4096;
 /// These go to the worker with the job and are stored nowhere.
 const SECRETS: [&str; 2] = ["api_key_comfy_org", "auth_token_comfy_org"];
 
@@ -142,6 +144,9 @@ impl Asked {
         let mut keys = Keys::new();
         for name in SECRETS {
             if let Some(Value::String(secret)) = extra.remove(name) {
+                if secret.len() > SECRET_BYTES_MAX {
+                    return Err(wrong(&format!("{name} has at most {SECRET_BYTES_MAX} bytes")));
+                }
                 keys.insert(name.to_owned(), secret);
             }
         }

@@ -22,6 +22,10 @@ async fn what_cannot_run_is_refused_in_comfyuis_own_words() {
         (json!({ "prompt": good, "prompt_id": "0A000000-0000-4000-8000-000000000000" }), "invalid_prompt_id"),
         (json!({ "prompt": good, "client_id": ["a"] }), "invalid_prompt"),
         (json!({ "prompt": good, "extra_data": 3 }), "invalid_prompt"),
+        (
+            json!({ "prompt": good, "extra_data": { "api_key_comfy_org": "k".repeat(5000) } }),
+            "invalid_prompt",
+        ),
         (json!({ "prompt": good, "partial_execution_targets": [] }), "prompt_no_outputs"),
         (json!({ "prompt": good, "partial_execution_targets": ["1"] }), "prompt_no_outputs"),
         (
