@@ -28,8 +28,9 @@ use super::view;
 /// Longer names no file system has, and deeper folders nobody makes.
 const NAME_BYTES_MAX: usize = 255;
 const FOLDER_BYTES_MAX: usize = 512;
-/// Fields beside the file are short words.
+/// Fields beside the file are short words, and there are four of them.
 const FIELD_BYTES_MAX: usize = 16 << 10;
+const PARTS_MAX: usize = 20;
 /// Files of one name with other content; nobody has so many.
 const RENAMES_MAX: u32 = 10_000;
 const KINDS: [&str; 3] = ["input", "temp", "output"];
@@ -85,20 +86,31 @@ pub(super) struct Form {
 
 impl Form {
     pub(super) async fn read(context: &Context, mut parts: Multipart) -> Result<Form, Problem> {
-        let mut form = Form::default();
-        while let Some(part) = parts.next_field().await.map_err(|error| broken(&error))? {
-            let name = part.name().unwrap_or_default().to_owned();
-            match part.file_name().map(str::to_owned) {
-                Some(file_name) if name == "image" => {
-                    form.file = Some((file_name, store(context, part).await?));
-                }
-                _ => {
-                    let text = text(part).await?;
-                    form.fields.insert(name, text);
-                }
+        let (mut form, mut pace) = (Form::default(), Pace::new(context));
+        for _ in 0..PARTS_MAX {
+            match pace.wait(parts.next_field()).await?.map_err(|error| broken(&error))? {
+                Some(part) => form.take(context, &mut pace, part).await?,
+                None => return Ok(form),
             }
         }
-        Ok(form)
+        Err(Problem::bad_request(format!("the form has more than {PARTS_MAX} parts")))
+    }
+
+    async fn take(&mut self, context: &Context, pace: &mut Pace, part: Field<'_>) -> Result<(), Problem> {
+        let name = part.name().unwrap_or_default().to_owned();
+        match part.file_name().map(str::to_owned) {
+            Some(_) if name == "image" && self.file.is_some() => {
+                return Err(Problem::bad_request("the form has the file image twice: send one at a time"));
+            }
+            Some(file_name) if name == "image" => {
+                self.file = Some((file_name, store(context, pace, part).await?));
+            }
+            _ => {
+                let text = text(pace, part).await?;
+                self.fields.insert(name, text);
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn field(&self, name: &str) -> &str {
@@ -110,9 +122,9 @@ fn broken(error: &axum::extract::multipart::MultipartError) -> Problem {
     Problem::new(error.status(), "bad_request", format!("the form cannot be read: {error}"))
 }
 
-async fn text(mut part: Field<'_>) -> Result<String, Problem> {
+async fn text(pace: &mut Pace, mut part: Field<'_>) -> Result<String, Problem> {
     let mut bytes = Vec::new();
-    while let Some(piece) = part.chunk().await.map_err(|error| broken(&error))? {
+    while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| broken(&error))? {
         if bytes.len() + piece.len() > FIELD_BYTES_MAX {
             return Err(Problem::bad_request("a field of the form is too long"));
         }
@@ -121,10 +133,9 @@ async fn text(mut part: Field<'_>) -> Result<String, Problem> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-async fn store(context: &Context, mut part: Field<'_>) -> Result<Stored, Problem> {
+async fn store(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<Stored, Problem> {
     let _place = blobs::place(context)?;
     let mut upload = context.blobs.begin().await?;
-    let mut pace = Pace::new(context);
     while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| broken(&error))? {
         pace.seen(piece.len());
         upload = upload.write(&piece).await?;

@@ -77,6 +77,22 @@ async fn names_are_kept_apart_as_comfyui_does_and_are_never_paths() {
     assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
 }
 
+/// Faults: X7.
+#[tokio::test]
+async fn a_form_has_one_file_and_few_parts() {
+    let stage = Stage::fake().await;
+    let file = |bytes: &str| Part::bytes(bytes.as_bytes().to_vec()).file_name("a.png");
+    let twice = Form::new().part("image", file("first")).part("image", file("second"));
+    let many =
+        (0..100).fold(Form::new().part("image", file("third")), |form, n| form.text(format!("f{n}"), "x"));
+    for form in [twice, many] {
+        let answer = stage.request(Method::POST, "/upload/image").multipart(form).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+    }
+    let shown = view(&stage, &json!({ "filename": "a.png", "subfolder": "", "type": "input" })).await;
+    assert_eq!(shown.status(), StatusCode::NOT_FOUND, "nothing of it got a name");
+}
+
 /// Faults: X7, B7.
 #[tokio::test]
 async fn a_file_is_shown_in_place_and_can_do_nothing_there() {
