@@ -97,6 +97,11 @@ async fn a_history_is_paged_and_what_is_deleted_is_hidden_here_only() {
     };
     assert_eq!(listed("").await, ids, "the oldest first");
     assert_eq!(listed("?max_items=2").await, ids[2..]);
+    for number in [i64::MIN, -1, 0, i64::MAX] {
+        let (shown, skipped) = (format!("?max_items={number}"), format!("?max_items=2&offset={number}"));
+        assert_eq!(listed(&shown).await.len(), if number > 0 { 4 } else { 0 }, "{shown}");
+        assert_eq!(listed(&skipped).await.len(), if number > 0 { 0 } else { 2 }, "{skipped}");
+    }
     assert_eq!(listed("?max_items=2&offset=0").await, ids[..2]);
     assert_eq!(listed("?max_items=2&offset=3").await, ids[3..]);
     let (status, _) = stage.post("/history", &json!({ "delete": [ids[1]] })).await;
