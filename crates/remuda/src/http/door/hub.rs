@@ -44,10 +44,10 @@ struct Room {
 
 /// An end that its client was not there to hear.
 #[derive(Debug)]
-struct Missed {
+pub(super) struct Missed {
     tenant: Tenant,
     client: String,
-    job: JobId,
+    pub(super) job: JobId,
     at: Timestamp,
 }
 
@@ -58,8 +58,8 @@ pub(super) struct Taken {
     pub(super) inbox: Inbox,
     pub(super) knows_metadata: Arc<AtomicBool>,
     pub(super) owes_status: Arc<AtomicBool>,
-    /// What ended while this client was away.
-    pub(super) missed: Vec<JobId>,
+    /// What ended while this client was away; whatever of it is not told is to be handed back.
+    pub(super) missed: VecDeque<Missed>,
 }
 
 /// How many of a tenant's jobs have not ended, and up to which event that is so.
@@ -100,8 +100,10 @@ impl Hub {
         }
     }
 
-    pub(super) fn leave(&self, tenant: &Tenant, serial: u64) {
+    /// Gives a place up, with what its client was still to be told.
+    pub(super) fn leave(&self, tenant: &Tenant, serial: u64, untold: VecDeque<Missed>) {
         let mut rooms = self.rooms();
+        untold.into_iter().for_each(|missed| rooms.put_back(missed));
         if let Some(room) = rooms.rooms.get_mut(tenant) {
             room.seats.remove(&serial);
             if room.seats.is_empty() {
@@ -161,23 +163,25 @@ impl Rooms {
         Taken { serial, inbox, knows_metadata, owes_status, missed }
     }
 
-    fn take_missed(&mut self, tenant: &Tenant, client: &str, now: Timestamp) -> Vec<JobId> {
-        let mut theirs = Vec::new();
-        self.missed.retain(|missed| {
-            let is_theirs = missed.tenant == *tenant && missed.client == client;
-            let is_fresh = now.since(missed.at) < MISSED_FOR;
-            theirs.extend(Some(missed.job).filter(|_| is_theirs && is_fresh));
-            is_fresh && !is_theirs
-        });
+    fn take_missed(&mut self, tenant: &Tenant, client: &str, now: Timestamp) -> VecDeque<Missed> {
+        let is_fresh = |missed: &Missed| now.since(missed.at) < MISSED_FOR;
+        let is_theirs = |missed: &Missed| missed.tenant == *tenant && missed.client == client;
+        let fresh = std::mem::take(&mut self.missed).into_iter().filter(is_fresh);
+        let (theirs, others) = fresh.partition(is_theirs);
+        self.missed = others;
         theirs
     }
 
     /// For whoever comes back with this client's id.
     pub(super) fn miss(&mut self, tenant: Tenant, client: String, job: JobId, at: Timestamp) {
+        self.put_back(Missed { tenant, client, job, at });
+    }
+
+    fn put_back(&mut self, missed: Missed) {
         if self.missed.len() == MISSED_MAX {
             self.missed.pop_front();
         }
-        self.missed.push_back(Missed { tenant, client, job, at });
+        self.missed.push_back(missed);
     }
 
     pub(super) fn is_heard(&self, tenant: &Tenant, client: &str) -> bool {
@@ -227,7 +231,7 @@ impl Rooms {
         });
     }
 
-    /// What was missed, to the one who came back.
+    /// An answer to what one of them said.
     pub(super) fn tell_one(&mut self, tenant: &Tenant, serial: u64, words: &[Word]) {
         let Some(room) = self.rooms.get_mut(tenant) else { return };
         if let Some(seat) = room.seats.get(&serial)
@@ -354,9 +358,14 @@ mod tests {
         rooms.miss(tenant(), "a".to_owned(), JobId::from_u128(2), at(60_000));
         rooms.miss(tenant(), "b".to_owned(), JobId::from_u128(3), at(60_000));
         let late = at(MISSED_FOR.as_millis() as u64 + 1);
-        assert_eq!(rooms.take_missed(&"other".parse().unwrap(), "a", at(60_000)), []);
-        assert_eq!(rooms.take_missed(&tenant(), "a", late), [JobId::from_u128(2)]);
-        assert_eq!(rooms.take_missed(&tenant(), "a", late), []);
+        assert!(rooms.take_missed(&"other".parse().unwrap(), "a", at(60_000)).is_empty());
+        let missed = rooms.take_missed(&tenant(), "a", late);
+        assert_eq!(missed.iter().map(|missed| missed.job).collect::<Vec<_>>(), [JobId::from_u128(2)]);
+        assert!(rooms.take_missed(&tenant(), "a", late).is_empty());
+        let hub = Hub(Mutex::new(rooms));
+        hub.leave(&tenant(), 1, missed);
+        let mut rooms = hub.rooms();
+        assert_eq!(rooms.take_missed(&tenant(), "a", late).len(), 1, "it was not told after all");
         for job in 0..MISSED_MAX as u128 + 10 {
             rooms.miss(tenant(), "c".to_owned(), JobId::from_u128(job), late);
         }
