@@ -33,6 +33,8 @@ const FIELD_BYTES_MAX: usize = 16 << 10;
 const PARTS_MAX: usize = 20;
 /// Files of one name with other content; nobody has so many.
 const RENAMES_MAX: u32 = 10_000;
+/// Names of one kind that a tenant has; every list of choices has all of them.
+const NAMES_MAX: usize = 10_000;
 const KINDS: [&str; 3] = ["input", "temp", "output"];
 
 /// One at a time gets its name: two files of one name must not become one.
@@ -208,7 +210,8 @@ impl Place {
             match known {
                 Some(known) if known.hash == hash => return Ok(self.told(&known)),
                 Some(_) if !is_overwritten => continue,
-                Some(_) | None => {}
+                Some(_) => {}
+                None => room(context.store.marked(Shelf::Door, &mark(tenant, self.kind)).await?.len())?,
             }
             let upload = Upload { folder: self.folder.clone(), name, hash, size_bytes: stored.size_bytes };
             let document = Document {
@@ -231,6 +234,15 @@ impl Place {
     fn told(&self, upload: &Upload) -> Value {
         json!({ "name": upload.name, "subfolder": upload.folder, "type": self.kind })
     }
+}
+
+/// Whether there is room for one more name.
+fn room(count: usize) -> Result<(), Problem> {
+    if count < NAMES_MAX {
+        return Ok(());
+    }
+    let message = format!("{NAMES_MAX} files have names already: send it under one of them, with overwrite");
+    Err(Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message))
 }
 
 fn numbered(name: &str, number: u32) -> String {
@@ -309,6 +321,12 @@ mod tests {
         ] {
             assert_eq!(numbered(name, number), expected);
         }
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        assert!(room(NAMES_MAX - 1).is_ok());
+        assert_eq!(room(NAMES_MAX).unwrap_err().status, StatusCode::INSUFFICIENT_STORAGE);
     }
 
     #[test]

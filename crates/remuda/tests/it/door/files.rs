@@ -163,6 +163,25 @@ async fn settings_and_saved_workflows_are_kept_over_a_restart() {
     assert_eq!(none.status(), StatusCode::NOT_FOUND);
 }
 
+/// Faults: X7.
+#[tokio::test]
+async fn what_people_keep_is_bounded_in_all() {
+    let stage = Stage::fake().await;
+    let save = async |name: String, text: String| {
+        let path = format!("/userdata/workflows%2F{name}");
+        stage.request(Method::POST, &path).body(text).send().await.unwrap().status()
+    };
+    assert_eq!(save("large".to_owned(), "x".repeat((1 << 20) + 1)).await, StatusCode::PAYLOAD_TOO_LARGE);
+    // Each takes six times its size where it is kept.
+    let text = "\u{1}".repeat(1 << 20);
+    for number in 0..5 {
+        assert_eq!(save(number.to_string(), text.clone()).await, StatusCode::OK, "{number}");
+    }
+    assert_eq!(save("5".to_owned(), text.clone()).await, StatusCode::INSUFFICIENT_STORAGE);
+    assert_eq!(save("4".to_owned(), text).await, StatusCode::OK, "what is there may be changed");
+    assert_eq!(save("small".to_owned(), "{}".to_owned()).await, StatusCode::OK);
+}
+
 #[tokio::test]
 async fn what_a_server_says_of_itself_is_said_of_the_fleet() {
     let stage = Stage::fake().await;
