@@ -30,6 +30,7 @@ mod queue;
 mod refused;
 mod rest;
 mod run;
+mod seat;
 mod socket;
 mod sound;
 mod submit;

@@ -19,17 +19,19 @@ use tracing::warn;
 
 use super::super::Context;
 use super::entry::{Ended, last_words_id, so_far, stored_outputs};
-use super::hub::{MISSED_FOR, Picture};
+use super::hub::MISSED_FOR;
 use super::prompt::{self, Prompt, Workflow};
 use super::run::{Run, Word};
+use super::seat::Picture;
 use crate::carry_out::{News, Shown};
 use crate::live::Told;
 use crate::serve::stopped;
 
 /// How much of what a service said of a failure is kept: a traceback, and not the tensors it was given.
 const LAST_WORDS_BYTES_MAX: usize = 64 << 10;
-/// A picture that is sent whole over a socket; larger ones are read with `/view`.
-const SENT_BYTES_MAX: u64 = 64 << 20;
+/// Pictures of one prompt that are sent whole over a socket; what goes beyond is read with `/view`. A seat has room for
+/// twice as much.
+const SENT_BYTES_MAX: u64 = 32 << 20;
 /// Ends of the last moments before a start: who was to hear of them may not have.
 const BEFORE_START: std::time::Duration = std::time::Duration::from_secs(30);
 const BEFORE_START_MAX: usize = 500;
@@ -167,15 +169,16 @@ impl Crier {
     /// Pictures that a node gave over its socket, as they are to be sent on: which node, what kind, and what is in it.
     async fn sent_pictures(&self, job: JobId) -> Result<Vec<(String, &'static str, Bytes)>, StoreError> {
         let outputs = stored_outputs(&self.context, job).await?;
-        let mut pictures = Vec::new();
+        let (mut pictures, mut bytes_left) = (Vec::new(), SENT_BYTES_MAX);
         for output in outputs.into_iter().filter(|output| output.kind == "socket") {
             let Ok(hash) = output.hash.parse() else { continue };
             let Ok(Some(blob)) = self.context.blobs.read(hash, self.context.plane.clock.now()).await else {
                 continue;
             };
-            if blob.size_bytes > SENT_BYTES_MAX {
+            if blob.size_bytes > bytes_left {
                 continue;
             }
+            bytes_left -= blob.size_bytes;
             let mut bytes = Vec::new();
             let mut pieces = Box::pin(pieces(blob.file, 0, blob.size_bytes));
             while let Some(Ok(piece)) = pieces.next().await {

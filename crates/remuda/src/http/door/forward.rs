@@ -1,6 +1,7 @@
 //! What only a server itself can say, such as the scripts of its custom nodes, is asked of one that the plane may call:
 //! those that run beside it (`remuda up`). Whoever asks gets the same server each time, as long as it answers. Only reading
-//! is passed on: what changes a server is done at the server.
+//! is passed on, and only what the web interface shows to everyone: a server knows no tenants, so its history, its files and
+//! its logs are nobody's to read here. What changes a server is done at the server.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -15,6 +16,26 @@ use reqwest::Client;
 use tracing::debug;
 
 use super::super::Context;
+
+/// What stands at these places, and below them where they end in a slash, is the same for every tenant.
+const SHARED: [&str; 16] = [
+    "/docs/",
+    "/embeddings",
+    "/experiment/models",
+    "/experiment/models/",
+    "/extensions",
+    "/extensions/",
+    "/global_subgraphs",
+    "/global_subgraphs/",
+    "/i18n",
+    "/models",
+    "/models/",
+    "/node_replacements",
+    "/scripts/",
+    "/templates/",
+    "/workflow_templates",
+    "/workflow_templates/",
+];
 
 /// A server that did not answer is not asked again for this long.
 const SICK_FOR: Duration = Duration::from_secs(10);
@@ -67,8 +88,33 @@ impl Forward {
     }
 }
 
+/// Whether a server may be asked for it.
+fn is_shared(path: &str) -> bool {
+    let below = path.strip_prefix("/api").unwrap_or(path);
+    let is_listed = SHARED.iter().any(|at| match at.ends_with('/') {
+        true => below.starts_with(at),
+        false => below == *at,
+    });
+    is_listed && is_plain(path)
+}
+
+/// Whether it means the same to everyone who reads it: no way up, and no letter that is written as an escape.
+fn is_plain(path: &str) -> bool {
+    let escapes_are_plain = path.split('%').skip(1).all(|after| {
+        let byte = after.get(..2).and_then(|code| u8::from_str_radix(code, 16).ok());
+        byte.is_some_and(|byte| {
+            !byte.is_ascii_alphanumeric() && !byte.is_ascii_control() && !b"-._~/\\%".contains(&byte)
+        })
+    });
+    let has_way_up = path.split('/').any(|part| matches!(part, "." | ".."));
+    escapes_are_plain && !has_way_up && !path.contains('\\')
+}
+
 /// What a server says to this; nothing if there is none that may be asked, or none knows it.
 pub(super) async fn ask(context: &Context, headers: &HeaderMap, uri: &Uri) -> Option<Response> {
+    if !is_shared(uri.path()) {
+        return None;
+    }
     let forward = &context.door.forward;
     let client = forward.client().filter(|_| !context.forward_to.is_empty())?;
     for target in forward.order(&context.forward_to, headers) {
@@ -109,6 +155,50 @@ fn pass_on(answer: reqwest::Response) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Faults: X16.
+    #[test]
+    fn only_what_is_the_same_for_every_tenant_is_asked_of_a_server() {
+        for path in [
+            "/extensions",
+            "/api/extensions",
+            "/extensions/some-nodes/a%20b.js",
+            "/extensions/knoten/h%C3%B6he.js",
+            "/scripts/app.js",
+            "/api/experiment/models/checkpoints",
+            "/templates/index.json",
+            "/api/workflow_templates",
+            "/docs/KSampler/en.md",
+        ] {
+            assert!(is_shared(path), "{path}");
+        }
+        for path in [
+            "/%68istory",
+            "/api/%71ueue",
+            "/%76iew",
+            "/%75serdata",
+            "/history",
+            "/internal/logs",
+            "/internal/folder_paths",
+            "/internal/files/output",
+            "/v2/userdata",
+            "/some_node/secrets",
+            "/extensionsX",
+            "/api/api/extensions",
+            "/extensions/../internal/logs",
+            "/extensions/%2e%2e/internal/logs",
+            "/extensions/..%2Finternal/logs",
+            "/extensions/.%2E/history",
+            "/extensions/..%5chistory",
+            "/extensions/..\\history",
+            "/extensions/%252e%252e/history",
+            "/extensions/%",
+            "/extensions/%+f",
+            "/extensions/%zz",
+        ] {
+            assert!(!is_shared(path), "{path}");
+        }
+    }
 
     #[test]
     fn a_session_stays_with_its_server_unless_that_does_not_answer() {

@@ -115,7 +115,7 @@ fn odd(error: &serde_json::Error) -> Problem {
 fn page(newest_first: &[Prompt], max_items: Option<i64>, offset: i64) -> &[Prompt] {
     let count = i64::try_from(newest_first.len()).unwrap_or(i64::MAX);
     let first = match max_items {
-        Some(max) if offset < 0 => (count - max).clamp(0, count),
+        Some(max) if offset < 0 => count.saturating_sub(max).clamp(0, count),
         _ => offset.clamp(0, count),
     };
     let last = max_items.map_or(count, |max| first.saturating_add(max.max(0)).min(count));

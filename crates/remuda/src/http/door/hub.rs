@@ -6,22 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::extract::ws::Message;
-use bytes::Bytes;
 use remuda_core::id::{JobId, Sequence, Tenant};
 use remuda_core::time::Timestamp;
-use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use serde_json::json;
 
 use super::super::Context;
 use super::queue::exec_info;
 use super::run::{Run, Word};
+use super::seat::{Frames, Inbox, Picture, Seat, Text, outbox};
 use crate::drive::Unanswered;
 
-/// Messages that wait for one socket.
-const OUTBOX_MAX: usize = 1024;
-/// From here on it gets only what it cannot do without.
-const OUTBOX_LIGHT: usize = OUTBOX_MAX / 2;
 /// Ends that nobody was there to hear, of all clients together and for so long.
 const MISSED_MAX: usize = 10_000;
 pub(super) const MISSED_FOR: Duration = Duration::from_secs(600);
@@ -48,20 +42,12 @@ struct Room {
     counted: Sequence,
 }
 
-#[derive(Debug)]
-struct Seat {
-    client: String,
-    outbox: mpsc::Sender<Message>,
-    knows_metadata: Arc<AtomicBool>,
-    owes_status: Arc<AtomicBool>,
-}
-
 /// An end that its client was not there to hear.
 #[derive(Debug)]
-struct Missed {
+pub(super) struct Missed {
     tenant: Tenant,
     client: String,
-    job: JobId,
+    pub(super) job: JobId,
     at: Timestamp,
 }
 
@@ -69,19 +55,11 @@ struct Missed {
 #[derive(Debug)]
 pub(super) struct Taken {
     pub(super) serial: u64,
-    pub(super) inbox: mpsc::Receiver<Message>,
+    pub(super) inbox: Inbox,
     pub(super) knows_metadata: Arc<AtomicBool>,
     pub(super) owes_status: Arc<AtomicBool>,
-    /// What ended while this client was away.
-    pub(super) missed: Vec<JobId>,
-}
-
-/// A picture on its way.
-#[derive(Debug)]
-pub(super) struct Picture<'a> {
-    pub(super) node: Option<&'a str>,
-    pub(super) mime: &'static str,
-    pub(super) bytes: &'a Bytes,
+    /// What ended while this client was away; whatever of it is not told is to be handed back.
+    pub(super) missed: VecDeque<Missed>,
 }
 
 /// How many of a tenant's jobs have not ended, and up to which event that is so.
@@ -122,8 +100,10 @@ impl Hub {
         }
     }
 
-    pub(super) fn leave(&self, tenant: &Tenant, serial: u64) {
+    /// Gives a place up, with what its client was still to be told.
+    pub(super) fn leave(&self, tenant: &Tenant, serial: u64, untold: VecDeque<Missed>) {
         let mut rooms = self.rooms();
+        untold.into_iter().for_each(|missed| rooms.put_back(missed));
         if let Some(room) = rooms.rooms.get_mut(tenant) {
             room.seats.remove(&serial);
             if room.seats.is_empty() {
@@ -156,7 +136,7 @@ impl Rooms {
         counted: Sequence,
         now: Timestamp,
     ) -> Taken {
-        let (outbox, inbox) = mpsc::channel(OUTBOX_MAX);
+        let (outbox, inbox) = outbox();
         self.serial += 1;
         let serial = self.serial;
         let (knows_metadata, owes_status) =
@@ -173,33 +153,35 @@ impl Rooms {
             counted,
         });
         let greeting = json!({ "status": exec_info(room.open.max(open)), "sid": client });
-        seat.tell(&Word::new("status", greeting));
+        seat.tell(&Text::of(&Word::new("status", greeting)));
         let runs = self.runs.values().filter(|run| run.is_of(tenant, client));
         for executing in runs.filter_map(|run| run.executing.clone()) {
-            seat.tell(&Word::new("executing", executing));
+            seat.tell(&Text::of(&Word::new("executing", executing)));
         }
         room.seats.insert(serial, seat);
         let missed = self.take_missed(tenant, client, now);
         Taken { serial, inbox, knows_metadata, owes_status, missed }
     }
 
-    fn take_missed(&mut self, tenant: &Tenant, client: &str, now: Timestamp) -> Vec<JobId> {
-        let mut theirs = Vec::new();
-        self.missed.retain(|missed| {
-            let is_theirs = missed.tenant == *tenant && missed.client == client;
-            let is_fresh = now.since(missed.at) < MISSED_FOR;
-            theirs.extend(Some(missed.job).filter(|_| is_theirs && is_fresh));
-            is_fresh && !is_theirs
-        });
+    fn take_missed(&mut self, tenant: &Tenant, client: &str, now: Timestamp) -> VecDeque<Missed> {
+        let is_fresh = |missed: &Missed| now.since(missed.at) < MISSED_FOR;
+        let is_theirs = |missed: &Missed| missed.tenant == *tenant && missed.client == client;
+        let fresh = std::mem::take(&mut self.missed).into_iter().filter(is_fresh);
+        let (theirs, others) = fresh.partition(is_theirs);
+        self.missed = others;
         theirs
     }
 
     /// For whoever comes back with this client's id.
     pub(super) fn miss(&mut self, tenant: Tenant, client: String, job: JobId, at: Timestamp) {
+        self.put_back(Missed { tenant, client, job, at });
+    }
+
+    fn put_back(&mut self, missed: Missed) {
         if self.missed.len() == MISSED_MAX {
             self.missed.pop_front();
         }
-        self.missed.push_back(Missed { tenant, client, job, at });
+        self.missed.push_back(missed);
     }
 
     pub(super) fn is_heard(&self, tenant: &Tenant, client: &str) -> bool {
@@ -227,10 +209,10 @@ impl Rooms {
     }
 
     pub(super) fn tell_status(&mut self, tenant: &Tenant) {
-        let Some(status) = self.status(tenant) else { return };
+        let Some(status) = self.status(tenant).as_ref().map(Text::of) else { return };
         let Some(room) = self.rooms.get_mut(tenant) else { return };
         for seat in room.seats.values() {
-            if seat.outbox.capacity() <= OUTBOX_LIGHT || !seat.tell(&status) {
+            if seat.outbox.is_busy() || !seat.tell(&status) {
                 seat.owes_status.store(true, Ordering::Relaxed);
             }
         }
@@ -239,23 +221,21 @@ impl Rooms {
     /// To everyone with this client's id, or to the whole tenant.
     pub(super) fn tell(&mut self, tenant: &Tenant, client: Option<&str>, words: &[Word]) {
         let Some(room) = self.rooms.get_mut(tenant) else { return };
+        let texts: Vec<Text> = words.iter().map(Text::of).collect();
         room.seats.retain(|_, seat| {
             if client.is_some_and(|client| client != seat.client) {
                 return true;
             }
             // Dropping the sending end is what tells the socket to close.
-            words.iter().all(|word| match word.is_light() {
-                true if seat.outbox.capacity() <= OUTBOX_LIGHT => true,
-                _ => seat.tell(word),
-            })
+            texts.iter().all(|text| (text.is_light && seat.outbox.is_busy()) || seat.tell(text))
         });
     }
 
-    /// What was missed, to the one who came back.
+    /// An answer to what one of them said.
     pub(super) fn tell_one(&mut self, tenant: &Tenant, serial: u64, words: &[Word]) {
         let Some(room) = self.rooms.get_mut(tenant) else { return };
         if let Some(seat) = room.seats.get(&serial)
-            && !words.iter().all(|word| seat.tell(word))
+            && !words.iter().all(|word| seat.tell(&Text::of(word)))
         {
             room.seats.remove(&serial);
         }
@@ -266,15 +246,17 @@ impl Rooms {
         let Some(room) = self.rooms.get(&run.tenant) else { return };
         let client = run.client.as_deref();
         let seats = room.seats.values().filter(|seat| client.is_none_or(|client| client == seat.client));
-        for seat in seats.filter(|seat| seat.outbox.capacity() > OUTBOX_LIGHT) {
-            seat.send(&run.prompt, picture);
+        let frames = Frames::new(&run.prompt, picture);
+        for seat in seats.filter(|seat| !seat.outbox.is_busy()) {
+            seat.send(&frames);
         }
     }
 
     /// A picture that is a result.
     pub(super) fn send(&mut self, tenant: &Tenant, client: &str, prompt: &str, picture: &Picture<'_>) {
         if let Some(room) = self.rooms.get_mut(tenant) {
-            room.seats.retain(|_, seat| seat.client != client || seat.send(prompt, picture));
+            let frames = Frames::new(prompt, picture);
+            room.seats.retain(|_, seat| seat.client != client || seat.send(&frames));
         }
     }
 }
@@ -285,41 +267,12 @@ impl Run {
     }
 }
 
-impl Seat {
-    /// Whether there was room for it.
-    fn tell(&self, word: &Word) -> bool {
-        self.outbox.try_send(Message::Text(word.text().into())).is_ok()
-    }
-
-    fn send(&self, prompt: &str, picture: &Picture<'_>) -> bool {
-        let frame = match self.knows_metadata.load(Ordering::Relaxed) {
-            true => named_frame(prompt, picture),
-            false => plain_frame(picture),
-        };
-        self.outbox.try_send(Message::Binary(frame.into())).is_ok()
-    }
-}
-
-/// `[1][image type][image]`
-fn plain_frame(picture: &Picture<'_>) -> Vec<u8> {
-    let kind: u32 = if picture.mime == "image/png" { 2 } else { 1 };
-    [&1_u32.to_be_bytes()[..], &kind.to_be_bytes(), picture.bytes].concat()
-}
-
-/// `[4][length][JSON][image]`
-fn named_frame(prompt: &str, picture: &Picture<'_>) -> Vec<u8> {
-    let node = picture.node.map_or(Value::Null, Value::from);
-    let about = json!({
-        "node_id": node, "prompt_id": prompt, "display_node_id": node, "parent_node_id": null, "real_node_id": node,
-        "image_type": picture.mime,
-    });
-    let about = about.to_string();
-    let length = u32::try_from(about.len()).unwrap_or(0);
-    [&4_u32.to_be_bytes()[..], &length.to_be_bytes(), about.as_bytes(), picture.bytes].concat()
-}
-
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use tokio::sync::mpsc::error::TryRecvError;
+
+    use super::super::seat::{OUTBOX_LIGHT, OUTBOX_MAX, PREVIEW_BYTES_MAX, WORDS_BYTES_MAX};
     use super::*;
 
     fn tenant() -> Tenant {
@@ -355,13 +308,36 @@ mod tests {
         }
         assert!(!rooms.is_heard(&tenant(), "deaf"));
         heard(&mut deaf);
-        assert!(
-            matches!(deaf.inbox.try_recv(), Err(mpsc::error::TryRecvError::Disconnected)),
-            "it is told to close"
-        );
+        assert!(matches!(deaf.inbox.try_recv(), Err(TryRecvError::Disconnected)), "it is told to close");
         assert_eq!(heard(&mut other), 2, "a greeting and a preview, and nothing in the way");
         rooms.tell(&tenant(), None, &[word("executed")]);
         assert_eq!(heard(&mut other), 1);
+    }
+
+    /// Faults: X7.
+    #[test]
+    fn what_waits_for_one_who_does_not_read_is_bounded_in_bytes() {
+        let mut rooms = Rooms::default();
+        let (mut deaf, mut other) = (seat(&mut rooms, "deaf"), seat(&mut rooms, "other"));
+        let bytes = Bytes::from(vec![0; 1 << 20]);
+        let run = Run::new(JobId::from_u128(1), tenant(), &serde_json::Map::new(), 1);
+        for _ in 0..20 {
+            rooms.show(&run, &Picture { node: None, mime: "image/png", bytes: &bytes });
+            heard(&mut other);
+        }
+        let previews = PREVIEW_BYTES_MAX / bytes.len();
+        assert_eq!(deaf.inbox.len(), 1 + previews, "then previews are dropped");
+        rooms.tell(&tenant(), Some("deaf"), &[word("progress")]);
+        assert_eq!(deaf.inbox.len(), 1 + previews, "and so is progress");
+        let large = Word::new("executed", json!({ "text": "x".repeat(1 << 20) }));
+        let fit = (0..100).take_while(|_| {
+            rooms.tell(&tenant(), Some("deaf"), std::slice::from_ref(&large));
+            rooms.is_heard(&tenant(), "deaf")
+        });
+        assert_eq!(fit.count(), WORDS_BYTES_MAX / (1 << 20) - 1, "then it is let go");
+        assert_eq!(heard(&mut deaf), previews + WORDS_BYTES_MAX / (1 << 20));
+        rooms.show(&run, &Picture { node: None, mime: "image/png", bytes: &bytes });
+        assert_eq!(heard(&mut other), 1, "whoever reads goes on");
     }
 
     #[test]
@@ -382,9 +358,14 @@ mod tests {
         rooms.miss(tenant(), "a".to_owned(), JobId::from_u128(2), at(60_000));
         rooms.miss(tenant(), "b".to_owned(), JobId::from_u128(3), at(60_000));
         let late = at(MISSED_FOR.as_millis() as u64 + 1);
-        assert_eq!(rooms.take_missed(&"other".parse().unwrap(), "a", at(60_000)), []);
-        assert_eq!(rooms.take_missed(&tenant(), "a", late), [JobId::from_u128(2)]);
-        assert_eq!(rooms.take_missed(&tenant(), "a", late), []);
+        assert!(rooms.take_missed(&"other".parse().unwrap(), "a", at(60_000)).is_empty());
+        let missed = rooms.take_missed(&tenant(), "a", late);
+        assert_eq!(missed.iter().map(|missed| missed.job).collect::<Vec<_>>(), [JobId::from_u128(2)]);
+        assert!(rooms.take_missed(&tenant(), "a", late).is_empty());
+        let hub = Hub(Mutex::new(rooms));
+        hub.leave(&tenant(), 1, missed);
+        let mut rooms = hub.rooms();
+        assert_eq!(rooms.take_missed(&tenant(), "a", late).len(), 1, "it was not told after all");
         for job in 0..MISSED_MAX as u128 + 10 {
             rooms.miss(tenant(), "c".to_owned(), JobId::from_u128(job), late);
         }

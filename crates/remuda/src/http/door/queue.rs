@@ -1,6 +1,6 @@
 //! `/queue`, `/prompt` and `/interrupt`: what waits and what runs, and stopping it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::Json;
 use axum::body::Bytes;
@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use remuda_core::id::{JobId, Tenant};
 use remuda_core::job::{Job, State as JobState};
 use remuda_core::plane::Event;
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
 use super::super::{Caller, Context, Problem};
@@ -19,6 +20,10 @@ use crate::drive::Unanswered;
 
 /// Of those that wait, as many as are shown with their graphs; the next to run come first.
 const PENDING_MAX: usize = 1000;
+/// Graphs may be large, and clients ask often: from here on prompts are listed without theirs, and still are listed.
+const QUEUE_BYTES_MAX: usize = 16 << 20;
+/// Ids in one request to delete; each is looked up.
+const DELETE_MAX: usize = 1000;
 
 pub(super) fn query(uri: &Uri) -> BTreeMap<String, String> {
     Query::try_from_uri(uri).map(|Query(pairs)| pairs).unwrap_or_default()
@@ -90,21 +95,31 @@ pub(super) fn exec_info(remaining: usize) -> Value {
 pub(super) async fn list(State(context): State<Context>, caller: Caller) -> Result<Response, Refused> {
     let tenant = caller.tenant(None)?;
     let open = Open::look(&context, &tenant).await?;
-    let running = tuples(&context, &open.running).await?;
-    let pending = tuples(&context, &open.pending[..open.pending.len().min(PENDING_MAX)]).await?;
-    Ok(Json(json!({ "queue_running": running, "queue_pending": pending })).into_response())
+    let mut bytes_left = QUEUE_BYTES_MAX;
+    let running = tuples(&context, &open.running, &mut bytes_left).await?;
+    let next = &open.pending[..open.pending.len().min(PENDING_MAX)];
+    let pending = tuples(&context, next, &mut bytes_left).await?;
+    Ok(Json(BTreeMap::from([("queue_running", running), ("queue_pending", pending)])).into_response())
 }
 
-async fn tuples(context: &Context, prompts: &[Prompt]) -> Result<Vec<Value>, Problem> {
+async fn tuples(
+    context: &Context,
+    prompts: &[Prompt],
+    bytes_left: &mut usize,
+) -> Result<Vec<Box<RawValue>>, Problem> {
     let outputs = context.door.classes.outputs(context).await;
     let mut tuples = Vec::with_capacity(prompts.len());
     for prompt in prompts {
         let body = match context.bodies.find(prompt.job) {
+            _ if *bytes_left == 0 => None,
             Some(body) => Some(body),
             None => context.store.workflow(prompt.job).await?,
         };
-        let workflow = body.map(|body| Workflow::read(&body)).unwrap_or_default();
-        tuples.push(prompt.tuple(&workflow, &outputs));
+        let size = body.as_ref().map_or(0, |body| body.get().len());
+        let workflow = body.filter(|_| size <= *bytes_left).map(|body| Workflow::read(&body));
+        *bytes_left = bytes_left.saturating_sub(size);
+        let tuple = prompt.tuple(&workflow.unwrap_or_default(), &outputs);
+        tuples.push(to_raw_value(&tuple).map_err(|error| Problem::invalid(error.to_string()))?);
     }
     Ok(tuples)
 }
@@ -113,7 +128,7 @@ async fn tuples(context: &Context, prompts: &[Prompt]) -> Result<Vec<Value>, Pro
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     pub(super) clear: bool,
-    pub(super) delete: Vec<String>,
+    pub(super) delete: BTreeSet<String>,
 }
 
 impl Asked {
@@ -127,8 +142,13 @@ impl Asked {
             Value::String(text) => !text.is_empty(),
             Value::Array(_) | Value::Object(_) => true,
         };
-        let listed = asked["delete"].as_array().into_iter().flatten();
-        Ok(Asked { clear, delete: listed.filter_map(Value::as_str).map(str::to_owned).collect() })
+        let listed = asked["delete"].as_array().map_or(&[][..], Vec::as_slice);
+        if listed.len() > DELETE_MAX {
+            let message = format!("delete has at most {DELETE_MAX} ids: ask again for the rest, or clear");
+            return Err(Problem::bad_request(message));
+        }
+        let delete = listed.iter().filter_map(Value::as_str).map(str::to_owned).collect();
+        Ok(Asked { clear, delete })
     }
 }
 

@@ -38,9 +38,7 @@ pub(super) async fn system_stats(State(context): State<Context>, _: Caller) -> R
             theirs.map(|worker| (worker.id.to_string(), worker.metrics.clone())).collect::<Vec<_>>()
         })
         .await?;
-    let number =
-        |metrics: &Map<String, Value>, key: &str| metrics.get(key).and_then(Value::as_u64).unwrap_or(0);
-    let sum = |key: &str| workers.iter().map(|(_, metrics)| number(metrics, key)).sum::<u64>();
+    let sum = |key: &str| sum(workers.iter().map(|(_, metrics)| metrics), key);
     let version = workers.iter().find_map(|(_, metrics)| metrics.get("comfyui_version")?.as_str());
     let devices: Vec<Value> = workers
         .iter()
@@ -62,6 +60,15 @@ pub(super) async fn system_stats(State(context): State<Context>, _: Caller) -> R
         "embedded_python": false, "argv": ["remuda"], "remuda_version": env!("CARGO_PKG_VERSION"),
     });
     Ok(Json(json!({ "system": system, "devices": devices })))
+}
+
+fn number(metrics: &Map<String, Value>, key: &str) -> u64 {
+    metrics.get(key).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// Workers may say what they like, also more than there can be.
+fn sum<'m>(metrics: impl Iterator<Item = &'m Map<String, Value>>, key: &str) -> u64 {
+    metrics.fold(0, |sum, metrics| sum.saturating_add(number(metrics, key)))
 }
 
 pub(super) async fn users() -> Json<Value> {
@@ -122,4 +129,17 @@ pub(super) async fn models(
         }
     }
     Ok(Json(files).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_workers_say_of_their_memory_is_summed_up_whatever_they_say() {
+        let said = [json!(5), json!(u64::MAX), json!(-1), json!("much"), json!(7)];
+        let said = said.map(|it| Map::from_iter([("ram".to_owned(), it)]));
+        assert_eq!(sum(said.iter(), "ram"), u64::MAX);
+        assert_eq!((sum(said[2..].iter(), "ram"), sum(said.iter(), "other")), (7, 0));
+    }
 }

@@ -14,8 +14,9 @@ use serde_json::{Map, Value, json};
 
 use super::entry::{self, Output};
 
-/// What waits for a file; beyond it, how far things are is not told.
+/// What waits for a file. Beyond it nothing is told before the end, which tells every output that was not.
 const HELD_MAX: usize = 4096;
+const HELD_BYTES_MAX: usize = 4 << 20;
 
 /// A message for a client.
 #[derive(Clone, Debug, PartialEq)]
@@ -57,6 +58,7 @@ pub(super) struct Run {
     /// Nodes that send their results as pictures; nothing before anyone looked.
     pub(super) senders: Option<BTreeSet<String>>,
     held: VecDeque<Word>,
+    held_bytes: usize,
 }
 
 impl Run {
@@ -73,6 +75,7 @@ impl Run {
             last_words: None,
             senders: None,
             held: VecDeque::new(),
+            held_bytes: 0,
         }
     }
 
@@ -85,6 +88,7 @@ impl Run {
             self.told.clear();
             self.last_words = None;
             self.held.clear();
+            self.held_bytes = 0;
         }
     }
 
@@ -110,11 +114,18 @@ impl Run {
         }
         self.rename(&mut data);
         if !self.has_begun && self.held.is_empty() && kind != "execution_start" {
-            self.held.push_back(self.start(data.get("timestamp")));
+            self.hold(self.start(data.get("timestamp")));
         }
         self.has_begun = true;
-        let word = Word::new(kind, Value::Object(data));
-        if self.held.len() < HELD_MAX || !word.is_light() {
+        self.hold(Word::new(kind, Value::Object(data)));
+    }
+
+    /// A word alone is held whatever its size.
+    fn hold(&mut self, word: Word) {
+        let size = word.text().len();
+        let is_room = self.held.len() < HELD_MAX && self.held_bytes + size <= HELD_BYTES_MAX;
+        if is_room || self.held.is_empty() {
+            self.held_bytes += size;
             self.held.push_back(word);
         }
     }
@@ -144,6 +155,7 @@ impl Run {
             if word.kind == "executed" && !files(word).iter().all(|file| is_stored(file, stored)) {
                 break;
             }
+            self.held_bytes = self.held_bytes.saturating_sub(word.text().len());
             ready.extend(self.held.pop_front().map(|word| self.tell(word)));
         }
         ready
@@ -152,6 +164,7 @@ impl Run {
     /// What was still held when the run ended; outputs only if it gave any.
     pub(super) fn rest(&mut self, is_success: bool) -> Vec<Word> {
         let held: Vec<Word> = self.held.drain(..).collect();
+        self.held_bytes = 0;
         let told = held.into_iter().filter(|word| is_success || word.kind != "executed");
         told.map(|word| self.tell(word)).collect()
     }
@@ -273,6 +286,29 @@ mod tests {
         run.hear(&said("execution_error", &json!({"exception_type": "ValueError", "prompt_id": "s"})));
         assert_eq!(run.last_words.as_ref().unwrap()["exception_type"], "ValueError");
         assert!(run.rest(false).is_empty(), "a file of a run that failed is stored nowhere");
+    }
+
+    /// Faults: X7.
+    #[test]
+    fn what_waits_for_a_file_is_bounded() {
+        let mut run = run();
+        run.hear(&saved());
+        for _ in 0..HELD_MAX * 2 {
+            run.hear(&said("executing", &json!({"node": "1", "prompt_id": "s"})));
+        }
+        assert_eq!(run.held.len(), HELD_MAX);
+        assert_eq!((run.rest(true).len(), run.held_bytes), (HELD_MAX, 0));
+        run.hear(&saved());
+        for _ in 0..20 {
+            run.hear(&said("executed", &json!({"node": "4", "output": {"text": ["x".repeat(1 << 20)]}})));
+        }
+        assert_eq!(run.held.len(), 1 + (HELD_BYTES_MAX >> 20) - 1, "the rest is told at the end");
+        assert!(run.ready(&[]).is_empty());
+        let large = json!({"node": "4", "output": {"text": ["x".repeat(8 << 20)]}});
+        run.begin(2);
+        run.has_begun = true;
+        run.hear(&said("executed", &large));
+        assert_eq!((run.ready(&[]).len(), run.held_bytes), (1, 0), "what need not wait is told");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `/ws`: one socket, from its greeting to its end. Reading and writing go their own ways; what a client says matters only
 //! once, when it introduces itself.
 
+use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
 use axum::extract::State;
@@ -18,7 +19,7 @@ use tracing::{debug, warn};
 
 use super::super::{Caller, Context, Problem};
 use super::crier::retell;
-use super::hub::Taken;
+use super::hub::{Missed, Taken};
 use super::queue::query;
 use super::refused::Refused;
 use super::rest::features;
@@ -69,29 +70,22 @@ async fn attend(
     socket: WebSocket,
     _place: OwnedSemaphorePermit,
 ) {
-    let taken = match context.door.hub.enter(&context, &tenant, &client).await {
+    let mut taken = match context.door.hub.enter(&context, &tenant, &client).await {
         Ok(taken) => taken,
         Err(error) => {
             debug!(%error, "a socket came while the plane cannot say what is open");
             return;
         }
     };
-    let serial = taken.serial;
     tokio::select! {
-        () = talk(&context, &tenant, socket, taken) => {}
+        () = talk(&context, &tenant, socket, &mut taken) => {}
         () = caller.revoked(context.plane.clock) => {}
     }
-    context.door.hub.leave(&tenant, serial);
+    context.door.hub.leave(&tenant, taken.serial, taken.missed);
 }
 
-async fn talk(context: &Context, tenant: &Tenant, socket: WebSocket, taken: Taken) {
-    let Taken { serial, mut inbox, knows_metadata, owes_status, missed } = taken;
-    for job in missed {
-        match retell(context, tenant, job).await {
-            Ok(words) => context.door.hub.rooms().tell_one(tenant, serial, &words),
-            Err(error) => warn!(%job, %error, "a client that came back is not told how its prompt ended"),
-        }
-    }
+async fn talk(context: &Context, tenant: &Tenant, socket: WebSocket, taken: &mut Taken) {
+    let Taken { serial, inbox, knows_metadata, owes_status, missed } = taken;
     let (mut outbox, mut said) = socket.split();
     let mut is_first = true;
     let mut stopping = context.stopping.clone();
@@ -120,6 +114,13 @@ async fn talk(context: &Context, tenant: &Tenant, socket: WebSocket, taken: Take
                 // It was too slow: what it would be told from here on would have a hole in it.
                 None => break,
             },
+            // Straight to the socket: there may be more of it than an outbox holds.
+            () = std::future::ready(()), if !missed.is_empty() && inbox.is_empty() => {
+                quiet.reset();
+                if !tell_missed(context, tenant, &mut outbox, missed).await {
+                    return;
+                }
+            }
             message = said.next() => {
                 pings_unanswered = 0;
                 let text = match message {
@@ -132,7 +133,7 @@ async fn talk(context: &Context, tenant: &Tenant, socket: WebSocket, taken: Take
                 let knows = said["data"]["supports_preview_metadata"] == true;
                 knows_metadata.store(knows, Ordering::Relaxed);
                 let answer = Word::new("feature_flags", features(context));
-                context.door.hub.rooms().tell_one(tenant, serial, &[answer]);
+                context.door.hub.rooms().tell_one(tenant, *serial, &[answer]);
             }
             _ = quiet.tick() => {
                 owes_status.fetch_or(context.door.hub.rooms().has_open(tenant), Ordering::Relaxed);
@@ -147,6 +148,27 @@ async fn talk(context: &Context, tenant: &Tenant, socket: WebSocket, taken: Take
         }
     }
     send(&mut outbox, Message::Close(None)).await;
+}
+
+/// How the next prompt ended that the client was not there to hear of; it is missed until all of that is sent.
+async fn tell_missed(
+    context: &Context,
+    tenant: &Tenant,
+    outbox: &mut SplitSink<WebSocket, Message>,
+    missed: &mut VecDeque<Missed>,
+) -> bool {
+    let Some(job) = missed.front().map(|missed| missed.job) else { return true };
+    let words = retell(context, tenant, job).await.unwrap_or_else(|error| {
+        warn!(%job, %error, "a client that came back is not told how its prompt ended");
+        Vec::new()
+    });
+    for word in words {
+        if !send(outbox, Message::Text(word.text().into())).await {
+            return false;
+        }
+    }
+    missed.pop_front();
+    true
 }
 
 /// Whether it was taken.

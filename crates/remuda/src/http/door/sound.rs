@@ -2,7 +2,7 @@
 //! good output is enough, as in ComfyUI: the bad ones are told and left out. Choices and types of links are left to the
 //! servers: a class may take more than it lists, and what is listed may be older than a file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -11,6 +11,10 @@ use super::submit::{Graph, Node};
 
 /// Inputs of these kinds are given under other names than their own.
 const DYNAMIC: &str = "COMFY_";
+/// Nodes that are told to be wrong, and outputs that are told with each: nobody mends more at once, and all of them of a
+/// graph of thousands would be an answer without end.
+const TOLD_MAX: usize = 100;
+const DEPENDENT_MAX: usize = 100;
 
 /// A graph of which something can run.
 #[derive(Debug)]
@@ -37,29 +41,28 @@ pub(super) fn check(
     if errors.is_empty() {
         return Ok(Sound { node_errors: json!({}), outputs });
     }
-    let (mut told, mut details, mut good) = (Map::new(), Vec::new(), Vec::new());
-    for output in outputs {
-        let above = above(graph, &output);
-        let bad: Vec<_> = errors.iter().filter(|(id, _)| above.contains(**id)).collect();
-        if bad.is_empty() {
-            good.push(output);
-            continue;
+    let links = Links::read(graph);
+    let places: BTreeMap<usize, &str> =
+        outputs.iter().filter_map(|output| Some((links.place(output)?, output.as_str()))).collect();
+    let bad = errors.keys().filter_map(|id| links.place(id));
+    let spoilt = reach(&links.after, bad);
+    let needed = reach(&links.before, places.keys().copied());
+    let (mut told, mut details) = (Map::new(), Vec::new());
+    for (id, reasons) in errors {
+        let Some(place) = links.place(id).filter(|place| needed.contains(place)) else { continue };
+        if told.len() == TOLD_MAX {
+            break;
         }
-        for (id, reasons) in bad {
-            let class = graph.nodes.get(*id).map(|node| node.class.as_str());
-            let entry = told.entry(*id).or_insert_with(
-                || json!({ "errors": reasons, "dependent_outputs": [], "class_type": class }),
-            );
-            if let Some(outputs) = entry["dependent_outputs"].as_array_mut() {
-                outputs.push(output.as_str().into());
-            }
-            let summary = |reason: &Value| {
-                let word = |key: &str| reason[key].as_str().unwrap_or_default().to_owned();
-                format!("{}: {}", word("message"), word("details"))
-            };
-            details.extend(reasons.iter().map(summary));
-        }
+        let after = reach(&links.after, [place]);
+        let dependent = places.iter().filter(|(place, _)| after.contains(place));
+        let dependent: Vec<&str> = dependent.map(|(_, output)| *output).take(DEPENDENT_MAX).collect();
+        let class = graph.nodes.get(id).map(|node| node.class.as_str());
+        details.extend(reasons.iter().map(summary));
+        let error = json!({ "errors": reasons, "dependent_outputs": dependent, "class_type": class });
+        told.insert(id.to_owned(), error);
     }
+    let is_good = |output: &&String| links.place(output).is_none_or(|place| !spoilt.contains(&place));
+    let good: Vec<String> = outputs.iter().filter(is_good).cloned().collect();
     if !good.is_empty() || told.is_empty() {
         return Ok(Sound { node_errors: told.into(), outputs: good });
     }
@@ -71,17 +74,46 @@ pub(super) fn check(
     })
 }
 
-/// The node and all that feed it.
-fn above<'g>(graph: &'g Graph, output: &'g str) -> BTreeSet<&'g str> {
-    let (mut seen, mut next) = (BTreeSet::new(), vec![output]);
-    while let Some(id) = next.pop() {
-        let Some((id, node)) = graph.nodes.get_key_value(id) else { continue };
-        if seen.insert(id.as_str()) {
-            let links = node.inputs.values().filter(|value| value.get().starts_with('['));
-            let sources = links.filter_map(|link| serde_json::from_str::<(String, f64)>(link.get()).ok());
-            let sources = sources.filter_map(|(from, _)| graph.nodes.get_key_value(&from));
-            next.extend(sources.map(|(from, _)| from.as_str()));
+fn summary(reason: &Value) -> String {
+    let word = |key: &str| reason[key].as_str().unwrap_or_default();
+    format!("{}: {}", word("message"), word("details"))
+}
+
+/// Which node feeds which, by their places in the graph.
+struct Links<'g> {
+    places: BTreeMap<&'g str, usize>,
+    before: Vec<Vec<usize>>,
+    after: Vec<Vec<usize>>,
+}
+
+impl<'g> Links<'g> {
+    fn read(graph: &'g Graph) -> Links<'g> {
+        let places = graph.nodes.keys().enumerate().map(|(place, id)| (id.as_str(), place)).collect();
+        let none = vec![Vec::new(); graph.nodes.len()];
+        let mut links = Links { places, before: none.clone(), after: none };
+        for (to, node) in graph.nodes.values().enumerate() {
+            for given in node.inputs.values().filter(|value| value.get().starts_with('[')) {
+                let source = serde_json::from_str::<(String, f64)>(given.get()).ok();
+                if let Some(from) = source.and_then(|(from, _)| links.place(&from)) {
+                    links.before[to].push(from);
+                    links.after[from].push(to);
+                }
+            }
         }
+        links
+    }
+
+    fn place(&self, id: &str) -> Option<usize> {
+        self.places.get(id).copied()
+    }
+}
+
+/// These nodes and all that can be reached from them.
+fn reach(links: &[Vec<usize>], from: impl IntoIterator<Item = usize>) -> HashSet<usize> {
+    let mut next: Vec<usize> = from.into_iter().collect();
+    let mut seen: HashSet<usize> = next.iter().copied().collect();
+    while let Some(place) = next.pop() {
+        next.extend(links[place].iter().copied().filter(|place| seen.insert(*place)));
     }
     seen
 }
@@ -165,6 +197,34 @@ mod tests {
         assert_eq!(node_errors["1"]["class_type"], "Empty");
         assert_eq!(details, "Value 8 smaller than min of 16: width");
         assert_eq!(check(&graph, &classes(), outputs(&["4"])).unwrap().node_errors, json!({}));
+    }
+
+    /// Every output hangs on every bad node: the answer must not be their product.
+    ///
+    /// Faults: X7.
+    #[test]
+    fn what_is_told_of_a_large_graph_is_bounded() {
+        let mut nodes = Map::new();
+        let mut last = json!("none");
+        for number in 0..3000 {
+            nodes.insert(
+                format!("a{number}"),
+                json!({"class_type": "Empty", "inputs": {"width": 8, "name": last}}),
+            );
+            last = json!([format!("a{number}"), 0]);
+        }
+        let ends: Vec<String> = (0..3000).map(|number| format!("z{number}")).collect();
+        for id in &ends {
+            nodes.insert(id.clone(), json!({"class_type": "Save", "inputs": {"images": last}}));
+        }
+        let Err(Refused::Prompt { node_errors, details, .. }) =
+            check(&graph(&nodes.into()), &classes(), ends)
+        else {
+            panic!("nothing of it can run");
+        };
+        let told = node_errors.as_object().unwrap();
+        assert_eq!((told.len(), details.lines().count()), (TOLD_MAX, TOLD_MAX), "each is told once");
+        assert!(told.values().all(|it| it["dependent_outputs"].as_array().unwrap().len() == DEPENDENT_MAX));
     }
 
     #[test]

@@ -28,6 +28,8 @@ use crate::keyring::{self, Keys};
 pub(super) const FRONT: i8 = 10;
 /// It is on every event of the job.
 const CLIENT_BYTES_MAX: usize = 200;
+/// A key or a token has a few hundred.
+const SECRET_BYTES_MAX: usize = 4096;
 
 type Fields = BTreeMap<String, Box<RawValue>>;
 
@@ -45,6 +47,8 @@ pub(super) async fn submit(
     };
     let mut asked = Asked::read(&fields)?;
     let mut graph = Graph::read(graph)?;
+    // Before anything that takes longer the larger a graph is.
+    workflow::examine(graph.write()?.get(), &context.limits).map_err(|invalid| broken(&invalid))?;
     let outputs = context.door.classes.check(&context, &graph, asked.targets.as_deref()).await?;
     let classes = context.door.classes.merged(&context).await;
     let Sound { node_errors, outputs } = sound::check(&graph, &classes.classes, outputs)?;
@@ -139,6 +143,9 @@ impl Asked {
         let mut keys = Keys::new();
         for name in keyring::NAMES {
             if let Some(Value::String(secret)) = extra.remove(name) {
+                if secret.len() > SECRET_BYTES_MAX {
+                    return Err(wrong(&format!("{name} has at most {SECRET_BYTES_MAX} bytes")));
+                }
                 keys.insert(name.to_owned(), secret);
             }
         }

@@ -45,10 +45,7 @@ pub(in super::super) async fn file(
     if is_read && uri.path() == "/" {
         return ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], HELLO).into_response();
     }
-    if is_read
-        && !OURS.iter().any(|ours| uri.path().starts_with(ours))
-        && let Some(answer) = forward::ask(&context, &headers, &uri).await
-    {
+    if is_read && let Some(answer) = forward::ask(&context, &headers, &uri).await {
         return answer;
     }
     problem::no_such_route(uri).await.into_response()
@@ -56,9 +53,6 @@ pub(in super::super) async fn file(
 
 const HELLO: &str = "This is Remuda: a fleet of ComfyUI servers behind one address, which speaks ComfyUI's own API.\n\
                      Start it with --ui to have the web interface here; docs/http.md lists every route.\n";
-
-/// Where no server has anything to say.
-const OURS: [&str; 4] = ["/fleet", "/api/v2", "/health", "/v1"];
 
 /// A file below the folder; nothing for a path that leads elsewhere.
 fn find(folder: &std::path::Path, path: &str) -> Option<PathBuf> {

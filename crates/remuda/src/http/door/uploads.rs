@@ -28,10 +28,13 @@ use super::view;
 /// Longer names no file system has, and deeper folders nobody makes.
 const NAME_BYTES_MAX: usize = 255;
 const FOLDER_BYTES_MAX: usize = 512;
-/// Fields beside the file are short words.
+/// Fields beside the file are short words, and there are four of them.
 const FIELD_BYTES_MAX: usize = 16 << 10;
+const PARTS_MAX: usize = 20;
 /// Files of one name with other content; nobody has so many.
 const RENAMES_MAX: u32 = 10_000;
+/// Names of one kind that a tenant has; every list of choices has all of them.
+const NAMES_MAX: usize = 10_000;
 const KINDS: [&str; 3] = ["input", "temp", "output"];
 
 /// One at a time gets its name: two files of one name must not become one.
@@ -85,20 +88,31 @@ pub(super) struct Form {
 
 impl Form {
     pub(super) async fn read(context: &Context, mut parts: Multipart) -> Result<Form, Problem> {
-        let mut form = Form::default();
-        while let Some(part) = parts.next_field().await.map_err(|error| broken(&error))? {
-            let name = part.name().unwrap_or_default().to_owned();
-            match part.file_name().map(str::to_owned) {
-                Some(file_name) if name == "image" => {
-                    form.file = Some((file_name, store(context, part).await?));
-                }
-                _ => {
-                    let text = text(part).await?;
-                    form.fields.insert(name, text);
-                }
+        let (mut form, mut pace) = (Form::default(), Pace::new(context));
+        for _ in 0..PARTS_MAX {
+            match pace.wait(parts.next_field()).await?.map_err(|error| broken(&error))? {
+                Some(part) => form.take(context, &mut pace, part).await?,
+                None => return Ok(form),
             }
         }
-        Ok(form)
+        Err(Problem::bad_request(format!("the form has more than {PARTS_MAX} parts")))
+    }
+
+    async fn take(&mut self, context: &Context, pace: &mut Pace, part: Field<'_>) -> Result<(), Problem> {
+        let name = part.name().unwrap_or_default().to_owned();
+        match part.file_name().map(str::to_owned) {
+            Some(_) if name == "image" && self.file.is_some() => {
+                return Err(Problem::bad_request("the form has the file image twice: send one at a time"));
+            }
+            Some(file_name) if name == "image" => {
+                self.file = Some((file_name, store(context, pace, part).await?));
+            }
+            _ => {
+                let text = text(pace, part).await?;
+                self.fields.insert(name, text);
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn field(&self, name: &str) -> &str {
@@ -110,9 +124,9 @@ fn broken(error: &axum::extract::multipart::MultipartError) -> Problem {
     Problem::new(error.status(), "bad_request", format!("the form cannot be read: {error}"))
 }
 
-async fn text(mut part: Field<'_>) -> Result<String, Problem> {
+async fn text(pace: &mut Pace, mut part: Field<'_>) -> Result<String, Problem> {
     let mut bytes = Vec::new();
-    while let Some(piece) = part.chunk().await.map_err(|error| broken(&error))? {
+    while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| broken(&error))? {
         if bytes.len() + piece.len() > FIELD_BYTES_MAX {
             return Err(Problem::bad_request("a field of the form is too long"));
         }
@@ -121,10 +135,9 @@ async fn text(mut part: Field<'_>) -> Result<String, Problem> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-async fn store(context: &Context, mut part: Field<'_>) -> Result<Stored, Problem> {
+async fn store(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<Stored, Problem> {
     let _place = blobs::place(context)?;
     let mut upload = context.blobs.begin().await?;
-    let mut pace = Pace::new(context);
     while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| broken(&error))? {
         pace.seen(piece.len());
         upload = upload.write(&piece).await?;
@@ -197,7 +210,8 @@ impl Place {
             match known {
                 Some(known) if known.hash == hash => return Ok(self.told(&known)),
                 Some(_) if !is_overwritten => continue,
-                Some(_) | None => {}
+                Some(_) => {}
+                None => room(context.store.marked(Shelf::Door, &mark(tenant, self.kind)).await?.len())?,
             }
             let upload = Upload { folder: self.folder.clone(), name, hash, size_bytes: stored.size_bytes };
             let document = Document {
@@ -220,6 +234,15 @@ impl Place {
     fn told(&self, upload: &Upload) -> Value {
         json!({ "name": upload.name, "subfolder": upload.folder, "type": self.kind })
     }
+}
+
+/// Whether there is room for one more name.
+fn room(count: usize) -> Result<(), Problem> {
+    if count < NAMES_MAX {
+        return Ok(());
+    }
+    let message = format!("{NAMES_MAX} files have names already: send it under one of them, with overwrite");
+    Err(Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message))
 }
 
 fn numbered(name: &str, number: u32) -> String {
@@ -298,6 +321,12 @@ mod tests {
         ] {
             assert_eq!(numbered(name, number), expected);
         }
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        assert!(room(NAMES_MAX - 1).is_ok());
+        assert_eq!(room(NAMES_MAX).unwrap_err().status, StatusCode::INSUFFICIENT_STORAGE);
     }
 
     #[test]

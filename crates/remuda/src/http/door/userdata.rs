@@ -20,9 +20,11 @@ use super::super::{Caller, Context, Problem};
 use super::queue::query;
 use super::refused::Refused;
 
-/// A workflow with all its notes has a tenth of it.
-const FILE_BYTES_MAX: usize = 4 << 20;
-const FILES_MAX: usize = 2000;
+/// A workflow with all its notes has less than half of it.
+const FILE_BYTES_MAX: usize = 1 << 20;
+/// Of a tenant, as they are kept. To list them is to read them all.
+const FILES_MAX: usize = 500;
+const FILES_BYTES_MAX: usize = 32 << 20;
 const PATH_BYTES_MAX: usize = 512;
 const SETTINGS_BYTES_MAX: usize = 1 << 20;
 
@@ -237,15 +239,28 @@ pub(super) async fn put(
     if known.is_some() && asked.get("overwrite").is_some_and(|value| value == "false") {
         return Err(Problem::new(StatusCode::CONFLICT, "refused", "File already exists").into());
     }
-    if known.is_none() && context.store.marked(Shelf::Door, &mark(&tenant)).await?.len() >= FILES_MAX {
-        let message = format!("{FILES_MAX} files are kept already: delete some");
-        return Err(Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).into());
-    }
     let now = context.plane.clock.now().as_millis();
     let created_millis = known.map_or(now, |known| known.created_millis);
     let kept = Kept { path, text, modified_millis: now, created_millis };
+    fit(&context, &tenant, &kept).await?;
     keep(&context, &tenant, &kept).await?;
     Ok(told(&asked, &kept))
+}
+
+/// Whether there is room for it beside the tenant's other files.
+async fn fit(context: &Context, tenant: &Tenant, kept: &Kept) -> Result<(), Refused> {
+    let id = id(tenant, &kept.path);
+    let own = to_raw_value(kept).map_err(|error| Problem::invalid(error.to_string()))?;
+    let others = context.store.marked(Shelf::Door, &mark(tenant)).await?;
+    let others = others.iter().filter(|other| other.id != id);
+    let (count, bytes) = others
+        .fold((1, own.get().len()), |(count, bytes), other| (count + 1, bytes + other.body.get().len()));
+    if count > FILES_MAX || bytes > FILES_BYTES_MAX {
+        let message =
+            format!("at most {FILES_MAX} files of {FILES_BYTES_MAX} bytes in all are kept: delete some");
+        return Err(Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).into());
+    }
+    Ok(())
 }
 
 fn told(asked: &std::collections::BTreeMap<String, String>, kept: &Kept) -> Response {

@@ -77,6 +77,22 @@ async fn names_are_kept_apart_as_comfyui_does_and_are_never_paths() {
     assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
 }
 
+/// Faults: X7.
+#[tokio::test]
+async fn a_form_has_one_file_and_few_parts() {
+    let stage = Stage::fake().await;
+    let file = |bytes: &str| Part::bytes(bytes.as_bytes().to_vec()).file_name("a.png");
+    let twice = Form::new().part("image", file("first")).part("image", file("second"));
+    let many =
+        (0..100).fold(Form::new().part("image", file("third")), |form, n| form.text(format!("f{n}"), "x"));
+    for form in [twice, many] {
+        let answer = stage.request(Method::POST, "/upload/image").multipart(form).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::BAD_REQUEST);
+    }
+    let shown = view(&stage, &json!({ "filename": "a.png", "subfolder": "", "type": "input" })).await;
+    assert_eq!(shown.status(), StatusCode::NOT_FOUND, "nothing of it got a name");
+}
+
 /// Faults: X7, B7.
 #[tokio::test]
 async fn a_file_is_shown_in_place_and_can_do_nothing_there() {
@@ -145,6 +161,25 @@ async fn settings_and_saved_workflows_are_kept_over_a_restart() {
     assert_eq!(gone.status(), StatusCode::NO_CONTENT);
     let none = stage.request(Method::GET, "/userdata?dir=workflows").send().await.unwrap();
     assert_eq!(none.status(), StatusCode::NOT_FOUND);
+}
+
+/// Faults: X7.
+#[tokio::test]
+async fn what_people_keep_is_bounded_in_all() {
+    let stage = Stage::fake().await;
+    let save = async |name: String, text: String| {
+        let path = format!("/userdata/workflows%2F{name}");
+        stage.request(Method::POST, &path).body(text).send().await.unwrap().status()
+    };
+    assert_eq!(save("large".to_owned(), "x".repeat((1 << 20) + 1)).await, StatusCode::PAYLOAD_TOO_LARGE);
+    // Each takes six times its size where it is kept.
+    let text = "\u{1}".repeat(1 << 20);
+    for number in 0..5 {
+        assert_eq!(save(number.to_string(), text.clone()).await, StatusCode::OK, "{number}");
+    }
+    assert_eq!(save("5".to_owned(), text.clone()).await, StatusCode::INSUFFICIENT_STORAGE);
+    assert_eq!(save("4".to_owned(), text).await, StatusCode::OK, "what is there may be changed");
+    assert_eq!(save("small".to_owned(), "{}".to_owned()).await, StatusCode::OK);
 }
 
 #[tokio::test]

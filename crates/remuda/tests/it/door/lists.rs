@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::comfyui::graph::picture;
+use crate::harness::{Plane, QUICK};
 
 #[tokio::test]
 async fn the_queue_is_shown_and_changed_as_in_comfyui() {
@@ -50,6 +51,32 @@ async fn the_queue_is_shown_and_changed_as_in_comfyui() {
     assert_eq!(stage.get(&format!("/api/jobs/{running}")).await["status"], "cancelled");
 }
 
+/// Faults: X7.
+#[tokio::test]
+async fn a_queue_of_large_graphs_is_told_in_few_bytes_and_lists_every_prompt() {
+    let plane = Plane::start(QUICK).await;
+    let mut ids = Vec::new();
+    for seed in 0..4 {
+        let mut graph = picture(seed).saved();
+        graph["1"]["_meta"] = json!({ "title": "x".repeat(7 << 20) });
+        ids.push(json!(prompt(&plane, "anna", &graph).await));
+    }
+    let answer = plane.request(reqwest::Method::GET, "/queue").send().await.unwrap().text().await.unwrap();
+    assert!(answer.len() < 17 << 20, "{} bytes", answer.len());
+    let queue: Value = serde_json::from_str(&answer).unwrap();
+    let pending = queue["queue_pending"].as_array().unwrap();
+    assert_eq!(pending.iter().map(|it| it[1].clone()).collect::<Vec<_>>(), ids);
+    let with_graph = pending.iter().filter(|it| it[2]["1"].is_object()).count();
+    assert_eq!(with_graph, 2, "the next to run have theirs");
+    for path in ["/queue", "/history"] {
+        let (status, answer) = plane.post(path, &json!({ "delete": vec!["nobody"; 1001] })).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{path}: {answer}");
+    }
+    let (status, _) = plane.post("/queue", &json!({ "delete": ids })).await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(plane.get("/prompt").await["exec_info"]["queue_remaining"], 0);
+}
+
 #[tokio::test]
 async fn a_history_is_paged_and_what_is_deleted_is_hidden_here_only() {
     let stage = Stage::fake().await;
@@ -70,6 +97,11 @@ async fn a_history_is_paged_and_what_is_deleted_is_hidden_here_only() {
     };
     assert_eq!(listed("").await, ids, "the oldest first");
     assert_eq!(listed("?max_items=2").await, ids[2..]);
+    for number in [i64::MIN, -1, 0, i64::MAX] {
+        let (shown, skipped) = (format!("?max_items={number}"), format!("?max_items=2&offset={number}"));
+        assert_eq!(listed(&shown).await.len(), if number > 0 { 4 } else { 0 }, "{shown}");
+        assert_eq!(listed(&skipped).await.len(), if number > 0 { 0 } else { 2 }, "{skipped}");
+    }
     assert_eq!(listed("?max_items=2&offset=0").await, ids[..2]);
     assert_eq!(listed("?max_items=2&offset=3").await, ids[3..]);
     let (status, _) = stage.post("/history", &json!({ "delete": [ids[1]] })).await;

@@ -22,6 +22,10 @@ async fn what_cannot_run_is_refused_in_comfyuis_own_words() {
         (json!({ "prompt": good, "prompt_id": "0A000000-0000-4000-8000-000000000000" }), "invalid_prompt_id"),
         (json!({ "prompt": good, "client_id": ["a"] }), "invalid_prompt"),
         (json!({ "prompt": good, "extra_data": 3 }), "invalid_prompt"),
+        (
+            json!({ "prompt": good, "extra_data": { "api_key_comfy_org": "k".repeat(5000) } }),
+            "invalid_prompt",
+        ),
         (json!({ "prompt": good, "partial_execution_targets": [] }), "prompt_no_outputs"),
         (json!({ "prompt": good, "partial_execution_targets": ["1"] }), "prompt_no_outputs"),
         (
@@ -35,6 +39,26 @@ async fn what_cannot_run_is_refused_in_comfyuis_own_words() {
         assert_eq!(answer["node_errors"], json!({}), "{body}: {answer}");
     }
     assert_eq!(stage.get("/prompt").await, json!({ "exec_info": { "queue_remaining": 0 } }));
+}
+
+/// Faults: X7.
+#[tokio::test]
+async fn a_graph_of_too_many_nodes_is_refused_before_anything_is_said_of_its_nodes() {
+    let stage = Stage::fake().await;
+    wait_until("the classes are known", async || {
+        stage.get("/object_info").await["SaveImage"].is_object().then_some(())
+    })
+    .await;
+    let node = || json!({ "class_type": "SaveImage", "inputs": {} });
+    let graph: Value =
+        (0..10_001).map(|id: u32| (id.to_string(), node())).collect::<serde_json::Map<_, _>>().into();
+    let (status, answer) = stage.post("/prompt", &json!({ "prompt": graph })).await;
+    assert_eq!((status, &answer["node_errors"]), (StatusCode::BAD_REQUEST, &json!({})));
+    assert!(
+        answer["error"]["details"].as_str().unwrap().contains("more than 10000 nodes"),
+        "{}",
+        answer["error"]
+    );
 }
 
 #[tokio::test]

@@ -44,6 +44,25 @@ async fn whoever_comes_back_hears_how_it_ended_and_only_once() {
     assert!(heard.is_none(), "it was told already: {heard:?}");
 }
 
+/// More than an outbox holds: each end is five words, and there is room for a thousand.
+#[tokio::test]
+async fn whoever_missed_many_ends_hears_of_every_one() {
+    let stage = Stage::fake().await;
+    let mut ids = std::collections::BTreeSet::new();
+    for seed in 0..260 {
+        ids.insert(prompt(&stage, "anna", &picture(1000 + seed).saved()).await);
+    }
+    wait_until("all are done", async || {
+        (stage.get("/prompt").await["exec_info"]["queue_remaining"] == 0).then_some(())
+    })
+    .await;
+    let mut ears = Ears::open(&stage.plane, "anna").await;
+    while !ids.is_empty() {
+        let message = ears.text().await;
+        ids.retain(|id| !is_end_of(&message, id));
+    }
+}
+
 #[tokio::test]
 async fn whoever_comes_back_in_the_middle_hears_which_node_runs_and_goes_on_hearing() {
     let stage = Stage::fake().await;

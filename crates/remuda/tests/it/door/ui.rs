@@ -48,7 +48,9 @@ async fn a_folder_without_the_web_interface_is_said_to_be_one() {
     assert!(process.said().contains("comfyui-frontend-package"), "{}", process.said());
 }
 
-/// What custom nodes bring to the web interface is read from a server beside the plane.
+/// What custom nodes bring to the web interface is read from a server beside the plane; what a tenant has there is not.
+///
+/// Faults: X16.
 #[tokio::test]
 async fn what_only_a_server_can_say_is_asked_of_one_that_was_started_with_the_plane() {
     let server = Server::fake(Options::default()).await;
@@ -62,8 +64,16 @@ async fn what_only_a_server_can_say_is_asked_of_one_that_was_started_with_the_pl
     let before = server.counts().requests.get("GET /extensions").copied().unwrap_or(0);
     assert_eq!(plane.get("/api/extensions").await, json!([]));
     assert_eq!(server.counts().requests["GET /extensions"], before + 1, "it was asked");
-    let unknown = plane.request(Method::GET, "/no/such/thing").send().await.unwrap();
-    assert_eq!(unknown.status(), StatusCode::NOT_FOUND);
+    for path in
+        ["/no/such/thing", "/%68istory", "/api/%71ueue", "/%75serdata", "/internal/logs", "/v2/userdata"]
+    {
+        let answer = plane.request(Method::GET, path).send().await.unwrap();
+        assert_eq!(answer.status(), StatusCode::NOT_FOUND, "{path}");
+    }
+    let asked = server.counts().requests;
+    let is_private =
+        |asked: &&String| ["/no/", "%", "/internal", "/v2"].iter().any(|part| asked.contains(part));
+    assert_eq!(asked.keys().find(is_private), None, "no server is asked for these");
 }
 
 /// Faults: X16.
