@@ -1,19 +1,20 @@
 //! What every store must do, told as stories. A store that ships passes all of them: `passes_the_contract!(place)`
 //! makes a test of each, where `place()` is a fresh [`Place`].
 
+mod documents;
 mod model;
 pub(super) mod sample;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use remuda_core::document::{Document, Shelf};
 use remuda_core::id::{Hash, JobId, Sequence, Term};
 use remuda_core::record::{Happened, Record};
 use remuda_core::time::Timestamp;
 use serde_json::Value;
 
 use super::{Batch, Filter, JobState, Row, Store, StoreError, View};
+pub(super) use documents::documents_are_found_by_id_and_mark_until_their_time_is_over;
 pub(super) use model::Luck;
 use sample::{accepted, at, body, completed, event, failed, job, queued, running, tenant, worker};
 
@@ -404,44 +405,6 @@ pub(super) async fn cycle_reports_come_newest_first(place: &impl Place) {
     let cycles = store.cycles(2).await.unwrap();
     let shown: Vec<(Timestamp, &str)> = cycles.iter().map(|(at, report)| (*at, report.get())).collect();
     assert_eq!(shown, [(at(5), "5"), (at(4), "4")]);
-}
-
-pub(super) async fn documents_are_found_by_id_and_mark_until_their_time_is_over(place: &impl Place) {
-    let (store, term) = lead(place).await;
-    let document = |shelf, id: &str, mark: &str, expires_at: Option<u64>, text: &str| {
-        Arc::new(Document {
-            shelf,
-            id: id.to_owned(),
-            tenant: Some(tenant("a")),
-            mark: mark.to_owned(),
-            expires_at: expires_at.map(at),
-            body: body(text),
-        })
-    };
-    let photo = document(Shelf::Asset, "1", "blake3:aa", Some(100), "{\"n\": 1}");
-    let copy = document(Shelf::Asset, "2", "blake3:aa", None, "{}");
-    let other = document(Shelf::Asset, "3", "blake3:bb", Some(50), "[]");
-    let affinity = document(Shelf::Affinity, "1", "", None, "{}");
-    let all = [&photo, &copy, &other, &affinity].map(|it| Record::Document(it.clone()));
-    commit(&store, term, all.to_vec()).await;
-    drop(store);
-    let store = place.open().await;
-    let term = store.lead().await.unwrap();
-    assert_eq!(store.document(Shelf::Asset, "1").await.unwrap(), Some(photo.clone()));
-    assert_eq!(store.document(Shelf::Token, "1").await.unwrap(), None);
-    assert_eq!(store.marked(Shelf::Asset, "blake3:aa").await.unwrap(), [photo.clone(), copy.clone()]);
-    assert_eq!(store.documents(Shelf::Asset, "1", 1).await.unwrap(), std::slice::from_ref(&copy));
-    assert_eq!(store.restore().await.unwrap().documents, [affinity]);
-
-    let changed = document(Shelf::Asset, "2", "blake3:cc", None, "{\"new\": true}");
-    let gone = Record::DocumentGone { shelf: Shelf::Asset, id: "9".to_owned() };
-    commit(&store, term, vec![Record::Document(changed.clone()), gone]).await;
-    assert_eq!(store.marked(Shelf::Asset, "blake3:aa").await.unwrap(), std::slice::from_ref(&photo));
-    assert_eq!(store.expire(at(49), 10).await.unwrap(), 0);
-    assert_eq!(store.expire(at(100), 10).await.unwrap(), 2);
-    assert_eq!(store.documents(Shelf::Asset, "", 10).await.unwrap(), [changed]);
-    commit(&store, term, vec![Record::DocumentGone { shelf: Shelf::Asset, id: "2".to_owned() }]).await;
-    assert!(store.documents(Shelf::Asset, "", 10).await.unwrap().is_empty());
 }
 
 pub(super) async fn views_count_what_is_there(place: &impl Place) {
