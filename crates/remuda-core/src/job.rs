@@ -118,6 +118,9 @@ pub enum Ruin {
 /// first block. An hour of someone else's work must not hold up a job that somebody could run.
 const ELSEWHERE_MAX: Duration = Duration::from_secs(60);
 
+/// How the end of a job begins that its deadline ended.
+pub(crate) const DEADLINE_PASSED: &str = "the deadline passed";
+
 /// No job is tried so often; a number beyond it is nonsense.
 const AHEAD_MAX: u32 = 10_000;
 
@@ -207,12 +210,11 @@ impl Job {
                 State::Ended(Box::new(StateRow::Cancelled { message }))
             }
             (State::Running { worker, started_at, .. }, Turn::Expire) => {
-                let verdict = "the deadline passed";
-                self.remember(worker, started_at, now, Some(Cause::Job), verdict, Ruin::Ordinary);
-                failed(Cause::Job, "the deadline passed while it ran".to_owned(), false)
+                self.remember(worker, started_at, now, Some(Cause::Job), DEADLINE_PASSED, Ruin::Ordinary);
+                failed(Cause::Job, format!("{DEADLINE_PASSED} while it ran"), false)
             }
             (State::Waiting { .. }, Turn::Expire) => {
-                failed(Cause::Job, "the deadline passed while it waited".to_owned(), false)
+                failed(Cause::Job, format!("{DEADLINE_PASSED} while it waited"), false)
             }
             (State::Waiting { .. }, Turn::Condemn { message }) => failed(Cause::Job, message, true),
             (state @ State::Running { .. }, Turn::Start { .. } | Turn::Condemn { .. })

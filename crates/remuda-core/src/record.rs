@@ -16,6 +16,7 @@ use crate::id::{
     Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Sequence, Service, Shape, Tenant, WorkerId,
     WorkflowHash,
 };
+use crate::job::DEADLINE_PASSED;
 use crate::need::Needs;
 use crate::options::Options;
 use crate::time::Timestamp;
@@ -146,6 +147,15 @@ pub struct Life {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tries: Vec<Try>,
     pub changed_at: Timestamp,
+}
+
+impl Life {
+    /// Whether the deadline ended it, and nothing that its worker said.
+    pub fn has_expired(&self, deadline: Option<Timestamp>) -> bool {
+        let is_past = deadline.is_some_and(|deadline| self.changed_at >= deadline);
+        is_past
+            && matches!(&self.state, StateRow::Failed { message, .. } if message.starts_with(DEADLINE_PASSED))
+    }
 }
 
 /// A job's state as it is stored and shown.

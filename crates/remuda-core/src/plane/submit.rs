@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::{About, Answer, Plane, detail};
 use crate::alarm::Alarm;
 use crate::id::{Hash, JobId, Service, Shape, Tenant, WorkflowHash};
-use crate::job::{Job, State, Turn};
+use crate::job::{DEADLINE_PASSED, Job, State, Turn};
 use crate::need::Needs;
 use crate::options::Options;
 use crate::record::{Accepted, IdempotencyKey, Record};
@@ -120,7 +120,7 @@ impl Plane {
     }
 
     pub(super) fn expire(&mut self, now: Timestamp, id: JobId) {
-        let reason = "the deadline passed".to_owned();
+        let reason = DEADLINE_PASSED.to_owned();
         self.end_early(now, id, Turn::Expire, "job:failed", reason).expect("an open job can expire");
     }
 

@@ -31,7 +31,7 @@ impl Status {
             StateRow::Running { .. } => Status::Running,
             StateRow::Completed { .. } => Status::Succeeded,
             StateRow::Cancelled { .. } => Status::Canceled,
-            StateRow::Failed { message, .. } if has_expired(deadline, life, message) => Status::Expired,
+            StateRow::Failed { .. } if life.has_expired(deadline) => Status::Expired,
             StateRow::Failed { .. } => Status::Failed,
         }
     }
@@ -50,11 +50,6 @@ impl Status {
     pub(super) fn is_over(self) -> bool {
         !matches!(self, Status::Queued | Status::Running)
     }
-}
-
-/// The deadline ended it, and nothing that its worker said.
-fn has_expired(deadline: Option<Timestamp>, life: &Life, message: &str) -> bool {
-    deadline.is_some_and(|deadline| life.changed_at >= deadline) && message.starts_with("the deadline passed")
 }
 
 /// The moments of a job.
