@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::ensure;
 use clap::Args;
 
 use super::child::Plane;
 use super::line::Line;
 use super::load::percentile;
-use super::rows::Rows;
+use super::rows::{self, Rows};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -39,12 +39,7 @@ pub(super) struct Options {
 }
 
 pub(super) async fn run(options: Options) -> anyhow::Result<ExitCode> {
-    let data = options.data.join(format!("remuda-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&data).with_context(|| format!("cannot create {}", data.display()))?;
-    let result = measure(&options, &data).await;
-    drop(std::fs::remove_dir_all(&data));
-    result?.print(options.json);
-    Ok(ExitCode::SUCCESS)
+    rows::of(&options.data, options.json, async |data| measure(&options, data).await).await
 }
 
 async fn measure(options: &Options, data: &Path) -> anyhow::Result<Rows> {

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::child::{Plane, Workers};
 use super::line::Line;
 use super::load::percentile;
-use super::rows::Rows;
+use super::rows::{self, Rows};
 use crate::cli::look::Reader;
 use crate::dial;
 
@@ -52,12 +52,7 @@ const WAIT_MAX: Duration = Duration::from_secs(120);
 const AHEAD: usize = 8;
 
 pub(super) async fn run(options: Options) -> anyhow::Result<ExitCode> {
-    let data = options.data.join(format!("remuda-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&data).with_context(|| format!("cannot create {}", data.display()))?;
-    let result = measure(&options, &data).await;
-    drop(std::fs::remove_dir_all(&data));
-    result?.print(options.json);
-    Ok(ExitCode::SUCCESS)
+    rows::of(&options.data, options.json, async |data| measure(&options, data).await).await
 }
 
 async fn measure(options: &Options, data: &Path) -> anyhow::Result<Rows> {

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::child::Plane;
 use super::load::{self, Board, Tells};
-use super::rows::Rows;
+use super::rows::{self, Rows};
 use super::{core, limits};
 
 #[derive(Debug, Args)]
@@ -39,12 +39,7 @@ const SUBMITTERS: usize = 64;
 const DRAINED: u64 = 20_000;
 
 pub(super) async fn run(options: Options) -> anyhow::Result<ExitCode> {
-    let data = options.data.join(format!("remuda-bench-{}", std::process::id()));
-    std::fs::create_dir_all(&data).with_context(|| format!("cannot create {}", data.display()))?;
-    let result = measure(&options, &data).await;
-    drop(std::fs::remove_dir_all(&data));
-    result?.print(options.json);
-    Ok(ExitCode::SUCCESS)
+    rows::of(&options.data, options.json, async |data| measure(&options, data).await).await
 }
 
 async fn measure(options: &Options, data: &Path) -> anyhow::Result<Rows> {

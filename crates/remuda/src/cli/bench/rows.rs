@@ -1,5 +1,9 @@
 //! The table of a benchmark, row by row as they are measured.
 
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context as _;
 use serde_json::{Map, Value};
 
 use crate::cli::say;
@@ -29,6 +33,20 @@ impl Rows {
             say(&table(&["WHAT", "VALUE", "UNIT", "NOTE"], &self.rows));
         }
     }
+}
+
+/// Measures in a folder of its own inside `data`, which is gone afterwards, and prints what came of it.
+pub(super) async fn of(
+    data: &Path,
+    as_json: bool,
+    measure: impl AsyncFnOnce(&Path) -> anyhow::Result<Rows>,
+) -> anyhow::Result<ExitCode> {
+    let data = data.join(format!("remuda-bench-{}", std::process::id()));
+    std::fs::create_dir_all(&data).with_context(|| format!("cannot create {}", data.display()))?;
+    let result = measure(&data).await;
+    drop(std::fs::remove_dir_all(&data));
+    result?.print(as_json);
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Three significant digits are all that a noisy machine supports.
