@@ -70,7 +70,7 @@ impl Forward {
         client.clone()
     }
 
-    /// The servers in the order in which this session asks them; those that did not answer of late come last.
+    /// The servers in the order in which this visitor asks them; those that did not answer of late come last.
     fn order<'t>(&self, targets: &'t [Target], headers: &HeaderMap) -> Vec<&'t Target> {
         let mut session = Vec::new();
         for name in SESSION {

@@ -19,7 +19,7 @@ use super::super::{Caller, Context, Problem};
 use super::entry::stored_outputs;
 use super::prompt::{DOORS_OWN, SERVICE};
 use super::refused::Refused;
-use super::uploads::{Form, Place, find};
+use super::uploads::{Form, find};
 use super::{submit, view};
 use crate::carry_out::News;
 use crate::intake::Request;
@@ -33,16 +33,10 @@ pub(super) async fn mask(
     parts: Result<Multipart, MultipartRejection>,
 ) -> Result<Json<Value>, Refused> {
     let tenant = caller.tenant(None)?;
-    let parts = parts.map_err(|rejection| Problem::bad_request(rejection.body_text()))?;
-    let form = Form::read(&context, parts).await?;
-    let Some((name, mask)) = &form.file else {
-        return Err(Problem::bad_request("the form has no file named image").into());
-    };
-    let place = Place::read(&form, name)?;
+    let (form, place, mask) = Form::of_a_file(&context, parts).await?;
     let original = original(&context, &tenant, form.field("original_ref")).await?;
     let joined = join(&context, &tenant, &original, &mask.hash.to_string()).await?;
-    let is_overwritten = matches!(form.field("overwrite"), "true" | "1");
-    Ok(Json(place.keep(&context, &tenant, &joined, is_overwritten).await?))
+    Ok(Json(place.keep(&context, &tenant, &joined, form.overwrites()).await?))
 }
 
 /// The hash of the picture that the mask is for: `{"filename", "subfolder", "type"}`.

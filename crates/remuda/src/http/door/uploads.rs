@@ -82,12 +82,31 @@ fn path(folder: &str, name: &str) -> String {
 /// A form as it came: the file is stored already, whatever the other fields say.
 #[derive(Debug, Default)]
 pub(super) struct Form {
-    pub(super) file: Option<(String, Stored)>,
+    file: Option<(String, Stored)>,
     fields: BTreeMap<String, String>,
 }
 
 impl Form {
-    pub(super) async fn read(context: &Context, mut parts: Multipart) -> Result<Form, Problem> {
+    /// A form with a file in it, where that is to lie, and what was stored of it.
+    pub(super) async fn of_a_file(
+        context: &Context,
+        parts: Result<Multipart, MultipartRejection>,
+    ) -> Result<(Form, Place, Stored), Refused> {
+        let parts = parts.map_err(|rejection| Problem::bad_request(rejection.body_text()))?;
+        let form = Form::read(context, parts).await?;
+        let Some((name, stored)) = &form.file else {
+            return Err(Problem::bad_request("the form has no file named image").into());
+        };
+        let (place, stored) = (Place::read(&form, name)?, *stored);
+        Ok((form, place, stored))
+    }
+
+    /// Whether it takes the place of what has its name.
+    pub(super) fn overwrites(&self) -> bool {
+        matches!(self.field("overwrite"), "true" | "1")
+    }
+
+    async fn read(context: &Context, mut parts: Multipart) -> Result<Form, Problem> {
         let (mut form, mut pace) = (Form::default(), Pace::new(context));
         for _ in 0..PARTS_MAX {
             match pace.wait(parts.next_field()).await?.map_err(|error| broken(&error))? {
@@ -151,14 +170,8 @@ pub(super) async fn image(
     parts: Result<Multipart, MultipartRejection>,
 ) -> Result<Json<Value>, Refused> {
     let tenant = caller.tenant(None)?;
-    let parts = parts.map_err(|rejection| Problem::bad_request(rejection.body_text()))?;
-    let form = Form::read(&context, parts).await?;
-    let Some((name, stored)) = &form.file else {
-        return Err(Problem::bad_request("the form has no file named image").into());
-    };
-    let place = Place::read(&form, name)?;
-    let is_overwritten = matches!(form.field("overwrite"), "true" | "1");
-    Ok(Json(place.keep(&context, &tenant, stored, is_overwritten).await?))
+    let (form, place, stored) = Form::of_a_file(&context, parts).await?;
+    Ok(Json(place.keep(&context, &tenant, &stored, form.overwrites()).await?))
 }
 
 /// Where a file is to lie.
