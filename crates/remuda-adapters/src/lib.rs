@@ -4,4 +4,5 @@
 pub mod blobs;
 pub mod comfyui;
 pub mod fake;
+pub mod provider;
 pub mod store;

@@ -23,7 +23,7 @@ use std::time::Duration;
 use crate::brake::{CreationBrake, MassLoss};
 use crate::id::{Attempt, JobId, WorkerId};
 use crate::machine::{Presence, WorkerState};
-use crate::scale::{self, Direction, Heading, LIFE_MIN};
+use crate::scale::{self, Direction, Heading};
 use crate::settings::{Settings, StuckPolicy};
 use crate::time::{Timestamp, spoken};
 
@@ -250,12 +250,14 @@ impl<'a> Cycle<'a> {
         let active = self.count(WorkerState::Active);
         let mut idle = self.unmoved(WorkerState::Active);
         idle.retain(|(_, worker)| {
-            worker.is_rented && worker.attempts.is_empty() && self.now.since(worker.since) >= LIFE_MIN
+            worker.is_rented
+                && worker.attempts.is_empty()
+                && self.now.since(worker.since) >= self.settings.scaling.life_min
         });
         idle.sort_by_key(|(_, worker)| (worker.idle_from(), worker.id.clone()));
         let idle_count = u32::try_from(idle.len()).unwrap_or(u32::MAX);
         let surplus = scale::surplus(self.queued, active, idle_count, &self.settings.scaling);
-        let free_at = self.snapshot.heading.free_at(Direction::Down);
+        let free_at = self.snapshot.heading.free_at(Direction::Down, self.settings.scaling.turn_min);
         if surplus > 0 && self.now < free_at {
             self.held_back
                 .push(format!("an idle surplus of {surplus} stays until {free_at}: the fleet grew just now"));
@@ -287,7 +289,7 @@ impl<'a> Cycle<'a> {
         if !can_rent {
             return self.held_back.push(format!("{reason}, but there is no provider to rent from"));
         }
-        let free_at = heading.free_at(Direction::Up);
+        let free_at = heading.free_at(Direction::Up, scaling.turn_min);
         // The damper is for fleets that swing, not for one that has lost what it cannot do without.
         if self.now < free_at && capacity >= scaling.machines_min.max(1) {
             return self

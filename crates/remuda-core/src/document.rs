@@ -51,11 +51,23 @@ pub enum Shelf {
     Affinity,
     /// What stock ComfyUI clients put down: uploads by name, settings, files of theirs, what they want to see no more.
     Door,
+    /// A fleet as it stands: which way it went, what was refused, what was spent.
+    Fleet,
+    /// A rented machine, from the wish for it to the proof that it is gone; marked by its fleet.
+    Machine,
 }
 
 impl Shelf {
-    pub const ALL: [Shelf; 6] =
-        [Shelf::Asset, Shelf::Claim, Shelf::Token, Shelf::Webhook, Shelf::Affinity, Shelf::Door];
+    pub const ALL: [Shelf; 8] = [
+        Shelf::Asset,
+        Shelf::Claim,
+        Shelf::Token,
+        Shelf::Webhook,
+        Shelf::Affinity,
+        Shelf::Door,
+        Shelf::Fleet,
+        Shelf::Machine,
+    ];
 
     pub fn as_str(self) -> &'static str {
         match self {
@@ -65,6 +77,8 @@ impl Shelf {
             Shelf::Webhook => "webhook",
             Shelf::Affinity => "affinity",
             Shelf::Door => "door",
+            Shelf::Fleet => "fleet",
+            Shelf::Machine => "machine",
         }
     }
 
@@ -72,13 +86,13 @@ impl Shelf {
     pub fn is_of_clients(self) -> bool {
         match self {
             Shelf::Asset | Shelf::Claim | Shelf::Door => true,
-            Shelf::Token | Shelf::Webhook | Shelf::Affinity => false,
+            Shelf::Token | Shelf::Webhook | Shelf::Affinity | Shelf::Fleet | Shelf::Machine => false,
         }
     }
 
     /// Whether the plane itself needs them at every step, and so gets them back when it is restored.
     pub fn is_held(self) -> bool {
-        matches!(self, Shelf::Affinity)
+        matches!(self, Shelf::Affinity | Shelf::Fleet | Shelf::Machine)
     }
 }
 

@@ -212,6 +212,10 @@ name!(
     FleetId, "fleet name"
 );
 name!(
+    /// A machine's name at its provider.
+    PodId, "pod id"
+);
+name!(
     /// Whom a job belongs to; the fair share is between tenants.
     Tenant, "tenant"
 );

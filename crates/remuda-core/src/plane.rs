@@ -12,6 +12,7 @@
 //! | `affinities` | what operators wish for shapes |
 //! | `routing` | which job goes to which worker, and why not |
 //! | `health` | the control cycle |
+//! | `fleets`, `rentals` | what people want of fleets, what providers say of machines |
 //! | `documents` | what is kept beside the jobs |
 //! | `news` | what whoever follows is told |
 //! | `why` | the story of a job, as a question that changes nothing |
@@ -19,6 +20,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Map, Value};
 
@@ -28,8 +30,10 @@ use crate::block::Blocks;
 use crate::brake::MassLoss;
 use crate::cycle;
 use crate::document::{Document, Shelf};
-use crate::id::{Hash, Incarnation, JobId, Sequence, Shape, Tenant, Term, WorkerId};
+use crate::fleet;
+use crate::id::{FleetId, Hash, Incarnation, JobId, MachineId, Sequence, Shape, Tenant, Term, WorkerId};
 use crate::job::{Extra, Job, State};
+use crate::provider;
 use crate::queue::{Kinds, Place, Queue};
 use crate::record::{Accepted, Life, Record, Stored};
 use crate::refusal::Refusal;
@@ -47,15 +51,18 @@ mod check;
 mod documents;
 mod ended;
 mod fence;
+mod fleets;
 mod health;
 mod joins;
 mod news;
 mod presence;
+mod rentals;
 mod routing;
 mod submit;
 mod why;
 
 use ended::Ended;
+use fleets::Fleets;
 use news::{About, detail, note};
 pub use routing::PassedOver;
 pub use submit::{Known, Submission};
@@ -69,9 +76,11 @@ pub enum Event {
         job: JobId,
         message: String,
     },
+    /// `proof`: how whoever asks has shown who it is; a rented machine's workers must.
     Join {
         join: Box<Join>,
         token_hash: Hash,
+        proof: Proof,
     },
     /// `waits`: the worker will stay on the line for orders.
     Beat {
@@ -91,11 +100,30 @@ pub enum Event {
         token_hash: Option<Hash>,
         reason: String,
     },
-    /// No new work for this worker; it goes when it holds nothing.
+    /// No new work for this worker; it goes when it holds nothing, or when the time is over.
     Drain {
         worker: WorkerId,
         reason: String,
+        within: Option<Duration>,
     },
+    /// The same for every worker of a machine, which is then returned.
+    DrainMachine {
+        machine: MachineId,
+        reason: String,
+        within: Option<Duration>,
+    },
+    /// What a fleet's provider answered, or showed.
+    Provider {
+        fleet: FleetId,
+        news: Box<provider::News>,
+    },
+    /// What a person wants of a fleet.
+    Order {
+        fleet: FleetId,
+        order: fleet::Order,
+    },
+    /// The name that is part of every tag: drawn once, by whoever can draw, and kept for ever.
+    Deployment(String),
     /// A person ends a block.
     Lift {
         worker: WorkerId,
@@ -130,6 +158,17 @@ pub enum Event {
     Flush,
 }
 
+/// How whoever joins has shown who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// It may join, under any name that is nobody's in particular.
+    Anybody,
+    /// It has the token that was given to this machine when it was rented.
+    Machine(MachineId),
+    /// It has what a former incarnation of the same worker was given.
+    Former(Hash),
+}
+
 /// What the caller is told, after the records are safe.
 #[derive(Clone, Debug)]
 pub enum Answer {
@@ -160,6 +199,9 @@ pub enum Effect {
     },
     /// Somebody is to be told how a job ended: there is something new on the shelf.
     Outbox,
+    /// To be asked of a fleet's provider, once; the answer comes back as `Event::Provider`. The calls of a fleet are
+    /// made in order; if the plane ends before, they are forgotten, and the next one looks first.
+    Provider { fleet: FleetId, call: provider::Call },
     /// A report for the log.
     Cycle(Arc<cycle::Report>),
 }
@@ -190,10 +232,13 @@ pub struct Plane {
     blocks: Blocks,
     suspicions: Suspicions,
     affinities: Affinities,
+    fleets: Fleets,
     keys: BTreeMap<(Tenant, String), Known>,
     ended: Ended,
     alarms: Alarms,
     mass_loss: MassLoss,
+    /// When the control cycle last ran.
+    cycled_at: Timestamp,
     /// Something changed who may run what: before the step ends, everyone free looks for work again.
     refeed: bool,
     pub refusals: Refusals,
@@ -213,7 +258,7 @@ pub struct Refusals {
 /// How far back a job's place in the queue is counted: some microseconds of everybody's time.
 const AHEAD_MAX: usize = 10_000;
 /// The plane looks up at least this often, so that a longer gap is known to be its own absence.
-const TICK_MAX: std::time::Duration = std::time::Duration::from_secs(1);
+const TICK_MAX: Duration = Duration::from_secs(1);
 
 impl Plane {
     /// Goes on where another plane stopped. Everyone gets a full lease from here on: that we were away is not their
@@ -233,10 +278,12 @@ impl Plane {
             blocks: Blocks::default(),
             suspicions: Suspicions::default(),
             affinities: Affinities::default(),
+            fleets: Fleets::default(),
             keys: BTreeMap::new(),
             ended: Ended::default(),
             alarms: Alarms::default(),
             mass_loss: MassLoss::default(),
+            cycled_at: Timestamp::ZERO,
             refeed: false,
             refusals: Refusals::default(),
             records: Vec::new(),
@@ -253,6 +300,7 @@ impl Plane {
         }
         for document in &stored.documents {
             plane.affinities.restore(document);
+            plane.fleets.restore(document);
         }
         plane.take_back(now, stored.jobs);
         plane.restore_alarms(now);
@@ -333,13 +381,19 @@ impl Plane {
         match event {
             Event::Submit(submission) => self.submit(now, *submission),
             Event::Cancel { job, message } => self.cancel(now, job, message),
-            Event::Join { join, token_hash } => self.join(now, &join, token_hash),
+            Event::Join { join, token_hash, proof } => self.join(now, &join, token_hash, &proof),
             Event::Beat { worker, token_hash, beat, waits } => {
                 self.beat(now, &worker, token_hash, &beat, waits)
             }
             Event::LineDropped { worker, seq } => self.line_dropped(now, &worker, seq),
             Event::Leave { worker, token_hash, reason } => self.leave(now, &worker, token_hash, reason),
-            Event::Drain { worker, reason } => self.drain(now, &worker, reason),
+            Event::Drain { worker, reason, within } => self.drain(now, &worker, reason, within),
+            Event::DrainMachine { machine, reason, within } => {
+                self.drain_machine(now, &machine, reason, within)
+            }
+            Event::Provider { fleet, news } => Ok(self.provider_said(now, &fleet, *news)),
+            Event::Order { fleet, order } => self.order(now, &fleet, order),
+            Event::Deployment(name) => Ok(self.named(name)),
             Event::Lift { worker, shape } => self.lift(now, &worker, shape),
             Event::Release { shape } => self.release(now, shape),
             Event::SetAffinity { shape, affinity } => self.set_affinity(now, shape, affinity),

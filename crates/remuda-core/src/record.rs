@@ -284,6 +284,8 @@ pub struct WorkerRow {
     pub metrics: serde_json::Map<String, serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics_at: Option<Timestamp>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<crate::wire::StartCheck>,
 }
 
 /// A worker and a shape kept apart until a time.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::id::{Incarnation, JobId, Term, WorkerId};
+use crate::id::{FleetId, Incarnation, JobId, MachineId, Term, WorkerId};
 use crate::time::spoken;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +23,12 @@ pub enum Refusal {
     AlreadyRecorded,
     UnknownJob(JobId),
     UnknownWorker(WorkerId),
+    UnknownMachine(MachineId),
+    UnknownFleet(FleetId),
+    /// A rented machine's worker without the token its machine was given, or with one that was used already.
+    NotProved(MachineId),
+    /// The machine was given up: it is to be returned, and its worker to stop.
+    NotWanted(MachineId),
     /// Somebody joined under this name since.
     OldIncarnation {
         current: Incarnation,
@@ -65,6 +71,19 @@ impl fmt::Display for Refusal {
             Refusal::AlreadyRecorded => f.write_str("this outcome is recorded already"),
             Refusal::UnknownJob(job) => write!(f, "there is no unfinished job {job}"),
             Refusal::UnknownWorker(worker) => write!(f, "there is no worker {worker}: it has to join first"),
+            Refusal::UnknownMachine(machine) => write!(f, "there is no machine {machine}"),
+            Refusal::UnknownFleet(fleet) => {
+                write!(f, "there is no fleet {fleet}: fleets are [[fleet]] in remuda.toml")
+            }
+            Refusal::NotProved(machine) => {
+                write!(
+                    f,
+                    "machine {machine} was rented: its workers join with the token it was given, and once"
+                )
+            }
+            Refusal::NotWanted(machine) => {
+                write!(f, "machine {machine} was given up and is being returned: stop")
+            }
             Refusal::OldIncarnation { current } => {
                 write!(
                     f,

@@ -22,13 +22,6 @@ use serde::{Deserialize, Serialize};
 use crate::settings::Scaling;
 use crate::time::Timestamp;
 
-/// A fleet turns from growing to shrinking, or back, at most once in this time. A machine takes about as long to
-/// come up cold, so turning faster pays for machines that never work.
-pub const TURN_MIN: Duration = Duration::from_secs(600);
-
-/// A worker is not returned before it was active for this long: what it took to bring it up is paid for already.
-pub const LIFE_MIN: Duration = Duration::from_secs(600);
-
 /// Whether more workers should be there than `capacity`, the active and the spawning ones together.
 pub fn is_short(queued: u32, capacity: u32, jobs_per_worker: u32) -> bool {
     // Multiplied out rather than divided, so that nothing there needs no case of its own.
@@ -75,9 +68,9 @@ impl Heading {
     }
 
     /// When the fleet may go this way; a moment long past if it already does.
-    pub fn free_at(&self, direction: Direction) -> Timestamp {
+    pub fn free_at(&self, direction: Direction, turn_min: Duration) -> Timestamp {
         match self.0 {
-            Some((before, turned_at)) if before != direction => turned_at.plus(TURN_MIN),
+            Some((before, turned_at)) if before != direction => turned_at.plus(turn_min),
             Some(_) | None => Timestamp::ZERO,
         }
     }
@@ -149,14 +142,15 @@ mod tests {
     #[test]
     fn a_fleet_turns_once_in_ten_minutes() {
         let at = |minutes: u64| Timestamp::from_millis(minutes * 60_000);
+        let minutes = |count: u64| Duration::from_secs(count * 60);
         let mut heading = Heading::default();
-        assert_eq!(heading.free_at(Direction::Down), Timestamp::ZERO);
+        assert_eq!(heading.free_at(Direction::Down, minutes(10)), Timestamp::ZERO);
         heading.went(at(1), Direction::Up);
         heading.went(at(9), Direction::Up);
-        assert_eq!(heading.free_at(Direction::Up), Timestamp::ZERO);
-        assert_eq!(heading.free_at(Direction::Down), at(11), "counted from the turn");
+        assert_eq!(heading.free_at(Direction::Up, minutes(10)), Timestamp::ZERO);
+        assert_eq!(heading.free_at(Direction::Down, minutes(10)), at(11), "counted from the turn");
         heading.went(at(11), Direction::Down);
-        assert_eq!(heading.free_at(Direction::Up), at(21));
+        assert_eq!(heading.free_at(Direction::Up, minutes(10)), at(21));
     }
 
     proptest! {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::fleet::FleetSettings;
+
 /// What the plane runs with.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -69,7 +71,10 @@ pub struct Settings {
     pub forget_workers_after: Duration,
     /// How often the control cycle runs, besides at every change.
     pub cycle_every: Duration,
+    /// For workers without a fleet, and where a fleet says nothing.
     pub scaling: Scaling,
+    /// In the order in which they take what waits: what is too much for one goes to the next that could run it.
+    pub fleets: Vec<FleetSettings>,
 }
 
 impl Default for Settings {
@@ -106,6 +111,7 @@ impl Default for Settings {
             forget_workers_after: Duration::from_secs(24 * 3600),
             cycle_every: Duration::from_secs(30),
             scaling: Scaling::default(),
+            fleets: Vec::new(),
         }
     }
 }
@@ -127,6 +133,11 @@ pub struct Scaling {
     pub drain_timeout: Duration,
     /// VRAM readings older than this are warned about and nothing more.
     pub vram_stale_after: Duration,
+    /// A fleet turns from growing to shrinking, or back, at most once in this time. A machine takes about as long to
+    /// come up cold, so turning faster pays for machines that never work.
+    pub turn_min: Duration,
+    /// A worker is not returned before it was active for this long: what it took to bring it up is paid for already.
+    pub life_min: Duration,
 }
 
 impl Default for Scaling {
@@ -139,6 +150,8 @@ impl Default for Scaling {
             spawning_timeout: Duration::from_secs(300),
             drain_timeout: Duration::from_secs(600),
             vram_stale_after: Duration::from_secs(120),
+            turn_min: Duration::from_secs(600),
+            life_min: Duration::from_secs(600),
         }
     }
 }

@@ -79,9 +79,24 @@ pub struct Beat {
     pub offer: Option<Offer>,
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub metrics: serde_json::Map<String, serde_json::Value>,
+    /// Whether its machine is what it should be, from workers that look; a rented one gets no work before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub check: Option<StartCheck>,
     /// The worker wants to stop: no new work, please.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
+}
+
+/// What a worker found when it tried its machine: the disk, the GPU with a real computation, the service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StartCheck {
+    pub passed: bool,
+    /// What is wrong; such a machine is returned, and not rented again for a while.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub problem: String,
+    /// The GPU as it calls itself.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub gpu: String,
 }
 
 /// An attempt under way.

@@ -49,6 +49,8 @@ pub struct Worker {
     pub tally: Tally,
     pub metrics: serde_json::Map<String, serde_json::Value>,
     pub metrics_at: Option<Timestamp>,
+    /// What it found when it tried its machine.
+    pub check: Option<wire::StartCheck>,
     /// The newest beat of this incarnation.
     pub beat_seq: u64,
     /// It was heard since the plane began; until then there is no line on which to tell it anything.
@@ -60,6 +62,8 @@ pub struct Worker {
     pub cancels: BTreeMap<(JobId, Attempt), Stop>,
     /// When a reply last said that no more work will come.
     pub drain_told_at: Option<Timestamp>,
+    /// What it holds by then is taken from it, if it is to go.
+    pub drain_until: Option<Timestamp>,
     /// The last shapes it ran, newest first.
     warm: Vec<Shape>,
     paces: BTreeMap<Shape, Duration>,
@@ -187,12 +191,14 @@ impl Worker {
             tally: Tally::default(),
             metrics: serde_json::Map::new(),
             metrics_at: None,
+            check: None,
             beat_seq: 0,
             is_heard: true,
             is_polling: false,
             holds: BTreeMap::new(),
             cancels: BTreeMap::new(),
             drain_told_at: None,
+            drain_until: None,
             warm: Vec::new(),
             paces: BTreeMap::new(),
             idle_since: now,
@@ -319,6 +325,7 @@ impl Worker {
             standing: self.standing.clone(),
             metrics: self.metrics.clone(),
             metrics_at: self.metrics_at,
+            check: self.check.clone(),
         }
     }
 
@@ -361,12 +368,14 @@ impl Worker {
             },
             metrics: row.metrics,
             metrics_at: row.metrics_at,
+            check: row.check,
             beat_seq: 0,
             is_heard: false,
             is_polling: false,
             holds: BTreeMap::new(),
             cancels: BTreeMap::new(),
             drain_told_at: None,
+            drain_until: None,
             warm: Vec::new(),
             paces: BTreeMap::new(),
             idle_since: now,

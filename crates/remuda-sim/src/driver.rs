@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use remuda_core::agent::Unanswered;
 use remuda_core::id::{Hash, Term, WorkerId};
-use remuda_core::plane::{Answer, Effect, Event, Known, Plane};
+use remuda_core::plane::{Answer, Effect, Event, Known, Plane, Proof};
 use remuda_core::record::Record;
 use remuda_core::refusal::Refusal;
 use remuda_core::time::Timestamp;
@@ -270,7 +270,7 @@ impl World<'_> {
                 let mut bytes = [0; 32];
                 bytes[..8].copy_from_slice(&self.random.draw().to_be_bytes());
                 token = Hash::from_bytes(bytes);
-                Event::Join { join, token_hash: token }
+                Event::Join { join, token_hash: token, proof: Proof::Anybody }
             }
             Ask::Beat { worker, token, beat, wait } => {
                 self.forged_beat(driver, Event::Beat { worker, token_hash: token, beat, waits: wait > 0 })
@@ -286,7 +286,7 @@ impl World<'_> {
                 let job = self.clients[client].job?;
                 Event::Cancel { job, message: "changed my mind".to_owned() }
             }
-            Ask::Drain { worker } => Event::Drain { worker, reason: "maintenance".to_owned() },
+            Ask::Drain { worker } => Event::Drain { worker, reason: "maintenance".to_owned(), within: None },
             Ask::LiftBlocks => {
                 let (worker, shape, _) = driver.plane.blocks().iter().next()?;
                 Event::Lift { worker: worker.clone(), shape: *shape }

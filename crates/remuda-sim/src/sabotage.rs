@@ -366,6 +366,7 @@ impl World<'_> {
             slots: None,
             offer: None,
             metrics: serde_json::Map::new(),
+            check: None,
             draining: false,
         };
         let ask =

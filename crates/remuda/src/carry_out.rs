@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use remuda_core::id::{Attempt, JobId, Tenant, WorkerId};
+use remuda_core::id::{Attempt, FleetId, JobId, Tenant, WorkerId};
 use remuda_core::plane::{Answer, Effect};
+use remuda_core::provider::Call;
 use remuda_core::record::{Happened, Record};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio::sync::{Notify, broadcast, oneshot};
+use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 use tracing::info;
 
 use crate::drive::Unanswered;
@@ -68,11 +69,14 @@ pub struct Live {
 #[derive(Debug)]
 pub struct CarryOut {
     lines: BTreeMap<WorkerId, oneshot::Sender<Result<Answer, Unanswered>>>,
+    /// What is to be asked of providers. Without a bound, because the plane asks nothing twice before it has an answer.
+    calls: mpsc::UnboundedSender<(FleetId, Call)>,
     live: Live,
 }
 
 impl CarryOut {
-    pub fn new(bodies: Bodies) -> Self {
+    /// Calls to providers go into `calls`; if nobody takes them, they are as good as unanswered.
+    pub fn new(bodies: Bodies, calls: mpsc::UnboundedSender<(FleetId, Call)>) -> Self {
         let live = Live {
             bodies,
             previews: Previews::default(),
@@ -81,7 +85,7 @@ impl CarryOut {
             news: broadcast::Sender::new(NEWS_MAX),
             outbox: Arc::default(),
         };
-        CarryOut { lines: BTreeMap::new(), live }
+        CarryOut { lines: BTreeMap::new(), calls, live }
     }
 
     pub fn live(&self) -> Live {
@@ -119,6 +123,7 @@ impl CarryOut {
                     let metadata = Arc::new(metadata);
                     self.tell(News::Progress { job, tenant, metadata, worker, progress, phase });
                 }
+                Effect::Provider { fleet, call } => drop(self.calls.send((fleet, call))),
                 Effect::Outbox => self.live.outbox.notify_one(),
                 Effect::Cycle(report) => {
                     if !report.reasons.is_empty() {

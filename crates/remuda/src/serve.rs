@@ -68,7 +68,8 @@ impl Serving {
         let blobs = Blobs::open(serve.data.join("blobs"), serve.blob_bytes_max)
             .await
             .context("cannot open the folder of blobs")?;
-        let carry_out = CarryOut::new(Bodies::default());
+        let (calls, _called) = tokio::sync::mpsc::unbounded_channel();
+        let carry_out = CarryOut::new(Bodies::default(), calls);
         let live = carry_out.live();
         let (plane, drive) = Drive::start(store.clone(), resolved.settings.clone(), carry_out).await?;
         let (stop, stopping) = watch::channel(false);
@@ -282,7 +283,7 @@ mod tests {
     #[tokio::test]
     async fn a_loop_that_panics_ends_the_program_instead_of_looking_alive() {
         let store = Store::open("memory:").await.unwrap();
-        let carry_out = CarryOut::new(Bodies::default());
+        let carry_out = CarryOut::new(Bodies::default(), tokio::sync::mpsc::unbounded_channel().0);
         let (plane, _) = Drive::start(store.clone(), Settings::default(), carry_out).await.unwrap();
         let (stop, mut stopping) = watch::channel(false);
         let tasks = Tasks {

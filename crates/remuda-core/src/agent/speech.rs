@@ -113,6 +113,7 @@ impl Agent {
             closed: self.health.closed().unwrap_or_default().to_owned(),
             offer: self.offer_told.map(|_| self.settings.offer.clone()),
             metrics: self.metrics.clone(),
+            check: None,
             draining: self.stopping != Stopping::No,
         };
         let interval = if !beat.finished.is_empty() {

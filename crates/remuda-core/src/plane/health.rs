@@ -21,6 +21,7 @@ use crate::worker::{Overrun, Worker};
 
 impl Plane {
     pub(super) fn cycle(&mut self, now: Timestamp) {
+        self.cycled_at = now;
         // What is stuck where somebody is heard is taken away by itself; the plan would fail the whole worker for it.
         let workers: Vec<_> = self.workers.keys().cloned().collect();
         for worker in workers {

@@ -1,9 +1,11 @@
 //! Who comes and who goes: a worker joins, in a new incarnation takes over what it still holds, leaves, or is drained.
 
+use std::time::Duration;
+
 use super::attempts::Blame;
-use super::{Answer, Plane, detail};
+use super::{Answer, Plane, Proof, detail};
 use crate::cause::Cause;
-use crate::id::{Hash, Incarnation, JobId, WorkerId};
+use crate::id::{Hash, Incarnation, JobId, MachineId, WorkerId};
 use crate::job::Turn;
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
@@ -16,7 +18,13 @@ use crate::worker::{Hold, Worker};
 const INCARNATION_MAX: u64 = u64::MAX / 2;
 
 impl Plane {
-    pub(super) fn join(&mut self, now: Timestamp, join: &Join, token_hash: Hash) -> Result<Answer, Refusal> {
+    pub(super) fn join(
+        &mut self,
+        now: Timestamp,
+        join: &Join,
+        token_hash: Hash,
+        _proof: &Proof,
+    ) -> Result<Answer, Refusal> {
         let id = join.worker.clone();
         let claimed = join.incarnation.filter(|it| it.0 < INCARNATION_MAX);
         let incarnation = self.next_incarnation(&id).max(claimed.unwrap_or(Incarnation(0)).next());
@@ -48,7 +56,7 @@ impl Plane {
         }
         self.watch_worker(now, &id);
         self.feed(now, &id);
-        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Ok(Answer::Joined(Joined {
             worker: id,
             incarnation,
@@ -144,13 +152,41 @@ impl Plane {
         Ok(Answer::Done)
     }
 
-    pub(super) fn drain(&mut self, now: Timestamp, id: &WorkerId, reason: String) -> Result<Answer, Refusal> {
+    pub(super) fn drain(
+        &mut self,
+        now: Timestamp,
+        id: &WorkerId,
+        reason: String,
+        within: Option<Duration>,
+    ) -> Result<Answer, Refusal> {
         let worker = self.workers.get(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
         if !matches!(worker.state, WorkerState::Active | WorkerState::Spawning) {
             return Err(Refusal::Leaving(id.clone()));
         }
         self.to_tell.insert(id.clone());
         self.move_worker(now, id, WorkerState::Terminating, reason);
+        if let Some(worker) = self.workers.get_mut(id) {
+            worker.drain_until = within.map(|within| now.plus(within));
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn drain_machine(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        reason: String,
+        within: Option<Duration>,
+    ) -> Result<Answer, Refusal> {
+        let there: Vec<_> =
+            self.workers.values().filter(|it| it.machine == *machine).map(|it| it.id.clone()).collect();
+        if there.is_empty() {
+            return Err(Refusal::UnknownMachine(machine.clone()));
+        }
+        for worker in there {
+            // One that is on its way out already is as good as drained.
+            drop(self.drain(now, &worker, reason.clone(), within));
+        }
         Ok(Answer::Done)
     }
 }

@@ -8,7 +8,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::{Extension, Json};
 use remuda_core::id::{Hash, JobId, WorkerId};
 use remuda_core::machine::Presence;
-use remuda_core::plane::{Answer, Event};
+use remuda_core::plane::{Answer, Event, Proof};
 use remuda_core::time::Timestamp;
 use remuda_core::wire::{Beat, Join, Joined, Reply};
 use remuda_core::worker::Worker;
@@ -42,7 +42,11 @@ pub(super) async fn join(
     let token = caller.ticket()?;
     let about = about(&context, &join.worker).await?;
     let token_hash = Hash::of(token.as_bytes());
-    match context.plane.ask_patiently(Event::Join { join: Box::new(join), token_hash }).await? {
+    match context
+        .plane
+        .ask_patiently(Event::Join { join: Box::new(join), token_hash, proof: Proof::Anybody })
+        .await?
+    {
         Answer::Joined(joined) => Ok((StatusCode::CREATED, about, Json(Joined { token, ..joined }))),
         _ => Err(misplaced()),
     }
@@ -202,7 +206,7 @@ pub(super) async fn drain(
     let worker: WorkerId = worker.parse()?;
     let Query(goodbye) = goodbye?;
     let reason = if goodbye.reason.is_empty() { "drained by hand".to_owned() } else { goodbye.reason };
-    context.plane.ask(Event::Drain { worker: worker.clone(), reason }).await?;
+    context.plane.ask(Event::Drain { worker: worker.clone(), reason, within: None }).await?;
     Ok(Json(json!({ "worker": worker, "state": "terminating" })))
 }
 

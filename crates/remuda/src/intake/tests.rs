@@ -10,7 +10,7 @@ async fn hung_up(open_jobs_max: usize) -> (Handle, Keyring) {
     let store = Store::open("memory:").await.unwrap();
     let blobs = Blobs::open(folder.path().join("blobs"), 1000).await.unwrap();
     let settings = Settings { open_jobs_max, ..Settings::default() };
-    let carry_out = CarryOut::new(Bodies::default());
+    let carry_out = CarryOut::new(Bodies::default(), tokio::sync::mpsc::unbounded_channel().0);
     let (plane, drive) = Drive::start(store.clone(), settings, carry_out).await.unwrap();
     let keyring = Keyring::default();
     let intake = Intake {

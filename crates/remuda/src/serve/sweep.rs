@@ -142,7 +142,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let store = Store::open("memory:").await.unwrap();
             let blobs = Blobs::open(folder.path().join("blobs"), 1000).await.unwrap();
-            let carry_out = CarryOut::new(Bodies::default());
+            let carry_out = CarryOut::new(Bodies::default(), tokio::sync::mpsc::unbounded_channel().0);
             let (plane, drive) = Drive::start(store.clone(), Settings::default(), carry_out).await.unwrap();
             tokio::spawn(drive.run());
             Story { plane, store, blobs, _folder: folder }

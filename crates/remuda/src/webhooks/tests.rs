@@ -14,7 +14,7 @@ async fn news_that_is_a_day_old_is_given_up_and_nobody_is_called() {
     let receiver = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", receiver.local_addr().unwrap());
     let store = Store::open("memory:").await.unwrap();
-    let carry_out = CarryOut::new(Bodies::default());
+    let carry_out = CarryOut::new(Bodies::default(), tokio::sync::mpsc::unbounded_channel().0);
     let (plane, drive) = Drive::start(store.clone(), Settings::default(), carry_out).await.unwrap();
     tokio::spawn(drive.run());
     let ended_at = plane.clock.now().minus(GIVE_UP_AFTER);

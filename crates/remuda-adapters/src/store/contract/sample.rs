@@ -161,6 +161,7 @@ pub(crate) fn worker_row(name: &str, state: &str) -> WorkerRow {
         standing: Default::default(),
         metrics: serde_json::Map::new(),
         metrics_at: None,
+        check: None,
     }
 }
 
@@ -175,6 +176,7 @@ pub(crate) fn fleet() -> impl Iterator<Item = WorkerRow> {
         metrics: reading.iter().map(|(name, bytes)| ((*name).to_owned(), (*bytes).into())).collect(),
         // Ahead of every clock, so that the reading is fresh whenever the test runs.
         metrics_at: Some(Timestamp::NEVER),
+        check: None,
         ..worker_row("gpu-1", "active")
     };
     let gone = WorkerRow { changed_at: at(901), ..worker_row("gpu-6", "terminated") };

@@ -47,7 +47,8 @@ fn what_nobody_was_told_of_is_not_lost_with_the_one_who_joins_again() {
             incarnation: None,
             held: Vec::new(),
         };
-        let event = Event::Join { join: Box::new(join), token_hash: Hash::of(b"unheard") };
+        let event =
+            Event::Join { join: Box::new(join), token_hash: Hash::of(b"unheard"), proof: Proof::Anybody };
         story.step(event).unwrap();
     }
     story.is(job, "running on a, attempt 1");

@@ -72,6 +72,7 @@ impl Story {
             slots: None,
             offer: None,
             metrics: Map::new(),
+            check: None,
             draining: false,
         }
     }

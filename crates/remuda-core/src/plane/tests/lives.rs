@@ -39,7 +39,7 @@ fn a_drain_is_told_at_the_next_beat_and_again_until_the_worker_says_that_it_drai
 fn an_open_line_is_told_of_a_drain_at_once() {
     let mut story = Story::new();
     story.join("a");
-    let event = Event::Drain { worker: id("a"), reason: "maintenance".to_owned() };
+    let event = Event::Drain { worker: id("a"), reason: "maintenance".to_owned(), within: None };
     story.plane.step(story.now, event);
     let step = story.plane.step(story.now, Event::Flush);
     assert!(matches!(&step.effects[..], [Effect::Orders { reply, .. }] if reply.drain));

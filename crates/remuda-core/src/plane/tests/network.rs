@@ -152,7 +152,7 @@ fn agents_that_lost_the_plane_together_do_not_come_back_together() {
         services: BTreeSet::new(),
         slots: 1,
         offer: Offer::default(),
-        inactivity: std::time::Duration::from_secs(30),
+        inactivity: Duration::from_secs(30),
         patience: Patience::default(),
     };
     let mut returns = BTreeSet::new();

@@ -6,8 +6,8 @@ use crate::options::{Secret, Webhook};
 use crate::webhook::{News, Told};
 use crate::wire::ServiceNote;
 
-fn seconds(seconds: u64) -> Option<std::time::Duration> {
-    Some(std::time::Duration::from_secs(seconds))
+fn seconds(seconds: u64) -> Option<Duration> {
+    Some(Duration::from_secs(seconds))
 }
 
 impl Story {
@@ -143,7 +143,7 @@ fn a_node_limit_counts_from_the_last_progress_once_it_has_begun() {
     story.beat_to(66, &["a"]);
     story.is(job, "failed: no progress within its node limit of 6 s on worker a");
     assert_eq!(story.kept.life(job).failures, 1, "its own attempts pay for its own measure");
-    assert!(story.now.since(stood_still_at) <= std::time::Duration::from_secs(6));
+    assert!(story.now.since(stood_still_at) <= Duration::from_secs(6));
     assert!(story.hand("a").held.is_empty(), "and the worker was told to stop");
 }
 

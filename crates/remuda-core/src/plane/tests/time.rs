@@ -140,7 +140,7 @@ fn while_the_store_is_away_workers_run_on_and_their_news_is_taken_afterwards() {
 fn a_deadline_is_kept_while_it_waits_and_while_it_runs() {
     let mut story = Story::new();
     story.join("a");
-    let minute = Some(std::time::Duration::from_secs(60));
+    let minute = Some(Duration::from_secs(60));
     let running = story.submit_with("s", |it| it.deadline = minute).unwrap();
     let waiting = story.submit_with("s", |it| it.deadline = minute).unwrap();
     story.work_to(59, &["a"]);

@@ -136,7 +136,7 @@ fn what_is_unknown_is_refused_and_nothing_breaks() {
     assert_eq!(story.cancel(nobody).unwrap_err(), Refusal::UnknownJob(nobody));
     for event in [
         Event::Leave { worker: id("x"), token_hash: None, reason: String::new() },
-        Event::Drain { worker: id("x"), reason: String::new() },
+        Event::Drain { worker: id("x"), reason: String::new(), within: None },
         Event::LineDropped { worker: id("x"), seq: 1 },
     ] {
         assert_eq!(story.step(event).unwrap_err(), Refusal::UnknownWorker(id("x")));

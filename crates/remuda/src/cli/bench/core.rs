@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use remuda_core::id::{Hash, JobId, Term, WorkerId};
-use remuda_core::plane::{Answer, Event, Plane, Submission};
+use remuda_core::plane::{Answer, Event, Plane, Proof, Submission};
 use remuda_core::record::Stored;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
@@ -90,7 +90,10 @@ impl World {
         )?;
         match self
             .plane
-            .step(self.now, Event::Join { join: Box::new(join), token_hash: Hash::of(b"t") })
+            .step(
+                self.now,
+                Event::Join { join: Box::new(join), token_hash: Hash::of(b"t"), proof: Proof::Anybody },
+            )
             .answer
         {
             Ok(Answer::Joined(joined)) => self.joined = Some(joined),
@@ -113,6 +116,7 @@ impl World {
             slots: None,
             offer: None,
             metrics: serde_json::Map::new(),
+            check: None,
             draining: false,
         };
         let event = Event::Beat {

@@ -140,6 +140,7 @@ fn beat(joined: &Joined, seq: u64, term: Term, finished: Vec<Finished>) -> Beat 
         slots: None,
         offer: None,
         metrics: serde_json::Map::new(),
+        check: None,
         draining: false,
     }
 }

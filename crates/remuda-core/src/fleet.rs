@@ -1,0 +1,348 @@
+//! A fleet: machines of one kind with a scaling policy and a provider. `FleetSettings` is what its owner wrote,
+//! `Fleet` what became of it: which way it last went, what the provider refused, what a person ordered, what was spent.
+//! The latter is stored, so that a restart decides like the plane before it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::brake::CreationBrake;
+use crate::document::{Document, Shelf};
+use crate::id::{FleetId, Service};
+use crate::money::Money;
+use crate::provider::{Fault, FaultClass};
+use crate::scale::Heading;
+use crate::settings::Scaling;
+use crate::time::Timestamp;
+
+/// A fleet as it is configured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FleetSettings {
+    pub id: FleetId,
+    /// Whether its provider rents and takes back; one that does not has the machines it has.
+    pub can_rent: bool,
+    /// What its workers do; nothing: whatever is asked for.
+    #[serde(default)]
+    pub services: BTreeSet<Service>,
+    /// Given to its workers; jobs that ask for others are not its business.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    #[serde(default)]
+    pub scaling: Scaling,
+    #[serde(default)]
+    pub policy: Policy,
+    /// What may be rented, the dearest to us first; each is a name its provider understands.
+    #[serde(default)]
+    pub offers: Vec<String>,
+    /// What an hour of one machine may cost; also its price as long as the provider has told none.
+    #[serde(default)]
+    pub price_max: Option<Money>,
+    /// What all its machines together may cost in an hour, and in a day of the calendar (UTC).
+    #[serde(default)]
+    pub hour_max: Option<Money>,
+    #[serde(default)]
+    pub day_max: Option<Money>,
+    #[serde(default)]
+    pub limits: RentalLimits,
+    /// In place of the plane's own `stale_after`, for its workers.
+    #[serde(default)]
+    pub stale_after: Option<Duration>,
+    /// Its image starts no worker: one has to be brought.
+    #[serde(default)]
+    pub needs_preparing: bool,
+    /// Changes when machines would be made differently; what was made from another is replaced, one by one.
+    #[serde(default)]
+    pub revision: String,
+}
+
+impl FleetSettings {
+    /// The least that makes a fleet; everything else has its default.
+    pub fn new(id: FleetId, can_rent: bool) -> FleetSettings {
+        FleetSettings {
+            id,
+            can_rent,
+            services: BTreeSet::new(),
+            labels: BTreeMap::new(),
+            scaling: Scaling::default(),
+            policy: Policy::Queue,
+            offers: if can_rent { vec!["any".to_owned()] } else { Vec::new() },
+            price_max: None,
+            hour_max: None,
+            day_max: None,
+            limits: RentalLimits::default(),
+            stale_after: None,
+            needs_preparing: false,
+            revision: String::new(),
+        }
+    }
+}
+
+/// How many machines are wanted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Policy {
+    /// By how many jobs wait for each worker.
+    #[default]
+    Queue,
+    /// So many that nobody waits longer than this, by the run times measured so far.
+    Latency { wait_max: Duration },
+}
+
+/// How long each part of a machine's life may take before it is given up. They are told apart, because each has
+/// another cause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RentalLimits {
+    /// How often the provider is asked what there is.
+    pub list_every: Duration,
+    /// How long a pod may be missing from lists before that means anything.
+    pub visible_max: Duration,
+    /// How long a creation whose answer was lost is looked for before another takes its place.
+    pub lost_max: Duration,
+    /// From its creation until it runs: the pull of the image and the boot.
+    pub pull_max: Duration,
+    /// From the registration of its worker until it may work: the start check and the loading of models.
+    pub check_max: Duration,
+    /// A pod with our tag that we know nothing of is left alone for this long.
+    pub orphan_grace: Duration,
+    /// A return that takes longer is an alarm.
+    pub return_max: Duration,
+    /// How long an offer that gave a bad machine, or had none, is passed over.
+    pub avoid_for: Duration,
+}
+
+impl Default for RentalLimits {
+    fn default() -> Self {
+        RentalLimits {
+            list_every: Duration::from_secs(30),
+            // One client had to widen its window to 16 s; others look three times within 6 s.
+            visible_max: Duration::from_secs(60),
+            lost_max: Duration::from_secs(600),
+            // Cold pulls take 5 to 13 minutes; what is not running after twice that never will be.
+            pull_max: Duration::from_secs(30 * 60),
+            check_max: Duration::from_secs(600),
+            orphan_grace: Duration::from_secs(300),
+            return_max: Duration::from_secs(600),
+            avoid_for: Duration::from_secs(600),
+        }
+    }
+}
+
+/// What a person wants of a fleet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// It neither grows nor shrinks until `Resume`; what is sick is still returned.
+    Pause {
+        reason: String,
+    },
+    Resume,
+    /// So many machines, whatever waits, or nothing: as the policy says.
+    Scale {
+        machines: Option<u32>,
+    },
+    /// What held back creations is over.
+    LiftBrake,
+}
+
+/// What became of a fleet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Fleet {
+    pub heading: Heading,
+    pub creation: CreationBrake,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<String>,
+    /// What a person set in place of the policy.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machines: Option<u32>,
+    /// Offers that are passed over for a while, and why.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub avoided: BTreeMap<String, Avoided>,
+    /// Hosts that gave bad machines.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub bad_hosts: BTreeMap<String, Avoided>,
+    /// Until then the provider is not asked for anything.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quiet_until: Option<Avoided>,
+    /// Until then nothing is created: no credit, or the key is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub creates_after: Option<Avoided>,
+    /// What machines that are gone have cost, by day since 1970.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub spent: BTreeMap<u64, Money>,
+    /// What each offer costs, as the provider last said.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub prices: BTreeMap<String, Money>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Avoided {
+    pub until: Timestamp,
+    pub why: String,
+}
+
+impl Avoided {
+    pub fn is_over(&self, now: Timestamp) -> bool {
+        self.until <= now
+    }
+}
+
+/// Days whose spending is remembered.
+const DAYS_KEPT: u64 = 40;
+/// Offers and hosts that are remembered for having been bad.
+const AVOIDED_MAX: usize = 256;
+/// Somebody has to do something first; asking more often than this would only be a storm.
+const MENDING: Duration = Duration::from_secs(300);
+/// A provider that fails is asked again after this.
+const RECOVERY: Duration = Duration::from_secs(10);
+/// When it says that we ask too often and not for how long to stop.
+const RATE_WAIT: Duration = Duration::from_secs(60);
+
+pub const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Which day a moment is in, and when that began.
+pub fn day_of(now: Timestamp) -> (u64, Timestamp) {
+    let day_millis = u64::try_from(DAY.as_millis()).unwrap_or(u64::MAX);
+    let day = now.as_millis() / day_millis;
+    (day, Timestamp::from_millis(day * day_millis))
+}
+
+impl Fleet {
+    pub fn document(&self, id: &FleetId) -> Option<Arc<Document>> {
+        let body = serde_json::value::to_raw_value(self).ok()?;
+        Some(Arc::new(Document {
+            shelf: Shelf::Fleet,
+            id: id.to_string(),
+            tenant: None,
+            mark: String::new(),
+            expires_at: None,
+            body: body.into(),
+        }))
+    }
+
+    /// The first offer that is not passed over, or why there is none.
+    pub fn offer(&self, now: Timestamp, settings: &FleetSettings) -> Result<String, String> {
+        if let Some(open) = settings.offers.iter().find(|offer| self.is_open(now, offer)) {
+            return Ok(open.clone());
+        }
+        let soonest = self.avoided.values().min_by_key(|avoided| avoided.until);
+        Err(match soonest {
+            Some(Avoided { until, why }) => format!("every offer is passed over until {until}: {why}"),
+            None => "no offer is configured".to_owned(),
+        })
+    }
+
+    fn is_open(&self, now: Timestamp, offer: &str) -> bool {
+        self.avoided.get(offer).is_none_or(|avoided| avoided.is_over(now))
+    }
+
+    pub fn avoid(&mut self, now: Timestamp, offer: &str, wait: Duration, why: &str) {
+        remember(&mut self.avoided, now, offer, wait, why);
+    }
+
+    pub fn avoid_host(&mut self, now: Timestamp, host: &str, wait: Duration, why: &str) {
+        remember(&mut self.bad_hosts, now, host, wait, why);
+    }
+
+    pub fn is_bad_host(&self, now: Timestamp, host: &str) -> bool {
+        self.bad_hosts.get(host).is_some_and(|avoided| !avoided.is_over(now))
+    }
+
+    /// Whether the provider may be called now.
+    pub fn may_call(&self, now: Timestamp) -> bool {
+        self.quiet_until.as_ref().is_none_or(|quiet| quiet.is_over(now))
+    }
+
+    /// Why nothing may be created now, whatever is wanted.
+    pub fn no_creation(&self, now: Timestamp) -> Option<String> {
+        let told = [&self.quiet_until, &self.creates_after].into_iter().flatten();
+        let last = told.filter(|it| !it.is_over(now)).max_by_key(|it| it.until)?;
+        Some(format!("{} (until {})", last.why, last.until))
+    }
+
+    /// What a fault means for later calls of any kind.
+    pub fn faulted(&mut self, now: Timestamp, fault: &Fault) {
+        let why = fault.to_string();
+        let later = |wait: Duration| Some(Avoided { until: now.plus(wait), why: why.clone() });
+        match fault.class {
+            FaultClass::RateLimited => self.quiet_until = later(fault.wait.unwrap_or(RATE_WAIT)),
+            FaultClass::Auth => (self.quiet_until, self.creates_after) = (later(MENDING), later(MENDING)),
+            FaultClass::Billing | FaultClass::Invalid => self.creates_after = later(MENDING),
+            FaultClass::Transient | FaultClass::Ambiguous => self.creates_after = later(RECOVERY),
+            FaultClass::Capacity | FaultClass::Denied | FaultClass::NotFound | FaultClass::Conflict => {}
+        }
+    }
+
+    /// The provider answered as it should: what was held against it is over, except where somebody has to pay.
+    pub fn answered(&mut self) {
+        self.quiet_until = None;
+    }
+
+    /// A machine is gone: what it cost from `from` to `until` is kept, day by day.
+    pub fn spend(&mut self, from: Timestamp, until: Timestamp, price: Money) {
+        let (mut at, (last, _)) = (from, day_of(until));
+        while at < until {
+            let (day, began) = day_of(at);
+            let end = began.plus(DAY).min(until);
+            let spent = self.spent.entry(day).or_default();
+            *spent = spent.plus(price.over(end.since(at)));
+            at = end;
+        }
+        self.spent.retain(|day, _| day + DAYS_KEPT > last);
+    }
+}
+
+fn remember(known: &mut BTreeMap<String, Avoided>, now: Timestamp, name: &str, wait: Duration, why: &str) {
+    known.retain(|_, avoided| !avoided.is_over(now));
+    if known.len() >= AVOIDED_MAX && !known.contains_key(name) {
+        return;
+    }
+    known.insert(name.to_owned(), Avoided { until: now.plus(wait), why: why.to_owned() });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(hours: u64) -> Timestamp {
+        Timestamp::from_millis(hours * 3_600_000)
+    }
+
+    #[test]
+    fn what_a_machine_cost_is_counted_on_the_day_it_was_spent() {
+        let mut fleet = Fleet::default();
+        fleet.spend(at(22), at(27), Money::from_micros(1_000_000));
+        let spent: Vec<_> = fleet.spent.iter().map(|(day, spent)| (*day, spent.to_string())).collect();
+        assert_eq!(spent, [(0, "$2.00".to_owned()), (1, "$3.00".to_owned())]);
+        fleet.spend(at(24 * 60), at(24 * 60 + 1), Money::from_micros(1_000_000));
+        assert_eq!(fleet.spent.len(), 1, "what is long past is forgotten");
+    }
+
+    #[test]
+    fn offers_are_taken_in_order_and_the_bad_passed_over_for_a_while() {
+        let mut settings = FleetSettings::new("gpus".parse().unwrap(), true);
+        settings.offers = vec!["4090".to_owned(), "A6000".to_owned()];
+        let mut fleet = Fleet::default();
+        assert_eq!(fleet.offer(at(0), &settings).unwrap(), "4090");
+        fleet.avoid(at(0), "4090", Duration::from_secs(7200), "no capacity");
+        assert_eq!(fleet.offer(at(0), &settings).unwrap(), "A6000");
+        fleet.avoid(at(0), "A6000", Duration::from_secs(3600), "CUDA fails");
+        let why = fleet.offer(at(0), &settings).unwrap_err();
+        assert!(why.contains("CUDA fails"), "{why}");
+        assert_eq!(fleet.offer(at(1), &settings).unwrap(), "A6000");
+        assert_eq!(fleet.offer(at(2), &settings).unwrap(), "4090");
+    }
+
+    #[test]
+    fn a_refused_key_silences_everything_and_no_credit_only_creations() {
+        let mut fleet = Fleet::default();
+        fleet.faulted(at(0), &Fault::new(FaultClass::Billing, "insufficient balance"));
+        assert!(fleet.may_call(at(0)) && fleet.no_creation(at(0)).is_some());
+        fleet.faulted(at(0), &Fault::new(FaultClass::Auth, "missing bearer token"));
+        assert!(!fleet.may_call(at(0)) && fleet.may_call(at(1)));
+        assert_eq!(fleet.no_creation(at(1)), None);
+    }
+}
