@@ -7,6 +7,7 @@
 //! | `submit` | what is accepted, cancelled |
 //! | `beats` | who joins, beats, leaves; what a beat's inventory means |
 //! | `presence` | who is silent, and the brake on mass loss |
+//! | `reliability` | how well workers and machines were heard, and who is told when that is not well |
 //! | `attempts` | how an attempt begins and ends, and what follows from it |
 //! | `fence` | who may speak for an attempt, as a question |
 //! | `affinities` | what operators wish for shapes |
@@ -37,6 +38,7 @@ use crate::provider;
 use crate::queue::{Kinds, Place, Queue};
 use crate::record::{Accepted, Life, Record, Stored};
 use crate::refusal::Refusal;
+use crate::reliability::Reliability;
 use crate::settings::Settings;
 use crate::suspicion::Suspicions;
 use crate::time::Timestamp;
@@ -56,6 +58,7 @@ mod health;
 mod joins;
 mod news;
 mod presence;
+mod reliability;
 mod rentals;
 mod routing;
 mod submit;
@@ -233,6 +236,8 @@ pub struct Plane {
     suspicions: Suspicions,
     affinities: Affinities,
     fleets: Fleets,
+    /// How well each machine was heard.
+    machines: BTreeMap<MachineId, Reliability>,
     keys: BTreeMap<(Tenant, String), Known>,
     ended: Ended,
     alarms: Alarms,
@@ -279,6 +284,7 @@ impl Plane {
             suspicions: Suspicions::default(),
             affinities: Affinities::default(),
             fleets: Fleets::default(),
+            machines: BTreeMap::new(),
             keys: BTreeMap::new(),
             ended: Ended::default(),
             alarms: Alarms::default(),
@@ -301,6 +307,7 @@ impl Plane {
         for document in &stored.documents {
             plane.affinities.restore(document);
             plane.fleets.restore(document);
+            plane.restore_reliability(document);
         }
         plane.take_back(now, stored.jobs);
         plane.restore_alarms(now);

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
-use remuda_core::agent::{Agent, AgentEffect, AgentEvent, Patience, Unanswered};
+use remuda_core::agent::{Agent, AgentEffect, AgentEvent, Deadlines, End, Patience, Unanswered};
 use remuda_core::id::{MachineId, Service, WorkerId};
 use remuda_core::need::Offer;
 use remuda_core::service::ServiceLife;
@@ -136,8 +136,8 @@ pub async fn run(mut options: Options, mut stops: mpsc::Receiver<()>) -> anyhow:
     sending.spawn(shows.reports.clone().run());
     let mut shell = Shell::new(options, clock, events, hands, shows);
     let mut metrics = tokio::time::interval(METRICS_EVERY);
-    let mut problem = shell.step(AgentEvent::Began { found, life }).await;
-    while problem.is_none() {
+    let mut end = shell.step(AgentEvent::Began { found, life }).await;
+    while end.is_none() {
         let wake = tokio::time::Instant::from_std(clock.instant(shell.agent.wake_at()));
         let event = tokio::select! {
             Some(event) = inbox.recv() => event,
@@ -145,14 +145,14 @@ pub async fn run(mut options: Options, mut stops: mpsc::Receiver<()>) -> anyhow:
             _ = metrics.tick() => shell.metrics(),
             () = tokio::time::sleep_until(wake) => AgentEvent::Tick,
         };
-        problem = shell.step(event).await;
+        end = shell.step(event).await;
     }
     sending.shutdown().await;
-    let problem = problem.flatten();
-    shell.hands.end(problem.is_some()).await;
-    match problem {
-        Some(problem) => bail!(problem),
-        None => Ok(()),
+    let end = end.unwrap_or(End::Stopped);
+    shell.hands.end(matches!(end, End::Replaced(_))).await;
+    match end {
+        End::Stopped => Ok(()),
+        End::Replaced(problem) | End::Dismissed(problem) => bail!(problem),
     }
 }
 
@@ -178,6 +178,7 @@ impl Shell {
             offer: options.offer,
             inactivity: options.inactivity,
             patience: options.patience,
+            deadlines: Deadlines::default(),
         };
         Shell {
             agent: Agent::new(settings, clock.now()),
@@ -198,12 +199,12 @@ impl Shell {
         AgentEvent::Metrics(metrics)
     }
 
-    /// Steps the agent and does as it says; the outer `Some` means that it is over.
-    async fn step(&mut self, event: AgentEvent) -> Option<Option<String>> {
+    /// Steps the agent and does as it says; the end, if it is over.
+    async fn step(&mut self, event: AgentEvent) -> Option<End> {
         self.note(&event);
         for effect in self.agent.step(self.clock.now(), event) {
-            if let AgentEffect::Exit { problem } = effect {
-                return Some(problem);
+            if let AgentEffect::Exit(end) = effect {
+                return Some(end);
             }
             self.carry_out(effect).await;
         }
@@ -276,7 +277,7 @@ impl Shell {
                     warn!("the goodbye was not answered in time");
                 }
             }
-            AgentEffect::Exit { .. } => {}
+            AgentEffect::Exit(_) => {}
         }
     }
 }
