@@ -96,6 +96,8 @@ impl Plane {
     /// The worker is alive, and this is how it is.
     fn heard(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
         let Some(worker) = self.workers.get_mut(id) else { return };
+        // What is rented was given up together with its machine, which is on its way back.
+        let is_rented = self.fleets.rentals.contains_key(&worker.machine);
         worker.watch.signal(now);
         let age = now.since(worker.stored_at);
         let mut is_news = age >= ROW_EVERY || age >= TALLY_EVERY && worker.tally != worker.stored_tally;
@@ -103,7 +105,6 @@ impl Plane {
             (worker.slots, worker.slots_seen) = (slots, None);
             (is_news, self.refeed) = (true, true);
         }
-        let mut is_checked = false;
         let has_turned = beat.closed.is_empty() != worker.closed.is_empty();
         if beat.closed != worker.closed {
             worker.closed = shortened(beat.closed.clone());
@@ -121,16 +122,18 @@ impl Plane {
                 Some((WorkerState::Terminating, "it asked for no more work"))
             }
             // Nobody else would ever bring it back: it was given up for its silence, and here it is.
-            WorkerState::Error => Some((WorkerState::Active, "it was heard again")),
+            WorkerState::Error if !is_rented => Some((WorkerState::Active, "it was heard again")),
             WorkerState::Spawning
             | WorkerState::Active
             | WorkerState::Terminating
-            | WorkerState::Terminated => None,
+            | WorkerState::Terminated
+            | WorkerState::Error => None,
         };
+        let is_coming = worker.state == WorkerState::Spawning;
         if let Some(check) = beat.check.as_ref().filter(|check| worker.check.as_ref() != Some(check)) {
             let StartCheck { passed, problem, gpu } = check.clone();
             worker.check = Some(StartCheck { passed, problem: shortened(problem), gpu: shortened(gpu) });
-            (is_news, is_checked) = (true, true);
+            is_news = true;
         }
         let was = worker.presence;
         (worker.presence, worker.is_heard) = (Presence::Online, true);
@@ -139,9 +142,6 @@ impl Plane {
             let state = if beat.closed.is_empty() { "open" } else { "closed" };
             let turned = detail([("state", state.into()), ("reason", worker.closed.clone().into())]);
             self.worker_news(now, "worker:state", id, turned);
-        }
-        if is_checked {
-            self.cycle_soon(now);
         }
         self.heard_after_loss(now, id);
         if was == Presence::Offline {
@@ -154,8 +154,12 @@ impl Plane {
         if was != Presence::Online {
             self.watch_worker(now, id);
         }
+        if is_coming && (is_news || has_turned || was != Presence::Online) {
+            self.cycle_soon(now);
+        }
         if let Some((state, reason)) = moved {
             self.move_worker(now, id, state, reason.to_owned());
+            self.machine_goes_along(now, id, reason);
         } else if is_news || was == Presence::Offline {
             self.store_worker(now, id);
         }
