@@ -17,6 +17,7 @@ mod faults;
 mod harness;
 mod input;
 mod pool;
+mod presence;
 mod previews;
 mod restarts;
 mod run;
