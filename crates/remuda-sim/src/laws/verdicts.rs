@@ -94,6 +94,10 @@ impl Laws {
         }
         self.listen(now, ask, step, plane);
         self.no_work_for_the_silent(now, at, step);
+        self.no_early_work(now, at, step, hosts);
+        if let Some(Ask::Join { join, .. }) = ask {
+            self.no_late_comers(at, plane, join, step);
+        }
         self.preferred_first(now, at, plane, ask, step);
         self.share(at, step);
         self.view(now, at, plane);
@@ -160,7 +164,7 @@ impl Laws {
             }
         } else if verdict.contains("started anew") {
             let is_named = match ask {
-                Some(Ask::Join { join }) => {
+                Some(Ask::Join { join, .. }) => {
                     join.held.iter().any(|held| held.job == job && held.attempt == last.attempt)
                 }
                 _ => true,
@@ -288,7 +292,7 @@ impl Laws {
             (self.braked_since, self.returned_at) = (None, None);
         }
         match (ask, &step.answer) {
-            (Some(Ask::Join { join }), Ok(_)) => self.is_heard(now, &join.worker),
+            (Some(Ask::Join { join, .. }), Ok(_)) => self.is_heard(now, &join.worker),
             (Some(Ask::Beat { .. }), Ok(Answer::Reply(reply))) if reply.beat_again => {}
             (Some(Ask::Beat { worker, beat, .. }), Ok(_)) => {
                 self.is_heard(now, worker);
