@@ -90,9 +90,14 @@ impl Plane {
         let claimed = [named, by_name, former.map(|former| former.machine.clone())];
         let rental = claimed.into_iter().flatten().find_map(|machine| self.fleets.rentals.get(&machine));
         let Some(rental) = rental else {
-            return match proof {
-                Proof::Machine(machine) => Err(Refusal::NotWanted(machine.clone())),
-                Proof::Anybody | Proof::Former(_) => Ok(()),
+            return match (proof, &join.machine) {
+                (Proof::Machine(machine), _) => Err(Refusal::NotWanted(machine.clone())),
+                // It was let in once, and its machine is not ours any more: given up, or our store was put back to
+                // a time before it. Its pod is swept up; nothing must be begun there.
+                (Proof::Former(_), Some(machine)) if self.rents(join) => {
+                    Err(Refusal::NotWanted(machine.clone()))
+                }
+                (Proof::Anybody | Proof::Former(_), _) => Ok(()),
             };
         };
         let machine = rental.machine.clone();
@@ -106,6 +111,11 @@ impl Plane {
             return Err(Refusal::NotProved(machine));
         }
         if rental.phase == Phase::Returning { Err(Refusal::NotWanted(machine)) } else { Ok(()) }
+    }
+
+    /// Whether it names a fleet whose machines are rented.
+    fn rents(&self, join: &Join) -> bool {
+        join.fleet.as_ref().and_then(|fleet| self.fleet_settings(fleet)).is_some_and(|fleet| fleet.can_rent)
     }
 
     /// A worker of a rented machine wants to go, or has gone: so does the machine, once that is true of all on it.

@@ -13,8 +13,9 @@ use crate::cause::Cause;
 use crate::fleet::FleetSettings;
 use crate::id::{FleetId, MachineId, PodId};
 use crate::machine::{Presence, WorkerState};
+use crate::money::Money;
 use crate::provider::{Call, Fault, Pod, PodStatus, Tag, Unprepared};
-use crate::rental::{Phase, Sighting};
+use crate::rental::{LISTS_MIN, Phase, Sighting};
 use crate::time::{Timestamp, spoken};
 
 /// How often a provider is asked while something is on its way.
@@ -43,8 +44,12 @@ pub(super) struct Lists {
 #[derive(Clone, Debug)]
 pub(super) struct Orphan {
     pub(super) fleet: FleetId,
+    /// It bills, too, until it is gone.
+    pub(super) price: Option<Money>,
     since: Timestamp,
     lists: u32,
+    /// Lists in a row that it was missing from.
+    missed: u32,
 }
 
 impl Plane {
@@ -163,11 +168,17 @@ impl Plane {
     fn sweep(&mut self, now: Timestamp, settings: &FleetSettings, strays: &[Pod]) {
         let id = &settings.id;
         let there: BTreeSet<_> = strays.iter().map(|pod| pod.id.clone()).collect();
-        self.fleets.orphans.retain(|pod, orphan| orphan.fleet != *id || there.contains(pod));
+        // It takes room and money until two lists in a row lack it, like any other.
+        self.fleets.orphans.retain(|pod, orphan| {
+            let is_missing = orphan.fleet == *id && !there.contains(pod);
+            orphan.missed = if is_missing { orphan.missed + 1 } else { 0 };
+            orphan.missed < LISTS_MIN
+        });
         for pod in strays {
-            let fresh = Orphan { fleet: id.clone(), since: now, lists: 0 };
+            let fresh = Orphan { fleet: id.clone(), price: None, since: now, lists: 0, missed: 0 };
             let orphan = self.fleets.orphans.entry(pod.id.clone()).or_insert(fresh);
             orphan.lists += 1;
+            orphan.price = pod.price.filter(|price| *price > Money::ZERO).or(orphan.price);
             let (since, lists) = (orphan.since, orphan.lists);
             let is_over = now.since(since) >= settings.limits.orphan_grace && lists >= 2;
             let may_call = self.fleets.fleets.get(id).is_none_or(|fleet| fleet.may_call(now));
@@ -197,7 +208,7 @@ impl Plane {
                 .workers_on(&machine)
                 .iter()
                 .filter_map(|worker| self.workers.get(worker))
-                .any(|worker| worker.presence == Presence::Online && worker.is_heard);
+                .any(|worker| worker.presence == Presence::Online);
             let Some(rental) = self.fleets.rentals.get(&machine) else { continue };
             let was_up = matches!(rental.phase, Phase::Up | Phase::Draining);
             // Asked for, looked for long enough, and never seen: if it comes after all, it is an orphan.

@@ -139,7 +139,9 @@ impl Plane {
         } else if let Some((price, allowed)) = pod.price.zip(allowed).filter(|(price, max)| price > max) {
             Some(format!("it costs {price} an hour, {allowed} were agreed"))
         } else {
-            let host = pod.host.as_deref().filter(|host| fleet.is_bad_host(now, host));
+            // Who is at work there already has shown that it can.
+            let is_new = rental.phase == Phase::Made;
+            let host = pod.host.as_deref().filter(|host| is_new && fleet.is_bad_host(now, host));
             host.map(|host| format!("its host {host} gave a bad machine a while ago"))
         };
         if let Some(wrong) = wrong {

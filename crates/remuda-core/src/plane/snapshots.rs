@@ -87,7 +87,8 @@ impl Plane {
             is_there: true,
             is_running: rental.running_at.is_some(),
             is_registered: there().next().is_some_and(|_| rental.joined_at.is_some()),
-            start_check_passed: there().all(|worker| worker.is_heard && is_ready(worker)),
+            start_check_passed: there()
+                .all(|worker| worker.is_heard && worker.beat_seq > 0 && is_ready(worker)),
             trouble: rental.overdue(now, settings).or(bad_check.filter(|_| rental.phase == Phase::Made)),
             is_outdated: rental.revision != settings.revision,
             drain_until: rental.drain_until,
@@ -271,10 +272,12 @@ impl Plane {
         hourly.into_iter().chain(daily).min()
     }
 
-    /// What all machines of a fleet cost in an hour, whatever their phase.
+    /// What all machines of a fleet cost in an hour, whatever their phase, and those that nobody knows of.
     pub(super) fn rate_of(&self, fleet: &Fleet, settings: &FleetSettings) -> Money {
         let price = |rental: &Rental| rental.price.or_else(|| self.price_of(fleet, settings, &rental.offer));
-        self.rentals_of(&settings.id).filter_map(price).sum()
+        let orphans = self.fleets.orphans.values().filter(|orphan| orphan.fleet == settings.id);
+        let nobodys = orphans.filter_map(|orphan| orphan.price.or(settings.price_max));
+        self.rentals_of(&settings.id).filter_map(price).chain(nobodys).sum()
     }
 
     /// What a fleet has cost since the day began.
