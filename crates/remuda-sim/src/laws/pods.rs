@@ -1,7 +1,7 @@
 //! Laws about what is asked of a provider, held against what really is in its account: never more pods than allowed nor
 //! dearer ones, none without a record, nobody else's touched, no storm of calls.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use remuda_core::id::{FleetId, PodId};
 use remuda_core::money::Money;
@@ -20,10 +20,15 @@ use crate::store::Store;
 pub(super) struct Pods {
     /// Records of machines, as they are stored.
     pub(super) rentals: BTreeMap<String, Rental>,
+    /// Tags of machines that were given up at some time.
+    pub(super) given_up: BTreeSet<String>,
     /// Tags under which a pod was asked for.
     asked: BTreeMap<String, u32>,
     /// In how many lists in a row each of ours was missing, fleet by fleet.
     pub(super) omitted: BTreeMap<(FleetId, PodId), u32>,
+    /// Tags of pods that nobody could know of: two lists in a row lacked them, or our store was put back to a time
+    /// before them and no list has shown them since.
+    pub(super) unseen: BTreeSet<String>,
     /// When each fleet last asked, as far as that is looked at.
     calls: BTreeMap<FleetId, VecDeque<u64>>,
     /// Until when each fleet was told to be silent.
@@ -122,6 +127,9 @@ impl Laws {
             self.pods.calm_list.entry(fleet.clone()).or_insert(at);
         }
         for pod in account.ours() {
+            if pod.is_unrecorded && listed.iter().any(|it| it.id == pod.id) {
+                self.pods.unseen.remove(&pod.tag);
+            }
             let omitted = self.pods.omitted.entry((fleet.clone(), pod.id.clone())).or_default();
             *omitted = if listed.iter().any(|it| it.id == pod.id) { 0 } else { *omitted + 1 };
         }
@@ -142,7 +150,7 @@ impl Laws {
                 let what = format!("{} is returned, and is stored as {}", pod.tag, phase.as_str());
                 self.broken(Law::S5, at, what);
             }
-            None if at < pod.made_at + grace && pod.is_alive() => {
+            None if at < pod.made_at + grace && pod.is_alive() && !self.pods.given_up.contains(&pod.tag) => {
                 let age = (at - pod.made_at) / 1000;
                 self.broken(Law::S8, at, format!("{} is returned as nobody's after {age} s", pod.tag));
             }
@@ -154,16 +162,16 @@ impl Laws {
     pub(crate) fn pods_changed(&mut self, at: u64, account: &Account, scene: &Scene) {
         for plan in &scene.fleets {
             let settings = &plan.settings;
-            let there =
-                || account.ours().filter(|pod| pod.fleet.as_ref() == Some(&settings.id) && counts(pod));
-            let (count, most) = (there().count(), settings.scaling.machines_max as usize);
-            if count > most {
-                let what = format!("{} has {count} pods, {most} are allowed", settings.id);
-                self.broken(Law::S8, at, what);
-            }
+            let is_its = |pod: &&SimPod| pod.fleet.as_ref() == Some(&settings.id) && pod.is_up();
+            let is_known = |pod: &&SimPod| !pod.is_stray && !self.is_unseen(&settings.id, pod);
+            let there: Vec<_> = account.ours().filter(is_its).filter(is_known).collect();
+            let (count, most) = (there.len(), settings.scaling.machines_max as usize);
             // What costs more than was agreed is sent back as soon as that is seen.
-            let price: Money =
-                there().map(|pod| plan.prices.get(&pod.offer).copied().unwrap_or_default()).sum();
+            let agreed = |pod: &&SimPod| plan.prices.get(&pod.offer).copied().unwrap_or_default();
+            let price: Money = there.iter().map(agreed).sum();
+            if count > most {
+                self.broken(Law::S8, at, format!("{} has {count} pods, {most} are allowed", settings.id));
+            }
             if let Some(most) = settings.hour_max.filter(|most| price > *most) {
                 let what = format!("{} costs {price} an hour, {most} are allowed", settings.id);
                 self.broken(Law::S8, at, what);
@@ -174,6 +182,13 @@ impl Laws {
         if let Some(two) = tags.windows(2).find(|two| two[0] == two[1]) {
             self.broken(Law::S5, at, format!("there are two pods called {}", two[0]));
         }
+    }
+
+    /// Nobody could know of it.
+    fn is_unseen(&self, fleet: &FleetId, pod: &SimPod) -> bool {
+        let omitted = self.pods.omitted.get(&(fleet.clone(), pod.id.clone())).copied();
+        let is_lost = pod.is_unrecorded && omitted.is_some_and(|omitted| omitted >= 2);
+        is_lost || self.pods.unseen.contains(&pod.tag)
     }
 
     /// L4 and S8: in the calm every pod of ours is somebody's, every record is of a pod, and what goes goes.
@@ -259,9 +274,4 @@ impl Laws {
             self.broken(Law::L1, at, format!("work waits since {since} ms, and no machine comes"));
         }
     }
-}
-
-/// Whether a pod counts against what is allowed.
-fn counts(pod: &SimPod) -> bool {
-    pod.is_up() && !pod.is_stray
 }

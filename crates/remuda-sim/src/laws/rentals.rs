@@ -50,6 +50,9 @@ impl Laws {
             return self.broken(Law::S8, at, format!("the record of {} cannot be read", document.id));
         };
         let before = self.pods.rentals.insert(document.id.clone(), rental.clone());
+        if rental.phase == Phase::Returning {
+            self.pods.given_up.insert(rental.tag.clone());
+        }
         let was_given_up = before.is_some_and(|before| before.phase == Phase::Returning);
         if was_given_up && rental.phase != Phase::Returning {
             let what = format!("{} was given up and is {}", rental.tag, rental.phase.as_str());
@@ -64,14 +67,21 @@ impl Laws {
             let omitted = self.pods.omitted.get(&(rental.fleet.clone(), pod.id.clone()));
             omitted.is_none_or(|omitted| *omitted < 2)
         };
-        if let Some(pod) = account.with_tag(&rental.tag).find(is_seen) {
-            self.broken(Law::S8, at, format!("{} is forgotten, and {} is there", rental.tag, pod.id));
+        match account.with_tag(&rental.tag).find(is_seen) {
+            Some(pod) => {
+                self.broken(Law::S8, at, format!("{} is forgotten, and {} is there", rental.tag, pod.id));
+            }
+            None => {
+                self.pods.unseen.insert(rental.tag.clone());
+            }
         }
     }
 
-    /// The store was put back.
+    /// The store was put back to a time before this machine.
     pub(crate) fn machine_put_back(&mut self, machine: &str) {
-        self.pods.rentals.remove(machine);
+        if let Some(rental) = self.pods.rentals.remove(machine) {
+            self.pods.unseen.insert(rental.tag);
+        }
     }
 
     /// L5: up, down, up is for people, and for a fleet that lost what it cannot do without.

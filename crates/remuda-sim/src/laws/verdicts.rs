@@ -185,6 +185,8 @@ impl Laws {
             let is_stuck = stalled + MARGIN >= self.rules.stuck_after;
             (!is_silent && !is_stuck)
                 .then(|| format!("it was heard {silence:?} ago and advanced {stalled:?} ago"))
+        } else if verdict.contains("was given up") {
+            given_up_for_nothing(verdict, &last.worker, hosts)
         } else if is_our_doing(verdict) {
             None
         } else {
@@ -338,9 +340,17 @@ fn is_omission(verdict: &str) -> bool {
     verdict.contains("no longer holds it") || verdict.contains("never took it on")
 }
 
+/// A machine is given up with all that runs there when its provider does not have it any more, or when it is not what
+/// was ordered.
+fn given_up_for_nothing(verdict: &str, worker: &WorkerId, hosts: &[Host]) -> Option<String> {
+    let is_other = verdict.contains("in place of") || verdict.contains("were agreed");
+    let is_there = hosts.iter().any(|host| host.name() == worker && !host.is_gone && host.is_pristine);
+    (is_there && !is_other).then(|| "its machine is well".to_owned())
+}
+
 /// Ends that need no evidence about the worker: it left, it was drained, time was up.
 fn is_our_doing(verdict: &str) -> bool {
-    ["left:", "was not done", "the deadline passed"].iter().any(|ours| verdict.contains(ours))
+    ["left:", "was not done", "the deadline passed", "was given up"].iter().any(|ours| verdict.contains(ours))
 }
 
 fn names(beat: &Beat, (job, attempt): crate::service::Key) -> bool {
