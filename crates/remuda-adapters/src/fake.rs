@@ -4,3 +4,4 @@ mod address;
 pub mod comfyui;
 mod connection;
 mod dice;
+pub mod runpod;
