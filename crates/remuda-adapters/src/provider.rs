@@ -1,6 +1,7 @@
 //! Where machines come from. A provider translates: each call is made once, and what came back is said in the words of
 //! `remuda_core::provider`; what to do about it is decided there.
 
+pub mod fixed;
 pub mod process;
 
 use std::collections::BTreeMap;
