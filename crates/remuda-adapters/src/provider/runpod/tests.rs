@@ -71,7 +71,7 @@ fn ready() -> Value {
     })
 }
 
-fn with(mut pod: Value, changes: Value) -> Value {
+fn with(mut pod: Value, changes: &Value) -> Value {
     for (name, value) in changes.as_object().unwrap() {
         pod[name] = value.clone();
     }
@@ -82,7 +82,7 @@ fn with(mut pod: Value, changes: Value) -> Value {
 async fn prices_are_for_all_gpus_of_a_machine_in_its_cloud() {
     let answers = Answers::start([Answer::json(
         200,
-        json!({ "gpus": [
+        &json!({ "gpus": [
             { "id": "NVIDIA GeForce RTX 4090", "secure": true, "community": true,
               "price": { "secure": 0.69, "community": 0.34 } },
             { "id": "NVIDIA L4", "secure": true, "community": false,
@@ -148,12 +148,12 @@ fn settings_that_cannot_work_are_told_at_the_start() {
 async fn what_goes_wrong_is_told_without_keys_and_environments() {
     let echo = json!({ "title": "No", "detail": format!("$.env.REMUDA_TOKEN: {TOKEN} is too long") });
     let broken = format!("{{\"id\":\"k3v9\",\"name\":7,\"env\":{{\"REMUDA_TOKEN\":\"{TOKEN}\"}}");
-    let listed = json!({ "pods": [with(ready(), json!({ "status": [TOKEN] }))], "pagination": {} });
+    let listed = json!({ "pods": [with(ready(), &json!({ "status": [TOKEN] }))], "pagination": {} });
     let answers = Answers::start([
-        Answer::json(422, echo),
+        Answer::json(422, &echo),
         Answer::text(201, &broken),
         Answer::text(500, &broken),
-        Answer::json(200, listed),
+        Answer::json(200, &listed),
     ])
     .await;
     let runpod = runpod(&answers);
@@ -170,7 +170,7 @@ async fn what_goes_wrong_is_told_without_keys_and_environments() {
 async fn the_last_words_about_a_pod_are_read_from_a_stream_that_does_not_end() {
     let events = "id: 1/1\ndata: {\"ts\":\"t\",\"source\":\"system\",\"line\":\"pull access denied\"}\n\n";
     let answers =
-        Answers::start([Answer::endless(events), Answer::json(404, json!({ "title": "no" }))]).await;
+        Answers::start([Answer::endless(events), Answer::json(404, &json!({ "title": "no" }))]).await;
     let runpod = runpod(&answers);
     assert_eq!(runpod.system_log(&id("k3v9x2m7q1z8ab")).await.unwrap(), ["pull access denied"]);
     assert_eq!(answers.asked()[0].path, "/v2/pods/k3v9x2m7q1z8ab/logs");

@@ -28,7 +28,7 @@ impl Answer {
         Answer { status, headers: Vec::new(), body: body.to_owned(), ends: true }
     }
 
-    pub(super) fn json(status: u16, body: Value) -> Answer {
+    pub(super) fn json(status: u16, body: &Value) -> Answer {
         Answer::text(status, &body.to_string())
     }
 

@@ -7,7 +7,7 @@ use super::*;
 
 #[tokio::test]
 async fn an_order_has_what_the_api_wants_and_nothing_else() {
-    let answers = Answers::start([Answer::json(201, ready()), Answer::json(201, ready())]).await;
+    let answers = Answers::start([Answer::json(201, &ready()), Answer::json(201, &ready())]).await;
     let least = runpod(&answers);
     least.rent(order(TAG, "NVIDIA L4/COMMUNITY")).await.unwrap();
     let all = RunPodSettings {
@@ -87,7 +87,7 @@ async fn a_pod_is_read_as_it_stands() {
         (json!({ "cost": 1e300, "ssh": { "direct": { "port": 99999 } } }), PodStatus::Running, None, None),
     ];
     for (changes, status, price, ssh) in cases {
-        let answers = Answers::start([Answer::json(201, with(ready(), changes.clone()))]).await;
+        let answers = Answers::start([Answer::json(201, &with(ready(), &changes))]).await;
         let pod = runpod(&answers).rent(order(TAG, "NVIDIA GeForce RTX 4090")).await.unwrap();
         assert_eq!((pod.id.as_str(), pod.tag.as_str()), ("k3v9x2m7q1z8ab", TAG));
         assert_eq!(pod.status, status, "{changes}");
@@ -104,13 +104,13 @@ async fn a_pod_is_read_as_it_stands() {
 async fn a_creation_is_in_doubt_unless_it_was_answered_and_never_made_twice() {
     let page = "<html><body>502 Bad Gateway</body></html>";
     for answer in [
-        Answer::json(500, json!({ "title": "Internal", "detail": "Something went wrong" })),
+        Answer::json(500, &json!({ "title": "Internal", "detail": "Something went wrong" })),
         Answer::text(502, page),
         Answer::text(201, page),
         Answer::text(201, ""),
-        Answer::json(201, json!({ "id": "..", "name": TAG, "status": "RUNNING" })),
-        Answer::json(201, with(ready(), json!({ "name": "another" }))),
-        Answer::json(201, with(ready(), json!({ "status": "TERMINATED" }))),
+        Answer::json(201, &json!({ "id": "..", "name": TAG, "status": "RUNNING" })),
+        Answer::json(201, &with(ready(), &json!({ "name": "another" }))),
+        Answer::json(201, &with(ready(), &json!({ "status": "TERMINATED" }))),
         Answer::never(),
     ] {
         let answers = Answers::start([answer.clone()]).await;

@@ -3,7 +3,7 @@ use super::*;
 /// Faults: P5.
 #[tokio::test]
 async fn a_return_is_heard_or_not_and_says_which() {
-    let said = |status: u16| Answer::json(status, json!({ "title": "No", "detail": "x" }));
+    let said = |status: u16| Answer::json(status, &json!({ "title": "No", "detail": "x" }));
     let answers = Answers::start([
         Answer::text(204, ""),
         said(404),
@@ -40,7 +40,7 @@ async fn a_return_is_heard_or_not_and_says_which() {
 #[tokio::test]
 async fn when_no_calls_are_left_none_are_made() {
     let whole = json!({ "pods": [], "pagination": { "nextCursor": null, "hasNextPage": false } });
-    let last = Answer::json(200, whole).with("ratelimit", r#""minute";r=0;t=40, "hour";r=7;t=1800"#);
+    let last = Answer::json(200, &whole).with("ratelimit", r#""minute";r=0;t=40, "hour";r=7;t=1800"#);
     let answers = Answers::start([last]).await;
     let spent = runpod(&answers);
     assert!(spent.list().await.is_ok(), "the last one was answered");
@@ -52,7 +52,7 @@ async fn when_no_calls_are_left_none_are_made() {
     assert_eq!(answers.asked().len(), 1);
 
     let limited = json!({ "title": "Too Many", "detail": "rate limit exceeded for the minute window" });
-    let refused = Answer::json(429, limited).with("retry-after", "17");
+    let refused = Answer::json(429, &limited).with("retry-after", "17");
     let answers = Answers::start([refused]).await;
     let refused = runpod(&answers);
     let faults = [refused.list().await.unwrap_err(), refused.list().await.unwrap_err()];
