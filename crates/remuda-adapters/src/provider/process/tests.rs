@@ -1,3 +1,5 @@
+mod child;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
