@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use remuda_core::provider::Unprepared;
-use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Sig, client};
+use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, client};
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -41,7 +41,7 @@ pub(super) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Ends well if the command did: exit status 0, and before the stage's limit.
+/// Ends well if the command did: exit status 0, and before the stage's limit. `command` is a program with its arguments.
 pub(super) async fn run(
     connection: &Connection,
     limits: &Limits,
@@ -51,7 +51,10 @@ pub(super) async fn run(
 ) -> Result<Answer, Unprepared> {
     let limit = stage.limit(limits);
     let deadline = Instant::now() + limit;
-    let begun = match timeout_at(deadline, connection.begin(command)).await {
+    // A command that hangs outlives the connection it came through, and an sshd does not signal what root started: so it
+    // takes its own end along, a little after ours.
+    let command = format!("exec timeout -k {KILL_SECONDS} {} {command}", limit.as_secs() + 1);
+    let begun = match timeout_at(deadline, connection.begin(&command)).await {
         Ok(Ok(channel)) => channel,
         Ok(Err(error)) if connection.is_lost() => return Err(stage.early(error)),
         Ok(Err(error)) => return Err(stage.failed(format!("it takes no commands: {error}"))),
@@ -76,16 +79,12 @@ pub(super) async fn run(
             Err(stage.early(format!("the connection was lost: {}", said.all())))
         }
         Ok(Err(unheard)) => Err(stage.failed(format!("{unheard}: {}", said.all()))),
-        Err(_) => {
-            // It would go on without us, and be in the way of the next visit.
-            drop(timeout(SIGNAL_MAX, writer.signal(Sig::TERM)).await);
-            Err(stage.failed(format!("no end within {limit:?}: {}", said.all())))
-        }
+        Err(_) => Err(stage.failed(format!("no end within {limit:?}: {}", said.all()))),
     }
 }
 
-/// The signal only has to reach the task that sends it.
-const SIGNAL_MAX: Duration = Duration::from_millis(200);
+/// How long a command has to tidy up when its time is over.
+const KILL_SECONDS: u32 = 5;
 
 /// For how long what a command said is still awaited once it has ended: what it left running may hold the channel open
 /// for ever.
@@ -166,25 +165,23 @@ async fn feed(writer: &ChannelWriteHalf<client::Msg>, input: Input<'_>) -> io::R
     Ok(Fed)
 }
 
-/// What a command said, as far as it is kept: the end, where the reason stands.
+/// What a command said, as far as it is kept: the end, where the reason stands. Its two streams come in no order, and
+/// what it prints last must not push out what it complained about.
 #[derive(Debug, Default)]
 struct Said {
     out: Tail,
-    all: Tail,
+    complaints: Tail,
     bytes: u64,
 }
 
 impl Said {
     fn take(&mut self, message: &ChannelMsg) {
-        let data = match message {
-            ChannelMsg::Data { data } => {
-                self.out.push(data);
-                data
-            }
-            ChannelMsg::ExtendedData { data, .. } => data,
+        let (tail, data) = match message {
+            ChannelMsg::Data { data } => (&mut self.out, data),
+            ChannelMsg::ExtendedData { data, .. } => (&mut self.complaints, data),
             _ => return,
         };
-        self.all.push(data);
+        tail.push(data);
         self.bytes += data.len() as u64;
     }
 
@@ -193,8 +190,12 @@ impl Said {
     }
 
     fn all(&self) -> String {
-        let text = self.all.text();
-        if text.is_empty() { "it said nothing".to_owned() } else { text }
+        match (self.out.text(), self.complaints.text()) {
+            (out, complaints) if out.is_empty() && complaints.is_empty() => "it said nothing".to_owned(),
+            (out, complaints) if complaints.is_empty() => out,
+            (out, complaints) if out.is_empty() => complaints,
+            (out, complaints) => format!("{out}\n{complaints}"),
+        }
     }
 }
 
@@ -202,8 +203,8 @@ impl Said {
 struct Tail(VecDeque<u8>);
 
 impl Tail {
-    /// Some twenty lines.
-    const BYTES_MAX: usize = 2048;
+    /// Some fifteen lines.
+    const BYTES_MAX: usize = 1400;
 
     fn push(&mut self, data: &[u8]) {
         self.0.extend(&data[data.len().saturating_sub(Self::BYTES_MAX)..]);

@@ -21,6 +21,6 @@ setsid sh "$launch" </dev/null >"$folder/worker.log" 2>&1 9>&- &
 tries=0
 until [ -s "$folder/worker.pid" ]; do
   tries=$((tries + 1))
-  [ "$tries" -le 50 ] || fail "it did not begin: $(tail -c 1500 "$folder/worker.log")"
+  [ "$tries" -le 50 ] || fail "it did not begin: $(tail -c 1300 "$folder/worker.log")"
   sleep 0.1
 done

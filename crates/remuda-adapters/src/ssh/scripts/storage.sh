@@ -13,7 +13,8 @@ if [ "$is_mount" = yes ]; then
   [ "$found" = yes ] || fail "nothing is mounted at $path"
 fi
 trap 'rm -f "$probe"' EXIT
-printf '%s\n' "$probe" >"$probe" || fail "$path cannot be written to"
+# Not by the shell itself, which does not say why it could not.
+echo "$probe" | cat >"$probe" || fail "$path cannot be written to"
 [ "$(cat "$probe")" = "$probe" ] || fail "$path does not keep what is written to it"
 free=$(df -Pk . | { read -r _ && read -r _ _ _ free _ && echo "$free"; }) || fail "nobody knows how much room $path has"
 [ "$free" -ge "$free_min" ] || fail "$path has $free KiB free and $free_min are wanted"

@@ -24,7 +24,9 @@ pub(super) const TOKEN: &str = "rmj_it's \"$HOME\" `id` \\ äöü";
 
 pub(super) struct Sshd {
     folder: TempDir,
+    /// Where a visit goes; a test may send it elsewhere.
     pub(super) address: SshAddress,
+    port: u16,
     pub(super) key: Key,
     door: Arc<Door>,
 }
@@ -48,7 +50,7 @@ impl Sshd {
         let port = listener.local_addr().unwrap().port();
         let user = said("id", &["-un"]);
         let address = SshAddress { host: "127.0.0.1".to_owned(), port, user };
-        let sshd = Sshd { folder, address, key, door: Arc::default() };
+        let sshd = Sshd { folder, address, port, key, door: Arc::default() };
         sshd.set(lines);
         sshd.change_host_key();
         sshd.let_in(sshd.key.public());
@@ -153,7 +155,7 @@ impl Sshd {
 impl Drop for Sshd {
     fn drop(&mut self) {
         self.door.is_closed.store(true, Ordering::SeqCst);
-        drop(TcpStream::connect(("127.0.0.1", self.address.port)));
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
         if self.path("remuda/worker.pid").exists() && is_alive(self.worker()) {
             // All of its session: the worker may have started more.
             let group = format!("-{}", self.worker());
