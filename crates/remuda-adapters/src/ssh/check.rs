@@ -17,7 +17,8 @@ const GPU: &str = include_str!("scripts/gpu.py");
 pub(super) async fn marker(connection: &Connection, limits: &Limits) -> Result<(), Unprepared> {
     let (one, other) = (nonce(), nonce());
     let command = remote::script(MARKER, &[&one, &other]);
-    let said = remote::run(connection, limits, Stage::Marker, &command, Input::Nothing).await?.0;
+    let step = Stage::Marker.begin(limits);
+    let said = remote::run(connection, step, &command, Input::Nothing).await?.0;
     let expected = format!("{one}-{other}");
     if said.lines().any(|line| line.trim() == expected) {
         return Ok(());
@@ -33,7 +34,7 @@ pub(super) async fn storage(
     let is_mount = if storage.is_mount { "yes" } else { "no" };
     let free_kib_min = storage.free_bytes_min.div_ceil(1024).to_string();
     let command = remote::script(STORAGE, &[&storage.path, &nonce(), is_mount, &free_kib_min]);
-    remote::run(connection, limits, Stage::Mount, &command, Input::Nothing).await.map(drop)
+    remote::run(connection, Stage::Mount.begin(limits), &command, Input::Nothing).await.map(drop)
 }
 
 pub(super) async fn gpu(
@@ -46,7 +47,7 @@ pub(super) async fn gpu(
         GpuCheck::Command(command) => (remote::script(command, &[]), Input::Nothing),
         GpuCheck::BuiltIn => ("python3 -".to_owned(), Input::Text(GPU)),
     };
-    remote::run(connection, limits, Stage::Gpu, &command, input).await.map(drop)
+    remote::run(connection, Stage::Gpu.begin(limits), &command, input).await.map(drop)
 }
 
 pub(super) async fn dependencies(
@@ -54,9 +55,10 @@ pub(super) async fn dependencies(
     limits: &Limits,
     commands: &[String],
 ) -> Result<(), Unprepared> {
+    let step = Stage::Dependencies.begin(limits);
     for command in commands {
         let line = remote::script(command, &[]);
-        let done = remote::run(connection, limits, Stage::Dependencies, &line, Input::Nothing).await;
+        let done = remote::run(connection, step, &line, Input::Nothing).await;
         done.map_err(|error| Unprepared { message: format!("{command:?}: {}", error.message), ..error })?;
     }
     Ok(())

@@ -17,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use super::preparation::FAREWELL_MAX;
 use super::stage::Stage;
 use super::{PodKey, Preparation};
 
@@ -102,9 +103,6 @@ impl Connection {
         drop(timeout(FAREWELL_MAX, farewell).await);
     }
 }
-
-/// A machine that does not take our leave is left all the same.
-const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// One packet of the largest size each way, and room for the next.
 const CARRIED_BYTES_MAX: usize = 128 * 1024;

@@ -88,6 +88,23 @@ pub struct Limits {
     pub settling: Duration,
 }
 
+impl Limits {
+    /// No visit takes longer: what must hold for a deadline around all of it.
+    pub fn sum(&self) -> Duration {
+        let way = self.port + self.host_key + self.login + self.marker;
+        way + self.mount
+            + self.gpu
+            + self.dependencies
+            + self.upload
+            + self.start
+            + self.started
+            + FAREWELL_MAX
+    }
+}
+
+/// A machine that does not take our leave is left all the same.
+pub(super) const FAREWELL_MAX: Duration = Duration::from_secs(1);
+
 /// A round trip or two over a bad line, on a machine that still boots.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 

@@ -12,11 +12,10 @@ use remuda_core::provider::Unprepared;
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, client};
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{timeout, timeout_at};
 
 use super::connection::{Connection, late};
-use super::preparation::Limits;
-use super::stage::Stage;
+use super::stage::Step;
 
 /// What a command gets to read.
 #[derive(Clone, Copy, Debug)]
@@ -41,16 +40,14 @@ pub(super) fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Ends well if the command did: exit status 0, and before the stage's limit. `command` is a program with its arguments.
+/// Ends well if the command did: exit status 0, and before the stage's deadline. `command` is a program with its arguments.
 pub(super) async fn run(
     connection: &Connection,
-    limits: &Limits,
-    stage: Stage,
+    step: Step,
     command: &str,
     input: Input<'_>,
 ) -> Result<Answer, Unprepared> {
-    let limit = stage.limit(limits);
-    let deadline = Instant::now() + limit;
+    let Step { stage, limit, deadline } = step;
     // A command that hangs outlives the connection it came through, and an sshd does not signal what root started: so it
     // takes its own end along, a little after ours.
     let command = format!("exec timeout -k {KILL_SECONDS} {} {command}", limit.as_secs() + 1);

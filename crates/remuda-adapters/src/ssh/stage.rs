@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use remuda_core::provider::Unprepared;
+use tokio::time::Instant;
 
 use super::preparation::Limits;
 
@@ -38,7 +39,13 @@ impl Stage {
         }
     }
 
-    pub(super) fn limit(self, limits: &Limits) -> Duration {
+    /// Whatever it takes to get through it has to be done by then.
+    pub(super) fn begin(self, limits: &Limits) -> Step {
+        let limit = self.limit(limits);
+        Step { stage: self, limit, deadline: Instant::now() + limit }
+    }
+
+    fn limit(self, limits: &Limits) -> Duration {
         match self {
             Stage::Port => limits.port,
             Stage::HostKey => limits.host_key,
@@ -62,4 +69,12 @@ impl Stage {
     pub(super) fn early(self, message: impl fmt::Display) -> Unprepared {
         Unprepared { is_early: true, ..self.failed(message) }
     }
+}
+
+/// A stage that is under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    pub(super) stage: Stage,
+    pub(super) limit: Duration,
+    pub(super) deadline: Instant,
 }

@@ -60,12 +60,14 @@ pub(super) async fn start(
 ) -> Result<(), Unprepared> {
     let bytes = launch.0.len().to_string();
     let command = remote::script(&format!("{ALIVE}{START}"), &[&settings.folder, &nonce(), &bytes]);
-    remote::run(connection, &settings.limits, Stage::Start, &command, Input::Text(&launch.0)).await.map(drop)
+    remote::run(connection, Stage::Start.begin(&settings.limits), &command, Input::Text(&launch.0))
+        .await
+        .map(drop)
 }
 
 /// That it did not end at once; if it did, its own last words are the reason.
 pub(super) async fn started(connection: &Connection, settings: &Preparation) -> Result<(), Unprepared> {
     let settling = format!("{:.1}", settings.limits.settling.as_secs_f64());
     let command = remote::script(&format!("{ALIVE}{STARTED}"), &[&settings.folder, &settling]);
-    remote::run(connection, &settings.limits, Stage::Started, &command, Input::Nothing).await.map(drop)
+    remote::run(connection, Stage::Started.begin(&settings.limits), &command, Input::Nothing).await.map(drop)
 }

@@ -23,18 +23,20 @@ pub(super) async fn upload(
     limits: &Limits,
     upload: &Upload,
 ) -> Result<(), Unprepared> {
+    let step = Stage::Upload.begin(limits);
     let path = upload.from.clone();
     let hashed = tokio::task::spawn_blocking(move || hash(&path)).await;
     let wanted = hashed.map_err(|error| Stage::Upload.failed(error))?.map_err(|error| {
         Stage::Upload.failed(format!("our own {} cannot be read: {error}", upload.from.display()))
     })?;
     let look = remote::script(HASH, &[&upload.to]);
-    let there = remote::run(connection, limits, Stage::Upload, &look, Input::Nothing).await?.0;
-    if there.split_whitespace().next() == Some(&wanted) {
+    let there = remote::run(connection, step, &look, Input::Nothing).await?.0;
+    // Not only the first: a login may have said something before.
+    if there.split_whitespace().any(|word| word == wanted) {
         return Ok(());
     }
     let receive = remote::script(RECEIVE, &[&upload.to, &nonce(), &wanted]);
-    remote::run(connection, limits, Stage::Upload, &receive, Input::File(&upload.from)).await.map(drop)
+    remote::run(connection, step, &receive, Input::File(&upload.from)).await.map(drop)
 }
 
 fn hash(path: &Path) -> io::Result<String> {
