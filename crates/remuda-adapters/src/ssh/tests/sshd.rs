@@ -156,10 +156,10 @@ impl Drop for Sshd {
     fn drop(&mut self) {
         self.door.is_closed.store(true, Ordering::SeqCst);
         drop(TcpStream::connect(("127.0.0.1", self.port)));
-        if self.path("remuda/worker.pid").exists() && is_alive(self.worker()) {
-            // All of its session: the worker may have started more.
-            let group = format!("-{}", self.worker());
-            drop(Command::new("kill").args(["-KILL", "--", &group]).output());
+        let worker = self.text("remuda/worker.pid").split(' ').next().and_then(|it| it.parse().ok());
+        // Only what a visit started has a session of its own; whatever else the file may name is not ours to end.
+        if let Some(worker) = worker.filter(|worker| session(*worker) == Some(*worker)) {
+            drop(Command::new("kill").args(["-KILL", "--", &format!("-{worker}")]).output());
         }
     }
 }
@@ -201,6 +201,12 @@ pub(super) fn said(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap();
     assert!(output.status.success(), "{program} {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// The session that a process is in.
+pub(super) fn session(process: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(3)?.parse().ok()
 }
 
 /// A dead one that nobody has buried yet does not count.

@@ -8,7 +8,7 @@ use std::process::Command;
 use super::super::{Preparation, Upload};
 use super::check;
 use super::checks::TinyDisk;
-use super::sshd::{Sshd, TOKEN, is_alive, said, until};
+use super::sshd::{Sshd, TOKEN, is_alive, said, session, until};
 
 #[tokio::test]
 async fn a_worker_is_started_and_outlives_the_visit() {
@@ -23,14 +23,12 @@ async fn a_worker_is_started_and_outlives_the_visit() {
     assert!(is_alive(process));
     until("the worker wrote down what it heard", || heard.exists()).await;
     assert_eq!(fs::read_to_string(&heard).unwrap(), TOKEN);
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
-    let session = stat.rsplit_once(") ").unwrap().1.split(' ').nth(3).unwrap();
-    assert_eq!(session, process.to_string(), "it has a session of its own");
+    assert_eq!(session(process), Some(process), "it has no session of its own");
     let log = sshd.path("remuda/worker.log");
     let streams = [0, 1, 2].map(|fd| fs::read_link(format!("/proc/{process}/fd/{fd}")).unwrap());
     assert_eq!(streams.each_ref().map(|it| it.as_path()), ["/dev/null".as_ref(), &*log, &*log]);
     let open = fs::read_dir(format!("/proc/{process}/fd")).unwrap().count();
-    assert_eq!(open, 3, "nothing of the visit is left open");
+    assert_eq!(open, 3, "something of the visit is left open");
 }
 
 #[tokio::test]
