@@ -107,6 +107,9 @@ impl Connection {
 /// One packet of the largest size each way, and room for the next.
 const CARRIED_BYTES_MAX: usize = 128 * 1024;
 
+/// Of what somebody else says, a line is enough to know who it is.
+const SAID_CHARS_MAX: usize = 100;
+
 /// RFC 4253 allows lines before the version; more than this is not SSH.
 const GREETING_BYTES_MAX: usize = 8 * 1024;
 
@@ -127,7 +130,7 @@ async fn knock(address: &SshAddress) -> io::Result<(TcpStream, Vec<u8>)> {
             return Err(io::Error::other("it speaks something else"));
         }
         if socket.read_buf(&mut heard).await? == 0 {
-            let said = String::from_utf8_lossy(&heard);
+            let said: String = String::from_utf8_lossy(&heard).chars().take(SAID_CHARS_MAX).collect();
             return Err(io::Error::other(format!("it hung up after {:?}", said.trim_end())));
         }
     }

@@ -60,6 +60,11 @@ fn noting(sshd: &Sshd) -> Preparation {
 #[tokio::test]
 async fn two_visits_start_one_worker() {
     let sshd = Sshd::start("");
+    // A start that takes its time, so that the other one comes in the middle of it.
+    let slow = sshd.path("setsid");
+    fs::write(&slow, "#!/bin/sh\nsleep 1\nexec /usr/bin/setsid \"$@\"\n").unwrap();
+    said("chmod", &["+x", slow.to_str().unwrap()]);
+    sshd.set(&format!("SetEnv PATH={}:/usr/bin:/bin", slow.parent().unwrap().display()));
     let settings = noting(&sshd);
     let (one, other) = tokio::join!(sshd.visit(&settings), sshd.visit(&settings));
     one.unwrap();
