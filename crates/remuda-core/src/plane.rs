@@ -160,6 +160,9 @@ impl Plane {
             plane.fleets.restore(now, document);
             plane.restore_reliability(document);
         }
+        for worker in plane.workers.values() {
+            plane.fleets.housed(worker);
+        }
         plane.take_back(now, stored.jobs);
         plane.restore_alarms(now);
         plane

@@ -21,7 +21,8 @@ replaces the file, and flags replace all of them. `remuda config show` prints ev
 The file is the one named by `--config` or `REMUDA_CONFIG`, or else `remuda.toml` in the current folder, or else
 `remuda.toml` in the data folder. Relative paths in it count from the folder it is in. A key that does not exist is
 refused, and so is a variable that begins with `REMUDA_` and is none of those below, `REMUDA_URL`, `REMUDA_TOKEN`,
-`REMUDA_CA`, `REMUDA_ADMIN_TOKEN`, `REMUDA_CONFIG` or `REMUDA_LOG`. A variable that is empty counts as not set.
+`REMUDA_CA`, `REMUDA_ADMIN_TOKEN`, `REMUDA_CONFIG`, `REMUDA_LOG`, or one of those that `remuda worker --help` names. A
+variable that is empty counts as not set.
 
 Durations have a unit: `250ms`, `90s`, `5m`, `2h`, `7d`, `1h30m`. Only the variables marked (ms) or (s) are plain
 numbers, and where one of them and the `REMUDA_` name are both set, the latter wins. Sizes may be written as `8MiB`.

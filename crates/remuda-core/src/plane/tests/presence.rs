@@ -1,6 +1,7 @@
 //! Who is heard, who is doubted, who is gone, and how that is remembered: with the defaults, in virtual time.
 
 use super::*;
+use crate::document::Shelf;
 use crate::fleet::FleetSettings;
 use crate::wire::StartCheck;
 
@@ -188,7 +189,7 @@ fn what_a_worker_found_out_about_its_machine_is_kept() {
     story.join("a");
     let problem = "the GPU does not compute".to_owned();
     let check = StartCheck { passed: false, problem, gpu: "A100".to_owned() };
-    let beat = crate::wire::Beat { check: Some(check.clone()), ..story.beat_of("a") };
+    let beat = Beat { check: Some(check.clone()), ..story.beat_of("a") };
     story.send("a", beat, false).unwrap();
     story.restart();
     assert_eq!(story.plane.worker(&id("a")).unwrap().check, Some(check));
