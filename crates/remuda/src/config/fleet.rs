@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use remuda_adapters::provider::process;
 use remuda_core::fleet::{FleetSettings, Policy};
 use remuda_core::id::{FleetId, Hash};
 use remuda_core::money::Money;
@@ -258,7 +259,7 @@ impl Source {
     fn offers(&self) -> Vec<String> {
         match self.provider {
             ProviderKind::Fixed => Vec::new(),
-            ProviderKind::Process => vec!["any".to_owned()],
+            ProviderKind::Process => vec![process::OFFER.to_owned()],
             ProviderKind::Runpod => self.runpod.gpus.clone(),
         }
     }
