@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::brake::CreationBrake;
 use crate::document::{Document, Shelf};
-use crate::id::{FleetId, Service};
+use crate::id::{FleetId, MachineId, Service, Shape};
 use crate::money::Money;
 use crate::provider::{Fault, FaultClass};
 use crate::scale::Heading;
@@ -24,6 +24,9 @@ pub struct FleetSettings {
     pub id: FleetId,
     /// Whether its provider rents and takes back; one that does not has the machines it has.
     pub can_rent: bool,
+    /// The machines of a fleet that has what it has.
+    #[serde(default)]
+    pub machines: BTreeSet<MachineId>,
     /// What its workers do; nothing: whatever is asked for.
     #[serde(default)]
     pub services: BTreeSet<Service>,
@@ -64,6 +67,7 @@ impl FleetSettings {
         FleetSettings {
             id,
             can_rent,
+            machines: BTreeSet::new(),
             services: BTreeSet::new(),
             labels: BTreeMap::new(),
             scaling: Scaling::default(),
@@ -176,6 +180,9 @@ pub struct Fleet {
     /// What each offer costs, as the provider last said.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub prices: BTreeMap<String, Money>,
+    /// How many milliseconds each shape takes, where the policy goes by it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub paces: BTreeMap<Shape, u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -194,6 +201,8 @@ impl Avoided {
 const DAYS_KEPT: u64 = 40;
 /// Offers and hosts that are remembered for having been bad.
 const AVOIDED_MAX: usize = 256;
+/// Shapes whose run times are remembered.
+const PACES_MAX: usize = 64;
 /// Somebody has to do something first; asking more often than this would only be a storm.
 const MENDING: Duration = Duration::from_secs(300);
 /// A provider that fails is asked again after this.
@@ -279,6 +288,17 @@ impl Fleet {
     /// The provider answered as it should: what was held against it is over, except where somebody has to pay.
     pub fn answered(&mut self) {
         self.quiet_until = None;
+    }
+
+    /// Remembers how long a shape took: half of what was known, half of what is new. Whether that is worth storing.
+    pub fn ran(&mut self, shape: &Shape, took_millis: u64) -> bool {
+        if self.paces.len() >= PACES_MAX && !self.paces.contains_key(shape) {
+            self.paces.pop_first();
+        }
+        let pace = self.paces.entry(*shape).or_insert(0);
+        let before = *pace;
+        *pace = if before == 0 { took_millis } else { before / 2 + took_millis / 2 };
+        before.abs_diff(*pace) > before / 8
     }
 
     /// A machine is gone: what it cost from `from` to `until` is kept, day by day.

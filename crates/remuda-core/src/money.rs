@@ -37,7 +37,7 @@ impl Money {
     /// What a price comes to over a time; a begun millionth counts.
     #[must_use]
     pub fn over(self, time: Duration) -> Money {
-        let micros = (u128::from(self.0) * time.as_millis()).div_ceil(HOUR_MILLIS);
+        let micros = u128::from(self.0).saturating_mul(time.as_millis()).div_ceil(HOUR_MILLIS);
         Money(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 }

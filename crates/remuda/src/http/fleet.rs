@@ -102,7 +102,7 @@ pub(super) async fn cycles(State(context): State<Context>) -> Result<Json<Value>
 }
 
 pub(super) async fn plan(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let plan = context.plane.look(|plane, now| plane.plan(now).report()).await?;
+    let plan = context.plane.look(|plane, now| plane.plan(now)).await?;
     Ok(Json(json!(plan)))
 }
 
