@@ -3,6 +3,7 @@
 
 pub mod fixed;
 pub mod process;
+pub mod runpod;
 
 use std::collections::BTreeMap;
 use std::fmt;

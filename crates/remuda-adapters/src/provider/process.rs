@@ -237,7 +237,7 @@ impl Shared {
             id: record.id.clone(),
             tag: record.id.to_string(),
             status,
-            kind: "process".to_owned(),
+            kind: String::new(),
             place: String::new(),
             host: None,
             price: self.settings.price,
