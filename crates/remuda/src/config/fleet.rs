@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use remuda_adapters::provider::process;
+use remuda_adapters::provider::runpod::{RunPodSettings, Volume};
 use remuda_core::fleet::{FleetSettings, Policy};
 use remuda_core::id::{FleetId, Hash};
 use remuda_core::money::Money;
@@ -260,7 +261,7 @@ impl Source {
         match self.provider {
             ProviderKind::Fixed => Vec::new(),
             ProviderKind::Process => vec![process::OFFER.to_owned()],
-            ProviderKind::Runpod => self.runpod.gpus.clone(),
+            ProviderKind::Runpod => self.runpod.offers(),
         }
     }
 
@@ -290,11 +291,27 @@ impl Source {
         ]);
         Hash::of(made_from.to_string().as_bytes()).short()
     }
+}
+
+impl Runpod {
+    /// Every GPU in every data centre in every cloud, in the order of preference.
+    fn offers(&self) -> Vec<String> {
+        let no_key = remuda_adapters::comfyui::Secret::new("");
+        let least = RunPodSettings::new(no_key, self.gpus.clone(), String::new());
+        let clouds = self.clouds.iter().filter_map(|cloud| cloud.parse().ok()).collect();
+        let settings = RunPodSettings { data_centres: self.data_centers.clone(), clouds, ..least };
+        settings.offers().map(|offer| offer.to_string()).collect()
+    }
+
+    /// The network volume, if there is one.
+    pub fn volume(&self) -> Option<Volume> {
+        let (id, path) = self.network_volume.clone().zip(self.mount_path.clone())?;
+        Some(Volume { id, path })
+    }
 
     /// The key to RunPod's API.
     pub fn api_key(&self) -> anyhow::Result<Secret> {
-        let runpod = &self.runpod;
-        match (&runpod.api_key_file, &runpod.api_key) {
+        match (&self.api_key_file, &self.api_key) {
             (Some(path), _) => {
                 let text = std::fs::read_to_string(path)
                     .with_context(|| format!("cannot read {} (api_key_file)", path.display()))?;

@@ -9,8 +9,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use futures_util::FutureExt as _;
+use remuda_adapters::comfyui::Secret;
 use remuda_adapters::provider::fixed::Fixed;
 use remuda_adapters::provider::process::{Process, ProcessSettings};
+use remuda_adapters::provider::runpod::{Cloud, RunPod, RunPodSettings};
 use remuda_adapters::provider::{Provider, RentOrder};
 use remuda_core::id::{FleetId, MachineId};
 use remuda_core::provider::{Call, Fault, FaultClass, News, Unprepared};
@@ -157,8 +159,32 @@ fn provider(fleet: &config::Fleet, surroundings: &Surroundings) -> anyhow::Resul
             (settings.price, settings.grace) = (source.price, source.grace);
             Arc::new(Process::open(settings).with_context(|| format!("cannot use {}", folder.display()))?)
         }
-        ProviderKind::Runpod => anyhow::bail!("provider runpod is not built in yet"),
+        ProviderKind::Runpod => Arc::new(RunPod::new(pods(fleet)?, crate::dial::client()).map_err(said)?),
     })
+}
+
+fn pods(fleet: &config::Fleet) -> anyhow::Result<RunPodSettings> {
+    let runpod = &fleet.source.runpod;
+    let key = Secret::new(runpod.api_key()?.reveal());
+    let clouds: Result<Vec<Cloud>, Fault> = runpod.clouds.iter().map(|cloud| cloud.parse()).collect();
+    let image = runpod.image.clone().unwrap_or_default();
+    let least = RunPodSettings::new(key, runpod.gpus.clone(), image);
+    Ok(RunPodSettings {
+        url: runpod.base_url.clone().unwrap_or(least.url),
+        gpu_count: runpod.gpu_count,
+        data_centres: runpod.data_centers.clone(),
+        clouds: clouds.map_err(said)?,
+        disk_gb: runpod.disk,
+        ports: runpod.ports.clone(),
+        volume: runpod.volume(),
+        registry: runpod.registry.clone(),
+        cuda_min: runpod.min_cuda.clone(),
+        ..least
+    })
+}
+
+fn said(fault: Fault) -> anyhow::Error {
+    anyhow::Error::msg(fault.message)
 }
 
 /// The answer to a call that gave none.

@@ -24,7 +24,7 @@ fn fleets_are_read_in_order_and_know_where_each_value_came_from() {
     assert_eq!([local.settings.id.as_str(), pods.settings.id.as_str()], ["local", "gpus"]);
     let bounds = |fleet: &Fleet| (fleet.settings.scaling.machines_min, fleet.settings.scaling.machines_max);
     assert_eq!((bounds(local), bounds(pods)), ((1, 3), (1, 7)), "[scaling] speaks where a fleet does not");
-    assert_eq!(pods.settings.offers, ["NVIDIA L4", "NVIDIA A40"]);
+    assert_eq!(pods.settings.offers, ["NVIDIA L4/SECURE", "NVIDIA A40/SECURE"]);
     assert_eq!(pods.source.url.as_deref(), Some("https://plane.example.org"));
     assert_eq!(resolved.settings.fleets, [local.settings.clone(), pods.settings.clone()]);
     let shown = show(&resolved, false);
@@ -125,7 +125,7 @@ fn no_key_or_environment_of_a_fleet_is_ever_shown() {
     let shown = format!("{} {} {resolved:?}", show(&resolved, false), show(&resolved, true));
     assert!(!shown.contains("geheim") && shown.contains("HF_TOKEN=***"), "{shown}");
     let source = &resolved.fleets[0].source;
-    assert_eq!(source.api_key().unwrap().reveal(), "geheim");
+    assert_eq!(source.runpod.api_key().unwrap().reveal(), "geheim");
     assert_eq!(source.env["HF_TOKEN"].reveal(), "geheim");
 }
 
