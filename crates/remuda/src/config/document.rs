@@ -22,7 +22,7 @@ The file is the one named by `--config` or `REMUDA_CONFIG`, or else `remuda.toml
 `remuda.toml` in the data folder. Relative paths in it count from the folder it is in. A key that does not exist is
 refused, and so is a variable that begins with `REMUDA_` and is none of those below, `REMUDA_URL`, `REMUDA_TOKEN`,
 `REMUDA_CA`, `REMUDA_ADMIN_TOKEN`, `REMUDA_CONFIG`, `REMUDA_LOG`, or what a rented machine is told of itself
-(`REMUDA_WORKER`, `REMUDA_MACHINE`, `REMUDA_FLEET`, `REMUDA_LABELS`, `REMUDA_DEAD_MAN`, `REMUDA_DEAD_MAN_COMMAND`). A
+(`REMUDA_WORKER`, `REMUDA_MACHINE`, `REMUDA_FLEET`, `REMUDA_LABELS`, `REMUDA_POD`, `REMUDA_DEAD_MAN`, `REMUDA_DEAD_MAN_COMMAND`). A
 variable that is empty counts as not set.
 
 Durations have a unit: `250ms`, `90s`, `5m`, `2h`, `7d`, `1h30m`. Only the variables marked (ms) or (s) are plain

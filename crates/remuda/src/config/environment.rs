@@ -12,7 +12,7 @@ use crate::secret::Secret;
 
 /// Known, but not keys: where clients find the plane, who they are and whom they trust, where this file is, what is
 /// logged, a secret that no setting shows, and what a rented machine is told of itself.
-const OTHERS: [&str; 12] = [
+const OTHERS: [&str; 13] = [
     "REMUDA_URL",
     "REMUDA_TOKEN",
     "REMUDA_CA",
@@ -23,6 +23,7 @@ const OTHERS: [&str; 12] = [
     "REMUDA_MACHINE",
     "REMUDA_FLEET",
     "REMUDA_LABELS",
+    "REMUDA_POD",
     "REMUDA_DEAD_MAN",
     "REMUDA_DEAD_MAN_COMMAND",
 ];

@@ -57,7 +57,7 @@ impl Yard {
         std::fs::write(&script, format!("{wait}{what}\n")).unwrap();
         // Each start of a machine leaves a line.
         let command = format!(
-            "echo $REMUDA_MACHINE >> {}; {boot}exec remuda worker --exec \"sh {}\"",
+            "echo $REMUDA_MACHINE >> {}; {boot}exec remuda worker --name $REMUDA_WORKER --machine $REMUDA_MACHINE --exec \"sh {}\"",
             folder.path().join("starts").display(),
             script.display()
         );
