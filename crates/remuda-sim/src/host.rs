@@ -1,7 +1,7 @@
 //! A machine with an agent on it: the real `core::Agent`, and the shell around it that carries out its effects. The
 //! agent may be killed, paused, doubled; the service beside it (`service`) lives a life of its own.
 
-use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Patience, Unanswered};
+use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, End, Patience, Unanswered};
 use remuda_core::id::{Hash, WorkerId};
 use remuda_core::time::Timestamp;
 
@@ -116,6 +116,7 @@ impl Host {
             offer: self.plan.offer.clone(),
             inactivity: self.plan.inactivity,
             patience: Patience::default(),
+            deadlines: Default::default(),
         }
     }
 }
@@ -304,7 +305,7 @@ impl World<'_> {
                 let id = self.next_call();
                 self.send_up(host, Call { from: Caller::Nobody, id, ask });
             }
-            AgentEffect::Exit { problem } => self.exit(host, problem.is_some()),
+            AgentEffect::Exit(end) => self.exit(host, end != End::Stopped),
         }
     }
 

@@ -41,7 +41,7 @@ pub use self::fleet::{Fleet, ProviderKind, Runpod, Source, Start};
 pub(crate) use self::nearest::nearest;
 pub use self::show::show;
 pub use self::store::StoreUrl;
-pub(crate) use self::value::written_duration;
+pub(crate) use self::value::{read_bytes, written_duration, written_seconds};
 
 use crate::webhooks::Policy;
 

@@ -6,6 +6,8 @@ pub(super) mod fleets;
 
 use std::time::Duration;
 
+use remuda_core::reliability;
+
 use super::key::{Key, slot};
 use super::value::Kind::{Address, Bytes, Choice, Folder, Store, Switch};
 use super::value::{Kind, Unit};
@@ -101,6 +103,12 @@ const BEATS: &[Key] = &[
         slot!(settings.stale_after),
         duration(TICK, DAY),
         "An idle worker that is silent for this long is offline.",
+    ),
+    Key::new(
+        "beat.stale_alert",
+        slot!(settings.stale_alert),
+        number(1, reliability::MOMENTS_MAX as u64),
+        "A worker or machine that goes stale so often within an hour is told of.",
     ),
     Key::new(
         "beat.suspect_after",

@@ -270,6 +270,17 @@ pub(crate) fn written_duration(text: &str) -> Result<Duration, String> {
     duration(text.trim(), Unit::Written)
 }
 
+/// The same, where a bare number counts seconds.
+pub(crate) fn written_seconds(text: &str) -> Result<Duration, String> {
+    duration(text.trim(), Unit::Seconds)
+}
+
+/// A number of bytes as people write it, on the command line too.
+pub(crate) fn read_bytes(text: &str) -> Result<u64, String> {
+    bytes(text.trim())
+        .ok_or_else(|| "write a number of bytes as `1073741824`, `512MiB` or `20GiB`".to_owned())
+}
+
 /// In milliseconds.
 fn sum_of_parts(mut text: &str) -> Option<u64> {
     let mut sum: u64 = 0;
