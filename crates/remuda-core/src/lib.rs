@@ -25,6 +25,7 @@ pub mod provider;
 pub mod queue;
 pub mod record;
 pub mod refusal;
+pub mod reliability;
 pub mod rental;
 pub mod retry;
 pub mod scale;

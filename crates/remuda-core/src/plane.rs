@@ -7,6 +7,7 @@
 //! | `submit` | what is accepted, cancelled |
 //! | `beats` | who joins, beats, leaves; what a beat's inventory means |
 //! | `presence` | who is silent, and the brake on mass loss |
+//! | `reliability` | how well workers and machines were heard, and who is told when that is not well |
 //! | `attempts` | how an attempt begins and ends, and what follows from it |
 //! | `fence` | who may speak for an attempt, as a question |
 //! | `affinities` | what operators wish for shapes |
@@ -27,11 +28,12 @@ use crate::affinity::Affinities;
 use crate::alarm::{Alarm, Alarms};
 use crate::block::Blocks;
 use crate::brake::MassLoss;
-use crate::id::{Incarnation, JobId, Sequence, Tenant, Term, WorkerId};
+use crate::id::{Incarnation, JobId, MachineId, Sequence, Tenant, Term, WorkerId};
 use crate::job::{Extra, Job, State};
 use crate::queue::{Kinds, Place, Queue};
 use crate::record::{Accepted, Life, Record, Stored};
 use crate::refusal::Refusal;
+use crate::reliability::Reliability;
 use crate::settings::Settings;
 use crate::suspicion::Suspicions;
 use crate::time::Timestamp;
@@ -51,6 +53,7 @@ mod joins;
 mod listing;
 mod news;
 mod presence;
+mod reliability;
 mod rentals;
 mod routing;
 mod snapshots;
@@ -84,6 +87,8 @@ pub struct Plane {
     suspicions: Suspicions,
     affinities: Affinities,
     fleets: Fleets,
+    /// How well each machine was heard.
+    machines: BTreeMap<MachineId, Reliability>,
     keys: BTreeMap<(Tenant, String), Known>,
     ended: Ended,
     alarms: Alarms,
@@ -130,6 +135,7 @@ impl Plane {
             suspicions: Suspicions::default(),
             affinities: Affinities::default(),
             fleets: Fleets::default(),
+            machines: BTreeMap::new(),
             keys: BTreeMap::new(),
             ended: Ended::default(),
             alarms: Alarms::default(),
@@ -152,6 +158,7 @@ impl Plane {
         for document in &stored.documents {
             plane.affinities.restore(document);
             plane.fleets.restore(now, document);
+            plane.restore_reliability(document);
         }
         for worker in plane.workers.values() {
             plane.fleets.housed(worker);

@@ -279,6 +279,12 @@ pub struct WorkerRow {
     pub went_stale: u64,
     #[serde(default)]
     pub standing: crate::standing::Standing,
+    /// How long it may be silent while it holds nothing, if it said so itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stale_after_millis: Option<u64>,
+    /// How well it was heard; nothing in rows of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reliability: Option<crate::reliability::Reliability>,
     /// What the worker last said of itself: VRAM, GPU %, RAM; shown, never decided upon.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub metrics: serde_json::Map<String, serde_json::Value>,

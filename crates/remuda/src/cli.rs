@@ -1,5 +1,5 @@
 //! The command line: what people type, and how they are answered. Exit codes: 0 done, 1 the job failed or the program
-//! could not go on, 2 usage, 3 the plane cannot be reached.
+//! could not go on, 2 usage, 3 the plane cannot be reached, 4 a worker that nobody wants any more.
 
 mod audit;
 mod bench;

@@ -18,9 +18,11 @@ use super::{Context, Problem};
 /// The loop looks up every second; this long without is not slowness any more.
 pub(super) const TICK_AGE_MAX: Duration = Duration::from_secs(30);
 const CYCLES: usize = 50;
+/// Enough to see that something is wrong; the lists of workers and machines mark all of them.
+const UNRELIABLE_MAX: usize = 100;
 
 pub(super) async fn machines(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let machines = context.plane.look(|plane, _| {
+    let machines = context.plane.look(|plane, now| {
         let mut machines: BTreeMap<String, Vec<_>> = BTreeMap::new();
         for worker in plane.workers() {
             machines
@@ -33,7 +35,14 @@ pub(super) async fn machines(State(context): State<Context>) -> Result<Json<Valu
             .map(|(machine, workers)| {
                 let presence = machine::presence(workers.iter().map(|(_, presence)| *presence));
                 let names: Vec<_> = workers.into_iter().map(|(name, _)| name).collect();
-                json!({ "machine": machine, "presence": presence, "workers": names })
+                let past = machine.parse().ok().and_then(|machine| plane.machine_reliability(&machine));
+                json!({
+                    "machine": machine,
+                    "presence": presence,
+                    "workers": names,
+                    "reliability": past.map(|it| it.summary(now)),
+                    "unreliable": past.is_some_and(|it| it.is_unreliable(now, plane.settings().stale_alert)),
+                })
             })
             .collect::<Vec<_>>()
     });
@@ -119,6 +128,10 @@ pub(super) async fn status(State(context): State<Context>) -> Result<Json<Value>
             "workers": plane.workers().count(),
             "blocks": plane.blocks().len(),
             "brake": plane.mass_loss().reason(now),
+            "unreliable": {
+                "workers": plane.unreliable_workers(now).take(UNRELIABLE_MAX).collect::<Vec<_>>(),
+                "machines": plane.unreliable_machines(now).take(UNRELIABLE_MAX).collect::<Vec<_>>(),
+            },
             "wakes": { "at": wake_at.to_string(), "reason": reason },
             "refused": {
                 "stale_attempts": refusals.stale_attempts,

@@ -8,9 +8,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::{Extension, Json};
 use remuda_core::id::{Hash, JobId, WorkerId};
 use remuda_core::machine::Presence;
-use remuda_core::plane::{Answer, Event, Proof};
+use remuda_core::plane::{Answer, Event, Plane, Proof};
+use remuda_core::reliability::Summary;
+use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
-use remuda_core::wire::{Beat, Join, Joined, Reply};
+use remuda_core::wire::{Beat, Join, Joined, Reply, StartCheck};
 use remuda_core::worker::Worker;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -32,24 +34,36 @@ pub(super) async fn join(
     join: Result<Json<Join>, JsonRejection>,
 ) -> Result<(StatusCode, Extension<About>, Json<Joined>), Problem> {
     let Json(join) = join?;
-    if join.slots == 0 || join.slots > SLOTS_MAX {
-        return Err(Problem::invalid(format!("a worker has 1 to {SLOTS_MAX} slots, not {}", join.slots)));
+    // None: it cannot work yet, and says with a beat when it can.
+    if join.slots > SLOTS_MAX {
+        return Err(Problem::invalid(format!("a worker has at most {SLOTS_MAX} slots, not {}", join.slots)));
     }
     if join.services.is_empty() {
         return Err(Problem::invalid("a worker offers at least one service"));
     }
-    caller.may_join_as(&join.worker)?;
+    caller.may_join_as(&join.worker, join.machine.as_ref())?;
+    let proof = caller.proof();
+    if let Proof::Former(ticket) = proof {
+        same_worker(&context, &join.worker, ticket).await?;
+    }
     let token = caller.ticket()?;
     let about = about(&context, &join.worker).await?;
     let token_hash = Hash::of(token.as_bytes());
-    match context
-        .plane
-        .ask_patiently(Event::Join { join: Box::new(join), token_hash, proof: Proof::Anybody })
-        .await?
-    {
+    match context.plane.ask_patiently(Event::Join { join: Box::new(join), token_hash, proof }).await? {
         Answer::Joined(joined) => Ok((StatusCode::CREATED, about, Json(Joined { token, ..joined }))),
         _ => Err(misplaced()),
     }
+}
+
+/// Who joins again does so under the name it had.
+async fn same_worker(context: &Context, worker: &WorkerId, ticket: Hash) -> Result<(), Problem> {
+    let name = worker.clone();
+    let look = move |plane: &Plane, _| plane.worker(&name).is_some_and(|it| it.token_hash == ticket);
+    if context.plane.look(look).await? {
+        return Ok(());
+    }
+    let message = format!("this was not given to worker {worker}, or not the last time it joined");
+    Err(Problem::new(StatusCode::FORBIDDEN, "wrong_token", message))
 }
 
 /// Whoever takes the place of a worker that is there may be that worker after a restart, or a thief.
@@ -232,6 +246,14 @@ struct View {
     failed: u64,
     lost: u64,
     went_stale: u64,
+    /// Of the last hour, day and week.
+    reliability: Summary,
+    /// It went stale too often within the last hour.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    unreliable: bool,
+    stale_after_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    check: Option<StartCheck>,
     labels: Value,
     metrics: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -246,7 +268,7 @@ struct HoldView {
     phase: String,
 }
 
-fn view(worker: &Worker, now: Timestamp) -> View {
+fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> View {
     let holds = worker.holds.iter().map(|(job, hold)| HoldView {
         job: *job,
         attempt: hold.attempt.0,
@@ -271,6 +293,10 @@ fn view(worker: &Worker, now: Timestamp) -> View {
         failed: worker.tally.failed,
         lost: worker.tally.lost,
         went_stale: worker.tally.went_stale,
+        reliability: worker.reliability.summary(now),
+        unreliable: worker.reliability.is_unreliable(now, settings.stale_alert),
+        stale_after_seconds: worker.stale_after(settings).as_secs_f64(),
+        check: worker.check.clone(),
         labels: json!(worker.offer.labels),
         metrics: Value::Object(worker.metrics.clone()),
         probation_until: worker.standing.on_probation().map(|until| until.to_string()),
@@ -278,8 +304,8 @@ fn view(worker: &Worker, now: Timestamp) -> View {
 }
 
 pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let look = |plane: &remuda_core::plane::Plane, now| {
-        plane.workers().map(|worker| view(worker, now)).collect::<Vec<_>>()
+    let look = |plane: &Plane, now| {
+        plane.workers().map(|worker| view(worker, plane.settings(), now)).collect::<Vec<_>>()
     };
     let workers = context.plane.look(look).await?;
     Ok(Json(json!({ "workers": workers })))
@@ -291,8 +317,8 @@ pub(super) async fn one(
 ) -> Result<Json<Value>, Problem> {
     let id: WorkerId = worker.parse()?;
     let name = id.clone();
-    let found =
-        context.plane.look(move |plane, now| plane.worker(&id).map(|worker| view(worker, now))).await?;
+    let look = move |plane: &Plane, now| plane.worker(&id).map(|worker| view(worker, plane.settings(), now));
+    let found = context.plane.look(look).await?;
     found.map(|view| Json(json!(view))).ok_or_else(|| {
         Problem::not_found(format!("no worker {name} has joined; `remuda workers` lists those that have"))
     })

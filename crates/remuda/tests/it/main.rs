@@ -15,6 +15,7 @@ mod door;
 mod events;
 mod fake_runpod;
 mod faults;
+mod fleet;
 mod harness;
 mod input;
 mod pool;

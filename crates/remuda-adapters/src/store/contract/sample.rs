@@ -159,6 +159,8 @@ pub(crate) fn worker_row(name: &str, state: &str) -> WorkerRow {
         busy_millis: 0,
         went_stale: 0,
         standing: Default::default(),
+        stale_after_millis: None,
+        reliability: None,
         metrics: serde_json::Map::new(),
         metrics_at: None,
         check: None,

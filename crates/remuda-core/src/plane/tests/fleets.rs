@@ -120,6 +120,7 @@ impl Rented {
             offer: Offer::default(),
             incarnation: None,
             held: Vec::new(),
+            stale_after_millis: None,
         };
         let token_hash = Hash::of(b"token");
         let answer = self.story.step(Event::Join { join: Box::new(join), token_hash, proof })?;
