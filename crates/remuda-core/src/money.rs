@@ -34,10 +34,16 @@ impl Money {
         Money(self.0.saturating_sub(other.0))
     }
 
+    /// An equal part of it for each of so many, rounded down, so that the parts never exceed the whole.
+    #[must_use]
+    pub fn shared(self, parts: u32) -> Money {
+        Money(self.0 / u64::from(parts.max(1)))
+    }
+
     /// What a price comes to over a time; a begun millionth counts.
     #[must_use]
     pub fn over(self, time: Duration) -> Money {
-        let micros = (u128::from(self.0) * time.as_millis()).div_ceil(HOUR_MILLIS);
+        let micros = u128::from(self.0).saturating_mul(time.as_millis()).div_ceil(HOUR_MILLIS);
         Money(u64::try_from(micros).unwrap_or(u64::MAX))
     }
 }

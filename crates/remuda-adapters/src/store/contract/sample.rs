@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use remuda_core::cause::Cause;
 use remuda_core::id::{Attempt, Hash, Incarnation, JobId, Sequence, Shape, Tenant, WorkerId};
+use remuda_core::money::Money;
 use remuda_core::record::{
     Accepted, BlockRow, Happened, IdempotencyKey, Life, Record, ServiceRow, StateRow, SuspicionRow, Try,
     WorkerRow,
@@ -97,6 +98,7 @@ pub(crate) fn running(millis: u64, attempt: u32) -> Life {
         cause: None,
         verdict: String::new(),
         out_of_memory: Some(8 << 30),
+        price: Some(Money::from_micros(690_000)),
         service: Some(Box::new(ServiceRow {
             service_job_id: "p".to_owned(),
             service_submitted_at: Some(Timestamp::from_millis(5)),
