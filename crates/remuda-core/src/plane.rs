@@ -13,6 +13,7 @@
 //! | `routing` | which job goes to which worker, and why not |
 //! | `health` | the control cycle |
 //! | `fleets`, `rentals` | what people want of fleets, what providers say of machines |
+//! | `cost` | what fleets cost, as questions |
 //! | `documents` | what is kept beside the jobs |
 //! | `news` | what whoever follows is told |
 //! | `why` | the story of a job, as a question that changes nothing |
@@ -48,6 +49,7 @@ mod affinities;
 mod attempts;
 mod beats;
 mod check;
+mod cost;
 mod documents;
 mod ended;
 mod fence;
@@ -152,6 +154,8 @@ pub enum Event {
     },
     /// The settings were loaded anew.
     Settings(Box<Settings>),
+    /// A person wants a control cycle now.
+    Cycle,
     /// Time has passed.
     Tick,
     /// The batch is over: orders that came together go out together.
@@ -179,6 +183,8 @@ pub enum Answer {
     },
     Joined(Joined),
     Reply(Reply),
+    /// What the cycle that was asked for did.
+    Cycled(Arc<cycle::Report>),
     /// Nothing to say yet: keep the line open, `Effect::Orders` will come.
     Hold,
 }
@@ -402,6 +408,7 @@ impl Plane {
             Event::Keep(document) => Ok(self.keep(document)),
             Event::Discard { shelf, id } => Ok(self.discard(shelf, id)),
             Event::Settings(settings) => Ok(self.follow(now, *settings)),
+            Event::Cycle => Ok(Answer::Cycled(self.cycle(now))),
             Event::Tick => Ok(self.tick(now)),
             Event::Flush => Ok(self.flush(now)),
         }
@@ -439,7 +446,7 @@ impl Plane {
                 Some(Alarm::Block(worker, shape)) => self.block_alarm(now, &worker, shape),
                 Some(Alarm::Shape(shape)) => self.shape_alarm(now, shape),
                 Some(Alarm::Brake) => self.brake_alarm(now),
-                Some(Alarm::Cycle) => self.cycle(now),
+                Some(Alarm::Cycle) => drop(self.cycle(now)),
                 None => break,
             }
         }
