@@ -31,10 +31,13 @@ impl Window {
         self.until.min(until).since(self.from.max(from))
     }
 
-    /// What an attempt has cost in it, up to `now`.
-    pub fn cost(&self, one: &Try, now: Timestamp) -> Money {
-        let price = one.price.unwrap_or_default();
-        price.over(self.share(one.started_at, one.ended_at.unwrap_or(now)))
+    /// What attempts have cost in it, up to `now`.
+    pub fn cost_of(&self, tries: &[Try], now: Timestamp) -> Money {
+        let cost = |one: &Try| {
+            let share = self.share(one.started_at, one.ended_at.unwrap_or(now));
+            one.price.unwrap_or_default().over(share)
+        };
+        tries.iter().map(cost).sum()
     }
 }
 
@@ -108,10 +111,11 @@ mod tests {
             (90, None, 15),
             (130, Some(140), 0),
         ] {
-            let cost = window.cost(&tried(from, until, Some(600_000)), at(105));
+            let cost = window.cost_of(&[tried(from, until, Some(600_000))], at(105));
             assert_eq!(cost, Money::from_micros(cents * 10_000), "{from} to {until:?}");
         }
-        assert_eq!(window.cost(&tried(60, Some(120), None), at(200)), Money::ZERO, "nobody billed for it");
+        let free = tried(60, Some(120), None);
+        assert_eq!(window.cost_of(&[free], at(200)), Money::ZERO, "nobody billed for it");
     }
 
     #[test]
