@@ -20,6 +20,8 @@ pub enum Alarm {
     Brake,
     /// The control cycle is due.
     Cycle,
+    /// A provider is to be asked for something.
+    Provider,
 }
 
 impl Alarm {
@@ -32,6 +34,7 @@ impl Alarm {
             Alarm::Shape(shape) => format!("shape {} may have its trial", shape.short()),
             Alarm::Brake => "the mass-loss brake may let go".to_owned(),
             Alarm::Cycle => "the control cycle is due".to_owned(),
+            Alarm::Provider => "a list, a price or a return is due at a provider".to_owned(),
         }
     }
 }

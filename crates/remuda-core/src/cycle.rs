@@ -15,6 +15,9 @@
 //! A plan is a value: the plane records it and carries it out, and a cycle that is planned and never carried out has
 //! changed nothing. Not decided here: which worker gets which job, and leases, which end by their own deadlines.
 //!
+//! Each fleet has its own snapshot and plan; workers without a fleet have one together. A rented machine is one worker
+//! here, however many agents run on it.
+//!
 //! While the mass-loss brake is on, what we believe of the workers is in doubt: nobody is failed, drained or
 //! terminated and nothing is reset. Promotion and scale up go on; the silent still count as capacity.
 
@@ -23,18 +26,20 @@ use std::time::Duration;
 use crate::brake::{CreationBrake, MassLoss};
 use crate::id::{Attempt, JobId, WorkerId};
 use crate::machine::{Presence, WorkerState};
-use crate::scale::{self, Direction, Heading};
+use crate::scale::Heading;
 use crate::settings::{Settings, StuckPolicy};
 use crate::time::{Timestamp, spoken};
 
-pub use plan::{Action, Counts, Plan, Report, Status};
+pub use plan::{Action, Counts, FleetReport, Plan, Report, Status};
 
+mod grow;
 mod plan;
+mod shrink;
 #[cfg(test)]
 mod tests;
 
-/// Cold pulls of an image take 5 to 13 minutes; a machine that is not running after twice that never will be.
-const PULL_MAX: Duration = Duration::from_secs(30 * 60);
+/// A rented machine stops itself after 15 minutes without contact: from then on nothing is left to hope for.
+const DEAD_MAN: Duration = Duration::from_secs(15 * 60);
 
 /// A fleet as the plane believes it to be.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +52,20 @@ pub struct Snapshot {
     pub creation: CreationBrake,
     pub mass_loss: MassLoss,
     pub heading: Heading,
+    /// Why a person wants it to stay as it is.
+    pub paused: Option<String>,
+    /// How many a person wants, whatever waits.
+    pub ordered: Option<u32>,
+    /// How many its policy wants, and why, if that is not the one by the queue's length.
+    pub policy_wants: Option<(u32, String)>,
+    /// Machines that bill and belong to nobody we know of.
+    pub orphans: u32,
+    /// Why the provider must not be asked for anything new.
+    pub no_creation: Option<String>,
+    /// How many more can be paid for, and what forbids the next.
+    pub affordable: Option<(u32, String)>,
+    /// Why everything has to go: the money of the day is spent.
+    pub spent: Option<String>,
 }
 
 /// What the cycle needs to know of a worker.
@@ -59,16 +78,26 @@ pub struct WorkerView {
     pub presence: Presence,
     /// Whether a provider bills for its machine.
     pub is_rented: bool,
-    /// When the provider first said running.
-    pub provider_running_at: Option<Timestamp>,
+    /// It takes room, and money, until it is proved gone.
+    pub is_there: bool,
+    /// The provider says that it runs.
+    pub is_running: bool,
     pub is_registered: bool,
     /// Disk, GPU and service were tried and answered.
     pub start_check_passed: bool,
+    /// Why it has to be given up, whatever it does: too late, bad, gone.
+    pub trouble: Option<String>,
+    /// It was made from settings that have changed since.
+    pub is_outdated: bool,
+    /// A person, or its provider, set an end to its draining.
+    pub drain_until: Option<Timestamp>,
     pub beat_at: Option<Timestamp>,
     /// What it holds.
     pub attempts: Vec<AttemptView>,
     /// Since when it holds nothing.
     pub idle_since: Option<Timestamp>,
+    /// For how many shapes it is warm.
+    pub warm: usize,
     /// When its last VRAM reading came.
     pub metrics_at: Option<Timestamp>,
 }
@@ -100,9 +129,11 @@ pub fn plan(now: Timestamp, snapshot: &Snapshot, settings: &Settings) -> Plan {
     cycle.check_health();
     cycle.reassign();
     cycle.shrink();
+    cycle.replace();
     cycle.grow();
     let status = cycle.status();
-    Plan { at: now, actions: cycle.actions, held_back: cycle.held_back, status }
+    let wanted = cycle.wanted();
+    Plan { at: now, actions: cycle.actions, held_back: cycle.held_back, status, wanted }
 }
 
 /// A cycle under way.
@@ -125,25 +156,12 @@ impl<'a> Cycle<'a> {
     fn promote(&mut self) {
         for (at, worker) in self.unmoved(WorkerState::Spawning) {
             let id = worker.id.clone();
-            if worker.is_ready() {
+            if worker.is_ready() && worker.trouble.is_none() {
                 let reason = "running, registered and its start check passed".to_owned();
                 self.go(at, WorkerState::Active, Action::Promote { worker: id, reason });
-            } else if let Some(reason) = self.overdue(worker).filter(|_| !self.is_held) {
+            } else if let Some(reason) = worker.trouble.clone().filter(|_| !self.is_held) {
                 self.go(at, WorkerState::Error, Action::Fail { worker: id, reason });
             }
-        }
-    }
-
-    /// Why a spawning worker is given up.
-    fn overdue(&self, worker: &WorkerView) -> Option<String> {
-        match worker.running_at() {
-            Some(running_at) if self.is_past(running_at, self.settings.scaling.spawning_timeout) => {
-                Some("Spawning timeout".to_owned())
-            }
-            None if self.is_past(worker.since, PULL_MAX) => {
-                Some(format!("Spawning timeout: not running {} after it was ordered", spoken(PULL_MAX)))
-            }
-            Some(_) | None => None,
         }
     }
 
@@ -158,14 +176,22 @@ impl<'a> Cycle<'a> {
         }
     }
 
-    /// Why an active worker has failed. Being quiet is no sickness while nothing waits.
+    /// Why an active worker has failed. Being quiet is no sickness while nothing waits, except that a rented machine
+    /// which must have stopped itself by now is not paid for any longer.
     fn sickness(&self, worker: &WorkerView) -> Option<String> {
+        if worker.trouble.is_some() {
+            return worker.trouble.clone();
+        }
         let (heard_at, reason) = match worker.beat_at {
             Some(beat_at) => (beat_at, "Heartbeat expired with tasks queued"),
             None => (worker.since, "No heartbeat received with tasks queued"),
         };
         if self.snapshot.queued > 0 && self.is_past(heard_at, self.settings.scaling.idle_timeout) {
             return Some(reason.to_owned());
+        }
+        let is_silent = worker.is_rented && worker.presence == Presence::Offline;
+        if is_silent && self.is_past(heard_at, DEAD_MAN.max(self.settings.scaling.idle_timeout)) {
+            return Some(format!("Heartbeat expired: not heard for {}", spoken(self.now.since(heard_at))));
         }
         // Of a worker that is not heard nobody knows whether it advances; its lease decides.
         let mut attempts = worker.attempts.iter().filter(|_| worker.presence == Presence::Online);
@@ -205,121 +231,6 @@ impl<'a> Cycle<'a> {
         }
     }
 
-    fn shrink(&mut self) {
-        if self.is_held {
-            return;
-        }
-        self.end_terminating();
-        self.return_failed();
-        if self.snapshot.can_rent {
-            self.drain_idle();
-        }
-    }
-
-    fn end_terminating(&mut self) {
-        for (at, worker) in self.unmoved(WorkerState::Terminating) {
-            let is_over = self.is_past(worker.since, self.settings.scaling.drain_timeout);
-            if worker.is_rented && !self.snapshot.can_rent || !worker.attempts.is_empty() && !is_over {
-                continue;
-            }
-            let reason = if worker.attempts.is_empty() {
-                "drained: it holds nothing any more".to_owned()
-            } else {
-                let grace = spoken(self.settings.scaling.drain_timeout);
-                self.reset(
-                    worker,
-                    &format!("worker {} was not done {grace} after it began to drain", worker.id),
-                );
-                format!("not done {grace} after it began to drain")
-            };
-            self.go(at, WorkerState::Terminated, Action::Terminate { worker: worker.id.clone(), reason });
-        }
-    }
-
-    fn return_failed(&mut self) {
-        for (at, worker) in self.unmoved(WorkerState::Error) {
-            if worker.is_rented && self.snapshot.can_rent {
-                let reason = "failed: its machine is returned".to_owned();
-                self.go(at, WorkerState::Terminated, Action::Terminate { worker: worker.id.clone(), reason });
-            }
-        }
-    }
-
-    /// The one that has been idle longest goes first; ties by name, so that every run decides alike.
-    fn drain_idle(&mut self) {
-        let active = self.count(WorkerState::Active);
-        let mut idle = self.unmoved(WorkerState::Active);
-        idle.retain(|(_, worker)| {
-            worker.is_rented
-                && worker.attempts.is_empty()
-                && self.now.since(worker.since) >= self.settings.scaling.life_min
-        });
-        idle.sort_by_key(|(_, worker)| (worker.idle_from(), worker.id.clone()));
-        let idle_count = u32::try_from(idle.len()).unwrap_or(u32::MAX);
-        let surplus = scale::surplus(self.queued, active, idle_count, &self.settings.scaling);
-        let free_at = self.snapshot.heading.free_at(Direction::Down, self.settings.scaling.turn_min);
-        if surplus > 0 && self.now < free_at {
-            self.held_back
-                .push(format!("an idle surplus of {surplus} stays until {free_at}: the fleet grew just now"));
-            return;
-        }
-        let wanted = scale::wanted(self.queued, &self.settings.scaling);
-        for (at, worker) in idle.into_iter().take(surplus as usize) {
-            let idle_for = spoken(self.now.since(worker.idle_from()));
-            let reason = format!("idle for {idle_for}: {active} active, {wanted} wanted");
-            self.go(at, WorkerState::Terminating, Action::Drain { worker: worker.id.clone(), reason });
-        }
-    }
-
-    fn grow(&mut self) {
-        let Snapshot { creation, heading, can_rent, .. } = self.snapshot;
-        let (queued, scaling) = (self.queued, &self.settings.scaling);
-        let spawning = self.count(WorkerState::Spawning);
-        let capacity = self.count(WorkerState::Active) + spawning;
-        if !scale::is_short(queued, capacity, scaling.jobs_per_worker) {
-            return;
-        }
-        let missing = scale::missing(queued, capacity, scaling);
-        let reason = format!("{queued} queued on a capacity of {capacity}: {missing} more wanted");
-        if missing == 0 {
-            return self
-                .held_back
-                .push(format!("{queued} queued on a capacity of {capacity}: that is the maximum"));
-        }
-        if !can_rent {
-            return self.held_back.push(format!("{reason}, but there is no provider to rent from"));
-        }
-        let free_at = heading.free_at(Direction::Up, scaling.turn_min);
-        // The damper is for fleets that swing, not for one that has lost what it cannot do without.
-        if self.now < free_at && capacity >= scaling.machines_min.max(1) {
-            return self
-                .held_back
-                .push(format!("{reason}, but the fleet shrank just now: not before {free_at}"));
-        }
-        let count = missing.min(self.room());
-        if count < missing {
-            self.held_back
-                .push(format!("{reason}, room for {count}: machines not yet returned count as well"));
-        }
-        let allowed = count.min(creation.room(self.now, spawning));
-        if let Some(brake) = creation.reason(self.now).filter(|_| allowed < count) {
-            self.held_back.push(format!("{reason}, {allowed} may be created: {brake}"));
-        }
-        if allowed > 0 {
-            self.spawned = allowed;
-            self.actions.push(Action::Spawn { count: allowed, reason });
-        }
-    }
-
-    /// How many more machines may exist. One that is to be returned bills until it is gone, so it counts until then.
-    fn room(&self) -> u32 {
-        let is_there = |worker: &&WorkerView| {
-            worker.state.is_capacity() || worker.is_rented && worker.state != WorkerState::Terminated
-        };
-        let there = self.snapshot.workers.iter().filter(is_there).count();
-        self.settings.scaling.machines_max.saturating_sub(u32::try_from(there).unwrap_or(u32::MAX))
-    }
-
     fn status(&self) -> Status {
         let spawning_workers = self.count(WorkerState::Spawning) + self.spawned;
         let active_workers = self.count(WorkerState::Active);
@@ -355,12 +266,7 @@ impl<'a> Cycle<'a> {
 
 impl WorkerView {
     fn is_ready(&self) -> bool {
-        self.running_at().is_some() && self.is_registered && self.start_check_passed
-    }
-
-    /// A machine that nobody rents to us was running before we heard of it.
-    fn running_at(&self) -> Option<Timestamp> {
-        if self.is_rented { self.provider_running_at } else { Some(self.since) }
+        self.is_running && self.is_registered && self.start_check_passed
     }
 
     fn idle_from(&self) -> Timestamp {

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::brake::CreationBrake;
 use crate::cost::Window;
 use crate::document::{Document, Shelf};
-use crate::id::{FleetId, Service};
+use crate::id::{FleetId, MachineId, Service, Shape};
 use crate::money::Money;
 use crate::provider::{Fault, FaultClass};
 use crate::scale::Heading;
@@ -25,6 +25,9 @@ pub struct FleetSettings {
     pub id: FleetId,
     /// Whether its provider rents and takes back; one that does not has the machines it has.
     pub can_rent: bool,
+    /// The machines of a fleet that has what it has.
+    #[serde(default)]
+    pub machines: BTreeSet<MachineId>,
     /// What its workers do; nothing: whatever is asked for.
     #[serde(default)]
     pub services: BTreeSet<Service>,
@@ -65,6 +68,7 @@ impl FleetSettings {
         FleetSettings {
             id,
             can_rent,
+            machines: BTreeSet::new(),
             services: BTreeSet::new(),
             labels: BTreeMap::new(),
             scaling: Scaling::default(),
@@ -180,6 +184,9 @@ pub struct Fleet {
     /// What each offer costs, as the provider last said.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub prices: BTreeMap<String, Money>,
+    /// How many milliseconds each shape takes, where the policy goes by it.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub paces: BTreeMap<Shape, u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -201,6 +208,8 @@ const DAYS_IN_HOURS: u64 = 3;
 const HOURS_OF_DAY: u64 = 24;
 /// Offers and hosts that are remembered for having been bad.
 const AVOIDED_MAX: usize = 256;
+/// Shapes whose run times are remembered.
+const PACES_MAX: usize = 64;
 /// Somebody has to do something first; asking more often than this would only be a storm.
 const MENDING: Duration = Duration::from_secs(300);
 /// A provider that fails is asked again after this.
@@ -295,6 +304,17 @@ impl Fleet {
     /// The provider answered as it should: what was held against it is over, except where somebody has to pay.
     pub fn answered(&mut self) {
         self.quiet_until = None;
+    }
+
+    /// Remembers how long a shape took: half of what was known, half of what is new. Whether that is worth storing.
+    pub fn ran(&mut self, shape: &Shape, took_millis: u64) -> bool {
+        if self.paces.len() >= PACES_MAX && !self.paces.contains_key(shape) {
+            self.paces.pop_first();
+        }
+        let pace = self.paces.entry(*shape).or_insert(0);
+        let before = *pace;
+        *pace = if before == 0 { took_millis } else { before / 2 + took_millis / 2 };
+        before.abs_diff(*pace) > before / 8
     }
 
     /// A machine is gone: what it cost from `from` to `until` is kept, day by day and hour by hour.

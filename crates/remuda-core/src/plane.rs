@@ -56,10 +56,12 @@ mod fence;
 mod fleets;
 mod health;
 mod joins;
+mod listing;
 mod news;
 mod presence;
 mod rentals;
 mod routing;
+mod snapshots;
 mod submit;
 mod why;
 
@@ -306,7 +308,7 @@ impl Plane {
         }
         for document in &stored.documents {
             plane.affinities.restore(document);
-            plane.fleets.restore(document);
+            plane.fleets.restore(now, document);
         }
         plane.take_back(now, stored.jobs);
         plane.restore_alarms(now);
@@ -355,6 +357,10 @@ impl Plane {
             self.alarms.set(Alarm::Shape(shape), trial_at);
         }
         self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
+        if !self.settings.fleets.is_empty() {
+            self.alarms.set(Alarm::Provider, Some(now));
+            self.cycle_soon(now);
+        }
     }
 
     fn watch_workers(&mut self, now: Timestamp) {
@@ -422,6 +428,10 @@ impl Plane {
             self.watch_worker(now, &worker);
         }
         self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
+        if !self.settings.fleets.is_empty() {
+            self.alarms.set(Alarm::Provider, Some(now));
+            self.cycle_soon(now);
+        }
         self.refeed = true;
         self.happened(now, "plane:settings", About::default(), Map::new());
         Answer::Done
@@ -447,6 +457,7 @@ impl Plane {
                 Some(Alarm::Shape(shape)) => self.shape_alarm(now, shape),
                 Some(Alarm::Brake) => self.brake_alarm(now),
                 Some(Alarm::Cycle) => drop(self.cycle(now)),
+                Some(Alarm::Provider) => self.keep_rentals(now),
                 None => break,
             }
         }

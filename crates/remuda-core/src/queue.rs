@@ -244,6 +244,21 @@ impl Queue {
         self.levels.values().flat_map(BTreeMap::keys)
     }
 
+    /// How many jobs wait with each demand; one that is there at several priorities comes several times.
+    pub fn counts(&self) -> impl Iterator<Item = (&Demand, usize)> {
+        let levels = self.levels.values().flatten();
+        levels.map(|(demand, level)| (demand, level.lanes.values().map(Lane::len).sum()))
+    }
+
+    /// How many jobs of each shape wait with each demand.
+    pub fn shapes(&self) -> impl Iterator<Item = (&Demand, &Shape, usize)> {
+        let levels = self.levels.values().flatten();
+        levels.flat_map(|(demand, level)| {
+            let shapes = level.lanes.values().flat_map(|lane| &lane.shapes);
+            shapes.map(move |(shape, jobs)| (demand, &**shape, jobs.len()))
+        })
+    }
+
     /// Waiting jobs of one shape, oldest first, over all tenants and priorities.
     pub fn of_shape(&self, shape: &Shape) -> Vec<JobId> {
         let lanes = self.levels.values().flat_map(BTreeMap::values).flat_map(|level| level.lanes.values());

@@ -53,6 +53,7 @@ pub enum Refusal {
     },
     /// The worker is on its way out.
     Leaving(WorkerId),
+    MachineLeaving(MachineId),
     /// More affinities than are kept.
     TooManyAffinities {
         max: usize,
@@ -108,6 +109,7 @@ impl fmt::Display for Refusal {
                 )
             }
             Refusal::Leaving(worker) => write!(f, "worker {worker} is on its way out"),
+            Refusal::MachineLeaving(machine) => write!(f, "machine {machine} is on its way out"),
             Refusal::TooManyAffinities { max } => {
                 write!(f, "{max} shapes have an affinity, which is all that are kept: remove one first")
             }

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::document::{Document, Shelf};
 use crate::fleet::FleetSettings;
-use crate::id::{FleetId, MachineId, PodId};
+use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::WorkerState;
 use crate::money::Money;
 use crate::provider::{Pod, PodStatus};
@@ -121,7 +121,7 @@ impl Phase {
             Phase::Wanted | Phase::Lost | Phase::Made => WorkerState::Spawning,
             Phase::Up => WorkerState::Active,
             Phase::Draining => WorkerState::Terminating,
-            Phase::Returning => WorkerState::Error,
+            Phase::Returning => WorkerState::Terminated,
         }
     }
 }
@@ -249,40 +249,48 @@ impl Rental {
         price.over(now.since(from.max(self.wanted_at)))
     }
 
-    /// Why it is given up, if it took too long to come up. `worker`: when its worker joined, and what it lacks.
-    pub fn overdue(&self, now: Timestamp, fleet: &FleetSettings) -> Option<String> {
-        let is_past = |since: Timestamp, limit: Duration| now.since(since) > limit;
+    /// The name of its first worker.
+    pub fn worker(&self) -> WorkerId {
+        self.machine.as_str().parse().expect("a machine's name is a good name for its worker")
+    }
+
+    /// When time alone makes it overdue, or ends its draining.
+    pub fn due_at(&self, fleet: &FleetSettings) -> Option<Timestamp> {
         let limits = &fleet.limits;
+        let after = |since: Timestamp, limit: Duration| Some(since.plus(limit + Duration::from_millis(1)));
         match (self.phase, self.made_at, self.running_at, self.joined_at) {
-            (Phase::Lost, ..) if is_past(self.since, limits.lost_max) => Some(format!(
-                "Spawning timeout: the answer to its creation was lost, and no pod {} appeared for {}",
-                self.tag,
-                spoken(limits.lost_max)
-            )),
-            (Phase::Made, Some(made_at), None, _) if is_past(made_at, limits.pull_max) => Some(format!(
-                "Spawning timeout: its image was not pulled and started within {}",
-                spoken(limits.pull_max)
-            )),
-            (Phase::Made, _, Some(running_at), None)
-                if is_past(running_at, fleet.scaling.spawning_timeout) =>
-            {
-                Some(format!(
-                    "Spawning timeout: it runs, and no worker registered within {}",
-                    spoken(fleet.scaling.spawning_timeout)
-                ))
-            }
-            (Phase::Made, _, Some(_), Some(joined_at)) if is_past(joined_at, limits.check_max) => {
-                Some(format!(
-                    "Spawning timeout: its worker was not ready for work within {} of its registration",
-                    spoken(limits.check_max)
-                ))
-            }
-            _ => None,
+            (Phase::Lost, ..) => after(self.since, limits.lost_max),
+            (Phase::Made, Some(made_at), None, _) => after(made_at, limits.pull_max),
+            (Phase::Made, _, Some(running_at), None) => after(running_at, fleet.scaling.spawning_timeout),
+            (Phase::Made, _, Some(_), Some(joined_at)) => after(joined_at, limits.check_max),
+            (Phase::Draining, ..) => self.drain_until.or(after(self.since, fleet.scaling.drain_timeout)),
+            (Phase::Wanted | Phase::Made | Phase::Up | Phase::Returning, ..) => None,
         }
     }
 
-    /// Whether a provider may bill for it.
-    pub fn bills(&self) -> bool {
-        !matches!(self.phase, Phase::Wanted) || self.made_at.is_some()
+    /// Why it is given up, if it took too long to come up.
+    pub fn overdue(&self, now: Timestamp, fleet: &FleetSettings) -> Option<String> {
+        let limits = &fleet.limits;
+        if self.phase == Phase::Draining || self.due_at(fleet).is_none_or(|due| now < due) {
+            return None;
+        }
+        let what = match (self.phase, self.running_at, self.joined_at) {
+            (Phase::Lost, ..) => {
+                let (tag, limit) = (&self.tag, spoken(limits.lost_max));
+                format!("the answer to its creation was lost, and no pod {tag} appeared for {limit}")
+            }
+            (_, None, _) => {
+                format!("its image was not pulled and started within {}", spoken(limits.pull_max))
+            }
+            (_, Some(_), None) => {
+                let limit = spoken(fleet.scaling.spawning_timeout);
+                format!("it runs, and no worker registered within {limit}")
+            }
+            (_, Some(_), Some(_)) => {
+                let limit = spoken(limits.check_max);
+                format!("its worker was not ready for work within {limit} of its registration")
+            }
+        };
+        Some(format!("Spawning timeout: {what}"))
     }
 }

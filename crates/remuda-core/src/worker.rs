@@ -235,6 +235,10 @@ impl Worker {
         self.warm.contains(shape)
     }
 
+    pub fn warm_shapes(&self) -> usize {
+        self.warm.len()
+    }
+
     pub fn pace(&self, shape: &Shape) -> Option<Duration> {
         self.paces.get(shape).copied()
     }

@@ -1,10 +1,11 @@
 //! What a cycle decided, and how it is told.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::id::{Attempt, JobId, WorkerId};
+use crate::id::{Attempt, FleetId, JobId, WorkerId};
 use crate::time::Timestamp;
 
 /// What to do about a fleet.
@@ -16,6 +17,8 @@ pub struct Plan {
     pub held_back: Vec<String>,
     /// How the fleet stands once the actions are carried out.
     pub status: Status,
+    /// How many machines there should be.
+    pub wanted: u32,
 }
 
 impl Plan {
@@ -37,6 +40,7 @@ impl Plan {
             actions: counts,
             status: self.status,
             reasons: self.actions.iter().map(Action::to_string).chain(held_back).collect(),
+            fleets: BTreeMap::new(),
         }
     }
 }
@@ -119,6 +123,46 @@ pub struct Report {
     pub actions: Counts,
     pub status: Status,
     pub reasons: Vec<String>,
+    /// The same for each fleet, where there are any.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub fleets: BTreeMap<FleetId, FleetReport>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FleetReport {
+    pub actions: Counts,
+    pub status: Status,
+    /// How many machines there should be, by what waits and what was ordered.
+    #[serde(default)]
+    pub machines_wanted: u32,
+}
+
+impl Report {
+    /// One report of all plans of a cycle: that of the workers without a fleet, and one for each fleet.
+    pub fn of(at: Timestamp, plans: &[(Option<FleetId>, Plan)]) -> Report {
+        let mut whole = Report {
+            timestamp: at.to_string(),
+            actions: Counts::default(),
+            status: Status::default(),
+            reasons: Vec::new(),
+            fleets: BTreeMap::new(),
+        };
+        for (fleet, plan) in plans {
+            let Report { actions, status, reasons, .. } = plan.report();
+            whole.actions.add(actions);
+            whole.status.add(status);
+            let named = |reason: String| match fleet {
+                Some(fleet) => format!("{fleet}: {reason}"),
+                None => reason,
+            };
+            whole.reasons.extend(reasons.into_iter().map(named));
+            if let Some(fleet) = fleet {
+                let machines_wanted = plan.wanted;
+                whole.fleets.insert(fleet.clone(), FleetReport { actions, status, machines_wanted });
+            }
+        }
+        whole
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,6 +174,16 @@ pub struct Counts {
     pub tasks_reset: u32,
 }
 
+impl Counts {
+    fn add(&mut self, other: Counts) {
+        self.workers_promoted += other.workers_promoted;
+        self.workers_failed += other.workers_failed;
+        self.workers_spawned += other.workers_spawned;
+        self.workers_terminated += other.workers_terminated;
+        self.tasks_reset += other.tasks_reset;
+    }
+}
+
 /// How the fleet stands after the cycle. Workers in error are no part of the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -138,4 +192,14 @@ pub struct Status {
     pub active_workers: u32,
     pub terminating_workers: u32,
     pub total_workers: u32,
+}
+
+impl Status {
+    fn add(&mut self, other: Status) {
+        self.queued_tasks += other.queued_tasks;
+        self.spawning_workers += other.spawning_workers;
+        self.active_workers += other.active_workers;
+        self.terminating_workers += other.terminating_workers;
+        self.total_workers += other.total_workers;
+    }
 }

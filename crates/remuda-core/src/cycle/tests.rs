@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::scale::Direction;
 use crate::settings::Scaling;
 use WorkerState::{Active, Error, Spawning, Terminated, Terminating};
 
@@ -26,12 +27,17 @@ fn worker(id: &str, state: WorkerState) -> WorkerView {
         since: at(0),
         presence: Presence::Online,
         is_rented: true,
-        provider_running_at: Some(at(0)),
+        is_there: state != Terminated,
+        is_running: true,
         is_registered: true,
         start_check_passed: true,
+        trouble: None,
+        is_outdated: false,
+        drain_until: None,
         beat_at: Some(NOW),
         attempts: Vec::new(),
         idle_since: None,
+        warm: 0,
         metrics_at: Some(NOW),
     }
 }
@@ -73,42 +79,26 @@ fn check(snapshot: &Snapshot, expected: &[&str]) {
 #[test]
 fn a_healthy_fleet_with_enough_to_do_is_left_alone() {
     check(&fleet(6, [busy("a", 1), busy("b", 2)]), &[]);
-    check(&fleet(0, []), &[]);
+    check(&fleet(0, []), &["spawn 2: a capacity of 0 is below the minimum of 2: 2 more wanted"]);
 }
 
 #[test]
 fn a_worker_is_active_once_running_registered_and_checked() {
-    let young = WorkerView { since: ago(200), provider_running_at: Some(ago(100)), ..worker("a", Spawning) };
+    let young = WorkerView { since: ago(200), ..worker("a", Spawning) };
     let with_friends = |worker| fleet(3, [worker, busy("b", 2), busy("c", 3)]);
     check(&with_friends(young.clone()), &["promote a: running, registered and its start check passed"]);
     check(&with_friends(WorkerView { start_check_passed: false, ..young.clone() }), &[]);
     check(&with_friends(WorkerView { is_registered: false, ..young.clone() }), &[]);
-    check(&with_friends(WorkerView { provider_running_at: None, ..young.clone() }), &[]);
-    let ours = WorkerView { is_rented: false, provider_running_at: None, ..young };
-    check(&with_friends(ours), &["promote a: running"]);
-}
-
-#[test]
-fn the_spawning_timeout_counts_from_running_and_not_from_the_order() {
-    let pulled_long = WorkerView {
-        since: ago(1000),
-        provider_running_at: Some(ago(300)),
-        is_registered: false,
-        ..worker("a", Spawning)
-    };
-    let with_friends = |worker| fleet(0, [worker, busy("b", 2), busy("c", 3)]);
-    check(&with_friends(pulled_long.clone()), &[]);
-    let overdue = WorkerView { provider_running_at: Some(ago(301)), ..pulled_long.clone() };
-    check(&with_friends(overdue), &["fail a: Spawning timeout"]);
-    let never_ran = WorkerView { since: ago(1801), provider_running_at: None, ..pulled_long };
-    check(&with_friends(never_ran), &["fail a: Spawning timeout: not running 30 min after it was ordered"]);
+    check(&with_friends(WorkerView { is_running: false, ..young.clone() }), &[]);
+    let bad = WorkerView { trouble: Some("start check: no GPU".to_owned()), ..young };
+    check(&with_friends(bad), &["fail a: start check: no GPU"]);
 }
 
 #[test]
 fn silence_fails_a_worker_only_while_work_waits() {
-    let silent = WorkerView { beat_at: Some(ago(301)), ..worker("a", Active) };
-    let never_heard = WorkerView { beat_at: None, since: ago(301), ..worker("a", Active) };
-    let with_friends = |queued, worker| fleet(queued, [worker, busy("b", 2)]);
+    let silent = WorkerView { beat_at: Some(ago(301)), is_rented: false, ..worker("a", Active) };
+    let never_heard = WorkerView { beat_at: None, since: ago(301), ..silent.clone() };
+    let with_friends = |queued, worker| fleet(queued, [worker, busy("b", 2), busy("c", 3)]);
     check(&with_friends(1, silent.clone()), &["fail a: Heartbeat expired with tasks queued"]);
     check(&with_friends(1, never_heard.clone()), &["fail a: No heartbeat received with tasks queued"]);
     check(&with_friends(0, silent.clone()), &[]);
@@ -120,8 +110,10 @@ fn silence_fails_a_worker_only_while_work_waits() {
 #[test]
 fn a_stuck_attempt_fails_its_worker_and_all_it_held_goes_back() {
     let stuck = AttemptView { progressed_at: ago(301), ..held(1) };
-    let snapshot =
-        fleet(0, [WorkerView { attempts: vec![held(2), stuck], ..worker("a", Active) }, busy("b", 3)]);
+    let snapshot = fleet(
+        0,
+        [WorkerView { attempts: vec![held(2), stuck], ..worker("a", Active) }, busy("b", 3), busy("c", 4)],
+    );
     let expected = [
         "fail a: Stuck task 00000000-0000-0000-0000-000000000001",
         "reset 00000000-0000-0000-0000-000000000002 attempt 1: worker a has failed",
@@ -141,7 +133,8 @@ fn of_a_silent_worker_nobody_knows_whether_it_is_stuck() {
 #[test]
 fn an_hour_of_video_is_not_stuck_unless_age_is_the_policy() {
     let video = AttemptView { started_at: at(0), progressed_at: ago(1), ..held(1) };
-    let snapshot = fleet(0, [WorkerView { attempts: vec![video], ..worker("a", Active) }, busy("b", 2)]);
+    let snapshot =
+        fleet(0, [WorkerView { attempts: vec![video], ..worker("a", Active) }, busy("b", 2), busy("c", 3)]);
     check(&snapshot, &[]);
     let by_age = Settings { stuck_policy: StuckPolicy::Age, ..Settings::default() };
     check_with(&by_age, &snapshot, &["fail a: Stuck task", "reset"]);
@@ -159,9 +152,9 @@ fn stale_readings_are_warned_about_and_nothing_more() {
 fn what_was_held_by_a_worker_in_error_goes_back_and_its_machine_too() {
     let failed = WorkerView { attempts: vec![held(1)], ..worker("a", Error) };
     let expected = ["reset", "terminate a: failed: its machine is returned"];
-    check(&fleet(0, [failed.clone(), busy("b", 2)]), &expected);
+    check(&fleet(0, [failed.clone(), busy("b", 2), busy("c", 3)]), &expected);
     let ours = WorkerView { is_rented: false, ..failed };
-    check(&fleet(0, [ours, busy("b", 2)]), &["reset"]);
+    check(&fleet(0, [ours, busy("b", 2), busy("c", 3)]), &["reset"]);
 }
 
 #[test]
@@ -205,7 +198,7 @@ fn the_queue_orders_workers_and_those_on_their_way_count() {
         &["spawn 3: 15 queued on a capacity of 2: 3 more wanted"],
     );
     let spawning = |id| WorkerView { is_registered: false, since: ago(9), ..worker(id, Spawning) };
-    let coming = ["c", "d", "e"].map(|id| WorkerView { provider_running_at: None, ..spawning(id) });
+    let coming = ["c", "d", "e"].map(|id| WorkerView { is_running: false, ..spawning(id) });
     check(&fleet(15, coming.into_iter().chain([busy("a", 1), busy("b", 2)])), &[]);
     let fixed = Snapshot { can_rent: false, ..fleet(1, []) };
     check(
@@ -255,7 +248,7 @@ fn nothing_is_ordered_while_creation_fails_and_then_one_at_a_time() {
 #[test]
 fn while_most_are_silent_nobody_is_failed_reset_drained_or_terminated() {
     let workers = [
-        WorkerView { is_registered: false, ..worker("overdue", Spawning) },
+        WorkerView { trouble: Some("Spawning timeout".to_owned()), ..worker("overdue", Spawning) },
         WorkerView { beat_at: Some(ago(400)), ..busy("silent", 1) },
         WorkerView { attempts: vec![held(2)], ..worker("failed", Error) },
         worker("drained", Terminating),
@@ -333,7 +326,7 @@ fn any_worker() -> impl Strategy<Value = WorkerView> {
             since: ago(since),
             presence,
             is_rented: flags.0,
-            provider_running_at: running.map(ago),
+            is_running: running.is_some(),
             is_registered: flags.1,
             start_check_passed: flags.2,
             beat_at: beat.map(ago),

@@ -140,6 +140,7 @@ impl Plane {
             self.unblocked(now, worker_id, *shape, &block, "it succeeded");
         }
         self.clear_shape(now, *shape, "it succeeded");
+        self.note_pace(worker_id, &shape, took);
         let result = finished.result.clone();
         let result = result.unwrap_or_else(|| Arc::from(raw(NO_RESULT)));
         self.records.push(Record::Result { job: fence.job, result });

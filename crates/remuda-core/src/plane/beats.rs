@@ -91,6 +91,8 @@ impl Plane {
     /// The worker is alive, and this is how it is.
     fn heard(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
         let Some(worker) = self.workers.get_mut(id) else { return };
+        // What is rented was given up together with its machine, which is on its way back.
+        let is_rented = self.fleets.rentals.contains_key(&worker.machine);
         worker.watch.signal(now);
         let age = now.since(worker.stored_at);
         let mut is_news = age >= ROW_EVERY || age >= TALLY_EVERY && worker.tally != worker.stored_tally;
@@ -115,12 +117,17 @@ impl Plane {
                 Some((WorkerState::Terminating, "it asked for no more work"))
             }
             // Nobody else would ever bring it back: it was given up for its silence, and here it is.
-            WorkerState::Error => Some((WorkerState::Active, "it was heard again")),
+            WorkerState::Error if !is_rented => Some((WorkerState::Active, "it was heard again")),
             WorkerState::Spawning
             | WorkerState::Active
             | WorkerState::Terminating
-            | WorkerState::Terminated => None,
+            | WorkerState::Terminated
+            | WorkerState::Error => None,
         };
+        let is_coming = worker.state == WorkerState::Spawning;
+        if let Some(check) = beat.check.as_ref().filter(|check| worker.check.as_ref() != Some(check)) {
+            (worker.check, is_news) = (Some(check.clone()), true);
+        }
         let was = worker.presence;
         (worker.presence, worker.is_heard) = (Presence::Online, true);
         if has_turned {
@@ -139,8 +146,12 @@ impl Plane {
         if was != Presence::Online {
             self.watch_worker(now, id);
         }
+        if is_coming && (is_news || has_turned || was != Presence::Online) {
+            self.cycle_soon(now);
+        }
         if let Some((state, reason)) = moved {
             self.move_worker(now, id, state, reason.to_owned());
+            self.machine_goes_along(now, id, reason);
         } else if is_news || was == Presence::Offline {
             self.store_worker(now, id);
         }

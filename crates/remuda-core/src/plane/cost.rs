@@ -11,15 +11,15 @@ use crate::time::Timestamp;
 impl Plane {
     /// What an hour of a machine costs: as its provider says, as it said of the offer, or what its owner allows.
     pub fn price(&self, rental: &Rental) -> Option<Money> {
-        let offered = || self.fleets.fleets.get(&rental.fleet)?.prices.get(&rental.offer).copied();
+        let fleet = self.fleets.fleets.get(&rental.fleet);
+        let offered = || fleet?.prices.get(&rental.offer).copied();
         let allowed = || self.fleet_settings(&rental.fleet)?.price_max;
         rental.price.or_else(offered).or_else(allowed)
     }
 
-    /// What an hour of all that may bill costs now.
+    /// What an hour of all machines of a fleet costs now, whatever their phase.
     pub fn price_of_fleet(&self, fleet: &FleetId) -> Money {
-        let there = self.rentals().filter(|rental| rental.fleet == *fleet && rental.bills());
-        there.filter_map(|rental| self.price(rental)).sum()
+        self.rentals_of(fleet).filter_map(|rental| self.price(rental)).sum()
     }
 
     /// What a machine has cost within the window.
@@ -30,8 +30,7 @@ impl Plane {
     /// What a fleet has spent within the window. Machines that are gone count by the hour, and further back by the day:
     /// every one that the window touches.
     pub fn spent(&self, id: &FleetId, window: Window, now: Timestamp) -> Money {
-        let there = self.rentals().filter(|rental| rental.fleet == *id);
-        let there = there.map(|rental| self.cost_of_machine(rental, window, now));
+        let there = self.rentals_of(id).map(|rental| self.cost_of_machine(rental, window, now));
         let gone = self.fleets.fleets.get(id).map_or(Money::ZERO, |fleet| fleet.spent_within(window));
         there.sum::<Money>().plus(gone)
     }

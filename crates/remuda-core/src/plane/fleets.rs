@@ -1,19 +1,25 @@
 //! Fleets and their machines as the plane holds them: restored from their shelves, stored when they change, ordered
 //! about by people.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::value::RawValue;
 
+use super::listing::{Lists, Orphan};
 use super::{About, Answer, Plane, detail};
 use crate::alarm::Alarm;
+use crate::cycle::Plan;
 use crate::document::{Document, Shelf};
-use crate::fleet::{Fleet, FleetSettings, Order};
-use crate::id::{FleetId, MachineId};
+use crate::fleet::{Fleet, FleetSettings, Order, Policy};
+use crate::id::{FleetId, MachineId, PodId, Shape, WorkerId};
+use crate::job::Job;
+use crate::machine::WorkerState;
 use crate::record::Record;
 use crate::refusal::Refusal;
-use crate::rental::Rental;
+use crate::rental::{Phase, Rental};
+use crate::scale::Direction;
 use crate::time::Timestamp;
 
 /// The document on the fleets' shelf that holds the name of this deployment; no fleet can be called so.
@@ -26,16 +32,20 @@ pub(super) struct Fleets {
     pub(super) deployment: Option<String>,
     pub(super) fleets: BTreeMap<FleetId, Fleet>,
     pub(super) rentals: BTreeMap<MachineId, Rental>,
-    /// Pods with our tag that we know nothing of, and since when they are seen.
-    pub(super) orphans: BTreeMap<crate::id::PodId, Timestamp>,
-    /// Lists in a row that lacked most of what should be there.
-    pub(super) doubtful_lists: BTreeMap<FleetId, u32>,
+    /// Pods with our tag that we know nothing of.
+    pub(super) orphans: BTreeMap<PodId, Orphan>,
+    /// What is known of each provider since this plane began.
+    pub(super) lists: BTreeMap<FleetId, Lists>,
+    /// Machines to which a worker is being brought.
+    pub(super) preparing: BTreeSet<MachineId>,
+    /// What the last cycle would have done for each fleet, and what forbade it.
+    pub(super) held_back: BTreeMap<FleetId, Vec<String>>,
     /// Machines wanted within the same millisecond get different names.
     pub(super) last_number: u64,
 }
 
 impl Fleets {
-    pub(super) fn restore(&mut self, document: &Document) {
+    pub(super) fn restore(&mut self, now: Timestamp, document: &Document) {
         let body = document.body.get();
         match document.shelf {
             Shelf::Fleet if document.id == DEPLOYMENT => self.deployment = serde_json::from_str(body).ok(),
@@ -45,7 +55,11 @@ impl Fleets {
                 }
             }
             Shelf::Machine => {
-                if let Ok(rental) = serde_json::from_str::<Rental>(body) {
+                if let Ok(mut rental) = serde_json::from_str::<Rental>(body) {
+                    if rental.phase == Phase::Wanted {
+                        let reason = "the plane ended while it was being made".to_owned();
+                        rental.go(now, Phase::Lost, reason);
+                    }
                     self.rentals.insert(rental.machine.clone(), rental);
                 }
             }
@@ -71,6 +85,11 @@ impl Plane {
     /// How a fleet stands; one that nothing ever happened to stands as on its first day.
     pub fn fleet(&self, id: &FleetId) -> Fleet {
         self.fleets.fleets.get(id).cloned().unwrap_or_default()
+    }
+
+    /// What the last cycle would have done for a fleet, and what forbade it.
+    pub fn held_back(&self, id: &FleetId) -> &[String] {
+        self.fleets.held_back.get(id).map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn fleet_settings(&self, id: &FleetId) -> Option<&FleetSettings> {
@@ -139,6 +158,70 @@ impl Plane {
     pub(super) fn store_rental(&mut self, machine: &MachineId) {
         let document = self.fleets.rentals.get(machine).and_then(Rental::document);
         self.records.extend(document.map(Record::Document));
+    }
+
+    /// Which way the fleet goes, kept so that it does not turn too often.
+    pub(super) fn went(&mut self, now: Timestamp, id: Option<&FleetId>, direction: Direction) {
+        let Some(id) = id else { return };
+        let fleet = self.fleets.fleets.entry(id.clone()).or_default();
+        let before = fleet.heading;
+        fleet.heading.went(now, direction);
+        if fleet.heading != before {
+            self.store_fleet(id);
+        }
+    }
+
+    pub(super) fn scaled(
+        &mut self,
+        now: Timestamp,
+        id: Option<&FleetId>,
+        name: &'static str,
+        worker: Option<&WorkerId>,
+        count: u32,
+        reason: &str,
+    ) {
+        let mut told = detail([("count", count.into()), ("reason", reason.into())]);
+        if let Some(id) = id {
+            told.insert("fleet".to_owned(), id.as_str().into());
+        }
+        self.happened(now, name, worker.map_or_else(About::default, About::worker), told);
+    }
+
+    pub(super) fn remember_plan(&mut self, id: Option<&FleetId>, plan: &Plan) {
+        if let Some(id) = id {
+            self.fleets.held_back.insert(id.clone(), plan.held_back.clone());
+        }
+    }
+
+    /// How long a shape took on a fleet that is scaled by it.
+    pub(super) fn note_pace(&mut self, worker: &WorkerId, shape: &Shape, took: Duration) {
+        let Some(id) = self.workers.get(worker).and_then(|worker| self.fleet_of(worker)).cloned() else {
+            return;
+        };
+        let by_latency = |settings: &FleetSettings| matches!(settings.policy, Policy::Latency { .. });
+        if self.fleet_settings(&id).is_some_and(by_latency) {
+            let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+            if self.fleets.fleets.entry(id.clone()).or_default().ran(shape, took) {
+                self.store_fleet(&id);
+            }
+        }
+    }
+
+    /// What is on its way for a job that waits, or why nothing is.
+    pub(super) fn coming(&self, job: &Job) -> Option<String> {
+        let demand = &job.kind.demand;
+        let fleets =
+            self.settings.fleets.iter().filter(|fleet| fleet.can_rent && self.could_run(fleet, demand));
+        let mut held_back = None;
+        for fleet in fleets {
+            let spawning = self.rentals_of(&fleet.id).filter(|it| it.phase.state() == WorkerState::Spawning);
+            match spawning.count() {
+                0 => held_back = held_back.or_else(|| self.fleets.held_back.get(&fleet.id)?.first()),
+                1 => return Some("waiting for 1 machine to come up".to_owned()),
+                count => return Some(format!("waiting for {count} machines to come up")),
+            }
+        }
+        held_back.map(|reason| format!("no machine comes: {reason}"))
     }
 
     /// Something changed that the cycle should see: it runs at once, and not more than once a second.

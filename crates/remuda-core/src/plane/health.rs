@@ -1,5 +1,5 @@
-//! The control cycle: takes a snapshot, asks `cycle::plan` what follows from it, and does as it says. Workers that
-//! joined by hand are nobody's machines: they are failed and fulfilled here, never rented or returned.
+//! The control cycle: takes a snapshot of each fleet (`snapshots`), asks `cycle::plan` what follows from it, and does as
+//! it says. Workers that joined by hand are nobody's machines: they are failed here, never rented or returned.
 
 use std::sync::Arc;
 
@@ -10,28 +10,33 @@ use super::attempts::Blame;
 use super::{About, Effect, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
-use crate::cycle::{self, Action, AttemptView, Snapshot, WorkerView};
-use crate::id::WorkerId;
+use crate::cycle::{Action, AttemptView, Report, WorkerView};
+use crate::id::{FleetId, WorkerId};
 use crate::job::State;
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
+use crate::scale::Direction;
 use crate::settings::StuckPolicy;
 use crate::time::Timestamp;
 use crate::worker::{Overrun, Worker};
 
 impl Plane {
-    pub(super) fn cycle(&mut self, now: Timestamp) -> Arc<cycle::Report> {
+    pub(super) fn cycle(&mut self, now: Timestamp) -> Arc<Report> {
         self.cycled_at = now;
         // What is stuck where somebody is heard is taken away by itself; the plan would fail the whole worker for it.
         let workers: Vec<_> = self.workers.keys().cloned().collect();
         for worker in workers {
             self.fail_stuck(now, &worker);
         }
-        let plan = self.plan(now);
-        let report = Arc::new(plan.report());
-        for action in plan.actions {
-            self.act(now, action);
+        let plans = self.plans(now);
+        let report = Arc::new(Report::of(now, &plans));
+        for (fleet, plan) in plans {
+            self.remember_plan(fleet.as_ref(), &plan);
+            for action in plan.actions {
+                self.act(now, fleet.as_ref(), action);
+            }
         }
+        self.keep_rentals(now);
         self.forget_workers(now);
         if let Ok(raw) = serde_json::value::to_raw_value(&*report) {
             self.records.push(Record::Cycle { at: now, report: Arc::<RawValue>::from(raw) });
@@ -71,19 +76,35 @@ impl Plane {
     }
 
     /// What a cycle would do now; asking changes nothing.
-    pub fn plan(&self, now: Timestamp) -> cycle::Plan {
-        let snapshot = Snapshot {
-            queued: u32::try_from(self.queue.len()).unwrap_or(u32::MAX),
-            workers: self.workers.values().map(|worker| self.view(now, worker)).collect(),
-            can_rent: false,
-            mass_loss: self.mass_loss.clone(),
-            ..Snapshot::default()
-        };
-        cycle::plan(now, &snapshot, &self.settings)
+    pub fn plan(&self, now: Timestamp) -> Report {
+        Report::of(now, &self.plans(now))
     }
 
-    fn view(&self, now: Timestamp, worker: &Worker) -> WorkerView {
-        let attempts = worker.holds.iter().map(|(job, hold)| AttemptView {
+    pub(super) fn view(&self, now: Timestamp, worker: &Worker) -> WorkerView {
+        WorkerView {
+            id: worker.id.clone(),
+            state: worker.state,
+            since: worker.changed_at,
+            presence: worker.presence,
+            is_rented: false,
+            is_there: worker.state.is_capacity(),
+            is_running: true,
+            is_registered: true,
+            start_check_passed: true,
+            trouble: None,
+            is_outdated: false,
+            drain_until: worker.drain_until,
+            // Without the time in which we did not listen.
+            beat_at: Some(now.minus(worker.watch.silent_for(now))),
+            attempts: self.attempts_of(worker).collect(),
+            idle_since: worker.holds.is_empty().then_some(worker.idle_since),
+            warm: worker.warm_shapes(),
+            metrics_at: worker.metrics_at,
+        }
+    }
+
+    pub(super) fn attempts_of<'a>(&'a self, worker: &'a Worker) -> impl Iterator<Item = AttemptView> + 'a {
+        worker.holds.iter().map(|(job, hold)| AttemptView {
             job: *job,
             attempt: hold.attempt,
             started_at: match self.jobs.get(job).map(|job| job.state()) {
@@ -91,33 +112,22 @@ impl Plane {
                 Some(State::Waiting { .. } | State::Ended(_)) | None => hold.assigned_at,
             },
             progressed_at: hold.progressed_at,
-        });
-        WorkerView {
-            id: worker.id.clone(),
-            state: worker.state,
-            since: worker.changed_at,
-            presence: worker.presence,
-            is_rented: false,
-            provider_running_at: None,
-            is_registered: true,
-            start_check_passed: true,
-            // Without the time in which we did not listen.
-            beat_at: Some(now.minus(worker.watch.silent_for(now))),
-            attempts: attempts.collect(),
-            idle_since: worker.holds.is_empty().then_some(worker.idle_since),
-            metrics_at: worker.metrics_at,
-        }
+        })
     }
 
-    fn act(&mut self, now: Timestamp, action: Action) {
+    fn act(&mut self, now: Timestamp, fleet: Option<&FleetId>, action: Action) {
         match action {
-            Action::Promote { worker, reason } => self.move_worker(now, &worker, WorkerState::Active, reason),
-            Action::Fail { worker, reason } => self.move_worker(now, &worker, WorkerState::Error, reason),
+            Action::Promote { worker, reason } => {
+                self.move_machine(now, &worker, WorkerState::Active, &reason)
+            }
+            Action::Fail { worker, reason } => self.move_machine(now, &worker, WorkerState::Error, &reason),
             Action::Terminate { worker, reason } => {
-                self.move_worker(now, &worker, WorkerState::Terminated, reason);
+                self.move_machine(now, &worker, WorkerState::Terminated, &reason);
             }
             Action::Drain { worker, reason } => {
-                self.move_worker(now, &worker, WorkerState::Terminating, reason);
+                self.went(now, fleet, Direction::Down);
+                self.scaled(now, fleet, "scale:down", Some(&worker), 1, &reason);
+                self.move_machine(now, &worker, WorkerState::Terminating, &reason);
             }
             Action::Reset { job, attempt, reason, .. } => {
                 let Some((worker, _)) = self.holder(job).filter(|(_, current)| *current == attempt) else {
@@ -139,8 +149,20 @@ impl Plane {
                     detail([("reason", reason.into())]),
                 );
             }
-            // There is no provider to rent from: the plan is told, and nothing follows.
-            Action::Spawn { .. } => {}
+            Action::Spawn { count, reason } => {
+                if let Some(fleet) = fleet {
+                    self.rent(now, fleet, count, &reason);
+                }
+            }
+        }
+    }
+
+    /// Moves a worker, or a rented machine with all its workers.
+    fn move_machine(&mut self, now: Timestamp, id: &WorkerId, state: WorkerState, reason: &str) {
+        let machine = id.as_str().parse().ok().filter(|machine| self.fleets.rentals.contains_key(machine));
+        match machine {
+            Some(machine) => self.move_rental(now, &machine, state, reason),
+            None => self.move_worker(now, id, state, reason.to_owned()),
         }
     }
 

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use super::attempts::Blame;
 use super::{Answer, Plane, Proof, detail};
+use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::id::{Hash, Incarnation, JobId, MachineId, WorkerId};
 use crate::job::Turn;
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::refusal::Refusal;
+use crate::rental::Phase;
 use crate::time::Timestamp;
 use crate::wire::{Held, Join, Joined};
 use crate::worker::{Hold, Worker};
@@ -23,9 +25,10 @@ impl Plane {
         now: Timestamp,
         join: &Join,
         token_hash: Hash,
-        _proof: &Proof,
+        proof: &Proof,
     ) -> Result<Answer, Refusal> {
         let id = join.worker.clone();
+        self.proved(join, proof)?;
         let claimed = join.incarnation.filter(|it| it.0 < INCARNATION_MAX);
         let incarnation = self.next_incarnation(&id).max(claimed.unwrap_or(Incarnation(0)).next());
         let mut worker = Worker::join(now, join, incarnation, token_hash);
@@ -35,7 +38,14 @@ impl Plane {
             (worker.tally, worker.standing) = (former.tally, former.standing.clone());
             worker.standing.joined(now, Some(former.joined_at), self.settings.probation_after);
         }
+        if let Some(rental) = self.fleets.rentals.get_mut(&worker.machine) {
+            // It gets work once its machine is up, not before.
+            (worker.state, worker.fleet) = (rental.phase.state(), Some(rental.fleet.clone()));
+            rental.joined_at.get_or_insert(now);
+        }
+        let machine = worker.machine.clone();
         self.workers.insert(id.clone(), worker);
+        self.store_rental(&machine);
         if let Some(former) = former {
             self.succeed(now, &id, &former, &join.held);
             let is_same = self.workers.get(&id).is_some_and(|it| {
@@ -56,6 +66,9 @@ impl Plane {
         }
         self.watch_worker(now, &id);
         self.feed(now, &id);
+        if !self.settings.fleets.is_empty() {
+            self.cycle_soon(now);
+        }
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         Ok(Answer::Joined(Joined {
             worker: id,
@@ -66,6 +79,52 @@ impl Plane {
             beat_busy_millis: millis(self.settings.beat_busy),
             lease_millis: millis(self.settings.lease),
         }))
+    }
+
+    /// A rented machine is known by the token it was given, not by its name or address. The token is good for one join
+    /// under each name; whoever comes again shows what it was given then.
+    fn proved(&self, join: &Join, proof: &Proof) -> Result<(), Refusal> {
+        let former = self.workers.get(&join.worker);
+        let named = join.machine.clone().or_else(|| join.worker.as_str().parse().ok());
+        let by_name = join.worker.as_str().parse::<MachineId>().ok();
+        let claimed = [named, by_name, former.map(|former| former.machine.clone())];
+        let rental = claimed.into_iter().flatten().find_map(|machine| self.fleets.rentals.get(&machine));
+        let Some(rental) = rental else {
+            return match proof {
+                Proof::Machine(machine) => Err(Refusal::NotWanted(machine.clone())),
+                Proof::Anybody | Proof::Former(_) => Ok(()),
+            };
+        };
+        let machine = rental.machine.clone();
+        let is_proved = match (proof, former) {
+            (Proof::Machine(proved), None) => *proved == machine,
+            (Proof::Former(hash), Some(former)) => *hash == former.token_hash,
+            _ => false,
+        };
+        // Whoever is not what it says may not learn how the machine stands.
+        if !is_proved || join.machine.as_ref().is_some_and(|named| *named != machine) {
+            return Err(Refusal::NotProved(machine));
+        }
+        if rental.phase == Phase::Returning { Err(Refusal::NotWanted(machine)) } else { Ok(()) }
+    }
+
+    /// A worker of a rented machine wants to go, or has gone: so does the machine, once that is true of all on it.
+    pub(super) fn machine_goes_along(&mut self, now: Timestamp, id: &WorkerId, reason: &str) {
+        let Some(machine) = self.workers.get(id).map(|worker| worker.machine.clone()) else { return };
+        if !self.fleets.rentals.contains_key(&machine) {
+            return;
+        }
+        let workers = self.workers_on(&machine);
+        let states: Vec<_> =
+            workers.iter().filter_map(|worker| self.workers.get(worker)).map(|worker| worker.state).collect();
+        if states.iter().all(|state| *state == WorkerState::Terminated) {
+            self.move_rental(now, &machine, WorkerState::Terminated, reason);
+        } else if states
+            .iter()
+            .all(|state| matches!(state, WorkerState::Terminating | WorkerState::Terminated))
+        {
+            self.move_rental(now, &machine, WorkerState::Terminating, reason);
+        }
     }
 
     /// A worker that holds an attempt we never gave out: our store was put back from a backup. Its attempt does not
@@ -147,8 +206,9 @@ impl Plane {
             self.lose(now, job, Cause::Provider, format!("worker {id} left: {reason}"), Blame::Nobody);
         }
         self.store_worker(now, id);
-        self.worker_news(now, "worker:offline", id, detail([("reason", reason.into())]));
+        self.worker_news(now, "worker:offline", id, detail([("reason", reason.clone().into())]));
         self.machine_follows(now, id);
+        self.machine_goes_along(now, id, &reason);
         Ok(Answer::Done)
     }
 
@@ -164,10 +224,18 @@ impl Plane {
             return Err(Refusal::Leaving(id.clone()));
         }
         self.to_tell.insert(id.clone());
-        self.move_worker(now, id, WorkerState::Terminating, reason);
+        let drain_until = within.map(|within| now.plus(within));
+        let machine = worker.machine.clone();
         if let Some(worker) = self.workers.get_mut(id) {
-            worker.drain_until = within.map(|within| now.plus(within));
+            worker.drain_until = drain_until;
         }
+        self.move_worker(now, id, WorkerState::Terminating, reason.clone());
+        if let Some(rental) = self.fleets.rentals.get_mut(&machine) {
+            rental.drain_until = drain_until;
+        }
+        self.machine_goes_along(now, id, &reason);
+        self.cycle_soon(now);
+        self.alarms.set(Alarm::Provider, Some(now));
         Ok(Answer::Done)
     }
 
@@ -180,7 +248,14 @@ impl Plane {
     ) -> Result<Answer, Refusal> {
         let there: Vec<_> =
             self.workers.values().filter(|it| it.machine == *machine).map(|it| it.id.clone()).collect();
-        if there.is_empty() {
+        if let Some(rental) = self.fleets.rentals.get_mut(machine) {
+            if matches!(rental.phase, Phase::Draining | Phase::Returning) {
+                return Err(Refusal::MachineLeaving(machine.clone()));
+            }
+            rental.drain_until = within.map(|within| now.plus(within));
+            self.move_rental(now, machine, WorkerState::Terminating, &reason);
+            self.cycle_soon(now);
+        } else if there.is_empty() {
             return Err(Refusal::UnknownMachine(machine.clone()));
         }
         for worker in there {

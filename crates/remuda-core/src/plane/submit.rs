@@ -74,6 +74,9 @@ impl Plane {
         self.alarms.set(Alarm::Job(id), job.wake_at(now));
         self.jobs.insert(id, job);
         self.ready(now, id);
+        if !self.settings.fleets.is_empty() && !self.queue.is_empty() {
+            self.cycle_soon(now);
+        }
         Ok(Answer::Accepted { job: id, is_new: true })
     }
 

@@ -113,7 +113,11 @@ impl Plane {
     pub fn reason(&self, now: Timestamp, job: &Job) -> String {
         match job.state() {
             State::Waiting { not_before } if now < *not_before => retry_reason(now, *not_before),
-            State::Waiting { .. } => self.waiting_reason(now, job),
+            State::Waiting { .. } => {
+                let reason = self.waiting_reason(now, job);
+                // What is on its way is what whoever waits wants to know.
+                self.coming(job).map_or(reason.clone(), |coming| format!("{coming} ({reason})"))
+            }
             State::Running { worker, started_at, .. } => {
                 let hold = self.workers.get(worker).and_then(|worker| worker.holds.get(&job.id));
                 let progress = hold.map_or(0.0, |hold| hold.progress * 100.0);

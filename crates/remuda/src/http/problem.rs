@@ -111,7 +111,8 @@ impl From<Refusal> for Problem {
             | Refusal::StaleAttempt
             | Refusal::NotRunning
             | Refusal::AlreadyRecorded
-            | Refusal::Leaving(_) => (StatusCode::CONFLICT, "refused"),
+            | Refusal::Leaving(_)
+            | Refusal::MachineLeaving(_) => (StatusCode::CONFLICT, "refused"),
         };
         let problem = Problem::new(status, code, message);
         match refusal {

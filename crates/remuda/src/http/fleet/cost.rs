@@ -104,7 +104,7 @@ fn totals(plane: &Plane, window: Window, now: Timestamp) -> (Value, Money) {
         let settings = plane.settings().fleets.iter().find(|fleet| fleet.id == id);
         fleets.push(json!({
             "fleet": id,
-            "machines": plane.rentals().filter(|rental| rental.fleet == id && rental.bills()).count(),
+            "machines": plane.rentals().filter(|rental| rental.fleet == id).count(),
             "per_hour_dollars": dollars(per_hour),
             "hour_max_dollars": settings.and_then(|fleet| fleet.hour_max).map(dollars),
             "day_max_dollars": settings.and_then(|fleet| fleet.day_max).map(dollars),

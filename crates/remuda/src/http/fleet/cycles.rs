@@ -16,7 +16,7 @@ pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json
 }
 
 pub(in crate::http) async fn plan(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let plan = context.plane.look(|plane, now| plane.plan(now).report()).await?;
+    let plan = context.plane.look(|plane, now| plane.plan(now)).await?;
     Ok(Json(json!(plan)))
 }
 

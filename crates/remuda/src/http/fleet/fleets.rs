@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use remuda_core::cost::Window;
-use remuda_core::fleet::{Avoided, DAY, Fleet, FleetSettings, Order, Policy, day_of};
+use remuda_core::cycle::Report;
+use remuda_core::fleet::{Avoided, Fleet, FleetSettings, Order, Policy};
 use remuda_core::id::FleetId;
 use remuda_core::plane::{Event, Plane};
 use remuda_core::time::Timestamp;
@@ -20,7 +20,8 @@ use super::dollars;
 
 pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json<Value>, Problem> {
     let fleets = context.plane.look(|plane, now| {
-        let fleets = plane.settings().fleets.iter().map(|settings| view(plane, now, settings));
+        let plan = plane.plan(now);
+        let fleets = plane.settings().fleets.iter().map(|settings| view(plane, now, settings, &plan));
         fleets.collect::<Vec<_>>()
     });
     Ok(Json(json!({ "fleets": fleets.await? })))
@@ -33,7 +34,7 @@ pub(in crate::http) async fn one(
     let id: FleetId = fleet.parse()?;
     let shown = context.plane.look(move |plane, now| {
         let settings = plane.settings().fleets.iter().find(|fleet| fleet.id == id);
-        settings.map(|settings| view(plane, now, settings)).ok_or(id)
+        settings.map(|settings| view(plane, now, settings, &plane.plan(now))).ok_or(id)
     });
     match shown.await? {
         Ok(shown) => Ok(Json(shown)),
@@ -41,7 +42,7 @@ pub(in crate::http) async fn one(
     }
 }
 
-fn view(plane: &Plane, now: Timestamp, settings: &FleetSettings) -> Value {
+fn view(plane: &Plane, now: Timestamp, settings: &FleetSettings, plan: &Report) -> Value {
     let id = &settings.id;
     let fleet = plane.fleet(id);
     let mut machines: BTreeMap<&str, u32> = BTreeMap::new();
@@ -49,18 +50,20 @@ fn view(plane: &Plane, now: Timestamp, settings: &FleetSettings) -> Value {
         *machines.entry(rental.phase.as_str()).or_default() += 1;
     }
     let mut workers: BTreeMap<&str, u32> = BTreeMap::new();
-    for worker in plane.workers().filter(|worker| worker.fleet.as_ref() == Some(id)) {
+    for worker in plane.workers().filter(|worker| plane.fleet_of(worker) == Some(id)) {
         *workers.entry(worker.state.as_str()).or_default() += 1;
     }
-    let (_, midnight) = day_of(now);
-    let today = Window { from: midnight, until: midnight.plus(DAY) };
+    let wanted = plan.fleets.get(id).map(|fleet| fleet.machines_wanted);
     json!({
         "fleet": id,
         "settings": configured(settings),
         "machines": machines,
         "machines_total": machines.values().sum::<u32>(),
         "workers": workers,
+        "machines_wanted": wanted,
         "machines_set": fleet.machines,
+        "queued_jobs": plan.fleets.get(id).map(|fleet| fleet.status.queued_tasks),
+        "held_back": plane.held_back(id),
         "paused": fleet.paused,
         "brake": fleet.creation.reason(now),
         "no_creation": fleet.no_creation(now),
@@ -68,7 +71,7 @@ fn view(plane: &Plane, now: Timestamp, settings: &FleetSettings) -> Value {
         "bad_hosts": avoided(now, &fleet.bad_hosts),
         "prices_dollars": prices(&fleet),
         "per_hour_dollars": dollars(plane.price_of_fleet(id)),
-        "today_dollars": dollars(plane.spent(id, today, now)),
+        "today_dollars": dollars(plane.spent_today(now, settings)),
     })
 }
 

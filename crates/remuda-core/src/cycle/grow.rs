@@ -1,0 +1,100 @@
+//! Phase five: more machines for what waits, as far as there is room, money and a provider that works.
+
+use super::{Action, Cycle, Snapshot, WorkerView};
+use crate::machine::WorkerState;
+use crate::scale::{self, Direction};
+
+impl Cycle<'_> {
+    pub(super) fn grow(&mut self) {
+        let scaling = &self.settings.scaling;
+        let capacity = self.count(WorkerState::Active) + self.count(WorkerState::Spawning) + self.spawned;
+        let (wanted, is_asked_for) = (self.wanted(), self.is_asked_for(capacity));
+        let Some(why) = is_asked_for else { return };
+        let missing = wanted.saturating_sub(capacity);
+        if missing == 0 {
+            if capacity >= scaling.machines_max {
+                self.held_back.push(format!("{why}: that is the maximum"));
+            }
+            return;
+        }
+        let reason = format!("{why}: {missing} more wanted");
+        if let Some(forbidden) = self.forbidden(capacity) {
+            return self.held_back.push(format!("{reason}, but {forbidden}"));
+        }
+        let allowed = self.allowed(missing, &reason);
+        if allowed > 0 {
+            self.spawn(allowed, reason);
+        }
+    }
+
+    /// Why there should be more than `capacity`, if so.
+    fn is_asked_for(&self, capacity: u32) -> Option<String> {
+        let Snapshot { ordered, policy_wants, can_rent, .. } = self.snapshot;
+        let (queued, scaling) = (self.queued, &self.settings.scaling);
+        if let Some(ordered) = ordered {
+            return (capacity < *ordered).then(|| format!("{ordered} ordered, a capacity of {capacity}"));
+        }
+        if let Some((wanted, why)) = policy_wants.as_ref().filter(|(wanted, _)| capacity < *wanted) {
+            return Some(format!("{why}: {wanted} wanted on a capacity of {capacity}"));
+        }
+        let is_short = policy_wants.is_none() && scale::is_short(queued, capacity, scaling.jobs_per_worker);
+        if is_short {
+            return Some(format!("{queued} queued on a capacity of {capacity}"));
+        }
+        // The minimum is kept whatever waits: that is what it is for.
+        let is_below = *can_rent && capacity < scaling.machines_min.min(scaling.machines_max);
+        is_below.then(|| format!("a capacity of {capacity} is below the minimum of {}", scaling.machines_min))
+    }
+
+    /// What forbids any new machine now.
+    fn forbidden(&self, capacity: u32) -> Option<String> {
+        let Snapshot { heading, can_rent, paused, spent, no_creation, ordered, .. } = self.snapshot;
+        let scaling = &self.settings.scaling;
+        if !can_rent {
+            return Some("there is no provider to rent from".to_owned());
+        }
+        if let Some(reason) = paused {
+            return Some(format!("the fleet is paused: {reason}"));
+        }
+        if let Some(reason) = spent.as_ref().or(no_creation.as_ref()) {
+            return Some(reason.clone());
+        }
+        let free_at = heading.free_at(Direction::Up, scaling.turn_min);
+        // The damper is for fleets that swing, not for one that has lost what it cannot do without, nor for people.
+        let is_damped = self.now < free_at && capacity >= scaling.machines_min.max(1) && ordered.is_none();
+        is_damped.then(|| format!("the fleet shrank just now: not before {free_at}"))
+    }
+
+    /// How many of the missing ones may be created, by room, money and the brake.
+    fn allowed(&mut self, missing: u32, reason: &str) -> u32 {
+        let Snapshot { creation, affordable, .. } = self.snapshot;
+        let mut allowed = missing.min(self.room());
+        if allowed < missing {
+            self.held_back
+                .push(format!("{reason}, room for {allowed}: machines not yet returned count as well"));
+        }
+        if let Some((count, why)) = affordable.as_ref().filter(|(count, _)| *count < allowed) {
+            self.held_back.push(format!("{reason}, {count} can be paid for: {why}"));
+            allowed = *count;
+        }
+        let trials = creation.room(self.now, self.count(WorkerState::Spawning) + self.spawned);
+        if let Some(brake) = creation.reason(self.now).filter(|_| trials < allowed) {
+            self.held_back.push(format!("{reason}, {trials} may be created: {brake}"));
+            allowed = trials;
+        }
+        allowed
+    }
+
+    pub(super) fn spawn(&mut self, count: u32, reason: String) {
+        self.spawned += count;
+        self.actions.push(Action::Spawn { count, reason });
+    }
+
+    /// How many more machines may exist. One that is to be returned bills until it is gone, so it counts until then.
+    pub(super) fn room(&self) -> u32 {
+        let is_there = |worker: &&WorkerView| worker.is_there;
+        let there = self.snapshot.workers.iter().filter(is_there).count();
+        let there = u32::try_from(there).unwrap_or(u32::MAX).saturating_add(self.snapshot.orphans);
+        self.settings.scaling.machines_max.saturating_sub(there.saturating_add(self.spawned))
+    }
+}

@@ -1,0 +1,151 @@
+//! Phase four: what is done draining ends, what has failed is returned, and what is too much is drained.
+
+use super::{Action, Cycle, WorkerView};
+use crate::machine::WorkerState;
+use crate::scale::{self, Direction};
+use crate::time::spoken;
+
+impl Cycle<'_> {
+    pub(super) fn shrink(&mut self) {
+        if self.is_held {
+            return;
+        }
+        self.end_terminating();
+        self.return_failed();
+        if !self.snapshot.can_rent {
+            return;
+        }
+        if let Some(spent) = &self.snapshot.spent {
+            return self.drain_all(&spent.clone());
+        }
+        match (&self.snapshot.paused, self.snapshot.ordered) {
+            (Some(_), _) => {}
+            (None, Some(ordered)) => self.drain_to(ordered),
+            (None, None) => self.drain_idle(),
+        }
+    }
+
+    fn end_terminating(&mut self) {
+        for (at, worker) in self.unmoved(WorkerState::Terminating) {
+            let grace = match worker.drain_until {
+                Some(until) => until.since(worker.since),
+                None => self.settings.scaling.drain_timeout,
+            };
+            let is_over = match worker.drain_until {
+                Some(until) => until <= self.now,
+                None => self.is_past(worker.since, grace),
+            };
+            if worker.is_rented && !self.snapshot.can_rent || !worker.attempts.is_empty() && !is_over {
+                continue;
+            }
+            let reason = if worker.attempts.is_empty() {
+                "drained: it holds nothing any more".to_owned()
+            } else {
+                let grace = spoken(grace);
+                let why = format!("worker {} was not done {grace} after it began to drain", worker.id);
+                self.reset(worker, &why);
+                format!("not done {grace} after it began to drain")
+            };
+            self.go(at, WorkerState::Terminated, Action::Terminate { worker: worker.id.clone(), reason });
+        }
+    }
+
+    fn return_failed(&mut self) {
+        for (at, worker) in self.unmoved(WorkerState::Error) {
+            if worker.is_rented && self.snapshot.can_rent {
+                let reason = "failed: its machine is returned".to_owned();
+                self.go(at, WorkerState::Terminated, Action::Terminate { worker: worker.id.clone(), reason });
+            }
+        }
+    }
+
+    /// Whoever is made from old settings goes first, then who has been idle longest, then who is warm for least; ties
+    /// by name, so that every run decides alike.
+    fn leavers(&self, may_go: impl Fn(&WorkerView) -> bool) -> Vec<(usize, WorkerView)> {
+        let active = self.unmoved(WorkerState::Active).into_iter();
+        let mut leavers: Vec<_> = active
+            .filter(|(_, worker)| worker.is_rented && may_go(worker))
+            .map(|(at, worker)| (at, worker.clone()))
+            .collect();
+        leavers.sort_by_key(|(_, worker)| {
+            let is_busy = !worker.attempts.is_empty();
+            (is_busy, !worker.is_outdated, worker.idle_from(), worker.warm, worker.id.clone())
+        });
+        leavers
+    }
+
+    fn drain_idle(&mut self) {
+        let active = self.count(WorkerState::Active);
+        let life_min = self.settings.scaling.life_min;
+        let idle =
+            self.leavers(|worker| worker.attempts.is_empty() && self.now.since(worker.since) >= life_min);
+        let idle_count = u32::try_from(idle.len()).unwrap_or(u32::MAX);
+        let wanted = self.wanted();
+        let surplus = active.saturating_sub(wanted).min(idle_count);
+        let free_at = self.snapshot.heading.free_at(Direction::Down, self.settings.scaling.turn_min);
+        if surplus > 0 && self.now < free_at {
+            self.held_back
+                .push(format!("an idle surplus of {surplus} stays until {free_at}: the fleet grew just now"));
+            return;
+        }
+        for (at, worker) in idle.into_iter().take(surplus as usize) {
+            let idle_for = spoken(self.now.since(worker.idle_from()));
+            let reason = format!("idle for {idle_for}: {active} active, {wanted} wanted");
+            self.drain(at, &worker, reason);
+        }
+    }
+
+    /// A person said how many; whoever is at work may finish it.
+    fn drain_to(&mut self, ordered: u32) {
+        let active = self.count(WorkerState::Active);
+        let surplus = active.saturating_sub(ordered.min(self.settings.scaling.machines_max));
+        for (at, worker) in self.leavers(|_| true).into_iter().take(surplus as usize) {
+            self.drain(at, &worker, format!("{active} active, {ordered} ordered"));
+        }
+    }
+
+    fn drain_all(&mut self, reason: &str) {
+        for (at, worker) in self.leavers(|_| true) {
+            self.drain(at, &worker, reason.to_owned());
+        }
+    }
+
+    /// What is made from old settings is replaced one by one: first a new one, where there is room for it, then an old
+    /// one goes.
+    pub(super) fn replace(&mut self) {
+        let is_free = !self.is_held
+            && self.snapshot.can_rent
+            && self.snapshot.paused.is_none()
+            && self.snapshot.spent.is_none();
+        let is_under_way = self.count(WorkerState::Spawning) > 0
+            || self.count(WorkerState::Terminating) > 0
+            || self.spawned > 0;
+        let outdated = self.leavers(|worker| worker.is_outdated);
+        let Some((at, worker)) = outdated.into_iter().next().filter(|_| is_free && !is_under_way) else {
+            return;
+        };
+        let has_spare = self.count(WorkerState::Active) > self.wanted();
+        let reason = format!("{} was made from settings that have changed since", worker.id);
+        if has_spare || self.room() == 0 {
+            self.drain(at, &worker, reason);
+        } else {
+            self.spawn(1, reason);
+        }
+    }
+
+    fn drain(&mut self, at: usize, worker: &WorkerView, reason: String) {
+        self.go(at, WorkerState::Terminating, Action::Drain { worker: worker.id.clone(), reason });
+    }
+
+    /// How many should be there, whoever says so.
+    pub(super) fn wanted(&self) -> u32 {
+        let scaling = &self.settings.scaling;
+        match (self.snapshot.ordered, &self.snapshot.policy_wants) {
+            (Some(ordered), _) => ordered.min(scaling.machines_max),
+            (None, Some((wanted, _))) => {
+                (*wanted).clamp(scaling.machines_min.min(scaling.machines_max), scaling.machines_max)
+            }
+            (None, None) => scale::wanted(self.queued, scaling),
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! Lists of pods, and what a provider is asked for by the clock: lists, prices, returns.
+//!
+//! A list is believed when it says that something is there. That something is missing is believed after two lists in a
+//! row and a grace; and if most of what should be there is missing at once, it is the list that is doubted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::attempts::Blame;
+use super::{About, Plane, detail};
+use crate::alarm::Alarm;
+use crate::cause::Cause;
+use crate::fleet::FleetSettings;
+use crate::id::{FleetId, MachineId, PodId};
+use crate::machine::{Presence, WorkerState};
+use crate::provider::{Call, Fault, Pod, PodStatus, Tag, Unprepared};
+use crate::rental::{Phase, Sighting};
+use crate::time::{Timestamp, spoken};
+
+/// How often a provider is asked while something is on its way.
+const LIST_BUSY: Duration = Duration::from_secs(5);
+/// An answer that takes longer does not come any more.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+const PRICES_EVERY: Duration = Duration::from_secs(3600);
+/// So many lists in a row have to lack most of what should be there before they are believed.
+const DOUBTS_MAX: u32 = 5;
+/// One that is missing is an everyday thing.
+const MISSING_MIN: usize = 2;
+
+/// What is known of a fleet's provider since this plane began.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lists {
+    asked_at: Option<Timestamp>,
+    answered_at: Option<Timestamp>,
+    /// The last list was complete.
+    pub(super) is_known: bool,
+    /// Lists in a row that lacked most of what should be there.
+    pub(super) doubtful: u32,
+    priced_at: Option<Timestamp>,
+}
+
+/// A pod with our tag that we know nothing of.
+#[derive(Clone, Debug)]
+pub(super) struct Orphan {
+    pub(super) fleet: FleetId,
+    since: Timestamp,
+    lists: u32,
+}
+
+impl Plane {
+    pub(super) fn listed(&mut self, now: Timestamp, id: &FleetId, result: Result<Vec<Pod>, Fault>) {
+        let lists = self.fleets.lists.entry(id.clone()).or_default();
+        (lists.asked_at, lists.answered_at) = (None, Some(now));
+        lists.is_known = result.is_ok();
+        let pods = match result {
+            Ok(pods) => pods,
+            Err(fault) => return self.faulted(now, id, "list", &fault),
+        };
+        self.answered(id);
+        let Some(settings) = self.fleet_settings(id).cloned() else { return };
+        let (ours, strays) = self.sorted(id, pods);
+        let is_doubtful = self.doubt(now, &settings, &ours);
+        self.recognise(now, id, &ours, is_doubtful);
+        if !is_doubtful {
+            self.sweep(now, &settings, &strays);
+        }
+        self.conclude(now, &settings);
+    }
+
+    /// The pods of this fleet's machines, and those with our tag that are nobody's: doubles, and those without a record.
+    fn sorted(&self, id: &FleetId, pods: Vec<Pod>) -> (BTreeMap<MachineId, Pod>, Vec<Pod>) {
+        let (mut ours, mut strays) = (BTreeMap::<MachineId, Pod>::new(), Vec::new());
+        let mut seen = BTreeSet::new();
+        for pod in pods.into_iter().filter(|pod| seen.insert(pod.id.clone())) {
+            let Some(tag) = Tag::parse(&pod.tag) else { continue };
+            if Some(tag.deployment) != self.fleets.deployment.as_deref() {
+                continue;
+            }
+            let is_own = tag.fleet == id.as_str();
+            // A fleet that was taken out of the settings has nobody else to look after what it left.
+            let is_left = self.settings.fleets.iter().all(|fleet| fleet.id.as_str() != tag.fleet);
+            if !is_own && !is_left {
+                continue;
+            }
+            let machine = format!("{}-{}", tag.fleet, tag.number).parse::<MachineId>().ok();
+            let machine = machine.filter(|machine| self.fleets.rentals.contains_key(machine));
+            match machine {
+                // Of two with the same name the one we know counts, or else the one that was made first: lists begin
+                // with the newest.
+                Some(machine) => {
+                    let known = self.fleets.rentals.get(&machine).and_then(|rental| rental.pod.clone());
+                    match ours.remove(&machine) {
+                        Some(other) if known.as_ref() == Some(&other.id) => {
+                            strays.push(pod);
+                            ours.insert(machine, other);
+                        }
+                        Some(other) => {
+                            strays.push(other);
+                            ours.insert(machine, pod);
+                        }
+                        None => drop(ours.insert(machine, pod)),
+                    }
+                }
+                None => strays.push(pod),
+            }
+        }
+        (ours, strays)
+    }
+
+    /// Whether so much is missing at once that the list is more likely wrong than the world.
+    fn doubt(&mut self, now: Timestamp, settings: &FleetSettings, ours: &BTreeMap<MachineId, Pod>) -> bool {
+        let is_expected = |rental: &&crate::rental::Rental| {
+            let long_made = rental.made_at.is_some_and(|at| now.since(at) >= settings.limits.visible_max);
+            rental.phase != Phase::Returning && long_made
+        };
+        let expected: Vec<_> = self.rentals_of(&settings.id).filter(is_expected).collect();
+        let missing = expected.iter().filter(|rental| !ours.contains_key(&rental.machine)).count();
+        let total = expected.len();
+        let is_too_much = missing >= MISSING_MIN && missing * 2 > total;
+        let lists = self.fleets.lists.entry(settings.id.clone()).or_default();
+        lists.doubtful = if is_too_much { lists.doubtful + 1 } else { 0 };
+        let is_doubtful = is_too_much && lists.doubtful <= DOUBTS_MAX;
+        if is_doubtful && lists.doubtful == 1 {
+            let reason = format!(
+                "its provider's list lacks {missing} of {total} machines: nothing follows from it yet"
+            );
+            let told = detail([("fleet", settings.id.as_str().into()), ("reason", reason.into())]);
+            self.happened(now, "fleet:doubt", About::default(), told);
+        }
+        is_doubtful
+    }
+
+    fn recognise(
+        &mut self,
+        now: Timestamp,
+        id: &FleetId,
+        ours: &BTreeMap<MachineId, Pod>,
+        is_doubtful: bool,
+    ) {
+        let machines: Vec<_> = self.rentals_of(id).map(|rental| rental.machine.clone()).collect();
+        for machine in machines {
+            let Some(rental) = self.fleets.rentals.get_mut(&machine) else { continue };
+            let before = rental.clone();
+            match ours.get(&machine) {
+                Some(pod) => rental.seen(now, pod),
+                None if !is_doubtful => rental.missed = rental.missed.saturating_add(1),
+                None => {}
+            }
+            if *rental != before {
+                let has_moved = rental.phase != before.phase;
+                self.store_rental(&machine);
+                if has_moved {
+                    self.machine_state(now, &machine);
+                }
+            }
+            if let Some(pod) = ours.get(&machine) {
+                self.judge_pod(now, &machine, pod);
+            }
+        }
+    }
+
+    /// Pods with our tag and without a record bill for nobody: after a grace they are returned.
+    fn sweep(&mut self, now: Timestamp, settings: &FleetSettings, strays: &[Pod]) {
+        let id = &settings.id;
+        let there: BTreeSet<_> = strays.iter().map(|pod| pod.id.clone()).collect();
+        self.fleets.orphans.retain(|pod, orphan| orphan.fleet != *id || there.contains(pod));
+        for pod in strays {
+            let fresh = Orphan { fleet: id.clone(), since: now, lists: 0 };
+            let orphan = self.fleets.orphans.entry(pod.id.clone()).or_insert(fresh);
+            orphan.lists += 1;
+            let (since, lists) = (orphan.since, orphan.lists);
+            let is_over = now.since(since) >= settings.limits.orphan_grace && lists >= 2;
+            let may_call = self.fleets.fleets.get(id).is_none_or(|fleet| fleet.may_call(now));
+            if is_over && may_call {
+                self.orphan_returned(now, id, pod, lists);
+            }
+        }
+    }
+
+    fn orphan_returned(&mut self, now: Timestamp, id: &FleetId, pod: &Pod, lists: u32) {
+        let reason = format!("pod {} is called {} and nobody here knows it", pod.id, pod.tag);
+        let told = detail([
+            ("fleet", id.as_str().into()),
+            ("pod", pod.id.as_str().into()),
+            ("lists", lists.into()),
+            ("reason", reason.into()),
+        ]);
+        self.happened(now, "machine:orphan", About::default(), told);
+        self.call(id, Call::Return { pod: pod.id.clone() });
+    }
+
+    /// What follows from what was seen and missed.
+    fn conclude(&mut self, now: Timestamp, settings: &FleetSettings) {
+        let machines: Vec<_> = self.rentals_of(&settings.id).map(|rental| rental.machine.clone()).collect();
+        for machine in machines {
+            let is_heard = self
+                .workers_on(&machine)
+                .iter()
+                .filter_map(|worker| self.workers.get(worker))
+                .any(|worker| worker.presence == Presence::Online && worker.is_heard);
+            let Some(rental) = self.fleets.rentals.get(&machine) else { continue };
+            let was_up = matches!(rental.phase, Phase::Up | Phase::Draining);
+            // Asked for, looked for long enough, and never seen: if it comes after all, it is an orphan.
+            let is_myth = rental.phase == Phase::Returning
+                && rental.made_at.is_none()
+                && rental.missed >= 2
+                && now.since(rental.wanted_at) >= settings.limits.lost_max;
+            if is_myth {
+                self.forget_rental(now, &machine, "never seen");
+                continue;
+            }
+            match (rental.sighting(now, is_heard, settings.limits.visible_max), rental.phase) {
+                (Sighting::Nothing, _) => {}
+                (Sighting::Gone, Phase::Returning) => self.forget_rental(now, &machine, "returned"),
+                (Sighting::Gone, _) => {
+                    self.give_up(now, &machine, "its provider does not have it any more");
+                    self.forget_rental(now, &machine, "gone at its provider");
+                }
+                (Sighting::Ended, _) => {
+                    let reason = if was_up { "its provider stopped it" } else { "it ended before it was up" };
+                    self.give_up(now, &machine, reason);
+                }
+            }
+        }
+    }
+
+    /// A machine is not wanted any more, whatever it does; what its workers hold goes elsewhere.
+    pub(super) fn give_up(&mut self, now: Timestamp, machine: &MachineId, reason: &str) {
+        self.move_rental(now, machine, WorkerState::Error, reason);
+        for worker in self.workers_on(machine) {
+            let held: Vec<_> =
+                self.workers.get(&worker).map(|it| it.holds.keys().copied().collect()).unwrap_or_default();
+            for job in held {
+                let why = format!("machine {machine} was given up: {reason}");
+                self.lose(now, job, Cause::Provider, why, Blame::Nobody);
+            }
+        }
+    }
+
+    /// What a provider is asked for by the clock.
+    pub(super) fn keep_rentals(&mut self, now: Timestamp) {
+        let fleets: Vec<_> = self.settings.fleets.iter().filter(|fleet| fleet.can_rent).cloned().collect();
+        let mut next = Timestamp::NEVER;
+        for settings in fleets {
+            let fleet = self.fleet(&settings.id);
+            if let Some(quiet) = fleet.quiet_until.filter(|quiet| !quiet.is_over(now)) {
+                next = next.min(quiet.until);
+                continue;
+            }
+            next = next.min(self.ask_list(now, &settings)).min(self.ask_prices(now, &settings));
+            next = next.min(self.ask_returns(now, &settings));
+        }
+        let due = self.cycle_due();
+        if due <= now {
+            self.cycle_soon(now);
+        } else {
+            next = next.min(due);
+        }
+        let next = Some(next.max(now.plus(super::TICK_MAX))).filter(|at| *at < Timestamp::NEVER);
+        self.alarms.set(Alarm::Provider, next);
+    }
+
+    fn ask_list(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
+        let is_moving = self.rentals_of(&settings.id).any(|rental| match rental.phase {
+            Phase::Lost | Phase::Returning => true,
+            Phase::Made => rental.running_at.is_none() || settings.needs_preparing,
+            Phase::Wanted | Phase::Up | Phase::Draining => false,
+        });
+        let has_orphans = self.fleets.orphans.values().any(|orphan| orphan.fleet == settings.id);
+        let every = settings.limits.list_every;
+        let every = if is_moving || has_orphans { every.min(LIST_BUSY) } else { every };
+        let lists = self.fleets.lists.entry(settings.id.clone()).or_default();
+        let due = match (lists.asked_at, lists.answered_at) {
+            (Some(asked_at), _) => asked_at.plus(ANSWER_MAX),
+            (None, Some(answered_at)) => answered_at.plus(every),
+            (None, None) => now,
+        };
+        if now < due {
+            return due;
+        }
+        lists.asked_at = Some(now);
+        self.call(&settings.id, Call::List);
+        now.plus(ANSWER_MAX)
+    }
+
+    fn ask_prices(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
+        let lists = self.fleets.lists.entry(settings.id.clone()).or_default();
+        let due = lists.priced_at.map_or(now, |at| at.plus(PRICES_EVERY));
+        if now < due {
+            return due;
+        }
+        lists.priced_at = Some(now);
+        self.call(&settings.id, Call::Price);
+        now.plus(PRICES_EVERY)
+    }
+
+    /// Returns are asked for until they are proved, and told about when that takes long.
+    fn ask_returns(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
+        let returning = self.rentals_of(&settings.id).filter(|rental| rental.phase == Phase::Returning);
+        let machines: Vec<_> = returning.map(|rental| rental.machine.clone()).collect();
+        let mut next = Timestamp::NEVER;
+        for machine in machines {
+            self.ask_back(now, &machine);
+            let Some(rental) = self.fleets.rentals.get_mut(&machine) else { continue };
+            let alarm_at = rental.since.plus(settings.limits.return_max);
+            if now >= alarm_at && !rental.is_alarmed {
+                rental.is_alarmed = true;
+                let (pod, returns) = (rental.pod.clone(), rental.returns);
+                self.store_rental(&machine);
+                self.alarm_of_return(now, settings, &machine, pod.as_ref(), returns);
+            } else if now < alarm_at {
+                next = next.min(alarm_at);
+            }
+            if let Some(at) = self.fleets.rentals.get(&machine).and_then(|rental| rental.return_at) {
+                next = next.min(at);
+            }
+        }
+        next
+    }
+
+    fn alarm_of_return(
+        &mut self,
+        now: Timestamp,
+        settings: &FleetSettings,
+        machine: &MachineId,
+        pod: Option<&PodId>,
+        returns: u32,
+    ) {
+        let pod = pod.map_or("a pod that was never seen".to_owned(), |pod| format!("pod {pod}"));
+        let reason = format!(
+            "{pod} was to be returned {} ago and is still not gone, after {returns} requests: look at your provider",
+            spoken(settings.limits.return_max)
+        );
+        let told = detail([
+            ("machine", machine.as_str().into()),
+            ("fleet", settings.id.as_str().into()),
+            ("reason", reason.into()),
+        ]);
+        self.happened(now, "machine:alarm", About::default(), told);
+    }
+
+    /// The next moment at which time alone makes a machine overdue, or ends a draining.
+    fn cycle_due(&self) -> Timestamp {
+        let rentals = self.fleets.rentals.values().filter_map(|rental| {
+            let settings = self.fleet_settings(&rental.fleet)?;
+            rental.due_at(settings)
+        });
+        let draining = self.workers.values().filter(|worker| worker.state == WorkerState::Terminating);
+        rentals.chain(draining.filter_map(|worker| worker.drain_until)).min().unwrap_or(Timestamp::NEVER)
+    }
+
+    /// Brings a worker to a machine whose image starts none, as soon as there is a way in.
+    pub(super) fn prepare(&mut self, now: Timestamp, machine: &MachineId, pod: &Pod) {
+        let Some(rental) = self.fleets.rentals.get(machine) else { return };
+        let id = rental.fleet.clone();
+        let is_wanted = rental.phase == Phase::Made
+            && rental.joined_at.is_none()
+            && pod.status == PodStatus::Running
+            && pod.ssh.is_some()
+            && self.fleet_settings(&id).is_some_and(|settings| settings.needs_preparing);
+        if is_wanted && self.fleets.preparing.insert(machine.clone()) {
+            let told = detail([("machine", machine.as_str().into()), ("state", "preparing".into())]);
+            self.happened(now, "machine:state", About::default(), told);
+            self.call(&id, Call::Prepare { machine: machine.clone(), pod: Box::new(pod.clone()) });
+        }
+    }
+
+    pub(super) fn prepared(&mut self, now: Timestamp, machine: &MachineId, result: Result<(), Unprepared>) {
+        let Err(unprepared) = result else { return };
+        self.fleets.preparing.remove(machine);
+        let is_made = self.fleets.rentals.get(machine).is_some_and(|rental| rental.phase == Phase::Made);
+        if is_made && !unprepared.is_early {
+            let reason = format!("start-up over SSH failed ({}): {}", unprepared.stage, unprepared.message);
+            self.give_up(now, machine, &reason);
+        }
+    }
+}
