@@ -12,7 +12,7 @@ use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::fleet::FleetSettings;
 use crate::id::{FleetId, MachineId, PodId};
-use crate::machine::{Presence, WorkerState};
+use crate::machine::WorkerState;
 use crate::provider::{Call, Fault, Pod, PodStatus, Tag, Unprepared};
 use crate::rental::{Phase, Sighting};
 use crate::time::{Timestamp, spoken};
@@ -193,11 +193,12 @@ impl Plane {
     fn conclude(&mut self, now: Timestamp, settings: &FleetSettings) {
         let machines: Vec<_> = self.rentals_of(&settings.id).map(|rental| rental.machine.clone()).collect();
         for machine in machines {
-            let is_heard = self
-                .workers_on(&machine)
-                .iter()
-                .filter_map(|worker| self.workers.get(worker))
-                .any(|worker| worker.presence == Presence::Online && worker.is_heard);
+            let is_heard =
+                self.workers_on(&machine).iter().filter_map(|worker| self.workers.get(worker)).any(
+                    |worker| {
+                        worker.is_heard && worker.watch.silent_for(now) < self.settings.beat_idle * 3 / 2
+                    },
+                );
             let Some(rental) = self.fleets.rentals.get(&machine) else { continue };
             let was_up = matches!(rental.phase, Phase::Up | Phase::Draining);
             // Asked for, looked for long enough, and never seen: if it comes after all, it is an orphan.
