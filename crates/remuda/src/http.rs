@@ -32,7 +32,7 @@ use remuda_adapters::store::Store;
 use remuda_core::workflow::Limits;
 use tokio::sync::{Semaphore, broadcast};
 
-pub use self::access::{Access, Caller, Role, Token, Wanted};
+pub use self::access::{Access, Caller, JoinKey, Role, Token, Wanted};
 pub use self::door::{Door, cry};
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};

@@ -6,14 +6,26 @@ use std::env;
 use std::path::PathBuf;
 
 use super::key::{Entry, Key};
-use super::value::Unit;
+use super::value::{Unit, Written};
 use super::{ConfigError, Origin, nearest};
 use crate::secret::Secret;
 
 /// Known, but not keys: where clients find the plane, who they are and whom they trust, where this file is, what is
-/// logged, and a secret that no setting shows.
-const OTHERS: [&str; 6] =
-    ["REMUDA_URL", "REMUDA_TOKEN", "REMUDA_CA", "REMUDA_CONFIG", "REMUDA_LOG", "REMUDA_ADMIN_TOKEN"];
+/// logged, a secret that no setting shows, and what a rented machine is told of itself.
+const OTHERS: [&str; 12] = [
+    "REMUDA_URL",
+    "REMUDA_TOKEN",
+    "REMUDA_CA",
+    "REMUDA_CONFIG",
+    "REMUDA_LOG",
+    "REMUDA_ADMIN_TOKEN",
+    "REMUDA_WORKER",
+    "REMUDA_MACHINE",
+    "REMUDA_FLEET",
+    "REMUDA_LABELS",
+    "REMUDA_DEAD_MAN",
+    "REMUDA_DEAD_MAN_COMMAND",
+];
 
 /// The environment of this process, as far as it is text.
 pub fn current() -> impl Iterator<Item = (String, String)> {
@@ -35,7 +47,8 @@ impl Environment {
             let names = key.seed.map(|(name, unit)| (name.to_owned(), unit));
             for (name, unit) in names.into_iter().chain([(key.variable(), Unit::Written)]) {
                 if let Some(text) = self.0.get(&name) {
-                    entries.push(key.entry(text, unit, Origin::Environment(name))?);
+                    let written = Written::Text(text.clone());
+                    entries.push(key.entry(&written, unit, Origin::Environment(name))?);
                 }
             }
         }
@@ -65,6 +78,10 @@ impl Environment {
 
     pub(super) fn admin_token(&self) -> Option<Secret> {
         self.0.get("REMUDA_ADMIN_TOKEN").map(|text| Secret::new(text.trim()))
+    }
+
+    pub(super) fn runpod_key(&self) -> Option<Secret> {
+        self.0.get("RUNPOD_API_KEY").map(|text| Secret::new(text.trim()))
     }
 
     /// Where the platform wants programs to keep their data.

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::{Extension, Json};
 use remuda_core::id::{Hash, JobId, WorkerId};
 use remuda_core::machine::Presence;
-use remuda_core::plane::{Answer, Event, Proof};
+use remuda_core::plane::{Answer, Event, Plane, Proof};
 use remuda_core::time::Timestamp;
 use remuda_core::wire::{Beat, Join, Joined, Reply};
 use remuda_core::worker::Worker;
@@ -40,18 +40,29 @@ pub(super) async fn join(
     if join.services.is_empty() {
         return Err(Problem::invalid("a worker offers at least one service"));
     }
-    caller.may_join_as(&join.worker)?;
+    caller.may_join_as(&join.worker, join.machine.as_ref())?;
+    let proof = caller.proof();
+    if let Proof::Former(ticket) = proof {
+        same_worker(&context, &join.worker, ticket).await?;
+    }
     let token = caller.ticket()?;
     let about = about(&context, &join.worker).await?;
     let token_hash = Hash::of(token.as_bytes());
-    match context
-        .plane
-        .ask_patiently(Event::Join { join: Box::new(join), token_hash, proof: Proof::Anybody })
-        .await?
-    {
+    match context.plane.ask_patiently(Event::Join { join: Box::new(join), token_hash, proof }).await? {
         Answer::Joined(joined) => Ok((StatusCode::CREATED, about, Json(Joined { token, ..joined }))),
         _ => Err(misplaced()),
     }
+}
+
+/// Who joins again does so under the name it had.
+async fn same_worker(context: &Context, worker: &WorkerId, ticket: Hash) -> Result<(), Problem> {
+    let name = worker.clone();
+    let look = move |plane: &Plane, _| plane.worker(&name).is_some_and(|it| it.token_hash == ticket);
+    if context.plane.look(look).await? {
+        return Ok(());
+    }
+    let message = format!("this was not given to worker {worker}, or not the last time it joined");
+    Err(Problem::new(StatusCode::FORBIDDEN, "wrong_token", message))
 }
 
 /// Whoever takes the place of a worker that is there may be that worker after a restart, or a thief.
@@ -279,9 +290,7 @@ fn view(worker: &Worker, now: Timestamp) -> View {
 }
 
 pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let look = |plane: &remuda_core::plane::Plane, now| {
-        plane.workers().map(|worker| view(worker, now)).collect::<Vec<_>>()
-    };
+    let look = |plane: &Plane, now| plane.workers().map(|worker| view(worker, now)).collect::<Vec<_>>();
     let workers = context.plane.look(look).await?;
     Ok(Json(json!({ "workers": workers })))
 }

@@ -14,6 +14,7 @@ mod disk;
 mod door;
 mod events;
 mod faults;
+mod fleet;
 mod harness;
 mod input;
 mod pool;

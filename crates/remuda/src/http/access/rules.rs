@@ -35,6 +35,11 @@ impl Who {
         self.is_of_a_worker() || self == Who::Known
     }
 
+    /// Whether one joins there: with what one's machine was given, or what one was given before.
+    pub(super) fn takes_join_tokens(self) -> bool {
+        self == Who::Worker
+    }
+
     /// Whether a worker tells of itself there.
     pub(super) fn is_of_a_worker(self) -> bool {
         matches!(self, Who::Joined | Who::JoinedOrAdmin)

@@ -1,0 +1,6 @@
+//! Fleets that grow and shrink: real machines as far as one computer has them, which is processes.
+
+mod books;
+mod joining;
+mod process;
+mod yard;
