@@ -60,8 +60,8 @@ fn view(plane: &Plane, now: Timestamp, machine: &MachineId, workers: &[&Worker])
     };
     (shown["machine"], shown["presence"], shown["workers"]) = (json!(machine), json!(presence), json!(names));
     if shown["gpu"].is_null() {
-        shown["gpu"] =
-            workers.iter().find_map(|worker| worker.metrics.get("gpu")).cloned().unwrap_or_default();
+        let told = workers.iter().filter_map(|worker| Some(worker.check.as_ref()?.gpu.as_str()));
+        shown["gpu"] = told.filter(|gpu| !gpu.is_empty()).next().into();
     }
     shown
 }
