@@ -442,7 +442,7 @@ pub(super) async fn views_count_what_is_there(place: &impl Place) {
         .map(count);
     assert_eq!(
         counts,
-        [3, 3, 2, 7, 4],
+        [3, 3, 1, 7, 4],
         "machines without a worker count by their phase, the others by their worker"
     );
 

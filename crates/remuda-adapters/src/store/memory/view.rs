@@ -71,7 +71,7 @@ fn without_worker(kept: &Kept) -> Vec<WorkerState> {
 fn status(kept: &Kept, now: Timestamp) -> Value {
     let without = without_worker(kept);
     let machines = |state: WorkerState| without.iter().filter(|it| **it == state).count();
-    let alive_machines = without.iter().filter(|state| **state != WorkerState::Error).count();
+    let alive_machines = without.iter().filter(|state| **state != WorkerState::Terminated).count();
     let jobs = |state| kept.jobs.values().filter(|job| job.life.state.name() == state).count();
     let workers = |state| kept.workers.values().filter(|worker| worker.state == state).count();
     let alive = || kept.workers.values().filter(|worker| is_alive(worker));
@@ -87,7 +87,7 @@ fn status(kept: &Kept, now: Timestamp) -> Value {
         "active_workers": workers("active") + machines(WorkerState::Active),
         "terminating_workers": workers("terminating") + machines(WorkerState::Terminating),
         "total_workers": alive().count() + alive_machines,
-        "error_workers": workers("error") + machines(WorkerState::Error),
+        "error_workers": workers("error"),
         "online_workers": present("online"),
         "suspect_workers": present("suspect"),
         "offline_workers": present("offline") + alive_machines,

@@ -1,5 +1,5 @@
--- Schema 3. A rented machine whose worker has not joined yet is on its way all the same, and one that is given back may
--- have none any more: both stand among the workers by the phase of their rental.
+-- Schema 3. A rented machine whose worker has not joined yet is on its way all the same: it stands among the workers, by
+-- the phase of its rental.
 DROP VIEW orchestrator_status;
 CREATE VIEW orchestrator_status AS
 SELECT
@@ -27,7 +27,7 @@ LEFT JOIN (
         SELECT state, presence, metrics_at FROM workers
         UNION ALL
         SELECT
-            CASE body ->> '$.phase' WHEN 'up' THEN 'active' WHEN 'draining' THEN 'terminating' WHEN 'returning' THEN 'error'
+            CASE body ->> '$.phase' WHEN 'up' THEN 'active' WHEN 'draining' THEN 'terminating' WHEN 'returning' THEN 'terminated'
                 ELSE 'spawning' END,
             'offline',
             NULL
