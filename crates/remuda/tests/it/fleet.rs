@@ -2,5 +2,6 @@
 
 mod books;
 mod joining;
+mod ops;
 mod process;
 mod yard;
