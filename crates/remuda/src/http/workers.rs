@@ -230,6 +230,8 @@ pub(super) async fn drain(
 struct View {
     id: WorkerId,
     machine: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fleet: Option<String>,
     state: &'static str,
     presence: &'static str,
     incarnation: u64,
@@ -279,6 +281,7 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> View {
     View {
         id: worker.id.clone(),
         machine: worker.machine.to_string(),
+        fleet: worker.fleet.as_ref().map(ToString::to_string),
         state: worker.state.as_str(),
         presence: worker.presence.as_str(),
         incarnation: worker.incarnation.0,

@@ -19,6 +19,7 @@ mod fleet;
 mod harness;
 mod input;
 mod pool;
+mod presence;
 mod previews;
 mod restarts;
 mod run;

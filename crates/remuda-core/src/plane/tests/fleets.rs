@@ -119,8 +119,8 @@ impl Rented {
             slots: 1,
             offer: Offer::default(),
             incarnation: None,
-            held: Vec::new(),
             stale_after_millis: None,
+            held: Vec::new(),
         };
         let token_hash = Hash::of(b"token");
         let answer = self.story.step(Event::Join { join: Box::new(join), token_hash, proof })?;
