@@ -1,5 +1,5 @@
 //! Where Remuda meets the world: `store` keeps what the core decided, `blobs` what jobs take and give, `comfyui` talks to
-//! ComfyUI servers, `fake` stands in for what a test machine cannot have.
+//! ComfyUI servers, `provider` to where machines come from, `fake` stands in for what a test machine cannot have.
 
 pub mod blobs;
 pub mod comfyui;
