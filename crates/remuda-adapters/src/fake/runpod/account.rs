@@ -43,6 +43,7 @@ pub(super) struct Account {
     /// Oldest first.
     pub(super) pods: Vec<Pod>,
     number: u64,
+    is_closed: bool,
     /// What has none free until then.
     exhausted: BTreeMap<(&'static str, String, Cloud), Timestamp>,
     /// What this account does not get.
@@ -70,6 +71,7 @@ impl Account {
             requests: BTreeMap::new(),
             pods: Vec::new(),
             number: 0,
+            is_closed: false,
             exhausted: BTreeMap::new(),
             denied: BTreeSet::new(),
             words,

@@ -25,7 +25,7 @@ pub struct Exec {
 }
 
 /// A longer line is cut: whoever prints without end must not fill our memory.
-const LINE_BYTES_MAX: u64 = 64 << 10;
+const LINE_BYTES_MAX: u64 = 8 << 10;
 /// Of the environment of whoever started the stand-in; a container has nothing else of its host.
 const INHERITED: [&str; 4] = ["PATH", "HOME", "TMPDIR", "LANG"];
 

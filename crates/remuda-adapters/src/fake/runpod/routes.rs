@@ -27,6 +27,9 @@ const BODY_MAX: usize = 102_400;
 /// What programs call themselves whose authors did not think of it.
 const SCRIPTS: [&str; 4] = ["python-urllib", "python-requests", "libwww-perl", "java/"];
 
+/// What the key in a pod's environment begins with; the pod's id follows.
+pub(super) const POD_KEY: &str = "rpa_of_";
+
 pub(super) async fn serve(listener: tokio::net::TcpListener, server: Arc<Server>) -> std::io::Result<()> {
     let routes = Router::new().fallback(respond).with_state(server);
     axum::serve(Gate(listener), routes.into_make_service_with_connect_info::<Switch>()).await
@@ -50,7 +53,7 @@ async fn respond(server: State<Arc<Server>>, switch: ConnectInfo<Switch>, reques
         let detail = format!("request body exceeds {BODY_MAX} bytes");
         return Answer::problem(StatusCode::PAYLOAD_TOO_LARGE, detail).into_response();
     };
-    if let Err(answer) = is_known(&server, &parts.headers) {
+    if let Err(answer) = is_allowed(&server, &parts.headers, &path) {
         return answer.into_response();
     }
     let pairs = query(&parts.uri);
@@ -93,14 +96,19 @@ fn is_welcome(headers: &HeaderMap) -> bool {
     !agent.is_empty() && !SCRIPTS.iter().any(|script| agent.starts_with(script))
 }
 
-fn is_known(server: &Server, headers: &HeaderMap) -> Result<(), Answer> {
+/// The account's key opens everything, that of a pod only what is about itself.
+fn is_allowed(server: &Server, headers: &HeaderMap, path: &[&str]) -> Result<(), Answer> {
     let refuse = |detail: &str| Err(Answer::problem(StatusCode::UNAUTHORIZED, detail));
     let bearer = header(headers, AUTHORIZATION.as_str()).and_then(|value| value.strip_prefix("Bearer "));
-    match (bearer.filter(|key| !key.is_empty()), &server.options.token) {
-        (None, _) => refuse("missing bearer token"),
-        (Some(key), Some(token)) if key != token => refuse("invalid bearer token"),
-        (Some(_), _) => Ok(()),
+    let Some(key) = bearer.filter(|key| !key.is_empty()) else { return refuse("missing bearer token") };
+    if let Some(pod) = key.strip_prefix(POD_KEY) {
+        let is_own = matches!(path, ["v2", "pods", id, ..] if *id == pod);
+        return if is_own { Ok(()) } else { Err(Answer::problem(StatusCode::FORBIDDEN, "access denied")) };
     }
+    if server.options.token.as_ref().is_some_and(|token| token != key) {
+        return refuse("invalid bearer token");
+    }
+    Ok(())
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {

@@ -93,13 +93,22 @@ pub(super) fn start(
                 Ok(listener) => listener,
                 Err(error) => return tracing::error!(%error, "a stand-in cannot listen"),
             };
+            let passing = inner.let_time_pass(heard);
+            tokio::pin!(passing);
             let told = tokio::select! {
                 _ = routes::serve(listener, Arc::clone(&inner)) => None,
-                () = inner.let_time_pass(heard) => None,
+                () = &mut passing => None,
                 told = stop => told.ok(),
             };
             inner.account().close();
-            let ended = async { living.subscribe().wait_for(|living| *living == 0).await.is_ok() };
+            let mut living = living.subscribe();
+            // Whatever ends may have last words, and would stumble if nobody heard them.
+            let ended = async {
+                tokio::select! {
+                    _ = living.wait_for(|living| *living == 0) => {}
+                    () = &mut passing => {}
+                }
+            };
             if tokio::time::timeout(END_MAX, ended).await.is_err() {
                 tracing::error!("some pods did not end");
             }

@@ -95,7 +95,7 @@ impl Account {
 
     /// What keeps a creation from being looked at.
     fn refusal(&mut self, order: &Order, drawn: &BTreeSet<Fault>) -> Option<Answer> {
-        if self.luck.strikes(drawn, Fault::Refuse500) {
+        if self.is_closed || self.luck.strikes(drawn, Fault::Refuse500) {
             return Some(Answer::trouble());
         }
         if self.luck.strikes(drawn, Fault::RefuseReset) {

@@ -10,6 +10,7 @@ use crate::fake::runpod::logs::Source;
 use crate::fake::runpod::plan::Pull;
 use crate::fake::runpod::pod::{Container, Life, Pod};
 use crate::fake::runpod::process::{Process, Word};
+use crate::fake::runpod::routes::POD_KEY;
 
 /// Between the end of a container and the next one.
 const RESTART: Duration = Duration::from_secs(2);
@@ -109,8 +110,9 @@ impl Account {
         }
     }
 
-    /// Nothing runs from now on.
+    /// Nothing runs from now on, whoever still asks.
     pub(in crate::fake::runpod) fn close(&mut self) {
+        self.is_closed = true;
         self.pods.clear();
     }
 }
@@ -168,7 +170,7 @@ fn environment(pod: &Pod) -> BTreeMap<String, String> {
         ("RUNPOD_DC_ID", pod.centre.clone()),
         ("RUNPOD_GPU_COUNT", pod.count.to_string()),
         ("RUNPOD_PUBLIC_IP", pod.host.clone()),
-        ("RUNPOD_API_KEY", format!("rpa_of_{}", pod.id)),
+        ("RUNPOD_API_KEY", format!("{POD_KEY}{}", pod.id)),
     ];
     environment.extend(own.map(|(name, value)| (name.to_owned(), value)));
     for port in pod.boot.ports.iter().filter(|port| port.kind == "tcp") {

@@ -33,6 +33,20 @@ async fn a_key_is_demanded_and_looked_at_after_the_size() {
 }
 
 #[tokio::test]
+async fn the_key_in_a_pod_opens_that_pod_and_nothing_else() {
+    let client = plain().await;
+    let (id, other) = (client.made("p").await, client.made("q").await);
+    let ask = async |method: Method, path: String| {
+        let request = client.http.request(method, format!("{}{path}", client.fake.url()));
+        seen(request.bearer_auth(format!("rpa_of_{id}"))).await.unwrap().status
+    };
+    assert_eq!(ask(Method::GET, format!("/pods/{id}")).await, 200);
+    assert_eq!(ask(Method::GET, "/pods".to_owned()).await, 403);
+    assert_eq!(ask(Method::DELETE, format!("/pods/{other}")).await, 403);
+    assert_eq!(ask(Method::DELETE, format!("/pods/{id}")).await, 204);
+}
+
+#[tokio::test]
 async fn everything_that_is_wrong_with_an_order_is_named() {
     let client = plain().await;
     let mut wrong = order("p");
