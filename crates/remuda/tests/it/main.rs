@@ -24,6 +24,8 @@ mod previews;
 mod restarts;
 mod run;
 mod source;
+#[cfg(feature = "ssh")]
+mod ssh;
 mod start;
 mod storm;
 mod tidy;
