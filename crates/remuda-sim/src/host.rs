@@ -301,8 +301,9 @@ impl World<'_> {
                 self.call(host, None, Ask::Join { join, proof }, PATIENCE);
             }
             AgentEffect::Beat { mut beat, wait } => {
+                self.hosts[host].check_machine(self.now, &mut beat);
+                self.maybe_call_ready(&mut beat);
                 let it = &mut self.hosts[host];
-                it.check_machine(self.now, &mut beat);
                 let since = it.closed_since.unwrap_or(self.now);
                 it.closed_since = (!beat.closed.is_empty()).then_some(since);
                 for finished in &beat.finished {

@@ -6,6 +6,7 @@ use remuda_core::id::FleetId;
 
 use crate::net::{Ask, Call, Caller};
 use crate::provider::Trouble;
+use crate::sabotage::Sabotage;
 use crate::world::World;
 
 impl World<'_> {
@@ -47,6 +48,13 @@ impl World<'_> {
 
     /// In the calm nobody stands in the way.
     pub(crate) fn people_let_go(&mut self) {
+        if self.is_sabotaged(Sabotage::StayAtZero) {
+            let fleets: Vec<_> = self.scene.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
+            for fleet in fleets {
+                self.order(fleet, Order::Pause { reason: "forgotten".to_owned() });
+            }
+            return;
+        }
         let Some(driver) = self.lead.and_then(|at| self.drivers[at].as_deref()) else { return };
         let held = self.scene.fleets.iter().map(|plan| &plan.settings.id);
         let held: Vec<_> = held

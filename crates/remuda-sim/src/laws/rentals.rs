@@ -51,7 +51,7 @@ impl Laws {
         };
         let before = self.pods.rentals.insert(document.id.clone(), rental.clone());
         if rental.phase == Phase::Returning {
-            self.pods.given_up.insert(rental.tag.clone());
+            self.pods.given_up.entry(rental.tag.clone()).or_insert(at);
         }
         let was_given_up = before.is_some_and(|before| before.phase == Phase::Returning);
         if was_given_up && rental.phase != Phase::Returning {

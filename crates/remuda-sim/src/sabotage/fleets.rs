@@ -1,0 +1,102 @@
+//! Breakages where machines are rented: at the boundary between the plane and its provider, or in a fleet's settings.
+
+use std::time::Duration;
+
+use remuda_core::document::Shelf;
+use remuda_core::plane::Proof;
+use remuda_core::provider::{Call, Fault, FaultClass, News, Pod};
+use remuda_core::record::Stored;
+use remuda_core::settings::Settings;
+use remuda_core::wire::{Beat, Join};
+
+use super::Sabotage;
+use crate::provider::{DEPLOYMENT, STRANGER};
+use crate::world::World;
+
+impl Sabotage {
+    /// Breakages that a fleet's setting can express.
+    pub(super) fn set_fleets(self, core: &mut Settings) {
+        let never = Duration::from_secs(1 << 32);
+        for fleet in &mut core.fleets {
+            match self {
+                Sabotage::NoMaximum => fleet.scaling.machines_max = 1000,
+                Sabotage::NoHourlyBudget => fleet.hour_max = None,
+                Sabotage::NoDailyBudget => fleet.day_max = None,
+                Sabotage::NoDamper => {
+                    (fleet.scaling.turn_min, fleet.scaling.life_min) = (Duration::ZERO, Duration::ZERO);
+                }
+                Sabotage::BusyLists => fleet.limits.list_every = Duration::from_secs(1),
+                Sabotage::NoSweep => fleet.limits.orphan_grace = never,
+                Sabotage::EndlessDrains => fleet.scaling.drain_timeout = never,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl World<'_> {
+    /// What a provider said, as the saboteur lets the plane hear it.
+    pub(crate) fn forged_news(&self, news: News) -> Vec<News> {
+        match (self.sabotage, news) {
+            (Some(Sabotage::BelieveFailedLists), News::Listed { result: Err(_) }) => {
+                vec![News::Listed { result: Ok(Vec::new()) }]
+            }
+            (Some(Sabotage::TrustOneList), news @ News::Listed { .. }) => vec![news.clone(), news],
+            (Some(Sabotage::ReturnStrangers), News::Listed { result: Ok(pods) }) => {
+                let claim = |pod: Pod| Pod { tag: pod.tag.replace(STRANGER, DEPLOYMENT), ..pod };
+                vec![News::Listed { result: Ok(pods.into_iter().map(claim).collect()) }]
+            }
+            (Some(Sabotage::DeafToWaits), News::Listed { result: Err(fault) }) => {
+                vec![News::Listed { result: Err(deaf(fault)) }]
+            }
+            (Some(Sabotage::DeafToWaits), News::Rented { machine, result: Err(fault) }) => {
+                vec![News::Rented { machine, result: Err(deaf(fault)) }]
+            }
+            (_, news) => vec![news],
+        }
+    }
+
+    /// Whether a call is taken for made, and is not.
+    pub(crate) fn is_pretended(&self, call: &Call) -> bool {
+        self.is_sabotaged(Sabotage::PretendToReturn) && matches!(call, Call::Return { .. })
+    }
+
+    /// Whether a call whose outcome is unknown is made once more.
+    pub(crate) fn is_repeated(&self, news: &News) -> bool {
+        let is_unknown = matches!(news, News::Rented { result: Err(fault), .. }
+            if fault.class == FaultClass::Ambiguous);
+        self.is_sabotaged(Sabotage::RentAgain) && is_unknown
+    }
+
+    /// Whoever comes late comes as somebody else.
+    pub(crate) fn forged_join(&self, mut join: Box<Join>, proof: Proof) -> (Box<Join>, Proof) {
+        if !self.is_sabotaged(Sabotage::LetInTheLate) || join.machine.is_none() {
+            return (join, proof);
+        }
+        let driver = self.lead.and_then(|at| self.drivers[at].as_deref());
+        (join.machine, join.fleet) = (None, None);
+        if driver.is_some() {
+            let name = format!("late-{}", join.worker);
+            join.worker = name.parse().unwrap_or(join.worker);
+        }
+        (join, Proof::Anybody)
+    }
+
+    /// Nobody is told that a machine is not ready.
+    pub(crate) fn maybe_call_ready(&self, beat: &mut Beat) {
+        if self.is_sabotaged(Sabotage::WorkBeforeReady) {
+            beat.check = None;
+            beat.closed.clear();
+        }
+    }
+
+    pub(super) fn maybe_forget_machines(&self, stored: &mut Stored) {
+        if self.is_sabotaged(Sabotage::ForgetMachines) {
+            stored.documents.retain(|document| document.shelf != Shelf::Machine);
+        }
+    }
+}
+
+fn deaf(fault: Fault) -> Fault {
+    Fault { class: FaultClass::Transient, wait: None, ..fault }
+}
