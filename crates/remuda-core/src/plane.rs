@@ -19,29 +19,22 @@
 //! | `check` | that every index agrees with what it indexes |
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Map;
 
-use crate::affinity::{Affinities, Affinity};
+use crate::affinity::Affinities;
 use crate::alarm::{Alarm, Alarms};
 use crate::block::Blocks;
 use crate::brake::MassLoss;
-use crate::cycle;
-use crate::document::{Document, Shelf};
-use crate::fleet;
-use crate::id::{FleetId, Hash, Incarnation, JobId, MachineId, Sequence, Shape, Tenant, Term, WorkerId};
+use crate::id::{Incarnation, JobId, Sequence, Tenant, Term, WorkerId};
 use crate::job::{Extra, Job, State};
-use crate::provider;
 use crate::queue::{Kinds, Place, Queue};
 use crate::record::{Accepted, Life, Record, Stored};
 use crate::refusal::Refusal;
 use crate::settings::Settings;
 use crate::suspicion::Suspicions;
 use crate::time::Timestamp;
-use crate::webhook::Told;
-use crate::wire::{Beat, Join, Joined, Reply};
 use crate::worker::Worker;
 
 mod affinities;
@@ -50,6 +43,7 @@ mod beats;
 mod check;
 mod documents;
 mod ended;
+mod event;
 mod fence;
 mod fleets;
 mod health;
@@ -64,157 +58,12 @@ mod submit;
 mod why;
 
 use ended::Ended;
+pub use event::{Answer, Effect, Event, Proof, Step};
 use fleets::Fleets;
 use news::{About, detail, note};
 pub use routing::PassedOver;
 pub use submit::{Known, Submission};
 pub use why::{BlockedWorker, Candidate, Why};
-
-/// Something happened outside.
-#[derive(Clone, Debug)]
-pub enum Event {
-    Submit(Box<Submission>),
-    Cancel {
-        job: JobId,
-        message: String,
-    },
-    /// `proof`: how whoever asks has shown who it is; a rented machine's workers must.
-    Join {
-        join: Box<Join>,
-        token_hash: Hash,
-        proof: Proof,
-    },
-    /// `waits`: the worker will stay on the line for orders.
-    Beat {
-        worker: WorkerId,
-        token_hash: Hash,
-        beat: Box<Beat>,
-        waits: bool,
-    },
-    /// The line on which orders were awaited is gone: a reason to look closer, and nothing more.
-    LineDropped {
-        worker: WorkerId,
-        seq: u64,
-    },
-    /// A worker says goodbye (with its token), or a person says it for the worker.
-    Leave {
-        worker: WorkerId,
-        token_hash: Option<Hash>,
-        reason: String,
-    },
-    /// No new work for this worker; it goes when it holds nothing, or when the time is over.
-    Drain {
-        worker: WorkerId,
-        reason: String,
-        within: Option<Duration>,
-    },
-    /// The same for every worker of a machine, which is then returned.
-    DrainMachine {
-        machine: MachineId,
-        reason: String,
-        within: Option<Duration>,
-    },
-    /// What a fleet's provider answered, or showed.
-    Provider {
-        fleet: FleetId,
-        news: Box<provider::News>,
-    },
-    /// What a person wants of a fleet.
-    Order {
-        fleet: FleetId,
-        order: fleet::Order,
-    },
-    /// The name that is part of every tag: drawn once, by whoever can draw, and kept for ever.
-    Deployment(String),
-    /// A person ends a block.
-    Lift {
-        worker: WorkerId,
-        shape: Shape,
-    },
-    /// A person lets a quarantined shape go.
-    Release {
-        shape: Shape,
-    },
-    /// A person says where a shape should run, and where not.
-    SetAffinity {
-        shape: Shape,
-        affinity: Affinity,
-    },
-    RemoveAffinity {
-        shape: Shape,
-    },
-    /// News of a job's end were taken, or given up.
-    Told(Box<Told>),
-    /// To be remembered, in place of what has its id on that shelf.
-    Keep(Arc<Document>),
-    /// Not to be remembered any longer.
-    Discard {
-        shelf: Shelf,
-        id: String,
-    },
-    /// The settings were loaded anew.
-    Settings(Box<Settings>),
-    /// Time has passed.
-    Tick,
-    /// The batch is over: orders that came together go out together.
-    Flush,
-}
-
-/// How whoever joins has shown who it is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// It may join, under any name that is nobody's in particular.
-    Anybody,
-    /// It has the token that was given to this machine when it was rented.
-    Machine(MachineId),
-    /// It has what a former incarnation of the same worker was given.
-    Former(Hash),
-}
-
-/// What the caller is told, after the records are safe.
-#[derive(Clone, Debug)]
-pub enum Answer {
-    Done,
-    Accepted {
-        job: JobId,
-        is_new: bool,
-    },
-    Joined(Joined),
-    Reply(Reply),
-    /// Nothing to say yet: keep the line open, `Effect::Orders` will come.
-    Hold,
-}
-
-/// Something to be done outside.
-#[derive(Clone, Debug)]
-pub enum Effect {
-    /// Give this to the worker whose line is open; if it is gone, the orders go out again with its next beat.
-    Orders { worker: WorkerId, reply: Reply },
-    /// Live only, dropped first: how far a job is.
-    Progress {
-        job: JobId,
-        tenant: Tenant,
-        metadata: Map<String, Value>,
-        worker: WorkerId,
-        progress: f32,
-        phase: String,
-    },
-    /// Somebody is to be told how a job ended: there is something new on the shelf.
-    Outbox,
-    /// To be asked of a fleet's provider, once; the answer comes back as `Event::Provider`. The calls of a fleet are
-    /// made in order; if the plane ends before, they are forgotten, and the next one looks first.
-    Provider { fleet: FleetId, call: provider::Call },
-    /// A report for the log.
-    Cycle(Arc<cycle::Report>),
-}
-
-/// All that follows from an event.
-#[derive(Debug)]
-pub struct Step {
-    pub answer: Result<Answer, Refusal>,
-    pub records: Vec<Record>,
-    pub effects: Vec<Effect>,
-}
 
 #[derive(Clone, Debug)]
 pub struct Plane {
@@ -392,10 +241,10 @@ impl Plane {
                 self.beat(now, &worker, token_hash, &beat, waits)
             }
             Event::LineDropped { worker, seq } => self.line_dropped(now, &worker, seq),
-            Event::Leave { worker, token_hash, reason } => self.leave(now, &worker, token_hash, reason),
-            Event::Drain { worker, reason, within } => self.drain(now, &worker, reason, within),
+            Event::Leave { worker, token_hash, reason } => self.leave(now, &worker, token_hash, &reason),
+            Event::Drain { worker, reason, within } => self.drain(now, &worker, &reason, within),
             Event::DrainMachine { machine, reason, within } => {
-                self.drain_machine(now, &machine, reason, within)
+                self.drain_machine(now, &machine, &reason, within)
             }
             Event::Provider { fleet, news } => Ok(self.provider_said(now, &fleet, *news)),
             Event::Order { fleet, order } => self.order(now, &fleet, order),

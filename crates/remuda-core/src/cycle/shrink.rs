@@ -117,9 +117,11 @@ impl Cycle<'_> {
             && self.snapshot.can_rent
             && self.snapshot.paused.is_none()
             && self.snapshot.spent.is_none();
-        let is_under_way = self.count(WorkerState::Spawning) > 0
-            || self.count(WorkerState::Terminating) > 0
-            || self.spawned > 0;
+        let mut states = self.snapshot.workers.iter().zip(&self.states);
+        let is_going = |(worker, state): (&WorkerView, &WorkerState)| {
+            worker.is_there && matches!(state, WorkerState::Terminating | WorkerState::Terminated)
+        };
+        let is_under_way = states.any(is_going) || self.count(WorkerState::Spawning) > 0 || self.spawned > 0;
         let outdated = self.leavers(|worker| worker.is_outdated);
         let Some((at, worker)) = outdated.into_iter().next().filter(|_| is_free && !is_under_way) else {
             return;

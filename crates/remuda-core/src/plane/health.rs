@@ -117,9 +117,11 @@ impl Plane {
     fn act(&mut self, now: Timestamp, fleet: Option<&FleetId>, action: Action) {
         match action {
             Action::Promote { worker, reason } => {
-                self.move_machine(now, &worker, WorkerState::Active, &reason)
+                self.move_machine(now, &worker, WorkerState::Active, &reason);
             }
-            Action::Fail { worker, reason } => self.move_machine(now, &worker, WorkerState::Error, &reason),
+            Action::Fail { worker, reason } => {
+                self.move_machine(now, &worker, WorkerState::Error, &reason);
+            }
             Action::Terminate { worker, reason } => {
                 self.move_machine(now, &worker, WorkerState::Terminated, &reason);
             }

@@ -194,7 +194,7 @@ impl Plane {
         now: Timestamp,
         id: &WorkerId,
         token_hash: Option<Hash>,
-        reason: String,
+        reason: &str,
     ) -> Result<Answer, Refusal> {
         if let Some(token_hash) = token_hash {
             self.genuine(id, token_hash)?;
@@ -208,7 +208,7 @@ impl Plane {
         // Who says goodbye itself has hung up; whom a person sends away is told on the open line.
         worker.is_polling &= token_hash.is_none();
         self.to_tell.insert(id.clone());
-        worker.reason.clone_from(&reason);
+        reason.clone_into(&mut worker.reason);
         let held: Vec<_> = worker.holds.keys().copied().collect();
         self.refeed = true;
         self.watch_worker(now, id);
@@ -216,9 +216,9 @@ impl Plane {
             self.lose(now, job, Cause::Provider, format!("worker {id} left: {reason}"), Blame::Nobody);
         }
         self.store_worker(now, id);
-        self.worker_news(now, "worker:offline", id, detail([("reason", reason.clone().into())]));
+        self.worker_news(now, "worker:offline", id, detail([("reason", reason.into())]));
         self.machine_follows(now, id);
-        self.machine_goes_along(now, id, &reason);
+        self.machine_goes_along(now, id, reason);
         Ok(Answer::Done)
     }
 
@@ -226,7 +226,7 @@ impl Plane {
         &mut self,
         now: Timestamp,
         id: &WorkerId,
-        reason: String,
+        reason: &str,
         within: Option<Duration>,
     ) -> Result<Answer, Refusal> {
         let worker = self.workers.get(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
@@ -239,11 +239,11 @@ impl Plane {
         if let Some(worker) = self.workers.get_mut(id) {
             worker.drain_until = drain_until;
         }
-        self.move_worker(now, id, WorkerState::Terminating, reason.clone());
+        self.move_worker(now, id, WorkerState::Terminating, reason.to_owned());
         if let Some(rental) = self.fleets.rentals.get_mut(&machine) {
             rental.drain_until = drain_until;
         }
-        self.machine_goes_along(now, id, &reason);
+        self.machine_goes_along(now, id, reason);
         self.cycle_soon(now);
         self.alarms.set(Alarm::Provider, Some(now));
         Ok(Answer::Done)
@@ -253,7 +253,7 @@ impl Plane {
         &mut self,
         now: Timestamp,
         machine: &MachineId,
-        reason: String,
+        reason: &str,
         within: Option<Duration>,
     ) -> Result<Answer, Refusal> {
         let there: Vec<_> =
@@ -263,14 +263,14 @@ impl Plane {
                 return Err(Refusal::MachineLeaving(machine.clone()));
             }
             rental.drain_until = within.map(|within| now.plus(within));
-            self.move_rental(now, machine, WorkerState::Terminating, &reason);
+            self.move_rental(now, machine, WorkerState::Terminating, reason);
             self.cycle_soon(now);
         } else if there.is_empty() {
             return Err(Refusal::UnknownMachine(machine.clone()));
         }
         for worker in there {
             // One that is on its way out already is as good as drained.
-            drop(self.drain(now, &worker, reason.clone(), within));
+            drop(self.drain(now, &worker, reason, within));
         }
         Ok(Answer::Done)
     }

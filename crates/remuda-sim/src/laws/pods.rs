@@ -37,7 +37,7 @@ pub(super) struct Pods {
     /// When each fleet first saw a list in the calm.
     calm_list: BTreeMap<FleetId, u64>,
     /// Since when something about a pod is not as it should be.
-    odd_since: BTreeMap<PodId, u64>,
+    odd_since: BTreeMap<(PodId, &'static str), u64>,
     /// Since when a record is of no pod.
     empty_since: BTreeMap<String, u64>,
     /// Since when there is work and no machine for it.
@@ -254,8 +254,8 @@ impl Laws {
                 Some(_) if pod.is_dead || pod.stopped_at.is_some() => "dead",
                 Some(_) => continue,
             };
-            let since = self.pods.odd_since.get(&pod.id).copied().unwrap_or(at);
-            odd.insert(pod.id.clone(), since);
+            let since = self.pods.odd_since.get(&(pod.id.clone(), what)).copied().unwrap_or(at);
+            odd.insert((pod.id.clone(), what), since);
             let listed = pod.fleet.as_ref().and_then(|fleet| self.pods.calm_list.get(fleet));
             // A machine whose worker is silent may be out of reach; it would stop itself after a quarter of an hour.
             let bound = if what == "dead" { SORTED_WITHIN + 900_000 } else { SORTED_WITHIN };

@@ -120,7 +120,7 @@ fn every_cycle_is_reported_and_kept() {
     let mut story = Story::new();
     story.to(95);
     assert_eq!(story.kept.reports.len(), 3);
-    let report: cycle::Report = serde_json::from_str(story.kept.reports[0].get()).unwrap();
+    let report: crate::cycle::Report = serde_json::from_str(story.kept.reports[0].get()).unwrap();
     assert_eq!(report.timestamp, "1970-01-01T00:00:30.000Z");
 }
 
