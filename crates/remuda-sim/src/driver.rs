@@ -278,7 +278,7 @@ impl World<'_> {
         let mut token = Hash::from_bytes([0; 32]);
         let event = match ask.clone() {
             Ask::Join { join, proof } => {
-                let (join, proof) = self.forged_join(join, proof);
+                let (join, proof) = self.forged_join(driver, join, proof);
                 let mut bytes = [0; 32];
                 bytes[..8].copy_from_slice(&self.random.draw().to_be_bytes());
                 token = Hash::from_bytes(bytes);

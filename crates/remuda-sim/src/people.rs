@@ -18,7 +18,7 @@ impl World<'_> {
         let settings = &self.scene.fleets[at].settings;
         let (fleet, most) = (settings.id.clone(), u64::from(settings.scaling.machines_max) + 2);
         self.account.met.entry(Trouble::People).and_modify(|met| *met += 1).or_insert(1);
-        let order = match self.random.below(8) {
+        let order = match self.random.below(10) {
             0 | 1 => Order::Pause { reason: "maintenance".to_owned() },
             2 => Order::Resume,
             3 | 4 => Order::Scale { machines: Some(self.random.below(most) as u32) },

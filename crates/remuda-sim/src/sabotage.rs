@@ -189,7 +189,7 @@ impl Sabotage {
         (Sabotage::NoSweep, &[Law::L4]),
         (Sabotage::EndlessDrains, &[Law::L4]),
         (Sabotage::LetInTheLate, &[Law::S8]),
-        (Sabotage::ForgetMachines, &[Law::S8]),
+        (Sabotage::ForgetMachines, &[Law::S5, Law::S8]),
         (Sabotage::WorkBeforeReady, &[Law::S12]),
         (Sabotage::DeafToWaits, &[Law::L5]),
         (Sabotage::StayAtZero, &[Law::L1]),

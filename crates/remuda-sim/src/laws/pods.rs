@@ -154,7 +154,10 @@ impl Laws {
                 let what = format!("{} is returned, and is stored as {}", pod.tag, phase.as_str());
                 self.broken(Law::S5, at, what);
             }
-            None if at < pod.made_at + grace && pod.is_alive() && !self.pods.given_up.contains_key(&pod.tag) => {
+            None if at < pod.made_at + grace
+                && pod.is_alive()
+                && !self.pods.given_up.contains_key(&pod.tag) =>
+            {
                 let age = (at - pod.made_at) / 1000;
                 self.broken(Law::S8, at, format!("{} is returned as nobody's after {age} s", pod.tag));
             }

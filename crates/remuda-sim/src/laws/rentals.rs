@@ -17,7 +17,7 @@ use crate::provider::{Account, SimPod};
 use crate::scene::Scene;
 
 /// A drain is over when the cycle looks next, and the return has begun.
-const DRAIN_MARGIN: Duration = Duration::from_secs(60);
+const DRAIN_MARGIN: Duration = Duration::from_secs(40);
 
 impl Laws {
     pub(crate) fn rentals_committed(
@@ -94,11 +94,12 @@ impl Laws {
         let fleet = event.detail.get("fleet").and_then(|it| it.as_str()).unwrap_or_default();
         let Some(plan) = scene.fleets.iter().find(|plan| plan.settings.id.as_str() == fleet) else { return };
         let (id, scaling) = (&plan.settings.id, &plan.settings.scaling);
-        let before = self.pods.turned.get(id).copied().unwrap_or((is_up, 0));
-        if before.0 == is_up {
+        let before = self.pods.turned.get(id).copied();
+        if before.is_some_and(|(was_up, _)| was_up == is_up) {
             return;
         }
         self.pods.turned.insert(id.clone(), (is_up, at));
+        let Some((_, turned_at)) = before else { return };
         let is_ordered = self
             .pods
             .ordered_at
@@ -110,7 +111,7 @@ impl Laws {
         });
         let is_bare = is_up && capacity.count() < scaling.machines_min.max(1) as usize;
         let is_spent = !is_up && plan.settings.day_max.is_some();
-        let since = at - before.1;
+        let since = at - turned_at;
         if since + 1000 < scaling.turn_min.as_millis() as u64 && !is_ordered && !is_bare && !is_spent {
             let way = if is_up { "grows" } else { "shrinks" };
             self.broken(Law::L5, at, format!("{id} {way} {} s after it turned", since / 1000));

@@ -6,10 +6,12 @@ use remuda_core::document::Shelf;
 use remuda_core::plane::Proof;
 use remuda_core::provider::{Call, Fault, FaultClass, News, Pod};
 use remuda_core::record::Stored;
+use remuda_core::rental::Phase;
 use remuda_core::settings::Settings;
 use remuda_core::wire::{Beat, Join};
 
 use super::Sabotage;
+use crate::driver::Driver;
 use crate::provider::{DEPLOYMENT, STRANGER};
 use crate::world::World;
 
@@ -69,16 +71,20 @@ impl World<'_> {
     }
 
     /// Whoever comes late comes as somebody else.
-    pub(crate) fn forged_join(&self, mut join: Box<Join>, proof: Proof) -> (Box<Join>, Proof) {
-        if !self.is_sabotaged(Sabotage::LetInTheLate) || join.machine.is_none() {
+    pub(crate) fn forged_join(
+        &self,
+        driver: &Driver,
+        mut join: Box<Join>,
+        proof: Proof,
+    ) -> (Box<Join>, Proof) {
+        let rental = join.machine.as_ref().and_then(|machine| driver.plane.rental(machine));
+        let is_late = rental.is_some_and(|rental| rental.phase == Phase::Returning);
+        if !is_late || !self.is_sabotaged(Sabotage::LetInTheLate) {
             return (join, proof);
         }
-        let driver = self.lead.and_then(|at| self.drivers[at].as_deref());
+        let name = format!("late-{}", join.worker);
         (join.machine, join.fleet) = (None, None);
-        if driver.is_some() {
-            let name = format!("late-{}", join.worker);
-            join.worker = name.parse().unwrap_or(join.worker);
-        }
+        join.worker = name.parse().unwrap_or(join.worker);
         (join, Proof::Anybody)
     }
 
