@@ -305,6 +305,7 @@ impl World<'_> {
             }
             Ask::News { fleet, news } => Event::Provider { fleet, news },
             Ask::Order { fleet, order } => Event::Order { fleet, order },
+            Ask::DrainMachine { .. } if self.is_sabotaged(Sabotage::FeedTheDrained) => Event::Tick,
             Ask::DrainMachine { machine, within } => {
                 let within = within.map(Duration::from_millis);
                 Event::DrainMachine { machine, reason: "maintenance".to_owned(), within }

@@ -54,6 +54,8 @@ pub(crate) struct Host {
     pub(crate) ready_at: u64,
     /// Its GPU does not compute.
     pub(crate) is_bad: bool,
+    /// It is not what was ordered.
+    pub(crate) is_other: bool,
 }
 
 /// How long an agent waits for an answer that should come at once.
@@ -89,6 +91,7 @@ impl Host {
             contact_at: 0,
             ready_at: 0,
             is_bad: false,
+            is_other: false,
         }
     }
 

@@ -17,7 +17,7 @@ impl World<'_> {
         let at = self.random.index(self.scene.fleets.len());
         let settings = &self.scene.fleets[at].settings;
         let (fleet, most) = (settings.id.clone(), u64::from(settings.scaling.machines_max) + 2);
-        self.account.met.entry(Trouble::People).and_modify(|met| *met += 1).or_insert(1);
+        self.account.meet(Trouble::People);
         let order = match self.random.below(10) {
             0 | 1 => Order::Pause { reason: "maintenance".to_owned() },
             2 => Order::Resume,
@@ -76,7 +76,7 @@ impl World<'_> {
         self.kill_plane(1, 0);
         for machine in machines {
             if self.random.permille(500) && self.store.put_back(&machine) {
-                self.account.met.entry(Trouble::OldStore).and_modify(|met| *met += 1).or_insert(1);
+                self.account.meet(Trouble::OldStore);
                 self.laws.machine_put_back(&machine);
                 let its = |pod: &&mut crate::provider::SimPod| {
                     pod.machine().is_some_and(|it| it.as_str() == machine)

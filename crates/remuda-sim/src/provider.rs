@@ -80,7 +80,7 @@ impl Account {
         self.spells.get(&spell).is_some_and(|until| now < *until)
     }
 
-    fn meet(&mut self, trouble: Trouble) {
+    pub(crate) fn meet(&mut self, trouble: Trouble) {
         *self.met.entry(trouble).or_default() += 1;
     }
 

@@ -128,11 +128,17 @@ pub enum Sabotage {
     DeafToWaits,
     /// A fleet that is empty stays so, whatever waits.
     StayAtZero,
+    /// However many machines come to nothing, the next is rented at once.
+    NoCreationBrake,
+    /// What is delivered is taken, whatever was ordered.
+    TakeAnything,
+    /// Who is drained gets work all the same.
+    FeedTheDrained,
 }
 
 impl Sabotage {
     /// Every one, with the laws of which at least one must notice.
-    pub const ALL: [(Sabotage, &'static [Law]); 60] = [
+    pub const ALL: [(Sabotage, &'static [Law]); 63] = [
         (Sabotage::AckBeforeCommit, &[Law::S1]),
         (Sabotage::LoseBatch, &[Law::S1]),
         (Sabotage::ChangeOutcome, &[Law::S2]),
@@ -193,6 +199,9 @@ impl Sabotage {
         (Sabotage::WorkBeforeReady, &[Law::S12]),
         (Sabotage::DeafToWaits, &[Law::L5]),
         (Sabotage::StayAtZero, &[Law::L1]),
+        (Sabotage::NoCreationBrake, &[Law::S8]),
+        (Sabotage::TakeAnything, &[Law::S12]),
+        (Sabotage::FeedTheDrained, &[Law::S4]),
     ];
 
     /// Breakages that a setting can express.

@@ -275,6 +275,7 @@ impl<'t> World<'t> {
     fn look(&mut self) {
         self.at(LOOK_EVERY, Happening::Look);
         self.maybe_beat_for_the_dead();
+        self.maybe_lift_brakes();
         if self.is_calm {
             self.people_let_go();
         }

@@ -47,7 +47,10 @@ fn weather(sabotage: Sabotage) -> Weather {
         | Sabotage::ForgetMachines
         | Sabotage::WorkBeforeReady
         | Sabotage::DeafToWaits
-        | Sabotage::StayAtZero => Weather::Fleet,
+        | Sabotage::StayAtZero
+        | Sabotage::NoCreationBrake
+        | Sabotage::TakeAnything
+        | Sabotage::FeedTheDrained => Weather::Fleet,
         Sabotage::ChangeOutcome
         | Sabotage::DoubleTerminal
         | Sabotage::DropFence
@@ -77,7 +80,9 @@ fn troubles(sabotage: Sabotage) -> Vec<Trouble> {
         Sabotage::TrustOneList => vec![Trouble::ListOmits],
         Sabotage::ReturnStrangers => vec![Trouble::Strangers],
         Sabotage::NoSweep => vec![Trouble::OldStore],
-        Sabotage::EndlessDrains => vec![Trouble::People],
+        Sabotage::EndlessDrains | Sabotage::FeedTheDrained => vec![Trouble::People],
+        Sabotage::NoCreationBrake => vec![Trouble::NeverRuns, Trouble::NoAgent, Trouble::BadGpu],
+        Sabotage::TakeAnything => vec![Trouble::OtherKind, Trouble::Dearer],
         Sabotage::LetInTheLate => vec![Trouble::LateAgent, Trouble::ReturnIgnored, Trouble::ReturnFails],
         Sabotage::ForgetMachines => vec![Trouble::PlaneDies],
         Sabotage::WorkBeforeReady => vec![Trouble::SlowModels, Trouble::BadGpu],

@@ -12,7 +12,7 @@ use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::fleet::FleetSettings;
 use crate::id::{FleetId, MachineId, PodId};
-use crate::machine::{Presence, WorkerState};
+use crate::machine::WorkerState;
 use crate::money::Money;
 use crate::provider::{Call, Fault, Pod, PodStatus, Tag, Unprepared};
 use crate::rental::{LISTS_MIN, Phase, Sighting};
@@ -204,11 +204,13 @@ impl Plane {
     fn conclude(&mut self, now: Timestamp, settings: &FleetSettings) {
         let machines: Vec<_> = self.rentals_of(&settings.id).map(|rental| rental.machine.clone()).collect();
         for machine in machines {
+            // After a restart nobody is heard yet: that is our own silence, and everyone has time to end it.
+            let patience = self.settings.beat_idle * 3 / 2;
             let is_heard = self
                 .workers_on(&machine)
                 .iter()
                 .filter_map(|worker| self.workers.get(worker))
-                .any(|worker| worker.presence == Presence::Online);
+                .any(|worker| worker.watch.silent_for(now) < patience);
             let Some(rental) = self.fleets.rentals.get(&machine) else { continue };
             let was_up = matches!(rental.phase, Phase::Up | Phase::Draining);
             // Asked for, looked for long enough, and never seen: if it comes after all, it is an orphan.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use remuda_core::id::{FleetId, PodId};
+use remuda_core::id::{FleetId, MachineId, PodId};
 use remuda_core::money::Money;
 use remuda_core::plane::Plane;
 use remuda_core::provider::{Call, Fault, FaultClass, News, Pod};
@@ -44,13 +44,18 @@ pub(super) struct Pods {
     idle_since: Option<u64>,
     /// When a person last ordered a fleet about.
     pub(super) ordered_at: BTreeMap<FleetId, u64>,
+    /// Machines that a person drained.
+    pub(super) drained: BTreeSet<MachineId>,
+    /// How many machines in a row came to nothing, and when a fleet last asked for one.
+    pub(super) failures: BTreeMap<FleetId, u32>,
+    rented_at: BTreeMap<FleetId, u64>,
     /// Which way each fleet last turned, and when.
     pub(super) turned: BTreeMap<FleetId, (bool, u64)>,
 }
 
-/// Calls that a fleet may make in ten minutes, whatever happens: lists every ten seconds twice over, and what its
-/// machines need.
-const CALLS_MAX: usize = 200;
+/// Calls that a fleet may make in ten minutes, whatever happens: a list every five seconds while something is on its way,
+/// twice over, and what its machines need.
+const CALLS_MAX: usize = 260;
 const WINDOW: u64 = 600_000;
 /// How long a key that is refused is left alone, without what a person may order.
 const REFUSED_WAIT: u64 = 290_000;
@@ -58,6 +63,9 @@ const REFUSED_WAIT: u64 = 290_000;
 const SORTED_WITHIN: u64 = 360_000;
 /// The longest wait of a creation brake, and the way to a machine that works.
 const COMES_WITHIN: u64 = 50 * 60_000;
+/// After so many machines in a row that came to nothing, one is tried at a time, and not before this.
+const FAILURES_MAX: u32 = 3;
+const BRAKE_MIN: u64 = 50_000;
 /// What is spent is seen by the next cycle, and a plane may be away.
 const SPENT_MARGIN: Duration = Duration::from_secs(60);
 
@@ -69,6 +77,15 @@ impl Laws {
             self.broken(Law::L5, at, what);
         }
         let Call::Rent { machine, tag, .. } = call else { return };
+        let failures = self.pods.failures.get(fleet).copied().unwrap_or(0);
+        let before = self.pods.rented_at.insert(fleet.clone(), at);
+        if failures >= FAILURES_MAX && before.is_some_and(|before| at < before + BRAKE_MIN) {
+            self.broken(
+                Law::S8,
+                at,
+                format!("{failures} machines of {fleet} came to nothing, and it goes on"),
+            );
+        }
         let is_stored = store.machine(machine.as_str()).is_some_and(|rental| rental.tag == *tag);
         if !is_stored && !is_late {
             self.broken(Law::S5, at, format!("a pod called {tag} is asked for, and nobody wrote that down"));

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use remuda_core::document::Shelf;
+use remuda_core::fleet::Order;
 use remuda_core::plane::Proof;
 use remuda_core::provider::{Call, Fault, FaultClass, News, Pod};
 use remuda_core::record::Stored;
@@ -12,6 +13,7 @@ use remuda_core::wire::{Beat, Join};
 
 use super::Sabotage;
 use crate::driver::Driver;
+use crate::net::{self, Ask, Caller};
 use crate::provider::{DEPLOYMENT, STRANGER};
 use crate::world::World;
 
@@ -47,6 +49,12 @@ impl World<'_> {
             (Some(Sabotage::ReturnStrangers), News::Listed { result: Ok(pods) }) => {
                 let claim = |pod: Pod| Pod { tag: pod.tag.replace(STRANGER, DEPLOYMENT), ..pod };
                 vec![News::Listed { result: Ok(pods.into_iter().map(claim).collect()) }]
+            }
+            (Some(Sabotage::TakeAnything), News::Listed { result: Ok(pods) }) => {
+                vec![News::Listed { result: Ok(pods.into_iter().map(unsaid).collect()) }]
+            }
+            (Some(Sabotage::TakeAnything), News::Rented { machine, result: Ok(pod) }) => {
+                vec![News::Rented { machine, result: Ok(unsaid(pod)) }]
             }
             (Some(Sabotage::DeafToWaits), News::Listed { result: Err(fault) }) => {
                 vec![News::Listed { result: Err(deaf(fault)) }]
@@ -96,11 +104,27 @@ impl World<'_> {
         }
     }
 
+    /// Somebody lifts the brake as soon as it holds.
+    pub(crate) fn maybe_lift_brakes(&mut self) {
+        if self.is_sabotaged(Sabotage::NoCreationBrake) {
+            let fleets: Vec<_> = self.scene.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
+            for fleet in fleets {
+                let id = self.next_call();
+                let ask = Ask::Order { fleet, order: Order::LiftBrake };
+                self.arrive(net::Call { from: Caller::Nobody, id, ask });
+            }
+        }
+    }
+
     pub(super) fn maybe_forget_machines(&self, stored: &mut Stored) {
         if self.is_sabotaged(Sabotage::ForgetMachines) {
             stored.documents.retain(|document| document.shelf != Shelf::Machine);
         }
     }
+}
+
+fn unsaid(pod: Pod) -> Pod {
+    Pod { kind: String::new(), price: None, ..pod }
 }
 
 fn deaf(fault: Fault) -> Fault {
