@@ -153,6 +153,9 @@ impl Plane {
             plane.affinities.restore(document);
             plane.fleets.restore(now, document);
         }
+        for worker in plane.workers.values() {
+            plane.fleets.housed(worker);
+        }
         plane.take_back(now, stored.jobs);
         plane.restore_alarms(now);
         plane

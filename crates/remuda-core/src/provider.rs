@@ -111,7 +111,7 @@ pub enum News {
 }
 
 /// Why no worker could be brought up, and how far it came: `port`, `host key`, `login`, `marker`, `mount`, `gpu`,
-/// `dependencies`, `upload`, `start`.
+/// `dependencies`, `upload`, `start`, `started`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unprepared {
     pub stage: &'static str,

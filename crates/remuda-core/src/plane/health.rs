@@ -66,7 +66,9 @@ impl Plane {
                     self.unblocked(now, &id, shape, &block, "the worker is forgotten");
                 }
             }
-            self.workers.remove(&id);
+            if let Some(worker) = self.workers.remove(&id) {
+                self.fleets.gone_from(&worker);
+            }
             self.free.remove(&id);
             self.alarms.set(Alarm::Worker(id.clone()), None);
             self.happened(now, "worker:forgotten", About::worker(&id), Map::new());

@@ -44,6 +44,7 @@ impl Plane {
             rental.joined_at.get_or_insert(now);
         }
         let machine = worker.machine.clone();
+        self.fleets.housed(&worker);
         self.workers.insert(id.clone(), worker);
         self.store_rental(&machine);
         if let Some(former) = former {
@@ -103,6 +104,10 @@ impl Plane {
         let machine = rental.machine.clone();
         let is_proved = match (proof, former) {
             (Proof::Machine(proved), None) => *proved == machine,
+            // The answer to its first join may have been lost: nobody has spoken under that name since.
+            (Proof::Machine(proved), Some(former)) => {
+                *proved == machine && former.watch.seen_at() <= former.joined_at
+            }
             (Proof::Former(hash), Some(former)) => *hash == former.token_hash,
             _ => false,
         };

@@ -12,7 +12,7 @@ use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::fleet::FleetSettings;
 use crate::id::{FleetId, MachineId, PodId};
-use crate::machine::WorkerState;
+use crate::machine::{Presence, WorkerState};
 use crate::money::Money;
 use crate::provider::{Call, Fault, Pod, PodStatus, Tag, Unprepared};
 use crate::rental::{LISTS_MIN, Phase, Sighting};
@@ -33,6 +33,8 @@ const MISSING_MIN: usize = 2;
 pub(super) struct Lists {
     asked_at: Option<Timestamp>,
     answered_at: Option<Timestamp>,
+    /// Lists in a row that failed: whoever cannot answer is asked less often.
+    failed: u32,
     /// The last list was complete.
     pub(super) is_known: bool,
     /// Lists in a row that lacked most of what should be there.
@@ -57,6 +59,7 @@ impl Plane {
         let lists = self.fleets.lists.entry(id.clone()).or_default();
         (lists.asked_at, lists.answered_at) = (None, Some(now));
         lists.is_known = result.is_ok();
+        lists.failed = if lists.is_known { 0 } else { lists.failed.saturating_add(1) };
         let pods = match result {
             Ok(pods) => pods,
             Err(fault) => return self.faulted(now, id, "list", &fault),
@@ -204,13 +207,12 @@ impl Plane {
     fn conclude(&mut self, now: Timestamp, settings: &FleetSettings) {
         let machines: Vec<_> = self.rentals_of(&settings.id).map(|rental| rental.machine.clone()).collect();
         for machine in machines {
-            // After a restart nobody is heard yet: that is our own silence, and everyone has time to end it.
-            let patience = self.settings.beat_idle * 3 / 2;
-            let is_heard = self
-                .workers_on(&machine)
-                .iter()
-                .filter_map(|worker| self.workers.get(worker))
-                .any(|worker| worker.watch.silent_for(now) < patience);
+            let workers = self.workers_on(&machine);
+            // After a restart nobody is silent yet: whoever was there is given the time to say so.
+            let silence_max = self.settings.beat_idle * 3 / 2;
+            let is_heard = workers.iter().filter_map(|worker| self.workers.get(worker)).any(|worker| {
+                worker.presence != Presence::Offline && worker.watch.silent_for(now) < silence_max
+            });
             let Some(rental) = self.fleets.rentals.get(&machine) else { continue };
             let was_up = matches!(rental.phase, Phase::Up | Phase::Draining);
             // Asked for, looked for long enough, and never seen: if it comes after all, it is an orphan.
@@ -285,7 +287,10 @@ impl Plane {
         let lists = self.fleets.lists.entry(settings.id.clone()).or_default();
         let due = match (lists.asked_at, lists.answered_at) {
             (Some(asked_at), _) => asked_at.plus(ANSWER_MAX),
-            (None, Some(answered_at)) => answered_at.plus(every),
+            (None, Some(answered_at)) => {
+                let patience = every.saturating_mul(1 << lists.failed.min(4)).min(every.max(ANSWER_MAX));
+                answered_at.plus(patience)
+            }
             (None, None) => now,
         };
         if now < due {

@@ -71,7 +71,8 @@ impl Plane {
 
     /// A rented machine as one worker, however many agents run on it.
     fn rental_view(&self, now: Timestamp, rental: &Rental, settings: &FleetSettings) -> WorkerView {
-        let there = || self.workers.values().filter(|worker| worker.machine == rental.machine);
+        let housed = self.fleets.on.get(&rental.machine);
+        let there = || housed.into_iter().flatten().filter_map(|worker| self.workers.get(worker));
         let is_ready = |worker: &Worker| match &worker.check {
             Some(check) => check.passed,
             None => worker.closed.is_empty(),
@@ -200,8 +201,9 @@ impl Plane {
         let known = fleet.paces.len() as u64;
         let usual = fleet.paces.values().sum::<u64>().checked_div(known)?;
         let (mut work, mut jobs) = (0_u64, 0_u64);
+        let mut ours = BTreeMap::new();
         for (demand, shape, count) in self.queue.shapes() {
-            if self.could_run(settings, demand) {
+            if *ours.entry(demand).or_insert_with(|| self.could_run(settings, demand)) {
                 let pace = fleet.paces.get(shape).copied().unwrap_or(usual);
                 work = work.saturating_add(pace.saturating_mul(count as u64));
                 jobs += count as u64;

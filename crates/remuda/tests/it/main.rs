@@ -13,6 +13,7 @@ mod comfyui;
 mod disk;
 mod door;
 mod events;
+mod fake_runpod;
 mod faults;
 mod harness;
 mod input;

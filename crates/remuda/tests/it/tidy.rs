@@ -87,7 +87,11 @@ fn every_dependency_says_what_it_is_for() {
 }
 
 /// Where a test may sleep: only to look again, or to let a fault last.
-const SLEEPERS: [&str; 2] = ["remuda/tests/it/harness.rs", "remuda-adapters/src/store/sqlite/tests/disk.rs"];
+const SLEEPERS: [&str; 3] = [
+    "remuda/tests/it/harness.rs",
+    "remuda-adapters/src/store/sqlite/tests/disk.rs",
+    "remuda-adapters/src/ssh/tests/sshd.rs",
+];
 
 #[test]
 fn tests_wait_for_conditions_and_not_for_time() {
