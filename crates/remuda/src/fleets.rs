@@ -11,6 +11,7 @@
 
 mod deployment;
 mod maker;
+mod visit;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::harness::{Gate, Plane, wait_until};
 
 /// Moments where a fleet would have minutes.
-const QUICK: &str = "turn_min = '1s'\nlife_min = '1s'\nlist_every = '500ms'\nvisible_max = '2s'\norphan_grace = '2s'\n\
+const QUICK: &str = "turn_min = '1s'\nlife_min = '1s'\nlist_every = '500ms'\nvisible_max = '2s'\norphan_grace = '2s'\nlost_max = '2s'\ncheck_max = '5s'\n\
                      grace = '20s'\ndead_man = '60s'\n";
 
 pub(super) struct Yard {
@@ -57,7 +57,7 @@ impl Yard {
         std::fs::write(&script, format!("{wait}{what}\n")).unwrap();
         // Each start of a machine leaves a line.
         let command = format!(
-            "echo $REMUDA_MACHINE >> {}; {boot}exec remuda worker --name $REMUDA_WORKER --machine $REMUDA_MACHINE --exec \"sh {}\"",
+            "echo $REMUDA_MACHINE >> {}; {boot}exec remuda worker --exec \"sh {}\"",
             folder.path().join("starts").display(),
             script.display()
         );
