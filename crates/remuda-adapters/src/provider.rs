@@ -1,6 +1,8 @@
 //! Where machines come from. A provider translates: each call is made once, and what came back is said in the words of
 //! `remuda_core::provider`; what to do about it is decided there.
 
+#[cfg(test)]
+mod contract;
 pub mod fixed;
 pub mod process;
 pub mod runpod;

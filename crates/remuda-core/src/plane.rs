@@ -28,7 +28,7 @@ use crate::affinity::Affinities;
 use crate::alarm::{Alarm, Alarms};
 use crate::block::Blocks;
 use crate::brake::MassLoss;
-use crate::id::{Incarnation, JobId, Sequence, Tenant, Term, WorkerId};
+use crate::id::{Incarnation, JobId, MachineId, Sequence, Tenant, Term, WorkerId};
 use crate::job::{Extra, Job, State};
 use crate::queue::{Kinds, Place, Queue};
 use crate::record::{Accepted, Life, Record, Stored};
@@ -159,6 +159,9 @@ impl Plane {
             plane.affinities.restore(document);
             plane.fleets.restore(now, document);
             plane.restore_reliability(document);
+        }
+        for worker in plane.workers.values() {
+            plane.fleets.housed(worker);
         }
         plane.take_back(now, stored.jobs);
         plane.restore_alarms(now);

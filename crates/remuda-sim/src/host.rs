@@ -1,8 +1,10 @@
 //! A machine with an agent on it: the real `core::Agent`, and the shell around it that carries out its effects. The
 //! agent may be killed, paused, doubled; the service beside it (`service`) lives a life of its own.
 
+mod rented;
+
 use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, End, Patience, Unanswered};
-use remuda_core::id::{Hash, WorkerId};
+use remuda_core::id::{Hash, PodId, WorkerId};
 use remuda_core::time::Timestamp;
 
 use crate::happening::Happening;
@@ -20,6 +22,8 @@ pub(crate) struct Host {
     /// The one question under way; its answer is waited for and no other's.
     call: Option<u64>,
     token: Hash,
+    /// Somebody of this name was let in from here before.
+    has_joined: bool,
     pub(crate) paused_until: u64,
     /// What happened while it was paused.
     missed: Vec<Happening>,
@@ -42,6 +46,14 @@ pub(crate) struct Host {
     pub(crate) dead_since: Option<u64>,
     /// Questions asked, for the law on load.
     pub(crate) calls: u64,
+    /// The pod that it is the inside of.
+    pub(crate) pod: Option<PodId>,
+    /// When it last heard from a plane.
+    pub(crate) contact_at: u64,
+    /// When its models are loaded; nothing runs there before.
+    pub(crate) ready_at: u64,
+    /// Its GPU does not compute.
+    pub(crate) is_bad: bool,
 }
 
 /// How long an agent waits for an answer that should come at once.
@@ -72,6 +84,11 @@ impl Host {
             is_twin: false,
             dead_since: None,
             calls: 0,
+            has_joined: false,
+            pod: None,
+            contact_at: 0,
+            ready_at: 0,
+            is_bad: false,
         }
     }
 
@@ -109,8 +126,8 @@ impl Host {
     fn settings(&self) -> AgentSettings {
         AgentSettings {
             worker: self.plan.name.clone(),
-            machine: None,
-            fleet: None,
+            machine: self.plan.machine.clone(),
+            fleet: self.plan.fleet.clone(),
             services: self.plan.services.clone(),
             slots: self.plan.slots,
             offer: self.plan.offer.clone(),
@@ -219,11 +236,16 @@ impl World<'_> {
         if self.is_traced() {
             self.say(&format!("host {host} hears {answer:?}"));
         }
+        if !matches!(answer, Answered::Not(Unanswered::Unreachable(_))) {
+            self.hosts[host].contact_at = self.now;
+        }
         let event = match answer {
             Answered::Joined(joined, token) => {
-                self.hosts[host].token = token;
+                let it = &mut self.hosts[host];
+                (it.token, it.has_joined) = (token, true);
                 AgentEvent::Joined(joined)
             }
+            Answered::NotWanted => return self.stop_machine(host, "not wanted"),
             Answered::Reply(reply) => {
                 self.laws.reply_received(self.now, host, self.hosts[host].name(), &reply, &self.store);
                 let Some(seq) = seq else { return };
@@ -276,10 +298,12 @@ impl World<'_> {
                 if self.hosts[host].plan.quirk == Quirk::Boaster {
                     join.slots *= 2;
                 }
-                self.call(host, None, Ask::Join { join }, PATIENCE);
+                let proof = self.hosts[host].proof();
+                self.call(host, None, Ask::Join { join, proof }, PATIENCE);
             }
-            AgentEffect::Beat { beat, wait } => {
+            AgentEffect::Beat { mut beat, wait } => {
                 let it = &mut self.hosts[host];
+                it.check_machine(self.now, &mut beat);
                 let since = it.closed_since.unwrap_or(self.now);
                 it.closed_since = (!beat.closed.is_empty()).then_some(since);
                 for finished in &beat.finished {
@@ -324,6 +348,9 @@ impl World<'_> {
         let is_twin = it.is_twin;
         self.hang_up(host);
         let it = &self.hosts[host];
+        if it.is_gone {
+            return;
+        }
         let name = it.plan.name.clone();
         let has_twin = self.hosts.iter().any(|it| it.is_twin && it.plan.name == name && it.agent.is_some());
         if !is_twin && !has_twin {

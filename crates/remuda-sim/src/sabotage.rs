@@ -200,6 +200,7 @@ impl World<'_> {
             self.earlier = Some(Box::new(self.store.clone()));
         }
         self.laws.committed(self.now, term, &records, &self.store, &self.scene);
+        self.laws.rentals_committed(self.now, &records, &self.account, &self.scene);
         records.into_iter().for_each(|record| self.store.apply(record));
         true
     }

@@ -21,6 +21,7 @@ use crate::refusal::Refusal;
 use crate::rental::{Phase, Rental};
 use crate::scale::Direction;
 use crate::time::Timestamp;
+use crate::worker::Worker;
 
 /// The document on the fleets' shelf that holds the name of this deployment; no fleet can be called so.
 const DEPLOYMENT: &str = ".deployment";
@@ -32,6 +33,8 @@ pub(super) struct Fleets {
     pub(super) deployment: Option<String>,
     pub(super) fleets: BTreeMap<FleetId, Fleet>,
     pub(super) rentals: BTreeMap<MachineId, Rental>,
+    /// The workers on each of them.
+    pub(super) on: BTreeMap<MachineId, BTreeSet<WorkerId>>,
     /// Pods with our tag that we know nothing of.
     pub(super) orphans: BTreeMap<PodId, Orphan>,
     /// What is known of each provider since this plane began.
@@ -64,6 +67,21 @@ impl Fleets {
                 }
             }
             _ => {}
+        }
+    }
+}
+
+impl Fleets {
+    /// A worker came to be on its machine; only rented ones are kept in mind.
+    pub(super) fn housed(&mut self, worker: &Worker) {
+        if self.rentals.contains_key(&worker.machine) {
+            self.on.entry(worker.machine.clone()).or_default().insert(worker.id.clone());
+        }
+    }
+
+    pub(super) fn gone_from(&mut self, worker: &Worker) {
+        if let Some(workers) = self.on.get_mut(&worker.machine) {
+            workers.remove(&worker.id);
         }
     }
 }

@@ -48,6 +48,7 @@ impl Plane {
             rental.joined_at.get_or_insert(now);
         }
         let machine = worker.machine.clone();
+        self.fleets.housed(&worker);
         self.workers.insert(id.clone(), worker);
         self.store_rental(&machine);
         if let Some(former) = former {
@@ -101,16 +102,23 @@ impl Plane {
         let claimed = [named, by_name, former.map(|former| former.machine.clone())];
         let rental = claimed.into_iter().flatten().find_map(|machine| self.fleets.rentals.get(&machine));
         let Some(rental) = rental else {
-            return match proof {
-                Proof::Machine(machine) => Err(Refusal::NotWanted(machine.clone())),
-                Proof::Anybody | Proof::Former(_) => Ok(()),
+            return match (proof, &join.machine) {
+                (Proof::Machine(machine), _) => Err(Refusal::NotWanted(machine.clone())),
+                // It was let in once, and its machine is not ours any more: given up, or our store was put back to
+                // a time before it. Its pod is swept up; nothing must be begun there.
+                (Proof::Former(_), Some(machine)) if self.rents(join) => {
+                    Err(Refusal::NotWanted(machine.clone()))
+                }
+                (Proof::Anybody | Proof::Former(_), _) => Ok(()),
             };
         };
         let machine = rental.machine.clone();
         let is_proved = match (proof, former) {
             (Proof::Machine(proved), None) => *proved == machine,
-            // The answer to its first join was lost: it has nothing else to show.
-            (Proof::Machine(proved), Some(former)) => *proved == machine && former.has_only_joined(),
+            // The answer to its first join may have been lost: nobody has spoken under that name since.
+            (Proof::Machine(proved), Some(former)) => {
+                *proved == machine && former.watch.seen_at() <= former.joined_at
+            }
             (Proof::Former(hash), Some(former)) => *hash == former.token_hash,
             _ => false,
         };
@@ -119,6 +127,11 @@ impl Plane {
             return Err(Refusal::NotProved(machine));
         }
         if rental.phase == Phase::Returning { Err(Refusal::NotWanted(machine)) } else { Ok(()) }
+    }
+
+    /// Whether it names a fleet whose machines are rented.
+    fn rents(&self, join: &Join) -> bool {
+        join.fleet.as_ref().and_then(|fleet| self.fleet_settings(fleet)).is_some_and(|fleet| fleet.can_rent)
     }
 
     /// A worker of a rented machine wants to go, or has gone: so does the machine, once that is true of all on it.

@@ -73,7 +73,7 @@ pub(super) fn kill_marked(name: &str, value: &str) -> io::Result<bool> {
 }
 
 /// Those that live and carry `name=value` in their environment.
-fn marked(name: &str, value: &str) -> io::Result<Vec<Life>> {
+pub(super) fn marked(name: &str, value: &str) -> io::Result<Vec<Life>> {
     let mark = format!("{name}={value}");
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {

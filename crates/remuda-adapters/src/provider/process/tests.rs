@@ -1,3 +1,5 @@
+mod child;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -7,9 +9,33 @@ use remuda_core::provider::{FaultClass, PodStatus};
 use tempfile::TempDir;
 
 use super::*;
+use crate::provider::contract::{Account, passes_the_contract};
 
 /// What no pod of these tests takes longer for.
 const SOON: Duration = Duration::from_secs(20);
+
+/// A folder with things in it that are no pods.
+struct Place(TempDir);
+
+impl Account for Place {
+    fn open(&self) -> Box<dyn Provider> {
+        Box::new(process(self.0.path(), WAITS))
+    }
+
+    fn offers(&self) -> Vec<String> {
+        vec![OFFER.to_owned()]
+    }
+}
+
+async fn place() -> Place {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("notes.txt"), "mine").unwrap();
+    fs::create_dir(folder.path().join("models")).unwrap();
+    fs::write(folder.path().join("remuda-0a1b2c3d-gpus-7.log"), "of one that is gone").unwrap();
+    Place(folder)
+}
+
+passes_the_contract!(place);
 
 /// Says that it is there, and waits for its end.
 const WAITS: &str = "echo here; exec sleep 600";

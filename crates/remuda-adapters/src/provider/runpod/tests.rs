@@ -1,5 +1,7 @@
-//! What is sent to RunPod and what is made of its answers, told with answers that were recorded or are in its manual.
+//! What is sent to RunPod and what is made of its answers: told with answers that were recorded or are in its manual, and
+//! with the stand-in for it, which knows what it really did.
 
+mod account;
 mod answers;
 mod creations;
 mod lists;

@@ -37,11 +37,10 @@ async fn a_list_that_is_not_surely_whole_is_none() {
         json!({ "pods": [with(ready(), &json!({ "name": null }))], "pagination": { "hasNextPage": false } });
     let odd_id =
         json!({ "pods": [with(ready(), &json!({ "id": "../x" }))], "pagination": { "hasNextPage": false } });
-    let whole = page(&["a"], &Value::Null);
     for answers in [
         vec![page(&["a"], &json!("1")), page(&["b"], &json!("1"))],
         vec![page(&["a"], &json!("1")), page(&["b"], &json!("2")), page(&["b"], &json!("1"))],
-        vec![page(&["a"], &json!("")), whole],
+        vec![page(&["a"], &json!(""))],
         vec![Answer::json(200, &more_but_where)],
         vec![Answer::json(200, &unpaged.clone())],
         vec![Answer::json(200, &nameless)],
@@ -53,9 +52,10 @@ async fn a_list_that_is_not_surely_whole_is_none() {
         vec![Answer::text(200, "")],
         vec![page(&["a"], &json!("1")), Answer::text(502, "<html>")],
     ] {
-        let shown = format!("{answers:?}");
+        let (shown, pages) = (format!("{answers:?}"), answers.len());
         let answers = Answers::start(answers).await;
         assert_eq!(listed(&answers).await, Err(FaultClass::Transient), "{shown}");
+        assert_eq!(answers.asked().len(), pages, "{shown}");
     }
     let answers = Answers::start([Answer::json(200, &unpaged)]).await;
     let settings = RunPodSettings { allows_unpaged: true, ..settings(&answers.url) };
