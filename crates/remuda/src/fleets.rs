@@ -167,3 +167,6 @@ fn name(call: &Call) -> &'static str {
         Call::Prepare { .. } => "prepare",
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -260,6 +260,14 @@ impl Fleet {
         Ok(())
     }
 
+    /// That the key it needs, if it needs one, can be had.
+    pub fn check_key(&self) -> anyhow::Result<()> {
+        match self.source.provider {
+            ProviderKind::Fixed | ProviderKind::Process => Ok(()),
+            ProviderKind::Runpod => self.source.runpod.api_key().map(drop),
+        }
+    }
+
     /// Where a value came from, as far as the fleet itself says.
     fn told(&self, key: &str) -> String {
         self.origins.get(key).map_or_else(|| "as `[scaling]` says".to_owned(), ToString::to_string)

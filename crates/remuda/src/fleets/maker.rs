@@ -84,6 +84,25 @@ impl Maker {
         Ok(Maker { fleet, provider, visit, surroundings })
     }
 
+    #[cfg(test)]
+    pub(super) fn with(
+        fleet: config::Fleet,
+        provider: Arc<dyn Provider>,
+        surroundings: Arc<Surroundings>,
+    ) -> Maker {
+        Maker { fleet, provider, visit: None, surroundings }
+    }
+
+    #[cfg(test)]
+    pub(super) fn plane(&self) -> &Handle {
+        &self.surroundings.plane
+    }
+
+    #[cfg(test)]
+    pub(super) fn surroundings(&self) -> &Surroundings {
+        &self.surroundings
+    }
+
     pub(super) fn fleet(&self) -> &FleetId {
         &self.fleet.settings.id
     }
