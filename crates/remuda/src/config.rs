@@ -37,7 +37,7 @@ use remuda_core::settings::Settings;
 pub use self::access::AccessSettings;
 pub use self::environment::current as environment;
 pub use self::file::File;
-pub use self::fleet::{Fleet, ProviderKind, Runpod, Source, Start};
+pub use self::fleet::{Fleet, ProviderKind, Runpod, Source, Ssh, Start};
 pub(crate) use self::nearest::nearest;
 pub use self::show::show;
 pub use self::store::StoreUrl;

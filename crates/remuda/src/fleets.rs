@@ -11,6 +11,7 @@
 
 mod deployment;
 mod maker;
+mod visit;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -166,3 +167,6 @@ fn name(call: &Call) -> &'static str {
         Call::Prepare { .. } => "prepare",
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -84,12 +84,9 @@ impl Serving {
         let access = Access::load(serve, address, &store, audit, tls.clone()).await?;
         refuse_without_admin(serve, &access, plane.clock.now())?;
         let access = Arc::new(access);
-        let fleets = Fleets::new(Surroundings {
-            plane: plane.clone(),
-            access: access.clone(),
-            url: Surroundings::local_url(address, tls.is_some()),
-            data: serve.data.clone(),
-        });
+        let url = Surroundings::local_url(address, tls.is_some());
+        let surroundings = Surroundings::new(plane.clone(), access.clone(), url, serve.data.clone());
+        let fleets = Fleets::new(surroundings);
         fleets.put_in_force(fleets.ready(&resolved.fleets).await?);
         let reload = http::Reload::new(resolved, read, fleets.clone());
         let context = http::Context::new(

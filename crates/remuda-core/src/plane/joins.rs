@@ -115,8 +115,10 @@ impl Plane {
         let machine = rental.machine.clone();
         let is_proved = match (proof, former) {
             (Proof::Machine(proved), None) => *proved == machine,
-            // The answer to its first join was lost: it has nothing else to show.
-            (Proof::Machine(proved), Some(former)) => *proved == machine && former.has_only_joined(),
+            // The answer to its first join may have been lost: nobody has spoken under that name since.
+            (Proof::Machine(proved), Some(former)) => {
+                *proved == machine && former.watch.seen_at() <= former.joined_at
+            }
             (Proof::Former(hash), Some(former)) => *hash == former.token_hash,
             _ => false,
         };

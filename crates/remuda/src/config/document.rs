@@ -54,6 +54,9 @@ variables that go with it speak for it. A key of a fleet can only be written in 
 `fleet.NAME.KEY`, and `remuda config reload` has a running plane read it again. Machines that would be made differently by
 then (another image, GPU, environment or command) are replaced one by one.
 
+The limits of `process` fleets are shorter than the defaults below, because what this very machine says of its processes
+is so at once; `remuda config show` has them.
+
 ```toml
 ";
 

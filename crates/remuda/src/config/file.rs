@@ -27,6 +27,12 @@ pub(super) struct Pair {
     pub(super) line: usize,
 }
 
+impl Pair {
+    pub(super) fn is(&self, name: &str, text: &str) -> bool {
+        self.name == name && matches!(&self.written, Written::Text(written) if written == text)
+    }
+}
+
 /// One `[[fleet]]`.
 #[derive(Debug)]
 pub(super) struct Section {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use remuda_adapters::provider::process;
 use remuda_adapters::provider::runpod::{RunPodSettings, Volume};
-use remuda_core::fleet::{FleetSettings, Policy};
+use remuda_core::fleet::{FleetSettings, Policy, RentalLimits};
 use remuda_core::id::{FleetId, Hash};
 use remuda_core::money::Money;
 use remuda_core::settings::Scaling;
@@ -46,13 +46,24 @@ pub struct Source {
     pub dead_man_command: Option<String>,
     /// `fixed`: the machines there are.
     pub machines: Vec<String>,
-    /// `process`: what is started, by `sh -c`.
+    /// What is started, by `sh -c`, where the image does not say.
     pub command: Option<String>,
+    pub ssh: Ssh,
     /// What an hour of one is said to cost, to rehearse budgets.
     pub price: Option<Money>,
     /// How long one may take to end by itself.
     pub grace: Duration,
     pub runpod: Runpod,
+}
+
+/// How a worker is brought to a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ssh {
+    pub user: Option<String>,
+    /// A shell command that installs what is missing.
+    pub setup: Option<String>,
+    pub gpu_check: Option<String>,
+    pub upload: bool,
 }
 
 /// What only `runpod` asks for.
@@ -105,6 +116,18 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Small ones failed to find a place, large ones find few.
 const DISK_GB: u32 = 50;
 
+/// For a provider that is this very machine: what it says is so, and at once.
+pub(super) const OWN_LIMITS: RentalLimits = RentalLimits {
+    list_every: Duration::from_secs(5),
+    visible_max: Duration::from_secs(5),
+    lost_max: Duration::from_secs(10),
+    pull_max: Duration::from_secs(60),
+    check_max: Duration::from_secs(600),
+    orphan_grace: Duration::from_secs(30),
+    return_max: Duration::from_secs(60),
+    avoid_for: Duration::from_secs(60),
+};
+
 impl Fleet {
     /// With nothing but its name: everything else as `[scaling]` and the defaults say.
     pub(super) fn new(id: FleetId, began: Origin, scaling: Scaling) -> Fleet {
@@ -119,6 +142,7 @@ impl Fleet {
                 dead_man_command: None,
                 machines: Vec::new(),
                 command: None,
+                ssh: Ssh { user: None, setup: None, gpu_check: Some("built-in".to_owned()), upload: true },
                 price: None,
                 grace: GRACE,
                 runpod: Runpod {
@@ -154,6 +178,9 @@ impl Fleet {
         let began = section.origin();
         let nameless = "fleet".parse().expect("it is a name");
         let mut fleet = Fleet::new(nameless, began.clone(), resolved.settings.scaling.clone());
+        if section.pairs().iter().any(|pair| pair.is("provider", "process")) {
+            fleet.settings.limits = OWN_LIMITS;
+        }
         for pair in section.pairs() {
             let origin = section.at(pair.line);
             if pair.name == "api_key" {
@@ -233,6 +260,14 @@ impl Fleet {
         Ok(())
     }
 
+    /// That the key it needs, if it needs one, can be had.
+    pub fn check_key(&self) -> anyhow::Result<()> {
+        match self.source.provider {
+            ProviderKind::Fixed | ProviderKind::Process => Ok(()),
+            ProviderKind::Runpod => self.source.runpod.api_key().map(drop),
+        }
+    }
+
     /// Where a value came from, as far as the fleet itself says.
     fn told(&self, key: &str) -> String {
         self.origins.get(key).map_or_else(|| "as `[scaling]` says".to_owned(), ToString::to_string)
@@ -275,6 +310,7 @@ impl Source {
             self.url,
             env,
             self.command,
+            self.ssh.setup,
             settings.labels,
             settings.services,
             runpod.image,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -15,16 +15,18 @@ use remuda_adapters::provider::process::{Process, ProcessSettings};
 use remuda_adapters::provider::runpod::{Cloud, RunPod, RunPodSettings};
 use remuda_adapters::provider::{Provider, RentOrder};
 use remuda_core::id::{FleetId, MachineId};
-use remuda_core::provider::{Call, Fault, FaultClass, News, Unprepared};
+use remuda_core::provider::{Call, Fault, FaultClass, News, Pod, Unprepared};
 
-use crate::config::{self, ProviderKind};
+use super::visit::{Calling, Visit};
+use crate::config::{self, ProviderKind, Start};
 use crate::drive::Handle;
 use crate::http::Access;
 
 /// Providers bound their own waits; this is for one that does not.
 const CALL_MAX: Duration = Duration::from_secs(300);
-/// An upload over a slow line.
-const PREPARE_MAX: Duration = Duration::from_secs(1800);
+const SSH_PORT: &str = "22/tcp";
+/// Stages have limits of their own, half an hour together: installing what is missing, an upload over a slow line.
+const PREPARE_MAX: Duration = Duration::from_secs(2400);
 
 /// What every fleet of a plane has around it.
 #[derive(Clone, Debug)]
@@ -34,9 +36,23 @@ pub struct Surroundings {
     /// Where the plane answers, for whoever is on the same machine.
     pub url: String,
     pub data: PathBuf,
+    /// How machines are called on, once a fleet wants that.
+    pub(super) calling: OnceLock<Calling>,
 }
 
 impl Surroundings {
+    pub fn new(plane: Handle, access: Arc<Access>, url: String, data: PathBuf) -> Surroundings {
+        Surroundings { plane, access, url, data, calling: OnceLock::new() }
+    }
+
+    fn calling(&self) -> anyhow::Result<Calling> {
+        if let Some(calling) = self.calling.get() {
+            return Ok(calling.clone());
+        }
+        let opened = Calling::open(&self.data)?;
+        Ok(self.calling.get_or_init(|| opened).clone())
+    }
+
     /// Where a plane that listens there is found on its own machine.
     pub fn local_url(listen: SocketAddr, has_tls: bool) -> String {
         let scheme = if has_tls { "https" } else { "http" };
@@ -53,6 +69,8 @@ impl Surroundings {
 pub(super) struct Maker {
     fleet: config::Fleet,
     provider: Arc<dyn Provider>,
+    /// Its machines start no worker by themselves.
+    visit: Option<Visit>,
     surroundings: Arc<Surroundings>,
 }
 
@@ -60,7 +78,29 @@ impl Maker {
     pub(super) fn new(fleet: config::Fleet, surroundings: Arc<Surroundings>) -> anyhow::Result<Maker> {
         let about = || format!("fleet {}", fleet.settings.id);
         let provider = provider(&fleet, &surroundings).with_context(about)?;
-        Ok(Maker { fleet, provider, surroundings })
+        let is_visited = fleet.source.start == Start::Ssh;
+        let visit = is_visited.then(|| Visit::new(&fleet.source, surroundings.calling()?));
+        let visit = visit.transpose().with_context(about)?;
+        Ok(Maker { fleet, provider, visit, surroundings })
+    }
+
+    #[cfg(test)]
+    pub(super) fn with(
+        fleet: config::Fleet,
+        provider: Arc<dyn Provider>,
+        surroundings: Arc<Surroundings>,
+    ) -> Maker {
+        Maker { fleet, provider, visit: None, surroundings }
+    }
+
+    #[cfg(test)]
+    pub(super) fn plane(&self) -> &Handle {
+        &self.surroundings.plane
+    }
+
+    #[cfg(test)]
+    pub(super) fn surroundings(&self) -> &Surroundings {
+        &self.surroundings
     }
 
     pub(super) fn fleet(&self) -> &FleetId {
@@ -94,12 +134,19 @@ impl Maker {
                 News::Returned { pod, result }
             }
             Call::Price => News::Priced { result: self.provider.prices().await },
-            Call::Prepare { machine, .. } => {
-                let message =
-                    "workers cannot be started over SSH yet: use an image that starts `remuda worker`";
-                let result = Err(Unprepared { stage: "start", message: message.to_owned(), is_early: false });
+            Call::Prepare { machine, pod } => {
+                let result = self.prepare(&machine, &pod).await;
                 News::Prepared { machine, result }
             }
+        }
+    }
+
+    async fn prepare(&self, machine: &MachineId, pod: &Pod) -> Result<(), Unprepared> {
+        let failed = |message| Unprepared { stage: "start", message, is_early: true };
+        let environment = self.environment(machine).map_err(|fault| failed(fault.message))?;
+        match &self.visit {
+            Some(visit) => visit.pay(pod, &environment).await,
+            None => Err(failed("the fleet's settings do not say how: `start = \"ssh\"`".to_owned())),
         }
     }
 
@@ -118,6 +165,9 @@ impl Maker {
             && let Some(path) = path_with_us()
         {
             all.insert("PATH".to_owned(), path);
+        }
+        if let Some(visit) = &self.visit {
+            all.insert("PUBLIC_KEY".to_owned(), visit.public_key().to_owned());
         }
         let labels: Vec<_> =
             self.fleet.settings.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
@@ -175,12 +225,21 @@ fn pods(fleet: &config::Fleet) -> anyhow::Result<RunPodSettings> {
         data_centres: runpod.data_centers.clone(),
         clouds: clouds.map_err(said)?,
         disk_gb: runpod.disk,
-        ports: runpod.ports.clone(),
+        ports: ports(&fleet.source),
         volume: runpod.volume(),
         registry: runpod.registry.clone(),
         cuda_min: runpod.min_cuda.clone(),
         ..least
     })
+}
+
+/// With the one that we come by ourselves, if we do.
+fn ports(source: &config::Source) -> Vec<String> {
+    let mut ports = source.runpod.ports.clone();
+    if source.start == Start::Ssh && !ports.iter().any(|port| port == SSH_PORT) {
+        ports.push(SSH_PORT.to_owned());
+    }
+    ports
 }
 
 fn said(fault: Fault) -> anyhow::Error {

@@ -3,7 +3,7 @@
 use super::super::fleet::{Fleet, ProviderKind};
 use super::super::key::{Key, fleet_slot};
 use super::super::value::Kind::{
-    self, Choice, Environment, File, FleetName, List, MaybeDuration, Money, Names, Pairs, Text, Url,
+    self, Choice, Environment, File, FleetName, List, MaybeDuration, Money, Names, Pairs, Switch, Text, Url,
 };
 use super::{DAY, HOUR, SECOND, TICK, YEARS, duration, number};
 
@@ -28,6 +28,7 @@ pub(in crate::config) const GROUPS: &[Group] = &[
     Group { title: "`process` and `runpod`: what a machine is told", of: RENTING, keys: TOLD },
     Group { title: "`process`: workers on this machine", of: &[Process], keys: PROCESS },
     Group { title: "`runpod`: pods", of: &[Runpod], keys: RUNPOD },
+    Group { title: "`runpod`: bringing up the worker", of: &[Runpod], keys: SSH },
 ];
 
 /// Keys whose default is another key's value.
@@ -210,6 +211,13 @@ const RENTED: &[Key<Fleet>] = &[
 
 const TOLD: &[Key<Fleet>] = &[
     Key::new(
+        "command",
+        fleet_slot!(source.command),
+        Text,
+        "What is started, by `sh -c`, such as `remuda worker --exec ./render.sh`; `process` needs it, and with \
+         `start = \"ssh\"` it is `remuda worker`.",
+    ),
+    Key::new(
         "url",
         fleet_slot!(source.url),
         Url,
@@ -232,12 +240,6 @@ const TOLD: &[Key<Fleet>] = &[
 
 const PROCESS: &[Key<Fleet>] = &[
     Key::new(
-        "command",
-        fleet_slot!(source.command),
-        Text,
-        "What is started, by `sh -c`, such as `remuda worker --exec ./render.sh`; needed.",
-    ),
-    Key::new(
         "price",
         fleet_slot!(source.price),
         Money,
@@ -253,12 +255,6 @@ const PROCESS: &[Key<Fleet>] = &[
 
 const RUNPOD: &[Key<Fleet>] = &[
     Key::new("image", fleet_slot!(source.runpod.image), Text, "What runs on it, with its tag; needed."),
-    Key::new(
-        "start",
-        fleet_slot!(source.start),
-        Choice(&["image", "ssh"]),
-        "Who starts the worker: the image itself, or the plane over SSH, if `scaling.start_worker` is on.",
-    ),
     Key::new(
         "gpus",
         fleet_slot!(source.runpod.gpus),
@@ -310,5 +306,38 @@ const RUNPOD: &[Key<Fleet>] = &[
         fleet_slot!(source.runpod.base_url),
         Url,
         "Where RunPod's API is, if not at RunPod's.",
+    ),
+];
+
+const SSH: &[Key<Fleet>] = &[
+    Key::new(
+        "start",
+        fleet_slot!(source.start),
+        Choice(&["image", "ssh"]),
+        "Who starts the worker: the image itself, or the plane over SSH, if `scaling.start_worker` is on.",
+    ),
+    Key::new(
+        "ssh_user",
+        fleet_slot!(source.ssh.user),
+        Text,
+        "Who to log in as; without it whom the provider names.",
+    ),
+    Key::new(
+        "upload",
+        fleet_slot!(source.ssh.upload),
+        Switch,
+        "Bring this very program along, as `remuda`, where another one or none is there.",
+    ),
+    Key::new(
+        "setup",
+        fleet_slot!(source.ssh.setup),
+        Text,
+        "A shell command that installs what is missing; it runs at every visit.",
+    ),
+    Key::new(
+        "gpu_check",
+        fleet_slot!(source.ssh.gpu_check),
+        Text,
+        "`built-in`: a small computation on every GPU; `none`; or a shell command that succeeds on a good machine.",
     ),
 ];

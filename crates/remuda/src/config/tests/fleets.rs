@@ -161,6 +161,7 @@ fn another(key: &Key<Fleet>, fleet: &Fleet) -> String {
         }
         (Kind::MaybeDuration { .. }, _) => "'91s'".to_owned(),
         (Kind::Number { .. }, Value::Number(number)) => (number + 1).to_string(),
+        (Kind::Switch, Value::Switch(on)) => (!on).to_string(),
         (Kind::Choice(words), Value::Word(word)) => {
             format!("'{}'", words.iter().find(|other| **other != word).unwrap())
         }

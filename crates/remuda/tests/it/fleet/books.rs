@@ -28,7 +28,7 @@ impl Books {
     }
 
     fn enter(&mut self, event: &Event) {
-        let text = |key: &str| event.data[key].as_str().unwrap_or_default().to_owned();
+        let text = |key: &str| event.data["detail"][key].as_str().unwrap_or_default().to_owned();
         match event.name.as_str() {
             "machine:state" => {
                 let (machine, state) = (text("machine"), text("state"));
@@ -37,7 +37,7 @@ impl Books {
                 assert_eq!(before.is_none(), state == "wanted", "{machine} is {state} after {before:?}");
                 self.most = self.most.max(self.there().len());
             }
-            "scale:up" => self.ordered += event.data["count"].as_u64().unwrap_or_default(),
+            "scale:up" => self.ordered += event.data["detail"]["count"].as_u64().unwrap_or_default(),
             _ => {}
         }
     }

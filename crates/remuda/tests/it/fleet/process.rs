@@ -37,7 +37,7 @@ async fn thirty_jobs_grow_a_fleet_to_the_computed_size_and_quiet_shrinks_it_agai
     let spawned: u64 = cycles["cycles"].as_array().unwrap().iter().map(spawned).sum();
     assert_eq!((spawned, books.ordered), (3, 3), "the reports tell the same story");
     let last = last_cycle(&yard).await;
-    assert_eq!(last["fleets"]["local"]["status"]["active"], 1, "{last}");
+    assert_eq!(last["fleets"]["local"]["status"]["active_workers"], 1, "{last}");
 }
 
 /// Faults: F1. However many wait, `max` holds at every moment, although the plane is killed while it orders, and a machine

@@ -1,16 +1,16 @@
 //! A plane with a fleet of processes, and everything of it that can be seen from outside.
 
 use std::ops::{Deref, DerefMut};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Gate, Plane, wait_until};
+use crate::harness::{Client, Gate, Plane, wait_until};
 
 /// Moments where a fleet would have minutes.
-const QUICK: &str = "turn_min = '1s'\nlife_min = '1s'\nlist_every = '500ms'\nvisible_max = '2s'\norphan_grace = '2s'\n\
+const QUICK: &str = "turn_min = '1s'\nlife_min = '1s'\nlist_every = '500ms'\nvisible_max = '2s'\norphan_grace = '2s'\nlost_max = '2s'\ncheck_max = '5s'\n\
                      grace = '20s'\ndead_man = '60s'\n";
 
 pub(super) struct Yard {
@@ -57,7 +57,7 @@ impl Yard {
         std::fs::write(&script, format!("{wait}{what}\n")).unwrap();
         // Each start of a machine leaves a line.
         let command = format!(
-            "echo $REMUDA_MACHINE >> {}; {boot}exec remuda worker --name $REMUDA_WORKER --machine $REMUDA_MACHINE --exec \"sh {}\"",
+            "echo $REMUDA_MACHINE >> {}; {boot}exec remuda worker --exec \"sh {}\"",
             folder.path().join("starts").display(),
             script.display()
         );
@@ -86,18 +86,7 @@ impl Yard {
 
     /// The processes there are, by the names of their machines.
     pub(super) fn processes(&self) -> Vec<(String, Pid)> {
-        let Ok(files) = std::fs::read_dir(self.records()) else { return Vec::new() };
-        let paths = files.map(|file| file.unwrap().path());
-        let records = paths.filter(|path| path.extension().is_some_and(|it| it == "json"));
-        let read = |path: PathBuf| {
-            // It may have gone just now.
-            let record: Value = serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
-            let pid = Pid::from_raw(record["life"]["pid"].as_i64()?.try_into().unwrap())?;
-            // The tag is remuda-DEPLOYMENT-FLEET-NUMBER, the machine FLEET-NUMBER.
-            let machine = record["id"].as_str()?.splitn(3, '-').last()?.to_owned();
-            test_kill_process(pid).is_ok().then_some((machine, pid))
-        };
-        records.filter_map(read).collect()
+        processes(&self.records())
     }
 
     /// What a machine wrote while it was there.
@@ -111,10 +100,7 @@ impl Yard {
     /// Waits until there are so many machines whose workers are at work.
     pub(super) async fn until_active(&self, count: usize) -> Vec<String> {
         wait_until(&format!("{count} machines are at work"), async || {
-            let workers = self.get("/fleet/workers").await;
-            let is_active = |worker: &&Value| worker["state"] == "active" && worker["presence"] == "online";
-            let active = workers["workers"].as_array().unwrap().iter().filter(is_active);
-            let names: Vec<_> = active.map(|worker| worker["id"].as_str().unwrap().to_owned()).collect();
+            let names = active(self).await;
             (names.len() == count).then_some(names)
         })
         .await
@@ -143,4 +129,28 @@ impl Yard {
             assert_eq!(ended["state"], "completed", "{ended}");
         }
     }
+}
+
+/// The machines that are at work.
+pub(super) async fn active(client: &Client) -> Vec<String> {
+    let workers = client.get("/fleet/workers").await;
+    let is_active = |worker: &&Value| worker["state"] == "active" && worker["presence"] == "online";
+    let active = workers["workers"].as_array().unwrap().iter().filter(is_active);
+    active.map(|worker| worker["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The processes recorded in a folder that are there, by the names of their machines.
+pub(super) fn processes(folder: &Path) -> Vec<(String, Pid)> {
+    let Ok(files) = std::fs::read_dir(folder) else { return Vec::new() };
+    let paths = files.map(|file| file.unwrap().path());
+    let records = paths.filter(|path| path.extension().is_some_and(|it| it == "json"));
+    let read = |path: PathBuf| {
+        // It may have gone just now.
+        let record: Value = serde_json::from_str(&std::fs::read_to_string(path).ok()?).ok()?;
+        let pid = Pid::from_raw(record["life"]["pid"].as_i64()?.try_into().unwrap())?;
+        // The tag is remuda-DEPLOYMENT-FLEET-NUMBER, the machine FLEET-NUMBER.
+        let machine = record["id"].as_str()?.splitn(3, '-').last()?.to_owned();
+        test_kill_process(pid).is_ok().then_some((machine, pid))
+    };
+    records.filter_map(read).collect()
 }
