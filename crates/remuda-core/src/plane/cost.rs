@@ -17,9 +17,12 @@ impl Plane {
         rental.price.or_else(offered).or_else(allowed)
     }
 
-    /// What an hour of all machines of a fleet costs now, whatever their phase.
-    pub fn price_of_fleet(&self, fleet: &FleetId) -> Money {
-        self.rentals_of(fleet).filter_map(|rental| self.price(rental)).sum()
+    /// What an hour of all machines of a fleet costs now, whatever their phase, and of pods that nobody knows.
+    pub fn price_of_fleet(&self, id: &FleetId) -> Money {
+        match self.fleet_settings(id) {
+            Some(settings) => self.rate_of(&self.fleet(id), settings),
+            None => self.rentals_of(id).filter_map(|rental| self.price(rental)).sum(),
+        }
     }
 
     /// What a machine has cost within the window.
@@ -65,11 +68,8 @@ impl Plane {
     pub(super) fn slot_price(&self, id: &WorkerId) -> Option<Money> {
         let worker = self.workers.get(id)?;
         let rental = self.rental(&worker.machine)?;
-        let first: WorkerId = worker.machine.as_str().parse().ok()?;
-        // Workers of a rented machine have its name, or one that begins with it.
-        let there = self.workers.range(first..).map(|(_, other)| other);
-        let there = there.take_while(|other| other.id.as_str().starts_with(worker.machine.as_str()));
-        let slots: u32 = there.filter(|other| other.machine == worker.machine).map(|other| other.slots).sum();
+        let there = self.fleets.on.get(&worker.machine).into_iter().flatten();
+        let slots = there.filter_map(|other| self.workers.get(other)).map(|other| other.slots).sum();
         Some(self.price(rental)?.shared(slots))
     }
 }

@@ -8,7 +8,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use remuda_core::cost::Window;
 use remuda_core::id::MachineId;
-use remuda_core::machine;
+use remuda_core::machine::{self, WorkerState};
 use remuda_core::plane::{Event, Plane};
 use remuda_core::rental::Rental;
 use remuda_core::time::Timestamp;
@@ -29,7 +29,8 @@ pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json
         for worker in plane.workers() {
             workers.entry(&worker.machine).or_default().push(worker);
         }
-        let shown = workers.iter().map(|(machine, workers)| view(plane, now, machine, workers));
+        let there = workers.iter().filter(|(machine, workers)| is_there(plane, machine, workers));
+        let shown = there.map(|(machine, workers)| view(plane, now, machine, workers));
         shown.collect::<Vec<_>>()
     });
     Ok(Json(json!({ "machines": machines.await? })))
@@ -43,12 +44,17 @@ pub(in crate::http) async fn one(
     let name = id.clone();
     let found = context.plane.look(move |plane, now| {
         let workers: Vec<_> = plane.workers().filter(|worker| worker.machine == id).collect();
-        let is_there = !workers.is_empty() || plane.rental(&id).is_some();
-        is_there.then(|| view(plane, now, &id, &workers))
+        is_there(plane, &id, &workers).then(|| view(plane, now, &id, &workers))
     });
     found.await?.map(Json).ok_or_else(|| {
         Problem::not_found(format!("there is no machine {name}; `remuda machines` lists those there are"))
     })
+}
+
+/// A machine that was returned, or whose workers have all left, is remembered by its workers and not there any more.
+fn is_there(plane: &Plane, machine: &MachineId, workers: &[&Worker]) -> bool {
+    let has_left = |worker: &&Worker| worker.state == WorkerState::Terminated;
+    plane.rental(machine).is_some() || !workers.iter().all(has_left)
 }
 
 fn view(plane: &Plane, now: Timestamp, machine: &MachineId, workers: &[&Worker]) -> Value {
@@ -63,8 +69,8 @@ fn view(plane: &Plane, now: Timestamp, machine: &MachineId, workers: &[&Worker])
     shown["reliability"] = json!(past.map(|it| it.summary(now)));
     shown["unreliable"] = past.is_some_and(|it| it.is_unreliable(now, plane.settings().stale_alert)).into();
     if shown["gpu"].is_null() {
-        let told = workers.iter().filter_map(|worker| Some(worker.check.as_ref()?.gpu.as_str()));
-        shown["gpu"] = told.filter(|gpu| !gpu.is_empty()).next().into();
+        let mut told = workers.iter().filter_map(|worker| Some(worker.check.as_ref()?.gpu.as_str()));
+        shown["gpu"] = told.find(|gpu| !gpu.is_empty()).into();
     }
     shown
 }

@@ -199,7 +199,12 @@ async fn a_dry_run_shows_the_plan_and_changes_nothing() {
     let plane = Plane::start(&[QUICK, &["cycle_every=1h"]].concat()).await;
     plane.submit(json!({ "n": 1 })).await;
     let cycles = async || plane.get("/fleet/cycles").await["cycles"].as_array().unwrap().len();
-    let (before, sequence) = (cycles().await, plane.history().await.len());
+    // What happens to jobs and workers; a busy machine may keep the plane itself from its work.
+    let history = async || {
+        let events = plane.history().await;
+        events.iter().filter(|event| !event.name.starts_with("plane:")).count()
+    };
+    let (before, happened) = (cycles().await, history().await);
     for _ in 0..3 {
         let said = done(&plane, &["cycle", "--dry-run"]).await;
         has_all(
@@ -209,8 +214,7 @@ async fn a_dry_run_shows_the_plan_and_changes_nothing() {
     }
     assert_eq!(as_json(&plane, &["cycle", "--dry-run"]).await["status"]["queued_tasks"], 1);
     assert_eq!(cycles().await, before);
-    // The mark that `history` sets is two events each time.
-    assert_eq!(plane.history().await.len(), sequence + 2);
+    assert_eq!(history().await, happened + 2, "the mark of the first history, and nothing else");
     has_all(&done(&plane, &["cycle"]).await, &["a cycle ran", "no provider to rent from"]);
     assert_eq!(cycles().await, before + 1);
     let told = as_json(&plane, &["cycle", "--last", "1"]).await;
@@ -238,7 +242,7 @@ async fn a_drain_has_an_end_and_a_name_has_one_meaning() {
     drop(slow);
 
     // `tower` is a worker and a machine with another one: somebody has to say which is meant.
-    Worker::start_with(&plane, "tower", "cat", &["--machine", "tower"]).await;
+    let tower = Worker::start_with(&plane, "tower", "cat", &["--machine", "tower"]).await;
     let other = Worker::start_with(&plane, "other", "cat", &["--machine", "tower"]).await;
     let (exit, said) = remuda(&plane, &["drain", "tower"]).await;
     assert_eq!(exit, 2);
@@ -250,9 +254,8 @@ async fn a_drain_has_an_end_and_a_name_has_one_meaning() {
         &done(&plane, &["drain", "tower", "--machine", "--wait", "--reason", "dust"]).await,
         &["machine tower", "is gone"],
     );
-    assert_ne!(plane.worker("other").await["presence"], "online");
-    has_all(plane.worker("other").await["reason"].as_str().unwrap(), &[""]);
-    drop(other);
+    assert_eq!(plane.worker("other").await["state"], "terminated");
+    drop((tower, other));
     for (name, exit, words) in [
         ("nobody", 1, ["neither a worker nor a machine nobody", "remuda machines"]),
         ("../jobs", 2, ["no name of a worker", "machine"]),
