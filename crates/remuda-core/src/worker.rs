@@ -221,11 +221,6 @@ impl Worker {
         }
     }
 
-    /// Whether it joined under this very plane and was not heard since: perhaps it never learned that it did.
-    pub fn has_only_joined(&self) -> bool {
-        self.is_heard && self.beat_seq == 0
-    }
-
     /// How long it may be silent while it holds nothing: as it says itself, its fleet, or the plane.
     pub fn stale_after(&self, settings: &Settings) -> Duration {
         let fleet = || settings.fleets.iter().find(|fleet| Some(&fleet.id) == self.fleet.as_ref());

@@ -68,8 +68,8 @@ impl Plane {
                 }
             }
             if let Some(worker) = self.workers.remove(&id) {
-                self.forget_machine(&worker.machine);
                 self.fleets.gone_from(&worker);
+                self.forget_machine(&worker.machine);
             }
             self.free.remove(&id);
             self.alarms.set(Alarm::Worker(id.clone()), None);

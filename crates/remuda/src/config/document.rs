@@ -21,8 +21,7 @@ replaces the file, and flags replace all of them. `remuda config show` prints ev
 The file is the one named by `--config` or `REMUDA_CONFIG`, or else `remuda.toml` in the current folder, or else
 `remuda.toml` in the data folder. Relative paths in it count from the folder it is in. A key that does not exist is
 refused, and so is a variable that begins with `REMUDA_` and is none of those below, `REMUDA_URL`, `REMUDA_TOKEN`,
-`REMUDA_CA`, `REMUDA_ADMIN_TOKEN`, `REMUDA_CONFIG`, `REMUDA_LOG`, or what a rented machine is told of itself
-(`REMUDA_WORKER`, `REMUDA_MACHINE`, `REMUDA_FLEET`, `REMUDA_LABELS`, `REMUDA_POD`, `REMUDA_DEAD_MAN`, `REMUDA_DEAD_MAN_COMMAND`). A
+`REMUDA_CA`, `REMUDA_ADMIN_TOKEN`, `REMUDA_CONFIG`, `REMUDA_LOG`, or one of those that `remuda worker --help` names. A
 variable that is empty counts as not set.
 
 Durations have a unit: `250ms`, `90s`, `5m`, `2h`, `7d`, `1h30m`. Only the variables marked (ms) or (s) are plain
