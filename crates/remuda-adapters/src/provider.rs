@@ -1,7 +1,14 @@
 //! Where machines come from. A provider translates: each call is made once, and what came back is said in the words of
 //! `remuda_core::provider`; what to do about it is decided there.
 
+#[cfg(test)]
+mod contract;
+pub mod fixed;
+pub mod process;
+pub mod runpod;
+
 use std::collections::BTreeMap;
+use std::fmt;
 
 use futures_util::future::BoxFuture;
 use remuda_core::id::{MachineId, PodId};
@@ -9,7 +16,7 @@ use remuda_core::money::Money;
 use remuda_core::provider::{Fault, Pod};
 
 /// What a machine is made from, beside what its fleet's settings say.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RentOrder {
     pub machine: MachineId,
     /// The pod's name.
@@ -20,7 +27,19 @@ pub struct RentOrder {
     pub environment: BTreeMap<String, String>,
 }
 
-pub trait Provider: std::fmt::Debug + Send + Sync {
+/// Of the environment only the names: the rest is secret.
+impl fmt::Debug for RentOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RentOrder")
+            .field("machine", &self.machine)
+            .field("tag", &self.tag)
+            .field("offer", &self.offer)
+            .field("environment", &self.environment.keys())
+            .finish()
+    }
+}
+
+pub trait Provider: fmt::Debug + Send + Sync {
     /// One creation, never repeated in here. Whatever leaves in doubt whether a pod was made is `Ambiguous`.
     fn rent(&self, order: RentOrder) -> BoxFuture<'_, Result<Pod, Fault>>;
 

@@ -24,8 +24,9 @@ use crate::need::Offer;
 use crate::service::{News, Remedy, Seen, ServiceLife, Submission, Trigger};
 use crate::time::Timestamp;
 use crate::watch::Limits;
-use crate::wire::{Beat, Finished, Held, Join, Joined, Outcome, Reply, Start};
+use crate::wire::{Beat, Finished, Held, Join, Joined, Outcome, Reply, Start, StartCheck};
 
+mod end;
 mod monitor;
 mod repair;
 mod speech;
@@ -46,6 +47,18 @@ pub struct AgentSettings {
     /// An attempt that says nothing for this long is asked about.
     pub inactivity: Duration,
     pub patience: Patience,
+    pub deadlines: Deadlines,
+}
+
+/// What a worker was told about time when it was started; nothing of it need be said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deadlines {
+    /// How long it may be silent while it holds nothing, in place of what the plane says.
+    pub stale_after: Option<Duration>,
+    /// Whoever had no contact with its plane for this long stops, and its machine with it: nobody else would.
+    pub dead_man: Option<Duration>,
+    /// How long it has to finish what it holds once it is asked to stop; the rest is handed back in time.
+    pub notice: Option<Duration>,
 }
 
 /// How long a service is given before what it does not do counts against it.
@@ -75,6 +88,12 @@ impl Default for Patience {
 
 #[derive(Clone, Debug)]
 pub enum AgentEvent {
+    /// It cannot work yet, and this is what it waits for: it joins without room, so that the plane can tell.
+    Preparing {
+        what: String,
+    },
+    /// What it found when it tried its machine.
+    StartChecked(StartCheck),
     /// The process began; attempts that a former one left with the service were found.
     Began {
         found: Vec<Found>,
@@ -154,6 +173,20 @@ pub enum Unanswered {
     Unknown,
     /// Somebody else has this name now, or the token is wrong: two of us must not fight over it.
     Replaced(String),
+    /// The machine was given up, or never was the plane's: it is to stop.
+    NotWanted(String),
+}
+
+/// How it is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It was asked to stop.
+    Stopped,
+    /// Another of its name goes on, or a person has to look; what the service runs is not touched.
+    Replaced(String),
+    /// Nobody wants its machine any more, or nobody is left who could: all that it started ends with it, and the
+    /// machine is to end as well.
+    Dismissed(String),
 }
 
 #[derive(Clone, Debug)]
@@ -200,10 +233,8 @@ pub enum AgentEffect {
     Leave {
         reason: String,
     },
-    /// It is over; with the reason if it is not a good one.
-    Exit {
-        problem: Option<String>,
-    },
+    /// It is over.
+    Exit(End),
 }
 
 #[derive(Clone, Debug)]
@@ -220,7 +251,17 @@ pub struct Agent {
     /// Attempts that were settled: a repeated order must not run them again.
     settled: VecDeque<(JobId, Attempt)>,
     metrics: serde_json::Map<String, serde_json::Value>,
+    /// When they were read, and whether this plane was told: what is old must not pass for news.
+    metrics_at: Timestamp,
+    are_metrics_told: bool,
+    check: Option<StartCheck>,
+    /// It has something to say to a plane.
+    has_begun: bool,
     stopping: Stopping,
+    /// When whatever is left is handed back.
+    stop_by: Option<Timestamp>,
+    /// When the plane last answered anything at all.
+    contact_at: Timestamp,
     health: Health,
     /// The beat that first told of what the worker offers now, until one such is answered.
     offer_told: Option<u64>,
@@ -265,6 +306,8 @@ enum Stopping {
 /// The longest wait between tries to reach the plane; well below a lease, so that a short cut costs nothing.
 const RETRY_MAX: Duration = Duration::from_secs(5);
 const RETRY_BASE: Duration = Duration::from_millis(100);
+/// Readings older than this are none: they are taken every few seconds.
+const METRICS_FRESH: Duration = Duration::from_secs(60);
 const SETTLED_MAX: usize = 4096;
 
 impl Agent {
@@ -280,7 +323,13 @@ impl Agent {
             finished: BTreeMap::new(),
             settled: VecDeque::new(),
             metrics: serde_json::Map::new(),
+            metrics_at: now,
+            are_metrics_told: true,
+            check: None,
+            has_begun: false,
             stopping: Stopping::No,
+            stop_by: None,
+            contact_at: now,
             health: Health::default(),
             offer_told: None,
             has_news: false,
@@ -297,7 +346,12 @@ impl Agent {
     pub fn step(&mut self, now: Timestamp, event: AgentEvent) -> Vec<AgentEffect> {
         let was_closed = self.health.closed().is_some();
         match event {
-            AgentEvent::Began { found, life } => self.found(now, found, life),
+            AgentEvent::Preparing { what } => self.prepare(what),
+            AgentEvent::StartChecked(check) => {
+                self.has_news |= self.check.as_ref() != Some(&check);
+                self.check = Some(check);
+            }
+            AgentEvent::Began { found, life } => self.began(now, found, life),
             AgentEvent::Joined(joined) => self.joined(now, &joined),
             AgentEvent::Reply { seq, reply } => self.reply(now, seq, reply),
             AgentEvent::Unanswered { seq, why, luck } => self.unanswered(now, seq, why, luck),
@@ -312,14 +366,17 @@ impl Agent {
             AgentEvent::Probed { job, attempt, life, seen } => self.probed(now, job, attempt, life, seen),
             AgentEvent::Service(news) => self.service_news(now, news),
             AgentEvent::Offer(offer) => self.offers(*offer),
-            AgentEvent::Metrics(metrics) => self.metrics = metrics,
-            AgentEvent::Stop => self.stop(),
+            AgentEvent::Metrics(metrics) => {
+                (self.metrics, self.metrics_at, self.are_metrics_told) = (metrics, now, false);
+            }
+            AgentEvent::Stop => self.stop(now),
             AgentEvent::Tick => {
                 self.watch(now);
                 self.treat(now);
             }
         }
         self.has_news |= self.health.closed().is_some() != was_closed;
+        self.mind_the_end(now);
         self.speak(now);
         std::mem::take(&mut self.effects)
     }
@@ -330,13 +387,14 @@ impl Agent {
         let probe = self.held.values().map(|work| work.wake_at(limits)).min();
         let treat = self.health.wake_at();
         let speak = match (&self.membership, self.line) {
+            (Membership::Stranger, _) if !self.has_begun => None,
             (Membership::Stranger, _) | (Membership::Member { .. }, Line::Free) => Some(self.try_at),
             (Membership::Member { .. }, Line::Waiting(_)) if self.has_progress => {
                 Some(self.beat_at.plus(self.overtakes_after())).filter(|at| self.may_overtake(*at))
             }
             (Membership::Member { .. } | Membership::Joining | Membership::Gone, _) => None,
         };
-        [probe, treat, speak].into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
+        [probe, treat, speak, self.end_at()].into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
     }
 
     pub fn incarnation(&self) -> Option<Incarnation> {
@@ -344,6 +402,11 @@ impl Agent {
             Membership::Member { incarnation, .. } => Some(incarnation),
             Membership::Stranger | Membership::Joining | Membership::Gone => None,
         }
+    }
+
+    /// Why it takes no new work, if so.
+    pub fn closed(&self) -> Option<&str> {
+        self.health.closed()
     }
 
     /// What it runs now.
@@ -366,6 +429,9 @@ impl Agent {
             beat_busy: millis(joined.beat_busy_millis),
         };
         self.incarnation = self.incarnation.max(Some(joined.incarnation));
+        self.contact_at = now;
+        // To it they are news, unless whoever reads them has stopped doing so.
+        self.are_metrics_told &= now.since(self.metrics_at) >= METRICS_FRESH;
         (self.failures, self.line, self.has_news) = (0, Line::Free, true);
         self.seq = 0;
     }
@@ -378,7 +444,7 @@ impl Agent {
             self.round_trip = now.since(self.beat_at);
         }
         (self.line, self.failures, self.try_at) = (Line::Free, 0, now);
-        (self.heard_at, self.has_overtaken) = (now, false);
+        (self.heard_at, self.contact_at, self.has_overtaken) = (now, now, false);
         if let Membership::Member { term, .. } = &mut self.membership {
             *term = reply.term;
         }
@@ -427,23 +493,10 @@ impl Agent {
                 self.has_news = true;
                 self.try_at = now.plus(Duration::from_millis(ceiling / 2 + luck % (ceiling / 2 + 1)));
             }
-            Unanswered::Unknown => self.membership = Membership::Stranger,
+            Unanswered::Unknown => (self.membership, self.contact_at) = (Membership::Stranger, now),
             Unanswered::Replaced(problem) => self.give_up(problem),
+            Unanswered::NotWanted(why) => self.dismiss(why),
         }
-    }
-
-    /// Two of us must not fight over one name: nothing more is said, and what the service runs is the other's now.
-    fn give_up(&mut self, problem: String) {
-        self.membership = Membership::Gone;
-        self.effects.push(AgentEffect::Exit { problem: Some(problem) });
-    }
-
-    fn stop(&mut self) {
-        self.stopping = match self.stopping {
-            Stopping::No => Stopping::Draining,
-            Stopping::Draining | Stopping::Now => Stopping::Now,
-        };
-        self.has_news = true;
     }
 }
 

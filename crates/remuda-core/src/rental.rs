@@ -14,6 +14,8 @@
 //!
 //! It counts against the maximum and the budget from the wish to the proof.
 
+mod waiting;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +28,8 @@ use crate::machine::WorkerState;
 use crate::money::Money;
 use crate::provider::{Pod, PodStatus};
 use crate::time::{Timestamp, spoken};
+
+pub use waiting::Waiting;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rental {
@@ -134,7 +138,7 @@ pub enum Sighting {
 }
 
 /// Lists in a row that have to say the same before it is believed.
-const LISTS_MIN: u32 = 2;
+pub(crate) const LISTS_MIN: u32 = 2;
 /// Between two tries to give a machine back; doubles up to a minute.
 const RETURN_WAIT: Duration = Duration::from_secs(5);
 
@@ -223,8 +227,8 @@ impl Rental {
     pub fn sighting(&self, now: Timestamp, is_heard: bool, visible_max: Duration) -> Sighting {
         let made_long_ago = self.made_at.is_some_and(|at| now.since(at) >= visible_max);
         let is_returning = self.phase == Phase::Returning;
-        if self.missed >= LISTS_MIN && (made_long_ago || is_returning && self.made_at.is_some()) && !is_heard
-        {
+        // A pod that was just made may be missing from lists and unknown to its return: that is no proof either.
+        if self.missed >= LISTS_MIN && made_long_ago && !is_heard {
             Sighting::Gone
         } else if self.ended >= LISTS_MIN && !is_returning {
             Sighting::Ended

@@ -12,10 +12,11 @@ mod failure;
 mod lines;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use remuda_core::agent::Unanswered;
 use remuda_core::id::{Hash, Term, WorkerId};
-use remuda_core::plane::{Answer, Effect, Event, Known, Plane, Proof};
+use remuda_core::plane::{Answer, Effect, Event, Known, Plane};
 use remuda_core::record::Record;
 use remuda_core::refusal::Refusal;
 use remuda_core::time::Timestamp;
@@ -23,12 +24,14 @@ use remuda_core::time::Timestamp;
 use crate::client::Told;
 use crate::happening::Happening;
 use crate::net::{Answered, Ask, Call, Caller};
+use crate::provider::DEPLOYMENT;
 use crate::sabotage::Sabotage;
 use crate::world::World;
 use lines::{Parked, Release};
 
 #[derive(Debug)]
 pub(crate) struct Driver {
+    number: usize,
     pub(crate) plane: Plane,
     pub(crate) term: Term,
     /// Added to the true time: the wall clock at its start, or what the store knew of, whichever was later.
@@ -94,6 +97,7 @@ impl World<'_> {
         let plane = Plane::restore(self.scene.core.clone(), term, began_at, stored);
         self.laws.restored(now, self.now, &plane, &self.store);
         let driver = Driver {
+            number: self.drivers.len(),
             plane,
             term,
             offset,
@@ -107,6 +111,8 @@ impl World<'_> {
         };
         self.drivers.push(Some(Box::new(driver)));
         self.lead = Some(self.drivers.len() - 1);
+        let id = self.next_call();
+        self.deliver(self.drivers.len() - 1, Call { from: Caller::Nobody, id, ask: Ask::Deployment });
         self.plan_step(self.drivers.len() - 1, self.now);
     }
 
@@ -120,6 +126,7 @@ impl World<'_> {
 
     fn end_driver(&mut self, at: usize) {
         let Some(mut driver) = self.drivers[at].take() else { return };
+        self.drop_lines(at);
         if let Some(batch) = driver.committing.take()
             && self.random.permille(500)
         {
@@ -189,6 +196,10 @@ impl World<'_> {
             }
             return;
         };
+        self.deliver(at, call);
+    }
+
+    pub(crate) fn deliver(&mut self, at: usize, call: Call) {
         let known = match &call.ask {
             Ask::Submit { client, .. } => self.known(*client),
             _ => None,
@@ -256,8 +267,8 @@ impl World<'_> {
                 let line = Parked { from, call: call.id, term: beat.term, until: arrived_at + wait };
                 return batch.releases.push(Release::Hold { worker: worker.clone(), line });
             }
-            (_, Ok(Answer::Done | Answer::Accepted { .. })) => return,
-            (_, Err(refusal)) => Answered::Not(lines::unanswered(refusal)),
+            (_, Ok(Answer::Done | Answer::Accepted { .. } | Answer::Cycled(_))) => return,
+            (_, Err(refusal)) => lines::refused(refusal),
         };
         let release = Release::Host { to: call.from, call: call.id, answer: answered };
         self.release_or_wait(release, batch, Sabotage::OrdersBeforeCommit);
@@ -266,11 +277,12 @@ impl World<'_> {
     fn event(&mut self, driver: &Driver, ask: &Ask, known: Option<Known>) -> Option<(Event, Hash)> {
         let mut token = Hash::from_bytes([0; 32]);
         let event = match ask.clone() {
-            Ask::Join { join } => {
+            Ask::Join { join, proof } => {
+                let (join, proof) = self.forged_join(driver, join, proof);
                 let mut bytes = [0; 32];
                 bytes[..8].copy_from_slice(&self.random.draw().to_be_bytes());
                 token = Hash::from_bytes(bytes);
-                Event::Join { join, token_hash: token, proof: Proof::Anybody }
+                Event::Join { join, token_hash: token, proof }
             }
             Ask::Beat { worker, token, beat, wait } => {
                 self.forged_beat(driver, Event::Beat { worker, token_hash: token, beat, waits: wait > 0 })
@@ -291,6 +303,14 @@ impl World<'_> {
                 let (worker, shape, _) = driver.plane.blocks().iter().next()?;
                 Event::Lift { worker: worker.clone(), shape: *shape }
             }
+            Ask::News { fleet, news } => Event::Provider { fleet, news },
+            Ask::Order { fleet, order } => Event::Order { fleet, order },
+            Ask::DrainMachine { .. } if self.is_sabotaged(Sabotage::FeedTheDrained) => Event::Tick,
+            Ask::DrainMachine { machine, within } => {
+                let within = within.map(Duration::from_millis);
+                Event::DrainMachine { machine, reason: "maintenance".to_owned(), within }
+            }
+            Ask::Deployment => Event::Deployment(DEPLOYMENT.to_owned()),
         };
         Some((event, token))
     }
@@ -327,9 +347,16 @@ impl World<'_> {
         }
         batch.records.extend(step.records);
         for effect in step.effects {
-            if let Effect::Orders { worker, reply } = effect {
-                let reply = self.filled(reply);
-                batch.effects.push(Release::Orders { worker, reply });
+            match effect {
+                Effect::Orders { worker, reply } => {
+                    let reply = self.filled(reply);
+                    batch.effects.push(Release::Orders { worker, reply });
+                }
+                Effect::Provider { fleet, call } if self.is_sabotaged(Sabotage::RentBeforeCommit) => {
+                    self.ask_provider(driver.number, fleet, call);
+                }
+                Effect::Provider { fleet, call } => batch.effects.push(Release::Ask { fleet, call }),
+                Effect::Progress { .. } | Effect::Outbox | Effect::Cycle(_) => {}
             }
         }
         self.note("step", now.as_millis(), batch.records.len() as u64);
@@ -367,6 +394,7 @@ impl World<'_> {
         if !self.keep(term, std::mem::take(&mut batch.records)) {
             // Someone else leads: this one stops where it stands.
             self.note("superseded", term.0, 0);
+            self.drop_lines(at);
             self.drivers[at] = None;
             return;
         }

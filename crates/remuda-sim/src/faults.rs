@@ -3,6 +3,7 @@
 
 use crate::Weather;
 use crate::happening::Happening;
+use crate::provider::{Trouble, Troubles};
 use crate::random::Random;
 use crate::scene::STAYERS;
 use crate::service::Ailment;
@@ -105,6 +106,15 @@ pub(crate) enum Fault {
     },
     /// A person lifts whatever is blocked.
     LiftBlocks,
+    /// Something comes over the provider.
+    Spell {
+        trouble: Trouble,
+        lasts: u64,
+    },
+    /// A person orders a fleet about.
+    Order,
+    /// The store is put back from a backup.
+    OldStore,
 }
 
 impl Fault {
@@ -114,6 +124,7 @@ impl Fault {
             Fault::KillPlane { away, .. } => away,
             Fault::PausePlane { lasts } | Fault::StoreAway { lasts } => lasts,
             Fault::Usurp { resumes, .. } => resumes,
+            Fault::Spell { trouble: Trouble::Outage, lasts } => lasts,
             _ => 0,
         }
     }
@@ -127,7 +138,7 @@ pub(crate) fn end(faults: &[Planned], storm_end: u64) -> u64 {
 
 pub(crate) fn draw(random: &mut Random, weather: Weather, storm_end: u64, hosts: usize) -> Vec<Planned> {
     let kinds: &[u64] = match weather {
-        Weather::Fair => return Vec::new(),
+        Weather::Fair | Weather::Fleet => return Vec::new(),
         Weather::Agents => &[0, 1, 2, 3, 4, 5, 12, 0, 1, 15, 18],
         Weather::Service => &[3, 15, 16, 17, 18, 18, 19, 19, 20, 21],
         Weather::Network => &[6, 6, 7, 8, 6],
@@ -201,6 +212,39 @@ fn fault(random: &mut Random, kind: u64, at: u64, storm_end: u64, hosts: usize, 
     }
 }
 
+/// Where machines are rented: what comes over the provider for a while, and what happens to us meanwhile.
+pub(crate) fn draw_for_fleets(random: &mut Random, troubles: &Troubles, storm_end: u64) -> Vec<Planned> {
+    let mut faults = Vec::new();
+    for trouble in troubles.kinds().filter(|trouble| trouble.is_spell()) {
+        for _ in 0..random.between(1, 4) {
+            let at = random.below(storm_end);
+            let fault = match trouble {
+                Trouble::OldStore => Fault::OldStore,
+                Trouble::People => Fault::Order,
+                Trouble::CommitsFail => Fault::FailCommits { lasts: random.between(1000, 60_000) },
+                Trouble::PlaneDies if random.permille(200) => {
+                    let after = random.between(200, 60_000);
+                    Fault::Usurp { after, resumes: after + random.between(200, 300_000), jump: 0 }
+                }
+                Trouble::PlaneDies if random.permille(200) => Fault::PausePlane { lasts: outage(random) },
+                Trouble::PlaneDies => Fault::KillPlane { away: outage(random), jump: 0 },
+                trouble => Fault::Spell { trouble, lasts: spell(random, trouble) },
+            };
+            faults.push(Planned { at, fault });
+        }
+    }
+    faults
+}
+
+/// Mostly minutes; an outage sometimes hours.
+fn spell(random: &mut Random, trouble: Trouble) -> u64 {
+    match trouble {
+        Trouble::Outage if random.permille(100) => random.between(3_600_000, 2 * 3_600_000),
+        Trouble::RateLimit => random.between(5000, 300_000),
+        _ => random.between(10_000, 1_200_000),
+    }
+}
+
 /// Mostly seconds, sometimes longer than anything of ours may stand still.
 fn intrusion(random: &mut Random) -> u64 {
     if random.permille(100) { random.between(310_000, 500_000) } else { random.between(500, 30_000) }
@@ -217,6 +261,7 @@ fn outage(random: &mut Random) -> u64 {
 
 impl World<'_> {
     pub(crate) fn befall(&mut self, fault: Fault) {
+        self.meet_own(fault);
         let end =
             |lasts: u64, world: &World<'_>| (world.now + lasts).min(world.scene.storm_end.max(world.now));
         match fault {
@@ -262,6 +307,20 @@ impl World<'_> {
             }
             Fault::StoreAway { lasts } => self.away_until = self.now + lasts,
             Fault::LiftBlocks => self.lift_blocks(),
+            Fault::Spell { trouble, lasts } => self.begin_spell(trouble, lasts),
+            Fault::Order => self.somebody_orders(),
+            Fault::OldStore => self.put_store_back(),
+        }
+    }
+
+    /// What happens to ourselves where machines are rented.
+    fn meet_own(&mut self, fault: Fault) {
+        match fault {
+            Fault::KillPlane { .. } | Fault::PausePlane { .. } | Fault::Usurp { .. } => {
+                self.account.meet(Trouble::PlaneDies);
+            }
+            Fault::FailCommits { .. } => self.account.meet(Trouble::CommitsFail),
+            _ => {}
         }
     }
 
@@ -270,6 +329,7 @@ impl World<'_> {
         self.is_calm = true;
         (self.foul_until, self.slow_until, self.failing_until) = (self.now, self.now, self.now);
         self.mend_services();
+        self.calm_provider();
         for host in 0..self.hosts.len() {
             let link = &mut self.hosts[host].link;
             (link.cut_up_until, link.cut_down_until) = (0, 0);

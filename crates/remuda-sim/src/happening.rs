@@ -2,7 +2,8 @@
 
 use std::cmp::Ordering;
 
-use remuda_core::id::WorkerId;
+use remuda_core::id::{FleetId, PodId, WorkerId};
+use remuda_core::provider;
 use remuda_core::service::{Remedy, Seen, ServiceLife};
 
 use crate::client::Told;
@@ -41,6 +42,14 @@ pub(crate) enum Happening {
     HandedIn { host: usize, arrival: Arrival },
     PromptDue { host: usize, mark: u64 },
     Stop { host: usize, key: Key, is_ours: bool },
+    // Between a plane and its provider.
+    AtProvider { driver: usize, fleet: FleetId, number: u64, call: Box<provider::Call> },
+    FromProvider { driver: usize, fleet: FleetId, number: u64, news: Box<provider::News> },
+    // To a pod.
+    PodRuns { pod: PodId },
+    PodEnds { pod: PodId },
+    PodGoes { pod: PodId },
+    DeadMan { host: usize },
     // To a client.
     Submit { client: usize, is_changed: bool },
     ToClient { client: usize, call: u64, told: Told },

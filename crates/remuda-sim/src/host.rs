@@ -1,8 +1,10 @@
 //! A machine with an agent on it: the real `core::Agent`, and the shell around it that carries out its effects. The
 //! agent may be killed, paused, doubled; the service beside it (`service`) lives a life of its own.
 
-use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Patience, Unanswered};
-use remuda_core::id::{Hash, WorkerId};
+mod rented;
+
+use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, End, Patience, Unanswered};
+use remuda_core::id::{Hash, PodId, WorkerId};
 use remuda_core::time::Timestamp;
 
 use crate::happening::Happening;
@@ -20,6 +22,8 @@ pub(crate) struct Host {
     /// The one question under way; its answer is waited for and no other's.
     call: Option<u64>,
     token: Hash,
+    /// Somebody of this name was let in from here before.
+    has_joined: bool,
     pub(crate) paused_until: u64,
     /// What happened while it was paused.
     missed: Vec<Happening>,
@@ -42,6 +46,16 @@ pub(crate) struct Host {
     pub(crate) dead_since: Option<u64>,
     /// Questions asked, for the law on load.
     pub(crate) calls: u64,
+    /// The pod that it is the inside of.
+    pub(crate) pod: Option<PodId>,
+    /// When it last heard from a plane.
+    pub(crate) contact_at: u64,
+    /// When its models are loaded; nothing runs there before.
+    pub(crate) ready_at: u64,
+    /// Its GPU does not compute.
+    pub(crate) is_bad: bool,
+    /// It is not what was ordered.
+    pub(crate) is_other: bool,
 }
 
 /// How long an agent waits for an answer that should come at once.
@@ -72,6 +86,12 @@ impl Host {
             is_twin: false,
             dead_since: None,
             calls: 0,
+            has_joined: false,
+            pod: None,
+            contact_at: 0,
+            ready_at: 0,
+            is_bad: false,
+            is_other: false,
         }
     }
 
@@ -109,13 +129,14 @@ impl Host {
     fn settings(&self) -> AgentSettings {
         AgentSettings {
             worker: self.plan.name.clone(),
-            machine: None,
-            fleet: None,
+            machine: self.plan.machine.clone(),
+            fleet: self.plan.fleet.clone(),
             services: self.plan.services.clone(),
             slots: self.plan.slots,
             offer: self.plan.offer.clone(),
             inactivity: self.plan.inactivity,
             patience: Patience::default(),
+            deadlines: Default::default(),
         }
     }
 }
@@ -218,11 +239,16 @@ impl World<'_> {
         if self.is_traced() {
             self.say(&format!("host {host} hears {answer:?}"));
         }
+        if !matches!(answer, Answered::Not(Unanswered::Unreachable(_))) {
+            self.hosts[host].contact_at = self.now;
+        }
         let event = match answer {
             Answered::Joined(joined, token) => {
-                self.hosts[host].token = token;
+                let it = &mut self.hosts[host];
+                (it.token, it.has_joined) = (token, true);
                 AgentEvent::Joined(joined)
             }
+            Answered::NotWanted => return self.stop_machine(host, "not wanted"),
             Answered::Reply(reply) => {
                 self.laws.reply_received(self.now, host, self.hosts[host].name(), &reply, &self.store);
                 let Some(seq) = seq else { return };
@@ -275,9 +301,12 @@ impl World<'_> {
                 if self.hosts[host].plan.quirk == Quirk::Boaster {
                     join.slots *= 2;
                 }
-                self.call(host, None, Ask::Join { join }, PATIENCE);
+                let proof = self.hosts[host].proof();
+                self.call(host, None, Ask::Join { join, proof }, PATIENCE);
             }
-            AgentEffect::Beat { beat, wait } => {
+            AgentEffect::Beat { mut beat, wait } => {
+                self.hosts[host].check_machine(self.now, &mut beat);
+                self.maybe_call_ready(&mut beat);
                 let it = &mut self.hosts[host];
                 let since = it.closed_since.unwrap_or(self.now);
                 it.closed_since = (!beat.closed.is_empty()).then_some(since);
@@ -304,7 +333,7 @@ impl World<'_> {
                 let id = self.next_call();
                 self.send_up(host, Call { from: Caller::Nobody, id, ask });
             }
-            AgentEffect::Exit { problem } => self.exit(host, problem.is_some()),
+            AgentEffect::Exit(end) => self.exit(host, end != End::Stopped),
         }
     }
 
@@ -323,6 +352,9 @@ impl World<'_> {
         let is_twin = it.is_twin;
         self.hang_up(host);
         let it = &self.hosts[host];
+        if it.is_gone {
+            return;
+        }
         let name = it.plan.name.clone();
         let has_twin = self.hosts.iter().any(|it| it.is_twin && it.plan.name == name && it.agent.is_some());
         if !is_twin && !has_twin {

@@ -28,6 +28,8 @@
 
 mod commits;
 mod places;
+mod pods;
+mod rentals;
 mod services;
 mod share;
 mod verdicts;
@@ -59,6 +61,7 @@ pub enum Law {
     S5,
     S6,
     S7,
+    S8,
     S9,
     S10,
     S11,
@@ -73,7 +76,7 @@ pub enum Law {
     Events,
 }
 
-pub const LAWS: [Law; 19] = [
+pub const LAWS: [Law; 20] = [
     Law::S1,
     Law::S2,
     Law::S3,
@@ -81,6 +84,7 @@ pub const LAWS: [Law; 19] = [
     Law::S5,
     Law::S6,
     Law::S7,
+    Law::S8,
     Law::S9,
     Law::S10,
     Law::S11,
@@ -155,6 +159,7 @@ pub(crate) struct Laws {
     returned_at: Option<Timestamp>,
     steps: u64,
     share: Option<Share>,
+    pods: pods::Pods,
     calls: Option<(u64, Vec<u64>)>,
 }
 
@@ -210,6 +215,7 @@ impl Laws {
             returned_at: None,
             steps: 0,
             share: Share::new(scene),
+            pods: pods::Pods::default(),
             calls: None,
         }
     }
@@ -265,6 +271,8 @@ impl Laws {
                 Some(_) => {}
             }
         }
+        self.forgot_waits();
+        self.forget_drains();
         self.heard.clear();
         self.progress.values_mut().for_each(|(heard_at, _)| *heard_at = now);
         self.restored_at = now;

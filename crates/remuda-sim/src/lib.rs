@@ -23,6 +23,8 @@ mod happening;
 mod host;
 mod laws;
 mod net;
+mod people;
+mod provider;
 mod random;
 mod sabotage;
 mod scene;
@@ -30,10 +32,12 @@ mod service;
 mod store;
 mod world;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 pub use laws::{LAWS, Law};
+pub use provider::trouble::Trouble;
 pub use sabotage::Sabotage;
 pub use world::World;
 
@@ -47,6 +51,8 @@ pub struct WorldSettings {
     /// Without faults the weather is fair.
     pub faults: bool,
     pub weather: Option<Weather>,
+    /// What the provider gets wrong where machines are rented; drawn unless said.
+    pub troubles: Option<Vec<Trouble>>,
     /// How long the storm lasts, give or take half of it.
     pub storm: Duration,
     /// A deliberate breakage that the laws must notice.
@@ -60,6 +66,7 @@ impl Default for WorldSettings {
             workers: None,
             faults: true,
             weather: None,
+            troubles: None,
             storm: Duration::from_secs(60),
             sabotage: None,
         }
@@ -83,10 +90,12 @@ pub enum Weather {
     Store,
     /// All of it at once.
     Wild,
+    /// Machines are rented and returned, and the provider gets everything wrong that one can.
+    Fleet,
 }
 
 impl Weather {
-    pub const ALL: [Weather; 7] = [
+    pub const ALL: [Weather; 8] = [
         Weather::Fair,
         Weather::Agents,
         Weather::Network,
@@ -94,6 +103,7 @@ impl Weather {
         Weather::Plane,
         Weather::Store,
         Weather::Wild,
+        Weather::Fleet,
     ];
 }
 
@@ -106,6 +116,10 @@ pub struct Outcome {
     /// How often a service began to run something for us: what exceeds the jobs was done again or for nothing.
     pub executions: u64,
     pub steps: u64,
+    /// Pods that were made for us.
+    pub pods: u64,
+    /// How often each trouble was met.
+    pub met: BTreeMap<Trouble, u64>,
     pub violations: Vec<Violation>,
     /// The same for the same seed, whoever runs it.
     pub trace_hash: u64,

@@ -2,7 +2,10 @@
 //! come twice, overtake another, or come again minutes later. Nobody is told what became of it.
 
 use remuda_core::agent::Unanswered;
-use remuda_core::id::{Hash, WorkerId};
+use remuda_core::fleet::Order;
+use remuda_core::id::{FleetId, Hash, MachineId, WorkerId};
+use remuda_core::plane::Proof;
+use remuda_core::provider::News;
 use remuda_core::wire::{Beat, Join, Joined, Reply};
 
 use crate::client::Told;
@@ -31,14 +34,51 @@ pub(crate) enum Caller {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
-    Join { join: Box<Join> },
-    Beat { worker: WorkerId, token: Hash, beat: Box<Beat>, wait: u64 },
-    Leave { worker: WorkerId, token: Hash },
-    LineDropped { worker: WorkerId, seq: u64 },
-    Submit { client: usize, is_changed: bool },
-    Cancel { client: usize },
-    Drain { worker: WorkerId },
+    Join {
+        join: Box<Join>,
+        proof: Proof,
+    },
+    Beat {
+        worker: WorkerId,
+        token: Hash,
+        beat: Box<Beat>,
+        wait: u64,
+    },
+    Leave {
+        worker: WorkerId,
+        token: Hash,
+    },
+    LineDropped {
+        worker: WorkerId,
+        seq: u64,
+    },
+    Submit {
+        client: usize,
+        is_changed: bool,
+    },
+    Cancel {
+        client: usize,
+    },
+    Drain {
+        worker: WorkerId,
+    },
     LiftBlocks,
+    /// What a provider said.
+    News {
+        fleet: FleetId,
+        news: Box<News>,
+    },
+    /// What a person wants of a fleet, or of a machine.
+    Order {
+        fleet: FleetId,
+        order: Order,
+    },
+    DrainMachine {
+        machine: MachineId,
+        within: Option<u64>,
+    },
+    /// What this deployment is called.
+    Deployment,
 }
 
 #[derive(Clone, Debug)]
@@ -46,6 +86,8 @@ pub(crate) enum Answered {
     Joined(Joined, Hash),
     Reply(Reply),
     Not(Unanswered),
+    /// Its machine was given up: it is to stop.
+    NotWanted,
 }
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,20 +1,26 @@
 //! What a seed says before the first moment passes: who works, what is asked for, what the weather is like. Everything
-//! that goes wrong is in `faults`, drawn from the same seed.
+//! that goes wrong is in `faults`, drawn from the same seed; `fleets` says what is rented.
+
+mod fleets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use remuda_core::affinity::Affinity;
-use remuda_core::id::{JobId, Service, Shape, Tenant, WorkerId};
+use remuda_core::id::{FleetId, JobId, MachineId, Service, Shape, Tenant, WorkerId};
 use remuda_core::need::Offer;
 use remuda_core::options::Options;
 use remuda_core::settings::Settings;
 
 use crate::client;
 use crate::faults::{self, Planned};
+use crate::provider::Troubles;
 use crate::random::Random;
 use crate::service::{Oddities, ServicePlan};
 use crate::{Weather, WorldSettings};
+use remuda_core::money::Money;
+
+pub(crate) use fleets::FleetPlan;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Scene {
@@ -35,6 +41,8 @@ pub(crate) struct Scene {
     pub(crate) copies: u64,
     pub(crate) late_copies: u64,
     pub(crate) oddities: Oddities,
+    pub(crate) fleets: Vec<FleetPlan>,
+    pub(crate) troubles: Troubles,
 }
 
 /// What becomes of the attempts of a shape.
@@ -54,6 +62,9 @@ pub(crate) enum Nature {
 #[derive(Clone, Debug)]
 pub(crate) struct HostPlan {
     pub(crate) name: WorkerId,
+    /// The rented machine that it is on.
+    pub(crate) machine: Option<MachineId>,
+    pub(crate) fleet: Option<FleetId>,
     pub(crate) services: BTreeSet<Service>,
     pub(crate) slots: u32,
     pub(crate) offer: Offer,
@@ -108,6 +119,9 @@ impl Scene {
             None => random.pick(&Weather::ALL),
         };
         let storm_end = settings.storm.as_millis() as u64 * random.between(500, 1500) / 1000;
+        if weather == Weather::Fleet {
+            return Scene::draw_with_fleets(random, settings, storm_end * FLEET_STORM);
+        }
         let is_alone = random.permille(50);
         let hosts_count = settings.workers.unwrap_or_else(|| random.between(3, 8) as usize).max(STAYERS);
         let hosts_count = if is_alone && settings.workers.is_none() { 1 } else { hosts_count };
@@ -152,7 +166,66 @@ impl Scene {
             copies,
             late_copies,
             oddities,
+            fleets: Vec::new(),
+            troubles: Troubles::default(),
         }
+    }
+
+    /// Machines take minutes to come and hours to pay off: a long storm, and work that comes in waves.
+    fn draw_with_fleets(random: &mut Random, settings: &WorldSettings, storm_end: u64) -> Scene {
+        let weather = Weather::Fleet;
+        let is_alone = random.permille(600);
+        let hosts_count = if is_alone { 0 } else { random.between(2, 3) as usize };
+        let hosts: Vec<_> = (0..hosts_count).map(|n| host(random, Weather::Fair, n)).collect();
+        let fleets = fleets::draw(random, is_alone);
+        let troubles = match settings.faults {
+            true => Troubles::draw(random, settings.troubles.as_deref()),
+            false => Troubles::default(),
+        };
+        let shapes: Vec<_> = (0..random.between(2, 5))
+            .map(|n| if n > 0 && random.permille(200) { Nature::Quiet } else { Nature::Good })
+            .collect();
+        let waves = fleets::waves(random, storm_end);
+        let jobs_count = settings.jobs.unwrap_or_else(|| random.between(30, 300) as usize);
+        let mut jobs: Vec<_> =
+            (0..jobs_count).map(|_| job(random, weather, storm_end, &shapes, &hosts)).collect();
+        for job in &mut jobs {
+            job.at = fleets::arrival(random, storm_end, &waves);
+            job.takes = fleets::takes(random);
+            job.zone = job.zone.filter(|_| !is_alone || fleets.len() == ZONES.len());
+        }
+        let faults = faults::draw_for_fleets(random, &troubles, storm_end);
+        let storm_end = faults::end(&faults, storm_end);
+        let mut core = Settings {
+            fleets: fleets.iter().map(|plan| plan.settings.clone()).collect(),
+            ..Settings::default()
+        };
+        let blocks_max = core.blocks_max;
+        if let Some(sabotage) = settings.sabotage {
+            sabotage.set(&mut core);
+        }
+        Scene {
+            weather,
+            core,
+            blocks_max,
+            shapes,
+            affinities: BTreeMap::new(),
+            hosts,
+            jobs,
+            faults,
+            storm_end,
+            loss: random.pick(&[0, 0, 0, 10]),
+            copies: 0,
+            late_copies: 0,
+            oddities: Oddities::draw(random, weather),
+            fleets,
+            troubles,
+        }
+    }
+
+    /// All that can be rented, and what it costs.
+    pub(crate) fn offers(&self) -> BTreeMap<String, Money> {
+        self.fleets.iter().flat_map(|plan| plan.prices.clone()).collect()
     }
 
     pub(crate) fn shape(&self, index: usize) -> Shape {
@@ -172,6 +245,8 @@ impl Scene {
     }
 }
 
+/// How much longer the storm is where machines are rented.
+const FLEET_STORM: u64 = 25;
 /// Bounds small enough for a world to reach them.
 pub(crate) const TIGHT_BLOCKS: usize = 3;
 pub(crate) const TIGHT_JOBS: usize = 25;
@@ -199,6 +274,8 @@ fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
     };
     HostPlan {
         name: format!("w{n}").parse().expect("a short name is a name"),
+        machine: None,
+        fleet: None,
         services,
         slots,
         offer: Offer { labels: BTreeMap::from([("zone".to_owned(), zone.to_owned())]), ..Offer::default() },
@@ -242,7 +319,7 @@ fn job(
     };
     let tenant = if random.permille(600) { TENANTS[0] } else { random.pick(&TENANTS) };
     let stayers = STAYERS.min(hosts.len());
-    let pin = random.permille(20).then(|| hosts[random.index(stayers)].name.clone());
+    let pin = (random.permille(20) && stayers > 0).then(|| hosts[random.index(stayers)].name.clone());
     let excluded = (pin.is_none() && random.permille(40)).then(|| leaver(random, hosts)).flatten();
     JobPlan {
         at: random.below(storm_end),
@@ -271,7 +348,7 @@ fn leaver(random: &mut Random, hosts: &[HostPlan]) -> Option<WorkerId> {
 
 fn options(random: &mut Random, is_fair: bool, hosts: &[HostPlan]) -> Options {
     let seconds = |random: &mut Random| Duration::from_secs(random.between(15, 60));
-    let likes = if random.permille(100) { random.between(1, 2) } else { 0 };
+    let likes = if random.permille(100) && !hosts.is_empty() { random.between(1, 2) } else { 0 };
     Options {
         retry_delay: random.permille(50).then(|| Duration::from_millis(random.below(5000))),
         preferred: (0..likes).map(|_| hosts[random.index(hosts.len())].name.clone()).collect(),

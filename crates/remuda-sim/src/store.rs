@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use remuda_core::document::{Document, Shelf};
 use remuda_core::id::{Hash, JobId, Sequence, Shape, Tenant, Term, WorkerId};
-use remuda_core::record::{Accepted, BlockRow, Life, Record, Stored, SuspicionRow, WorkerRow};
+use remuda_core::record::{Accepted, BlockRow, Life, Record, StateRow, Stored, SuspicionRow, WorkerRow};
+use remuda_core::rental::Rental;
 use remuda_core::time::Timestamp;
 
 use crate::scene::Scene;
@@ -55,6 +56,30 @@ impl Store {
 
     fn held_documents(&self) -> Vec<Arc<Document>> {
         self.documents.values().filter(|document| document.shelf.is_held()).cloned().collect()
+    }
+
+    /// The record of a machine.
+    pub(crate) fn machine(&self, machine: &str) -> Option<Rental> {
+        let document = self.documents.get(&(Shelf::Machine, machine.to_owned()))?;
+        serde_json::from_str(document.body.get()).ok()
+    }
+
+    /// The names of all machines there is a record of.
+    pub(crate) fn machines(&self) -> impl Iterator<Item = &str> {
+        let machines = self.documents.values().filter(|document| document.shelf == Shelf::Machine);
+        machines.map(|document| document.id.as_str())
+    }
+
+    /// The store is put back to a time at which a machine and its worker were not there yet; whether it could be.
+    pub(crate) fn put_back(&mut self, machine: &str) -> bool {
+        let is_busy = self.jobs.values().any(
+            |(_, life)| matches!(&life.state, StateRow::Running { worker, .. } if worker.as_str() == machine),
+        );
+        if is_busy || self.documents.remove(&(Shelf::Machine, machine.to_owned())).is_none() {
+            return false;
+        }
+        self.workers.retain(|_, row| row.machine.as_str() != machine);
+        true
     }
 
     pub(crate) fn life(&self, job: JobId) -> Option<&Life> {

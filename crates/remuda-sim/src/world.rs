@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use remuda_core::id::{Attempt, JobId, Tenant};
+use remuda_core::plane::Plane;
+use remuda_core::rental::Phase;
 use remuda_core::service::ServiceLife;
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
@@ -14,6 +16,7 @@ use crate::driver::Driver;
 use crate::happening::{Entry, Happening};
 use crate::host::Host;
 use crate::laws::Laws;
+use crate::provider::{Account, Trouble};
 use crate::random::Random;
 use crate::sabotage::Sabotage;
 use crate::scene::Scene;
@@ -36,6 +39,7 @@ pub struct World<'t> {
     pub(crate) lead: Option<usize>,
     pub(crate) hosts: Vec<Host>,
     pub(crate) clients: Vec<Client>,
+    pub(crate) account: Account,
     pub(crate) laws: Laws,
     pub(crate) sabotage: Option<Sabotage>,
     /// For saboteurs: the store one batch ago, and reports that were called recorded.
@@ -82,6 +86,7 @@ impl<'t> World<'t> {
             lead: None,
             hosts: scene.hosts.iter().cloned().map(Host::new).collect(),
             clients: vec![Client::default(); scene.jobs.len()],
+            account: Account::new(scene.offers(), scene.troubles.clone()),
             laws: Laws::new(&scene),
             sabotage: settings.sabotage,
             earlier: None,
@@ -118,6 +123,10 @@ impl<'t> World<'t> {
         for index in 0..self.scene.faults.len() {
             self.schedule(self.scene.faults[index].at, Happening::Fault { index });
         }
+        if self.scene.troubles.chance(Trouble::Strangers) > 0 {
+            let fleets: Vec<_> = self.scene.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
+            self.account.settle_strangers(&mut self.random, &fleets);
+        }
         self.schedule(self.scene.storm_end, Happening::Calm);
         self.schedule(LOOK_EVERY, Happening::Look);
     }
@@ -144,6 +153,8 @@ impl<'t> World<'t> {
             attempts: self.attempts,
             executions: self.executions,
             steps: self.steps,
+            pods: self.account.pods.values().filter(|pod| pod.is_ours()).count() as u64,
+            met: self.account.met,
             violations: self.laws.violations,
             trace_hash: self.hash,
         }
@@ -169,6 +180,16 @@ impl<'t> World<'t> {
                 self.kill_agent(host, false, "twin ends");
                 self.hosts[host].is_gone = true;
             }
+            Happening::AtProvider { driver, fleet, number, call } => {
+                self.at_provider(driver, fleet, number, &call);
+            }
+            Happening::FromProvider { driver, fleet, number, news } => {
+                self.from_provider(driver, fleet, number, news);
+            }
+            Happening::PodRuns { pod } => self.pod_runs(&pod),
+            Happening::PodEnds { pod } => self.pod_ends(&pod),
+            Happening::PodGoes { pod } => self.pod_goes(&pod),
+            Happening::DeadMan { host } => self.dead_man(host),
             Happening::HandedIn { host, arrival } => self.handed_in(host, arrival),
             Happening::PromptDue { host, mark } => self.prompt_due(host, mark),
             Happening::Stop { host, key, is_ours } => self.stop_prompt(host, key, is_ours),
@@ -254,13 +275,20 @@ impl<'t> World<'t> {
     fn look(&mut self) {
         self.at(LOOK_EVERY, Happening::Look);
         self.maybe_beat_for_the_dead();
+        self.maybe_lift_brakes();
+        if self.is_calm {
+            self.people_let_go();
+        }
         self.look_after_services();
         let driver = self.lead.and_then(|at| self.drivers[at].as_deref());
         let plane = driver.map(|driver| (&driver.plane, driver.clock(self.now)));
         self.laws.look(self.now, plane, &self.hosts);
+        self.laws.look_at_pods(self.now, plane, &self.account, &self.scene, self.is_calm);
         self.laws.look_at_services(self.now, self.is_calm.then_some(self.scene.storm_end), &self.hosts);
         let is_idle = driver.is_some_and(Driver::is_idle) && self.store.open == 0;
         let is_well = self.hosts.iter().all(|host| host.is_well(self.now));
+        let is_settled = driver.is_some_and(|driver| self.is_settled(&driver.plane));
+        let is_well = is_well && is_settled;
         let is_quiet = self.is_calm && is_idle && is_well && self.clients.iter().all(|client| client.is_done);
         match (is_quiet, self.quiet_since) {
             (true, None) => {
@@ -273,6 +301,18 @@ impl<'t> World<'t> {
             (true, Some(_)) => {}
             (false, _) => self.quiet_since = None,
         }
+    }
+
+    /// Every machine is at work, and there are no more of them than without any work.
+    fn is_settled(&self, plane: &Plane) -> bool {
+        let is_up = plane.rentals().all(|rental| rental.phase == Phase::Up);
+        let are_known = self.account.ours().filter(|pod| pod.is_well()).count() == plane.rentals().count();
+        is_up
+            && are_known
+            && self.scene.fleets.iter().all(|plan| {
+                let its = plane.rentals().filter(|rental| rental.fleet == plan.settings.id).count();
+                its <= plan.settings.scaling.machines_min as usize
+            })
     }
 
     fn look_back(&mut self) {

@@ -365,7 +365,48 @@ fn moved(action: &Action) -> Option<&WorkerId> {
     }
 }
 
+/// `should_scale_up` and `calculate_workers_needed` of the seed, letter by letter, with the three differences that
+/// `scale` names: an empty fleet is no case of its own, a waiting job wants at least one, and the minimum is kept.
+fn documented(queued: u32, capacity: u32, scaling: &Scaling) -> u32 {
+    let (queued, capacity) = (f64::from(queued), f64::from(capacity));
+    let (min, threshold) = (f64::from(scaling.machines_min), f64::from(scaling.jobs_per_worker));
+    let should_scale_up = if capacity == 0.0 { queued > 0.0 } else { queued / capacity > threshold };
+    let ideal_workers = min.max((queued / threshold).ceil());
+    let needed = if should_scale_up || capacity < min { ideal_workers - capacity } else { 0.0 };
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small whole numbers")]
+    let needed = needed.max(0.0) as u32;
+    needed
+}
+
 proptest! {
+    #[test]
+    fn decisions_are_those_of_the_documented_formulas(
+        queued in 0_u32..200, busy_count in 0_u32..12, idle_count in 0_u32..12, spawning in 0_u32..6,
+        min in 0_u32..8, max in 8_u32..24, per in 1_u32..6,
+    ) {
+        let scaling = Scaling { machines_min: min, machines_max: max, jobs_per_worker: per, ..Scaling::default() };
+        let at_work = (0..busy_count).map(|n| busy(&format!("busy-{n}"), n.into()));
+        let idle = (0..idle_count).map(|n| worker(&format!("idle-{n}"), Active));
+        let coming = (0..spawning).map(|n| WorkerView {
+            is_running: false,
+            is_registered: false,
+            ..worker(&format!("new-{n}"), Spawning)
+        });
+        let snapshot = fleet(queued, at_work.chain(idle).chain(coming));
+        let plan = plan(NOW, &snapshot, &Settings { scaling: scaling.clone(), ..Settings::default() });
+        let (active, capacity) = (busy_count + idle_count, busy_count + idle_count + spawning);
+        let ideal = min.max(queued.div_ceil(per)).min(max);
+        let drained = active.saturating_sub(ideal).min(idle_count);
+        let wanted = documented(queued, capacity - drained, &scaling).min(max.saturating_sub(capacity));
+        let spawned: u32 = plan.actions.iter().map(|action| match action {
+            Action::Spawn { count, .. } => *count,
+            _ => 0,
+        }).sum();
+        let drains = plan.actions.iter().filter(|action| matches!(action, Action::Drain { .. })).count();
+        prop_assert_eq!((spawned, drains), (wanted, drained as usize), "{:?}", plan.report().reasons);
+        prop_assert!(plan.actions.iter().all(|action| !action.reason().is_empty()));
+    }
+
     #[test]
     fn laws_of_every_cycle(snapshot in any_fleet(), max in 0_u32..14) {
         let scaling = Scaling { machines_max: max, ..Scaling::default() };

@@ -21,6 +21,7 @@ use crate::refusal::Refusal;
 use crate::rental::{Phase, Rental};
 use crate::scale::Direction;
 use crate::time::Timestamp;
+use crate::worker::Worker;
 
 /// The document on the fleets' shelf that holds the name of this deployment; no fleet can be called so.
 const DEPLOYMENT: &str = ".deployment";
@@ -32,6 +33,8 @@ pub(super) struct Fleets {
     pub(super) deployment: Option<String>,
     pub(super) fleets: BTreeMap<FleetId, Fleet>,
     pub(super) rentals: BTreeMap<MachineId, Rental>,
+    /// The workers on each of them.
+    pub(super) on: BTreeMap<MachineId, BTreeSet<WorkerId>>,
     /// Pods with our tag that we know nothing of.
     pub(super) orphans: BTreeMap<PodId, Orphan>,
     /// What is known of each provider since this plane began.
@@ -68,6 +71,21 @@ impl Fleets {
     }
 }
 
+impl Fleets {
+    /// A worker came to be on its machine; only rented ones are kept in mind.
+    pub(super) fn housed(&mut self, worker: &Worker) {
+        if self.rentals.contains_key(&worker.machine) {
+            self.on.entry(worker.machine.clone()).or_default().insert(worker.id.clone());
+        }
+    }
+
+    pub(super) fn gone_from(&mut self, worker: &Worker) {
+        if let Some(workers) = self.on.get_mut(&worker.machine) {
+            workers.remove(&worker.id);
+        }
+    }
+}
+
 impl Plane {
     /// The name that is part of every tag; without one nothing is rented.
     pub fn deployment(&self) -> Option<&str> {
@@ -85,6 +103,11 @@ impl Plane {
     /// How a fleet stands; one that nothing ever happened to stands as on its first day.
     pub fn fleet(&self, id: &FleetId) -> Fleet {
         self.fleets.fleets.get(id).cloned().unwrap_or_default()
+    }
+
+    /// What the last cycle would have done for a fleet, and what forbade it.
+    pub fn held_back(&self, id: &FleetId) -> &[String] {
+        self.fleets.held_back.get(id).map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn fleet_settings(&self, id: &FleetId) -> Option<&FleetSettings> {

@@ -12,9 +12,10 @@ use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::fleet::FleetSettings;
 use crate::id::{FleetId, MachineId, PodId};
-use crate::machine::WorkerState;
+use crate::machine::{Presence, WorkerState};
+use crate::money::Money;
 use crate::provider::{Call, Fault, Pod, PodStatus, Tag, Unprepared};
-use crate::rental::{Phase, Sighting};
+use crate::rental::{LISTS_MIN, Phase, Sighting};
 use crate::time::{Timestamp, spoken};
 
 /// How often a provider is asked while something is on its way.
@@ -32,6 +33,8 @@ const MISSING_MIN: usize = 2;
 pub(super) struct Lists {
     asked_at: Option<Timestamp>,
     answered_at: Option<Timestamp>,
+    /// Lists in a row that failed: whoever cannot answer is asked less often.
+    failed: u32,
     /// The last list was complete.
     pub(super) is_known: bool,
     /// Lists in a row that lacked most of what should be there.
@@ -43,8 +46,12 @@ pub(super) struct Lists {
 #[derive(Clone, Debug)]
 pub(super) struct Orphan {
     pub(super) fleet: FleetId,
+    /// It bills, too, until it is gone.
+    pub(super) price: Option<Money>,
     since: Timestamp,
     lists: u32,
+    /// Lists in a row that it was missing from.
+    missed: u32,
 }
 
 impl Plane {
@@ -52,6 +59,7 @@ impl Plane {
         let lists = self.fleets.lists.entry(id.clone()).or_default();
         (lists.asked_at, lists.answered_at) = (None, Some(now));
         lists.is_known = result.is_ok();
+        lists.failed = if lists.is_known { 0 } else { lists.failed.saturating_add(1) };
         let pods = match result {
             Ok(pods) => pods,
             Err(fault) => return self.faulted(now, id, "list", &fault),
@@ -163,11 +171,17 @@ impl Plane {
     fn sweep(&mut self, now: Timestamp, settings: &FleetSettings, strays: &[Pod]) {
         let id = &settings.id;
         let there: BTreeSet<_> = strays.iter().map(|pod| pod.id.clone()).collect();
-        self.fleets.orphans.retain(|pod, orphan| orphan.fleet != *id || there.contains(pod));
+        // It takes room and money until two lists in a row lack it, like any other.
+        self.fleets.orphans.retain(|pod, orphan| {
+            let is_missing = orphan.fleet == *id && !there.contains(pod);
+            orphan.missed = if is_missing { orphan.missed + 1 } else { 0 };
+            orphan.missed < LISTS_MIN
+        });
         for pod in strays {
-            let fresh = Orphan { fleet: id.clone(), since: now, lists: 0 };
+            let fresh = Orphan { fleet: id.clone(), price: None, since: now, lists: 0, missed: 0 };
             let orphan = self.fleets.orphans.entry(pod.id.clone()).or_insert(fresh);
             orphan.lists += 1;
+            orphan.price = pod.price.filter(|price| *price > Money::ZERO).or(orphan.price);
             let (since, lists) = (orphan.since, orphan.lists);
             let is_over = now.since(since) >= settings.limits.orphan_grace && lists >= 2;
             let may_call = self.fleets.fleets.get(id).is_none_or(|fleet| fleet.may_call(now));
@@ -193,12 +207,12 @@ impl Plane {
     fn conclude(&mut self, now: Timestamp, settings: &FleetSettings) {
         let machines: Vec<_> = self.rentals_of(&settings.id).map(|rental| rental.machine.clone()).collect();
         for machine in machines {
-            let is_heard =
-                self.workers_on(&machine).iter().filter_map(|worker| self.workers.get(worker)).any(
-                    |worker| {
-                        worker.is_heard && worker.watch.silent_for(now) < self.settings.beat_idle * 3 / 2
-                    },
-                );
+            let workers = self.workers_on(&machine);
+            // After a restart nobody is silent yet: whoever was there is given the time to say so.
+            let silence_max = self.settings.beat_idle * 3 / 2;
+            let is_heard = workers.iter().filter_map(|worker| self.workers.get(worker)).any(|worker| {
+                worker.presence != Presence::Offline && worker.watch.silent_for(now) < silence_max
+            });
             let Some(rental) = self.fleets.rentals.get(&machine) else { continue };
             let was_up = matches!(rental.phase, Phase::Up | Phase::Draining);
             // Asked for, looked for long enough, and never seen: if it comes after all, it is an orphan.
@@ -273,7 +287,10 @@ impl Plane {
         let lists = self.fleets.lists.entry(settings.id.clone()).or_default();
         let due = match (lists.asked_at, lists.answered_at) {
             (Some(asked_at), _) => asked_at.plus(ANSWER_MAX),
-            (None, Some(answered_at)) => answered_at.plus(every),
+            (None, Some(answered_at)) => {
+                let patience = every.saturating_mul(1 << lists.failed.min(4)).min(every.max(ANSWER_MAX));
+                answered_at.plus(patience)
+            }
             (None, None) => now,
         };
         if now < due {

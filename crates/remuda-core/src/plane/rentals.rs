@@ -139,7 +139,9 @@ impl Plane {
         } else if let Some((price, allowed)) = pod.price.zip(allowed).filter(|(price, max)| price > max) {
             Some(format!("it costs {price} an hour, {allowed} were agreed"))
         } else {
-            let host = pod.host.as_deref().filter(|host| fleet.is_bad_host(now, host));
+            // Who is at work there already has shown that it can.
+            let is_new = rental.phase == Phase::Made;
+            let host = pod.host.as_deref().filter(|host| is_new && fleet.is_bad_host(now, host));
             host.map(|host| format!("its host {host} gave a bad machine a while ago"))
         };
         if let Some(wrong) = wrong {
@@ -190,8 +192,7 @@ impl Plane {
     }
 
     pub(super) fn workers_on(&self, machine: &MachineId) -> Vec<WorkerId> {
-        let there = self.workers.values().filter(|worker| worker.machine == *machine);
-        there.map(|worker| worker.id.clone()).collect()
+        self.fleets.on.get(machine).into_iter().flatten().cloned().collect()
     }
 
     /// A machine that was paid for and never worked: its offer and host are passed over for a while.
@@ -244,7 +245,9 @@ impl Plane {
             ("reason", reason.into()),
         ]);
         self.happened(now, "machine:state", About::default(), told);
-        for worker in self.workers_on(machine) {
+        let workers = self.workers_on(machine);
+        self.fleets.on.remove(machine);
+        for worker in workers {
             let is_over = self.workers.get(&worker).is_some_and(|it| it.state == WorkerState::Terminated);
             if !is_over {
                 self.move_worker(now, &worker, WorkerState::Terminated, reason.to_owned());

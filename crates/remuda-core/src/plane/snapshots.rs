@@ -71,7 +71,8 @@ impl Plane {
 
     /// A rented machine as one worker, however many agents run on it.
     fn rental_view(&self, now: Timestamp, rental: &Rental, settings: &FleetSettings) -> WorkerView {
-        let there = || self.workers.values().filter(|worker| worker.machine == rental.machine);
+        let housed = self.fleets.on.get(&rental.machine);
+        let there = || housed.into_iter().flatten().filter_map(|worker| self.workers.get(worker));
         let is_ready = |worker: &Worker| match &worker.check {
             Some(check) => check.passed,
             None => worker.closed.is_empty(),
@@ -87,7 +88,8 @@ impl Plane {
             is_there: true,
             is_running: rental.running_at.is_some(),
             is_registered: there().next().is_some_and(|_| rental.joined_at.is_some()),
-            start_check_passed: there().all(|worker| worker.is_heard && is_ready(worker)),
+            start_check_passed: there()
+                .all(|worker| worker.is_heard && worker.beat_seq > 0 && is_ready(worker)),
             trouble: rental.overdue(now, settings).or(bad_check.filter(|_| rental.phase == Phase::Made)),
             is_outdated: rental.revision != settings.revision,
             drain_until: rental.drain_until,
@@ -199,8 +201,9 @@ impl Plane {
         let known = fleet.paces.len() as u64;
         let usual = fleet.paces.values().sum::<u64>().checked_div(known)?;
         let (mut work, mut jobs) = (0_u64, 0_u64);
+        let mut ours = BTreeMap::new();
         for (demand, shape, count) in self.queue.shapes() {
-            if self.could_run(settings, demand) {
+            if *ours.entry(demand).or_insert_with(|| self.could_run(settings, demand)) {
                 let pace = fleet.paces.get(shape).copied().unwrap_or(usual);
                 work = work.saturating_add(pace.saturating_mul(count as u64));
                 jobs += count as u64;
@@ -271,10 +274,12 @@ impl Plane {
         hourly.into_iter().chain(daily).min()
     }
 
-    /// What all machines of a fleet cost in an hour, whatever their phase.
+    /// What all machines of a fleet cost in an hour, whatever their phase, and those that nobody knows of.
     pub(super) fn rate_of(&self, fleet: &Fleet, settings: &FleetSettings) -> Money {
         let price = |rental: &Rental| rental.price.or_else(|| self.price_of(fleet, settings, &rental.offer));
-        self.rentals_of(&settings.id).filter_map(price).sum()
+        let orphans = self.fleets.orphans.values().filter(|orphan| orphan.fleet == settings.id);
+        let nobodys = orphans.filter_map(|orphan| orphan.price.or(settings.price_max));
+        self.rentals_of(&settings.id).filter_map(price).chain(nobodys).sum()
     }
 
     /// What a fleet has cost since the day began.

@@ -18,6 +18,7 @@ impl World<'_> {
         for Parked { from, call, .. } in std::mem::take(&mut driver.parked).into_values() {
             self.send_down(from, call, not_stored());
         }
+        self.maybe_drop_waiting(at);
         driver.term = self.take_the_lead();
         let (now, stored) = (driver.clock(self.now), self.restore());
         self.note("start over", driver.term.0, now.as_millis());
@@ -34,7 +35,7 @@ impl World<'_> {
                 self.send_down(*from, *call, not_stored());
             }
             Release::Client { client, call, .. } => self.send_to_client(*client, *call, Told::TryLater),
-            Release::Orders { .. } => {}
+            Release::Orders { .. } | Release::Ask { .. } => {}
         }
     }
 }

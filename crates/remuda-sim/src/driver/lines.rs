@@ -2,8 +2,9 @@
 //! A worker's line stays open until there is something to say, a newer beat takes its place, or its wait is over.
 
 use remuda_core::agent::Unanswered;
-use remuda_core::id::{Term, WorkerId};
+use remuda_core::id::{FleetId, Term, WorkerId};
 use remuda_core::plane::Answer;
+use remuda_core::provider;
 use remuda_core::refusal::Refusal;
 use remuda_core::wire::Reply;
 
@@ -34,6 +35,11 @@ pub(super) enum Release {
     Orders {
         worker: WorkerId,
         reply: Reply,
+    },
+    /// To be asked of a fleet's provider.
+    Ask {
+        fleet: FleetId,
+        call: provider::Call,
     },
 }
 
@@ -122,6 +128,7 @@ impl World<'_> {
                 }
             }
             Release::Client { client, call, told } => self.send_to_client(client, call, told),
+            Release::Ask { fleet, call } => self.ask_provider(at, fleet, call),
         }
     }
 }
@@ -137,12 +144,13 @@ pub(super) fn told(answer: &Result<Answer, Refusal>) -> Told {
 }
 
 /// What an agent is told of a refusal.
-pub(super) fn unanswered(refusal: Refusal) -> Unanswered {
-    match refusal {
+pub(super) fn refused(refusal: Refusal) -> Answered {
+    Answered::Not(match refusal {
+        Refusal::NotWanted(_) => return Answered::NotWanted,
         Refusal::UnknownWorker(_) => Unanswered::Unknown,
-        refusal @ (Refusal::OldIncarnation { .. } | Refusal::WrongToken) => {
+        refusal @ (Refusal::OldIncarnation { .. } | Refusal::WrongToken | Refusal::NotProved(_)) => {
             Unanswered::Replaced(refusal.to_string())
         }
         refusal => Unanswered::Unreachable(refusal.to_string()),
-    }
+    })
 }

@@ -94,6 +94,12 @@ impl Laws {
         }
         self.listen(now, ask, step, plane);
         self.no_work_for_the_silent(now, at, step);
+        self.no_early_work(now, at, plane, step, hosts);
+        match ask {
+            Some(Ask::Join { join, .. }) => self.no_late_comers(at, plane, join, step),
+            Some(Ask::DrainMachine { machine, .. }) => self.note_drain(machine, step),
+            _ => {}
+        }
         self.preferred_first(now, at, plane, ask, step);
         self.share(at, step);
         self.view(now, at, plane);
@@ -160,7 +166,7 @@ impl Laws {
             }
         } else if verdict.contains("started anew") {
             let is_named = match ask {
-                Some(Ask::Join { join }) => {
+                Some(Ask::Join { join, .. }) => {
                     join.held.iter().any(|held| held.job == job && held.attempt == last.attempt)
                 }
                 _ => true,
@@ -181,6 +187,8 @@ impl Laws {
             let is_stuck = stalled + MARGIN >= self.rules.stuck_after;
             (!is_silent && !is_stuck)
                 .then(|| format!("it was heard {silence:?} ago and advanced {stalled:?} ago"))
+        } else if verdict.contains("was given up") {
+            given_up_for_nothing(verdict, &last.worker, hosts)
         } else if is_our_doing(verdict) {
             None
         } else {
@@ -288,7 +296,7 @@ impl Laws {
             (self.braked_since, self.returned_at) = (None, None);
         }
         match (ask, &step.answer) {
-            (Some(Ask::Join { join }), Ok(_)) => self.is_heard(now, &join.worker),
+            (Some(Ask::Join { join, .. }), Ok(_)) => self.is_heard(now, &join.worker),
             (Some(Ask::Beat { .. }), Ok(Answer::Reply(reply))) if reply.beat_again => {}
             (Some(Ask::Beat { worker, beat, .. }), Ok(_)) => {
                 self.is_heard(now, worker);
@@ -334,9 +342,17 @@ fn is_omission(verdict: &str) -> bool {
     verdict.contains("no longer holds it") || verdict.contains("never took it on")
 }
 
+/// A machine is given up with all that runs there when its provider does not have it any more, or when it is not what
+/// was ordered.
+fn given_up_for_nothing(verdict: &str, worker: &WorkerId, hosts: &[Host]) -> Option<String> {
+    let is_other = verdict.contains("in place of") || verdict.contains("were agreed");
+    let is_there = hosts.iter().any(|host| host.name() == worker && !host.is_gone && host.is_pristine);
+    (is_there && !is_other).then(|| "its machine is well".to_owned())
+}
+
 /// Ends that need no evidence about the worker: it left, it was drained, time was up.
 fn is_our_doing(verdict: &str) -> bool {
-    ["left:", "was not done", "the deadline passed"].iter().any(|ours| verdict.contains(ours))
+    ["left:", "was not done", "the deadline passed", "was given up"].iter().any(|ours| verdict.contains(ours))
 }
 
 fn names(beat: &Beat, (job, attempt): crate::service::Key) -> bool {

@@ -183,6 +183,12 @@ impl Laws {
                 format!("job {job} never ended: {}, {}", life.state.name(), reason.unwrap_or_default())
             }
             (Some((job, _)), ..) => format!("job {job} never ended, and there is no plane"),
+            (None, Some(plane), _) if plane.rentals().next().is_some() => {
+                let rentals =
+                    plane.rentals().map(|it| format!("{} {}: {}", it.machine, it.phase.as_str(), it.reason));
+                let what = format!("the fleet never settles: {}", rentals.collect::<Vec<_>>().join("; "));
+                return self.broken(Law::L4, at, what);
+            }
             (None, ..) => "somebody still waits for an answer".to_owned(),
         };
         self.broken(Law::L1, at, what);

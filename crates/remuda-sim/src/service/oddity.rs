@@ -41,7 +41,7 @@ impl Oddities {
     pub(crate) fn draw(random: &mut Random, weather: Weather) -> Oddities {
         let much = match weather {
             Weather::Fair => return Oddities::default(),
-            Weather::Network | Weather::Plane | Weather::Store => 1,
+            Weather::Network | Weather::Plane | Weather::Store | Weather::Fleet => 1,
             Weather::Agents => 2,
             Weather::Service | Weather::Wild => random.between(1, 6),
         };

@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
+use crate::fake::dice::Dice;
+
 /// One way in which a server lets its client down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
@@ -167,52 +169,29 @@ impl Faults {
     }
 }
 
-/// A seeded generator (splitmix64): small, fast, and the same everywhere.
-#[derive(Debug)]
-pub(super) struct Dice(u64);
-
-impl Dice {
-    pub(super) fn new(seed: u64) -> Dice {
-        Dice(seed)
-    }
-
-    pub(super) fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// True with this probability.
-    pub(super) fn falls(&mut self, probability: f64) -> bool {
-        ((self.number() >> 11) as f64) < probability * (1_u64 << 53) as f64
-    }
-
-    /// What the next prompt meets. One throw for every fault there is, so that a changed probability of one does not
-    /// change when the others happen.
-    pub(super) fn draw(&mut self, faults: &Faults) -> BTreeSet<Fault> {
-        let mut drawn = BTreeSet::new();
-        for (fault, ..) in Fault::ALL {
-            let probability = faults.0.get(fault).copied().unwrap_or(0.0);
-            if self.falls(probability) {
-                drawn.insert(*fault);
-            }
+/// What the next prompt meets. One throw for every fault there is, so that a changed probability of one does not change
+/// when the others happen.
+pub(super) fn draw(dice: &mut Dice, faults: &Faults) -> BTreeSet<Fault> {
+    let mut drawn = BTreeSet::new();
+    for (fault, ..) in Fault::ALL {
+        let probability = faults.0.get(fault).copied().unwrap_or(0.0);
+        if dice.falls(probability) {
+            drawn.insert(*fault);
         }
-        drawn
     }
+    drawn
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Dice, Fault, Faults, UnknownFault};
+    use super::{Dice, Fault, Faults, UnknownFault, draw};
 
     #[test]
     fn one_seed_gives_one_story_and_another_seed_another() {
         let faults = Faults::none().with(Fault::Hang, 0.3).with(Fault::Die, 0.5);
         let story = |seed| {
             let mut dice = Dice::new(seed);
-            (0..50).map(|_| dice.draw(&faults)).collect::<Vec<_>>()
+            (0..50).map(|_| draw(&mut dice, &faults)).collect::<Vec<_>>()
         };
         assert_eq!(story(1), story(1));
         assert_ne!(story(1), story(2));
@@ -222,7 +201,7 @@ mod tests {
     fn a_fault_happens_about_as_often_as_asked() {
         let faults = Faults::none().with(Fault::Hang, 0.2);
         let mut dice = Dice::new(7);
-        let hits = (0..10_000).filter(|_| dice.draw(&faults).contains(&Fault::Hang)).count();
+        let hits = (0..10_000).filter(|_| draw(&mut dice, &faults).contains(&Fault::Hang)).count();
         assert!((1_800..2_200).contains(&hits), "{hits}");
     }
 

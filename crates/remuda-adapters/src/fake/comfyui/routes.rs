@@ -4,7 +4,6 @@
 //! own, and the table is also what requests are counted by.
 
 pub(super) mod answer;
-pub(super) mod connection;
 mod guard;
 
 use std::io;
@@ -15,7 +14,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::{ConnectInfo, FromRequestParts, Query, Request, State};
+use axum::extract::{ConnectInfo, FromRequestParts, Request, State};
 use axum::http::header::SERVER;
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
@@ -25,7 +24,8 @@ use super::queue::{Flags, Item};
 use super::server::Server;
 use super::values::is_truthy;
 use super::{Version, control, history, info, jobs, socket, submit, transfer};
-use connection::{Gate, Switch};
+use crate::fake::address::{ask, decode, query};
+use crate::fake::connection::{Gate, Switch};
 
 /// The most any request may carry.
 pub(super) const BODY_MAX: usize = 100 << 20;
@@ -116,25 +116,6 @@ fn fit(pattern: &str, path: &str) -> Option<String> {
     }
 }
 
-/// Undoes percent signs.
-fn decode(text: &str) -> String {
-    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
-    while let Some((&first, after)) = rest.split_first() {
-        let code = after.get(..2).and_then(|code| std::str::from_utf8(code).ok());
-        match code.and_then(|code| u8::from_str_radix(code, 16).ok()).filter(|_| first == b'%') {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(first);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 async fn respond(server: State<Arc<Server>>, switch: ConnectInfo<Switch>, request: Request) -> Response {
     let mut response = route(server.0, switch.0, request).await;
     response.headers_mut().insert(SERVER, HeaderValue::from_static("Python/3.11 aiohttp/3.14.5"));
@@ -192,14 +173,6 @@ async fn upgrade(server: Arc<Server>, request: Request) -> Response {
             .on_upgrade(move |socket| socket::attend(server, socket, client)),
         Err(refusal) => refusal.into_response(),
     }
-}
-
-pub(super) fn query(uri: &Uri) -> Vec<(String, String)> {
-    Query::try_from_uri(uri).map(|Query(pairs)| pairs).unwrap_or_default()
-}
-
-pub(super) fn ask<'a>(query: &'a [(String, String)], key: &str) -> Option<&'a str> {
-    query.iter().find(|(name, _)| name == key).map(|(_, value)| value.as_str())
 }
 
 /// Everything that only reads.

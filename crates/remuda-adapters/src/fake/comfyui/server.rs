@@ -12,7 +12,7 @@ use super::Options;
 use super::cache::Cache;
 use super::clock::Clock;
 use super::executor;
-use super::faults::{Dice, Fault, Faults};
+use super::faults::{self, Fault, Faults};
 use super::files::Disk;
 use super::history::History;
 use super::nodes::Catalogue;
@@ -20,6 +20,7 @@ use super::process::Order;
 use super::queue::Queue;
 use super::socket::Sockets;
 use super::tally::Tally;
+use crate::fake::dice::Dice;
 
 /// What is still there after a death.
 #[derive(Debug)]
@@ -72,7 +73,7 @@ impl Estate {
     pub(super) fn draw(&self) -> BTreeSet<Fault> {
         let mut luck = self.luck();
         let Luck { dice, faults, next } = &mut *luck;
-        let mut drawn = dice.draw(faults);
+        let mut drawn = faults::draw(dice, faults);
         drawn.extend(next.drain(..));
         drawn
     }

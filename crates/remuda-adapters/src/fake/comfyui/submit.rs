@@ -15,10 +15,10 @@ use super::faults::Fault;
 use super::graph::{BadGraph, Graph, Ordered};
 use super::queue::{Item, Number};
 use super::routes::answer;
-use super::routes::connection::Switch;
 use super::server::{Server, now_ms};
 use super::validate::{Invalid, error, validate};
 use super::values::{is_truthy, python_str};
+use crate::fake::connection::Switch;
 
 /// Someone else's work: two seconds of an imagined GPU.
 const FOREIGN: &str = r#"{"1":{"class_type":"EmptyImage","inputs":{"width":64,"height":64,"batch_size":1,"color":1}},

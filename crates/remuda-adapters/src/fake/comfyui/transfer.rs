@@ -9,8 +9,9 @@ use serde_json::json;
 
 use super::files::{Folder, Place};
 use super::image::jpeg;
-use super::routes::{BODY_MAX, answer, ask, query};
+use super::routes::{BODY_MAX, answer};
 use super::server::Server;
+use crate::fake::address::{ask, query};
 
 /// A WebP of one pixel: previews are not worth an encoder.
 const WEBP: &[u8] = b"RIFF\x1a\0\0\0WEBPVP8L\x0d\0\0\0\x2f\0\0\0\x10\x07\x10\x11\x11\x88\x88\xfe\x07\0";

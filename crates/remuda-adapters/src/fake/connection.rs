@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// Cuts one connection.
 #[derive(Clone, Debug, Default)]
-pub(in super::super) struct Switch(Arc<State>);
+pub(super) struct Switch(Arc<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -23,7 +23,7 @@ struct State {
 
 impl Switch {
     /// From now on every read and write fails, and the connection is dropped.
-    pub(in super::super) fn cut(&self) {
+    pub(super) fn cut(&self) {
         self.0.is_cut.store(true, Ordering::Relaxed);
         let waker = self.0.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(waker) = waker {

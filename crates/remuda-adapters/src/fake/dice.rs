@@ -1,0 +1,36 @@
+//! Chance with a seed, for stand-ins: what happened once can happen again.
+
+use std::time::Duration;
+
+/// A seeded generator (splitmix64): small, fast, and the same everywhere.
+#[derive(Debug)]
+pub(super) struct Dice(u64);
+
+impl Dice {
+    pub(super) fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
+    pub(super) fn number(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// True with this probability.
+    pub(super) fn falls(&mut self, probability: f64) -> bool {
+        ((self.number() >> 11) as f64) < probability * (1_u64 << 53) as f64
+    }
+
+    /// A number below `bound`, which is not zero.
+    pub(super) fn below(&mut self, bound: u64) -> u64 {
+        self.number() % bound
+    }
+
+    /// So many seconds, from here to there.
+    pub(super) fn seconds(&mut self, from: u64, to: u64) -> Duration {
+        Duration::from_millis(from * 1000 + self.below((to - from) * 1000 + 1))
+    }
+}

@@ -1,0 +1,119 @@
+//! What runs in a pod, seen from the stand-in: a keeper, and the pipe by which it knows that it is still wanted.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt as _, BufReader};
+use tokio::process::Command;
+use tokio::sync::{mpsc, watch};
+
+use super::logs::Source;
+
+/// What a pod's container is to run, and who keeps it.
+#[derive(Clone, Debug)]
+pub struct Exec {
+    /// By `sh -c`.
+    pub command: String,
+    /// A program that calls `keep` and the words before what it is to know: it gets the grace in milliseconds and the
+    /// command after them.
+    pub keeper: (PathBuf, Vec<OsString>),
+}
+
+/// A longer line is cut: whoever prints without end must not fill our memory.
+const LINE_BYTES_MAX: u64 = 8 << 10;
+/// Of the environment of whoever started the stand-in; a container has nothing else of its host.
+const INHERITED: [&str; 4] = ["PATH", "HOME", "TMPDIR", "LANG"];
+
+/// What a container has to say.
+#[derive(Debug)]
+pub(super) enum Word {
+    Line { pod: String, source: Source, text: String },
+    Ended { pod: String, run: u64, code: Option<i32> },
+}
+
+/// Dropping it ends it, gently.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) pid: u32,
+    /// Gone once it is to end.
+    line: Option<File>,
+}
+
+impl Process {
+    pub(super) fn start(
+        exec: &Exec,
+        environment: &BTreeMap<String, String>,
+        grace: Duration,
+        (pod, run): (&str, u64),
+        (words, living): (&mpsc::Sender<Word>, &watch::Sender<usize>),
+    ) -> io::Result<Process> {
+        let (program, words_before) = &exec.keeper;
+        let inherited = INHERITED.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+        let mut child = Command::new(program)
+            .args(words_before)
+            .arg(grace.as_millis().to_string())
+            .arg(&exec.command)
+            .env_clear()
+            .envs(inherited)
+            .envs(environment)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let line = child.stdin.take().map(|stdin| stdin.into_owned_fd().map(File::from)).transpose()?;
+        listen(child.stdout.take(), pod, words);
+        listen(child.stderr.take(), pod, words);
+        let pid = child.id().unwrap_or_default();
+        let (pod, words, living) = (pod.to_owned(), words.clone(), living.clone());
+        living.send_modify(|living| *living += 1);
+        tokio::spawn(async move {
+            let code = child.wait().await.ok().and_then(|status| status.code());
+            living.send_modify(|living| *living -= 1);
+            // Nobody listens any more: the stand-in ends.
+            words.send(Word::Ended { pod, run, code }).await.ok();
+        });
+        Ok(Process { pid, line })
+    }
+
+    /// SIGTERM, some grace, SIGKILL.
+    pub(super) fn end(&mut self) {
+        self.line = None;
+    }
+
+    /// SIGKILL.
+    pub(super) fn kill(&mut self) {
+        if let Some(mut line) = self.line.take() {
+            // It may have ended by itself just now.
+            line.write_all(b"k").ok();
+        }
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.line.is_none()
+    }
+}
+
+fn listen(pipe: Option<impl AsyncRead + Unpin + Send + 'static>, pod: &str, words: &mpsc::Sender<Word>) {
+    let Some(pipe) = pipe else { return };
+    let (pod, words) = (pod.to_owned(), words.clone());
+    tokio::spawn(async move {
+        let mut reader = BufReader::new(pipe);
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            match (&mut reader).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await {
+                Ok(0) | Err(_) => return,
+                Ok(_) => {}
+            }
+            let text = String::from_utf8_lossy(&line).trim_end().to_owned();
+            if words.send(Word::Line { pod: pod.clone(), source: Source::Container, text }).await.is_err() {
+                return;
+            }
+        }
+    });
+}

@@ -1,0 +1,118 @@
+//! Calls to RunPod: each made once, in its time, with a bound on what it may answer.
+
+use std::time::{Duration, Instant};
+
+use remuda_core::provider::{Fault, FaultClass};
+use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
+use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode, Url};
+
+use super::fault::{self, Act};
+use super::pace::{self, Pace};
+use super::settings::RunPodSettings;
+
+/// A page of pods, each with everything it was told and half as much again.
+const ANSWER_BYTES_MAX: usize = 64 << 20;
+
+/// Kept connections that died unnoticed make a creation fail in doubt; so they are not kept for long.
+const KEPT_FOR: Duration = Duration::from_secs(10);
+
+const CONNECT_MAX: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+pub(super) struct Api {
+    http: Client,
+    base: Url,
+    pace: Pace,
+    create_max: Duration,
+    read_max: Duration,
+}
+
+impl Api {
+    pub(super) fn new(settings: &RunPodSettings, http: ClientBuilder) -> Result<Api, Fault> {
+        let bad = |why: String| Fault::new(FaultClass::Invalid, why);
+        let base = settings.base()?;
+        let mut key = HeaderValue::from_str(&format!("Bearer {}", settings.key.reveal().trim()))
+            .map_err(|_| bad("the API key has characters that no key has".to_owned()))?;
+        key.set_sensitive(true);
+        let mut http = http
+            .default_headers(HeaderMap::from_iter([(AUTHORIZATION, key)]))
+            // Without one, what stands in front of the API keeps us out.
+            .user_agent(concat!("remuda/", env!("CARGO_PKG_VERSION")))
+            // A creation that is made twice is two pods.
+            .retry(reqwest::retry::never())
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_MAX)
+            .pool_idle_timeout(KEPT_FOR);
+        if base.scheme() == "http" {
+            // On loopback no certificates are needed, and a slim container has none.
+            http = http.tls_certs_only([]);
+        }
+        let http = http.build().map_err(|error| bad(format!("no HTTP client can be made: {error}")))?;
+        let (create_max, read_max) = (settings.create_max, settings.read_max);
+        Ok(Api { http, base, pace: Pace::default(), create_max, read_max })
+    }
+
+    pub(super) async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Vec<u8>, Fault> {
+        let request = self.http.get(self.url(path)?).query(query).header(ACCEPT, "application/json");
+        self.call(Act::Read, request, self.read_max).await
+    }
+
+    pub(super) async fn create(&self, body: Vec<u8>) -> Result<Vec<u8>, Fault> {
+        let request =
+            self.http.post(self.url(&["pods"])?).header(CONTENT_TYPE, "application/json").body(body);
+        self.call(Act::Create, request, self.create_max).await
+    }
+
+    pub(super) async fn delete(&self, path: &[&str]) -> Result<(), Fault> {
+        let request = self.http.delete(self.url(path)?);
+        self.call(Act::Delete, request, self.read_max).await.map(drop)
+    }
+
+    /// An answer that is read as it comes, by whoever asked.
+    pub(super) async fn stream(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Response, Fault> {
+        let request = self.http.get(self.url(path)?).query(query).header(ACCEPT, "text/event-stream");
+        self.send(Act::Read, request, self.read_max).await
+    }
+
+    async fn call(&self, act: Act, request: RequestBuilder, within: Duration) -> Result<Vec<u8>, Fault> {
+        let response = self.send(act, request, within).await?;
+        whole(act, response, within).await
+    }
+
+    /// Whatever is not refused. `within` is for the whole answer, its body too.
+    async fn send(&self, act: Act, request: RequestBuilder, within: Duration) -> Result<Response, Fault> {
+        self.pace.check(Instant::now())?;
+        let response = request.timeout(within).send().await;
+        let response = response.map_err(|error| fault::unanswered(act, &error, within))?;
+        let (status, headers) = (response.status(), response.headers());
+        let is_too_fast = status == StatusCode::TOO_MANY_REQUESTS;
+        let wait = self.pace.heard(Instant::now(), headers, is_too_fast);
+        if status.is_success() {
+            return Ok(response);
+        }
+        let wait = wait.filter(|_| is_too_fast).or_else(|| pace::retry_after(headers));
+        let body = whole(act, response, within).await?;
+        Err(Fault { wait, ..fault::refused(act, status, &body) })
+    }
+
+    /// Each part is one part of the path, whatever is in it.
+    fn url(&self, path: &[&str]) -> Result<Url, Fault> {
+        let mut url = self.base.clone();
+        match url.path_segments_mut() {
+            Ok(mut segments) => segments.pop_if_empty().extend(path),
+            Err(()) => return Err(Fault::new(FaultClass::Invalid, "RunPod's address has no path")),
+        };
+        Ok(url)
+    }
+}
+
+async fn whole(act: Act, mut response: Response, within: Duration) -> Result<Vec<u8>, Fault> {
+    let mut body = Vec::new();
+    while let Some(piece) = response.chunk().await.map_err(|error| fault::unanswered(act, &error, within))? {
+        if body.len() + piece.len() > ANSWER_BYTES_MAX {
+            return Err(fault::endless(act, ANSWER_BYTES_MAX));
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(body)
+}

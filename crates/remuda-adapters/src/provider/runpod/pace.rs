@@ -1,0 +1,116 @@
+//! How fast we may go on. RunPod counts calls in windows (a minute, an hour, a day) and says with every answer what is
+//! left of each; when nothing is, calls are refused here and not there.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use remuda_core::provider::{Fault, FaultClass};
+use reqwest::header::{HeaderMap, RETRY_AFTER};
+
+/// If we are too fast and nobody says for how long: the shortest window there is.
+const UNTOLD: Duration = Duration::from_secs(60);
+
+/// The longest window there is.
+const WAIT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    quiet_until: Mutex<Option<Instant>>,
+}
+
+impl Pace {
+    /// Whether a call may be made now.
+    pub(super) fn check(&self, now: Instant) -> Result<(), Fault> {
+        let until = *self.quiet_until.lock().unwrap_or_else(PoisonError::into_inner);
+        match until.map(|until| until.saturating_duration_since(now)).filter(|wait| !wait.is_zero()) {
+            None => Ok(()),
+            Some(wait) => {
+                let why = format!("RunPod has no calls left for us for {} s", wait.as_secs() + 1);
+                Err(Fault { wait: Some(wait), ..Fault::new(FaultClass::RateLimited, why) })
+            }
+        }
+    }
+
+    /// Remembers what an answer says about the next call; how long that has to wait.
+    pub(super) fn heard(&self, now: Instant, headers: &HeaderMap, is_refused: bool) -> Option<Duration> {
+        let used_up = windows(headers).filter(|window| window.left == 0).map(|window| window.reset).max();
+        let told = if is_refused { used_up.max(retry_after(headers)).or(Some(UNTOLD)) } else { used_up };
+        let wait = told?.min(WAIT_MAX);
+        let mut quiet_until = self.quiet_until.lock().unwrap_or_else(PoisonError::into_inner);
+        // An answer that was under way longer knows less: the later of two ends counts.
+        *quiet_until = (*quiet_until).max(now.checked_add(wait));
+        Some(wait)
+    }
+}
+
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Some(Duration::from_secs(seconds).min(WAIT_MAX))
+}
+
+struct Window {
+    left: u64,
+    reset: Duration,
+}
+
+/// `RateLimit: "minute";r=57;t=12, "hour";r=2800;t=1812`; what cannot be read is passed over.
+fn windows(headers: &HeaderMap) -> impl Iterator<Item = Window> {
+    let texts = headers.get_all("ratelimit").into_iter().filter_map(|value| value.to_str().ok());
+    texts.flat_map(|text| text.split(',')).filter_map(|window| {
+        let number = |name: &str| {
+            let mut parts = window.split(';').filter_map(|part| part.trim().split_once('='));
+            parts.find(|(it, _)| *it == name)?.1.trim().parse().ok()
+        };
+        Some(Window { left: number("r")?, reset: Duration::from_secs(number("t")?) })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(limit: &'static str, retry_after: Option<&'static str>) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert("ratelimit", limit.parse().unwrap());
+        headers.extend(retry_after.map(|seconds| (RETRY_AFTER, seconds.parse().unwrap())));
+        headers
+    }
+
+    /// What is waited for after an answer with these headers, in seconds.
+    fn waits(headers: &HeaderMap, is_refused: bool) -> Option<u64> {
+        let (pace, now) = (Pace::default(), Instant::now());
+        let heard = pace.heard(now, headers, is_refused);
+        let checked = pace.check(now).err().map(|fault| {
+            assert_eq!(fault.class, FaultClass::RateLimited);
+            fault.wait.unwrap()
+        });
+        assert_eq!(heard, checked);
+        heard.map(|wait| wait.as_secs())
+    }
+
+    /// Faults: P6.
+    #[test]
+    fn the_longest_window_that_is_used_up_counts() {
+        let some_left = headers(r#""minute";r=57;t=12, "hour";r=2800;t=1812"#, None);
+        let none_left = headers(r#""minute";r=0;t=12, "hour";r=0;t=1812, "day";r=5;t=45012"#, None);
+        assert_eq!(waits(&some_left, false), None);
+        assert_eq!(waits(&none_left, false), Some(1812));
+        assert_eq!(waits(&headers(r#""minute";r=0;t=12"#, Some("30")), true), Some(30));
+        assert_eq!(waits(&headers(r#""hour";r=0;t=90"#, Some("30")), true), Some(90));
+        assert_eq!(waits(&headers("", None), true), Some(60), "untold");
+        assert_eq!(waits(&headers("", Some("99999999999")), true), Some(24 * 60 * 60), "bounded");
+        for odd in ["r=0", "\"minute\";r=x;t=1", "\"minute\";t=1", ";;,,=", "\"m\";r=-1;t=5"] {
+            assert_eq!(waits(&headers(odd, None), false), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn the_wait_is_over_when_it_is() {
+        let (pace, now) = (Pace::default(), Instant::now());
+        pace.heard(now, &headers(r#""minute";r=0;t=12"#, None), false);
+        // An older answer that comes later does not shorten it.
+        pace.heard(now, &headers(r#""minute";r=0;t=3"#, None), false);
+        assert!(pace.check(now + Duration::from_secs(11)).is_err());
+        assert!(pace.check(now + Duration::from_secs(12)).is_ok());
+    }
+}

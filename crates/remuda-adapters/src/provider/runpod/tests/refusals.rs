@@ -1,0 +1,64 @@
+use super::*;
+
+/// Faults: P5.
+#[tokio::test]
+async fn a_return_is_heard_or_not_and_says_which() {
+    let said = |status: u16| Answer::json(status, &json!({ "title": "No", "detail": "x" }));
+    let answers = Answers::start([
+        Answer::text(204, ""),
+        said(404),
+        said(409),
+        said(500),
+        said(403),
+        Answer::text(200, "{}"),
+    ])
+    .await;
+    let runpod = runpod(&answers);
+    let mut results = Vec::new();
+    for _ in 0..6 {
+        results.push(runpod.give_back(id("k3v9x2m7q1z8ab")).await.map_err(|fault| fault.class));
+    }
+    let no = |class| Err::<(), _>(class);
+    assert_eq!(
+        results,
+        [
+            Ok(()),
+            no(FaultClass::NotFound),
+            no(FaultClass::Conflict),
+            no(FaultClass::Ambiguous),
+            no(FaultClass::Auth),
+            Ok(())
+        ]
+    );
+    let asked = answers.asked();
+    assert_eq!((asked[0].method.as_str(), asked[0].path.as_str()), ("DELETE", "/v2/pods/k3v9x2m7q1z8ab"));
+    let fault = runpod.give_back(id("a.b:c")).await.unwrap_err();
+    assert_eq!(fault.class, FaultClass::NotFound, "and the API is not asked for it");
+}
+
+/// Faults: P6.
+#[tokio::test]
+async fn when_no_calls_are_left_none_are_made() {
+    let whole = json!({ "pods": [], "pagination": { "nextCursor": null, "hasNextPage": false } });
+    let last = Answer::json(200, &whole).with("ratelimit", r#""minute";r=0;t=40, "hour";r=7;t=1800"#);
+    let answers = Answers::start([last]).await;
+    let spent = runpod(&answers);
+    assert!(spent.list().await.is_ok(), "the last one was answered");
+    for _ in 0..3 {
+        let fault = spent.rent(order(TAG, "NVIDIA L4")).await.unwrap_err();
+        assert_eq!(fault.class, FaultClass::RateLimited);
+        assert!(fault.wait > Some(Duration::from_secs(38)) && fault.wait <= Some(Duration::from_secs(40)));
+    }
+    assert_eq!(answers.asked().len(), 1);
+
+    let limited = json!({ "title": "Too Many", "detail": "rate limit exceeded for the minute window" });
+    let refused = Answer::json(429, &limited).with("retry-after", "17");
+    let answers = Answers::start([refused]).await;
+    let refused = runpod(&answers);
+    let faults = [refused.list().await.unwrap_err(), refused.list().await.unwrap_err()];
+    for fault in faults {
+        assert_eq!(fault.class, FaultClass::RateLimited);
+        assert!(fault.wait > Some(Duration::from_secs(15)) && fault.wait <= Some(Duration::from_secs(17)));
+    }
+    assert_eq!(answers.asked().len(), 1, "the second was not sent");
+}

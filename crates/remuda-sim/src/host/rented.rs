@@ -1,0 +1,33 @@
+//! What is different on a rented machine: its worker shows whose it is, and tells what it found when it tried the machine.
+
+use remuda_core::plane::Proof;
+use remuda_core::wire::{Beat, StartCheck};
+
+use super::Host;
+
+impl Host {
+    /// How it shows who it is.
+    pub(super) fn proof(&self) -> Proof {
+        match &self.plan.machine {
+            Some(_) if self.has_joined => Proof::Former(self.token),
+            Some(machine) => Proof::Machine(machine.clone()),
+            None => Proof::Anybody,
+        }
+    }
+
+    /// A rented machine says what its start check found.
+    pub(super) fn check_machine(&self, now: u64, beat: &mut Beat) {
+        if self.pod.is_none() {
+            return;
+        }
+        let gpu = "as ordered".to_owned();
+        if self.is_bad {
+            let problem = "CUDA error: device-side assert".to_owned();
+            beat.check = Some(StartCheck { passed: false, problem, gpu });
+        } else if now >= self.ready_at {
+            beat.check = Some(StartCheck { passed: true, problem: String::new(), gpu });
+        } else if beat.closed.is_empty() {
+            "its models are being loaded".clone_into(&mut beat.closed);
+        }
+    }
+}

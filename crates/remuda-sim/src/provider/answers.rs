@@ -1,0 +1,242 @@
+//! What the provider says to a call, and what it does; the two need not agree.
+
+use std::time::Duration;
+
+use remuda_core::id::{FleetId, MachineId, PodId};
+use remuda_core::money::Money;
+use remuda_core::provider::{Call, Fault, FaultClass, News, Pod};
+
+use super::pod::SimPod;
+use super::trouble::Trouble;
+use crate::world::World;
+
+/// How long whoever calls waits for an answer.
+const PATIENCE: u64 = 60_000;
+/// A pod that was just made may be missing from lists for this long.
+const UNSEEN_MAX: u64 = 20_000;
+
+type Answer<T> = (Result<T, Fault>, u64);
+
+impl World<'_> {
+    pub(super) fn answer_to(&mut self, driver: usize, fleet: &FleetId, call: &Call) -> (News, u64) {
+        match call.clone() {
+            Call::Rent { machine, tag, offer } => {
+                let (result, delay) = self.rent(driver, fleet, &machine, &tag, &offer);
+                (News::Rented { machine, result }, delay)
+            }
+            Call::List => {
+                let (result, delay) = self.list();
+                if let Ok(listed) = &result {
+                    self.laws.listed(self.now, fleet, listed, self.is_calm, &self.account);
+                }
+                (News::Listed { result }, delay)
+            }
+            Call::Return { pod } if self.is_pretended(call) => (News::Returned { pod, result: Ok(()) }, 100),
+            Call::Return { pod } => {
+                let (result, delay) = self.end_pod(&pod);
+                (News::Returned { pod, result }, delay)
+            }
+            Call::Price => {
+                let (result, delay) = self.prices();
+                (News::Priced { result }, delay)
+            }
+            Call::Prepare { machine, .. } => {
+                let delay = self.random.between(1000, 20_000);
+                (News::Prepared { machine, result: Ok(()) }, delay)
+            }
+        }
+    }
+
+    /// What every call may meet.
+    fn refusal(&mut self) -> Option<Answer<()>> {
+        let delay = self.random.between(20, 500);
+        let is_under = |world: &Self, spell| world.account.is_under(spell, world.now);
+        if is_under(self, Trouble::Outage) {
+            let hangs = self.random.permille(200);
+            let delay = if hangs { PATIENCE } else { delay };
+            return Some((Err(Fault::new(FaultClass::Ambiguous, "502")), delay));
+        }
+        if is_under(self, Trouble::KeyRefused) {
+            return Some((Err(Fault::new(FaultClass::Auth, "401")), delay));
+        }
+        if is_under(self, Trouble::RateLimit) && self.random.permille(600) {
+            let wait = self.random.permille(700).then(|| Duration::from_secs(self.random.between(5, 120)));
+            return Some((Err(Fault { wait, ..Fault::new(FaultClass::RateLimited, "429") }), delay));
+        }
+        None
+    }
+
+    fn rent(
+        &mut self,
+        driver: usize,
+        fleet: &FleetId,
+        machine: &MachineId,
+        tag: &str,
+        offer: &str,
+    ) -> Answer<Pod> {
+        let delay = self.random.between(500, 6000);
+        if let Some((Err(fault), delay)) = self.refusal() {
+            return (Err(fault), delay);
+        }
+        if self.account.is_under(Trouble::NoCredit, self.now) {
+            return (Err(Fault::new(FaultClass::Billing, "402")), delay);
+        }
+        if self.account.empty.get(offer).is_some_and(|until| self.now < *until) {
+            return (Err(Fault::new(FaultClass::Capacity, "no instances available")), delay);
+        }
+        let ambiguous = |what: &str| Err(Fault::new(FaultClass::Ambiguous, what));
+        if self.meets(Trouble::ErrorNotMade) {
+            return (ambiguous("500"), delay);
+        }
+        if self.meets(Trouble::Hangs) {
+            return (ambiguous("no answer"), PATIENCE);
+        }
+        let pod = self.make(driver, fleet, machine, tag, offer);
+        let shown = pod.shown(self.now, false);
+        self.account.pods.insert(pod.id.clone(), pod);
+        self.laws.pods_changed(self.now, &self.account, &self.scene);
+        if self.meets(Trouble::AnswerLost) {
+            return (ambiguous("no answer"), PATIENCE);
+        }
+        if self.meets(Trouble::ErrorThoughMade) {
+            return (ambiguous("500"), delay);
+        }
+        (Ok(shown), delay)
+    }
+
+    fn make(
+        &mut self,
+        driver: usize,
+        fleet: &FleetId,
+        machine: &MachineId,
+        tag: &str,
+        offer: &str,
+    ) -> SimPod {
+        let now = self.now;
+        let price = self.account.offers.get(offer).copied().unwrap_or_default();
+        let is_recorded = self.store.machine(machine.as_str()).is_some();
+        let base = self.account.new_pod(now, &mut self.random);
+        let fate = if self.is_calm { None } else { base.fate.or_else(|| self.fate()) };
+        if fate == Some(Trouble::BadHosts) {
+            self.account.meet(Trouble::BadHosts);
+        }
+        let mut pod = SimPod {
+            tag: tag.to_owned(),
+            fleet: Some(fleet.clone()),
+            offer: offer.to_owned(),
+            kind: offer.to_owned(),
+            price,
+            told_price: Some(price),
+            fate,
+            is_stray: !is_recorded && self.lead != Some(driver),
+            ..base
+        };
+        if self.meets(Trouble::SlowToShow) {
+            pod.shows_from = now + self.random.below(UNSEEN_MAX);
+        }
+        match fate {
+            Some(Trouble::OtherKind) => "T4".clone_into(&mut pod.kind),
+            Some(Trouble::Dearer) => {
+                pod.price = price.plus(price);
+                pod.told_price = Some(pod.price);
+            }
+            Some(Trouble::NoPrice) => pod.told_price = self.random.permille(500).then_some(Money::ZERO),
+            _ => {}
+        }
+        self.plan_start(&mut pod);
+        pod
+    }
+
+    fn fate(&mut self) -> Option<Trouble> {
+        const FATES: [Trouble; 12] = [
+            Trouble::NeverRuns,
+            Trouble::NoAgent,
+            Trouble::LateAgent,
+            Trouble::BadGpu,
+            Trouble::SlowModels,
+            Trouble::OtherKind,
+            Trouble::Dearer,
+            Trouble::NoPrice,
+            Trouble::Exits,
+            Trouble::Vanishes,
+            Trouble::Dies,
+            Trouble::Outlives,
+        ];
+        FATES.into_iter().find(|fate| self.meets(*fate))
+    }
+
+    fn list(&mut self) -> Answer<Vec<Pod>> {
+        let delay = self.random.between(50, 1500);
+        if let Some((Err(fault), delay)) = self.refusal() {
+            return (Err(fault), delay);
+        }
+        if self.meets(Trouble::ListFails) {
+            let class = self.random.pick(&[FaultClass::Transient, FaultClass::Ambiguous]);
+            return (Err(Fault::new(class, "the second page did not come")), delay);
+        }
+        let now = self.now;
+        let seen = self.account.pods.values().filter(|pod| pod.is_alive() && pod.shows_from <= now);
+        let seen: Vec<_> =
+            seen.map(|pod| (pod.id.clone(), pod.runs_at.is_some_and(|at| at <= now))).collect();
+        let mut shown = Vec::new();
+        for (id, runs) in seen {
+            let flickers = runs && self.meets(Trouble::Flickers);
+            shown.extend(self.account.pods.get(&id).map(|pod| pod.shown(now, flickers)));
+        }
+        // The newest first.
+        shown.reverse();
+        if self.meets(Trouble::ListEmpty) {
+            shown.clear();
+        } else if self.meets(Trouble::ListCut) {
+            shown.truncate(shown.len() / 3);
+        } else if !shown.is_empty() && self.meets(Trouble::ListOmits) {
+            let at = self.random.index(shown.len());
+            shown.remove(at);
+        }
+        (Ok(shown), delay)
+    }
+
+    fn end_pod(&mut self, id: &PodId) -> Answer<()> {
+        let delay = self.random.between(100, 3000);
+        let grace = self.scene.fleets.iter().map(|plan| plan.settings.limits.orphan_grace).min();
+        let grace = grace.map_or(0, |grace| grace.as_millis() as u64);
+        self.laws.returned(self.now, id, &self.account, grace);
+        if let Some(refusal) = self.refusal() {
+            return refusal;
+        }
+        let ambiguous = || Err(Fault::new(FaultClass::Ambiguous, "500"));
+        let now = self.now;
+        let is_there = |pod: &&SimPod| pod.is_alive() && pod.shows_from <= now;
+        if self.account.pods.get(id).filter(is_there).is_none() {
+            return (Err(Fault::new(FaultClass::NotFound, "404")), delay);
+        }
+        if self.meets(Trouble::ReturnFails) {
+            return (ambiguous(), delay);
+        }
+        if self.meets(Trouble::ReturnIgnored) {
+            // Some go after a while all the same, the others when they are asked once more.
+            if self.random.permille(500) {
+                let later = self.random.between(5000, 300_000);
+                self.at(later, crate::happening::Happening::PodGoes { pod: id.clone() });
+            }
+            return (Ok(()), delay);
+        }
+        self.pod_goes(id);
+        if self.meets(Trouble::ErrorThoughReturned) {
+            return (ambiguous(), delay);
+        }
+        (Ok(()), delay)
+    }
+
+    fn prices(&mut self) -> Answer<std::collections::BTreeMap<String, Money>> {
+        let delay = self.random.between(50, 500);
+        if let Some((Err(fault), delay)) = self.refusal() {
+            return (Err(fault), delay);
+        }
+        let mut prices = self.account.offers.clone();
+        if self.meets(Trouble::NoPrice) {
+            prices.retain(|_, _| self.random.permille(500));
+        }
+        (Ok(prices), delay)
+    }
+}

@@ -1,0 +1,150 @@
+//! The machine inside a pod: it runs when its image is there, starts an agent, and ends when the pod does, when it is
+//! told that nobody wants it, or when it has heard from nobody for too long.
+
+use std::time::Duration;
+
+use remuda_core::id::{FleetId, PodId};
+
+use super::pod::SimPod;
+use super::trouble::Trouble;
+use crate::happening::Happening;
+use crate::host::Host;
+use crate::scene::HostPlan;
+use crate::service::ServicePlan;
+use crate::world::World;
+
+/// A machine without contact for this long stops itself.
+pub(crate) const DEAD_MAN: u64 = 900_000;
+
+impl World<'_> {
+    /// When it will run, and when that will be over.
+    pub(super) fn plan_start(&mut self, pod: &mut SimPod) {
+        if pod.fate == Some(Trouble::NeverRuns) {
+            return;
+        }
+        let pull_max = self.limit(pod.fleet.as_ref(), |fleet| fleet.limits.pull_max);
+        let is_cold = self.random.permille(150);
+        let pull =
+            if is_cold { self.random.between(120_000, 780_000) } else { self.random.between(15_000, 90_000) };
+        let runs_at = self.now + pull.min(pull_max * 3 / 4);
+        pod.runs_at = Some(runs_at);
+        self.schedule(runs_at, Happening::PodRuns { pod: pod.id.clone() });
+        if matches!(pod.fate, Some(Trouble::Exits | Trouble::Vanishes | Trouble::Dies)) {
+            let ends_at = runs_at + self.random.between(1000, 900_000);
+            self.schedule(ends_at, Happening::PodEnds { pod: pod.id.clone() });
+        }
+    }
+
+    fn limit(
+        &self,
+        fleet: Option<&FleetId>,
+        limit: impl Fn(&remuda_core::fleet::FleetSettings) -> Duration,
+    ) -> u64 {
+        let plans = &self.scene.fleets;
+        let its = plans.iter().find(|plan| Some(&plan.settings.id) == fleet);
+        its.map_or(0, |plan| limit(&plan.settings).as_millis() as u64)
+    }
+
+    pub(crate) fn pod_runs(&mut self, id: &PodId) {
+        let Some(pod) = self.account.pods.get(id).filter(|pod| pod.is_up()) else { return };
+        let (fate, Some(fleet), Some(machine)) = (pod.fate, pod.fleet.clone(), pod.machine()) else { return };
+        let boot = match fate {
+            Some(Trouble::NoAgent) => return,
+            Some(Trouble::LateAgent) => {
+                let given_up = self.limit(Some(&fleet), |fleet| fleet.scaling.spawning_timeout);
+                given_up + self.random.between(0, 300_000)
+            }
+            _ => self.random.between(1000, 15_000),
+        };
+        let Some(plan) = self.scene.fleets.iter().find(|plan| plan.settings.id == fleet) else { return };
+        let labels = plan.settings.labels.clone();
+        let plan = HostPlan {
+            name: machine.as_str().parse().expect("a machine's name is a worker's"),
+            machine: Some(machine),
+            fleet: Some(fleet),
+            services: plan.services.clone(),
+            slots: plan.slots,
+            offer: remuda_core::need::Offer { labels, ..Default::default() },
+            quirk: crate::scene::Quirk::None,
+            clock_offset: self.random.below(10 * 365 * 86_400_000),
+            clock_speed: self.random.between(950, 1050),
+            inactivity: Duration::from_secs(self.random.between(5, 30)),
+            service: ServicePlan {
+                slots: plan.slots as usize,
+                is_owned: true,
+                is_plain: self.random.permille(200),
+                shows_last: self.random.permille(500),
+            },
+        };
+        let mut host = Host::new(plan);
+        host.pod = Some(id.clone());
+        host.contact_at = self.now + boot;
+        host.ready_at = match fate {
+            Some(Trouble::SlowModels) => self.now + boot + self.random.between(30_000, 500_000),
+            _ => self.now + boot + self.random.between(0, 5000),
+        };
+        host.is_bad = matches!(fate, Some(Trouble::BadGpu | Trouble::BadHosts));
+        host.is_other = matches!(fate, Some(Trouble::OtherKind | Trouble::Dearer));
+        self.hosts.push(host);
+        let host = self.hosts.len() - 1;
+        if let Some(pod) = self.account.pods.get_mut(id) {
+            pod.sim_host = Some(host);
+        }
+        self.at(boot, Happening::Begin { host });
+        self.at(boot + DEAD_MAN, Happening::DeadMan { host });
+    }
+
+    /// By itself: it stops, is taken away, or dies.
+    pub(crate) fn pod_ends(&mut self, id: &PodId) {
+        let Some(pod) = self.account.pods.get_mut(id).filter(|pod| pod.is_up()) else { return };
+        let fate = pod.fate;
+        match fate {
+            Some(Trouble::Exits) => pod.stopped_at = Some(self.now),
+            Some(Trouble::Vanishes) => pod.gone_at = Some(self.now),
+            _ => pod.is_dead = true,
+        }
+        self.note("pod ends", fate.map_or(0, |fate| fate as u64), 0);
+        self.end_machine(id);
+    }
+
+    /// It is gone, and its machine with it.
+    pub(crate) fn pod_goes(&mut self, id: &PodId) {
+        let now = self.now;
+        let Some(pod) = self.account.pods.get_mut(id).filter(|pod| pod.is_alive()) else { return };
+        pod.gone_at = Some(now);
+        self.note("pod gone", now, 0);
+        self.end_machine(id);
+    }
+
+    fn end_machine(&mut self, id: &PodId) {
+        let host = self.account.pods.get(id).and_then(|pod| pod.sim_host);
+        if let Some(host) = host {
+            self.kill_agent(host, false, "its pod ended");
+            self.hosts[host].is_gone = true;
+        }
+    }
+
+    /// Nobody wants it any more, or nobody is there: it stops, and somebody has yet to return it.
+    pub(crate) fn stop_machine(&mut self, host: usize, why: &'static str) {
+        let Some(id) = self.hosts[host].pod.clone() else { return };
+        self.note(why, host as u64, 0);
+        let is_stubborn = self.account.pods.get(&id).is_some_and(|pod| pod.fate == Some(Trouble::Outlives));
+        if let Some(pod) = self.account.pods.get_mut(&id).filter(|pod| pod.is_up() && !is_stubborn) {
+            pod.stopped_at = Some(self.now);
+        }
+        self.end_machine(&id);
+    }
+
+    /// Looks whether a machine has heard from anybody.
+    pub(crate) fn dead_man(&mut self, host: usize) {
+        let it = &self.hosts[host];
+        if it.is_gone {
+            return;
+        }
+        let due = it.contact_at + DEAD_MAN;
+        if self.now >= due {
+            return self.stop_machine(host, "dead man");
+        }
+        self.schedule(due, Happening::DeadMan { host });
+    }
+}
