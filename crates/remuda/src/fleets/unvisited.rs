@@ -23,6 +23,7 @@ impl Calling {
 pub(super) struct Visit(Infallible);
 
 impl Visit {
+    #[expect(clippy::needless_pass_by_value, reason = "as `visit` has it")]
     pub(super) fn new(_source: &Source, calling: Calling) -> anyhow::Result<Visit> {
         match calling.0 {}
     }
