@@ -11,6 +11,7 @@
 
 mod deployment;
 mod maker;
+#[cfg_attr(not(feature = "ssh"), path = "fleets/unvisited.rs")]
 mod visit;
 
 use std::collections::BTreeMap;
