@@ -31,6 +31,7 @@ use lines::{Parked, Release};
 
 #[derive(Debug)]
 pub(crate) struct Driver {
+    number: usize,
     pub(crate) plane: Plane,
     pub(crate) term: Term,
     /// Added to the true time: the wall clock at its start, or what the store knew of, whichever was later.
@@ -96,6 +97,7 @@ impl World<'_> {
         let plane = Plane::restore(self.scene.core.clone(), term, began_at, stored);
         self.laws.restored(now, self.now, &plane, &self.store);
         let driver = Driver {
+            number: self.drivers.len(),
             plane,
             term,
             offset,
@@ -265,7 +267,7 @@ impl World<'_> {
                 let line = Parked { from, call: call.id, term: beat.term, until: arrived_at + wait };
                 return batch.releases.push(Release::Hold { worker: worker.clone(), line });
             }
-            (_, Ok(Answer::Done | Answer::Accepted { .. })) => return,
+            (_, Ok(Answer::Done | Answer::Accepted { .. } | Answer::Cycled(_))) => return,
             (_, Err(refusal)) => lines::refused(refusal),
         };
         let release = Release::Host { to: call.from, call: call.id, answer: answered };
@@ -276,6 +278,7 @@ impl World<'_> {
         let mut token = Hash::from_bytes([0; 32]);
         let event = match ask.clone() {
             Ask::Join { join, proof } => {
+                let (join, proof) = self.forged_join(driver, join, proof);
                 let mut bytes = [0; 32];
                 bytes[..8].copy_from_slice(&self.random.draw().to_be_bytes());
                 token = Hash::from_bytes(bytes);
@@ -302,6 +305,7 @@ impl World<'_> {
             }
             Ask::News { fleet, news } => Event::Provider { fleet, news },
             Ask::Order { fleet, order } => Event::Order { fleet, order },
+            Ask::DrainMachine { .. } if self.is_sabotaged(Sabotage::FeedTheDrained) => Event::Tick,
             Ask::DrainMachine { machine, within } => {
                 let within = within.map(Duration::from_millis);
                 Event::DrainMachine { machine, reason: "maintenance".to_owned(), within }
@@ -347,6 +351,9 @@ impl World<'_> {
                 Effect::Orders { worker, reply } => {
                     let reply = self.filled(reply);
                     batch.effects.push(Release::Orders { worker, reply });
+                }
+                Effect::Provider { fleet, call } if self.is_sabotaged(Sabotage::RentBeforeCommit) => {
+                    self.ask_provider(driver.number, fleet, call);
                 }
                 Effect::Provider { fleet, call } => batch.effects.push(Release::Ask { fleet, call }),
                 Effect::Progress { .. } | Effect::Outbox | Effect::Cycle(_) => {}

@@ -272,6 +272,7 @@ impl Laws {
             }
         }
         self.forgot_waits();
+        self.forget_drains();
         self.heard.clear();
         self.progress.values_mut().for_each(|(heard_at, _)| *heard_at = now);
         self.restored_at = now;

@@ -1,6 +1,8 @@
 //! Deliberate breakages, one at a time, at the boundary between the core and the world (or in its settings): each stands
 //! for a line somebody might delete, and a suite that stays green with it is too weak. A law never seen to fail proves
-//! nothing.
+//! nothing. `fleets` holds those that need a provider.
+
+mod fleets;
 
 use std::time::Duration;
 
@@ -95,11 +97,48 @@ pub enum Sabotage {
     ForgetAffinities,
     /// A job that was cancelled is handed out once more.
     RestartCancelled,
+    /// A creation whose answer was lost is asked for once more.
+    RentAgain,
+    /// A pod is asked for before anyone wrote down that it is wanted.
+    RentBeforeCommit,
+    /// A list that failed is taken for an empty one.
+    BelieveFailedLists,
+    /// What one list lacks is gone.
+    TrustOneList,
+    /// Returns are said to be made, and are not.
+    PretendToReturn,
+    /// Another deployment's pods are taken for ours.
+    ReturnStrangers,
+    NoMaximum,
+    NoHourlyBudget,
+    NoDailyBudget,
+    /// Fleets grow and shrink as the load swings.
+    NoDamper,
+    BusyLists,
+    /// Pods that nobody knows of are left alone.
+    NoSweep,
+    EndlessDrains,
+    /// A machine that was given up is let in all the same.
+    LetInTheLate,
+    /// A restart forgets what was rented.
+    ForgetMachines,
+    /// Work is given out before a machine can do it.
+    WorkBeforeReady,
+    /// Whoever is asked to wait asks again.
+    DeafToWaits,
+    /// A fleet that is empty stays so, whatever waits.
+    StayAtZero,
+    /// However many machines come to nothing, the next is rented at once.
+    NoCreationBrake,
+    /// What is delivered is taken, whatever was ordered.
+    TakeAnything,
+    /// Who is drained gets work all the same.
+    FeedTheDrained,
 }
 
 impl Sabotage {
     /// Every one, with the laws of which at least one must notice.
-    pub const ALL: [(Sabotage, &'static [Law]); 42] = [
+    pub const ALL: [(Sabotage, &'static [Law]); 63] = [
         (Sabotage::AckBeforeCommit, &[Law::S1]),
         (Sabotage::LoseBatch, &[Law::S1]),
         (Sabotage::ChangeOutcome, &[Law::S2]),
@@ -142,6 +181,27 @@ impl Sabotage {
         (Sabotage::IgnorePreferences, &[Law::S12]),
         (Sabotage::ForgetAffinities, &[Law::S12]),
         (Sabotage::RestartCancelled, &[Law::S2]),
+        (Sabotage::RentAgain, &[Law::S5]),
+        (Sabotage::RentBeforeCommit, &[Law::S5]),
+        (Sabotage::BelieveFailedLists, &[Law::S8]),
+        (Sabotage::TrustOneList, &[Law::S8]),
+        (Sabotage::PretendToReturn, &[Law::L4]),
+        (Sabotage::ReturnStrangers, &[Law::S8]),
+        (Sabotage::NoMaximum, &[Law::S8]),
+        (Sabotage::NoHourlyBudget, &[Law::S8]),
+        (Sabotage::NoDailyBudget, &[Law::S8]),
+        (Sabotage::NoDamper, &[Law::L5]),
+        (Sabotage::BusyLists, &[Law::L5]),
+        (Sabotage::NoSweep, &[Law::L4]),
+        (Sabotage::EndlessDrains, &[Law::L4]),
+        (Sabotage::LetInTheLate, &[Law::S8]),
+        (Sabotage::ForgetMachines, &[Law::S5, Law::S8]),
+        (Sabotage::WorkBeforeReady, &[Law::S12]),
+        (Sabotage::DeafToWaits, &[Law::L5]),
+        (Sabotage::StayAtZero, &[Law::L1]),
+        (Sabotage::NoCreationBrake, &[Law::S8]),
+        (Sabotage::TakeAnything, &[Law::S12]),
+        (Sabotage::FeedTheDrained, &[Law::S4]),
     ];
 
     /// Breakages that a setting can express.
@@ -160,7 +220,7 @@ impl Sabotage {
             }
             Sabotage::BusyBeats => core.beat_idle = Duration::from_millis(300),
             Sabotage::UnboundedBlocks => core.blocks_max = usize::MAX,
-            _ => {}
+            _ => self.set_fleets(core),
         }
     }
 }
@@ -187,6 +247,7 @@ impl World<'_> {
         if self.is_sabotaged(Sabotage::ForgetAffinities) {
             stored.documents.clear();
         }
+        self.maybe_forget_machines(&mut stored);
         stored
     }
 

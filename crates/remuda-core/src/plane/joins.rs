@@ -216,6 +216,7 @@ impl Plane {
             self.genuine(id, token_hash)?;
         }
         let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
+        worker.has_left |= token_hash.is_some();
         if (worker.presence, worker.state) == (Presence::Offline, WorkerState::Terminated) {
             return Ok(Answer::Done);
         }
@@ -223,7 +224,6 @@ impl Plane {
             (Presence::Offline, WorkerState::Terminated, now);
         // Who says goodbye itself has hung up; whom a person sends away is told on the open line.
         worker.is_polling &= token_hash.is_none();
-        worker.has_left = token_hash.is_some();
         worker.reliability.left(now);
         self.to_tell.insert(id.clone());
         reason.clone_into(&mut worker.reason);

@@ -31,6 +31,7 @@ impl World<'_> {
                 }
                 (News::Listed { result }, delay)
             }
+            Call::Return { pod } if self.is_pretended(call) => (News::Returned { pod, result: Ok(()) }, 100),
             Call::Return { pod } => {
                 let (result, delay) = self.end_pod(&pod);
                 (News::Returned { pod, result }, delay)

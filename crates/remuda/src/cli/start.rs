@@ -305,7 +305,8 @@ fn stops_or(file: Option<PathBuf>) -> anyhow::Result<mpsc::Receiver<()>> {
                 tokio::time::sleep(FILE_LOOK).await;
             }
             info!(file = %file.display(), "asked to stop: the file appeared");
-            drop(sender.send(()).await);
+            // Whoever has ended already needs no telling.
+            sender.send(()).await.ok();
         });
     }
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()] {

@@ -11,21 +11,25 @@ use super::{ConfigError, Origin, nearest};
 use crate::secret::Secret;
 
 /// Known, but not keys: where clients find the plane, who they are and whom they trust, where this file is, what is
-/// logged, a secret that no setting shows, and what a rented machine is told of itself.
-const OTHERS: [&str; 13] = [
-    "REMUDA_URL",
-    "REMUDA_TOKEN",
-    "REMUDA_CA",
-    "REMUDA_CONFIG",
-    "REMUDA_LOG",
-    "REMUDA_ADMIN_TOKEN",
+/// logged, and a secret that no setting shows.
+const OTHERS: [&str; 6] =
+    ["REMUDA_URL", "REMUDA_TOKEN", "REMUDA_CA", "REMUDA_CONFIG", "REMUDA_LOG", "REMUDA_ADMIN_TOKEN"];
+/// What a worker is told about itself instead of by flags; a rented machine gets them from its plane.
+const WORKERS: [&str; 14] = [
     "REMUDA_WORKER",
     "REMUDA_MACHINE",
     "REMUDA_FLEET",
     "REMUDA_LABELS",
     "REMUDA_POD",
+    "REMUDA_STALE_AFTER",
     "REMUDA_DEAD_MAN",
     "REMUDA_DEAD_MAN_COMMAND",
+    "REMUDA_NOTICE",
+    "REMUDA_PREEMPT_FILE",
+    "REMUDA_CHECK",
+    "REMUDA_CHECK_MAX",
+    "REMUDA_DISK_MIN",
+    "REMUDA_COMFYUI_HEADER",
 ];
 
 /// The environment of this process, as far as it is text.
@@ -58,7 +62,7 @@ impl Environment {
 
     fn refuse_unknown(&self) -> Result<(), ConfigError> {
         let keys: Vec<String> = Key::all().map(Key::variable).collect();
-        let names = || keys.iter().map(String::as_str).chain(OTHERS);
+        let names = || keys.iter().map(String::as_str).chain(OTHERS).chain(WORKERS);
         let is_unknown = |name: &str, value: &str| {
             name.starts_with("REMUDA_")
                 && !names().any(|known| known == name)

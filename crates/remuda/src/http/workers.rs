@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -19,8 +20,9 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::access::About;
+use super::fleet::machines::{BY_HAND, Drain};
 use super::path::Path;
-use super::{Caller, Context, Problem, blobs};
+use super::{Caller, Context, Problem, blobs, misplaced};
 use crate::drive::{Handle, Unanswered};
 use crate::serve::stopped;
 
@@ -76,10 +78,6 @@ async fn about(context: &Context, worker: &WorkerId) -> Result<Extension<About>,
     }
     let how = if was_there { ", in place of the one that was online" } else { "" };
     Ok(Extension(About(format!("worker {worker}{how}"))))
-}
-
-fn misplaced() -> Problem {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plane gave an answer to something else")
 }
 
 #[derive(Debug, Deserialize)]
@@ -216,12 +214,15 @@ pub(super) async fn drain(
     State(context): State<Context>,
     Path(worker): Path<String>,
     goodbye: Result<Query<Goodbye>, QueryRejection>,
+    body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let worker: WorkerId = worker.parse()?;
-    let Query(goodbye) = goodbye?;
-    let reason = if goodbye.reason.is_empty() { "drained by hand".to_owned() } else { goodbye.reason };
-    context.plane.ask(Event::Drain { worker: worker.clone(), reason, within: None }).await?;
-    Ok(Json(json!({ "worker": worker, "state": "terminating" })))
+    let (Query(goodbye), (within, reason)) = (goodbye?, Drain::read(&body)?);
+    let reason = [reason, goodbye.reason].into_iter().find(|reason| !reason.is_empty());
+    let reason = reason.unwrap_or_else(|| BY_HAND.to_owned());
+    context.plane.ask(Event::Drain { worker: worker.clone(), reason, within }).await?;
+    let deadline = within.map(|within| within.as_secs_f64());
+    Ok(Json(json!({ "worker": worker, "state": "terminating", "deadline_seconds": deadline })))
 }
 
 /// A worker as people and programs see it.
@@ -229,6 +230,8 @@ pub(super) async fn drain(
 struct View {
     id: WorkerId,
     machine: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fleet: Option<String>,
     state: &'static str,
     presence: &'static str,
     incarnation: u64,
@@ -278,6 +281,7 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> View {
     View {
         id: worker.id.clone(),
         machine: worker.machine.to_string(),
+        fleet: worker.fleet.as_ref().map(ToString::to_string),
         state: worker.state.as_str(),
         presence: worker.presence.as_str(),
         incarnation: worker.incarnation.0,

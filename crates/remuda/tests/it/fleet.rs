@@ -4,6 +4,7 @@ mod account;
 mod books;
 mod demonstration;
 mod joining;
+mod ops;
 mod process;
 mod runpod;
 mod yard;

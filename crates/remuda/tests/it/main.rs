@@ -19,10 +19,13 @@ mod fleet;
 mod harness;
 mod input;
 mod pool;
+mod presence;
 mod previews;
 mod restarts;
 mod run;
 mod source;
+#[cfg(feature = "ssh")]
+mod ssh;
 mod start;
 mod storm;
 mod tidy;

@@ -1,5 +1,7 @@
 //! Machines that are rented and returned. The account is kept by hand: what is in it, and what its answers are.
 
+mod odd;
+
 use std::time::Duration;
 
 use super::*;
@@ -119,6 +121,7 @@ impl Rented {
             slots: 1,
             offer: Offer::default(),
             incarnation: None,
+            stale_after_millis: None,
             held: Vec::new(),
         };
         let token_hash = Hash::of(b"token");

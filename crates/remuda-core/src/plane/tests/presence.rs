@@ -188,7 +188,7 @@ fn what_a_worker_found_out_about_its_machine_is_kept() {
     story.join("a");
     let problem = "the GPU does not compute".to_owned();
     let check = StartCheck { passed: false, problem, gpu: "A100".to_owned() };
-    let beat = crate::wire::Beat { check: Some(check.clone()), ..story.beat_of("a") };
+    let beat = Beat { check: Some(check.clone()), ..story.beat_of("a") };
     story.send("a", beat, false).unwrap();
     story.restart();
     assert_eq!(story.plane.worker(&id("a")).unwrap().check, Some(check));
