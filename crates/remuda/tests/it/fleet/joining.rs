@@ -1,11 +1,11 @@
 //! Who may join as a rented machine, on planes that are open and on planes that are not.
 
-use reqwest::StatusCode;
+use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::books::Books;
 use super::yard::Yard;
-use crate::harness::{Client, Gate, has_all, wait_until};
+use crate::harness::{Client, Gate, answered, has_all, wait_until};
 
 async fn join(client: &Client, name: &str) -> (u16, Value) {
     let join = json!({ "worker": name, "machine": name, "services": ["exec"] });
@@ -28,6 +28,30 @@ async fn a_stranger_with_a_machines_name_is_refused() {
     let (status, _) =
         yard.post("/fleet/workers", &json!({ "worker": "by-hand", "services": ["exec"] })).await;
     assert_eq!(status, StatusCode::CREATED, "whoever is no rented machine joins as before");
+}
+
+/// Faults: M7, X4. It joins, works and says goodbye with what it was given, and whoever finds that later can do nothing with it.
+#[tokio::test]
+async fn on_a_closed_plane_a_machine_needs_nothing_but_its_own_token() {
+    const ADMIN: &str = "an-admin-whom-nobody-guesses";
+    let yard = Yard::closed(ADMIN, "min = 1\nmax = 1\n", "cat").await;
+    let admin = yard.with(ADMIN);
+    let job = admin.submit(json!({ "n": 7 })).await;
+    let ended = admin.ended(&job).await;
+    assert_eq!((&ended["state"], &ended["result"]), (&json!("completed"), &json!({ "n": 7 })), "{ended}");
+    let (machine, pid) = yard.processes().remove(0);
+    let environment = std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap();
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    let token = environment.split('\0').find_map(|it| it.strip_prefix("REMUDA_TOKEN=")).unwrap();
+    assert!(!environment.contains(ADMIN), "it knows nothing else that opens anything");
+    let finder = yard.with(token);
+    assert_eq!(join(&finder, &machine).await, (403, json!("not_proved")), "it was used");
+    assert_eq!(join(&finder, "somebody").await, (403, json!("forbidden")), "it is for that machine");
+    for path in ["/fleet/jobs", "/fleet/workers", "/fleet/tokens", "/fleet/events"] {
+        let (status, _) = answered(finder.request(Method::GET, path)).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "{path}");
+    }
+    assert_eq!(admin.worker(&machine).await["incarnation"], 1);
 }
 
 /// Faults: M4. Given up means given up: who comes late is told to stop, and does.

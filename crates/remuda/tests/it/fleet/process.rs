@@ -9,7 +9,7 @@ use super::books::{Books, last_cycle};
 use super::yard::Yard;
 use crate::harness::wait_until;
 
-/// From the minimum to what the formula says, `ceil(30 / 10)`, and back.
+/// Faults: P17. From the minimum to what the formula says, `ceil(30 / 10)`, and back.
 #[tokio::test]
 async fn thirty_jobs_grow_a_fleet_to_the_computed_size_and_quiet_shrinks_it_again() {
     let yard = Yard::start("min = 1\nmax = 4\nthreshold = 10\n", Some("gate"), "sleep 0.1; echo '{}'").await;
@@ -40,7 +40,7 @@ async fn thirty_jobs_grow_a_fleet_to_the_computed_size_and_quiet_shrinks_it_agai
     assert_eq!(last["fleets"]["local"]["status"]["active_workers"], 1, "{last}");
 }
 
-/// Faults: F1. However many wait, `max` holds at every moment, although the plane is killed while it orders, and a machine
+/// Faults: P1, M1. However many wait, `max` holds at every moment, although the plane is killed while it orders, and a machine
 /// is killed while it works.
 #[tokio::test]
 async fn a_plane_that_is_killed_finds_its_machines_again_and_orders_none_twice() {
@@ -74,7 +74,7 @@ async fn a_plane_that_is_killed_finds_its_machines_again_and_orders_none_twice()
     assert!(starts.iter().all(|machine| books.machines.contains_key(machine)), "{starts:?}");
 }
 
-/// Who is stopped for longer than its lease has lost its work when it wakes; it is refused, told so, and joins again as
+/// Faults: M1. Who is stopped for longer than its lease has lost its work when it wakes; it is refused, told so, and joins again as
 /// the machine it is.
 #[tokio::test]
 async fn a_machine_that_stood_still_is_refused_and_joins_again() {

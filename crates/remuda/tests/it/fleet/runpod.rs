@@ -75,7 +75,7 @@ impl Stage {
     }
 }
 
-/// Faults: F2. Every fault there is, and the plane dies three times.
+/// Faults: P1, P2, P3, P4, P5, P6, P7, P9, P11, P16, P18, M2, M3. Every fault there is, and the plane dies three times.
 #[tokio::test]
 async fn no_pod_is_left_over_or_made_twice_whatever_fails_and_whoever_dies() {
     let mut stage = Stage::set(&["--fault", "all=0.02"]).await;

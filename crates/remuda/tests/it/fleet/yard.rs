@@ -7,7 +7,7 @@ use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Client, Gate, Plane, wait_until};
+use crate::harness::{Client, Gate, Plan, Plane, wait_until};
 
 /// Moments where a fleet would have minutes.
 const QUICK: &str = "turn_min = '1s'\nlife_min = '1s'\nlist_every = '500ms'\nvisible_max = '2s'\norphan_grace = '2s'\nlost_max = '2s'\ncheck_max = '5s'\n\
@@ -50,6 +50,16 @@ impl Yard {
 
     /// As `start`, with machines that do something else first.
     pub(super) async fn booting(keys: &str, boot: &str, gate: Option<&str>, what: &str) -> Yard {
+        Yard::planned(Plane::plan(crate::harness::QUICK), keys, boot, gate, what).await
+    }
+
+    /// As `start`, on a plane that lets nobody in without a token.
+    pub(super) async fn closed(admin: &str, keys: &str, what: &str) -> Yard {
+        let plan = Plane::plan(crate::harness::QUICK).variable("REMUDA_ADMIN_TOKEN", admin);
+        Yard::planned(plan, keys, "", None, what).await
+    }
+
+    async fn planned(plan: Plan, keys: &str, boot: &str, gate: Option<&str>, what: &str) -> Yard {
         let folder = tempfile::tempdir().unwrap();
         let wait =
             gate.map(|name| format!("{}; ", Gate::closed(folder.path(), name).wait())).unwrap_or_default();
@@ -66,7 +76,7 @@ impl Yard {
         );
         let config = folder.path().join("remuda.toml");
         std::fs::write(&config, text).unwrap();
-        let plan = Plane::plan(crate::harness::QUICK).arguments(&["--config", config.to_str().unwrap()]);
+        let plan = plan.arguments(&["--config", config.to_str().unwrap()]);
         Yard { plane: plan.start().await, folder }
     }
 
