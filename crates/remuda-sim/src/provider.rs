@@ -216,7 +216,7 @@ impl World<'_> {
         self.at(delay, Happening::FromProvider { driver, fleet, number, news: Box::new(news) });
     }
 
-    pub(crate) fn from_provider(&mut self, driver: usize, fleet: FleetId, number: u64, news: Box<News>) {
+    pub(crate) fn hear_provider(&mut self, driver: usize, fleet: FleetId, number: u64, news: Box<News>) {
         let Some(line) = self.account.lines.get_mut(&(driver, fleet.clone())) else { return };
         if line.under_way != Some(number) {
             return;

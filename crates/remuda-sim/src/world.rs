@@ -184,7 +184,7 @@ impl<'t> World<'t> {
                 self.at_provider(driver, fleet, number, &call);
             }
             Happening::FromProvider { driver, fleet, number, news } => {
-                self.from_provider(driver, fleet, number, news);
+                self.hear_provider(driver, fleet, number, news);
             }
             Happening::PodRuns { pod } => self.pod_runs(&pod),
             Happening::PodEnds { pod } => self.pod_ends(&pod),

@@ -97,3 +97,24 @@ fn whoever_was_let_in_once_and_has_no_machine_any_more_is_told_to_stop() {
     let refusal = world.story.step(Event::Join { join: Box::new(join), token_hash, proof }).unwrap_err();
     assert_eq!(refusal, Refusal::NotWanted(machine), "its pod is swept up: nothing must be begun there");
 }
+
+/// Faults: P7, P15.
+#[test]
+fn money_that_was_counted_for_one_offer_does_not_pay_for_a_dearer_one() {
+    let mut world = Rented::new(settings(|fleet| {
+        (fleet.scaling.machines_min, fleet.hour_max) = (2, Some(dollars("2.5")));
+        fleet.offers = vec!["cheap".to_owned(), "dear".to_owned()];
+    }));
+    world.pass(2);
+    let prices = [("cheap".to_owned(), dollars("1")), ("dear".to_owned(), dollars("2"))].into();
+    world.say(News::Priced { result: Ok(prices) });
+    world.pass(3);
+    world.join(0).unwrap();
+    world.pass(320);
+    let kinds: Vec<_> = world.account.iter().map(|pod| pod.kind.as_str()).collect();
+    assert_eq!(
+        kinds,
+        ["cheap"],
+        "nobody registered on the second, and a dear one is too much beside the first"
+    );
+}
