@@ -344,7 +344,6 @@ impl Config {
                     fleet.check_key().with_context(|| format!("fleet {}", fleet.settings.id))?;
                 }
                 say(&checked(&resolved));
-                Ok(ExitCode::SUCCESS)
             }
             ConfigCommand::Reload { connection } => {
                 let client = Client::new(&connection)?;
