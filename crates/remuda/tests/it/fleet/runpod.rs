@@ -54,10 +54,15 @@ impl Stage {
         Stage { plane: plan.start().await, account, gate, _folder: folder }
     }
 
-    /// A person looks after the account: pays, mends the key, has the plane try again.
+    /// A person looks after the account where somebody has to: pays, mends the key, has the plane try again.
     async fn mend(&self) {
-        let (status, answer) = self.plane.post("/fleet/fleets/gpus/lift", &json!({})).await;
-        assert_eq!(status, StatusCode::OK, "{answer}");
+        let fleet = self.plane.get("/fleet/fleets/gpus").await;
+        let why = fleet["no_creation"].as_str().unwrap_or_default();
+        let is_stuck = ["key refused", "no credit", "bad request"].iter().any(|it| why.contains(it));
+        if is_stuck || !fleet["brake"].is_null() {
+            let (status, answer) = self.plane.post("/fleet/fleets/gpus/lift", &json!({})).await;
+            assert_eq!(status, StatusCode::OK, "{answer}");
+        }
     }
 
     /// Waits for something while somebody looks after the account.
