@@ -223,6 +223,9 @@ impl World<'_> {
         }
         line.under_way = None;
         self.laws.answered(self.now, &fleet, &news);
+        if let News::Listed { result: Ok(listed) } = &*news {
+            self.laws.listed(self.now, &fleet, listed, self.is_calm, &self.account);
+        }
         for news in self.forged_news(*news) {
             let id = self.next_call();
             let ask = Ask::News { fleet: fleet.clone(), news: Box::new(news) };

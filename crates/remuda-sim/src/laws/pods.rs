@@ -46,9 +46,11 @@ pub(super) struct Pods {
     pub(super) ordered_at: BTreeMap<FleetId, u64>,
     /// Machines that a person drained.
     pub(super) drained: BTreeSet<MachineId>,
-    /// How many machines in a row came to nothing, and when a fleet last asked for one.
+    /// How many machines in a row came to nothing.
     pub(super) failures: BTreeMap<FleetId, u32>,
-    rented_at: BTreeMap<FleetId, u64>,
+    /// Tags that were asked for after too many of them, and when a fleet last got one of those.
+    trials: BTreeSet<String>,
+    tried_at: BTreeMap<FleetId, u64>,
     /// Which way each fleet last turned, and when.
     pub(super) turned: BTreeMap<FleetId, (bool, u64)>,
 }
@@ -77,18 +79,24 @@ impl Laws {
             self.broken(Law::L5, at, what);
         }
         let Call::Rent { machine, tag, .. } = call else { return };
-        let failures = self.pods.failures.get(fleet).copied().unwrap_or(0);
-        let before = self.pods.rented_at.insert(fleet.clone(), at);
-        if failures >= FAILURES_MAX && before.is_some_and(|before| at < before + BRAKE_MIN) {
-            self.broken(
-                Law::S8,
-                at,
-                format!("{failures} machines of {fleet} came to nothing, and it goes on"),
-            );
+        if self.pods.failures.get(fleet).is_some_and(|failures| *failures >= FAILURES_MAX) {
+            self.pods.trials.insert(tag.clone());
         }
         let is_stored = store.machine(machine.as_str()).is_some_and(|rental| rental.tag == *tag);
         if !is_stored && !is_late {
             self.broken(Law::S5, at, format!("a pod called {tag} is asked for, and nobody wrote that down"));
+        }
+    }
+
+    /// S8: after three that came to nothing the next is waited with, and tried alone.
+    pub(crate) fn pod_made(&mut self, at: u64, fleet: &FleetId, tag: &str) {
+        if !self.pods.trials.contains(tag) {
+            return;
+        }
+        let before = self.pods.tried_at.insert(fleet.clone(), at);
+        if before.is_some_and(|before| at < before + BRAKE_MIN) {
+            let what = format!("machine after machine of {fleet} came to nothing, and it goes on");
+            self.broken(Law::S8, at, what);
         }
     }
 
@@ -241,6 +249,10 @@ impl Laws {
     /// S8: no day costs more than allowed, but for what it takes to see that. From the moment at which a machine was given
     /// up it is the provider who takes his time.
     fn day_is_paid(&mut self, at: u64, account: &Account, scene: &Scene) {
+        // While the mass-loss brake holds nobody is sent away, whatever it costs.
+        if self.braked_at > Timestamp::ZERO {
+            return;
+        }
         for plan in &scene.fleets {
             let Some(most) = plan.settings.day_max else { continue };
             let (mut spent, mut slack) = (Money::ZERO, Money::ZERO);

@@ -98,6 +98,8 @@ impl Laws {
     /// The store was put back to a time before this machine.
     pub(crate) fn machine_put_back(&mut self, machine: &str) {
         if let Some(rental) = self.pods.rentals.remove(machine) {
+            // The one that was tried may have been this.
+            self.pods.failures.remove(&rental.fleet);
             self.pods.unseen.insert(rental.tag);
         }
     }
