@@ -14,6 +14,7 @@
 //! | `routing` | which job goes to which worker, and why not |
 //! | `health` | the control cycle |
 //! | `fleets`, `rentals` | what people want of fleets, what providers say of machines |
+//! | `cost` | what fleets cost, as questions |
 //! | `documents` | what is kept beside the jobs |
 //! | `news` | what whoever follows is told |
 //! | `why` | the story of a job, as a question that changes nothing |
@@ -43,6 +44,7 @@ mod affinities;
 mod attempts;
 mod beats;
 mod check;
+mod cost;
 mod documents;
 mod ended;
 mod event;
@@ -267,6 +269,7 @@ impl Plane {
             Event::Keep(document) => Ok(self.keep(document)),
             Event::Discard { shelf, id } => Ok(self.discard(shelf, id)),
             Event::Settings(settings) => Ok(self.follow(now, *settings)),
+            Event::Cycle => Ok(Answer::Cycled(self.cycle(now))),
             Event::Tick => Ok(self.tick(now)),
             Event::Flush => Ok(self.flush(now)),
         }
@@ -308,7 +311,7 @@ impl Plane {
                 Some(Alarm::Block(worker, shape)) => self.block_alarm(now, &worker, shape),
                 Some(Alarm::Shape(shape)) => self.shape_alarm(now, shape),
                 Some(Alarm::Brake) => self.brake_alarm(now),
-                Some(Alarm::Cycle) => self.cycle(now),
+                Some(Alarm::Cycle) => drop(self.cycle(now)),
                 Some(Alarm::Provider) => self.keep_rentals(now),
                 None => break,
             }

@@ -17,6 +17,7 @@ use crate::id::{
     WorkflowHash,
 };
 use crate::job::DEADLINE_PASSED;
+use crate::money::Money;
 use crate::need::Needs;
 use crate::options::Options;
 use crate::time::Timestamp;
@@ -226,6 +227,9 @@ pub struct Try {
     /// The memory of the worker that ran out of it, if that is what happened; 0 if it did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_memory: Option<u64>,
+    /// What an hour of the place it had cost; nothing if its machine was not rented.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<Money>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Box<ServiceRow>>,
 }

@@ -14,6 +14,8 @@
 //!
 //! It counts against the maximum and the budget from the wish to the proof.
 
+mod waiting;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +28,8 @@ use crate::machine::WorkerState;
 use crate::money::Money;
 use crate::provider::{Pod, PodStatus};
 use crate::time::{Timestamp, spoken};
+
+pub use waiting::Waiting;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rental {

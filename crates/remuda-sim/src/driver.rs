@@ -10,6 +10,7 @@
 
 mod failure;
 mod lines;
+mod lives;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -31,6 +32,7 @@ use lines::{Parked, Release};
 
 #[derive(Debug)]
 pub(crate) struct Driver {
+    number: usize,
     pub(crate) plane: Plane,
     pub(crate) term: Term,
     /// Added to the true time: the wall clock at its start, or what the store knew of, whichever was later.
@@ -85,100 +87,6 @@ impl Driver {
 }
 
 impl World<'_> {
-    pub(crate) fn start_plane(&mut self, jump: i64) {
-        let term = self.take_the_lead();
-        let stored = self.restore();
-        let wall = (EPOCH + self.now).saturating_add_signed(jump);
-        let now = Timestamp::from_millis(wall.max(stored.latest.as_millis()));
-        let offset = now.as_millis() as i64 - self.now as i64;
-        let began_at = if self.is_sabotaged(Sabotage::NoStartGrace) { stored.latest } else { now };
-        self.note("plane", term.0, now.as_millis());
-        let plane = Plane::restore(self.scene.core.clone(), term, began_at, stored);
-        self.laws.restored(now, self.now, &plane, &self.store);
-        let driver = Driver {
-            plane,
-            term,
-            offset,
-            paused_until: 0,
-            inbox: VecDeque::new(),
-            committing: None,
-            stepped: None,
-            unreleased: Vec::new(),
-            parked: BTreeMap::new(),
-            step_at: u64::MAX,
-        };
-        self.drivers.push(Some(Box::new(driver)));
-        self.lead = Some(self.drivers.len() - 1);
-        let id = self.next_call();
-        self.deliver(self.drivers.len() - 1, Call { from: Caller::Nobody, id, ask: Ask::Deployment });
-        self.plan_step(self.drivers.len() - 1, self.now);
-    }
-
-    /// At any instant: what was not committed is lost, and of what was, nobody may have heard.
-    pub(crate) fn kill_plane(&mut self, away: u64, jump: i64) {
-        let Some(at) = self.lead.take() else { return };
-        self.note("kill plane", away, jump as u64);
-        self.end_driver(at);
-        self.at(away, Happening::PlaneStart { jump });
-    }
-
-    fn end_driver(&mut self, at: usize) {
-        let Some(mut driver) = self.drivers[at].take() else { return };
-        self.drop_lines(at);
-        if let Some(batch) = driver.committing.take()
-            && self.random.permille(500)
-        {
-            self.keep(driver.term, batch.records);
-        }
-        let parked = driver.parked.values().map(|parked| (parked.from, parked.call));
-        let queued = driver.inbox.iter().map(|incoming| (incoming.call.from, incoming.call.id));
-        let callers: Vec<_> = parked.chain(queued).collect();
-        for (from, call) in callers {
-            if self.random.permille(700) {
-                let gone = Unanswered::Unreachable("connection reset".to_owned());
-                self.send_down(from, call, Answered::Not(gone));
-            }
-        }
-    }
-
-    pub(crate) fn pause_plane(&mut self, lasts: u64) {
-        let Some(at) = self.lead else { return };
-        let until = self.now + lasts;
-        let Some(driver) = &mut self.drivers[at] else { return };
-        driver.paused_until = until;
-        self.note("pause plane", lasts, 0);
-        self.schedule(until, Happening::PlaneResume { driver: at });
-    }
-
-    /// Another plane takes the lead while this one is paused.
-    pub(crate) fn usurp(&mut self, after: u64, resumes: u64, jump: i64) {
-        if self.lead.is_none() {
-            return;
-        }
-        self.pause_plane(resumes);
-        self.at(after, Happening::PlaneStart { jump });
-    }
-
-    pub(crate) fn plane_starts(&mut self, jump: i64) {
-        let is_needed = match self.lead {
-            None => true,
-            // A rival waits until the one in charge is paused, or it would not be wanted.
-            Some(at) => self.drivers[at].as_ref().is_some_and(|driver| driver.is_paused(self.now)),
-        };
-        if is_needed {
-            self.start_plane(jump);
-        }
-    }
-
-    pub(crate) fn resume_plane(&mut self, at: usize) {
-        let now = self.now;
-        let Some(driver) = self.drivers[at].as_mut().filter(|driver| !driver.is_paused(now)) else { return };
-        let unreleased = std::mem::take(&mut driver.unreleased);
-        unreleased.into_iter().for_each(|batch| self.release(at, batch));
-        self.commit_next(at);
-        self.plan_step(at, now);
-    }
-
     pub(crate) fn arrive(&mut self, call: Call) {
         let at = self
             .lead
@@ -265,7 +173,7 @@ impl World<'_> {
                 let line = Parked { from, call: call.id, term: beat.term, until: arrived_at + wait };
                 return batch.releases.push(Release::Hold { worker: worker.clone(), line });
             }
-            (_, Ok(Answer::Done | Answer::Accepted { .. })) => return,
+            (_, Ok(Answer::Done | Answer::Accepted { .. } | Answer::Cycled(_))) => return,
             (_, Err(refusal)) => lines::refused(refusal),
         };
         let release = Release::Host { to: call.from, call: call.id, answer: answered };
@@ -276,6 +184,7 @@ impl World<'_> {
         let mut token = Hash::from_bytes([0; 32]);
         let event = match ask.clone() {
             Ask::Join { join, proof } => {
+                let (join, proof) = self.forged_join(driver, join, proof);
                 let mut bytes = [0; 32];
                 bytes[..8].copy_from_slice(&self.random.draw().to_be_bytes());
                 token = Hash::from_bytes(bytes);
@@ -302,6 +211,7 @@ impl World<'_> {
             }
             Ask::News { fleet, news } => Event::Provider { fleet, news },
             Ask::Order { fleet, order } => Event::Order { fleet, order },
+            Ask::DrainMachine { .. } if self.is_sabotaged(Sabotage::FeedTheDrained) => Event::Tick,
             Ask::DrainMachine { machine, within } => {
                 let within = within.map(Duration::from_millis);
                 Event::DrainMachine { machine, reason: "maintenance".to_owned(), within }
@@ -347,6 +257,9 @@ impl World<'_> {
                 Effect::Orders { worker, reply } => {
                     let reply = self.filled(reply);
                     batch.effects.push(Release::Orders { worker, reply });
+                }
+                Effect::Provider { fleet, call } if self.is_sabotaged(Sabotage::RentBeforeCommit) => {
+                    self.ask_provider(driver.number, fleet, call);
                 }
                 Effect::Provider { fleet, call } => batch.effects.push(Release::Ask { fleet, call }),
                 Effect::Progress { .. } | Effect::Outbox | Effect::Cycle(_) => {}

@@ -261,6 +261,7 @@ fn outage(random: &mut Random) -> u64 {
 
 impl World<'_> {
     pub(crate) fn befall(&mut self, fault: Fault) {
+        self.meet_own(fault);
         let end =
             |lasts: u64, world: &World<'_>| (world.now + lasts).min(world.scene.storm_end.max(world.now));
         match fault {
@@ -309,6 +310,17 @@ impl World<'_> {
             Fault::Spell { trouble, lasts } => self.begin_spell(trouble, lasts),
             Fault::Order => self.somebody_orders(),
             Fault::OldStore => self.put_store_back(),
+        }
+    }
+
+    /// What happens to ourselves where machines are rented.
+    fn meet_own(&mut self, fault: Fault) {
+        match fault {
+            Fault::KillPlane { .. } | Fault::PausePlane { .. } | Fault::Usurp { .. } => {
+                self.account.meet(Trouble::PlaneDies);
+            }
+            Fault::FailCommits { .. } => self.account.meet(Trouble::CommitsFail),
+            _ => {}
         }
     }
 

@@ -54,6 +54,8 @@ pub(crate) struct Host {
     pub(crate) ready_at: u64,
     /// Its GPU does not compute.
     pub(crate) is_bad: bool,
+    /// It is not what was ordered.
+    pub(crate) is_other: bool,
 }
 
 /// How long an agent waits for an answer that should come at once.
@@ -89,6 +91,7 @@ impl Host {
             contact_at: 0,
             ready_at: 0,
             is_bad: false,
+            is_other: false,
         }
     }
 
@@ -302,8 +305,9 @@ impl World<'_> {
                 self.call(host, None, Ask::Join { join, proof }, PATIENCE);
             }
             AgentEffect::Beat { mut beat, wait } => {
+                self.hosts[host].check_machine(self.now, &mut beat);
+                self.maybe_call_ready(&mut beat);
                 let it = &mut self.hosts[host];
-                it.check_machine(self.now, &mut beat);
                 let since = it.closed_since.unwrap_or(self.now);
                 it.closed_since = (!beat.closed.is_empty()).then_some(since);
                 for finished in &beat.finished {

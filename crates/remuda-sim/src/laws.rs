@@ -6,25 +6,26 @@
 //! | S1 | an acknowledged submission is in the store, and in memory until it ends | `laws`, at every restart |
 //! | S2 | an outcome never changes and is told once; one key is one job; what was cancelled is not begun | `commits`, `places` |
 //! | S3 | a report with a wrong fence and an old beat change nothing; what is completed was completed there | `verdicts`, `commits` |
-//! | S4 | attempt numbers rise, one worker each; nothing is handed to a service that has it | `commits`, `services` |
-//! | S5 | no agent and no service hears of an attempt that is not stored, nor by another name | `laws`, `services` |
+//! | S4 | attempt numbers rise, one worker each; nothing is handed to a service that has it, nor to whoever is on the way out | `commits`, `services`, `rentals` |
+//! | S5 | no agent and no service hears of an attempt that is not stored, nor by another name; no pod is asked for or returned before that is stored, and none twice | `laws`, `services`, `pods` |
 //! | S6 | an attempt is lost only on evidence, never by a worker that is well nor while its service has it; the brake holds, and lets all return | `verdicts`, `services` |
 //! | S7 | attempts are bounded, poison takes no third worker, nobody is blamed unheard, failures have causes | `commits` |
+//! | S8 | never more pods than allowed nor dearer ones, by the hour and by the day; nobody else's is touched; what is forgotten is gone, who was given up does not come back; after three that came to nothing the next is waited with | `pods`, `rentals` |
 //! | S9 | nothing of an older term is written | `commits` |
 //! | S10 | as S6: every world has clocks that jump and run apart | `verdicts` |
 //! | S11 | blocks, jobs, inventories and cancels stay within their bounds | `view` |
-//! | S12 | a block is of a shape, holds, ends in one trial and for a reason; no work for the silent; a reason for all who wait; pins, exclusions and preferences hold; every index is right | `commits`, `places`, `verdicts`, `view` |
-//! | L1 | every job ends | at the end |
+//! | S12 | a block is of a shape, holds, ends in one trial and for a reason; no work for the silent; a reason for all who wait; pins, exclusions and preferences hold; no work before a machine can do it; every index is right | `commits`, `places`, `verdicts`, `rentals`, `view` |
+//! | L1 | every job ends; work that only a fleet can do brings a machine | at the end, `pods` |
 //! | L2 | what is called recorded is recorded; what is over at a service is noticed; no socket stays deaf | `laws`, `services` |
 //! | L3 | what a dead worker held is taken from it in time | `view` |
-//! | L4 | nobody is believed to hold what he has not; what a service lost is let go, and a sick one treated; at the end the plane's view of the fleet is the fleet | `view`, `services` |
-//! | L5 | a quiet fleet is quiet | `view`, at the end |
+//! | L4 | nobody is believed to hold what he has not; what a service lost is let go, and a sick one treated; every pod is somebody's and every record of a pod, and who is drained goes; at the end the plane's view of the fleet is the fleet, and no machine is left over | `view`, `services`, `pods`, `rentals` |
+//! | L5 | a quiet fleet is quiet; a provider is not stormed, and who is told to wait waits; a load that swings makes no fleet swing | `view`, `pods`, `rentals` |
 //! | L6 | no block and no trial outlives its reason | `view` |
 //! | fair | a tenant is not passed over again and again | `share` |
 //! | events | numbered without gaps | `commits` |
 //!
-//! Not here: S8 (there is no provider yet; the cycle's tests have its sums), S13 to S15 (tokens, secrets and bytes from
-//! outside belong to the program's tests), and what only a connector can get wrong (how the service is asked).
+//! Not here: S13 to S15 (tokens, secrets and bytes from outside belong to the program's tests), and what only a connector can
+//! get wrong (how the service is asked).
 
 mod commits;
 mod places;
@@ -272,6 +273,7 @@ impl Laws {
             }
         }
         self.forgot_waits();
+        self.forget_drains();
         self.heard.clear();
         self.progress.values_mut().for_each(|(heard_at, _)| *heard_at = now);
         self.restored_at = now;

@@ -9,6 +9,7 @@
 //!  │  host: core::Agent ──beat──┼─────────▶ driver: core::Plane ──▶ store │
 //!  │    └─ service: a ComfyUI ◀─┴─orders──      step, flush, commit, then │
 //!  │       and all its oddities                 answer: as in production  │
+//!  │  provider: pods, each with a host in it ◀──rent, list, return──┘     │
 //!  └──────────────────────────────────────────────────────────────────────┘
 //!       faults: the storm, then the calm          laws: look on at every step
 //! ```

@@ -6,6 +6,7 @@ use remuda_core::id::FleetId;
 
 use crate::net::{Ask, Call, Caller};
 use crate::provider::Trouble;
+use crate::sabotage::Sabotage;
 use crate::world::World;
 
 impl World<'_> {
@@ -16,8 +17,8 @@ impl World<'_> {
         let at = self.random.index(self.scene.fleets.len());
         let settings = &self.scene.fleets[at].settings;
         let (fleet, most) = (settings.id.clone(), u64::from(settings.scaling.machines_max) + 2);
-        self.account.met.entry(Trouble::People).and_modify(|met| *met += 1).or_insert(1);
-        let order = match self.random.below(8) {
+        self.account.meet(Trouble::People);
+        let order = match self.random.below(10) {
             0 | 1 => Order::Pause { reason: "maintenance".to_owned() },
             2 => Order::Resume,
             3 | 4 => Order::Scale { machines: Some(self.random.below(most) as u32) },
@@ -47,6 +48,13 @@ impl World<'_> {
 
     /// In the calm nobody stands in the way.
     pub(crate) fn people_let_go(&mut self) {
+        if self.is_sabotaged(Sabotage::StayAtZero) {
+            let fleets: Vec<_> = self.scene.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
+            for fleet in fleets {
+                self.order(fleet, Order::Pause { reason: "forgotten".to_owned() });
+            }
+            return;
+        }
         let Some(driver) = self.lead.and_then(|at| self.drivers[at].as_deref()) else { return };
         let held = self.scene.fleets.iter().map(|plan| &plan.settings.id);
         let held: Vec<_> = held
@@ -68,7 +76,7 @@ impl World<'_> {
         self.kill_plane(1, 0);
         for machine in machines {
             if self.random.permille(500) && self.store.put_back(&machine) {
-                self.account.met.entry(Trouble::OldStore).and_modify(|met| *met += 1).or_insert(1);
+                self.account.meet(Trouble::OldStore);
                 self.laws.machine_put_back(&machine);
                 let its = |pod: &&mut crate::provider::SimPod| {
                     pod.machine().is_some_and(|it| it.as_str() == machine)

@@ -80,7 +80,7 @@ impl Account {
         self.spells.get(&spell).is_some_and(|until| now < *until)
     }
 
-    fn meet(&mut self, trouble: Trouble) {
+    pub(crate) fn meet(&mut self, trouble: Trouble) {
         *self.met.entry(trouble).or_default() += 1;
     }
 
@@ -174,7 +174,8 @@ impl World<'_> {
 
     /// A plane has something to ask of a fleet's provider.
     pub(crate) fn ask_provider(&mut self, driver: usize, fleet: FleetId, call: Call) {
-        self.laws.asks(self.now, &fleet, &call);
+        let is_late = self.lead != Some(driver);
+        self.laws.asks(self.now, &fleet, &call, is_late, &self.store);
         let line = self.account.lines.entry((driver, fleet.clone())).or_default();
         line.waiting.push_back(call);
         self.make_call(driver, fleet);
@@ -203,25 +204,33 @@ impl World<'_> {
             return;
         }
         self.note("provider", number, driver as u64);
-        let is_late = self.lead != Some(driver);
-        self.laws.called(self.now, &fleet, call, is_late, &self.store);
-        let (news, delay) = self.answer_to(driver, &fleet, call);
+        self.laws.called(self.now, &fleet, call);
+        let (mut news, mut delay) = self.answer_to(driver, &fleet, call);
+        if self.is_repeated(&news) {
+            self.laws.called(self.now, &fleet, call);
+            (news, delay) = self.answer_to(driver, &fleet, call);
+        }
         if self.is_traced() {
             self.say(&format!("call {number}: {news:?} in {delay} ms"));
         }
         self.at(delay, Happening::FromProvider { driver, fleet, number, news: Box::new(news) });
     }
 
-    pub(crate) fn from_provider(&mut self, driver: usize, fleet: FleetId, number: u64, news: Box<News>) {
+    pub(crate) fn hear_provider(&mut self, driver: usize, fleet: FleetId, number: u64, news: Box<News>) {
         let Some(line) = self.account.lines.get_mut(&(driver, fleet.clone())) else { return };
         if line.under_way != Some(number) {
             return;
         }
         line.under_way = None;
         self.laws.answered(self.now, &fleet, &news);
-        let id = self.next_call();
-        let ask = Ask::News { fleet: fleet.clone(), news };
-        self.deliver(driver, net::Call { from: Caller::Nobody, id, ask });
+        if let News::Listed { result: Ok(listed) } = &*news {
+            self.laws.listed(self.now, &fleet, listed, self.is_calm, &self.account);
+        }
+        for news in self.forged_news(*news) {
+            let id = self.next_call();
+            let ask = Ask::News { fleet: fleet.clone(), news: Box::new(news) };
+            self.deliver(driver, net::Call { from: Caller::Nobody, id, ask });
+        }
         self.make_call(driver, fleet);
     }
 

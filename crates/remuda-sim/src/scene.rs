@@ -214,7 +214,7 @@ impl Scene {
             jobs,
             faults,
             storm_end,
-            loss: 0,
+            loss: random.pick(&[0, 0, 0, 10]),
             copies: 0,
             late_copies: 0,
             oddities: Oddities::draw(random, weather),

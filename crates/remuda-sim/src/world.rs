@@ -184,7 +184,7 @@ impl<'t> World<'t> {
                 self.at_provider(driver, fleet, number, &call);
             }
             Happening::FromProvider { driver, fleet, number, news } => {
-                self.from_provider(driver, fleet, number, news);
+                self.hear_provider(driver, fleet, number, news);
             }
             Happening::PodRuns { pod } => self.pod_runs(&pod),
             Happening::PodEnds { pod } => self.pod_ends(&pod),
@@ -275,6 +275,7 @@ impl<'t> World<'t> {
     fn look(&mut self) {
         self.at(LOOK_EVERY, Happening::Look);
         self.maybe_beat_for_the_dead();
+        self.maybe_lift_brakes();
         if self.is_calm {
             self.people_let_go();
         }
@@ -305,7 +306,7 @@ impl<'t> World<'t> {
     /// Every machine is at work, and there are no more of them than without any work.
     fn is_settled(&self, plane: &Plane) -> bool {
         let is_up = plane.rentals().all(|rental| rental.phase == Phase::Up);
-        let are_known = self.account.ours().count() == plane.rentals().count();
+        let are_known = self.account.ours().filter(|pod| pod.is_well()).count() == plane.rentals().count();
         is_up
             && are_known
             && self.scene.fleets.iter().all(|plan| {

@@ -105,6 +105,11 @@ impl Plane {
         self.fleets.fleets.get(id).cloned().unwrap_or_default()
     }
 
+    /// What the last cycle would have done for a fleet, and what forbade it.
+    pub fn held_back(&self, id: &FleetId) -> &[String] {
+        self.fleets.held_back.get(id).map_or(&[], Vec::as_slice)
+    }
+
     pub(super) fn fleet_settings(&self, id: &FleetId) -> Option<&FleetSettings> {
         self.settings.fleets.iter().find(|fleet| fleet.id == *id)
     }

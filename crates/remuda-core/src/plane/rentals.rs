@@ -55,6 +55,10 @@ impl Plane {
         for _ in 0..count {
             let fleet = self.fleet(id);
             let Ok(offer) = fleet.offer(now, &settings) else { return };
+            // What was counted on may have been passed over since, and what is next may cost more.
+            if self.affordable(now, &fleet, &settings).is_some_and(|(count, _)| count == 0) {
+                return;
+            }
             let number = self.next_number(now);
             let tag = Tag { deployment: &deployment, fleet: id.as_str(), number: &number }.to_string();
             let Ok(machine) = format!("{id}-{number}").parse::<MachineId>() else { return };

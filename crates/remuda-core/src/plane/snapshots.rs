@@ -246,7 +246,12 @@ impl Plane {
     }
 
     /// How many more can be paid for, if money is limited.
-    fn affordable(&self, now: Timestamp, fleet: &Fleet, settings: &FleetSettings) -> Option<(u32, String)> {
+    pub(super) fn affordable(
+        &self,
+        now: Timestamp,
+        fleet: &Fleet,
+        settings: &FleetSettings,
+    ) -> Option<(u32, String)> {
         let offer = fleet.offer(now, settings).ok()?;
         let price = self.price_of(fleet, settings, &offer);
         if let Some((price, max)) = price.zip(settings.price_max).filter(|(price, max)| price > max) {

@@ -2,8 +2,9 @@
 //! dearer ones, none without a record, nobody else's touched, no storm of calls.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
-use remuda_core::id::{FleetId, PodId};
+use remuda_core::id::{FleetId, MachineId, PodId};
 use remuda_core::money::Money;
 use remuda_core::plane::Plane;
 use remuda_core::provider::{Call, Fault, FaultClass, News, Pod};
@@ -20,8 +21,8 @@ use crate::store::Store;
 pub(super) struct Pods {
     /// Records of machines, as they are stored.
     pub(super) rentals: BTreeMap<String, Rental>,
-    /// Tags of machines that were given up at some time.
-    pub(super) given_up: BTreeSet<String>,
+    /// Tags of machines that were given up at some time, and when.
+    pub(super) given_up: BTreeMap<String, u64>,
     /// Tags under which a pod was asked for.
     asked: BTreeMap<String, u32>,
     /// In how many lists in a row each of ours was missing, fleet by fleet.
@@ -36,20 +37,27 @@ pub(super) struct Pods {
     /// When each fleet first saw a list in the calm.
     calm_list: BTreeMap<FleetId, u64>,
     /// Since when something about a pod is not as it should be.
-    odd_since: BTreeMap<PodId, u64>,
+    odd_since: BTreeMap<(PodId, &'static str), u64>,
     /// Since when a record is of no pod.
     empty_since: BTreeMap<String, u64>,
     /// Since when there is work and no machine for it.
     idle_since: Option<u64>,
     /// When a person last ordered a fleet about.
     pub(super) ordered_at: BTreeMap<FleetId, u64>,
+    /// Machines that a person drained.
+    pub(super) drained: BTreeSet<MachineId>,
+    /// How many machines in a row came to nothing.
+    pub(super) failures: BTreeMap<FleetId, u32>,
+    /// Tags that were asked for after too many of them, and when a fleet last got one of those.
+    trials: BTreeSet<String>,
+    tried_at: BTreeMap<FleetId, u64>,
     /// Which way each fleet last turned, and when.
     pub(super) turned: BTreeMap<FleetId, (bool, u64)>,
 }
 
-/// Calls that a fleet may make in ten minutes, whatever happens: lists every ten seconds twice over, and what its
-/// machines need.
-const CALLS_MAX: usize = 200;
+/// Calls that a fleet may make in ten minutes, whatever happens: a list every five seconds while something is on its way,
+/// twice over, and what its machines need.
+const CALLS_MAX: usize = 260;
 const WINDOW: u64 = 600_000;
 /// How long a key that is refused is left alone, without what a person may order.
 const REFUSED_WAIT: u64 = 290_000;
@@ -57,18 +65,43 @@ const REFUSED_WAIT: u64 = 290_000;
 const SORTED_WITHIN: u64 = 360_000;
 /// The longest wait of a creation brake, and the way to a machine that works.
 const COMES_WITHIN: u64 = 50 * 60_000;
+/// After so many machines in a row that came to nothing, one is tried at a time, and not before this.
+const FAILURES_MAX: u32 = 3;
+const BRAKE_MIN: u64 = 50_000;
+/// What is spent is seen by the next cycle, and a plane may be away.
+const SPENT_MARGIN: Duration = Duration::from_secs(60);
 
 impl Laws {
-    /// A plane decides to ask.
-    pub(crate) fn asks(&mut self, at: u64, fleet: &FleetId, call: &Call) {
+    /// S5: what a plane decides to ask for is stored. L5: who was told to be silent is.
+    pub(crate) fn asks(&mut self, at: u64, fleet: &FleetId, call: &Call, is_late: bool, store: &Store) {
         if let Some(until) = self.pods.quiet_until.get(fleet).filter(|until| at < **until) {
             let what = format!("{fleet} was told to be silent until {until} ms and asks {call:?}");
             self.broken(Law::L5, at, what);
         }
+        let Call::Rent { machine, tag, .. } = call else { return };
+        if self.pods.failures.get(fleet).is_some_and(|failures| *failures >= FAILURES_MAX) {
+            self.pods.trials.insert(tag.clone());
+        }
+        let is_stored = store.machine(machine.as_str()).is_some_and(|rental| rental.tag == *tag);
+        if !is_stored && !is_late {
+            self.broken(Law::S5, at, format!("a pod called {tag} is asked for, and nobody wrote that down"));
+        }
     }
 
-    /// S5: what is asked for is stored, and no name is asked for twice. L5: no storm.
-    pub(crate) fn called(&mut self, at: u64, fleet: &FleetId, call: &Call, is_late: bool, store: &Store) {
+    /// S8: after three that came to nothing the next is waited with, and tried alone.
+    pub(crate) fn pod_made(&mut self, at: u64, fleet: &FleetId, tag: &str) {
+        if !self.pods.trials.contains(tag) {
+            return;
+        }
+        let before = self.pods.tried_at.insert(fleet.clone(), at);
+        if before.is_some_and(|before| at < before + BRAKE_MIN) {
+            let what = format!("machine after machine of {fleet} came to nothing, and it goes on");
+            self.broken(Law::S8, at, what);
+        }
+    }
+
+    /// S5: no name is asked for twice. L5: no storm of calls.
+    pub(crate) fn called(&mut self, at: u64, fleet: &FleetId, call: &Call) {
         let calls = self.pods.calls.entry(fleet.clone()).or_default();
         calls.push_back(at);
         while calls.front().is_some_and(|first| first + WINDOW < at) {
@@ -79,15 +112,11 @@ impl Laws {
             calls.clear();
             self.broken(Law::L5, at, what);
         }
-        let Call::Rent { machine, tag, .. } = call else { return };
+        let Call::Rent { tag, .. } = call else { return };
         let asked = self.pods.asked.entry(tag.clone()).or_default();
         *asked += 1;
         if *asked > 1 {
             self.broken(Law::S5, at, format!("a pod called {tag} is asked for once more"));
-        }
-        let is_stored = store.machine(machine.as_str()).is_some_and(|rental| rental.tag == *tag);
-        if !is_stored && !is_late {
-            self.broken(Law::S5, at, format!("a pod called {tag} is asked for, and nobody wrote that down"));
         }
     }
 
@@ -150,7 +179,10 @@ impl Laws {
                 let what = format!("{} is returned, and is stored as {}", pod.tag, phase.as_str());
                 self.broken(Law::S5, at, what);
             }
-            None if at < pod.made_at + grace && pod.is_alive() && !self.pods.given_up.contains(&pod.tag) => {
+            None if at < pod.made_at + grace
+                && pod.is_alive()
+                && !self.pods.given_up.contains_key(&pod.tag) =>
+            {
                 let age = (at - pod.made_at) / 1000;
                 self.broken(Law::S8, at, format!("{} is returned as nobody's after {age} s", pod.tag));
             }
@@ -205,12 +237,42 @@ impl Laws {
             return;
         }
         self.draining_ends(now, at, plane, scene);
+        self.day_is_paid(at, account, scene);
         if !is_calm {
             return;
         }
         self.every_pod_is_somebodys(at, plane, account);
         self.every_record_is_of_a_pod(at, plane, account);
         self.somebody_comes(at, plane, account, scene);
+    }
+
+    /// S8: no day costs more than allowed, but for what it takes to see that. From the moment at which a machine was given
+    /// up it is the provider who takes his time.
+    fn day_is_paid(&mut self, at: u64, account: &Account, scene: &Scene) {
+        // While the mass-loss brake holds nobody is sent away, whatever it costs.
+        if self.braked_at > Timestamp::ZERO {
+            return;
+        }
+        for plan in &scene.fleets {
+            let Some(most) = plan.settings.day_max else { continue };
+            let (mut spent, mut slack) = (Money::ZERO, Money::ZERO);
+            for pod in account.pods.values().filter(|pod| pod.fleet.as_ref() == Some(&plan.settings.id)) {
+                let given_up = self.pods.given_up.get(&pod.tag).copied().unwrap_or(at);
+                let until = given_up.min(pod.gone_at.unwrap_or(at)).min(pod.stopped_at.unwrap_or(at));
+                let price = plan.prices.get(&pod.offer).copied().unwrap_or_default();
+                let is_unknown = pod.is_stray || pod.is_unrecorded || self.pods.unseen.contains(&pod.tag);
+                if is_unknown {
+                    continue;
+                }
+                let while_up = Duration::from_millis(until.saturating_sub(pod.made_at));
+                spent = spent.plus(price.over(while_up));
+                slack = slack.plus(price.over(SPENT_MARGIN));
+            }
+            if spent > most.plus(slack) {
+                let what = format!("{} has cost {spent} today, {most} are allowed", plan.settings.id);
+                return self.broken(Law::S8, at, what);
+            }
+        }
     }
 
     fn every_pod_is_somebodys(&mut self, at: u64, plane: &Plane, account: &Account) {
@@ -224,8 +286,8 @@ impl Laws {
                 Some(_) if pod.is_dead || pod.stopped_at.is_some() => "dead",
                 Some(_) => continue,
             };
-            let since = self.pods.odd_since.get(&pod.id).copied().unwrap_or(at);
-            odd.insert(pod.id.clone(), since);
+            let since = self.pods.odd_since.get(&(pod.id.clone(), what)).copied().unwrap_or(at);
+            odd.insert((pod.id.clone(), what), since);
             let listed = pod.fleet.as_ref().and_then(|fleet| self.pods.calm_list.get(fleet));
             // A machine whose worker is silent may be out of reach; it would stop itself after a quarter of an hour.
             let bound = if what == "dead" { SORTED_WITHIN + 900_000 } else { SORTED_WITHIN };

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::document::{Document, Shelf};
+use remuda_core::id::{FleetId, MachineId};
 use remuda_core::plane::{Answer, Plane, Step};
-use remuda_core::record::{Happened, Record};
+use remuda_core::record::{Happened, Record, StateRow};
 use remuda_core::rental::{Phase, Rental};
 use remuda_core::time::Timestamp;
 use remuda_core::wire::Join;
@@ -17,7 +18,7 @@ use crate::provider::{Account, SimPod};
 use crate::scene::Scene;
 
 /// A drain is over when the cycle looks next, and the return has begun.
-const DRAIN_MARGIN: Duration = Duration::from_secs(60);
+const DRAIN_MARGIN: Duration = Duration::from_secs(40);
 
 impl Laws {
     pub(crate) fn rentals_committed(
@@ -51,12 +52,24 @@ impl Laws {
         };
         let before = self.pods.rentals.insert(document.id.clone(), rental.clone());
         if rental.phase == Phase::Returning {
-            self.pods.given_up.insert(rental.tag.clone());
+            self.pods.given_up.entry(rental.tag.clone()).or_insert(at);
         }
+        self.count_failures(&rental, before.as_ref());
         let was_given_up = before.is_some_and(|before| before.phase == Phase::Returning);
         if was_given_up && rental.phase != Phase::Returning {
             let what = format!("{} was given up and is {}", rental.tag, rental.phase.as_str());
             self.broken(Law::S8, at, what);
+        }
+    }
+
+    /// How many of a fleet's machines in a row came to nothing.
+    fn count_failures(&mut self, rental: &Rental, before: Option<&Rental>) {
+        let failures = self.pods.failures.entry(rental.fleet.clone()).or_default();
+        let was = before.map_or(Phase::Wanted, |before| before.phase);
+        match (was, rental.phase) {
+            (_, Phase::Up) => *failures = 0,
+            (Phase::Wanted | Phase::Lost | Phase::Made, Phase::Returning) => *failures += 1,
+            _ => {}
         }
     }
 
@@ -77,9 +90,16 @@ impl Laws {
         }
     }
 
+    /// A plane that starts over may not have heard what a person wants.
+    pub(super) fn forget_drains(&mut self) {
+        self.pods.drained.clear();
+    }
+
     /// The store was put back to a time before this machine.
     pub(crate) fn machine_put_back(&mut self, machine: &str) {
         if let Some(rental) = self.pods.rentals.remove(machine) {
+            // The one that was tried may have been this.
+            self.pods.failures.remove(&rental.fleet);
             self.pods.unseen.insert(rental.tag);
         }
     }
@@ -94,11 +114,12 @@ impl Laws {
         let fleet = event.detail.get("fleet").and_then(|it| it.as_str()).unwrap_or_default();
         let Some(plan) = scene.fleets.iter().find(|plan| plan.settings.id.as_str() == fleet) else { return };
         let (id, scaling) = (&plan.settings.id, &plan.settings.scaling);
-        let before = self.pods.turned.get(id).copied().unwrap_or((is_up, 0));
-        if before.0 == is_up {
+        let before = self.pods.turned.get(id).copied();
+        if before.is_some_and(|(was_up, _)| was_up == is_up) {
             return;
         }
         self.pods.turned.insert(id.clone(), (is_up, at));
+        let Some((_, turned_at)) = before else { return };
         let is_ordered = self
             .pods
             .ordered_at
@@ -110,7 +131,7 @@ impl Laws {
         });
         let is_bare = is_up && capacity.count() < scaling.machines_min.max(1) as usize;
         let is_spent = !is_up && plan.settings.day_max.is_some();
-        let since = at - before.1;
+        let since = at - turned_at;
         if since + 1000 < scaling.turn_min.as_millis() as u64 && !is_ordered && !is_bare && !is_spent {
             let way = if is_up { "grows" } else { "shrinks" };
             self.broken(Law::L5, at, format!("{id} {way} {} s after it turned", since / 1000));
@@ -126,17 +147,40 @@ impl Laws {
         }
     }
 
-    /// S12: nobody works before the models are there, nor on a machine that is not what it should be.
-    pub(super) fn no_early_work(&mut self, now: Timestamp, at: u64, step: &Step, hosts: &[Host]) {
+    /// S12: nobody works before the models are there, nor on a machine that is not what was ordered. S4: nobody gets
+    /// anything who is on the way out.
+    pub(super) fn no_early_work(
+        &mut self,
+        now: Timestamp,
+        at: u64,
+        plane: &Plane,
+        step: &Step,
+        hosts: &[Host],
+    ) {
         for record in &step.records {
             let Record::Life { job, life } = record else { continue };
-            let remuda_core::record::StateRow::Running { worker, started_at, .. } = &life.state else {
-                continue;
-            };
-            let mut its = hosts.iter().filter(|host| host.pod.is_some() && host.name() == worker);
-            if *started_at == now && its.any(|host| host.is_bad || at < host.ready_at) {
-                self.broken(Law::S12, at, format!("{worker} gets job {job} before it can work"));
+            let StateRow::Running { worker, started_at, .. } = &life.state else { continue };
+            let its = hosts.iter().find(|host| host.pod.is_some() && host.name() == worker);
+            let Some(host) = its.filter(|_| *started_at == now) else { continue };
+            if host.is_bad || host.is_other || at < host.ready_at {
+                self.broken(Law::S12, at, format!("{worker} gets job {job} and cannot work"));
             }
+            let Some(machine) = &host.plan.machine else { continue };
+            if self.pods.drained.contains(machine) {
+                self.broken(Law::S4, at, format!("{worker} gets job {job}, and somebody drained it"));
+            }
+            let rental = plane.rental(machine);
+            if let Some(rental) = rental.filter(|rental| rental.phase != Phase::Up) {
+                let what = format!("{worker} gets job {job} and is {}", rental.phase.as_str());
+                self.broken(Law::S4, at, what);
+            }
+        }
+    }
+
+    /// A person drained a machine, and was told so.
+    pub(super) fn note_drain(&mut self, machine: &MachineId, step: &Step) {
+        if step.answer.is_ok() {
+            self.pods.drained.insert(machine.clone());
         }
     }
 
@@ -158,8 +202,9 @@ impl Laws {
     }
 
     /// A person ordered a fleet about: what follows is their doing.
-    pub(crate) fn ordered_about(&mut self, at: u64, fleet: &remuda_core::id::FleetId) {
+    pub(crate) fn ordered_about(&mut self, at: u64, fleet: &FleetId) {
         self.pods.ordered_at.insert(fleet.clone(), at);
+        self.pods.failures.remove(fleet);
         self.forgot_waits();
     }
 }

@@ -94,9 +94,11 @@ impl Laws {
         }
         self.listen(now, ask, step, plane);
         self.no_work_for_the_silent(now, at, step);
-        self.no_early_work(now, at, step, hosts);
-        if let Some(Ask::Join { join, .. }) = ask {
-            self.no_late_comers(at, plane, join, step);
+        self.no_early_work(now, at, plane, step, hosts);
+        match ask {
+            Some(Ask::Join { join, .. }) => self.no_late_comers(at, plane, join, step),
+            Some(Ask::DrainMachine { machine, .. }) => self.note_drain(machine, step),
+            _ => {}
         }
         self.preferred_first(now, at, plane, ask, step);
         self.share(at, step);

@@ -26,11 +26,9 @@ impl World<'_> {
             }
             Call::List => {
                 let (result, delay) = self.list();
-                if let Ok(listed) = &result {
-                    self.laws.listed(self.now, fleet, listed, self.is_calm, &self.account);
-                }
                 (News::Listed { result }, delay)
             }
+            Call::Return { pod } if self.is_pretended(call) => (News::Returned { pod, result: Ok(()) }, 100),
             Call::Return { pod } => {
                 let (result, delay) = self.end_pod(&pod);
                 (News::Returned { pod, result }, delay)
@@ -93,6 +91,7 @@ impl World<'_> {
         let pod = self.make(driver, fleet, machine, tag, offer);
         let shown = pod.shown(self.now, false);
         self.account.pods.insert(pod.id.clone(), pod);
+        self.laws.pod_made(self.now, fleet, tag);
         self.laws.pods_changed(self.now, &self.account, &self.scene);
         if self.meets(Trouble::AnswerLost) {
             return (ambiguous("no answer"), PATIENCE);

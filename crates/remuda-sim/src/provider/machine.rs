@@ -84,6 +84,7 @@ impl World<'_> {
             _ => self.now + boot + self.random.between(0, 5000),
         };
         host.is_bad = matches!(fate, Some(Trouble::BadGpu | Trouble::BadHosts));
+        host.is_other = matches!(fate, Some(Trouble::OtherKind | Trouble::Dearer));
         self.hosts.push(host);
         let host = self.hosts.len() - 1;
         if let Some(pod) = self.account.pods.get_mut(id) {

@@ -49,6 +49,10 @@ impl SimPod {
         self.is_alive() && self.stopped_at.is_none()
     }
 
+    pub(crate) fn is_well(&self) -> bool {
+        self.is_up() && !self.is_dead
+    }
+
     pub(crate) fn is_ours(&self) -> bool {
         self.fleet.is_some()
     }

@@ -92,7 +92,7 @@ pub(super) fn waves(random: &mut Random, storm_end: u64) -> Vec<u64> {
 /// Work that is worth a machine.
 pub(super) fn takes(random: &mut Random) -> u64 {
     match random.below(10) {
-        0 => random.between(60_000, 180_000),
+        0 => random.between(60_000, 250_000),
         1..=3 => random.between(15_000, 60_000),
         _ => random.between(500, 15_000),
     }

@@ -40,8 +40,9 @@ pub(crate) struct Oddities {
 impl Oddities {
     pub(crate) fn draw(random: &mut Random, weather: Weather) -> Oddities {
         let much = match weather {
-            Weather::Fair => return Oddities::default(),
-            Weather::Network | Weather::Plane | Weather::Store | Weather::Fleet => 1,
+            // Where machines are rented, it is they who are odd.
+            Weather::Fair | Weather::Fleet => return Oddities::default(),
+            Weather::Network | Weather::Plane | Weather::Store => 1,
             Weather::Agents => 2,
             Weather::Service | Weather::Wild => random.between(1, 6),
         };

@@ -145,6 +145,11 @@ enum ConfigCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Say whether a plane could start with these settings, its fleets and their keys included; changes nothing
+    Check {
+        #[command(flatten)]
+        settings: Settings,
+    },
     /// Have a running plane read its settings again; a mistake in them changes nothing
     Reload {
         #[command(flatten)]
@@ -318,11 +323,27 @@ fn stops_or(file: Option<PathBuf>) -> anyhow::Result<mpsc::Receiver<()>> {
     Ok(receiver)
 }
 
+fn checked(resolved: &Resolved) -> String {
+    let fleet = |fleet: &config::Fleet| format!("{} ({})", fleet.settings.id, fleet.source.provider.as_str());
+    let fleets: Vec<_> = resolved.fleets.iter().map(fleet).collect();
+    let fleets =
+        if fleets.is_empty() { "no fleet".to_owned() } else { format!("fleets {}", fleets.join(", ")) };
+    format!("these settings fit together: {} of them are set, {fleets}", resolved.origins.len())
+}
+
 impl Config {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             ConfigCommand::Show { settings, json } => {
                 say(config::show(&settings.load()?, json).trim_end());
+            }
+            ConfigCommand::Check { settings } => {
+                let resolved = settings.load()?;
+                resolved.serve.admin_token()?;
+                for fleet in &resolved.fleets {
+                    fleet.check_key().with_context(|| format!("fleet {}", fleet.settings.id))?;
+                }
+                say(&checked(&resolved));
             }
             ConfigCommand::Reload { connection } => {
                 let client = Client::new(&connection)?;

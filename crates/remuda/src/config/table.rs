@@ -2,6 +2,7 @@
 //! as a flag, is checked, shown and documented.
 
 mod access;
+pub(super) mod fleets;
 
 use std::time::Duration;
 
@@ -366,10 +367,22 @@ const SCALING: &[Key] = &[
     )
     .seed("GPU_HEALTH_CHECK_TIMEOUT_SEC", Unit::Seconds),
     Key::new(
+        "scaling.turn_min",
+        slot!(settings.scaling.turn_min),
+        duration(TICK, DAY),
+        "A fleet turns from growing to shrinking, or back, at most once in this time.",
+    ),
+    Key::new(
+        "scaling.life_min",
+        slot!(settings.scaling.life_min),
+        duration(TICK, DAY),
+        "A worker is not returned before it was active for this long.",
+    ),
+    Key::new(
         "scaling.start_worker",
         slot!(serve.start_worker),
         Switch,
-        "Start the worker process on a rented machine that is up.",
+        "Start the worker, over SSH, on machines of fleets with `start = \"ssh\"`.",
     )
     .seed("AUTO_START_WORKER_PROCESS", Unit::Written),
 ];

@@ -107,13 +107,13 @@ Whatever goes wrong has one form, with a word for programs and a sentence for pe
 |---|---|---|
 | 400 | `bad_request`, `malformed` | mend the request: it could not be read |
 | 401 | `no_token`, `wrong_token` | send a token that is good; a worker sends what it was given when it joined |
-| 403 | `wrong_token`, `forbidden`, `foreign_origin`, `foreign_host` | it is not yours to ask: the message says what is missing |
+| 403 | `wrong_token`, `forbidden`, `foreign_origin`, `foreign_host`, `not_proved` | it is not yours to ask: the message says what is missing |
 | 404 | `not_found`, `unknown_worker` | nothing is there; a worker that is unknown joins again |
 | 405 | `wrong_method` | see the routes below |
 | 409 | `no_admin`, `last_admin`, `ambiguous` | about tokens: the message says which comes first |
 | 409 | `ended`, `refused`, `old_beat`, `key_conflict` | it came too late, or the key belongs to another job: read what is there now |
 | 408 | `too_slow` | send the body again, without pauses |
-| 410 | `replaced` | a newer worker has this name: stop |
+| 410 | `replaced`, `not_wanted` | a newer worker has this name, or its machine is being returned: stop |
 | 413 | `too_large` | send less, or raise the limit that is named |
 | 416 | `no_such_range` | ask for a range that lies within the blob: `Content-Range` has its size |
 | 422 | `invalid`, `invalid_workflow`, `hash_mismatch` | mend the content: it was read and cannot be taken |

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -19,8 +20,9 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::access::About;
+use super::fleet::machines::{BY_HAND, Drain};
 use super::path::Path;
-use super::{Caller, Context, Problem, blobs};
+use super::{Caller, Context, Problem, blobs, misplaced};
 use crate::drive::{Handle, Unanswered};
 use crate::serve::stopped;
 
@@ -41,18 +43,29 @@ pub(super) async fn join(
     if join.services.is_empty() {
         return Err(Problem::invalid("a worker offers at least one service"));
     }
-    caller.may_join_as(&join.worker)?;
+    caller.may_join_as(&join.worker, join.machine.as_ref())?;
+    let proof = caller.proof();
+    if let Proof::Former(ticket) = proof {
+        same_worker(&context, &join.worker, ticket).await?;
+    }
     let token = caller.ticket()?;
     let about = about(&context, &join.worker).await?;
     let token_hash = Hash::of(token.as_bytes());
-    match context
-        .plane
-        .ask_patiently(Event::Join { join: Box::new(join), token_hash, proof: Proof::Anybody })
-        .await?
-    {
+    match context.plane.ask_patiently(Event::Join { join: Box::new(join), token_hash, proof }).await? {
         Answer::Joined(joined) => Ok((StatusCode::CREATED, about, Json(Joined { token, ..joined }))),
         _ => Err(misplaced()),
     }
+}
+
+/// Who joins again does so under the name it had.
+async fn same_worker(context: &Context, worker: &WorkerId, ticket: Hash) -> Result<(), Problem> {
+    let name = worker.clone();
+    let look = move |plane: &Plane, _| plane.worker(&name).is_some_and(|it| it.token_hash == ticket);
+    if context.plane.look(look).await? {
+        return Ok(());
+    }
+    let message = format!("this was not given to worker {worker}, or not the last time it joined");
+    Err(Problem::new(StatusCode::FORBIDDEN, "wrong_token", message))
 }
 
 /// Whoever takes the place of a worker that is there may be that worker after a restart, or a thief.
@@ -65,10 +78,6 @@ async fn about(context: &Context, worker: &WorkerId) -> Result<Extension<About>,
     }
     let how = if was_there { ", in place of the one that was online" } else { "" };
     Ok(Extension(About(format!("worker {worker}{how}"))))
-}
-
-fn misplaced() -> Problem {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plane gave an answer to something else")
 }
 
 #[derive(Debug, Deserialize)]
@@ -205,12 +214,15 @@ pub(super) async fn drain(
     State(context): State<Context>,
     Path(worker): Path<String>,
     goodbye: Result<Query<Goodbye>, QueryRejection>,
+    body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let worker: WorkerId = worker.parse()?;
-    let Query(goodbye) = goodbye?;
-    let reason = if goodbye.reason.is_empty() { "drained by hand".to_owned() } else { goodbye.reason };
-    context.plane.ask(Event::Drain { worker: worker.clone(), reason, within: None }).await?;
-    Ok(Json(json!({ "worker": worker, "state": "terminating" })))
+    let (Query(goodbye), (within, reason)) = (goodbye?, Drain::read(&body)?);
+    let reason = [reason, goodbye.reason].into_iter().find(|reason| !reason.is_empty());
+    let reason = reason.unwrap_or_else(|| BY_HAND.to_owned());
+    context.plane.ask(Event::Drain { worker: worker.clone(), reason, within }).await?;
+    let deadline = within.map(|within| within.as_secs_f64());
+    Ok(Json(json!({ "worker": worker, "state": "terminating", "deadline_seconds": deadline })))
 }
 
 /// A worker as people and programs see it.

@@ -15,6 +15,7 @@ mod door;
 mod events;
 mod fake_runpod;
 mod faults;
+mod fleet;
 mod harness;
 mod input;
 mod pool;
@@ -23,6 +24,8 @@ mod previews;
 mod restarts;
 mod run;
 mod source;
+#[cfg(feature = "ssh")]
+mod ssh;
 mod start;
 mod storm;
 mod tidy;

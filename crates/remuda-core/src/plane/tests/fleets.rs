@@ -1,5 +1,7 @@
 //! Machines that are rented and returned. The account is kept by hand: what is in it, and what its answers are.
 
+mod odd;
+
 use std::time::Duration;
 
 use super::*;

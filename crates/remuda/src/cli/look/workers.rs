@@ -1,16 +1,14 @@
-//! `remuda workers` and `remuda drain`.
+//! `remuda workers`: who has joined, and how they stand.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use remuda_core::id::WorkerId;
-use reqwest::Method;
 use serde_json::Value;
 
 use super::super::table::table;
 use super::super::{Client, Connection};
-use super::{ask, brief, cell, rows, show};
+use super::{brief, cell, rows, show};
 
 #[derive(Debug, Args)]
 pub(crate) struct Workers {
@@ -78,30 +76,6 @@ fn held(holds: &[Value]) -> String {
     let percent = first["progress"].as_f64().unwrap_or(0.0) * 100.0;
     let others = if holds.len() > 1 { format!(" +{}", holds.len() - 1) } else { String::new() };
     format!("{} {percent:.0}%{others}", cell(&first["job"]))
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct Drain {
-    /// The worker
-    worker: WorkerId,
-    /// Why; it is shown with the worker
-    #[arg(long)]
-    reason: Option<String>,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-impl Drain {
-    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection)?;
-        let path = format!("/fleet/workers/{}/drain", self.worker);
-        let query: Vec<_> = self.reason.iter().map(|reason| ("reason", reason.clone())).collect();
-        let answer = ask(&client, Method::POST, &path, &query).await?;
-        show(&self.connection, &answer, || {
-            format!("{} gets no new work and leaves when it holds nothing", self.worker)
-        });
-        Ok(ExitCode::SUCCESS)
-    }
 }
 
 #[cfg(test)]

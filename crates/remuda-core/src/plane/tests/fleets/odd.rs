@@ -1,0 +1,120 @@
+//! What looks like proof and is none. Each of these was found by a world of the simulator.
+
+use super::*;
+
+/// Faults: P2.
+#[test]
+fn a_pod_that_was_just_made_is_not_gone_because_neither_lists_nor_its_return_know_it() {
+    let mut world = Rented::new(settings(|fleet| fleet.scaling.machines_min = 1));
+    world.pass(3);
+    let machine = world.story.plane.rentals().next().unwrap().machine.clone();
+    world.story.step(Event::DrainMachine { machine, reason: "enough".to_owned(), within: None }).unwrap();
+    world.refuses = Some(Fault::new(FaultClass::Capacity, "none"));
+    world.shows = Some(Ok(Vec::new()));
+    world.pass(40);
+    assert_eq!(world.phases(), ["returning"], "it counts until it could have been seen");
+    world.pass(60);
+    assert_eq!(world.phases(), Vec::<&str>::new());
+}
+
+/// Faults: P2, P10.
+#[test]
+fn a_pod_that_nobody_knows_takes_its_room_and_money_until_two_lists_lack_it() {
+    let mut world = Rented::new(settings(|fleet| {
+        (fleet.scaling.machines_max, fleet.hour_max) = (2, Some(dollars("1.5")));
+    }));
+    world.account.push(pod("orphan", "remuda-d0d0d0d0-gpus-zzz", PodStatus::Running, "any"));
+    world.pass(3);
+    world.jobs(5);
+    world.pass(3);
+    assert_eq!(world.created, 0, "it costs as much as any other: {}", world.held_back());
+    world.say(News::Listed { result: Ok(Vec::new()) });
+    world.pass(1);
+    assert_eq!(world.created, 0, "one list proves nothing");
+    world.account.clear();
+    world.pass(90);
+    assert_eq!(world.created, 1);
+}
+
+/// Faults: M6.
+#[test]
+fn a_worker_gets_nothing_before_it_has_said_that_it_can_work() {
+    let mut world = Rented::new(settings(|_| {}));
+    let job = world.jobs(1)[0];
+    world.pass(3);
+    let rental = world.story.plane.rentals().next().unwrap().machine.clone();
+    let join = Join {
+        worker: id(rental.as_str()),
+        machine: Some(rental.clone()),
+        fleet: None,
+        services: ["exec".parse().unwrap()].into(),
+        slots: 1,
+        offer: Offer::default(),
+        incarnation: None,
+        held: Vec::new(),
+        stale_after_millis: None,
+    };
+    let token_hash = Hash::of(b"token");
+    let proof = Proof::Machine(rental);
+    world.story.step(Event::Join { join: Box::new(join), token_hash, proof }).unwrap();
+    world.story.wait(5);
+    assert_eq!(world.phases(), ["made"], "it may be loading its models");
+    world.story.is(job, "queued");
+}
+
+/// Faults: M5.
+#[test]
+fn a_host_that_gave_a_bad_machine_does_not_speak_against_one_that_works_there() {
+    let mut world = Rented::new(settings(|fleet| fleet.scaling.machines_min = 2));
+    world.pass(3);
+    world.account.iter_mut().for_each(|pod| pod.host = Some("host-1".to_owned()));
+    world.join(0).unwrap();
+    world.pass(60);
+    assert_eq!(world.phases(), ["up", "made"]);
+    world.refuses = Some(Fault::new(FaultClass::Capacity, "none"));
+    world.pass(400);
+    assert_eq!(world.phases(), ["up"], "nobody registered on the other");
+}
+
+/// Faults: M4, P10.
+#[test]
+fn whoever_was_let_in_once_and_has_no_machine_any_more_is_told_to_stop() {
+    let mut world = Rented::new(settings(|_| {}));
+    let machine: MachineId = "gpus-before".parse().unwrap();
+    let join = Join {
+        worker: id("gpus-before"),
+        machine: Some(machine.clone()),
+        fleet: Some(gpus()),
+        services: ["exec".parse().unwrap()].into(),
+        slots: 1,
+        offer: Offer::default(),
+        incarnation: None,
+        held: Vec::new(),
+        stale_after_millis: None,
+    };
+    let token_hash = Hash::of(b"new");
+    let proof = Proof::Former(Hash::of(b"token"));
+    let refusal = world.story.step(Event::Join { join: Box::new(join), token_hash, proof }).unwrap_err();
+    assert_eq!(refusal, Refusal::NotWanted(machine), "its pod is swept up: nothing must be begun there");
+}
+
+/// Faults: P7, P15.
+#[test]
+fn money_that_was_counted_for_one_offer_does_not_pay_for_a_dearer_one() {
+    let mut world = Rented::new(settings(|fleet| {
+        (fleet.scaling.machines_min, fleet.hour_max) = (2, Some(dollars("2.5")));
+        fleet.offers = vec!["cheap".to_owned(), "dear".to_owned()];
+    }));
+    world.pass(2);
+    let prices = [("cheap".to_owned(), dollars("1")), ("dear".to_owned(), dollars("2"))].into();
+    world.say(News::Priced { result: Ok(prices) });
+    world.pass(3);
+    world.join(0).unwrap();
+    world.pass(320);
+    let kinds: Vec<_> = world.account.iter().map(|pod| pod.kind.as_str()).collect();
+    assert_eq!(
+        kinds,
+        ["cheap"],
+        "nobody registered on the second, and a dear one is too much beside the first"
+    );
+}
