@@ -224,6 +224,33 @@ fn a_plane_that_ended_during_a_creation_looks_before_it_creates() {
     assert_eq!(world.created, 1);
 }
 
+/// It says nothing about the provider: three of them do not hold back the rest.
+#[test]
+fn wishes_that_were_lost_with_their_plane_are_no_failures_of_the_provider() {
+    let mut world = Rented::new(settings(|fleet| fleet.limits.lost_max = Duration::from_secs(10)));
+    world.jobs(5);
+    world.story.wait(1);
+    world.answer(Call::List);
+    world.story.wait(1);
+    world.story.calls.clear();
+    world.story.restart();
+    assert_eq!(world.phases(), ["lost"; 3]);
+    world.pass(90);
+    assert_eq!(world.created, 3, "{}", world.held_back());
+}
+
+/// On the line it waits on, without a beat in between.
+#[test]
+fn a_machine_that_is_up_gets_what_waits_at_once() {
+    let mut world = Rented::new(settings(|_| {}));
+    let job = world.jobs(1)[0];
+    world.pass(3);
+    world.join(0).unwrap();
+    world.story.wait(2);
+    assert_eq!(world.phases(), ["up"]);
+    world.story.is(job, "running");
+}
+
 /// Faults: P3, P8.
 #[test]
 fn nothing_follows_from_a_list_that_fails_or_cannot_be_right() {
