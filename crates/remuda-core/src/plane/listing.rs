@@ -23,6 +23,8 @@ const LIST_BUSY: Duration = Duration::from_secs(5);
 /// An answer that takes longer does not come any more.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 const PRICES_EVERY: Duration = Duration::from_secs(3600);
+/// Where there is a budget nothing can be rented as long as a price is not known.
+const PRICES_MISSING: Duration = Duration::from_secs(60);
 /// So many lists in a row have to lack most of what should be there before they are believed.
 const DOUBTS_MAX: u32 = 5;
 /// One that is missing is an everyday thing.
@@ -316,14 +318,18 @@ impl Plane {
     }
 
     fn ask_prices(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
+        let known = self.fleets.fleets.get(&settings.id).map(|fleet| &fleet.prices);
+        let is_known = settings.offers.iter().all(|offer| known.is_some_and(|it| it.contains_key(offer)));
+        let is_needed = settings.hour_max.is_some() || settings.day_max.is_some();
+        let every = if is_needed && !is_known { PRICES_MISSING } else { PRICES_EVERY };
         let lists = self.fleets.lists.entry(settings.id.clone()).or_default();
-        let due = lists.priced_at.map_or(now, |at| at.plus(PRICES_EVERY));
+        let due = lists.priced_at.map_or(now, |at| at.plus(every));
         if now < due {
             return due;
         }
         lists.priced_at = Some(now);
         self.call(&settings.id, Call::Price);
-        now.plus(PRICES_EVERY)
+        now.plus(every)
     }
 
     /// Returns are asked for until they are proved, and told about when that takes long.

@@ -56,7 +56,11 @@ impl Plane {
             let fleet = self.fleet(id);
             let Ok(offer) = fleet.offer(now, &settings) else { return };
             // What was counted on may have been passed over since, and what is next may cost more.
-            if self.affordable(now, &fleet, &settings).is_some_and(|(count, _)| count == 0) {
+            let coming = self.rentals_of(id).filter(|rental| rental.phase.state() == WorkerState::Spawning);
+            let coming = u32::try_from(coming.count()).unwrap_or(u32::MAX);
+            let is_paid = self.affordable(now, &fleet, &settings).is_none_or(|(count, _)| count > 0);
+            // So may the brake have gone on: what failed in this very cycle counts.
+            if !is_paid || fleet.creation.room(now, coming) == 0 {
                 return;
             }
             let number = self.next_number(now);
