@@ -178,7 +178,7 @@ impl Plane {
             return;
         }
         // One that nobody saw since the plane before us asked for it says nothing about its provider.
-        let is_failure = !was_up && !(rental.is_unheard && rental.made_at.is_none());
+        let is_failure = !(was_up || rental.is_unheard && rental.made_at.is_none());
         rental.go(now, phase, reason.to_owned());
         if state == WorkerState::Active && !was_up {
             let fleet = self.fleets.fleets.entry(id.clone()).or_default();
