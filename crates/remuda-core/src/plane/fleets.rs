@@ -62,6 +62,7 @@ impl Fleets {
                     if rental.phase == Phase::Wanted {
                         let reason = "the plane ended while it was being made".to_owned();
                         rental.go(now, Phase::Lost, reason);
+                        rental.is_unheard = true;
                     }
                     self.rentals.insert(rental.machine.clone(), rental);
                 }

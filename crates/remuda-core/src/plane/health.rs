@@ -179,6 +179,8 @@ impl Plane {
         let detail = detail([("state", state.as_str().into()), ("reason", reason.into())]);
         self.worker_news(now, "worker:state", id, detail);
         self.watch_worker(now, id);
+        // Whoever may work from now on is among those who look.
+        self.update_free(now, id);
         self.refeed = true;
     }
 }

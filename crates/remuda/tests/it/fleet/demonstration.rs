@@ -82,5 +82,5 @@ async fn the_demonstration_in_the_readme_does_what_it_says() {
     let last = last_cycle(&client).await;
     assert_eq!(last["fleets"]["local"]["status"]["active_workers"], 1, "{last}");
     assert!(other.ended().await.success(), "{}", other.said());
-    has_all(&other.said(), &["the newest cycle", "local-"]);
+    has_all(&other.said(), &["local-", "active_workers"]);
 }

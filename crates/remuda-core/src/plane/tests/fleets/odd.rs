@@ -118,3 +118,30 @@ fn money_that_was_counted_for_one_offer_does_not_pay_for_a_dearer_one() {
         "nobody registered on the second, and a dear one is too much beside the first"
     );
 }
+
+/// Faults: P15.
+#[test]
+fn a_trial_that_fails_is_not_followed_by_another_in_the_same_cycle() {
+    let mut world = Rented::new(settings(|_| {}));
+    world.jobs(3);
+    world.pass(400);
+    assert_eq!(world.created, 4, "three came to nothing, one is tried: {}", world.held_back());
+    world.pass(300);
+    assert_eq!((world.created, world.account.len()), (4, 0), "it came to nothing, too");
+    assert!(world.held_back().contains("creation brake until"), "{}", world.held_back());
+}
+
+/// Faults: P8.
+#[test]
+fn a_price_that_a_budget_waits_for_is_asked_for_again_soon() {
+    let mut world = Rented::new(settings(|fleet| fleet.hour_max = Some(dollars("2"))));
+    world.jobs(1);
+    world.story.wait(1);
+    world.story.calls.clear();
+    world.say(News::Listed { result: Ok(Vec::new()) });
+    world.say(News::Priced { result: Err(Fault::new(FaultClass::Transient, "502")) });
+    world.story.wait(30);
+    assert!(world.held_back().contains("is not known, and there is a budget"), "{}", world.held_back());
+    world.pass(60);
+    assert_eq!(world.created, 1);
+}
