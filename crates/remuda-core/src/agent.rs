@@ -32,6 +32,7 @@ mod repair;
 mod speech;
 mod work;
 
+pub use self::end::{Deadlines, End};
 use self::repair::Health;
 use self::work::Work;
 
@@ -48,17 +49,6 @@ pub struct AgentSettings {
     pub inactivity: Duration,
     pub patience: Patience,
     pub deadlines: Deadlines,
-}
-
-/// What a worker was told about time when it was started; nothing of it need be said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Deadlines {
-    /// How long it may be silent while it holds nothing, in place of what the plane says.
-    pub stale_after: Option<Duration>,
-    /// Whoever had no contact with its plane for this long stops, and its machine with it: nobody else would.
-    pub dead_man: Option<Duration>,
-    /// How long it has to finish what it holds once it is asked to stop; the rest is handed back in time.
-    pub notice: Option<Duration>,
 }
 
 /// How long a service is given before what it does not do counts against it.
@@ -175,18 +165,6 @@ pub enum Unanswered {
     Replaced(String),
     /// The machine was given up, or never was the plane's: it is to stop.
     NotWanted(String),
-}
-
-/// How it is over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// It was asked to stop.
-    Stopped,
-    /// Another of its name goes on, or a person has to look; what the service runs is not touched.
-    Replaced(String),
-    /// Nobody wants its machine any more, or nobody is left who could: all that it started ends with it, and the
-    /// machine is to end as well.
-    Dismissed(String),
 }
 
 #[derive(Clone, Debug)]
