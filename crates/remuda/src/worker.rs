@@ -25,6 +25,7 @@ use remuda_core::id::{FleetId, MachineId, Service, WorkerId};
 use remuda_core::need::Offer;
 use remuda_core::service::News;
 use remuda_core::time::Timestamp;
+use serde_json::{Map, Value};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -173,6 +174,8 @@ struct Shell {
     link: Link,
     /// Nothing as long as there is nothing to work with.
     hands: Option<Hands>,
+    /// What was last read of the machine.
+    machine: Map<String, Value>,
     shows: Shows,
     events: Events,
     beat: Option<tokio::task::AbortHandle>,
@@ -200,6 +203,7 @@ impl Shell {
             clock,
             link,
             hands: None,
+            machine: Map::new(),
             shows,
             events,
             beat: None,
@@ -213,6 +217,8 @@ impl Shell {
         hands.joined(self.link.token());
         let ended = hands.ended().await;
         self.hands = Some(hands);
+        // With what the service says of itself, from the first beat on.
+        self.step(AgentEvent::Metrics(self.machine.clone())).await;
         let offer = offer.map(|offer| AgentEvent::Offer(Box::new(offer)));
         let ended = ended.map(|why| AgentEvent::Service(News::Exited { why }));
         let began = [AgentEvent::StartChecked(check), AgentEvent::Began { found, life }];
@@ -226,9 +232,10 @@ impl Shell {
     }
 
     /// What only the service knows is added to what is read of the machine.
-    fn completed(&self, event: AgentEvent) -> Option<AgentEvent> {
+    fn completed(&mut self, event: AgentEvent) -> Option<AgentEvent> {
         match event {
             AgentEvent::Metrics(mut metrics) => {
+                self.machine.clone_from(&metrics);
                 metrics.extend(self.hands.as_ref().map(Hands::metrics).unwrap_or_default());
                 let service = self.agent.closed().unwrap_or("well");
                 metrics.insert("service".to_owned(), service.into());
