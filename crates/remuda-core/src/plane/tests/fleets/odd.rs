@@ -151,3 +151,15 @@ fn a_price_that_a_budget_waits_for_is_asked_for_again_soon() {
     world.pass(60);
     assert_eq!(world.created, 1);
 }
+
+#[test]
+fn a_machine_that_never_comes_up_ends_with_the_money_of_the_day() {
+    let mut world = Rented::new(settings(|fleet| {
+        (fleet.scaling.machines_min, fleet.day_max) = (1, Some(dollars("0.5")));
+        fleet.scaling.spawning_timeout = Duration::from_secs(7200);
+    }));
+    world.pass(3000);
+    assert_eq!((world.created, world.account.len()), (1, 0), "{}", world.held_back());
+    let spent = world.story.plane.spent_today(world.story.now, &world.story.settings.fleets[0]);
+    assert!(spent <= dollars("0.5"), "{spent}");
+}
