@@ -263,9 +263,7 @@ impl Pending {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Resolved;
     use crate::dial::Credentials;
-    use crate::worker::{Does, Exec, Options};
 
     fn said(text: &str, count_of: Option<&str>) -> Said {
         let raw = RawValue::from_string(format!("{text:?}")).unwrap();
@@ -310,12 +308,7 @@ mod tests {
         let reports = Reports::default();
         let (job, attempt) = (JobId::from_u128(1), Attempt(1));
         let soon = || Instant::now() + FIRST_AFTER + SEND_EVERY;
-        let folder = tempfile::tempdir().unwrap();
-        let resolved = Resolved::defaults(folder.path().to_owned());
-        let does = Does::Exec(Exec { command: "true".to_owned() });
-        let name = "w".parse().unwrap();
-        let link =
-            Link::new(&Options::new("http://127.0.0.1:9", Credentials::default(), name, does, &resolved));
+        let link = Link::new("http://127.0.0.1:9", "w".parse().unwrap(), Credentials::default(), "".as_ref());
         let began = Instant::now();
         reports.heard(job, attempt, Some(said("start", None)), Some(Snapshot::default()));
         assert!(reports.take(soon()).0.is_empty(), "nobody has joined yet");
