@@ -177,8 +177,9 @@ impl Plane {
         let there: BTreeSet<_> = strays.iter().map(|pod| pod.id.clone()).collect();
         // It takes room and money until two lists in a row lack it, like any other.
         self.fleets.orphans.retain(|pod, orphan| {
-            let is_missing = orphan.fleet == *id && !there.contains(pod);
-            orphan.missed = if is_missing { orphan.missed + 1 } else { 0 };
+            if orphan.fleet == *id {
+                orphan.missed = if there.contains(pod) { 0 } else { orphan.missed + 1 };
+            }
             orphan.missed < LISTS_MIN
         });
         for pod in strays {

@@ -181,6 +181,8 @@ impl Laws {
     pub(super) fn note_drain(&mut self, machine: &MachineId, step: &Step) {
         if step.answer.is_ok() {
             self.pods.drained.insert(machine.clone());
+            // It may have been the one that was tried.
+            self.pods.failures.clear();
         }
     }
 
