@@ -13,24 +13,22 @@
 //! progress; a beat with news is answered at once, and further news gathers behind it. What was finished is said again until it is settled.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::value::RawValue;
-
-use crate::cause::Cause;
 use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
 use crate::need::Offer;
-use crate::service::{News, Remedy, Seen, ServiceLife, Submission, Trigger};
 use crate::time::Timestamp;
 use crate::watch::Limits;
-use crate::wire::{Beat, Finished, Held, Join, Joined, Outcome, Reply, Start};
+use crate::wire::{Beat, Finished, Held, Join, Joined, Outcome, Reply, Start, StartCheck};
 
+mod end;
+mod event;
 mod monitor;
 mod repair;
 mod speech;
 mod work;
 
+pub use self::event::{AgentEffect, AgentEvent, End, Ending, Found, Unanswered};
 use self::repair::Health;
 use self::work::Work;
 
@@ -46,6 +44,18 @@ pub struct AgentSettings {
     /// An attempt that says nothing for this long is asked about.
     pub inactivity: Duration,
     pub patience: Patience,
+    pub deadlines: Deadlines,
+}
+
+/// What a worker was told about time when it was started; nothing of it need be said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deadlines {
+    /// How long it may be silent while it holds nothing, in place of what the plane says.
+    pub stale_after: Option<Duration>,
+    /// Whoever had no contact with its plane for this long stops, and its machine with it: nobody else would.
+    pub dead_man: Option<Duration>,
+    /// How long it has to finish what it holds once it is asked to stop; the rest is handed back in time.
+    pub notice: Option<Duration>,
 }
 
 /// How long a service is given before what it does not do counts against it.
@@ -74,139 +84,6 @@ impl Default for Patience {
 }
 
 #[derive(Clone, Debug)]
-pub enum AgentEvent {
-    /// The process began; attempts that a former one left with the service were found.
-    Began {
-        found: Vec<Found>,
-        life: ServiceLife,
-    },
-    Joined(Joined),
-    /// The answer to beat `seq`.
-    Reply {
-        seq: u64,
-        reply: Reply,
-    },
-    /// A join or a beat got no answer that counts. `luck` spreads the next try.
-    Unanswered {
-        seq: Option<u64>,
-        why: Unanswered,
-        luck: u64,
-    },
-    /// The service does something for this attempt.
-    Signal {
-        job: JobId,
-        attempt: Attempt,
-        progress: f32,
-        phase: String,
-    },
-    /// The service is done with this attempt.
-    Ended {
-        job: JobId,
-        attempt: Attempt,
-        outcome: Ending,
-    },
-    /// What came of handing an attempt to the service.
-    Submitted {
-        job: JobId,
-        attempt: Attempt,
-        life: ServiceLife,
-        answer: Submission,
-    },
-    /// A message of the service says that the attempt is over: a reason to ask.
-    SaidDone {
-        job: JobId,
-        attempt: Attempt,
-    },
-    /// What the service said when it was asked.
-    Probed {
-        job: JobId,
-        attempt: Attempt,
-        life: ServiceLife,
-        seen: Seen,
-    },
-    Service(News),
-    /// It can do other things than before.
-    Offer(Box<Offer>),
-    Metrics(serde_json::Map<String, serde_json::Value>),
-    /// Finish what is held, then leave. A second time: leave now.
-    Stop,
-    Tick,
-}
-
-/// An attempt of a former incarnation that the service still knows.
-#[derive(Clone, Debug)]
-pub struct Found {
-    pub job: JobId,
-    pub attempt: Attempt,
-}
-
-#[derive(Clone, Debug)]
-pub enum Ending {
-    Completed { result: Arc<RawValue> },
-    Failed { cause: Cause, message: String },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unanswered {
-    /// No connection, a timeout, an error on their side: try again.
-    Unreachable(String),
-    /// The plane does not know this worker: join again.
-    Unknown,
-    /// Somebody else has this name now, or the token is wrong: two of us must not fight over it.
-    Replaced(String),
-}
-
-#[derive(Clone, Debug)]
-pub enum AgentEffect {
-    Join(Box<Join>),
-    /// Replaces a beat that is still waiting for its answer.
-    Beat {
-        beat: Box<Beat>,
-        wait: Duration,
-    },
-    Run {
-        job: JobId,
-        attempt: Attempt,
-        service: Service,
-        service_job_id: String,
-        /// Nodes whose outputs are wanted; all if none is named.
-        include_outputs: BTreeSet<String>,
-        workflow: Arc<RawValue>,
-    },
-    Cancel {
-        job: JobId,
-        attempt: Attempt,
-        reason: String,
-    },
-    /// Ask the service about the attempt: its queue first, then its history.
-    Probe {
-        job: JobId,
-        attempt: Attempt,
-        trigger: Trigger,
-    },
-    /// The service is done: bring home what it made. Answered with `Ended`.
-    Collect {
-        job: JobId,
-        attempt: Attempt,
-        outputs: Arc<RawValue>,
-        /// Nodes whose outputs are wanted; all if none is named.
-        include_outputs: BTreeSet<String>,
-    },
-    /// Close the socket and open it again: it may have gone deaf.
-    Reopen,
-    Treat(Remedy),
-    /// Have the service do something small for real. Answered with `News::Checked`.
-    Check,
-    Leave {
-        reason: String,
-    },
-    /// It is over; with the reason if it is not a good one.
-    Exit {
-        problem: Option<String>,
-    },
-}
-
-#[derive(Clone, Debug)]
 pub struct Agent {
     settings: AgentSettings,
     membership: Membership,
@@ -220,7 +97,17 @@ pub struct Agent {
     /// Attempts that were settled: a repeated order must not run them again.
     settled: VecDeque<(JobId, Attempt)>,
     metrics: serde_json::Map<String, serde_json::Value>,
+    /// When they were read, and whether this plane was told: what is old must not pass for news.
+    metrics_at: Timestamp,
+    are_metrics_told: bool,
+    check: Option<StartCheck>,
+    /// It has something to say to a plane.
+    has_begun: bool,
     stopping: Stopping,
+    /// When whatever is left is handed back.
+    stop_by: Option<Timestamp>,
+    /// When the plane last answered anything at all.
+    contact_at: Timestamp,
     health: Health,
     /// The beat that first told of what the worker offers now, until one such is answered.
     offer_told: Option<u64>,
@@ -265,6 +152,8 @@ enum Stopping {
 /// The longest wait between tries to reach the plane; well below a lease, so that a short cut costs nothing.
 const RETRY_MAX: Duration = Duration::from_secs(5);
 const RETRY_BASE: Duration = Duration::from_millis(100);
+/// Readings older than this are none: they are taken every few seconds.
+const METRICS_FRESH: Duration = Duration::from_secs(60);
 const SETTLED_MAX: usize = 4096;
 
 impl Agent {
@@ -280,7 +169,13 @@ impl Agent {
             finished: BTreeMap::new(),
             settled: VecDeque::new(),
             metrics: serde_json::Map::new(),
+            metrics_at: now,
+            are_metrics_told: true,
+            check: None,
+            has_begun: false,
             stopping: Stopping::No,
+            stop_by: None,
+            contact_at: now,
             health: Health::default(),
             offer_told: None,
             has_news: false,
@@ -297,7 +192,12 @@ impl Agent {
     pub fn step(&mut self, now: Timestamp, event: AgentEvent) -> Vec<AgentEffect> {
         let was_closed = self.health.closed().is_some();
         match event {
-            AgentEvent::Began { found, life } => self.found(now, found, life),
+            AgentEvent::Preparing { what } => self.prepare(what),
+            AgentEvent::StartChecked(check) => {
+                self.has_news |= self.check.as_ref() != Some(&check);
+                self.check = Some(check);
+            }
+            AgentEvent::Began { found, life } => self.began(now, found, life),
             AgentEvent::Joined(joined) => self.joined(now, &joined),
             AgentEvent::Reply { seq, reply } => self.reply(now, seq, reply),
             AgentEvent::Unanswered { seq, why, luck } => self.unanswered(now, seq, why, luck),
@@ -312,14 +212,17 @@ impl Agent {
             AgentEvent::Probed { job, attempt, life, seen } => self.probed(now, job, attempt, life, seen),
             AgentEvent::Service(news) => self.service_news(now, news),
             AgentEvent::Offer(offer) => self.offers(*offer),
-            AgentEvent::Metrics(metrics) => self.metrics = metrics,
-            AgentEvent::Stop => self.stop(),
+            AgentEvent::Metrics(metrics) => {
+                (self.metrics, self.metrics_at, self.are_metrics_told) = (metrics, now, false);
+            }
+            AgentEvent::Stop => self.stop(now),
             AgentEvent::Tick => {
                 self.watch(now);
                 self.treat(now);
             }
         }
         self.has_news |= self.health.closed().is_some() != was_closed;
+        self.mind_the_end(now);
         self.speak(now);
         std::mem::take(&mut self.effects)
     }
@@ -330,13 +233,14 @@ impl Agent {
         let probe = self.held.values().map(|work| work.wake_at(limits)).min();
         let treat = self.health.wake_at();
         let speak = match (&self.membership, self.line) {
+            (Membership::Stranger, _) if !self.has_begun => None,
             (Membership::Stranger, _) | (Membership::Member { .. }, Line::Free) => Some(self.try_at),
             (Membership::Member { .. }, Line::Waiting(_)) if self.has_progress => {
                 Some(self.beat_at.plus(self.overtakes_after())).filter(|at| self.may_overtake(*at))
             }
             (Membership::Member { .. } | Membership::Joining | Membership::Gone, _) => None,
         };
-        [probe, treat, speak].into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
+        [probe, treat, speak, self.end_at()].into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
     }
 
     pub fn incarnation(&self) -> Option<Incarnation> {
@@ -344,6 +248,11 @@ impl Agent {
             Membership::Member { incarnation, .. } => Some(incarnation),
             Membership::Stranger | Membership::Joining | Membership::Gone => None,
         }
+    }
+
+    /// Why it takes no new work, if so.
+    pub fn closed(&self) -> Option<&str> {
+        self.health.closed()
     }
 
     /// What it runs now.
@@ -366,6 +275,9 @@ impl Agent {
             beat_busy: millis(joined.beat_busy_millis),
         };
         self.incarnation = self.incarnation.max(Some(joined.incarnation));
+        self.contact_at = now;
+        // To it they are news, unless whoever reads them has stopped doing so.
+        self.are_metrics_told &= now.since(self.metrics_at) >= METRICS_FRESH;
         (self.failures, self.line, self.has_news) = (0, Line::Free, true);
         self.seq = 0;
     }
@@ -378,7 +290,7 @@ impl Agent {
             self.round_trip = now.since(self.beat_at);
         }
         (self.line, self.failures, self.try_at) = (Line::Free, 0, now);
-        (self.heard_at, self.has_overtaken) = (now, false);
+        (self.heard_at, self.contact_at, self.has_overtaken) = (now, now, false);
         if let Membership::Member { term, .. } = &mut self.membership {
             *term = reply.term;
         }
@@ -427,23 +339,10 @@ impl Agent {
                 self.has_news = true;
                 self.try_at = now.plus(Duration::from_millis(ceiling / 2 + luck % (ceiling / 2 + 1)));
             }
-            Unanswered::Unknown => self.membership = Membership::Stranger,
+            Unanswered::Unknown => (self.membership, self.contact_at) = (Membership::Stranger, now),
             Unanswered::Replaced(problem) => self.give_up(problem),
+            Unanswered::NotWanted(why) => self.dismiss(why),
         }
-    }
-
-    /// Two of us must not fight over one name: nothing more is said, and what the service runs is the other's now.
-    fn give_up(&mut self, problem: String) {
-        self.membership = Membership::Gone;
-        self.effects.push(AgentEffect::Exit { problem: Some(problem) });
-    }
-
-    fn stop(&mut self) {
-        self.stopping = match self.stopping {
-            Stopping::No => Stopping::Draining,
-            Stopping::Draining | Stopping::Now => Stopping::Now,
-        };
-        self.has_news = true;
     }
 }
 

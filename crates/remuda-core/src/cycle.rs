@@ -132,7 +132,8 @@ pub fn plan(now: Timestamp, snapshot: &Snapshot, settings: &Settings) -> Plan {
     cycle.replace();
     cycle.grow();
     let status = cycle.status();
-    Plan { at: now, actions: cycle.actions, held_back: cycle.held_back, status }
+    let wanted = cycle.wanted();
+    Plan { at: now, actions: cycle.actions, held_back: cycle.held_back, status, wanted }
 }
 
 /// A cycle under way.

@@ -55,10 +55,12 @@ pub enum Shelf {
     Fleet,
     /// A rented machine, from the wish for it to the proof that it is gone; marked by its fleet.
     Machine,
+    /// How well a machine was heard, whoever it belongs to.
+    Reliability,
 }
 
 impl Shelf {
-    pub const ALL: [Shelf; 8] = [
+    pub const ALL: [Shelf; 9] = [
         Shelf::Asset,
         Shelf::Claim,
         Shelf::Token,
@@ -67,6 +69,7 @@ impl Shelf {
         Shelf::Door,
         Shelf::Fleet,
         Shelf::Machine,
+        Shelf::Reliability,
     ];
 
     pub fn as_str(self) -> &'static str {
@@ -79,6 +82,7 @@ impl Shelf {
             Shelf::Door => "door",
             Shelf::Fleet => "fleet",
             Shelf::Machine => "machine",
+            Shelf::Reliability => "reliability",
         }
     }
 
@@ -86,13 +90,18 @@ impl Shelf {
     pub fn is_of_clients(self) -> bool {
         match self {
             Shelf::Asset | Shelf::Claim | Shelf::Door => true,
-            Shelf::Token | Shelf::Webhook | Shelf::Affinity | Shelf::Fleet | Shelf::Machine => false,
+            Shelf::Token
+            | Shelf::Webhook
+            | Shelf::Affinity
+            | Shelf::Fleet
+            | Shelf::Machine
+            | Shelf::Reliability => false,
         }
     }
 
     /// Whether the plane itself needs them at every step, and so gets them back when it is restored.
     pub fn is_held(self) -> bool {
-        matches!(self, Shelf::Affinity | Shelf::Fleet | Shelf::Machine)
+        matches!(self, Shelf::Affinity | Shelf::Fleet | Shelf::Machine | Shelf::Reliability)
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::brake::CreationBrake;
+use crate::cost::Window;
 use crate::document::{Document, Shelf};
 use crate::id::{FleetId, MachineId, Service, Shape};
 use crate::money::Money;
@@ -177,6 +178,9 @@ pub struct Fleet {
     /// What machines that are gone have cost, by day since 1970.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub spent: BTreeMap<u64, Money>,
+    /// The same by the hour, as far back as anyone asks for hours.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub spent_hours: BTreeMap<u64, Money>,
     /// What each offer costs, as the provider last said.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub prices: BTreeMap<String, Money>,
@@ -199,6 +203,9 @@ impl Avoided {
 
 /// Days whose spending is remembered.
 const DAYS_KEPT: u64 = 40;
+/// Of these, how many hour by hour: whole days, so that none is known in part.
+const DAYS_IN_HOURS: u64 = 3;
+const HOURS_OF_DAY: u64 = 24;
 /// Offers and hosts that are remembered for having been bad.
 const AVOIDED_MAX: usize = 256;
 /// Shapes whose run times are remembered.
@@ -217,6 +224,15 @@ pub fn day_of(now: Timestamp) -> (u64, Timestamp) {
     let day_millis = u64::try_from(DAY.as_millis()).unwrap_or(u64::MAX);
     let day = now.as_millis() / day_millis;
     (day, Timestamp::from_millis(day * day_millis))
+}
+
+pub const HOUR: Duration = Duration::from_secs(3600);
+
+/// Which hour a moment is in, and when that began.
+pub fn hour_of(now: Timestamp) -> (u64, Timestamp) {
+    let hour_millis = u64::try_from(HOUR.as_millis()).unwrap_or(u64::MAX);
+    let hour = now.as_millis() / hour_millis;
+    (hour, Timestamp::from_millis(hour * hour_millis))
 }
 
 impl Fleet {
@@ -301,17 +317,33 @@ impl Fleet {
         before.abs_diff(*pace) > before / 8
     }
 
-    /// A machine is gone: what it cost from `from` to `until` is kept, day by day.
+    /// A machine is gone: what it cost from `from` to `until` is kept, day by day and hour by hour.
     pub fn spend(&mut self, from: Timestamp, until: Timestamp, price: Money) {
-        let (mut at, (last, _)) = (from, day_of(until));
+        let (mut at, (last_day, _)) = (from, day_of(until));
         while at < until {
-            let (day, began) = day_of(at);
-            let end = began.plus(DAY).min(until);
-            let spent = self.spent.entry(day).or_default();
-            *spent = spent.plus(price.over(end.since(at)));
+            let ((day, _), (hour, began)) = (day_of(at), hour_of(at));
+            let end = began.plus(HOUR).min(until);
+            let cost = price.over(end.since(at));
+            for spent in [self.spent.entry(day).or_default(), self.spent_hours.entry(hour).or_default()] {
+                *spent = spent.plus(cost);
+            }
             at = end;
         }
-        self.spent.retain(|day, _| day + DAYS_KEPT > last);
+        self.spent.retain(|day, _| day + DAYS_KEPT > last_day);
+        self.spent_hours.retain(|hour, _| hour / HOURS_OF_DAY + DAYS_IN_HOURS > last_day);
+    }
+
+    /// What machines that are gone have cost in the hours that a window touches; in its days, where the hours are forgotten.
+    pub fn spent_within(&self, window: Window) -> Money {
+        let is_touched = |from: Timestamp, length| !window.share(from, from.plus(length)).is_zero();
+        let hours =
+            self.spent_hours.iter().filter(|(hour, _)| is_touched(Window::of_hour(**hour).from, HOUR));
+        let by_hour: Money = hours.map(|(_, spent)| *spent).sum();
+        let days = self.spent.iter().filter(|(day, _)| {
+            let has_hours = self.spent_hours.keys().any(|hour| hour / HOURS_OF_DAY == **day);
+            !has_hours && is_touched(Window::of_hour(**day * HOURS_OF_DAY).from, DAY)
+        });
+        days.map(|(_, spent)| *spent).sum::<Money>().plus(by_hour)
     }
 }
 
@@ -339,6 +371,24 @@ mod tests {
         assert_eq!(spent, [(0, "$2.00".to_owned()), (1, "$3.00".to_owned())]);
         fleet.spend(at(24 * 60), at(24 * 60 + 1), Money::from_micros(1_000_000));
         assert_eq!(fleet.spent.len(), 1, "what is long past is forgotten");
+    }
+
+    #[test]
+    fn what_was_spent_is_known_by_the_hour_and_later_by_the_day() {
+        let mut fleet = Fleet::default();
+        let dollar = Money::from_micros(1_000_000);
+        let within = |fleet: &Fleet, from, until| {
+            fleet.spent_within(Window { from: at(from), until: at(until) }).as_micros() / 1_000_000
+        };
+        fleet.spend(at(22), at(27), dollar);
+        assert_eq!([within(&fleet, 0, 24), within(&fleet, 23, 25), within(&fleet, 0, 99)], [2, 2, 5]);
+        assert_eq!(within(&fleet, 27, 99), 0);
+        fleet.spend(at(24 * 3), at(24 * 3 + 1), dollar);
+        assert_eq!(
+            [within(&fleet, 23, 24), within(&fleet, 0, 99)],
+            [2, 6],
+            "the first day is known as a whole"
+        );
     }
 
     #[test]

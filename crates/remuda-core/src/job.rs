@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use crate::cause::Cause;
 use crate::id::{Attempt, Fence, Incarnation, JobId, Tenant, WorkerId, WorkflowHash};
+use crate::money::Money;
 use crate::options::Options;
 use crate::queue::Kind;
 use crate::record::{IdempotencyKey, Life, ServiceRow, StateRow, Try};
@@ -59,8 +60,9 @@ pub enum State {
 struct Story {
     took_down: BTreeSet<WorkerId>,
     tries: Vec<Try>,
-    /// What the service said of the attempt under way.
+    /// What the service said of the attempt under way, and what an hour of it costs.
     service: Option<Box<ServiceRow>>,
+    price: Option<Money>,
 }
 
 /// What only some submissions have.
@@ -75,9 +77,11 @@ pub struct Extra {
 /// What can happen to a job.
 #[derive(Clone, Debug)]
 pub enum Turn {
+    /// `price`: what an hour there costs, if anybody bills for it.
     Start {
         worker: WorkerId,
         incarnation: Incarnation,
+        price: Option<Money>,
     },
     /// The worker came back in a new incarnation and still holds the attempt.
     Adopt {
@@ -174,9 +178,12 @@ impl Job {
             (state @ State::Waiting { not_before }, Turn::Start { .. }) if now < not_before => {
                 return Err((state, Refusal::TooEarly));
             }
-            (State::Waiting { .. }, Turn::Start { worker, incarnation }) => {
+            (State::Waiting { .. }, Turn::Start { worker, incarnation, price }) => {
                 // Counted before the worker hears of it: a crash in between must not give the number out twice.
                 self.attempt = self.attempt.next();
+                if price.is_some() {
+                    self.story_mut().price = price;
+                }
                 State::Running { worker, incarnation, started_at: now }
             }
             (State::Running { worker, started_at, .. }, Turn::Adopt { attempt, worker: by, incarnation })
@@ -284,7 +291,7 @@ impl Job {
             Ruin::Ordinary | Ruin::Final => None,
         };
         let (story, ended_at) = (self.story_mut(), Some(now));
-        let service = story.service.take();
+        let (service, price) = (story.service.take(), story.price.take());
         story.tries.push(Try {
             attempt,
             worker,
@@ -293,6 +300,7 @@ impl Job {
             cause,
             verdict,
             out_of_memory,
+            price,
             service,
         });
     }
@@ -407,6 +415,7 @@ impl Job {
                     cause: None,
                     verdict: String::new(),
                     out_of_memory: None,
+                    price: self.story.as_ref().and_then(|story| story.price),
                     service: self.story.as_ref().and_then(|story| story.service.clone()),
                 };
                 tries.push(under_way);
@@ -439,9 +448,10 @@ impl Job {
         (self.attempt, self.failures, self.mishaps) = (life.attempt, life.failures, life.mishaps);
         let (tries, under_way): (Vec<_>, Vec<_>) =
             life.tries.into_iter().partition(|one| one.ended_at.is_some());
-        let service = under_way.into_iter().find_map(|one| one.service);
-        if service.is_some() || !tries.is_empty() || !life.took_down.is_empty() {
-            self.story = Some(Box::new(Story { took_down: life.took_down, tries, service }));
+        let (service, price) =
+            under_way.into_iter().next().map_or((None, None), |one| (one.service, one.price));
+        if service.is_some() || price.is_some() || !tries.is_empty() || !life.took_down.is_empty() {
+            self.story = Some(Box::new(Story { took_down: life.took_down, tries, service, price }));
         }
     }
 

@@ -41,6 +41,11 @@ pub fn presence(workers: impl IntoIterator<Item = Presence>) -> Presence {
     workers.into_iter().min().unwrap_or(Presence::Offline)
 }
 
+/// Where a machine that nobody rented is in its life: it works while any of its workers does.
+pub fn state(workers: impl IntoIterator<Item = WorkerState>) -> Option<WorkerState> {
+    workers.into_iter().min_by_key(|state| (*state != WorkerState::Active, *state))
+}
+
 /// Where a worker is in its life; `cycle` has the drawing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -101,6 +106,14 @@ mod tests {
         ] {
             assert_eq!(presence(workers.iter().copied()), expected, "{workers:?}");
         }
+    }
+
+    #[test]
+    fn a_machine_works_while_any_of_its_workers_does() {
+        use WorkerState::{Active, Error, Spawning, Terminating};
+        assert_eq!(state([Spawning, Error, Active]), Some(Active));
+        assert_eq!(state([Error, Terminating]), Some(Terminating));
+        assert_eq!(state([]), None);
     }
 
     #[test]

@@ -34,6 +34,12 @@ impl Money {
         Money(self.0.saturating_sub(other.0))
     }
 
+    /// An equal part of it for each of so many, rounded down, so that the parts never exceed the whole.
+    #[must_use]
+    pub fn shared(self, parts: u32) -> Money {
+        Money(self.0 / u64::from(parts.max(1)))
+    }
+
     /// What a price comes to over a time; a begun millionth counts.
     #[must_use]
     pub fn over(self, time: Duration) -> Money {

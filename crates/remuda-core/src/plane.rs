@@ -7,12 +7,14 @@
 //! | `submit` | what is accepted, cancelled |
 //! | `beats` | who joins, beats, leaves; what a beat's inventory means |
 //! | `presence` | who is silent, and the brake on mass loss |
+//! | `reliability` | how well workers and machines were heard, and who is told when that is not well |
 //! | `attempts` | how an attempt begins and ends, and what follows from it |
 //! | `fence` | who may speak for an attempt, as a question |
 //! | `affinities` | what operators wish for shapes |
 //! | `routing` | which job goes to which worker, and why not |
 //! | `health` | the control cycle |
 //! | `fleets`, `rentals` | what people want of fleets, what providers say of machines |
+//! | `cost` | what fleets cost, as questions |
 //! | `documents` | what is kept beside the jobs |
 //! | `news` | what whoever follows is told |
 //! | `why` | the story of a job, as a question that changes nothing |
@@ -27,11 +29,12 @@ use crate::affinity::Affinities;
 use crate::alarm::{Alarm, Alarms};
 use crate::block::Blocks;
 use crate::brake::MassLoss;
-use crate::id::{Incarnation, JobId, Sequence, Tenant, Term, WorkerId};
+use crate::id::{Incarnation, JobId, MachineId, Sequence, Tenant, Term, WorkerId};
 use crate::job::{Extra, Job, State};
 use crate::queue::{Kinds, Place, Queue};
 use crate::record::{Accepted, Life, Record, Stored};
 use crate::refusal::Refusal;
+use crate::reliability::Reliability;
 use crate::settings::Settings;
 use crate::suspicion::Suspicions;
 use crate::time::Timestamp;
@@ -41,6 +44,7 @@ mod affinities;
 mod attempts;
 mod beats;
 mod check;
+mod cost;
 mod documents;
 mod ended;
 mod event;
@@ -51,6 +55,7 @@ mod joins;
 mod listing;
 mod news;
 mod presence;
+mod reliability;
 mod rentals;
 mod routing;
 mod snapshots;
@@ -84,6 +89,8 @@ pub struct Plane {
     suspicions: Suspicions,
     affinities: Affinities,
     fleets: Fleets,
+    /// How well each machine was heard.
+    machines: BTreeMap<MachineId, Reliability>,
     keys: BTreeMap<(Tenant, String), Known>,
     ended: Ended,
     alarms: Alarms,
@@ -130,6 +137,7 @@ impl Plane {
             suspicions: Suspicions::default(),
             affinities: Affinities::default(),
             fleets: Fleets::default(),
+            machines: BTreeMap::new(),
             keys: BTreeMap::new(),
             ended: Ended::default(),
             alarms: Alarms::default(),
@@ -152,6 +160,7 @@ impl Plane {
         for document in &stored.documents {
             plane.affinities.restore(document);
             plane.fleets.restore(now, document);
+            plane.restore_reliability(document);
         }
         for worker in plane.workers.values() {
             plane.fleets.housed(worker);
@@ -260,6 +269,7 @@ impl Plane {
             Event::Keep(document) => Ok(self.keep(document)),
             Event::Discard { shelf, id } => Ok(self.discard(shelf, id)),
             Event::Settings(settings) => Ok(self.follow(now, *settings)),
+            Event::Cycle => Ok(Answer::Cycled(self.cycle(now))),
             Event::Tick => Ok(self.tick(now)),
             Event::Flush => Ok(self.flush(now)),
         }
@@ -301,7 +311,7 @@ impl Plane {
                 Some(Alarm::Block(worker, shape)) => self.block_alarm(now, &worker, shape),
                 Some(Alarm::Shape(shape)) => self.shape_alarm(now, shape),
                 Some(Alarm::Brake) => self.brake_alarm(now),
-                Some(Alarm::Cycle) => self.cycle(now),
+                Some(Alarm::Cycle) => drop(self.cycle(now)),
                 Some(Alarm::Provider) => self.keep_rentals(now),
                 None => break,
             }

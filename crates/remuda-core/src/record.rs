@@ -17,6 +17,7 @@ use crate::id::{
     WorkflowHash,
 };
 use crate::job::DEADLINE_PASSED;
+use crate::money::Money;
 use crate::need::Needs;
 use crate::options::Options;
 use crate::time::Timestamp;
@@ -226,6 +227,9 @@ pub struct Try {
     /// The memory of the worker that ran out of it, if that is what happened; 0 if it did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out_of_memory: Option<u64>,
+    /// What an hour of the place it had cost; nothing if its machine was not rented.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub price: Option<Money>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<Box<ServiceRow>>,
 }
@@ -279,6 +283,12 @@ pub struct WorkerRow {
     pub went_stale: u64,
     #[serde(default)]
     pub standing: crate::standing::Standing,
+    /// How long it may be silent while it holds nothing, if it said so itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stale_after_millis: Option<u64>,
+    /// How well it was heard; nothing in rows of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reliability: Option<crate::reliability::Reliability>,
     /// What the worker last said of itself: VRAM, GPU %, RAM; shown, never decided upon.
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub metrics: serde_json::Map<String, serde_json::Value>,

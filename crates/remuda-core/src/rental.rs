@@ -14,6 +14,8 @@
 //!
 //! It counts against the maximum and the budget from the wish to the proof.
 
+mod waiting;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +28,8 @@ use crate::machine::WorkerState;
 use crate::money::Money;
 use crate::provider::{Pod, PodStatus};
 use crate::time::{Timestamp, spoken};
+
+pub use waiting::Waiting;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rental {
@@ -72,6 +76,9 @@ pub struct Rental {
     pub returns: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub return_at: Option<Timestamp>,
+    /// The answer to its creation was lost with the plane that waited for it: nobody else is to blame.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_unheard: bool,
     /// Told once when a return takes too long.
     #[serde(default)]
     pub is_alarmed: bool,
@@ -167,6 +174,7 @@ impl Rental {
             ended: 0,
             returns: 0,
             return_at: None,
+            is_unheard: false,
             is_alarmed: false,
             drain_until: None,
             reason: String::new(),

@@ -17,6 +17,8 @@ pub struct Settings {
     pub beat_busy: Duration,
     /// An idle worker is offline after this: three beats of 30 s, one may be lost and one late.
     pub stale_after: Duration,
+    /// Whoever goes stale so often within an hour is told of: twice is a bad day, three times a bad machine.
+    pub stale_alert: u32,
     /// No new work for a busy worker after three missed beats of 5 s.
     pub suspect_after: Duration,
     /// How long an attempt may go unnamed by any beat.
@@ -83,6 +85,7 @@ impl Default for Settings {
             beat_idle: Duration::from_secs(30),
             beat_busy: Duration::from_secs(5),
             stale_after: Duration::from_secs(90),
+            stale_alert: 3,
             suspect_after: Duration::from_secs(15),
             lease: Duration::from_secs(30),
             order_grace: Duration::from_secs(5),

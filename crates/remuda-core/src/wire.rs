@@ -35,6 +35,9 @@ pub struct Join {
     /// The newest incarnation it ever had: a plane whose store was put back from a backup gives a higher one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<Incarnation>,
+    /// How long it may be silent while it holds nothing, in place of what its fleet or the plane says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stale_after_millis: Option<u64>,
     /// Attempts a former incarnation took on and this one found still running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<Held>,
@@ -55,6 +58,9 @@ pub struct Joined {
     pub beat_idle_millis: u64,
     pub beat_busy_millis: u64,
     pub lease_millis: u64,
+    /// It counts as gone after so much silence while it holds nothing.
+    #[serde(default)]
+    pub stale_after_millis: u64,
 }
 
 /// A sign of life that names everything the worker holds: what it does not name, it does not have.

@@ -17,6 +17,7 @@ use crate::job::Job;
 use crate::machine::{Presence, WorkerState};
 use crate::need::Offer;
 use crate::record::WorkerRow;
+use crate::reliability::Reliability;
 use crate::settings::{Settings, StuckPolicy};
 use crate::standing::Standing;
 use crate::time::Timestamp;
@@ -45,6 +46,9 @@ pub struct Worker {
     pub watch: Watch,
     /// How much longer than others it may be silent with what it was given at that moment, unless it was heard since.
     lent: (Timestamp, Duration),
+    /// How long it may be silent while it holds nothing, if it said so itself.
+    stale_after: Option<Duration>,
+    pub reliability: Reliability,
     pub standing: Standing,
     pub tally: Tally,
     pub metrics: serde_json::Map<String, serde_json::Value>,
@@ -57,6 +61,8 @@ pub struct Worker {
     pub is_heard: bool,
     /// A beat is waiting at the plane for orders.
     pub is_polling: bool,
+    /// It said goodbye: what comes after that was sent before it.
+    pub has_left: bool,
     pub holds: BTreeMap<JobId, Hold>,
     /// Attempts it should stop; asked for again and again until it no longer names them.
     pub cancels: BTreeMap<(JobId, Attempt), Stop>,
@@ -161,6 +167,9 @@ impl Hold {
     }
 }
 
+/// Less silence than this is everyday life on any line, and more than a day nobody waits for.
+const STALE_MIN: Duration = Duration::from_secs(1);
+const STALE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// How many shapes a worker is remembered to be warm for: about what fits into its memory.
 const WARM_MAX: usize = 4;
 /// How many shapes a worker's pace is remembered for.
@@ -187,6 +196,10 @@ impl Worker {
             closed: String::new(),
             watch: Watch::new(now),
             lent: (Timestamp::ZERO, Duration::ZERO),
+            stale_after: join
+                .stale_after_millis
+                .map(|it| Duration::from_millis(it).clamp(STALE_MIN, STALE_MAX)),
+            reliability: Reliability::new(now),
             standing: Standing::default(),
             tally: Tally::default(),
             metrics: serde_json::Map::new(),
@@ -195,6 +208,7 @@ impl Worker {
             beat_seq: 0,
             is_heard: true,
             is_polling: false,
+            has_left: false,
             holds: BTreeMap::new(),
             cancels: BTreeMap::new(),
             drain_told_at: None,
@@ -207,12 +221,24 @@ impl Worker {
         }
     }
 
+    /// How long it may be silent while it holds nothing: as it says itself, its fleet, or the plane.
+    pub fn stale_after(&self, settings: &Settings) -> Duration {
+        let fleet = || settings.fleets.iter().find(|fleet| Some(&fleet.id) == self.fleet.as_ref());
+        self.stale_after.or_else(|| fleet()?.stale_after).unwrap_or(settings.stale_after)
+    }
+
+    /// How often it is to beat while it holds nothing: one beat may be lost and one late.
+    pub fn beat_idle(&self, settings: &Settings) -> Duration {
+        settings.beat_idle.min(self.stale_after(settings) / 3)
+    }
+
     /// When silence becomes suspicious, and when it is judged: a worker that holds something is watched more closely.
     pub fn limits(&self, settings: &Settings) -> Limits {
         if self.holds.is_empty() {
             // One beat may be late by half before the next order goes elsewhere.
-            let silence_max = (settings.beat_idle * 3 / 2).min(settings.stale_after);
-            Limits { silence_max, verdict_max: settings.stale_after }
+            let stale_after = self.stale_after(settings);
+            let silence_max = (self.beat_idle(settings) * 3 / 2).min(stale_after);
+            Limits { silence_max, verdict_max: stale_after }
         } else {
             let (since, lent) = self.lent;
             let lent = if self.watch.seen_at() < since { lent } else { Duration::ZERO };
@@ -327,6 +353,8 @@ impl Worker {
             busy_millis: self.tally.busy_millis,
             went_stale: self.tally.went_stale,
             standing: self.standing.clone(),
+            stale_after_millis: self.stale_after.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
+            reliability: Some(self.reliability.clone()),
             metrics: self.metrics.clone(),
             metrics_at: self.metrics_at,
             check: self.check.clone(),
@@ -362,6 +390,14 @@ impl Worker {
             closed: row.closed,
             watch,
             lent: (Timestamp::ZERO, Duration::ZERO),
+            stale_after: row.stale_after_millis.map(Duration::from_millis),
+            reliability: row.reliability.unwrap_or_else(|| {
+                let mut since_joined = Reliability::new(row.joined_at);
+                if presence == Presence::Offline {
+                    since_joined.left(row.seen_at);
+                }
+                since_joined
+            }),
             standing: row.standing,
             tally: Tally {
                 completed: row.completed,
@@ -376,6 +412,7 @@ impl Worker {
             beat_seq: 0,
             is_heard: false,
             is_polling: false,
+            has_left: false,
             holds: BTreeMap::new(),
             cancels: BTreeMap::new(),
             drain_told_at: None,

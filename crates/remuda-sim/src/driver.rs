@@ -173,7 +173,7 @@ impl World<'_> {
                 let line = Parked { from, call: call.id, term: beat.term, until: arrived_at + wait };
                 return batch.releases.push(Release::Hold { worker: worker.clone(), line });
             }
-            (_, Ok(Answer::Done | Answer::Accepted { .. })) => return,
+            (_, Ok(Answer::Done | Answer::Accepted { .. } | Answer::Cycled(_))) => return,
             (_, Err(refusal)) => lines::refused(refusal),
         };
         let release = Release::Host { to: call.from, call: call.id, answer: answered };

@@ -3,7 +3,7 @@
 
 mod rented;
 
-use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, Patience, Unanswered};
+use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, End, Patience, Unanswered};
 use remuda_core::id::{Hash, PodId, WorkerId};
 use remuda_core::time::Timestamp;
 
@@ -136,6 +136,7 @@ impl Host {
             offer: self.plan.offer.clone(),
             inactivity: self.plan.inactivity,
             patience: Patience::default(),
+            deadlines: Default::default(),
         }
     }
 }
@@ -332,7 +333,7 @@ impl World<'_> {
                 let id = self.next_call();
                 self.send_up(host, Call { from: Caller::Nobody, id, ask });
             }
-            AgentEffect::Exit { problem } => self.exit(host, problem.is_some()),
+            AgentEffect::Exit(end) => self.exit(host, end != End::Stopped),
         }
     }
 

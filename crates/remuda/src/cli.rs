@@ -1,5 +1,5 @@
 //! The command line: what people type, and how they are answered. Exit codes: 0 done, 1 the job failed or the program
-//! could not go on, 2 usage, 3 the plane cannot be reached.
+//! could not go on, 2 usage, 3 the plane cannot be reached, 4 a worker that nobody wants any more.
 
 mod audit;
 mod bench;
@@ -73,7 +73,24 @@ enum Command {
     Cancel(look::Cancel),
     /// List workers
     Workers(look::Workers),
-    /// Give a worker no new work; it leaves when it holds nothing
+    /// List machines: rented or not, what they cost, what they wait for
+    ///
+    /// Examples: remuda machines; remuda machines gpus-mi2x4k1
+    Machines(look::Machines),
+    /// List fleets, pause, resume or scale them
+    ///
+    /// Example: remuda fleet scale gpus 4
+    #[command(after_long_help = look::FLEET_EXAMPLES)]
+    Fleet(look::Fleet),
+    /// Show what rented machines cost: an hour, each fleet, each tenant, each job
+    ///
+    /// Example: remuda cost --since 7d --by tenant
+    #[command(after_long_help = look::COST_EXAMPLES)]
+    Cost(look::Cost),
+    /// Give a worker or a machine no new work; it leaves when it holds nothing
+    ///
+    /// Example: remuda drain gpu-7 --deadline 10m --wait
+    #[command(after_long_help = look::DRAIN_EXAMPLES)]
     Drain(look::Drain),
     /// List or lift blocks: workers and shapes kept apart
     Blocks(look::Blocks),
@@ -91,7 +108,9 @@ enum Command {
     ///
     /// Example: remuda events --name job --after 0
     Events(look::Events),
-    /// Show the newest control cycle, or what one would do now
+    /// Run a control cycle now and show what it did, or what one would do
+    ///
+    /// Examples: remuda cycle; remuda cycle --dry-run; remuda cycle --last 5
     Cycle(look::Cycle),
     /// Make, list or revoke the tokens of clients, workers and admins
     ///
@@ -222,6 +241,9 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Why(why) => why.run().await,
         Command::Cancel(cancel) => cancel.run().await,
         Command::Workers(workers) => workers.run().await,
+        Command::Machines(machines) => machines.run().await,
+        Command::Fleet(fleet) => fleet.run().await,
+        Command::Cost(cost) => cost.run().await,
         Command::Drain(drain) => drain.run().await,
         Command::Blocks(blocks) => blocks.run().await,
         Command::Affinities(affinities) => affinities.run().await,

@@ -15,6 +15,7 @@ mod check;
 mod document;
 mod environment;
 mod file;
+mod fleet;
 mod key;
 mod nearest;
 mod show;
@@ -36,16 +37,17 @@ use remuda_core::settings::Settings;
 pub use self::access::AccessSettings;
 pub use self::environment::current as environment;
 pub use self::file::File;
+pub use self::fleet::{Fleet, ProviderKind, Runpod, Source, Ssh, Start};
 pub(crate) use self::nearest::nearest;
 pub use self::show::show;
 pub use self::store::StoreUrl;
-pub(crate) use self::value::written_duration;
+pub(crate) use self::value::{read_bytes, written_duration, written_seconds};
 
 use crate::webhooks::Policy;
 
 use self::environment::Environment;
 use self::key::{Entry, Key};
-use self::value::Unit;
+use self::value::{Unit, Written};
 
 /// Where `remuda serve` looks when nobody names a file.
 const FILE_NAME: &str = "remuda.toml";
@@ -57,6 +59,8 @@ pub struct Resolved {
     pub settings: Settings,
     pub serve: ServeSettings,
     pub agent: AgentSettings,
+    /// Each `[[fleet]]`; what the core has to know of them is in `settings`, too.
+    pub fleets: Vec<Fleet>,
     /// Where the value of each key came from; a key that is not in here has its default.
     pub origins: BTreeMap<&'static str, Origin>,
 }
@@ -89,7 +93,7 @@ pub struct ServeSettings {
     pub blob_pause_max: Duration,
     pub webhooks_allow_private: AllowPrivate,
     pub access: AccessSettings,
-    /// A rented machine that is up has the worker process started on it.
+    /// The worker is started, over SSH, on machines of fleets that want it so.
     pub start_worker: bool,
     /// The folder with the stock web interface, if it is to be served; only the command line says so.
     pub ui: Option<PathBuf>,
@@ -177,6 +181,7 @@ impl Resolved {
                 // A service that has just started may load for a while first.
                 check_max: Duration::from_secs(60),
             },
+            fleets: Vec::new(),
             origins: BTreeMap::new(),
         }
     }
@@ -230,7 +235,7 @@ pub enum ConfigError {
     UnknownFlag { name: String, flag: String, hint: String },
     /// The value is what was written, without its secrets.
     #[error("`{key}` cannot be `{value}` ({origin}): {why}")]
-    Illegal { key: &'static str, value: String, origin: Origin, why: String },
+    Illegal { key: String, value: String, origin: Origin, why: String },
     /// Two values, legal each, that do not fit together.
     #[error("{0}")]
     Conflict(String),
@@ -259,8 +264,9 @@ fn load_from(
     for flag in flags {
         later.push(flag.entry()?);
     }
-    let mut entries = match find_file(here, file, environment, &later) {
-        Some(path) => File::read(&path)?.entries()?,
+    let file = find_file(here, file, environment, &later).map(|path| File::read(&path)).transpose()?;
+    let mut entries = match &file {
+        Some(file) => file.entries()?,
         None => Vec::new(),
     };
     entries.append(&mut later);
@@ -274,6 +280,13 @@ fn load_from(
         resolved.origins.insert(entry.key.name, entry.origin);
     }
     check::check(&resolved)?;
+    let api_key = environment.runpod_key();
+    for section in file.iter().flat_map(File::fleets) {
+        let fleet = Fleet::read(section, &resolved, api_key.as_ref())?;
+        resolved.fleets.push(fleet);
+    }
+    fleet::check_names(&resolved.fleets)?;
+    resolved.settings.fleets = resolved.fleets.iter().map(|fleet| fleet.settings.clone()).collect();
     Ok(resolved)
 }
 
@@ -309,6 +322,7 @@ impl Flag<'_> {
             flag: self.name.to_owned(),
             hint: nearest::hint(self.key, Key::all().map(|key| key.name)),
         })?;
-        key.entry(self.value, Unit::Written, Origin::Flag(self.name.to_owned()))
+        let written = Written::Text(self.value.to_owned());
+        key.entry(&written, Unit::Written, Origin::Flag(self.name.to_owned()))
     }
 }

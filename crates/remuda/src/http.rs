@@ -32,11 +32,12 @@ use remuda_adapters::store::Store;
 use remuda_core::workflow::Limits;
 use tokio::sync::{Semaphore, broadcast};
 
-pub use self::access::{Access, Caller, Role, Token, Wanted};
+pub use self::access::{Access, Caller, JoinKey, Role, Token, Wanted};
 pub use self::door::{Door, cry};
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};
 pub use self::problem::Problem;
+use self::problem::misplaced;
 pub use self::reload::Reload;
 
 use crate::carry_out::{Bodies, Live, News};
@@ -109,7 +110,11 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
         "/fleet/workers/{id}/live",
         "A worker tells what an attempt is doing: ?job= &attempt=, how far it is, what its service said, outputs so far",
     ),
-    ("POST", "/fleet/workers/{id}/drain", "No new work for a worker; it leaves when it holds nothing"),
+    (
+        "POST",
+        "/fleet/workers/{id}/drain",
+        "No new work for a worker; it leaves when it holds nothing, or after `deadline_seconds`",
+    ),
     ("DELETE", "/fleet/workers/{id}", "A worker leaves: offline now"),
     ("POST", "/fleet/blobs", "Store a blob; the answer has its hash and size"),
     (
@@ -122,7 +127,40 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
         "/fleet/blobs/{hash}",
         "A blob, as an attachment; HEAD, Range, If-Range and If-None-Match as usual; ?name=photo.png gives it a type",
     ),
-    ("GET", "/fleet/machines", "Machines, as their workers show them"),
+    (
+        "GET",
+        "/fleet/machines",
+        "All machines: rented or not, how they stand, what they cost, what they wait for",
+    ),
+    ("GET", "/fleet/machines/{id}", "One machine"),
+    (
+        "POST",
+        "/fleet/machines/{id}/drain",
+        "No new work for a machine's workers; it is returned when they hold nothing, or after `deadline_seconds`",
+    ),
+    ("GET", "/fleet/fleets", "All fleets: settings, machines, budget and spending, what holds them back"),
+    ("GET", "/fleet/fleets/{id}", "One fleet"),
+    (
+        "POST",
+        "/fleet/fleets/{id}/pause",
+        "It neither grows nor shrinks until it is resumed: {\"reason\": \"…\"}",
+    ),
+    ("POST", "/fleet/fleets/{id}/resume", "It follows its policy again"),
+    (
+        "POST",
+        "/fleet/fleets/{id}/scale",
+        "So many machines, whatever waits: {\"machines\": 4}; {\"machines\": null} is as the policy says",
+    ),
+    (
+        "POST",
+        "/fleet/fleets/{id}/lift",
+        "What holds back creations is over: the brake, offers passed over, waits",
+    ),
+    (
+        "GET",
+        "/fleet/cost",
+        "What machines cost, now and in a time: ?from= &until= (milliseconds) &by=fleet, tenant, job or hour",
+    ),
     ("GET", "/fleet/blocks", "Workers and shapes kept apart"),
     ("DELETE", "/fleet/blocks/{worker}/{shape}", "Lift a block"),
     ("GET", "/fleet/affinities", "Shapes with preferred or excluded workers"),
@@ -141,6 +179,7 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
         "Events as they happen (SSE); resumes with Last-Event-ID; ?job= &tenant= &worker= &name= &metadata.KEY=",
     ),
     ("GET", "/fleet/cycles", "The newest reports of the control cycle"),
+    ("POST", "/fleet/cycle", "Run a control cycle now; the answer is its report"),
     ("GET", "/fleet/plan", "What a cycle would do now; changes nothing"),
     (
         "POST",
@@ -236,7 +275,16 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/workers/{id}/preview", put(preview::put))
         .route("/fleet/workers/{id}/live", put(live::put))
         .route("/fleet/workers/{id}/drain", post(workers::drain))
-        .route("/fleet/machines", get(fleet::machines))
+        .route("/fleet/machines", get(fleet::machines::list))
+        .route("/fleet/machines/{id}", get(fleet::machines::one))
+        .route("/fleet/machines/{id}/drain", post(fleet::machines::drain))
+        .route("/fleet/fleets", get(fleet::fleets::list))
+        .route("/fleet/fleets/{id}", get(fleet::fleets::one))
+        .route("/fleet/fleets/{id}/pause", post(fleet::fleets::pause))
+        .route("/fleet/fleets/{id}/resume", post(fleet::fleets::resume))
+        .route("/fleet/fleets/{id}/scale", post(fleet::fleets::scale))
+        .route("/fleet/fleets/{id}/lift", post(fleet::fleets::lift))
+        .route("/fleet/cost", get(fleet::cost::cost))
         .route("/fleet/blocks", get(fleet::blocks))
         .route("/fleet/blocks/{worker}/{shape}", delete(fleet::lift))
         .route("/fleet/affinities", get(affinities::list))
@@ -245,8 +293,9 @@ pub fn router(context: Context) -> Router {
         .route("/fleet/quarantine", get(fleet::quarantine))
         .route("/fleet/quarantine/{shape}", delete(fleet::release))
         .route("/fleet/events", get(events::stream))
-        .route("/fleet/cycles", get(fleet::cycles))
-        .route("/fleet/plan", get(fleet::plan))
+        .route("/fleet/cycles", get(fleet::cycles::list))
+        .route("/fleet/cycle", post(fleet::cycles::now))
+        .route("/fleet/plan", get(fleet::cycles::plan))
         .route("/fleet/reload", post(reload::reload))
         .route("/fleet/tokens", post(access::tokens::create).get(access::tokens::list))
         .route("/fleet/tokens/{id}", delete(access::tokens::revoke))

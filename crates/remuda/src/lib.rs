@@ -8,6 +8,7 @@ pub mod clock;
 pub mod config;
 pub mod dial;
 pub mod drive;
+pub mod fleets;
 pub mod http;
 pub mod intake;
 pub mod keyring;

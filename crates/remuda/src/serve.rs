@@ -17,6 +17,7 @@ use crate::audit::Audit;
 use crate::carry_out::{Bodies, CarryOut};
 use crate::config::{Resolved, ServeSettings};
 use crate::drive::{Drive, Handle};
+use crate::fleets::{Fleets, Surroundings};
 use crate::http::{self, Access};
 use crate::secret::Secret;
 use crate::tls::Tls;
@@ -52,7 +53,6 @@ impl Serving {
         resolved: &Resolved,
         read: impl Fn() -> anyhow::Result<Resolved> + Send + Sync + 'static,
     ) -> anyhow::Result<Serving> {
-        let reload = http::Reload::new(resolved, read);
         let serve = &resolved.serve;
         let tls = tls(serve)?;
         refuse_strangers(serve, tls.is_some())?;
@@ -68,10 +68,12 @@ impl Serving {
         let blobs = Blobs::open(serve.data.join("blobs"), serve.blob_bytes_max)
             .await
             .context("cannot open the folder of blobs")?;
-        let (calls, _called) = tokio::sync::mpsc::unbounded_channel();
+        let (calls, called) = tokio::sync::mpsc::unbounded_channel();
         let carry_out = CarryOut::new(Bodies::default(), calls);
         let live = carry_out.live();
         let (plane, drive) = Drive::start(store.clone(), resolved.settings.clone(), carry_out).await?;
+        // It ends when nobody is left to ask it anything.
+        let drive = tokio::spawn(drive.run());
         let (stop, stopping) = watch::channel(false);
         let courier =
             Courier::new(plane.clone(), store.clone(), live.outbox.clone(), serve.webhook_policy())?;
@@ -82,6 +84,11 @@ impl Serving {
         let access = Access::load(serve, address, &store, audit, tls.clone()).await?;
         refuse_without_admin(serve, &access, plane.clock.now())?;
         let access = Arc::new(access);
+        let url = Surroundings::local_url(address, tls.is_some());
+        let surroundings = Surroundings::new(plane.clone(), access.clone(), url, serve.data.clone());
+        let fleets = Fleets::new(surroundings);
+        fleets.put_in_force(fleets.ready(&resolved.fleets).await?);
+        let reload = http::Reload::new(resolved, read, fleets.clone());
         let context = http::Context::new(
             plane.clone(),
             store.clone(),
@@ -94,7 +101,8 @@ impl Serving {
         tokio::spawn(http::cry(context.clone()));
         let router = http::router(context.clone());
         let tasks = Tasks {
-            drive: tokio::spawn(drive.run()),
+            drive,
+            fleets: tokio::spawn(fleets.run(called, stopping.clone())),
             http: tokio::spawn(listening.serve(router, serve.clone(), tls.clone(), stopping.clone())),
             webhooks: tokio::spawn(courier.run(stopping.clone())),
             retention: tokio::spawn(retain(store.clone(), plane.clone(), retention, stopping)),
@@ -145,6 +153,7 @@ impl Drop for Serving {
 
 struct Tasks {
     drive: tokio::task::JoinHandle<Result<(), remuda_adapters::store::StoreError>>,
+    fleets: tokio::task::JoinHandle<()>,
     http: tokio::task::JoinHandle<()>,
     retention: tokio::task::JoinHandle<()>,
     sweep: tokio::task::JoinHandle<()>,
@@ -167,6 +176,7 @@ impl Tasks {
                 self.drive.await.context("the loop panicked")?.map_err(Into::into)
             }
         };
+        self.fleets.abort();
         self.retention.abort();
         self.sweep.abort();
         self.webhooks.abort();
@@ -288,6 +298,7 @@ mod tests {
         let (stop, mut stopping) = watch::channel(false);
         let tasks = Tasks {
             drive: tokio::spawn(async { panic!("a rule was broken") }),
+            fleets: tokio::spawn(std::future::pending()),
             http: tokio::spawn(std::future::pending()),
             retention: tokio::spawn(std::future::pending()),
             sweep: tokio::spawn(std::future::pending()),

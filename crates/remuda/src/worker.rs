@@ -2,28 +2,32 @@
 //! run, and tells the agent what came of it; when to beat, what to take on and what to give up is the agent's business.
 
 mod blobs;
+mod check;
 mod comfyui;
 mod exec;
+mod gpu;
 mod hands;
 mod link;
 mod metrics;
 mod name;
+mod prepare;
 mod previews;
 mod reports;
+mod ticket;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
-use remuda_core::agent::{Agent, AgentEffect, AgentEvent, Patience, Unanswered};
-use remuda_core::id::{MachineId, Service, WorkerId};
+use remuda_core::agent::{Agent, AgentEffect, AgentEvent, Deadlines, End, Patience, Unanswered};
+use remuda_core::id::{FleetId, MachineId, Service, WorkerId};
 use remuda_core::need::Offer;
-use remuda_core::service::ServiceLife;
+use remuda_core::service::News;
 use remuda_core::time::Timestamp;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::clock::Clock;
 use crate::config::{AgentSettings, Resolved};
@@ -31,15 +35,15 @@ use crate::dial::Credentials;
 use crate::secret::Secret;
 
 pub use self::blobs::{BlobLink, LinkError};
+pub use self::check::Check;
 pub(crate) use self::comfyui::OBJECT_INFO;
 pub use self::comfyui::{ComfyuiOptions, REQUEST_MAX};
 pub use self::exec::Exec;
 pub use self::link::Link;
 pub use self::name::{hostname, name_of};
 
-use self::comfyui::Comfyui;
-use self::exec::Commands;
-use self::hands::{Events, Hands, Order, Wanted};
+use self::hands::{Events, Hands};
+use self::prepare::Ready;
 use self::previews::Previews;
 use self::reports::Reports;
 
@@ -51,12 +55,15 @@ pub struct Options {
     pub credentials: Credentials,
     pub worker: WorkerId,
     pub machine: Option<MachineId>,
+    pub fleet: Option<FleetId>,
     pub services: BTreeSet<Service>,
     pub slots: u32,
     pub offer: Offer,
     pub does: Does,
     pub inactivity: Duration,
     pub patience: Patience,
+    pub deadlines: Deadlines,
+    pub check: Check,
     /// Where the worker may keep what it has to remember.
     pub data: PathBuf,
 }
@@ -80,12 +87,15 @@ impl Options {
             credentials,
             worker,
             machine: hostname().parse().ok(),
+            fleet: None,
             services: service.parse().into_iter().collect(),
             slots: 1,
             offer: Offer::default(),
             does,
             inactivity,
             patience: Patience { second_look, stop_max, behind_max, look_every: probe_every },
+            deadlines: Deadlines::default(),
+            check: Check::default(),
             data: resolved.serve.data.join("workers"),
         }
     }
@@ -98,8 +108,11 @@ pub enum Does {
     Comfyui(ComfyuiOptions),
 }
 
-/// How often the machine is looked at.
-const METRICS_EVERY: Duration = Duration::from_secs(10);
+/// Nobody wants this worker's machine any more, or nobody is left who could.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Dismissed(String);
+
 /// A goodbye that takes longer is left unsaid: the plane will notice.
 const GOODBYE_MAX: Duration = Duration::from_secs(5);
 const EVENTS_MAX: usize = 4096;
@@ -111,48 +124,46 @@ struct Shows {
     reports: Reports,
 }
 
-/// Runs until it is stopped (once: finish what is held; twice: now) or replaced by another of its name.
-pub async fn run(mut options: Options, mut stops: mpsc::Receiver<()>) -> anyhow::Result<()> {
+/// Runs until it is stopped (once: finish what is held; twice: now), replaced by another of its name, or dismissed.
+pub async fn run(options: Options, mut stops: mpsc::Receiver<()>) -> anyhow::Result<()> {
     let (events, mut inbox) = mpsc::channel(EVENTS_MAX);
-    let shows = Shows::default();
-    let began = match &options.does {
-        Does::Exec(exec) => {
-            let commands = Commands::new(exec.clone(), events.clone());
-            Some((Hands::Commands(commands), Vec::new(), ServiceLife(1)))
-        }
-        Does::Comfyui(comfyui) => tokio::select! {
-            ready = Comfyui::begin(comfyui.clone(), &options, events.clone(), shows.clone()) => {
-                let ready = ready?;
-                options.offer = Offer { labels: options.offer.labels, ..ready.offer };
-                Some((Hands::Comfyui(ready.comfyui), ready.found, ready.life))
-            }
-            _ = stops.recv() => None,
-        },
-    };
-    let Some((hands, found, life)) = began else { return Ok(()) };
-    let clock = Clock::after(Timestamp::ZERO);
+    let (clock, shows) = (Clock::after(Timestamp::ZERO), Shows::default());
     let mut sending = JoinSet::new();
     sending.spawn(shows.previews.clone().run());
     sending.spawn(shows.reports.clone().run());
-    let mut shell = Shell::new(options, clock, events, hands, shows);
-    let mut metrics = tokio::time::interval(METRICS_EVERY);
-    let mut problem = shell.step(AgentEvent::Began { found, life }).await;
-    while problem.is_none() {
+    metrics::keep_reading(options.data.clone(), events.clone());
+    let mut shell = Shell::new(&options, clock, events.clone(), shows.clone());
+    let mut preparing = Box::pin(prepare::ready(options.clone(), events, shows));
+    let mut end = None;
+    while end.is_none() {
         let wake = tokio::time::Instant::from_std(clock.instant(shell.agent.wake_at()));
-        let event = tokio::select! {
-            Some(event) = inbox.recv() => event,
-            Some(()) = stops.recv() => AgentEvent::Stop,
-            _ = metrics.tick() => shell.metrics(),
-            () = tokio::time::sleep_until(wake) => AgentEvent::Tick,
+        let event = async {
+            tokio::select! {
+                Some(event) = inbox.recv() => event,
+                Some(()) = stops.recv() => AgentEvent::Stop,
+                () = tokio::time::sleep_until(wake) => AgentEvent::Tick,
+            }
         };
-        problem = shell.step(event).await;
+        end = tokio::select! {
+            // First: whatever the service says from here on has somebody to be told to.
+            biased;
+            ready = &mut preparing, if shell.hands.is_none() => shell.take_up(ready?).await,
+            event = event => shell.step(event).await,
+        };
     }
+    drop(preparing);
     sending.shutdown().await;
-    let problem = problem.flatten();
-    shell.hands.end(problem.is_some()).await;
-    match problem {
-        Some(problem) => bail!(problem),
-        None => Ok(()),
+    let end = end.unwrap_or(End::Stopped);
+    let is_replaced = matches!(end, End::Replaced(_));
+    match shell.hands {
+        Some(hands) => hands.end(is_replaced).await,
+        None if !is_replaced => hands::abandon(&options).await,
+        None => {}
+    }
+    match end {
+        End::Stopped => Ok(()),
+        End::Replaced(problem) => bail!(problem),
+        End::Dismissed(why) => Err(Dismissed(why).into()),
     }
 }
 
@@ -160,7 +171,8 @@ struct Shell {
     agent: Agent,
     clock: Clock,
     link: Link,
-    hands: Hands,
+    /// Nothing as long as there is nothing to work with.
+    hands: Option<Hands>,
     shows: Shows,
     events: Events,
     beat: Option<tokio::task::AbortHandle>,
@@ -168,22 +180,26 @@ struct Shell {
 }
 
 impl Shell {
-    fn new(options: Options, clock: Clock, events: Events, hands: Hands, shows: Shows) -> Self {
+    fn new(options: &Options, clock: Clock, events: Events, shows: Shows) -> Self {
+        let options = options.clone();
+        let (worker, credentials) = (options.worker.clone(), options.credentials);
+        let link = Link::new(&options.url, worker, credentials, &options.data);
         let settings = remuda_core::agent::AgentSettings {
-            worker: options.worker.clone(),
+            worker: options.worker,
             machine: options.machine,
-            fleet: None,
+            fleet: options.fleet,
             services: options.services,
             slots: options.slots,
             offer: options.offer,
             inactivity: options.inactivity,
             patience: options.patience,
+            deadlines: options.deadlines,
         };
         Shell {
             agent: Agent::new(settings, clock.now()),
             clock,
-            link: Link::new(&options.url, options.worker, options.credentials),
-            hands,
+            link,
+            hands: None,
             shows,
             events,
             beat: None,
@@ -191,24 +207,53 @@ impl Shell {
         }
     }
 
-    /// What the machine and the service say of themselves.
-    fn metrics(&self) -> AgentEvent {
-        let mut metrics = metrics::read();
-        metrics.extend(self.hands.metrics());
-        AgentEvent::Metrics(metrics)
+    /// There is something to work with.
+    async fn take_up(&mut self, ready: Ready) -> Option<End> {
+        let Ready { hands, offer, found, life, check } = ready;
+        hands.joined(self.link.token());
+        let ended = hands.ended().await;
+        self.hands = Some(hands);
+        let offer = offer.map(|offer| AgentEvent::Offer(Box::new(offer)));
+        let ended = ended.map(|why| AgentEvent::Service(News::Exited { why }));
+        let began = [AgentEvent::StartChecked(check), AgentEvent::Began { found, life }];
+        for event in offer.into_iter().chain(began).chain(ended) {
+            let end = self.step(event).await;
+            if end.is_some() {
+                return end;
+            }
+        }
+        None
     }
 
-    /// Steps the agent and does as it says; the outer `Some` means that it is over.
-    async fn step(&mut self, event: AgentEvent) -> Option<Option<String>> {
+    /// What only the service knows is added to what is read of the machine.
+    fn completed(&self, event: AgentEvent) -> Option<AgentEvent> {
+        match event {
+            AgentEvent::Metrics(mut metrics) => {
+                metrics.extend(self.hands.as_ref().map(Hands::metrics).unwrap_or_default());
+                let service = self.agent.closed().unwrap_or("well");
+                metrics.insert("service".to_owned(), service.into());
+                Some(AgentEvent::Metrics(metrics))
+            }
+            // It is still being brought up, by somebody who sees to it that it does not end.
+            AgentEvent::Service(_) if self.hands.is_none() => None,
+            event => Some(event),
+        }
+    }
+
+    /// Steps the agent and does as it says; the end, if it is over.
+    async fn step(&mut self, event: AgentEvent) -> Option<End> {
+        let event = self.completed(event)?;
         self.note(&event);
         for effect in self.agent.step(self.clock.now(), event) {
-            if let AgentEffect::Exit { problem } = effect {
-                return Some(problem);
+            if let AgentEffect::Exit(end) = effect {
+                return Some(end);
             }
             self.carry_out(effect).await;
         }
         let held = self.agent.held().collect();
-        self.hands.keep_only(&held);
+        if let Some(hands) = &mut self.hands {
+            hands.keep_only(&held);
+        }
         self.shows.reports.keep_only(&held);
         None
     }
@@ -217,8 +262,10 @@ impl Shell {
     fn note(&mut self, event: &AgentEvent) {
         match event {
             AgentEvent::Joined(joined) => {
-                self.hands.joined(&Secret::new(joined.token.clone()));
-                self.link.set_token(joined.token.clone());
+                self.link.joined(Secret::new(joined.token.clone()));
+                if let Some(hands) = &self.hands {
+                    hands.joined(self.link.token());
+                }
                 self.shows.previews.send_over(self.link.clone());
                 self.shows.reports.send_over(self.link.clone());
                 self.is_reachable = true;
@@ -253,30 +300,17 @@ impl Shell {
                 let task = tokio::spawn(async move { drop(events.send(link.beat(&beat, wait).await).await) });
                 self.beat = Some(task.abort_handle());
             }
-            AgentEffect::Run { job, attempt, service_job_id, include_outputs, workflow, .. } => {
-                let wanted = Wanted(include_outputs);
-                self.hands.run(Order { job, attempt, service_job_id, wanted, workflow });
-            }
-            AgentEffect::Cancel { job, attempt, reason } => {
-                debug!(%job, %attempt, %reason, "told to stop");
-                self.hands.cancel(job, attempt, reason);
-            }
-            AgentEffect::Probe { job, attempt, trigger } => self.hands.probe(job, attempt, trigger),
-            AgentEffect::Collect { job, attempt, outputs, include_outputs } => {
-                self.hands.collect(job, attempt, outputs, Wanted(include_outputs));
-            }
-            AgentEffect::Reopen => self.hands.reopen(),
-            AgentEffect::Treat(remedy) => {
-                warn!(?remedy, "treating the service");
-                self.hands.treat(remedy);
-            }
-            AgentEffect::Check => self.hands.check(),
             AgentEffect::Leave { reason } => {
                 if tokio::time::timeout(GOODBYE_MAX, self.link.leave(&reason)).await.is_err() {
                     warn!("the goodbye was not answered in time");
                 }
             }
-            AgentEffect::Exit { .. } => {}
+            AgentEffect::Exit(_) => {}
+            effect => {
+                if let Some(hands) = &mut self.hands {
+                    hands.carry_out(effect);
+                }
+            }
         }
     }
 }

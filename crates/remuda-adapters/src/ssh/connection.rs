@@ -45,7 +45,7 @@ impl Connection {
 
         let guard = Guard { expected: settings.host_key.expected(pod), seen: Arc::default() };
         let (expected, seen) = (guard.expected.clone(), Arc::clone(&guard.seen));
-        let shaken = timeout(limits.host_key, client::connect_stream(Arc::default(), ours, guard)).await;
+        let shaken = timeout(limits.host_key, client::connect_stream(config(), ours, guard)).await;
         let host_key = seen.get().cloned().unwrap_or_default();
         if let Some(expected) = expected.filter(|expected| !host_key.is_empty() && *expected != host_key) {
             return Err(Stage::HostKey.failed(format!(
@@ -106,6 +106,17 @@ impl Connection {
 
 /// One packet of the largest size each way, and room for the next.
 const CARRIED_BYTES_MAX: usize = 128 * 1024;
+
+/// Below the minute after which middleboxes forget who speaks to whom; and whoever does not answer three of them is gone.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
+fn config() -> Arc<client::Config> {
+    Arc::new(client::Config {
+        keepalive_interval: Some(KEEPALIVE),
+        keepalive_max: 3,
+        ..client::Config::default()
+    })
+}
 
 /// Of what somebody else says, a line is enough to know who it is.
 const SAID_CHARS_MAX: usize = 100;

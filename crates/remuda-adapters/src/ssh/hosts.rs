@@ -34,13 +34,11 @@ impl HostKey {
 
     pub(super) async fn remember(&self, pod: &PodKey, fingerprint: &str) -> Result<(), Unprepared> {
         let HostKey::Pinned(known) = self else { return Ok(()) };
-        if known.fingerprint(pod).as_deref() == Some(fingerprint) {
-            return Ok(());
-        }
         let (known, pod, fingerprint) = (Arc::clone(known), pod.clone(), fingerprint.to_owned());
         let written = tokio::task::spawn_blocking(move || known.remember(&pod, fingerprint)).await;
-        // Our own disk, not the machine's.
+        // What else can go wrong is our own disk's fault, not the machine's.
         match written {
+            Ok(Err(error @ HostKeysError::Other { .. })) => Err(Stage::HostKey.failed(error)),
             Ok(written) => written.map_err(|error| Stage::HostKey.early(error)),
             Err(panic) => Err(Stage::HostKey.early(panic)),
         }
@@ -62,6 +60,12 @@ struct Seen {
     key: String,
 }
 
+impl Seen {
+    fn is_of(&self, pod: &PodKey) -> bool {
+        self.pod == pod.pod && self.started == pod.started
+    }
+}
+
 /// More pods than any fleet has at a time; the oldest are forgotten first.
 const SEEN_MAX: usize = 20_000;
 
@@ -78,13 +82,17 @@ impl HostKeys {
     }
 
     fn fingerprint(&self, pod: &PodKey) -> Option<String> {
-        let seen = self.seen();
-        seen.iter().find(|seen| seen.pod == pod.pod && seen.started == pod.started).map(|it| it.key.clone())
+        self.seen().iter().find(|seen| seen.is_of(pod)).map(|seen| seen.key.clone())
     }
 
     fn remember(&self, pod: &PodKey, key: String) -> Result<(), HostKeysError> {
         let mut seen = self.seen();
-        seen.retain(|seen| seen.pod != pod.pod || seen.started != pod.started);
+        // Somebody may have been there since the connection was made.
+        match seen.iter().find(|seen| seen.is_of(pod)) {
+            Some(known) if known.key == key => return Ok(()),
+            Some(known) => return Err(HostKeysError::Other { is: key, was: known.key.clone() }),
+            None => {}
+        }
         seen.push(Seen { pod: pod.pod.clone(), started: pod.started.clone(), key });
         let excess = seen.len().saturating_sub(SEEN_MAX);
         seen.drain(..excess);
@@ -111,6 +119,8 @@ fn write(path: &Path, seen: &[Seen]) -> io::Result<()> {
 pub enum HostKeysError {
     #[error("the host keys seen so far cannot be kept in {path:?}: {source}")]
     Io { path: PathBuf, source: io::Error },
+    #[error("its host key is {is} and was {was} for somebody else just now")]
+    Other { is: String, was: String },
     #[error(
         "{path:?} does not hold host keys: {source}. Without it, the keys of running pods are taken on trust once more: \
          move it away if that is acceptable"

@@ -12,7 +12,7 @@ use remuda_core::provider::Unprepared;
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, client};
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::connection::{Connection, late};
 use super::stage::Step;
@@ -50,7 +50,8 @@ pub(super) async fn run(
     let Step { stage, limit, deadline } = step;
     // A command that hangs outlives the connection it came through, and an sshd does not signal what root started: so it
     // takes its own end along, a little after ours.
-    let command = format!("exec timeout -k {KILL_SECONDS} {} {command}", limit.as_secs() + 1);
+    let left = deadline.saturating_duration_since(Instant::now());
+    let command = format!("exec timeout -k {KILL_SECONDS} {} {command}", left.as_secs() + 1);
     let begun = match timeout_at(deadline, connection.begin(&command)).await {
         Ok(Ok(channel)) => channel,
         Ok(Err(error)) if connection.is_lost() => return Err(stage.early(error)),

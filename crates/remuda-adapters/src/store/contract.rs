@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use remuda_core::id::{Hash, JobId, Sequence, Term};
 use remuda_core::record::{Happened, Record};
+use remuda_core::rental::Phase;
 use remuda_core::time::Timestamp;
 use serde_json::Value;
 
@@ -425,6 +426,25 @@ pub(super) async fn views_count_what_is_there(place: &impl Place) {
         "stale_workers": 1, "stale_metrics_workers": 1,
     }]);
     assert_eq!(serde_json::to_value(&status).unwrap(), wanted);
+
+    let rented = [
+        ("machine-1", Phase::Made),
+        ("m-2", Phase::Made),
+        ("m-3", Phase::Wanted),
+        ("m-4", Phase::Up),
+        ("m-5", Phase::Returning),
+    ];
+    let machines = rented.map(|(machine, phase)| sample::machine(machine, phase));
+    commit(&store, term, machines.map(Record::Document).to_vec()).await;
+    let status = view(&store, View::OrchestratorStatus).await;
+    let count = |name: &str| status[0][name].as_u64().unwrap();
+    let counts = ["spawning_workers", "active_workers", "error_workers", "total_workers", "offline_workers"]
+        .map(count);
+    assert_eq!(
+        counts,
+        [3, 3, 1, 7, 4],
+        "machines without a worker count by their phase, the others by their worker"
+    );
 
     let health = view(&store, View::ActiveWorkersHealth).await;
     let names: Vec<&Value> = health.iter().map(|row| &row["worker"]).collect();

@@ -33,6 +33,8 @@ const REMEDY_MAX: Duration = Duration::from_secs(600);
 #[derive(Clone, Debug)]
 pub(super) struct Health {
     condition: Condition,
+    /// What has to be done before there is a service at all.
+    preparing: Option<String>,
     life: ServiceLife,
     /// Why there is no socket, while there is none.
     cut: Option<String>,
@@ -63,6 +65,7 @@ impl Default for Health {
     fn default() -> Self {
         Health {
             condition: Condition::Well,
+            preparing: None,
             life: ServiceLife::default(),
             cut: None,
             unanswered: 0,
@@ -78,6 +81,7 @@ impl Health {
     /// Why no new work is welcome; nothing if it is.
     pub(super) fn closed(&self) -> Option<&str> {
         match &self.condition {
+            _ if self.preparing.is_some() => self.preparing.as_deref(),
             Condition::Sick { why, .. } | Condition::GivenUp { why, .. } => Some(why),
             Condition::Well if self.unanswered >= UNANSWERED_MAX => Some(&self.silence),
             Condition::Well => self.cut.as_deref(),
@@ -86,7 +90,18 @@ impl Health {
 
     /// Whether work that comes anyway is taken on: being out of reach for a moment is no reason to send it back.
     pub(super) fn takes_work(&self) -> bool {
-        self.condition == Condition::Well
+        self.condition == Condition::Well && self.preparing.is_none()
+    }
+
+    /// Whether these are other words than before.
+    pub(super) fn prepare(&mut self, what: String) -> bool {
+        let is_new = self.preparing.as_ref() != Some(&what);
+        self.preparing = Some(what);
+        is_new
+    }
+
+    pub(super) fn began(&mut self) {
+        self.preparing = None;
     }
 
     /// How many slots there are, once that is worth saying.

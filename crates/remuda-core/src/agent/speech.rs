@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Agent, AgentEffect, Beat, Held, Join, Line, Membership, Stopping, Timestamp};
+use super::{Agent, AgentEffect, Beat, End, Held, Join, Line, Membership, Stopping, Timestamp};
 
 /// Progress alone is worth a beat this often.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -15,10 +15,12 @@ impl Agent {
     /// Says what there is to say, if this is the moment.
     pub(super) fn speak(&mut self, now: Timestamp) {
         match self.membership {
-            Membership::Stranger if now >= self.try_at && self.stopping == Stopping::No => {
+            Membership::Stranger if now >= self.try_at && self.stopping == Stopping::No && self.has_begun => {
                 self.ask_to_join(now);
             }
-            Membership::Stranger if self.stopping != Stopping::No && self.held.is_empty() => self.bye(),
+            // Nobody to tell: what ended and was not settled is the plane's to find out.
+            Membership::Stranger if self.stopping == Stopping::Draining && self.held.is_empty() => self.bye(),
+            Membership::Stranger | Membership::Joining if self.stopping == Stopping::Now => self.bye(),
             Membership::Member { .. } if self.is_done() => self.bye(),
             Membership::Member { .. } => self.maybe_beat(now),
             Membership::Stranger | Membership::Joining | Membership::Gone => {}
@@ -42,7 +44,7 @@ impl Agent {
             self.effects.push(AgentEffect::Leave { reason: "it was asked to stop".to_owned() });
         }
         self.membership = Membership::Gone;
-        self.effects.push(AgentEffect::Exit { problem: None });
+        self.effects.push(AgentEffect::Exit(End::Stopped));
     }
 
     fn ask_to_join(&mut self, now: Timestamp) {
@@ -50,6 +52,7 @@ impl Agent {
         // Asked the same way as for a beat: who joins without room has to say so when there is some.
         let slots = self.health.slots(self.settings.slots);
         let settings = &self.settings;
+        let stale_after = settings.deadlines.stale_after;
         self.effects.push(AgentEffect::Join(Box::new(Join {
             worker: settings.worker.clone(),
             machine: settings.machine.clone(),
@@ -58,6 +61,7 @@ impl Agent {
             slots: slots.unwrap_or(settings.slots),
             offer: settings.offer.clone(),
             incarnation: self.incarnation,
+            stale_after_millis: stale_after.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
             held: self.claims(now),
         })));
     }
@@ -112,8 +116,8 @@ impl Agent {
             slots: self.health.slots(self.settings.slots),
             closed: self.health.closed().unwrap_or_default().to_owned(),
             offer: self.offer_told.map(|_| self.settings.offer.clone()),
-            metrics: self.metrics.clone(),
-            check: None,
+            metrics: if self.are_metrics_told { serde_json::Map::new() } else { self.metrics.clone() },
+            check: self.check.clone(),
             draining: self.stopping != Stopping::No,
         };
         let interval = if !beat.finished.is_empty() {
@@ -126,6 +130,7 @@ impl Agent {
         };
         self.line = if beat.finished.is_empty() { Line::Waiting(self.seq) } else { Line::Busy(self.seq) };
         (self.has_news, self.has_progress, self.beat_at) = (false, false, now);
+        self.are_metrics_told = true;
         self.effects.push(AgentEffect::Beat { beat: Box::new(beat), wait: interval });
     }
 

@@ -1,9 +1,15 @@
 //! Stories of an agent, told against what the plane would say.
 
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
 use super::*;
 use crate::cause::Cause;
+use crate::service::{News, Remedy, Seen, ServiceLife, Submission};
 use crate::wire::{Cancel, Settled};
 
+mod end;
 mod monitor;
 mod repair;
 
@@ -26,6 +32,7 @@ fn agent(slots: u32) -> Agent {
             offer: Offer::default(),
             inactivity: Duration::from_secs(30),
             patience: Patience::default(),
+            deadlines: Default::default(),
         },
         at(0),
     )
@@ -40,6 +47,7 @@ fn joined() -> AgentEvent {
         beat_idle_millis: 30_000,
         beat_busy_millis: 5_000,
         lease_millis: 30_000,
+        stale_after_millis: 90_000,
     })
 }
 
@@ -76,7 +84,7 @@ fn told(effects: &[AgentEffect]) -> Vec<String> {
             AgentEffect::Treat(remedy) => format!("treat {remedy:?}"),
             AgentEffect::Check => "check".to_owned(),
             AgentEffect::Leave { .. } => "leave".to_owned(),
-            AgentEffect::Exit { problem } => format!("exit {problem:?}"),
+            AgentEffect::Exit(end) => format!("exit {end:?}"),
         })
         .collect()
 }
@@ -184,7 +192,7 @@ fn an_unknown_worker_joins_again_and_a_replaced_one_stops() {
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (1, unanswered(Unanswered::Unknown), &["join holding 0"]),
             (2, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
-            (3, unanswered(Unanswered::Replaced("taken".to_owned())), &["exit Some(\"taken\")"]),
+            (3, unanswered(Unanswered::Replaced("taken".to_owned())), &["exit Replaced(\"taken\")"]),
             (9999, AgentEvent::Tick, &[]),
         ],
     );
@@ -247,12 +255,16 @@ fn a_stop_lets_work_finish_and_a_second_one_does_not() {
         &mut patient,
         vec![
             (2, ended, &["beat 4: 0 held, 1 finished, wait 0 s"]),
-            (3, reply(4, Reply { settled: vec![settled(1)], ..Reply::default() }), &["leave", "exit None"]),
+            (
+                3,
+                reply(4, Reply { settled: vec![settled(1)], ..Reply::default() }),
+                &["leave", "exit Stopped"],
+            ),
         ],
     );
     let mut hasty = agent(1);
     check(&mut hasty, begin);
-    check(&mut hasty, vec![(2, stop(), &["cancel 1 1", "leave", "exit None"])]);
+    check(&mut hasty, vec![(2, stop(), &["cancel 1 1", "leave", "exit Stopped"])]);
 }
 
 #[test]

@@ -76,8 +76,20 @@ pub(super) struct Question {
 }
 
 impl Agent {
+    /// Nothing can be done yet; a former incarnation's work is not looked for before the service is there.
+    pub(super) fn prepare(&mut self, what: String) {
+        self.has_begun = true;
+        self.has_news |= self.health.prepare(what);
+    }
+
+    pub(super) fn began(&mut self, now: Timestamp, found: Vec<Found>, life: ServiceLife) {
+        self.has_begun = true;
+        self.health.began();
+        self.found(now, found, life);
+    }
+
     /// Left over from a former incarnation: named when joining, so that the plane can say what it still wants.
-    pub(super) fn found(&mut self, now: Timestamp, found: Vec<Found>, life: ServiceLife) {
+    fn found(&mut self, now: Timestamp, found: Vec<Found>, life: ServiceLife) {
         self.health.lives(life);
         for Found { job, attempt } in found {
             if let Some(other) = self.held.get(&job).map(|work| work.attempt) {

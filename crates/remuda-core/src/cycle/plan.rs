@@ -17,6 +17,8 @@ pub struct Plan {
     pub held_back: Vec<String>,
     /// How the fleet stands once the actions are carried out.
     pub status: Status,
+    /// How many machines there should be.
+    pub wanted: u32,
 }
 
 impl Plan {
@@ -130,6 +132,9 @@ pub struct Report {
 pub struct FleetReport {
     pub actions: Counts,
     pub status: Status,
+    /// How many machines there should be, by what waits and what was ordered.
+    #[serde(default)]
+    pub machines_wanted: u32,
 }
 
 impl Report {
@@ -152,7 +157,8 @@ impl Report {
             };
             whole.reasons.extend(reasons.into_iter().map(named));
             if let Some(fleet) = fleet {
-                whole.fleets.insert(fleet.clone(), FleetReport { actions, status });
+                let machines_wanted = plan.wanted;
+                whole.fleets.insert(fleet.clone(), FleetReport { actions, status, machines_wanted });
             }
         }
         whole

@@ -8,7 +8,7 @@ fn worker(name: &str) -> WorkerId {
 }
 
 fn start(name: &str) -> Turn {
-    Turn::Start { worker: worker(name), incarnation: Incarnation(1) }
+    Turn::Start { worker: worker(name), incarnation: Incarnation(1), price: None }
 }
 
 fn fence(attempt: u32) -> Fence {

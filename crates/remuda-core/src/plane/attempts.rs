@@ -37,11 +37,12 @@ pub(super) enum Blame {
 impl Plane {
     /// Gives a waiting job to a worker. The attempt is stored before anyone is told of it.
     pub(super) fn start(&mut self, now: Timestamp, id: JobId, worker_id: &WorkerId) {
+        let price = self.slot_price(worker_id);
         let worker = self.workers.get_mut(worker_id).expect("routing chose a worker that is there");
         let job = self.jobs.get_mut(&id).expect("routing chose a job that is there");
         self.queue.served(super::place(job));
         self.queue.remove(super::place(job));
-        let turn = Turn::Start { worker: worker_id.clone(), incarnation: worker.incarnation };
+        let turn = Turn::Start { worker: worker_id.clone(), incarnation: worker.incarnation, price };
         job.turn(now, turn, &self.settings).expect("routing chose a job that may start");
         worker.hold(now, job, &self.settings);
         // A trial is for one: others stop waiting for this worker.

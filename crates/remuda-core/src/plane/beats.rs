@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::Map;
 
 use super::attempts::Blame;
+use super::reliability::Went;
 use super::{Answer, Effect, Plane, detail};
 use crate::cause::Cause;
 use crate::id::{Attempt, Hash, JobId, WorkerId};
@@ -14,7 +15,7 @@ use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
-use crate::wire::{Beat, Cancel, Held, Outcome, Reply, Settled, Start};
+use crate::wire::{Beat, Cancel, Held, Outcome, Reply, Settled, Start, StartCheck};
 use crate::worker::{Hold, Stop, Worker};
 
 /// A worker's row is written at most this often for beats alone.
@@ -47,6 +48,10 @@ impl Plane {
         let worker = self.genuine(id, token_hash)?;
         if beat.incarnation != worker.incarnation {
             return Err(Refusal::OldIncarnation { current: worker.incarnation });
+        }
+        if worker.has_left {
+            // Overtaken by its goodbye: it does not come back to life. If it is there after all, it joins.
+            return Err(Refusal::UnknownWorker(id.clone()));
         }
         if beat.term != term {
             // It may be news from before our restart, or a copy of it: no evidence of anything.
@@ -126,10 +131,13 @@ impl Plane {
         };
         let is_coming = worker.state == WorkerState::Spawning;
         if let Some(check) = beat.check.as_ref().filter(|check| worker.check.as_ref() != Some(check)) {
-            (worker.check, is_news) = (Some(check.clone()), true);
+            let StartCheck { passed, problem, gpu } = check.clone();
+            worker.check = Some(StartCheck { passed, problem: shortened(problem), gpu: shortened(gpu) });
+            is_news = true;
         }
         let was = worker.presence;
         (worker.presence, worker.is_heard) = (Presence::Online, true);
+        worker.reliability.came(now);
         if has_turned {
             let state = if beat.closed.is_empty() { "open" } else { "closed" };
             let turned = detail([("state", state.into()), ("reason", worker.closed.clone().into())]);
@@ -138,7 +146,7 @@ impl Plane {
         self.heard_after_loss(now, id);
         if was == Presence::Offline {
             self.worker_news(now, "worker:online", id, Map::new());
-            self.machine_follows(now, id);
+            self.machine_follows(now, id, Went::Came);
         }
         if was == Presence::Suspect {
             self.client_state(now, id);
@@ -337,6 +345,7 @@ impl Plane {
             // Counted as a loss until it is heard: when our own link goes, the lines drop first.
             self.suspect(now, id);
             self.watch_worker(now, id);
+            self.look_at_machine(now, id);
         }
         Ok(Answer::Done)
     }

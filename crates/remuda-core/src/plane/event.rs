@@ -102,6 +102,8 @@ pub enum Event {
     },
     /// The settings were loaded anew.
     Settings(Box<Settings>),
+    /// A person wants a control cycle now.
+    Cycle,
     /// Time has passed.
     Tick,
     /// The batch is over: orders that came together go out together.
@@ -129,6 +131,8 @@ pub enum Answer {
     },
     Joined(Joined),
     Reply(Reply),
+    /// What the cycle that was asked for did.
+    Cycled(Arc<cycle::Report>),
     /// Nothing to say yet: keep the line open, `Effect::Orders` will come.
     Hold,
 }

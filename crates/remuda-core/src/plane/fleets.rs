@@ -62,6 +62,7 @@ impl Fleets {
                     if rental.phase == Phase::Wanted {
                         let reason = "the plane ended while it was being made".to_owned();
                         rental.go(now, Phase::Lost, reason);
+                        rental.is_unheard = true;
                     }
                     self.rentals.insert(rental.machine.clone(), rental);
                 }
@@ -103,6 +104,11 @@ impl Plane {
     /// How a fleet stands; one that nothing ever happened to stands as on its first day.
     pub fn fleet(&self, id: &FleetId) -> Fleet {
         self.fleets.fleets.get(id).cloned().unwrap_or_default()
+    }
+
+    /// What the last cycle would have done for a fleet, and what forbade it.
+    pub fn held_back(&self, id: &FleetId) -> &[String] {
+        self.fleets.held_back.get(id).map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn fleet_settings(&self, id: &FleetId) -> Option<&FleetSettings> {

@@ -21,7 +21,7 @@ use crate::time::Timestamp;
 use crate::worker::{Overrun, Worker};
 
 impl Plane {
-    pub(super) fn cycle(&mut self, now: Timestamp) {
+    pub(super) fn cycle(&mut self, now: Timestamp) -> Arc<Report> {
         self.cycled_at = now;
         // What is stuck where somebody is heard is taken away by itself; the plan would fail the whole worker for it.
         let workers: Vec<_> = self.workers.keys().cloned().collect();
@@ -41,8 +41,9 @@ impl Plane {
         if let Ok(raw) = serde_json::value::to_raw_value(&*report) {
             self.records.push(Record::Cycle { at: now, report: Arc::<RawValue>::from(raw) });
         }
-        self.effects.push(Effect::Cycle(report));
+        self.effects.push(Effect::Cycle(report.clone()));
         self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
+        report
     }
 
     /// Names of workers that will not come back must not pile up.
@@ -68,6 +69,7 @@ impl Plane {
             }
             if let Some(worker) = self.workers.remove(&id) {
                 self.fleets.gone_from(&worker);
+                self.forget_machine(&worker.machine);
             }
             self.free.remove(&id);
             self.alarms.set(Alarm::Worker(id.clone()), None);
@@ -177,6 +179,8 @@ impl Plane {
         let detail = detail([("state", state.as_str().into()), ("reason", reason.into())]);
         self.worker_news(now, "worker:state", id, detail);
         self.watch_worker(now, id);
+        // Whoever may work from now on is among those who look.
+        self.update_free(now, id);
         self.refeed = true;
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::attempts::Blame;
+use super::reliability::Went;
 use super::{Answer, Plane, Proof, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
@@ -34,8 +35,11 @@ impl Plane {
         let mut worker = Worker::join(now, join, incarnation, token_hash);
         let former = self.workers.remove(&id);
         let was_offline = former.as_ref().is_none_or(|former| former.presence == Presence::Offline);
+        let moved_from = former.as_ref().map(|it| it.machine.clone()).filter(|it| *it != worker.machine);
         if let Some(former) = &former {
             (worker.tally, worker.standing) = (former.tally, former.standing.clone());
+            worker.reliability.clone_from(&former.reliability);
+            worker.reliability.came(now);
             worker.standing.joined(now, Some(former.joined_at), self.settings.probation_after);
         }
         if let Some(rental) = self.fleets.rentals.get_mut(&worker.machine) {
@@ -62,8 +66,11 @@ impl Plane {
         self.heard_after_loss(now, &id);
         self.store_worker(now, &id);
         self.worker_news(now, "worker:online", &id, detail([("incarnation", incarnation.0.into())]));
-        if was_offline {
-            self.machine_follows(now, &id);
+        if let Some(machine) = moved_from.as_ref().filter(|_| !was_offline) {
+            self.machine_lost_one(now, machine);
+        }
+        if was_offline || moved_from.is_some() {
+            self.machine_follows(now, &id, Went::Came);
         }
         self.watch_worker(now, &id);
         self.feed(now, &id);
@@ -71,14 +78,18 @@ impl Plane {
             self.cycle_soon(now);
         }
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let (beat_idle, stale_after) = self.workers.get(&id).map_or_else(Default::default, |worker| {
+            (worker.beat_idle(&self.settings), worker.stale_after(&self.settings))
+        });
         Ok(Answer::Joined(Joined {
             worker: id,
             incarnation,
             token: String::new(),
             term: self.term,
-            beat_idle_millis: millis(self.settings.beat_idle),
+            beat_idle_millis: millis(beat_idle),
             beat_busy_millis: millis(self.settings.beat_busy),
             lease_millis: millis(self.settings.lease),
+            stale_after_millis: millis(stale_after),
         }))
     }
 
@@ -205,6 +216,7 @@ impl Plane {
             self.genuine(id, token_hash)?;
         }
         let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
+        worker.has_left |= token_hash.is_some();
         if (worker.presence, worker.state) == (Presence::Offline, WorkerState::Terminated) {
             return Ok(Answer::Done);
         }
@@ -212,6 +224,7 @@ impl Plane {
             (Presence::Offline, WorkerState::Terminated, now);
         // Who says goodbye itself has hung up; whom a person sends away is told on the open line.
         worker.is_polling &= token_hash.is_none();
+        worker.reliability.left(now);
         self.to_tell.insert(id.clone());
         reason.clone_into(&mut worker.reason);
         let held: Vec<_> = worker.holds.keys().copied().collect();
@@ -222,7 +235,7 @@ impl Plane {
         }
         self.store_worker(now, id);
         self.worker_news(now, "worker:offline", id, detail([("reason", reason.into())]));
-        self.machine_follows(now, id);
+        self.machine_follows(now, id, Went::Left);
         self.machine_goes_along(now, id, reason);
         Ok(Answer::Done)
     }

@@ -11,7 +11,7 @@ use super::{About, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::fleet::FleetSettings;
-use crate::id::{FleetId, MachineId, PodId};
+use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::{Presence, WorkerState};
 use crate::money::Money;
 use crate::provider::{Call, Fault, Pod, PodStatus, Tag, Unprepared};
@@ -35,6 +35,8 @@ const MISSING_MIN: usize = 2;
 pub(super) struct Lists {
     asked_at: Option<Timestamp>,
     answered_at: Option<Timestamp>,
+    /// Somebody's line dropped: the next list does not wait for its time, and the one after it comes soon.
+    is_urgent: bool,
     /// Lists in a row that failed: whoever cannot answer is asked less often.
     failed: u32,
     /// The last list was complete.
@@ -278,11 +280,22 @@ impl Plane {
         self.alarms.set(Alarm::Provider, next);
     }
 
+    /// A worker's line dropped: if its machine was rented, its provider may know what became of it.
+    pub(super) fn look_at_machine(&mut self, now: Timestamp, id: &WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let Some(fleet) = self.fleets.rentals.get(&worker.machine).map(|rental| rental.fleet.clone()) else {
+            return;
+        };
+        self.fleets.lists.entry(fleet).or_default().is_urgent = true;
+        self.alarms.set(Alarm::Provider, Some(now));
+    }
+
     fn ask_list(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
         let is_moving = self.rentals_of(&settings.id).any(|rental| match rental.phase {
             Phase::Lost | Phase::Returning => true,
             Phase::Made => rental.running_at.is_none() || settings.needs_preparing,
-            Phase::Wanted | Phase::Up | Phase::Draining => false,
+            Phase::Up | Phase::Draining => rental.ended > 0 || rental.missed > 0,
+            Phase::Wanted => false,
         });
         let has_orphans = self.fleets.orphans.values().any(|orphan| orphan.fleet == settings.id);
         let every = settings.limits.list_every;
@@ -296,9 +309,10 @@ impl Plane {
             }
             (None, None) => now,
         };
-        if now < due {
+        if now < due && !(lists.is_urgent && lists.asked_at.is_none()) {
             return due;
         }
+        lists.is_urgent = false;
         lists.asked_at = Some(now);
         self.call(&settings.id, Call::List);
         now.plus(ANSWER_MAX)

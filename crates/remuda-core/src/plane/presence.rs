@@ -6,10 +6,11 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::attempts::{Blame, pair};
+use super::reliability::Went;
 use super::{About, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
-use crate::id::{JobId, Shape, WorkerId};
+use crate::id::{JobId, MachineId, Shape, WorkerId};
 use crate::job::State;
 use crate::machine::{self, Presence, WorkerState};
 use crate::refusal::Refusal;
@@ -84,6 +85,8 @@ impl Plane {
         let Some(worker) = self.workers.get_mut(id) else { return };
         let silence = worker.watch.silent_for(now);
         let reason = format!("no beat for {}", spoken(silence));
+        let seen_at = worker.watch.seen_at();
+        worker.reliability.went_stale(now, seen_at);
         (worker.presence, worker.changed_at) = (Presence::Offline, now);
         worker.is_polling = false;
         self.refeed = true;
@@ -97,7 +100,8 @@ impl Plane {
         }
         self.store_worker(now, id);
         self.worker_news(now, "worker:offline", id, detail([("reason", reason.into())]));
-        self.machine_follows(now, id);
+        self.machine_follows(now, id, Went::Stale(seen_at));
+        self.tell_if_unreliable(now, id);
     }
 
     /// News of a worker, and what they mean for whoever only wants to know whether it can be used.
@@ -131,13 +135,26 @@ impl Plane {
     }
 
     /// A worker went offline or came back: so does its machine, if none of the others there is heard.
-    pub(super) fn machine_follows(&mut self, now: Timestamp, id: &WorkerId) {
+    pub(super) fn machine_follows(&mut self, now: Timestamp, id: &WorkerId, went: Went) {
         let Some(worker) = self.workers.get(id) else { return };
         let (machine, presence) = (worker.machine.clone(), worker.presence);
         let others = self.workers.values().filter(|it| it.machine == machine && it.id != *id);
         if machine::presence(others.map(|it| it.presence)) == Presence::Offline {
             let state = detail([("machine", machine.as_str().into()), ("state", presence.as_str().into())]);
             self.happened(now, "machine:state", About::worker(id), state);
+            self.machine_went(now, &machine, went);
+        }
+    }
+
+    /// A worker is on another machine now: the one it was on is offline if nobody else is heard there.
+    pub(super) fn machine_lost_one(&mut self, now: Timestamp, machine: &MachineId) {
+        let there = self.workers.values().filter(|it| it.machine == *machine);
+        if machine::presence(there.map(|it| it.presence)) == Presence::Offline {
+            let state =
+                detail([("machine", machine.as_str().into()), ("state", Presence::Offline.as_str().into())]);
+            self.happened(now, "machine:state", About::default(), state);
+            self.machine_went(now, machine, Went::Left);
+            self.forget_machine(machine);
         }
     }
 

@@ -177,13 +177,15 @@ impl Plane {
         if rental.phase == Phase::Returning || rental.phase == phase {
             return;
         }
+        // One that nobody saw since the plane before us asked for it says nothing about its provider.
+        let is_failure = !(was_up || rental.is_unheard && rental.made_at.is_none());
         rental.go(now, phase, reason.to_owned());
         if state == WorkerState::Active && !was_up {
             let fleet = self.fleets.fleets.entry(id.clone()).or_default();
             fleet.creation.succeeded();
             self.store_fleet(&id);
         }
-        if state == WorkerState::Error && !was_up {
+        if state == WorkerState::Error && is_failure {
             self.came_to_nothing(now, machine, reason);
         }
         self.store_rental(machine);

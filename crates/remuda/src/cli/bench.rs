@@ -5,6 +5,7 @@ mod api;
 mod child;
 mod comfyui;
 mod core;
+mod fleet;
 mod limits;
 mod line;
 mod load;
@@ -37,6 +38,11 @@ enum What {
     ///
     /// Example: remuda bench api --data /dev/shm/bench
     Api(api::Options),
+    /// A large fleet: many workers that beat while jobs flow, the control cycle, and jobs of killed workers
+    ///
+    /// Each worker is a connection: `ulimit -n` must allow a few more than there are workers.
+    /// Example: remuda bench fleet --workers 2000 --seconds 10 --kills 5 --data /dev/shm/bench
+    Fleet(fleet::Options),
 }
 
 impl Bench {
@@ -45,6 +51,7 @@ impl Bench {
             What::Queue(options) => queue::run(options).await,
             What::Comfyui(options) => comfyui::run(options).await,
             What::Api(options) => api::run(options).await,
+            What::Fleet(options) => fleet::run(options).await,
         }
     }
 }

@@ -39,6 +39,11 @@ pub(crate) fn is_passing(error: &anyhow::Error) -> bool {
     is_cut || error.downcast_ref::<Refused>().is_some_and(is_busy)
 }
 
+/// Whether the plane said that there is no such thing.
+pub(crate) fn is_missing(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<Refused>().is_some_and(|refused| refused.status == StatusCode::NOT_FOUND)
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     http: reqwest::Client,

@@ -4,9 +4,13 @@
 mod affinities;
 mod blobs;
 mod blocks;
+mod cost;
 mod cycle;
+mod drain;
 mod events;
+mod fleet;
 mod jobs;
+mod machines;
 mod quarantine;
 mod sse;
 mod why;
@@ -21,17 +25,22 @@ use serde_json::Value;
 
 use super::table::plain;
 use super::{Client, Connection, say};
+use crate::clock::Clock;
 
 pub(super) use self::affinities::Affinities;
 pub(super) use self::blobs::Blobs;
 pub(super) use self::blocks::Blocks;
+pub(super) use self::cost::{Cost, EXAMPLES as COST_EXAMPLES};
 pub(super) use self::cycle::Cycle;
+pub(super) use self::drain::{Drain, EXAMPLES as DRAIN_EXAMPLES};
 pub(super) use self::events::{Events, open_events};
+pub(super) use self::fleet::{EXAMPLES as FLEET_EXAMPLES, Fleet};
 pub(super) use self::jobs::{Cancel, Jobs};
+pub(super) use self::machines::Machines;
 pub(super) use self::quarantine::Quarantine;
 pub(super) use self::sse::{Event, Reader};
 pub(super) use self::why::{Why, story};
-pub(super) use self::workers::{Drain, Workers};
+pub(super) use self::workers::Workers;
 
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// As much of a shape as tables show; what lifts a block takes any part of it that is unique.
@@ -93,6 +102,28 @@ fn brief(duration: Duration) -> String {
     }
 }
 
+/// How long ago something the plane wrote was, as briefly.
+fn ago(value: &Value, now: Timestamp) -> String {
+    moment(value).map_or_else(|| "-".to_owned(), |at| brief(now.since(at)))
+}
+
+/// What the clock on the wall says.
+fn present() -> Timestamp {
+    Clock::after(Timestamp::ZERO).now()
+}
+
+/// Dollars as people write them; less than a cent with two digits that say something.
+fn money(value: &Value) -> String {
+    match value.as_f64() {
+        None => "-".to_owned(),
+        Some(dollars) if dollars == 0.0 || dollars >= 0.1 => format!("${dollars:.2}"),
+        Some(dollars) => {
+            let digits = (1 - dollars.log10().floor() as i32).clamp(2, 6);
+            format!("${dollars:.*}", digits.unsigned_abs() as usize)
+        }
+    }
+}
+
 /// A time the plane wrote, as a number of milliseconds or as `2026-11-15T12:03:10.042Z`.
 fn moment(value: &Value) -> Option<Timestamp> {
     if let Some(millis) = value.as_u64() {
@@ -149,6 +180,13 @@ mod tests {
         {
             assert_eq!(moment(&odd), None);
         }
+    }
+
+    #[test]
+    fn money_is_shown_with_as_many_digits_as_matter() {
+        let shown = [json!(0), json!(12.5), json!(0.69), json!(0.0345), json!(0.000_021), json!(null)]
+            .map(|it| money(&it));
+        assert_eq!(shown, ["$0.00", "$12.50", "$0.69", "$0.035", "$0.000021", "-"]);
     }
 
     #[test]

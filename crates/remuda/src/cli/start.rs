@@ -1,13 +1,16 @@
 //! Commands that start something: `serve`, `worker`, `up`; and `config`, which shows what they would run with.
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use remuda_core::id::{MachineId, Service, WorkerId};
+use remuda_core::id::{FleetId, MachineId, Service, WorkerId};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
+use tracing::info;
 use tracing_subscriber::EnvFilter;
 
 use super::ui::Ui;
@@ -16,6 +19,12 @@ use super::{Client, Connection, Identity, Settings, say};
 use crate::config::{self, Flag, Resolved};
 use crate::dial::Credentials;
 use crate::serve::Serving;
+use crate::worker::Dismissed;
+
+/// A worker whose machine nobody wants any more ends with this; 3 would say that somebody may try again.
+const DISMISSED: u8 = 4;
+/// How often a file is looked for: the shortest notices are of some seconds.
+const FILE_LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(super) struct Serve {
@@ -35,7 +44,40 @@ pub(super) struct Work {
     #[command(flatten)]
     what: WorkWhat,
     #[command(flatten)]
+    terms: WorkTerms,
+    #[command(flatten)]
     settings: Settings,
+}
+
+/// On which terms a worker works. A rented machine gets them in its environment.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct WorkTerms {
+    /// How long it may be silent while it holds nothing before it counts as gone; by default as its fleet or the plane says
+    #[arg(long, value_name = "DURATION", env = "REMUDA_STALE_AFTER", value_parser = config::written_seconds)]
+    pub(crate) stale_after: Option<Duration>,
+    /// Without contact with the plane for this long it stops itself: all it started ends, and the command below runs
+    #[arg(long, value_name = "DURATION", env = "REMUDA_DEAD_MAN", value_parser = config::written_seconds)]
+    pub(crate) dead_man: Option<Duration>,
+    /// Command that ends this machine, by `sh -c`; run when nobody wants it any more or nobody is left who could
+    #[arg(long, value_name = "COMMAND", env = "REMUDA_DEAD_MAN_COMMAND")]
+    pub(crate) dead_man_command: Option<String>,
+    /// Once asked to stop, finish within this time or hand back what is not done; by default as long as it takes
+    #[arg(long, value_name = "DURATION", env = "REMUDA_NOTICE", value_parser = config::written_seconds)]
+    pub(crate) notice: Option<Duration>,
+    /// A file whose appearance asks it to stop, as a signal would
+    #[arg(long, value_name = "FILE", env = "REMUDA_PREEMPT_FILE")]
+    pub(crate) preempt_file: Option<PathBuf>,
+    /// Command that has to end well before any work is taken, by `sh -c`: have it compute something on the GPU
+    #[arg(long, value_name = "COMMAND", env = "REMUDA_CHECK")]
+    pub(crate) check_cmd: Option<String>,
+    /// How long that command may take
+    #[arg(long, value_name = "DURATION", env = "REMUDA_CHECK_MAX", default_value = "2m",
+          value_parser = config::written_seconds)]
+    pub(crate) check_max: Duration,
+    /// Free space the disk with the data folder has to have
+    #[arg(long, value_name = "BYTES", env = "REMUDA_DISK_MIN", default_value = "256MiB",
+          value_parser = config::read_bytes)]
+    pub(crate) disk_min: u64,
 }
 
 /// What a worker is and does.
@@ -55,11 +97,14 @@ pub(crate) struct WorkWhat {
     #[arg(long, value_name = "NAME: VALUE", env = "REMUDA_COMFYUI_HEADER", hide_env_values = true)]
     pub(crate) comfyui_header: Vec<String>,
     /// Name of this worker; by default the machine's name with the server's port, or this process's number
-    #[arg(long)]
+    #[arg(long, env = "REMUDA_WORKER")]
     pub(crate) name: Option<WorkerId>,
     /// Name of this machine
-    #[arg(long)]
+    #[arg(long, env = "REMUDA_MACHINE")]
     pub(crate) machine: Option<MachineId>,
+    /// Fleet this machine belongs to
+    #[arg(long, env = "REMUDA_FLEET")]
+    pub(crate) fleet: Option<FleetId>,
     /// Service to offer; may be repeated
     #[arg(long = "service", value_name = "NAME")]
     pub(crate) services: Vec<Service>,
@@ -69,6 +114,9 @@ pub(crate) struct WorkWhat {
     /// Label that jobs can ask for; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub(crate) labels: Vec<String>,
+    /// Several labels at once, with commas between them; --label wins
+    #[arg(long = "labels", value_name = "NAME=VALUE,…", env = "REMUDA_LABELS", value_delimiter = ',')]
+    pub(crate) more_labels: Vec<String>,
 }
 
 #[derive(Debug, Args)]
@@ -96,6 +144,11 @@ enum ConfigCommand {
         /// Print JSON for scripts
         #[arg(long)]
         json: bool,
+    },
+    /// Say whether a plane could start with these settings, its fleets and their keys included; changes nothing
+    Check {
+        #[command(flatten)]
+        settings: Settings,
     },
     /// Have a running plane read its settings again; a mistake in them changes nothing
     Reload {
@@ -183,12 +236,20 @@ impl Work {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let resolved = self.settings.load()?;
         start_log(resolved.serve.log_json);
-        let workers = self.what.workers(&self.url, self.identity.credentials()?, &resolved).await?;
-        for worker in &workers {
+        let mut workers = self.what.workers(&self.url, self.identity.credentials()?, &resolved).await?;
+        for worker in &mut workers {
+            self.terms.put_into(worker);
             say(&format!("remuda worker {} works for {}{}", worker.worker, self.url, with(worker)));
         }
-        run_all(workers, stops()?).await?;
-        Ok(ExitCode::SUCCESS)
+        let stops = stops_or(self.terms.preempt_file.clone())?;
+        match run_all(workers, stops).await {
+            Err(error) if error.is::<Dismissed>() => {
+                eprintln!("remuda: this worker stops for good: {error:#}");
+                self.terms.end_machine().await;
+                Ok(ExitCode::from(DISMISSED))
+            }
+            ended => ended.map(|()| ExitCode::SUCCESS),
+        }
     }
 }
 
@@ -231,7 +292,23 @@ impl Up {
 
 /// One message for each signal that asks us to stop.
 pub(crate) fn stops() -> anyhow::Result<mpsc::Receiver<()>> {
+    stops_or(None)
+}
+
+/// The same, and one when this file appears.
+fn stops_or(file: Option<PathBuf>) -> anyhow::Result<mpsc::Receiver<()>> {
     let (sender, receiver) = mpsc::channel(4);
+    if let Some(file) = file {
+        let sender = sender.clone();
+        tokio::spawn(async move {
+            while !tokio::fs::try_exists(&file).await.unwrap_or(false) {
+                tokio::time::sleep(FILE_LOOK).await;
+            }
+            info!(file = %file.display(), "asked to stop: the file appeared");
+            // Whoever has ended already needs no telling.
+            sender.send(()).await.ok();
+        });
+    }
     for kind in [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()] {
         let mut signals = signal(kind).context("cannot listen for signals")?;
         let sender = sender.clone();
@@ -246,11 +323,27 @@ pub(crate) fn stops() -> anyhow::Result<mpsc::Receiver<()>> {
     Ok(receiver)
 }
 
+fn checked(resolved: &Resolved) -> String {
+    let fleet = |fleet: &config::Fleet| format!("{} ({})", fleet.settings.id, fleet.source.provider.as_str());
+    let fleets: Vec<_> = resolved.fleets.iter().map(fleet).collect();
+    let fleets =
+        if fleets.is_empty() { "no fleet".to_owned() } else { format!("fleets {}", fleets.join(", ")) };
+    format!("these settings fit together: {} of them are set, {fleets}", resolved.origins.len())
+}
+
 impl Config {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             ConfigCommand::Show { settings, json } => {
                 say(config::show(&settings.load()?, json).trim_end());
+            }
+            ConfigCommand::Check { settings } => {
+                let resolved = settings.load()?;
+                resolved.serve.admin_token()?;
+                for fleet in &resolved.fleets {
+                    fleet.check_key().with_context(|| format!("fleet {}", fleet.settings.id))?;
+                }
+                say(&checked(&resolved));
             }
             ConfigCommand::Reload { connection } => {
                 let client = Client::new(&connection)?;

@@ -5,21 +5,26 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use remuda_adapters::comfyui::{Client, Secret, Target};
+use remuda_core::agent::Deadlines;
 use remuda_core::id::WorkerId;
 use remuda_core::need::Offer;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tracing::warn;
 
 use super::Usage;
-use super::start::WorkWhat;
+use super::start::{WorkTerms, WorkWhat};
 use crate::config::Resolved;
 use crate::dial::Credentials;
-use crate::worker::{self, ComfyuiOptions, Does, Exec, Options, hostname, name_of};
+use crate::secret::VARIABLES;
+use crate::worker::{self, Check, ComfyuiOptions, Does, Exec, Options, hostname, name_of};
 
 /// Where ComfyUI listens unless it is told otherwise.
 const USUAL_COMFYUI: &str = "http://127.0.0.1:8188";
 /// Whoever listens there answers by then.
 const LOOK_MAX: Duration = Duration::from_secs(2);
+/// Whatever ends a machine is done by then, or will never be.
+const LAST_COMMAND_MAX: Duration = Duration::from_secs(60);
 
 impl WorkWhat {
     /// The servers that whoever starts these workers can reach itself.
@@ -86,7 +91,8 @@ impl WorkWhat {
         does: Does,
     ) -> anyhow::Result<Options> {
         let mut labels = BTreeMap::new();
-        for label in &self.labels {
+        let given = self.more_labels.iter().map(|label| label.trim()).filter(|label| !label.is_empty());
+        for label in given.chain(self.labels.iter().map(String::as_str)) {
             let (name, value) =
                 label.split_once('=').with_context(|| format!("--label takes NAME=VALUE, not {label:?}"))?;
             labels.insert(name.to_owned(), value.to_owned());
@@ -96,6 +102,7 @@ impl WorkWhat {
             options.services = self.services.iter().cloned().collect();
         }
         options.machine = self.machine.clone().or(options.machine);
+        options.fleet.clone_from(&self.fleet);
         options.slots = self.slots;
         options.offer = Offer { labels, ..Offer::default() };
         Ok(options)
@@ -140,9 +147,39 @@ pub(super) fn with(worker: &Options) -> String {
     }
 }
 
+impl WorkTerms {
+    pub(super) fn put_into(&self, options: &mut Options) {
+        let WorkTerms { stale_after, dead_man, notice, .. } = *self;
+        options.deadlines = Deadlines { stale_after, dead_man, notice };
+        options.check = Check {
+            command: self.check_cmd.clone(),
+            command_max: self.check_max,
+            disk_min_bytes: self.disk_min,
+        };
+    }
+
+    /// The machine ends itself, if it was told how.
+    pub(super) async fn end_machine(&self) {
+        let Some(command) = &self.dead_man_command else { return };
+        warn!(command, "ending this machine");
+        let mut shell = tokio::process::Command::new("sh");
+        for secret in VARIABLES {
+            shell.env_remove(secret);
+        }
+        let ended = shell.args(["-c", command]).stdin(std::process::Stdio::null()).status();
+        match tokio::time::timeout(LAST_COMMAND_MAX, ended).await {
+            Ok(Ok(status)) if status.success() => {}
+            Ok(Ok(status)) => warn!(%status, "the command that ends this machine failed"),
+            Ok(Err(error)) => warn!(%error, "the command that ends this machine cannot be started"),
+            Err(_) => warn!("the command that ends this machine takes too long"),
+        }
+    }
+}
+
 /// Runs them side by side until all have ended; a stop is for all of them, and the first trouble ends all.
 pub(super) async fn run_all(workers: Vec<Options>, mut stops: mpsc::Receiver<()>) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
+    let mut trouble = None;
     let mut each = Vec::new();
     for options in workers {
         let (stop, stopped) = mpsc::channel(4);
@@ -151,16 +188,25 @@ pub(super) async fn run_all(workers: Vec<Options>, mut stops: mpsc::Receiver<()>
     }
     loop {
         tokio::select! {
-            ended = tasks.join_next() => match ended {
-                None => return Ok(()),
-                Some(ended) => ended.context("a worker panicked")??,
-            },
-            Some(()) = stops.recv() => {
-                for stop in &each {
-                    // Whoever has ended already needs no telling.
-                    stop.send(()).await.ok();
+            ended = tasks.join_next() => match ended.map(|ended| ended.context("a worker panicked").flatten()) {
+                None => return trouble.map_or(Ok(()), Err),
+                Some(Ok(())) => {}
+                Some(Err(error)) => {
+                    // The others hand back what they hold, and what they started ends.
+                    tell_all(&each, 2).await;
+                    trouble.get_or_insert(error);
                 }
-            }
+            },
+            Some(()) = stops.recv() => tell_all(&each, 1).await,
+        }
+    }
+}
+
+async fn tell_all(workers: &[mpsc::Sender<()>], times: usize) {
+    for stop in workers {
+        for _ in 0..times {
+            // Whoever has ended already needs no telling.
+            stop.send(()).await.ok();
         }
     }
 }

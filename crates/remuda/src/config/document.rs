@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::check::RULES;
 use super::key::Key;
-use super::table::GROUPS;
+use super::table::{GROUPS, fleets};
 use super::value::{Kind, Unit};
-use super::{Resolved, load};
+use super::{Fleet, Origin, Resolved, load};
 
 const HEAD: &str = "\
 # Configuration
@@ -21,7 +21,8 @@ replaces the file, and flags replace all of them. `remuda config show` prints ev
 The file is the one named by `--config` or `REMUDA_CONFIG`, or else `remuda.toml` in the current folder, or else
 `remuda.toml` in the data folder. Relative paths in it count from the folder it is in. A key that does not exist is
 refused, and so is a variable that begins with `REMUDA_` and is none of those below, `REMUDA_URL`, `REMUDA_TOKEN`,
-`REMUDA_CA`, `REMUDA_ADMIN_TOKEN`, `REMUDA_CONFIG` or `REMUDA_LOG`. A variable that is empty counts as not set.
+`REMUDA_CA`, `REMUDA_ADMIN_TOKEN`, `REMUDA_CONFIG`, `REMUDA_LOG`, or one of those that `remuda worker --help` names. A
+variable that is empty counts as not set.
 
 Durations have a unit: `250ms`, `90s`, `5m`, `2h`, `7d`, `1h30m`. Only the variables marked (ms) or (s) are plain
 numbers, and where one of them and the `REMUDA_` name are both set, the latter wins. Sizes may be written as `8MiB`.
@@ -43,6 +44,44 @@ machines_min = 0
 machines_max = 4
 "#;
 
+const FLEETS: &str = "
+## Fleets
+
+Each `[[fleet]]` is a number of machines of one kind. In the order in which they are written they take what waits: what is
+too much for one goes to the next that could run it. Where a fleet says nothing about scaling, `[scaling]` and the
+variables that go with it speak for it. A key of a fleet can only be written in the file; `remuda config show` prints it as
+`fleet.NAME.KEY`, and `remuda config reload` has a running plane read it again. Machines that would be made differently by
+then (another image, GPU, environment or command) are replaced one by one.
+
+The limits of `process` fleets are shorter than the defaults below, because what this very machine says of its processes
+is so at once; `remuda config show` has them.
+
+```toml
+";
+
+const FLEETS_EXAMPLE: &str = r#"[[fleet]]
+name = "local"
+provider = "process"
+command = "remuda worker --exec ./render.sh"
+min = 1
+max = 4
+
+[[fleet]]
+name = "gpus"
+provider = "runpod"                            # with RUNPOD_API_KEY in the environment
+image = "registry.example.org/comfyui-remuda:1.4"
+gpus = ["NVIDIA GeForce RTX 4090", "NVIDIA RTX A6000"]
+data_centers = ["EU-RO-1"]
+url = "https://plane.example.org:8288"
+services = ["comfyui"]
+labels = { tier = "large" }
+max = 6
+price_max = 0.90
+budget_hourly = 4
+budget_daily = 40
+env = { HF_HOME = "/workspace/models" }
+"#;
+
 fn document() -> String {
     let defaults = Resolved::defaults(PathBuf::from("<data>"));
     let mut text = format!("{HEAD}```toml\n{EXAMPLE}```\n");
@@ -56,6 +95,24 @@ fn document() -> String {
             };
             let (name, bounds, variables) = (key.name, key.kind.bounds(), variables(key));
             writeln!(text, "| `{name}` | {default} | {bounds} | {variables} | {} |", key.meaning).unwrap();
+        }
+    }
+    text.push_str(&format!("{FLEETS}{FLEETS_EXAMPLE}```\n"));
+    let began = Origin::Default;
+    let fleet = Fleet::new("fleet".parse().unwrap(), began, defaults.settings.scaling);
+    for group in fleets::GROUPS {
+        writeln!(text, "\n### {}\n", group.title).unwrap();
+        text.push_str("| key | default | may be | meaning |\n|---|---|---|---|\n");
+        for key in group.keys {
+            let shown = key.shown(&fleet);
+            let general = fleets::FALLBACKS.iter().find(|(own, _)| *own == key.name);
+            let default = match (general, key.name, shown.as_str()) {
+                (Some((_, general)), ..) => format!("`{general}`"),
+                (None, "name" | "provider", _) | (None, _, "") => String::new(),
+                (None, _, shown) => format!("`{shown}`"),
+            };
+            let (name, bounds) = (key.name, key.kind.bounds());
+            writeln!(text, "| `{name}` | {default} | {bounds} | {} |", key.meaning).unwrap();
         }
     }
     text.push_str("\n## What must fit together\n\n");
@@ -93,4 +150,7 @@ fn the_example_in_the_document_works() {
     let resolved = load(Some(&path), [], &[]).unwrap();
     assert_eq!(resolved.settings.scaling.machines_max, 4);
     assert_eq!(resolved.origins.len(), 6);
+    fs::write(&path, FLEETS_EXAMPLE).unwrap();
+    let resolved = load(Some(&path), [("HOME".to_owned(), "/home/anna".to_owned())], &[]).unwrap();
+    assert_eq!(resolved.settings.fleets.len(), 2);
 }

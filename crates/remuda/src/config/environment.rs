@@ -6,7 +6,7 @@ use std::env;
 use std::path::PathBuf;
 
 use super::key::{Entry, Key};
-use super::value::Unit;
+use super::value::{Unit, Written};
 use super::{ConfigError, Origin, nearest};
 use crate::secret::Secret;
 
@@ -14,6 +14,23 @@ use crate::secret::Secret;
 /// logged, and a secret that no setting shows.
 const OTHERS: [&str; 6] =
     ["REMUDA_URL", "REMUDA_TOKEN", "REMUDA_CA", "REMUDA_CONFIG", "REMUDA_LOG", "REMUDA_ADMIN_TOKEN"];
+/// What a worker is told about itself instead of by flags; a rented machine gets them from its plane.
+const WORKERS: [&str; 14] = [
+    "REMUDA_WORKER",
+    "REMUDA_MACHINE",
+    "REMUDA_FLEET",
+    "REMUDA_LABELS",
+    "REMUDA_POD",
+    "REMUDA_STALE_AFTER",
+    "REMUDA_DEAD_MAN",
+    "REMUDA_DEAD_MAN_COMMAND",
+    "REMUDA_NOTICE",
+    "REMUDA_PREEMPT_FILE",
+    "REMUDA_CHECK",
+    "REMUDA_CHECK_MAX",
+    "REMUDA_DISK_MIN",
+    "REMUDA_COMFYUI_HEADER",
+];
 
 /// The environment of this process, as far as it is text.
 pub fn current() -> impl Iterator<Item = (String, String)> {
@@ -35,7 +52,8 @@ impl Environment {
             let names = key.seed.map(|(name, unit)| (name.to_owned(), unit));
             for (name, unit) in names.into_iter().chain([(key.variable(), Unit::Written)]) {
                 if let Some(text) = self.0.get(&name) {
-                    entries.push(key.entry(text, unit, Origin::Environment(name))?);
+                    let written = Written::Text(text.clone());
+                    entries.push(key.entry(&written, unit, Origin::Environment(name))?);
                 }
             }
         }
@@ -44,7 +62,7 @@ impl Environment {
 
     fn refuse_unknown(&self) -> Result<(), ConfigError> {
         let keys: Vec<String> = Key::all().map(Key::variable).collect();
-        let names = || keys.iter().map(String::as_str).chain(OTHERS);
+        let names = || keys.iter().map(String::as_str).chain(OTHERS).chain(WORKERS);
         let is_unknown = |name: &str, value: &str| {
             name.starts_with("REMUDA_")
                 && !names().any(|known| known == name)
@@ -65,6 +83,10 @@ impl Environment {
 
     pub(super) fn admin_token(&self) -> Option<Secret> {
         self.0.get("REMUDA_ADMIN_TOKEN").map(|text| Secret::new(text.trim()))
+    }
+
+    pub(super) fn runpod_key(&self) -> Option<Secret> {
+        self.0.get("RUNPOD_API_KEY").map(|text| Secret::new(text.trim()))
     }
 
     /// Where the platform wants programs to keep their data.

@@ -1,5 +1,5 @@
 //! `remuda.toml`: what the user wrote, with the line of each key. Sections and dotted keys come to the same; unknown
-//! keys are refused with the one that was likely meant.
+//! keys are refused with the one that was likely meant. Each `[[fleet]]` is a section of its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::key::{Entry, Key};
-use super::value::Unit;
+use super::value::{Unit, Written};
 use super::{ConfigError, Origin, nearest};
 
 /// A configuration file as it was written.
@@ -16,16 +16,33 @@ use super::{ConfigError, Origin, nearest};
 pub struct File {
     path: PathBuf,
     pairs: Vec<Pair>,
+    fleets: Vec<Section>,
 }
 
 #[derive(Debug)]
-struct Pair {
+pub(super) struct Pair {
     /// With its section: `beat.idle`.
-    name: String,
-    /// `None` for what no key can be: a list, a date.
-    text: Option<String>,
-    line: usize,
+    pub(super) name: String,
+    written: Written,
+    pub(super) line: usize,
 }
+
+impl Pair {
+    pub(super) fn is(&self, name: &str, text: &str) -> bool {
+        self.name == name && matches!(&self.written, Written::Text(written) if written == text)
+    }
+}
+
+/// One `[[fleet]]`.
+#[derive(Debug)]
+pub(super) struct Section {
+    path: PathBuf,
+    line: usize,
+    pairs: Vec<Pair>,
+}
+
+/// What fleets are written under.
+const FLEET: &str = "fleet";
 
 impl File {
     pub fn read(path: &Path) -> Result<File, ConfigError> {
@@ -42,8 +59,12 @@ impl File {
             // Without the line it stands in, which `Display` would show: there may be a secret in it.
             message: error.message().to_owned(),
         })?;
-        let mut file = File { path: path.to_path_buf(), pairs: Vec::new() };
-        file.collect(text, "", table.get_ref());
+        let mut file = File { path: path.to_path_buf(), pairs: Vec::new(), fleets: Vec::new() };
+        let mut rest = table.into_inner();
+        if let Some((key, fleets)) = rest.remove_entry(FLEET) {
+            file.fleets = file.sections(text, line_of(text, key.span().start), fleets.get_ref())?;
+        }
+        file.collect(text, "", &rest);
         file.pairs.sort_by_key(|pair| pair.line);
         Ok(file)
     }
@@ -57,11 +78,41 @@ impl File {
                 }
                 _ => self.pairs.push(Pair {
                     name,
-                    text: text_of(value),
+                    written: written(value),
                     line: line_of(source, key.span().start),
                 }),
             }
         }
+    }
+
+    fn sections(&self, source: &str, line: usize, fleets: &DeValue<'_>) -> Result<Vec<Section>, ConfigError> {
+        let tables = fleets.as_array().filter(|all| all.iter().all(|it| it.get_ref().is_table()));
+        let tables = tables.ok_or_else(|| ConfigError::Illegal {
+            key: FLEET.to_owned(),
+            value: "…".to_owned(),
+            origin: Origin::File { path: self.path.clone(), line },
+            why: "there may be several: write `[[fleet]]`, with two brackets, above each".to_owned(),
+        })?;
+        let section = |table: &Spanned<DeValue<'_>>| {
+            let mut pairs: Vec<_> = table
+                .get_ref()
+                .as_table()
+                .into_iter()
+                .flatten()
+                .map(|(key, value)| Pair {
+                    name: key.get_ref().to_string(),
+                    written: written(value),
+                    line: line_of(source, key.span().start),
+                })
+                .collect();
+            pairs.sort_by_key(|pair| pair.line);
+            Section { path: self.path.clone(), line: line_of(source, table.span().start), pairs }
+        };
+        Ok(tables.iter().map(section).collect())
+    }
+
+    pub(super) fn fleets(&self) -> &[Section] {
+        &self.fleets
     }
 
     /// What it says, key by key. A relative path counts from the folder the file is in.
@@ -70,29 +121,70 @@ impl File {
     }
 
     fn entry(&self, pair: &Pair) -> Result<Entry, ConfigError> {
-        let Pair { name, text, line } = pair;
+        let Pair { name, line, .. } = pair;
         let key = Key::named(name).ok_or_else(|| ConfigError::UnknownKey {
             name: name.clone(),
             path: self.path.clone(),
             line: *line,
             hint: nearest::hint(name, Key::all().map(|key| key.name)),
         })?;
-        let origin = Origin::File { path: self.path.clone(), line: *line };
-        let Some(text) = text else {
-            let (value, why) = ("…".to_owned(), format!("it must be {}", key.kind.bounds()));
-            return Err(ConfigError::Illegal { key: key.name, value, origin, why });
-        };
-        let mut entry = key.entry(text, Unit::Written, origin)?;
-        if let Some(folder) = self.path.parent() {
-            entry.value = entry.value.beneath(folder);
-        }
-        Ok(entry)
+        entry_of(key, pair, &self.path)
     }
+}
+
+impl Section {
+    pub(super) fn pairs(&self) -> &[Pair] {
+        &self.pairs
+    }
+
+    pub(super) fn origin(&self) -> Origin {
+        self.at(self.line)
+    }
+
+    pub(super) fn at(&self, line: usize) -> Origin {
+        Origin::File { path: self.path.clone(), line }
+    }
+
+    pub(super) fn entry<T>(&self, key: &'static Key<T>, pair: &Pair) -> Result<Entry<T>, ConfigError> {
+        entry_of(key, pair, &self.path)
+    }
+
+    pub(super) fn unknown(&self, pair: &Pair, hint: String) -> ConfigError {
+        let (name, path) = (format!("{FLEET}.{}", pair.name), self.path.clone());
+        ConfigError::UnknownKey { name, path, line: pair.line, hint }
+    }
+}
+
+fn entry_of<T>(key: &'static Key<T>, pair: &Pair, path: &Path) -> Result<Entry<T>, ConfigError> {
+    let origin = Origin::File { path: path.to_path_buf(), line: pair.line };
+    let mut entry = key.entry(&pair.written, Unit::Written, origin)?;
+    if let Some(folder) = path.parent() {
+        entry.value = entry.value.beneath(folder);
+    }
+    Ok(entry)
 }
 
 /// Whether keys stand in it. `[beat]` with all of them commented out is fine, an empty `[beats]` is not.
 fn is_section(name: &str) -> bool {
     Key::all().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+}
+
+fn written(value: &Spanned<DeValue<'_>>) -> Written {
+    let text = match value.get_ref() {
+        DeValue::Array(words) => {
+            let words: Option<Vec<_>> = words.iter().map(|word| word.get_ref().as_str()).collect();
+            words.map(|words| words.join(", "))
+        }
+        DeValue::Table(inner) => {
+            let pair = |(name, value): (&Spanned<_>, &Spanned<_>)| {
+                Some((ToString::to_string(name.get_ref()), text_of(value)?))
+            };
+            let pairs: Option<Vec<_>> = inner.iter().map(pair).collect();
+            return pairs.map_or(Written::Other, Written::Pairs);
+        }
+        _ => text_of(value),
+    };
+    text.map_or(Written::Other, Written::Text)
 }
 
 fn text_of(value: &Spanned<DeValue<'_>>) -> Option<String> {
@@ -101,12 +193,7 @@ fn text_of(value: &Spanned<DeValue<'_>>) -> Option<String> {
         DeValue::Integer(number) => Some(number.to_string()),
         DeValue::Float(number) => Some(number.to_string()),
         DeValue::Boolean(on) => Some(on.to_string()),
-        DeValue::Array(words) => {
-            let words: Option<Vec<_>> =
-                words.iter().map(|word| Some(word.get_ref().as_str()?.to_owned())).collect();
-            Some(words?.join(", "))
-        }
-        DeValue::Datetime(_) | DeValue::Table(_) => None,
+        DeValue::Datetime(_) | DeValue::Array(_) | DeValue::Table(_) => None,
     }
 }
 

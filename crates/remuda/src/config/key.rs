@@ -1,16 +1,22 @@
 //! A key: its names, what it may be, what it means, and which field it fills.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use remuda_core::id::{FleetId, Service};
+use remuda_core::money::Money;
 use remuda_core::settings::{BlockOn, StuckPolicy};
 
+use super::fleet::{PolicyName, ProviderKind, Start};
 use super::store::{StoreUrl, masked};
-use super::value::{Kind, Unit, Value, size};
+use super::value::{Kind, Unit, Value, Written, size};
 use super::{AllowPrivate, ConfigError, Origin, Resolved, table};
+use crate::secret::Secret;
 
-pub(super) struct Key {
+/// `T` is what it fills a field of: everything the program runs with, or one fleet.
+pub(super) struct Key<T = Resolved> {
     /// As in `remuda.toml`; what stands before the dot is the section.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
@@ -18,19 +24,60 @@ pub(super) struct Key {
     pub(super) meaning: &'static str,
     /// The name it had in the environment of the programs before this one, and the unit it had there.
     pub(super) seed: Option<(&'static str, Unit)>,
-    slot: Slot,
+    slot: Slot<T>,
 }
 
-impl Key {
-    pub(super) const fn new(name: &'static str, slot: Slot, kind: Kind, meaning: &'static str) -> Key {
+impl<T> Key<T> {
+    pub(super) const fn new(name: &'static str, slot: Slot<T>, kind: Kind, meaning: &'static str) -> Key<T> {
         Key { name, kind, meaning, seed: None, slot }
     }
 
-    pub(super) const fn seed(mut self, name: &'static str, unit: Unit) -> Key {
+    pub(super) const fn seed(mut self, name: &'static str, unit: Unit) -> Key<T> {
         self.seed = Some((name, unit));
         self
     }
 
+    pub(super) fn read(&self, target: &T) -> Value {
+        (self.slot.read)(target)
+    }
+
+    /// Its value as one would write it.
+    pub(super) fn shown(&self, target: &T) -> String {
+        match (self.kind, self.read(target)) {
+            (Kind::Bytes { .. }, Value::Number(bytes)) => size(bytes),
+            (_, value) => value.to_string(),
+        }
+    }
+
+    pub(super) fn write(&self, target: &mut T, value: Value) {
+        (self.slot.write)(target, value);
+    }
+
+    /// What someone wrote for this key, if it may be that.
+    pub(super) fn entry(
+        &'static self,
+        written: &Written,
+        unit: Unit,
+        origin: Origin,
+    ) -> Result<Entry<T>, ConfigError> {
+        let illegal = |value, why| {
+            Err(ConfigError::Illegal { key: self.name.to_owned(), value, origin: origin.clone(), why })
+        };
+        match written {
+            Written::Text(text) => match self.kind.parse(text, unit) {
+                Ok(value) => Ok(Entry { key: self, value, origin }),
+                Err(why) => illegal(masked(text), why),
+            },
+            Written::Pairs(pairs) => match self.kind.pairs(pairs) {
+                Ok(value) => Ok(Entry { key: self, value, origin }),
+                Err(why) => illegal("…".to_owned(), why),
+            },
+            Written::Other => illegal("…".to_owned(), format!("it must be {}", self.kind.bounds())),
+        }
+    }
+}
+
+impl Key {
     pub(super) fn all() -> impl Iterator<Item = &'static Key> {
         table::GROUPS.iter().flat_map(|group| group.keys)
     }
@@ -43,55 +90,42 @@ impl Key {
     pub(super) fn variable(&self) -> String {
         format!("REMUDA_{}", self.name.replace('.', "_").to_uppercase())
     }
-
-    pub(super) fn read(&self, resolved: &Resolved) -> Value {
-        (self.slot.read)(resolved)
-    }
-
-    /// Its value as one would write it.
-    pub(super) fn shown(&self, resolved: &Resolved) -> String {
-        match (self.kind, self.read(resolved)) {
-            (Kind::Bytes { .. }, Value::Number(bytes)) => size(bytes),
-            (_, value) => value.to_string(),
-        }
-    }
-
-    pub(super) fn write(&self, resolved: &mut Resolved, value: Value) {
-        (self.slot.write)(resolved, value);
-    }
-
-    /// What someone wrote for this key, if it may be that.
-    pub(super) fn entry(&'static self, text: &str, unit: Unit, origin: Origin) -> Result<Entry, ConfigError> {
-        match self.kind.parse(text, unit) {
-            Ok(value) => Ok(Entry { key: self, value, origin }),
-            Err(why) => Err(ConfigError::Illegal { key: self.name, value: masked(text), origin, why }),
-        }
-    }
 }
 
 /// A legal value for a key, and who gave it.
-pub(super) struct Entry {
-    pub(super) key: &'static Key,
+pub(super) struct Entry<T: 'static = Resolved> {
+    pub(super) key: &'static Key<T>,
     pub(super) value: Value,
     pub(super) origin: Origin,
 }
 
-/// The field behind a key; made by `slot!`.
-pub(super) struct Slot {
-    pub(super) read: fn(&Resolved) -> Value,
-    pub(super) write: fn(&mut Resolved, Value),
+/// The field behind a key; made by `slot!` and `fleet_slot!`.
+pub(super) struct Slot<T = Resolved> {
+    pub(super) read: fn(&T) -> Value,
+    pub(super) write: fn(&mut T, Value),
 }
 
 /// `slot!(settings.lease)` is the field of that name in `Resolved`.
 macro_rules! slot {
-    ($($field:ident).+) => {
+    ($($field:ident).+) => { $crate::config::key::slot_in!($crate::config::Resolved, $($field).+) };
+}
+pub(super) use slot;
+
+/// The same in a fleet.
+macro_rules! fleet_slot {
+    ($($field:ident).+) => { $crate::config::key::slot_in!($crate::config::Fleet, $($field).+) };
+}
+pub(super) use fleet_slot;
+
+macro_rules! slot_in {
+    ($target:ty, $($field:ident).+) => {
         $crate::config::key::Slot {
-            read: |resolved| $crate::config::key::Field::value(&resolved.$($field).+),
-            write: |resolved, value| $crate::config::key::Field::fill(&mut resolved.$($field).+, value),
+            read: |target: &$target| $crate::config::key::Field::value(&target.$($field).+),
+            write: |target: &mut $target, value| $crate::config::key::Field::fill(&mut target.$($field).+, value),
         }
     };
 }
-pub(super) use slot;
+pub(super) use slot_in;
 
 /// A field that values of one kind go into. That the table gives each field a kind that fits is for the table's author
 /// to see to; a test tries every key.
@@ -124,6 +158,37 @@ field!(Option<PathBuf>, File);
 field!(Vec<String>, List);
 field!(SocketAddr, Address);
 field!(StoreUrl, Store);
+field!(Option<Duration>, MaybeDuration);
+field!(Option<Money>, Money);
+field!(Option<String>, Text);
+field!(BTreeMap<String, String>, Pairs);
+field!(BTreeMap<String, Secret>, Environment);
+
+impl Field for FleetId {
+    fn value(&self) -> Value {
+        Value::Text(Some(self.to_string()))
+    }
+
+    fn fill(&mut self, value: Value) {
+        match value {
+            Value::Text(Some(name)) => *self = name.parse().expect("the key's kind lets only names through"),
+            other => panic!("the table gives a name {other:?}"),
+        }
+    }
+}
+
+impl Field for BTreeSet<Service> {
+    fn value(&self) -> Value {
+        Value::List(self.iter().map(ToString::to_string).collect())
+    }
+
+    fn fill(&mut self, value: Value) {
+        match value {
+            Value::List(names) => *self = names.iter().filter_map(|name| name.parse().ok()).collect(),
+            other => panic!("the table gives a list of services {other:?}"),
+        }
+    }
+}
 
 macro_rules! number_field {
     ($($type:ty)+) => {$(
@@ -164,3 +229,6 @@ macro_rules! choice_field {
 choice_field!(StuckPolicy: "progress" is Progress, "age" is Age);
 choice_field!(AllowPrivate: "auto" is Auto, "yes" is Yes, "no" is No);
 choice_field!(BlockOn: "shape" is Shape, "exact" is Exact);
+choice_field!(ProviderKind: "fixed" is Fixed, "process" is Process, "runpod" is Runpod);
+choice_field!(PolicyName: "queue" is Queue, "latency" is Latency);
+choice_field!(Start: "image" is Image, "ssh" is Ssh);

@@ -1,35 +1,66 @@
-//! Every value and where it came from, for `remuda config show`.
+//! Every value and where it came from, for `remuda config show`; the keys of fleet `gpus` as `fleet.gpus.…`.
 
 use serde_json::{Map, json};
 
+use super::fleet::keys_of;
 use super::key::Key;
 use super::value::Value;
 use super::{Origin, Resolved};
 
 /// As an aligned table for people, or as JSON by key for programs.
 pub fn show(resolved: &Resolved, json: bool) -> String {
-    if json { as_json(resolved) } else { as_table(resolved) }
+    let rows = rows(resolved);
+    if json { as_json(rows) } else { as_table(&rows) }
 }
 
-fn as_table(resolved: &Resolved) -> String {
-    let rows: Vec<[String; 3]> = Key::all()
-        .map(|key| [key.name.to_owned(), key.shown(resolved), resolved.origin(key.name).to_string()])
-        .collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let (names, values) = (width(0), width(1));
-    rows.iter().map(|[name, value, origin]| format!("{name:names$}  {value:values$}  {origin}\n")).collect()
+struct Row {
+    name: String,
+    value: Value,
+    shown: String,
+    meaning: &'static str,
+    origin: Origin,
 }
 
-fn as_json(resolved: &Resolved) -> String {
+fn rows(resolved: &Resolved) -> Vec<Row> {
+    let row = |key: &Key| Row {
+        name: key.name.to_owned(),
+        value: key.read(resolved),
+        shown: key.shown(resolved),
+        meaning: key.meaning,
+        origin: resolved.origin(key.name),
+    };
+    let mut rows: Vec<Row> = Key::all().map(row).collect();
+    for fleet in &resolved.fleets {
+        rows.extend(keys_of(fleet.source.provider).map(|key| Row {
+            name: format!("fleet.{}.{}", fleet.settings.id, key.name),
+            value: key.read(fleet),
+            shown: key.shown(fleet),
+            meaning: key.meaning,
+            origin: fleet.origin(key.name, resolved),
+        }));
+    }
+    rows
+}
+
+fn as_table(rows: &[Row]) -> String {
+    let width =
+        |column: fn(&Row) -> &str| rows.iter().map(|row| column(row).chars().count()).max().unwrap_or(0);
+    let (names, values) = (width(|row| &row.name), width(|row| &row.shown));
+    rows.iter()
+        .map(|Row { name, shown, origin, .. }| format!("{name:names$}  {shown:values$}  {origin}\n"))
+        .collect()
+}
+
+fn as_json(rows: Vec<Row>) -> String {
     let mut keys = Map::new();
-    for key in Key::all() {
-        let value = match key.read(resolved) {
+    for row in rows {
+        let value = match row.value {
             Value::Number(number) => json!(number),
             Value::Switch(on) => json!(on),
             other => json!(other.to_string()),
         };
-        let mut entry = json!({ "value": value, "meaning": key.meaning });
-        match resolved.origin(key.name) {
+        let mut entry = json!({ "value": value, "meaning": row.meaning });
+        match row.origin {
             Origin::Default => entry["origin"] = json!("default"),
             Origin::File { path, line } => {
                 entry["origin"] = json!("file");
@@ -45,7 +76,7 @@ fn as_json(resolved: &Resolved) -> String {
                 entry["name"] = json!(name);
             }
         }
-        keys.insert(key.name.to_owned(), entry);
+        keys.insert(row.name, entry);
     }
     format!("{:#}\n", serde_json::Value::Object(keys))
 }

@@ -2,8 +2,11 @@
 //! as a flag, is checked, shown and documented.
 
 mod access;
+pub(super) mod fleets;
 
 use std::time::Duration;
+
+use remuda_core::reliability;
 
 use super::key::{Key, slot};
 use super::value::Kind::{Address, Bytes, Choice, Folder, Store, Switch};
@@ -100,6 +103,12 @@ const BEATS: &[Key] = &[
         slot!(settings.stale_after),
         duration(TICK, DAY),
         "An idle worker that is silent for this long is offline.",
+    ),
+    Key::new(
+        "beat.stale_alert",
+        slot!(settings.stale_alert),
+        number(1, reliability::MOMENTS_MAX as u64),
+        "A worker or machine that goes stale so often within an hour is told of.",
     ),
     Key::new(
         "beat.suspect_after",
@@ -358,10 +367,22 @@ const SCALING: &[Key] = &[
     )
     .seed("GPU_HEALTH_CHECK_TIMEOUT_SEC", Unit::Seconds),
     Key::new(
+        "scaling.turn_min",
+        slot!(settings.scaling.turn_min),
+        duration(TICK, DAY),
+        "A fleet turns from growing to shrinking, or back, at most once in this time.",
+    ),
+    Key::new(
+        "scaling.life_min",
+        slot!(settings.scaling.life_min),
+        duration(TICK, DAY),
+        "A worker is not returned before it was active for this long.",
+    ),
+    Key::new(
         "scaling.start_worker",
         slot!(serve.start_worker),
         Switch,
-        "Start the worker process on a rented machine that is up.",
+        "Start the worker, over SSH, on machines of fleets with `start = \"ssh\"`.",
     )
     .seed("AUTO_START_WORKER_PROCESS", Unit::Written),
 ];

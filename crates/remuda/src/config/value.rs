@@ -1,12 +1,17 @@
 //! What may be written for a key and how it is read: durations with their unit, numbers within bounds, sizes, switches,
 //! choices, folders, addresses and stores. What is shown can be written back.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use remuda_core::id::Service;
+use remuda_core::money::Money;
+
 use super::store::StoreUrl;
+use crate::secret::Secret;
 
 /// What a key may be.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +38,34 @@ pub(super) enum Kind {
     List,
     Address,
     Store,
+    /// A duration that need not be given.
+    MaybeDuration {
+        min: Duration,
+        max: Duration,
+    },
+    /// Dollars, or nothing.
+    Money,
+    /// Any text, or nothing.
+    Text,
+    /// What a fleet may be called: its machines' names and tags begin with it.
+    FleetName,
+    /// Names with commas between them.
+    Names,
+    /// `http://` or `https://`, or nothing.
+    Url,
+    /// Names and values.
+    Pairs,
+    /// Names and values that are not shown.
+    Environment,
+}
+
+/// What somebody wrote, as far as it could be a value.
+#[derive(Debug)]
+pub(super) enum Written {
+    Text(String),
+    Pairs(Vec<(String, String)>),
+    /// What no key can be: a date, a list of lists.
+    Other,
 }
 
 /// What a number without a unit counts, where a duration is wanted.
@@ -55,6 +88,11 @@ pub(super) enum Value {
     List(Vec<String>),
     Address(SocketAddr),
     Store(StoreUrl),
+    MaybeDuration(Option<Duration>),
+    Money(Option<Money>),
+    Text(Option<String>),
+    Pairs(BTreeMap<String, String>),
+    Environment(BTreeMap<String, Secret>),
 }
 
 impl Value {
@@ -79,12 +117,18 @@ impl Value {
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Duration(duration) => f.write_str(&written(*duration)),
+            Value::Duration(duration) | Value::MaybeDuration(Some(duration)) => {
+                f.write_str(&written(*duration))
+            }
             Value::Number(number) => write!(f, "{number}"),
             Value::Switch(on) => write!(f, "{on}"),
             Value::Word(word) => f.write_str(word),
             Value::Folder(path) | Value::File(Some(path)) => write!(f, "{}", path.display()),
-            Value::File(None) => Ok(()),
+            Value::File(None) | Value::MaybeDuration(None) | Value::Money(None) | Value::Text(None) => Ok(()),
+            Value::Money(Some(money)) => write!(f, "{money}"),
+            Value::Text(Some(text)) => f.write_str(text),
+            Value::Pairs(pairs) => f.write_str(&joined(pairs)),
+            Value::Environment(pairs) => f.write_str(&joined(pairs)),
             Value::List(words) => f.write_str(&words.join(", ")),
             Value::Address(address) => write!(f, "{address}"),
             Value::Store(store) => write!(f, "{store}"),
@@ -118,6 +162,35 @@ impl Kind {
             Kind::List => Ok(Value::List(list(text))),
             Kind::Address => text.parse().map(Value::Address).map_err(|_| self.rule()),
             Kind::Store => StoreUrl::parse(text).map(Value::Store),
+            Kind::MaybeDuration { min, max } => match (Kind::Duration { min, max }).parse(text, unit)? {
+                Value::Duration(duration) => Ok(Value::MaybeDuration(Some(duration))),
+                other => Ok(other),
+            },
+            Kind::Money => text.parse().map(|money| Value::Money(Some(money))),
+            Kind::Text => Ok(Value::Text((!text.is_empty()).then(|| text.to_owned()))),
+            Kind::FleetName if is_fleet_name(text) => Ok(Value::Text(Some(text.to_owned()))),
+            Kind::Url if ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme)) => {
+                Ok(Value::Text(Some(text.trim_end_matches('/').to_owned())))
+            }
+            Kind::Names if list(text).iter().all(|name| name.parse::<Service>().is_ok()) => {
+                Ok(Value::List(list(text)))
+            }
+            Kind::FleetName | Kind::Url | Kind::Names | Kind::Pairs | Kind::Environment => Err(self.rule()),
+        }
+    }
+
+    /// The same for what was written as `{ name = "value" }`.
+    pub(super) fn pairs(&self, pairs: &[(String, String)]) -> Result<Value, String> {
+        match self {
+            // They travel as `a=b,c=d`.
+            Kind::Pairs if pairs.iter().all(|(name, value)| is_label(name) && !value.contains(',')) => {
+                Ok(Value::Pairs(pairs.iter().cloned().collect()))
+            }
+            Kind::Environment if pairs.iter().all(|(name, _)| is_variable(name)) => {
+                let secret = |(name, value): &(String, String)| (name.clone(), Secret::new(value.clone()));
+                Ok(Value::Environment(pairs.iter().map(secret).collect()))
+            }
+            _ => Err(self.rule()),
         }
     }
 
@@ -145,6 +218,16 @@ impl Kind {
             Kind::File => "a path, or nothing".to_owned(),
             Kind::List => "a list of words, with commas between them".to_owned(),
             Kind::Store => "`sqlite:PATH` or `memory:`".to_owned(),
+            Kind::MaybeDuration { min, max } => Kind::Duration { min: *min, max: *max }.bounds(),
+            Kind::Money => "dollars, like `0.69`".to_owned(),
+            Kind::Text => "a text".to_owned(),
+            Kind::FleetName => {
+                format!("up to {FLEET_NAME_MAX} lower-case letters, digits and `-`, beginning with a letter")
+            }
+            Kind::Names => "a list of names: letters, digits, `-`, `_`, `.` and `:`".to_owned(),
+            Kind::Url => "an address that begins with `http://` or `https://`".to_owned(),
+            Kind::Pairs => "names and values without commas, as in `{ gpu = \"4090\" }`".to_owned(),
+            Kind::Environment => "names and values, as in `{ HF_HOME = \"/models\" }`".to_owned(),
         }
     }
 }
@@ -185,6 +268,17 @@ fn duration(text: &str, unit: Unit) -> Result<Duration, String> {
 /// A duration as people write it, on the command line too.
 pub(crate) fn written_duration(text: &str) -> Result<Duration, String> {
     duration(text.trim(), Unit::Written)
+}
+
+/// The same, where a bare number counts seconds.
+pub(crate) fn written_seconds(text: &str) -> Result<Duration, String> {
+    duration(text.trim(), Unit::Seconds)
+}
+
+/// A number of bytes as people write it, on the command line too.
+pub(crate) fn read_bytes(text: &str) -> Result<u64, String> {
+    bytes(text.trim())
+        .ok_or_else(|| "write a number of bytes as `1073741824`, `512MiB` or `20GiB`".to_owned())
 }
 
 /// In milliseconds.
@@ -241,6 +335,27 @@ fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
+fn joined(pairs: &BTreeMap<String, impl fmt::Display>) -> String {
+    pairs.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ")
+}
+
+/// Leaves room for what is around it in a pod's name.
+const FLEET_NAME_MAX: usize = 24;
+
+fn is_fleet_name(text: &str) -> bool {
+    text.len() <= FLEET_NAME_MAX
+        && text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+fn is_label(name: &str) -> bool {
+    !name.is_empty() && !name.contains([',', '='])
+}
+
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
+}
+
 fn folder(text: &str) -> Result<PathBuf, String> {
     match text {
         "" => Err("it must be a path".to_owned()),
@@ -250,81 +365,4 @@ fn folder(text: &str) -> Result<PathBuf, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SHORT: Kind =
-        Kind::Duration { min: Duration::from_millis(1), max: Duration::from_secs(86_400 * 30) };
-
-    fn millis(text: &str, unit: Unit) -> Option<u128> {
-        match SHORT.parse(text, unit) {
-            Ok(Value::Duration(duration)) => Some(duration.as_millis()),
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn durations_are_read_with_their_unit() {
-        for (text, expected) in [
-            ("250ms", 250),
-            ("90s", 90_000),
-            ("5m", 300_000),
-            ("2h", 7_200_000),
-            ("7d", 604_800_000),
-            ("1h30m", 5_400_000),
-            ("1m500ms", 60_500),
-            (" 3 s ", 3000),
-        ] {
-            assert_eq!(millis(text, Unit::Written), Some(expected), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_bare_number_needs_a_known_unit() {
-        assert_eq!(millis("30000", Unit::Milliseconds), Some(30_000));
-        assert_eq!(millis("30", Unit::Seconds), Some(30_000));
-        assert_eq!(millis("5m", Unit::Seconds), Some(300_000));
-        assert_eq!(
-            SHORT.parse("30", Unit::Written),
-            Err("the unit is missing; write a duration as `250ms`, `90s`, `5m`, `2h` or `7d`".to_owned())
-        );
-    }
-
-    #[test]
-    fn nonsense_is_no_duration() {
-        for text in
-            ["", "s", "-5s", "1.5h", "5 minutes", "5x", "5s3", "99999999999999999999s", "9999999999999d"]
-        {
-            assert_eq!(millis(text, Unit::Written), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn what_is_shown_can_be_written_back() {
-        for text in ["1ms", "30s", "90s", "5m", "2m30s", "2h", "7d", "1d2h3m4s5ms"] {
-            let value = SHORT.parse(text, Unit::Written).unwrap();
-            assert_eq!(value.to_string(), text);
-        }
-    }
-
-    #[test]
-    fn sizes_may_have_a_unit() {
-        let kind = Kind::Bytes { min: 1, max: 1 << 40 };
-        for (text, expected) in [("4096", 4096), ("8MiB", 8 << 20), ("1 GiB", 1 << 30), ("16KiB", 16 << 10)] {
-            assert_eq!(kind.parse(text, Unit::Written), Ok(Value::Number(expected)));
-        }
-        assert!(kind.parse("8MB", Unit::Written).is_err());
-        assert_eq!([size(8 << 20), size(1025), size(0)], ["8MiB", "1025", "0"]);
-    }
-
-    #[test]
-    fn a_switch_is_on_or_off_in_many_words() {
-        for (text, on) in [("true", true), ("True", true), ("1", true), ("off", false), ("no", false)] {
-            assert_eq!(Kind::Switch.parse(text, Unit::Written), Ok(Value::Switch(on)));
-        }
-        assert_eq!(
-            Kind::Switch.parse("maybe", Unit::Written),
-            Err("it must be `true` or `false`".to_owned())
-        );
-    }
-}
+mod tests;

@@ -11,13 +11,14 @@ mod book;
 mod caller;
 mod credential;
 mod guard;
+mod join;
 mod origin;
 mod rules;
 pub(super) mod tokens;
 mod watch;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -32,12 +33,14 @@ use tracing::{error, warn};
 pub use self::book::{Role, Token, Wanted};
 pub use self::caller::Caller;
 pub(super) use self::guard::{network, usual};
+pub use self::join::JoinKey;
 #[cfg(test)]
 pub(super) use self::rules::who;
 
 use self::book::{Book, Entry, is_ticket};
 use self::credential::credential;
 use self::guard::{Counted, Guard};
+use self::join::{KEY_ID, is_join_token};
 use self::origin::Origins;
 use self::rules::{Rule, Who, rule_of};
 use super::listen::{End, Peer};
@@ -65,6 +68,8 @@ pub struct Access {
     /// Given to the workers of this very process.
     own: Arc<Entry>,
     own_secret: Secret,
+    /// What join tokens are made with, once machines are rented.
+    join: OnceLock<JoinKey>,
     /// One change after the other: two that are right each by itself may be wrong together.
     changing: tokio::sync::Mutex<()>,
     /// Nobody needs a token as long as there is none.
@@ -92,12 +97,16 @@ impl Access {
             origins: access.allowed_origins.clone(),
         };
         let own_secret = Secret::new(crate::secret::draw(32)?);
+        let join = store.document(Shelf::Token, KEY_ID).await?;
         let admin = settings.admin_token()?;
         Ok(Access {
             book: RwLock::new(load(store).await?),
             admin: admin.map(|secret| Entry::fixed("admin", Role::Admin, &secret)),
             own: Entry::fixed("this process", Role::Worker, &own_secret),
             own_secret,
+            join: join
+                .and_then(|document| JoinKey::restore(&document))
+                .map_or_else(OnceLock::new, OnceLock::from),
             changing: tokio::sync::Mutex::default(),
             may_be_open: settings.listen.ip().is_loopback() || settings.insecure,
             client_priority_max: i8::try_from(settings.client_priority_max).unwrap_or(i8::MAX),
@@ -140,6 +149,16 @@ impl Access {
         self.own_secret.clone()
     }
 
+    /// What join tokens are made with, if any were ever made.
+    pub fn join_key(&self) -> Option<&JoinKey> {
+        self.join.get()
+    }
+
+    /// From now on join tokens are made with this; it is stored already.
+    pub fn honour(&self, key: JoinKey) {
+        drop(self.join.set(key));
+    }
+
     fn book(&self) -> RwLockReadGuard<'_, Book> {
         self.book.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,6 +194,9 @@ impl Access {
 
     fn identify(&self, asked: &Asked, secret: Option<&Secret>, now: Timestamp) -> Result<Caller, Problem> {
         let Asked { from, rule, .. } = *asked;
+        if let Some(caller) = secret.and_then(|secret| self.rejoining(asked, secret, now)) {
+            return caller;
+        }
         if rule.who == Who::Anyone || self.is_open() {
             return Ok(Caller::anyone(from));
         }
@@ -203,6 +225,24 @@ impl Access {
         Ok(caller)
     }
 
+    /// Who joins with what its machine was given, or with what it was given itself when it joined before. Where nobody
+    /// needs a token these still count: a rented machine's name is its own.
+    fn rejoining(&self, asked: &Asked, secret: &Secret, now: Timestamp) -> Option<Result<Caller, Problem>> {
+        if !asked.rule.who.takes_join_tokens() {
+            return None;
+        }
+        let wrong = || self.wrong(asked, secret, now);
+        if is_join_token(secret.reveal()) {
+            let machine = self.join_key().and_then(|key| key.machine(secret));
+            return Some(machine.map(|machine| Caller::machine(machine, asked.from)).ok_or_else(wrong));
+        }
+        if !is_ticket(secret.reveal()) {
+            return None;
+        }
+        let entry = self.book().honours(secret.reveal(), now);
+        Some(entry.map(|entry| Caller::former(entry, secret, asked.from)).ok_or_else(wrong))
+    }
+
     fn wrong(&self, asked: &Asked, secret: &Secret, now: Timestamp) -> Problem {
         if self.guard.wrong(asked.from, secret.hash(), now) {
             error!(from = %asked.from, "many wrong tokens: no new one is listened to from there for a while");
@@ -220,6 +260,9 @@ async fn load(store: &Store) -> Result<Book, StoreError> {
         let Some(last) = page.last() else { return Ok(book) };
         after.clone_from(&last.id);
         for document in page {
+            if document.id == KEY_ID {
+                continue;
+            }
             match serde_json::from_str(document.body.get()) {
                 Ok(token) => book.enter(token),
                 // Whoever has it will be refused, which is the safe way to be wrong.
@@ -307,17 +350,19 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
         return response;
     }
     let secret = credential(request.headers());
-    let caller = match access.admit(&asked, secret.as_ref(), now) {
+    let mut caller = match access.admit(&asked, secret.as_ref(), now) {
         Ok(caller) => caller,
         Err(refused) => return refuse(&access, &asked, now, refused).await,
     };
-    if caller.is_joined()
-        && asked.rule.who == Who::Known
+    if (caller.is_joined() && asked.rule.who == Who::Known || caller.is_former())
         && let Some(secret) = &secret
         && !has_joined(&context, secret).await
     {
-        let refused = access.wrong(&asked, secret, now).into();
-        return refuse(&access, &asked, now, refused).await;
+        if !access.is_open() {
+            let refused = access.wrong(&asked, secret, now).into();
+            return refuse(&access, &asked, now, refused).await;
+        }
+        caller = Caller::anyone(asked.from);
     }
     if let Err(problem) = belongs(&context, &caller, &asked).await {
         return problem.into_response();

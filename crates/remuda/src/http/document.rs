@@ -107,13 +107,13 @@ Whatever goes wrong has one form, with a word for programs and a sentence for pe
 |---|---|---|
 | 400 | `bad_request`, `malformed` | mend the request: it could not be read |
 | 401 | `no_token`, `wrong_token` | send a token that is good; a worker sends what it was given when it joined |
-| 403 | `wrong_token`, `forbidden`, `foreign_origin`, `foreign_host` | it is not yours to ask: the message says what is missing |
+| 403 | `wrong_token`, `forbidden`, `foreign_origin`, `foreign_host`, `not_proved` | it is not yours to ask: the message says what is missing |
 | 404 | `not_found`, `unknown_worker` | nothing is there; a worker that is unknown joins again |
 | 405 | `wrong_method` | see the routes below |
 | 409 | `no_admin`, `last_admin`, `ambiguous` | about tokens: the message says which comes first |
 | 409 | `ended`, `refused`, `old_beat`, `key_conflict` | it came too late, or the key belongs to another job: read what is there now |
 | 408 | `too_slow` | send the body again, without pauses |
-| 410 | `replaced` | a newer worker has this name: stop |
+| 410 | `replaced`, `not_wanted` | a newer worker has this name, or its machine is being returned: stop |
 | 413 | `too_large` | send less, or raise the limit that is named |
 | 416 | `no_such_range` | ask for a range that lies within the blob: `Content-Range` has its size |
 | 422 | `invalid`, `invalid_workflow`, `hash_mismatch` | mend the content: it was read and cannot be taken |
@@ -149,7 +149,10 @@ Beat up, orders down. [`examples/worker.py`](../examples/worker.py) is a complet
 
 const AFTER_JOIN: &str = r#"
 Where tokens are needed, a worker's or an admin's is sent with it. The answer has `incarnation`, `token` and `term`, which go into every beat, and the intervals `beat_idle_millis`,
-`beat_busy_millis` and `lease_millis`. Who joins under a name that is known takes its place.
+`beat_busy_millis` and `lease_millis`. Who joins under a name that is known takes its place. `machine` and `fleet` say where it
+is, `stale_after_millis` how long it may be silent while it holds nothing (1 s to 1 day; told back, with beats to match), and `slots: 0`
+that it cannot work yet. A rented machine's worker joins with the token its machine was given, and again with the `token` it got;
+`not_wanted` (410) and `not_proved` (403) tell it to stop for good.
 
 **Beat** with `POST /fleet/workers/{id}/beat?wait=25` and `Authorization: Bearer TOKEN`:
 
@@ -160,7 +163,8 @@ const AFTER_BEAT: &str = r#"
   the plane gives it to another. `step` rises with every sign of work; an attempt whose step stands still is stuck.
 - `finished` is sent again with every beat until a reply has it in `settled`. `outcome` is `completed` (with `result`),
   `failed` (with `cause`, which is `job`, `worker` or `service`, and `message`), `cancelled` or `rejected` (never begun).
-- `slots`, `offer` and `metrics` may be sent when they change; `draining: true` asks for no more work.
+- `slots`, `offer` and `metrics` may be sent when they change; `closed` says why there are no slots, `check` (`{"passed",
+  "problem", "gpu"}`) what a worker found when it tried its machine; `draining: true` asks for no more work.
 
 The line stays open for up to `wait` seconds and is answered at once if there is something to say:
 

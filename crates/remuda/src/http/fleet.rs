@@ -1,6 +1,11 @@
-//! The rest of the fleet over HTTP: machines, blocks, quarantine, cycles, views, health.
+//! The rest of the fleet over HTTP: blocks, quarantine, views, health; machines, fleets, their costs and the control cycle
+//! in files of their own.
 
-use std::collections::BTreeMap;
+pub(super) mod cost;
+pub(super) mod cycles;
+pub(super) mod fleets;
+pub(super) mod machines;
+
 use std::time::Duration;
 
 use axum::Json;
@@ -8,7 +13,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use remuda_adapters::store::{BadWord, View};
 use remuda_core::id::{Shape, WorkerId};
-use remuda_core::machine;
+use remuda_core::money::Money;
 use remuda_core::plane::Event;
 use serde_json::{Value, json};
 
@@ -17,27 +22,13 @@ use super::{Context, Problem};
 
 /// The loop looks up every second; this long without is not slowness any more.
 pub(super) const TICK_AGE_MAX: Duration = Duration::from_secs(30);
-const CYCLES: usize = 50;
+/// Enough to see that something is wrong; the lists of workers and machines mark all of them.
+const UNRELIABLE_MAX: usize = 100;
 
-pub(super) async fn machines(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let machines = context.plane.look(|plane, _| {
-        let mut machines: BTreeMap<String, Vec<_>> = BTreeMap::new();
-        for worker in plane.workers() {
-            machines
-                .entry(worker.machine.to_string())
-                .or_default()
-                .push((worker.id.to_string(), worker.presence));
-        }
-        machines
-            .into_iter()
-            .map(|(machine, workers)| {
-                let presence = machine::presence(workers.iter().map(|(_, presence)| *presence));
-                let names: Vec<_> = workers.into_iter().map(|(name, _)| name).collect();
-                json!({ "machine": machine, "presence": presence, "workers": names })
-            })
-            .collect::<Vec<_>>()
-    });
-    Ok(Json(json!({ "machines": machines.await? })))
+/// Money as programs read it: dollars.
+#[expect(clippy::cast_precision_loss, reason = "exact up to nine billion dollars")]
+fn dollars(money: Money) -> f64 {
+    money.as_micros() as f64 / 1e6
 }
 
 pub(super) async fn blocks(State(context): State<Context>) -> Result<Json<Value>, Problem> {
@@ -95,17 +86,6 @@ pub(super) async fn release(
     Ok(Json(json!({ "shape": shape, "released": true })))
 }
 
-pub(super) async fn cycles(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let cycles = context.store.cycles(CYCLES).await?;
-    let reports: Vec<_> = cycles.into_iter().map(|(_, report)| report).collect();
-    Ok(Json(json!({ "cycles": reports })))
-}
-
-pub(super) async fn plan(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let plan = context.plane.look(|plane, now| plane.plan(now)).await?;
-    Ok(Json(json!(plan)))
-}
-
 pub(super) async fn status(State(context): State<Context>) -> Result<Json<Value>, Problem> {
     let status = context.plane.look(|plane, now| {
         let (wake_at, reason) = plane.wake_at();
@@ -119,6 +99,10 @@ pub(super) async fn status(State(context): State<Context>) -> Result<Json<Value>
             "workers": plane.workers().count(),
             "blocks": plane.blocks().len(),
             "brake": plane.mass_loss().reason(now),
+            "unreliable": {
+                "workers": plane.unreliable_workers(now).take(UNRELIABLE_MAX).collect::<Vec<_>>(),
+                "machines": plane.unreliable_machines(now).take(UNRELIABLE_MAX).collect::<Vec<_>>(),
+            },
             "wakes": { "at": wake_at.to_string(), "reason": reason },
             "refused": {
                 "stale_attempts": refusals.stale_attempts,

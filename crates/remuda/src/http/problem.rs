@@ -201,6 +201,11 @@ impl From<JsonRejection> for Problem {
     }
 }
 
+/// The plane answered something that was not asked.
+pub(super) fn misplaced() -> Problem {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plane gave an answer to something else")
+}
+
 pub(super) async fn no_such_route(uri: Uri) -> Problem {
     Problem::not_found(format!("there is nothing at {}; docs/http.md lists every route", uri.path()))
 }

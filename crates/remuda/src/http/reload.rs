@@ -12,12 +12,14 @@ use tracing::{info, warn};
 
 use super::{Context, Problem};
 use crate::config::{Resolved, ServeSettings};
+use crate::fleets::Fleets;
 
 /// How the settings are read: the same file, environment and flags as at the start.
 #[derive(Clone)]
 pub struct Reload {
     read: Arc<dyn Fn() -> anyhow::Result<Resolved> + Send + Sync>,
     at_start: Arc<Resolved>,
+    fleets: Fleets,
 }
 
 impl fmt::Debug for Reload {
@@ -30,8 +32,9 @@ impl Reload {
     pub fn new(
         at_start: &Resolved,
         read: impl Fn() -> anyhow::Result<Resolved> + Send + Sync + 'static,
+        fleets: Fleets,
     ) -> Self {
-        Reload { read: Arc::new(read), at_start: Arc::new(at_start.clone()) }
+        Reload { read: Arc::new(read), at_start: Arc::new(at_start.clone()), fleets }
     }
 
     /// What the shell was set up with at the start.
@@ -58,6 +61,15 @@ pub(super) async fn reload(State(context): State<Context>) -> Result<Json<Value>
             return Err(Problem::invalid(format!("nothing was changed: {error:#}")));
         }
     }
+    let ready = match context.reload.fleets.ready(&resolved.fleets).await {
+        Ok(ready) => ready,
+        Err(error) => {
+            warn!(%error, "the fleets were not loaded; the old ones stay");
+            return Err(Problem::invalid(format!("nothing was changed: {error:#}")));
+        }
+    };
+    // Before the core knows of them: its first call finds them.
+    context.reload.fleets.put_in_force(ready);
     let needs_restart = resolved.serve != context.reload.at_start.serve;
     context.plane.ask(Event::Settings(Box::new(resolved.settings))).await?;
     info!(needs_restart, "the settings were loaded anew");

@@ -2,23 +2,27 @@
 
 use std::time::Duration;
 
+use axum::body::Bytes;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
 use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::{Extension, Json};
 use remuda_core::id::{Hash, JobId, WorkerId};
 use remuda_core::machine::Presence;
-use remuda_core::plane::{Answer, Event, Proof};
+use remuda_core::plane::{Answer, Event, Plane, Proof};
+use remuda_core::reliability::Summary;
+use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
-use remuda_core::wire::{Beat, Join, Joined, Reply};
+use remuda_core::wire::{Beat, Join, Joined, Reply, StartCheck};
 use remuda_core::worker::Worker;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tracing::warn;
 
 use super::access::About;
+use super::fleet::machines::{BY_HAND, Drain};
 use super::path::Path;
-use super::{Caller, Context, Problem, blobs};
+use super::{Caller, Context, Problem, blobs, misplaced};
 use crate::drive::{Handle, Unanswered};
 use crate::serve::stopped;
 
@@ -32,24 +36,36 @@ pub(super) async fn join(
     join: Result<Json<Join>, JsonRejection>,
 ) -> Result<(StatusCode, Extension<About>, Json<Joined>), Problem> {
     let Json(join) = join?;
-    if join.slots == 0 || join.slots > SLOTS_MAX {
-        return Err(Problem::invalid(format!("a worker has 1 to {SLOTS_MAX} slots, not {}", join.slots)));
+    // None: it cannot work yet, and says with a beat when it can.
+    if join.slots > SLOTS_MAX {
+        return Err(Problem::invalid(format!("a worker has at most {SLOTS_MAX} slots, not {}", join.slots)));
     }
     if join.services.is_empty() {
         return Err(Problem::invalid("a worker offers at least one service"));
     }
-    caller.may_join_as(&join.worker)?;
+    caller.may_join_as(&join.worker, join.machine.as_ref())?;
+    let proof = caller.proof();
+    if let Proof::Former(ticket) = proof {
+        same_worker(&context, &join.worker, ticket).await?;
+    }
     let token = caller.ticket()?;
     let about = about(&context, &join.worker).await?;
     let token_hash = Hash::of(token.as_bytes());
-    match context
-        .plane
-        .ask_patiently(Event::Join { join: Box::new(join), token_hash, proof: Proof::Anybody })
-        .await?
-    {
+    match context.plane.ask_patiently(Event::Join { join: Box::new(join), token_hash, proof }).await? {
         Answer::Joined(joined) => Ok((StatusCode::CREATED, about, Json(Joined { token, ..joined }))),
         _ => Err(misplaced()),
     }
+}
+
+/// Who joins again does so under the name it had.
+async fn same_worker(context: &Context, worker: &WorkerId, ticket: Hash) -> Result<(), Problem> {
+    let name = worker.clone();
+    let look = move |plane: &Plane, _| plane.worker(&name).is_some_and(|it| it.token_hash == ticket);
+    if context.plane.look(look).await? {
+        return Ok(());
+    }
+    let message = format!("this was not given to worker {worker}, or not the last time it joined");
+    Err(Problem::new(StatusCode::FORBIDDEN, "wrong_token", message))
 }
 
 /// Whoever takes the place of a worker that is there may be that worker after a restart, or a thief.
@@ -62,10 +78,6 @@ async fn about(context: &Context, worker: &WorkerId) -> Result<Extension<About>,
     }
     let how = if was_there { ", in place of the one that was online" } else { "" };
     Ok(Extension(About(format!("worker {worker}{how}"))))
-}
-
-fn misplaced() -> Problem {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plane gave an answer to something else")
 }
 
 #[derive(Debug, Deserialize)]
@@ -202,12 +214,15 @@ pub(super) async fn drain(
     State(context): State<Context>,
     Path(worker): Path<String>,
     goodbye: Result<Query<Goodbye>, QueryRejection>,
+    body: Bytes,
 ) -> Result<Json<Value>, Problem> {
     let worker: WorkerId = worker.parse()?;
-    let Query(goodbye) = goodbye?;
-    let reason = if goodbye.reason.is_empty() { "drained by hand".to_owned() } else { goodbye.reason };
-    context.plane.ask(Event::Drain { worker: worker.clone(), reason, within: None }).await?;
-    Ok(Json(json!({ "worker": worker, "state": "terminating" })))
+    let (Query(goodbye), (within, reason)) = (goodbye?, Drain::read(&body)?);
+    let reason = [reason, goodbye.reason].into_iter().find(|reason| !reason.is_empty());
+    let reason = reason.unwrap_or_else(|| BY_HAND.to_owned());
+    context.plane.ask(Event::Drain { worker: worker.clone(), reason, within }).await?;
+    let deadline = within.map(|within| within.as_secs_f64());
+    Ok(Json(json!({ "worker": worker, "state": "terminating", "deadline_seconds": deadline })))
 }
 
 /// A worker as people and programs see it.
@@ -215,6 +230,8 @@ pub(super) async fn drain(
 struct View {
     id: WorkerId,
     machine: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fleet: Option<String>,
     state: &'static str,
     presence: &'static str,
     incarnation: u64,
@@ -232,6 +249,14 @@ struct View {
     failed: u64,
     lost: u64,
     went_stale: u64,
+    /// Of the last hour, day and week.
+    reliability: Summary,
+    /// It went stale too often within the last hour.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    unreliable: bool,
+    stale_after_seconds: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    check: Option<StartCheck>,
     labels: Value,
     metrics: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -246,7 +271,7 @@ struct HoldView {
     phase: String,
 }
 
-fn view(worker: &Worker, now: Timestamp) -> View {
+fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> View {
     let holds = worker.holds.iter().map(|(job, hold)| HoldView {
         job: *job,
         attempt: hold.attempt.0,
@@ -256,6 +281,7 @@ fn view(worker: &Worker, now: Timestamp) -> View {
     View {
         id: worker.id.clone(),
         machine: worker.machine.to_string(),
+        fleet: worker.fleet.as_ref().map(ToString::to_string),
         state: worker.state.as_str(),
         presence: worker.presence.as_str(),
         incarnation: worker.incarnation.0,
@@ -271,6 +297,10 @@ fn view(worker: &Worker, now: Timestamp) -> View {
         failed: worker.tally.failed,
         lost: worker.tally.lost,
         went_stale: worker.tally.went_stale,
+        reliability: worker.reliability.summary(now),
+        unreliable: worker.reliability.is_unreliable(now, settings.stale_alert),
+        stale_after_seconds: worker.stale_after(settings).as_secs_f64(),
+        check: worker.check.clone(),
         labels: json!(worker.offer.labels),
         metrics: Value::Object(worker.metrics.clone()),
         probation_until: worker.standing.on_probation().map(|until| until.to_string()),
@@ -278,8 +308,8 @@ fn view(worker: &Worker, now: Timestamp) -> View {
 }
 
 pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let look = |plane: &remuda_core::plane::Plane, now| {
-        plane.workers().map(|worker| view(worker, now)).collect::<Vec<_>>()
+    let look = |plane: &Plane, now| {
+        plane.workers().map(|worker| view(worker, plane.settings(), now)).collect::<Vec<_>>()
     };
     let workers = context.plane.look(look).await?;
     Ok(Json(json!({ "workers": workers })))
@@ -291,8 +321,8 @@ pub(super) async fn one(
 ) -> Result<Json<Value>, Problem> {
     let id: WorkerId = worker.parse()?;
     let name = id.clone();
-    let found =
-        context.plane.look(move |plane, now| plane.worker(&id).map(|worker| view(worker, now))).await?;
+    let look = move |plane: &Plane, now| plane.worker(&id).map(|worker| view(worker, plane.settings(), now));
+    let found = context.plane.look(look).await?;
     found.map(|view| Json(json!(view))).ok_or_else(|| {
         Problem::not_found(format!("no worker {name} has joined; `remuda workers` lists those that have"))
     })

@@ -35,6 +35,7 @@ use self::early::{Brought, PutOut};
 use self::ears::SentImage;
 use self::life::Lives;
 use self::process::Process;
+use super::Options;
 use super::blobs::BlobLink;
 use super::hands::{Events, Order, Wanted};
 use super::previews::Previews;
@@ -63,6 +64,11 @@ impl ComfyuiOptions {
         let check_max = resolved.agent.check_max;
         ComfyuiOptions { target, command: None, timeout: REQUEST_MAX, check_max }
     }
+}
+
+/// Where the number of the server stands that a worker started.
+fn marker(options: &Options) -> PathBuf {
+    options.data.join(format!("{}.pid", options.worker))
 }
 
 /// Under what the blob with the server's node classes is named among the metrics.
@@ -236,6 +242,16 @@ impl Comfyui {
         let info = self.shared.info.lock().unwrap_or_else(PoisonError::into_inner).clone();
         metrics.extend(info.map(|info| (OBJECT_INFO.to_owned(), info.into())));
         metrics
+    }
+
+    /// Why the server has ended, if we started it and it has.
+    pub(super) async fn ended(&self) -> Option<String> {
+        self.shared.process.as_ref()?.ended().await
+    }
+
+    /// The server that a worker of this name started ends with it.
+    pub(super) async fn abandon(options: &Options) {
+        Process::stop_marked(&marker(options)).await;
     }
 
     /// A server that we started ends with us, unless another of our name has taken over: then it is that one's.

@@ -181,7 +181,7 @@ impl Running {
         workflow: Arc<RawValue>,
         mut cancelled: oneshot::Receiver<String>,
     ) -> Ending {
-        let group = Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)));
+        let group = Group::of(&child);
         let feed = feed(child.stdin.take(), workflow);
         let result = read_result(child.stdout.take());
         let lines = self.read_lines(child.stderr.take());
@@ -298,9 +298,13 @@ fn failed(cause: Cause, mut message: String) -> Ending {
 }
 
 /// A command with everything it started. When nobody watches it any more, for whatever reason, all of it is killed.
-struct Group(Option<Pid>);
+pub(super) struct Group(Option<Pid>);
 
 impl Group {
+    pub(super) fn of(child: &Child) -> Group {
+        Group(child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)))
+    }
+
     fn send(&self, signal: Signal) {
         if let Some(group) = self.0
             && let Err(error) = kill_process_group(group, signal)

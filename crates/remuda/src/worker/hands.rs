@@ -4,15 +4,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use remuda_core::agent::AgentEvent;
+use remuda_core::agent::{AgentEffect, AgentEvent};
 use remuda_core::id::{Attempt, JobId};
 use remuda_core::service::{Remedy, Trigger};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
+use tracing::{debug, warn};
 
 use super::comfyui::Comfyui;
 use super::exec::Commands;
+use super::{Does, Options};
 use crate::secret::Secret;
 
 pub(super) type Events = mpsc::Sender<AgentEvent>;
@@ -45,29 +47,66 @@ pub(super) enum Hands {
     Comfyui(Comfyui),
 }
 
+/// A worker that never came to have hands may have started a service all the same: it ends with it.
+pub(super) async fn abandon(options: &Options) {
+    match &options.does {
+        Does::Exec(_) => {}
+        Does::Comfyui(comfyui) if comfyui.command.is_some() => Comfyui::abandon(options).await,
+        Does::Comfyui(_) => {}
+    }
+}
+
 impl Hands {
-    pub(super) fn run(&mut self, order: Order) {
+    /// What the agent wants of its service; what it wants of the plane is not for hands.
+    pub(super) fn carry_out(&mut self, effect: AgentEffect) {
+        match effect {
+            AgentEffect::Run { job, attempt, service_job_id, include_outputs, workflow, .. } => {
+                let wanted = Wanted(include_outputs);
+                self.run(Order { job, attempt, service_job_id, wanted, workflow });
+            }
+            AgentEffect::Cancel { job, attempt, reason } => {
+                debug!(%job, %attempt, %reason, "told to stop");
+                self.cancel(job, attempt, reason);
+            }
+            AgentEffect::Probe { job, attempt, trigger } => self.probe(job, attempt, trigger),
+            AgentEffect::Collect { job, attempt, outputs, include_outputs } => {
+                self.collect(job, attempt, outputs, Wanted(include_outputs));
+            }
+            AgentEffect::Reopen => self.reopen(),
+            AgentEffect::Treat(remedy) => {
+                warn!(?remedy, "treating the service");
+                self.treat(remedy);
+            }
+            AgentEffect::Check => self.check(),
+            AgentEffect::Join(_)
+            | AgentEffect::Beat { .. }
+            | AgentEffect::Leave { .. }
+            | AgentEffect::Exit(_) => {}
+        }
+    }
+
+    fn run(&mut self, order: Order) {
         match self {
             Hands::Commands(commands) => commands.run(order),
             Hands::Comfyui(comfyui) => comfyui.run(order),
         }
     }
 
-    pub(super) fn cancel(&mut self, job: JobId, attempt: Attempt, reason: String) {
+    fn cancel(&mut self, job: JobId, attempt: Attempt, reason: String) {
         match self {
             Hands::Commands(commands) => commands.cancel(job, attempt, reason),
             Hands::Comfyui(comfyui) => comfyui.cancel(job, attempt),
         }
     }
 
-    pub(super) fn probe(&mut self, job: JobId, attempt: Attempt, trigger: Trigger) {
+    fn probe(&mut self, job: JobId, attempt: Attempt, trigger: Trigger) {
         match self {
             Hands::Commands(commands) => commands.probe(job, attempt),
             Hands::Comfyui(comfyui) => comfyui.probe(job, attempt, trigger),
         }
     }
 
-    pub(super) fn collect(&mut self, job: JobId, attempt: Attempt, outputs: Arc<RawValue>, wanted: Wanted) {
+    fn collect(&mut self, job: JobId, attempt: Attempt, outputs: Arc<RawValue>, wanted: Wanted) {
         match self {
             // A command's result comes with its end.
             Hands::Commands(_) => {}
@@ -75,21 +114,21 @@ impl Hands {
         }
     }
 
-    pub(super) fn reopen(&mut self) {
+    fn reopen(&mut self) {
         match self {
             Hands::Commands(_) => {}
             Hands::Comfyui(comfyui) => comfyui.reopen(),
         }
     }
 
-    pub(super) fn treat(&mut self, remedy: Remedy) {
+    fn treat(&mut self, remedy: Remedy) {
         match self {
             Hands::Commands(commands) => commands.treat(remedy),
             Hands::Comfyui(comfyui) => comfyui.treat(remedy),
         }
     }
 
-    pub(super) fn check(&mut self) {
+    fn check(&mut self) {
         match self {
             Hands::Commands(commands) => commands.check(),
             Hands::Comfyui(comfyui) => comfyui.check(),
@@ -109,6 +148,14 @@ impl Hands {
         match self {
             Hands::Commands(commands) => commands.keep_only(held),
             Hands::Comfyui(comfyui) => comfyui.keep_only(held),
+        }
+    }
+
+    /// Why the service has ended, if we started it and it has.
+    pub(super) async fn ended(&self) -> Option<String> {
+        match self {
+            Hands::Commands(_) => None,
+            Hands::Comfyui(comfyui) => comfyui.ended().await,
         }
     }
 

@@ -1,6 +1,7 @@
 //! The line to the plane: three calls, each answered by an event for the agent; and what is only shown, for which nobody
 //! answers.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use remuda_core::wire::{Beat, Join, Joined, Reply};
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
+use super::ticket::{Drawer, is_rented};
 use crate::dial::Credentials;
 use crate::live::Report;
 use crate::secret::Secret;
@@ -39,26 +41,55 @@ pub struct Link {
     worker: WorkerId,
     credentials: Credentials,
     token: Secret,
+    drawer: Drawer,
 }
 
 impl Link {
-    /// `credentials` are for joining; from then on it goes by what it is given.
-    pub fn new(url: &str, worker: WorkerId, credentials: Credentials) -> Self {
+    /// The credentials are for joining; from then on it goes by what it is given. A rented machine's are good once:
+    /// what a former process was given takes their place.
+    pub fn new(url: &str, worker: WorkerId, credentials: Credentials, folder: &Path) -> Self {
         let http =
             credentials.client().connect_timeout(CONNECT_MAX).tcp_nodelay(true).build().unwrap_or_default();
-        Link { http, url: url.trim_end_matches('/').into(), worker, credentials, token: Secret::default() }
+        let drawer = Drawer::new(folder, &worker);
+        let former = drawer.open().filter(|_| is_rented(&credentials.token)).unwrap_or_default();
+        Link { http, url: url.trim_end_matches('/').into(), worker, credentials, token: former, drawer }
     }
 
-    pub fn set_token(&mut self, token: String) {
-        self.token = Secret::new(token);
+    /// What it was given, as long as that is known.
+    pub fn token(&self) -> &Secret {
+        &self.token
+    }
+
+    pub fn joined(&mut self, token: Secret) {
+        if is_rented(&self.credentials.token) {
+            self.drawer.put(&token);
+        }
+        self.token = token;
     }
 
     pub async fn join(&self, join: &Join) -> AgentEvent {
-        let request = self.http.post(format!("{}/fleet/workers", self.url)).timeout(ANSWER_MAX).json(join);
-        match answer::<Joined>(self.credentials.sign(request)).await {
+        let is_rented = is_rented(&self.credentials.token);
+        let by_ticket = match is_rented && !self.token.is_empty() {
+            true => Some(answer(self.join_request(join).bearer_auth(self.token.reveal())).await),
+            false => None,
+        };
+        let answered = match by_ticket {
+            Some(answered @ (Ok(_) | Err(Unanswered::Unreachable(_)))) => answered,
+            // A ticket of another time, or none: then it is what the machine came with.
+            Some(Err(_)) | None => answer::<Joined>(self.credentials.sign(self.join_request(join))).await,
+        };
+        match answered {
             Ok(joined) => AgentEvent::Joined(joined),
+            // Nothing it could still show: whoever rented it will never hear from it.
+            Err(Unanswered::Replaced(why)) if is_rented => {
+                AgentEvent::Unanswered { seq: None, why: Unanswered::NotWanted(why), luck: luck() }
+            }
             Err(why) => AgentEvent::Unanswered { seq: None, why, luck: luck() },
         }
+    }
+
+    fn join_request(&self, join: &Join) -> RequestBuilder {
+        self.http.post(format!("{}/fleet/workers", self.url)).timeout(ANSWER_MAX).json(join)
     }
 
     pub async fn beat(&self, beat: &Beat, wait: Duration) -> AgentEvent {
@@ -140,6 +171,7 @@ async fn refused(response: Response) -> Unanswered {
     let message = body["error"]["message"].as_str().unwrap_or("no message").to_owned();
     match (status, code.as_str()) {
         (_, "unknown_worker") => Unanswered::Unknown,
+        (_, "not_wanted" | "not_proved") => Unanswered::NotWanted(message),
         (_, "replaced" | "wrong_token" | "no_token" | "forbidden") => Unanswered::Replaced(message),
         (StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, _) => Unanswered::Replaced(message),
         _ => Unanswered::Unreachable(format!("{status}: {message}")),

@@ -246,7 +246,6 @@ async fn every_refusal_has_the_one_form() {
 async fn a_worker_that_is_none_changes_nothing() {
     let plane = Plane::start(&[]).await;
     let joins = [
-        (json!({ "worker": "w", "services": ["exec"], "slots": 0 }), 422, "slots"),
         (json!({ "worker": "w", "services": ["exec"], "slots": 5000 }), 422, "slots"),
         (json!({ "worker": "w", "services": [] }), 422, "service"),
         (json!({ "worker": "w w", "services": ["exec"] }), 422, ""),

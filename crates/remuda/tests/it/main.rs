@@ -15,13 +15,17 @@ mod door;
 mod events;
 mod fake_runpod;
 mod faults;
+mod fleet;
 mod harness;
 mod input;
 mod pool;
+mod presence;
 mod previews;
 mod restarts;
 mod run;
 mod source;
+#[cfg(feature = "ssh")]
+mod ssh;
 mod start;
 mod storm;
 mod tidy;

@@ -44,6 +44,7 @@ pub(super) struct Account {
     pub(super) pods: Vec<Pod>,
     number: u64,
     is_closed: bool,
+    pub(super) capacity: Vec<Capacity>,
     /// What has none free until then.
     exhausted: BTreeMap<(&'static str, String, Cloud), Timestamp>,
     /// What this account does not get.
@@ -61,7 +62,7 @@ impl Account {
         living: watch::Sender<usize>,
     ) -> Account {
         let luck = Luck::new(options.seed, options.faults.clone());
-        let foreign = options.foreign;
+        let (foreign, capacity) = (options.foreign, options.capacity.clone());
         let mut account = Account {
             options,
             clock,
@@ -72,6 +73,7 @@ impl Account {
             pods: Vec::new(),
             number: 0,
             is_closed: false,
+            capacity,
             exhausted: BTreeMap::new(),
             denied: BTreeSet::new(),
             words,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
+use super::account::Capacity;
 use super::answer::Answer;
 use super::faults::{Fault, Faults, UnknownFault};
 use super::server::Server;
@@ -34,6 +35,11 @@ impl Control {
     /// The next occasion for this fault meets it: a creation, a list, a deletion, a request.
     pub fn strike_next(&self, fault: Fault) {
         self.server.account().luck.strike_next(fault);
+    }
+
+    /// From now on there is so much of everything; pods that are there stay.
+    pub fn set_capacity(&self, capacity: Vec<Capacity>) {
+        self.server.account().capacity = capacity;
     }
 
     /// Moves time on, where it goes by hand; everything that was due has happened then.
@@ -65,7 +71,7 @@ impl Control {
 }
 
 /// What `/_remuda/…` can be asked and told.
-const ORDERS: &str = "GET faults, ledger, pods; PUT faults {\"omit\": 0.1}; POST strike {\"fault\": \"omit\"}; \
+const ORDERS: &str = "GET faults, ledger, pods; PUT faults {\"omit\": 0.1}; PUT capacity [\"*=2\"]; POST strike {\"fault\": \"omit\"}; \
                       POST pods/{id}/exit, vanish, crash";
 
 /// Answers `/_remuda/…`.
@@ -81,6 +87,15 @@ pub(super) fn respond(server: &Arc<Server>, method: &Method, order: &[&str], bod
             Ok(faults) => control.set_faults(faults),
             Err(error) => return Answer::bad_request(error.to_string()),
         },
+        ("PUT" | "POST", ["capacity"]) => {
+            let rules = asked.as_array().map(Vec::as_slice).unwrap_or_default().iter();
+            let rules: Option<Vec<Capacity>> =
+                rules.map(|rule| rule.as_str().and_then(Capacity::parse)).collect();
+            match rules.filter(|_| asked.is_array()) {
+                Some(rules) => control.set_capacity(rules),
+                None => return Answer::bad_request("write it as [\"NVIDIA L4@EU-RO-1/SECURE=2\"]"),
+            }
+        }
         ("POST", ["strike"]) => match asked["fault"].as_str().unwrap_or_default().parse() {
             Ok(fault) => control.strike_next(fault),
             Err(error) => return Answer::bad_request(UnknownFault::to_string(&error)),

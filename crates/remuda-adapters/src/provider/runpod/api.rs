@@ -71,45 +71,28 @@ impl Api {
     /// An answer that is read as it comes, by whoever asked.
     pub(super) async fn stream(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Response, Fault> {
         let request = self.http.get(self.url(path)?).query(query).header(ACCEPT, "text/event-stream");
-        let (status, response) = self.send(Act::Read, request, self.read_max).await?;
-        if !status.is_success() {
-            return Err(fault::refused(Act::Read, status, &[]));
-        }
-        Ok(response)
+        self.send(Act::Read, request, self.read_max).await
     }
 
     async fn call(&self, act: Act, request: RequestBuilder, within: Duration) -> Result<Vec<u8>, Fault> {
-        let (status, mut response) = self.send(act, request, within).await?;
-        let wait = pace::retry_after(response.headers());
-        let is_refused = status == StatusCode::TOO_MANY_REQUESTS;
-        let wait =
-            self.pace.heard(Instant::now(), response.headers(), is_refused).filter(|_| is_refused).max(wait);
-        let mut body = Vec::new();
-        while let Some(piece) =
-            response.chunk().await.map_err(|error| fault::unanswered(act, &error, within))?
-        {
-            if body.len() + piece.len() > ANSWER_BYTES_MAX {
-                return Err(fault::endless(act, ANSWER_BYTES_MAX));
-            }
-            body.extend_from_slice(&piece);
-        }
-        if status.is_success() {
-            return Ok(body);
-        }
-        Err(Fault { wait, ..fault::refused(act, status, &body) })
+        let response = self.send(act, request, within).await?;
+        whole(act, response, within).await
     }
 
-    /// `within` is for the whole answer, its body too.
-    async fn send(
-        &self,
-        act: Act,
-        request: RequestBuilder,
-        within: Duration,
-    ) -> Result<(StatusCode, Response), Fault> {
+    /// Whatever is not refused. `within` is for the whole answer, its body too.
+    async fn send(&self, act: Act, request: RequestBuilder, within: Duration) -> Result<Response, Fault> {
         self.pace.check(Instant::now())?;
         let response = request.timeout(within).send().await;
         let response = response.map_err(|error| fault::unanswered(act, &error, within))?;
-        Ok((response.status(), response))
+        let (status, headers) = (response.status(), response.headers());
+        let is_too_fast = status == StatusCode::TOO_MANY_REQUESTS;
+        let wait = self.pace.heard(Instant::now(), headers, is_too_fast);
+        if status.is_success() {
+            return Ok(response);
+        }
+        let wait = wait.filter(|_| is_too_fast).or_else(|| pace::retry_after(headers));
+        let body = whole(act, response, within).await?;
+        Err(Fault { wait, ..fault::refused(act, status, &body) })
     }
 
     /// Each part is one part of the path, whatever is in it.
@@ -121,4 +104,15 @@ impl Api {
         };
         Ok(url)
     }
+}
+
+async fn whole(act: Act, mut response: Response, within: Duration) -> Result<Vec<u8>, Fault> {
+    let mut body = Vec::new();
+    while let Some(piece) = response.chunk().await.map_err(|error| fault::unanswered(act, &error, within))? {
+        if body.len() + piece.len() > ANSWER_BYTES_MAX {
+            return Err(fault::endless(act, ANSWER_BYTES_MAX));
+        }
+        body.extend_from_slice(&piece);
+    }
+    Ok(body)
 }

@@ -3,11 +3,15 @@
 use std::sync::Arc;
 
 use remuda_core::cause::Cause;
+use remuda_core::document::Document;
+use remuda_core::fleet::FleetSettings;
 use remuda_core::id::{Attempt, Hash, Incarnation, JobId, Sequence, Shape, Tenant, WorkerId};
+use remuda_core::money::Money;
 use remuda_core::record::{
     Accepted, BlockRow, Happened, IdempotencyKey, Life, Record, ServiceRow, StateRow, SuspicionRow, Try,
     WorkerRow,
 };
+use remuda_core::rental::{Phase, Rental};
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
@@ -97,6 +101,7 @@ pub(crate) fn running(millis: u64, attempt: u32) -> Life {
         cause: None,
         verdict: String::new(),
         out_of_memory: Some(8 << 30),
+        price: Some(Money::from_micros(690_000)),
         service: Some(Box::new(ServiceRow {
             service_job_id: "p".to_owned(),
             service_submitted_at: Some(Timestamp::from_millis(5)),
@@ -159,6 +164,8 @@ pub(crate) fn worker_row(name: &str, state: &str) -> WorkerRow {
         busy_millis: 0,
         went_stale: 0,
         standing: Default::default(),
+        stale_after_millis: None,
+        reliability: None,
         metrics: serde_json::Map::new(),
         metrics_at: None,
         check: None,
@@ -190,6 +197,15 @@ pub(crate) fn fleet() -> impl Iterator<Item = WorkerRow> {
         with(gone, "offline"),
     ]
     .into_iter()
+}
+
+/// A rented machine as it is kept.
+pub(crate) fn machine(name: &str, phase: Phase) -> Arc<Document> {
+    let fleet = FleetSettings::new("gpus".parse().unwrap(), true);
+    let (machine, tag) = (name.parse().unwrap(), format!("remuda-x-{name}"));
+    let mut rental = Rental::wanted(at(1), machine, tag, "any".to_owned(), &fleet);
+    rental.go(at(2), phase, String::new());
+    rental.document().unwrap()
 }
 
 pub(crate) fn block(name: &str, n: u8, failures: u32) -> BlockRow {

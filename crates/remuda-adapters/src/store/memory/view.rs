@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use remuda_core::document::Shelf;
 use remuda_core::id::WorkerId;
+use remuda_core::machine::WorkerState;
 use remuda_core::record::{StateRow, WorkerRow};
+use remuda_core::rental::Rental;
 use remuda_core::time::Timestamp;
 use serde_json::{Value, json};
 
@@ -56,7 +59,19 @@ fn running(kept: &Kept) -> BTreeMap<WorkerId, u64> {
     running
 }
 
+/// How rented machines stand of which no worker is known: on their way, or on their way back.
+fn without_worker(kept: &Kept) -> Vec<WorkerState> {
+    let shelf = kept.documents.iter().filter(|((shelf, _), _)| *shelf == Shelf::Machine);
+    let has_worker = |id: &str| kept.workers.values().any(|worker| worker.machine.as_str() == id);
+    let alone = shelf.filter(|((_, id), _)| !has_worker(id));
+    let rentals = alone.filter_map(|(_, document)| serde_json::from_str::<Rental>(document.body.get()).ok());
+    rentals.map(|rental| rental.phase.state()).collect()
+}
+
 fn status(kept: &Kept, now: Timestamp) -> Value {
+    let without = without_worker(kept);
+    let machines = |state: WorkerState| without.iter().filter(|it| **it == state).count();
+    let alive_machines = without.iter().filter(|state| **state != WorkerState::Terminated).count();
     let jobs = |state| kept.jobs.values().filter(|job| job.life.state.name() == state).count();
     let workers = |state| kept.workers.values().filter(|worker| worker.state == state).count();
     let alive = || kept.workers.values().filter(|worker| is_alive(worker));
@@ -68,16 +83,16 @@ fn status(kept: &Kept, now: Timestamp) -> Value {
     json!({
         "queued_tasks": jobs("queued"),
         "running_tasks": jobs("running"),
-        "spawning_workers": workers("spawning"),
-        "active_workers": workers("active"),
-        "terminating_workers": workers("terminating"),
-        "total_workers": alive().count(),
+        "spawning_workers": workers("spawning") + machines(WorkerState::Spawning),
+        "active_workers": workers("active") + machines(WorkerState::Active),
+        "terminating_workers": workers("terminating") + machines(WorkerState::Terminating),
+        "total_workers": alive().count() + alive_machines,
         "error_workers": workers("error"),
         "online_workers": present("online"),
         "suspect_workers": present("suspect"),
-        "offline_workers": present("offline"),
-        "stale_workers": active().filter(|worker| worker.presence != "online").count(),
-        "stale_metrics_workers": active().filter(is_stale).count(),
+        "offline_workers": present("offline") + alive_machines,
+        "stale_workers": active().filter(|worker| worker.presence != "online").count() + machines(WorkerState::Active),
+        "stale_metrics_workers": active().filter(is_stale).count() + machines(WorkerState::Active),
     })
 }
 

@@ -22,7 +22,8 @@ pub(super) const PAGE_BYTES: i32 = 8192;
 
 /// From nothing to schema 1, from 1 to 2, and so on; the file's `user_version` counts them. Never change one that
 /// was released: add the next.
-const MIGRATIONS: [&str; 2] = [include_str!("schema.sql"), include_str!("schema/documents.sql")];
+const MIGRATIONS: [&str; 3] =
+    [include_str!("schema.sql"), include_str!("schema/documents.sql"), include_str!("schema/fleets.sql")];
 
 /// Opens the writer's connection, with the schema of this program in place and a write-ahead log on disk.
 pub(super) fn open(path: &Path, was_left_open: bool) -> Result<Connection, StoreError> {

@@ -121,6 +121,7 @@ impl Rented {
             slots: 1,
             offer: Offer::default(),
             incarnation: None,
+            stale_after_millis: None,
             held: Vec::new(),
         };
         let token_hash = Hash::of(b"token");
@@ -221,6 +222,33 @@ fn a_plane_that_ended_during_a_creation_looks_before_it_creates() {
     assert_eq!(world.created, 0, "it counts as there until it is proved that it is not");
     world.pass(200);
     assert_eq!(world.created, 1);
+}
+
+/// It says nothing about the provider: three of them do not hold back the rest.
+#[test]
+fn wishes_that_were_lost_with_their_plane_are_no_failures_of_the_provider() {
+    let mut world = Rented::new(settings(|fleet| fleet.limits.lost_max = Duration::from_secs(10)));
+    world.jobs(5);
+    world.story.wait(1);
+    world.answer(Call::List);
+    world.story.wait(1);
+    world.story.calls.clear();
+    world.story.restart();
+    assert_eq!(world.phases(), ["lost"; 3]);
+    world.pass(90);
+    assert_eq!(world.created, 3, "{}", world.held_back());
+}
+
+/// On the line it waits on, without a beat in between.
+#[test]
+fn a_machine_that_is_up_gets_what_waits_at_once() {
+    let mut world = Rented::new(settings(|_| {}));
+    let job = world.jobs(1)[0];
+    world.pass(3);
+    world.join(0).unwrap();
+    world.story.wait(2);
+    assert_eq!(world.phases(), ["up"]);
+    world.story.is(job, "running");
 }
 
 /// Faults: P3, P8.
@@ -435,4 +463,22 @@ fn machines_of_old_settings_are_replaced_one_by_one() {
     let revisions: Vec<_> = world.story.plane.rentals().map(|rental| rental.revision.as_str()).collect();
     assert_eq!(revisions, ["new image"; 2]);
     assert_eq!((fewest, world.most, world.created), (2, 3, 4), "never fewer than wanted, one more meanwhile");
+}
+
+#[test]
+fn a_dropped_line_has_the_provider_asked_and_a_dead_machine_costs_no_lease() {
+    let mut world = Rented::new(settings(|_| {}));
+    let job = world.jobs(1)[0];
+    world.pass(3);
+    world.join_all();
+    world.pass(3);
+    world.story.is(job, "running");
+    let name = world.story.plane.rentals().next().unwrap().machine.to_string();
+    world.account[0].status = PodStatus::Stopped;
+    world.story.poll(&name);
+    world.story.drop_line(&name).unwrap();
+    world.story.hands.remove(&name);
+    world.pass(8);
+    world.story.is(job, "queued");
+    assert_eq!(world.story.presence(&name), Presence::Suspect, "nobody waited for its silence");
 }

@@ -45,6 +45,7 @@ fn what_nobody_was_told_of_is_not_lost_with_the_one_who_joins_again() {
             slots: 1,
             offer: Offer::default(),
             incarnation: None,
+            stale_after_millis: None,
             held: Vec::new(),
         };
         let event =

@@ -114,6 +114,10 @@ impl Kept {
         }
     }
 
+    pub(super) fn on(&self, shelf: Shelf) -> impl Iterator<Item = &Arc<Document>> {
+        self.documents.values().filter(move |it| it.shelf == shelf)
+    }
+
     pub(super) fn life(&self, job: JobId) -> &Life {
         &self.jobs[&job].1
     }

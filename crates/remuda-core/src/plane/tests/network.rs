@@ -154,6 +154,7 @@ fn agents_that_lost_the_plane_together_do_not_come_back_together() {
         offer: Offer::default(),
         inactivity: Duration::from_secs(30),
         patience: Patience::default(),
+        deadlines: Default::default(),
     };
     let mut returns = BTreeSet::new();
     for n in 0..100_u128 {

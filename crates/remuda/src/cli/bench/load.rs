@@ -129,7 +129,7 @@ pub(super) async fn get(address: &str, path: &str) -> anyhow::Result<Vec<u8>> {
     Ok(response.bytes().await?.to_vec())
 }
 
-fn beat(joined: &Joined, seq: u64, term: Term, finished: Vec<Finished>) -> Beat {
+pub(super) fn beat(joined: &Joined, seq: u64, term: Term, finished: Vec<Finished>) -> Beat {
     Beat {
         incarnation: joined.incarnation,
         seq,
@@ -145,7 +145,7 @@ fn beat(joined: &Joined, seq: u64, term: Term, finished: Vec<Finished>) -> Beat 
     }
 }
 
-fn done(job: JobId, attempt: Attempt) -> Finished {
+pub(super) fn done(job: JobId, attempt: Attempt) -> Finished {
     Finished {
         job,
         attempt,

@@ -147,6 +147,7 @@ pub(super) fn help() -> String {
          \x20 GET  /_remuda/pods                           every pod, with the process in it\n\
          \x20 GET  /_remuda/faults                         probabilities, what struck, what was asked\n\
          \x20 PUT  /_remuda/faults {\"omit\": 0.1}           other probabilities; {} takes all away\n\
+         \x20 PUT  /_remuda/capacity [\"*=2\"]              other numbers of GPUs; [] is without end\n\
          \x20 POST /_remuda/strike {\"fault\": \"omit\"}      the next occasion for it meets this one\n\
          \x20 POST /_remuda/pods/ID/exit, vanish, crash    do this to a pod now\n\
          \n\

@@ -1,9 +1,9 @@
-//! `remuda cycle`: what the newest control cycle did, or what one would do now.
+//! `remuda cycle`: one control cycle at once, what one would do, or what the newest ones did.
 
 use std::process::ExitCode;
 
 use clap::Args;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::super::table::plain;
 use super::super::{Client, Connection};
@@ -14,6 +14,9 @@ pub(crate) struct Cycle {
     /// Show what a cycle would do now, and do nothing
     #[arg(long)]
     dry_run: bool,
+    /// Show so many of the newest cycles instead, the newest last, and run none
+    #[arg(long, value_name = "COUNT", conflicts_with = "dry_run")]
+    last: Option<usize>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -26,14 +29,23 @@ impl Cycle {
             show(&self.connection, &plan, || tell("a cycle now would do this", &plan));
             return Ok(ExitCode::SUCCESS);
         }
-        let answer = client.get("/fleet/cycles").await?;
-        let newest = rows(&answer, "cycles").first();
-        show(&self.connection, newest.unwrap_or(&Value::Null), || match newest {
-            Some(newest) => tell("the newest cycle", newest),
-            None => "no cycle has run yet; `remuda cycle --dry-run` shows what one would do".to_owned(),
-        });
+        if let Some(count) = self.last {
+            let answer = client.get("/fleet/cycles").await?;
+            let newest = &rows(&answer, "cycles")[..count.min(rows(&answer, "cycles").len())];
+            show(&self.connection, &json!({ "cycles": newest }), || story(newest));
+            return Ok(ExitCode::SUCCESS);
+        }
+        let report = client.post("/fleet/cycle", &json!({})).await?;
+        show(&self.connection, &report, || tell("a cycle ran", &report));
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn story(newest: &[Value]) -> String {
+    if newest.is_empty() {
+        return "no cycle has run yet; `remuda cycle` runs one".to_owned();
+    }
+    newest.iter().rev().map(|report| tell("a cycle", report)).collect::<Vec<_>>().join("\n\n")
 }
 
 fn tell(title: &str, report: &Value) -> String {
@@ -42,6 +54,11 @@ fn tell(title: &str, report: &Value) -> String {
         format!("actions  {}", counts(&report["actions"])),
         format!("status   {}", counts(&report["status"])),
     ];
+    let fleets = report["fleets"].as_object().into_iter().flatten();
+    lines.extend(fleets.map(|(fleet, told)| {
+        let wanted = plain(&cell(&told["machines_wanted"]));
+        format!("{}: {wanted} wanted; {}", plain(fleet), counts(&told["status"]))
+    }));
     let reasons = rows(report, "reasons");
     lines.extend(reasons.iter().map(|reason| format!("- {}", plain(&cell(reason)))));
     if reasons.is_empty() {
@@ -58,20 +75,20 @@ fn counts(counts: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn a_cycle_is_told_with_every_reason() {
         let report = json!({
             "timestamp": "12:03", "actions": { "workers_failed": 1 }, "status": { "active_workers": 2 },
+            "fleets": { "gpus": { "machines_wanted": 4, "status": { "active_workers": 2 } } },
             "reasons": ["fail red: silent", "held back: spawn 2"],
         });
         let expected = "\
 the newest cycle (12:03)
 actions  workers_failed 1
 status   active_workers 2
+gpus: 4 wanted; active_workers 2
 - fail red: silent
 - held back: spawn 2";
         assert_eq!(tell("the newest cycle", &report), expected);

@@ -1,16 +1,14 @@
-//! `remuda workers` and `remuda drain`.
+//! `remuda workers`: who has joined, and how they stand.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use remuda_core::id::WorkerId;
-use reqwest::Method;
 use serde_json::Value;
 
 use super::super::table::table;
 use super::super::{Client, Connection};
-use super::{ask, brief, cell, rows, show};
+use super::{brief, cell, rows, show};
 
 #[derive(Debug, Args)]
 pub(crate) struct Workers {
@@ -31,7 +29,10 @@ fn list(workers: &[Value]) -> String {
     if workers.is_empty() {
         return "no worker has joined: start one with `remuda worker --exec COMMAND`".to_owned();
     }
-    let titles = ["ID", "STATE", "PRESENCE", "SLOTS", "SEEN", "DONE", "FAILED", "LOST", "HOLDS", "REASON"];
+    let titles = [
+        "ID", "STATE", "PRESENCE", "SLOTS", "SEEN", "UPTIME", "STALE", "DONE", "FAILED", "LOST", "HOLDS",
+        "REASON",
+    ];
     table(&titles, &workers.iter().map(row).collect::<Vec<_>>())
 }
 
@@ -44,12 +45,25 @@ fn row(worker: &Value) -> Vec<String> {
     let [id, state, presence, done, failed, lost] =
         ["id", "state", "presence", "completed", "failed", "lost"].map(|name| cell(&worker[name]));
     let seen = ago.unwrap_or_else(|| "-".to_owned());
-    vec![id, state, presence, slots, seen, done, failed, lost, held(holds), reason(worker)]
+    let [uptime, stale] = heard(worker);
+    vec![id, state, presence, slots, seen, uptime, stale, done, failed, lost, held(holds), reason(worker)]
+}
+
+/// How well it was heard in the last day, and how often it was not; marked if that is too often.
+fn heard(worker: &Value) -> [String; 2] {
+    let day = &worker["reliability"]["day"];
+    let uptime = day["uptime"].as_f64().map(|share| format!("{:.0}%", (share * 100.0).floor()));
+    let mark = if worker["unreliable"] == true { "!" } else { "" };
+    [uptime.unwrap_or_else(|| "-".to_owned()), format!("{}{mark}", cell(&day["went_stale"]))]
 }
 
 /// Why it takes no work comes first: that is what people look for.
 fn reason(worker: &Value) -> String {
     match (worker["closed"].as_str().unwrap_or_default(), worker["reason"].as_str().unwrap_or_default()) {
+        ("", _) if worker["unreliable"] == true => {
+            let stale = cell(&worker["reliability"]["hour"]["went_stale"]);
+            format!("unreliable: went stale {stale} times within an hour")
+        }
         ("", reason) => cell(&reason.into()),
         (closed, "") => format!("takes no work: {closed}"),
         (closed, reason) => format!("takes no work: {closed}; {reason}"),
@@ -64,30 +78,6 @@ fn held(holds: &[Value]) -> String {
     format!("{} {percent:.0}%{others}", cell(&first["job"]))
 }
 
-#[derive(Debug, Args)]
-pub(crate) struct Drain {
-    /// The worker
-    worker: WorkerId,
-    /// Why; it is shown with the worker
-    #[arg(long)]
-    reason: Option<String>,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-impl Drain {
-    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
-        let client = Client::new(&self.connection)?;
-        let path = format!("/fleet/workers/{}/drain", self.worker);
-        let query: Vec<_> = self.reason.iter().map(|reason| ("reason", reason.clone())).collect();
-        let answer = ask(&client, Method::POST, &path, &query).await?;
-        show(&self.connection, &answer, || {
-            format!("{} gets no new work and leaves when it holds nothing", self.worker)
-        });
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -98,12 +88,13 @@ mod tests {
     fn workers_are_listed_with_what_they_hold() {
         let red = json!({
             "id": "red", "state": "active", "presence": "online", "slots": 2, "seen_millis_ago": 4200, "completed": 7,
-            "failed": 1, "lost": 0, "reason": "",
+            "failed": 1, "lost": 0, "reason": "", "unreliable": true,
+            "reliability": { "hour": { "went_stale": 3 }, "day": { "uptime": 0.998, "went_stale": 4 } },
             "holds": [{ "job": "j1", "attempt": 1, "progress": 0.4, "phase": "" }, { "job": "j2", "progress": 0.0 }],
         });
         let expected = "\
-ID   STATE   PRESENCE  SLOTS  SEEN    DONE  FAILED  LOST  HOLDS      REASON
-red  active  online    2/2    4s ago  7     1       0     j1 40% +1  -";
+ID   STATE   PRESENCE  SLOTS  SEEN    UPTIME  STALE  DONE  FAILED  LOST  HOLDS      REASON
+red  active  online    2/2    4s ago  99%     4!     7     1       0     j1 40% +1  unreliable: went stale 3 times within an hour";
         assert_eq!(list(&[red]), expected);
         assert!(list(&[]).contains("remuda worker --exec"));
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use remuda_core::id::{Tenant, WorkerId};
+use remuda_core::id::{MachineId, Tenant, WorkerId};
+use remuda_core::plane::Proof;
 use remuda_core::time::Timestamp;
 
 use super::super::{Context, Problem};
@@ -14,7 +15,7 @@ use super::book::{Entry, draw_ticket};
 use super::guard::{Counted, network};
 use super::{ANYONE, Role, Token};
 use crate::clock::Clock;
-use crate::secret::NoLuck;
+use crate::secret::{NoLuck, Secret};
 
 /// Who asks, as the token says. On loopback without tokens anyone may do everything.
 #[derive(Clone, Debug)]
@@ -27,6 +28,7 @@ pub struct Caller {
     entry: Option<Arc<Entry>>,
     /// It goes by what it was given when it joined.
     is_joined: bool,
+    proof: Proof,
 }
 
 impl Caller {
@@ -36,7 +38,20 @@ impl Caller {
     }
 
     fn named(name: &str, role: Role, from: IpAddr) -> Caller {
-        Caller { role, name: name.into(), from, tenant: None, entry: None, is_joined: false }
+        let proof = Proof::Anybody;
+        Caller { role, name: name.into(), from, tenant: None, entry: None, is_joined: false, proof }
+    }
+
+    /// A worker of a rented machine, by what that was given.
+    pub(super) fn machine(machine: MachineId, from: IpAddr) -> Caller {
+        let name = format!("machine {machine}");
+        Caller { proof: Proof::Machine(machine), ..Caller::named(&name, Role::Worker, from) }
+    }
+
+    /// A worker that joined before, by what it was given then.
+    pub(super) fn former(entry: Option<Arc<Entry>>, ticket: &Secret, from: IpAddr) -> Caller {
+        let proof = Proof::Former(ticket.hash());
+        Caller { entry, proof, ..Caller::named("a worker", Role::Worker, from) }
     }
 
     pub(super) fn of(entry: Arc<Entry>, from: IpAddr) -> Caller {
@@ -96,8 +111,30 @@ impl Caller {
         &*self.name == ANYONE && self.entry.is_none()
     }
 
-    /// Whether it may join under this name.
-    pub(in crate::http) fn may_join_as(&self, worker: &WorkerId) -> Result<(), Problem> {
+    /// Whether it joins again, with what it was given before.
+    pub(super) fn is_former(&self) -> bool {
+        matches!(self.proof, Proof::Former(_))
+    }
+
+    /// How it has shown who it is.
+    pub(in crate::http) fn proof(&self) -> Proof {
+        self.proof.clone()
+    }
+
+    /// Whether it may join under this name, on this machine. A machine's own token is for its own workers: `gpus-1` and
+    /// whatever begins with `gpus-1-`.
+    pub(in crate::http) fn may_join_as(
+        &self,
+        worker: &WorkerId,
+        machine: Option<&MachineId>,
+    ) -> Result<(), Problem> {
+        if let Proof::Machine(own) = &self.proof {
+            let rest = worker.as_str().strip_prefix(own.as_str());
+            if machine != Some(own) || !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) {
+                let message = format!("this token is for workers of machine {own}, called {own} or {own}-…");
+                return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", message));
+            }
+        }
         let names = self.entry.as_ref().map_or(&[][..], |entry| &entry.token.workers);
         if names.is_empty() || names.contains(worker) {
             return Ok(());

@@ -35,6 +35,11 @@ impl Who {
         self.is_of_a_worker() || self == Who::Known
     }
 
+    /// Whether one joins there: with what one's machine was given, or what one was given before.
+    pub(super) fn takes_join_tokens(self) -> bool {
+        self == Who::Worker
+    }
+
     /// Whether a worker tells of itself there.
     pub(super) fn is_of_a_worker(self) -> bool {
         matches!(self, Who::Joined | Who::JoinedOrAdmin)
@@ -91,6 +96,15 @@ const RULES: &[Rule] = &[
     rule("PUT", "/fleet/blobs/{hash}", Who::Known),
     rule("GET", "/fleet/blobs/{hash}", Who::Known),
     rule("GET", "/fleet/machines", Who::Admin),
+    rule("GET", "/fleet/machines/{id}", Who::Admin),
+    noted("POST", "/fleet/machines/{id}/drain", Who::Admin, "machine.drain"),
+    rule("GET", "/fleet/fleets", Who::Admin),
+    rule("GET", "/fleet/fleets/{id}", Who::Admin),
+    noted("POST", "/fleet/fleets/{id}/pause", Who::Admin, "fleet.pause"),
+    noted("POST", "/fleet/fleets/{id}/resume", Who::Admin, "fleet.resume"),
+    noted("POST", "/fleet/fleets/{id}/scale", Who::Admin, "fleet.scale"),
+    noted("POST", "/fleet/fleets/{id}/lift", Who::Admin, "fleet.lift"),
+    rule("GET", "/fleet/cost", Who::Admin),
     rule("GET", "/fleet/blocks", Who::Admin),
     noted("DELETE", "/fleet/blocks/{worker}/{shape}", Who::Admin, "block.lift"),
     rule("GET", "/fleet/affinities", Who::Admin),
@@ -101,6 +115,7 @@ const RULES: &[Rule] = &[
     noted("DELETE", "/fleet/quarantine/{shape}", Who::Admin, "quarantine.release"),
     rule("GET", "/fleet/events", Who::Client),
     rule("GET", "/fleet/cycles", Who::Admin),
+    noted("POST", "/fleet/cycle", Who::Admin, "cycle.run"),
     rule("GET", "/fleet/plan", Who::Admin),
     noted("POST", "/fleet/reload", Who::Admin, "settings.reload"),
     rule("GET", "/fleet/status", Who::Admin),

@@ -117,6 +117,14 @@ impl Process {
         std::fs::remove_file(&self.marker).ok();
     }
 
+    /// Ends what an agent started, if it runs.
+    pub(super) async fn stop_marked(marker: &Path) {
+        if let Some(running) = marked(marker) {
+            running.end().await;
+            std::fs::remove_file(marker).ok();
+        }
+    }
+
     /// Whether a former agent started what runs now.
     pub(super) fn is_marked(marker: &Path) -> bool {
         marked(marker).is_some()

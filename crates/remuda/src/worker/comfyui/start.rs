@@ -21,10 +21,11 @@ use tracing::{info, warn};
 use super::early;
 use super::life::Lives;
 use super::process::Process;
-use super::{Comfyui, ComfyuiOptions, Run, Shared};
+use super::{Comfyui, ComfyuiOptions, Run, Shared, marker};
 use crate::worker::Options;
 use crate::worker::Shows;
 use crate::worker::blobs::BlobLink;
+use crate::worker::check::Says;
 use crate::worker::hands::Events;
 
 /// How often a server that does not answer yet is asked, and how often that is said.
@@ -32,6 +33,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const SAY_EVERY: u32 = 50;
 /// A server that answers and does not work is checked again after this long.
 const CHECK_AGAIN: Duration = Duration::from_secs(10);
+/// A server that fails so often in a row is not merely slow to begin.
+const UNFIT_MAX: u32 = 3;
 /// A server that we started answers by then, or something is wrong with it.
 const START_MAX: Duration = Duration::from_secs(600);
 const STATS_EVERY: Duration = Duration::from_secs(30);
@@ -65,13 +68,14 @@ impl Comfyui {
         options: &Options,
         events: Events,
         Shows { previews, reports }: Shows,
+        says: &Says,
     ) -> anyhow::Result<Ready> {
         let ComfyuiOptions { target, command, timeout, check_max } = comfyui;
         let client = Client::new(&target, timeout)?;
         let scratch = options.data.join("scratch").join(options.worker.as_str());
         std::fs::create_dir_all(&scratch)
             .with_context(|| format!("cannot make {} for files on their way", scratch.display()))?;
-        let marker = options.data.join(format!("{}.pid", options.worker));
+        let marker = marker(options);
         let process = match command {
             Some(_) if !Process::is_marked(&marker) && client.stats().await.is_ok() => {
                 warn!(
@@ -105,7 +109,7 @@ impl Comfyui {
             check_max,
         });
         shared.lives.began();
-        let (offer, found) = shared.fit_for_work(options.slots as usize).await;
+        let (offer, found) = shared.fit_for_work(options.slots as usize, says).await;
         let mut tasks = JoinSet::new();
         tasks.spawn(shared.clone().listen());
         tasks.spawn(shared.clone().bring_early(put_out));
@@ -116,9 +120,11 @@ impl Comfyui {
 }
 
 impl Shared {
-    async fn fit_for_work(&self, slots: usize) -> (Offer, Vec<Found>) {
-        self.wait_until_there().await;
+    async fn fit_for_work(&self, slots: usize, says: &Says) -> (Offer, Vec<Found>) {
+        self.wait_until_there(says).await;
+        let mut failures = 0;
         loop {
+            says.waits_for("ComfyUI answers: it does something small for real").await;
             // First what a former agent left: the check would wait behind it.
             let found = self.find(slots).await;
             let checked = match found {
@@ -130,21 +136,51 @@ impl Shared {
                 Ok(ready) => return ready,
                 Err(problem) => {
                     warn!(%problem, url = %self.target.url, "ComfyUI is not fit for work; checking again in a while");
+                    failures += 1;
+                    let told = format!("ComfyUI is not fit for work: {problem}");
+                    if failures >= UNFIT_MAX {
+                        says.failed(&told).await;
+                    } else {
+                        says.waits_for(told).await;
+                    }
                     tokio::time::sleep(CHECK_AGAIN).await;
                 }
             }
         }
     }
 
-    async fn wait_until_there(&self) {
-        let mut looks = 0;
+    async fn wait_until_there(&self, says: &Says) {
+        let (mut looks, mut ends) = (0, 0);
         while let Err(error) = self.client.stats().await {
             if looks % SAY_EVERY == 0 {
                 info!(url = %self.target.url, %error, "waiting for ComfyUI");
+                says.waits_for(format!("waits for ComfyUI to answer: {error}")).await;
             }
             looks += 1;
             tokio::time::sleep(LOOK_EVERY).await;
+            if let Some(process) = &self.process
+                && let Some(why) = process.ended().await
+            {
+                ends += 1;
+                self.start_again(process, &why, ends, says).await;
+            }
         }
+    }
+
+    /// It ended before it ever answered: perhaps the next one does not.
+    async fn start_again(&self, process: &Process, why: &str, ends: u32, says: &Says) {
+        let told = format!("ComfyUI ended before it answered: {why}");
+        warn!(%why, "ComfyUI ended before it answered; starting it again in a while");
+        if ends >= UNFIT_MAX {
+            says.failed(&told).await;
+        } else {
+            says.waits_for(told).await;
+        }
+        tokio::time::sleep(CHECK_AGAIN).await;
+        if let Err(problem) = process.restart().await {
+            warn!(%problem, "ComfyUI cannot be started again");
+        }
+        self.lives.began();
     }
 
     pub(super) async fn wait_until_it_answers(&self, process: &Process) -> Result<(), String> {
@@ -229,6 +265,8 @@ impl Shared {
             metrics.insert("device".to_owned(), device.name.clone().into());
             metrics.insert("vram_total_bytes".to_owned(), device.vram_total_bytes.into());
             metrics.insert("vram_free_bytes".to_owned(), Value::from(device.vram_free_bytes));
+            let used = device.vram_total_bytes.saturating_sub(device.vram_free_bytes);
+            metrics.insert("vram_used_bytes".to_owned(), used.into());
         }
         *self.metrics.lock().unwrap_or_else(PoisonError::into_inner) = metrics;
     }

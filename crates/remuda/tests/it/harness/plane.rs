@@ -28,6 +28,8 @@ pub(crate) struct Plan {
     open_files_max: Option<u32>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    /// Where it is to listen, if somebody has to know that before it does.
+    address: Option<SocketAddr>,
 }
 
 impl Deref for Plane {
@@ -95,6 +97,16 @@ impl Plan {
         self
     }
 
+    /// Chooses where it will listen.
+    pub(crate) fn listening(mut self) -> Plan {
+        self.address = Some(free_address());
+        self
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address.expect("nobody chose one")
+    }
+
     pub(crate) fn open_files_max(mut self, files: u32) -> Plan {
         self.open_files_max = Some(files);
         self
@@ -103,14 +115,15 @@ impl Plan {
     pub(crate) async fn start(self) -> Plane {
         let folder = tempfile::tempdir().unwrap();
         loop {
-            let address = free_address();
+            let address = self.address.unwrap_or_else(free_address);
             let mut process = self.spawn(&folder, address);
             if process.line("serves on").await.is_some() {
                 let client = Client::new(format!("http://{address}"));
                 return Plane { process, address, plan: self, client, folder };
             }
             // Someone else was quicker to take the address.
-            assert!(process.said().contains("cannot listen"), "it should serve: {}", process.said());
+            let may_move = self.address.is_none() && process.said().contains("cannot listen");
+            assert!(may_move, "it should serve: {}", process.said());
         }
     }
 

@@ -167,8 +167,7 @@ impl Account {
             let taken: u32 = self.pods.iter().filter(is_counted).map(|pod| pod.count).sum();
             taken + count <= rule.gpus
         };
-        let mut rules =
-            self.options.capacity.iter().filter(|rule| rule.is_about(order.gpu.id, centre, order.cloud));
+        let mut rules = self.capacity.iter().filter(|rule| rule.is_about(order.gpu.id, centre, order.cloud));
         !is_exhausted && rules.all(is_enough)
     }
 }

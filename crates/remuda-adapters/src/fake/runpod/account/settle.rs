@@ -15,7 +15,7 @@ use crate::fake::runpod::routes::POD_KEY;
 /// Between the end of a container and the next one.
 const RESTART: Duration = Duration::from_secs(2);
 /// However fast time goes: a command that ends at once must not keep a processor busy.
-const RESTART_MIN: Duration = Duration::from_millis(100);
+const RESTART_MIN: Duration = Duration::from_millis(250);
 /// How long a container has after SIGTERM. Not shortened by the speed: real processes take real time.
 const GRACE: Duration = Duration::from_secs(5);
 

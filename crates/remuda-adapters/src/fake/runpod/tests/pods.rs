@@ -154,6 +154,11 @@ async fn what_there_is_runs_out_and_comes_back() {
     assert_eq!(client.post("/pods", &community).await.status, 400);
     client.delete(first.body["id"].as_str().unwrap()).await;
     assert_eq!(client.post("/pods", &here).await.status, 201);
+    client.fake.control().set_capacity(vec![rule("*=0")]);
+    assert_eq!(client.create("anywhere").await.status, 400);
+    let put = client.http.put(format!("http://{}/_remuda/capacity", client.fake.address()));
+    assert_eq!(put.json(&json!([])).send().await.unwrap().status(), 200);
+    assert_eq!(client.create("anywhere").await.status, 201);
     let mut uncounted = order("p");
     uncounted["gpu"] = json!({"id": "NVIDIA L4"});
     assert_eq!(client.post("/pods", &uncounted).await.status, 400, "no count matches no machine");

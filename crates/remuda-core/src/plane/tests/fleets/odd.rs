@@ -60,6 +60,7 @@ fn a_worker_gets_nothing_before_it_has_said_that_it_can_work() {
         offer: Offer::default(),
         incarnation: None,
         held: Vec::new(),
+        stale_after_millis: None,
     };
     let token_hash = Hash::of(b"token");
     let proof = Proof::Machine(rental);
@@ -97,6 +98,7 @@ fn whoever_was_let_in_once_and_has_no_machine_any_more_is_told_to_stop() {
         offer: Offer::default(),
         incarnation: None,
         held: Vec::new(),
+        stale_after_millis: None,
     };
     let token_hash = Hash::of(b"new");
     let proof = Proof::Former(Hash::of(b"token"));

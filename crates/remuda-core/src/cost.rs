@@ -1,0 +1,134 @@
+//! What rented machines cost, and for whom: sums over what is stored, which decide nothing.
+//!
+//! A machine costs from the wish for it to the proof that it is gone, whatever it does meanwhile. An attempt costs its
+//! share of the machine while it runs there. What is left is nobody's in particular: boots, idle time, failures of machines.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::fleet::HOUR;
+use crate::id::{JobId, Tenant};
+use crate::money::Money;
+use crate::record::Try;
+use crate::time::Timestamp;
+
+/// The time that is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub from: Timestamp,
+    pub until: Timestamp,
+}
+
+impl Window {
+    /// One hour, counted from 1970.
+    pub fn of_hour(hour: u64) -> Window {
+        let from = Timestamp::ZERO.plus(HOUR.saturating_mul(u32::try_from(hour).unwrap_or(u32::MAX)));
+        Window { from, until: from.plus(HOUR) }
+    }
+
+    /// How much of what lasted from `from` to `until` is in it.
+    pub fn share(&self, from: Timestamp, until: Timestamp) -> Duration {
+        self.until.min(until).since(self.from.max(from))
+    }
+
+    /// What attempts have cost in it, up to `now`.
+    pub fn cost_of(&self, tries: &[Try], now: Timestamp) -> Money {
+        let cost = |one: &Try| {
+            let share = self.share(one.started_at, one.ended_at.unwrap_or(now));
+            one.price.unwrap_or_default().over(share)
+        };
+        tries.iter().map(cost).sum()
+    }
+}
+
+/// What jobs have cost, for each tenant and for the dearest of them.
+#[derive(Clone, Debug, Default)]
+pub struct Bill {
+    pub tenants: BTreeMap<Tenant, Share>,
+    /// The dearest first.
+    pub jobs: Vec<(JobId, Tenant, Money)>,
+    pub sum: Money,
+}
+
+/// A tenant's part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Share {
+    pub jobs: u64,
+    pub cost: Money,
+}
+
+/// Jobs that a bill names; all of them count.
+pub const JOBS_NAMED_MAX: usize = 100;
+
+impl Bill {
+    pub fn add(&mut self, job: JobId, tenant: &Tenant, cost: Money) {
+        if cost == Money::ZERO {
+            return;
+        }
+        let share = self.tenants.entry(tenant.clone()).or_default();
+        (share.jobs, share.cost) = (share.jobs + 1, share.cost.plus(cost));
+        self.sum = self.sum.plus(cost);
+        let at = self.jobs.partition_point(|(_, _, other)| *other >= cost);
+        if at < JOBS_NAMED_MAX {
+            self.jobs.insert(at, (job, tenant.clone(), cost));
+            self.jobs.truncate(JOBS_NAMED_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::Attempt;
+
+    fn at(minutes: u64) -> Timestamp {
+        Timestamp::from_millis(minutes * 60_000)
+    }
+
+    fn tried(from: u64, until: Option<u64>, price: Option<u64>) -> Try {
+        Try {
+            attempt: Attempt(1),
+            worker: "gpus-1".parse().unwrap(),
+            started_at: at(from),
+            ended_at: until.map(at),
+            cause: None,
+            verdict: String::new(),
+            out_of_memory: None,
+            price: price.map(Money::from_micros),
+            service: None,
+        }
+    }
+
+    #[test]
+    fn an_attempt_costs_what_of_it_lies_in_the_window() {
+        let window = Window { from: at(60), until: at(120) };
+        for (from, until, cents) in [
+            (0, Some(60), 0),
+            (30, Some(90), 30),
+            (70, Some(80), 10),
+            (110, Some(300), 10),
+            (0, Some(300), 60),
+            (90, None, 15),
+            (130, Some(140), 0),
+        ] {
+            let cost = window.cost_of(&[tried(from, until, Some(600_000))], at(105));
+            assert_eq!(cost, Money::from_micros(cents * 10_000), "{from} to {until:?}");
+        }
+        let free = tried(60, Some(120), None);
+        assert_eq!(window.cost_of(&[free], at(200)), Money::ZERO, "nobody billed for it");
+    }
+
+    #[test]
+    fn a_bill_names_the_dearest_jobs_and_counts_all() {
+        let mut bill = Bill::default();
+        let tenant: Tenant = "anna".parse().unwrap();
+        for n in 0..2 * JOBS_NAMED_MAX as u64 {
+            bill.add(JobId::from_u128(n.into()), &tenant, Money::from_micros(n % 150));
+        }
+        assert_eq!(bill.jobs.len(), JOBS_NAMED_MAX);
+        assert!(bill.jobs.is_sorted_by_key(|(.., cost)| std::cmp::Reverse(*cost)));
+        assert_eq!(bill.jobs[0].2, Money::from_micros(149));
+        assert_eq!(bill.sum, Money::from_micros(149 * 150 / 2 + 49 * 50 / 2));
+        assert_eq!(bill.tenants[&tenant], Share { jobs: 198, cost: bill.sum }, "two cost nothing");
+    }
+}

@@ -1,0 +1,75 @@
+//! What fleets cost: questions that change nothing. `cost` has the sums over attempts.
+
+use super::Plane;
+use crate::cost::Window;
+use crate::fleet::hour_of;
+use crate::id::{FleetId, WorkerId};
+use crate::money::Money;
+use crate::rental::Rental;
+use crate::time::Timestamp;
+
+impl Plane {
+    /// What an hour of a machine costs: as its provider says, as it said of the offer, or what its owner allows.
+    pub fn price(&self, rental: &Rental) -> Option<Money> {
+        let fleet = self.fleets.fleets.get(&rental.fleet);
+        let offered = || fleet?.prices.get(&rental.offer).copied();
+        let allowed = || self.fleet_settings(&rental.fleet)?.price_max;
+        rental.price.or_else(offered).or_else(allowed)
+    }
+
+    /// What an hour of all machines of a fleet costs now, whatever their phase, and of pods that nobody knows.
+    pub fn price_of_fleet(&self, id: &FleetId) -> Money {
+        match self.fleet_settings(id) {
+            Some(settings) => self.rate_of(&self.fleet(id), settings),
+            None => self.rentals_of(id).filter_map(|rental| self.price(rental)).sum(),
+        }
+    }
+
+    /// What a machine has cost within the window.
+    pub fn cost_of_machine(&self, rental: &Rental, window: Window, now: Timestamp) -> Money {
+        self.price(rental).unwrap_or_default().over(window.share(rental.wanted_at, now))
+    }
+
+    /// What a fleet has spent within the window. Machines that are gone count by the hour, and further back by the day:
+    /// every one that the window touches.
+    pub fn spent(&self, id: &FleetId, window: Window, now: Timestamp) -> Money {
+        let there = self.rentals_of(id).map(|rental| self.cost_of_machine(rental, window, now));
+        let gone = self.fleets.fleets.get(id).map_or(Money::ZERO, |fleet| fleet.spent_within(window));
+        there.sum::<Money>().plus(gone)
+    }
+
+    /// What each hour of the window cost, the fleets' machines together.
+    pub fn spent_by_hour(&self, window: Window, now: Timestamp) -> Vec<(Timestamp, Money)> {
+        let fleets = self.fleets_known();
+        let (first, last) = (hour_of(window.from).0, hour_of(window.until).0);
+        let hours = (first..=last).map(|hour| {
+            let hour = Window::of_hour(hour);
+            (hour.from, fleets.iter().map(|id| self.spent(id, hour, now)).sum())
+        });
+        hours.collect()
+    }
+
+    /// Every fleet that is configured, or was and has left something behind.
+    pub fn fleets_known(&self) -> Vec<FleetId> {
+        let configured = self.settings.fleets.iter().map(|fleet| fleet.id.clone());
+        let mut known: Vec<_> = configured.collect();
+        let remembered = self.fleets.fleets.keys().cloned();
+        let rented = self.rentals().map(|rental| rental.fleet.clone());
+        for id in remembered.chain(rented) {
+            if !known.contains(&id) {
+                known.push(id);
+            }
+        }
+        known
+    }
+
+    /// What an hour of one of a worker's places costs: the machine's price, shared between all places on it. Nothing if
+    /// nobody bills for it.
+    pub(super) fn slot_price(&self, id: &WorkerId) -> Option<Money> {
+        let worker = self.workers.get(id)?;
+        let rental = self.rental(&worker.machine)?;
+        let there = self.fleets.on.get(&worker.machine).into_iter().flatten();
+        let slots = there.filter_map(|other| self.workers.get(other)).map(|other| other.slots).sum();
+        Some(self.price(rental)?.shared(slots))
+    }
+}

@@ -1,0 +1,95 @@
+//! How well workers and machines were heard, over restarts; and who is told when one goes stale too often. A worker's
+//! past is in its row. A machine's is kept by itself: it is heard while any of its workers is, which their pasts
+//! together do not tell any more.
+
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
+use super::{About, Plane, detail};
+use crate::document::{Document, Shelf};
+use crate::id::{MachineId, WorkerId};
+use crate::record::Record;
+use crate::reliability::Reliability;
+use crate::time::Timestamp;
+
+/// What became of somebody's presence.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Went {
+    Came,
+    /// And when it was last seen.
+    Stale(Timestamp),
+    Left,
+}
+
+impl Plane {
+    pub(super) fn restore_reliability(&mut self, document: &Document) {
+        if document.shelf == Shelf::Reliability
+            && let (Ok(machine), Ok(it)) = (document.id.parse(), serde_json::from_str(document.body.get()))
+        {
+            self.machines.insert(machine, it);
+        }
+    }
+
+    /// The last worker of a machine went, or its first came.
+    pub(super) fn machine_went(&mut self, now: Timestamp, machine: &MachineId, went: Went) {
+        let it = self.machines.entry(machine.clone()).or_insert_with(|| Reliability::new(now));
+        match went {
+            Went::Came => it.came(now),
+            Went::Stale(seen_at) => it.went_stale(now, seen_at),
+            Went::Left => it.left(now),
+        }
+        if it.tells(now, self.settings.stale_alert) {
+            let stales = it.stales_lately(now);
+            let told = detail([("machine", machine.as_str().into()), ("stale_in_an_hour", stales.into())]);
+            self.happened(now, "machine:unreliable", About::default(), told);
+        }
+        let body = self.machines.get(machine).and_then(|it| serde_json::value::to_raw_value(it).ok());
+        self.records.extend(body.map(|body| {
+            Record::Document(Arc::new(Document {
+                shelf: Shelf::Reliability,
+                id: machine.to_string(),
+                tenant: None,
+                mark: String::new(),
+                expires_at: None,
+                body: Arc::<RawValue>::from(body),
+            }))
+        }));
+    }
+
+    pub(super) fn tell_if_unreliable(&mut self, now: Timestamp, id: &WorkerId) {
+        let Some(worker) = self.workers.get_mut(id) else { return };
+        if worker.reliability.tells(now, self.settings.stale_alert) {
+            let stales = worker.reliability.stales_lately(now);
+            self.store_worker(now, id);
+            let told = detail([("stale_in_an_hour", stales.into())]);
+            self.happened(now, "worker:unreliable", About::worker(id), told);
+        }
+    }
+
+    /// Nobody there is remembered any more.
+    pub(super) fn forget_machine(&mut self, machine: &MachineId) {
+        let is_known = self.workers.values().any(|worker| worker.machine == *machine);
+        if !is_known && self.machines.remove(machine).is_some() {
+            let id = machine.to_string();
+            self.records.push(Record::DocumentGone { shelf: Shelf::Reliability, id });
+        }
+    }
+
+    /// How well a machine was heard, if any worker of it is remembered.
+    pub fn machine_reliability(&self, machine: &MachineId) -> Option<&Reliability> {
+        self.machines.get(machine)
+    }
+
+    /// Machines that went stale too often within the last hour.
+    pub fn unreliable_machines(&self, now: Timestamp) -> impl Iterator<Item = &MachineId> {
+        let is_so = move |it: &Reliability| it.is_unreliable(now, self.settings.stale_alert);
+        self.machines.iter().filter(move |(_, it)| is_so(it)).map(|(machine, _)| machine)
+    }
+
+    /// Workers that did.
+    pub fn unreliable_workers(&self, now: Timestamp) -> impl Iterator<Item = &WorkerId> {
+        let is_so = move |it: &Reliability| it.is_unreliable(now, self.settings.stale_alert);
+        self.workers.values().filter(move |worker| is_so(&worker.reliability)).map(|worker| &worker.id)
+    }
+}

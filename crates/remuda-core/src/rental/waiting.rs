@@ -1,0 +1,79 @@
+//! What a machine's life waits for now, and how long it may: the limits of `overdue`, as people see them run.
+
+use std::time::Duration;
+
+use super::{Phase, Rental};
+use crate::fleet::FleetSettings;
+use crate::time::{Timestamp, spoken};
+
+/// A limit that runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    pub what: &'static str,
+    pub since: Timestamp,
+    pub max: Duration,
+}
+
+impl Waiting {
+    /// `image pull, 3 min of 30 min`.
+    pub fn spoken(&self, now: Timestamp) -> String {
+        let whole = |time: Duration| spoken(Duration::from_secs(time.as_secs()));
+        format!("{}, {} of {}", self.what, whole(now.since(self.since)), whole(self.max))
+    }
+}
+
+impl Rental {
+    /// What it waits for, if it is not simply there.
+    pub fn waiting(&self, fleet: &FleetSettings) -> Option<Waiting> {
+        let limits = &fleet.limits;
+        let (what, since, max) = match (self.phase, self.running_at, self.joined_at) {
+            (Phase::Wanted, ..) => ("answer of the provider", self.since, limits.lost_max),
+            (Phase::Lost, ..) => {
+                ("sign of a pod whose creation was not answered", self.since, limits.lost_max)
+            }
+            (Phase::Made, None, _) => ("image pull", self.made_at.unwrap_or(self.since), limits.pull_max),
+            (Phase::Made, Some(running_at), None) => {
+                ("registration", running_at, fleet.scaling.spawning_timeout)
+            }
+            (Phase::Made, Some(_), Some(joined_at)) => ("start check", joined_at, limits.check_max),
+            (Phase::Draining, ..) => ("drain", self.since, self.drain_max(fleet)),
+            (Phase::Returning, ..) => ("proof that it is gone", self.since, limits.return_max),
+            (Phase::Up, ..) => return None,
+        };
+        Some(Waiting { what, since, max })
+    }
+
+    fn drain_max(&self, fleet: &FleetSettings) -> Duration {
+        self.drain_until.map_or(fleet.scaling.drain_timeout, |until| until.since(self.since))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_of_a_life_has_its_own_limit() {
+        let at = |minutes: u64| Timestamp::from_millis(minutes * 60_000);
+        let fleet = FleetSettings::new("gpus".parse().unwrap(), true);
+        let machine = "gpus-1".parse().unwrap();
+        let mut rental =
+            Rental::wanted(at(0), machine, "remuda-x-gpus-1".to_owned(), "any".to_owned(), &fleet);
+        let shown = |rental: &Rental, now| rental.waiting(&fleet).map(|waiting| waiting.spoken(now));
+        assert_eq!(shown(&rental, at(1)).unwrap(), "answer of the provider, 1 min of 10 min");
+        rental.made_at = Some(at(2));
+        rental.go(at(2), Phase::Made, String::new());
+        assert_eq!(shown(&rental, at(5)).unwrap(), "image pull, 3 min of 30 min");
+        rental.running_at = Some(at(9));
+        assert_eq!(shown(&rental, at(10)).unwrap(), "registration, 1 min of 5 min");
+        rental.joined_at = Some(at(11));
+        assert_eq!(shown(&rental, at(12)).unwrap(), "start check, 1 min of 10 min");
+        rental.go(at(13), Phase::Up, String::new());
+        assert_eq!(shown(&rental, at(14)), None);
+        rental.go(at(20), Phase::Draining, String::new());
+        rental.drain_until = Some(at(22));
+        assert_eq!(shown(&rental, at(21)).unwrap(), "drain, 1 min of 2 min");
+        rental.go(at(22), Phase::Returning, String::new());
+        assert_eq!(shown(&rental, at(23)).unwrap(), "proof that it is gone, 1 min of 10 min");
+    }
+}

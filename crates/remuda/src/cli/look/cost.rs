@@ -1,0 +1,145 @@
+//! `remuda cost`: what rented machines cost, and for whom.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use reqwest::Method;
+use serde_json::Value;
+
+use super::super::table::{plain, table};
+use super::super::{Client, Connection};
+use super::{ask, cell, money, present, rows, show};
+use crate::config::written_duration;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  remuda cost                        (each fleet: an hour now, and the last day)
+  remuda cost --since 1h --by job    (the dearest jobs of the last hour)
+  remuda cost --since 7d --by tenant
+  remuda cost --by hour";
+
+#[derive(Debug, Args)]
+pub(crate) struct Cost {
+    /// How far back, such as 1h or 7d; 40 days at most
+    #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = written_duration)]
+    since: Duration,
+    /// For whom it was
+    #[arg(long, value_enum, default_value_t = By::Fleet)]
+    by: By,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum By {
+    Fleet,
+    Tenant,
+    Job,
+    Hour,
+}
+
+impl By {
+    fn as_str(self) -> &'static str {
+        match self {
+            By::Fleet => "fleet",
+            By::Tenant => "tenant",
+            By::Job => "job",
+            By::Hour => "hour",
+        }
+    }
+}
+
+impl Cost {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        let client = Client::new(&self.connection)?;
+        let from = present().minus(self.since).as_millis().to_string();
+        let query = [("from", from), ("by", self.by.as_str().to_owned())];
+        let answer = ask(&client, Method::GET, "/fleet/cost", &query).await?;
+        show(&self.connection, &answer, || told(self.by, &answer));
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn told(by: By, answer: &Value) -> String {
+    let mut text = match by {
+        By::Fleet => fleets(rows(answer, "fleets")),
+        By::Tenant => {
+            some(rows(answer, "tenants"), &["TENANT", "JOBS", "COST"], ["tenant", "jobs", "cost_dollars"])
+        }
+        By::Job => some(rows(answer, "jobs"), &["JOB", "TENANT", "COST"], ["job", "tenant", "cost_dollars"]),
+        By::Hour => hours(rows(answer, "hours")),
+    };
+    let [rate, spent] = ["per_hour_dollars", "spent_dollars"].map(|name| money(&answer[name]));
+    text.push_str(&format!("\n{rate} an hour now, {spent} since {}", plain(&cell(&answer["from"]))));
+    if !answer["jobs_dollars"].is_null() {
+        let [jobs, other] = ["jobs_dollars", "unattributed_dollars"].map(|name| money(&answer[name]));
+        text.push_str(&format!(": {jobs} for jobs, {other} for starting, waiting and failing machines"));
+    }
+    if answer["is_cut"] == true {
+        text.push_str("\nthere were too many jobs to look at all of them: ask for less time");
+    }
+    text
+}
+
+fn fleets(fleets: &[Value]) -> String {
+    if fleets.is_empty() {
+        return "no fleets: nothing is rented".to_owned();
+    }
+    let row = |fleet: &Value| {
+        let [rate, hour_max, spent, day_max] =
+            ["per_hour_dollars", "hour_max_dollars", "spent_dollars", "day_max_dollars"]
+                .map(|name| money(&fleet[name]));
+        vec![cell(&fleet["fleet"]), cell(&fleet["machines"]), rate, hour_max, spent, day_max]
+    };
+    let titles = ["FLEET", "MACHINES", "PER HOUR", "ALLOWED", "SPENT", "ALLOWED A DAY"];
+    table(&titles, &fleets.iter().map(row).collect::<Vec<_>>())
+}
+
+fn some(rows: &[Value], titles: &[&str], names: [&str; 3]) -> String {
+    if rows.is_empty() {
+        return "no job ran on a rented machine".to_owned();
+    }
+    let [first, second, cost] = names;
+    let row = |row: &Value| vec![cell(&row[first]), cell(&row[second]), money(&row[cost])];
+    table(titles, &rows.iter().map(row).collect::<Vec<_>>())
+}
+
+fn hours(hours: &[Value]) -> String {
+    let row = |hour: &Value| {
+        let from = cell(&hour["from"]);
+        vec![from.get(..16).unwrap_or(&from).replace('T', " "), money(&hour["spent_dollars"])]
+    };
+    table(&["HOUR (UTC)", "SPENT"], &hours.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_was_spent_is_told_with_what_nobody_in_particular_needed() {
+        let answer = json!({
+            "from": "2026-11-14T12:00:00.000Z", "per_hour_dollars": 1.38, "spent_dollars": 12.5, "jobs_dollars": 10,
+            "unattributed_dollars": 2.5, "is_cut": true,
+            "tenants": [{ "tenant": "anna", "jobs": 7, "cost_dollars": 10.0 }],
+        });
+        let expected = "\
+TENANT  JOBS  COST
+anna    7     $10.00
+$1.38 an hour now, $12.50 since 2026-11-14T12:00:00.000Z: $10.00 for jobs, $2.50 for starting, waiting and failing machines
+there were too many jobs to look at all of them: ask for less time";
+        assert_eq!(told(By::Tenant, &answer), expected);
+    }
+
+    #[test]
+    fn hours_and_fleets_have_tables_of_their_own() {
+        let hour = json!({ "from": "2026-11-14T12:00:00.000Z", "spent_dollars": 0.0021 });
+        assert_eq!(hours(&[hour]), "HOUR (UTC)        SPENT\n2026-11-14 12:00  $0.0021");
+        let gpus = json!({ "fleet": "gpus", "machines": 2, "per_hour_dollars": 1.38, "spent_dollars": 3 });
+        assert!(fleets(&[gpus]).ends_with("gpus   2         $1.38     -        $3.00  -"));
+        assert!(fleets(&[]).contains("nothing is rented"));
+    }
+}

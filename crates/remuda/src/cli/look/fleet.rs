@@ -1,0 +1,285 @@
+//! `remuda fleet`: how the fleets stand, and what people want of them.
+
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use clap::{Args, Subcommand};
+use remuda_core::id::FleetId;
+use serde_json::{Value, json};
+
+use super::super::table::{plain, table};
+use super::super::{Client, Connection};
+use super::{cell, money, rows, show};
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  remuda fleet                       (all fleets)
+  remuda fleet show gpus             (one, with its limits and what holds it back)
+  remuda fleet pause gpus --reason \"the provider is having a bad day\"
+  remuda fleet resume gpus
+  remuda fleet scale gpus 4          (four machines, whatever waits)
+  remuda fleet scale gpus auto       (as the policy says)
+  remuda fleet lift gpus             (the brake on creations, and offers that are passed over)";
+
+#[derive(Debug, Args)]
+pub(crate) struct Fleet {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show one fleet: limits, budget, what holds it back
+    Show { fleet: FleetId },
+    /// Let it neither grow nor shrink until it is resumed; what is sick is still returned
+    Pause {
+        fleet: FleetId,
+        /// Why; it is shown with the fleet
+        #[arg(long)]
+        reason: Option<String>,
+    },
+    /// Let it follow its policy again
+    Resume { fleet: FleetId },
+    /// Keep so many machines, whatever waits; `auto` follows the policy again
+    Scale {
+        fleet: FleetId,
+        #[arg(value_name = "N|auto")]
+        machines: Size,
+    },
+    /// Say that what held back creations is over
+    Lift { fleet: FleetId },
+}
+
+/// A number of machines, or as the policy says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Size(Option<u32>);
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Size, String> {
+        match text {
+            "auto" => Ok(Size(None)),
+            number => number.parse().map(|count| Size(Some(count))).map_err(|_| {
+                format!("{number:?} is no number of machines: write one, or auto to follow the policy again")
+            }),
+        }
+    }
+}
+
+impl Fleet {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        let client = Client::new(&self.connection)?;
+        let Some(command) = self.command else {
+            let answer = client.get("/fleet/fleets").await?;
+            show(&self.connection, &answer, || list(rows(&answer, "fleets")));
+            return Ok(ExitCode::SUCCESS);
+        };
+        let (fleet, order, body, done) = match command {
+            Command::Show { fleet } => {
+                let answer = client.get(&format!("/fleet/fleets/{fleet}")).await?;
+                show(&self.connection, &answer, || one(&answer));
+                return Ok(ExitCode::SUCCESS);
+            }
+            Command::Pause { fleet, reason } => {
+                let done = "neither grows nor shrinks until `remuda fleet resume`".to_owned();
+                (fleet, "pause", json!({ "reason": reason.unwrap_or_default() }), done)
+            }
+            Command::Resume { fleet } => (fleet, "resume", json!({}), "follows its policy again".to_owned()),
+            Command::Scale { fleet, machines: Size(machines) } => {
+                let done = match machines {
+                    Some(count) => format!("is to have {count} machines, whatever waits"),
+                    None => "follows its policy again".to_owned(),
+                };
+                (fleet, "scale", json!({ "machines": machines }), done)
+            }
+            Command::Lift { fleet } => (fleet, "lift", json!({}), "may create machines again".to_owned()),
+        };
+        let answer = client.post(&format!("/fleet/fleets/{fleet}/{order}"), &body).await?;
+        show(&self.connection, &answer, || told(&fleet, &done, &answer));
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What was ordered, and what stands against it all the same.
+fn told(fleet: &FleetId, done: &str, answer: &Value) -> String {
+    let max = answer["settings"]["machines_max"].as_u64().unwrap_or(u64::MAX);
+    match answer["machines_set"].as_u64().filter(|set| *set > max) {
+        Some(_) => format!("{fleet} {done}; its maximum of {max} holds all the same"),
+        None => format!("{fleet} {done}"),
+    }
+}
+
+fn list(fleets: &[Value]) -> String {
+    if fleets.is_empty() {
+        return "no fleets: write a [[fleet]] into remuda.toml, and `remuda config reload`".to_owned();
+    }
+    let titles =
+        ["FLEET", "POLICY", "MIN", "MAX", "WANTED", "MACHINES", "QUEUED", "PER HOUR", "TODAY", "HELD BACK"];
+    table(&titles, &fleets.iter().map(row).collect::<Vec<_>>())
+}
+
+fn row(fleet: &Value) -> Vec<String> {
+    let settings = &fleet["settings"];
+    let [min, max] = ["machines_min", "machines_max"].map(|name| cell(&settings[name]));
+    let [wanted, queued] = ["machines_wanted", "queued_jobs"].map(|name| cell(&fleet[name]));
+    let machines = counts(if settings["can_rent"] == true { &fleet["machines"] } else { &fleet["workers"] });
+    let (rate, today) = (money(&fleet["per_hour_dollars"]), money(&fleet["today_dollars"]));
+    vec![
+        cell(&fleet["fleet"]),
+        policy(settings),
+        min,
+        max,
+        wanted,
+        machines,
+        queued,
+        of(&rate, &settings["hour_max_dollars"]),
+        of(&today, &settings["day_max_dollars"]),
+        troubles(fleet).into_iter().next().unwrap_or_else(|| "-".to_owned()),
+    ]
+}
+
+/// `$1.20 of $5.00`, or without a limit only the first.
+fn of(spent: &str, max: &Value) -> String {
+    if max.is_null() { spent.to_owned() } else { format!("{spent} of {}", money(max)) }
+}
+
+fn policy(settings: &Value) -> String {
+    let policy = &settings["policy"];
+    match policy["name"].as_str() {
+        Some("latency") => format!("latency {}s", cell(&policy["wait_max_seconds"])),
+        Some(name) => format!("{name} {}", cell(&policy["jobs_per_worker"])),
+        None => "-".to_owned(),
+    }
+}
+
+/// `2 up, 1 made`.
+fn counts(counts: &Value) -> String {
+    let Some(counts) = counts.as_object().filter(|counts| !counts.is_empty()) else { return "0".to_owned() };
+    counts.iter().map(|(name, count)| format!("{count} {name}")).collect::<Vec<_>>().join(", ")
+}
+
+/// What keeps it from doing what is wanted, the most telling first.
+fn troubles(fleet: &Value) -> Vec<String> {
+    let mut troubles = Vec::new();
+    if let Some(reason) = fleet["paused"].as_str() {
+        troubles.push(format!("paused: {reason}"));
+    }
+    troubles.extend(
+        ["brake", "no_creation"].into_iter().filter_map(|name| fleet[name].as_str()).map(str::to_owned),
+    );
+    for held in rows(fleet, "held_back").iter().filter_map(Value::as_str) {
+        if !troubles.iter().any(|told| held.contains(told.as_str())) {
+            troubles.push(held.to_owned());
+        }
+    }
+    troubles
+}
+
+fn one(fleet: &Value) -> String {
+    let settings = &fleet["settings"];
+    let mut lines = Vec::new();
+    let mut say = |name: &str, text: String| {
+        if text != "-" {
+            lines.push(format!("{name:<11} {}", plain(&text)));
+        }
+    };
+    let listed = |value: &Value| {
+        let words: Vec<_> = value.as_array().into_iter().flatten().map(cell).collect();
+        if words.is_empty() { "-".to_owned() } else { words.join(", ") }
+    };
+    say("fleet", cell(&fleet["fleet"]));
+    say("policy", policy(settings));
+    let [min, max] = ["machines_min", "machines_max"].map(|name| cell(&settings[name]));
+    let set =
+        fleet["machines_set"].as_u64().map_or(String::new(), |set| format!("; {set} were ordered by hand"));
+    say("wanted", format!("{} of {min} to {max}{set}", cell(&fleet["machines_wanted"])));
+    say("machines", counts(&fleet["machines"]));
+    say("workers", counts(&fleet["workers"]));
+    say("queued", cell(&fleet["queued_jobs"]));
+    say("offers", listed(&settings["offers"]));
+    say("an hour", of(&money(&fleet["per_hour_dollars"]), &settings["hour_max_dollars"]));
+    say("today", of(&money(&fleet["today_dollars"]), &settings["day_max_dollars"]));
+    let seconds =
+        |name: &str| settings[name].as_f64().map_or("-".to_owned(), |seconds| format!("{seconds}s"));
+    say(
+        "limits",
+        format!(
+            "image pull {}, registration {}, start check {}, drain {}, return {}",
+            seconds("pull_max_seconds"),
+            seconds("spawning_timeout_seconds"),
+            seconds("check_max_seconds"),
+            seconds("drain_timeout_seconds"),
+            seconds("return_max_seconds")
+        ),
+    );
+    for trouble in troubles(fleet) {
+        say("held back", trouble);
+    }
+    for name in ["avoided", "bad_hosts"] {
+        for avoided in rows(fleet, name) {
+            let [what, until, why] = ["name", "until", "why"].map(|name| cell(&avoided[name]));
+            say("passed over", format!("{what} until {until}: {why}"));
+        }
+    }
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpus() -> Value {
+        json!({
+            "fleet": "gpus", "machines": { "made": 1, "up": 2 }, "workers": { "active": 2 }, "machines_wanted": 4,
+            "machines_set": null, "queued_jobs": 12, "paused": null, "brake": null,
+            "no_creation": "no credit: pay (until 12:00)", "per_hour_dollars": 2.07, "today_dollars": 11.5,
+            "held_back": ["4 wanted, but no credit: pay (until 12:00)", "room for 1"],
+            "avoided": [{ "name": "4090", "until": "12:30", "why": "no capacity" }],
+            "settings": {
+                "can_rent": true, "policy": { "name": "queue", "jobs_per_worker": 3 }, "machines_min": 0, "machines_max": 4,
+                "hour_max_dollars": 5.0, "day_max_dollars": null, "offers": ["4090", "A6000"], "pull_max_seconds": 1800.0,
+            },
+        })
+    }
+
+    #[test]
+    fn a_fleet_says_what_holds_it_back() {
+        let expected = [
+            "FLEET  POLICY   MIN  MAX  WANTED  MACHINES      QUEUED  PER HOUR        TODAY   HELD BACK",
+            "gpus   queue 3  0    4    4       1 made, 2 up  12      $2.07 of $5.00  $11.50  no credit: pay (until 12:00)",
+        ];
+        assert_eq!(list(&[gpus()]), expected.join("\n"));
+        assert_eq!(
+            troubles(&gpus()),
+            ["no credit: pay (until 12:00)", "room for 1"],
+            "nothing is told twice"
+        );
+        let shown = one(&gpus());
+        for part in
+            ["wanted      4 of 0 to 4\n", "passed over 4090 until 12:30: no capacity", "image pull 1800s"]
+        {
+            assert!(shown.contains(part), "{shown}");
+        }
+        assert!(list(&[]).contains("[[fleet]]"));
+    }
+
+    #[test]
+    fn a_size_is_a_number_or_auto() {
+        assert_eq!("4".parse(), Ok(Size(Some(4))));
+        assert_eq!("auto".parse(), Ok(Size(None)));
+        assert!("-1".parse::<Size>().unwrap_err().contains("auto"));
+    }
+
+    #[test]
+    fn an_order_beyond_the_maximum_is_told_so() {
+        let fleet = "gpus".parse().unwrap();
+        let mut answer = gpus();
+        answer["machines_set"] = 9.into();
+        assert!(told(&fleet, "is to have 9", &answer).ends_with("its maximum of 4 holds all the same"));
+        answer["machines_set"] = 4.into();
+        assert_eq!(told(&fleet, "is to have 4", &answer), "gpus is to have 4");
+    }
+}

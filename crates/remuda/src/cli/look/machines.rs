@@ -1,0 +1,143 @@
+//! `remuda machines`: every machine, rented or not.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use remuda_core::id::MachineId;
+use remuda_core::time::Timestamp;
+use serde_json::Value;
+
+use super::super::table::{plain, table};
+use super::super::{Client, Connection};
+use super::{ago, cell, money, present, rows, show};
+
+#[derive(Debug, Args)]
+pub(crate) struct Machines {
+    /// Show this one, with all that is known of it
+    machine: Option<MachineId>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Machines {
+    pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
+        let client = Client::new(&self.connection)?;
+        match &self.machine {
+            Some(machine) => {
+                let answer = client.get(&format!("/fleet/machines/{machine}")).await?;
+                show(&self.connection, &answer, || one(&answer, present()));
+            }
+            None => {
+                let answer = client.get("/fleet/machines").await?;
+                show(&self.connection, &answer, || list(rows(&answer, "machines"), present()));
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn list(machines: &[Value], now: Timestamp) -> String {
+    if machines.is_empty() {
+        return "no machines: start a worker with `remuda worker`, or write a [[fleet]] into remuda.toml"
+            .to_owned();
+    }
+    let titles = [
+        "MACHINE", "FLEET", "STATE", "PRESENCE", "FOR", "GPU", "PLACE", "PER HOUR", "COST", "WORKERS",
+        "REASON",
+    ];
+    table(&titles, &machines.iter().map(|machine| row(machine, now)).collect::<Vec<_>>())
+}
+
+fn row(machine: &Value, now: Timestamp) -> Vec<String> {
+    let [name, fleet, presence, gpu, place] =
+        ["machine", "fleet", "presence", "gpu", "place"].map(|name| cell(&machine[name]));
+    let workers: Vec<_> = rows(machine, "workers").iter().map(cell).collect();
+    let workers = if workers.is_empty() { "-".to_owned() } else { workers.join(" ") };
+    let (price, cost) = (money(&machine["price_dollars"]), money(&machine["cost_dollars"]));
+    let since = ago(&machine["since"], now);
+    vec![name, fleet, state(machine), presence, since, gpu, place, price, cost, workers, reason(machine)]
+}
+
+/// A rented machine's phase says more than the state that follows from it.
+fn state(machine: &Value) -> String {
+    cell(machine["phase"].as_str().map_or(&machine["state"], |_| &machine["phase"]))
+}
+
+/// What it waits for comes first: that is what people look for.
+fn reason(machine: &Value) -> String {
+    match (machine["waiting"]["text"].as_str(), machine["reason"].as_str().unwrap_or_default()) {
+        (Some(waiting), "") => waiting.to_owned(),
+        (Some(waiting), reason) => format!("{waiting}; {reason}"),
+        (None, reason) => cell(&reason.into()),
+    }
+}
+
+fn one(machine: &Value, now: Timestamp) -> String {
+    let mut lines = Vec::new();
+    let mut say = |name: &str, text: String| {
+        if text != "-" {
+            lines.push(format!("{name:<9} {}", plain(&text)));
+        }
+    };
+    say("machine", cell(&machine["machine"]));
+    say("fleet", cell(&machine["fleet"]));
+    say(
+        "state",
+        format!("{}, {} for {}", state(machine), cell(&machine["presence"]), ago(&machine["since"], now)),
+    );
+    say("pod", cell(&machine["pod"]));
+    say("tag", cell(&machine["tag"]));
+    for name in ["offer", "gpu", "place", "host"] {
+        say(name, cell(&machine[name]));
+    }
+    if machine["is_rented"] == true {
+        let (price, cost) = (money(&machine["price_dollars"]), money(&machine["cost_dollars"]));
+        say("costs", format!("{price} an hour, {cost} so far"));
+    }
+    let workers: Vec<_> = rows(machine, "workers").iter().map(cell).collect();
+    say("workers", if workers.is_empty() { "-".to_owned() } else { workers.join(" ") });
+    say("waits for", cell(&machine["waiting"]["text"]));
+    say(
+        "drains",
+        machine["drain_until"].as_str().map_or("-".to_owned(), |until| format!("until {until} at most")),
+    );
+    say("reason", cell(&machine["reason"]));
+    lines.join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn machines_are_listed_with_what_they_cost_and_wait_for() {
+        let now = Timestamp::from_millis(600_000);
+        let since = Timestamp::from_millis(420_000).to_string();
+        let rented = json!({
+            "machine": "gpus-1", "fleet": "gpus", "phase": "made", "state": "spawning", "presence": "offline", "since": since,
+            "gpu": "RTX 4090", "place": "EU-RO-1", "price_dollars": 0.69, "cost_dollars": 0.0345, "workers": [],
+            "waiting": { "text": "image pull, 3 min of 30 min" }, "reason": "made", "is_rented": true, "pod": "p-1",
+        });
+        let own = json!({ "machine": "tower", "state": "active", "presence": "online", "since": since, "reason": "joined",
+                          "workers": ["red", "blue"], "is_rented": false });
+        let expected = "\
+MACHINE  FLEET  STATE   PRESENCE  FOR  GPU       PLACE    PER HOUR  COST    WORKERS   REASON
+gpus-1   gpus   made    offline   3m   RTX 4090  EU-RO-1  $0.69     $0.035  -         image pull, 3 min of 30 min; made
+tower    -      active  online    3m   -         -        -         -       red blue  joined";
+        assert_eq!(list(&[rented.clone(), own], now), expected);
+        let expected = "\
+machine   gpus-1
+fleet     gpus
+state     made, offline for 3m
+pod       p-1
+gpu       RTX 4090
+place     EU-RO-1
+costs     $0.69 an hour, $0.035 so far
+waits for image pull, 3 min of 30 min
+reason    made";
+        assert_eq!(one(&rented, now), expected);
+        assert!(list(&[], now).contains("[[fleet]]"));
+    }
+}

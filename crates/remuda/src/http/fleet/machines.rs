@@ -1,0 +1,175 @@
+//! Machines over HTTP: the rented ones as their provider and their workers show them, the others as their workers do.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use remuda_core::cost::Window;
+use remuda_core::id::MachineId;
+use remuda_core::machine::{self, WorkerState};
+use remuda_core::plane::{Event, Plane};
+use remuda_core::rental::Rental;
+use remuda_core::time::Timestamp;
+use remuda_core::worker::Worker;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::super::path::Path;
+use super::super::{Context, Problem};
+use super::dollars;
+
+pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json<Value>, Problem> {
+    let machines = context.plane.look(|plane, now| {
+        let mut workers: BTreeMap<&MachineId, Vec<&Worker>> = BTreeMap::new();
+        for rental in plane.rentals() {
+            workers.entry(&rental.machine).or_default();
+        }
+        for worker in plane.workers() {
+            workers.entry(&worker.machine).or_default().push(worker);
+        }
+        let there = workers.iter().filter(|(machine, workers)| is_there(plane, machine, workers));
+        let shown = there.map(|(machine, workers)| view(plane, now, machine, workers));
+        shown.collect::<Vec<_>>()
+    });
+    Ok(Json(json!({ "machines": machines.await? })))
+}
+
+pub(in crate::http) async fn one(
+    State(context): State<Context>,
+    Path(machine): Path<String>,
+) -> Result<Json<Value>, Problem> {
+    let id: MachineId = machine.parse()?;
+    let name = id.clone();
+    let found = context.plane.look(move |plane, now| {
+        let workers: Vec<_> = plane.workers().filter(|worker| worker.machine == id).collect();
+        is_there(plane, &id, &workers).then(|| view(plane, now, &id, &workers))
+    });
+    found.await?.map(Json).ok_or_else(|| {
+        Problem::not_found(format!("there is no machine {name}; `remuda machines` lists those there are"))
+    })
+}
+
+/// A machine that was returned, or whose workers have all left, is remembered by its workers and not there any more.
+fn is_there(plane: &Plane, machine: &MachineId, workers: &[&Worker]) -> bool {
+    let has_left = |worker: &&Worker| worker.state == WorkerState::Terminated;
+    plane.rental(machine).is_some() || !workers.iter().all(has_left)
+}
+
+fn view(plane: &Plane, now: Timestamp, machine: &MachineId, workers: &[&Worker]) -> Value {
+    let presence = machine::presence(workers.iter().map(|worker| worker.presence));
+    let names: Vec<_> = workers.iter().map(|worker| &worker.id).collect();
+    let mut shown = match plane.rental(machine) {
+        Some(rental) => rented(plane, now, rental),
+        None => by_hand(workers),
+    };
+    (shown["machine"], shown["presence"], shown["workers"]) = (json!(machine), json!(presence), json!(names));
+    let past = plane.machine_reliability(machine);
+    shown["reliability"] = json!(past.map(|it| it.summary(now)));
+    shown["unreliable"] = past.is_some_and(|it| it.is_unreliable(now, plane.settings().stale_alert)).into();
+    if shown["gpu"].is_null() {
+        let mut told = workers.iter().filter_map(|worker| Some(worker.check.as_ref()?.gpu.as_str()));
+        shown["gpu"] = told.find(|gpu| !gpu.is_empty()).into();
+    }
+    shown
+}
+
+fn rented(plane: &Plane, now: Timestamp, rental: &Rental) -> Value {
+    let settings = plane.settings().fleets.iter().find(|fleet| fleet.id == rental.fleet);
+    let waiting = settings.and_then(|fleet| rental.waiting(fleet)).map(|waiting| {
+        json!({
+            "for": waiting.what,
+            "since": waiting.since.to_string(),
+            "seconds": now.since(waiting.since).as_secs(),
+            "max_seconds": waiting.max.as_secs(),
+            "text": waiting.spoken(now),
+        })
+    });
+    let said = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let whole_life = Window { from: rental.wanted_at, until: now };
+    json!({
+        "is_rented": true,
+        "fleet": rental.fleet,
+        "pod": rental.pod,
+        "tag": rental.tag,
+        "offer": rental.offer,
+        "phase": rental.phase.as_str(),
+        "state": rental.phase.state(),
+        "since": rental.since.to_string(),
+        "wanted_at": rental.wanted_at.to_string(),
+        "gpu": said(&rental.kind),
+        "place": said(&rental.place),
+        "host": rental.host,
+        "price_dollars": plane.price(rental).map(dollars),
+        "cost_dollars": dollars(plane.cost_of_machine(rental, whole_life, now)),
+        "waiting": waiting,
+        "drain_until": rental.drain_until.map(|until| until.to_string()),
+        "reason": rental.reason,
+    })
+}
+
+/// Nobody bills for it, as far as we know.
+fn by_hand(workers: &[&Worker]) -> Value {
+    let first = workers.iter().min_by_key(|worker| worker.joined_at);
+    json!({
+        "is_rented": false,
+        "fleet": workers.iter().find_map(|worker| worker.fleet.as_ref()),
+        "state": machine::state(workers.iter().map(|worker| worker.state)),
+        "since": first.map(|worker| worker.joined_at.to_string()),
+        "reason": first.map(|worker| worker.reason.clone()),
+    })
+}
+
+/// How something is to be drained.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct Drain {
+    /// What is held then is taken elsewhere; nothing: as the settings say.
+    deadline_seconds: Option<f64>,
+    #[serde(default)]
+    reason: String,
+}
+
+/// Longer than anything runs.
+const DEADLINE_MAX: Duration = Duration::from_secs(30 * 86_400);
+
+impl Drain {
+    /// From a body that need not be there.
+    pub(in crate::http) fn read(body: &Bytes) -> Result<(Option<Duration>, String), Problem> {
+        let drain: Drain = if body.is_empty() {
+            Drain::default()
+        } else {
+            serde_json::from_slice(body).map_err(|error| {
+                Problem::bad_request(format!(
+                    "expected {{\"deadline_seconds\": 600, \"reason\": \"…\"}}, both optional: {error}"
+                ))
+            })?
+        };
+        let within = drain.deadline_seconds.map(|seconds| {
+            let within = Duration::try_from_secs_f64(seconds).ok().filter(|within| *within <= DEADLINE_MAX);
+            within.ok_or_else(|| {
+                Problem::invalid(format!(
+                    "deadline_seconds is {seconds}: a number of seconds, from 0 to 30 days"
+                ))
+            })
+        });
+        Ok((within.transpose()?, drain.reason))
+    }
+}
+
+/// Why, if nobody says.
+pub(in crate::http) const BY_HAND: &str = "drained by hand";
+
+pub(in crate::http) async fn drain(
+    State(context): State<Context>,
+    Path(machine): Path<String>,
+    body: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let machine: MachineId = machine.parse()?;
+    let (within, reason) = Drain::read(&body)?;
+    let reason = if reason.is_empty() { BY_HAND.to_owned() } else { reason };
+    context.plane.ask(Event::DrainMachine { machine: machine.clone(), reason, within }).await?;
+    let deadline = within.map(|within| within.as_secs_f64());
+    Ok(Json(json!({ "machine": machine, "state": "terminating", "deadline_seconds": deadline })))
+}

@@ -1,0 +1,85 @@
+//! Who may join as a rented machine, on planes that are open and on planes that are not.
+
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::books::Books;
+use super::yard::Yard;
+use crate::harness::{Client, Gate, answered, has_all, wait_until};
+
+async fn join(client: &Client, name: &str) -> (u16, Value) {
+    let join = json!({ "worker": name, "machine": name, "services": ["exec"] });
+    let (status, answer) = client.post("/fleet/workers", &join).await;
+    (status.as_u16(), answer["error"]["code"].clone())
+}
+
+/// Faults: M7. A machine is known by the token it was given, not by its name or address.
+#[tokio::test]
+async fn a_stranger_with_a_machines_name_is_refused() {
+    let yard = Yard::start("min = 1\nmax = 1\n", None, "cat").await;
+    let machine = yard.until_active(1).await.remove(0);
+    assert_eq!(join(&yard, &machine).await, (403, json!("not_proved")), "by name alone, on an open plane");
+    let forged = yard.with(&format!("rmj_{machine}_{}", "0".repeat(64)));
+    assert_eq!(join(&forged, &machine).await, (401, json!("wrong_token")));
+    let other = yard.with(&format!("rmw_0_{}", "0".repeat(64)));
+    assert_eq!(join(&other, &machine).await, (403, json!("not_proved")));
+    let worker = yard.worker(&machine).await;
+    assert_eq!((&worker["presence"], &worker["incarnation"]), (&json!("online"), &json!(1)), "{worker}");
+    let (status, _) =
+        yard.post("/fleet/workers", &json!({ "worker": "by-hand", "services": ["exec"] })).await;
+    assert_eq!(status, StatusCode::CREATED, "whoever is no rented machine joins as before");
+}
+
+/// Faults: M7, X4. It joins, works and says goodbye with what it was given, and whoever finds that later can do nothing with it.
+#[tokio::test]
+async fn on_a_closed_plane_a_machine_needs_nothing_but_its_own_token() {
+    const ADMIN: &str = "an-admin-whom-nobody-guesses";
+    let yard = Yard::closed(ADMIN, "min = 1\nmax = 1\n", "cat").await;
+    let admin = yard.with(ADMIN);
+    let job = admin.submit(json!({ "n": 7 })).await;
+    let ended = admin.ended(&job).await;
+    assert_eq!((&ended["state"], &ended["result"]), (&json!("completed"), &json!({ "n": 7 })), "{ended}");
+    let (machine, pid) = yard.processes().remove(0);
+    let environment = std::fs::read(format!("/proc/{}/environ", pid.as_raw_nonzero())).unwrap();
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    let token = environment.split('\0').find_map(|it| it.strip_prefix("REMUDA_TOKEN=")).unwrap();
+    assert!(!environment.contains(ADMIN), "it knows nothing else that opens anything");
+    let finder = yard.with(token);
+    assert_eq!(join(&finder, &machine).await, (403, json!("not_proved")), "it was used");
+    assert_eq!(join(&finder, "somebody").await, (403, json!("forbidden")), "it is for that machine");
+    for path in ["/fleet/jobs", "/fleet/workers", "/fleet/tokens", "/fleet/events"] {
+        let (status, _) = answered(finder.request(Method::GET, path)).await;
+        assert_eq!(status, StatusCode::UNAUTHORIZED, "{path}");
+    }
+    assert_eq!(admin.worker(&machine).await["incarnation"], 1);
+}
+
+/// Faults: M4. Given up means given up: who comes late is told to stop, and does.
+#[tokio::test]
+async fn a_machine_that_registers_after_it_was_given_up_is_told_to_stop() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = Gate::closed(folder.path(), "late");
+    // It boots for longer than anybody waits, and hears nothing meanwhile.
+    let boot = format!(
+        "trap \"\" TERM; while [ -e {} ]; do sleep 0.05; done; ",
+        folder.path().join("late").display()
+    );
+    let keys = "min = 1\nmax = 1\nspawning_timeout = '1s'\n".to_owned();
+    let yard = Yard::booting(&keys, &boot, None, "cat").await;
+    let machine = wait_until("one is started", async || yard.processes().into_iter().next()).await.0;
+    wait_until("it is given up", async || {
+        let books = Books::of(&yard).await;
+        (books.machines.get(&machine)? == "returning").then_some(())
+    })
+    .await;
+    gate.open();
+    wait_until("it has stopped by itself", async || {
+        let is_there = yard.processes().iter().any(|(name, _)| *name == machine);
+        (!is_there).then_some(())
+    })
+    .await;
+    has_all(&yard.said(&machine), &["was given up and is being returned: stop"]);
+    let known = yard.get("/fleet/workers").await;
+    let is_known = known["workers"].as_array().unwrap().iter().any(|worker| worker["id"] == machine.as_str());
+    assert!(!is_known, "it never joined: {known}");
+}

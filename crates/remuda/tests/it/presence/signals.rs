@@ -1,0 +1,88 @@
+//! Being asked to stop: by each signal, twice, with a notice, by a file.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::{gated, holder};
+use crate::harness::{Gate, Plane, Worker, wait_until};
+
+const SIGNALS: [Signal; 4] = [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT];
+/// Neither lease nor silence is any help: what happens at once happens because it was said.
+const SLOW: &[&str] =
+    &["lease=1h", "beat.stale_after=1h", "beat.suspect_after=30m", "retry.base=10ms", "retry.max=20ms"];
+
+async fn drains(plane: &Plane, worker: &str) {
+    let what = format!("{worker} drains");
+    wait_until(&what, async || (plane.worker(worker).await["state"] == "terminating").then_some(())).await;
+}
+
+/// Faults: A13, T11.
+#[tokio::test]
+async fn each_signal_is_a_graceful_leave_and_a_second_one_forces() {
+    let plane = Plane::start(SLOW).await;
+    for (n, signal) in SIGNALS.into_iter().enumerate() {
+        let gate = Gate::closed(plane.folder(), &format!("gate-{n}"));
+        let mut worker = Worker::start(&plane, &format!("w-{n}"), &gated(&gate)).await;
+        let job = plane.submit(json!({ "n": n })).await;
+        assert_eq!(holder(&plane, &job).await, worker.name);
+        worker.process.signal(signal);
+        drains(&plane, &worker.name).await;
+        gate.open();
+        assert!(worker.process.ended().await.success(), "{signal:?}: {}", worker.process.said());
+        assert_eq!(plane.job(&job).await["state"], "completed", "{signal:?}: what it held was finished");
+        assert_eq!(plane.worker(&worker.name).await["presence"], "offline", "{signal:?}");
+
+        let gate = Gate::closed(plane.folder(), &format!("gate-{n}"));
+        let mut worker = Worker::start(&plane, &format!("w-{n}"), &gated(&gate)).await;
+        let job = plane.submit(json!({ "n": n })).await;
+        assert_eq!(holder(&plane, &job).await, worker.name);
+        worker.process.signal(Signal::TERM);
+        drains(&plane, &worker.name).await;
+        worker.process.signal(signal);
+        assert!(worker.process.ended().await.success(), "{signal:?}: {}", worker.process.said());
+        assert_eq!(plane.worker(&worker.name).await["presence"], "offline", "{signal:?}: at once");
+        plane.job_until(&job, "is handed back", |job| job["state"] == "queued").await;
+        plane.cancel(&job).await;
+    }
+}
+
+/// Faults: A13.
+#[tokio::test]
+async fn what_is_not_done_within_the_notice_is_handed_back_in_time() {
+    let plane = Plane::start(SLOW).await;
+    let gate = Gate::closed(plane.folder(), "gate");
+    let mut short = Worker::start_with(&plane, "short", &gated(&gate), &["--notice", "4s"]).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    assert_eq!(holder(&plane, &job).await, "short");
+    let other = Worker::start(&plane, "other", &gated(&gate)).await;
+    short.process.signal(Signal::TERM);
+    let asked_at = Instant::now();
+    drains(&plane, "short").await;
+    assert_eq!(plane.job(&job).await["worker"], "short", "it may still finish");
+    assert!(short.process.ended().await.success(), "{}", short.process.said());
+    // Half of four seconds is kept for handing back; the rest is for busy machines.
+    assert!(asked_at.elapsed() < Duration::from_secs(4), "it took {:?}", asked_at.elapsed());
+    plane.job_until(&job, "runs elsewhere", |job| job["worker"] == other.name).await;
+    gate.open();
+    let ended = plane.ended(&job).await;
+    assert_eq!((&ended["state"], &ended["mishaps"]), (&json!("completed"), &json!(1)));
+}
+
+/// Faults: A13.
+#[tokio::test]
+async fn a_file_that_appears_is_a_notice_as_well() {
+    let plane = Plane::start(SLOW).await;
+    let gate = Gate::closed(plane.folder(), "gate");
+    let file = plane.folder().join("preempted");
+    let more = ["--preempt-file", file.to_str().unwrap()];
+    let mut worker = Worker::start_with(&plane, "a", &gated(&gate), &more).await;
+    let job = plane.submit(json!({ "n": 1 })).await;
+    assert_eq!(holder(&plane, &job).await, "a");
+    std::fs::write(&file, "").unwrap();
+    drains(&plane, "a").await;
+    gate.open();
+    assert!(worker.process.ended().await.success(), "{}", worker.process.said());
+    assert_eq!(plane.job(&job).await["state"], "completed");
+}
