@@ -217,7 +217,7 @@ impl Shell {
         let ended = ended.map(|why| AgentEvent::Service(News::Exited { why }));
         let began = [AgentEvent::StartChecked(check), AgentEvent::Began { found, life }];
         for event in offer.into_iter().chain(began).chain(ended) {
-            let end = self.step(event).await;
+            let end = self.apply(event).await;
             if end.is_some() {
                 return end;
             }
@@ -236,6 +236,8 @@ impl Shell {
             }
             // It is still being brought up, by somebody who sees to it that it does not end.
             AgentEvent::Service(_) if self.hands.is_none() => None,
+            // Said before it was ready, and read after.
+            AgentEvent::Preparing { .. } | AgentEvent::StartChecked(_) if self.hands.is_some() => None,
             event => Some(event),
         }
     }
@@ -243,6 +245,10 @@ impl Shell {
     /// Steps the agent and does as it says; the end, if it is over.
     async fn step(&mut self, event: AgentEvent) -> Option<End> {
         let event = self.completed(event)?;
+        self.apply(event).await
+    }
+
+    async fn apply(&mut self, event: AgentEvent) -> Option<End> {
         self.note(&event);
         for effect in self.agent.step(self.clock.now(), event) {
             if let AgentEffect::Exit(end) = effect {

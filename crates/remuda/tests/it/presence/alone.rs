@@ -87,9 +87,13 @@ async fn answer_all(listener: TcpListener, seen: Seen, answer: impl Fn(&str) -> 
     loop {
         let (mut line, _) = listener.accept().await.unwrap();
         let (mut request, mut piece) = (String::new(), [0; 4096]);
-        while !request.contains("\r\n\r\n") {
-            let read = line.read(&mut piece).await.unwrap();
+        while !is_whole(&request) {
+            // Whoever hung up has nothing more to say.
+            let Ok(read @ 1..) = line.read(&mut piece).await else { break };
             request.push_str(&String::from_utf8_lossy(&piece[..read]));
+        }
+        if !is_whole(&request) {
+            continue;
         }
         let header = request
             .lines()
@@ -102,8 +106,17 @@ async fn answer_all(listener: TcpListener, seen: Seen, answer: impl Fn(&str) -> 
             "HTTP/1.1 {status} Said\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
-        line.write_all(text.as_bytes()).await.unwrap();
+        // It may have been killed meanwhile.
+        line.write_all(text.as_bytes()).await.ok();
     }
+}
+
+/// With all of its body: a line that is closed before it was read takes the answer with it.
+fn is_whole(request: &str) -> bool {
+    let Some((head, body)) = request.split_once("\r\n\r\n") else { return false };
+    let length =
+        head.lines().find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    body.len() >= length.unwrap_or(0)
 }
 
 fn rented(folder: &Path, url: &str) -> Command {
