@@ -182,7 +182,8 @@ struct Shell {
 impl Shell {
     fn new(options: &Options, clock: Clock, events: Events, shows: Shows) -> Self {
         let options = options.clone();
-        let link = Link::new(&options);
+        let (worker, credentials) = (options.worker.clone(), options.credentials);
+        let link = Link::new(&options.url, worker, credentials, &options.data);
         let settings = remuda_core::agent::AgentSettings {
             worker: options.worker,
             machine: options.machine,

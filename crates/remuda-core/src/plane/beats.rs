@@ -345,6 +345,7 @@ impl Plane {
             // Counted as a loss until it is heard: when our own link goes, the lines drop first.
             self.suspect(now, id);
             self.watch_worker(now, id);
+            self.look_at_machine(now, id);
         }
         Ok(Answer::Done)
     }

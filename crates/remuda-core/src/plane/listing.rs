@@ -11,7 +11,7 @@ use super::{About, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::fleet::FleetSettings;
-use crate::id::{FleetId, MachineId, PodId};
+use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::{Presence, WorkerState};
 use crate::money::Money;
 use crate::provider::{Call, Fault, Pod, PodStatus, Tag, Unprepared};
@@ -23,6 +23,8 @@ const LIST_BUSY: Duration = Duration::from_secs(5);
 /// An answer that takes longer does not come any more.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 const PRICES_EVERY: Duration = Duration::from_secs(3600);
+/// Where there is a budget nothing can be rented as long as a price is not known.
+const PRICES_MISSING: Duration = Duration::from_secs(60);
 /// So many lists in a row have to lack most of what should be there before they are believed.
 const DOUBTS_MAX: u32 = 5;
 /// One that is missing is an everyday thing.
@@ -33,6 +35,8 @@ const MISSING_MIN: usize = 2;
 pub(super) struct Lists {
     asked_at: Option<Timestamp>,
     answered_at: Option<Timestamp>,
+    /// Somebody's line dropped: the next list does not wait for its time, and the one after it comes soon.
+    is_urgent: bool,
     /// Lists in a row that failed: whoever cannot answer is asked less often.
     failed: u32,
     /// The last list was complete.
@@ -173,8 +177,9 @@ impl Plane {
         let there: BTreeSet<_> = strays.iter().map(|pod| pod.id.clone()).collect();
         // It takes room and money until two lists in a row lack it, like any other.
         self.fleets.orphans.retain(|pod, orphan| {
-            let is_missing = orphan.fleet == *id && !there.contains(pod);
-            orphan.missed = if is_missing { orphan.missed + 1 } else { 0 };
+            if orphan.fleet == *id {
+                orphan.missed = if there.contains(pod) { 0 } else { orphan.missed + 1 };
+            }
             orphan.missed < LISTS_MIN
         });
         for pod in strays {
@@ -275,11 +280,22 @@ impl Plane {
         self.alarms.set(Alarm::Provider, next);
     }
 
+    /// A worker's line dropped: if its machine was rented, its provider may know what became of it.
+    pub(super) fn look_at_machine(&mut self, now: Timestamp, id: &WorkerId) {
+        let Some(worker) = self.workers.get(id) else { return };
+        let Some(fleet) = self.fleets.rentals.get(&worker.machine).map(|rental| rental.fleet.clone()) else {
+            return;
+        };
+        self.fleets.lists.entry(fleet).or_default().is_urgent = true;
+        self.alarms.set(Alarm::Provider, Some(now));
+    }
+
     fn ask_list(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
         let is_moving = self.rentals_of(&settings.id).any(|rental| match rental.phase {
             Phase::Lost | Phase::Returning => true,
             Phase::Made => rental.running_at.is_none() || settings.needs_preparing,
-            Phase::Wanted | Phase::Up | Phase::Draining => false,
+            Phase::Up | Phase::Draining => rental.ended > 0 || rental.missed > 0,
+            Phase::Wanted => false,
         });
         let has_orphans = self.fleets.orphans.values().any(|orphan| orphan.fleet == settings.id);
         let every = settings.limits.list_every;
@@ -293,23 +309,28 @@ impl Plane {
             }
             (None, None) => now,
         };
-        if now < due {
+        if now < due && !(lists.is_urgent && lists.asked_at.is_none()) {
             return due;
         }
+        lists.is_urgent = false;
         lists.asked_at = Some(now);
         self.call(&settings.id, Call::List);
         now.plus(ANSWER_MAX)
     }
 
     fn ask_prices(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
+        let known = self.fleets.fleets.get(&settings.id).map(|fleet| &fleet.prices);
+        let is_known = settings.offers.iter().all(|offer| known.is_some_and(|it| it.contains_key(offer)));
+        let is_needed = settings.hour_max.is_some() || settings.day_max.is_some();
+        let every = if is_needed && !is_known { PRICES_MISSING } else { PRICES_EVERY };
         let lists = self.fleets.lists.entry(settings.id.clone()).or_default();
-        let due = lists.priced_at.map_or(now, |at| at.plus(PRICES_EVERY));
+        let due = lists.priced_at.map_or(now, |at| at.plus(every));
         if now < due {
             return due;
         }
         lists.priced_at = Some(now);
         self.call(&settings.id, Call::Price);
-        now.plus(PRICES_EVERY)
+        now.plus(every)
     }
 
     /// Returns are asked for until they are proved, and told about when that takes long.

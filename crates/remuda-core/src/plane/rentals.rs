@@ -56,7 +56,11 @@ impl Plane {
             let fleet = self.fleet(id);
             let Ok(offer) = fleet.offer(now, &settings) else { return };
             // What was counted on may have been passed over since, and what is next may cost more.
-            if self.affordable(now, &fleet, &settings).is_some_and(|(count, _)| count == 0) {
+            let coming = self.rentals_of(id).filter(|rental| rental.phase.state() == WorkerState::Spawning);
+            let coming = u32::try_from(coming.count()).unwrap_or(u32::MAX);
+            let is_paid = self.affordable(now, &fleet, &settings).is_none_or(|(count, _)| count > 0);
+            // So may the brake have gone on: what failed in this very cycle counts.
+            if !is_paid || fleet.creation.room(now, coming) == 0 {
                 return;
             }
             let number = self.next_number(now);
@@ -174,7 +178,7 @@ impl Plane {
             return;
         }
         // One that nobody saw since the plane before us asked for it says nothing about its provider.
-        let is_failure = !was_up && !(rental.is_unheard && rental.made_at.is_none());
+        let is_failure = !(was_up || rental.is_unheard && rental.made_at.is_none());
         rental.go(now, phase, reason.to_owned());
         if state == WorkerState::Active && !was_up {
             let fleet = self.fleets.fleets.entry(id.clone()).or_default();

@@ -99,7 +99,7 @@ fn document() -> String {
     }
     text.push_str(&format!("{FLEETS}{FLEETS_EXAMPLE}```\n"));
     let began = Origin::Default;
-    let fleet = Fleet::new("fleet".parse().unwrap(), began, defaults.settings.scaling.clone());
+    let fleet = Fleet::new("fleet".parse().unwrap(), began, defaults.settings.scaling);
     for group in fleets::GROUPS {
         writeln!(text, "\n### {}\n", group.title).unwrap();
         text.push_str("| key | default | may be | meaning |\n|---|---|---|---|\n");

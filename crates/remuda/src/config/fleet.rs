@@ -177,7 +177,7 @@ impl Fleet {
     ) -> Result<Fleet, ConfigError> {
         let began = section.origin();
         let nameless = "fleet".parse().expect("it is a name");
-        let mut fleet = Fleet::new(nameless, began.clone(), resolved.settings.scaling.clone());
+        let mut fleet = Fleet::new(nameless, began, resolved.settings.scaling.clone());
         if section.pairs().iter().any(|pair| pair.is("provider", "process")) {
             fleet.settings.limits = OWN_LIMITS;
         }

@@ -149,7 +149,10 @@ Beat up, orders down. [`examples/worker.py`](../examples/worker.py) is a complet
 
 const AFTER_JOIN: &str = r#"
 Where tokens are needed, a worker's or an admin's is sent with it. The answer has `incarnation`, `token` and `term`, which go into every beat, and the intervals `beat_idle_millis`,
-`beat_busy_millis` and `lease_millis`. Who joins under a name that is known takes its place.
+`beat_busy_millis` and `lease_millis`. Who joins under a name that is known takes its place. `machine` and `fleet` say where it
+is, `stale_after_millis` how long it may be silent while it holds nothing (1 s to 1 day; told back, with beats to match), and `slots: 0`
+that it cannot work yet. A rented machine's worker joins with the token its machine was given, and again with the `token` it got;
+`not_wanted` (410) and `not_proved` (403) tell it to stop for good.
 
 **Beat** with `POST /fleet/workers/{id}/beat?wait=25` and `Authorization: Bearer TOKEN`:
 
@@ -160,7 +163,8 @@ const AFTER_BEAT: &str = r#"
   the plane gives it to another. `step` rises with every sign of work; an attempt whose step stands still is stuck.
 - `finished` is sent again with every beat until a reply has it in `settled`. `outcome` is `completed` (with `result`),
   `failed` (with `cause`, which is `job`, `worker` or `service`, and `message`), `cancelled` or `rejected` (never begun).
-- `slots`, `offer` and `metrics` may be sent when they change; `draining: true` asks for no more work.
+- `slots`, `offer` and `metrics` may be sent when they change; `closed` says why there are no slots, `check` (`{"passed",
+  "problem", "gpu"}`) what a worker found when it tried its machine; `draining: true` asks for no more work.
 
 The line stays open for up to `wait` seconds and is answered at once if there is something to say:
 

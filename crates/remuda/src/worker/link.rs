@@ -1,6 +1,7 @@
 //! The line to the plane: three calls, each answered by an event for the agent; and what is only shown, for which nobody
 //! answers.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,6 @@ use remuda_core::wire::{Beat, Join, Joined, Reply};
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
-use super::Options;
 use super::ticket::{Drawer, is_rented};
 use crate::dial::Credentials;
 use crate::live::Report;
@@ -47,11 +47,10 @@ pub struct Link {
 impl Link {
     /// The credentials are for joining; from then on it goes by what it is given. A rented machine's are good once:
     /// what a former process was given takes their place.
-    pub fn new(options: &Options) -> Self {
-        let Options { url, worker, credentials, data, .. } = options.clone();
+    pub fn new(url: &str, worker: WorkerId, credentials: Credentials, folder: &Path) -> Self {
         let http =
             credentials.client().connect_timeout(CONNECT_MAX).tcp_nodelay(true).build().unwrap_or_default();
-        let drawer = Drawer::new(&data, &worker);
+        let drawer = Drawer::new(folder, &worker);
         let former = drawer.open().filter(|_| is_rented(&credentials.token)).unwrap_or_default();
         Link { http, url: url.trim_end_matches('/').into(), worker, credentials, token: former, drawer }
     }

@@ -308,7 +308,7 @@ mod tests {
         let reports = Reports::default();
         let (job, attempt) = (JobId::from_u128(1), Attempt(1));
         let soon = || Instant::now() + FIRST_AFTER + SEND_EVERY;
-        let link = Link::new("http://127.0.0.1:9", "w".parse().unwrap(), Credentials::default());
+        let link = Link::new("http://127.0.0.1:9", "w".parse().unwrap(), Credentials::default(), "".as_ref());
         let began = Instant::now();
         reports.heard(job, attempt, Some(said("start", None)), Some(Snapshot::default()));
         assert!(reports.take(soon()).0.is_empty(), "nobody has joined yet");

@@ -193,7 +193,7 @@ fn readings_are_sent_once_and_again_to_a_plane_that_does_not_know_them() {
     assert_eq!(sent(&agent.step(at(1), joined())), 1);
     assert_eq!(sent(&agent.step(at(2), reply(1, Reply::default()))), 0);
     let unknown = AgentEvent::Unanswered { seq: Some(2), why: Unanswered::Unknown, luck: 0 };
-    agent.step(at(3), unknown.clone());
+    agent.step(at(3), unknown);
     assert_eq!(sent(&agent.step(at(4), joined())), 1, "another plane, or one that forgot");
     agent.step(at(70_000), AgentEvent::Unanswered { seq: Some(1), why: Unanswered::Unknown, luck: 0 });
     assert_eq!(sent(&agent.step(at(70_001), joined())), 0, "nobody reads them any more");

@@ -421,6 +421,8 @@ fn no_more_is_rented_than_the_hour_allows_and_the_day_ends_it() {
     let spent = world.story.plane.spent_today(world.story.now, &world.story.settings.fleets[0]);
     assert!(spent <= dollars("5") && spent > dollars("4"), "{spent}");
     assert_eq!((world.account.len(), world.created), (0, 2));
+    world.pass(3600);
+    assert_eq!(world.created, 2, "what was kept for the draining is not spent again");
 }
 
 #[test]
@@ -463,4 +465,22 @@ fn machines_of_old_settings_are_replaced_one_by_one() {
     let revisions: Vec<_> = world.story.plane.rentals().map(|rental| rental.revision.as_str()).collect();
     assert_eq!(revisions, ["new image"; 2]);
     assert_eq!((fewest, world.most, world.created), (2, 3, 4), "never fewer than wanted, one more meanwhile");
+}
+
+#[test]
+fn a_dropped_line_has_the_provider_asked_and_a_dead_machine_costs_no_lease() {
+    let mut world = Rented::new(settings(|_| {}));
+    let job = world.jobs(1)[0];
+    world.pass(3);
+    world.join_all();
+    world.pass(3);
+    world.story.is(job, "running");
+    let name = world.story.plane.rentals().next().unwrap().machine.to_string();
+    world.account[0].status = PodStatus::Stopped;
+    world.story.poll(&name);
+    world.story.drop_line(&name).unwrap();
+    world.story.hands.remove(&name);
+    world.pass(8);
+    world.story.is(job, "queued");
+    assert_eq!(world.story.presence(&name), Presence::Suspect, "nobody waited for its silence");
 }

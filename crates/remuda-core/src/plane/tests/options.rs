@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::affinity::Affinity;
-use crate::document::Shelf;
 use crate::options::{Secret, Webhook};
 use crate::webhook::{News, Told};
 use crate::wire::ServiceNote;

@@ -1,7 +1,6 @@
 //! Who is heard, who is doubted, who is gone, and how that is remembered: with the defaults, in virtual time.
 
 use super::*;
-use crate::document::Shelf;
 use crate::fleet::FleetSettings;
 use crate::wire::StartCheck;
 

@@ -85,7 +85,7 @@ async fn what_machines_cost_is_known_by_fleet_tenant_job_and_hour() {
             .await;
     yard.until_active(1).await;
     let job = yard.submit_as(json!({ "workflow": { "n": 1 }, "tenant": "anna" })).await;
-    yard.until_done(&[job.clone()]).await;
+    yard.until_done(std::slice::from_ref(&job)).await;
     let by = async |by: &str| yard.get(&format!("/fleet/cost?by={by}")).await;
 
     let fleets = by("fleet").await;

@@ -85,5 +85,5 @@ async fn a_rented_machine_finds_all_it_needs_in_its_environment_and_flags_win() 
     .await;
     assert_eq!((&worker["machine"], &worker["fleet"]), (&json!("gpus-7"), &json!("gpus")));
     assert_eq!(worker["labels"], json!({ "gpu": "a100", "zone": "b" }));
-    assert_eq!(worker["metrics"]["service"].as_str().is_some(), true, "{worker}");
+    assert!(worker["metrics"]["service"].as_str().is_some(), "{worker}");
 }
