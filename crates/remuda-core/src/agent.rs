@@ -13,26 +13,22 @@
 //! progress; a beat with news is answered at once, and further news gathers behind it. What was finished is said again until it is settled.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::value::RawValue;
-
-use crate::cause::Cause;
 use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
 use crate::need::Offer;
-use crate::service::{News, Remedy, Seen, ServiceLife, Submission, Trigger};
 use crate::time::Timestamp;
 use crate::watch::Limits;
 use crate::wire::{Beat, Finished, Held, Join, Joined, Outcome, Reply, Start, StartCheck};
 
 mod end;
+mod event;
 mod monitor;
 mod repair;
 mod speech;
 mod work;
 
-pub use self::end::{Deadlines, End};
+pub use self::event::{AgentEffect, AgentEvent, End, Ending, Found, Unanswered};
 use self::repair::Health;
 use self::work::Work;
 
@@ -49,6 +45,17 @@ pub struct AgentSettings {
     pub inactivity: Duration,
     pub patience: Patience,
     pub deadlines: Deadlines,
+}
+
+/// What a worker was told about time when it was started; nothing of it need be said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Deadlines {
+    /// How long it may be silent while it holds nothing, in place of what the plane says.
+    pub stale_after: Option<Duration>,
+    /// Whoever had no contact with its plane for this long stops, and its machine with it: nobody else would.
+    pub dead_man: Option<Duration>,
+    /// How long it has to finish what it holds once it is asked to stop; the rest is handed back in time.
+    pub notice: Option<Duration>,
 }
 
 /// How long a service is given before what it does not do counts against it.
@@ -74,145 +81,6 @@ impl Default for Patience {
             look_every: seconds(30),
         }
     }
-}
-
-#[derive(Clone, Debug)]
-pub enum AgentEvent {
-    /// It cannot work yet, and this is what it waits for: it joins without room, so that the plane can tell.
-    Preparing {
-        what: String,
-    },
-    /// What it found when it tried its machine.
-    StartChecked(StartCheck),
-    /// The process began; attempts that a former one left with the service were found.
-    Began {
-        found: Vec<Found>,
-        life: ServiceLife,
-    },
-    Joined(Joined),
-    /// The answer to beat `seq`.
-    Reply {
-        seq: u64,
-        reply: Reply,
-    },
-    /// A join or a beat got no answer that counts. `luck` spreads the next try.
-    Unanswered {
-        seq: Option<u64>,
-        why: Unanswered,
-        luck: u64,
-    },
-    /// The service does something for this attempt.
-    Signal {
-        job: JobId,
-        attempt: Attempt,
-        progress: f32,
-        phase: String,
-    },
-    /// The service is done with this attempt.
-    Ended {
-        job: JobId,
-        attempt: Attempt,
-        outcome: Ending,
-    },
-    /// What came of handing an attempt to the service.
-    Submitted {
-        job: JobId,
-        attempt: Attempt,
-        life: ServiceLife,
-        answer: Submission,
-    },
-    /// A message of the service says that the attempt is over: a reason to ask.
-    SaidDone {
-        job: JobId,
-        attempt: Attempt,
-    },
-    /// What the service said when it was asked.
-    Probed {
-        job: JobId,
-        attempt: Attempt,
-        life: ServiceLife,
-        seen: Seen,
-    },
-    Service(News),
-    /// It can do other things than before.
-    Offer(Box<Offer>),
-    Metrics(serde_json::Map<String, serde_json::Value>),
-    /// Finish what is held, then leave. A second time: leave now.
-    Stop,
-    Tick,
-}
-
-/// An attempt of a former incarnation that the service still knows.
-#[derive(Clone, Debug)]
-pub struct Found {
-    pub job: JobId,
-    pub attempt: Attempt,
-}
-
-#[derive(Clone, Debug)]
-pub enum Ending {
-    Completed { result: Arc<RawValue> },
-    Failed { cause: Cause, message: String },
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unanswered {
-    /// No connection, a timeout, an error on their side: try again.
-    Unreachable(String),
-    /// The plane does not know this worker: join again.
-    Unknown,
-    /// Somebody else has this name now, or the token is wrong: two of us must not fight over it.
-    Replaced(String),
-    /// The machine was given up, or never was the plane's: it is to stop.
-    NotWanted(String),
-}
-
-#[derive(Clone, Debug)]
-pub enum AgentEffect {
-    Join(Box<Join>),
-    /// Replaces a beat that is still waiting for its answer.
-    Beat {
-        beat: Box<Beat>,
-        wait: Duration,
-    },
-    Run {
-        job: JobId,
-        attempt: Attempt,
-        service: Service,
-        service_job_id: String,
-        /// Nodes whose outputs are wanted; all if none is named.
-        include_outputs: BTreeSet<String>,
-        workflow: Arc<RawValue>,
-    },
-    Cancel {
-        job: JobId,
-        attempt: Attempt,
-        reason: String,
-    },
-    /// Ask the service about the attempt: its queue first, then its history.
-    Probe {
-        job: JobId,
-        attempt: Attempt,
-        trigger: Trigger,
-    },
-    /// The service is done: bring home what it made. Answered with `Ended`.
-    Collect {
-        job: JobId,
-        attempt: Attempt,
-        outputs: Arc<RawValue>,
-        /// Nodes whose outputs are wanted; all if none is named.
-        include_outputs: BTreeSet<String>,
-    },
-    /// Close the socket and open it again: it may have gone deaf.
-    Reopen,
-    Treat(Remedy),
-    /// Have the service do something small for real. Answered with `News::Checked`.
-    Check,
-    Leave {
-        reason: String,
-    },
-    /// It is over.
-    Exit(End),
 }
 
 #[derive(Clone, Debug)]

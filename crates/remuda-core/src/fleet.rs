@@ -181,6 +181,9 @@ pub struct Fleet {
     /// The same by the hour, as far back as anyone asks for hours.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub spent_hours: BTreeMap<u64, Money>,
+    /// The day whose money was spent: nothing is rented any more before the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spent_day: Option<u64>,
     /// What each offer costs, as the provider last said.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub prices: BTreeMap<String, Money>,

@@ -4,36 +4,13 @@
 
 use std::time::Duration;
 
-use super::{Agent, AgentEffect, Membership, Stopping};
+use super::{Agent, AgentEffect, End, Membership, Stopping};
 use crate::time::{Timestamp, spoken};
 
 /// So much of a notice is kept for handing back what is not done.
 const HANDING_BACK: Duration = Duration::from_secs(3);
 /// So many tries in a row must have failed before a long silence counts: after a pause of our own nobody has been asked.
 const FAILURES_MIN: u32 = 3;
-
-/// What a worker was told about time when it was started; nothing of it need be said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Deadlines {
-    /// How long it may be silent while it holds nothing, in place of what the plane says.
-    pub stale_after: Option<Duration>,
-    /// Whoever had no contact with its plane for this long stops, and its machine with it: nobody else would.
-    pub dead_man: Option<Duration>,
-    /// How long it has to finish what it holds once it is asked to stop; the rest is handed back in time.
-    pub notice: Option<Duration>,
-}
-
-/// How it is over.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// It was asked to stop.
-    Stopped,
-    /// Another of its name goes on, or a person has to look; what the service runs is not touched.
-    Replaced(String),
-    /// Nobody wants its machine any more, or nobody is left who could: all that it started ends with it, and the
-    /// machine is to end as well.
-    Dismissed(String),
-}
 
 impl Agent {
     /// The first time: finish what is held. The second time: now.

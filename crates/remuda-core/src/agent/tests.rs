@@ -1,7 +1,12 @@
 //! Stories of an agent, told against what the plane would say.
 
+use std::sync::Arc;
+
+use serde_json::value::RawValue;
+
 use super::*;
 use crate::cause::Cause;
+use crate::service::{News, Remedy, Seen, ServiceLife, Submission};
 use crate::wire::{Cancel, Settled};
 
 mod end;

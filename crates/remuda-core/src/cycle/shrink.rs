@@ -104,7 +104,14 @@ impl Cycle<'_> {
         }
     }
 
+    /// What is still on its way bills as much as what works.
     fn drain_all(&mut self, reason: &str) {
+        for (at, worker) in self.unmoved(WorkerState::Spawning) {
+            if worker.is_rented {
+                let (worker, reason) = (worker.id.clone(), reason.to_owned());
+                self.go(at, WorkerState::Terminated, Action::Terminate { worker, reason });
+            }
+        }
         for (at, worker) in self.leavers(|_| true) {
             self.drain(at, &worker, reason.to_owned());
         }

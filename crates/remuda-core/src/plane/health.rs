@@ -28,6 +28,7 @@ impl Plane {
         for worker in workers {
             self.fail_stuck(now, &worker);
         }
+        self.close_days(now);
         let plans = self.plans(now);
         let report = Arc::new(Report::of(now, &plans));
         for (fleet, plan) in plans {

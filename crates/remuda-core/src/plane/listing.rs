@@ -35,7 +35,7 @@ const MISSING_MIN: usize = 2;
 pub(super) struct Lists {
     asked_at: Option<Timestamp>,
     answered_at: Option<Timestamp>,
-    /// Somebody's line dropped: the next list does not wait for its time, and the one after it comes soon.
+    /// Somebody's line dropped: the next list comes soon.
     is_urgent: bool,
     /// Lists in a row that failed: whoever cannot answer is asked less often.
     failed: u32,
@@ -177,8 +177,9 @@ impl Plane {
         let there: BTreeSet<_> = strays.iter().map(|pod| pod.id.clone()).collect();
         // It takes room and money until two lists in a row lack it, like any other.
         self.fleets.orphans.retain(|pod, orphan| {
-            let is_missing = orphan.fleet == *id && !there.contains(pod);
-            orphan.missed = if is_missing { orphan.missed + 1 } else { 0 };
+            if orphan.fleet == *id {
+                orphan.missed = if there.contains(pod) { 0 } else { orphan.missed + 1 };
+            }
             orphan.missed < LISTS_MIN
         });
         for pod in strays {
@@ -298,8 +299,10 @@ impl Plane {
         });
         let has_orphans = self.fleets.orphans.values().any(|orphan| orphan.fleet == settings.id);
         let every = settings.limits.list_every;
-        let every = if is_moving || has_orphans { every.min(LIST_BUSY) } else { every };
         let lists = self.fleets.lists.entry(settings.id.clone()).or_default();
+        // Lines drop all the time, and no list follows another faster than this for it.
+        let is_busy = is_moving || has_orphans || lists.is_urgent;
+        let every = if is_busy { every.min(LIST_BUSY) } else { every };
         let due = match (lists.asked_at, lists.answered_at) {
             (Some(asked_at), _) => asked_at.plus(ANSWER_MAX),
             (None, Some(answered_at)) => {
@@ -308,7 +311,7 @@ impl Plane {
             }
             (None, None) => now,
         };
-        if now < due && !(lists.is_urgent && lists.asked_at.is_none()) {
+        if now < due {
             return due;
         }
         lists.is_urgent = false;

@@ -297,14 +297,30 @@ impl Plane {
         gone.plus(there.filter_map(|rental| Some(rental.cost_since(began, now, price(rental)?))).sum())
     }
 
+    /// Remembers whose money of the day is spent.
+    pub(super) fn close_days(&mut self, now: Timestamp) {
+        let (day, _) = day_of(now);
+        let limited: Vec<_> =
+            self.settings.fleets.iter().filter(|it| it.day_max.is_some()).cloned().collect();
+        for settings in limited {
+            let fleet = self.fleet(&settings.id);
+            if fleet.spent_day != Some(day) && self.is_spent(now, &fleet, &settings).is_some() {
+                self.fleets.fleets.entry(settings.id.clone()).or_default().spent_day = Some(day);
+                self.store_fleet(&settings.id);
+            }
+        }
+    }
+
     /// Whether the money of the day is spent, with what it takes to drain what is there.
     fn is_spent(&self, now: Timestamp, fleet: &Fleet, settings: &FleetSettings) -> Option<String> {
         let max = settings.day_max?;
-        let (_, began) = day_of(now);
+        let (day, began) = day_of(now);
         let left = began.plus(DAY).since(now);
         let spent = self.spent_today(now, settings);
         let owed = self.rate_of(fleet, settings).over(settings.scaling.drain_timeout.min(left));
-        (spent.plus(owed) > max).then(|| format!("{spent} of {max} a day are spent"))
+        // Once everything had to go, what was kept for that would be there to be spent again.
+        let is_over = fleet.spent_day == Some(day) || spent.plus(owed) > max;
+        is_over.then(|| format!("{spent} of {max} a day are spent"))
     }
 }
 

@@ -12,7 +12,7 @@ use remuda_core::rental::{Phase, Rental};
 use remuda_core::time::Timestamp;
 
 use super::{Law, Laws};
-use crate::provider::{Account, SimPod};
+use crate::provider::{Account, SimPod, Trouble};
 use crate::scene::Scene;
 use crate::store::Store;
 
@@ -249,8 +249,8 @@ impl Laws {
     /// S8: no day costs more than allowed, but for what it takes to see that. From the moment at which a machine was given
     /// up it is the provider who takes his time.
     fn day_is_paid(&mut self, at: u64, account: &Account, scene: &Scene) {
-        // While the mass-loss brake holds nobody is sent away, whatever it costs.
-        if self.braked_at > Timestamp::ZERO {
+        // While the mass-loss brake holds nobody is sent away, whatever it costs; nor while nobody is there to do it.
+        if self.braked_at > Timestamp::ZERO || account.met.contains_key(&Trouble::PlaneDies) {
             return;
         }
         for plan in &scene.fleets {

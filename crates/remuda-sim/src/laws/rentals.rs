@@ -68,7 +68,10 @@ impl Laws {
         let was = before.map_or(Phase::Wanted, |before| before.phase);
         match (was, rental.phase) {
             (_, Phase::Up) => *failures = 0,
-            (Phase::Wanted | Phase::Lost | Phase::Made, Phase::Returning) => *failures += 1,
+            // It was not its fault that there is no money left.
+            (Phase::Wanted | Phase::Lost | Phase::Made, Phase::Returning) => {
+                *failures += u32::from(!rental.reason.contains("a day are spent"));
+            }
             _ => {}
         }
     }
@@ -181,6 +184,8 @@ impl Laws {
     pub(super) fn note_drain(&mut self, machine: &MachineId, step: &Step) {
         if step.answer.is_ok() {
             self.pods.drained.insert(machine.clone());
+            // It may have been the one that was tried.
+            self.pods.failures.clear();
         }
     }
 

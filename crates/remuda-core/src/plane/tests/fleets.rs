@@ -421,6 +421,8 @@ fn no_more_is_rented_than_the_hour_allows_and_the_day_ends_it() {
     let spent = world.story.plane.spent_today(world.story.now, &world.story.settings.fleets[0]);
     assert!(spent <= dollars("5") && spent > dollars("4"), "{spent}");
     assert_eq!((world.account.len(), world.created), (0, 2));
+    world.pass(3600);
+    assert_eq!(world.created, 2, "what was kept for the draining is not spent again");
 }
 
 #[test]

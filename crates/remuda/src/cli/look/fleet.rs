@@ -247,10 +247,11 @@ mod tests {
 
     #[test]
     fn a_fleet_says_what_holds_it_back() {
-        let expected = "\
-FLEET  POLICY   MIN  MAX  WANTED  MACHINES      QUEUED  PER HOUR        TODAY   HELD BACK
-gpus   queue 3  0    4    4       1 made, 2 up  12      $2.07 of $5.00  $11.50  no credit: pay (until 12:00)";
-        assert_eq!(list(&[gpus()]), expected);
+        let expected = [
+            "FLEET  POLICY   MIN  MAX  WANTED  MACHINES      QUEUED  PER HOUR        TODAY   HELD BACK",
+            "gpus   queue 3  0    4    4       1 made, 2 up  12      $2.07 of $5.00  $11.50  no credit: pay (until 12:00)",
+        ];
+        assert_eq!(list(&[gpus()]), expected.join("\n"));
         assert_eq!(
             troubles(&gpus()),
             ["no credit: pay (until 12:00)", "room for 1"],

@@ -30,6 +30,8 @@ impl Books {
     fn enter(&mut self, event: &Event) {
         let text = |key: &str| event.data["detail"][key].as_str().unwrap_or_default().to_owned();
         match event.name.as_str() {
+            // Whether it is heard is told by the same name, also of one that is gone.
+            "machine:state" if ["online", "offline"].contains(&text("state").as_str()) => {}
             "machine:state" => {
                 let (machine, state) = (text("machine"), text("state"));
                 let before = self.machines.insert(machine.clone(), state.clone());

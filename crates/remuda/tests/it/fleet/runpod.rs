@@ -117,6 +117,7 @@ async fn no_pod_is_left_over_or_made_twice_whatever_fails_and_whoever_dies() {
     }
     let ledger = stage.account.ledger().await;
     let struck = stage.account.struck().await;
+    eprintln!("{} pods were made; {struck}", ledger.pods.len());
     for (name, named) in &ledger.names {
         assert_eq!(named.orders, 1, "{name} was ordered {} times; {struck}", named.orders);
     }

@@ -114,8 +114,8 @@ async fn d15_the_file_of_a_newer_program_is_refused() {
     conn.pragma_update(None, "user_version", 7).unwrap();
     drop(conn);
     let error = folder.try_open().await.unwrap_err();
-    assert!(matches!(error, StoreError::NewerSchema { ours: 2, theirs: 7, .. }), "{error:?}");
-    assert!(error.to_string().contains("schema 7, and this Remuda knows up to 2"), "{error}");
+    assert!(matches!(error, StoreError::NewerSchema { ours: 3, theirs: 7, .. }), "{error:?}");
+    assert!(error.to_string().contains("schema 7, and this Remuda knows up to 3"), "{error}");
 }
 
 #[tokio::test]

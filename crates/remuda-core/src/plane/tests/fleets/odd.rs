@@ -20,9 +20,12 @@ fn a_pod_that_was_just_made_is_not_gone_because_neither_lists_nor_its_return_kno
 /// Faults: P2, P10.
 #[test]
 fn a_pod_that_nobody_knows_takes_its_room_and_money_until_two_lists_lack_it() {
-    let mut world = Rented::new(settings(|fleet| {
+    let mut both = settings(|fleet| {
         (fleet.scaling.machines_max, fleet.hour_max) = (2, Some(dollars("1.5")));
-    }));
+    });
+    both.fleets.push(FleetSettings { id: "others".parse().unwrap(), ..both.fleets[0].clone() });
+    both.fleets[1].scaling.machines_max = 0;
+    let mut world = Rented::new(both);
     world.account.push(pod("orphan", "remuda-d0d0d0d0-gpus-zzz", PodStatus::Running, "any"));
     world.pass(3);
     world.jobs(5);
@@ -32,8 +35,13 @@ fn a_pod_that_nobody_knows_takes_its_room_and_money_until_two_lists_lack_it() {
     world.pass(1);
     assert_eq!(world.created, 0, "one list proves nothing");
     world.account.clear();
-    world.pass(90);
-    assert_eq!(world.created, 1);
+    let other: FleetId = "others".parse().unwrap();
+    for _ in 0..90 {
+        world.pass(1);
+        let news = Box::new(News::Listed { result: Ok(Vec::new()) });
+        world.story.step(Event::Provider { fleet: other.clone(), news }).unwrap();
+    }
+    assert_eq!(world.created, 1, "what another fleet lists in between does not count");
 }
 
 /// Faults: M6.
@@ -144,4 +152,16 @@ fn a_price_that_a_budget_waits_for_is_asked_for_again_soon() {
     assert!(world.held_back().contains("is not known, and there is a budget"), "{}", world.held_back());
     world.pass(60);
     assert_eq!(world.created, 1);
+}
+
+#[test]
+fn a_machine_that_never_comes_up_ends_with_the_money_of_the_day() {
+    let mut world = Rented::new(settings(|fleet| {
+        (fleet.scaling.machines_min, fleet.day_max) = (1, Some(dollars("0.5")));
+        fleet.scaling.spawning_timeout = Duration::from_secs(7200);
+    }));
+    world.pass(3000);
+    assert_eq!((world.created, world.account.len()), (1, 0), "{}", world.held_back());
+    let spent = world.story.plane.spent_today(world.story.now, &world.story.settings.fleets[0]);
+    assert!(spent <= dollars("0.5"), "{spent}");
 }
