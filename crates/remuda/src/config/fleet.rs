@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use remuda_adapters::provider::process;
 use remuda_adapters::provider::runpod::{RunPodSettings, Volume};
 use remuda_core::fleet::{FleetSettings, Policy, RentalLimits};
-use remuda_core::id::{FleetId, Hash};
+use remuda_core::id::{FleetId, Hash, MachineId};
 use remuda_core::money::Money;
 use remuda_core::settings::Scaling;
 use serde_json::json;
@@ -204,6 +204,8 @@ impl Fleet {
     fn settle(&mut self, start_worker: bool) {
         let kind = self.source.provider;
         self.settings.can_rent = kind != ProviderKind::Fixed;
+        // Whoever is on one of them belongs to the fleet, whether it says so or not.
+        self.settings.machines = self.source.machines.iter().filter_map(|name| name.parse().ok()).collect();
         self.settings.policy = match self.policy {
             PolicyName::Queue => Policy::Queue,
             PolicyName::Latency => Policy::Latency { wait_max: self.wait_max },
@@ -234,6 +236,9 @@ impl Fleet {
                 &[("image", runpod.image.is_none()), ("gpus", runpod.gpus.is_empty()), ("url", url.is_none())]
             }
         };
+        if let Some(bad) = machines.iter().find(|name| name.parse::<MachineId>().is_err()) {
+            return Err(self.conflict(&format!("names a machine {bad:?}, which is no name of a machine")));
+        }
         if let Some((key, _)) = needed.iter().find(|(_, is_missing)| *is_missing) {
             let kind = kind.as_str();
             return Err(self.conflict(&format!("has no `{key}`, and provider `{kind}` needs it")));

@@ -198,6 +198,7 @@ fn every_key_of_a_fleet_changes_its_value_and_no_other() {
     }
     let fixed = fleet("[[fleet]]\nname = 'a'\nprovider = 'fixed'\nmachines = ['one', 'another']");
     assert_eq!(fixed.source.machines, ["one", "another"]);
+    assert_eq!(fixed.settings.machines.len(), 2, "whoever is on one of them belongs to it");
     assert!(!fixed.settings.can_rent && fixed.settings.offers.is_empty());
 }
 
