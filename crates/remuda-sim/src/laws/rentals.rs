@@ -68,9 +68,10 @@ impl Laws {
         let was = before.map_or(Phase::Wanted, |before| before.phase);
         match (was, rental.phase) {
             (_, Phase::Up) => *failures = 0,
-            // It was not its fault that there is no money left.
+            // It was not its fault that there is no money left, nor that the plane died before it asked for it.
             (Phase::Wanted | Phase::Lost | Phase::Made, Phase::Returning) => {
-                *failures += u32::from(!rental.reason.contains("a day are spent"));
+                let is_unasked = rental.is_unheard && rental.made_at.is_none();
+                *failures += u32::from(!is_unasked && !rental.reason.contains("a day are spent"));
             }
             _ => {}
         }
