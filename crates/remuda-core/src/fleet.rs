@@ -85,6 +85,20 @@ impl FleetSettings {
     }
 }
 
+impl FleetSettings {
+    /// A fleet that is in the settings no longer and still has machines: it only shrinks.
+    pub fn left(id: FleetId) -> FleetSettings {
+        let scaling = Scaling {
+            machines_min: 0,
+            machines_max: 0,
+            turn_min: Duration::ZERO,
+            life_min: Duration::ZERO,
+            ..Scaling::default()
+        };
+        FleetSettings { scaling, offers: Vec::new(), ..FleetSettings::new(id, true) }
+    }
+}
+
 /// How many machines are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -165,6 +165,7 @@ impl Plane {
         for worker in plane.workers.values() {
             plane.fleets.housed(worker);
         }
+        plane.keep_what_is_left();
         plane.take_back(now, stored.jobs);
         plane.restore_alarms(now);
         plane
@@ -212,10 +213,7 @@ impl Plane {
             self.alarms.set(Alarm::Shape(shape), trial_at);
         }
         self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
-        if !self.settings.fleets.is_empty() {
-            self.alarms.set(Alarm::Provider, Some(now));
-            self.cycle_soon(now);
-        }
+        self.look_at_fleets(now);
     }
 
     fn watch_workers(&mut self, now: Timestamp) {
@@ -278,15 +276,13 @@ impl Plane {
     /// Other rules from here on: what is under way goes on under them, and every alarm is set anew.
     fn follow(&mut self, now: Timestamp, settings: Settings) -> Answer {
         self.settings = settings;
+        self.keep_what_is_left();
         let workers: Vec<_> = self.workers.keys().cloned().collect();
         for worker in workers {
             self.watch_worker(now, &worker);
         }
         self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
-        if !self.settings.fleets.is_empty() {
-            self.alarms.set(Alarm::Provider, Some(now));
-            self.cycle_soon(now);
-        }
+        self.look_at_fleets(now);
         self.refeed = true;
         self.happened(now, "plane:settings", About::default(), Map::new());
         Answer::Done

@@ -296,6 +296,9 @@ pub struct WorkerRow {
     pub metrics_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<crate::wire::StartCheck>,
+    /// What it holds by then is taken from it, if it is to go.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain_until: Option<Timestamp>,
 }
 
 /// A worker and a shape kept apart until a time.

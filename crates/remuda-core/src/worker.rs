@@ -358,6 +358,7 @@ impl Worker {
             metrics: self.metrics.clone(),
             metrics_at: self.metrics_at,
             check: self.check.clone(),
+            drain_until: self.drain_until,
         }
     }
 
@@ -416,7 +417,7 @@ impl Worker {
             holds: BTreeMap::new(),
             cancels: BTreeMap::new(),
             drain_told_at: None,
-            drain_until: None,
+            drain_until: row.drain_until,
             warm: Vec::new(),
             paces: BTreeMap::new(),
             idle_since: now,

@@ -16,6 +16,7 @@ use crate::fleet::{Fleet, FleetSettings, Order, Policy};
 use crate::id::{FleetId, MachineId, PodId, Shape, WorkerId};
 use crate::job::Job;
 use crate::machine::WorkerState;
+use crate::provider::Tag;
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::rental::{Phase, Rental};
@@ -59,6 +60,9 @@ impl Fleets {
             }
             Shelf::Machine => {
                 if let Ok(mut rental) = serde_json::from_str::<Rental>(body) {
+                    let number =
+                        Tag::parse(&rental.tag).and_then(|tag| u64::from_str_radix(tag.number, 36).ok());
+                    self.last_number = self.last_number.max(number.unwrap_or(0));
                     if rental.phase == Phase::Wanted {
                         let reason = "the plane ended while it was being made".to_owned();
                         rental.go(now, Phase::Lost, reason);
@@ -113,6 +117,29 @@ impl Plane {
 
     pub(super) fn fleet_settings(&self, id: &FleetId) -> Option<&FleetSettings> {
         self.settings.fleets.iter().find(|fleet| fleet.id == *id)
+    }
+
+    /// The plane began, or its rules changed: providers are asked what there is, and whoever drains is not forgotten.
+    pub(super) fn look_at_fleets(&mut self, now: Timestamp) {
+        let has_fleets = !self.settings.fleets.is_empty();
+        if has_fleets {
+            self.cycle_soon(now);
+        }
+        if has_fleets || self.workers.values().any(|worker| worker.drain_until.is_some()) {
+            self.alarms.set(Alarm::Provider, Some(now));
+        }
+    }
+
+    /// Fleets that are in the settings no longer are looked after until their last machine is gone, or it would bill for
+    /// ever.
+    pub(super) fn keep_what_is_left(&mut self) {
+        let with_machines: BTreeSet<_> =
+            self.fleets.rentals.values().map(|rental| rental.fleet.clone()).collect();
+        for id in with_machines {
+            if self.fleet_settings(&id).is_none() {
+                self.settings.fleets.push(FleetSettings::left(id));
+            }
+        }
     }
 
     pub(super) fn named(&mut self, name: String) -> Answer {

@@ -169,6 +169,7 @@ pub(crate) fn worker_row(name: &str, state: &str) -> WorkerRow {
         metrics: serde_json::Map::new(),
         metrics_at: None,
         check: None,
+        drain_until: None,
     }
 }
 
@@ -184,6 +185,7 @@ pub(crate) fn fleet() -> impl Iterator<Item = WorkerRow> {
         // Ahead of every clock, so that the reading is fresh whenever the test runs.
         metrics_at: Some(Timestamp::NEVER),
         check: None,
+        drain_until: Some(Timestamp::NEVER),
         ..worker_row("gpu-1", "active")
     };
     let gone = WorkerRow { changed_at: at(901), ..worker_row("gpu-6", "terminated") };

@@ -159,3 +159,17 @@ fn a_store_put_back_from_a_backup_gives_no_number_out_twice() {
     story.work_to(10, &["a"]);
     story.is(job, "running on a, attempt 3");
 }
+
+#[test]
+fn a_deadline_for_draining_outlives_the_plane() {
+    let mut story = Story::new();
+    story.join("a");
+    let job = story.submit("s");
+    let (reason, within) = ("maintenance".to_owned(), Some(Duration::from_secs(20)));
+    story.step(Event::Drain { worker: id("a"), reason, within }).unwrap();
+    story.restart();
+    story.work_to(15, &["a"]);
+    story.is(job, "running");
+    story.work_to(25, &["a"]);
+    story.is(job, "queued");
+}

@@ -165,3 +165,26 @@ fn a_machine_that_never_comes_up_ends_with_the_money_of_the_day() {
     let spent = world.story.plane.spent_today(world.story.now, &world.story.settings.fleets[0]);
     assert!(spent <= dollars("0.5"), "{spent}");
 }
+
+#[test]
+fn a_fleet_that_was_taken_out_of_the_settings_gives_back_what_it_has() {
+    for restarts in [false, true] {
+        let mut world = Rented::new(settings(|fleet| fleet.scaling.machines_min = 2));
+        world.pass(3);
+        world.join_all();
+        world.pass(3);
+        assert_eq!(world.phases(), ["up"; 2]);
+        world.story.settings = Settings::default();
+        if restarts {
+            world.story.restart();
+        } else {
+            world.story.step(Event::Settings(Box::default())).unwrap();
+        }
+        world.pass(180);
+        assert_eq!(
+            (world.account.len(), world.phases(), world.created),
+            (0, vec![], 2),
+            "restarts: {restarts}"
+        );
+    }
+}
