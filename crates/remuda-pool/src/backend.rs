@@ -1,0 +1,81 @@
+//! Engines: what can read a model's files, load them and prepare requests for them.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::beacon::Beacon;
+use crate::failure::{LoadError, PoolError};
+use crate::model::Model;
+use crate::request::{Part, Request};
+use crate::spec::{Capability, Isolation, ModelSpec};
+
+/// What an engine found at a model's path. Only names and headers were read for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Found {
+    pub engine: &'static str,
+    pub capability: Capability,
+    /// Such as `bert` or `llama`, with what tells it from its siblings.
+    pub architecture: String,
+    pub files: Vec<PathBuf>,
+    /// What a copy of it takes once it is loaded and at work.
+    pub memory_bytes: u64,
+    /// What its copies had better run in.
+    pub isolation: Isolation,
+    /// What somebody who uses it should know: a slow quantisation, a truncation, a missing file that is not needed.
+    pub notes: Vec<String>,
+}
+
+pub trait Backend: Send + Sync + fmt::Debug {
+    fn name(&self) -> &'static str;
+
+    /// What lies at the model's path, or nothing if it is not for this engine. An error if it is, and cannot be used.
+    fn inspect(&self, spec: &ModelSpec) -> Result<Option<Found>, LoadError>;
+
+    /// Reads the model into memory, stepping the beacon as it goes.
+    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<Model, LoadError>;
+
+    /// What prepares requests for it, on their callers' threads.
+    fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError>;
+}
+
+/// Turns requests into parts. Shared by all callers; what is slow and needs no model belongs here.
+pub trait Prepare: Send + Sync {
+    /// Refuses with [`PoolError::Input`] what the model could not answer.
+    fn prepare(&self, request: Request) -> Result<Vec<Part>, PoolError>;
+
+    /// The question by which a copy proves itself; the same copy of the same files always answers it alike.
+    fn golden(&self) -> Part;
+}
+
+/// The engines there are; the first that finds something at a path has it.
+#[derive(Clone, Debug, Default)]
+pub struct Engines(Vec<Arc<dyn Backend>>);
+
+impl Engines {
+    pub fn with(mut self, backend: impl Backend + 'static) -> Self {
+        self.0.push(Arc::new(backend));
+        self
+    }
+
+    /// Who can load it, and what it is.
+    pub fn find(&self, spec: &ModelSpec) -> Result<(Arc<dyn Backend>, Found), LoadError> {
+        if !spec.path.exists() {
+            let what = "file or folder".to_owned();
+            return Err(LoadError::Missing { path: spec.path.clone(), what, hint: String::new() });
+        }
+        for backend in &self.0 {
+            if let Some(found) = backend.inspect(spec)? {
+                return Ok((Arc::clone(backend), found));
+            }
+        }
+        let engines = self.0.iter().map(|backend| backend.name()).collect::<Vec<_>>().join(", ");
+        Err(LoadError::Unsupported {
+            path: spec.path.clone(),
+            what: "no engine knows what this is".to_owned(),
+            hint: format!("; this build has {engines}"),
+        })
+    }
+}
