@@ -15,6 +15,7 @@ mod attention;
 mod config;
 mod crew;
 mod fidelity;
+mod int8;
 mod layer;
 mod linear;
 mod net;

@@ -1,9 +1,9 @@
 //! Attention: the one place where a row looks at others, and only at those of its own text.
 
 use rayon::prelude::*;
-use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
+use rten_gemm::{GemmInputB, GemmOptions};
 
-use super::linear::{failed, view};
+use super::linear::{multiply, view};
 use super::sweep;
 use crate::failure::Failure;
 
@@ -54,13 +54,11 @@ impl Attention {
         let keys = view(&rows[hidden..], [head, length], [1, stride])?;
         let values = view(&rows[2 * hidden..], [length, head], [stride, 1])?;
         scores.resize(length * length, 0.0);
-        let (gemm, options) = (GemmExecutor::default(), GemmOptions::default);
-        gemm.gemm(scores, GemmInputA::Unpacked(queries), GemmInputB::Unpacked(keys), options())
-            .map_err(failed)?;
+        let options = GemmOptions::default;
+        multiply(queries, GemmInputB::Unpacked(keys), scores, options())?;
         sweep::soften(scores, length, sums);
         let scores = view(scores, [length, length], [length, 1])?;
-        gemm.gemm(found, GemmInputA::Unpacked(scores), GemmInputB::Unpacked(values), options())
-            .map_err(failed)?;
+        multiply(scores, GemmInputB::Unpacked(values), found, options())?;
         for (row, sum) in found.chunks_exact_mut(head).zip(sums.iter()) {
             row.iter_mut().for_each(|number| *number /= sum);
         }

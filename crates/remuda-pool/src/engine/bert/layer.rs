@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::attention::Attention;
 use super::config::{Activation, Config, Family};
+use super::int8::Room8;
 use super::linear::{Linear, Onto};
 use super::sweep::{self, Norm};
 use super::weights::Weights;
@@ -13,10 +14,11 @@ use crate::failure::{Failure, LoadError};
 #[derive(Debug, Default)]
 pub(super) struct Room {
     /// Queries, keys and values side by side.
-    asked: Vec<f32>,
-    apart: Vec<f32>,
-    found: Vec<f32>,
+    pub(super) asked: Vec<f32>,
+    pub(super) apart: Vec<f32>,
+    pub(super) found: Vec<f32>,
     inner: Vec<f32>,
+    pub(super) eight: Room8,
 }
 
 /// A layer as its file has it, but for what is done beforehand: the root that scores are divided by is in the queries'

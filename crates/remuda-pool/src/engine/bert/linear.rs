@@ -5,6 +5,11 @@ use rten_tensor::Matrix;
 
 use crate::failure::{Failure, LoadError};
 
+thread_local! {
+    /// Cannot be handed from thread to thread, and is no larger than the choice it stands for.
+    static GEMM: GemmExecutor = GemmExecutor::default();
+}
+
 /// A weight matrix in float.
 pub(super) struct Linear {
     weights: PackedBMatrix<f32>,
@@ -24,18 +29,25 @@ impl Linear {
     pub(super) fn new(weights: &[f32], inputs: usize) -> Result<Self, LoadError> {
         let outputs = weights.len() / inputs;
         let columns = view(weights, [inputs, outputs], [1, inputs])?;
-        // An executor is made wherever it is needed: that takes no longer than to look up one that is kept.
-        Ok(Linear { weights: GemmExecutor::default().prepack_b(columns), inputs })
+        Ok(Linear { weights: GEMM.with(|gemm| gemm.prepack_b(columns)), inputs })
     }
 
     pub(super) fn apply(&self, rows: &[f32], out: &mut [f32], onto: Onto) -> Result<(), Failure> {
         let rows = view(rows, [rows.len() / self.inputs, self.inputs], [self.inputs, 1])?;
         let beta = if onto == Onto::Itself { 1.0 } else { 0.0 };
         let options = GemmOptions { beta, ..GemmOptions::default() };
-        GemmExecutor::default()
-            .gemm(out, GemmInputA::Unpacked(rows), GemmInputB::Packed(&self.weights), options)
-            .map_err(failed)
+        multiply(rows, GemmInputB::Packed(&self.weights), out, options)
     }
+}
+
+/// A product in float.
+pub(super) fn multiply(
+    rows: Matrix<'_>,
+    columns: GemmInputB<'_, f32>,
+    out: &mut [f32],
+    options: GemmOptions<'_, f32, f32, f32>,
+) -> Result<(), Failure> {
+    GEMM.with(|gemm| gemm.gemm(out, GemmInputA::Unpacked(rows), columns, options)).map_err(failed)
 }
 
 /// A matrix over numbers that lie at these distances.

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::config::{Config, Pooling};
+use super::int8::Layer8;
 use super::layer::{self, Layer, Plain, Room};
 use super::sweep::{self, Norm};
 use super::weights::Weights;
@@ -11,7 +12,21 @@ use crate::failure::{Failure, LoadError};
 
 pub(super) struct Net {
     pub(super) tables: Tables,
-    pub(super) layers: Vec<Layer>,
+    pub(super) layers: Vec<AnyLayer>,
+}
+
+pub(super) enum AnyLayer {
+    Float(Layer),
+    Int8(Layer8),
+}
+
+impl AnyLayer {
+    fn run(&self, rows: &mut [f32], texts: &[Range<usize>], room: &mut Room) -> Result<(), Failure> {
+        match self {
+            AnyLayer::Float(layer) => layer.run(rows, texts, room),
+            AnyLayer::Int8(layer) => layer.run(rows, texts, room),
+        }
+    }
 }
 
 /// What a token is before the first layer, and a text after the last.
@@ -32,7 +47,8 @@ impl Net {
         let mut layers = Vec::new();
         for number in 0..config.layers {
             beacon.step()?;
-            layers.push(Layer::new(config, Plain::read(config, weights, number)?)?);
+            let layer = Layer::new(config, Plain::read(config, weights, number)?)?;
+            layers.push(AnyLayer::Float(layer));
         }
         Ok(Net { tables, layers })
     }

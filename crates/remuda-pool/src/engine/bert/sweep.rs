@@ -113,46 +113,49 @@ impl SimdOp for Normalize<'_> {
 
     #[inline(always)]
     fn eval<I: Isa>(self, isa: I) {
-        let ops = isa.f32();
-        let zero = ops.zero();
-        let count = self.bias.len() as f32;
         for row in self.rows.chunks_exact_mut(self.bias.len()) {
-            let mut bias = self.bias.simd_iter_pad(ops);
-            // The padding of the last vector is zero in both, so it adds nothing to the sum.
-            let mut sum = zero;
-            simd_map(
-                ops,
-                &mut *row,
-                #[inline(always)]
-                |x| {
-                    let y = ops.add(x, bias.next().unwrap_or(zero));
-                    sum = ops.add(sum, y);
-                    y
-                },
-            );
-            let mean = ops.splat(ops.sum(sum) / count);
-            let squares = row.simd_iter(ops).fold(
-                zero,
-                #[inline(always)]
-                |sum, x| {
-                    let off = ops.sub(x, mean);
-                    ops.mul_add(off, off, sum)
-                },
-            );
-            let scale = ops.splat(1.0 / (ops.sum(squares) / count + self.norm.epsilon).sqrt());
-            let mut gain = self.norm.gain.simd_iter_pad(ops);
-            let mut shift = self.norm.shift.simd_iter_pad(ops);
-            simd_map(
-                ops,
-                row,
-                #[inline(always)]
-                |x| {
-                    let even = ops.mul(ops.sub(x, mean), scale);
-                    ops.mul_add(even, gain.next().unwrap_or(zero), shift.next().unwrap_or(zero))
-                },
-            );
+            bend(isa, row, self.bias, |x| x);
+            center(isa, row, self.norm);
         }
     }
+}
+
+/// Normalises one row.
+#[inline(always)]
+pub(super) fn center<I: Isa>(isa: I, row: &mut [f32], norm: &Norm) {
+    let ops = isa.f32();
+    let zero = ops.zero();
+    let count = row.len() as f32;
+    let sum = row.simd_iter(ops).fold_unroll::<4>(
+        zero,
+        #[inline(always)]
+        |sum, x| ops.add(sum, x),
+        #[inline(always)]
+        |a, b| ops.add(a, b),
+    );
+    let mean = ops.splat(ops.sum(sum) / count);
+    let squares = row.simd_iter(ops).fold_unroll::<4>(
+        zero,
+        #[inline(always)]
+        |sum, x| {
+            let off = ops.sub(x, mean);
+            ops.mul_add(off, off, sum)
+        },
+        #[inline(always)]
+        |a, b| ops.add(a, b),
+    );
+    let scale = ops.splat(1.0 / (ops.sum(squares) / count + norm.epsilon).sqrt());
+    let mut gain = norm.gain.simd_iter_pad(ops);
+    let mut shift = norm.shift.simd_iter_pad(ops);
+    simd_map(
+        ops,
+        row,
+        #[inline(always)]
+        |x| {
+            let even = ops.mul(ops.sub(x, mean), scale);
+            ops.mul_add(even, gain.next().unwrap_or(zero), shift.next().unwrap_or(zero))
+        },
+    );
 }
 
 struct Soften<'a> {
