@@ -117,7 +117,8 @@ impl Shared {
         self.do_chores(chores);
     }
 
-    fn step(&self, state: &mut State, event: Event) {
+    /// On which moment it was decided.
+    fn step(&self, state: &mut State, event: Event) -> Duration {
         let now = self.now();
         for effect in state.roster.step(now, event) {
             self.carry_out(state, effect);
@@ -125,6 +126,7 @@ impl Shared {
         if state.roster.wake_at(now) < state.sleeps_until {
             self.turn.notify_all();
         }
+        now
     }
 
     fn carry_out(&self, state: &mut State, effect: Effect) {
@@ -287,7 +289,8 @@ impl Shared {
         for copy in state.roster.watched().collect::<Vec<_>>() {
             self.look(&mut state, copy);
         }
-        self.step(&mut state, Event::Tick);
+        // What falls due between this moment and the sleep must not be slept over.
+        let now = self.step(&mut state, Event::Tick);
         let chores = self.take_chores(&mut state);
         if !chores.is_empty() {
             drop(state);
@@ -298,7 +301,6 @@ impl Shared {
             self.ended.notify_all();
             return false;
         }
-        let now = self.now();
         let mut until = state.roster.wake_at(now);
         if state.seats.values().any(Seat::is_finished) {
             return true;
@@ -307,7 +309,7 @@ impl Shared {
             until = until.min(now + JOIN_EVERY);
         }
         state.sleeps_until = until;
-        state = wait_for(&self.turn, state, until.saturating_sub(now));
+        state = wait_for(&self.turn, state, until.saturating_sub(self.now()));
         state.sleeps_until = Duration::ZERO;
         true
     }
