@@ -123,7 +123,7 @@ impl Shared {
         for effect in state.roster.step(now, event) {
             self.carry_out(state, effect);
         }
-        if state.roster.wake_at(now) < state.sleeps_until {
+        if state.roster.wake_at(now) < state.sleeps_until || state.roster.is_over() {
             self.turn.notify_all();
         }
         now
