@@ -16,6 +16,7 @@
 pub mod backend;
 pub mod beacon;
 pub mod child;
+pub mod engine;
 pub mod failure;
 pub mod fake;
 mod golden;
