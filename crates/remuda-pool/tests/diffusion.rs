@@ -1,6 +1,7 @@
 //! Pictures from text through the pool, with tiny models that are written here; and what is said of models that are none.
 
 #![cfg(feature = "candle")]
+#![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
 
 #[path = "reference/tiny.rs"]
 mod tiny;
@@ -153,8 +154,9 @@ fn a_copy_proves_itself_by_the_same_answer_every_time() {
     for name in ["first", "second"] {
         let (_, folder) = folder(name);
         let ((mut one, golden), (mut other, _)) = (loaded(&folder), loaded(&folder));
-        let ask =
-            |model: &mut Model| model.answer(&[golden.clone()], &Beacon::default(), &mut |_| {}).unwrap();
+        let ask = |model: &mut Model| {
+            model.answer(std::slice::from_ref(&golden), &Beacon::default(), &mut |_| {}).unwrap()
+        };
         let first = ask(&mut one);
         assert_eq!(first, ask(&mut one));
         assert_eq!(first, ask(&mut other));
@@ -267,12 +269,8 @@ fn folders_that_are_not_whole_are_refused_by_the_name_of_the_file() {
         ),
         (
             |at| {
-                set(
-                    at,
-                    "scheduler/scheduler_config.json",
-                    "_class_name",
-                    json!("FlowMatchEulerDiscreteScheduler"),
-                )
+                let flow = json!("FlowMatchEulerDiscreteScheduler");
+                set(at, "scheduler/scheduler_config.json", "_class_name", flow);
             },
             "scheduler_config.json",
             "DDIMScheduler",

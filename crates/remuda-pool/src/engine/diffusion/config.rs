@@ -308,12 +308,12 @@ pub(super) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, LoadError> {
     if about.len() > CONFIG_BYTES_MAX {
         return Err(wrong(path, format!("{} bytes are no configuration", about.len())));
     }
-    let bytes = fs::read(path).map_err(|error| wrong(path, error))?;
-    serde_json::from_slice(&bytes).map_err(|error| wrong(path, error))
+    let bytes = fs::read(path).map_err(|error| wrong(path, error.to_string()))?;
+    serde_json::from_slice(&bytes).map_err(|error| wrong(path, error.to_string()))
 }
 
-pub(super) fn wrong(path: &Path, detail: impl ToString) -> LoadError {
-    LoadError::Wrong { path: path.to_owned(), detail: detail.to_string() }
+pub(super) fn wrong(path: &Path, detail: impl Into<String>) -> LoadError {
+    LoadError::Wrong { path: path.to_owned(), detail: detail.into() }
 }
 
 pub(super) fn unsupported(path: &Path, what: impl Into<String>, hint: &str) -> LoadError {

@@ -54,17 +54,18 @@ impl Tokens {
         let path = files[0].as_path();
         let mut tokenizer = match &files[..] {
             [vocab, merges] => from_parts(vocab, merges)?,
-            _ => bounded(path)
-                .and_then(|bytes| Tokenizer::from_bytes(bytes).map_err(|error| wrong(path, error)))?,
+            _ => bounded(path).and_then(|bytes| {
+                Tokenizer::from_bytes(bytes).map_err(|error| wrong(path, error.to_string()))
+            })?,
         };
         // Cutting and padding are ours, whatever the file was last used for.
         tokenizer.with_padding(None);
-        tokenizer.with_truncation(None).map_err(|error| wrong(path, error))?;
+        tokenizer.with_truncation(None).map_err(|error| wrong(path, error.to_string()))?;
         let padding = pad(model).unwrap_or_else(|| LAST.to_owned());
         if tokenizer.token_to_id(&padding).is_some() {
             // Texts that have the padding in them, which is `!` for some models, are read so by everybody.
             let special = [AddedToken::from(padding.as_str(), true)];
-            tokenizer.add_special_tokens(special).map_err(|error| wrong(path, error))?;
+            tokenizer.add_special_tokens(special).map_err(|error| wrong(path, error.to_string()))?;
         }
         let id = |word: &str| {
             tokenizer.token_to_id(word).ok_or_else(|| wrong(path, format!("there is no token {word}")))
@@ -96,8 +97,9 @@ impl Tokens {
 
 /// CLIP's byte pairs: words in small letters, their bytes as letters, `</w>` where a word ends.
 fn from_parts(vocab: &Path, merges: &Path) -> Result<Tokenizer, LoadError> {
-    let words: Value = serde_json::from_slice(&bounded(vocab)?).map_err(|error| wrong(vocab, error))?;
-    let text = String::from_utf8(bounded(merges)?).map_err(|error| wrong(merges, error))?;
+    let words: Value =
+        serde_json::from_slice(&bounded(vocab)?).map_err(|error| wrong(vocab, error.to_string()))?;
+    let text = String::from_utf8(bounded(merges)?).map_err(|error| wrong(merges, error.to_string()))?;
     let is_pair = |line: &&str| !line.trim().is_empty() && !line.starts_with("#version");
     let pairs: Vec<&str> = text.lines().filter(is_pair).collect();
     let special = |word: &str| {
@@ -126,7 +128,7 @@ fn from_parts(vocab: &Path, merges: &Path) -> Result<Tokenizer, LoadError> {
             "continuing_subword_prefix": "", "end_of_word_suffix": "</w>", "fuse_unk": false,
         },
     });
-    Tokenizer::from_bytes(whole.to_string()).map_err(|error| wrong(vocab, error))
+    Tokenizer::from_bytes(whole.to_string()).map_err(|error| wrong(vocab, error.to_string()))
 }
 
 fn pad(model: &Path) -> Option<String> {
@@ -146,9 +148,9 @@ fn pad(model: &Path) -> Option<String> {
 }
 
 fn bounded(path: &Path) -> Result<Vec<u8>, LoadError> {
-    let length = fs::metadata(path).map_err(|error| wrong(path, error))?.len();
+    let length = fs::metadata(path).map_err(|error| wrong(path, error.to_string()))?.len();
     if length > FILE_BYTES_MAX {
         return Err(wrong(path, format!("{length} bytes are no vocabulary")));
     }
-    fs::read(path).map_err(|error| wrong(path, error))
+    fs::read(path).map_err(|error| wrong(path, error.to_string()))
 }

@@ -135,7 +135,7 @@ const TYPES: &str = "; weights are read in F32, F16, BF16 and F64";
 fn read_bytes(path: &Path, place: &Place) -> Result<Vec<u8>, LoadError> {
     let cut =
         |error: std::io::Error| LoadError::Truncated { path: path.to_owned(), detail: error.to_string() };
-    let mut file = File::open(path).map_err(|error| wrong(path, error))?;
+    let mut file = File::open(path).map_err(|error| wrong(path, error.to_string()))?;
     file.seek(SeekFrom::Start(place.begin)).map_err(cut)?;
     let mut bytes = vec![0; place.bytes];
     file.read_exact(&mut bytes).map_err(cut)?;
@@ -215,7 +215,7 @@ pub(super) fn header(path: &Path) -> Result<(u64, Metadata), LoadError> {
     if is_pickle(path) {
         return Err(LoadError::Pickle { path: path.to_owned() });
     }
-    let length = file.metadata().map_err(|error| wrong(path, error))?.len();
+    let length = file.metadata().map_err(|error| wrong(path, error.to_string()))?.len();
     let mut number = [0; 8];
     file.read_exact(&mut number).map_err(|_| truncated(format!("{length} bytes")))?;
     let header_bytes = u64::from_le_bytes(number);
@@ -227,7 +227,7 @@ pub(super) fn header(path: &Path) -> Result<(u64, Metadata), LoadError> {
     }
     let mut text = vec![0; usize::try_from(header_bytes).unwrap_or_default()];
     file.read_exact(&mut text).map_err(|error| truncated(error.to_string()))?;
-    let header: Metadata = serde_json::from_slice(&text).map_err(|error| wrong(path, error))?;
+    let header: Metadata = serde_json::from_slice(&text).map_err(|error| wrong(path, error.to_string()))?;
     let whole = 8 + header_bytes + header.data_len() as u64;
     if length < whole {
         return Err(truncated(format!("{length} of {whole} bytes")));
