@@ -15,6 +15,10 @@ use crate::failure::LoadError;
 /// What attention compares at once: 64 MiB of scores. A picture of 512 x 512 would have 512 MiB of them in one piece.
 const SCORES_MAX: usize = 1 << 24;
 
+/// What a convolution multiplies before its next sign of life: a second of one core, more or less. The decoder's largest
+/// would otherwise take ten for a picture of 512 x 512, and minutes for the largest that may be asked for.
+const PRODUCTS_MAX: usize = 10_000_000_000;
+
 /// Why a network did not come to its end.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
@@ -34,10 +38,42 @@ pub(super) fn linear_without_bias(source: &Source<'_>, into: usize, out: usize) 
     Ok(Linear::new(source.tensor("weight", &[out, into])?, None))
 }
 
-/// A convolution over 3 x 3 pixels.
-pub(super) fn conv(source: &Source<'_>, into: usize, out: usize) -> Result<Conv2d, LoadError> {
-    let config = Conv2dConfig { padding: 1, ..Conv2dConfig::default() };
-    conv_with(source, into, out, 3, config)
+/// A convolution over 3 x 3 pixels that leaves the size as it is.
+#[derive(Debug)]
+pub(super) struct Conv {
+    layer: Conv2d,
+    /// Products for one pixel.
+    work: usize,
+}
+
+impl Conv {
+    pub(super) fn load(source: &Source<'_>, into: usize, out: usize) -> Result<Self, LoadError> {
+        let config = Conv2dConfig { padding: 1, ..Conv2dConfig::default() };
+        Ok(Conv { layer: conv_with(source, into, out, 3, config)?, work: into * out * 9 })
+    }
+
+    /// In bands that take no longer than a breath each.
+    pub(super) fn run(&self, sample: &Tensor, beacon: &Beacon) -> Computed {
+        let width = sample.dim(D::Minus1)?;
+        self.run_in_bands(sample, (PRODUCTS_MAX / (width * self.work).max(1)).max(1), beacon)
+    }
+
+    /// A band is computed with the row above and the row below it, whose own results are not kept.
+    pub(super) fn run_in_bands(&self, sample: &Tensor, rows: usize, beacon: &Beacon) -> Computed {
+        let height = sample.dim(2)?;
+        let mut bands = Vec::new();
+        for first in (0..height).step_by(rows) {
+            beacon.step()?;
+            let count = rows.min(height - first);
+            let (above, below) = (first.min(1), (height - first - count).min(1));
+            let band = sample.narrow(2, first - above, above + count + below)?;
+            bands.push(self.layer.forward(&band)?.narrow(2, above, count)?);
+        }
+        match &bands[..] {
+            [whole] => Ok(whole.clone()),
+            bands => Ok(Tensor::cat(bands, 2)?),
+        }
+    }
 }
 
 pub(super) fn conv_with(
@@ -69,10 +105,10 @@ pub(super) fn layer_norm(source: &Source<'_>, size: usize, eps: f64) -> Result<L
 #[derive(Debug)]
 pub(super) struct Residual {
     norm_in: GroupNorm,
-    conv_in: Conv2d,
+    conv_in: Conv,
     time: Option<Linear>,
     norm_out: GroupNorm,
-    conv_out: Conv2d,
+    conv_out: Conv,
     shortcut: Option<Conv2d>,
 }
 
@@ -87,23 +123,21 @@ impl Residual {
         let shortcut = || conv_with(&source.at("conv_shortcut"), into, out, 1, Conv2dConfig::default());
         Ok(Residual {
             norm_in: group_norm(&source.at("norm1"), groups, into, eps)?,
-            conv_in: conv(&source.at("conv1"), into, out)?,
+            conv_in: Conv::load(&source.at("conv1"), into, out)?,
             time: time.map(|size| linear(&source.at("time_emb_proj"), size, out)).transpose()?,
             norm_out: group_norm(&source.at("norm2"), groups, out, eps)?,
-            conv_out: conv(&source.at("conv2"), out, out)?,
+            conv_out: Conv::load(&source.at("conv2"), out, out)?,
             shortcut: if into == out { None } else { Some(shortcut()?) },
         })
     }
 
     pub(super) fn run(&self, sample: &Tensor, time: Option<&Tensor>, beacon: &Beacon) -> Computed {
-        beacon.step()?;
-        let mut inner = self.conv_in.forward(&silu(&self.norm_in.forward(sample)?)?)?;
-        beacon.step()?;
+        let mut inner = self.conv_in.run(&silu(&self.norm_in.forward(sample)?)?, beacon)?;
         if let (Some(layer), Some(time)) = (&self.time, time) {
             let added = layer.forward(&silu(time)?)?.unsqueeze(D::Minus1)?.unsqueeze(D::Minus1)?;
             inner = inner.broadcast_add(&added)?;
         }
-        inner = self.conv_out.forward(&silu(&self.norm_out.forward(&inner)?)?)?;
+        inner = self.conv_out.run(&silu(&self.norm_out.forward(&inner)?)?, beacon)?;
         let beside = match &self.shortcut {
             Some(shortcut) => shortcut.forward(sample)?,
             None => sample.clone(),

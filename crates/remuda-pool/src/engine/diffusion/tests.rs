@@ -2,11 +2,13 @@
 //!
 //! Tolerances are parts of the largest number compared: both sides compute in 32 bits, in another order.
 
+use candle_core::{Device, Tensor};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::canvas::Canvas;
 use super::folder::Folder;
+use super::layers::Conv;
 use super::noise::Noise;
 use super::schedule::Schedule;
 use super::scheduler::SchedulerConfig;
@@ -133,6 +135,26 @@ fn all_steps_with_guidance_end_where_the_reference_ends() {
         let (noise, size) = (model.noise(), model.size());
         let ended = canvas.denoise(noise, size, &schedule, &texts, &beacon, &mut |_| {}).unwrap();
         check(&ended, &model.numbers("final"), 1e-5);
+    }
+}
+
+#[test]
+fn a_convolution_in_bands_is_the_same_convolution() {
+    let said = reference()["first"].clone();
+    let folder = tempfile::tempdir().unwrap();
+    write(&said, folder.path(), Style::default());
+    let (weights, beacon) = (Folder::open(folder.path()).unwrap().unet_weights, Beacon::default());
+    let source = weights.source(&Device::Cpu, &beacon).at("mid_block.resnets.0.conv1");
+    let conv = Conv::load(&source, 32, 32).unwrap();
+    let sample: Vec<f32> = Noise::new(5).take(32 * 11 * 6).collect();
+    let sample = Tensor::from_vec(sample, (1, 32, 11, 6), &Device::Cpu).unwrap();
+    let numbers = |rows: usize| {
+        let bands = conv.run_in_bands(&sample, rows, &beacon).unwrap();
+        bands.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+    };
+    let whole: Vec<f64> = numbers(11).into_iter().map(f64::from).collect();
+    for rows in [1, 2, 3, 5, 10] {
+        check(&numbers(rows), &whole, 1e-6);
     }
 }
 

@@ -10,7 +10,7 @@ use candle_nn::ops::silu;
 use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Linear, Module};
 
 use super::config::{Level, UnetConfig};
-use super::layers::{Broken, Computed, Residual, conv, conv_with, enlarged, group_norm, linear};
+use super::layers::{Broken, Computed, Conv, Residual, conv_with, enlarged, group_norm, linear};
 use super::transformer::Transformer;
 use super::weights::{Source, Weights};
 use crate::beacon::Beacon;
@@ -19,20 +19,20 @@ use crate::failure::LoadError;
 #[derive(Debug)]
 pub(super) struct Unet {
     time: TimeEmbedding,
-    conv_in: Conv2d,
-    down: Vec<Block>,
+    conv_in: Conv,
+    down: Vec<Block<Conv2d>>,
     middle: (Residual, Transformer, Residual),
-    up: Vec<Block>,
+    up: Vec<Block<Conv>>,
     norm_out: GroupNorm,
-    conv_out: Conv2d,
+    conv_out: Conv,
 }
 
 /// A level on the way down, or on the way up.
 #[derive(Debug)]
-struct Block {
+struct Block<Resize> {
     layers: Vec<(Residual, Option<Transformer>)>,
     /// To half the size, or to that of the level above; not at the last.
-    resize: Option<Conv2d>,
+    resize: Option<Resize>,
 }
 
 impl Unet {
@@ -54,7 +54,7 @@ impl Unet {
         };
         Ok(Unet {
             time: TimeEmbedding::load(&source.at("time_embedding"), config, first.channels)?,
-            conv_in: conv(&source.at("conv_in"), config.channels, first.channels)?,
+            conv_in: Conv::load(&source.at("conv_in"), config.channels, first.channels)?,
             down: down(&source.at("down_blocks"), config, &residual)?,
             middle: (
                 residual(&middle.at("resnets.0"), sides)?,
@@ -63,14 +63,14 @@ impl Unet {
             ),
             up: up(&source.at("up_blocks"), config, &residual)?,
             norm_out: group_norm(&source.at("conv_norm_out"), config.groups, first.channels, config.eps)?,
-            conv_out: conv(&source.at("conv_out"), first.channels, config.channels)?,
+            conv_out: Conv::load(&source.at("conv_out"), first.channels, config.channels)?,
         })
     }
 
     /// For one sample; the text is a row of numbers a token. Steps the beacon many times.
     pub(super) fn run(&self, sample: &Tensor, time: f64, text: &Tensor, beacon: &Beacon) -> Computed {
         let time = self.time.run(time, sample.device())?;
-        let mut sample = self.conv_in.forward(sample)?;
+        let mut sample = self.conv_in.run(sample, beacon)?;
         let mut kept = vec![sample.clone()];
         for block in &self.down {
             for (residual, transformer) in &block.layers {
@@ -79,6 +79,7 @@ impl Unet {
                 kept.push(sample.clone());
             }
             if let Some(resize) = &block.resize {
+                beacon.step()?;
                 sample = resize.forward(&sample)?;
                 kept.push(sample.clone());
             }
@@ -96,10 +97,10 @@ impl Unet {
             if let Some(resize) = &block.resize {
                 // As large as what was kept above, which is not always twice as large: sizes were halved upwards.
                 let (_, _, height, width) = kept.last().ok_or_else(unbalanced)?.dims4()?;
-                sample = resize.forward(&enlarged(&sample, (height, width))?)?;
+                sample = resize.run(&enlarged(&sample, (height, width))?, beacon)?;
             }
         }
-        Ok(self.conv_out.forward(&silu(&self.norm_out.forward(&sample)?)?)?)
+        self.conv_out.run(&silu(&self.norm_out.forward(&sample)?)?, beacon)
     }
 }
 
@@ -122,7 +123,7 @@ fn down(
     source: &Source<'_>,
     config: &UnetConfig,
     residual: &LoadResidual<'_>,
-) -> Result<Vec<Block>, LoadError> {
+) -> Result<Vec<Block<Conv2d>>, LoadError> {
     let mut into = config.levels.first().map_or(0, |level| level.channels);
     let mut blocks = Vec::new();
     for (number, level) in config.levels.iter().enumerate() {
@@ -146,7 +147,7 @@ fn up(
     source: &Source<'_>,
     config: &UnetConfig,
     residual: &LoadResidual<'_>,
-) -> Result<Vec<Block>, LoadError> {
+) -> Result<Vec<Block<Conv>>, LoadError> {
     let mut into = config.levels.last().map_or(0, |level| level.channels);
     let mut blocks = Vec::new();
     for (number, level) in config.levels.iter().rev().enumerate() {
@@ -161,7 +162,7 @@ fn up(
             into = level.channels;
         }
         let is_last = number + 1 == config.levels.len();
-        let resize = || conv(&source.at("upsamplers.0.conv"), into, into);
+        let resize = || Conv::load(&source.at("upsamplers.0.conv"), into, into);
         blocks.push(Block { layers, resize: if is_last { None } else { Some(resize()?) } });
     }
     Ok(blocks)

@@ -6,7 +6,7 @@ use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Module};
 
 use super::config::VaeConfig;
 use super::layers::{
-    Attention, Computed, Residual, as_picture, as_rows, conv, conv_with, enlarged, group_norm, linear,
+    Attention, Computed, Conv, Residual, as_picture, as_rows, conv_with, enlarged, group_norm, linear,
 };
 use super::weights::{Source, Weights};
 use crate::beacon::Beacon;
@@ -18,13 +18,13 @@ const EPS: f64 = 1e-6;
 #[derive(Debug)]
 pub(super) struct Decoder {
     latents_in: Option<Conv2d>,
-    conv_in: Conv2d,
+    conv_in: Conv,
     first: Residual,
     attention: Option<(GroupNorm, Attention)>,
     second: Residual,
-    levels: Vec<(Vec<Residual>, Option<Conv2d>)>,
+    levels: Vec<(Vec<Residual>, Option<Conv>)>,
     norm_out: GroupNorm,
-    conv_out: Conv2d,
+    conv_out: Conv,
     scaling_factor: f64,
 }
 
@@ -55,18 +55,18 @@ impl Decoder {
                 into = *channels;
             }
             let is_last = number + 1 == config.block_out_channels.len();
-            let resize = || conv(&source.at("upsamplers.0.conv"), into, into);
+            let resize = || Conv::load(&source.at("upsamplers.0.conv"), into, into);
             levels.push((layers, if is_last { None } else { Some(resize()?) }));
         }
         Ok(Decoder {
             latents_in: config.use_post_quant_conv.then(latents_in).transpose()?,
-            conv_in: conv(&source.at("conv_in"), latents, widest)?,
+            conv_in: Conv::load(&source.at("conv_in"), latents, widest)?,
             first: residual(&middle.at("resnets.0"), (widest, widest))?,
             attention: config.mid_block_add_attention.then(attention).transpose()?,
             second: residual(&middle.at("resnets.1"), (widest, widest))?,
             levels,
             norm_out: group_norm(&source.at("conv_norm_out"), groups, finest, EPS)?,
-            conv_out: conv(&source.at("conv_out"), finest, 3)?,
+            conv_out: Conv::load(&source.at("conv_out"), finest, 3)?,
             scaling_factor: config.scaling_factor,
         })
     }
@@ -77,7 +77,7 @@ impl Decoder {
         if let Some(layer) = &self.latents_in {
             sample = layer.forward(&sample)?;
         }
-        sample = self.first.run(&self.conv_in.forward(&sample)?, None, beacon)?;
+        sample = self.first.run(&self.conv_in.run(&sample, beacon)?, None, beacon)?;
         if let Some((norm, attention)) = &self.attention {
             let (_, _, height, width) = sample.dims4()?;
             let rows = as_rows(&norm.forward(&sample)?)?;
@@ -90,13 +90,11 @@ impl Decoder {
                 sample = layer.run(&sample, None, beacon)?;
             }
             if let Some(resize) = resize {
-                beacon.step()?;
                 let (_, _, height, width) = sample.dims4()?;
-                sample = resize.forward(&enlarged(&sample, (height * 2, width * 2))?)?;
+                sample = resize.run(&enlarged(&sample, (height * 2, width * 2))?, beacon)?;
             }
         }
-        beacon.step()?;
-        Ok(self.conv_out.forward(&silu(&self.norm_out.forward(&sample)?)?)?)
+        self.conv_out.run(&silu(&self.norm_out.forward(&sample)?)?, beacon)
     }
 }
 
