@@ -13,7 +13,7 @@ use remuda_pool::engine::diffusion::Diffusion;
 use remuda_pool::request::Draw;
 use remuda_pool::{
     Backend, Beacon, Call, Capability, Engines, Failure, Isolation, LoadError, Model, ModelSpec, Part,
-    PartAnswer, Piece, Pool, PoolError, PoolSettings, Request,
+    PartAnswer, Piece, Pool, PoolError, PoolSettings, Precision, Request,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -92,6 +92,22 @@ fn what_is_found_says_what_it_takes_and_that_it_had_better_be_alone() {
     assert_eq!(found.files.len(), 5, "{:?}", found.files);
     let weights: u64 = found.files.iter().map(|file| fs::metadata(file).unwrap().len()).sum();
     assert!(found.memory_bytes > weights / 2 && found.memory_bytes < weights + (300 << 20), "{found:?}");
+}
+
+/// As the files of Stable Diffusion 1 are: another sampler, and a checker that nobody runs here.
+#[test]
+fn what_is_done_otherwise_than_the_files_say_is_noted() {
+    let (_, folder) = folder("first");
+    set(folder.path(), "scheduler/scheduler_config.json", "_class_name", json!("PNDMScheduler"));
+    let checker = json!(["stable_diffusion", "StableDiffusionSafetyChecker"]);
+    set(folder.path(), "model_index.json", "safety_checker", checker);
+    let spec = ModelSpec::new("draw", folder.path());
+    let notes = Diffusion.inspect(&spec).unwrap().unwrap().notes.join("; ");
+    assert!(notes.contains("DDIM samples in place of PNDMScheduler"), "{notes}");
+    assert!(notes.contains("the safety checker is not run"), "{notes}");
+    let eight_bits = ModelSpec { precision: Precision::Int8, ..spec };
+    let refused = Diffusion.inspect(&eight_bits).unwrap_err().to_string();
+    assert!(refused.contains("weights of eight bits"), "{refused}");
 }
 
 #[test]
@@ -351,6 +367,37 @@ fn damaged_weights_draw_nothing() {
     let (mut model, _) = loaded(&folder);
     let answer = model.answer(&[Part::Draw(draw(&said))], &Beacon::default(), &mut |_| {});
     assert!(matches!(&answer, Err(Failure::Engine(why)) if why.contains("step 1 of 4")), "{answer:?}");
+}
+
+/// Files are what others made: whatever byte of a header or a configuration is another, there is an answer and no panic.
+#[test]
+fn no_byte_of_a_file_ends_the_process() {
+    let (_, folder) = folder("second");
+    let spec = ModelSpec::new("draw", folder.path());
+    let files = [
+        "vae/diffusion_pytorch_model.safetensors",
+        "unet/config.json",
+        "vae/config.json",
+        "scheduler/scheduler_config.json",
+    ];
+    let mut refused = 0;
+    for file in files {
+        let path = folder.path().join(file);
+        let whole = fs::read(&path).unwrap();
+        for place in (0..whole.len().min(1200)).step_by(37) {
+            let mut bytes = whole.clone();
+            bytes[place] = b'9';
+            fs::write(&path, &bytes).unwrap();
+            let model = Diffusion.load(&spec, &Beacon::default());
+            let golden = Diffusion.prepare(&spec).map(|prepare| prepare.golden());
+            match (model, golden) {
+                (Ok(mut model), Ok(golden)) => drop(model.answer(&[golden], &Beacon::default(), &mut |_| {})),
+                _ => refused += 1,
+            }
+        }
+        fs::write(&path, &whole).unwrap();
+    }
+    assert!(refused > 20, "{refused} damaged files were refused");
 }
 
 fn remove(at: &Path, file: &str) {

@@ -39,7 +39,7 @@ use crate::backend::{Backend, Found, Prepare};
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 use crate::model::Model;
-use crate::spec::{Capability, Isolation, ModelSpec};
+use crate::spec::{Capability, Isolation, ModelSpec, Precision};
 
 /// Reads folders with a `model_index.json`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,6 +58,15 @@ impl Backend for Diffusion {
             return Ok(None);
         }
         let folder = Folder::open(&spec.path)?;
+        if spec.precision == Precision::Int8 {
+            let path = spec.path.clone();
+            let what = "pictures from weights of eight bits".to_owned();
+            return Err(LoadError::Unsupported {
+                path,
+                what,
+                hint: "; leave the precision as it is".to_owned(),
+            });
+        }
         let easel = Easel::new(&folder, spec.memory_bytes);
         Tokens::load(&folder.path, folder.clip.max_position_embeddings, folder.clip.vocab_size)?;
         let (width, height) = easel.native;
