@@ -96,6 +96,10 @@ pub(crate) struct WorkWhat {
     /// Header for every request to ComfyUI, such as 'Authorization: Bearer …'; may be repeated
     #[arg(long, value_name = "NAME: VALUE", env = "REMUDA_COMFYUI_HEADER", hide_env_values = true)]
     pub(crate) comfyui_header: Vec<String>,
+    /// Model to serve from this machine, as NAME=PATH[,copies=2][,isolation=process][,threads=2][,precision=int8]
+    /// [,capability=text_embedding][,memory=1GiB]; may be repeated. Models of remuda.toml are served, too
+    #[arg(long, value_name = "NAME=PATH,…")]
+    pub(crate) model: Vec<String>,
     /// Name of this worker; by default the machine's name with the server's port, or this process's number
     #[arg(long, env = "REMUDA_WORKER")]
     pub(crate) name: Option<WorkerId>,
@@ -108,9 +112,9 @@ pub(crate) struct WorkWhat {
     /// Service to offer; may be repeated
     #[arg(long = "service", value_name = "NAME")]
     pub(crate) services: Vec<Service>,
-    /// Attempts to run at the same time
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub(crate) slots: u32,
+    /// Attempts to run at the same time; by default one, with models twice as many as there are copies
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) slots: Option<u32>,
     /// Label that jobs can ask for; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub(crate) labels: Vec<String>,
@@ -236,7 +240,9 @@ impl Work {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let resolved = self.settings.load()?;
         start_log(resolved.serve.log_json);
-        let mut workers = self.what.workers(&self.url, self.identity.credentials()?, &resolved).await?;
+        let pool = self.what.pool(&resolved)?;
+        let plane = (self.url.as_str(), self.identity.credentials()?);
+        let mut workers = self.what.workers(plane, pool.as_ref(), &resolved).await?;
         for worker in &mut workers {
             self.terms.put_into(worker);
             say(&format!("remuda worker {} works for {}{}", worker.worker, self.url, with(worker)));
@@ -257,16 +263,20 @@ impl Up {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let mut resolved = self.settings.load()?;
         resolved.serve.ui = self.ui.folder()?;
-        resolved.serve.forward_to = self.what.servers()?;
         start_log(resolved.serve.log_json);
         if resolved.serve.access.tls_cert.is_some() {
             bail!(
                 "`remuda up` has its workers beside it and needs no TLS: for that, start `remuda serve` and `remuda worker`"
             );
         }
+        let pool = self.what.pool(&resolved)?;
+        resolved.serve.forward_to = self.what.servers(pool.is_some())?;
         let mut serving = start_serving(&resolved, self.settings.clone()).await?;
+        if let Some(pool) = &pool {
+            serving.context.models.share(pool.clone());
+        }
         let credentials = Credentials::of(serving.own_token());
-        let workers = match self.what.workers(&serving.url(), credentials, &resolved).await {
+        let workers = match self.what.workers((&serving.url(), credentials), pool.as_ref(), &resolved).await {
             Ok(workers) => workers,
             Err(error) => {
                 serving.stop().await?;
