@@ -7,6 +7,8 @@ mod client;
 mod demo;
 mod fake;
 mod look;
+#[cfg(feature = "models")]
+mod models;
 mod run;
 mod sim;
 mod start;
@@ -127,6 +129,11 @@ enum Command {
     ///
     /// Example: remuda sim --seeds 1000; remuda sim --replay 42
     Sim(sim::Sim),
+    /// List, fetch and examine models that run in Remuda itself
+    ///
+    /// Examples: remuda models list; remuda models get all-minilm-l6-v2; remuda models check ./all-minilm-l6-v2
+    #[cfg(feature = "models")]
+    Models(models::Models),
     /// Stand in for services that a test machine does not have
     ///
     /// Example: remuda fake comfyui --fault drop-completion=0.05
@@ -255,6 +262,8 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Audit(audit) => audit.run(),
         Command::Config(config) => config.run().await,
         Command::Sim(sim) => sim.run(),
+        #[cfg(feature = "models")]
+        Command::Models(models) => models.run().await,
         Command::Fake(fake) => fake.run().await,
         Command::Bench(bench) => bench.run().await,
     }

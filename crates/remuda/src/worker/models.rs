@@ -28,6 +28,7 @@ use tokio::task::JoinSet;
 
 use self::asked::Asked;
 use self::given::Told;
+use self::watch::GivenUp;
 use super::Options;
 use super::blobs::BlobLink;
 use super::hands::{Events, Order};
@@ -88,12 +89,13 @@ struct Shared {
     events: Events,
     reports: Reports,
     blobs: BlobLink,
+    given_up: GivenUp,
 }
 
 impl Models {
     pub(super) fn new(models: &ModelsOptions, options: &Options, events: Events, reports: Reports) -> Self {
         let blobs = BlobLink::with(&options.url, &options.credentials);
-        let shared = Shared { pool: models.pool.clone(), events, reports, blobs };
+        let shared = Shared { pool: models.pool.clone(), events, reports, blobs, given_up: GivenUp::default() };
         let mut tasks = JoinSet::new();
         tasks.spawn(watch::watch(shared.clone()));
         Models { shared, running: BTreeMap::new(), tasks }
@@ -101,7 +103,7 @@ impl Models {
 
     /// What can be asked of it now.
     pub(super) fn offer(&self) -> Offer {
-        watch::offer(&self.shared.pool)
+        self.shared.given_up.offer(&self.shared.pool)
     }
 
     pub(super) fn run(&mut self, order: Order) {
@@ -128,12 +130,10 @@ impl Models {
         self.say(AgentEvent::Probed { job, attempt, life: LIFE, seen });
     }
 
-    /// Copies are started anew by their pool; what it gave up for good is given another chance here.
+    /// Copies are started anew by their pool, and if that does not help nobody here can do more.
     pub(super) fn treat(&mut self, remedy: Remedy) {
-        if remedy == Remedy::Restart {
-            watch::revive(&self.shared.pool);
-        }
-        self.say(AgentEvent::Service(News::Treated { remedy, problem: None }));
+        let problem = (remedy == Remedy::Restart).then(|| "starting copies anew does not help".to_owned());
+        self.say(AgentEvent::Service(News::Treated { remedy, problem }));
     }
 
     pub(super) fn check(&mut self) {

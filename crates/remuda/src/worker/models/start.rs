@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use remuda_pool::fake::Fake;
-use remuda_pool::{Engines, ModelSpec, Pool, PoolSettings};
+use remuda_pool::{Engines, Found, ModelSpec, Pool, PoolSettings};
 use serde_json::{Map, Value, json};
 use tracing::info;
 
@@ -15,7 +15,7 @@ const MEMORY_UNKNOWN: u64 = 8 << 30;
 
 /// All that this build can load. The stand-in is for whoever names a file that ends in `.fake`.
 fn engines() -> Engines {
-    Engines::default().with(Fake)
+    remuda_pool::engine::engines().with(Fake)
 }
 
 /// A pool with all of them; they load while others go on.
@@ -56,11 +56,15 @@ fn total_of(meminfo: &str) -> Option<u64> {
     Some(kibibytes << 10)
 }
 
-/// How each model is, by name.
+/// How each model is, by name: its copies, its queue, what became of what was asked.
 pub(crate) fn status(pool: &Pool) -> Map<String, Value> {
-    let shown = |(spec, found): (ModelSpec, remuda_pool::Found)| {
-        let about =
-            json!({ "capability": found.capability.name(), "engine": found.engine, "copies": spec.copies });
+    let snapshot = pool.snapshot();
+    let shown = |(spec, found): (ModelSpec, Found)| {
+        let seen = snapshot.models.iter().find(|model| model.model == spec.name);
+        let mut about = seen.and_then(|seen| serde_json::to_value(seen).ok()).unwrap_or_else(|| json!({}));
+        about["capability"] = found.capability.name().into();
+        about["engine"] = found.engine.into();
+        about["copies_wanted"] = spec.copies.into();
         (spec.name, about)
     };
     pool.models().into_iter().map(shown).collect()
