@@ -45,13 +45,14 @@ enum Command {
     /// Start a plane with an embedded store and workers on this machine
     ///
     /// Without a hint it works with the ComfyUI on 127.0.0.1:8188.
-    /// Examples: remuda up; remuda up --comfyui http://gpu1:8188; remuda up --exec './render.sh' --slots 2
+    /// Examples: remuda up; remuda up --comfyui http://gpu1:8188; remuda up --exec './render.sh' --slots 2;
+    /// remuda up --model embed=models/all-minilm-l6-v2,copies=2
     Up(start::Up),
     /// Start the plane
     ///
     /// Example: remuda serve --data ./data --listen 127.0.0.1:8288
     Serve(start::Serve),
-    /// Start a worker for ComfyUI servers, or one that runs a command for each attempt
+    /// Start a worker for ComfyUI servers or models, or one that runs a command for each attempt
     ///
     /// Examples: remuda worker --url http://plane:8288 --comfyui http://127.0.0.1:8188;
     /// remuda worker --comfyui http://127.0.0.1:8188 --comfyui-cmd 'python main.py --port 8188';

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use remuda_core::id::{FleetId, MachineId, Service, WorkerId};
+use remuda_pool::Pool;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::info;
@@ -19,7 +20,7 @@ use super::{Client, Connection, Identity, Settings, say};
 use crate::config::{self, Flag, Resolved};
 use crate::dial::Credentials;
 use crate::serve::Serving;
-use crate::worker::Dismissed;
+use crate::worker::{Dismissed, inspect_models};
 
 /// A worker whose machine nobody wants any more ends with this; 3 would say that somebody may try again.
 const DISMISSED: u8 = 4;
@@ -248,7 +249,9 @@ impl Work {
             say(&format!("remuda worker {} works for {}{}", worker.worker, self.url, with(worker)));
         }
         let stops = stops_or(self.terms.preempt_file.clone())?;
-        match run_all(workers, stops).await {
+        let ended = run_all(workers, stops).await;
+        close(pool).await;
+        match ended {
             Err(error) if error.is::<Dismissed>() => {
                 eprintln!("remuda: this worker stops for good: {error:#}");
                 self.terms.end_machine().await;
@@ -296,7 +299,19 @@ impl Up {
             result = serving.failed() => return result.map(|()| ExitCode::FAILURE),
         }
         serving.stop().await?;
+        close(pool).await;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What is still computed then is for nobody: whoever asked was answered, or is told that we end.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// Every copy ends before we do.
+async fn close(pool: Option<Pool>) {
+    if let Some(pool) = pool {
+        // A panic in there is no reason to stay.
+        tokio::task::spawn_blocking(move || pool.close(CLOSE_MAX)).await.ok();
     }
 }
 
@@ -338,7 +353,9 @@ fn checked(resolved: &Resolved) -> String {
     let fleets: Vec<_> = resolved.fleets.iter().map(fleet).collect();
     let fleets =
         if fleets.is_empty() { "no fleet".to_owned() } else { format!("fleets {}", fleets.join(", ")) };
-    format!("these settings fit together: {} of them are set, {fleets}", resolved.origins.len())
+    let models: Vec<_> = resolved.models.own.iter().map(|model| model.spec.name.as_str()).collect();
+    let models = if models.is_empty() { String::new() } else { format!(", models {}", models.join(", ")) };
+    format!("these settings fit together: {} of them are set, {fleets}{models}", resolved.origins.len())
 }
 
 impl Config {
@@ -353,6 +370,7 @@ impl Config {
                 for fleet in &resolved.fleets {
                     fleet.check_key().with_context(|| format!("fleet {}", fleet.settings.id))?;
                 }
+                inspect_models(&resolved.models.with(&[])?)?;
                 say(&checked(&resolved));
             }
             ConfigCommand::Reload { connection } => {

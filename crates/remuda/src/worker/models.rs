@@ -36,7 +36,7 @@ use super::reports::Reports;
 use crate::secret::Secret;
 
 pub(crate) use self::given::{Given, read_text};
-pub(crate) use self::start::{start, status};
+pub(crate) use self::start::{inspect, start, status};
 
 /// A worker says with a label what each of its models does: `model.embed=text_embedding`.
 pub(crate) const MODEL_LABEL: &str = "model.";
@@ -95,7 +95,8 @@ struct Shared {
 impl Models {
     pub(super) fn new(models: &ModelsOptions, options: &Options, events: Events, reports: Reports) -> Self {
         let blobs = BlobLink::with(&options.url, &options.credentials);
-        let shared = Shared { pool: models.pool.clone(), events, reports, blobs, given_up: GivenUp::default() };
+        let shared =
+            Shared { pool: models.pool.clone(), events, reports, blobs, given_up: GivenUp::default() };
         let mut tasks = JoinSet::new();
         tasks.spawn(watch::watch(shared.clone()));
         Models { shared, running: BTreeMap::new(), tasks }

@@ -18,6 +18,15 @@ fn engines() -> Engines {
     remuda_pool::engine::engines().with(Fake)
 }
 
+/// That each of them could be loaded, as far as names and headers tell.
+pub(crate) fn inspect(specs: &[ModelSpec]) -> anyhow::Result<()> {
+    let engines = engines();
+    for spec in specs {
+        engines.find(spec).with_context(|| format!("model {} cannot be served", spec.name))?;
+    }
+    Ok(())
+}
+
 /// A pool with all of them; they load while others go on.
 pub(crate) fn start(specs: Vec<ModelSpec>, settings: &ModelsSettings) -> anyhow::Result<Pool> {
     let memory_bytes = settings.memory_bytes.unwrap_or_else(memory_share);
