@@ -15,6 +15,7 @@
 
 pub mod backend;
 pub mod beacon;
+pub mod child;
 pub mod engine;
 pub mod failure;
 pub mod fake;

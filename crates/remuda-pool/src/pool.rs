@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use tokio::sync::{broadcast, mpsc};
 
-pub(crate) use self::ping::Nonce;
 pub use self::process::ChildCommand;
 use self::serving::{Serving, fingerprint};
 use self::shared::Shared;

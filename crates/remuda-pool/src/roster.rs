@@ -40,7 +40,7 @@ use crate::failure::{Failure, PoolError};
 use crate::request::{Answer, Part, PartAnswer};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CopyId(pub(crate) u64);
+pub(crate) struct CopyId(pub(crate) u64);
 
 /// A batch given to a copy; numbers only go up, so an answer to an older one is known as such.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -118,7 +118,6 @@ pub(crate) enum Effect {
         copy: CopyId,
         run: RunId,
         parts: Vec<Arc<Part>>,
-        request: Option<RequestId>,
     },
     Stop {
         copy: CopyId,
@@ -285,11 +284,10 @@ impl Roster {
             }
             let run = self.next_run();
             let parts = items.iter().map(|item| Arc::clone(&item.part)).collect();
-            let request = items.first().map(|item| item.request);
             let Some(copy) = self.copies.get_mut(&id) else { return };
             copy.begins(now);
             copy.life = Life::Busy(Run { id: run, since: now, items, has_said: false, is_stopped: false });
-            self.effects.push(Effect::Run { copy: id, run, parts, request });
+            self.effects.push(Effect::Run { copy: id, run, parts });
         }
     }
 
@@ -307,7 +305,7 @@ impl Roster {
         copy.begins(now);
         copy.life = Life::Proving(run);
         let parts = vec![Arc::new(served.terms.golden.clone())];
-        self.effects.push(Effect::Run { copy: id, run, parts, request: None });
+        self.effects.push(Effect::Run { copy: id, run, parts });
     }
 
     fn looked(&mut self, now: Duration, id: CopyId, steps: u64) {

@@ -25,6 +25,7 @@ use clap::{Args, Parser, Subcommand};
 use self::client::Client;
 use crate::dial::Credentials;
 use crate::secret::Secret;
+use crate::worker::serve_model_copy;
 
 /// A self-healing control plane for fleets of GPU workers.
 ///
@@ -143,6 +144,9 @@ enum Command {
     ///
     /// Example: remuda bench queue
     Bench(bench::Bench),
+    /// A copy of a model, as the child process of whoever serves it
+    #[command(hide = true)]
+    PoolCopy,
 }
 
 /// How a client finds the plane.
@@ -218,6 +222,10 @@ pub(crate) struct Usage(String);
 /// Runs the program; a plane that cannot be reached is told apart from everything else.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    // Before there are threads of ours: a copy has its own, and no more than it was given.
+    if let Command::PoolCopy = cli.command {
+        return ExitCode::from(u8::from(serve_model_copy().is_err()));
+    }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -267,6 +275,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Models(models) => models.run().await,
         Command::Fake(fake) => fake.run().await,
         Command::Bench(bench) => bench.run().await,
+        Command::PoolCopy => Ok(ExitCode::SUCCESS),
     }
 }
 

@@ -44,8 +44,8 @@ pub use self::exec::Exec;
 pub use self::link::Link;
 pub use self::models::ModelsOptions;
 pub(crate) use self::models::{
-    Given, MODEL_LABEL, MODELS_METRIC, inspect as inspect_models, read_text, start as start_models,
-    status as models_status,
+    Given, MODEL_LABEL, MODELS_METRIC, inspect as inspect_models, read_text, serve_copy as serve_model_copy,
+    start as start_models, status as models_status,
 };
 pub use self::name::{hostname, name_of};
 

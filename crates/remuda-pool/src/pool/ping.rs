@@ -52,6 +52,10 @@ impl Pings {
         self.open.get(&nonce).is_some_and(|open| open.is_answered)
     }
 
+    pub(super) fn is_open(&self, nonce: Nonce) -> bool {
+        self.open.get(&nonce).is_some_and(|open| !open.is_answered)
+    }
+
     pub(super) fn close(&mut self, nonce: Nonce) {
         self.open.remove(&nonce);
     }

@@ -57,7 +57,10 @@ pub(super) struct Seat {
     came: Arc<Condvar>,
     pub(super) beacon: Beacon,
     pub(super) process: Option<Arc<Process>>,
+    /// What the supervisor asked a child last.
+    pinged: Option<Nonce>,
     handle: Option<thread::JoinHandle<()>>,
+    is_told: bool,
     has_ended: bool,
 }
 
@@ -117,14 +120,16 @@ impl Shared {
         self.do_chores(chores);
     }
 
-    fn step(&self, state: &mut State, event: Event) {
+    /// On which moment it was decided.
+    fn step(&self, state: &mut State, event: Event) -> Duration {
         let now = self.now();
         for effect in state.roster.step(now, event) {
             self.carry_out(state, effect);
         }
-        if state.roster.wake_at(now) < state.sleeps_until {
+        if state.roster.wake_at(now) < state.sleeps_until || state.roster.is_over() {
             self.turn.notify_all();
         }
+        now
     }
 
     fn carry_out(&self, state: &mut State, effect: Effect) {
@@ -135,7 +140,7 @@ impl Shared {
                 state.chores.push(Chore::Start(copy, Arc::clone(serving), seat.beacon.clone()));
                 state.seats.insert(copy, seat);
             }
-            Effect::Run { copy, run, parts, request: _ } => {
+            Effect::Run { copy, run, parts } => {
                 state.order(copy, Order::Run { run, parts, is_stopped: false });
             }
             Effect::Stop { copy, run } => state.stop(copy, run),
@@ -287,7 +292,8 @@ impl Shared {
         for copy in state.roster.watched().collect::<Vec<_>>() {
             self.look(&mut state, copy);
         }
-        self.step(&mut state, Event::Tick);
+        // What falls due between this moment and the sleep must not be slept over.
+        let now = self.step(&mut state, Event::Tick);
         let chores = self.take_chores(&mut state);
         if !chores.is_empty() {
             drop(state);
@@ -298,7 +304,6 @@ impl Shared {
             self.ended.notify_all();
             return false;
         }
-        let now = self.now();
         let mut until = state.roster.wake_at(now);
         if state.seats.values().any(Seat::is_finished) {
             return true;
@@ -307,19 +312,44 @@ impl Shared {
             until = until.min(now + JOIN_EVERY);
         }
         state.sleeps_until = until;
-        state = wait_for(&self.turn, state, until.saturating_sub(now));
+        state = wait_for(&self.turn, state, until.saturating_sub(self.now()));
         state.sleeps_until = Duration::ZERO;
         true
     }
 
     pub(super) fn look(&self, state: &mut State, copy: CopyId) {
-        let Some(seat) = state.seats.get(&copy) else { return };
+        let Some(seat) = state.seats.get_mut(&copy) else { return };
         let steps = seat.beacon.steps();
-        if seat.process.is_some() {
+        // One question at a time: a child that answers late on a starved machine still tells of its steps.
+        let is_open = seat.pinged.is_some_and(|nonce| state.pings.is_open(nonce));
+        if seat.process.is_some() && !is_open {
+            seat.pinged.inspect(|nonce| state.pings.close(*nonce));
             let nonce = state.pings.ask(copy);
+            seat.pinged = Some(nonce);
             state.order(copy, Order::Ping(nonce));
         }
         self.step(state, Event::Looked { copy, steps });
+    }
+
+    pub(super) fn seat(&self, copy: CopyId, process: Arc<Process>) {
+        if let Some(seat) = self.state().seats.get_mut(&copy) {
+            seat.process = Some(process);
+        }
+    }
+
+    pub(super) fn pong(&self, copy: CopyId, nonce: Nonce, beacon: &Beacon, steps: u64) {
+        if self.state().pings.answer(copy, nonce) {
+            beacon.heard(steps);
+            self.ponged.notify_all();
+        }
+    }
+
+    /// Its child has ended: who writes to it is done. True if it had been told to end.
+    pub(super) fn dismiss(&self, copy: CopyId) -> bool {
+        let mut state = self.state();
+        let is_told = state.seats.get(&copy).is_some_and(|seat| seat.is_told);
+        state.quit(copy);
+        is_told
     }
 }
 
@@ -357,6 +387,7 @@ impl State {
 
     fn quit(&mut self, copy: CopyId) {
         if let Some(seat) = self.seats.get_mut(&copy) {
+            seat.is_told = true;
             seat.beacon.stop();
             seat.orders.clear();
         }
@@ -385,7 +416,9 @@ impl Default for Seat {
             came: Arc::new(Condvar::new()),
             beacon: Beacon::default(),
             process: None,
+            pinged: None,
             handle: None,
+            is_told: false,
             has_ended: false,
         }
     }

@@ -46,6 +46,7 @@ impl Ledger {
         self.limit_bytes
     }
 
+    #[cfg(test)]
     pub(crate) fn holders(&self) -> impl Iterator<Item = CopyId> + '_ {
         self.held.keys().copied()
     }

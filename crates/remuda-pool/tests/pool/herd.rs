@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use remuda_pool::fake::Fake;
 use remuda_pool::request::{Chat, Message, Sampling};
 use remuda_pool::{
-    Answer, Call, Engines, ModelSnapshot, ModelSpec, Pool, PoolError, PoolSettings, Request, Ticket,
+    Answer, Call, ChildCommand, Engines, ModelSnapshot, ModelSpec, Pool, PoolError, PoolSettings, Request,
+    Ticket,
 };
 
 /// Longer than anything here takes on a starved machine; nobody waits for it unless something is broken.
@@ -18,8 +19,12 @@ pub(crate) struct Herd {
 }
 
 pub(crate) fn settings() -> PoolSettings {
-    PoolSettings::default()
+    let program = Some(PathBuf::from(env!("CARGO_BIN_EXE_pool-copy")));
+    PoolSettings { child: ChildCommand { program, args: vec![] }, ..PoolSettings::default() }
 }
+
+/// What a copy runs in, as the file of a stand-in says it.
+pub(crate) const KINDS: [&str; 2] = ["isolation = thread", "isolation = process"];
 
 pub(crate) fn herd() -> Herd {
     herd_with(settings())
@@ -82,7 +87,7 @@ impl Herd {
                 return model;
             }
             assert!(Instant::now() < end, "never seen: {what}; {model:#?}");
-            std::thread::yield_now();
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

@@ -36,7 +36,7 @@ use super::reports::Reports;
 use crate::secret::Secret;
 
 pub(crate) use self::given::{Given, read_text};
-pub(crate) use self::start::{inspect, start, status};
+pub(crate) use self::start::{inspect, serve_copy, start, status};
 
 /// A worker says with a label what each of its models does: `model.embed=text_embedding`.
 pub(crate) const MODEL_LABEL: &str = "model.";

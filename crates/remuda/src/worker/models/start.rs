@@ -18,6 +18,11 @@ fn engines() -> Engines {
     remuda_pool::engine::engines().with(Fake)
 }
 
+/// What a copy does that is a process of its own, until whoever started it ends.
+pub(crate) fn serve_copy() -> std::io::Result<()> {
+    remuda_pool::child::run(&engines())
+}
+
 /// That each of them could be loaded, as far as names and headers tell.
 pub(crate) fn inspect(specs: &[ModelSpec]) -> anyhow::Result<()> {
     let engines = engines();
