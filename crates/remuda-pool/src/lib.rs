@@ -15,6 +15,7 @@
 
 pub mod backend;
 pub mod beacon;
+pub mod engine;
 pub mod failure;
 pub mod fake;
 pub mod model;
@@ -24,6 +25,7 @@ pub mod spec;
 
 pub use self::backend::{Backend, Engines, Found, Prepare};
 pub use self::beacon::{Beacon, Stopped};
+pub use self::engine::engines;
 pub use self::failure::{Failure, LoadError, PoolError};
 pub use self::model::Model;
 pub use self::pool::{Call, Pool, PoolSettings, Ticket};
