@@ -1,8 +1,18 @@
-//! The engines this build has.
+//! What can load models: the engines of this build, each behind its feature.
+
+#[cfg(feature = "rten")]
+mod ocr;
+#[cfg(feature = "rten")]
+pub mod onnx;
+#[cfg(feature = "rten")]
+mod sight;
 
 use crate::backend::Engines;
 
-/// All of them; the first that finds something at a path has it.
+/// All that this build has. Each takes only what is its own, so their order decides nothing.
 pub fn engines() -> Engines {
-    Engines::default()
+    let engines = Engines::default();
+    #[cfg(feature = "rten")]
+    let engines = engines.with(onnx::Onnx);
+    engines
 }

@@ -1,6 +1,7 @@
 //! Models in the program: fetched by name, examined, served.
 
 mod get;
+mod sight;
 
 use std::path::{Path, PathBuf};
 
