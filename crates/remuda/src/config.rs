@@ -169,7 +169,7 @@ impl Resolved {
                 blob_pause_max: Duration::from_secs(15),
                 webhooks_allow_private: AllowPrivate::Auto,
                 access: AccessSettings::default(),
-                start_worker: false,
+                start_worker: true,
                 ui: None,
                 forward_to: Vec::new(),
             },

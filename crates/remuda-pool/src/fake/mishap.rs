@@ -25,6 +25,8 @@ pub enum Mishap {
     Input,
     /// `!poison`: a panic with the engine's lock in its hands, which every later copy in this process finds broken.
     Poison,
+    /// `!broken`: it says that of itself.
+    Broken,
     /// `!exit`: the process ends.
     Exit,
     /// `!abort`: and leaves a signal behind.
@@ -62,6 +64,7 @@ impl Mishap {
             "fail" => Mishap::Fail,
             "input" => Mishap::Input,
             "poison" => Mishap::Poison,
+            "broken" => Mishap::Broken,
             "exit" => Mishap::Exit,
             "abort" => Mishap::Abort,
             "empty" => Mishap::Empty,
@@ -87,6 +90,7 @@ impl Mishap {
             Mishap::OutOfMemory => return Err(Failure::OutOfMemory("a text asked for it".to_owned())),
             Mishap::Fail => return Err(Failure::Engine("a text asked for it".to_owned())),
             Mishap::Input => return Err(Failure::Input("a text asked for it".to_owned())),
+            Mishap::Broken => return Err(Failure::Poisoned("a text asked for it".to_owned())),
             Mishap::Poison => {
                 let lock = engine_lock(path);
                 let _held = lock.lock();

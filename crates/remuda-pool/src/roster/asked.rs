@@ -40,6 +40,16 @@ impl Asked {
         self.whole()
     }
 
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> usize {
+        self.answers.len()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn missing(&self) -> usize {
+        self.missing
+    }
+
     pub(crate) fn whole(&mut self) -> Option<Answer> {
         let is_whole = self.missing == 0;
         is_whole.then(|| Answer {

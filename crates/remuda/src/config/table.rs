@@ -384,7 +384,7 @@ const SCALING: &[Key] = &[
         "scaling.start_worker",
         slot!(serve.start_worker),
         Switch,
-        "Start the worker, over SSH, on machines of fleets with `start = \"ssh\"`.",
+        "Start the worker, over SSH, on machines of fleets with `start = \"ssh\"`; off, somebody else does.",
     )
     .seed("AUTO_START_WORKER_PROCESS", Unit::Written),
 ];
