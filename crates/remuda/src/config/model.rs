@@ -169,7 +169,7 @@ mod tests {
             ("embed=", "must be a path"),
             ("=models/minilm", "must be a name"),
             ("a b=models/minilm", "must be a name"),
-            ("embed=models/minilm,copy=2", "did you mean `copies`?"),
+            ("embed=models/minilm,copys=2", "did you mean `copies`?"),
             ("embed=models/minilm,copies=0", "from 1 to 1024"),
             ("embed=models/minilm,copies=2,copies=3", "twice"),
             ("embed=models/minilm,isolation=box", "`thread`"),

@@ -22,7 +22,7 @@ fn what_cannot_be_served_is_said_before_anything_starts() {
         (&["embed=notes.txt"], &["notes.txt", "not supported", "this build has"]),
         (&["embed=odd.fake"], &["odd.fake", "juggling"]),
         (&["embed"], &["NAME=PATH"]),
-        (&["embed=embed.fake,copy=2"], &["did you mean `copies`?"]),
+        (&["embed=embed.fake,copys=2"], &["did you mean `copies`?"]),
         (&["embed=embed.fake", "embed=chat.fake"], &["embed", "name of another"]),
     ] {
         for start in [&["up", "--data", "data", "--listen", "127.0.0.1:0"][..], &["worker", "--data", "data"]]

@@ -41,7 +41,7 @@ impl Host {
             let address = free_address().to_string();
             let mut up = remuda(folder.path());
             up.args(["up", "--data", "data", "--listen", &address]);
-            models.iter().for_each(|model| drop(up.args(["--model", model])));
+            up.args(models.iter().flat_map(|model| ["--model", model]));
             let mut process = Process::start("up", up.args(more));
             if process.line("is up on").await.is_some() {
                 let host = Host { process, client: Client::new(format!("http://{address}")), folder };
