@@ -101,3 +101,6 @@ fn memory_bytes(config: &Config, spec: &ModelSpec) -> u64 {
     let made = if spec.precision == Precision::Int8 { layer * size_of::<f32>() as u64 } else { 0 };
     tables + layer * config.layers as u64 * per_weight + made + WORK_BYTES * u64::from(spec.threads.max(1))
 }
+
+#[cfg(test)]
+mod tests;

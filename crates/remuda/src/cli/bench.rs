@@ -9,6 +9,8 @@ mod fleet;
 mod limits;
 mod line;
 mod load;
+#[cfg(feature = "models")]
+mod models;
 mod queue;
 mod rows;
 
@@ -43,6 +45,12 @@ enum What {
     /// Each worker is a connection: `ulimit -n` must allow a few more than there are workers.
     /// Example: remuda bench fleet --workers 2000 --seconds 10 --kills 5 --data /dev/shm/bench
     Fleet(fleet::Options),
+    /// Models in the process beside ONNX Runtime and sentence-transformers: texts a second of processor time, faithfulness
+    ///
+    /// Build with --release: the figures of a debug build say nothing.
+    /// Example: remuda bench models --models ~/models --python ./venv/bin/python
+    #[cfg(feature = "models")]
+    Models(models::Options),
 }
 
 impl Bench {
@@ -52,6 +60,8 @@ impl Bench {
             What::Comfyui(options) => comfyui::run(options).await,
             What::Api(options) => api::run(options).await,
             What::Fleet(options) => fleet::run(options).await,
+            #[cfg(feature = "models")]
+            What::Models(options) => models::run(options).await,
         }
     }
 }
