@@ -193,6 +193,11 @@ impl Pool {
         self.0.shared.escalations.subscribe()
     }
 
+    /// Somebody has mended what a model died of: its copies are started at once, with a whole budget.
+    pub fn revive(&self, model: &str) {
+        self.0.shared.apply(Event::Revive(Arc::from(model)));
+    }
+
     /// Takes nothing new, finishes what it can in that time, answers the rest with [`PoolError::Closing`], and returns
     /// when every copy has joined or was reaped; threads that hang are left behind after as much time again.
     pub fn close(&self, within: Duration) {

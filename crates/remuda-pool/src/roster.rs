@@ -102,6 +102,8 @@ pub(crate) enum Event {
     },
     /// It did not answer a ping.
     Doubted(CopyId),
+    /// Somebody has mended what was wrong: begin anew, with a whole budget.
+    Revive(Arc<str>),
     Tick,
     Close {
         until: Duration,
@@ -195,6 +197,10 @@ impl Roster {
             Event::Gone(copy) => self.gone(now, copy),
             Event::Looked { copy, steps } => self.looked(now, copy, steps),
             Event::Doubted(copy) => self.doubted(now, copy),
+            Event::Revive(model) => {
+                let slots = self.served.get_mut(&model).map(|served| &mut served.slots);
+                slots.into_iter().flatten().for_each(|slot| slot.revive(now));
+            }
             Event::Tick => self.maintain(now),
             Event::Close { until } => self.closes_at = Some(self.closes_at.map_or(until, |at| at.min(until))),
         }

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use remuda_pool::{Call, Failure, ModelSpec, PoolError, PoolSettings, Request};
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use super::herd::{Herd, KINDS, herd, herd_with, settings};
 
 fn ready(herd: &Herd) -> usize {
@@ -51,10 +53,23 @@ fn an_exit_an_abort_and_a_kill_are_seen_at_once() {
     herd.embed("well").unwrap();
 }
 
-use rustix::process::{Pid, Signal, kill_process};
-
-fn kill(pid: u32, signal: Signal) {
+pub(crate) fn kill(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+}
+
+/// Faults: T1. Without a word said it begins anew elsewhere, and its caller does not notice.
+#[test]
+fn what_a_killed_process_was_at_goes_on_in_another() {
+    let herd = herd();
+    herd.embedding(1, KINDS[1]);
+    let ticket = herd.ask("!hang");
+    let pid = herd.until("at work", |model| model.copies[0].state == "busy").copies[0].pid.unwrap();
+    kill(pid, Signal::KILL);
+    herd.until("at work again", |model| {
+        model.moved == 1 && model.copies.iter().any(|copy| copy.state == "busy" && copy.pid != Some(pid))
+    });
+    herd.release("embed");
+    ticket.wait().unwrap();
 }
 
 /// Faults: T2.
@@ -75,7 +90,12 @@ fn a_model_that_fails_to_load_is_never_routable_and_its_callers_know_why() {
         assert_eq!(escalations.blocking_recv().unwrap().model, "embed");
         assert!(!herd.pool.has_alive_workers("embed"));
         assert!(matches!(herd.try_ask("text"), Err(PoolError::NoWorkers { .. })));
-        assert_eq!(herd.model().answered, 0);
+        let model = herd.model();
+        assert_eq!((model.answered, model.given_up), (0, 2));
+
+        herd.spec("embed", &format!("text_embedding\n{kind}"));
+        herd.pool.revive("embed");
+        herd.embed("text").unwrap();
     }
 }
 
