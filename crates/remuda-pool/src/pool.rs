@@ -7,6 +7,7 @@
 mod liveness;
 mod ping;
 mod process;
+mod seat;
 mod serving;
 mod shared;
 #[cfg(test)]
@@ -149,7 +150,14 @@ impl Pool {
             golden: serving.prepare.golden(),
             reference: serving.recall(),
         };
-        self.0.shared.state().served.insert(model, Arc::new(serving));
+        let mut state = self.0.shared.state();
+        if state.served.contains_key(&model) {
+            let what = format!("a second model called {model}");
+            let hint = "; give it another name".to_owned();
+            return Err(LoadError::Unsupported { path: serving.spec.path, what, hint });
+        }
+        state.served.insert(model, Arc::new(serving));
+        drop(state);
         self.0.shared.apply(Event::Serve(terms));
         Ok(found)
     }

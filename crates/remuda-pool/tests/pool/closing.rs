@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use remuda_pool::PoolError;
 use rustix::process::{Pid, test_kill_process};
 
-use super::herd::{KINDS, herd};
+use super::herd::{KINDS, herd, wait_until};
 
 fn is_there(pid: u32) -> bool {
     test_kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()).is_ok()
@@ -56,9 +56,41 @@ fn a_pool_that_is_dropped_ends_its_children() {
     herd.embedding(1, KINDS[1]);
     let pid = herd.model().copies[0].pid.unwrap();
     herd.pool = super::herd::herd().pool.clone();
-    let end = Instant::now() + super::herd::LONG;
-    while is_there(pid) {
-        assert!(Instant::now() < end, "it still runs");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until("it has ended", || if is_there(pid) { Err("it runs".to_owned()) } else { Ok(()) });
+}
+
+/// Starts a pool with a child process, tells its pid in a file, and waits to be killed.
+#[test]
+#[ignore = "a child of other tests"]
+fn parent() {
+    let herd = herd();
+    herd.embedding(1, KINDS[1]);
+    let busy = herd.ask("!busy 600000");
+    herd.until("busy", |model| model.copies[0].state == "busy");
+    let pid = herd.model().copies[0].pid.unwrap().to_string();
+    let told = std::env::var("TOLD").unwrap();
+    std::fs::write(format!("{told}.part"), pid).unwrap();
+    std::fs::rename(format!("{told}.part"), &told).unwrap();
+    drop(busy.wait());
+}
+
+/// Nobody is left to stop a child whose parent was killed: it ends by itself, in the middle of its work.
+#[test]
+fn a_child_does_not_outlive_its_parent() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = folder.path().join("pid");
+    let mut parent = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "pool::closing::parent"])
+        .env("TOLD", &told)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = wait_until("the child is at work", || {
+        let text = std::fs::read_to_string(&told).map_err(|error| error.to_string())?;
+        text.parse().map_err(|_| text)
+    });
+    assert!(is_there(pid));
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    wait_until("it has ended", || if is_there(pid) { Err("it runs".to_owned()) } else { Ok(()) });
 }

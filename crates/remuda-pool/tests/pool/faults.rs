@@ -181,6 +181,22 @@ fn a_hung_process_is_killed_and_its_memory_comes_back() {
     assert_eq!(herd.pool.snapshot().memory_reserved_bytes, 1 << 20);
 }
 
+/// Faults: T4, T5. A missed pong is no verdict: it is asked something real, and that it does not answer is one.
+#[test]
+fn a_process_that_is_stopped_while_idle_is_found_by_a_ping() {
+    let herd = herd_with(quick_to_judge());
+    herd.embedding(1, KINDS[1]);
+    let (id, pid) = (herd.model().copies[0].id, herd.model().copies[0].pid.unwrap());
+    assert!(herd.pool.is_alive(id));
+    kill(pid, Signal::STOP);
+    assert!(!herd.pool.is_alive(id));
+    herd.until("killed and replaced", |model| {
+        model.deaths.get("hung") == Some(&1) && model.copies.iter().any(|copy| copy.state == "ready")
+    });
+    assert!(!herd.pool.is_alive(id));
+    herd.embed("well").unwrap();
+}
+
 /// Faults: T4. Loading is watched by the same sign.
 #[test]
 fn a_load_that_hangs_is_given_up() {
