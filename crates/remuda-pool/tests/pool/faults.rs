@@ -6,7 +6,7 @@ use remuda_pool::{Call, Failure, ModelSpec, PoolError, PoolSettings, Request};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::herd::{Herd, KINDS, herd, herd_with, settings};
+use super::herd::{Herd, KINDS, herd, herd_with, settings, wait_until};
 
 fn ready(herd: &Herd) -> usize {
     herd.model().copies.iter().filter(|copy| copy.state == "ready").count()
@@ -55,6 +55,19 @@ fn an_exit_an_abort_and_a_kill_are_seen_at_once() {
 
 pub(crate) fn kill(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+}
+
+/// Returns when every thread of it stands still.
+fn stop(pid: u32) {
+    kill(pid, Signal::STOP);
+    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+    };
+    wait_until("it is stopped", || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        if tasks.into_iter().all(is_stopped) { Ok(()) } else { Err("it runs".to_owned()) }
+    });
 }
 
 /// Faults: T1. Without a word said it begins anew elsewhere, and its caller does not notice.
@@ -175,7 +188,7 @@ fn a_hung_process_is_killed_and_its_memory_comes_back() {
     assert_eq!(herd.model().deaths["hung"], 2);
 
     let pid = herd.until("ready", |_| ready(&herd) == 1).copies[0].pid.unwrap();
-    kill(pid, Signal::STOP);
+    stop(pid);
     herd.embed("well").unwrap();
     assert_eq!(herd.model().deaths["hung"], 3, "stopped: no step, no pong, no answer");
     assert_eq!(herd.pool.snapshot().memory_reserved_bytes, 1 << 20);
@@ -188,7 +201,7 @@ fn a_process_that_is_stopped_while_idle_is_found_by_a_ping() {
     herd.embedding(1, KINDS[1]);
     let (id, pid) = (herd.model().copies[0].id, herd.model().copies[0].pid.unwrap());
     assert!(herd.pool.is_alive(id));
-    kill(pid, Signal::STOP);
+    stop(pid);
     assert!(!herd.pool.is_alive(id));
     herd.until("killed and replaced", |model| {
         model.deaths.get("hung") == Some(&1) && model.copies.iter().any(|copy| copy.state == "ready")
