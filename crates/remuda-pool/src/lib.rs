@@ -16,6 +16,7 @@
 pub mod backend;
 pub mod beacon;
 pub mod child;
+pub mod engine;
 pub mod failure;
 pub mod fake;
 mod golden;
@@ -28,6 +29,7 @@ mod sync;
 
 pub use self::backend::{Backend, Batching, Engines, Found, Prepare};
 pub use self::beacon::{Beacon, Stopped};
+pub use self::engine::engines;
 pub use self::failure::{Failure, LoadError, PoolError};
 pub use self::model::Model;
 pub use self::pool::{Call, ChildCommand, Escalation, Pool, PoolSettings, Ticket};
