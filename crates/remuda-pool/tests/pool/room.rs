@@ -2,7 +2,7 @@
 
 use remuda_pool::{Call, LoadError, ModelSpec, PoolError, PoolSettings, Request};
 
-use super::herd::{KINDS, herd_with, settings};
+use super::herd::{KINDS, herd_with, settings, wait_until};
 
 const MIB: u64 = 1 << 20;
 
@@ -58,6 +58,11 @@ fn wrong_weights_are_found_out_by_what_an_earlier_start_remembered() {
     let first = herd_with(with_memory());
     first.embedding(1, "wrong_after = 9");
     let path = first.path("embed");
+    wait_until("it is remembered", || {
+        let names = std::fs::read_dir(known.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        let names = names.map(|name| name.into_string().unwrap()).collect::<Vec<_>>();
+        if names.iter().any(|name| name.ends_with(".golden")) { Ok(()) } else { Err(format!("{names:?}")) }
+    });
     let changed = std::fs::metadata(&path).unwrap().modified().unwrap();
 
     // As long as before and at the same time, as a disk would have it.
