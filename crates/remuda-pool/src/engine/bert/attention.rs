@@ -1,7 +1,6 @@
 //! Attention: the one place where a row looks at others, and only at those of its own text.
 
 use rayon::prelude::*;
-use rten_gemm::{GemmInputB, GemmOptions};
 
 use super::linear::{multiply, view};
 use super::sweep;
@@ -27,8 +26,8 @@ impl Attention {
         let heads = apart.par_chunks_exact_mut(length * self.head).enumerate();
         heads.try_for_each_init(
             || (Vec::new(), Vec::new()),
-            |(scores, sums), (head, found)| {
-                self.look_once(&rows[head * self.head..], length, found, scores, sums)
+            |(scores, parts), (head, found)| {
+                self.look_once(&rows[head * self.head..], length, found, scores, parts)
             },
         )?;
         for (place, row) in out.chunks_exact_mut(hidden).enumerate() {
@@ -46,7 +45,7 @@ impl Attention {
         length: usize,
         found: &mut [f32],
         scores: &mut Vec<f32>,
-        sums: &mut Vec<f32>,
+        parts: &mut Vec<f32>,
     ) -> Result<(), Failure> {
         let hidden = self.heads * self.head;
         let (stride, head) = (3 * hidden, self.head);
@@ -54,13 +53,12 @@ impl Attention {
         let keys = view(&rows[hidden..], [head, length], [1, stride])?;
         let values = view(&rows[2 * hidden..], [length, head], [stride, 1])?;
         scores.resize(length * length, 0.0);
-        let options = GemmOptions::default;
-        multiply(queries, GemmInputB::Unpacked(keys), scores, options())?;
-        sweep::soften(scores, length, sums);
+        multiply(queries, keys, scores)?;
+        sweep::soften(scores, length, parts);
         let scores = view(scores, [length, length], [length, 1])?;
-        multiply(scores, GemmInputB::Unpacked(values), found, options())?;
-        for (row, sum) in found.chunks_exact_mut(head).zip(sums.iter()) {
-            row.iter_mut().for_each(|number| *number /= sum);
+        multiply(scores, values, found)?;
+        for (row, part) in found.chunks_exact_mut(head).zip(parts.iter()) {
+            row.iter_mut().for_each(|number| *number *= part);
         }
         Ok(())
     }

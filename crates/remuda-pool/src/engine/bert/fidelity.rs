@@ -50,7 +50,7 @@ pub(super) fn load(config: &Config, weights: &mut Weights, beacon: &Beacon) -> R
         let plain = Plain::read(config, weights, number)?;
         let layer = Layer8::new(config, &plain)?;
         layer.run(&mut int8, &ranges, &mut room).map_err(engine)?;
-        Layer::new(config, plain)?.run(&mut float, &ranges, &mut room).map_err(engine)?;
+        Layer::new(config, plain).run(&mut float, &ranges, &mut room).map_err(engine)?;
         layers.push(AnyLayer::Int8(layer));
         beacon.step()?;
     }

@@ -54,21 +54,21 @@ pub(super) struct Layer {
 }
 
 impl Layer {
-    pub(super) fn new(config: &Config, plain: Plain) -> Result<Self, LoadError> {
-        Ok(Layer {
+    pub(super) fn new(config: &Config, plain: Plain) -> Self {
+        Layer {
             attention: Attention::new(config.heads, config.head()),
             activation: config.activation,
-            ask: Linear::new(&plain.ask, config.hidden)?,
-            answer: Linear::new(&plain.answer, config.hidden)?,
-            grow: Linear::new(&plain.grow, config.hidden)?,
-            shrink: Linear::new(&plain.shrink, config.inner)?,
+            ask: Linear::new(&plain.ask, config.hidden),
+            answer: Linear::new(&plain.answer, config.hidden),
+            grow: Linear::new(&plain.grow, config.hidden),
+            shrink: Linear::new(&plain.shrink, config.inner),
             ask_bias: plain.ask_bias,
             answer_bias: plain.answer_bias,
             answer_norm: plain.answer_norm,
             grow_bias: plain.grow_bias,
             shrink_bias: plain.shrink_bias,
             shrink_norm: plain.shrink_norm,
-        })
+        }
     }
 
     /// Rows of several texts, of which each is a range of rows.
@@ -81,20 +81,20 @@ impl Layer {
         let hidden = self.answer_bias.len();
         room.asked.resize(rows.len() * 3, 0.0);
         room.found.resize(rows.len(), 0.0);
-        self.ask.apply(rows, &mut room.asked, Onto::Nothing)?;
+        self.ask.apply(rows, &mut room.asked, Onto::Nothing);
         sweep::add(&mut room.asked, 3 * hidden, &self.ask_bias);
         for text in texts {
             let asked = &room.asked[text.start * 3 * hidden..text.end * 3 * hidden];
             let found = &mut room.found[text.start * hidden..text.end * hidden];
             self.attention.look(asked, found, &mut room.apart)?;
         }
-        self.answer.apply(&room.found, rows, Onto::Itself)?;
+        self.answer.apply(&room.found, rows, Onto::Itself);
         sweep::normalize(rows, &self.answer_bias, &self.answer_norm);
 
         room.inner.resize(rows.len() / hidden * self.grow_bias.len(), 0.0);
-        self.grow.apply(rows, &mut room.inner, Onto::Nothing)?;
+        self.grow.apply(rows, &mut room.inner, Onto::Nothing);
         sweep::activate(&mut room.inner, &self.grow_bias, self.activation);
-        self.shrink.apply(&room.inner, rows, Onto::Itself)?;
+        self.shrink.apply(&room.inner, rows, Onto::Itself);
         sweep::normalize(rows, &self.shrink_bias, &self.shrink_norm);
         Ok(())
     }

@@ -1,6 +1,19 @@
 //! Products of rows with a weight matrix, which is laid out for the processor once, when it is loaded.
+//!
+//! ```text
+//!   rows, twelve at a time      matrix, in panels as wide as two vectors
+//!   ┌ k ────────────┐            ┌──┬──┬──
+//!   │ a0[k] … a11[k]│    ×     k │  │  │       24 sums in registers while k runs from top to bottom
+//!   └───────────────┘            └──┴──┴──
+//! ```
+//!
+//! rten-gemm's float kernel takes six rows at a time and cuts panels to what fills a first cache of 32 KiB to the brim; on
+//! such processors it reaches two thirds of this. What is small and different each time (attention) is left to it.
 
-use rten_gemm::{GemmError, GemmExecutor, GemmInputA, GemmInputB, GemmOptions, PackedBMatrix};
+use rayon::prelude::*;
+use rten_gemm::{GemmError, GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
+use rten_simd::ops::{BitOps, NumOps};
+use rten_simd::{Isa, Simd, SimdOp};
 use rten_tensor::Matrix;
 
 use crate::failure::{Failure, LoadError};
@@ -10,10 +23,21 @@ thread_local! {
     static GEMM: GemmExecutor = GemmExecutor::default();
 }
 
+/// What a block of rows may take, so that it stays in a second cache beside a panel.
+const BLOCK_BYTES: usize = 256 << 10;
+
+/// Sums of this many rows in two vectors each, with what they are made of, fit in 32 registers.
+const TALL: usize = 12;
+
+/// And these in 16.
+const SHORT: usize = 6;
+
 /// A weight matrix in float.
 pub(super) struct Linear {
-    weights: PackedBMatrix<f32>,
+    /// Panel after panel, in each row after row; the last is filled up with nothing.
+    panels: Vec<f32>,
     inputs: usize,
+    outputs: usize,
 }
 
 /// What a product is to do with what already stands where it is written to.
@@ -26,28 +50,147 @@ pub(super) enum Onto {
 
 impl Linear {
     /// From a matrix as files have it: a row for each output.
-    pub(super) fn new(weights: &[f32], inputs: usize) -> Result<Self, LoadError> {
+    pub(super) fn new(weights: &[f32], inputs: usize) -> Self {
         let outputs = weights.len() / inputs;
-        let columns = view(weights, [inputs, outputs], [1, inputs])?;
-        Ok(Linear { weights: GEMM.with(|gemm| gemm.prepack_b(columns)), inputs })
+        let wide = Width.dispatch();
+        let mut panels = vec![0.0; outputs.div_ceil(wide) * wide * inputs];
+        for (panel, columns) in panels.chunks_exact_mut(wide * inputs).zip(weights.chunks(wide * inputs)) {
+            for (column, weights) in columns.chunks_exact(inputs).enumerate() {
+                for (row, weight) in panel.chunks_exact_mut(wide).zip(weights) {
+                    row[column] = *weight;
+                }
+            }
+        }
+        Linear { panels, inputs, outputs }
     }
 
-    pub(super) fn apply(&self, rows: &[f32], out: &mut [f32], onto: Onto) -> Result<(), Failure> {
-        let rows = view(rows, [rows.len() / self.inputs, self.inputs], [self.inputs, 1])?;
-        let beta = if onto == Onto::Itself { 1.0 } else { 0.0 };
-        let options = GemmOptions { beta, ..GemmOptions::default() };
-        multiply(rows, GemmInputB::Packed(&self.weights), out, options)
+    pub(super) fn apply(&self, rows: &[f32], out: &mut [f32], onto: Onto) {
+        let count = rows.len() / self.inputs;
+        let share = count.div_ceil(rayon::current_num_threads());
+        let fitting = (BLOCK_BYTES / size_of::<f32>() / self.inputs / TALL).max(1) * TALL;
+        let block = share.min(fitting).max(1);
+        let blocks = rows.par_chunks(block * self.inputs).zip(out.par_chunks_mut(block * self.outputs));
+        blocks.for_each_init(Vec::new, |packed, (rows, out)| {
+            Product { linear: self, rows, packed, out, onto }.dispatch();
+        });
     }
 }
 
-/// A product in float.
-pub(super) fn multiply(
-    rows: Matrix<'_>,
-    columns: GemmInputB<'_, f32>,
-    out: &mut [f32],
-    options: GemmOptions<'_, f32, f32, f32>,
-) -> Result<(), Failure> {
-    GEMM.with(|gemm| gemm.gemm(out, GemmInputA::Unpacked(rows), columns, options)).map_err(failed)
+/// How wide a panel is on this machine.
+struct Width;
+
+impl SimdOp for Width {
+    type Output = usize;
+
+    #[inline(always)]
+    fn eval<I: Isa>(self, isa: I) -> usize {
+        2 * isa.f32().len()
+    }
+}
+
+struct Product<'a> {
+    linear: &'a Linear,
+    rows: &'a [f32],
+    /// The rows as they are read: tile after tile, in each the first numbers of all its rows, then the second.
+    packed: &'a mut Vec<f32>,
+    out: &'a mut [f32],
+    onto: Onto,
+}
+
+impl SimdOp for Product<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn eval<I: Isa>(self, isa: I) {
+        let Product { linear, rows, packed, out, onto } = self;
+        let Linear { panels, inputs, outputs } = linear;
+        // 256-bit vectors come with 16 registers.
+        let most = if isa.f32().len() == 8 { SHORT } else { TALL };
+        let count = rows.len() / inputs;
+        let tiles = count.div_ceil(most);
+        // As even as can be: a tile of two rows takes as long as one of four.
+        let begin = |tile: usize| tile * count / tiles;
+        packed.resize(rows.len(), 0.0);
+        for tile in 0..tiles {
+            let tall = begin(tile + 1) - begin(tile);
+            let range = begin(tile) * inputs..begin(tile + 1) * inputs;
+            let packed = &mut packed[range.clone()];
+            for (place, row) in rows[range].chunks_exact(*inputs).enumerate() {
+                for (numbers, number) in packed.chunks_exact_mut(tall).zip(row) {
+                    numbers[place] = *number;
+                }
+            }
+        }
+        let wide = 2 * isa.f32().len();
+        for (number, panel) in panels.chunks_exact(wide * inputs).enumerate() {
+            let first = number * wide;
+            let columns = wide.min(outputs - first);
+            for tile in 0..tiles {
+                let packed = &packed[begin(tile) * inputs..begin(tile + 1) * inputs];
+                let out = Corner {
+                    out: &mut out[begin(tile) * outputs + first..],
+                    stride: *outputs,
+                    columns,
+                    onto,
+                };
+                match begin(tile + 1) - begin(tile) {
+                    1 => tile_of::<I, 1>(isa, packed, panel, out),
+                    2 => tile_of::<I, 2>(isa, packed, panel, out),
+                    3 => tile_of::<I, 3>(isa, packed, panel, out),
+                    4 => tile_of::<I, 4>(isa, packed, panel, out),
+                    5 => tile_of::<I, 5>(isa, packed, panel, out),
+                    6 => tile_of::<I, 6>(isa, packed, panel, out),
+                    7 => tile_of::<I, 7>(isa, packed, panel, out),
+                    8 => tile_of::<I, 8>(isa, packed, panel, out),
+                    9 => tile_of::<I, 9>(isa, packed, panel, out),
+                    10 => tile_of::<I, 10>(isa, packed, panel, out),
+                    11 => tile_of::<I, 11>(isa, packed, panel, out),
+                    _ => tile_of::<I, TALL>(isa, packed, panel, out),
+                }
+            }
+        }
+    }
+}
+
+/// Where a tile is written: its first number, how far below it the next row begins, and how much of the panel counts.
+struct Corner<'a> {
+    out: &'a mut [f32],
+    stride: usize,
+    columns: usize,
+    onto: Onto,
+}
+
+#[inline(always)]
+fn tile_of<I: Isa, const ROWS: usize>(isa: I, packed: &[f32], panel: &[f32], corner: Corner<'_>) {
+    let ops = isa.f32();
+    let lanes = ops.len();
+    let mut sums = [[ops.zero(); 2]; ROWS];
+    for (numbers, weights) in packed.as_chunks::<ROWS>().0.iter().zip(panel.chunks_exact(2 * lanes)) {
+        let (left, right) = (ops.load(&weights[..lanes]), ops.load(&weights[lanes..]));
+        for row in 0..ROWS {
+            let number = ops.splat(numbers[row]);
+            sums[row][0] = ops.mul_add(number, left, sums[row][0]);
+            sums[row][1] = ops.mul_add(number, right, sums[row][1]);
+        }
+    }
+    let Corner { out, stride, columns, onto } = corner;
+    for (row, sums) in sums.iter().enumerate() {
+        let out = &mut out[row * stride..][..columns];
+        for (out, sum) in out.chunks_mut(lanes).zip(sums) {
+            let sum = if onto == Onto::Itself { ops.add(*sum, ops.load_pad(out).0) } else { *sum };
+            if out.len() == lanes {
+                ops.store(sum, out);
+            } else {
+                out.copy_from_slice(&sum.to_array().as_ref()[..out.len()]);
+            }
+        }
+    }
+}
+
+/// A product in float of what is not kept.
+pub(super) fn multiply(rows: Matrix<'_>, columns: Matrix<'_>, out: &mut [f32]) -> Result<(), Failure> {
+    let (rows, columns) = (GemmInputA::Unpacked(rows), GemmInputB::Unpacked(columns));
+    GEMM.with(|gemm| gemm.gemm(out, rows, columns, GemmOptions::default())).map_err(failed)
 }
 
 /// A matrix over numbers that lie at these distances.

@@ -47,7 +47,7 @@ impl Net {
         let mut layers = Vec::new();
         for number in 0..config.layers {
             beacon.step()?;
-            let layer = Layer::new(config, Plain::read(config, weights, number)?)?;
+            let layer = Layer::new(config, Plain::read(config, weights, number)?);
             layers.push(AnyLayer::Float(layer));
         }
         Ok(Net { tables, layers })

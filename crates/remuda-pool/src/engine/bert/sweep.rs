@@ -1,7 +1,8 @@
 //! What is done to rows between the products, each in as few passes as it takes.
 //!
 //! Written on rten-simd: the same lines become AVX-512, AVX2 or NEON, chosen when the program runs. A scalar erf alone
-//! would be a quarter of the work of a model (trap).
+//! would be a quarter of the work of a model (trap). Whatever is not inlined into the choice is compiled without it, an
+//! instruction a call (trap): every function and closure here is inlined always.
 
 use rayon::prelude::*;
 use rten_simd::functional::simd_map;
@@ -37,10 +38,10 @@ pub(super) fn normalize(rows: &mut [f32], bias: &[f32], norm: &Norm) {
     share(rows, bias.len(), |rows| Normalize { rows, bias, norm }.dispatch());
 }
 
-/// Each row to its exponents, and what to divide it by to make them a whole.
-pub(super) fn soften(rows: &mut [f32], width: usize, sums: &mut Vec<f32>) {
-    sums.clear();
-    Soften { rows, width, sums }.dispatch();
+/// Each row to its exponents, and what to multiply it by to make them a whole.
+pub(super) fn soften(rows: &mut [f32], width: usize, parts: &mut Vec<f32>) {
+    parts.clear();
+    Soften { rows, width, parts }.dispatch();
 }
 
 fn share(rows: &mut [f32], width: usize, sweep: impl Fn(&mut [f32]) + Send + Sync) {
@@ -60,7 +61,14 @@ impl SimdOp for AddBias<'_> {
     #[inline(always)]
     fn eval<I: Isa>(self, isa: I) {
         for row in self.rows.chunks_exact_mut(self.width) {
-            bend(isa, &mut row[..self.bias.len()], self.bias, |x| x);
+            let some = &mut row[..self.bias.len()];
+            bend(
+                isa,
+                some,
+                self.bias,
+                #[inline(always)]
+                |x| x,
+            );
         }
     }
 }
@@ -76,30 +84,33 @@ impl SimdOp for Activate<'_> {
 
     #[inline(always)]
     fn eval<I: Isa>(self, isa: I) {
-        let zero = isa.f32().zero();
-        for row in self.rows.chunks_exact_mut(self.bias.len()) {
-            match self.activation {
-                Activation::Gelu => bend(isa, row, self.bias, |x| SimdUnaryOp::eval(&Gelu {}, isa, x)),
-                Activation::GeluTanh => {
-                    bend(isa, row, self.bias, |x| SimdUnaryOp::eval(&ApproxGelu {}, isa, x))
-                }
-                Activation::Relu => bend(isa, row, self.bias, |x| isa.f32().max(x, zero)),
+        let Activate { rows, bias, activation } = self;
+        for row in rows.chunks_exact_mut(bias.len()) {
+            match activation {
+                Activation::Gelu => bend(
+                    isa,
+                    row,
+                    bias,
+                    #[inline(always)]
+                    |x| SimdUnaryOp::eval(&Gelu {}, isa, x),
+                ),
+                Activation::GeluTanh => bend(
+                    isa,
+                    row,
+                    bias,
+                    #[inline(always)]
+                    |x| SimdUnaryOp::eval(&ApproxGelu {}, isa, x),
+                ),
+                Activation::Relu => bend(
+                    isa,
+                    row,
+                    bias,
+                    #[inline(always)]
+                    |x| isa.f32().max(x, isa.f32().zero()),
+                ),
             }
         }
     }
-}
-
-/// Adds a bias to a row, and does something to it.
-#[inline(always)]
-fn bend<I: Isa>(isa: I, row: &mut [f32], bias: &[f32], by: impl Fn(I::F32) -> I::F32) {
-    let ops = isa.f32();
-    let mut bias = bias.simd_iter_pad(ops);
-    simd_map(
-        ops,
-        row,
-        #[inline(always)]
-        |x| by(ops.add(x, bias.next().unwrap_or_else(|| ops.zero()))),
-    );
 }
 
 struct Normalize<'a> {
@@ -114,10 +125,62 @@ impl SimdOp for Normalize<'_> {
     #[inline(always)]
     fn eval<I: Isa>(self, isa: I) {
         for row in self.rows.chunks_exact_mut(self.bias.len()) {
-            bend(isa, row, self.bias, |x| x);
+            bend(
+                isa,
+                row,
+                self.bias,
+                #[inline(always)]
+                |x| x,
+            );
             center(isa, row, self.norm);
         }
     }
+}
+
+struct Soften<'a> {
+    rows: &'a mut [f32],
+    width: usize,
+    parts: &'a mut Vec<f32>,
+}
+
+impl SimdOp for Soften<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn eval<I: Isa>(self, isa: I) {
+        let ops = isa.f32();
+        for row in self.rows.chunks_exact_mut(self.width) {
+            let greatest = ops.splat(greatest(isa, row, f32::MIN));
+            let mut sum = ops.zero();
+            let full = self.width / ops.len() * ops.len();
+            let (body, tail) = row.split_at_mut(full);
+            for part in body.chunks_exact_mut(ops.len()) {
+                let power = Exp::apply(isa, ops.sub(ops.load(part), greatest));
+                ops.store(power, part);
+                sum = ops.add(sum, power);
+            }
+            let mut sum = ops.sum(sum);
+            if !tail.is_empty() {
+                let powers = Exp::apply(isa, ops.sub(ops.load_pad(tail).0, greatest)).to_array();
+                tail.copy_from_slice(&powers.as_ref()[..tail.len()]);
+                sum += tail.iter().sum::<f32>();
+            }
+            self.parts.push(1.0 / sum);
+        }
+    }
+}
+
+/// Adds a bias to a row, and does something to it.
+#[inline(always)]
+fn bend<I: Isa>(isa: I, row: &mut [f32], bias: &[f32], by: impl Fn(I::F32) -> I::F32) {
+    let ops = isa.f32();
+    let mut bias = bias.simd_iter_pad(ops);
+    simd_map(
+        ops,
+        row,
+        #[inline(always)]
+        |x| by(ops.add(x, bias.next().unwrap_or(x))),
+    );
 }
 
 /// Normalises one row.
@@ -126,23 +189,23 @@ pub(super) fn center<I: Isa>(isa: I, row: &mut [f32], norm: &Norm) {
     let ops = isa.f32();
     let zero = ops.zero();
     let count = row.len() as f32;
-    let sum = row.simd_iter(ops).fold_unroll::<4>(
+    let sum = fold(
+        isa,
+        row,
         zero,
         #[inline(always)]
         |sum, x| ops.add(sum, x),
-        #[inline(always)]
-        |a, b| ops.add(a, b),
     );
     let mean = ops.splat(ops.sum(sum) / count);
-    let squares = row.simd_iter(ops).fold_unroll::<4>(
+    let squares = fold(
+        isa,
+        row,
         zero,
         #[inline(always)]
         |sum, x| {
             let off = ops.sub(x, mean);
             ops.mul_add(off, off, sum)
         },
-        #[inline(always)]
-        |a, b| ops.add(a, b),
     );
     let scale = ops.splat(1.0 / (ops.sum(squares) / count + norm.epsilon).sqrt());
     let mut gain = norm.gain.simd_iter_pad(ops);
@@ -158,39 +221,37 @@ pub(super) fn center<I: Isa>(isa: I, row: &mut [f32], norm: &Norm) {
     );
 }
 
-struct Soften<'a> {
-    rows: &'a mut [f32],
-    width: usize,
-    sums: &'a mut Vec<f32>,
+/// The greatest number of a row, or that which is the least it may be.
+#[inline(always)]
+pub(super) fn greatest<I: Isa>(isa: I, row: &[f32], least: f32) -> f32 {
+    let ops = isa.f32();
+    let most = fold(
+        isa,
+        row,
+        ops.splat(least),
+        #[inline(always)]
+        |most, x| ops.max(most, x),
+    );
+    most.to_array().as_ref().iter().copied().fold(least, f32::max)
 }
 
-impl SimdOp for Soften<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn eval<I: Isa>(self, isa: I) {
-        let ops = isa.f32();
-        let lowest = ops.splat(f32::MIN);
-        for row in self.rows.chunks_exact_mut(self.width) {
-            let greatest = row.simd_iter(ops).fold(
-                lowest,
-                #[inline(always)]
-                |most, x| ops.max(most, x),
-            );
-            let greatest = greatest.to_array().as_ref().iter().copied().fold(f32::MIN, f32::max);
-            let greatest = ops.splat(greatest);
-            simd_map(
-                ops,
-                &mut *row,
-                #[inline(always)]
-                |x| Exp::apply(isa, ops.sub(x, greatest)),
-            );
-            let sum = row.simd_iter(ops).fold(
-                ops.zero(),
-                #[inline(always)]
-                |sum, x| ops.add(sum, x),
-            );
-            self.sums.push(ops.sum(sum));
-        }
+#[inline(always)]
+pub(super) fn fold<I: Isa>(
+    isa: I,
+    row: &[f32],
+    from: I::F32,
+    by: impl Fn(I::F32, I::F32) -> I::F32,
+) -> I::F32 {
+    let ops = isa.f32();
+    let mut folded = from;
+    let parts = row.chunks_exact(ops.len());
+    let tail = parts.remainder();
+    for part in parts {
+        folded = by(folded, ops.load(part));
     }
+    if !tail.is_empty() {
+        let (last, mask) = ops.load_pad(tail);
+        folded = ops.select(by(folded, last), folded, mask);
+    }
+    folded
 }

@@ -2,12 +2,12 @@
 
 use rayon::prelude::*;
 use rten_simd::ops::{BitOps, FloatOps, NarrowSaturate, NumOps, ToFloat};
-use rten_simd::{Isa, Simd, SimdIterable, SimdOp, SimdUnaryOp};
+use rten_simd::{Isa, Simd, SimdOp, SimdUnaryOp};
 use rten_vecmath::{ApproxGelu, Gelu};
 
 use super::Matrix8;
 use crate::engine::bert::config::Activation;
-use crate::engine::bert::sweep::{Norm, center};
+use crate::engine::bert::sweep::{Norm, center, fold, greatest};
 
 /// How many rows a thread takes at once.
 const SHARE: usize = 8;
@@ -97,7 +97,15 @@ impl SimdOp for Widen<'_> {
         let width = self.matrix.outputs();
         let rows = self.sums.chunks_exact(width).zip(self.rows.chunks_exact_mut(width));
         for ((sums, row), grain) in rows.zip(self.grains) {
-            unpack(isa, sums, *grain, self.matrix, row, |x, _| x);
+            unpack(
+                isa,
+                sums,
+                *grain,
+                self.matrix,
+                row,
+                #[inline(always)]
+                |x, _| x,
+            );
         }
     }
 }
@@ -119,7 +127,15 @@ impl SimdOp for Settle<'_> {
         let width = self.matrix.outputs();
         let rows = self.sums.chunks_exact(width).zip(self.rows.chunks_exact_mut(width));
         for ((sums, row), grain) in rows.zip(self.grains) {
-            unpack(isa, sums, *grain, self.matrix, row, |x, was| ops.add(x, was));
+            unpack(
+                isa,
+                sums,
+                *grain,
+                self.matrix,
+                row,
+                #[inline(always)]
+                |x, was| ops.add(x, was),
+            );
             center(isa, row, self.norm);
         }
     }
@@ -146,17 +162,33 @@ impl SimdOp for Bend<'_> {
         for (((sums, bytes), grain), made) in rows.zip(self.made) {
             let row = &mut self.row[..];
             match self.activation {
-                Activation::Gelu => {
-                    unpack(isa, sums, *grain, self.matrix, row, |x, _| SimdUnaryOp::eval(&Gelu {}, isa, x));
-                }
-                Activation::GeluTanh => {
-                    unpack(isa, sums, *grain, self.matrix, row, |x, _| {
-                        SimdUnaryOp::eval(&ApproxGelu {}, isa, x)
-                    });
-                }
-                Activation::Relu => {
-                    unpack(isa, sums, *grain, self.matrix, row, |x, _| isa.f32().max(x, none));
-                }
+                Activation::Gelu => unpack(
+                    isa,
+                    sums,
+                    *grain,
+                    self.matrix,
+                    row,
+                    #[inline(always)]
+                    |x, _| SimdUnaryOp::eval(&Gelu {}, isa, x),
+                ),
+                Activation::GeluTanh => unpack(
+                    isa,
+                    sums,
+                    *grain,
+                    self.matrix,
+                    row,
+                    #[inline(always)]
+                    |x, _| SimdUnaryOp::eval(&ApproxGelu {}, isa, x),
+                ),
+                Activation::Relu => unpack(
+                    isa,
+                    sums,
+                    *grain,
+                    self.matrix,
+                    row,
+                    #[inline(always)]
+                    |x, _| isa.f32().max(x, none),
+                ),
             }
             *made = pack(isa, row, bytes);
         }
@@ -196,37 +228,30 @@ fn unpack<I: Isa>(
 #[inline(always)]
 fn pack<I: Isa>(isa: I, row: &[f32], bytes: &mut [u8]) -> Grain {
     let ops = isa.f32();
-    let least = row.simd_iter(ops).fold_unroll::<4>(
+    let least = fold(
+        isa,
+        row,
         ops.zero(),
         #[inline(always)]
         |least, x| ops.min(least, x),
-        #[inline(always)]
-        |a, b| ops.min(a, b),
-    );
-    let most = row.simd_iter(ops).fold_unroll::<4>(
-        ops.zero(),
-        #[inline(always)]
-        |most, x| ops.max(most, x),
-        #[inline(always)]
-        |a, b| ops.max(a, b),
     );
     let least = least.to_array().as_ref().iter().copied().fold(0.0, f32::min);
-    let most = most.to_array().as_ref().iter().copied().fold(0.0, f32::max);
+    let most = greatest(isa, row, 0.0);
     let span = most - least;
     let scale = if span > 0.0 { span / 255.0 } else { 1.0 };
     let zero = (-least / scale).round();
     let (finer, shift) = (ops.splat(1.0 / scale), isa.i32().splat(zero as i32));
-    let whole = 4 * ops.len();
-    for (row, bytes) in row.chunks(whole).zip(bytes.chunks_mut(whole)) {
-        let quarter = |number: usize| row.get(number * ops.len()..).unwrap_or_default();
-        let step = |number: usize| {
-            let part = ops.load_pad(quarter(number)).0;
-            isa.i32().add(ops.to_int_round(ops.mul(part, finer)), shift)
-        };
-        let low = isa.i32().narrow_saturate(step(0), step(1));
-        let high = isa.i32().narrow_saturate(step(2), step(3));
+    let lanes = ops.len();
+    for (row, bytes) in row.chunks(4 * lanes).zip(bytes.chunks_mut(4 * lanes)) {
+        let mut steps = [shift; 4];
+        for (step, part) in steps.iter_mut().zip(row.chunks(lanes)) {
+            let part = ops.mul(ops.load_pad(part).0, finer);
+            *step = isa.i32().add(ops.to_int_round(part), shift);
+        }
+        let low = isa.i32().narrow_saturate(steps[0], steps[1]);
+        let high = isa.i32().narrow_saturate(steps[2], steps[3]);
         let packed = isa.i16().narrow_saturate(low, high);
-        if bytes.len() == whole {
+        if bytes.len() == 4 * lanes {
             isa.u8().store(packed, bytes);
         } else {
             let count = bytes.len();
