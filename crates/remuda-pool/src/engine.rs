@@ -1,16 +1,30 @@
-//! The engines of this build: what computes, behind [`Backend`](crate::backend::Backend).
+//! What can load models: the engines of this build, each behind its feature.
 
+#[cfg(feature = "rten")]
+pub mod bert;
 #[cfg(feature = "gguf")]
 mod chat;
+#[cfg(feature = "candle")]
+pub mod diffusion;
 #[cfg(feature = "gguf")]
 mod gguf;
+#[cfg(feature = "rten")]
+mod ocr;
+#[cfg(feature = "rten")]
+pub mod onnx;
+#[cfg(feature = "rten")]
+mod sight;
 
 use crate::backend::Engines;
 
-/// All that this build has.
+/// All that this build has. Each takes only what is its own, so their order decides nothing.
 pub fn engines() -> Engines {
     let engines = Engines::default();
+    #[cfg(feature = "rten")]
+    let engines = engines.with(bert::Bert).with(onnx::Onnx);
     #[cfg(feature = "gguf")]
     let engines = engines.with(chat::Chats);
+    #[cfg(feature = "candle")]
+    let engines = engines.with(diffusion::Diffusion);
     engines
 }

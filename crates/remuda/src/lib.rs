@@ -13,6 +13,8 @@ pub mod http;
 pub mod intake;
 pub mod keyring;
 pub mod live;
+#[cfg(feature = "models")]
+pub mod models;
 pub mod pool;
 pub mod previews;
 pub mod secret;

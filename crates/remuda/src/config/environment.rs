@@ -11,9 +11,16 @@ use super::{ConfigError, Origin, nearest};
 use crate::secret::Secret;
 
 /// Known, but not keys: where clients find the plane, who they are and whom they trust, where this file is, what is
-/// logged, and a secret that no setting shows.
-const OTHERS: [&str; 6] =
-    ["REMUDA_URL", "REMUDA_TOKEN", "REMUDA_CA", "REMUDA_CONFIG", "REMUDA_LOG", "REMUDA_ADMIN_TOKEN"];
+/// logged, a secret that no setting shows, and where models are fetched from.
+const OTHERS: [&str; 7] = [
+    "REMUDA_URL",
+    "REMUDA_TOKEN",
+    "REMUDA_CA",
+    "REMUDA_CONFIG",
+    "REMUDA_LOG",
+    "REMUDA_ADMIN_TOKEN",
+    "REMUDA_MODEL_INDEX",
+];
 /// What a worker is told about itself instead of by flags; a rented machine gets them from its plane.
 const WORKERS: [&str; 14] = [
     "REMUDA_WORKER",

@@ -18,6 +18,8 @@ mod faults;
 mod fleet;
 mod harness;
 mod input;
+#[cfg(feature = "models")]
+mod models;
 mod pool;
 mod presence;
 mod previews;

@@ -1,0 +1,73 @@
+//! `remuda models check`: looks at a model's files without loading them.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use remuda_pool::{Capability, Found, LoadError, ModelSpec, engine};
+use serde_json::json;
+
+use super::size;
+use crate::cli::say;
+use crate::cli::table::plain;
+
+#[derive(Debug, Args)]
+pub(super) struct Check {
+    /// The file or folder it lies in
+    path: PathBuf,
+    /// What it is to do, where its files leave that open
+    #[arg(long, value_name = "NAME")]
+    capability: Option<Capability>,
+    /// Print JSON for scripts
+    #[arg(long)]
+    json: bool,
+}
+
+impl Check {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let spec = ModelSpec { capability: self.capability, ..ModelSpec::new("check", &self.path) };
+        match engine::engines().find(&spec) {
+            Ok((_, found)) => {
+                say(&if self.json { json!({ "found": found }).to_string() } else { told(&found) });
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error) => {
+                if self.json {
+                    say(&json!({ "error": error.to_string(), "kind": kind(&error) }).to_string());
+                } else {
+                    eprintln!("remuda: {}", plain(&error.to_string()));
+                }
+                Ok(ExitCode::FAILURE)
+            }
+        }
+    }
+}
+
+fn told(found: &Found) -> String {
+    let mut lines = vec![
+        format!("capability    {}", found.capability),
+        format!("architecture  {}", found.architecture),
+        format!("engine        {}", found.engine),
+        format!("memory        {} for each copy", size(found.memory_bytes)),
+    ];
+    let files = found.files.iter().map(|file| {
+        let bytes = file.metadata().map_or(0, |file| file.len());
+        format!("file          {} ({})", file.display(), size(bytes))
+    });
+    lines.extend(files);
+    lines.extend(found.notes.iter().map(|note| format!("note          {note}")));
+    lines.iter().map(|line| plain(line)).collect::<Vec<_>>().join("\n")
+}
+
+fn kind(error: &LoadError) -> &'static str {
+    match error {
+        LoadError::Missing { .. } => "missing",
+        LoadError::Truncated { .. } => "truncated",
+        LoadError::Wrong { .. } => "wrong",
+        LoadError::Unsupported { .. } => "unsupported",
+        LoadError::Pickle { .. } => "pickle",
+        LoadError::Memory { .. } => "memory",
+        LoadError::Engine(_) => "engine",
+        LoadError::Stopped => "stopped",
+    }
+}

@@ -1,0 +1,192 @@
+//! `remuda models list` and `remuda models get`.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+
+use super::size;
+use crate::cli::table::table;
+use crate::cli::{Settings, say};
+use crate::config::nearest;
+use crate::models::fetch::{INDEX, Stage};
+use crate::models::{Fetch, GetError, KNOWN, Outcome, Package, Presence};
+
+/// Where models lie.
+#[derive(Debug, Args)]
+struct Place {
+    #[command(flatten)]
+    settings: Settings,
+    /// Folder that models lie in; by default `models` in the data folder
+    #[arg(long, value_name = "DIR")]
+    into: Option<PathBuf>,
+    /// Print JSON for scripts
+    #[arg(long)]
+    json: bool,
+}
+
+impl Place {
+    fn folder(&self) -> anyhow::Result<PathBuf> {
+        match &self.into {
+            Some(folder) => Ok(folder.clone()),
+            None => Ok(self.settings.load()?.serve.data.join("models")),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct List {
+    #[command(flatten)]
+    place: Place,
+}
+
+impl List {
+    pub(super) fn run(self) -> anyhow::Result<ExitCode> {
+        let folder = self.place.folder()?;
+        let here = |package: &Package| match package.presence(&folder) {
+            Presence::Absent => String::new(),
+            Presence::Whole => package.place(&folder).display().to_string(),
+            Presence::Damaged(why) => format!("damaged: {why}"),
+            Presence::Foreign => "not fetched by Remuda".to_owned(),
+        };
+        if self.place.json {
+            let models = KNOWN.iter().map(|package| {
+                json!({
+                    "name": package.name, "capability": package.capability, "what": package.what,
+                    "licence": package.licence, "package": package.project, "version": package.version,
+                    "sha256": package.archive.sha256, "download_bytes": package.archive.bytes,
+                    "bytes": package.unpacked_bytes(), "path": package.place(&folder),
+                    "is_here": package.presence(&folder) == Presence::Whole,
+                })
+            });
+            say(&json!({ "folder": folder, "models": models.collect::<Vec<_>>() }).to_string());
+            return Ok(ExitCode::SUCCESS);
+        }
+        let rows: Vec<_> = KNOWN
+            .iter()
+            .map(|package| {
+                let text = [package.name, package.capability.name(), package.licence, package.what];
+                let [name, capability, licence, what] = text.map(str::to_owned);
+                vec![name, capability, size(package.archive.bytes), licence, what, here(package)]
+            })
+            .collect();
+        say(&table(&["NAME", "CAPABILITY", "SIZE", "LICENCE", "WHAT", "HERE"], &rows));
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Get {
+    /// As `remuda models list` names it
+    name: String,
+    /// Index of packages to fetch from; what is fetched is held to Remuda's own hashes
+    #[arg(long, env = "REMUDA_MODEL_INDEX", default_value = INDEX, value_name = "URL")]
+    index: String,
+    #[command(flatten)]
+    place: Place,
+}
+
+impl Get {
+    pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
+        let package = known(&self.name)?;
+        let folder = self.place.folder()?;
+        let fetch = Fetch { index: self.index, folder };
+        let mut board = Board::new(package, self.place.json);
+        let outcome = fetch.get(package, &mut |stage| board.show(&stage)).await;
+        board.close();
+        let outcome = outcome?;
+        let path = package.place(&fetch.folder);
+        let url = match &outcome {
+            Outcome::Present => None,
+            Outcome::Fetched { url } => Some(url),
+        };
+        if self.place.json {
+            let told = json!({
+                "name": package.name, "capability": package.capability, "path": path, "licence": package.licence,
+                "bytes": package.unpacked_bytes(), "was_here": url.is_none(), "url": url,
+            });
+            say(&told.to_string());
+        } else {
+            let (name, path, bytes) = (package.name, path.display(), size(package.unpacked_bytes()));
+            say(&match url {
+                None => format!("{name} is already here, and whole: {path} ({bytes})"),
+                Some(_) => format!("{name} is here: {path} ({bytes}, {})", package.licence),
+            });
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn known(name: &str) -> Result<&'static Package, GetError> {
+    KNOWN.iter().find(|package| package.name == name).ok_or_else(|| {
+        let hint = nearest(name, KNOWN.iter().map(|package| package.name))
+            .or_else(|| KNOWN.iter().map(|package| package.name).find(|known| known.contains(name)))
+            .map(|name| format!(" (did you mean {name}?)"));
+        GetError::Unknown { name: name.to_owned(), hint: hint.unwrap_or_default() }
+    })
+}
+
+/// How far it is: a bar on a terminal, a few lines anywhere else, nothing for scripts.
+struct Board {
+    bar: Option<ProgressBar>,
+    has_lines: bool,
+    told: &'static str,
+    package: &'static Package,
+}
+
+impl Board {
+    fn new(package: &'static Package, is_for_scripts: bool) -> Board {
+        let is_seen = std::io::stderr().is_terminal();
+        let template = "{prefix} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {wide_msg}";
+        let style = ProgressStyle::with_template(template).expect("it is a template").progress_chars("━╸─");
+        let bar = is_seen
+            .then(|| ProgressBar::new(package.archive.bytes).with_style(style).with_prefix(package.name));
+        Board { bar, has_lines: !is_seen && !is_for_scripts, told: "", package }
+    }
+
+    fn show(&mut self, stage: &Stage) {
+        let (word, line) = match stage {
+            Stage::Queued => ("waiting", format!("waiting for another get of {}", self.package.name)),
+            Stage::Downloading { url, .. } => {
+                ("downloading", format!("{} of {url}", size(self.package.archive.bytes)))
+            }
+            Stage::Unpacking => ("unpacking", format!("unpacking {}", self.package.name)),
+        };
+        if let (Some(bar), Stage::Downloading { have_bytes, .. }) = (&self.bar, stage) {
+            bar.set_position(*have_bytes);
+        }
+        if self.told == word {
+            return;
+        }
+        self.told = word;
+        if let Some(bar) = &self.bar {
+            bar.set_message(word);
+        } else if self.has_lines {
+            eprintln!("remuda: {line}");
+        }
+    }
+
+    fn close(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_almost_right_is_answered_with_the_right_one() {
+        for (written, meant) in [("all-minilm-l6v2", "all-minilm-l6-v2"), ("dinov2", "dinov2-small")] {
+            let told = known(written).unwrap_err().to_string();
+            assert!(told.contains(&format!("did you mean {meant}?")), "{told}");
+        }
+        assert!(!known("gpt-5").unwrap_err().to_string().contains("did you mean"));
+        assert_eq!(known("ppocr-v4").unwrap().project, "rapidocr-onnxruntime");
+    }
+}
