@@ -8,7 +8,7 @@
 Beat up, orders down: each beat names everything the worker holds, and the answer says what to start and to stop.
 docs/http.md tells the rest.
 """
-import json, os, sys, threading, time, urllib.error, urllib.request
+import json, os, signal, sys, threading, time, urllib.error, urllib.request
 
 URL = sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8288"
 TOKEN = os.environ.get("REMUDA_TOKEN", "")  # to join with, where the plane asks for one
@@ -95,4 +95,6 @@ def work():
 
 
 if __name__ == "__main__":
+    for asked in (signal.SIGINT, signal.SIGTERM):  # also where a shell began it with Ctrl-C ignored
+        signal.signal(asked, signal.default_int_handler)
     work()

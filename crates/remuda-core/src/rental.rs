@@ -298,3 +298,21 @@ impl Rental {
         Some(format!("Spawning timeout: {what}"))
     }
 }
+/// How bringing a worker to a machine stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Visit {
+    UnderWay,
+    /// Nobody was at home, for this reason: it is tried again when the provider next tells of the machine.
+    InVain(String),
+    Done,
+}
+
+impl Visit {
+    pub fn spoken(&self) -> String {
+        match self {
+            Visit::UnderWay => "under way".to_owned(),
+            Visit::InVain(why) => format!("in vain so far, {why}"),
+            Visit::Done => "done".to_owned(),
+        }
+    }
+}

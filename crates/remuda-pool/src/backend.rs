@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -39,6 +40,31 @@ pub trait Backend: Send + Sync + fmt::Debug {
 
     /// What prepares requests for it, on their callers' threads.
     fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError>;
+
+    /// How much a copy is given at once; as the pool has it if the engine does not mind.
+    fn batching(&self, _spec: &ModelSpec) -> Option<Batching> {
+        None
+    }
+
+    /// For how long the beacon of a copy at work may stand still; as the pool has it if the engine does not know.
+    fn stall_max(&self, _spec: &ModelSpec) -> Option<Duration> {
+        None
+    }
+}
+
+/// How much is done at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Batching {
+    pub tokens_max: usize,
+    pub parts_max: usize,
+    /// It makes all texts of a batch as long as the longest, so it is given texts of similar lengths.
+    pub pads: bool,
+}
+
+impl Batching {
+    pub fn packed(tokens_max: usize) -> Self {
+        Batching { tokens_max, parts_max: 64, pads: false }
+    }
 }
 
 /// Turns requests into parts. Shared by all callers; what is slow and needs no model belongs here.

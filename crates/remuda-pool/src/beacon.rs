@@ -40,6 +40,11 @@ impl Beacon {
         self.0.steps.load(Ordering::Acquire)
     }
 
+    /// What a child process says of its own.
+    pub(crate) fn heard(&self, steps: u64) {
+        self.0.steps.store(steps, Ordering::Release);
+    }
+
     /// From the next step on.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Release);

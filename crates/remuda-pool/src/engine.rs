@@ -1,6 +1,14 @@
 //! What can load models: the engines of this build, each behind its feature.
 
 #[cfg(feature = "rten")]
+pub mod bert;
+#[cfg(feature = "gguf")]
+mod chat;
+#[cfg(feature = "candle")]
+pub mod diffusion;
+#[cfg(feature = "gguf")]
+mod gguf;
+#[cfg(feature = "rten")]
 mod ocr;
 #[cfg(feature = "rten")]
 pub mod onnx;
@@ -13,6 +21,10 @@ use crate::backend::Engines;
 pub fn engines() -> Engines {
     let engines = Engines::default();
     #[cfg(feature = "rten")]
-    let engines = engines.with(onnx::Onnx);
+    let engines = engines.with(bert::Bert).with(onnx::Onnx);
+    #[cfg(feature = "gguf")]
+    let engines = engines.with(chat::Chats);
+    #[cfg(feature = "candle")]
+    let engines = engines.with(diffusion::Diffusion);
     engines
 }

@@ -1,20 +1,27 @@
 //! A stand-in for an engine: loads `*.fake` files in no time, answers the same question always alike, and breaks where a
-//! text asks for it. What supervision promises is tested on it; what engines compute is tested on engines.
+//! text or its file asks for it. What supervision promises is tested on it; what engines compute is tested on engines.
+//!
+//! The file says what the model does and how it misbehaves ([`Habits`]); a text says `!panic`, `!busy 500` and so on
+//! ([`Mishap`]), in the middle of a conversation after what stands before it was said.
 
-use std::path::Path;
+mod habits;
+mod mishap;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 
+pub use self::habits::Habits;
+pub use self::mishap::Mishap;
 use crate::backend::{Backend, Found, Prepare};
 use crate::beacon::Beacon;
 use crate::failure::{Failure, LoadError, PoolError};
 use crate::model::{Model, TextEmbedding, TextToText};
-use crate::request::{Finish, Generated, Part, Piece, Request, Sampling};
-use crate::spec::{Capability, Isolation, ModelSpec};
+use crate::request::{Chat, Finish, Generated, Message, Part, Piece, Request, Sampling};
+use crate::spec::{Capability, ModelSpec};
 
 /// How many numbers its vectors have.
 const DIMENSIONS: usize = 8;
 
-/// Reads the capability from the file, which has nothing else in it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fake;
 
@@ -27,39 +34,38 @@ impl Backend for Fake {
         if spec.path.extension().is_none_or(|extension| extension != "fake") {
             return Ok(None);
         }
+        let habits = Habits::read(&spec.path)?;
         Ok(Some(Found {
             engine: self.name(),
-            capability: capability(&spec.path)?,
+            capability: habits.capability,
             architecture: "fake".to_owned(),
             files: vec![spec.path.clone()],
-            memory_bytes: 1 << 20,
-            isolation: Isolation::Thread,
+            memory_bytes: habits.memory_bytes,
+            isolation: habits.isolation,
             notes: Vec::new(),
         }))
     }
 
     fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<Model, LoadError> {
         beacon.step()?;
-        match capability(&spec.path)? {
-            Capability::TextToText => Ok(Model::TextToText(Box::new(Echo))),
-            _ => Ok(Model::TextEmbedding(Box::new(Echo))),
+        let habits = Habits::read(&spec.path)?;
+        habits.load(&spec.path, beacon)?;
+        let weights = vec![1; usize::try_from(habits.weights_bytes).unwrap_or(0)];
+        let echo = Echo { path: spec.path.clone(), wrong_after: habits.wrong_after, answered: 0, weights };
+        match habits.capability {
+            Capability::TextToText => Ok(Model::TextToText(Box::new(echo))),
+            _ => Ok(Model::TextEmbedding(Box::new(echo))),
         }
     }
 
-    fn prepare(&self, _: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
-        Ok(Arc::new(Letters))
+    fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
+        Ok(Arc::new(Letters(Habits::read(&spec.path)?.capability)))
     }
-}
-
-fn capability(path: &Path) -> Result<Capability, LoadError> {
-    let wrong = |detail: String| LoadError::Wrong { path: path.to_owned(), detail };
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    text.trim().parse().map_err(wrong)
 }
 
 /// Every letter is a token.
 #[derive(Debug)]
-struct Letters;
+struct Letters(Capability);
 
 impl Prepare for Letters {
     fn prepare(&self, request: Request) -> Result<Vec<Part>, PoolError> {
@@ -67,29 +73,84 @@ impl Prepare for Letters {
             Request::TextEmbedding { texts } => {
                 Ok(texts.iter().map(|text| Part::Tokens(letters(text))).collect())
             }
-            Request::TextToText(chat) => {
-                let last = chat.messages.last().map(|message| letters(&message.content)).unwrap_or_default();
-                Ok(vec![Part::Prompt { tokens: last, sampling: chat.sampling }])
-            }
+            Request::TextToText(chat) => Ok(vec![prompt(&chat)]),
             _ => Err(PoolError::Input("the stand-in knows only texts".to_owned())),
         }
     }
 
     fn golden(&self) -> Part {
-        Part::Tokens(letters("golden"))
+        let content = "golden".to_owned();
+        match self.0 {
+            Capability::TextToText => prompt(&Chat {
+                messages: vec![Message { role: "user".to_owned(), content }],
+                sampling: Sampling::default(),
+            }),
+            _ => Part::Tokens(letters(&content)),
+        }
     }
+}
+
+fn prompt(chat: &Chat) -> Part {
+    let last = chat.messages.last().map(|message| letters(&message.content)).unwrap_or_default();
+    Part::Prompt { tokens: last, sampling: chat.sampling.clone() }
 }
 
 fn letters(text: &str) -> Vec<u32> {
     text.chars().map(u32::from).collect()
 }
 
+fn text(letters: &[u32]) -> String {
+    letters.iter().filter_map(|letter| char::from_u32(*letter)).collect()
+}
+
 #[derive(Debug)]
-struct Echo;
+struct Echo {
+    path: PathBuf,
+    wrong_after: Option<u64>,
+    answered: u64,
+    /// Takes memory and is good for nothing else.
+    weights: Vec<u8>,
+}
+
+impl Echo {
+    /// Of length 1, and another for another text.
+    fn vector(&mut self, text: &[u32]) -> Vec<f32> {
+        self.answered += 1;
+        let mut sums = vec![f32::from(self.weights.first().copied().unwrap_or(1)); DIMENSIONS];
+        for (place, letter) in text.iter().enumerate() {
+            sums[place % DIMENSIONS] += (letter % 97) as f32;
+        }
+        let length = sums.iter().map(|number| number * number).sum::<f32>().sqrt();
+        if self.is_wrong() {
+            sums.reverse();
+        }
+        sums.iter().map(|number| number / length).collect()
+    }
+
+    fn is_wrong(&self) -> bool {
+        self.wrong_after.is_some_and(|after| self.answered > after)
+    }
+}
 
 impl TextEmbedding for Echo {
     fn embed(&mut self, texts: &[&[u32]], beacon: &Beacon) -> Result<Vec<Vec<f32>>, Failure> {
-        texts.iter().map(|text| beacon.step().map(|()| vector(text)).map_err(Failure::from)).collect()
+        mishap::is_usable(&self.path)?;
+        let mut vectors = Vec::new();
+        for letters in texts {
+            beacon.step()?;
+            let mishap = Mishap::find(&text(letters)).map(|(_, mishap)| mishap);
+            match mishap {
+                Some(Mishap::Empty) => vectors.push(Vec::new()),
+                Some(Mishap::Short) => vectors.push(vec![1.0]),
+                Some(Mishap::NaN) => vectors.push(vec![f32::NAN; DIMENSIONS]),
+                Some(Mishap::Missing) => {}
+                other => {
+                    other.map_or(Ok(()), |mishap| mishap.happen(&self.path, beacon))?;
+                    vectors.push(self.vector(letters));
+                }
+            }
+        }
+        Ok(vectors)
     }
 }
 
@@ -101,25 +162,25 @@ impl TextToText for Echo {
         beacon: &Beacon,
         say: &mut dyn FnMut(Piece),
     ) -> Result<Generated, Failure> {
+        mishap::is_usable(&self.path)?;
+        self.answered += 1;
+        let whole = text(prompt);
+        let (said, mishap) =
+            Mishap::find(&whole).map_or((whole.as_str(), None), |(said, it)| (said, Some(it)));
         let tokens_max = sampling.tokens_max.map_or(usize::MAX, |max| max as usize);
         let mut text = String::new();
-        for letter in prompt.iter().take(tokens_max).filter_map(|letter| char::from_u32(*letter)) {
+        for letter in said.chars().take(tokens_max) {
             beacon.step()?;
-            text.push(letter);
+            text.push(if self.is_wrong() { '?' } else { letter });
             say(Piece::Text(letter.to_string()));
         }
-        let finish = if prompt.len() > tokens_max { Finish::Length } else { Finish::Stop };
+        match mishap {
+            Some(Mishap::Empty) => text.clear(),
+            Some(mishap) => mishap.happen(&self.path, beacon)?,
+            None => {}
+        }
+        let finish = if said.chars().count() > tokens_max { Finish::Length } else { Finish::Stop };
         let tokens = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
         Ok(Generated { text, finish, tokens })
     }
-}
-
-/// Of length 1, and another for another text.
-fn vector(text: &[u32]) -> Vec<f32> {
-    let mut sums = vec![1.0_f32; DIMENSIONS];
-    for (place, letter) in text.iter().enumerate() {
-        sums[place % DIMENSIONS] += (letter % 97) as f32;
-    }
-    let length = sums.iter().map(|number| number * number).sum::<f32>().sqrt();
-    sums.iter().map(|number| number / length).collect()
 }

@@ -15,18 +15,24 @@
 
 pub mod backend;
 pub mod beacon;
+pub mod child;
 pub mod engine;
 pub mod failure;
 pub mod fake;
+mod golden;
 pub mod model;
 pub mod pool;
 pub mod request;
+mod roster;
 pub mod spec;
+mod sync;
 
-pub use self::backend::{Backend, Engines, Found, Prepare};
+pub use self::backend::{Backend, Batching, Engines, Found, Prepare};
 pub use self::beacon::{Beacon, Stopped};
+pub use self::engine::engines;
 pub use self::failure::{Failure, LoadError, PoolError};
 pub use self::model::Model;
-pub use self::pool::{Call, Pool, PoolSettings, Ticket};
+pub use self::pool::{Call, ChildCommand, Escalation, Pool, PoolSettings, Ticket};
 pub use self::request::{Answer, Part, PartAnswer, Piece, Request};
+pub use self::roster::{CopySnapshot, ModelSnapshot, Snapshot, Why};
 pub use self::spec::{Capability, Isolation, ModelSpec, Precision};

@@ -1,19 +1,37 @@
 //! The pool: models by name, each with one queue that its copies take from.
+//!
+//! The rules stand in [`roster`](crate::roster). Here is what carries them out: a lock around the roster, a thread or a
+//! child process for each copy, a supervisor that reads beacons and sees off who has ended, and the tickets of those who
+//! wait. Nothing here asks a copy anything in order to learn whether it lives.
 
-use std::collections::{BTreeMap, VecDeque};
+mod liveness;
+mod ping;
+mod process;
+mod serving;
+mod shared;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod ticket;
+
 use std::fmt;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot};
-use tracing::{info, warn};
+use tokio::sync::{broadcast, mpsc};
 
-use crate::backend::{Backend, Engines, Found, Prepare};
-use crate::beacon::Beacon;
-use crate::failure::{Failure, LoadError, PoolError};
-use crate::request::{Answer, Part, PartAnswer, Piece, Request};
+pub use self::process::ChildCommand;
+use self::serving::{Serving, fingerprint};
+use self::shared::Shared;
+pub(crate) use self::thread::message;
+pub use self::ticket::{Call, Ticket};
+use crate::backend::{Batching, Engines, Found};
+use crate::failure::{LoadError, PoolError};
+use crate::request::Request;
+use crate::roster::{Event, Limits, Roster, Snapshot, Terms};
 use crate::spec::ModelSpec;
+use crate::sync;
 
 #[derive(Clone, Debug)]
 pub struct PoolSettings {
@@ -22,8 +40,25 @@ pub struct PoolSettings {
     /// How much may wait for one model.
     pub queue_tokens_max: usize,
     pub queue_bytes_max: usize,
-    /// How many tokens a copy takes at once.
+    /// How many tokens a copy takes at once, where its engine has no wish.
     pub batch_tokens_max: usize,
+    /// For how long the beacon of a copy may stand still while it has something to do, where its engine does not say.
+    pub stall_max: Duration,
+    /// The same while it is loaded, which may be one long read.
+    pub load_stall_max: Duration,
+    /// Deaths in a row without an answer in between before a copy is given up for now, and the owner told.
+    pub deaths_max: u32,
+    /// How long a request waits for a model that has no copy and is about to have one; then it is told so.
+    pub patience: Duration,
+    /// How often idle copies are asked what they have to know.
+    pub maintenance_every: Duration,
+    /// A model that nobody has used for so long makes room, and is loaded again when somebody asks. Never by default:
+    /// it makes room anyway when another needs it.
+    pub idle_max: Option<Duration>,
+    /// Where the answers are kept by which copies are known; only as long as the pool lives if there is no such folder.
+    pub golden_folder: Option<PathBuf>,
+    /// How a child process is started.
+    pub child: ChildCommand,
 }
 
 impl Default for PoolSettings {
@@ -33,246 +68,156 @@ impl Default for PoolSettings {
             queue_tokens_max: 1 << 20,
             queue_bytes_max: 256 << 20,
             batch_tokens_max: 512,
+            stall_max: Duration::from_secs(30),
+            load_stall_max: Duration::from_secs(120),
+            deaths_max: 5,
+            patience: Duration::from_secs(1),
+            maintenance_every: Duration::from_secs(60),
+            idle_max: None,
+            golden_folder: None,
+            child: ChildCommand::default(),
         }
     }
 }
 
-/// On which terms something is asked.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Call {
-    /// Past it nobody waits for the answer any more.
-    pub deadline: Option<Instant>,
+/// A model that this pool cannot keep alive by itself: somebody above has to do something.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Escalation {
+    pub model: String,
+    pub why: String,
 }
 
+/// Copies share what they hold; when the last is dropped, nobody can ask any more and everything ends.
 #[derive(Clone, Debug)]
-pub struct Pool(Arc<Inner>);
+pub struct Pool(Arc<Handle>);
 
-#[derive(Debug)]
-struct Inner {
+struct Handle {
     settings: PoolSettings,
     engines: Engines,
-    models: Mutex<BTreeMap<String, Arc<Served>>>,
-}
-
-/// A model that is served.
-struct Served {
-    spec: ModelSpec,
-    found: Found,
-    prepare: Arc<dyn Prepare>,
-    state: Mutex<Waiting>,
-    came: Condvar,
-}
-
-#[derive(Default)]
-struct Waiting {
-    queue: VecDeque<Item>,
-    copies: usize,
-    why: String,
-}
-
-struct Item {
-    part: Part,
-    index: usize,
-    asked: Arc<Asked>,
-}
-
-/// A request under way.
-struct Asked {
-    answers: Mutex<(Vec<Option<PartAnswer>>, Option<oneshot::Sender<Result<Answer, PoolError>>>)>,
-    prompt_tokens: u64,
-    pieces: mpsc::UnboundedSender<Piece>,
-}
-
-/// A request somebody waits for. Whoever drops it wants no answer any more.
-#[derive(Debug)]
-pub struct Ticket {
-    model: String,
-    answer: oneshot::Receiver<Result<Answer, PoolError>>,
-    pieces: mpsc::UnboundedReceiver<Piece>,
-}
-
-impl Ticket {
-    /// The next thing that is said of the answer while it is made; nothing once it is made.
-    pub async fn piece(&mut self) -> Option<Piece> {
-        self.pieces.recv().await
-    }
-
-    pub async fn answer(self) -> Result<Answer, PoolError> {
-        let Ticket { model, answer, .. } = self;
-        answer.await.unwrap_or_else(|_| Err(PoolError::NoWorkers { model, why: "it was dropped".to_owned() }))
-    }
-
-    /// For whoever has no runtime.
-    pub fn wait(self) -> Result<Answer, PoolError> {
-        let Ticket { model, answer, .. } = self;
-        let gone = |_| Err(PoolError::NoWorkers { model, why: "it was dropped".to_owned() });
-        answer.blocking_recv().unwrap_or_else(gone)
-    }
+    shared: Arc<Shared>,
+    supervisor: sync::Mutex<Option<sync::thread::JoinHandle<()>>>,
 }
 
 impl Pool {
     pub fn start(settings: PoolSettings, engines: Engines) -> Self {
-        Pool(Arc::new(Inner { settings, engines, models: Mutex::default() }))
+        let roster = Roster::new(Limits {
+            memory_bytes: settings.memory_bytes,
+            queue_tokens_max: settings.queue_tokens_max,
+            queue_bytes_max: settings.queue_bytes_max,
+            deaths_max: settings.deaths_max.max(1),
+            patience: settings.patience,
+            maintenance_every: settings.maintenance_every,
+            idle_max: settings.idle_max,
+        });
+        let shared = Arc::new(Shared::new(roster));
+        let watched = Arc::clone(&shared);
+        let supervisor = sync::thread::Builder::new()
+            .name("pool-supervisor".to_owned())
+            .spawn(move || while watched.watch_once() {})
+            .expect("a process that cannot have one more thread cannot serve models");
+        Pool(Arc::new(Handle { settings, engines, shared, supervisor: sync::Mutex::new(Some(supervisor)) }))
     }
 
     /// Looks at the model, and has its copies loaded; they are not waited for.
     pub fn add(&self, spec: ModelSpec) -> Result<Found, LoadError> {
+        let settings = &self.0.settings;
         let (backend, found) = self.0.engines.find(&spec)?;
-        let prepare = backend.prepare(&spec)?;
-        let served = Arc::new(Served {
-            state: Mutex::default(),
-            came: Condvar::new(),
-            found: found.clone(),
-            prepare,
-            spec,
-        });
-        lock(&self.0.models).insert(served.spec.name.clone(), Arc::clone(&served));
-        for number in 0..served.spec.copies {
-            lock(&served.state).copies += 1;
-            let (served, backend) = (Arc::clone(&served), Arc::clone(&backend));
-            let batch = self.0.settings.batch_tokens_max;
-            thread::spawn(move || served.run(number, backend.as_ref(), batch));
+        let memory_bytes = spec.memory_bytes.unwrap_or(found.memory_bytes);
+        if memory_bytes > settings.memory_bytes {
+            let hint = format!("allow the pool more, or {} less", spec.name);
+            return Err(LoadError::Memory {
+                need_bytes: memory_bytes,
+                free_bytes: settings.memory_bytes,
+                hint,
+            });
         }
+        let prepare = backend.prepare(&spec)?;
+        let golden = settings.golden_folder.as_ref().map(|folder| folder.join(fingerprint(&spec, &found)));
+        let serving =
+            Serving { child: settings.child.clone(), golden, spec, found: found.clone(), backend, prepare };
+        let model: Arc<str> = Arc::from(serving.spec.name.as_str());
+        let terms = Terms {
+            model: Arc::clone(&model),
+            copies: serving.spec.copies,
+            memory_bytes,
+            batching: serving
+                .backend
+                .batching(&serving.spec)
+                .unwrap_or(Batching::packed(settings.batch_tokens_max)),
+            stall_max: serving.backend.stall_max(&serving.spec).unwrap_or(settings.stall_max),
+            load_stall_max: settings.load_stall_max,
+            golden: serving.prepare.golden(),
+            reference: serving.recall(),
+        };
+        self.0.shared.state().served.insert(model, Arc::new(serving));
+        self.0.shared.apply(Event::Serve(terms));
         Ok(found)
     }
 
     /// What is served, by name.
     pub fn models(&self) -> Vec<(ModelSpec, Found)> {
-        lock(&self.0.models).values().map(|served| (served.spec.clone(), served.found.clone())).collect()
+        let state = self.0.shared.state();
+        state.served.values().map(|serving| (serving.spec.clone(), serving.found.clone())).collect()
     }
 
     /// Asks a model something. Prepares it on this thread, and waits for nobody.
-    pub fn call(&self, model: &str, request: Request, _terms: Call) -> Result<Ticket, PoolError> {
-        let served = self.served(model)?;
-        let (can, asked) = (served.found.capability, request.capability());
+    pub fn call(&self, model: &str, request: Request, terms: Call) -> Result<Ticket, PoolError> {
+        let serving = self.serving(model)?;
+        let (can, asked) = (serving.found.capability, request.capability());
         if can != asked {
             return Err(PoolError::WrongCapability { model: model.to_owned(), can, asked });
         }
-        let parts = served.prepare.prepare(request)?;
-        let (answer, answered) = oneshot::channel();
+        let parts = serving.prepare.prepare(request)?;
+        let shared = &self.0.shared;
+        let deadline = terms.deadline.map(|deadline| shared.at(deadline));
         let (said, pieces) = mpsc::unbounded_channel();
-        let asked = Arc::new(Asked {
-            answers: Mutex::new((vec![None; parts.len()], Some(answer))),
-            prompt_tokens: parts.iter().map(|part| part.tokens() as u64).sum(),
-            pieces: said,
-        });
-        let mut state = lock(&served.state);
-        if state.copies == 0 {
-            return Err(PoolError::NoWorkers { model: model.to_owned(), why: state.why.clone() });
-        }
-        let waiting: usize = state.queue.iter().map(|item| item.part.tokens()).sum();
-        if waiting > self.0.settings.queue_tokens_max {
-            return Err(PoolError::Full { model: model.to_owned(), retry_after: Duration::from_secs(1) });
-        }
-        let items = parts.into_iter().enumerate();
-        state.queue.extend(items.map(|(index, part)| Item { part, index, asked: Arc::clone(&asked) }));
-        drop(state);
-        served.came.notify_all();
-        Ok(Ticket { model: model.to_owned(), answer: answered, pieces })
+        let (request, answer) = shared.ask(Arc::from(model), parts, deadline, said)?;
+        Ok(Ticket::new(model.to_owned(), answer, pieces, Arc::clone(shared), request))
     }
 
-    fn served(&self, model: &str) -> Result<Arc<Served>, PoolError> {
-        let models = lock(&self.0.models);
-        models.get(model).cloned().ok_or_else(|| PoolError::UnknownModel {
+    fn serving(&self, model: &str) -> Result<Arc<Serving>, PoolError> {
+        let state = self.0.shared.state();
+        state.served.get(model).cloned().ok_or_else(|| PoolError::UnknownModel {
             model: model.to_owned(),
-            known: models.keys().cloned().collect::<Vec<_>>().join(", "),
+            known: state.served.keys().map(|name| &**name).collect::<Vec<_>>().join(", "),
         })
     }
-}
 
-impl Served {
-    fn run(&self, number: u32, backend: &dyn Backend, batch_tokens_max: usize) {
-        let beacon = Beacon::default();
-        let why = match backend.load(&self.spec, &beacon) {
-            Err(error) => error.to_string(),
-            Ok(mut model) => {
-                info!(model = self.spec.name, copy = number, "ready");
-                loop {
-                    let batch = self.take(batch_tokens_max);
-                    let parts: Vec<Part> = batch.iter().map(|item| item.part.clone()).collect();
-                    let asked = batch.first().map(|item| Arc::clone(&item.asked));
-                    let mut say = |piece| {
-                        if let Some(asked) = &asked {
-                            drop(asked.pieces.send(piece));
-                        }
-                    };
-                    match model.answer(&parts, &beacon, &mut say) {
-                        Ok(answers) => {
-                            for (item, answer) in batch.iter().zip(answers) {
-                                item.asked.answered(item.index, answer);
-                            }
-                        }
-                        Err(failure) => {
-                            for item in &batch {
-                                item.asked.failed(&self.spec.name, &failure);
-                            }
-                        }
-                    }
-                }
-            }
-        };
-        warn!(model = self.spec.name, copy = number, why, "a copy has ended");
-        let mut state = lock(&self.state);
-        state.copies -= 1;
-        state.why.clone_from(&why);
-        if state.copies == 0 {
-            for item in state.queue.drain(..) {
-                let gone = PoolError::NoWorkers { model: self.spec.name.clone(), why: why.clone() };
-                item.asked.ended(Err(gone));
-            }
-        }
+    /// How things stand.
+    pub fn snapshot(&self) -> Snapshot {
+        self.0.shared.state().snapshot()
     }
 
-    /// Waits for something to do, and takes as much of it as is done at once.
-    fn take(&self, batch_tokens_max: usize) -> Vec<Item> {
-        let mut state = lock(&self.state);
-        while state.queue.is_empty() {
-            state = self.came.wait(state).unwrap_or_else(PoisonError::into_inner);
-        }
-        let (mut batch, mut tokens) = (Vec::new(), 0);
-        while let Some(item) = state.queue.front() {
-            let fits =
-                matches!(item.part, Part::Tokens(_)) && tokens + item.part.tokens() <= batch_tokens_max;
-            if !batch.is_empty() && !fits {
-                break;
-            }
-            tokens += item.part.tokens();
-            batch.extend(state.queue.pop_front());
-        }
-        batch
-    }
-}
-
-impl Asked {
-    fn answered(&self, index: usize, answer: PartAnswer) {
-        let mut answers = lock(&self.answers);
-        if let Some(slot) = answers.0.get_mut(index) {
-            *slot = Some(answer);
-        }
-        if answers.0.iter().all(Option::is_some) {
-            let parts = answers.0.drain(..).flatten().collect();
-            drop(answers);
-            self.ended(Ok(Answer { parts, prompt_tokens: self.prompt_tokens }));
-        }
+    /// What this pool cannot mend by itself, from now on.
+    pub fn escalations(&self) -> broadcast::Receiver<Escalation> {
+        self.0.shared.escalations.subscribe()
     }
 
-    fn failed(&self, model: &str, failure: &Failure) {
-        self.ended(Err(PoolError::Failed { model: model.to_owned(), failure: failure.clone() }));
-    }
-
-    fn ended(&self, answer: Result<Answer, PoolError>) {
-        if let Some(waiting) = lock(&self.answers).1.take() {
-            drop(waiting.send(answer));
+    /// Takes nothing new, finishes what it can in that time, answers the rest with [`PoolError::Closing`], and returns
+    /// when every copy has joined or was reaped; threads that hang are left behind after as much time again.
+    pub fn close(&self, within: Duration) {
+        let shared = &self.0.shared;
+        shared.apply(Event::Close { until: shared.now() + within });
+        shared.wait_until_over(within * 2 + CLOSING);
+        if shared.state().is_over()
+            && let Some(supervisor) = sync::lock(&self.0.supervisor).take()
+        {
+            drop(supervisor.join());
         }
     }
 }
 
-impl fmt::Debug for Served {
+/// What a copy that was told to end is given to do so, however short the deadline.
+const CLOSING: Duration = Duration::from_secs(2);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.apply(Event::Close { until: self.shared.now() });
+    }
+}
+
+impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Served").field("spec", &self.spec).finish_non_exhaustive()
+        f.debug_struct("Pool").field("settings", &self.settings).finish_non_exhaustive()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -25,6 +25,7 @@ use clap::{Args, Parser, Subcommand};
 use self::client::Client;
 use crate::dial::Credentials;
 use crate::secret::Secret;
+use crate::worker::serve_model_copy;
 
 /// A self-healing control plane for fleets of GPU workers.
 ///
@@ -45,13 +46,14 @@ enum Command {
     /// Start a plane with an embedded store and workers on this machine
     ///
     /// Without a hint it works with the ComfyUI on 127.0.0.1:8188.
-    /// Examples: remuda up; remuda up --comfyui http://gpu1:8188; remuda up --exec './render.sh' --slots 2
+    /// Examples: remuda up; remuda up --comfyui http://gpu1:8188; remuda up --exec './render.sh' --slots 2;
+    /// remuda up --model embed=models/all-minilm-l6-v2,copies=2
     Up(start::Up),
     /// Start the plane
     ///
     /// Example: remuda serve --data ./data --listen 127.0.0.1:8288
     Serve(start::Serve),
-    /// Start a worker for ComfyUI servers, or one that runs a command for each attempt
+    /// Start a worker for ComfyUI servers or models, or one that runs a command for each attempt
     ///
     /// Examples: remuda worker --url http://plane:8288 --comfyui http://127.0.0.1:8188;
     /// remuda worker --comfyui http://127.0.0.1:8188 --comfyui-cmd 'python main.py --port 8188';
@@ -142,6 +144,9 @@ enum Command {
     ///
     /// Example: remuda bench queue
     Bench(bench::Bench),
+    /// A copy of a model, as the child process of whoever serves it
+    #[command(hide = true)]
+    PoolCopy,
 }
 
 /// How a client finds the plane.
@@ -217,6 +222,10 @@ pub(crate) struct Usage(String);
 /// Runs the program; a plane that cannot be reached is told apart from everything else.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    // Before there are threads of ours: a copy has its own, and no more than it was given.
+    if let Command::PoolCopy = cli.command {
+        return ExitCode::from(u8::from(serve_model_copy().is_err()));
+    }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -266,6 +275,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         Command::Models(models) => models.run().await,
         Command::Fake(fake) => fake.run().await,
         Command::Bench(bench) => bench.run().await,
+        Command::PoolCopy => Ok(ExitCode::SUCCESS),
     }
 }
 

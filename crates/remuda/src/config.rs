@@ -17,6 +17,7 @@ mod environment;
 mod file;
 mod fleet;
 mod key;
+mod model;
 mod nearest;
 mod show;
 mod store;
@@ -38,6 +39,7 @@ pub use self::access::AccessSettings;
 pub use self::environment::current as environment;
 pub use self::file::File;
 pub use self::fleet::{Fleet, ProviderKind, Runpod, Source, Ssh, Start};
+pub use self::model::{Model, ModelsSettings};
 pub(crate) use self::nearest::nearest;
 pub use self::show::show;
 pub use self::store::StoreUrl;
@@ -59,6 +61,7 @@ pub struct Resolved {
     pub settings: Settings,
     pub serve: ServeSettings,
     pub agent: AgentSettings,
+    pub models: ModelsSettings,
     /// Each `[[fleet]]`; what the core has to know of them is in `settings`, too.
     pub fleets: Vec<Fleet>,
     /// Where the value of each key came from; a key that is not in here has its default.
@@ -166,7 +169,7 @@ impl Resolved {
                 blob_pause_max: Duration::from_secs(15),
                 webhooks_allow_private: AllowPrivate::Auto,
                 access: AccessSettings::default(),
-                start_worker: false,
+                start_worker: true,
                 ui: None,
                 forward_to: Vec::new(),
             },
@@ -181,6 +184,7 @@ impl Resolved {
                 // A service that has just started may load for a while first.
                 check_max: Duration::from_secs(60),
             },
+            models: ModelsSettings::default(),
             fleets: Vec::new(),
             origins: BTreeMap::new(),
         }
@@ -286,6 +290,10 @@ fn load_from(
         resolved.fleets.push(fleet);
     }
     fleet::check_names(&resolved.fleets)?;
+    for section in file.iter().flat_map(File::models) {
+        resolved.models.own.push(Model::read(section)?);
+    }
+    model::check_names(&resolved.models.own)?;
     resolved.settings.fleets = resolved.fleets.iter().map(|fleet| fleet.settings.clone()).collect();
     Ok(resolved)
 }

@@ -3,6 +3,7 @@
 
 mod access;
 mod affinities;
+mod base64;
 mod blobs;
 mod body;
 #[cfg(test)]
@@ -17,6 +18,7 @@ mod path;
 mod preview;
 mod problem;
 mod reload;
+mod v1;
 mod v2;
 mod workers;
 
@@ -39,6 +41,7 @@ pub use self::listen::{Listening, listen};
 pub use self::problem::Problem;
 use self::problem::misplaced;
 pub use self::reload::Reload;
+pub use self::v1::Models;
 
 use crate::carry_out::{Bodies, Live, News};
 use crate::drive::Handle;
@@ -75,6 +78,10 @@ pub struct Context {
     /// How long what has ended is kept, and an asset of which nobody said.
     pub retention: Duration,
     pub door: Door,
+    /// Those of this process, which `/v1` asks directly.
+    pub models: Models,
+    /// How long a call at `/v1` may take.
+    pub answer_max: Duration,
     v2: v2::Shared,
     /// Where the web interface lies, if it is to be served.
     pub ui: Option<std::path::PathBuf>,
@@ -208,6 +215,12 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
     ),
     ("POST", "/api/v2/jobs/{id}/cancel", "Comfy API v2: cancel a job; one that has ended stays as it is"),
     ("GET", "/openapi.json", "Comfy API v2 as it is served here: the contract, and what was added to it"),
+    ("GET", "/fleet/models", "Every model with whoever has it, copy by copy"),
+    ("POST", "/v1/embeddings", "OpenAI: a vector for each text"),
+    ("POST", "/v1/chat/completions", "OpenAI: go on with a conversation, whole or as it comes (SSE)"),
+    ("POST", "/v1/images/generations", "OpenAI: pictures from a text"),
+    ("GET", "/v1/models", "OpenAI: models that can be asked"),
+    ("GET", "/v1/models/{id}", "OpenAI: one of them"),
     ("POST", "/prompt", "ComfyUI: submit a graph, under the client's own `prompt_id` if it has one"),
     ("GET", "/prompt", "ComfyUI: how many prompts have not ended"),
     ("GET", "/queue", "ComfyUI: what runs and what waits"),
@@ -308,11 +321,13 @@ pub fn router(context: Context) -> Router {
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .merge(streamed)
+        .merge(v1::router(&context))
         .merge(v2::router(&context))
         // `body` and `blobs` have their own limits, which refuse before they read.
         .layer(DefaultBodyLimit::disable())
         // The outermost: nothing is read for whoever may not ask.
         .layer(middleware::from_fn_with_state(context.clone(), access::check))
+        .layer(middleware::from_fn(v1::put_on))
         .layer(middleware::from_fn(v2::put_on))
         .with_state(context)
 }
@@ -333,7 +348,7 @@ impl Context {
         reload: Reload,
         access: Arc<Access>,
     ) -> Self {
-        let settings = reload.settings();
+        let (settings, answer_max) = (reload.settings(), reload.answer_max());
         let limits = Limits {
             depth_max: settings.depth_max,
             nodes_max: settings.nodes_max,
@@ -364,6 +379,8 @@ impl Context {
             retention: settings.retention,
             v2,
             door: Door::default(),
+            models: Models::default(),
+            answer_max,
             ui: settings.ui.clone(),
             forward_to: settings.forward_to.as_slice().into(),
         }

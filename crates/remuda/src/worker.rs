@@ -9,6 +9,7 @@ mod gpu;
 mod hands;
 mod link;
 mod metrics;
+mod models;
 mod name;
 mod prepare;
 mod previews;
@@ -41,6 +42,11 @@ pub(crate) use self::comfyui::OBJECT_INFO;
 pub use self::comfyui::{ComfyuiOptions, REQUEST_MAX};
 pub use self::exec::Exec;
 pub use self::link::Link;
+pub use self::models::ModelsOptions;
+pub(crate) use self::models::{
+    Given, MODEL_LABEL, MODELS_METRIC, inspect as inspect_models, read_text, serve_copy as serve_model_copy,
+    start as start_models, status as models_status,
+};
 pub use self::name::{hostname, name_of};
 
 use self::hands::{Events, Hands};
@@ -70,7 +76,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// One slot, and everything else as the settings and the machine say.
+    /// As many slots as what it does has use for, and everything else as the settings and the machine say.
     pub fn new(
         plane: &str,
         credentials: Credentials,
@@ -78,9 +84,14 @@ impl Options {
         does: Does,
         resolved: &Resolved,
     ) -> Options {
-        let service = match &does {
-            Does::Exec(_) => "exec",
-            Does::Comfyui(_) => "comfyui",
+        let services = match &does {
+            Does::Exec(_) => "exec".parse().into_iter().collect(),
+            Does::Comfyui(_) => "comfyui".parse().into_iter().collect(),
+            Does::Models(models) => models.services(),
+        };
+        let slots = match &does {
+            Does::Exec(_) | Does::Comfyui(_) => 1,
+            Does::Models(models) => models.slots(),
         };
         let AgentSettings { second_look, stop_max, behind_max, probe_every, inactivity, .. } = resolved.agent;
         Options {
@@ -89,8 +100,8 @@ impl Options {
             worker,
             machine: hostname().parse().ok(),
             fleet: None,
-            services: service.parse().into_iter().collect(),
-            slots: 1,
+            services,
+            slots,
             offer: Offer::default(),
             does,
             inactivity,
@@ -107,6 +118,7 @@ impl Options {
 pub enum Does {
     Exec(Exec),
     Comfyui(ComfyuiOptions),
+    Models(ModelsOptions),
 }
 
 /// Nobody wants this worker's machine any more, or nobody is left who could.

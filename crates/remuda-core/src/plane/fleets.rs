@@ -19,7 +19,7 @@ use crate::machine::WorkerState;
 use crate::provider::Tag;
 use crate::record::Record;
 use crate::refusal::Refusal;
-use crate::rental::{Phase, Rental};
+use crate::rental::{Phase, Rental, Visit};
 use crate::scale::Direction;
 use crate::time::Timestamp;
 use crate::worker::Worker;
@@ -40,8 +40,8 @@ pub(super) struct Fleets {
     pub(super) orphans: BTreeMap<PodId, Orphan>,
     /// What is known of each provider since this plane began.
     pub(super) lists: BTreeMap<FleetId, Lists>,
-    /// Machines to which a worker is being brought.
-    pub(super) preparing: BTreeSet<MachineId>,
+    /// Machines to which a worker is brought, and how that stands.
+    pub(super) visits: BTreeMap<MachineId, Visit>,
     /// What the last cycle would have done for each fleet, and what forbade it.
     pub(super) held_back: BTreeMap<FleetId, Vec<String>>,
     /// Machines wanted within the same millisecond get different names.
@@ -103,6 +103,11 @@ impl Plane {
 
     pub fn rental(&self, machine: &MachineId) -> Option<&Rental> {
         self.fleets.rentals.get(machine)
+    }
+
+    /// How bringing a worker to a machine stands, where it has to be brought.
+    pub fn visit(&self, machine: &MachineId) -> Option<&Visit> {
+        self.fleets.visits.get(machine)
     }
 
     /// How a fleet stands; one that nothing ever happened to stands as on its first day.

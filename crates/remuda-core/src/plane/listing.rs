@@ -15,7 +15,7 @@ use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::{Presence, WorkerState};
 use crate::money::Money;
 use crate::provider::{Call, Fault, Pod, PodStatus, Tag, Unprepared};
-use crate::rental::{LISTS_MIN, Phase, Sighting};
+use crate::rental::{LISTS_MIN, Phase, Sighting, Visit};
 use crate::time::{Timestamp, spoken};
 
 /// How often a provider is asked while something is on its way.
@@ -399,7 +399,9 @@ impl Plane {
             && pod.status == PodStatus::Running
             && pod.ssh.is_some()
             && self.fleet_settings(&id).is_some_and(|settings| settings.needs_preparing);
-        if is_wanted && self.fleets.preparing.insert(machine.clone()) {
+        let is_visited = matches!(self.fleets.visits.get(machine), Some(Visit::UnderWay | Visit::Done));
+        if is_wanted && !is_visited {
+            self.fleets.visits.insert(machine.clone(), Visit::UnderWay);
             let told = detail([("machine", machine.as_str().into()), ("state", "preparing".into())]);
             self.happened(now, "machine:state", About::default(), told);
             self.call(&id, Call::Prepare { machine: machine.clone(), pod: Box::new(pod.clone()) });
@@ -407,8 +409,15 @@ impl Plane {
     }
 
     pub(super) fn prepared(&mut self, now: Timestamp, machine: &MachineId, result: Result<(), Unprepared>) {
+        if !self.fleets.rentals.contains_key(machine) {
+            return;
+        }
+        let visit = match &result {
+            Ok(()) => Visit::Done,
+            Err(unprepared) => Visit::InVain(format!("{}: {}", unprepared.stage, unprepared.message)),
+        };
+        self.fleets.visits.insert(machine.clone(), visit);
         let Err(unprepared) = result else { return };
-        self.fleets.preparing.remove(machine);
         let is_made = self.fleets.rentals.get(machine).is_some_and(|rental| rental.phase == Phase::Made);
         if is_made && !unprepared.is_early {
             let reason = format!("start-up over SSH failed ({}): {}", unprepared.stage, unprepared.message);

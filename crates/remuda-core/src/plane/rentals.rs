@@ -237,7 +237,7 @@ impl Plane {
     /// It is not there any more, or never was: its cost is kept, its name never used again.
     pub(super) fn forget_rental(&mut self, now: Timestamp, machine: &MachineId, reason: &str) {
         let Some(rental) = self.fleets.rentals.remove(machine) else { return };
-        self.fleets.preparing.remove(machine);
+        self.fleets.visits.remove(machine);
         let fleet = self.fleet(&rental.fleet);
         let settings = self.fleet_settings(&rental.fleet);
         let price =

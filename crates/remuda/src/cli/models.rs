@@ -2,6 +2,7 @@
 
 mod check;
 mod get;
+mod status;
 
 use std::process::ExitCode;
 
@@ -25,6 +26,10 @@ enum What {
     ///
     /// Example: remuda models check ./all-minilm-l6-v2
     Check(check::Check),
+    /// Show the models that a plane's fleet serves: their copies, what waits for them, who died of what
+    ///
+    /// Example: remuda models status
+    Status(status::Status),
 }
 
 impl Models {
@@ -33,6 +38,7 @@ impl Models {
             What::List(list) => list.run(),
             What::Get(get) => get.run().await,
             What::Check(check) => check.run(),
+            What::Status(status) => status.run().await,
         }
     }
 }

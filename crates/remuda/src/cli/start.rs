@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use remuda_core::id::{FleetId, MachineId, Service, WorkerId};
+use remuda_pool::Pool;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::info;
@@ -19,7 +20,7 @@ use super::{Client, Connection, Identity, Settings, say};
 use crate::config::{self, Flag, Resolved};
 use crate::dial::Credentials;
 use crate::serve::Serving;
-use crate::worker::Dismissed;
+use crate::worker::{Dismissed, inspect_models};
 
 /// A worker whose machine nobody wants any more ends with this; 3 would say that somebody may try again.
 const DISMISSED: u8 = 4;
@@ -96,6 +97,10 @@ pub(crate) struct WorkWhat {
     /// Header for every request to ComfyUI, such as 'Authorization: Bearer …'; may be repeated
     #[arg(long, value_name = "NAME: VALUE", env = "REMUDA_COMFYUI_HEADER", hide_env_values = true)]
     pub(crate) comfyui_header: Vec<String>,
+    /// Model to serve from this machine, as NAME=PATH[,copies=2][,isolation=process][,threads=2][,precision=int8]
+    /// [,capability=text_embedding][,memory=1GiB]; may be repeated. Models of remuda.toml are served, too
+    #[arg(long, value_name = "NAME=PATH,…")]
+    pub(crate) model: Vec<String>,
     /// Name of this worker; by default the machine's name with the server's port, or this process's number
     #[arg(long, env = "REMUDA_WORKER")]
     pub(crate) name: Option<WorkerId>,
@@ -108,9 +113,9 @@ pub(crate) struct WorkWhat {
     /// Service to offer; may be repeated
     #[arg(long = "service", value_name = "NAME")]
     pub(crate) services: Vec<Service>,
-    /// Attempts to run at the same time
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub(crate) slots: u32,
+    /// Attempts to run at the same time; by default one, with models twice as many as there are copies
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) slots: Option<u32>,
     /// Label that jobs can ask for; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub(crate) labels: Vec<String>,
@@ -236,13 +241,17 @@ impl Work {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let resolved = self.settings.load()?;
         start_log(resolved.serve.log_json);
-        let mut workers = self.what.workers(&self.url, self.identity.credentials()?, &resolved).await?;
+        let pool = self.what.pool(&resolved)?;
+        let plane = (self.url.as_str(), self.identity.credentials()?);
+        let mut workers = self.what.workers(plane, pool.as_ref(), &resolved).await?;
         for worker in &mut workers {
             self.terms.put_into(worker);
             say(&format!("remuda worker {} works for {}{}", worker.worker, self.url, with(worker)));
         }
         let stops = stops_or(self.terms.preempt_file.clone())?;
-        match run_all(workers, stops).await {
+        let ended = run_all(workers, stops).await;
+        close(pool).await;
+        match ended {
             Err(error) if error.is::<Dismissed>() => {
                 eprintln!("remuda: this worker stops for good: {error:#}");
                 self.terms.end_machine().await;
@@ -257,16 +266,20 @@ impl Up {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let mut resolved = self.settings.load()?;
         resolved.serve.ui = self.ui.folder()?;
-        resolved.serve.forward_to = self.what.servers()?;
         start_log(resolved.serve.log_json);
         if resolved.serve.access.tls_cert.is_some() {
             bail!(
                 "`remuda up` has its workers beside it and needs no TLS: for that, start `remuda serve` and `remuda worker`"
             );
         }
+        let pool = self.what.pool(&resolved)?;
+        resolved.serve.forward_to = self.what.servers(pool.is_some())?;
         let mut serving = start_serving(&resolved, self.settings.clone()).await?;
+        if let Some(pool) = &pool {
+            serving.context.models.share(pool.clone());
+        }
         let credentials = Credentials::of(serving.own_token());
-        let workers = match self.what.workers(&serving.url(), credentials, &resolved).await {
+        let workers = match self.what.workers((&serving.url(), credentials), pool.as_ref(), &resolved).await {
             Ok(workers) => workers,
             Err(error) => {
                 serving.stop().await?;
@@ -286,7 +299,19 @@ impl Up {
             result = serving.failed() => return result.map(|()| ExitCode::FAILURE),
         }
         serving.stop().await?;
+        close(pool).await;
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// What is still computed then is for nobody: whoever asked was answered, or is told that we end.
+const CLOSE_MAX: Duration = Duration::from_secs(2);
+
+/// Every copy ends before we do.
+async fn close(pool: Option<Pool>) {
+    if let Some(pool) = pool {
+        // A panic in there is no reason to stay.
+        tokio::task::spawn_blocking(move || pool.close(CLOSE_MAX)).await.ok();
     }
 }
 
@@ -328,7 +353,9 @@ fn checked(resolved: &Resolved) -> String {
     let fleets: Vec<_> = resolved.fleets.iter().map(fleet).collect();
     let fleets =
         if fleets.is_empty() { "no fleet".to_owned() } else { format!("fleets {}", fleets.join(", ")) };
-    format!("these settings fit together: {} of them are set, {fleets}", resolved.origins.len())
+    let models: Vec<_> = resolved.models.own.iter().map(|model| model.spec.name.as_str()).collect();
+    let models = if models.is_empty() { String::new() } else { format!(", models {}", models.join(", ")) };
+    format!("these settings fit together: {} of them are set, {fleets}{models}", resolved.origins.len())
 }
 
 impl Config {
@@ -343,6 +370,7 @@ impl Config {
                 for fleet in &resolved.fleets {
                     fleet.check_key().with_context(|| format!("fleet {}", fleet.settings.id))?;
                 }
+                inspect_models(&resolved.models.with(&[])?)?;
                 say(&checked(&resolved));
             }
             ConfigCommand::Reload { connection } => {

@@ -1,4 +1,4 @@
-//! From flags to workers: one for a command, one for each ComfyUI server.
+//! From flags to workers: one for a command, one for each ComfyUI server, one for all models of this process.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,6 +8,7 @@ use remuda_adapters::comfyui::{Client, Secret, Target};
 use remuda_core::agent::Deadlines;
 use remuda_core::id::WorkerId;
 use remuda_core::need::Offer;
+use remuda_pool::Pool;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::warn;
@@ -17,7 +18,7 @@ use super::start::{WorkTerms, WorkWhat};
 use crate::config::Resolved;
 use crate::dial::Credentials;
 use crate::secret::VARIABLES;
-use crate::worker::{self, Check, ComfyuiOptions, Does, Exec, Options, hostname, name_of};
+use crate::worker::{self, Check, ComfyuiOptions, Does, Exec, ModelsOptions, Options, hostname, name_of};
 
 /// Where ComfyUI listens unless it is told otherwise.
 const USUAL_COMFYUI: &str = "http://127.0.0.1:8188";
@@ -28,29 +29,59 @@ const LAST_COMMAND_MAX: Duration = Duration::from_secs(60);
 
 impl WorkWhat {
     /// The servers that whoever starts these workers can reach itself.
-    pub(super) fn servers(&self) -> anyhow::Result<Vec<Target>> {
+    pub(super) fn servers(&self, has_models: bool) -> anyhow::Result<Vec<Target>> {
         let headers = self.headers()?;
         let urls = match (&self.exec, self.comfyui.is_empty()) {
             (Some(_), _) => Vec::new(),
+            (None, true) if has_models => Vec::new(),
             (None, true) => vec![USUAL_COMFYUI.to_owned()],
             (None, false) => self.comfyui.clone(),
         };
         Ok(urls.into_iter().map(|url| Target { url, headers: headers.clone() }).collect())
     }
 
+    /// The models to serve, loading; nothing if there are none. What cannot be is said now, before anything else starts.
+    pub(super) fn pool(&self, resolved: &Resolved) -> anyhow::Result<Option<Pool>> {
+        let specs = resolved.models.with(&self.model).map_err(|error| Usage(error.to_string()))?;
+        if specs.is_empty() {
+            return Ok(None);
+        }
+        let pool = worker::start_models(specs, &resolved.models);
+        pool.map(Some).map_err(|error| Usage(format!("{error:#}")).into())
+    }
+
     /// The workers to start; without any hint, the ComfyUI server that is usually there.
     pub(super) async fn workers(
         &self,
-        url: &str,
-        credentials: Credentials,
+        (url, credentials): (&str, Credentials),
+        pool: Option<&Pool>,
         resolved: &Resolved,
     ) -> anyhow::Result<Vec<Options>> {
         let plane = (url, &credentials);
-        if let Some(command) = &self.exec {
-            let name = format!("{}-{}", hostname(), std::process::id());
-            let does = Does::Exec(Exec { command: command.clone() });
-            return Ok(vec![self.options(plane, resolved, self.name_or(&name)?, does)?]);
+        let mut workers = match &self.exec {
+            Some(command) => {
+                let does = Does::Exec(Exec { command: command.clone() });
+                vec![self.options(plane, resolved, self.name_or(&own_name())?, does)?]
+            }
+            None if pool.is_some() && self.comfyui.is_empty() => Vec::new(),
+            None => self.comfyui_workers(plane, resolved).await?,
+        };
+        if let Some(pool) = pool {
+            let mut name = self.name_or(&own_name())?;
+            if !workers.is_empty() {
+                name = format!("{name}-models").parse().context("choose a name with --name")?;
+            }
+            let does = Does::Models(ModelsOptions { pool: pool.clone() });
+            workers.push(self.options(plane, resolved, name, does)?);
         }
+        Ok(workers)
+    }
+
+    async fn comfyui_workers(
+        &self,
+        plane: (&str, &Credentials),
+        resolved: &Resolved,
+    ) -> anyhow::Result<Vec<Options>> {
         let servers =
             if self.comfyui.is_empty() { vec![find_comfyui().await?] } else { self.comfyui.clone() };
         if self.comfyui_cmd.len() > servers.len() {
@@ -98,12 +129,18 @@ impl WorkWhat {
             labels.insert(name.to_owned(), value.to_owned());
         }
         let mut options = Options::new(url, credentials.clone(), worker, does, resolved);
-        if !self.services.is_empty() {
-            options.services = self.services.iter().cloned().collect();
+        match &options.does {
+            // Whoever asks for a model asks by its name.
+            Does::Models(models) => {
+                labels.extend(models.labels());
+                options.services.extend(self.services.iter().cloned());
+            }
+            Does::Exec(_) | Does::Comfyui(_) if self.services.is_empty() => {}
+            Does::Exec(_) | Does::Comfyui(_) => options.services = self.services.iter().cloned().collect(),
         }
         options.machine = self.machine.clone().or(options.machine);
         options.fleet.clone_from(&self.fleet);
-        options.slots = self.slots;
+        options.slots = self.slots.unwrap_or(options.slots);
         options.offer = Offer { labels, ..Offer::default() };
         Ok(options)
     }
@@ -125,6 +162,11 @@ impl WorkWhat {
     }
 }
 
+/// Of whoever has no server to be called after.
+fn own_name() -> String {
+    format!("{}-{}", hostname(), std::process::id())
+}
+
 async fn find_comfyui() -> anyhow::Result<String> {
     let client = Client::new(&Target::new(USUAL_COMFYUI), LOOK_MAX)?;
     match client.stats().await {
@@ -132,7 +174,8 @@ async fn find_comfyui() -> anyhow::Result<String> {
         Err(error) => {
             let message = format!(
                 "there is nothing to work with: no ComfyUI at {USUAL_COMFYUI} ({error}). Start it, or name yours with \
-                 --comfyui URL, or try `remuda fake comfyui`, or run a command for each job with --exec COMMAND"
+                 --comfyui URL, or try `remuda fake comfyui`, or run a command for each job with --exec COMMAND, or serve a model with \
+                 --model NAME=PATH"
             );
             Err(Usage(message).into())
         }
@@ -144,6 +187,10 @@ pub(super) fn with(worker: &Options) -> String {
     match &worker.does {
         Does::Exec(_) => String::new(),
         Does::Comfyui(comfyui) => format!(" on ComfyUI at {}", comfyui.target.url),
+        Does::Models(models) => {
+            let names: Vec<_> = models.pool.models().into_iter().map(|(spec, _)| spec.name).collect();
+            format!(" with {}", names.join(", "))
+        }
     }
 }
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use super::check::RULES;
 use super::key::Key;
-use super::table::{GROUPS, fleets};
+use super::table::{GROUPS, fleets, models};
 use super::value::{Kind, Unit};
-use super::{Fleet, Origin, Resolved, load};
+use super::{Fleet, Model, Origin, Resolved, load};
 
 const HEAD: &str = "\
 # Configuration
@@ -82,6 +82,29 @@ budget_daily = 40
 env = { HF_HOME = "/workspace/models" }
 "#;
 
+const MODELS: &str = "
+## Models of this machine
+
+Each `[[model]]` is a model that `remuda up` and `remuda worker` serve from this machine, as `--model` on the command line
+says it too: `--model embed=models/minilm,copies=2`. A relative path counts from the folder the file is in. See
+[models.md](models.md).
+
+```toml
+";
+
+const MODELS_EXAMPLE: &str = r#"[[model]]
+name = "embed"
+path = "models/minilm"
+copies = 2
+
+[[model]]
+name = "chat"
+path = "models/smollm2.gguf"
+isolation = "process"
+threads = 2
+memory = "1GiB"
+"#;
+
 fn document() -> String {
     let defaults = Resolved::defaults(PathBuf::from("<data>"));
     let mut text = format!("{HEAD}```toml\n{EXAMPLE}```\n");
@@ -114,6 +137,16 @@ fn document() -> String {
             let (name, bounds) = (key.name, key.kind.bounds());
             writeln!(text, "| `{name}` | {default} | {bounds} | {} |", key.meaning).unwrap();
         }
+    }
+    text.push_str(&format!("{MODELS}{MODELS_EXAMPLE}```\n\n"));
+    text.push_str("| key | default | may be | meaning |\n|---|---|---|---|\n");
+    let model = Model::new("model", Origin::Default);
+    for key in models::KEYS {
+        let shown = key.shown(&model);
+        let is_needed = shown.is_empty() || key.name == "name";
+        let default = if is_needed { String::new() } else { format!("`{shown}`") };
+        let (name, bounds) = (key.name, key.kind.bounds());
+        writeln!(text, "| `{name}` | {default} | {bounds} | {} |", key.meaning).unwrap();
     }
     text.push_str("\n## What must fit together\n\n");
     for rule in RULES {
@@ -153,4 +186,7 @@ fn the_example_in_the_document_works() {
     fs::write(&path, FLEETS_EXAMPLE).unwrap();
     let resolved = load(Some(&path), [("HOME".to_owned(), "/home/anna".to_owned())], &[]).unwrap();
     assert_eq!(resolved.settings.fleets.len(), 2);
+    fs::write(&path, MODELS_EXAMPLE).unwrap();
+    let resolved = load(Some(&path), [("HOME".to_owned(), "/home/anna".to_owned())], &[]).unwrap();
+    assert_eq!(resolved.models.own[1].spec.memory_bytes, Some(1 << 30));
 }

@@ -1,11 +1,11 @@
 //! `remuda.toml`: what the user wrote, with the line of each key. Sections and dotted keys come to the same; unknown
-//! keys are refused with the one that was likely meant. Each `[[fleet]]` is a section of its own.
+//! keys are refused with the one that was likely meant. Each `[[fleet]]` and `[[model]]` is a section of its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::{DeString, DeTable, DeValue};
 
 use super::key::{Entry, Key};
 use super::value::{Unit, Written};
@@ -17,6 +17,7 @@ pub struct File {
     path: PathBuf,
     pairs: Vec<Pair>,
     fleets: Vec<Section>,
+    models: Vec<Section>,
 }
 
 #[derive(Debug)]
@@ -33,16 +34,19 @@ impl Pair {
     }
 }
 
-/// One `[[fleet]]`.
+/// One `[[fleet]]` or `[[model]]`.
 #[derive(Debug)]
 pub(super) struct Section {
+    /// Which of them.
+    of: &'static str,
     path: PathBuf,
     line: usize,
     pairs: Vec<Pair>,
 }
 
-/// What fleets are written under.
+/// What fleets and models are written under.
 const FLEET: &str = "fleet";
+const MODEL: &str = "model";
 
 impl File {
     pub fn read(path: &Path) -> Result<File, ConfigError> {
@@ -59,11 +63,11 @@ impl File {
             // Without the line it stands in, which `Display` would show: there may be a secret in it.
             message: error.message().to_owned(),
         })?;
-        let mut file = File { path: path.to_path_buf(), pairs: Vec::new(), fleets: Vec::new() };
+        let path = path.to_path_buf();
+        let mut file = File { path, pairs: Vec::new(), fleets: Vec::new(), models: Vec::new() };
         let mut rest = table.into_inner();
-        if let Some((key, fleets)) = rest.remove_entry(FLEET) {
-            file.fleets = file.sections(text, line_of(text, key.span().start), fleets.get_ref())?;
-        }
+        file.fleets = file.sections(text, FLEET, rest.remove_entry(FLEET))?;
+        file.models = file.sections(text, MODEL, rest.remove_entry(MODEL))?;
         file.collect(text, "", &rest);
         file.pairs.sort_by_key(|pair| pair.line);
         Ok(file)
@@ -85,13 +89,19 @@ impl File {
         }
     }
 
-    fn sections(&self, source: &str, line: usize, fleets: &DeValue<'_>) -> Result<Vec<Section>, ConfigError> {
-        let tables = fleets.as_array().filter(|all| all.iter().all(|it| it.get_ref().is_table()));
+    fn sections(
+        &self,
+        source: &str,
+        of: &'static str,
+        written_under: Option<(Spanned<DeString<'_>>, Spanned<DeValue<'_>>)>,
+    ) -> Result<Vec<Section>, ConfigError> {
+        let Some((key, all)) = written_under else { return Ok(Vec::new()) };
+        let tables = all.get_ref().as_array().filter(|all| all.iter().all(|it| it.get_ref().is_table()));
         let tables = tables.ok_or_else(|| ConfigError::Illegal {
-            key: FLEET.to_owned(),
+            key: of.to_owned(),
             value: "…".to_owned(),
-            origin: Origin::File { path: self.path.clone(), line },
-            why: "there may be several: write `[[fleet]]`, with two brackets, above each".to_owned(),
+            origin: Origin::File { path: self.path.clone(), line: line_of(source, key.span().start) },
+            why: format!("there may be several: write `[[{of}]]`, with two brackets, above each"),
         })?;
         let section = |table: &Spanned<DeValue<'_>>| {
             let mut pairs: Vec<_> = table
@@ -106,13 +116,17 @@ impl File {
                 })
                 .collect();
             pairs.sort_by_key(|pair| pair.line);
-            Section { path: self.path.clone(), line: line_of(source, table.span().start), pairs }
+            Section { of, path: self.path.clone(), line: line_of(source, table.span().start), pairs }
         };
         Ok(tables.iter().map(section).collect())
     }
 
     pub(super) fn fleets(&self) -> &[Section] {
         &self.fleets
+    }
+
+    pub(super) fn models(&self) -> &[Section] {
+        &self.models
     }
 
     /// What it says, key by key. A relative path counts from the folder the file is in.
@@ -150,7 +164,7 @@ impl Section {
     }
 
     pub(super) fn unknown(&self, pair: &Pair, hint: String) -> ConfigError {
-        let (name, path) = (format!("{FLEET}.{}", pair.name), self.path.clone());
+        let (name, path) = (format!("{}.{}", self.of, pair.name), self.path.clone());
         ConfigError::UnknownKey { name, path, line: pair.line, hint }
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use remuda_core::id::{FleetId, Service};
 use remuda_core::money::Money;
 use remuda_core::settings::{BlockOn, StuckPolicy};
+use remuda_pool::{Capability, Isolation, Precision};
 
 use super::fleet::{PolicyName, ProviderKind, Start};
 use super::store::{StoreUrl, masked};
@@ -15,7 +16,7 @@ use super::value::{Kind, Unit, Value, Written, size};
 use super::{AllowPrivate, ConfigError, Origin, Resolved, table};
 use crate::secret::Secret;
 
-/// `T` is what it fills a field of: everything the program runs with, or one fleet.
+/// `T` is what it fills a field of: everything the program runs with, one fleet, or one model.
 pub(super) struct Key<T = Resolved> {
     /// As in `remuda.toml`; what stands before the dot is the section.
     pub(super) name: &'static str,
@@ -44,7 +45,10 @@ impl<T> Key<T> {
     /// Its value as one would write it.
     pub(super) fn shown(&self, target: &T) -> String {
         match (self.kind, self.read(target)) {
-            (Kind::Bytes { .. }, Value::Number(bytes)) => size(bytes),
+            (
+                Kind::Bytes { .. } | Kind::MaybeBytes { .. },
+                Value::Number(bytes) | Value::MaybeNumber(Some(bytes)),
+            ) => size(bytes),
             (_, value) => value.to_string(),
         }
     }
@@ -99,7 +103,7 @@ pub(super) struct Entry<T: 'static = Resolved> {
     pub(super) origin: Origin,
 }
 
-/// The field behind a key; made by `slot!` and `fleet_slot!`.
+/// The field behind a key; made by `slot!`, `fleet_slot!` and `model_slot!`.
 pub(super) struct Slot<T = Resolved> {
     pub(super) read: fn(&T) -> Value,
     pub(super) write: fn(&mut T, Value),
@@ -116,6 +120,12 @@ macro_rules! fleet_slot {
     ($($field:ident).+) => { $crate::config::key::slot_in!($crate::config::Fleet, $($field).+) };
 }
 pub(super) use fleet_slot;
+
+/// The same in a model.
+macro_rules! model_slot {
+    ($($field:ident).+) => { $crate::config::key::slot_in!($crate::config::Model, $($field).+) };
+}
+pub(super) use model_slot;
 
 macro_rules! slot_in {
     ($target:ty, $($field:ident).+) => {
@@ -158,6 +168,7 @@ field!(Option<PathBuf>, File);
 field!(Vec<String>, List);
 field!(SocketAddr, Address);
 field!(StoreUrl, Store);
+field!(Option<u64>, MaybeNumber);
 field!(Option<Duration>, MaybeDuration);
 field!(Option<Money>, Money);
 field!(Option<String>, Text);
@@ -226,9 +237,40 @@ macro_rules! choice_field {
     };
 }
 
+impl Field for String {
+    fn value(&self) -> Value {
+        Value::Text(Some(self.clone()))
+    }
+
+    fn fill(&mut self, value: Value) {
+        match value {
+            Value::Text(text) => *self = text.unwrap_or_default(),
+            other => panic!("the table gives a text {other:?}"),
+        }
+    }
+}
+
+impl Field for Option<Capability> {
+    fn value(&self) -> Value {
+        Value::Word(self.map_or(AS_FOUND, Capability::name))
+    }
+
+    fn fill(&mut self, value: Value) {
+        match value {
+            Value::Word(word) => *self = word.parse().ok(),
+            other => panic!("the table gives a capability {other:?}"),
+        }
+    }
+}
+
+/// A model does what its files are for.
+pub(super) const AS_FOUND: &str = "auto";
+
 choice_field!(StuckPolicy: "progress" is Progress, "age" is Age);
 choice_field!(AllowPrivate: "auto" is Auto, "yes" is Yes, "no" is No);
 choice_field!(BlockOn: "shape" is Shape, "exact" is Exact);
 choice_field!(ProviderKind: "fixed" is Fixed, "process" is Process, "runpod" is Runpod);
 choice_field!(PolicyName: "queue" is Queue, "latency" is Latency);
 choice_field!(Start: "image" is Image, "ssh" is Ssh);
+choice_field!(Isolation: "auto" is Auto, "thread" is Thread, "process" is Process);
+choice_field!(Precision: "native" is Native, "int8" is Int8);

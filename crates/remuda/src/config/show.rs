@@ -1,9 +1,11 @@
-//! Every value and where it came from, for `remuda config show`; the keys of fleet `gpus` as `fleet.gpus.…`.
+//! Every value and where it came from, for `remuda config show`; the keys of fleet `gpus` as `fleet.gpus.…`, those
+//! of model `embed` as `model.embed.…`.
 
 use serde_json::{Map, json};
 
 use super::fleet::keys_of;
 use super::key::Key;
+use super::table::models;
 use super::value::Value;
 use super::{Origin, Resolved};
 
@@ -39,6 +41,15 @@ fn rows(resolved: &Resolved) -> Vec<Row> {
             origin: fleet.origin(key.name, resolved),
         }));
     }
+    for model in &resolved.models.own {
+        rows.extend(models::KEYS.iter().map(|key| Row {
+            name: format!("model.{}.{}", model.spec.name, key.name),
+            value: key.read(model),
+            shown: key.shown(model),
+            meaning: key.meaning,
+            origin: model.origin(key.name),
+        }));
+    }
     rows
 }
 
@@ -55,7 +66,7 @@ fn as_json(rows: Vec<Row>) -> String {
     let mut keys = Map::new();
     for row in rows {
         let value = match row.value {
-            Value::Number(number) => json!(number),
+            Value::Number(number) | Value::MaybeNumber(Some(number)) => json!(number),
             Value::Switch(on) => json!(on),
             other => json!(other.to_string()),
         };

@@ -3,13 +3,14 @@
 
 mod access;
 pub(super) mod fleets;
+pub(super) mod models;
 
 use std::time::Duration;
 
 use remuda_core::reliability;
 
 use super::key::{Key, slot};
-use super::value::Kind::{Address, Bytes, Choice, Folder, Store, Switch};
+use super::value::Kind::{Address, Bytes, Choice, Folder, MaybeBytes, Store, Switch};
 use super::value::{Kind, Unit};
 
 /// Keys that are read about together.
@@ -31,6 +32,7 @@ pub(super) const GROUPS: &[Group] = &[
     Group { title: "Webhooks", keys: WEBHOOKS },
     Group { title: "Scaling", keys: SCALING },
     Group { title: "The agent", keys: AGENT },
+    Group { title: "Models", keys: MODELS },
 ];
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -382,7 +384,7 @@ const SCALING: &[Key] = &[
         "scaling.start_worker",
         slot!(serve.start_worker),
         Switch,
-        "Start the worker, over SSH, on machines of fleets with `start = \"ssh\"`.",
+        "Start the worker, over SSH, on machines of fleets with `start = \"ssh\"`; off, somebody else does.",
     )
     .seed("AUTO_START_WORKER_PROCESS", Unit::Written),
 ];
@@ -425,5 +427,20 @@ const AGENT: &[Key] = &[
         slot!(agent.check_max),
         duration(SECOND, HOUR),
         "How long a service may take for the smallest of workflows, which shows that it works.",
+    ),
+];
+
+const MODELS: &[Key] = &[
+    Key::new(
+        "models.memory",
+        slot!(models.memory_bytes),
+        MaybeBytes { min: 1 << 20, max: 1 << 50 },
+        "What all copies of all models on this machine may take together; by default three quarters of its memory.",
+    ),
+    Key::new(
+        "models.answer_max",
+        slot!(models.answer_max),
+        duration(SECOND, DAY),
+        "How long a call at `/v1` may take, unless it asks for less.",
     ),
 ];

@@ -117,14 +117,14 @@ fn the_old_names_keep_their_units() {
         .variable("WORKER_WEBSOCKET_INACTIVITY_TIMEOUT_MS", "45000")
         .variable("ORCHESTRATOR_POLL_SEC", "10")
         .variable("GPU_HEALTH_CHECK_TIMEOUT_SEC", "60")
-        .variable("AUTO_START_WORKER_PROCESS", "True")
+        .variable("AUTO_START_WORKER_PROCESS", "False")
         .load()
         .unwrap();
     assert_eq!(resolved.agent.probe_every, Duration::from_secs(15));
     assert_eq!(resolved.agent.inactivity, Duration::from_secs(45));
     assert_eq!(resolved.settings.cycle_every, Duration::from_secs(10));
     assert_eq!(resolved.settings.scaling.vram_stale_after, Duration::from_secs(60));
-    assert!(resolved.serve.start_worker);
+    assert!(!resolved.serve.start_worker);
 }
 
 #[test]

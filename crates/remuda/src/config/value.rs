@@ -38,6 +38,11 @@ pub(super) enum Kind {
     List,
     Address,
     Store,
+    /// A number of bytes that need not be given.
+    MaybeBytes {
+        min: u64,
+        max: u64,
+    },
     /// A duration that need not be given.
     MaybeDuration {
         min: Duration,
@@ -49,6 +54,8 @@ pub(super) enum Kind {
     Text,
     /// What a fleet may be called: its machines' names and tags begin with it.
     FleetName,
+    /// What jobs can ask for: one name.
+    Name,
     /// Names with commas between them.
     Names,
     /// `http://` or `https://`, or nothing.
@@ -88,6 +95,7 @@ pub(super) enum Value {
     List(Vec<String>),
     Address(SocketAddr),
     Store(StoreUrl),
+    MaybeNumber(Option<u64>),
     MaybeDuration(Option<Duration>),
     Money(Option<Money>),
     Text(Option<String>),
@@ -120,11 +128,15 @@ impl fmt::Display for Value {
             Value::Duration(duration) | Value::MaybeDuration(Some(duration)) => {
                 f.write_str(&written(*duration))
             }
-            Value::Number(number) => write!(f, "{number}"),
+            Value::Number(number) | Value::MaybeNumber(Some(number)) => write!(f, "{number}"),
             Value::Switch(on) => write!(f, "{on}"),
             Value::Word(word) => f.write_str(word),
             Value::Folder(path) | Value::File(Some(path)) => write!(f, "{}", path.display()),
-            Value::File(None) | Value::MaybeDuration(None) | Value::Money(None) | Value::Text(None) => Ok(()),
+            Value::File(None)
+            | Value::MaybeNumber(None)
+            | Value::MaybeDuration(None)
+            | Value::Money(None)
+            | Value::Text(None) => Ok(()),
             Value::Money(Some(money)) => write!(f, "{money}"),
             Value::Text(Some(text)) => f.write_str(text),
             Value::Pairs(pairs) => f.write_str(&joined(pairs)),
@@ -166,16 +178,23 @@ impl Kind {
                 Value::Duration(duration) => Ok(Value::MaybeDuration(Some(duration))),
                 other => Ok(other),
             },
+            Kind::MaybeBytes { min, max } => match (Kind::Bytes { min, max }).parse(text, unit)? {
+                Value::Number(bytes) => Ok(Value::MaybeNumber(Some(bytes))),
+                other => Ok(other),
+            },
             Kind::Money => text.parse().map(|money| Value::Money(Some(money))),
             Kind::Text => Ok(Value::Text((!text.is_empty()).then(|| text.to_owned()))),
             Kind::FleetName if is_fleet_name(text) => Ok(Value::Text(Some(text.to_owned()))),
             Kind::Url if ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme)) => {
                 Ok(Value::Text(Some(text.trim_end_matches('/').to_owned())))
             }
+            Kind::Name if text.parse::<Service>().is_ok() => Ok(Value::Text(Some(text.to_owned()))),
             Kind::Names if list(text).iter().all(|name| name.parse::<Service>().is_ok()) => {
                 Ok(Value::List(list(text)))
             }
-            Kind::FleetName | Kind::Url | Kind::Names | Kind::Pairs | Kind::Environment => Err(self.rule()),
+            Kind::FleetName | Kind::Url | Kind::Name | Kind::Names | Kind::Pairs | Kind::Environment => {
+                Err(self.rule())
+            }
         }
     }
 
@@ -198,7 +217,9 @@ impl Kind {
     fn rule(&self) -> String {
         match self {
             Kind::Number { .. } => format!("it must be a whole number {}", self.bounds()),
-            Kind::Bytes { .. } => format!("it must be a number of bytes {}", self.bounds()),
+            Kind::Bytes { .. } | Kind::MaybeBytes { .. } => {
+                format!("it must be a number of bytes {}", self.bounds())
+            }
             _ => format!("it must be {}", self.bounds()),
         }
     }
@@ -208,7 +229,9 @@ impl Kind {
         match self {
             Kind::Duration { min, max } => format!("from `{}` to `{}`", written(*min), written(*max)),
             Kind::Number { min, max } => format!("from {min} to {max}"),
-            Kind::Bytes { min, max } => format!("from `{}` to `{}`", size(*min), size(*max)),
+            Kind::Bytes { min, max } | Kind::MaybeBytes { min, max } => {
+                format!("from `{}` to `{}`", size(*min), size(*max))
+            }
             Kind::Switch => "`true` or `false`".to_owned(),
             Kind::Choice(words) => {
                 words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" or ")
@@ -224,6 +247,7 @@ impl Kind {
             Kind::FleetName => {
                 format!("up to {FLEET_NAME_MAX} lower-case letters, digits and `-`, beginning with a letter")
             }
+            Kind::Name => "a name: letters, digits, `-`, `_`, `.` and `:`".to_owned(),
             Kind::Names => "a list of names: letters, digits, `-`, `_`, `.` and `:`".to_owned(),
             Kind::Url => "an address that begins with `http://` or `https://`".to_owned(),
             Kind::Pairs => "names and values without commas, as in `{ gpu = \"4090\" }`".to_owned(),

@@ -243,6 +243,12 @@ installed. What differs from one server, because it is a fleet:
 - Settings and saved workflows are kept for the tenant. What only a server can say (scripts of custom nodes, for one) is read
   from one of those that were started with `remuda up`; elsewhere the answer is an empty one.
 
+## OpenAI's API
+
+`/v1` answers OpenAI's clients (`base_url="http://127.0.0.1:8288/v1"`) with models of the plane's own process or of the fleet's
+workers: embeddings, chat, pictures. A plane's token is their API key. Errors there have OpenAI's form, `{"error": {"message",
+"type", "param", "code"}}`; [models.md](models.md) has what is taken, what is refused, and who answers.
+
 ## Routes
 "#;
 
@@ -279,7 +285,9 @@ fn the_document_says_what_the_routes_say() {
 /// The router cannot be asked what it has, but its source can be read.
 #[test]
 fn every_route_of_the_router_is_in_the_list() {
-    let sources = [include_str!("../http.rs"), include_str!("v2.rs"), include_str!("door.rs")].join(" ");
+    let sources =
+        [include_str!("../http.rs"), include_str!("v1.rs"), include_str!("v2.rs"), include_str!("door.rs")]
+            .join(" ");
     let words = sources.split_whitespace().collect::<Vec<_>>().join(" ").replace("( ", "(");
     let routes =
         words.split(".route(\"").skip(1).filter_map(|route| route.split(" .").next()?.split_once('"'));

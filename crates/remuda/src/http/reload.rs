@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
@@ -35,6 +36,11 @@ impl Reload {
         fleets: Fleets,
     ) -> Self {
         Reload { read: Arc::new(read), at_start: Arc::new(at_start.clone()), fleets }
+    }
+
+    /// How long a call to a model may take.
+    pub fn answer_max(&self) -> Duration {
+        self.at_start.models.answer_max
     }
 
     /// What the shell was set up with at the start.
@@ -70,7 +76,8 @@ pub(super) async fn reload(State(context): State<Context>) -> Result<Json<Value>
     };
     // Before the core knows of them: its first call finds them.
     context.reload.fleets.put_in_force(ready);
-    let needs_restart = resolved.serve != context.reload.at_start.serve;
+    let at_start = &context.reload.at_start;
+    let needs_restart = resolved.serve != at_start.serve || resolved.models != at_start.models;
     context.plane.ask(Event::Settings(Box::new(resolved.settings))).await?;
     info!(needs_restart, "the settings were loaded anew");
     Ok(Json(json!({ "loaded": true, "needs_restart": needs_restart })))

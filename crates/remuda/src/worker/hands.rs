@@ -1,4 +1,4 @@
-//! What an agent works with: commands of this machine, or a ComfyUI server. The agent decides, hands do, and what comes
+//! What an agent works with: commands of this machine, a ComfyUI server, or models of this process. The agent decides, hands do, and what comes
 //! of it goes back to the agent as an event; every question gets an answer, if only that there was none.
 
 use std::collections::BTreeSet;
@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 
 use super::comfyui::Comfyui;
 use super::exec::Commands;
+use super::models::Models;
 use super::{Does, Options};
 use crate::secret::Secret;
 
@@ -45,12 +46,13 @@ impl Wanted {
 pub(super) enum Hands {
     Commands(Commands),
     Comfyui(Comfyui),
+    Models(Models),
 }
 
 /// A worker that never came to have hands may have started a service all the same: it ends with it.
 pub(super) async fn abandon(options: &Options) {
     match &options.does {
-        Does::Exec(_) => {}
+        Does::Exec(_) | Does::Models(_) => {}
         Does::Comfyui(comfyui) if comfyui.command.is_some() => Comfyui::abandon(options).await,
         Does::Comfyui(_) => {}
     }
@@ -89,6 +91,7 @@ impl Hands {
         match self {
             Hands::Commands(commands) => commands.run(order),
             Hands::Comfyui(comfyui) => comfyui.run(order),
+            Hands::Models(models) => models.run(order),
         }
     }
 
@@ -96,6 +99,7 @@ impl Hands {
         match self {
             Hands::Commands(commands) => commands.cancel(job, attempt, reason),
             Hands::Comfyui(comfyui) => comfyui.cancel(job, attempt),
+            Hands::Models(models) => models.cancel(job, attempt, reason),
         }
     }
 
@@ -103,20 +107,21 @@ impl Hands {
         match self {
             Hands::Commands(commands) => commands.probe(job, attempt),
             Hands::Comfyui(comfyui) => comfyui.probe(job, attempt, trigger),
+            Hands::Models(models) => models.probe(job, attempt),
         }
     }
 
     fn collect(&mut self, job: JobId, attempt: Attempt, outputs: Arc<RawValue>, wanted: Wanted) {
         match self {
-            // A command's result comes with its end.
-            Hands::Commands(_) => {}
+            // A command's result comes with its end, and so does a model's.
+            Hands::Commands(_) | Hands::Models(_) => {}
             Hands::Comfyui(comfyui) => comfyui.collect(job, attempt, outputs, wanted),
         }
     }
 
     fn reopen(&mut self) {
         match self {
-            Hands::Commands(_) => {}
+            Hands::Commands(_) | Hands::Models(_) => {}
             Hands::Comfyui(comfyui) => comfyui.reopen(),
         }
     }
@@ -125,6 +130,7 @@ impl Hands {
         match self {
             Hands::Commands(commands) => commands.treat(remedy),
             Hands::Comfyui(comfyui) => comfyui.treat(remedy),
+            Hands::Models(models) => models.treat(remedy),
         }
     }
 
@@ -132,6 +138,7 @@ impl Hands {
         match self {
             Hands::Commands(commands) => commands.check(),
             Hands::Comfyui(comfyui) => comfyui.check(),
+            Hands::Models(models) => models.check(),
         }
     }
 
@@ -140,6 +147,7 @@ impl Hands {
         match self {
             Hands::Commands(_) => {}
             Hands::Comfyui(comfyui) => comfyui.joined(token),
+            Hands::Models(models) => models.joined(token),
         }
     }
 
@@ -148,13 +156,14 @@ impl Hands {
         match self {
             Hands::Commands(commands) => commands.keep_only(held),
             Hands::Comfyui(comfyui) => comfyui.keep_only(held),
+            Hands::Models(models) => models.keep_only(held),
         }
     }
 
     /// Why the service has ended, if we started it and it has.
     pub(super) async fn ended(&self) -> Option<String> {
         match self {
-            Hands::Commands(_) => None,
+            Hands::Commands(_) | Hands::Models(_) => None,
             Hands::Comfyui(comfyui) => comfyui.ended().await,
         }
     }
@@ -164,6 +173,7 @@ impl Hands {
         match self {
             Hands::Commands(_) => Map::new(),
             Hands::Comfyui(comfyui) => comfyui.metrics(),
+            Hands::Models(models) => models.metrics(),
         }
     }
 
@@ -172,6 +182,7 @@ impl Hands {
         match self {
             Hands::Commands(commands) => commands.end().await,
             Hands::Comfyui(comfyui) => comfyui.end(is_replaced).await,
+            Hands::Models(models) => models.end().await,
         }
     }
 }

@@ -13,6 +13,7 @@ use super::check::Says;
 use super::comfyui::Comfyui;
 use super::exec::Commands;
 use super::hands::{Events, Hands};
+use super::models::Models;
 use super::ticket::Drawer;
 use super::{Does, Options, Shows};
 
@@ -52,6 +53,11 @@ pub(super) async fn ready(options: Options, events: Events, shows: Shows) -> any
         Does::Exec(exec) => {
             let hands = Hands::Commands(Commands::new(exec.clone(), events));
             Ready { hands, offer: None, found: Vec::new(), life: ServiceLife(1), check }
+        }
+        Does::Models(models) => {
+            let models = Models::new(models, &options, events, shows.reports);
+            let (offer, hands) = (Some(models.offer()), Hands::Models(models));
+            Ready { hands, offer, found: Vec::new(), life: ServiceLife(1), check }
         }
         Does::Comfyui(comfyui) => {
             let ready = Comfyui::begin(comfyui.clone(), &options, events, shows, &says).await?;

@@ -8,4 +8,4 @@ mod fleet;
 mod fuzzed;
 mod sdks;
 mod stock;
-mod tools;
+pub(crate) mod tools;

@@ -7,4 +7,5 @@ mod joining;
 mod ops;
 mod process;
 mod runpod;
+mod visited;
 mod yard;

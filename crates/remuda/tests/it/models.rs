@@ -1,6 +1,11 @@
 //! Models in the program: fetched by name, examined, served.
 
+mod flags;
+mod fleet;
 mod get;
+mod host;
+mod killed;
+mod openai;
 mod sight;
 
 use std::path::{Path, PathBuf};

@@ -20,14 +20,14 @@ use crate::harness::{Plane, QUICK, answered, wait_until};
 const SSHD: &str = "/usr/sbin/sshd";
 
 /// An sshd for each connection, and what a visit leaves behind.
-struct Machine {
+pub(crate) struct Machine {
     folder: TempDir,
-    address: SshAddress,
+    pub(crate) address: SshAddress,
     key: Key,
 }
 
 impl Machine {
-    fn start() -> Machine {
+    pub(crate) fn start() -> Machine {
         if !Path::new(SSHD).exists() {
             let install = "apt-get install -y --no-install-recommends openssh-server";
             said("sh", &["-c", &format!("{install} || (apt-get update && {install})")]);
@@ -40,7 +40,15 @@ impl Machine {
         fs::write(path("authorized_keys"), key.public()).unwrap();
         said("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", &path("host_key")]);
         let keys = format!("HostKey {}\nAuthorizedKeysFile {}", path("host_key"), path("authorized_keys"));
-        let settings = "PidFile none\nStrictModes no\nUsePAM no\nPermitRootLogin yes";
+        // A login begins in a folder of the test's own, not in that of whoever runs it.
+        fs::create_dir(path("home")).unwrap();
+        let program = Path::new(env!("CARGO_BIN_EXE_remuda")).parent().unwrap().display();
+        let begin = format!(
+            "cd {home}; HOME={home}; PATH=$PATH:{program}; export HOME PATH; eval \"$SSH_ORIGINAL_COMMAND\"",
+            home = path("home")
+        );
+        let settings =
+            format!("PidFile none\nStrictModes no\nUsePAM no\nPermitRootLogin yes\nForceCommand {begin}");
         fs::write(path("config"), format!("{keys}\n{settings}\n")).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -60,12 +68,18 @@ impl Machine {
         Machine { folder, address, key }
     }
 
+    /// Lets this key in as well.
+    pub(crate) fn admit(&self, key: &Key) {
+        let both = format!("{}\n{}\n", self.key.public(), key.public());
+        fs::write(self.path("authorized_keys"), both).unwrap();
+    }
+
     fn path(&self, name: &str) -> String {
         self.folder.path().join(name).display().to_string()
     }
 
-    fn worker(&self) -> Option<Pid> {
-        let text = fs::read_to_string(self.path("remuda/worker.pid")).ok()?;
+    pub(crate) fn worker(&self) -> Option<Pid> {
+        let text = fs::read_to_string(self.path("home/.remuda/worker.pid")).ok()?;
         Pid::from_raw(text.split(' ').next()?.parse().ok()?)
     }
 }
@@ -94,12 +108,8 @@ async fn a_bare_machine_is_visited_and_then_works_for_the_plane() {
     let command = format!("exec {program} worker --name visited --exec 'echo done'");
     let mut settings = Preparation::new(machine.key.clone(), HostKey::Pinned(Arc::new(hosts)), command);
     settings.gpu = GpuCheck::None;
-    settings.folder = machine.path("remuda");
     settings.upload = Some(Upload { from: env!("CARGO_BIN_EXE_remuda").into(), to: program });
-    let environment = BTreeMap::from([
-        ("REMUDA_URL".to_owned(), plane.url.clone()),
-        ("HOME".to_owned(), machine.path("home")),
-    ]);
+    let environment = BTreeMap::from([("REMUDA_URL".to_owned(), plane.url.clone())]);
     let pod = PodKey { pod: "pod-1".parse().unwrap(), started: "1".to_owned() };
     let visit = || prepare(&machine.address, &pod, &settings, &environment);
 

@@ -97,6 +97,7 @@ fn one(machine: &Value, now: Timestamp) -> String {
     let workers: Vec<_> = rows(machine, "workers").iter().map(cell).collect();
     say("workers", if workers.is_empty() { "-".to_owned() } else { workers.join(" ") });
     say("waits for", cell(&machine["waiting"]["text"]));
+    say("SSH visit", cell(&machine["visit"]));
     say(
         "drains",
         machine["drain_until"].as_str().map_or("-".to_owned(), |until| format!("until {until} at most")),

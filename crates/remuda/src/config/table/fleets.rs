@@ -314,7 +314,7 @@ const SSH: &[Key<Fleet>] = &[
         "start",
         fleet_slot!(source.start),
         Choice(&["image", "ssh"]),
-        "Who starts the worker: the image itself, or the plane over SSH, if `scaling.start_worker` is on.",
+        "Who starts the worker: the image itself, or the plane over SSH, unless `scaling.start_worker` is off.",
     ),
     Key::new(
         "ssh_user",

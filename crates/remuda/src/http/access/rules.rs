@@ -123,6 +123,12 @@ const RULES: &[Rule] = &[
     noted("POST", "/fleet/tokens", Who::Admin, "token.create"),
     rule("GET", "/fleet/tokens", Who::Admin),
     noted("DELETE", "/fleet/tokens/{id}", Who::Admin, "token.revoke"),
+    rule("GET", "/fleet/models", Who::Admin),
+    rule("POST", "/v1/embeddings", Who::Client),
+    rule("POST", "/v1/chat/completions", Who::Client),
+    rule("POST", "/v1/images/generations", Who::Client),
+    rule("GET", "/v1/models", Who::Client),
+    rule("GET", "/v1/models/{id}", Who::Client),
     rule("GET", "/health/live", Who::Anyone),
     rule("GET", "/health/ready", Who::Anyone),
 ];
@@ -144,7 +150,7 @@ pub(super) fn rule_of(method: &str, path: Option<&str>) -> &'static Rule {
 /// Whether somebody decided on this route: it has a line, or it is none of the fleet's.
 #[cfg(test)]
 pub(in crate::http) fn is_ruled(method: &str, path: &str) -> bool {
-    let is_ours = path.starts_with(FLEET) || path.starts_with("/health");
+    let is_ours = [FLEET, "/v1", "/health"].iter().any(|ours| path.starts_with(ours));
     !is_ours || RULES.iter().any(|rule| rule.method == method && rule.path == path)
 }
 

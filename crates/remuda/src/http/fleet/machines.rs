@@ -10,7 +10,7 @@ use remuda_core::cost::Window;
 use remuda_core::id::MachineId;
 use remuda_core::machine::{self, WorkerState};
 use remuda_core::plane::{Event, Plane};
-use remuda_core::rental::Rental;
+use remuda_core::rental::{Rental, Visit};
 use remuda_core::time::Timestamp;
 use remuda_core::worker::Worker;
 use serde::Deserialize;
@@ -104,6 +104,7 @@ fn rented(plane: &Plane, now: Timestamp, rental: &Rental) -> Value {
         "price_dollars": plane.price(rental).map(dollars),
         "cost_dollars": dollars(plane.cost_of_machine(rental, whole_life, now)),
         "waiting": waiting,
+        "visit": plane.visit(&rental.machine).map(Visit::spoken),
         "drain_until": rental.drain_until.map(|until| until.to_string()),
         "reason": rental.reason,
     })

@@ -26,8 +26,7 @@ pub(super) struct Tools {
 impl Tools {
     /// Fetches what is not here yet; other tests, in this process or another, wait meanwhile.
     pub(super) fn ready() -> Tools {
-        let venv = kept("python", PYTHON_PACKAGES, fetch_python);
-        let python = venv.join("bin/python");
+        let python = python(PYTHON_PACKAGES);
         let wheel = PathBuf::from(said(Command::new(&python).args(["-c", NODE])).trim());
         let node = wheel.join("bin/node");
         let npm = wheel.join("lib/node_modules/npm/bin/npm-cli.js");
@@ -41,6 +40,11 @@ impl Tools {
         let path = format!("import {name}; print({name}.__path__[0])");
         PathBuf::from(said(Command::new(&self.python).args(["-c", &path])).trim())
     }
+}
+
+/// A Python that has these packages.
+pub(crate) fn python(packages: &str) -> PathBuf {
+    kept("python", packages, |folder| fetch_python(folder, packages)).join("bin/python")
 }
 
 /// Debian's chromium, from Debian's packages if need be.
@@ -82,14 +86,14 @@ fn kept(name: &str, list: &str, fetch: impl FnOnce(&Path)) -> PathBuf {
     folder
 }
 
-fn fetch_python(folder: &Path) {
+fn fetch_python(folder: &Path, packages: &str) {
     let venv = || Command::new("python3").args(["-m", "venv"]).arg(folder).output();
     if !venv().is_ok_and(|it| it.status.success()) {
         install("python3 python3-venv");
         said(Command::new("python3").args(["-m", "venv"]).arg(folder));
     }
     let list = folder.join("requirements.txt");
-    fs::write(&list, PYTHON_PACKAGES).unwrap();
+    fs::write(&list, packages).unwrap();
     let mut pip = Command::new(folder.join("bin/python"));
     said(pip.args(["-m", "pip", "install", "--quiet", "--no-input", "--only-binary=:all:", "-r"]).arg(list));
 }

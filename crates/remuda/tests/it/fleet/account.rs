@@ -19,12 +19,17 @@ pub(super) struct Account {
 impl Account {
     /// `exec` is what runs in each pod.
     pub(super) async fn open(folder: &Path, exec: &str, flags: &[&str]) -> Account {
+        Account::bare(folder, &[&["--exec", exec], flags].concat()).await
+    }
+
+    /// Nothing of ours runs in its pods.
+    pub(super) async fn bare(folder: &Path, flags: &[&str]) -> Account {
         let mut command = remuda(folder);
         let path = [Path::new(env!("CARGO_BIN_EXE_remuda")).parent().unwrap().to_owned()];
         let rest = std::env::var_os("PATH").unwrap();
         let path = path.into_iter().chain(std::env::split_paths(&rest));
         command.env("PATH", std::env::join_paths(path).unwrap());
-        command.args(["fake", "runpod", "--listen", "127.0.0.1:0", "--json", "--exec", exec]).args(flags);
+        command.args(["fake", "runpod", "--listen", "127.0.0.1:0", "--json"]).args(flags);
         let mut process = Process::start("the account", &mut command);
         let ready: Value = serde_json::from_str(&process.line("url").await.unwrap()).unwrap();
         let text = |key: &str| ready[key].as_str().unwrap().to_owned();

@@ -1,0 +1,103 @@
+//! Sentence embeddings by the BERT family, from the folder it is published in.
+//!
+//! ```text
+//!  texts ─▶ Words (caller's thread) ─▶ tokens ─▶ Crew: texts packed row after row, no padding ─▶ Net ─▶ pool, length 1
+//! ```
+//!
+//! An engine of its own and no graph: padding costs 3.6 times the work at mixed lengths, more than any choice of engine
+//! (trap), and a graph has to pad. Here every row is a token somebody sent; only attention looks at where a text begins
+//! and ends. The products are rten-gemm's, float or int8, so nothing here is tied to one processor.
+//!
+//! It reads `config.json`, `tokenizer.json` and `model.safetensors`, and where there are any, sentence-transformers' own
+//! files, which say how to pool and where to cut.
+
+mod attention;
+mod config;
+mod crew;
+mod fidelity;
+mod int8;
+mod layer;
+mod linear;
+mod net;
+mod sweep;
+mod weights;
+mod words;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use self::config::Config;
+use self::crew::Crew;
+use self::net::Net;
+use self::weights::Weights;
+use self::words::Words;
+use crate::backend::{Backend, Found, Prepare};
+use crate::beacon::Beacon;
+use crate::failure::LoadError;
+use crate::model::Model;
+use crate::spec::{Capability, Isolation, ModelSpec, Precision};
+
+/// What the packed rows of one thread take at most, beside the weights: a text as long as models read, with its scores.
+const WORK_BYTES: u64 = 32 << 20;
+
+/// Embeds texts with BERT, RoBERTa, XLM-RoBERTa and DistilBERT.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bert;
+
+impl Backend for Bert {
+    fn name(&self) -> &'static str {
+        "bert"
+    }
+
+    fn inspect(&self, spec: &ModelSpec) -> Result<Option<Found>, LoadError> {
+        if spec.capability.is_some_and(|asked| asked != Capability::TextEmbedding) || !is_ours(&spec.path) {
+            return Ok(None);
+        }
+        let config = Config::read(&spec.path)?;
+        let weights = Weights::open(&config.weights_file()?)?;
+        let mut files = config.files.clone();
+        files.push(weights.path().to_owned());
+        files.push(words::file(&config)?);
+        Ok(Some(Found {
+            engine: self.name(),
+            capability: Capability::TextEmbedding,
+            architecture: config.to_string(),
+            files,
+            memory_bytes: memory_bytes(&config, spec),
+            isolation: Isolation::Thread,
+            notes: config.notes(),
+        }))
+    }
+
+    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<Model, LoadError> {
+        let config = Config::read(&spec.path)?;
+        let mut weights = Weights::open(&config.weights_file()?)?;
+        let crew = Crew::new(spec.threads.max(1) as usize)?;
+        let net = match spec.precision {
+            Precision::Native => Net::load(&config, &mut weights, beacon)?,
+            Precision::Int8 => crew.alone(|| fidelity::load(&config, &mut weights, beacon))?,
+        };
+        Ok(Model::TextEmbedding(Box::new(crew.with(net))))
+    }
+
+    fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
+        Ok(Arc::new(Words::read(&Config::read(&spec.path)?)?))
+    }
+}
+
+/// A folder whose model is of this family. Folders that hold it as ONNX only are another engine's.
+fn is_ours(path: &Path) -> bool {
+    config::family(path).is_some() && config::has_weights(path)
+}
+
+fn memory_bytes(config: &Config, spec: &ModelSpec) -> u64 {
+    let per_weight = match spec.precision {
+        Precision::Native => size_of::<f32>(),
+        Precision::Int8 => size_of::<i8>(),
+    } as u64;
+    let tables = config.table_weights() * size_of::<f32>() as u64;
+    let layer = config.layer_weights();
+    // While int8 is made, one layer is there in both.
+    let made = if spec.precision == Precision::Int8 { layer * size_of::<f32>() as u64 } else { 0 };
+    tables + layer * config.layers as u64 * per_weight + made + WORK_BYTES * u64::from(spec.threads.max(1))
+}

@@ -1,0 +1,67 @@
+//! Attention: the one place where a row looks at others, and only at those of its own text.
+
+use rayon::prelude::*;
+use rten_gemm::{GemmInputB, GemmOptions};
+
+use super::linear::{multiply, view};
+use super::sweep;
+use crate::failure::Failure;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Attention {
+    pub(super) heads: usize,
+    /// How many numbers of a row are one head's.
+    pub(super) head: usize,
+}
+
+impl Attention {
+    pub(super) fn new(heads: usize, head: usize) -> Self {
+        Attention { heads, head }
+    }
+
+    /// Rows of one text: queries, keys and values side by side in, what was looked up out. `apart` is room to work in.
+    pub(super) fn look(&self, rows: &[f32], out: &mut [f32], apart: &mut Vec<f32>) -> Result<(), Failure> {
+        let hidden = self.heads * self.head;
+        let length = out.len() / hidden;
+        apart.resize(out.len(), 0.0);
+        let heads = apart.par_chunks_exact_mut(length * self.head).enumerate();
+        heads.try_for_each_init(
+            || (Vec::new(), Vec::new()),
+            |(scores, sums), (head, found)| {
+                self.look_once(&rows[head * self.head..], length, found, scores, sums)
+            },
+        )?;
+        for (place, row) in out.chunks_exact_mut(hidden).enumerate() {
+            for (part, head) in row.chunks_exact_mut(self.head).zip(apart.chunks_exact(length * self.head)) {
+                part.copy_from_slice(&head[place * self.head..][..self.head]);
+            }
+        }
+        Ok(())
+    }
+
+    /// One head, whose query is the first of the rows' numbers.
+    fn look_once(
+        &self,
+        rows: &[f32],
+        length: usize,
+        found: &mut [f32],
+        scores: &mut Vec<f32>,
+        sums: &mut Vec<f32>,
+    ) -> Result<(), Failure> {
+        let hidden = self.heads * self.head;
+        let (stride, head) = (3 * hidden, self.head);
+        let queries = view(rows, [length, head], [stride, 1])?;
+        let keys = view(&rows[hidden..], [head, length], [1, stride])?;
+        let values = view(&rows[2 * hidden..], [length, head], [stride, 1])?;
+        scores.resize(length * length, 0.0);
+        let options = GemmOptions::default;
+        multiply(queries, GemmInputB::Unpacked(keys), scores, options())?;
+        sweep::soften(scores, length, sums);
+        let scores = view(scores, [length, length], [length, 1])?;
+        multiply(scores, GemmInputB::Unpacked(values), found, options())?;
+        for (row, sum) in found.chunks_exact_mut(head).zip(sums.iter()) {
+            row.iter_mut().for_each(|number| *number /= sum);
+        }
+        Ok(())
+    }
+}

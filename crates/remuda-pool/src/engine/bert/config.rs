@@ -1,0 +1,389 @@
+//! What a model's folder says of it: its shape, how its texts are pooled, and how long they may be.
+
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::failure::LoadError;
+
+/// No published model comes near; above it a number is a mistake or an attack, and none is worth allocating for.
+const SIZE_MAX: usize = 1 << 20;
+
+/// The largest of the JSON files beside the weights that is read.
+const JSON_BYTES_MAX: u64 = 1 << 20;
+
+/// Whose names the weights have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    Bert,
+    /// RoBERTa and XLM-RoBERTa: BERT whose first place is the one after padding.
+    Roberta,
+    /// Half of BERT's layers under names of its own, without kinds of tokens.
+    Distilbert,
+}
+
+/// How the vectors of tokens become the vector of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pooling {
+    Mean,
+    /// The first token's.
+    First,
+    Max,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Activation {
+    Gelu,
+    /// The approximation by tanh.
+    GeluTanh,
+    Relu,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Config {
+    /// Where `config.json` and the weights lie.
+    pub(super) folder: PathBuf,
+    pub(super) files: Vec<PathBuf>,
+    pub(super) family: Family,
+    pub(super) vocabulary: usize,
+    pub(super) hidden: usize,
+    pub(super) layers: usize,
+    pub(super) heads: usize,
+    pub(super) inner: usize,
+    pub(super) places: usize,
+    pub(super) kinds: usize,
+    /// The place of a text's first token.
+    pub(super) first_place: usize,
+    pub(super) epsilon: f32,
+    pub(super) activation: Activation,
+    pub(super) pooling: Pooling,
+    /// With the tokens that the tokenizer adds.
+    pub(super) tokens_max: usize,
+    pub(super) lower_case: bool,
+    architecture: String,
+    /// Whether the folder says how to pool.
+    pooling_told: bool,
+}
+
+#[derive(Deserialize)]
+struct ConfigFile {
+    #[serde(default)]
+    architectures: Vec<String>,
+    vocab_size: usize,
+    #[serde(alias = "dim")]
+    hidden_size: usize,
+    #[serde(alias = "n_layers")]
+    num_hidden_layers: usize,
+    #[serde(alias = "n_heads")]
+    num_attention_heads: usize,
+    #[serde(alias = "hidden_dim")]
+    intermediate_size: usize,
+    max_position_embeddings: usize,
+    #[serde(default)]
+    type_vocab_size: usize,
+    #[serde(default = "epsilon")]
+    layer_norm_eps: f32,
+    #[serde(default = "gelu", alias = "activation")]
+    hidden_act: String,
+    position_embedding_type: Option<String>,
+    pad_token_id: Option<usize>,
+}
+
+fn epsilon() -> f32 {
+    1e-12
+}
+
+fn gelu() -> String {
+    "gelu".to_owned()
+}
+
+#[derive(Deserialize)]
+struct Type {
+    model_type: String,
+}
+
+/// One step of a sentence-transformers model.
+#[derive(Deserialize)]
+struct Module {
+    path: String,
+    #[serde(rename = "type")]
+    kind: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct PoolingFile {
+    pooling_mode: Option<String>,
+    pooling_mode_cls_token: bool,
+    pooling_mode_mean_tokens: bool,
+    pooling_mode_max_tokens: bool,
+    pooling_mode_mean_sqrt_len_tokens: bool,
+    pooling_mode_weightedmean_tokens: bool,
+    pooling_mode_lasttoken: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct SentenceFile {
+    max_seq_length: Option<usize>,
+    do_lower_case: bool,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct TokenizerConfigFile {
+    /// As a float: where there is none, an integer of thirty digits is written.
+    model_max_length: Option<f64>,
+}
+
+/// The family of the model in a folder, if there is one and it is ours.
+pub(super) fn family(path: &Path) -> Option<Family> {
+    let folder = transformer(path).ok()?;
+    let Type { model_type } = optional(&folder.join("config.json")).ok()??;
+    match model_type.as_str() {
+        "bert" => Some(Family::Bert),
+        "roberta" | "xlm-roberta" | "camembert" => Some(Family::Roberta),
+        "distilbert" => Some(Family::Distilbert),
+        _ => None,
+    }
+}
+
+/// Whether there is something to load, or something of which to say why it is not loaded.
+pub(super) fn has_weights(path: &Path) -> bool {
+    let names = ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"];
+    transformer(path).is_ok_and(|folder| names.iter().any(|name| folder.join(name).exists()))
+}
+
+/// Where the transformer among a sentence-transformers model's steps lies.
+fn transformer(path: &Path) -> Result<PathBuf, LoadError> {
+    let modules: Option<Vec<Module>> = optional(&path.join("modules.json"))?;
+    let first = modules.into_iter().flatten().find(|module| module.kind.ends_with(".Transformer"));
+    match first {
+        Some(module) => inside(path, &module.path),
+        None => Ok(path.to_owned()),
+    }
+}
+
+impl Config {
+    pub(super) fn read(path: &Path) -> Result<Self, LoadError> {
+        let folder = transformer(path)?;
+        let file = folder.join("config.json");
+        let Some(read) = optional::<ConfigFile>(&file)? else {
+            let hint = "; name the folder that the model was published in".to_owned();
+            return Err(LoadError::Missing { path: folder, what: "config.json".to_owned(), hint });
+        };
+        let family = family(path).ok_or_else(|| wrong(&file, "its model_type is not of this family"))?;
+        let mut files = vec![file.clone()];
+        let (pooling, pooling_told) = match pooling(path, &mut files)? {
+            Some(pooling) => (pooling, true),
+            None => (Pooling::Mean, false),
+        };
+        let sentence: SentenceFile = optional(&folder.join("sentence_bert_config.json"))?.unwrap_or_default();
+        let tokenizer: TokenizerConfigFile =
+            optional(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
+        let first_place = match family {
+            Family::Roberta => read.pad_token_id.unwrap_or(1).saturating_add(1),
+            Family::Bert | Family::Distilbert => 0,
+        };
+        let places = read.max_position_embeddings;
+        let readable = places.saturating_sub(first_place);
+        let told = sentence.max_seq_length.or_else(|| tokenizer.model_max_length.map(|max| max as usize));
+        let config = Config {
+            folder,
+            files,
+            family,
+            vocabulary: read.vocab_size,
+            hidden: read.hidden_size,
+            layers: read.num_hidden_layers,
+            heads: read.num_attention_heads,
+            inner: read.intermediate_size,
+            places,
+            kinds: if family == Family::Distilbert { 0 } else { read.type_vocab_size },
+            first_place,
+            epsilon: read.layer_norm_eps,
+            activation: activation(&file, &read.hidden_act)?,
+            pooling,
+            tokens_max: told.unwrap_or(readable).min(readable),
+            lower_case: sentence.do_lower_case,
+            architecture: read.architectures.into_iter().next().unwrap_or_else(|| "unnamed".to_owned()),
+            pooling_told,
+        };
+        config.check(&file, read.position_embedding_type.as_deref())?;
+        Ok(config)
+    }
+
+    /// Refuses numbers that no model has before anything is done with them.
+    fn check(&self, file: &Path, places_kind: Option<&str>) -> Result<(), LoadError> {
+        let sizes = [self.vocabulary, self.hidden, self.layers, self.heads, self.inner, self.places];
+        if sizes.iter().any(|size| !(1..=SIZE_MAX).contains(size)) || self.kinds > SIZE_MAX {
+            return Err(wrong(file, format!("a size is not between 1 and {SIZE_MAX}")));
+        }
+        if !self.hidden.is_multiple_of(self.heads) {
+            let detail =
+                format!("{} numbers a token cannot be shared among {} heads", self.hidden, self.heads);
+            return Err(wrong(file, detail));
+        }
+        if !(self.epsilon.is_finite() && self.epsilon > 0.0) {
+            return Err(wrong(file, "layer_norm_eps is not above 0"));
+        }
+        if self.tokens_max == 0 {
+            return Err(wrong(file, "it reads no tokens at all"));
+        }
+        if let Some(kind) = places_kind.filter(|kind| *kind != "absolute") {
+            let what = format!("positions of the kind {kind}");
+            return Err(LoadError::Unsupported {
+                path: file.to_owned(),
+                what,
+                hint: "; absolute are".into(),
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn weights_file(&self) -> Result<PathBuf, LoadError> {
+        let file = self.folder.join("model.safetensors");
+        if file.exists() {
+            return Ok(file);
+        }
+        let shards = self.folder.join("model.safetensors.index.json");
+        if shards.exists() {
+            let what = "weights in several files".to_owned();
+            return Err(LoadError::Unsupported { path: shards, what, hint: "; save them as one".to_owned() });
+        }
+        let pickle = self.folder.join("pytorch_model.bin");
+        if pickle.exists() {
+            return Err(LoadError::Pickle { path: pickle });
+        }
+        let what = "model.safetensors".to_owned();
+        Err(LoadError::Missing { path: self.folder.clone(), what, hint: String::new() })
+    }
+
+    pub(super) fn head(&self) -> usize {
+        self.hidden / self.heads
+    }
+
+    pub(super) fn table_weights(&self) -> u64 {
+        (self.vocabulary + self.places + self.kinds) as u64 * self.hidden as u64
+    }
+
+    pub(super) fn layer_weights(&self) -> u64 {
+        let (hidden, inner) = (self.hidden as u64, self.inner as u64);
+        4 * hidden * hidden + 2 * hidden * inner + 9 * hidden + inner
+    }
+
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = vec![format!("texts are cut after {} tokens", self.tokens_max)];
+        if !self.pooling_told {
+            notes.push("nothing says how to pool: the mean over all tokens is taken".to_owned());
+        }
+        if self.architecture.ends_with("ForSequenceClassification") {
+            notes.push(
+                "it was made to judge texts, not to embed them: its vectors may mean little".to_owned(),
+            );
+        }
+        notes
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let family = match self.family {
+            Family::Bert => "bert",
+            Family::Roberta => "roberta",
+            Family::Distilbert => "distilbert",
+        };
+        write!(f, "{family} ({} layers, {} dimensions)", self.layers, self.hidden)
+    }
+}
+
+fn pooling(path: &Path, files: &mut Vec<PathBuf>) -> Result<Option<Pooling>, LoadError> {
+    let list = path.join("modules.json");
+    let Some(modules) = optional::<Vec<Module>>(&list)? else { return Ok(None) };
+    files.push(list.clone());
+    let mut pooling = None;
+    for module in modules {
+        match module.kind.rsplit('.').next() {
+            Some("Transformer" | "Normalize") => {}
+            Some("Pooling") => {
+                let file = inside(path, &module.path)?.join("config.json");
+                let read: PoolingFile = optional(&file)?.unwrap_or_default();
+                pooling = Some(read.pooling(&file)?);
+                files.push(file);
+            }
+            _ => {
+                let what = format!("a step of the kind {}", module.kind);
+                let hint = "; Transformer, Pooling and Normalize are".to_owned();
+                return Err(LoadError::Unsupported { path: list, what, hint });
+            }
+        }
+    }
+    Ok(pooling)
+}
+
+impl PoolingFile {
+    fn pooling(&self, file: &Path) -> Result<Pooling, LoadError> {
+        let modes = [
+            ("mean", self.pooling_mode_mean_tokens),
+            ("cls", self.pooling_mode_cls_token),
+            ("max", self.pooling_mode_max_tokens),
+            ("mean_sqrt_len_tokens", self.pooling_mode_mean_sqrt_len_tokens),
+            ("weightedmean", self.pooling_mode_weightedmean_tokens),
+            ("lasttoken", self.pooling_mode_lasttoken),
+        ];
+        let chosen: Vec<&str> = match &self.pooling_mode {
+            Some(mode) => vec![mode],
+            None => modes.iter().filter(|(_, is_on)| *is_on).map(|(name, _)| *name).collect(),
+        };
+        match chosen[..] {
+            // By the root of the length or by the length: at length 1 they are the same vector.
+            ["mean" | "mean_sqrt_len_tokens"] => Ok(Pooling::Mean),
+            ["cls"] => Ok(Pooling::First),
+            ["max"] => Ok(Pooling::Max),
+            _ => Err(LoadError::Unsupported {
+                path: file.to_owned(),
+                what: format!(
+                    "pooling by {}",
+                    if chosen.is_empty() { "nothing".into() } else { chosen.join(" and ") }
+                ),
+                hint: "; one of mean, cls and max is".to_owned(),
+            }),
+        }
+    }
+}
+
+fn activation(file: &Path, name: &str) -> Result<Activation, LoadError> {
+    match name {
+        "gelu" => Ok(Activation::Gelu),
+        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Ok(Activation::GeluTanh),
+        "relu" => Ok(Activation::Relu),
+        _ => Err(LoadError::Unsupported {
+            path: file.to_owned(),
+            what: format!("the activation {name}"),
+            hint: "; gelu, gelu_new and relu are".to_owned(),
+        }),
+    }
+}
+
+/// A path that a file names, which may not lead out of the folder.
+fn inside(folder: &Path, name: &str) -> Result<PathBuf, LoadError> {
+    if Path::new(name).components().all(|part| matches!(part, Component::Normal(_))) {
+        return Ok(folder.join(name));
+    }
+    Err(wrong(&folder.join("modules.json"), format!("the path {name} leads out of the folder")))
+}
+
+/// A JSON file, or nothing if there is none.
+pub(super) fn optional<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, LoadError> {
+    let Ok(metadata) = std::fs::metadata(file) else { return Ok(None) };
+    if metadata.len() > JSON_BYTES_MAX {
+        return Err(wrong(file, format!("more than {JSON_BYTES_MAX} bytes of settings")));
+    }
+    let bytes = std::fs::read(file).map_err(|error| wrong(file, error))?;
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| wrong(file, error))
+}
+
+pub(super) fn wrong(path: &Path, detail: impl fmt::Display) -> LoadError {
+    LoadError::Wrong { path: path.to_owned(), detail: detail.to_string() }
+}

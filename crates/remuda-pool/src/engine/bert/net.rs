@@ -1,0 +1,165 @@
+//! The whole model: tokens of several texts to a vector each, without a row that is nobody's.
+
+use std::ops::Range;
+
+use super::config::{Config, Pooling};
+use super::int8::Layer8;
+use super::layer::{self, Layer, Plain, Room};
+use super::sweep::{self, Norm};
+use super::weights::Weights;
+use crate::beacon::Beacon;
+use crate::failure::{Failure, LoadError};
+
+pub(super) struct Net {
+    pub(super) tables: Tables,
+    pub(super) layers: Vec<AnyLayer>,
+}
+
+pub(super) enum AnyLayer {
+    Float(Layer),
+    Int8(Layer8),
+}
+
+impl AnyLayer {
+    fn run(&self, rows: &mut [f32], texts: &[Range<usize>], room: &mut Room) -> Result<(), Failure> {
+        match self {
+            AnyLayer::Float(layer) => layer.run(rows, texts, room),
+            AnyLayer::Int8(layer) => layer.run(rows, texts, room),
+        }
+    }
+}
+
+/// What a token is before the first layer, and a text after the last.
+pub(super) struct Tables {
+    words: Vec<f32>,
+    /// With the only kind of token there is among them.
+    places: Vec<f32>,
+    norm: Norm,
+    none: Vec<f32>,
+    hidden: usize,
+    pooling: Pooling,
+    tokens_max: usize,
+}
+
+impl Net {
+    pub(super) fn load(config: &Config, weights: &mut Weights, beacon: &Beacon) -> Result<Self, LoadError> {
+        let tables = Tables::load(config, weights)?;
+        let mut layers = Vec::new();
+        for number in 0..config.layers {
+            beacon.step()?;
+            let layer = Layer::new(config, Plain::read(config, weights, number)?)?;
+            layers.push(AnyLayer::Float(layer));
+        }
+        Ok(Net { tables, layers })
+    }
+
+    /// Texts that were checked.
+    pub(super) fn embed(
+        &self,
+        texts: &[&[u32]],
+        room: &mut Room,
+        beacon: &Beacon,
+    ) -> Result<Vec<Vec<f32>>, Failure> {
+        let ranges = ranges(texts);
+        let mut rows = self.tables.rows(texts);
+        for layer in &self.layers {
+            layer.run(&mut rows, &ranges, room)?;
+            beacon.step()?;
+        }
+        Ok(self.tables.pool(&rows, &ranges))
+    }
+}
+
+/// Which rows are whose.
+pub(super) fn ranges(texts: &[&[u32]]) -> Vec<Range<usize>> {
+    let mut end = 0;
+    let mut next = |text: &&[u32]| {
+        let begin = end;
+        end += text.len();
+        begin..end
+    };
+    texts.iter().map(&mut next).collect()
+}
+
+impl Tables {
+    pub(super) fn load(config: &Config, weights: &mut Weights) -> Result<Self, LoadError> {
+        let hidden = config.hidden;
+        let words = "embeddings.word_embeddings.weight";
+        weights.below(&["", "bert.", "roberta.", "distilbert."], words);
+        let words = weights.read(words, &[config.vocabulary, hidden])?;
+        let mut places = weights.read("embeddings.position_embeddings.weight", &[config.places, hidden])?;
+        places.drain(..(config.first_place * hidden).min(places.len()));
+        if config.kinds > 0 {
+            let kinds = weights.read("embeddings.token_type_embeddings.weight", &[config.kinds, hidden])?;
+            for place in places.chunks_exact_mut(hidden) {
+                place.iter_mut().zip(&kinds).for_each(|(place, kind)| *place += kind);
+            }
+        }
+        let mut read =
+            |name: &str, part: &str, shape: &[usize]| weights.read(&format!("{name}.{part}"), shape);
+        Ok(Tables {
+            words,
+            places,
+            norm: layer::norm(config, &mut read, "embeddings.LayerNorm")?,
+            none: vec![0.0; hidden],
+            hidden,
+            pooling: config.pooling,
+            tokens_max: config.tokens_max,
+        })
+    }
+
+    /// Refuses what no tokenizer of this model makes.
+    pub(super) fn check(&self, text: &[u32]) -> Result<(), Failure> {
+        if text.is_empty() || text.len() > self.tokens_max {
+            let why = format!("a text has {} tokens, and 1 to {} are read", text.len(), self.tokens_max);
+            return Err(Failure::Input(why));
+        }
+        let vocabulary = self.words.len() / self.hidden;
+        match text.iter().find(|token| **token as usize >= vocabulary) {
+            Some(token) => Err(Failure::Input(format!("there is no token {token}: {vocabulary} are known"))),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn rows(&self, texts: &[&[u32]]) -> Vec<f32> {
+        let hidden = self.hidden;
+        let mut rows = Vec::with_capacity(texts.iter().map(|text| text.len()).sum::<usize>() * hidden);
+        for text in texts {
+            for (token, place) in text.iter().zip(self.places.chunks_exact(hidden)) {
+                let word = &self.words[*token as usize * hidden..][..hidden];
+                rows.extend(word.iter().zip(place).map(|(word, place)| word + place));
+            }
+        }
+        sweep::normalize(&mut rows, &self.none, &self.norm);
+        rows
+    }
+
+    /// A vector of length 1 for each text.
+    pub(super) fn pool(&self, rows: &[f32], texts: &[Range<usize>]) -> Vec<Vec<f32>> {
+        texts
+            .iter()
+            .map(|text| self.pool_one(&rows[text.start * self.hidden..text.end * self.hidden]))
+            .collect()
+    }
+
+    fn pool_one(&self, rows: &[f32]) -> Vec<f32> {
+        let mut tokens = rows.chunks_exact(self.hidden);
+        let mut vector = tokens.next().map(<[f32]>::to_vec).unwrap_or_default();
+        match self.pooling {
+            Pooling::First => {}
+            // What it is divided by, the length takes away again.
+            Pooling::Mean => tokens.for_each(|token| merge(&mut vector, token, |sum, number| sum + number)),
+            Pooling::Max => tokens.for_each(|token| merge(&mut vector, token, f32::max)),
+        }
+        let length = vector.iter().map(|number| number * number).sum::<f32>().sqrt();
+        // As torch's `normalize`: a vector of nothing stays one.
+        vector.iter_mut().for_each(|number| *number /= length.max(1e-12));
+        vector
+    }
+}
+
+fn merge(vector: &mut [f32], token: &[f32], with: impl Fn(f32, f32) -> f32) {
+    for (number, other) in vector.iter_mut().zip(token) {
+        *number = with(*number, *other);
+    }
+}

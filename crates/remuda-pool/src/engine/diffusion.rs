@@ -1,0 +1,142 @@
+//! Pictures from text: models of the Stable Diffusion family, from the folders `diffusers` saves.
+//!
+//! ```text
+//!  folder/model_index.json ─ scheduler/ ──▶ Schedule: which times, which numbers
+//!         ├ tokenizer/ ─ text_encoder/ ──▶ Tokens ─▶ Clip: a prompt as rows
+//!         ├ unet/ ───────────────────────▶ Unet: noise in latents, once or twice a step
+//!         └ vae/ ────────────────────────▶ Decoder: latents to pixels
+//! ```
+//!
+//! Everything is computed in 32 bits whatever the files have. Where a configuration asks for something else than this
+//! family does, the model is refused by name and not drawn wrongly.
+
+mod canvas;
+mod clip;
+mod config;
+mod easel;
+mod folder;
+mod layers;
+mod noise;
+mod picture;
+mod schedule;
+mod scheduler;
+#[cfg(test)]
+mod tests;
+mod tokens;
+mod transformer;
+mod unet;
+mod vae;
+mod weights;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use self::canvas::Canvas;
+use self::easel::Easel;
+use self::folder::Folder;
+use self::tokens::Tokens;
+use crate::backend::{Backend, Found, Prepare};
+use crate::beacon::Beacon;
+use crate::failure::LoadError;
+use crate::model::Model;
+use crate::spec::{Capability, Isolation, ModelSpec, Precision};
+
+/// Reads folders with a `model_index.json`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Diffusion;
+
+impl Backend for Diffusion {
+    fn name(&self) -> &'static str {
+        "diffusion"
+    }
+
+    fn inspect(&self, spec: &ModelSpec) -> Result<Option<Found>, LoadError> {
+        if spec.path.is_file() {
+            return single(&spec.path).map_or(Ok(None), Err);
+        }
+        if !Folder::is_at(&spec.path) {
+            return Ok(None);
+        }
+        let folder = Folder::open(&spec.path)?;
+        if spec.precision == Precision::Int8 {
+            let path = spec.path.clone();
+            let what = "pictures from weights of eight bits".to_owned();
+            return Err(LoadError::Unsupported {
+                path,
+                what,
+                hint: "; leave the precision as it is".to_owned(),
+            });
+        }
+        let easel = Easel::new(&folder, spec.memory_bytes);
+        Tokens::load(&folder.path, folder.clip.max_position_embeddings, folder.clip.vocab_size)?;
+        let (width, height) = easel.native;
+        let (sampler, prediction) = (folder.scheduler.sampler.name(), folder.scheduler.prediction.name());
+        let memory_bytes = folder.weights_bytes() + folder.drawing_bytes(easel.pixels_max);
+        let (smallest, _) = easel.smallest();
+        if easel.pixels_max < u64::from(smallest).pow(2) {
+            return Err(LoadError::Memory {
+                need_bytes: folder.weights_bytes() + folder.drawing_bytes(u64::from(smallest).pow(2)),
+                free_bytes: spec.memory_bytes.unwrap_or_default(),
+                hint: "name more memory for this model, or take a smaller one".to_owned(),
+            });
+        }
+        Ok(Some(Found {
+            engine: self.name(),
+            capability: Capability::TextToImage,
+            architecture: format!("stable-diffusion {width}x{height} {prediction} {sampler}"),
+            files: folder.files()?,
+            memory_bytes,
+            // A step takes seconds to minutes and cannot be broken off from outside, and an allocation that fails ends
+            // the process it is in.
+            isolation: Isolation::Process,
+            notes: notes(&folder, &easel),
+        }))
+    }
+
+    fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<Model, LoadError> {
+        beacon.step()?;
+        let folder = Folder::open(&spec.path)?;
+        Ok(Model::TextToImage(Box::new(Canvas::load(&folder, spec.threads, beacon)?)))
+    }
+
+    fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
+        Ok(Arc::new(Easel::new(&Folder::open(&spec.path)?, spec.memory_bytes)))
+    }
+}
+
+fn notes(folder: &Folder, easel: &Easel) -> Vec<String> {
+    let words = folder.clip.max_position_embeddings - 2;
+    let (step, pixels) = (easel.side_step, easel.pixels_max);
+    let mut notes = vec![
+        format!("prompts are cut after {words} tokens"),
+        format!(
+            "sides are multiples of {step}, pictures have at most {pixels} pixels, and a picture takes at most {} steps",
+            easel.steps_max
+        ),
+    ];
+    if let Some(replaced) = &folder.scheduler.replaced {
+        let sampler = folder.scheduler.sampler.name();
+        notes
+            .push(format!("{sampler} samples in place of {replaced}: other steps towards the same pictures"));
+    }
+    if folder.has_safety_checker {
+        notes.push("the safety checker is not run".to_owned());
+    }
+    notes
+}
+
+/// Why a file is none of ours though it is a model of this family.
+fn single(path: &Path) -> Option<LoadError> {
+    let is = |kinds: &[&str]| path.extension().is_some_and(|kind| kinds.iter().any(|name| kind == *name));
+    if is(&["ckpt", "pt", "pth", "bin"]) && weights::is_pickle(path) {
+        return Some(LoadError::Pickle { path: path.to_owned() });
+    }
+    let is_checkpoint = |name: &String| name.starts_with("model.diffusion_model.");
+    let (_, header) = is(&["safetensors"]).then(|| weights::header(path).ok()).flatten()?;
+    if !header.offset_keys().iter().any(is_checkpoint) {
+        return None;
+    }
+    let what = "a Stable Diffusion checkpoint in one file".to_owned();
+    let hint = "; save it as a folder with diffusers: StableDiffusionPipeline.from_single_file(FILE).save_pretrained(FOLDER)".to_owned();
+    Some(LoadError::Unsupported { path: path.to_owned(), what, hint })
+}

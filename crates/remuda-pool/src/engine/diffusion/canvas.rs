@@ -1,0 +1,178 @@
+//! A loaded model, drawing: prompts to tokens to rows, noise through all steps to latents, latents to pixels.
+//!
+//! The same seed begins with the same noise everywhere. Sums are made in another order by CPUs with other SIMD registers,
+//! so that pictures of two machines may differ by a level of brightness here and there; those of one machine do not.
+
+use std::fmt;
+
+use candle_core::{Device, Tensor};
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+use super::clip::Clip;
+use super::folder::Folder;
+use super::layers::{Broken, Computed};
+use super::noise::Noise;
+use super::picture;
+use super::schedule::Schedule;
+use super::scheduler::SchedulerConfig;
+use super::tokens::Tokens;
+use super::unet::Unet;
+use super::vae::Decoder;
+use crate::beacon::Beacon;
+use crate::failure::{Failure, LoadError};
+use crate::model::TextToImage;
+use crate::request::{Draw, Piece};
+
+#[derive(Debug)]
+pub(super) struct Canvas {
+    pub(super) clip: Clip,
+    pub(super) unet: Unet,
+    pub(super) decoder: Decoder,
+    pub(super) tokens: Tokens,
+    pub(super) scheduler: SchedulerConfig,
+    channels: usize,
+    factor: usize,
+    pub(super) device: Device,
+    /// candle computes with the threads of the pool it is called in: one of our own keeps to as many as were asked for.
+    threads: ThreadPool,
+}
+
+/// What a picture is to follow, and what it is to keep away from.
+pub(super) struct Texts {
+    pub(super) wanted: Tensor,
+    /// With how much it is kept away; nothing where there is no guidance.
+    pub(super) unwanted: Option<(Tensor, f32)>,
+}
+
+impl Canvas {
+    pub(super) fn load(folder: &Folder, threads: u32, beacon: &Beacon) -> Result<Self, LoadError> {
+        let engine = |error: &dyn fmt::Display| LoadError::Engine(error.to_string());
+        let device = Device::cuda_if_available(0).map_err(|error| engine(&error))?;
+        let threads = ThreadPoolBuilder::new()
+            .num_threads(threads.max(1) as usize)
+            .thread_name(|number| format!("draw-{number}"))
+            .build()
+            .map_err(|error| engine(&error))?;
+        let places = folder.clip.max_position_embeddings;
+        Ok(Canvas {
+            tokens: Tokens::load(&folder.path, places, folder.clip.vocab_size)?,
+            clip: Clip::load(&folder.clip_weights, &folder.clip, &device, beacon)?,
+            unet: Unet::load(&folder.unet_weights, &folder.unet, &device, beacon)?,
+            decoder: Decoder::load(&folder.vae_weights, &folder.vae, &device, beacon)?,
+            scheduler: folder.scheduler.clone(),
+            channels: folder.unet.channels,
+            factor: folder.vae.factor(),
+            device,
+            threads,
+        })
+    }
+
+    pub(super) fn texts(&self, draw: &Draw, guidance: f32, beacon: &Beacon) -> Result<Texts, Failure> {
+        let read = |text: &str| {
+            let tokens = self.tokens.of(text).map_err(Failure::Input)?;
+            self.compute(|| self.clip.run(&tokens, beacon))
+        };
+        // Guidance of 1 and less means none: what is not wanted is then not read at all.
+        let unwanted = if guidance > 1.0 { Some((read(&draw.negative_prompt)?, guidance)) } else { None };
+        Ok(Texts { wanted: read(&draw.prompt)?, unwanted })
+    }
+
+    /// Takes the latents, height and width of which are given, through all steps.
+    pub(super) fn denoise(
+        &self,
+        mut latents: Vec<f32>,
+        size: (usize, usize),
+        schedule: &Schedule,
+        texts: &Texts,
+        beacon: &Beacon,
+        say: &mut dyn FnMut(Piece),
+    ) -> Result<Vec<f32>, Failure> {
+        latents.iter_mut().for_each(|number| *number = (f64::from(*number) * schedule.noise_scale) as f32);
+        for (done, step) in schedule.steps.iter().enumerate() {
+            beacon.step()?;
+            let scaled =
+                latents.iter().map(|number| (f64::from(*number) * step.input_scale) as f32).collect();
+            let sample = self.compute(|| self.tensor(scaled, size))?;
+            let predict = |text: &Tensor| {
+                let predicted = self.compute(|| self.unet.run(&sample, step.time, text, beacon))?;
+                self.numbers(&predicted)
+            };
+            let mut output = predict(&texts.wanted)?;
+            if let Some((text, guidance)) = &texts.unwanted {
+                for (wanted, unwanted) in output.iter_mut().zip(predict(text)?) {
+                    *wanted = unwanted + guidance * (*wanted - unwanted);
+                }
+            }
+            schedule.advance(step, &mut latents, &output);
+            if latents.iter().any(|number| !number.is_finite()) {
+                return Err(Failure::Engine(format!(
+                    "step {} of {} gave numbers that are none; the weights may be damaged",
+                    done + 1,
+                    schedule.steps.len()
+                )));
+            }
+            // The decoder is as good as a step.
+            say(Piece::Progress((done + 1) as f32 / (schedule.steps.len() + 1) as f32));
+        }
+        Ok(latents)
+    }
+
+    pub(super) fn decode(
+        &self,
+        latents: Vec<f32>,
+        size: (usize, usize),
+        beacon: &Beacon,
+    ) -> Result<Vec<f32>, Failure> {
+        let decoded = self.compute(|| self.decoder.run(&self.tensor(latents, size)?, beacon))?;
+        self.numbers(&decoded)
+    }
+
+    pub(super) fn tensor(&self, numbers: Vec<f32>, (height, width): (usize, usize)) -> Computed {
+        Ok(Tensor::from_vec(numbers, (1, self.channels, height, width), &self.device)?)
+    }
+
+    pub(super) fn numbers(&self, tensor: &Tensor) -> Result<Vec<f32>, Failure> {
+        self.compute(|| Ok(tensor.flatten_all()?.to_vec1::<f32>()?))
+    }
+
+    /// Computes with the threads of this copy, and sorts what goes wrong.
+    fn compute<T: Send>(&self, work: impl FnOnce() -> Result<T, Broken> + Send) -> Result<T, Failure> {
+        self.threads.install(work).map_err(|broken| match broken {
+            Broken::Stopped(stopped) => stopped.into(),
+            Broken::Engine(error) if self.device.is_cpu() => Failure::Engine(error.to_string()),
+            // CUDA says so without harm; after anything else its context may answer with garbage for hours.
+            Broken::Engine(error) if error.to_string().contains("OUT_OF_MEMORY") => {
+                Failure::OutOfMemory(error.to_string())
+            }
+            Broken::Engine(error) => Failure::Poisoned(error.to_string()),
+        })
+    }
+}
+
+impl TextToImage for Canvas {
+    fn draw(&mut self, draw: &Draw, beacon: &Beacon, say: &mut dyn FnMut(Piece)) -> Result<Vec<u8>, Failure> {
+        let open = || {
+            Failure::Input("size, steps, guidance and seed are settled before a picture is begun".to_owned())
+        };
+        let ((width, height), steps) = (draw.size.ok_or_else(open)?, draw.steps.ok_or_else(open)?);
+        let (guidance, seed) = (draw.guidance.ok_or_else(open)?, draw.seed.ok_or_else(open)?);
+        if steps == 0 || steps as usize > self.scheduler.train_steps {
+            return Err(open());
+        }
+        let size = (height as usize / self.factor, width as usize / self.factor);
+        let texts = self.texts(draw, guidance, beacon)?;
+        let schedule = Schedule::new(&self.scheduler, steps as usize);
+        let noise = Noise::new(seed).take(self.channels * size.0 * size.1).collect();
+        let latents = self.denoise(noise, size, &schedule, &texts, beacon, say)?;
+        let pixels = self.decode(latents, size, beacon)?;
+        let made = [
+            ("seed", seed.to_string()),
+            ("steps", steps.to_string()),
+            ("guidance", guidance.to_string()),
+            ("sampler", self.scheduler.sampler.name().to_owned()),
+        ];
+        let png = picture::png(&pixels, (width, height), &made).map_err(Failure::Engine)?;
+        say(Piece::Progress(1.0));
+        Ok(png)
+    }
+}

@@ -1,0 +1,99 @@
+//! The reader of prompts: CLIP's text transformer, each token looking only at those before it.
+
+use candle_core::{Device, Tensor};
+use candle_nn::{LayerNorm, Linear, Module};
+
+use super::config::{Activation, ClipConfig};
+use super::layers::{Attention, Broken, Computed, layer_norm, linear};
+use super::weights::Weights;
+use crate::beacon::Beacon;
+use crate::failure::LoadError;
+
+#[derive(Debug)]
+pub(super) struct Clip {
+    tokens: Tensor,
+    places: Tensor,
+    layers: Vec<Layer>,
+    norm: LayerNorm,
+    activation: Activation,
+}
+
+#[derive(Debug)]
+struct Layer {
+    norm_in: LayerNorm,
+    attention: Attention,
+    norm_out: LayerNorm,
+    wide: Linear,
+    narrow: Linear,
+}
+
+impl Clip {
+    pub(super) fn load(
+        weights: &Weights,
+        config: &ClipConfig,
+        device: &Device,
+        beacon: &Beacon,
+    ) -> Result<Self, LoadError> {
+        let source = weights.source(device, beacon);
+        // Files of all years but the last have everything under one name more.
+        let source = if weights.has("text_model.") { source.at("text_model") } else { source };
+        let (size, eps) = (config.hidden_size, config.layer_norm_eps);
+        let embeddings = source.at("embeddings");
+        let layer = |number: usize| {
+            let source = source.at("encoder.layers").at(number);
+            let attention = source.at("self_attn");
+            let projections = [
+                linear(&attention.at("q_proj"), size, size)?,
+                linear(&attention.at("k_proj"), size, size)?,
+                linear(&attention.at("v_proj"), size, size)?,
+                linear(&attention.at("out_proj"), size, size)?,
+            ];
+            Ok(Layer {
+                norm_in: layer_norm(&source.at("layer_norm1"), size, eps)?,
+                attention: Attention::new(projections, config.num_attention_heads),
+                norm_out: layer_norm(&source.at("layer_norm2"), size, eps)?,
+                wide: linear(&source.at("mlp.fc1"), size, config.intermediate_size)?,
+                narrow: linear(&source.at("mlp.fc2"), config.intermediate_size, size)?,
+            })
+        };
+        Ok(Clip {
+            tokens: embeddings.tensor("token_embedding.weight", &[config.vocab_size, size])?,
+            places: embeddings
+                .tensor("position_embedding.weight", &[config.max_position_embeddings, size])?,
+            layers: (0..config.num_hidden_layers).map(layer).collect::<Result<_, LoadError>>()?,
+            norm: layer_norm(&source.at("final_layer_norm"), size, eps)?,
+            activation: config.hidden_act,
+        })
+    }
+
+    /// A row of numbers for each token.
+    pub(super) fn run(&self, tokens: &[u32], beacon: &Beacon) -> Computed {
+        let device = self.tokens.device();
+        let ids = Tensor::from_slice(tokens, tokens.len(), device)?;
+        let places = self.places.narrow(0, 0, tokens.len())?;
+        let mut rows = (self.tokens.index_select(&ids, 0)? + places)?;
+        let mask = later(tokens.len(), device)?;
+        for layer in &self.layers {
+            let normed = layer.norm_in.forward(&rows)?;
+            rows = (rows + layer.attention.run(&normed, &normed, Some(&mask), beacon)?)?;
+            let wide = self.activated(&layer.wide.forward(&layer.norm_out.forward(&rows)?)?)?;
+            rows = (rows + layer.narrow.forward(&wide)?)?;
+        }
+        Ok(self.norm.forward(&rows)?)
+    }
+
+    fn activated(&self, rows: &Tensor) -> Computed {
+        Ok(match self.activation {
+            Activation::QuickGelu => (rows * candle_nn::ops::sigmoid(&(rows * 1.702)?)?)?,
+            Activation::Gelu => rows.gelu_erf()?,
+        })
+    }
+}
+
+/// What hides the tokens that come later. In 32 bits: the same in half precision is where NaN comes from.
+fn later(count: usize, device: &Device) -> Result<Tensor, Broken> {
+    let mask: Vec<f32> = (0..count)
+        .flat_map(|row| (0..count).map(move |column| if column > row { f32::NEG_INFINITY } else { 0.0 }))
+        .collect();
+    Ok(Tensor::from_vec(mask, (count, count), device)?)
+}

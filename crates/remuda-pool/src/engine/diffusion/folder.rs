@@ -1,0 +1,117 @@
+//! What lies in a folder: the parts of a model as `diffusers` saves them, each with its configuration and its weights.
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::config::{ClipConfig, UnetConfig, VaeConfig, read, unsupported, wrong};
+use super::scheduler::SchedulerConfig;
+use super::tokens::Tokens;
+use super::weights::Weights;
+use crate::failure::LoadError;
+
+const INDEX: &str = "model_index.json";
+
+/// A model whose configurations fit together and whose headers were read.
+#[derive(Debug)]
+pub(super) struct Folder {
+    pub(super) path: PathBuf,
+    pub(super) unet: UnetConfig,
+    pub(super) vae: VaeConfig,
+    pub(super) clip: ClipConfig,
+    pub(super) scheduler: SchedulerConfig,
+    pub(super) unet_weights: Weights,
+    pub(super) vae_weights: Weights,
+    pub(super) clip_weights: Weights,
+    pub(super) has_safety_checker: bool,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    _class_name: String,
+    #[serde(default)]
+    safety_checker: Vec<serde_json::Value>,
+}
+
+impl Folder {
+    /// Whether a folder has the parts of such a model, all or some.
+    pub(super) fn is_at(path: &Path) -> bool {
+        path.join(INDEX).is_file() || (path.join("unet").is_dir() && path.join("vae").is_dir())
+    }
+
+    pub(super) fn open(path: &Path) -> Result<Self, LoadError> {
+        let index_path = path.join(INDEX);
+        let index: Index = read(&index_path)?;
+        let class = &index._class_name;
+        if class != "StableDiffusionPipeline" {
+            let hint = "; what is read here are folders of a StableDiffusionPipeline, which is Stable Diffusion 1 and 2";
+            return Err(unsupported(&index_path, format!("a {class}"), hint));
+        }
+        let [unet, vae, clip] = ["unet", "vae", "text_encoder"].map(|part| path.join(part));
+        let folder = Folder {
+            path: path.to_owned(),
+            unet: UnetConfig::read(&unet.join("config.json"))?,
+            vae: VaeConfig::read(&vae.join("config.json"))?,
+            clip: ClipConfig::read(&clip.join("config.json"))?,
+            scheduler: SchedulerConfig::read(&path.join("scheduler").join("scheduler_config.json"))?,
+            unet_weights: Weights::open(&unet, "diffusion_pytorch_model")?,
+            vae_weights: Weights::open(&vae, "diffusion_pytorch_model")?,
+            clip_weights: Weights::open(&clip, "model")?,
+            has_safety_checker: index.safety_checker.iter().any(|part| !part.is_null()),
+        };
+        folder.fits()?;
+        Ok(folder)
+    }
+
+    /// Whether the parts are of one model.
+    fn fits(&self) -> Result<(), LoadError> {
+        let (context, text) = (self.unet.context, self.clip.hidden_size);
+        if context != text {
+            let detail = format!("it reads {context} numbers a token, and the text encoder writes {text}");
+            return Err(wrong(&self.path.join("unet").join("config.json"), detail));
+        }
+        let (denoised, decoded) = (self.unet.channels, self.vae.latent_channels);
+        if denoised != decoded {
+            let detail = format!("it decodes {decoded} channels, and the denoiser makes {denoised}");
+            return Err(wrong(&self.path.join("vae").join("config.json"), detail));
+        }
+        Ok(())
+    }
+
+    pub(super) fn files(&self) -> Result<Vec<PathBuf>, LoadError> {
+        let parts = [&self.unet_weights, &self.vae_weights, &self.clip_weights];
+        let weights = parts.into_iter().flat_map(|weights| weights.files.iter().cloned());
+        Ok(weights.chain(Tokens::files(&self.path)?).collect())
+    }
+
+    /// As large as it was trained for.
+    pub(super) fn native_size(&self) -> (u32, u32) {
+        let (height, width) = self.unet.sample;
+        let pixels = |latents: usize| u32::try_from(latents * self.vae.factor()).unwrap_or(u32::MAX);
+        (pixels(width), pixels(height))
+    }
+
+    /// What the weights take once they are loaded, in 32 bits whatever they are stored in.
+    pub(super) fn weights_bytes(&self) -> u64 {
+        let decoder = self.vae_weights.bytes(&["decoder.", "post_quant_conv."]);
+        self.unet_weights.bytes(&[""]) + decoder + self.clip_weights.bytes(&[""])
+    }
+
+    /// What is computed with while one picture is drawn, at the most.
+    pub(super) fn drawing_bytes(&self, pixels: u64) -> u64 {
+        const NUMBER_BYTES: u64 = 4;
+        /// Of scores, three at a time, and of whatever a thread keeps.
+        const FIXED_BYTES: u64 = 256 << 20;
+        // The decoder's last level computes with what the level above it had, in full size: input, norm, activation,
+        // convolution's copy and output are there at once.
+        let widest = self.vae.block_out_channels.iter().take(2).max().copied().unwrap_or_default() as u64;
+        let decoding = pixels * widest * NUMBER_BYTES * 6;
+        // The denoiser keeps every layer on its way down; each level has a quarter of the pixels of the one before.
+        let latents = pixels / (self.vae.factor() as u64).pow(2);
+        let level = |(depth, level): (usize, &super::config::Level)| {
+            (latents >> (2 * depth as u64)) * level.channels as u64 * (level.layers as u64 + 12)
+        };
+        let denoising = self.unet.levels.iter().enumerate().map(level).sum::<u64>() * NUMBER_BYTES;
+        decoding.max(denoising) + FIXED_BYTES
+    }
+}

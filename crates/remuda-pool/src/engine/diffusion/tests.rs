@@ -1,0 +1,222 @@
+//! Held to what the reference implementation said (`tests/reference/diffusion.py`) of two tiny models.
+//!
+//! Tolerances are parts of the largest number compared: both sides compute in 32 bits, in another order.
+
+use candle_core::{Device, Tensor};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::canvas::Canvas;
+use super::folder::Folder;
+use super::layers::Conv;
+use super::noise::Noise;
+use super::schedule::Schedule;
+use super::scheduler::SchedulerConfig;
+use super::tokens::Tokens;
+use crate::beacon::Beacon;
+use crate::request::Draw;
+
+#[path = "../../../tests/reference/tiny.rs"]
+mod tiny;
+
+use tiny::{Style, reference, write};
+
+struct Loaded {
+    said: Value,
+    canvas: Canvas,
+    _folder: TempDir,
+}
+
+fn loaded(name: &str, style: Style) -> Loaded {
+    let said = reference()[name].clone();
+    let folder = tempfile::tempdir().unwrap();
+    write(&said, folder.path(), style);
+    let canvas = Canvas::load(&Folder::open(folder.path()).unwrap(), 1, &Beacon::default()).unwrap();
+    Loaded { said, canvas, _folder: folder }
+}
+
+/// The second is written as files were in former years.
+fn both() -> [Loaded; 2] {
+    [loaded("first", Style::default()), loaded("second", Style { is_old: true, ..Style::default() })]
+}
+
+impl Loaded {
+    fn numbers(&self, key: &str) -> Vec<f64> {
+        serde_json::from_value(self.said[key].clone()).unwrap()
+    }
+
+    fn draw(&self) -> Draw {
+        Draw {
+            prompt: self.said["prompt"].as_str().unwrap().to_owned(),
+            negative_prompt: self.said["negative_prompt"].as_str().unwrap().to_owned(),
+            size: serde_json::from_value(self.said["size"].clone()).unwrap(),
+            steps: serde_json::from_value(self.said["steps"].clone()).unwrap(),
+            guidance: serde_json::from_value(self.said["guidance"].clone()).unwrap(),
+            seed: self.said["seed"].as_u64(),
+        }
+    }
+
+    /// Height and width of the latents.
+    fn size(&self) -> (usize, usize) {
+        let (width, height) = self.draw().size.unwrap();
+        let factor =
+            if self.said["configs"]["vae/config.json"]["block_out_channels"].as_array().unwrap().len() == 3 {
+                4
+            } else {
+                2
+            };
+        (height as usize / factor, width as usize / factor)
+    }
+
+    fn noise(&self) -> Vec<f32> {
+        let (height, width) = self.size();
+        Noise::new(self.draw().seed.unwrap()).take(4 * height * width).collect()
+    }
+}
+
+#[track_caller]
+fn check(computed: &[f32], said: &[f64], tolerance: f64) {
+    assert_eq!(computed.len(), said.len());
+    let largest = said.iter().fold(0.0_f64, |largest, number| largest.max(number.abs()));
+    let off = computed.iter().zip(said).map(|(a, b)| (f64::from(*a) - b).abs()).fold(0.0, f64::max);
+    assert!(off <= tolerance * largest, "off by {off:e} of {largest}: {:e}", off / largest);
+}
+
+#[test]
+fn prompts_become_the_tokens_of_the_reference() {
+    for Loaded { said, canvas, .. } in both() {
+        for pair in said["tokens"].as_array().unwrap() {
+            let tokens: Vec<u32> = serde_json::from_value(pair[1].clone()).unwrap();
+            assert_eq!(canvas.tokens.of(pair[0].as_str().unwrap()).unwrap(), tokens, "{}", pair[0]);
+        }
+    }
+}
+
+#[test]
+fn the_noise_of_a_seed_is_what_the_documentation_makes_of_it() {
+    for model in both() {
+        check(&model.noise()[..16], &model.numbers("noise"), 1e-6);
+    }
+}
+
+#[test]
+fn texts_are_read_as_the_reference_reads_them() {
+    for model in both() {
+        let text = model.canvas.texts(&model.draw(), 1.0, &Beacon::default()).unwrap().wanted;
+        check(&model.canvas.numbers(&text).unwrap(), &model.numbers("embedding"), 1e-5);
+    }
+}
+
+#[test]
+fn noise_is_seen_as_the_reference_sees_it() {
+    for model in both() {
+        let (canvas, beacon) = (&model.canvas, Beacon::default());
+        let text = canvas.texts(&model.draw(), 1.0, &beacon).unwrap().wanted;
+        let sample = canvas.tensor(model.noise(), model.size()).unwrap();
+        let predicted = canvas.unet.run(&sample, 341.0, &text, &beacon).unwrap();
+        check(&canvas.numbers(&predicted).unwrap(), &model.numbers("predicted"), 1e-5);
+    }
+}
+
+#[test]
+fn latents_become_the_pixels_of_the_reference() {
+    for model in both() {
+        let decoded = model.canvas.decode(model.noise(), model.size(), &Beacon::default()).unwrap();
+        check(&decoded, &model.numbers("decoded"), 1e-5);
+    }
+}
+
+#[test]
+fn all_steps_with_guidance_end_where_the_reference_ends() {
+    for model in both() {
+        let (canvas, draw, beacon) = (&model.canvas, model.draw(), Beacon::default());
+        let texts = canvas.texts(&draw, draw.guidance.unwrap(), &beacon).unwrap();
+        let schedule = Schedule::new(&canvas.scheduler, draw.steps.unwrap() as usize);
+        let (noise, size) = (model.noise(), model.size());
+        let ended = canvas.denoise(noise, size, &schedule, &texts, &beacon, &mut |_| {}).unwrap();
+        check(&ended, &model.numbers("final"), 1e-5);
+    }
+}
+
+#[test]
+fn a_convolution_in_bands_is_the_same_convolution() {
+    let said = reference()["first"].clone();
+    let folder = tempfile::tempdir().unwrap();
+    write(&said, folder.path(), Style::default());
+    let (weights, beacon) = (Folder::open(folder.path()).unwrap().unet_weights, Beacon::default());
+    let source = weights.source(&Device::Cpu, &beacon).at("mid_block.resnets.0.conv1");
+    let conv = Conv::load(&source, 32, 32).unwrap();
+    let sample: Vec<f32> = Noise::new(5).take(32 * 11 * 6).collect();
+    let sample = Tensor::from_vec(sample, (1, 32, 11, 6), &Device::Cpu).unwrap();
+    let numbers = |rows: usize| {
+        let bands = conv.run_in_bands(&sample, rows, &beacon).unwrap();
+        bands.flatten_all().unwrap().to_vec1::<f32>().unwrap()
+    };
+    let whole: Vec<f64> = numbers(11).into_iter().map(f64::from).collect();
+    for rows in [1, 2, 3, 5, 10] {
+        check(&numbers(rows), &whole, 1e-6);
+    }
+}
+
+/// Weights of 16 bits are other weights, a little: what is computed of them is not.
+#[test]
+fn half_of_the_bits_draw_nearly_the_same() {
+    let model = loaded("first", Style { is_half: true, is_old: true });
+    let decoded = model.canvas.decode(model.noise(), model.size(), &Beacon::default()).unwrap();
+    check(&decoded, &model.numbers("decoded"), 5e-3);
+}
+
+#[test]
+fn every_schedule_takes_the_steps_of_the_reference() {
+    let said = reference();
+    let schedules = said["first"]["schedules"].as_array().unwrap();
+    assert!(schedules.len() >= 40);
+    for said in schedules {
+        let numbers = |key: &str| serde_json::from_value::<Vec<f64>>(said[key].clone()).unwrap();
+        let (times, path, scaled) = (numbers("times"), numbers("path"), numbers("scaled"));
+        let schedule = Schedule::new(&SchedulerConfig::from_json(said["config"].clone()), times.len());
+        let mut sample = [(1.25 * schedule.noise_scale) as f32];
+        let near = |a: f64, b: f64| (a - b).abs() <= 1e-5 * b.abs().max(1.0);
+        assert!(
+            near(sample[0].into(), path[0]),
+            "{} begins with {sample:?}, not {}",
+            said["config"],
+            path[0]
+        );
+        assert_eq!(schedule.steps.len(), times.len());
+        for (place, step) in schedule.steps.iter().enumerate() {
+            assert!(near(step.time, times[place]), "{}: {} not {}", said["config"], step.time, times[place]);
+            sample[0] = path[place] as f32;
+            let input = f64::from(sample[0]) * step.input_scale;
+            assert!(
+                near(input, scaled[place]),
+                "{} at {place}: {input} not {}",
+                said["config"],
+                scaled[place]
+            );
+            schedule.advance(step, &mut sample, &[0.5]);
+            // A number that is left of a far larger one is only as exact in 32 bits as that one was.
+            let expected = path[place + 1];
+            let off = (f64::from(sample[0]) - expected).abs();
+            assert!(
+                off <= 1e-5 * path[place].abs().max(1.0),
+                "{} at {place}: {sample:?} not {expected}",
+                said["config"]
+            );
+        }
+    }
+}
+
+#[test]
+fn a_whole_tokenizer_file_says_the_same_as_its_parts() {
+    let said = reference()["second"].clone();
+    let folder = tempfile::tempdir().unwrap();
+    write(&said, folder.path(), Style::default());
+    let parts = Tokens::load(folder.path(), 77, 526).unwrap();
+    std::fs::write(folder.path().join("tokenizer.json"), parts.to_json()).unwrap();
+    std::fs::remove_file(folder.path().join("tokenizer/vocab.json")).unwrap();
+    let whole = Tokens::load(folder.path(), 77, 526).unwrap();
+    for prompt in ["the red horse", "A cat's  tail!", "in the <|endoftext|> end"] {
+        assert_eq!(whole.of(prompt).unwrap(), parts.of(prompt).unwrap());
+    }
+}

@@ -1,0 +1,105 @@
+//! What goes wrong where a text says so.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::habits::hang;
+use crate::beacon::Beacon;
+use crate::failure::Failure;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    /// `!panic`
+    Panic,
+    /// `!hang`: no sign of life, until a file `*.go` lies beside the model.
+    Hang,
+    /// `!busy 500`: at work for so many milliseconds, with signs of life.
+    Busy(u64),
+    /// `!oom`
+    OutOfMemory,
+    /// `!fail`: the engine says so.
+    Fail,
+    /// `!input`: it would fail everywhere.
+    Input,
+    /// `!poison`: a panic with the engine's lock in its hands, which every later copy in this process finds broken.
+    Poison,
+    /// `!broken`: it says that of itself.
+    Broken,
+    /// `!exit`: the process ends.
+    Exit,
+    /// `!abort`: and leaves a signal behind.
+    Abort,
+    /// `!empty`, `!short`, `!nan`, `!missing`: an answer that is none.
+    Empty,
+    Short,
+    NaN,
+    Missing,
+}
+
+/// The lock of each model's engine; what one copy breaks is broken for all in this process.
+static LOCKS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+
+fn engine_lock(path: &Path) -> Arc<Mutex<()>> {
+    let mut locks = LOCKS.lock().unwrap_or_else(PoisonError::into_inner);
+    Arc::clone(locks.entry(path.to_owned()).or_default())
+}
+
+pub(super) fn is_usable(path: &Path) -> Result<(), Failure> {
+    let poisoned = |_| Failure::Poisoned("the engine's lock is poisoned".to_owned());
+    engine_lock(path).lock().map(drop).map_err(poisoned)
+}
+
+impl Mishap {
+    /// The first that the text asks for, and what stands before it.
+    pub fn find(text: &str) -> Option<(&str, Mishap)> {
+        let (before, after) = text.split_once('!')?;
+        let mut words = after.split_whitespace();
+        let mishap = match words.next()? {
+            "panic" => Mishap::Panic,
+            "hang" => Mishap::Hang,
+            "busy" => Mishap::Busy(words.next()?.parse().ok()?),
+            "oom" => Mishap::OutOfMemory,
+            "fail" => Mishap::Fail,
+            "input" => Mishap::Input,
+            "poison" => Mishap::Poison,
+            "broken" => Mishap::Broken,
+            "exit" => Mishap::Exit,
+            "abort" => Mishap::Abort,
+            "empty" => Mishap::Empty,
+            "short" => Mishap::Short,
+            "nan" => Mishap::NaN,
+            "missing" => Mishap::Missing,
+            _ => return None,
+        };
+        Some((before, mishap))
+    }
+
+    pub(super) fn happen(self, path: &Path, beacon: &Beacon) -> Result<(), Failure> {
+        match self {
+            Mishap::Panic => panic!("a text asked for it"),
+            Mishap::Hang => hang(path),
+            Mishap::Busy(ms) => {
+                let until = Instant::now() + Duration::from_millis(ms);
+                while Instant::now() < until {
+                    beacon.step()?;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            Mishap::OutOfMemory => return Err(Failure::OutOfMemory("a text asked for it".to_owned())),
+            Mishap::Fail => return Err(Failure::Engine("a text asked for it".to_owned())),
+            Mishap::Input => return Err(Failure::Input("a text asked for it".to_owned())),
+            Mishap::Broken => return Err(Failure::Poisoned("a text asked for it".to_owned())),
+            Mishap::Poison => {
+                let lock = engine_lock(path);
+                let _held = lock.lock();
+                panic!("a text asked for it, and the engine's lock was held");
+            }
+            Mishap::Exit => std::process::exit(1),
+            Mishap::Abort => std::process::abort(),
+            Mishap::Empty | Mishap::Short | Mishap::NaN | Mishap::Missing => {}
+        }
+        Ok(())
+    }
+}

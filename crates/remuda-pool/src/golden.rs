@@ -1,0 +1,126 @@
+//! Whether an answer is one at all, and whether it is the one that is known.
+//!
+//! A process that is alive can still say nothing but nonsense: poisoned devices have answered garbage for hours with
+//! every light green. So an answer that is empty, of the wrong kind or size, or not made of numbers is the copy's
+//! failure and never a success; and a copy is asked now and then what it has to know.
+
+use crate::request::{Part, PartAnswer};
+
+/// How far two vectors of length 1 may be apart that are the same. Threads and kernels round differently; wrong weights
+/// are further off by far.
+const DISTANCE_MAX: f32 = 1e-3;
+
+/// Why this cannot be the answer to that part.
+pub(crate) fn flaw(part: &Part, answer: &PartAnswer, reference: Option<&PartAnswer>) -> Option<String> {
+    match (part, answer) {
+        (Part::Tokens(_), PartAnswer::Vector(vector)) => {
+            let length = match reference {
+                Some(PartAnswer::Vector(known)) => Some(known.len()),
+                _ => None,
+            };
+            flaw_of(vector, length)
+        }
+        (Part::Picture(_), PartAnswer::Picture(embedded)) => {
+            let length = match reference {
+                Some(PartAnswer::Picture(known)) => Some(known.vector.len()),
+                _ => None,
+            };
+            flaw_of(&embedded.vector, length)
+        }
+        (Part::Prompt { sampling, .. }, PartAnswer::Text(text)) => {
+            let is_empty = text.text.is_empty() && text.tokens == 0 && sampling.tokens_max != Some(0);
+            is_empty.then(|| "an empty text".to_owned())
+        }
+        // A picture without a word in it has no words in its answer.
+        (Part::Look(_), PartAnswer::Seen(_)) => None,
+        (Part::Draw(_), PartAnswer::Drawn(png)) => {
+            (!png.starts_with(b"\x89PNG")).then(|| format!("{} bytes that are no PNG", png.len()))
+        }
+        (_, PartAnswer::Vector(_) | PartAnswer::Text(_) | PartAnswer::Seen(_)) => Some(KIND.to_owned()),
+        (_, PartAnswer::Picture(_) | PartAnswer::Drawn(_)) => Some(KIND.to_owned()),
+    }
+}
+
+const KIND: &str = "an answer of another kind";
+
+fn flaw_of(vector: &[f32], length: Option<usize>) -> Option<String> {
+    if vector.is_empty() {
+        return Some("an empty vector".to_owned());
+    }
+    if let Some(length) = length.filter(|length| *length != vector.len()) {
+        return Some(format!("a vector of {} numbers instead of {length}", vector.len()));
+    }
+    let broken = vector.iter().filter(|number| !number.is_finite()).count();
+    (broken > 0).then(|| format!("a vector with {broken} numbers that are none"))
+}
+
+/// How an answer differs from the one that is known.
+pub(crate) fn difference(known: &PartAnswer, answer: &PartAnswer) -> Option<String> {
+    match (known, answer) {
+        (PartAnswer::Vector(known), PartAnswer::Vector(vector)) => apart(known, vector),
+        (PartAnswer::Picture(known), PartAnswer::Picture(embedded)) => apart(&known.vector, &embedded.vector),
+        // The likeliest token each time: two copies may differ in the last place and still say the same.
+        (PartAnswer::Text(known), PartAnswer::Text(text)) => {
+            (known.text != text.text).then(|| format!("{:?} instead of {:?}", text.text, known.text))
+        }
+        (PartAnswer::Seen(known), PartAnswer::Seen(seen)) => {
+            (known.text != seen.text).then(|| format!("{:?} instead of {:?}", seen.text, known.text))
+        }
+        // Pixels round; what tells that nothing came of it is a picture of another size or almost none.
+        (PartAnswer::Drawn(known), PartAnswer::Drawn(png)) => {
+            let (known, png) = (known.len(), png.len());
+            (png < known / 2 || png > known * 2).then(|| format!("{png} bytes instead of {known}"))
+        }
+        (_, PartAnswer::Vector(_) | PartAnswer::Text(_) | PartAnswer::Seen(_)) => Some(KIND.to_owned()),
+        (_, PartAnswer::Picture(_) | PartAnswer::Drawn(_)) => Some(KIND.to_owned()),
+    }
+}
+
+fn apart(known: &[f32], vector: &[f32]) -> Option<String> {
+    if let Some(flaw) = flaw_of(vector, Some(known.len())) {
+        return Some(flaw);
+    }
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    let lengths = (dot(known, known) * dot(vector, vector)).sqrt();
+    let distance = 1.0 - dot(known, vector) / lengths.max(f32::MIN_POSITIVE);
+    // Not `>`: what is no number is not near either.
+    let is_near = distance <= DISTANCE_MAX;
+    (!is_near).then(|| format!("a vector at a distance of {distance}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::{Finish, Generated};
+
+    fn vector(numbers: &[f32]) -> PartAnswer {
+        PartAnswer::Vector(numbers.to_vec())
+    }
+
+    /// Faults: T12.
+    #[test]
+    fn what_is_empty_or_of_the_wrong_size_or_no_number_is_no_answer() {
+        let part = Part::Tokens(vec![1]);
+        let reference = vector(&[0.6, 0.8]);
+        let flaw = |answer| flaw(&part, &answer, Some(&reference));
+        assert_eq!(flaw(vector(&[1.0, 0.0])), None);
+        for broken in [vector(&[]), vector(&[1.0]), vector(&[f32::NAN, 1.0]), PartAnswer::Drawn(vec![])] {
+            assert!(flaw(broken.clone()).is_some(), "{broken:?}");
+        }
+        let text = |text: &str, tokens| {
+            PartAnswer::Text(Generated { text: text.to_owned(), finish: Finish::Stop, tokens })
+        };
+        let prompt = Part::Prompt { tokens: vec![1], sampling: crate::request::Sampling::default() };
+        assert!(super::flaw(&prompt, &text("", 0), None).is_some());
+        assert_eq!(super::flaw(&prompt, &text("", 3), None), None, "a stop text came first");
+    }
+
+    #[test]
+    fn rounding_is_no_difference_and_other_numbers_are() {
+        let known = vector(&[0.6, 0.8]);
+        assert_eq!(difference(&known, &vector(&[0.60001, 0.79999])), None);
+        assert!(difference(&known, &vector(&[0.8, 0.6])).is_some());
+        assert!(difference(&known, &vector(&[0.0, 0.0])).is_some());
+        assert!(difference(&known, &vector(&[f32::NAN, 0.8])).is_some());
+    }
+}

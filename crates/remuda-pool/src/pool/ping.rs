@@ -1,0 +1,84 @@
+//! Questions by which somebody outside may ask for a sign of life, each with a number of its own.
+//!
+//! Asked is never the one that computes: of a thread its exit and its beacon are read, and a child process answers from a
+//! thread beside. An answer that nobody waits for is dropped, whoever it is from: an old pong vouches for nobody.
+
+use std::collections::BTreeMap;
+
+use crate::roster::CopyId;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Nonce(pub(crate) u64);
+
+#[derive(Debug, Default)]
+pub(super) struct Pings {
+    last: u64,
+    open: BTreeMap<Nonce, Open>,
+    pub(super) dropped: u64,
+}
+
+#[derive(Debug)]
+struct Open {
+    copy: CopyId,
+    is_answered: bool,
+}
+
+/// More are open only if nobody answers: the oldest is given up.
+const OPEN_MAX: usize = 256;
+
+impl Pings {
+    pub(super) fn ask(&mut self, copy: CopyId) -> Nonce {
+        if self.open.len() >= OPEN_MAX {
+            self.open.pop_first();
+        }
+        self.last += 1;
+        let nonce = Nonce(self.last);
+        self.open.insert(nonce, Open { copy, is_answered: false });
+        nonce
+    }
+
+    /// True if that was asked, of that copy, and had no answer yet.
+    pub(super) fn answer(&mut self, copy: CopyId, nonce: Nonce) -> bool {
+        let open = self.open.get_mut(&nonce).filter(|open| open.copy == copy && !open.is_answered);
+        let is_ours = open.is_some();
+        match open {
+            Some(open) => open.is_answered = true,
+            None => self.dropped += 1,
+        }
+        is_ours
+    }
+
+    pub(super) fn is_answered(&self, nonce: Nonce) -> bool {
+        self.open.get(&nonce).is_some_and(|open| open.is_answered)
+    }
+
+    pub(super) fn is_open(&self, nonce: Nonce) -> bool {
+        self.open.get(&nonce).is_some_and(|open| !open.is_answered)
+    }
+
+    pub(super) fn close(&mut self, nonce: Nonce) {
+        self.open.remove(&nonce);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Faults: T5.
+    #[test]
+    fn a_late_pong_and_a_strangers_pong_vouch_for_nobody() {
+        let mut pings = Pings::default();
+        let (one, other) = (CopyId(1), CopyId(2));
+        let old = pings.ask(one);
+        pings.close(old);
+        let new = pings.ask(one);
+        assert!(!pings.answer(one, old), "late: it was given up");
+        assert!(!pings.answer(other, new), "somebody else's question");
+        assert!(!pings.is_answered(new));
+        assert!(pings.answer(one, new));
+        assert!(!pings.answer(one, new), "twice");
+        assert!(pings.is_answered(new));
+        assert_eq!(pings.dropped, 3);
+    }
+}

@@ -1,0 +1,170 @@
+//! A copy as a child process, seen from its parent: one thread writes to it, one reads from it and is the first to know
+//! when it ends.
+//!
+//! That the socket has ended is how its end is seen: the kernel closes it when the process is gone, whatever it died of,
+//! in less than a millisecond. It is killed then, in case only the socket was closed, and reaped; only after that its
+//! thread says its last word and the memory is free.
+
+use std::ffi::OsString;
+use std::io::{self, BufReader};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::Serving;
+use super::ping::Nonce;
+use super::shared::{Order, Shared};
+use crate::beacon::Beacon;
+use crate::child::frame::{self, FromChild, ToChild};
+use crate::failure::LoadError;
+use crate::roster::{CopyId, Event, RunId, Why};
+use crate::sync::thread;
+
+/// How a program is started that does nothing but call [`child::run`](crate::child::run).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChildCommand {
+    /// By default this very program, even if its file was replaced since it started.
+    pub program: Option<PathBuf>,
+    pub args: Vec<OsString>,
+}
+
+impl Default for ChildCommand {
+    fn default() -> Self {
+        ChildCommand { program: None, args: vec![OsString::from("pool-copy")] }
+    }
+}
+
+impl ChildCommand {
+    fn command(&self, threads: u32) -> io::Result<Command> {
+        let program = match &self.program {
+            Some(program) => program.clone(),
+            None if cfg!(target_os = "linux") => PathBuf::from("/proc/self/exe"),
+            None => std::env::current_exe()?,
+        };
+        let mut command = Command::new(program);
+        command
+            .args(&self.args)
+            // The pools that engines have for a whole process; more threads than asked for take turns on a lock.
+            .env("RAYON_NUM_THREADS", threads.to_string())
+            .env("CANDLE_NUM_THREADS", threads.to_string())
+            .stdout(Stdio::null())
+            // What ends this program from the keyboard lets it drain first.
+            .process_group(0);
+        Ok(command)
+    }
+}
+
+/// What is known of a child besides its frames.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pid: u32,
+    child: Mutex<Child>,
+}
+
+impl Process {
+    pub(super) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whatever it does. Who is being reaped already is not waited for.
+    pub(super) fn kill(&self) {
+        if let Ok(mut child) = self.child.try_lock() {
+            drop(child.kill());
+        }
+    }
+
+    fn reap(&self) -> io::Result<ExitStatus> {
+        let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(child.kill());
+        child.wait()
+    }
+}
+
+/// Its whole life, on the thread that reads from it. The kernel ends the child together with this thread.
+pub(super) fn run(serving: &Serving, shared: &Arc<Shared>, copy: CopyId, beacon: &Beacon) {
+    let why = live(serving, shared, copy, beacon)
+        .unwrap_or_else(|error| Why::Exited(format!("it could not be started: {error}")));
+    shared.last_word(copy, why);
+}
+
+fn live(serving: &Serving, shared: &Arc<Shared>, copy: CopyId, beacon: &Beacon) -> io::Result<Why> {
+    let (ours, theirs) = UnixStream::pair()?;
+    let child =
+        serving.child.command(serving.spec.threads)?.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
+    let process = Arc::new(Process { pid: child.id(), child: Mutex::new(child) });
+    shared.seat(copy, Arc::clone(&process));
+    let to_child = ours.try_clone();
+    let (spec, orders) = (serving.spec.clone(), Arc::clone(shared));
+    let writer = to_child.and_then(|to_child| {
+        let body = move || write(to_child, spec, &orders, copy);
+        thread::Builder::new().name(format!("{}-{copy}-to", serving.spec.name)).spawn(body)
+    });
+    let last_words = if writer.is_ok() { read(ours, shared, copy, beacon) } else { None };
+    let status = process.reap();
+    let is_told = shared.dismiss(copy);
+    let writer = writer?.join();
+    drop(writer);
+    Ok(match (last_words, status) {
+        (Some(why), _) => why,
+        (None, _) if is_told => Why::Told,
+        (None, status) => Why::Exited(status.map_or_else(|error| error.to_string(), manner)),
+    })
+}
+
+fn manner(status: ExitStatus) -> String {
+    match (status.code(), status.signal()) {
+        (Some(code), _) => format!("with code {code}"),
+        (None, Some(9)) => "killed by signal 9, perhaps for want of memory".to_owned(),
+        (None, Some(signal)) => format!("by signal {signal}"),
+        (None, None) => status.to_string(),
+    }
+}
+
+/// Carries orders to the child until it is told to end or cannot be reached; then the one who reads knows more.
+fn write(mut to_child: UnixStream, spec: crate::ModelSpec, shared: &Shared, copy: CopyId) {
+    let mut reached = frame::write(&mut to_child, &ToChild::Load(spec));
+    loop {
+        let frame = match shared.take(copy) {
+            // If it was stopped before it was sent, the stop is the next order.
+            Order::Run { run: RunId(run), parts, .. } => ToChild::Work { run, parts },
+            Order::Stop(RunId(run)) => ToChild::Stop { run },
+            Order::Ping(Nonce(nonce)) => ToChild::Ping { nonce },
+            Order::Quit => break,
+        };
+        if reached.is_ok() {
+            reached = frame::write(&mut to_child, &frame);
+        }
+        if reached.is_err() {
+            break;
+        }
+    }
+    drop(to_child.shutdown(Shutdown::Write));
+}
+
+/// Everything the child says, until it says no more; its last words, if it had any.
+fn read(from_child: UnixStream, shared: &Arc<Shared>, copy: CopyId, beacon: &Beacon) -> Option<Why> {
+    let mut from_child = BufReader::new(from_child);
+    loop {
+        match frame::read(&mut from_child) {
+            Ok(Some(FromChild::Loaded)) => shared.apply(Event::Loaded(copy)),
+            Ok(Some(FromChild::Piece { run, piece })) => shared.say(copy, RunId(run), piece),
+            Ok(Some(FromChild::Done { run, outcome })) => {
+                shared.apply(Event::Done { copy, run: RunId(run), outcome });
+            }
+            Ok(Some(FromChild::Pong { nonce, steps })) => shared.pong(copy, Nonce(nonce), beacon, steps),
+            Ok(Some(FromChild::NotLoaded(LoadError::Stopped))) => return Some(Why::Told),
+            Ok(Some(FromChild::NotLoaded(error))) => return Some(Why::Load(error)),
+            Ok(Some(FromChild::Panicked(what))) => return Some(Why::Panicked(what)),
+            Ok(None) => return None,
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                return Some(Why::Exited(format!("it spoke nonsense: {error}")));
+            }
+            // Reset by the one that died.
+            Err(_) => return None,
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What whoever asked something has in hand: pieces of the answer as they come, and the answer.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::{mpsc, oneshot};
+
+use super::shared::Shared;
+use crate::failure::PoolError;
+use crate::request::{Answer, Piece};
+use crate::roster::RequestId;
+
+/// On which terms something is asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Call {
+    /// Past it nobody waits for the answer any more.
+    pub deadline: Option<Instant>,
+}
+
+/// A request somebody waits for. Whoever drops it wants no answer any more: what of it waits is dropped at once, and
+/// what runs stops within one step of its copy, unless others wait for answers from the same batch.
+///
+/// If a copy dies, its requests go on to another and begin anew there; a request that has already said words of its
+/// answer cannot, and fails instead.
+#[derive(Debug)]
+pub struct Ticket {
+    model: String,
+    answer: oneshot::Receiver<Result<Answer, PoolError>>,
+    pieces: mpsc::UnboundedReceiver<Piece>,
+    interest: Interest,
+}
+
+impl Ticket {
+    pub(super) fn new(
+        model: String,
+        answer: oneshot::Receiver<Result<Answer, PoolError>>,
+        pieces: mpsc::UnboundedReceiver<Piece>,
+        shared: Arc<Shared>,
+        request: RequestId,
+    ) -> Self {
+        Ticket { model, answer, pieces, interest: Interest { shared, request } }
+    }
+
+    /// The next thing that is said of the answer while it is made; nothing once it is made.
+    pub async fn piece(&mut self) -> Option<Piece> {
+        self.pieces.recv().await
+    }
+
+    pub async fn answer(self) -> Result<Answer, PoolError> {
+        let Ticket { model, answer, interest, .. } = self;
+        let answer = answer.await.unwrap_or_else(|_| Err(dropped(model)));
+        drop(interest);
+        answer
+    }
+
+    /// For whoever has no runtime.
+    pub fn wait(self) -> Result<Answer, PoolError> {
+        let Ticket { model, answer, interest, .. } = self;
+        let answer = answer.blocking_recv().unwrap_or_else(|_| Err(dropped(model)));
+        drop(interest);
+        answer
+    }
+
+    /// The answer, if there is one by now.
+    pub fn try_answer(&mut self) -> Option<Result<Answer, PoolError>> {
+        match self.answer.try_recv() {
+            Ok(answer) => Some(answer),
+            Err(oneshot::error::TryRecvError::Empty) => None,
+            Err(oneshot::error::TryRecvError::Closed) => Some(Err(dropped(self.model.clone()))),
+        }
+    }
+}
+
+fn dropped(model: String) -> PoolError {
+    PoolError::NoWorkers { model, why: "the pool is gone".to_owned() }
+}
+
+/// As long as it lives, somebody wants the answer.
+#[derive(Debug)]
+struct Interest {
+    shared: Arc<Shared>,
+    request: RequestId,
+}
+
+impl Drop for Interest {
+    fn drop(&mut self) {
+        self.shared.cancel(self.request);
+    }
+}
+
+/// The other end of a ticket.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) answer: oneshot::Sender<Result<Answer, PoolError>>,
+    pub(super) pieces: mpsc::UnboundedSender<Piece>,
+}

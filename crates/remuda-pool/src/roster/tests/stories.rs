@@ -1,0 +1,357 @@
+//! One thing at a time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::Batching;
+use crate::failure::{Failure, PoolError};
+use crate::request::{Part, PartAnswer};
+use crate::roster::{CopyId, Effect, Event, Limits, RequestId, Roster, RunId, Terms, Why};
+
+/// A roster, its clock, and what it decided since somebody looked.
+struct Story {
+    roster: Roster,
+    now: Duration,
+    effects: Vec<Effect>,
+    requests: u64,
+}
+
+fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// Room for four copies of one byte each, and for 20 tokens in a line.
+fn story() -> Story {
+    let limits = Limits {
+        memory_bytes: 4,
+        queue_tokens_max: 20,
+        queue_bytes_max: 1 << 20,
+        deaths_max: 5,
+        patience: seconds(1),
+        maintenance_every: seconds(60),
+        idle_max: None,
+    };
+    Story { roster: Roster::new(limits), now: Duration::ZERO, effects: Vec::new(), requests: 0 }
+}
+
+impl Story {
+    fn tell(&mut self, event: Event) {
+        let effects = self.roster.step(self.now, event);
+        self.effects.extend(effects);
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now += time;
+        self.tell(Event::Tick);
+    }
+
+    fn serve(&mut self, model: &str, copies: u32, memory_bytes: u64) {
+        self.tell(Event::Serve(Terms {
+            model: Arc::from(model),
+            copies,
+            memory_bytes,
+            batching: Batching::packed(8),
+            stall_max: seconds(30),
+            load_stall_max: seconds(120),
+            golden: Part::Tokens(vec![0]),
+            reference: None,
+        }));
+    }
+
+    fn ask(&mut self, model: &str, tokens: usize) -> RequestId {
+        self.requests += 1;
+        let request = RequestId(self.requests);
+        let parts = vec![Part::Tokens(vec![1; tokens])];
+        self.tell(Event::Ask { request, model: Arc::from(model), parts, deadline: None });
+        request
+    }
+
+    /// Who was started since the last look.
+    fn started(&mut self) -> Vec<CopyId> {
+        let starts = |effect: &Effect| match effect {
+            Effect::Start { copy, .. } => Some(*copy),
+            _ => None,
+        };
+        let started = self.effects.iter().filter_map(starts).collect();
+        self.effects.retain(|effect| starts(effect).is_none());
+        started
+    }
+
+    /// What was given to whom, with how many parts.
+    fn given(&mut self) -> Vec<(CopyId, RunId, usize)> {
+        let given = |effect: &Effect| match effect {
+            Effect::Run { copy, run, parts } => Some((*copy, *run, parts.len())),
+            _ => None,
+        };
+        let runs = self.effects.iter().filter_map(given).collect();
+        self.effects.retain(|effect| given(effect).is_none());
+        runs
+    }
+
+    fn answer(&mut self, request: RequestId) -> Option<Result<usize, PoolError>> {
+        let at = self.effects.iter().position(
+            |effect| matches!(effect, Effect::Answer { request: answered, .. } if *answered == request),
+        )?;
+        match self.effects.remove(at) {
+            Effect::Answer { answer, .. } => Some(answer.map(|answer| answer.parts.len())),
+            _ => None,
+        }
+    }
+
+    fn has(&self, is_it: impl Fn(&Effect) -> bool) -> bool {
+        self.effects.iter().any(is_it)
+    }
+
+    fn done(&mut self, (copy, run, parts): (CopyId, RunId, usize), answer: &[f32]) {
+        let outcome = Ok(vec![PartAnswer::Vector(answer.to_vec()); parts]);
+        self.tell(Event::Done { copy, run, outcome });
+    }
+
+    fn fail(&mut self, (copy, run, _): (CopyId, RunId, usize), failure: Failure) {
+        self.tell(Event::Done { copy, run, outcome: Err(failure) });
+    }
+
+    /// Loads and proves everybody who was started.
+    fn ready(&mut self) -> Vec<CopyId> {
+        let started = self.started();
+        for copy in &started {
+            self.tell(Event::Loaded(*copy));
+            let proof = self.given().remove(0);
+            self.done(proof, &[1.0, 0.0]);
+        }
+        started
+    }
+}
+
+/// Faults: T2.
+#[test]
+fn nobody_is_given_work_before_it_is_loaded_and_has_proved_itself() {
+    let mut story = story();
+    story.serve("m", 1, 1);
+    let request = story.ask("m", 1);
+    let copy = story.started()[0];
+    assert_eq!(story.given(), []);
+    story.tell(Event::Loaded(copy));
+    let proof = story.given();
+    assert_eq!(proof.len(), 1, "only the question it has to know");
+    story.done(proof[0], &[1.0, 0.0]);
+    let given = story.given();
+    assert_eq!(given.len(), 1);
+    story.done(given[0], &[0.0, 1.0]);
+    assert_eq!(story.answer(request), Some(Ok(1)));
+}
+
+#[test]
+fn the_second_copy_has_to_answer_as_the_first_did() {
+    let mut story = story();
+    story.serve("m", 2, 1);
+    let started = story.started();
+    for (copy, answer) in started.iter().zip([[1.0, 0.0], [0.6, 0.8]]) {
+        story.tell(Event::Loaded(*copy));
+        let proof = story.given().remove(0);
+        story.done(proof, &answer);
+    }
+    assert!(story.has(|it| matches!(it, Effect::Remember { .. })));
+    assert!(
+        story.has(|it| matches!(it, Effect::Removed { copy, why: Why::Wrong(_), .. } if *copy == started[1]))
+    );
+    assert!(story.has(|it| matches!(it, Effect::Kill(copy) if *copy == started[1])));
+}
+
+/// Faults: T1. Who was in a batch with what kills is not killed with it again.
+#[test]
+fn parts_of_a_dead_copy_are_tried_alone_and_only_the_one_that_kills_twice_is_refused() {
+    let mut story = story();
+    story.serve("m", 1, 1);
+    story.ready();
+    let busy = story.ask("m", 1);
+    let first = story.given().remove(0);
+    let (killer, innocent) = (story.ask("m", 1), story.ask("m", 1));
+    story.done(first, &[1.0, 0.0]);
+    assert_eq!(story.answer(busy), Some(Ok(1)));
+    let both = story.given().remove(0);
+    assert_eq!(both.2, 2, "one batch");
+    story.tell(Event::Died { copy: both.0, why: Why::Panicked("x".to_owned()) });
+    story.tell(Event::Gone(both.0));
+    story.ready();
+    let alone = story.given().remove(0);
+    assert_eq!(alone.2, 1);
+    story.tell(Event::Died { copy: alone.0, why: Why::Panicked("x".to_owned()) });
+    let Some(Err(PoolError::Failed { failure: Failure::Engine(why), .. })) = story.answer(killer) else {
+        panic!()
+    };
+    assert!(why.contains("2 copies died"), "{why}");
+    story.tell(Event::Gone(alone.0));
+    story.pass(seconds(1));
+    story.ready();
+    let last = story.given().remove(0);
+    story.done(last, &[1.0, 0.0]);
+    assert_eq!(story.answer(innocent), Some(Ok(1)));
+}
+
+/// Faults: T6. Three failures in a row are the copy's, though it answers what it has to know.
+#[test]
+fn a_copy_that_fails_at_everything_is_not_the_least_busy_for_long() {
+    let mut story = story();
+    story.serve("m", 1, 1);
+    let sick = story.ready()[0];
+    for _ in 0..3 {
+        story.ask("m", 1);
+        let given = story.given();
+        let given = given.into_iter().find(|(copy, _, _)| *copy == sick).unwrap();
+        story.fail(given, Failure::Engine("x".to_owned()));
+        let proof = story.given();
+        if let Some(proof) = proof.into_iter().next() {
+            assert_eq!(proof.0, sick);
+            let given_meanwhile = story.given();
+            assert_eq!(given_meanwhile, [], "nothing until it has proved itself");
+            story.done(proof, &[1.0, 0.0]);
+        }
+    }
+    assert!(
+        story.has(|it| matches!(it, Effect::Removed { copy, why: Why::Failing(_), .. } if *copy == sick))
+    );
+}
+
+/// Faults: T5. An answer of a copy that was given up, or to a run that is over, changes nothing.
+#[test]
+fn a_late_answer_is_dropped() {
+    let mut story = story();
+    story.serve("m", 1, 1);
+    story.ready();
+    let request = story.ask("m", 1);
+    let hung = story.given().remove(0);
+    for _ in 0..40 {
+        story.now += seconds(1);
+        story.tell(Event::Looked { copy: hung.0, steps: 7 });
+    }
+    assert!(story.has(|it| matches!(it, Effect::Removed { why: Why::Hung(_), .. })));
+    story.ready();
+    let second = story.given().remove(0);
+    story.done(hung, &[1.0, 0.0]);
+    assert_eq!(story.answer(request), None, "it is not believed");
+    story.done(second, &[1.0, 0.0]);
+    story.done(second, &[1.0, 0.0]);
+    assert_eq!(story.answer(request), Some(Ok(1)));
+    assert_eq!(story.roster.snapshot().stale, 2);
+}
+
+/// Faults: T3. A machine that slept for an hour finds its copies where they were.
+#[test]
+fn a_long_time_in_which_nobody_looked_is_not_a_copys_silence() {
+    let mut story = story();
+    story.serve("m", 1, 1);
+    let copy = story.ready()[0];
+    story.ask("m", 1);
+    story.tell(Event::Looked { copy, steps: 7 });
+    story.now += seconds(3600);
+    story.tell(Event::Looked { copy, steps: 7 });
+    assert!(!story.has(|it| matches!(it, Effect::Removed { .. })));
+}
+
+#[test]
+fn a_full_line_refuses_with_a_hint_of_the_measured_pace() {
+    let mut story = story();
+    story.serve("m", 1, 1);
+    story.ready();
+    let first = story.ask("m", 10);
+    let run = story.given().remove(0);
+    story.now += seconds(2);
+    story.done(run, &[1.0, 0.0]);
+    assert_eq!(story.answer(first), Some(Ok(1)));
+    story.ask("m", 8);
+    story.ask("m", 20);
+    let refused = story.ask("m", 10);
+    let Some(Err(PoolError::Full { retry_after, .. })) = story.answer(refused) else { panic!() };
+    assert_eq!(retry_after, seconds(2), "10 tokens at 5 a second");
+    let absurd = story.ask("m", 21);
+    assert!(matches!(story.answer(absurd), Some(Err(PoolError::Input(_)))), "it would never fit");
+}
+
+#[test]
+fn the_longest_unused_makes_room_and_comes_back_when_somebody_asks() {
+    let mut story = story();
+    for model in ["old", "new"] {
+        story.serve(model, 1, 2);
+        story.ready();
+    }
+    for model in ["old", "new"] {
+        story.now += seconds(1);
+        let request = story.ask(model, 1);
+        let run = story.given().remove(0);
+        story.done(run, &[1.0, 0.0]);
+        assert_eq!(story.answer(request), Some(Ok(1)));
+    }
+    story.serve("third", 1, 1);
+    assert_eq!(story.started(), [], "not before the room is really there");
+    let old = CopyId(1);
+    assert!(story.has(|it| matches!(it, Effect::Quit(copy) if *copy == old)), "{:?}", story.effects);
+    let leaving = story.effects.iter().filter(|it| matches!(it, Effect::Quit(_))).count();
+    assert_eq!(leaving, 1, "and nobody else");
+    story.tell(Event::Died { copy: old, why: Why::Told });
+    assert_eq!(story.started(), []);
+    story.tell(Event::Gone(old));
+    assert_eq!(story.ready(), [CopyId(3)]);
+    story.pass(seconds(100));
+    story.given();
+    assert_eq!(story.started(), [], "what made room rests");
+    let request = story.ask("old", 1);
+    assert_eq!(story.answer(request), None, "it waits for room that somebody idle makes");
+    assert!(story.has(|it| matches!(it, Effect::Quit(_))));
+}
+
+/// Faults: T7. In a batch that others wait for, one who leaves changes nothing; when the last leaves, it is stopped.
+#[test]
+fn a_run_is_stopped_when_nobody_wants_any_of_it() {
+    let mut story = story();
+    story.serve("m", 1, 1);
+    story.ready();
+    story.ask("m", 8);
+    let first = story.given().remove(0);
+    let (a, b) = (story.ask("m", 1), story.ask("m", 1));
+    story.done(first, &[1.0, 0.0]);
+    let both = story.given().remove(0);
+    story.tell(Event::Cancel(a));
+    assert!(!story.has(|it| matches!(it, Effect::Stop { .. })));
+    story.tell(Event::Cancel(b));
+    assert!(story.has(|it| matches!(it, Effect::Stop { run, .. } if *run == both.1)));
+    story.fail(both, Failure::Stopped);
+    let next = story.ask("m", 1);
+    let run = story.given().remove(0);
+    story.done(run, &[1.0, 0.0]);
+    assert_eq!(story.answer(next), Some(Ok(1)), "the copy is as good as before");
+}
+
+/// Faults: T11.
+#[test]
+fn closing_finishes_what_it_can_and_answers_the_rest_at_the_deadline() {
+    let mut story = story();
+    story.serve("m", 1, 1);
+    story.ready();
+    let (first, second) = (story.ask("m", 8), story.ask("m", 8));
+    let run = story.given().remove(0);
+    story.tell(Event::Close { until: seconds(10) });
+    let refused = story.ask("m", 1);
+    assert_eq!(story.answer(refused), Some(Err(PoolError::Closing)));
+    story.done(run, &[1.0, 0.0]);
+    assert_eq!(story.answer(first), Some(Ok(1)));
+    assert_eq!(story.given().len(), 1, "what waited is begun");
+    story.pass(seconds(11));
+    assert_eq!(story.answer(second), Some(Err(PoolError::Closing)));
+    assert!(story.has(|it| matches!(it, Effect::Kill(_))));
+    story.tell(Event::Died { copy: run.0, why: Why::Told });
+    story.tell(Event::Gone(run.0));
+    assert!(story.roster.is_over());
+}
+
+#[test]
+fn idle_copies_are_asked_what_they_have_to_know_one_at_a_time() {
+    let mut story = story();
+    story.serve("m", 2, 1);
+    story.ready();
+    story.pass(seconds(61));
+    let proofs = story.given();
+    assert_eq!(proofs.len(), 1, "somebody stays at hand");
+    story.done(proofs[0], &[0.0, 1.0]);
+    assert!(story.has(|it| matches!(it, Effect::Removed { why: Why::Wrong(_), .. })));
+}

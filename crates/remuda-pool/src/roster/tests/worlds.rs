@@ -1,0 +1,272 @@
+//! Copies load, answer, fail, hang, die and vanish in any order, requests come and go, time jumps: the laws hold.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::laws;
+use crate::backend::Batching;
+use crate::failure::{Failure, LoadError};
+use crate::request::{Part, PartAnswer};
+use crate::roster::served::Terms;
+use crate::roster::{CopyId, Effect, Event, Limits, RequestId, Roster, RunId, Why};
+
+/// Small, fast, and the same for the same seed.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, sides: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % sides
+    }
+
+    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        if from.is_empty() { None } else { from.get(self.below(from.len() as u64) as usize).cloned() }
+    }
+}
+
+/// What the world knows of a copy: it does what effects tell it, sooner or later, or dies instead.
+#[derive(Default)]
+struct Worlds {
+    now: Duration,
+    loading: BTreeSet<CopyId>,
+    running: BTreeMap<CopyId, (RunId, usize)>,
+    leaving: BTreeSet<CopyId>,
+    dead: BTreeSet<CopyId>,
+    asked: BTreeSet<RequestId>,
+    answered: BTreeSet<RequestId>,
+    steps: u64,
+    is_told: bool,
+}
+
+fn terms(model: &str, copies: u32, memory_bytes: u64) -> Terms {
+    Terms {
+        model: Arc::from(model),
+        copies,
+        memory_bytes,
+        batching: Batching { tokens_max: 8, parts_max: 3, pads: model == "a" },
+        stall_max: Duration::from_secs(3),
+        load_stall_max: Duration::from_secs(6),
+        golden: Part::Tokens(vec![0]),
+        reference: None,
+    }
+}
+
+fn limits() -> Limits {
+    Limits {
+        memory_bytes: 10,
+        queue_tokens_max: 60,
+        queue_bytes_max: 1000,
+        deaths_max: 4,
+        patience: Duration::from_secs(1),
+        maintenance_every: Duration::from_secs(60),
+        idle_max: Some(Duration::from_secs(300)),
+    }
+}
+
+impl Worlds {
+    fn tell(&mut self, effects: &[Effect]) -> Result<(), String> {
+        for effect in effects {
+            match effect {
+                Effect::Start { copy, .. } => drop(self.loading.insert(*copy)),
+                Effect::Run { copy, run, parts } => drop(self.running.insert(*copy, (*run, parts.len()))),
+                Effect::Quit(copy) | Effect::Kill(copy) => drop(self.leaving.insert(*copy)),
+                Effect::Answer { request, .. } if !self.answered.insert(*request) => {
+                    return Err(format!("{request:?} was answered twice"));
+                }
+                Effect::Answer { .. } | Effect::Stop { .. } | Effect::Removed { .. } => {}
+                Effect::Remember { .. } | Effect::Escalate { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn event(&mut self, dice: &mut Dice) -> Event {
+        let (loading, running): (Vec<_>, Vec<_>) =
+            (self.loading.iter().copied().collect(), self.running.keys().copied().collect());
+        let everyone: Vec<_> = loading.iter().chain(&running).copied().collect();
+        match dice.below(13) {
+            0..=2 => self.ask(dice),
+            3 => {
+                dice.pick(&self.asked.iter().copied().collect::<Vec<_>>()).map_or(Event::Tick, Event::Cancel)
+            }
+            4..=5 => dice.pick(&loading).map_or(Event::Tick, |copy| {
+                self.loading.remove(&copy);
+                Event::Loaded(copy)
+            }),
+            6..=8 => dice.pick(&running).map_or(Event::Tick, |copy| self.done(copy, dice)),
+            9 => {
+                let dying =
+                    if dice.below(3) == 0 { everyone } else { self.leaving.iter().copied().collect() };
+                dice.pick(&dying).map_or(Event::Tick, |copy| self.dies(copy, dice))
+            }
+            10 => dice.pick(&self.dead.iter().copied().collect::<Vec<_>>()).map_or(Event::Tick, |copy| {
+                self.dead.remove(&copy);
+                Event::Gone(copy)
+            }),
+            11 => {
+                self.steps += dice.below(2);
+                let steps = self.steps;
+                dice.pick(&everyone).map_or(Event::Tick, |copy| Event::Looked { copy, steps })
+            }
+            _ => {
+                let longest = if dice.below(20) == 0 { 90_000 } else { 1_500 };
+                self.now += Duration::from_millis(dice.below(longest));
+                Event::Tick
+            }
+        }
+    }
+
+    fn ask(&mut self, dice: &mut Dice) -> Event {
+        let request = RequestId(self.asked.len() as u64 + 1);
+        self.asked.insert(request);
+        let parts = (0..dice.below(5)).map(|_| Part::Tokens(vec![1; dice.below(6) as usize])).collect();
+        let model = Arc::from(["a", "b", "c"][dice.below(3) as usize]);
+        let deadline = (dice.below(3) == 0).then(|| self.now + Duration::from_millis(dice.below(5_000)));
+        Event::Ask { request, model, parts, deadline }
+    }
+
+    fn done(&mut self, copy: CopyId, dice: &mut Dice) -> Event {
+        let (run, parts) = self.running[&copy];
+        self.running.remove(&copy);
+        // A late answer to an older run comes as well.
+        let run = if dice.below(10) == 0 { RunId(run.0.saturating_sub(1)) } else { run };
+        let outcome = match dice.below(12) {
+            0 => Err(Failure::Engine("x".to_owned())),
+            1 => Err(Failure::OutOfMemory("x".to_owned())),
+            2 => Err(Failure::Stopped),
+            3 => Err(Failure::Input("x".to_owned())),
+            4 => Err(Failure::Poisoned("x".to_owned())),
+            5 => Ok(vec![PartAnswer::Vector(vec![])]),
+            _ => Ok(vec![PartAnswer::Vector(vec![1.0, 0.0]); parts]),
+        };
+        Event::Done { copy, run, outcome }
+    }
+
+    fn dies(&mut self, copy: CopyId, dice: &mut Dice) -> Event {
+        self.loading.remove(&copy);
+        self.running.remove(&copy);
+        let was_told = self.leaving.remove(&copy);
+        self.dead.insert(copy);
+        let load = LoadError::Memory { need_bytes: 1, free_bytes: 0, hint: String::new() };
+        let why = match dice.below(3) {
+            _ if was_told => Why::Told,
+            0 => Why::Panicked("x".to_owned()),
+            1 => Why::Load(load),
+            _ => Why::Exited("x".to_owned()),
+        };
+        Event::Died { copy, why }
+    }
+
+    /// Everybody does what it was told, without a fault, until nothing is left to do.
+    fn calm(&mut self, roster: &mut Roster, break_it: Sabotage) -> Result<(), String> {
+        for _ in 0..4_000 {
+            let event = if let Some(copy) = self.dead.pop_first() {
+                Event::Gone(copy)
+            } else if let Some(copy) = self.leaving.pop_first() {
+                self.loading.remove(&copy);
+                self.running.remove(&copy);
+                self.dead.insert(copy);
+                Event::Died { copy, why: Why::Told }
+            } else if let Some(copy) = self.loading.pop_first() {
+                Event::Loaded(copy)
+            } else if let Some((copy, (run, parts))) = self.running.pop_first() {
+                Event::Done { copy, run, outcome: Ok(vec![PartAnswer::Vector(vec![1.0, 0.0]); parts]) }
+            } else if roster.is_over() {
+                return Ok(());
+            } else {
+                self.now = roster.wake_at(self.now);
+                Event::Tick
+            };
+            self.step(roster, event, break_it)?;
+        }
+        Err("it never comes to rest".to_owned())
+    }
+
+    fn step(&mut self, roster: &mut Roster, event: Event, break_it: Sabotage) -> Result<(), String> {
+        if self.is_told {
+            println!("{:?} {event:?}", self.now);
+        }
+        let effects = roster.step(self.now, event);
+        break_it(roster);
+        let broken = laws::broken(roster).or_else(|| laws::misrouted(roster, &effects));
+        let told = self.tell(&effects);
+        broken.map_or(told, Err).map_err(|broken| format!("{broken}, at {:?}", self.now))
+    }
+}
+
+type Sabotage = fn(&mut Roster);
+
+/// Prints a line a step if it is to be told.
+fn live(seed: u64, break_it: Sabotage, is_told: bool) -> Result<(), String> {
+    let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut world = Worlds { is_told, ..Worlds::default() };
+    let mut roster = Roster::new(limits());
+    for (model, copies, bytes) in [("a", 2, 3), ("b", 1, 5), ("c", 3, 2)] {
+        world.step(&mut roster, Event::Serve(terms(model, copies, bytes)), break_it)?;
+    }
+    for _ in 0..600 {
+        let event = world.event(&mut dice);
+        world.step(&mut roster, event, break_it)?;
+    }
+    let until = world.now + Duration::from_secs(5);
+    world.step(&mut roster, Event::Close { until }, break_it)?;
+    world.calm(&mut roster, break_it)?;
+    let unheard = roster.requests.len();
+    let held = roster.ledger.reserved_bytes();
+    if unheard > 0 || held > 0 {
+        return Err(format!("{unheard} requests were never answered, {held} bytes never came back"));
+    }
+    Ok(())
+}
+
+/// Faults: T1, T2, T4, T6, T7, T8, T10, T11.
+#[test]
+fn the_laws_hold_in_every_world() {
+    for seed in 1..=200 {
+        if let Err(broken) = live(seed, |_| {}, false) {
+            live(seed, |_| {}, true).unwrap_err();
+            panic!("world {seed}: {broken}");
+        }
+    }
+}
+
+/// A law that was never seen to fail proves nothing.
+#[test]
+fn a_saboteur_is_caught() {
+    let saboteurs: [(&str, Sabotage); 4] = [
+        ("gives memory back early", |roster| {
+            let dead = roster.copies.values().find(|copy| copy.is_dead()).map(|copy| copy.id);
+            dead.map(|copy| roster.ledger.release(copy));
+        }),
+        ("forgets what was in flight", |roster| {
+            for copy in roster.copies.values_mut() {
+                copy.run_mut().map(|run| run.items.pop());
+            }
+        }),
+        ("keeps the dead in their places", |roster| {
+            let dead = roster.copies.values().find(|copy| copy.is_dead());
+            let Some((model, slot, id)) = dead.map(|copy| (Arc::clone(&copy.model), copy.slot, copy.id))
+            else {
+                return;
+            };
+            if let Some(served) = roster.served.get_mut(&model) {
+                served.slots[slot].copy = Some(id);
+            }
+        }),
+        ("deals nothing out", |roster| {
+            use crate::roster::copy::Life;
+            for copy in roster.copies.values_mut() {
+                if matches!(copy.life, Life::Proving(_)) {
+                    copy.life = Life::Ready;
+                }
+            }
+        }),
+    ];
+    for (what, saboteur) in saboteurs {
+        let caught = (1..=40).any(|seed| live(seed, saboteur, false).is_err());
+        assert!(caught, "nobody noticed who {what}");
+    }
+}

@@ -1,0 +1,112 @@
+//! A pool of stand-ins, and what its tests say to it.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use remuda_pool::fake::Fake;
+use remuda_pool::request::{Chat, Message, Sampling};
+use remuda_pool::{
+    Answer, Call, ChildCommand, Engines, ModelSnapshot, ModelSpec, Pool, PoolError, PoolSettings, Request,
+    Ticket,
+};
+
+/// Longer than anything here takes on a starved machine; nobody waits for it unless something is broken.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+pub(crate) struct Herd {
+    pub(crate) pool: Pool,
+    pub(crate) folder: tempfile::TempDir,
+}
+
+pub(crate) fn settings() -> PoolSettings {
+    let program = Some(PathBuf::from(env!("CARGO_BIN_EXE_pool-copy")));
+    PoolSettings { child: ChildCommand { program, args: vec![] }, ..PoolSettings::default() }
+}
+
+/// What a copy runs in, as the file of a stand-in says it.
+pub(crate) const KINDS: [&str; 2] = ["isolation = thread", "isolation = process"];
+
+pub(crate) fn herd() -> Herd {
+    herd_with(settings())
+}
+
+pub(crate) fn herd_with(settings: PoolSettings) -> Herd {
+    let pool = Pool::start(settings, Engines::default().with(Fake));
+    Herd { pool, folder: tempfile::tempdir().unwrap() }
+}
+
+impl Herd {
+    /// A model called `name`, with these habits.
+    pub(crate) fn spec(&self, name: &str, habits: &str) -> ModelSpec {
+        let path = self.path(name);
+        std::fs::write(&path, habits).unwrap();
+        ModelSpec::new(name, path)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name).with_extension("fake")
+    }
+
+    /// So many copies of an embedding model called `embed`, ready.
+    pub(crate) fn embedding(&self, copies: u32, habits: &str) {
+        let spec = self.spec("embed", &format!("text_embedding\n{habits}"));
+        self.pool.add(ModelSpec { copies, ..spec }).unwrap();
+        self.until("all are ready", |model| {
+            model.copies.iter().filter(|copy| copy.state == "ready").count() == copies as usize
+        });
+    }
+
+    pub(crate) fn ask(&self, text: &str) -> Ticket {
+        self.try_ask(text).unwrap()
+    }
+
+    pub(crate) fn try_ask(&self, text: &str) -> Result<Ticket, PoolError> {
+        let request = Request::TextEmbedding { texts: vec![text.to_owned()] };
+        self.pool.call("embed", request, Call { deadline: Some(Instant::now() + LONG) })
+    }
+
+    pub(crate) fn embed(&self, text: &str) -> Result<Answer, PoolError> {
+        self.try_ask(text)?.wait()
+    }
+
+    pub(crate) fn model(&self) -> ModelSnapshot {
+        self.pool.snapshot().models.into_iter().find(|model| model.model == "embed").unwrap()
+    }
+
+    /// Lets everything that hangs go on.
+    pub(crate) fn release(&self, name: &str) {
+        std::fs::write(self.path(name).with_extension("go"), "").unwrap();
+    }
+
+    /// Looks again and again until that is so.
+    pub(crate) fn until(&self, what: &str, is_so: impl Fn(&ModelSnapshot) -> bool) -> ModelSnapshot {
+        let end = Instant::now() + LONG;
+        loop {
+            let model = self.model();
+            if is_so(&model) {
+                return model;
+            }
+            assert!(Instant::now() < end, "never seen: {what}; {model:#?}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+impl Drop for Herd {
+    fn drop(&mut self) {
+        for entry in std::fs::read_dir(self.folder.path()).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "fake") {
+                std::fs::write(path.with_extension("go"), "").unwrap();
+            }
+        }
+        self.pool.close(Duration::ZERO);
+    }
+}
+
+pub(crate) fn chat(text: &str) -> Request {
+    Request::TextToText(Chat {
+        messages: vec![Message { role: "user".to_owned(), content: text.to_owned() }],
+        sampling: Sampling::default(),
+    })
+}

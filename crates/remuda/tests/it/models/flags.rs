@@ -1,0 +1,71 @@
+//! What `--model` and `[[model]]` may say, and what is said before anything starts.
+
+use std::fs;
+use std::path::Path;
+use std::process::Output;
+
+use super::host::stand_ins;
+use crate::harness::{has_all, remuda};
+
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    remuda(folder).args(arguments).output().unwrap()
+}
+
+#[test]
+fn what_cannot_be_served_is_said_before_anything_starts() {
+    let folder = tempfile::tempdir().unwrap();
+    stand_ins(folder.path());
+    fs::write(folder.path().join("notes.txt"), "no model").unwrap();
+    fs::write(folder.path().join("odd.fake"), "juggling").unwrap();
+    for (models, told) in [
+        (&["embed=nowhere"][..], &["embed", "nowhere", "there is no"][..]),
+        (&["embed=notes.txt"], &["notes.txt", "not supported", "this build has"]),
+        (&["embed=odd.fake"], &["odd.fake", "juggling"]),
+        (&["embed"], &["NAME=PATH"]),
+        (&["embed=embed.fake,copys=2"], &["did you mean `copies`?"]),
+        (&["embed=embed.fake", "embed=chat.fake"], &["embed", "name of another"]),
+    ] {
+        for start in [&["up", "--data", "data", "--listen", "127.0.0.1:0"][..], &["worker", "--data", "data"]]
+        {
+            let flags = models.iter().flat_map(|model| ["--model", model]);
+            let ended = run(folder.path(), &start.iter().copied().chain(flags).collect::<Vec<_>>());
+            let said = String::from_utf8_lossy(&ended.stderr);
+            has_all(&said, told);
+            assert_eq!(ended.status.code(), Some(2), "{said}");
+            assert!(!folder.path().join("data").exists(), "nothing was to be started");
+        }
+    }
+}
+
+#[test]
+fn models_of_the_file_are_shown_and_their_mistakes_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("remuda.toml");
+    let write = |text: &str| fs::write(&file, text).unwrap();
+    let config = |what: &str| {
+        let ended = run(folder.path(), &["config", what]);
+        (ended.status.success(), String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned())
+    };
+    write("[models]\nmemory = \"2GiB\"\n\n[[model]]\nname = \"embed\"\npath = \"embed.fake\"\ncopies = 2\n");
+    let (is_fine, said) = config("show");
+    assert!(is_fine, "{said}");
+    has_all(
+        &said,
+        &["models.memory", "2GiB", "model.embed.copies", "model.embed.isolation", "remuda.toml:7"],
+    );
+    let (is_fine, said) = config("check");
+    assert!(!is_fine && said.contains("embed.fake"), "the file is missing: {said}");
+    stand_ins(folder.path());
+    let (is_fine, said) = config("check");
+    assert!(is_fine && said.contains("models embed"), "{said}");
+    for (text, told) in [
+        ("[[model]]\nname = \"embed\"\npath = \"x\"\ncopys = 2\n", "did you mean `copies`?"),
+        ("[[model]]\nname = \"embed\"\n", "has no `path`"),
+        ("[model]\nname = \"embed\"\n", "write `[[model]]`"),
+        ("[[model]]\nname = \"a\"\npath = \"x\"\n[[model]]\nname = \"a\"\npath = \"y\"\n", "name of another"),
+    ] {
+        write(text);
+        let (is_fine, said) = config("show");
+        assert!(!is_fine && said.contains(told), "{text}: {said}");
+    }
+}

@@ -1,0 +1,143 @@
+//! Models on workers of a plane that has none itself: jobs ask for them, and so do OpenAI's clients.
+
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use super::host::{ended_well, script, stand_in};
+use crate::harness::{Plane, QUICK, Worker, has_all, wait_until};
+
+/// A plane, and a worker with both stand-ins.
+async fn fleet(name: &str) -> (Plane, Worker) {
+    let plane = Plane::start(QUICK).await;
+    let worker = join(&plane, name).await;
+    (plane, worker)
+}
+
+async fn join(plane: &Plane, name: &str) -> Worker {
+    stand_in(plane.folder(), "embed.fake");
+    let what = ["--model", "embed=embed.fake,copies=2", "--model", "chat=chat.fake"];
+    Worker::start_doing(plane, name, &what).await
+}
+
+#[tokio::test]
+async fn a_job_asks_for_a_model_by_name_or_by_what_it_does() {
+    let (plane, _worker) = fleet("mule").await;
+    let by_name = json!({ "workflow": { "model": "embed", "texts": ["one", "two"] }, "service": "embed" });
+    let by_kind = json!({
+        "workflow": { "capability": "text_to_text", "messages": [{ "role": "user", "content": "hi" }] },
+        "service": "text_to_text", "needs": { "labels": { "model.chat": "text_to_text" } },
+    });
+    let embedded = plane.ended(&plane.submit_as(by_name).await).await;
+    assert_eq!(embedded["state"], "completed", "{embedded}");
+    let result = &embedded["result"];
+    assert_eq!((&result["model"], result["parts"].as_array().unwrap().len()), (&json!("embed"), 2));
+    assert!(result["parts"][0]["vector"].as_array().unwrap().len() > 1 && result["prompt_tokens"].is_u64());
+    let said = plane.ended(&plane.submit_as(by_kind).await).await;
+    assert_eq!(
+        (&said["state"], &said["result"]["parts"][0]["finish"]),
+        (&json!("completed"), &json!("stop")),
+        "{said}"
+    );
+    let worker = plane.worker("mule").await;
+    assert_eq!(worker["slots"], 6, "twice as many as copies: {worker}");
+}
+
+/// Faults: T12.
+#[tokio::test]
+async fn whose_fault_a_failure_is_decides_what_becomes_of_the_job() {
+    let (plane, _worker) = fleet("mule").await;
+    let ask = async |workflow: Value| {
+        plane.ended(&plane.submit_as(json!({ "workflow": workflow, "service": "embed" })).await).await
+    };
+    // What would fail everywhere is not tried again.
+    for (workflow, told) in [
+        (json!({ "model": "embed" }), "texts"),
+        (json!({ "texts": ["x"] }), "name a `model`"),
+        (json!({ "model": "embed", "capability": "text_to_text" }), "nothing else"),
+        (json!({ "model": "embed", "capability": "juggling" }), "juggling"),
+    ] {
+        let job = ask(workflow).await;
+        assert_eq!((&job["state"], &job["attempt"]), (&json!("failed"), &json!(1)), "{job}");
+        has_all(job["reason"].as_str().unwrap(), &[told]);
+    }
+    // What is the engine's fault is tried again, and counts as a mishap.
+    let job = ask(json!({ "model": "embed", "texts": ["!fail"] })).await;
+    assert_eq!((&job["state"], &job["failures"]), (&json!("failed"), &json!(0)), "{job}");
+    assert!(job["mishaps"].as_u64() > Some(1), "{job}");
+}
+
+/// Faults: T11.
+#[tokio::test]
+async fn a_cancelled_job_frees_its_copy_within_a_step() {
+    let (plane, _worker) = fleet("mule").await;
+    let busy = json!({ "workflow": { "model": "embed", "texts": ["!busy 600000"] }, "service": "embed" });
+    let job = plane.submit_as(busy).await;
+    plane.runs_on(&job).await;
+    let in_flight = async || {
+        let status = plane.get("/fleet/models").await;
+        let embed =
+            status["models"].as_array().unwrap().iter().find(|it| it["id"] == "embed").unwrap().clone();
+        let copies = embed["workers"]["mule"]["copies"].as_array().cloned().unwrap_or_default();
+        copies.iter().filter_map(|copy| copy["in_flight"].as_u64()).sum::<u64>()
+    };
+    wait_until("a copy is busy with it", async || (in_flight().await == 1).then_some(())).await;
+    plane.cancel(&job).await;
+    wait_until("no copy is busy any more", async || (in_flight().await == 0).then_some(())).await;
+    assert_eq!(plane.job(&job).await["state"], "cancelled");
+}
+
+#[tokio::test]
+async fn the_openai_package_is_answered_by_jobs() {
+    let (plane, _worker) = fleet("mule").await;
+    let said = ended_well(script(&plane, plane.folder(), "client.py", &["embed", "chat"])).await;
+    has_all(&said, &["models chat embed", "floats equal base64", "streamed", "refused", "done"]);
+    let jobs = plane.jobs().await;
+    assert!(jobs.len() >= 6 && jobs.iter().all(|job| job["state"] == "completed"), "{jobs:?}");
+}
+
+/// Faults: V8.
+#[tokio::test]
+async fn a_call_outlives_the_worker_that_had_it() {
+    let (plane, mut first) = fleet("first").await;
+    let call = {
+        let client = plane.with("");
+        tokio::spawn(async move {
+            client.post("/v1/embeddings", &json!({ "model": "embed", "input": "!busy 3000" })).await
+        })
+    };
+    let job = wait_until("there is a job", async || plane.jobs().await.pop()).await;
+    plane.runs_on(job["id"].as_str().unwrap()).await;
+    let _second = join(&plane, "second").await;
+    first.process.kill();
+    let (status, answer) = call.await.unwrap();
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let job = plane.ended(job["id"].as_str().unwrap()).await;
+    assert_eq!((&job["state"], &job["attempt"]), (&json!("completed"), &json!(2)), "{job}");
+}
+
+/// Faults: T10, X5.
+#[tokio::test]
+async fn who_hangs_up_cancels_and_nobody_there_is_said_at_once() {
+    let (plane, mut worker) = fleet("mule").await;
+    let ask = json!({ "model": "embed", "input": "!busy 600000" });
+    let call = {
+        let (client, ask) = (plane.with(""), ask.clone());
+        tokio::spawn(async move { client.post("/v1/embeddings", &ask).await })
+    };
+    let job = wait_until("there is a job", async || plane.jobs().await.pop()).await;
+    plane.runs_on(job["id"].as_str().unwrap()).await;
+    call.abort();
+    let job = plane.ended(job["id"].as_str().unwrap()).await;
+    assert_eq!(job["state"], "cancelled", "{job}");
+    has_all(job["reason"].as_str().unwrap(), &["hung up"]);
+    worker.process.kill();
+    plane.worker_until_offline("mule").await;
+    let (status, answer) = plane.post("/v1/embeddings", &ask).await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (StatusCode::SERVICE_UNAVAILABLE, &json!("no_copy")),
+        "{answer}"
+    );
+    let models = plane.get("/v1/models").await;
+    assert_eq!(models["data"][0]["ready"], false, "{models}");
+}
