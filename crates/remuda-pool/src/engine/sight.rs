@@ -1,15 +1,18 @@
 //! Pictures as vectors, by the backbone of a vision transformer or any graph that ends in a vector.
 
+mod grid;
 pub(crate) mod picture;
+mod resize;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rten::NodeId;
+use rten::{NodeId, ThreadPool};
 use rten_tensor::Tensor;
 use rten_tensor::prelude::*;
 
 use super::onnx::graph::{self, Graph};
-use super::onnx::header::Header;
+use super::onnx::header::{Cubic, Header};
 use crate::backend::Prepare;
 use crate::beacon::Beacon;
 use crate::failure::{Failure, LoadError, PoolError};
@@ -43,6 +46,7 @@ pub(crate) struct Backbone {
     output: String,
     side: u32,
     is_inner: bool,
+    cubics: Vec<Cubic>,
 }
 
 impl Backbone {
@@ -74,7 +78,25 @@ impl Backbone {
             (None, None) => return Err(unsupported("no output that is a vector".to_owned())),
         };
         let (input, output) = (input.name.clone(), output.clone());
-        Ok(Backbone { file: file.to_owned(), input, output, side, is_inner })
+        Ok(Backbone { file: file.to_owned(), input, output, side, is_inner, cubics: header.cubics.clone() })
+    }
+
+    /// What its graph would compute wrongly, by the names of the values.
+    fn grids(
+        &self,
+        threads: &Arc<ThreadPool>,
+        beacon: &Beacon,
+    ) -> Result<Vec<(&String, Tensor<f32>)>, LoadError> {
+        if self.cubics.is_empty() {
+            return Ok(Vec::new());
+        }
+        let graph = Graph::load_as_it_is(&self.file, threads, beacon)?;
+        let (input, side) = (graph.value(&self.input)?, self.side as usize);
+        let see = |brightness, value| {
+            let picture = Tensor::full(&[1, 3, side, side], brightness);
+            graph.run(vec![(input, picture.into())], value)
+        };
+        self.cubics.iter().map(|cubic| Ok((&cubic.made, grid::make(&graph, cubic, see)?))).collect()
     }
 
     pub(crate) fn architecture(&self) -> String {
@@ -105,13 +127,19 @@ pub(crate) struct Sight {
     input: NodeId,
     output: NodeId,
     side: u32,
+    /// Values that the graph itself would compute wrongly.
+    grids: Vec<(NodeId, Tensor<f32>)>,
 }
 
 impl Sight {
-    pub(crate) fn load(backbone: Backbone, threads: u32, beacon: &Beacon) -> Result<Sight, LoadError> {
-        let graph = Graph::load(&backbone.file, &graph::threads(threads), beacon)?;
+    pub(crate) fn load(backbone: &Backbone, threads: u32, beacon: &Beacon) -> Result<Sight, LoadError> {
+        let threads = graph::threads(threads);
+        let grids = backbone.grids(&threads, beacon)?;
+        let graph = Graph::load_without(&backbone.cubics, &backbone.file, &threads, beacon)?;
         let (input, output) = (graph.value(&backbone.input)?, graph.value(&backbone.output)?);
-        Ok(Sight { graph, input, output, side: backbone.side })
+        let named = |(name, places): (&String, _)| Ok((graph.value(name)?, places));
+        let grids = grids.into_iter().map(named).collect::<Result<_, LoadError>>()?;
+        Ok(Sight { graph, input, output, side: backbone.side, grids })
     }
 }
 
@@ -121,11 +149,13 @@ impl ImageEmbedding for Sight {
         let picture = picture::decode(image).map_err(Failure::Input)?;
         beacon.step()?;
         let resized = self.side * 8 / 7;
-        let square = picture::middle(&picture, resized, self.side);
+        let square = resize::middle(&picture, resized, self.side);
         let side = self.side as usize;
         let planes = Tensor::from_data(&[1, 3, side, side], picture::planes(&square, MEAN, DEVIATION));
         beacon.step()?;
-        let seen = self.graph.run(vec![(self.input, planes.into())], self.output)?;
+        let grids = self.grids.iter().map(|(node, places)| (*node, places.into()));
+        let inputs = std::iter::once((self.input, planes.into())).chain(grids).collect();
+        let seen = self.graph.run(inputs, self.output)?;
         beacon.step()?;
         // Of a row of tokens the first is the one that stands for all.
         let vector: Vec<f32> = match *seen.shape() {

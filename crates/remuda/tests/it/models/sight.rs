@@ -36,12 +36,17 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 #[test]
 fn a_picture_becomes_the_vector_that_the_reference_has_for_it() {
     let pool = served("dinov2-small", Capability::ImageEmbedding);
-    let expected: Vec<f32> = serde_json::from_slice(&picture("scene.json")).unwrap();
-    let (scene, lines) = (embedded(&pool, "scene.jpg"), embedded(&pool, "lines.png"));
-    let distance = 1.0 - cosine(&scene, &expected);
-    eprintln!("distance to the reference: {distance:.2e}");
-    assert!(scene.len() == 384 && distance < 1e-4, "{distance:e}");
-    assert!(cosine(&lines, &expected) < 0.9, "another picture has another vector");
+    let expected = |name: &str| serde_json::from_slice::<Vec<f32>>(&picture(name)).unwrap();
+    // Decoders of JPEG round differently; everything else is bit for bit as it was there.
+    for (name, reference, distance_max) in [("scene.png", "scene-png.json", 1e-8), ("scene.jpg", "scene-jpg.json", 1e-4)]
+    {
+        let vector = embedded(&pool, name);
+        let distance = 1.0 - cosine(&vector, &expected(reference));
+        eprintln!("{name}: distance to the reference {distance:.1e}");
+        assert!(vector.len() == 384 && distance < distance_max, "{name}: {distance:e}");
+    }
+    let lines = embedded(&pool, "lines.png");
+    assert!(cosine(&lines, &expected("scene-png.json")) < 0.9, "another picture has another vector");
 }
 
 #[test]
@@ -57,7 +62,7 @@ fn text_is_read_wherever_and_however_it_stands() {
     let bare = |text: &str| text.replace(' ', "");
     let read: Vec<_> = lines.iter().map(|line| bare(&line.text)).collect();
     let expected =
-        ["Freshhorsesforeveryrider", "Invoice2026-11-16", "EUR1,234.56", "turnedby12degrees", "upsidedown"];
+        ["Freshhorsesforeveryrider", "Account2026-11-16", "EUR1,234.56", "turnedby12degrees", "upsidedown"];
     assert_eq!(read, expected, "{told:?}");
     assert_eq!(bare(&text), expected.join("\n"));
     assert!(lines.iter().all(|line| line.confidence > 0.9), "{told:?}");
