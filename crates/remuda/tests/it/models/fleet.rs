@@ -141,3 +141,33 @@ async fn who_hangs_up_cancels_and_nobody_there_is_said_at_once() {
     let models = plane.get("/v1/models").await;
     assert_eq!(models["data"][0]["ready"], false, "{models}");
 }
+
+/// A model that its pool has given up is asked of nobody; with none left the worker takes no work at all.
+///
+/// Faults: T2, T6.
+#[tokio::test]
+async fn a_model_that_never_loads_is_offered_no_more() {
+    let plane = Plane::start(QUICK).await;
+    stand_in(plane.folder(), "broken.fake");
+    let both = ["--model", "embed=embed.fake", "--model", "broken=broken.fake"];
+    let _mule = Worker::start_doing(&plane, "mule", &both).await;
+    let ready = async |model: &str| plane.get(&format!("/v1/models/{model}")).await["ready"].clone();
+    wait_until("broken is offered no more", async || (ready("broken").await == false).then_some(())).await;
+    let ask =
+        async |model: &str| plane.post("/v1/embeddings", &json!({ "model": model, "input": "x" })).await;
+    let (status, answer) = ask("broken").await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (StatusCode::SERVICE_UNAVAILABLE, &json!("no_copy")),
+        "{answer}"
+    );
+    assert_eq!(ask("embed").await.0, StatusCode::OK);
+    let _ox = Worker::start_doing(&plane, "ox", &["--model", "broken=broken.fake"]).await;
+    let closed = wait_until("ox takes no work", async || {
+        let worker = plane.worker("ox").await;
+        worker["closed"].as_str().filter(|why| !why.is_empty()).map(str::to_owned)
+    })
+    .await;
+    has_all(&closed, &["broken", "deaths in a row"]);
+    assert_eq!(plane.worker("mule").await["closed"], "");
+}

@@ -17,6 +17,19 @@ async fn the_openai_package_finds_its_way() {
     assert_eq!(host.jobs().await.len(), 0);
 }
 
+#[tokio::test]
+async fn the_openai_package_gets_its_pictures() {
+    let host = Host::up(&["draw=draw.fake"]).await;
+    has_all(&ended_well(host.script("pictures.py", &["draw"])).await, &["done"]);
+}
+
+/// Faults: B3.
+#[tokio::test]
+async fn a_full_queue_is_told_with_when_to_come_back() {
+    let host = Host::up(&["embed=embed.fake"]).await;
+    has_all(&ended_well(host.script("full.py", &["embed"])).await, &["RateLimitError", "done"]);
+}
+
 /// Faults: X16.
 #[tokio::test]
 async fn tokens_are_asked_for_in_openais_own_form() {
