@@ -95,7 +95,7 @@ async fn the_openai_package_is_answered_by_jobs() {
     assert!(jobs.len() >= 6 && jobs.iter().all(|job| job["state"] == "completed"), "{jobs:?}");
 }
 
-/// Faults: V8.
+/// Faults: A2.
 #[tokio::test]
 async fn a_call_outlives_the_worker_that_had_it() {
     let (plane, mut first) = fleet("first").await;
@@ -115,7 +115,7 @@ async fn a_call_outlives_the_worker_that_had_it() {
     assert_eq!((&job["state"], &job["attempt"]), (&json!("completed"), &json!(2)), "{job}");
 }
 
-/// Faults: T10, X5.
+/// Faults: T10.
 #[tokio::test]
 async fn who_hangs_up_cancels_and_nobody_there_is_said_at_once() {
     let (plane, mut worker) = fleet("mule").await;
@@ -169,5 +169,26 @@ async fn a_model_that_never_loads_is_offered_no_more() {
     })
     .await;
     has_all(&closed, &["broken", "deaths in a row"]);
-    assert_eq!(plane.worker("mule").await["closed"], "");
+    assert!(plane.worker("mule").await["closed"].is_null(), "the other model goes on");
+}
+
+/// Vectors that are many come as one blob, and pictures as one each.
+#[tokio::test]
+async fn what_is_large_comes_as_blobs() {
+    let plane = Plane::start(QUICK).await;
+    stand_in(plane.folder(), "draw.fake");
+    let both = ["--model", "embed=embed.fake", "--model", "draw=draw.fake"];
+    let _mule = Worker::start_doing(&plane, "mule", &both).await;
+    let texts: Vec<_> = (0..2100).map(|number| number.to_string()).collect();
+    let embed = json!({ "service": "embed", "workflow": { "model": "embed", "texts": texts } });
+    let job = plane.ended(&plane.submit_as(embed).await).await;
+    assert_eq!(job["state"], "completed", "{job}");
+    let (parts, outputs) = (&job["result"]["parts"], job["result"]["outputs"].as_array().unwrap());
+    assert_eq!((parts.as_array().unwrap().len(), outputs.len()), (2100, 1));
+    assert_eq!(
+        (&parts[7]["output"], &parts[7]["from"], &parts[7]["count"]),
+        (&json!(0), &json!(56), &json!(8))
+    );
+    assert_eq!(outputs[0]["size_bytes"], 2100 * 8 * 4);
+    has_all(&ended_well(script(&plane, plane.folder(), "pictures.py", &["draw"])).await, &["done"]);
 }
