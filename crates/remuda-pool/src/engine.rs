@@ -2,8 +2,18 @@
 
 #[cfg(feature = "rten")]
 pub mod bert;
+#[cfg(feature = "gguf")]
+mod chat;
 #[cfg(feature = "candle")]
 pub mod diffusion;
+#[cfg(feature = "gguf")]
+mod gguf;
+#[cfg(feature = "rten")]
+mod ocr;
+#[cfg(feature = "rten")]
+pub mod onnx;
+#[cfg(feature = "rten")]
+mod sight;
 
 use crate::backend::Engines;
 
@@ -11,7 +21,9 @@ use crate::backend::Engines;
 pub fn engines() -> Engines {
     let engines = Engines::default();
     #[cfg(feature = "rten")]
-    let engines = engines.with(bert::Bert);
+    let engines = engines.with(bert::Bert).with(onnx::Onnx);
+    #[cfg(feature = "gguf")]
+    let engines = engines.with(chat::Chats);
     #[cfg(feature = "candle")]
     let engines = engines.with(diffusion::Diffusion);
     engines

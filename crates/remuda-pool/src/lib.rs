@@ -29,6 +29,7 @@ mod sync;
 
 pub use self::backend::{Backend, Batching, Engines, Found, Prepare};
 pub use self::beacon::{Beacon, Stopped};
+pub use self::engine::engines;
 pub use self::failure::{Failure, LoadError, PoolError};
 pub use self::model::Model;
 pub use self::pool::{Call, ChildCommand, Escalation, Pool, PoolSettings, Ticket};

@@ -6,6 +6,7 @@ mod get;
 mod host;
 mod killed;
 mod openai;
+mod sight;
 
 use std::path::{Path, PathBuf};
 

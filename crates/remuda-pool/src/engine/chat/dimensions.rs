@@ -1,0 +1,155 @@
+//! The size of a model, from its metadata: what it computes with, how much it can read, what it takes.
+
+use crate::engine::gguf::Gguf;
+use crate::failure::LoadError;
+use crate::spec::ModelSpec;
+
+/// What a copy keeps in its cache at most, unless more memory is given to it: contexts of 128 thousand tokens cost more
+/// than the model.
+const CONTEXT_DEFAULT: u64 = 8192;
+/// With less there is no conversation.
+const CONTEXT_MIN: u64 = 256;
+/// What is computed on, apart from weights and cache.
+const WORK_BYTES: u64 = 48 << 20;
+
+/// How a family differs from the first of its kind. Those not named here are candle's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    /// With Mistral, SmolLM and all that are converted as `llama`.
+    Llama,
+    /// Biases on queries, keys and values; positions turn halves of a head instead of neighbours.
+    Qwen2,
+    /// No biases, but a norm of every head.
+    Qwen3,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Dimensions {
+    pub(super) family: Family,
+    pub(super) layers: usize,
+    pub(super) width: usize,
+    pub(super) inner: usize,
+    pub(super) heads: usize,
+    pub(super) heads_kv: usize,
+    pub(super) head: usize,
+    pub(super) vocabulary: usize,
+    pub(super) epsilon: f32,
+    pub(super) rope_base: f32,
+    /// Positions are divided by it.
+    pub(super) rope_stretch: f32,
+}
+
+/// As the metadata calls it.
+pub(super) fn architecture(gguf: &Gguf) -> Result<&str, LoadError> {
+    gguf.text("general.architecture").ok_or_else(|| LoadError::Wrong {
+        path: gguf.path.clone(),
+        detail: "its metadata has no general.architecture".to_owned(),
+    })
+}
+
+impl Dimensions {
+    /// Nothing if it is of a family that only candle knows; an error if it is a member that makes no sense.
+    pub(super) fn of(gguf: &Gguf) -> Result<Option<Self>, LoadError> {
+        let name = architecture(gguf)?;
+        let family = match name {
+            "llama" => Family::Llama,
+            "qwen2" => Family::Qwen2,
+            "qwen3" => Family::Qwen3,
+            _ => return Ok(None),
+        };
+        let has = |key: &str| gguf.metadata.contains_key(&format!("{name}.{key}"));
+        let stretched = gguf.text(&format!("{name}.rope.scaling.type"));
+        if has("expert_count") || !matches!(stretched, None | Some("none" | "linear")) {
+            return Ok(None);
+        }
+        let number = |key: &str| gguf.number(&format!("{name}.{key}")).map(|number| number as f32);
+        let (width, heads) = (size(gguf, "embedding_length")?, size(gguf, "attention.head_count")?);
+        let optional = |key: &str, or: usize| if has(key) { size(gguf, key) } else { Ok(or) };
+        let dimensions = Dimensions {
+            family,
+            layers: size(gguf, "block_count")?,
+            width,
+            inner: size(gguf, "feed_forward_length")?,
+            heads,
+            heads_kv: optional("attention.head_count_kv", heads)?,
+            head: optional("attention.key_length", width / heads.max(1))?,
+            vocabulary: usize::try_from(gguf.tensor("token_embd.weight")?.shape.last().copied().unwrap_or(0))
+                .unwrap_or(0),
+            epsilon: number("attention.layer_norm_rms_epsilon").unwrap_or(1e-5),
+            rope_base: number("rope.freq_base").unwrap_or(10_000.0),
+            rope_stretch: number("rope.scaling.factor").unwrap_or(1.0),
+        };
+        dimensions.checked(gguf).map(Some)
+    }
+
+    fn checked(self, gguf: &Gguf) -> Result<Self, LoadError> {
+        let turned = size(gguf, "rope.dimension_count").unwrap_or(self.head);
+        let told = [
+            (self.heads.is_multiple_of(self.heads_kv), "its heads do not share keys evenly"),
+            (self.head.is_multiple_of(2) && turned == self.head, "its positions do not turn whole heads"),
+            (
+                [self.width, self.inner, self.heads * self.head].iter().all(|it| it.is_multiple_of(32)),
+                "its rows are not in blocks of 32",
+            ),
+            (self.epsilon >= 0.0 && self.epsilon < 1.0, "its norm has a strange epsilon"),
+            (self.rope_base > 1.0 && self.rope_base.is_finite(), "its positions have a strange base"),
+            (self.rope_stretch > 0.0 && self.rope_stretch.is_finite(), "its positions have a strange factor"),
+        ];
+        match told.iter().find(|(holds, _)| !holds) {
+            Some((_, what)) => Err(LoadError::Wrong { path: gguf.path.clone(), detail: (*what).to_owned() }),
+            None => Ok(self),
+        }
+    }
+
+    /// What a token takes in the cache: a key and a value of each shared head in each layer, in 32 bits.
+    fn cache_bytes(&self) -> u64 {
+        (self.layers * self.heads_kv * self.head * 2 * size_of::<f32>()) as u64
+    }
+}
+
+/// How many tokens a copy can hold, and what it takes then.
+pub(super) fn room(
+    gguf: &Gguf,
+    dimensions: Option<&Dimensions>,
+    spec: &ModelSpec,
+) -> Result<(u64, u64), LoadError> {
+    let weights: u64 = gguf.tensors.values().map(super::super::gguf::Tensor::elements).sum();
+    let (weights, each) = match dimensions {
+        // A byte a weight, and two for the scale of 32.
+        Some(dimensions) => (weights + weights / 16, dimensions.cache_bytes()),
+        None => (gguf.bytes(), cache_bytes(gguf)?),
+    };
+    let able = size(gguf, "context_length")? as u64;
+    let context = match spec.memory_bytes {
+        None => able.min(CONTEXT_DEFAULT),
+        Some(given) => able.min(given.saturating_sub(weights + WORK_BYTES) / each.max(1)),
+    };
+    if context < CONTEXT_MIN.min(able) {
+        let need_bytes = weights + WORK_BYTES + each * CONTEXT_MIN.min(able);
+        let hint = format!("give {} as much, or take a smaller model", spec.name);
+        return Err(LoadError::Memory { need_bytes, free_bytes: spec.memory_bytes.unwrap_or(0), hint });
+    }
+    Ok((context, weights + WORK_BYTES + each * context))
+}
+
+/// For models that are not taken apart here.
+fn cache_bytes(gguf: &Gguf) -> Result<u64, LoadError> {
+    let (layers, width) = (size(gguf, "block_count")?, size(gguf, "embedding_length")?);
+    Ok((layers * width * 2 * size_of::<f32>()) as u64)
+}
+
+/// A size of the architecture: at least 1, and so small that three of them can be multiplied.
+fn size(gguf: &Gguf, key: &str) -> Result<usize, LoadError> {
+    const MAX: u64 = 1 << 20;
+    let key = format!("{}.{key}", architecture(gguf)?);
+    match gguf.integer(&key) {
+        Some(number) if (1..=MAX).contains(&number) => Ok(usize::try_from(number).unwrap_or(1)),
+        Some(number) => Err(LoadError::Wrong {
+            path: gguf.path.clone(),
+            detail: format!("its {key} is {number}, which is not from 1 to {MAX}"),
+        }),
+        None => {
+            Err(LoadError::Wrong { path: gguf.path.clone(), detail: format!("its metadata has no {key}") })
+        }
+    }
+}

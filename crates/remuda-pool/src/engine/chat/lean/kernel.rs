@@ -1,0 +1,99 @@
+//! The one product that everything waits for: sixteen rows of eight-bit weights by one or four rows of activations.
+//!
+//! Weights come in blocks of 32 with a scale each, as in Q8_0. Sixteen rows are interleaved in words of four weights, so
+//! that one register holds the same four columns of sixteen rows and no sum ever crosses lanes. They are stored with 128
+//! added: the CPU's dot product wants one side unsigned, and what that adds is the same for all sixteen rows.
+//!
+//! What the CPU can do is found out at run time; a default build is as fast as one made for this machine. Whichever
+//! kernel runs, a row's product does not depend on how many others are computed with it.
+
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use fearless_simd::Level;
+use half::f16;
+
+/// Rows that are interleaved.
+pub(super) const LANES: usize = 16;
+/// Weights that share a scale.
+pub(super) const BLOCK: usize = 32;
+/// Words of four weights in a block.
+pub(super) const WORDS: usize = BLOCK / 4;
+/// Rows of activations that are multiplied at once while a prompt is read: four chains of dot products hide each other's
+/// latency, and weights are fetched a quarter as often.
+pub(super) const TILE: usize = 4;
+
+/// A block of sixteen rows. Aligned, since a load that crosses cache lines costs twice.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+pub(super) struct Quants(pub(super) [[u8; 4 * LANES]; WORDS]);
+
+/// The scales of a block of sixteen rows, as 16-bit floats.
+pub(super) type Scales = [u16; LANES];
+
+/// A row of activations in eight bits.
+#[derive(Clone, Copy)]
+pub(super) struct Row<'a> {
+    pub(super) words: &'a [[i32; WORDS]],
+    pub(super) scales: &'a [Scale],
+}
+
+/// A block's scale, and what makes up for the 128 that every weight has too much.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Scale {
+    pub(super) factor: f32,
+    pub(super) offset: i32,
+}
+
+pub(super) type Sums<const ROWS: usize> = [[f32; LANES]; ROWS];
+
+pub(super) fn one(level: Level, quants: &[Quants], scales: &[Scales], rows: &[Row<'_>; 1]) -> Sums<1> {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(level) = level.as_avx512() {
+        return x86::avx512_one(level, quants, scales, rows);
+    } else if let Some(level) = level.as_avx2() {
+        return x86::avx2_one(level, quants, scales, rows);
+    }
+    let _ = level;
+    plain(quants, scales, rows)
+}
+
+pub(super) fn tile(level: Level, quants: &[Quants], scales: &[Scales], rows: &[Row<'_>; TILE]) -> Sums<TILE> {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(level) = level.as_avx512() {
+        return x86::avx512_tile(level, quants, scales, rows);
+    } else if let Some(level) = level.as_avx2() {
+        return x86::avx2_tile(level, quants, scales, rows);
+    }
+    let _ = level;
+    plain(quants, scales, rows)
+}
+
+/// For CPUs without either, and what the others are compared with.
+pub(super) fn plain<const ROWS: usize>(
+    quants: &[Quants],
+    scales: &[Scales],
+    rows: &[Row<'_>; ROWS],
+) -> Sums<ROWS> {
+    rows.map(|row| {
+        let mut sums = [0.0; LANES];
+        for ((block, scales), (words, scale)) in
+            quants.iter().zip(scales).zip(row.words.iter().zip(row.scales))
+        {
+            let mut dots = [scale.offset; LANES];
+            for (weights, word) in block.0.iter().zip(words) {
+                let word = word.to_le_bytes().map(|it| i32::from(it.cast_signed()));
+                for (dot, weights) in dots.iter_mut().zip(weights.as_chunks::<4>().0) {
+                    *dot += weights.iter().zip(word).map(|(weight, it)| i32::from(*weight) * it).sum::<i32>();
+                }
+            }
+            for ((sum, dot), weight_scale) in sums.iter_mut().zip(dots).zip(scales) {
+                *sum += dot as f32 * (f16::from_bits(*weight_scale).to_f32() * scale.factor);
+            }
+        }
+        sums
+    })
+}
+
+#[cfg(test)]
+mod tests;

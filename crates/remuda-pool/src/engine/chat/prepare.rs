@@ -1,0 +1,113 @@
+//! Conversations into prompts, on their callers' threads.
+
+use super::dimensions::{Dimensions, room};
+use super::template::Template;
+use super::words::Words;
+use crate::backend::Prepare;
+use crate::engine::gguf::Gguf;
+use crate::failure::{LoadError, PoolError};
+use crate::request::{Chat, Message, Part, Request, Sampling};
+use crate::spec::ModelSpec;
+
+/// More is never meant, and every one is looked for after every token.
+const STOPS_MAX: usize = 16;
+const STOP_BYTES_MAX: usize = 1024;
+/// Short, so that asking it costs little; long enough that weights which are not right say something else.
+const GOLDEN_TOKENS: u32 = 8;
+
+#[derive(Debug)]
+pub(super) struct Prompts {
+    template: Template,
+    words: Words,
+    context: usize,
+    golden: Part,
+}
+
+impl Prompts {
+    pub(super) fn of(gguf: &Gguf, spec: &ModelSpec) -> Result<Self, LoadError> {
+        let wrong = |detail: String| LoadError::Wrong { path: gguf.path.clone(), detail };
+        let (context, _) = room(gguf, Dimensions::of(gguf)?.as_ref(), spec)?;
+        let golden = Part::Prompt { tokens: Vec::new(), sampling: Sampling::default() };
+        let mut prompts = Prompts {
+            template: Template::of(gguf).map_err(wrong)?,
+            words: Words::of(gguf)?,
+            context: usize::try_from(context).unwrap_or(usize::MAX),
+            golden,
+        };
+        let question = Message { role: "user".to_owned(), content: "Count from one to five.".to_owned() };
+        let sampling = Sampling { tokens_max: Some(GOLDEN_TOKENS), ..Sampling::default() };
+        prompts.golden = prompts
+            .prompt(Chat { messages: vec![question], sampling })
+            .map_err(|error| wrong(format!("it cannot be asked anything: {error}")))?;
+        Ok(prompts)
+    }
+
+    fn prompt(&self, chat: Chat) -> Result<Part, PoolError> {
+        check(&chat.sampling)?;
+        if chat.messages.is_empty() {
+            return Err(PoolError::Input("there are no messages".to_owned()));
+        }
+        let text = self.template.render(&chat.messages).map_err(PoolError::Input)?;
+        let least = self.words.at_least(text.len());
+        if least >= self.context {
+            return Err(self.too_long(&format!("more than {least}")));
+        }
+        let tokens = self.words.cut(&text).map_err(PoolError::Input)?;
+        if tokens.is_empty() {
+            return Err(PoolError::Input("the messages say nothing to the model".to_owned()));
+        }
+        if tokens.len() >= self.context {
+            return Err(self.too_long(&tokens.len().to_string()));
+        }
+        Ok(Part::Prompt { tokens, sampling: chat.sampling })
+    }
+
+    fn too_long(&self, tokens: &str) -> PoolError {
+        PoolError::Input(format!(
+            "the messages are {tokens} tokens, and {} fit with room for an answer",
+            self.context - 1
+        ))
+    }
+}
+
+impl Prepare for Prompts {
+    fn prepare(&self, request: Request) -> Result<Vec<Part>, PoolError> {
+        match request {
+            Request::TextToText(chat) => Ok(vec![self.prompt(chat)?]),
+            Request::TextEmbedding { .. }
+            | Request::Vision(_)
+            | Request::ImageEmbedding { .. }
+            | Request::TextToImage(_) => {
+                Err(PoolError::Input(format!("a model for chat was asked for {}", request.capability())))
+            }
+        }
+    }
+
+    fn golden(&self) -> Part {
+        self.golden.clone()
+    }
+}
+
+fn check(sampling: &Sampling) -> Result<(), PoolError> {
+    let stops = &sampling.stop;
+    let told = [
+        (
+            sampling.temperature.is_finite() && sampling.temperature >= 0.0,
+            "temperature has to be 0 or more".to_owned(),
+        ),
+        (sampling.top_p > 0.0 && sampling.top_p <= 1.0, "top_p has to be above 0 and at most 1".to_owned()),
+        (
+            sampling.repeat_penalty.is_finite() && sampling.repeat_penalty > 0.0,
+            "repeat_penalty has to be above 0; 1 is none".to_owned(),
+        ),
+        (sampling.top_k != Some(0), "top_k has to be 1 or more".to_owned()),
+        (
+            stops.len() <= STOPS_MAX && stops.iter().all(|stop| stop.len() <= STOP_BYTES_MAX),
+            format!("there may be {STOPS_MAX} stop texts of {STOP_BYTES_MAX} bytes each"),
+        ),
+    ];
+    match told.into_iter().find(|(holds, _)| !holds) {
+        Some((_, told)) => Err(PoolError::Input(told)),
+        None => Ok(()),
+    }
+}

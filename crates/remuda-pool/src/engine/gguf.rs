@@ -1,0 +1,230 @@
+//! GGUF files, read as what they are: files from strangers.
+//!
+//! ```text
+//!  magic, version, counts │ metadata: key, kind, value … │ tensors: name, shape, kind, offset … │ padding │ data
+//!  └──────────────────────────────── the header, read by `Gguf::open` ────────────────────────┘           └ `Gguf::tensor`
+//! ```
+//!
+//! Nothing is allocated because a count says so: a list has to fit into what is left of the file first. Every tensor is
+//! known to lie inside the file, and alone, before any of them is read.
+
+mod kind;
+mod reader;
+#[cfg(test)]
+pub(crate) mod sample;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+pub(crate) use self::kind::Kind;
+use self::reader::Header;
+use crate::failure::LoadError;
+
+/// More than any model has: those of 400 thousand million weights stay below 2,000.
+const TENSORS_MAX: u64 = 1 << 16;
+/// Likewise; tokens are one entry, not one each.
+const ENTRIES_MAX: u64 = 1 << 16;
+const DIMENSIONS_MAX: u32 = 4;
+const ALIGNMENT: u64 = 32;
+
+/// A file's header.
+#[derive(Debug)]
+pub(crate) struct Gguf {
+    pub(crate) path: PathBuf,
+    pub(crate) metadata: BTreeMap<String, Value>,
+    pub(crate) tensors: BTreeMap<String, Tensor>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Integer(i64),
+    Number(f64),
+    Truth(bool),
+    Text(String),
+    Texts(Vec<String>),
+    Integers(Vec<i64>),
+    /// Counted only: nothing here is ever needed of them.
+    Numbers(usize),
+}
+
+/// Where a tensor lies and how it is written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Tensor {
+    pub(crate) kind: Kind,
+    /// The innermost first, as the file has it: the length of a row, then how many rows.
+    pub(crate) shape: Vec<u64>,
+    at: u64,
+    bytes: u64,
+}
+
+impl Tensor {
+    pub(crate) fn elements(&self) -> u64 {
+        self.shape.iter().product()
+    }
+}
+
+impl Gguf {
+    pub(crate) fn open(path: &Path) -> Result<Self, LoadError> {
+        let wrong = |detail| LoadError::Wrong { path: path.to_owned(), detail };
+        let file = File::open(path).map_err(|error| wrong(error.to_string()))?;
+        let bytes = file.metadata().map_err(|error| wrong(error.to_string()))?.len();
+        let mut header = Header::begin(path, file, bytes)?;
+        let tensors_count = header.count("tensors", TENSORS_MAX)?;
+        let entries = header.count("metadata entries", ENTRIES_MAX)?;
+        let mut metadata = BTreeMap::new();
+        for _ in 0..entries {
+            let key = header.text()?;
+            let value = header.value()?;
+            metadata.insert(key, value);
+        }
+        let alignment = match metadata.get("general.alignment") {
+            None => ALIGNMENT,
+            Some(Value::Integer(it)) if *it > 0 && *it <= 1 << 16 && it.count_ones() == 1 => {
+                it.unsigned_abs()
+            }
+            Some(other) => return Err(wrong(format!("general.alignment is {other:?}"))),
+        };
+        let mut tensors = BTreeMap::new();
+        for _ in 0..tensors_count {
+            let name = header.text()?;
+            let tensor = header.tensor(&name)?;
+            if tensors.insert(name.clone(), tensor).is_some() {
+                return Err(wrong(format!("two tensors are called {name}")));
+            }
+        }
+        let data_at = header.place().next_multiple_of(alignment);
+        place(path, &mut tensors, data_at, alignment, bytes)?;
+        Ok(Gguf { path: path.to_owned(), metadata, tensors })
+    }
+
+    /// A tensor's bytes, as the file has them.
+    pub(crate) fn read(&self, name: &str) -> Result<(&Tensor, Vec<u8>), LoadError> {
+        let tensor = self.tensor(name)?;
+        let wrong = |detail: String| LoadError::Wrong { path: self.path.clone(), detail };
+        let size = usize::try_from(tensor.bytes).map_err(|error| wrong(error.to_string()))?;
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(size).map_err(|_| LoadError::Memory {
+            need_bytes: tensor.bytes,
+            free_bytes: 0,
+            hint: format!("the tensor {name} of {} does not fit", self.path.display()),
+        })?;
+        let mut file = File::open(&self.path).map_err(|error| wrong(error.to_string()))?;
+        file.seek(SeekFrom::Start(tensor.at)).map_err(|error| wrong(error.to_string()))?;
+        file.take(tensor.bytes).read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;
+        if bytes.len() < size {
+            let detail = format!("{name} has {} of {size} bytes", bytes.len());
+            return Err(LoadError::Truncated { path: self.path.clone(), detail });
+        }
+        Ok((tensor, bytes))
+    }
+
+    pub(crate) fn tensor(&self, name: &str) -> Result<&Tensor, LoadError> {
+        self.tensors.get(name).ok_or_else(|| LoadError::Wrong {
+            path: self.path.clone(),
+            detail: format!("there is no tensor {name} in it"),
+        })
+    }
+
+    /// What the tensors take in the file.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tensors.values().map(|tensor| tensor.bytes).sum()
+    }
+
+    pub(crate) fn text(&self, key: &str) -> Option<&str> {
+        match self.metadata.get(key) {
+            Some(Value::Text(text)) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn integer(&self, key: &str) -> Option<u64> {
+        match self.metadata.get(key) {
+            Some(Value::Integer(number)) => u64::try_from(*number).ok(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn number(&self, key: &str) -> Option<f64> {
+        match self.metadata.get(key) {
+            Some(Value::Number(number)) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn truth(&self, key: &str) -> Option<bool> {
+        match self.metadata.get(key) {
+            Some(Value::Truth(truth)) => Some(*truth),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn texts(&self, key: &str) -> Option<&[String]> {
+        match self.metadata.get(key) {
+            Some(Value::Texts(texts)) => Some(texts),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn integers(&self, key: &str) -> Option<&[i64]> {
+        match self.metadata.get(key) {
+            Some(Value::Integers(numbers)) => Some(numbers),
+            _ => None,
+        }
+    }
+
+    /// How many weights there are of each kind, most first.
+    pub(crate) fn kinds(&self) -> Vec<(Kind, u64)> {
+        let mut counts = BTreeMap::new();
+        for tensor in self.tensors.values() {
+            *counts.entry(tensor.kind).or_insert(0) += tensor.elements();
+        }
+        let mut kinds: Vec<_> = counts.into_iter().collect();
+        kinds.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+        kinds
+    }
+}
+
+/// Gives each tensor its place in the file, and sees that it is inside and not shared.
+fn place(
+    path: &Path,
+    tensors: &mut BTreeMap<String, Tensor>,
+    data_at: u64,
+    alignment: u64,
+    file_bytes: u64,
+) -> Result<(), LoadError> {
+    let mut places = Vec::new();
+    for (name, tensor) in &mut *tensors {
+        let wrong = |detail| LoadError::Wrong { path: path.to_owned(), detail };
+        if !tensor.at.is_multiple_of(alignment) {
+            return Err(wrong(format!("{name} begins at {}, between two places", tensor.at)));
+        }
+        tensor.at = tensor
+            .at
+            .checked_add(data_at)
+            .ok_or_else(|| wrong(format!("{name} begins past the end of all files")))?;
+        let end = tensor.at.checked_add(tensor.bytes).filter(|end| *end <= file_bytes);
+        let end = end.ok_or_else(|| LoadError::Truncated {
+            path: path.to_owned(),
+            detail: format!(
+                "{name} is {} bytes from byte {}, and the file has {file_bytes}",
+                tensor.bytes, tensor.at
+            ),
+        })?;
+        places.push((tensor.at, end, name));
+    }
+    places.sort_unstable();
+    for pair in places.windows(2) {
+        if let [(_, end, first), (begin, _, second)] = pair
+            && begin < end
+        {
+            let detail = format!("{first} and {second} lie in the same place");
+            return Err(LoadError::Wrong { path: path.to_owned(), detail });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

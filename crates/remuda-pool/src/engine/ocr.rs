@@ -1,0 +1,239 @@
+//! Reads text in pictures, as PP-OCR does: one graph finds where text is, a second one (if it is there) which way up, a
+//! third one what it says.
+//!
+//! ```text
+//!  picture ─▶ frame ─▶ [det] ─▶ map of text ─▶ boxes ─▶ crop ─▶ [cls] upside down? ─▶ [rec] ─▶ characters ─▶ lines
+//! ```
+//!
+//! Every box is read by itself: boxes of one picture are seldom of one width, and padding them to the widest costs more
+//! than reading them together saves.
+
+mod boxes;
+mod crop;
+mod letters;
+
+use std::path::{Path, PathBuf};
+
+use image::RgbImage;
+use image::imageops::{self, FilterType};
+use rten::NodeId;
+use rten_tensor::Tensor;
+use rten_tensor::prelude::*;
+
+use self::boxes::{Corners, Frame};
+use self::letters::Letters;
+use super::onnx::graph::{self, Graph};
+use super::onnx::header::{FLOAT, Header};
+use super::sight::picture;
+use crate::beacon::Beacon;
+use crate::failure::{Failure, LoadError};
+use crate::model::Vision;
+use crate::request::{Line, Look, Seen};
+
+/// What the largest picture takes beside the weights.
+pub(crate) const WORK_BYTES: u64 = 768 << 20;
+
+/// All three were trained on −1 to 1.
+const HALF: [f32; 3] = [0.5; 3];
+/// How high a line is when it is read, and how wide it is at least: what the graph was trained on.
+const LINE_HEIGHT: u32 = 48;
+const LINE_WIDTH_MIN: u32 = 320;
+/// A line that would be wider is squeezed.
+const LINE_WIDTH_MAX: u32 = 4096;
+/// How wide a line is when it is asked which way up it is.
+const TURN_WIDTH: u32 = 192;
+/// How sure it has to be that a line is upside down.
+const TURN_CONFIDENCE_MIN: f32 = 0.9;
+/// What is read with less is more likely a pattern than a text.
+const LINE_CONFIDENCE_MIN: f32 = 0.5;
+
+/// The graphs of a reader.
+#[derive(Clone, Debug)]
+pub(crate) struct Files {
+    find: PathBuf,
+    read: PathBuf,
+    turn: Option<PathBuf>,
+    letters: Letters,
+    /// Where the characters stand, unless the graph has them.
+    letters_file: Option<PathBuf>,
+}
+
+impl Files {
+    /// Those that find and read, if they are among these.
+    pub(crate) fn among(graphs: &[PathBuf]) -> Result<Option<Files>, LoadError> {
+        let named = |part: &str| {
+            let is_named = |path: &&PathBuf| {
+                path.file_stem().is_some_and(|name| {
+                    let name = name.to_string_lossy().to_lowercase();
+                    name.split(|c: char| !c.is_alphanumeric()).any(|word| word == part)
+                })
+            };
+            graphs.iter().find(is_named).cloned()
+        };
+        let (Some(find), Some(read)) = (named("det"), named("rec")) else { return Ok(None) };
+        let turn = named("cls");
+        for graph in [Some(&find), turn.as_ref()].into_iter().flatten() {
+            sees(graph)?;
+        }
+        let header = sees(&read)?;
+        let classes = match header.outputs.first().map(|info| info.shape.as_slice()) {
+            Some([_, _, Some(classes)]) => usize::try_from(*classes).ok(),
+            _ => None,
+        };
+        let (letters, letters_file) = Letters::find(&read, &header, classes)?;
+        Ok(Some(Files { find, read, turn, letters, letters_file }))
+    }
+
+    pub(crate) fn architecture(&self) -> String {
+        format!("PP-OCR, {} characters", self.letters.count())
+    }
+
+    pub(crate) fn all(&self) -> Vec<PathBuf> {
+        let optional = [self.turn.as_ref(), self.letters_file.as_ref()].into_iter().flatten();
+        [&self.find, &self.read].into_iter().chain(optional).cloned().collect()
+    }
+
+    pub(crate) fn notes(&self) -> Vec<String> {
+        match self.turn {
+            Some(_) => Vec::new(),
+            None => vec!["without a graph called cls, lines that stand upside down are not read".to_owned()],
+        }
+    }
+}
+
+/// The header of a graph that takes one picture.
+fn sees(path: &Path) -> Result<Header, LoadError> {
+    let header = Header::read(path)?;
+    match header.inputs.as_slice() {
+        [input] if input.element == FLOAT && matches!(input.shape.as_slice(), [_, Some(3), _, _]) => {
+            Ok(header)
+        }
+        _ => Err(LoadError::Wrong {
+            path: path.to_owned(),
+            detail: "a graph of a reader takes one picture of three colours, and this one does not"
+                .to_owned(),
+        }),
+    }
+}
+
+/// A graph that takes one picture and gives one thing.
+struct Stage {
+    graph: Graph,
+    input: NodeId,
+    output: NodeId,
+}
+
+impl Stage {
+    fn load(
+        path: &Path,
+        threads: &std::sync::Arc<rten::ThreadPool>,
+        beacon: &Beacon,
+    ) -> Result<Stage, LoadError> {
+        let (header, graph) = (sees(path)?, Graph::load(path, threads, beacon)?);
+        let node = |info: Option<&super::onnx::header::Info>| graph.value(info.map_or("", |info| &info.name));
+        let (input, output) = (node(header.inputs.first())?, node(header.outputs.first())?);
+        Ok(Stage { graph, input, output })
+    }
+
+    /// What it makes of a picture, with black to the right of it up to `width`.
+    fn run(&self, picture: &RgbImage, width: u32) -> Result<Tensor<f32>, Failure> {
+        let (height, given) = (picture.height() as usize, picture.width() as usize);
+        let width = (width as usize).max(given);
+        let planes = picture::planes(picture, HALF, HALF);
+        let mut input = vec![0.0; 3 * height * width];
+        // Blue comes first: these were trained on pictures as OpenCV reads them.
+        for (plane, source) in input.chunks_mut(height * width).zip(planes.chunks(height * given).rev()) {
+            for (row, source) in plane.chunks_mut(width).zip(source.chunks(given)) {
+                row[..given].copy_from_slice(source);
+            }
+        }
+        let input = Tensor::from_data(&[1, 3, height, width], input);
+        self.graph.run(vec![(self.input, input.into())], self.output)
+    }
+}
+
+pub(crate) struct Reader {
+    find: Stage,
+    read: Stage,
+    turn: Option<Stage>,
+    letters: Letters,
+}
+
+impl Reader {
+    pub(crate) fn load(files: &Files, threads: u32, beacon: &Beacon) -> Result<Reader, LoadError> {
+        let threads = graph::threads(threads);
+        Ok(Reader {
+            find: Stage::load(&files.find, &threads, beacon)?,
+            read: Stage::load(&files.read, &threads, beacon)?,
+            turn: files.turn.as_deref().map(|path| Stage::load(path, &threads, beacon)).transpose()?,
+            letters: files.letters.clone(),
+        })
+    }
+
+    /// Where text is, in the order it is read.
+    fn boxes(&self, picture: &RgbImage, beacon: &Beacon) -> Result<Vec<Corners>, Failure> {
+        let frame = Frame::of(picture);
+        let scaled = frame.scaled(picture);
+        beacon.step()?;
+        let map = self.find.run(&scaled, scaled.width())?;
+        beacon.step()?;
+        let expected = [1, 1, scaled.height() as usize, scaled.width() as usize];
+        if map.shape() != expected {
+            return Err(Failure::Engine(format!(
+                "a map of {expected:?} was expected and {:?} came",
+                map.shape()
+            )));
+        }
+        let map = map.into_shape([expected[2], expected[3]]);
+        boxes::find(&map, &frame, beacon)
+    }
+
+    fn line(&self, picture: &RgbImage, mut corners: Corners) -> Result<Line, Failure> {
+        let (mut strip, turns) = crop::strip(picture, &corners);
+        corners.rotate_left(turns);
+        if let Some(turn) = &self.turn
+            && is_upside_down(&turn.run(&in_height(&strip, TURN_WIDTH), TURN_WIDTH)?)
+        {
+            imageops::rotate180_in_place(&mut strip);
+            corners.rotate_left(2);
+        }
+        let read = self.read.run(&in_height(&strip, LINE_WIDTH_MAX), LINE_WIDTH_MIN)?;
+        let (text, confidence) = self.letters.read(&read)?;
+        Ok(Line { text, confidence, corners })
+    }
+}
+
+impl Vision for Reader {
+    fn look(&mut self, look: &Look, beacon: &Beacon) -> Result<Seen, Failure> {
+        beacon.step()?;
+        let picture = picture::decode(&look.image).map_err(Failure::Input)?;
+        let mut lines = Vec::new();
+        for corners in self.boxes(&picture, beacon)? {
+            beacon.step()?;
+            let line = self.line(&picture, corners)?;
+            if line.confidence >= LINE_CONFIDENCE_MIN && !line.text.trim().is_empty() {
+                lines.push(Line { corners: line.corners.map(|corner| within(corner, &picture)), ..line });
+            }
+        }
+        let texts: Vec<_> = lines.iter().map(|line| line.text.as_str()).collect();
+        Ok(Seen { text: texts.join("\n"), lines })
+    }
+}
+
+/// As high as lines are read, and as wide as that makes it, up to a bound.
+fn in_height(strip: &RgbImage, width_max: u32) -> RgbImage {
+    let width = u64::from(LINE_HEIGHT) * u64::from(strip.width());
+    let width = width.div_ceil(u64::from(strip.height().max(1))).clamp(1, u64::from(width_max));
+    imageops::resize(strip, u32::try_from(width).unwrap_or(width_max), LINE_HEIGHT, FilterType::Triangle)
+}
+
+fn is_upside_down(turned: &Tensor<f32>) -> bool {
+    match turned.to_vec().as_slice() {
+        [upright, turned] => turned > upright && *turned > TURN_CONFIDENCE_MIN,
+        _ => false,
+    }
+}
+
+fn within((x, y): (f32, f32), picture: &RgbImage) -> (f32, f32) {
+    (x.clamp(0.0, picture.width() as f32), y.clamp(0.0, picture.height() as f32))
+}

@@ -1,0 +1,308 @@
+//! What an ONNX file says of itself, read without its weights: the file is a tree of protobuf fields, and those that nobody
+//! asks for are stepped over. It is hostile input: every length is held against what is left, nothing recurses.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek};
+use std::path::Path;
+
+use crate::failure::LoadError;
+
+/// More than this in a name, a shape or a note is no header.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+/// A graph of more values than this would take longer to look at than to load.
+const NODES_MAX: usize = 1 << 17;
+
+// Numbers of fields, as onnx.proto has them.
+const MODEL_GRAPH: u64 = 7;
+const MODEL_METADATA: u64 = 14;
+const GRAPH_NODE: u64 = 1;
+const GRAPH_INITIALIZER: u64 = 5;
+const GRAPH_INPUT: u64 = 11;
+const GRAPH_OUTPUT: u64 = 12;
+const NODE_OUTPUT: u64 = 2;
+const TENSOR_NAME: u64 = 8;
+const TENSOR_LOCATION: u64 = 14;
+const ENTRY_KEY: u64 = 1;
+const ENTRY_VALUE: u64 = 2;
+const INFO_NAME: u64 = 1;
+const INFO_TYPE: u64 = 2;
+const TYPE_TENSOR: u64 = 1;
+const TENSOR_ELEMENT: u64 = 1;
+const TENSOR_SHAPE: u64 = 2;
+const SHAPE_DIMENSION: u64 = 1;
+const DIMENSION_VALUE: u64 = 1;
+
+/// The numbers of element types that models here take.
+pub(crate) const FLOAT: u64 = 1;
+pub(crate) const INT64: u64 = 7;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// What has to be given: initializers are left out, which old files list as well.
+    pub(crate) inputs: Vec<Info>,
+    pub(crate) outputs: Vec<Info>,
+    /// What every node computes, in the order of the file.
+    pub(crate) values: Vec<String>,
+    pub(crate) metadata: BTreeMap<String, String>,
+    /// Whether weights lie in another file.
+    pub(crate) is_split: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Info {
+    pub(crate) name: String,
+    pub(crate) element: u64,
+    /// Nothing for a dimension that may be of any size.
+    pub(crate) shape: Vec<Option<u64>>,
+}
+
+impl Header {
+    pub(crate) fn read(path: &Path) -> Result<Header, LoadError> {
+        let failed = |error: io::Error| {
+            let (path, detail) = (path.to_owned(), error.to_string());
+            match error.kind() {
+                io::ErrorKind::UnexpectedEof => LoadError::Truncated { path, detail },
+                io::ErrorKind::NotFound => {
+                    LoadError::Missing { path, what: "file".to_owned(), hint: String::new() }
+                }
+                _ => LoadError::Wrong { path, detail },
+            }
+        };
+        let file = File::open(path).map_err(failed)?;
+        let bytes = file.metadata().map_err(failed)?.len();
+        let header = read(&mut Fields { source: BufReader::new(file), at: 0 }, bytes).map_err(failed)?;
+        if header.inputs.is_empty() || header.outputs.is_empty() {
+            let detail = "it has no graph with inputs and outputs, as an ONNX model would".to_owned();
+            return Err(LoadError::Wrong { path: path.to_owned(), detail });
+        }
+        Ok(header)
+    }
+
+    pub(crate) fn input(&self, name: &str) -> Option<&Info> {
+        self.inputs.iter().find(|info| info.name == name)
+    }
+}
+
+fn read<R: Read + Seek>(fields: &mut Fields<R>, end: u64) -> io::Result<Header> {
+    let (mut header, mut initializers) = (Header::default(), Vec::new());
+    while let Some(field) = fields.next(end)? {
+        match field {
+            (MODEL_GRAPH, Value::Bytes(end)) => graph(fields, end, &mut header, &mut initializers)?,
+            (MODEL_METADATA, Value::Bytes(end)) => {
+                let (key, value) = entry(fields, end)?;
+                header.metadata.insert(key, value);
+            }
+            (_, Value::Bytes(end)) => fields.step_over(end)?,
+            (_, Value::Number(_)) => {}
+        }
+    }
+    header.inputs.retain(|info| !initializers.contains(&info.name));
+    Ok(header)
+}
+
+fn graph<R: Read + Seek>(
+    fields: &mut Fields<R>,
+    end: u64,
+    header: &mut Header,
+    initializers: &mut Vec<String>,
+) -> io::Result<()> {
+    while let Some((number, value)) = fields.next(end)? {
+        let Value::Bytes(end) = value else { continue };
+        match number {
+            GRAPH_NODE => node(fields, end, &mut header.values)?,
+            GRAPH_INITIALIZER => header.is_split |= initializer(fields, end, initializers)?,
+            GRAPH_INPUT => header.inputs.push(info(fields, end)?),
+            GRAPH_OUTPUT => header.outputs.push(info(fields, end)?),
+            _ => fields.step_over(end)?,
+        }
+        let count = header.values.len() + initializers.len() + header.inputs.len() + header.outputs.len();
+        if count > NODES_MAX {
+            return Err(wrong("its graph has too many nodes"));
+        }
+    }
+    Ok(())
+}
+
+fn node<R: Read + Seek>(fields: &mut Fields<R>, end: u64, values: &mut Vec<String>) -> io::Result<()> {
+    while let Some((number, value)) = fields.next(end)? {
+        match (number, value) {
+            (NODE_OUTPUT, Value::Bytes(end)) => values.push(fields.text(end)?),
+            (_, Value::Bytes(end)) => fields.step_over(end)?,
+            (_, Value::Number(_)) => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether its numbers lie in another file.
+fn initializer<R: Read + Seek>(
+    fields: &mut Fields<R>,
+    end: u64,
+    initializers: &mut Vec<String>,
+) -> io::Result<bool> {
+    let mut is_elsewhere = false;
+    while let Some((number, value)) = fields.next(end)? {
+        match (number, value) {
+            (TENSOR_NAME, Value::Bytes(end)) => initializers.push(fields.text(end)?),
+            (TENSOR_LOCATION, Value::Number(place)) => is_elsewhere = place == 1,
+            (_, Value::Bytes(end)) => fields.step_over(end)?,
+            (_, Value::Number(_)) => {}
+        }
+    }
+    Ok(is_elsewhere)
+}
+
+fn entry<R: Read + Seek>(fields: &mut Fields<R>, end: u64) -> io::Result<(String, String)> {
+    let (mut key, mut text) = (String::new(), String::new());
+    while let Some((number, value)) = fields.next(end)? {
+        match (number, value) {
+            (ENTRY_KEY, Value::Bytes(end)) => key = fields.text(end)?,
+            (ENTRY_VALUE, Value::Bytes(end)) => text = fields.text(end)?,
+            (_, Value::Bytes(end)) => fields.step_over(end)?,
+            (_, Value::Number(_)) => {}
+        }
+    }
+    Ok((key, text))
+}
+
+fn info<R: Read + Seek>(fields: &mut Fields<R>, end: u64) -> io::Result<Info> {
+    let mut info = Info::default();
+    while let Some((number, value)) = fields.next(end)? {
+        match (number, value) {
+            (INFO_NAME, Value::Bytes(end)) => info.name = fields.text(end)?,
+            (INFO_TYPE, Value::Bytes(end)) => {
+                // The tensor type is the only kind of type that has this number.
+                while let Some((number, value)) = fields.next(end)? {
+                    match (number, value) {
+                        (TYPE_TENSOR, Value::Bytes(end)) => tensor(fields, end, &mut info)?,
+                        (_, Value::Bytes(end)) => fields.step_over(end)?,
+                        (_, Value::Number(_)) => {}
+                    }
+                }
+            }
+            (_, Value::Bytes(end)) => fields.step_over(end)?,
+            (_, Value::Number(_)) => {}
+        }
+    }
+    Ok(info)
+}
+
+fn tensor<R: Read + Seek>(fields: &mut Fields<R>, end: u64, info: &mut Info) -> io::Result<()> {
+    while let Some((number, value)) = fields.next(end)? {
+        match (number, value) {
+            (TENSOR_ELEMENT, Value::Number(element)) => info.element = element,
+            (TENSOR_SHAPE, Value::Bytes(end)) => {
+                while let Some((number, value)) = fields.next(end)? {
+                    match (number, value) {
+                        (SHAPE_DIMENSION, Value::Bytes(end)) => info.shape.push(dimension(fields, end)?),
+                        (_, Value::Bytes(end)) => fields.step_over(end)?,
+                        (_, Value::Number(_)) => {}
+                    }
+                }
+            }
+            (_, Value::Bytes(end)) => fields.step_over(end)?,
+            (_, Value::Number(_)) => {}
+        }
+    }
+    Ok(())
+}
+
+fn dimension<R: Read + Seek>(fields: &mut Fields<R>, end: u64) -> io::Result<Option<u64>> {
+    let mut size = None;
+    while let Some((number, value)) = fields.next(end)? {
+        match (number, value) {
+            // Some exporters write -1 where any size will do.
+            (DIMENSION_VALUE, Value::Number(value)) => {
+                size = Some(value).filter(|size| *size <= i64::MAX as u64)
+            }
+            (_, Value::Bytes(end)) => fields.step_over(end)?,
+            (_, Value::Number(_)) => {}
+        }
+    }
+    Ok(size)
+}
+
+/// The fields of a protobuf message, one after the other.
+struct Fields<R> {
+    source: BufReader<R>,
+    at: u64,
+}
+
+enum Value {
+    Number(u64),
+    /// It goes on to here: read it or step over it.
+    Bytes(u64),
+}
+
+impl<R: Read + Seek> Fields<R> {
+    /// The next one before `end`, with its number.
+    fn next(&mut self, end: u64) -> io::Result<Option<(u64, Value)>> {
+        if self.at >= end {
+            return if self.at == end {
+                Ok(None)
+            } else {
+                Err(wrong("a field is longer than what it is in"))
+            };
+        }
+        let key = self.varint()?;
+        let value = match key & 7 {
+            0 => Value::Number(self.varint()?),
+            1 => Value::Number(u64::from_le_bytes(self.bytes()?)),
+            2 => {
+                let length = self.varint()?;
+                match self.at.checked_add(length).filter(|until| *until <= end) {
+                    Some(until) => Value::Bytes(until),
+                    None => {
+                        let detail = format!("{length} bytes should follow byte {} of {end}", self.at);
+                        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, detail));
+                    }
+                }
+            }
+            5 => Value::Number(u32::from_le_bytes(self.bytes()?).into()),
+            _ => return Err(wrong("no ONNX model")),
+        };
+        Ok(Some((key >> 3, value)))
+    }
+
+    fn varint(&mut self) -> io::Result<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let [byte] = self.bytes()?;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(wrong("no ONNX model"))
+    }
+
+    fn bytes<const N: usize>(&mut self) -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.source.read_exact(&mut bytes)?;
+        self.at += N as u64;
+        Ok(bytes)
+    }
+
+    fn text(&mut self, end: u64) -> io::Result<String> {
+        let length = end - self.at;
+        if length > TEXT_BYTES_MAX {
+            return Err(wrong("a name in it is longer than any name"));
+        }
+        let mut text = vec![0; length as usize];
+        self.source.read_exact(&mut text)?;
+        self.at = end;
+        String::from_utf8(text).map_err(|_| wrong("a name in it is no text"))
+    }
+
+    fn step_over(&mut self, end: u64) -> io::Result<()> {
+        let length = i64::try_from(end - self.at).map_err(|_| wrong("a field is longer than any file"))?;
+        self.source.seek_relative(length)?;
+        self.at = end;
+        Ok(())
+    }
+}
+
+fn wrong(detail: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, detail.to_owned())
+}

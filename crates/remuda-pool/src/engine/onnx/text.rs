@@ -1,0 +1,232 @@
+//! Texts as vectors, by a graph of transformers with its tokenizer beside it.
+//!
+//! A graph knows only rectangles of tokens, and filling one up costs more than computing it (trap: 3.6 times at mixed
+//! lengths). So only texts of one length go through it together, and none is ever padded.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use rten::NodeId;
+use rten_tensor::Tensor;
+use rten_tensor::prelude::*;
+use serde_json::Value;
+use tokenizers::{PostProcessor, Tokenizer, TruncationParams};
+
+use super::graph::{self, Graph};
+use super::header::{Header, INT64};
+use crate::backend::Prepare;
+use crate::beacon::Beacon;
+use crate::engine::sight::unit;
+use crate::failure::{Failure, LoadError, PoolError};
+use crate::model::TextEmbedding;
+use crate::request::{Part, Request};
+
+/// What a run takes beside the weights.
+pub(super) const WORK_BYTES: u64 = 64 << 20;
+
+/// So many tokens go through the graph at once: more gains nothing on a CPU.
+const RUN_TOKENS_MAX: usize = 512;
+/// What BERT reads where nothing else is said.
+const TOKENS_MAX: usize = 512;
+/// A file of settings is no larger than this.
+const SETTINGS_BYTES_MAX: u64 = 1 << 20;
+const GOLDEN: &str = "The rider takes a fresh horse from the remuda.";
+
+/// What a graph may want to be told of each text, beside its tokens.
+const MASK: &str = "attention_mask";
+const KINDS: &str = "token_type_ids";
+
+/// A graph, and where its tokenizer lies.
+#[derive(Clone, Debug)]
+pub(super) struct Folder {
+    graph: PathBuf,
+    tokenizer: PathBuf,
+    inputs: Vec<String>,
+    output: String,
+    tokens_max: usize,
+}
+
+impl Folder {
+    pub(super) fn read(graph: &Path, header: &Header) -> Result<Folder, LoadError> {
+        let unsupported = |what: String| {
+            let hint = "; those that take input_ids, attention_mask and token_type_ids and give vectors are";
+            LoadError::Unsupported { path: graph.to_owned(), what, hint: hint.to_owned() }
+        };
+        for input in &header.inputs {
+            if input.element != INT64 || ![MASK, KINDS, "input_ids"].contains(&input.name.as_str()) {
+                return Err(unsupported(format!("a graph of texts that takes {}", input.name)));
+            }
+        }
+        let of_rank = |rank: usize| header.outputs.iter().find(|info| info.shape.len() == rank);
+        let pooled = header.outputs.iter().find(|info| info.name == "sentence_embedding");
+        let Some(output) = pooled.or(of_rank(3)).or(of_rank(2)) else {
+            return Err(unsupported("a graph that gives no vectors".to_owned()));
+        };
+        let home = graph.parent().unwrap_or(Path::new("."));
+        let homes = [home, home.parent().unwrap_or(home)];
+        let beside = |name: &str| homes.iter().map(|home| home.join(name)).find(|path| path.is_file());
+        let tokenizer = beside("tokenizer.json").ok_or_else(|| LoadError::Missing {
+            path: home.to_owned(),
+            what: "tokenizer.json".to_owned(),
+            hint: "; save it with a fast tokenizer of transformers".to_owned(),
+        })?;
+        let said = |file: &str, key: &str| beside(file).and_then(|path| number(&path, key));
+        let tokens_max = said("sentence_bert_config.json", "max_seq_length")
+            .or_else(|| said("config.json", "max_position_embeddings"))
+            .unwrap_or(TOKENS_MAX);
+        Ok(Folder {
+            graph: graph.to_owned(),
+            tokenizer,
+            inputs: header.inputs.iter().map(|info| info.name.clone()).collect(),
+            output: output.name.clone(),
+            tokens_max,
+        })
+    }
+
+    pub(super) fn files(&self) -> Vec<PathBuf> {
+        vec![self.graph.clone(), self.tokenizer.clone()]
+    }
+
+    pub(super) fn notes(&self) -> Vec<String> {
+        vec![
+            format!("texts are cut after {} tokens", self.tokens_max),
+            "the same model as safetensors answers texts of mixed lengths sooner".to_owned(),
+        ]
+    }
+
+    pub(super) fn words(&self) -> Result<Words, LoadError> {
+        let file = &self.tokenizer;
+        let mut tokenizer = Tokenizer::from_file(file).map_err(|error| wrong(file, error))?;
+        let added = tokenizer.get_post_processor().map_or(0, |last| last.added_tokens(false));
+        if self.tokens_max <= added {
+            return Err(wrong(
+                file,
+                format!("it adds {added} tokens to texts of {} at most", self.tokens_max),
+            ));
+        }
+        tokenizer.with_padding(None);
+        let cut = TruncationParams { max_length: self.tokens_max, ..TruncationParams::default() };
+        tokenizer.with_truncation(Some(cut)).map_err(|error| wrong(file, error))?;
+        let mut words = Words { tokenizer, golden: Vec::new() };
+        words.golden = words.tokens(GOLDEN).map_err(|error| wrong(file, error))?;
+        Ok(words)
+    }
+}
+
+fn wrong(path: &Path, error: impl Display) -> LoadError {
+    LoadError::Wrong { path: path.to_owned(), detail: error.to_string() }
+}
+
+/// A number of a JSON file, if it is there and says something.
+fn number(path: &Path, key: &str) -> Option<usize> {
+    if path.metadata().ok()?.len() > SETTINGS_BYTES_MAX {
+        return None;
+    }
+    let settings: Value = serde_json::from_slice(&std::fs::read(path).ok()?).ok()?;
+    settings.get(key)?.as_u64().and_then(|number| usize::try_from(number).ok()).filter(|number| *number > 0)
+}
+
+/// Texts to tokens, on the threads of those who ask.
+pub(super) struct Words {
+    tokenizer: Tokenizer,
+    golden: Vec<u32>,
+}
+
+impl Words {
+    fn tokens(&self, text: &str) -> Result<Vec<u32>, String> {
+        let encoding = self.tokenizer.encode_fast(text, true).map_err(|error| error.to_string())?;
+        match encoding.get_ids() {
+            [] => Err("there is nothing in it to embed".to_owned()),
+            tokens => Ok(tokens.to_vec()),
+        }
+    }
+}
+
+impl Prepare for Words {
+    fn prepare(&self, request: Request) -> Result<Vec<Part>, PoolError> {
+        let Request::TextEmbedding { texts } = request else {
+            let asked = request.capability();
+            return Err(PoolError::Input(format!("a model that embeds texts was asked for {asked}")));
+        };
+        let parts = texts.iter().enumerate().map(|(place, text)| {
+            let why = |why| PoolError::Input(format!("text {}: {why}", place + 1));
+            self.tokens(text).map(Part::Tokens).map_err(why)
+        });
+        parts.collect()
+    }
+
+    fn golden(&self) -> Part {
+        Part::Tokens(self.golden.clone())
+    }
+}
+
+pub(super) struct Texts {
+    graph: Graph,
+    inputs: Vec<(String, NodeId)>,
+    output: NodeId,
+}
+
+impl Texts {
+    pub(super) fn load(folder: &Folder, threads: u32, beacon: &Beacon) -> Result<Texts, LoadError> {
+        let graph = Graph::load(&folder.graph, &graph::threads(threads), beacon)?;
+        let named = |name: &String| Ok((name.clone(), graph.value(name)?));
+        let inputs = folder.inputs.iter().map(named).collect::<Result<_, LoadError>>()?;
+        let output = graph.value(&folder.output)?;
+        Ok(Texts { graph, inputs, output })
+    }
+
+    /// Texts of one length.
+    fn run(&self, texts: &[&[u32]], length: usize) -> Result<Vec<Vec<f32>>, Failure> {
+        let shape = [texts.len(), length];
+        let mut inputs = Vec::new();
+        for (name, node) in &self.inputs {
+            let values = match name.as_str() {
+                MASK => vec![1; texts.len() * length],
+                KINDS => vec![0; texts.len() * length],
+                _ => texts.iter().flat_map(|text| text.iter().map(|token| token.cast_signed())).collect(),
+            };
+            inputs.push((*node, Tensor::from_data(&shape, values).into()));
+        }
+        let given = self.graph.run(inputs, self.output)?;
+        let (width, is_pooled) = match *given.shape() {
+            [count, width] if count == texts.len() => (width, true),
+            [count, tokens, width] if count == texts.len() && tokens == length => (width, false),
+            ref shape => return Err(Failure::Engine(format!("vectors were expected and {shape:?} came"))),
+        };
+        let numbers = given.to_vec();
+        if is_pooled {
+            return numbers.chunks_exact(width.max(1)).map(|vector| unit(vector.to_vec())).collect();
+        }
+        // The mean of its tokens, as far as its direction goes.
+        let of_text = |tokens: &[f32]| {
+            let mut sum = vec![0.0; width];
+            for token in tokens.chunks_exact(width.max(1)) {
+                sum.iter_mut().zip(token).for_each(|(sum, number)| *sum += number);
+            }
+            unit(sum)
+        };
+        numbers.chunks_exact((length * width).max(1)).map(of_text).collect()
+    }
+}
+
+impl TextEmbedding for Texts {
+    fn embed(&mut self, texts: &[&[u32]], beacon: &Beacon) -> Result<Vec<Vec<f32>>, Failure> {
+        let mut by_length: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (place, text) in texts.iter().enumerate() {
+            by_length.entry(text.len()).or_default().push(place);
+        }
+        let mut vectors = vec![Vec::new(); texts.len()];
+        for (length, places) in by_length {
+            for places in places.chunks((RUN_TOKENS_MAX / length.max(1)).max(1)) {
+                beacon.step()?;
+                let together: Vec<_> = places.iter().map(|place| texts[*place]).collect();
+                for (place, vector) in places.iter().zip(self.run(&together, length)?) {
+                    vectors[*place] = vector;
+                }
+            }
+        }
+        beacon.step()?;
+        Ok(vectors)
+    }
+}

@@ -1,0 +1,117 @@
+//! Pictures from outside: looked at before they are decoded, decoded within limits, and made as a model wants them.
+
+use std::io::Cursor;
+
+use image::imageops::{self, FilterType};
+use image::{
+    DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, Rgb, RgbImage, RgbaImage,
+};
+
+/// The longest side a picture may have, and how many pixels in all: 64 megapixels are 192 MB as they are computed with.
+const SIDE_MAX: u32 = 16_384;
+const PIXELS_MAX: u64 = 64_000_000;
+/// A file larger than this is none that a camera or a screen makes.
+const FILE_BYTES_MAX: usize = 64 << 20;
+/// What decoding may take: eight bytes a pixel, for the richest kind of PNG, and some more.
+const DECODE_BYTES_MAX: u64 = PIXELS_MAX * 8 + (64 << 20);
+
+/// How large a picture is, by its header alone; why it cannot be taken.
+pub(crate) fn examine(file: &[u8]) -> Result<(u32, u32), String> {
+    let (width, height) = reader(file)?.into_dimensions().map_err(told)?;
+    within_limits(width, height)?;
+    Ok((width, height))
+}
+
+/// A PNG or JPEG file as pixels: turned as its camera says, on white where it is transparent.
+pub(crate) fn decode(file: &[u8]) -> Result<RgbImage, String> {
+    let mut decoder = reader(file)?.into_decoder().map_err(told)?;
+    let (width, height) = decoder.dimensions();
+    within_limits(width, height)?;
+    let orientation = decoder.orientation().map_err(told)?;
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(told)?;
+    picture.apply_orientation(orientation);
+    Ok(if picture.color().has_alpha() { on_white(&picture.into_rgba8()) } else { picture.into_rgb8() })
+}
+
+fn reader(file: &[u8]) -> Result<ImageReader<Cursor<&[u8]>>, String> {
+    if file.len() > FILE_BYTES_MAX {
+        return Err(format!("a picture of {} bytes; at most {FILE_BYTES_MAX} are taken", file.len()));
+    }
+    let format = image::guess_format(file).ok();
+    let Some(format) = format.filter(|it| matches!(it, ImageFormat::Png | ImageFormat::Jpeg)) else {
+        return Err("a picture has to be a PNG or JPEG file".to_owned());
+    };
+    let mut reader = ImageReader::with_format(Cursor::new(file), format);
+    let mut limits = Limits::default();
+    limits.max_image_width = Some(SIDE_MAX);
+    limits.max_image_height = Some(SIDE_MAX);
+    limits.max_alloc = Some(DECODE_BYTES_MAX);
+    reader.limits(limits);
+    Ok(reader)
+}
+
+fn within_limits(width: u32, height: u32) -> Result<(), String> {
+    let pixels = u64::from(width) * u64::from(height);
+    if width == 0 || height == 0 || width.max(height) > SIDE_MAX || pixels > PIXELS_MAX {
+        return Err(format!(
+            "a picture of {width} x {height} pixels; a side may have {SIDE_MAX}, and all of it {PIXELS_MAX}"
+        ));
+    }
+    Ok(())
+}
+
+fn told(error: ImageError) -> String {
+    match error {
+        ImageError::Limits(_) => format!("the picture is too large: {error}"),
+        other => format!("the picture cannot be read: {other}"),
+    }
+}
+
+fn on_white(picture: &RgbaImage) -> RgbImage {
+    let blend = |color: u8, alpha: u8| {
+        let (color, alpha) = (u32::from(color), u32::from(alpha));
+        u8::try_from((color * alpha + 255 * (255 - alpha) + 127) / 255).unwrap_or(u8::MAX)
+    };
+    RgbImage::from_fn(picture.width(), picture.height(), |x, y| {
+        let [r, g, b, a] = picture.get_pixel(x, y).0;
+        Rgb([blend(r, a), blend(g, a), blend(b, a)])
+    })
+}
+
+/// The middle square: the shorter side made `resized`, then `side` pixels each way around the centre. Bicubic, as the
+/// models were trained with.
+pub(crate) fn middle(picture: &RgbImage, resized: u32, side: u32) -> RgbImage {
+    let (width, height) = picture.dimensions();
+    let shorter = width.min(height).max(1);
+    let scaled = |length: u32| {
+        let scaled = u64::from(length) * u64::from(resized) / u64::from(shorter);
+        u32::try_from(scaled).unwrap_or(u32::MAX).max(side)
+    };
+    // A strip of a thousand to one would be made a thousand times as large: what is cut away first is not made at all.
+    let keep = |length: u32| length.min(shorter.saturating_mul(STRIP_MAX));
+    let (kept_width, kept_height) = (keep(width), keep(height));
+    let view = imageops::crop_imm(
+        picture,
+        (width - kept_width) / 2,
+        (height - kept_height) / 2,
+        kept_width,
+        kept_height,
+    );
+    let scaled = imageops::resize(&*view, scaled(kept_width), scaled(kept_height), FilterType::CatmullRom);
+    let (left, top) = ((scaled.width() - side) / 2, (scaled.height() - side) / 2);
+    imageops::crop_imm(&scaled, left, top, side, side).to_image()
+}
+
+/// How many times as long as wide a picture may be before its ends are left out; the middle needs only itself.
+const STRIP_MAX: u32 = 8;
+
+/// Planes of red, green and blue, as models of pictures take them.
+pub(crate) fn planes(picture: &RgbImage, mean: [f32; 3], deviation: [f32; 3]) -> Vec<f32> {
+    let pixels = picture.width() as usize * picture.height() as usize;
+    let mut planes = Vec::with_capacity(3 * pixels);
+    for channel in 0..3 {
+        let (mean, deviation) = (mean[channel], deviation[channel]);
+        planes.extend(picture.pixels().map(|pixel| (f32::from(pixel.0[channel]) / 255.0 - mean) / deviation));
+    }
+    planes
+}
