@@ -4,6 +4,7 @@
 //! The file says what the model does and how it misbehaves ([`Habits`]); a text says `!panic`, `!busy 500` and so on
 //! ([`Mishap`]), in the middle of a conversation after what stands before it was said.
 
+mod drawing;
 mod habits;
 mod mishap;
 
@@ -52,6 +53,7 @@ impl Backend for Fake {
         let echo = Echo { path: spec.path.clone(), habits, answered: 0, weights };
         match capability {
             Capability::TextToText => Ok(Model::TextToText(Box::new(echo))),
+            Capability::TextToImage => Ok(Model::TextToImage(Box::new(echo))),
             _ => Ok(Model::TextEmbedding(Box::new(echo))),
         }
     }
@@ -72,7 +74,8 @@ impl Prepare for Letters {
                 Ok(texts.iter().map(|text| Part::Tokens(letters(text))).collect())
             }
             Request::TextToText(chat) => Ok(vec![prompt(&chat)]),
-            _ => Err(PoolError::Input("the stand-in knows only texts".to_owned())),
+            Request::TextToImage(draw) => Ok(vec![Part::Draw(draw)]),
+            _ => Err(PoolError::Input("the stand-in sees nothing".to_owned())),
         }
     }
 
@@ -83,6 +86,7 @@ impl Prepare for Letters {
                 messages: vec![Message { role: "user".to_owned(), content }],
                 sampling: Sampling::default(),
             }),
+            Capability::TextToImage => Part::Draw(drawing::golden(content)),
             _ => Part::Tokens(letters(&content)),
         }
     }
