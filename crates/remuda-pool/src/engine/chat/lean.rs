@@ -146,7 +146,6 @@ impl Lean {
 impl Network for Lean {
     fn keep(&mut self, tokens: usize) -> usize {
         self.tokens = self.tokens.min(tokens);
-        self.cache.cut(self.tokens);
         self.tokens
     }
 

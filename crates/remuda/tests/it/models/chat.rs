@@ -3,7 +3,6 @@
 //! balance between two words.
 
 use std::path::Path;
-use std::time::Instant;
 
 use remuda_pool::request::{Chat, Finish, Generated, Message, Sampling};
 use remuda_pool::{
@@ -65,19 +64,17 @@ fn a_language_model_says_what_llama_cpp_says() {
 async fn an_answer_comes_piece_by_piece_and_stops_where_it_is_told() {
     let pool = served();
     let sampling = Sampling { stop: vec!["spacetime".to_owned()], ..up_to(64) };
-    let began = Instant::now();
     let mut ticket = pool.call("it", question("What is gravity?", sampling), Call::default()).unwrap();
-    let (mut pieces, mut first) = (Vec::new(), None);
+    let mut pieces = Vec::new();
     while let Some(piece) = ticket.piece().await {
-        first.get_or_insert_with(|| began.elapsed());
         if let Piece::Text(piece) = piece {
             pieces.push(piece);
         }
     }
-    let (whole, all) = (text(ticket.answer().await.unwrap()), began.elapsed());
+    let whole = text(ticket.answer().await.unwrap());
     assert_eq!(whole.text, "Gravity is a fundamental concept in physics that describes the curvature of ");
     assert_eq!((pieces.concat(), whole.finish), (whole.text, Finish::Stop));
-    assert!(pieces.len() > 8 && first.unwrap() < all / 2 + all / 4, "{pieces:?} {first:?} of {all:?}");
+    assert!(pieces.len() > 8, "{pieces:?}");
 }
 
 #[test]
