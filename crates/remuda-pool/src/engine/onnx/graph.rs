@@ -125,12 +125,22 @@ impl Graph {
         inputs: Vec<(NodeId, ValueOrView)>,
         output: NodeId,
     ) -> Result<Tensor<f32>, Failure> {
+        let made = self.run_all(inputs, &[output])?.pop();
+        made.ok_or_else(|| Failure::Engine("the graph gave nothing".to_owned()))
+    }
+
+    pub(crate) fn run_all(
+        &self,
+        inputs: Vec<(NodeId, ValueOrView)>,
+        outputs: &[NodeId],
+    ) -> Result<Vec<Tensor<f32>>, Failure> {
         let options = RunOptions::default().with_thread_pool(Some(Arc::clone(&self.threads)));
         let told = |error: rten::RunError| match error.kind() {
             RunErrorKind::InvalidInput => Failure::Input(error.to_string()),
             _ => Failure::Engine(error.to_string()),
         };
-        let [value] = self.model.run_n(inputs, [output], Some(options)).map_err(told)?;
-        Tensor::<f32>::try_from(value).map_err(|error| Failure::Engine(error.to_string()))
+        let values = self.model.run(inputs, outputs, Some(options)).map_err(told)?;
+        let floats = values.into_iter().map(Tensor::<f32>::try_from);
+        floats.collect::<Result<_, _>>().map_err(|error| Failure::Engine(error.to_string()))
     }
 }

@@ -38,7 +38,8 @@ fn a_picture_becomes_the_vector_that_the_reference_has_for_it() {
     let pool = served("dinov2-small", Capability::ImageEmbedding);
     let expected = |name: &str| serde_json::from_slice::<Vec<f32>>(&picture(name)).unwrap();
     // Decoders of JPEG round differently; everything else is bit for bit as it was there.
-    for (name, reference, distance_max) in [("scene.png", "scene-png.json", 1e-8), ("scene.jpg", "scene-jpg.json", 1e-4)]
+    for (name, reference, distance_max) in
+        [("scene.png", "scene-png.json", 1e-8), ("scene.jpg", "scene-jpg.json", 1e-4)]
     {
         let vector = embedded(&pool, name);
         let distance = 1.0 - cosine(&vector, &expected(reference));
@@ -73,4 +74,22 @@ fn text_is_read_wherever_and_however_it_stands() {
     assert!(begins(&lines[0], 31.0, 27.0), "{:?}", lines[0].corners);
     assert!(begins(&lines[3], 29.0, 182.0), "{:?}", lines[3].corners);
     assert!(begins(&lines[4], 458.0, 220.0), "what stands upside down begins below: {:?}", lines[4].corners);
+}
+
+/// Weights that come as a pickle, which was read and never run, and names that come from somewhere else.
+#[test]
+fn what_is_on_a_picture_is_told_as_the_reference_tells_it() {
+    let pool = served("efficientnet-lite0", Capability::ImageEmbedding);
+    let PartAnswer::Picture(embedded) =
+        ask(&pool, Request::ImageEmbedding { images: vec![picture("scene.png")] })
+    else {
+        panic!("it was given a picture")
+    };
+    let told: Vec<_> = embedded.labels.iter().map(|label| (label.name.as_str(), label.confidence)).collect();
+    assert_eq!(told.len(), 5);
+    for ((name, confidence), expected) in told.iter().zip([("table lamp", 0.333), ("envelope", 0.155)]) {
+        assert!(*name == expected.0 && (confidence - expected.1).abs() < 2e-3, "{told:?}");
+    }
+    assert_eq!(embedded.vector.len(), 1280);
+    assert!((embedded.vector[2] - 0.059784).abs() < 1e-4 && (embedded.vector[7] - 0.122638).abs() < 1e-4);
 }
