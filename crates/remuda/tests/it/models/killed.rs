@@ -44,7 +44,7 @@ async fn no_call_fails(model: &str, kills: u32) {
         model["here"]["deaths"].as_object().unwrap().values().filter_map(|it| it.as_u64()).sum();
     assert!(deaths >= u64::from(kills), "{model}");
     assert!(!host.process.has_ended());
-    println!("{kills} kills, {}; {model}", script.said());
+    eprintln!("{kills} kills, {}; {model}", script.said());
 }
 
 /// Copies end as a panic ends them, at the request of somebody else: theirs fails, and nobody else's.
@@ -63,7 +63,7 @@ async fn no_call_of_others_fails_while_somebody_makes_copies_panic() {
         assert!(!script.has_ended(), "a call failed: {}", script.said());
     }
     std::fs::write(host.folder().join("enough"), "").unwrap();
-    println!("{}", ended_well(script).await);
+    eprintln!("{}", ended_well(script).await);
 }
 
 /// The same with weights that somebody trained.
