@@ -4,6 +4,7 @@
 //! The file says what the model does and how it misbehaves ([`Habits`]); a text says `!panic`, `!busy 500` and so on
 //! ([`Mishap`]), in the middle of a conversation after what stands before it was said.
 
+mod drawing;
 mod habits;
 mod mishap;
 
@@ -18,9 +19,6 @@ use crate::failure::{Failure, LoadError, PoolError};
 use crate::model::{Model, TextEmbedding, TextToText};
 use crate::request::{Chat, Finish, Generated, Message, Part, Piece, Request, Sampling};
 use crate::spec::{Capability, ModelSpec};
-
-/// How many numbers its vectors have.
-const DIMENSIONS: usize = 8;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fake;
@@ -51,9 +49,11 @@ impl Backend for Fake {
         let habits = Habits::read(&spec.path)?;
         habits.load(&spec.path, beacon)?;
         let weights = vec![1; usize::try_from(habits.weights_bytes).unwrap_or(0)];
-        let echo = Echo { path: spec.path.clone(), wrong_after: habits.wrong_after, answered: 0, weights };
-        match habits.capability {
+        let capability = habits.capability;
+        let echo = Echo { path: spec.path.clone(), habits, answered: 0, weights };
+        match capability {
             Capability::TextToText => Ok(Model::TextToText(Box::new(echo))),
+            Capability::TextToImage => Ok(Model::TextToImage(Box::new(echo))),
             _ => Ok(Model::TextEmbedding(Box::new(echo))),
         }
     }
@@ -74,7 +74,8 @@ impl Prepare for Letters {
                 Ok(texts.iter().map(|text| Part::Tokens(letters(text))).collect())
             }
             Request::TextToText(chat) => Ok(vec![prompt(&chat)]),
-            _ => Err(PoolError::Input("the stand-in knows only texts".to_owned())),
+            Request::TextToImage(draw) => Ok(vec![Part::Draw(draw)]),
+            _ => Err(PoolError::Input("the stand-in sees nothing".to_owned())),
         }
     }
 
@@ -85,6 +86,7 @@ impl Prepare for Letters {
                 messages: vec![Message { role: "user".to_owned(), content }],
                 sampling: Sampling::default(),
             }),
+            Capability::TextToImage => Part::Draw(drawing::golden(content)),
             _ => Part::Tokens(letters(&content)),
         }
     }
@@ -106,7 +108,7 @@ fn text(letters: &[u32]) -> String {
 #[derive(Debug)]
 struct Echo {
     path: PathBuf,
-    wrong_after: Option<u64>,
+    habits: Habits,
     answered: u64,
     /// Takes memory and is good for nothing else.
     weights: Vec<u8>,
@@ -116,9 +118,9 @@ impl Echo {
     /// Of length 1, and another for another text.
     fn vector(&mut self, text: &[u32]) -> Vec<f32> {
         self.answered += 1;
-        let mut sums = vec![f32::from(self.weights.first().copied().unwrap_or(1)); DIMENSIONS];
+        let mut sums = vec![f32::from(self.weights.first().copied().unwrap_or(1)); self.habits.dimensions];
         for (place, letter) in text.iter().enumerate() {
-            sums[place % DIMENSIONS] += (letter % 97) as f32;
+            sums[place % self.habits.dimensions] += (letter % 97) as f32;
         }
         let length = sums.iter().map(|number| number * number).sum::<f32>().sqrt();
         if self.is_wrong() {
@@ -128,7 +130,7 @@ impl Echo {
     }
 
     fn is_wrong(&self) -> bool {
-        self.wrong_after.is_some_and(|after| self.answered > after)
+        self.habits.wrong_after.is_some_and(|after| self.answered > after)
     }
 }
 
@@ -142,7 +144,7 @@ impl TextEmbedding for Echo {
             match mishap {
                 Some(Mishap::Empty) => vectors.push(Vec::new()),
                 Some(Mishap::Short) => vectors.push(vec![1.0]),
-                Some(Mishap::NaN) => vectors.push(vec![f32::NAN; DIMENSIONS]),
+                Some(Mishap::NaN) => vectors.push(vec![f32::NAN; self.habits.dimensions]),
                 Some(Mishap::Missing) => {}
                 other => {
                     other.map_or(Ok(()), |mishap| mishap.happen(&self.path, beacon))?;

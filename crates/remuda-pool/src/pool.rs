@@ -7,6 +7,7 @@
 mod liveness;
 mod ping;
 mod process;
+mod seat;
 mod serving;
 mod shared;
 #[cfg(test)]
@@ -149,7 +150,14 @@ impl Pool {
             golden: serving.prepare.golden(),
             reference: serving.recall(),
         };
-        self.0.shared.state().served.insert(model, Arc::new(serving));
+        let mut state = self.0.shared.state();
+        if state.served.contains_key(&model) {
+            let what = format!("a second model called {model}");
+            let hint = "; give it another name".to_owned();
+            return Err(LoadError::Unsupported { path: serving.spec.path, what, hint });
+        }
+        state.served.insert(model, Arc::new(serving));
+        drop(state);
         self.0.shared.apply(Event::Serve(terms));
         Ok(found)
     }
@@ -191,6 +199,11 @@ impl Pool {
     /// What this pool cannot mend by itself, from now on.
     pub fn escalations(&self) -> broadcast::Receiver<Escalation> {
         self.0.shared.escalations.subscribe()
+    }
+
+    /// Somebody has mended what a model died of: its copies are started at once, with a whole budget.
+    pub fn revive(&self, model: &str) {
+        self.0.shared.apply(Event::Revive(Arc::from(model)));
     }
 
     /// Takes nothing new, finishes what it can in that time, answers the rest with [`PoolError::Closing`], and returns

@@ -22,6 +22,7 @@ mod served;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,6 +103,8 @@ pub(crate) enum Event {
     },
     /// It did not answer a ping.
     Doubted(CopyId),
+    /// Somebody has mended what was wrong: begin anew, with a whole budget.
+    Revive(Arc<str>),
     Tick,
     Close {
         until: Duration,
@@ -195,6 +198,10 @@ impl Roster {
             Event::Gone(copy) => self.gone(now, copy),
             Event::Looked { copy, steps } => self.looked(now, copy, steps),
             Event::Doubted(copy) => self.doubted(now, copy),
+            Event::Revive(model) => {
+                let slots = self.served.get_mut(&model).map(|served| &mut served.slots);
+                slots.into_iter().flatten().for_each(|slot| slot.revive(now));
+            }
             Event::Tick => self.maintain(now),
             Event::Close { until } => self.closes_at = Some(self.closes_at.map_or(until, |at| at.min(until))),
         }
@@ -359,60 +366,5 @@ impl Roster {
     fn next_run(&mut self) -> RunId {
         self.last_run += 1;
         RunId(self.last_run)
-    }
-}
-
-/// What the one who acts has to know.
-impl Roster {
-    /// Whose beacons are to be read.
-    pub(crate) fn watched(&self) -> impl Iterator<Item = CopyId> + '_ {
-        self.copies.values().filter(|copy| copy.is_watched()).map(|copy| copy.id)
-    }
-
-    /// Eight looks within the shortest time that anybody may be silent for.
-    pub(crate) fn look_every(&self) -> Duration {
-        let limits =
-            self.served.values().flat_map(|served| [served.terms.stall_max, served.terms.load_stall_max]);
-        (limits.min().unwrap_or(Duration::from_secs(8)) / 8)
-            .clamp(Duration::from_millis(5), Duration::from_secs(1))
-    }
-
-    /// When something is due that no event tells of.
-    pub(crate) fn wake_at(&self, now: Duration) -> Duration {
-        let looks = self.watched().next().map(|_| now + self.look_every());
-        let maintenance = Some(self.maintained_at + self.limits.maintenance_every);
-        let closing = self.closes_at.filter(|at| *at > now);
-        let starts = self.served.values().flat_map(|served| {
-            let waits = !served.line.is_empty();
-            let empty = served.slots.iter().filter(move |slot| slot.copy.is_none() && (waits || !slot.rests));
-            empty.flat_map(|slot| {
-                [Some(slot.not_before), slot.lacks_room_since.map(|at| at + self.limits.patience)]
-            })
-        });
-        let due = [looks, maintenance, closing, self.requests.first_deadline()].into_iter().chain(starts);
-        due.flatten().filter(|at| *at > now).min().unwrap_or(now + self.limits.maintenance_every)
-    }
-
-    /// Whose pieces these are, while the copy is at that.
-    pub(crate) fn hears(&self, copy: CopyId, run: RunId) -> Option<RequestId> {
-        let current = self.copies.get(&copy)?.run().filter(|current| current.id == run)?;
-        current.items.first().map(|item| item.request).filter(|request| self.requests.is_wanted(*request))
-    }
-
-    pub(crate) fn is_over(&self) -> bool {
-        self.closes_at.is_some() && self.requests.len() == 0 && self.copies.is_empty()
-    }
-
-    /// Alive or not by what is known of it without asking anybody.
-    pub(crate) fn is_alive(&self, id: CopyId) -> bool {
-        self.copies.get(&id).is_some_and(|copy| !copy.is_dead())
-    }
-
-    /// The copies that may be given work or soon may be, those with the least to do first.
-    pub(crate) fn living(&self, model: &str) -> Vec<CopyId> {
-        let mut living: Vec<&Copy> =
-            self.copies.values().filter(|copy| &*copy.model == model && copy.is_of_use()).collect();
-        living.sort_by_key(|copy| (!copy.is_ready(), copy.run().map_or(0, |run| run.items.len()), copy.id));
-        living.into_iter().map(|copy| copy.id).collect()
     }
 }

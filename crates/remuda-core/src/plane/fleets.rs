@@ -32,6 +32,8 @@ const DEPLOYMENT: &str = ".deployment";
 pub(super) struct Fleets {
     /// Part of every tag.
     pub(super) deployment: Option<String>,
+    /// Others may have rented under this name before this plane began, and more than its store tells: it may be an old one.
+    pub(super) is_heir: bool,
     pub(super) fleets: BTreeMap<FleetId, Fleet>,
     pub(super) rentals: BTreeMap<MachineId, Rental>,
     /// The workers on each of them.
@@ -52,7 +54,10 @@ impl Fleets {
     pub(super) fn restore(&mut self, now: Timestamp, document: &Document) {
         let body = document.body.get();
         match document.shelf {
-            Shelf::Fleet if document.id == DEPLOYMENT => self.deployment = serde_json::from_str(body).ok(),
+            Shelf::Fleet if document.id == DEPLOYMENT => {
+                self.deployment = serde_json::from_str(body).ok();
+                self.is_heir = self.deployment.is_some();
+            }
             Shelf::Fleet => {
                 if let (Ok(id), Ok(fleet)) = (document.id.parse(), serde_json::from_str(body)) {
                     self.fleets.insert(id, fleet);

@@ -41,9 +41,18 @@ pub(super) struct Lists {
     failed: u32,
     /// The last list was complete.
     pub(super) is_known: bool,
+    /// Complete lists so far.
+    complete: u32,
     /// Lists in a row that lacked most of what should be there.
     pub(super) doubtful: u32,
     priced_at: Option<Timestamp>,
+}
+
+impl Lists {
+    /// What a provider has is known: nothing is believed to be absent on the word of one list, which may lack anything.
+    pub(super) fn tell_all(&self, is_heir: bool) -> bool {
+        self.is_known && (!is_heir || self.complete >= LISTS_MIN)
+    }
 }
 
 /// A pod with our tag that we know nothing of.
@@ -63,6 +72,7 @@ impl Plane {
         let lists = self.fleets.lists.entry(id.clone()).or_default();
         (lists.asked_at, lists.answered_at) = (None, Some(now));
         lists.is_known = result.is_ok();
+        lists.complete = lists.complete.saturating_add(u32::from(lists.is_known));
         lists.failed = if lists.is_known { 0 } else { lists.failed.saturating_add(1) };
         let pods = match result {
             Ok(pods) => pods,
@@ -298,10 +308,11 @@ impl Plane {
             Phase::Wanted => false,
         });
         let has_orphans = self.fleets.orphans.values().any(|orphan| orphan.fleet == settings.id);
-        let every = settings.limits.list_every;
+        let (every, is_heir) = (settings.limits.list_every, self.fleets.is_heir);
         let lists = self.fleets.lists.entry(settings.id.clone()).or_default();
         // Lines drop all the time, and no list follows another faster than this for it.
-        let is_busy = is_moving || has_orphans || lists.is_urgent;
+        let is_new = is_heir && lists.complete < LISTS_MIN;
+        let is_busy = is_moving || has_orphans || is_new || lists.is_urgent;
         let every = if is_busy { every.min(LIST_BUSY) } else { every };
         let due = match (lists.asked_at, lists.answered_at) {
             (Some(asked_at), _) => asked_at.plus(ANSWER_MAX),

@@ -234,7 +234,7 @@ impl Plane {
             Some(lists) if lists.doubtful > 0 => {
                 return Some("its provider's last list lacked most of what should be there".to_owned());
             }
-            Some(lists) if lists.is_known => {}
+            Some(lists) if lists.tell_all(self.fleets.is_heir) => {}
             Some(_) | None => return Some("what its provider has is not known yet".to_owned()),
         }
         fleet.offer(now, settings).err()

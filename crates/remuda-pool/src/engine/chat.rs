@@ -8,9 +8,12 @@
 //! On a CPU the llama family is computed by [`lean`], in every build; other families and GPUs are candle's, in builds that
 //! have it.
 
+#[cfg(feature = "candle")]
+mod candle;
 mod dimensions;
 mod lean;
 mod pieces;
+mod plan;
 mod prepare;
 mod sampler;
 mod speech;
@@ -21,18 +24,17 @@ mod words;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use self::dimensions::{Dimensions, architecture, room};
-use self::lean::Lean;
+use self::dimensions::architecture;
 use self::pieces::Pieces;
+use self::plan::Plan;
 use self::prepare::Prompts;
 use self::talk::Talker;
-use self::template::Template;
-use super::gguf::{Gguf, Kind};
+use super::gguf::Gguf;
 use crate::backend::{Backend, Found, Prepare};
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 use crate::model::Model;
-use crate::spec::{Capability, Isolation, ModelSpec};
+use crate::spec::{Capability, ModelSpec};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Chats;
@@ -45,28 +47,25 @@ impl Backend for Chats {
     fn inspect(&self, spec: &ModelSpec) -> Result<Option<Found>, LoadError> {
         let Some(path) = file(spec)? else { return Ok(None) };
         let gguf = Gguf::open(&path)?;
-        let dimensions = Dimensions::of(&gguf)?;
-        if dimensions.is_none() {
-            return Err(unknown(&gguf));
-        }
-        let (context, memory_bytes) = room(&gguf, dimensions.as_ref(), spec)?;
+        let plan = Plan::of(&gguf, spec)?;
         // Whatever would keep it from being loaded or asked is better known now.
         Pieces::of(&gguf)?;
-        Prompts::of(&gguf, spec)?;
+        Prompts::of(&gguf, plan.context)?;
         let kinds = gguf.kinds();
         Ok(Some(Found {
             engine: self.name(),
             capability: Capability::TextToText,
             architecture: format!(
-                "{}, {} million weights, {}, {context} tokens",
+                "{}, {} million weights, {}, {} tokens",
                 architecture(&gguf)?,
                 kinds.iter().map(|(_, count)| count).sum::<u64>() / 1_000_000,
                 kinds.first().map_or(String::new(), |(kind, _)| kind.to_string()),
+                plan.context,
             ),
             files: vec![path],
-            memory_bytes,
-            isolation: Isolation::Thread,
-            notes: notes(&gguf, &kinds, context),
+            memory_bytes: plan.memory_bytes,
+            isolation: plan.isolation(),
+            notes: plan.notes(&gguf, &kinds),
         }))
     }
 
@@ -74,17 +73,16 @@ impl Backend for Chats {
         let path = file(spec)?.ok_or_else(|| missing(spec))?;
         let gguf = Gguf::open(&path)?;
         beacon.step()?;
-        let dimensions = Dimensions::of(&gguf)?.ok_or_else(|| unknown(&gguf))?;
-        let (context, _) = room(&gguf, Some(&dimensions), spec)?;
+        let plan = Plan::of(&gguf, spec)?;
         let pieces = Pieces::of(&gguf)?;
-        let network = Lean::load(&gguf, &dimensions, spec.threads, beacon)?;
-        let context = usize::try_from(context).unwrap_or(usize::MAX);
-        Ok(Model::TextToText(Box::new(Talker::new(Box::new(network), pieces, context))))
+        let network = plan.load(&gguf, spec, beacon)?;
+        Ok(Model::TextToText(Box::new(Talker::new(network, pieces, plan.context))))
     }
 
     fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
-        let path = file(spec)?.ok_or_else(|| missing(spec))?;
-        Ok(Arc::new(Prompts::of(&Gguf::open(&path)?, spec)?))
+        let gguf = Gguf::open(&file(spec)?.ok_or_else(|| missing(spec))?)?;
+        let context = Plan::of(&gguf, spec)?.context;
+        Ok(Arc::new(Prompts::of(&gguf, context)?))
     }
 }
 
@@ -106,38 +104,6 @@ fn file(spec: &ModelSpec) -> Result<Option<PathBuf>, LoadError> {
             what: format!("{} GGUF files in one folder", files.len()),
             hint: format!("; name the one that is meant, such as {}", first.display()),
         }),
-    }
-}
-
-fn notes(gguf: &Gguf, kinds: &[(Kind, u64)], context: u64) -> Vec<String> {
-    let mut notes = Vec::new();
-    let others: Vec<String> = kinds
-        .iter()
-        .map(|(kind, _)| *kind)
-        .filter(|kind| !matches!(kind, Kind::Q8_0 | Kind::F32))
-        .map(|kind| kind.to_string())
-        .collect();
-    if !others.is_empty() {
-        notes.push(format!("{} becomes Q8_0 when it is loaded: a byte a weight", others.join(", ")));
-    }
-    let able = gguf.integer(&format!("{}.context_length", architecture(gguf).unwrap_or_default()));
-    if able.is_some_and(|able| able > context) {
-        notes.push(format!(
-            "it could read {} tokens and is given {context}; more memory_bytes make it more",
-            able.unwrap_or(0)
-        ));
-    }
-    if Template::is_chatml(gguf) {
-        notes.push("the file has no chat template; ChatML is used".to_owned());
-    }
-    notes
-}
-
-fn unknown(gguf: &Gguf) -> LoadError {
-    LoadError::Unsupported {
-        path: gguf.path.clone(),
-        what: format!("a model of the {} kind", architecture(gguf).unwrap_or("unknown")),
-        hint: "; this build runs llama, qwen2 and qwen3 without experts".to_owned(),
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  magic, version, counts │ metadata: key, kind, value … │ tensors: name, shape, kind, offset … │ padding │ data
-//!  └──────────────────────────────── the header, read by `Gguf::open` ────────────────────────┘           └ `Gguf::tensor`
+//!  └──────────────────────────────── the header, read by `Gguf::open` ────────────────────────┘           └ `Gguf::each`
 //! ```
 //!
 //! Nothing is allocated because a count says so: a list has to fit into what is left of the file first. Every tensor is
@@ -15,7 +15,7 @@ pub(crate) mod sample;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 pub(crate) use self::kind::Kind;
@@ -28,6 +28,8 @@ const TENSORS_MAX: u64 = 1 << 16;
 const ENTRIES_MAX: u64 = 1 << 16;
 const DIMENSIONS_MAX: u32 = 4;
 const ALIGNMENT: u64 = 32;
+/// What is asked of the disk at once.
+const READ_BYTES: usize = 1 << 20;
 
 /// A file's header.
 #[derive(Debug)]
@@ -62,6 +64,10 @@ pub(crate) struct Tensor {
 impl Tensor {
     pub(crate) fn elements(&self) -> u64 {
         self.shape.iter().product()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 
@@ -99,25 +105,38 @@ impl Gguf {
         Ok(Gguf { path: path.to_owned(), metadata, tensors })
     }
 
-    /// A tensor's bytes, as the file has them.
+    /// A small tensor's bytes, as the file has them.
     pub(crate) fn read(&self, name: &str) -> Result<(&Tensor, Vec<u8>), LoadError> {
         let tensor = self.tensor(name)?;
-        let wrong = |detail: String| LoadError::Wrong { path: self.path.clone(), detail };
-        let size = usize::try_from(tensor.bytes).map_err(|error| wrong(error.to_string()))?;
         let mut bytes = Vec::new();
-        bytes.try_reserve_exact(size).map_err(|_| LoadError::Memory {
-            need_bytes: tensor.bytes,
-            free_bytes: 0,
-            hint: format!("the tensor {name} of {} does not fit", self.path.display()),
+        self.each(name, tensor.bytes, |whole| {
+            bytes.extend_from_slice(whole);
+            Ok(())
         })?;
-        let mut file = File::open(&self.path).map_err(|error| wrong(error.to_string()))?;
-        file.seek(SeekFrom::Start(tensor.at)).map_err(|error| wrong(error.to_string()))?;
-        file.take(tensor.bytes).read_to_end(&mut bytes).map_err(|error| wrong(error.to_string()))?;
-        if bytes.len() < size {
-            let detail = format!("{name} has {} of {size} bytes", bytes.len());
-            return Err(LoadError::Truncated { path: self.path.clone(), detail });
-        }
         Ok((tensor, bytes))
+    }
+
+    /// A tensor's bytes, so many at a time: the largest tensors are a good part of a model, and need not be in memory twice.
+    pub(crate) fn each(
+        &self,
+        name: &str,
+        size: u64,
+        mut take: impl FnMut(&[u8]) -> Result<(), LoadError>,
+    ) -> Result<(), LoadError> {
+        let tensor = self.tensor(name)?;
+        let wrong =
+            |error: io::Error| LoadError::Wrong { path: self.path.clone(), detail: error.to_string() };
+        let mut file = BufReader::with_capacity(READ_BYTES, File::open(&self.path).map_err(wrong)?);
+        file.seek(SeekFrom::Start(tensor.at)).map_err(wrong)?;
+        let mut piece = vec![0; usize::try_from(size.min(tensor.bytes)).unwrap_or(0)];
+        for taken in 0..tensor.bytes.checked_div(size).unwrap_or(0) {
+            file.read_exact(&mut piece).map_err(|_| LoadError::Truncated {
+                path: self.path.clone(),
+                detail: format!("{name} ends in byte {} of {}", taken * size, tensor.bytes),
+            })?;
+            take(&piece)?;
+        }
+        Ok(())
     }
 
     pub(crate) fn tensor(&self, name: &str) -> Result<&Tensor, LoadError> {

@@ -11,6 +11,7 @@
 mod boxes;
 mod crop;
 mod letters;
+mod outline;
 
 use std::path::{Path, PathBuf};
 
@@ -104,6 +105,13 @@ impl Files {
 /// The header of a graph that takes one picture.
 fn sees(path: &Path) -> Result<Header, LoadError> {
     let header = Header::read(path)?;
+    if !header.cubics.is_empty() {
+        return Err(LoadError::Unsupported {
+            path: path.to_owned(),
+            what: "cubic interpolation, which would be computed as linear".to_owned(),
+            hint: "; export it with linear interpolation".to_owned(),
+        });
+    }
     match header.inputs.as_slice() {
         [input] if input.element == FLOAT && matches!(input.shape.as_slice(), [_, Some(3), _, _]) => {
             Ok(header)

@@ -73,7 +73,7 @@ impl Backend for Onnx {
                 Ok(Model::Vision(Box::new(ocr::Reader::load(&files, spec.threads, beacon)?)))
             }
             Plan::Picture(backbone) => {
-                Ok(Model::ImageEmbedding(Box::new(sight::Sight::load(backbone, spec.threads, beacon)?)))
+                Ok(Model::ImageEmbedding(Box::new(sight::Sight::load(&backbone, spec.threads, beacon)?)))
             }
             Plan::Text(folder) => {
                 Ok(Model::TextEmbedding(Box::new(text::Texts::load(&folder, spec.threads, beacon)?)))

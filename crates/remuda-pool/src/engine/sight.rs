@@ -1,15 +1,21 @@
 //! Pictures as vectors, by the backbone of a vision transformer or any graph that ends in a vector.
 
+mod grid;
+mod labels;
 pub(crate) mod picture;
+mod resize;
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use rten::NodeId;
+use rten::{NodeId, ThreadPool};
 use rten_tensor::Tensor;
 use rten_tensor::prelude::*;
+use serde::Deserialize;
 
+use self::labels::Labels;
 use super::onnx::graph::{self, Graph};
-use super::onnx::header::Header;
+use super::onnx::header::{Cubic, Header};
 use crate::backend::Prepare;
 use crate::beacon::Beacon;
 use crate::failure::{Failure, LoadError, PoolError};
@@ -26,6 +32,7 @@ const DEVIATION: [f32; 3] = [0.229, 0.224, 0.225];
 const SIDE: u32 = 224;
 /// No model looks at more than this at once.
 const SIDE_MAX: u64 = 1024;
+const SETTINGS_BYTES_MAX: u64 = 1 << 20;
 
 /// What the last normalisation of a transformer is called by those who export it, before any head is put on it.
 const LAST_NORMS: [&str; 4] = [
@@ -43,6 +50,43 @@ pub(crate) struct Backbone {
     output: String,
     side: u32,
     is_inner: bool,
+    cubics: Vec<Cubic>,
+    colors: Colors,
+    labels: Option<Labels>,
+}
+
+/// The mean and the deviation of the colours it was trained on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Colors {
+    mean: [f32; 3],
+    deviation: [f32; 3],
+}
+
+impl Colors {
+    /// As transformers writes them beside a model; ImageNet's where nothing is said.
+    fn beside(graph: &Path) -> Result<Colors, LoadError> {
+        let file = graph.with_file_name("preprocessor_config.json");
+        if !file.is_file() {
+            return Ok(Colors { mean: MEAN, deviation: DEVIATION });
+        }
+        let wrong = |detail: String| LoadError::Wrong { path: file.clone(), detail };
+        if file.metadata().is_ok_and(|found| found.len() > SETTINGS_BYTES_MAX) {
+            return Err(wrong(format!("larger than {SETTINGS_BYTES_MAX} bytes")));
+        }
+        let read = std::fs::read(&file).map_err(|error| wrong(error.to_string()))?;
+        let said: Said = serde_json::from_slice(&read).map_err(|error| wrong(error.to_string()))?;
+        let deviation = said.image_std.unwrap_or(DEVIATION);
+        if deviation.iter().any(|deviation| *deviation <= 0.0) {
+            return Err(wrong("a deviation that is not above zero".to_owned()));
+        }
+        Ok(Colors { mean: said.image_mean.unwrap_or(MEAN), deviation })
+    }
+}
+
+#[derive(Deserialize)]
+struct Said {
+    image_mean: Option<[f32; 3]>,
+    image_std: Option<[f32; 3]>,
 }
 
 impl Backbone {
@@ -61,20 +105,43 @@ impl Backbone {
             }
             _ => return Err(unsupported(format!("pictures of the shape {:?}", input.shape))),
         };
-        let ranks = [2, 3];
-        let given =
-            ranks.iter().find_map(|rank| header.outputs.iter().find(|info| info.shape.len() == *rank));
+        let labels = Labels::beside(file, header)?;
+        let is_label = |name: &str| labels.as_ref().is_some_and(|labels| labels.output == name);
+        let of_rank = |rank: usize| {
+            header.outputs.iter().find(|info| info.shape.len() == rank && !is_label(&info.name))
+        };
+        let given = of_rank(2).or(of_rank(3)).map(|info| &info.name);
         let inner = || {
             let mut values = header.values.iter().rev().filter(|value| !value.contains("/encoder/"));
             values.find(|value| LAST_NORMS.iter().any(|name| value.ends_with(name)))
         };
-        let (output, is_inner) = match (given, inner()) {
-            (Some(info), _) => (&info.name, false),
-            (None, Some(value)) => (value, true),
-            (None, None) => return Err(unsupported("no output that is a vector".to_owned())),
+        // What only tells things apart has no other vector than how likely each is.
+        let told = labels.as_ref().map(|labels| &labels.output);
+        let (output, is_inner) = match (given, inner(), told) {
+            (Some(name), _, _) | (None, None, Some(name)) => (name.clone(), false),
+            (None, Some(value), _) => (value.clone(), true),
+            (None, None, None) => return Err(unsupported("no output that is a vector".to_owned())),
         };
-        let (input, output) = (input.name.clone(), output.clone());
-        Ok(Backbone { file: file.to_owned(), input, output, side, is_inner })
+        let (input, cubics, colors) = (input.name.clone(), header.cubics.clone(), Colors::beside(file)?);
+        Ok(Backbone { file: file.to_owned(), input, output, side, is_inner, cubics, colors, labels })
+    }
+
+    /// What its graph would compute wrongly, by the names of the values.
+    fn grids(
+        &self,
+        threads: &Arc<ThreadPool>,
+        beacon: &Beacon,
+    ) -> Result<Vec<(&String, Tensor<f32>)>, LoadError> {
+        if self.cubics.is_empty() {
+            return Ok(Vec::new());
+        }
+        let graph = Graph::load_as_it_is(&self.file, threads, beacon)?;
+        let (input, side) = (graph.value(&self.input)?, self.side as usize);
+        let see = |brightness, value| {
+            let picture = Tensor::full(&[1, 3, side, side], brightness);
+            graph.run(vec![(input, picture.into())], value)
+        };
+        self.cubics.iter().map(|cubic| Ok((&cubic.made, grid::make(&graph, cubic, see)?))).collect()
     }
 
     pub(crate) fn architecture(&self) -> String {
@@ -87,7 +154,8 @@ impl Backbone {
     }
 
     pub(crate) fn files(&self) -> Vec<PathBuf> {
-        vec![self.file.clone()]
+        let labels = self.labels.as_ref().map(|labels| labels.file.clone());
+        std::iter::once(self.file.clone()).chain(labels).collect()
     }
 
     pub(crate) fn notes(&self) -> Vec<String> {
@@ -105,13 +173,25 @@ pub(crate) struct Sight {
     input: NodeId,
     output: NodeId,
     side: u32,
+    colors: Colors,
+    labels: Option<(Labels, NodeId)>,
+    /// Values that the graph itself would compute wrongly.
+    grids: Vec<(NodeId, Tensor<f32>)>,
 }
 
 impl Sight {
-    pub(crate) fn load(backbone: Backbone, threads: u32, beacon: &Beacon) -> Result<Sight, LoadError> {
-        let graph = Graph::load(&backbone.file, &graph::threads(threads), beacon)?;
+    pub(crate) fn load(backbone: &Backbone, threads: u32, beacon: &Beacon) -> Result<Sight, LoadError> {
+        let threads = graph::threads(threads);
+        let grids = backbone.grids(&threads, beacon)?;
+        let graph = Graph::load_without(&backbone.cubics, &backbone.file, &threads, beacon)?;
         let (input, output) = (graph.value(&backbone.input)?, graph.value(&backbone.output)?);
-        Ok(Sight { graph, input, output, side: backbone.side })
+        let named = |(name, places): (&String, _)| Ok((graph.value(name)?, places));
+        let grids = grids.into_iter().map(named).collect::<Result<_, LoadError>>()?;
+        let labels = backbone.labels.clone();
+        let labels =
+            labels.map(|labels| Ok::<_, LoadError>((graph.value(&labels.output)?, labels))).transpose()?;
+        let labels = labels.map(|(node, labels)| (labels, node));
+        Ok(Sight { graph, input, output, side: backbone.side, colors: backbone.colors, labels, grids })
     }
 }
 
@@ -121,19 +201,34 @@ impl ImageEmbedding for Sight {
         let picture = picture::decode(image).map_err(Failure::Input)?;
         beacon.step()?;
         let resized = self.side * 8 / 7;
-        let square = picture::middle(&picture, resized, self.side);
+        let square = resize::middle(&picture, resized, self.side);
         let side = self.side as usize;
-        let planes = Tensor::from_data(&[1, 3, side, side], picture::planes(&square, MEAN, DEVIATION));
+        let planes = Tensor::from_data(
+            &[1, 3, side, side],
+            picture::planes(&square, self.colors.mean, self.colors.deviation),
+        );
         beacon.step()?;
-        let seen = self.graph.run(vec![(self.input, planes.into())], self.output)?;
+        let grids = self.grids.iter().map(|(node, places)| (*node, places.into()));
+        let inputs = std::iter::once((self.input, planes.into())).chain(grids).collect();
+        let told = self.labels.as_ref().map(|(_, node)| *node).filter(|node| *node != self.output);
+        let outputs: Vec<_> = std::iter::once(self.output).chain(told).collect();
+        let seen = self.graph.run_all(inputs, &outputs)?;
         beacon.step()?;
-        // Of a row of tokens the first is the one that stands for all.
-        let vector: Vec<f32> = match *seen.shape() {
-            [1, _] => seen.to_vec(),
-            [1, tokens, width] if tokens > 0 => seen.iter().take(width).copied().collect(),
-            ref shape => return Err(Failure::Engine(format!("a vector was expected and {shape:?} came"))),
+        let labels = match (&self.labels, seen.last()) {
+            (Some((labels, _)), Some(logits)) => labels.likeliest(&logits.to_vec()),
+            _ => Vec::new(),
         };
-        Ok(Embedded { vector: unit(vector)?, labels: Vec::new() })
+        Ok(Embedded { vector: unit(vector(seen.first())?)?, labels })
+    }
+}
+
+/// Of a row of tokens the first is the one that stands for all.
+fn vector(seen: Option<&Tensor<f32>>) -> Result<Vec<f32>, Failure> {
+    let seen = seen.ok_or_else(|| Failure::Engine("the graph gave nothing".to_owned()))?;
+    match *seen.shape() {
+        [1, _] => Ok(seen.to_vec()),
+        [1, tokens, width] if tokens > 0 => Ok(seen.iter().take(width).copied().collect()),
+        ref shape => Err(Failure::Engine(format!("a vector was expected and {shape:?} came"))),
     }
 }
 

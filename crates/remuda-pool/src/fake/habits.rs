@@ -20,6 +20,8 @@ pub struct Habits {
     pub load: LoadHabit,
     /// So long it takes to load, with a sign of life every millisecond.
     pub load_ms: u64,
+    /// How many numbers its vectors have.
+    pub dimensions: usize,
     /// After so many answers every further one is wrong.
     pub wrong_after: Option<u64>,
 }
@@ -44,6 +46,7 @@ impl Habits {
             failing_loads: 0,
             load: LoadHabit::Fails,
             load_ms: 0,
+            dimensions: 8,
             wrong_after: None,
         }
     }
@@ -75,6 +78,7 @@ impl Habits {
             "weights_bytes" => self.weights_bytes = number()?,
             "failing_loads" => self.failing_loads = number()?,
             "load_ms" => self.load_ms = number()?,
+            "dimensions" => self.dimensions = value.parse().map_err(|_| format!("{value} is no number"))?,
             "wrong_after" => self.wrong_after = Some(number()?),
             "load" => {
                 self.load = match value {

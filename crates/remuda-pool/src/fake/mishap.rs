@@ -17,6 +17,8 @@ pub enum Mishap {
     Hang,
     /// `!busy 500`: at work for so many milliseconds, with signs of life.
     Busy(u64),
+    /// `!spin 500`: the same, and really computing.
+    Spin(u64),
     /// `!oom`
     OutOfMemory,
     /// `!fail`: the engine says so.
@@ -60,6 +62,7 @@ impl Mishap {
             "panic" => Mishap::Panic,
             "hang" => Mishap::Hang,
             "busy" => Mishap::Busy(words.next()?.parse().ok()?),
+            "spin" => Mishap::Spin(words.next()?.parse().ok()?),
             "oom" => Mishap::OutOfMemory,
             "fail" => Mishap::Fail,
             "input" => Mishap::Input,
@@ -85,6 +88,13 @@ impl Mishap {
                 while Instant::now() < until {
                     beacon.step()?;
                     std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+            Mishap::Spin(ms) => {
+                let until = Instant::now() + Duration::from_millis(ms);
+                while Instant::now() < until {
+                    beacon.step()?;
+                    std::hint::black_box((0..100_000_u64).fold(1, |a, b| std::hint::black_box(a ^ b)));
                 }
             }
             Mishap::OutOfMemory => return Err(Failure::OutOfMemory("a text asked for it".to_owned())),

@@ -7,7 +7,8 @@
 use std::time::{Duration, Instant};
 
 use super::Pool;
-use super::shared::{Order, Shared};
+use super::seat::Order;
+use super::shared::Shared;
 use crate::roster::{CopyId, Event, Snapshot};
 use crate::sync::wait_for;
 
@@ -39,7 +40,6 @@ impl Pool {
     }
 
     /// The one with the least to do of those that live.
-    #[expect(clippy::misnamed_getters, reason = "the seed's name for it")]
     pub fn get_alive_worker(&self, model: &str) -> Option<u64> {
         let shared = &self.0.shared;
         let living = shared.state().roster.living(model);

@@ -17,7 +17,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Serving;
 use super::ping::Nonce;
-use super::shared::{Order, Shared};
+use super::seat::Order;
+use super::shared::Shared;
 use crate::beacon::Beacon;
 use crate::child::frame::{self, FromChild, ToChild};
 use crate::failure::LoadError;

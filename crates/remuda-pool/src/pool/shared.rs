@@ -3,7 +3,7 @@
 //! Everything quick is done with the lock held, so that it happens in the order in which it was decided: an order is put
 //! into a seat, a stop is set, a ticket is answered. Starting somebody and writing files come after it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,13 +13,14 @@ use tracing::{error, info, warn};
 
 use super::ping::{Nonce, Pings};
 use super::process::Process;
+use super::seat::{Order, Seat};
 use super::ticket::Waiting;
 use super::{Escalation, Serving};
 use crate::beacon::Beacon;
 use crate::failure::PoolError;
 use crate::request::{Answer, Part, PartAnswer, Piece};
 use crate::roster::{CopyId, Effect, Event, RequestId, Roster, RunId, Why, is_binding};
-use crate::sync::{Condvar, Mutex, MutexGuard, is_finished, lock, thread, wait, wait_for};
+use crate::sync::{Condvar, Mutex, MutexGuard, lock, thread, wait, wait_for};
 
 pub(crate) struct Shared {
     state: Mutex<State>,
@@ -49,32 +50,6 @@ pub(super) struct State {
 enum Chore {
     Start(CopyId, Arc<Serving>, Beacon),
     Remember(Arc<Serving>, PartAnswer),
-}
-
-/// Where a copy takes its orders from.
-pub(super) struct Seat {
-    orders: VecDeque<Order>,
-    came: Arc<Condvar>,
-    pub(super) beacon: Beacon,
-    pub(super) process: Option<Arc<Process>>,
-    /// What the supervisor asked a child last.
-    pinged: Option<Nonce>,
-    handle: Option<thread::JoinHandle<()>>,
-    is_told: bool,
-    has_ended: bool,
-}
-
-#[derive(Debug)]
-pub(super) enum Order {
-    Run {
-        run: RunId,
-        parts: Vec<Arc<Part>>,
-        is_stopped: bool,
-    },
-    /// To child processes; a thread sees its beacon.
-    Stop(RunId),
-    Ping(Nonce),
-    Quit,
 }
 
 impl Shared {
@@ -359,70 +334,6 @@ type Answering = tokio::sync::oneshot::Receiver<Result<Answer, PoolError>>;
 const ESCALATIONS_KEPT: usize = 64;
 /// How often a thread that has said its last word is looked at until it has joined.
 const JOIN_EVERY: Duration = Duration::from_millis(1);
-
-impl State {
-    pub(super) fn order(&mut self, copy: CopyId, order: Order) {
-        if let Some(seat) = self.seats.get_mut(&copy) {
-            seat.orders.push_back(order);
-            seat.came.notify_all();
-        }
-    }
-
-    fn stop(&mut self, copy: CopyId, stopped: RunId) {
-        let Some(seat) = self.seats.get_mut(&copy) else { return };
-        let is_taken = !seat.orders.iter_mut().any(|order| match order {
-            Order::Run { run, is_stopped, .. } if *run == stopped => {
-                *is_stopped = true;
-                true
-            }
-            Order::Run { .. } | Order::Stop(_) | Order::Ping(_) | Order::Quit => false,
-        });
-        if is_taken {
-            seat.beacon.stop();
-        }
-        if seat.process.is_some() {
-            self.order(copy, Order::Stop(stopped));
-        }
-    }
-
-    fn quit(&mut self, copy: CopyId) {
-        if let Some(seat) = self.seats.get_mut(&copy) {
-            seat.is_told = true;
-            seat.beacon.stop();
-            seat.orders.clear();
-        }
-        self.order(copy, Order::Quit);
-    }
-
-    /// Who has said its last word, and has joined as far as one can see.
-    fn finished(&mut self) -> Vec<(CopyId, thread::JoinHandle<()>)> {
-        let finished: Vec<CopyId> =
-            self.seats.iter().filter(|(_, seat)| seat.is_finished()).map(|(copy, _)| *copy).collect();
-        let handle = |copy| Some((copy, self.seats.get_mut(&copy)?.handle.take()?));
-        finished.into_iter().filter_map(handle).collect()
-    }
-}
-
-impl Seat {
-    fn is_finished(&self) -> bool {
-        self.has_ended && self.handle.as_ref().is_some_and(is_finished)
-    }
-}
-
-impl Default for Seat {
-    fn default() -> Self {
-        Seat {
-            orders: VecDeque::new(),
-            came: Arc::new(Condvar::new()),
-            beacon: Beacon::default(),
-            process: None,
-            pinged: None,
-            handle: None,
-            is_told: false,
-            has_ended: false,
-        }
-    }
-}
 
 impl fmt::Debug for Shared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::Serving;
-use super::shared::{Order, Shared};
+use super::seat::Order;
+use super::shared::Shared;
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 use crate::request::Part;

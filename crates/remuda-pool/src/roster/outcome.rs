@@ -91,7 +91,7 @@ impl Roster {
         for (item, failure) in flaws {
             self.try_again(id, item, &failure, run.has_said, 1);
         }
-        self.distrust(now, id, last);
+        self.distrust(now, id, &last);
     }
 
     fn completed(&mut self, now: Duration, model: &Arc<str>, request: RequestId, answer: Answer) {
@@ -123,9 +123,9 @@ impl Roster {
         match failure {
             Failure::OutOfMemory(_) => {
                 self.spare_room(now, id);
-                self.distrust(now, id, failure);
+                self.distrust(now, id, &failure);
             }
-            Failure::Engine(_) => self.distrust(now, id, failure),
+            Failure::Engine(_) => self.distrust(now, id, &failure),
             Failure::Stopped | Failure::Input(_) | Failure::Poisoned(_) => {}
         }
     }
@@ -160,7 +160,7 @@ impl Roster {
     }
 
     /// It failed at something. That may have been the something; a question it can answer tells.
-    fn distrust(&mut self, now: Duration, id: CopyId, failure: Failure) {
+    fn distrust(&mut self, now: Duration, id: CopyId, failure: &Failure) {
         let Some(copy) = self.copies.get_mut(&id) else { return };
         copy.failed += 1;
         copy.failed_in_row += 1;

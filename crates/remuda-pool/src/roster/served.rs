@@ -134,6 +134,11 @@ impl Slot {
         self.deaths = 0;
         self.is_spent = false;
     }
+
+    pub(crate) fn revive(&mut self, now: Duration) {
+        self.was_of_use();
+        self.not_before = now;
+    }
 }
 
 fn backoff(deaths: u32) -> Duration {

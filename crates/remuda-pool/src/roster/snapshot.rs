@@ -34,6 +34,8 @@ pub struct ModelSnapshot {
     pub moved: u64,
     /// Copies that ended, by why.
     pub deaths: BTreeMap<String, u64>,
+    /// How many of its copies are given up for now, as they died too often in a row.
+    pub given_up: usize,
     /// Why one ended last.
     pub last_death: Option<String>,
     pub tokens_per_second: Option<f64>,
@@ -80,6 +82,7 @@ impl Roster {
                 cancelled: *cancelled,
                 moved: *moved,
                 deaths: deaths.iter().map(|(why, count)| ((*why).to_owned(), *count)).collect(),
+                given_up: served.slots.iter().filter(|slot| slot.is_spent).count(),
                 last_death: served.why.as_ref().map(ToString::to_string),
                 tokens_per_second: served.pace,
                 latency_p50: percentile(&sorted, 50),

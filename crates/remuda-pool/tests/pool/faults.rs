@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use remuda_pool::{Call, Failure, ModelSpec, PoolError, PoolSettings, Request};
 
-use super::herd::{Herd, KINDS, herd, herd_with, settings};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::herd::{Herd, KINDS, herd, herd_with, settings, wait_until};
 
 fn ready(herd: &Herd) -> usize {
     herd.model().copies.iter().filter(|copy| copy.state == "ready").count()
@@ -51,10 +53,36 @@ fn an_exit_an_abort_and_a_kill_are_seen_at_once() {
     herd.embed("well").unwrap();
 }
 
-use rustix::process::{Pid, Signal, kill_process};
-
-fn kill(pid: u32, signal: Signal) {
+pub(crate) fn kill(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+}
+
+/// Returns when every thread of it stands still.
+fn stop(pid: u32) {
+    kill(pid, Signal::STOP);
+    let is_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+        stat.rsplit(')').next().unwrap().trim_start().starts_with('T')
+    };
+    wait_until("it is stopped", || {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        if tasks.into_iter().all(is_stopped) { Ok(()) } else { Err("it runs".to_owned()) }
+    });
+}
+
+/// Faults: T1. Without a word said it begins anew elsewhere, and its caller does not notice.
+#[test]
+fn what_a_killed_process_was_at_goes_on_in_another() {
+    let herd = herd();
+    herd.embedding(1, KINDS[1]);
+    let ticket = herd.ask("!hang");
+    let pid = herd.until("at work", |model| model.copies[0].state == "busy").copies[0].pid.unwrap();
+    kill(pid, Signal::KILL);
+    herd.until("at work again", |model| {
+        model.moved == 1 && model.copies.iter().any(|copy| copy.state == "busy" && copy.pid != Some(pid))
+    });
+    herd.release("embed");
+    ticket.wait().unwrap();
 }
 
 /// Faults: T2.
@@ -75,7 +103,12 @@ fn a_model_that_fails_to_load_is_never_routable_and_its_callers_know_why() {
         assert_eq!(escalations.blocking_recv().unwrap().model, "embed");
         assert!(!herd.pool.has_alive_workers("embed"));
         assert!(matches!(herd.try_ask("text"), Err(PoolError::NoWorkers { .. })));
-        assert_eq!(herd.model().answered, 0);
+        let model = herd.model();
+        assert_eq!((model.answered, model.given_up), (0, 2));
+
+        herd.spec("embed", &format!("text_embedding\n{kind}"));
+        herd.pool.revive("embed");
+        herd.embed("text").unwrap();
     }
 }
 
@@ -155,10 +188,26 @@ fn a_hung_process_is_killed_and_its_memory_comes_back() {
     assert_eq!(herd.model().deaths["hung"], 2);
 
     let pid = herd.until("ready", |_| ready(&herd) == 1).copies[0].pid.unwrap();
-    kill(pid, Signal::STOP);
+    stop(pid);
     herd.embed("well").unwrap();
     assert_eq!(herd.model().deaths["hung"], 3, "stopped: no step, no pong, no answer");
     assert_eq!(herd.pool.snapshot().memory_reserved_bytes, 1 << 20);
+}
+
+/// Faults: T4, T5. A missed pong is no verdict: it is asked something real, and that it does not answer is one.
+#[test]
+fn a_process_that_is_stopped_while_idle_is_found_by_a_ping() {
+    let herd = herd_with(quick_to_judge());
+    herd.embedding(1, KINDS[1]);
+    let (id, pid) = (herd.model().copies[0].id, herd.model().copies[0].pid.unwrap());
+    assert!(herd.pool.is_alive(id));
+    stop(pid);
+    assert!(!herd.pool.is_alive(id));
+    herd.until("killed and replaced", |model| {
+        model.deaths.get("hung") == Some(&1) && model.copies.iter().any(|copy| copy.state == "ready")
+    });
+    assert!(!herd.pool.is_alive(id));
+    herd.embed("well").unwrap();
 }
 
 /// Faults: T4. Loading is watched by the same sign.

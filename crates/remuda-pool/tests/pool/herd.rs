@@ -1,5 +1,6 @@
 //! A pool of stand-ins, and what its tests say to it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -19,8 +20,14 @@ pub(crate) struct Herd {
 }
 
 pub(crate) fn settings() -> PoolSettings {
-    let program = Some(PathBuf::from(env!("CARGO_BIN_EXE_pool-copy")));
-    PoolSettings { child: ChildCommand { program, args: vec![] }, ..PoolSettings::default() }
+    let args = ["--ignored", "--exact", "pool::herd::copy"].map(OsString::from).to_vec();
+    PoolSettings { child: ChildCommand { program: None, args }, ..PoolSettings::default() }
+}
+
+#[test]
+#[ignore = "a child of other tests"]
+fn copy() {
+    remuda_pool::child::run(&Engines::default().with(Fake)).unwrap();
 }
 
 /// What a copy runs in, as the file of a stand-in says it.
@@ -80,15 +87,19 @@ impl Herd {
 
     /// Looks again and again until that is so.
     pub(crate) fn until(&self, what: &str, is_so: impl Fn(&ModelSnapshot) -> bool) -> ModelSnapshot {
-        let end = Instant::now() + LONG;
-        loop {
-            let model = self.model();
-            if is_so(&model) {
-                return model;
-            }
-            assert!(Instant::now() < end, "never seen: {what}; {model:#?}");
-            std::thread::sleep(Duration::from_millis(1));
+        wait_until(what, || Some(self.model()).filter(&is_so).ok_or_else(|| format!("{:#?}", self.model())))
+    }
+}
+
+/// Looks again and again until there is something.
+pub(crate) fn wait_until<T>(what: &str, look: impl Fn() -> Result<T, String>) -> T {
+    let end = Instant::now() + LONG;
+    loop {
+        match look() {
+            Ok(seen) => return seen,
+            Err(instead) => assert!(Instant::now() < end, "never seen: {what}; {instead}"),
         }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -39,3 +39,12 @@ fn a_request_without_parts_is_answered_at_once() {
     let request = Request::TextEmbedding { texts: vec![] };
     assert!(pool.call("embed", request, Call::default()).unwrap().wait().unwrap().parts.is_empty());
 }
+
+#[test]
+fn a_name_is_given_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Fake));
+    pool.add(embedding(&folder)).unwrap();
+    let refused = pool.add(embedding(&folder)).unwrap_err();
+    assert!(refused.to_string().contains("another name"), "{refused}");
+}

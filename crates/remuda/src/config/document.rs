@@ -114,6 +114,8 @@ fn document() -> String {
         for key in group.keys {
             let default = match key.name {
                 "data" => "the data folder".to_owned(),
+                // Its meaning says what holds then.
+                _ if key.shown(&defaults).is_empty() => String::new(),
                 _ => format!("`{}`", key.shown(&defaults)),
             };
             let (name, bounds, variables) = (key.name, key.kind.bounds(), variables(key));

@@ -301,6 +301,7 @@ fn another(key: &Key, defaults: &Resolved) -> String {
             value::written(duration + Duration::from_secs(1))
         }
         (Kind::Number { .. } | Kind::Bytes { .. }, Value::Number(number)) => (number + 1).to_string(),
+        (Kind::MaybeBytes { min, .. }, _) => (min + 1).to_string(),
         (Kind::Switch, Value::Switch(on)) => (!on).to_string(),
         (Kind::Choice(words), Value::Word(word)) => {
             words.iter().find(|other| **other != word).unwrap().to_string()

@@ -9,10 +9,10 @@ use sha2::{Digest, Sha256};
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::{GetError, Package, Pinned, Wanted, hex};
+use super::{Archive, GetError, Pinned, Wanted, hex};
 
-/// Into a folder that is not there yet, each file safely on the disk.
-pub(super) fn unpack(package: &Package, archive: &Path, folder: &Path) -> Result<(), GetError> {
+/// Into a folder, each file safely on the disk.
+pub(super) fn unpack(package: &Archive, archive: &Path, folder: &Path) -> Result<(), GetError> {
     let wrong = |detail: String| GetError::Archive { package: package.project.to_owned(), detail };
     let file = File::open(archive).map_err(GetError::disk(archive))?;
     let mut archive = ZipArchive::new(file).map_err(|error| wrong(error.to_string()))?;

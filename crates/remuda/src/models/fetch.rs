@@ -10,7 +10,7 @@ use reqwest::{Client, StatusCode, Url, redirect};
 use tokio::fs::OpenOptions;
 use tokio::io::AsyncWriteExt;
 
-use super::{CARD, GetError, Package, Presence, archive, digest, index};
+use super::{CARD, GetError, Package, Pinned, Presence, archive, digest, index};
 use crate::dial;
 
 pub const INDEX: &str = "https://pypi.org/simple";
@@ -39,7 +39,7 @@ pub enum Outcome {
     /// It was there, to the last byte.
     Present,
     Fetched {
-        url: String,
+        urls: Vec<String>,
     },
 }
 
@@ -60,20 +60,31 @@ impl Fetch {
             Presence::Foreign => return Err(GetError::Taken { place: package.place(&self.folder) }),
             Presence::Absent | Presence::Damaged(_) => {}
         }
-        let part = self.beside(package, "part");
-        self.make_sure_of_room(package, size(&part))?;
+        let parts: Vec<PathBuf> = (1..=package.archives.len())
+            .map(|number| self.beside(package, &format!("{number}.part")))
+            .collect();
+        self.make_sure_of_room(package, parts.iter().map(|part| size(part)).sum())?;
         let client = dial::client()
             .redirect(redirect::Policy::limited(REDIRECTS_MAX))
             .connect_timeout(SILENCE_MAX)
             .read_timeout(SILENCE_MAX)
             .build()
             .map_err(|source| GetError::Unreachable { url: self.index.clone(), source })?;
-        let url = index::find(&client, &self.index, package).await?;
-        download(&client, &url, package, &part, show).await?;
+        let (mut urls, mut before) = (Vec::new(), 0);
+        for (archive, part) in package.archives.iter().zip(&parts) {
+            let url = index::find(&client, &self.index, archive).await?;
+            let mut show =
+                |url, have_bytes| show(Stage::Downloading { url, have_bytes: before + have_bytes });
+            download(&client, &url, &archive.file, part, &mut show).await?;
+            before += archive.file.bytes;
+            urls.push(url.into());
+        }
         show(Stage::Unpacking);
-        self.unpack(package, &part, url.as_str())?;
-        fs::remove_file(&part).map_err(GetError::disk(&part))?;
-        Ok(Outcome::Fetched { url: url.into() })
+        self.unpack(package, &parts, &urls)?;
+        for part in &parts {
+            fs::remove_file(part).map_err(GetError::disk(part))?;
+        }
+        Ok(Outcome::Fetched { urls })
     }
 
     /// The right to write what is called this, until it is dropped. The file stays: who removes it locks out nobody.
@@ -91,7 +102,8 @@ impl Fetch {
 
     /// Before anything is asked for: a full disk is said at once and not after minutes.
     fn make_sure_of_room(&self, package: &Package, have_bytes: u64) -> Result<(), GetError> {
-        let need_bytes = package.archive.bytes.saturating_sub(have_bytes) + package.unpacked_bytes();
+        let taken = package.archives.iter().flat_map(|archive| archive.files).map(|wanted| wanted.file.bytes);
+        let need_bytes = package.download_bytes().saturating_sub(have_bytes) + taken.sum::<u64>();
         let Ok(disk) = rustix::fs::statvfs(&self.folder) else { return Ok(()) };
         let free_bytes = disk.f_bavail.saturating_mul(disk.f_frsize);
         if free_bytes < need_bytes {
@@ -105,17 +117,24 @@ impl Fetch {
         self.folder.join(format!(".{}.{what}", package.name))
     }
 
-    fn unpack(&self, package: &Package, part: &Path, url: &str) -> Result<(), GetError> {
+    fn unpack(&self, package: &Package, parts: &[PathBuf], urls: &[String]) -> Result<(), GetError> {
         let (new, old) = (self.beside(package, "new"), self.beside(package, "old"));
         clear(&new)?;
         clear(&old)?;
-        if let Err(error) = archive::unpack(package, part, &new) {
+        let archives = package.archives.iter().zip(parts);
+        let unpacked =
+            archives.into_iter().try_for_each(|(archive, part)| archive::unpack(archive, part, &new));
+        let made = unpacked.and_then(|()| match package.conversion {
+            Some(conversion) => conversion.carry_out(package.name, &new),
+            None => Ok(()),
+        });
+        if let Err(error) = made {
             clear(&new)?;
             // It has the hash it should have: fetching it again brings the same.
             return Err(error);
         }
         let card = new.join(CARD);
-        let text = serde_json::to_string_pretty(&package.card(url)).map_err(io::Error::other);
+        let text = serde_json::to_string_pretty(&package.card(urls)).map_err(io::Error::other);
         text.and_then(|text| fs::write(&card, text + "\n")).map_err(GetError::disk(&card))?;
         let place = package.place(&self.folder);
         if place.exists() {
@@ -141,11 +160,11 @@ fn size(path: &Path) -> u64 {
 async fn download(
     client: &Client,
     url: &Url,
-    package: &Package,
+    pinned: &Pinned,
     part: &Path,
-    show: &mut dyn FnMut(Stage),
+    show: &mut dyn FnMut(String, u64),
 ) -> Result<(), GetError> {
-    let bytes = package.archive.bytes;
+    let bytes = pinned.bytes;
     for _ in 0..TRIES_MAX {
         let before = size(part);
         if before < bytes {
@@ -153,7 +172,7 @@ async fn download(
         }
         let have_bytes = size(part);
         if have_bytes >= bytes {
-            return check(url, package, part);
+            return check(url, pinned, part);
         }
         if have_bytes <= before {
             break;
@@ -168,7 +187,7 @@ async fn go_on(
     url: &Url,
     bytes: u64,
     part: &Path,
-    show: &mut dyn FnMut(Stage),
+    show: &mut dyn FnMut(String, u64),
 ) -> Result<(), GetError> {
     let mut have_bytes = size(part);
     let mut request = client.get(url.clone());
@@ -194,7 +213,7 @@ async fn go_on(
     }
     // One byte more than there should be is enough to see that it is something else.
     while have_bytes <= bytes {
-        show(Stage::Downloading { url: url.to_string(), have_bytes });
+        show(url.to_string(), have_bytes);
         let Ok(Some(piece)) = answer.chunk().await else { break };
         file.write_all(&piece).await.map_err(GetError::disk(part))?;
         have_bytes += piece.len() as u64;
@@ -202,12 +221,12 @@ async fn go_on(
     file.sync_all().await.map_err(GetError::disk(part))
 }
 
-fn check(url: &Url, package: &Package, part: &Path) -> Result<(), GetError> {
-    let (found, pinned) = (digest(part).map_err(GetError::disk(part))?, package.archive.sha256);
-    let detail = if size(part) > package.archive.bytes {
-        format!("it has more than {} bytes", package.archive.bytes)
-    } else if found != pinned {
-        format!("its sha256 is {found} and should be {pinned}")
+fn check(url: &Url, pinned: &Pinned, part: &Path) -> Result<(), GetError> {
+    let found = digest(part).map_err(GetError::disk(part))?;
+    let detail = if size(part) > pinned.bytes {
+        format!("it has more than {} bytes", pinned.bytes)
+    } else if found != pinned.sha256 {
+        format!("its sha256 is {found} and should be {}", pinned.sha256)
     } else {
         return Ok(());
     };

@@ -3,15 +3,15 @@
 
 use reqwest::{Client, Url};
 
-use super::{GetError, Package};
+use super::{Archive, GetError};
 
 /// A page of links of one project; more than this is no such page.
 const PAGE_BYTES_MAX: usize = 8 << 20;
 
-/// The address of a package's archive.
-pub(super) async fn find(client: &Client, index: &str, package: &Package) -> Result<Url, GetError> {
+/// The address of an archive.
+pub(super) async fn find(client: &Client, index: &str, archive: &Archive) -> Result<Url, GetError> {
     let wrong = || GetError::Index { index: index.to_owned() };
-    let page = format!("{}/{}/", index.trim_end_matches('/'), package.project);
+    let page = format!("{}/{}/", index.trim_end_matches('/'), archive.project);
     let page = Url::parse(&page).map_err(|_| wrong())?;
     if !is_http(&page) {
         return Err(wrong());
@@ -31,7 +31,7 @@ pub(super) async fn find(client: &Client, index: &str, package: &Package) -> Res
             return Err(wrong());
         }
     }
-    let name = package.archive.name;
+    let name = archive.file.name;
     link(&String::from_utf8_lossy(&text), &base, name)
         .ok_or_else(|| GetError::Absent { index: index.to_owned(), file: name.to_owned() })
 }

@@ -15,6 +15,7 @@ mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use remuda_core::agent::{AgentEvent, Ending};
 use remuda_core::cause::Cause;
@@ -44,6 +45,8 @@ pub(crate) const MODEL_LABEL: &str = "model.";
 pub(crate) const MODELS_METRIC: &str = "models";
 /// For each copy one attempt that is answered, and one that waits behind it.
 const SLOTS_PER_COPY: u32 = 2;
+/// How often it is looked whether copies are at work for those that hear nothing of their own.
+const STEPS_EVERY: Duration = Duration::from_secs(5);
 /// The pool is there from the first moment to the last.
 const LIFE: ServiceLife = ServiceLife(1);
 
@@ -81,6 +84,16 @@ pub(super) struct Models {
     /// Until its end is heard of; with the way to tell it to stop, until it was told.
     running: BTreeMap<(JobId, Attempt), Option<oneshot::Sender<String>>>,
     tasks: JoinSet<()>,
+}
+
+/// What came of asking the pool.
+enum Called {
+    Taken {
+        model: String,
+        ticket: Ticket,
+    },
+    /// Not now, which says nothing about what was asked, nor about this worker.
+    TooMuch(String),
 }
 
 #[derive(Clone, Debug)]
@@ -186,29 +199,50 @@ impl Shared {
             Err(refused) => (Submission::Refused(refused), None),
         };
         self.tell(AgentEvent::Submitted { job, attempt, life: LIFE, answer }).await;
-        let Some((model, ticket)) = called else { return };
-        let outcome = tokio::select! {
-            outcome = self.answer(job, attempt, &model, ticket) => outcome,
-            Ok(reason) = &mut cancelled => Ending::Failed { cause: Cause::Plane, message: reason },
+        let outcome = match called {
+            None => return,
+            Some(Called::TooMuch(message)) => Ending::Failed { cause: Cause::Plane, message },
+            Some(Called::Taken { model, ticket }) => tokio::select! {
+                outcome = self.answer(job, attempt, &model, ticket) => outcome,
+                Ok(reason) = &mut cancelled => Ending::Failed { cause: Cause::Plane, message: reason },
+            },
         };
         self.reports.told(job, attempt).await;
         self.tell(AgentEvent::Ended { job, attempt, outcome }).await;
     }
 
-    async fn call(&self, order: &Order) -> Result<(String, Ticket), Refused> {
+    async fn call(&self, order: &Order) -> Result<Called, Refused> {
         let asked = Asked::read(&order.workflow, &self.pool)?;
         let (model, request) = asked.request(&self.blobs).await?;
         let (pool, name) = (self.pool.clone(), model.clone());
         let asked = tokio::task::spawn_blocking(move || pool.call(&name, request, Call::default())).await;
         let ticket = asked.map_err(|panicked| Refused::new(Fault::Died, panicked.to_string()))?;
-        ticket.map(|ticket| (model, ticket)).map_err(|error| Refused::new(fault(&error), error.to_string()))
+        match ticket {
+            Ok(ticket) => Ok(Called::Taken { model, ticket }),
+            Err(error @ (PoolError::Full { .. } | PoolError::Closing)) => {
+                Ok(Called::TooMuch(error.to_string()))
+            }
+            Err(error) => Err(Refused::new(fault(&error), error.to_string())),
+        }
     }
 
     async fn answer(&self, job: JobId, attempt: Attempt, model: &str, mut ticket: Ticket) -> Ending {
-        let mut told = Told::default();
-        while let Some(piece) = ticket.piece().await {
-            let (said, progress, phase) = told.hear(piece);
-            self.reports.heard(job, attempt, said, progress);
+        let (mut told, mut steps) = (Told::default(), self.steps(model));
+        loop {
+            let phase = tokio::select! {
+                piece = ticket.piece() => {
+                    let Some(piece) = piece else { break };
+                    let (said, progress, phase) = told.hear(piece);
+                    self.reports.heard(job, attempt, said, progress);
+                    phase
+                }
+                () = tokio::time::sleep(STEPS_EVERY) => {
+                    if std::mem::replace(&mut steps, self.steps(model)) == steps {
+                        continue;
+                    }
+                    "copies are at work".to_owned()
+                }
+            };
             // A sign of life that finds no room is one too many; the next one will do.
             drop(self.events.try_send(AgentEvent::Signal { job, attempt, progress: told.progress, phase }));
         }
@@ -220,6 +254,14 @@ impl Shared {
             Ok(result) => Ending::Completed { result: Arc::from(result) },
             Err(message) => Ending::Failed { cause: Cause::Service, message },
         }
+    }
+
+    /// How far all copies of a model are. As long as that changes, whoever waits behind others is not forgotten: a copy
+    /// that stands still is the pool's business.
+    fn steps(&self, model: &str) -> u64 {
+        let snapshot = self.pool.snapshot();
+        let copies = snapshot.models.iter().filter(|seen| seen.model == model).flat_map(|seen| &seen.copies);
+        copies.map(|copy| copy.steps).sum()
     }
 
     async fn tell(&self, event: AgentEvent) {
@@ -251,5 +293,28 @@ fn cause(error: &PoolError) -> Cause {
         // More was given to it than it can take: that says nothing about it.
         PoolError::Full { .. } | PoolError::Cancelled | PoolError::Closing => Cause::Plane,
         error => fault(error).cause(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_fault_it_is_decides_where_it_is_tried_again() {
+        let failed = |failure| PoolError::Failed { model: "m".to_owned(), failure };
+        let text = || "…".to_owned();
+        for (error, expected) in [
+            (PoolError::Input(text()), Cause::Job),
+            (failed(Failure::Input(text())), Cause::Job),
+            (failed(Failure::OutOfMemory(text())), Cause::Worker),
+            (PoolError::NoWorkers { model: text(), why: text() }, Cause::Worker),
+            (failed(Failure::Engine(text())), Cause::Service),
+            (failed(Failure::Poisoned(text())), Cause::Service),
+            (PoolError::Full { model: text(), retry_after: Duration::ZERO }, Cause::Plane),
+            (PoolError::Closing, Cause::Plane),
+        ] {
+            assert_eq!(cause(&error), expected, "{error:?}");
+        }
     }
 }

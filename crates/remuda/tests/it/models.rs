@@ -1,5 +1,6 @@
 //! Models in the program: fetched by name, examined, served.
 
+mod chat;
 mod flags;
 mod fleet;
 mod get;

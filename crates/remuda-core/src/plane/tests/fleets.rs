@@ -224,6 +224,22 @@ fn a_plane_that_ended_during_a_creation_looks_before_it_creates() {
     assert_eq!(world.created, 1);
 }
 
+/// Faults: P3, D16. A store from yesterday, and a first list that lacks what was rented since: one list is no proof.
+#[test]
+fn a_plane_with_an_old_store_believes_no_single_list() {
+    let mut world = Rented::new(settings(|fleet| fleet.scaling.machines_max = 1));
+    world.pass(1);
+    world.story.restart();
+    let tag = format!("remuda-{}-gpus-forgotten", world.story.plane.deployment().unwrap());
+    world.account.push(pod("p-forgotten", &tag, PodStatus::Running, "any"));
+    world.jobs(1);
+    world.shows = Some(Ok(Vec::new()));
+    world.pass(2);
+    world.shows = None;
+    world.pass(30);
+    assert_eq!((world.created, world.most), (0, 1), "{}", world.held_back());
+}
+
 /// It says nothing about the provider: three of them do not hold back the rest.
 #[test]
 fn wishes_that_were_lost_with_their_plane_are_no_failures_of_the_provider() {

@@ -103,7 +103,8 @@ impl Dimensions {
 
     /// What a token takes in the cache: a key and a value of each shared head in each layer, in 32 bits.
     fn cache_bytes(&self) -> u64 {
-        (self.layers * self.heads_kv * self.head * 2 * size_of::<f32>()) as u64
+        let head = (self.head * 2 * size_of::<f32>()) as u64;
+        head.saturating_mul(self.layers as u64).saturating_mul(self.heads_kv as u64)
     }
 }
 
@@ -125,11 +126,11 @@ pub(super) fn room(
         Some(given) => able.min(given.saturating_sub(weights + WORK_BYTES) / each.max(1)),
     };
     if context < CONTEXT_MIN.min(able) {
-        let need_bytes = weights + WORK_BYTES + each * CONTEXT_MIN.min(able);
+        let need_bytes = (weights + WORK_BYTES).saturating_add(each.saturating_mul(CONTEXT_MIN.min(able)));
         let hint = format!("give {} as much, or take a smaller model", spec.name);
         return Err(LoadError::Memory { need_bytes, free_bytes: spec.memory_bytes.unwrap_or(0), hint });
     }
-    Ok((context, weights + WORK_BYTES + each * context))
+    Ok((context, (weights + WORK_BYTES).saturating_add(each.saturating_mul(context))))
 }
 
 /// For models that are not taken apart here.

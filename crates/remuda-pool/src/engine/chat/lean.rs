@@ -82,10 +82,9 @@ impl Lean {
         beacon: &Beacon,
     ) -> Result<Self, LoadError> {
         let it = dimensions.clone();
-        let embedding = Matrix::read(gguf, "token_embd.weight", it.vocabulary, it.width)?;
-        beacon.step()?;
+        let embedding = Matrix::read(gguf, "token_embd.weight", it.vocabulary, it.width, beacon)?;
         let output = match gguf.tensors.contains_key("output.weight") {
-            true => Some(Matrix::read(gguf, "output.weight", it.vocabulary, it.width)?),
+            true => Some(Matrix::read(gguf, "output.weight", it.vocabulary, it.width, beacon)?),
             false => None,
         };
         let mut layers = Vec::new();
@@ -147,7 +146,6 @@ impl Lean {
 impl Network for Lean {
     fn keep(&mut self, tokens: usize) -> usize {
         self.tokens = self.tokens.min(tokens);
-        self.cache.cut(self.tokens);
         self.tokens
     }
 
@@ -174,10 +172,8 @@ impl Network for Lean {
 impl Layer {
     fn load(gguf: &Gguf, layer: usize, it: &Dimensions, beacon: &Beacon) -> Result<Self, LoadError> {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        let matrix = |part: &str, rows: usize, columns: usize| {
-            beacon.step()?;
-            Matrix::read(gguf, &name(part), rows, columns)
-        };
+        let matrix =
+            |part: &str, rows: usize, columns: usize| Matrix::read(gguf, &name(part), rows, columns, beacon);
         let projection = |part: &str, rows: usize| {
             let bias = format!("blk.{layer}.{part}.bias");
             let bias = if gguf.tensors.contains_key(&bias) { vector(gguf, &bias, rows)? } else { Vec::new() };

@@ -1,13 +1,11 @@
 //! Conversations into prompts, on their callers' threads.
 
-use super::dimensions::{Dimensions, room};
 use super::template::Template;
 use super::words::Words;
 use crate::backend::Prepare;
 use crate::engine::gguf::Gguf;
 use crate::failure::{LoadError, PoolError};
 use crate::request::{Chat, Message, Part, Request, Sampling};
-use crate::spec::ModelSpec;
 
 /// More is never meant, and every one is looked for after every token.
 const STOPS_MAX: usize = 16;
@@ -24,14 +22,13 @@ pub(super) struct Prompts {
 }
 
 impl Prompts {
-    pub(super) fn of(gguf: &Gguf, spec: &ModelSpec) -> Result<Self, LoadError> {
+    pub(super) fn of(gguf: &Gguf, context: usize) -> Result<Self, LoadError> {
         let wrong = |detail: String| LoadError::Wrong { path: gguf.path.clone(), detail };
-        let (context, _) = room(gguf, Dimensions::of(gguf)?.as_ref(), spec)?;
         let golden = Part::Prompt { tokens: Vec::new(), sampling: Sampling::default() };
         let mut prompts = Prompts {
             template: Template::of(gguf).map_err(wrong)?,
             words: Words::of(gguf)?,
-            context: usize::try_from(context).unwrap_or(usize::MAX),
+            context,
             golden,
         };
         let question = Message { role: "user".to_owned(), content: "Count from one to five.".to_owned() };

@@ -33,15 +33,13 @@ impl<'a> Sampler<'a> {
         self.candidates.clear();
         self.candidates.extend(logits.iter().copied().zip(0..));
         self.hold_back_repetitions(before);
-        if self.sampling.temperature <= 0.0 {
+        let taken = match self.sampling.temperature {
+            temperature if temperature > 0.0 => self.draw(temperature),
             // The first of equals, whatever the CPU.
-            let best =
-                self.candidates.iter().copied().reduce(|best, it| if it.0 > best.0 { it } else { best });
-            return best
-                .map(|(_, token)| token)
-                .ok_or_else(|| Failure::Engine("there are no logits".to_owned()));
-        }
-        self.draw()
+            _ => self.candidates.iter().copied().reduce(|best, it| if it.0 > best.0 { it } else { best }),
+        };
+        let taken = taken.map(|(_, token)| token);
+        taken.ok_or_else(|| Failure::Engine("the model has no tokens to choose from".to_owned()))
     }
 
     fn hold_back_repetitions(&mut self, before: &[u32]) {
@@ -59,7 +57,7 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    fn draw(&mut self) -> Result<u32, Failure> {
+    fn draw(&mut self, temperature: f32) -> Option<(f32, u32)> {
         let kept = self.sampling.top_k.map_or(usize::MAX, |top| top.max(1) as usize);
         let order =
             |left: &(f32, u32), right: &(f32, u32)| right.0.total_cmp(&left.0).then(left.1.cmp(&right.1));
@@ -68,9 +66,9 @@ impl<'a> Sampler<'a> {
             self.candidates.truncate(kept);
         }
         self.candidates.sort_unstable_by(order);
-        let largest = self.candidates.first().map_or(0.0, |best| best.0);
+        let largest = self.candidates.first()?.0;
         for (logit, _) in &mut self.candidates {
-            *logit = ((*logit - largest) / self.sampling.temperature).exp();
+            *logit = ((*logit - largest) / temperature).exp();
         }
         let total: f32 = self.candidates.iter().map(|it| it.0).sum();
         let mut within = 0.0;
@@ -84,8 +82,7 @@ impl<'a> Sampler<'a> {
             point -= weight;
             point < 0.0
         });
-        let drawn = drawn.or(self.candidates.first()).map(|(_, token)| *token);
-        drawn.ok_or_else(|| Failure::Engine("there are no logits".to_owned()))
+        drawn.or(self.candidates.first()).copied()
     }
 
     /// From 0 to 1: SplitMix64, which every seed is good for.

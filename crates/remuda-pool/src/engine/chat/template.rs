@@ -1,7 +1,8 @@
 //! Conversations into the text a model was trained on, by the template in its file.
 //!
 //! Templates are written in Jinja and come from strangers. Here they are given nothing but the messages, so much fuel,
-//! and so much room to write; they cannot read files, include others or run for ever.
+//! and so much room to write; they cannot read files, include others or run for ever. What is not bounded is a text that
+//! a template doubles again and again in a variable: whoever runs a model trusts its file that far.
 
 mod methods;
 

@@ -144,7 +144,7 @@ struct WrittenUnet {
 }
 
 /// What a denoiser may say and what is computed for it; anything else would be another model.
-const PLAIN: [(&str, &[&str]); 20] = [
+const PLAIN: [(&str, &[&str]); 25] = [
     ("act_fn", &["\"silu\""]),
     ("addition_embed_type", &["null"]),
     ("attention_type", &["\"default\""]),
@@ -155,14 +155,19 @@ const PLAIN: [(&str, &[&str]); 20] = [
     ("cross_attention_norm", &["null"]),
     ("dual_cross_attention", &["false"]),
     ("encoder_hid_dim", &["null"]),
+    ("encoder_hid_dim_type", &["null"]),
+    ("mid_block_only_cross_attention", &["null", "false"]),
     ("mid_block_scale_factor", &["1", "1.0"]),
     ("mid_block_type", &["\"UNetMidBlock2DCrossAttn\""]),
     ("num_class_embeds", &["null"]),
     ("only_cross_attention", &["false"]),
     ("resnet_out_scale_factor", &["1", "1.0"]),
+    ("resnet_skip_time_act", &["false"]),
     ("resnet_time_scale_shift", &["\"default\""]),
     ("reverse_transformer_layers_per_block", &["null"]),
     ("time_cond_proj_dim", &["null"]),
+    ("time_embedding_act_fn", &["null"]),
+    ("time_embedding_dim", &["null"]),
     ("time_embedding_type", &["\"positional\""]),
     ("timestep_post_act", &["null"]),
 ];

@@ -2,10 +2,11 @@
 
 use image::imageops::{self, FilterType};
 use image::{Rgb, RgbImage};
-use rten_imageproc::{Point, Polygon, RetrievalMode, RotatedRect, find_contours, min_area_rect};
+use rten_imageproc::{Point, Polygon, RetrievalMode, RotatedRect, find_contours};
 use rten_tensor::prelude::*;
 use rten_tensor::{NdTensor, NdTensorView};
 
+use super::outline::least_box;
 use crate::beacon::Beacon;
 use crate::failure::Failure;
 
@@ -83,8 +84,7 @@ pub(super) fn find(map: &NdTensor<f32, 2>, frame: &Frame, beacon: &Beacon) -> Re
     beacon.step()?;
     let mut boxes = Vec::new();
     for contour in find_contours(mask.view(), RetrievalMode::List).iter().take(BOXES_MAX) {
-        let points: Vec<_> = contour.iter().map(|point| point.to_f32()).collect();
-        let Some(rect) = min_area_rect(&points) else { continue };
+        let Some(rect) = least_box(contour) else { continue };
         if rect.width().min(rect.height()) < SIDE_MIN || mean_within(map.view(), &rect) < BOX_MIN {
             continue;
         }

@@ -5,9 +5,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rten::{LoadErrorKind, Model, NodeId, RunErrorKind, RunOptions, ThreadPool, ValueOrView};
+use rten::{
+    LoadErrorKind, Model, ModelOptions, NodeId, RunErrorKind, RunOptions, ShapeInferenceMode, ThreadPool,
+    ValueOrView,
+};
 use rten_tensor::Tensor;
 
+use super::header::Cubic;
 use crate::beacon::Beacon;
 use crate::failure::{Failure, LoadError};
 
@@ -27,6 +31,35 @@ pub(crate) fn threads(count: u32) -> Arc<ThreadPool> {
 
 impl Graph {
     pub(crate) fn load(path: &Path, threads: &Arc<ThreadPool>, beacon: &Beacon) -> Result<Graph, LoadError> {
+        Graph::read(path, threads, Some(&[]), beacon)
+    }
+
+    /// Slower, and with every value that the file has.
+    pub(crate) fn load_as_it_is(
+        path: &Path,
+        threads: &Arc<ThreadPool>,
+        beacon: &Beacon,
+    ) -> Result<Graph, LoadError> {
+        Graph::read(path, threads, None, beacon)
+    }
+
+    /// With some values that nothing in it makes any more: they are given to every run.
+    pub(crate) fn load_without(
+        made: &[Cubic],
+        path: &Path,
+        threads: &Arc<ThreadPool>,
+        beacon: &Beacon,
+    ) -> Result<Graph, LoadError> {
+        Graph::read(path, threads, Some(made), beacon)
+    }
+
+    /// Optimised unless `without` is nothing.
+    fn read(
+        path: &Path,
+        threads: &Arc<ThreadPool>,
+        without: Option<&[Cubic]>,
+        beacon: &Beacon,
+    ) -> Result<Graph, LoadError> {
         let wrong = |detail: String| LoadError::Wrong { path: path.to_owned(), detail };
         let mut file = File::open(path).map_err(|error| wrong(error.to_string()))?;
         let mut bytes = Vec::new();
@@ -40,7 +73,24 @@ impl Graph {
         {
             beacon.step()?;
         }
-        let model = threads.run(|| Model::load(bytes)).map_err(|error| match error.kind() {
+        for cubic in without.unwrap_or_default() {
+            // What makes it makes something of another name instead, which nobody asks for.
+            if let Some(last) =
+                usize::try_from(cubic.made_end).ok().and_then(|end| bytes.get_mut(end.checked_sub(1)?))
+            {
+                *last = b'~';
+            }
+        }
+        let load = || {
+            let mut options = ModelOptions::with_all_ops();
+            options.enable_optimization(without.is_some());
+            if without.is_some_and(|made| !made.is_empty()) {
+                // It stops at a value that nothing makes.
+                options.shape_inference(ShapeInferenceMode::Off);
+            }
+            options.load(bytes)
+        };
+        let model = threads.run(load).map_err(|error| match error.kind() {
             LoadErrorKind::OperatorInvalid => LoadError::Unsupported {
                 path: path.to_owned(),
                 what: error.to_string(),
@@ -60,18 +110,37 @@ impl Graph {
         })
     }
 
+    /// What it needs that would be computed wrongly.
+    pub(crate) fn unsupported(&self, what: &str) -> LoadError {
+        LoadError::Unsupported {
+            path: self.path.clone(),
+            what: what.to_owned(),
+            hint: "; export it with other operators".to_owned(),
+        }
+    }
+
     /// Computes one value, and no more of the graph than that takes.
     pub(crate) fn run(
         &self,
         inputs: Vec<(NodeId, ValueOrView)>,
         output: NodeId,
     ) -> Result<Tensor<f32>, Failure> {
+        let made = self.run_all(inputs, &[output])?.pop();
+        made.ok_or_else(|| Failure::Engine("the graph gave nothing".to_owned()))
+    }
+
+    pub(crate) fn run_all(
+        &self,
+        inputs: Vec<(NodeId, ValueOrView)>,
+        outputs: &[NodeId],
+    ) -> Result<Vec<Tensor<f32>>, Failure> {
         let options = RunOptions::default().with_thread_pool(Some(Arc::clone(&self.threads)));
         let told = |error: rten::RunError| match error.kind() {
             RunErrorKind::InvalidInput => Failure::Input(error.to_string()),
             _ => Failure::Engine(error.to_string()),
         };
-        let [value] = self.model.run_n(inputs, [output], Some(options)).map_err(told)?;
-        Tensor::<f32>::try_from(value).map_err(|error| Failure::Engine(error.to_string()))
+        let values = self.model.run(inputs, outputs, Some(options)).map_err(told)?;
+        let floats = values.into_iter().map(Tensor::<f32>::try_from);
+        floats.collect::<Result<_, _>>().map_err(|error| Failure::Engine(error.to_string()))
     }
 }

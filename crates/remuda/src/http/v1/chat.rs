@@ -38,7 +38,7 @@ pub(super) async fn complete(
     let message = json!({ "role": "assistant", "content": text.text, "refusal": null });
     let choice =
         json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": finish(text.finish) });
-    let mut whole = head.of("chat.completion", json!([choice]));
+    let mut whole = head.of("chat.completion", &[choice]);
     whole["usage"] = usage;
     Ok(Json(whole).into_response())
 }
@@ -52,7 +52,7 @@ struct Head {
 }
 
 impl Head {
-    fn of(&self, object: &str, choices: Value) -> Value {
+    fn of(&self, object: &str, choices: &[Value]) -> Value {
         let Head { id, created, model } = self;
         json!({ "id": id, "object": object, "created": created, "model": model, "choices": choices })
     }

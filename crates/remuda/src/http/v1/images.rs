@@ -93,17 +93,17 @@ fn size(asked: &mut Asked) -> Result<Option<(u32, u32)>, Problem> {
 mod tests {
     use super::*;
 
-    fn asked(body: Value) -> Asked {
+    fn asked(body: &Value) -> Asked {
         Asked::read(body.to_string().as_bytes()).unwrap()
     }
 
     #[test]
     fn sizes_are_two_sides_or_none() {
-        assert_eq!(size(&mut asked(json!({ "size": "64x32" }))).unwrap(), Some((64, 32)));
-        assert_eq!(size(&mut asked(json!({ "size": "auto" }))).unwrap(), None);
+        assert_eq!(size(&mut asked(&json!({ "size": "64x32" }))).unwrap(), Some((64, 32)));
+        assert_eq!(size(&mut asked(&json!({ "size": "auto" }))).unwrap(), None);
         for bad in ["64", "64x", "0x64", "64x8192", "-1x64", "64X64"] {
             assert_eq!(
-                size(&mut asked(json!({ "size": bad }))).unwrap_err().detail["param"],
+                size(&mut asked(&json!({ "size": bad }))).unwrap_err().detail["param"],
                 "size",
                 "{bad}"
             );
@@ -118,8 +118,8 @@ mod tests {
             (json!({ "stream": true }), "stream"),
             (json!({ "background": "transparent" }), "background"),
         ] {
-            assert_eq!(refuse(&mut asked(body)).unwrap_err().detail["param"], param);
+            assert_eq!(refuse(&mut asked(&body)).unwrap_err().detail["param"], param);
         }
-        assert!(read(&mut asked(json!({}))).unwrap_err().message.contains("prompt"));
+        assert!(read(&mut asked(&json!({}))).unwrap_err().message.contains("prompt"));
     }
 }

@@ -34,9 +34,21 @@ pub(super) struct Following {
     wanted: Wanted,
     news: broadcast::Receiver<News>,
     ready: VecDeque<Piece>,
-    /// How much of the text was heard, in bytes.
-    heard: usize,
+    heard: Heard,
     is_over: bool,
+}
+
+/// How much of a text was heard, in bytes.
+#[derive(Debug, Default)]
+struct Heard(usize);
+
+impl Heard {
+    /// What is new of a piece that begins at `at`; with a gap before it, it waits for the result.
+    fn new_of<'a>(&mut self, at: usize, text: &'a str) -> Option<&'a str> {
+        let new = text.get(self.0.checked_sub(at)?..).filter(|new| !new.is_empty())?;
+        self.0 += new.len();
+        Some(new)
+    }
 }
 
 /// A job that somebody waits for; whoever drops it cancels it.
@@ -80,7 +92,15 @@ impl Following {
         let Taken { job, .. } = context.intake().take_examined(request, examined).await?;
         let wanted = Wanted { job, plane: context.plane.clone(), is_over: false };
         let (context, model) = (context.clone(), model.to_owned());
-        Ok(Following { context, model, wanted, news, ready: VecDeque::new(), heard: 0, is_over: false })
+        Ok(Following {
+            context,
+            model,
+            wanted,
+            news,
+            ready: VecDeque::new(),
+            heard: Heard::default(),
+            is_over: false,
+        })
     }
 
     /// The next piece; nothing once it has ended.
@@ -107,11 +127,10 @@ impl Following {
         let job = self.wanted.job;
         match self.news.recv().await {
             Ok(News::Told(told)) if told.job == job => {
-                told.report
-                    .messages
-                    .iter()
-                    .filter_map(|it| read_text(it))
-                    .for_each(|(at, text)| self.take(at, &text));
+                for (at, text) in told.report.messages.iter().filter_map(|it| read_text(it)) {
+                    let new = self.heard.new_of(at, &text);
+                    self.ready.extend(new.map(|new| Piece::Text(new.to_owned())));
+                }
                 let progress = told.report.progress.as_ref().map(|progress| progress.value as f32);
                 self.ready.extend(progress.map(Piece::Progress));
             }
@@ -128,16 +147,6 @@ impl Following {
             Err(RecvError::Closed) => return Err(problem(PoolError::Closing)),
         }
         Ok(())
-    }
-
-    /// What is new of a text that begins at `at`; with a gap before it, it waits for the result.
-    fn take(&mut self, at: usize, text: &str) {
-        if let Some(new) =
-            self.heard.checked_sub(at).and_then(|known| text.get(known..)).filter(|new| !new.is_empty())
-        {
-            self.heard += new.len();
-            self.ready.push_back(Piece::Text(new.to_owned()));
-        }
     }
 
     async fn outcome(mut self) -> Result<Answer, Problem> {
@@ -201,4 +210,37 @@ fn workflow(model: &str, mut request: Request) -> Result<Value, Problem> {
 fn gone(job: JobId) -> Problem {
     let message = format!("what job {job} gave is gone: ask again");
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "gone", message).later(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_is_told_again_or_with_gaps_is_heard_once_and_in_order() {
+        let mut heard = Heard::default();
+        let story = [
+            (0, "grün", Some("grün")),
+            (0, "grün", None),
+            (5, "er", Some("er")),
+            (0, "grüner Wald", Some(" Wald")),
+            (40, "später", None),
+            (12, "!", Some("!")),
+            (3, "ü", None),
+        ];
+        for (at, text, expected) in story {
+            assert_eq!(heard.new_of(at, text), expected, "{at} {text}");
+        }
+    }
+
+    #[test]
+    fn what_chance_draws_goes_with_the_job() {
+        let chat = workflow("chat", Request::TextToText(remuda_pool::request::Chat::default())).unwrap();
+        assert!(
+            chat["seed"].is_u64() && chat["model"] == "chat" && chat["capability"] == "text_to_text",
+            "{chat}"
+        );
+        let embed = workflow("embed", Request::TextEmbedding { texts: vec!["x".to_owned()] }).unwrap();
+        assert_eq!(embed, json!({ "model": "embed", "capability": "text_embedding", "texts": ["x"] }));
+    }
 }

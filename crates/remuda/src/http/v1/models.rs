@@ -21,7 +21,7 @@ pub(super) async fn one(
     let known = offered(&context).await?;
     match known.get(&id) {
         Some(offered) => Ok(Json(shown(&id, offered))),
-        None => Err(unknown(&id, known.into_keys().collect())),
+        None => Err(unknown(&id, &known.into_keys().collect::<Vec<_>>())),
     }
 }
 

@@ -112,7 +112,7 @@ pub(super) async fn call(context: &Context, caller: &Caller, call: Call<'_>) -> 
     }
     let mut known = offered(context).await?;
     let Some(Offered { capability, workers, .. }) = known.remove(&model) else {
-        return Err(unknown(&model, known.into_keys().collect()));
+        return Err(unknown(&model, &known.into_keys().collect::<Vec<_>>()));
     };
     if capability != request.capability() {
         let asked = request.capability();
@@ -174,7 +174,7 @@ pub(super) fn problem(error: PoolError) -> Problem {
     let message = error.to_string();
     match error {
         PoolError::UnknownModel { model, known } => {
-            unknown(&model, known.split(", ").map(str::to_owned).collect())
+            unknown(&model, &known.split(", ").map(str::to_owned).collect::<Vec<_>>())
         }
         PoolError::WrongCapability { .. } => {
             let detail = json!({ "param": "model" });
@@ -199,7 +199,7 @@ pub(super) fn problem(error: PoolError) -> Problem {
     }
 }
 
-pub(super) fn unknown(model: &str, known: Vec<String>) -> Problem {
+pub(super) fn unknown(model: &str, known: &[String]) -> Problem {
     let there = match known.is_empty() {
         true => "there is none at all: start one with `remuda up --model NAME=PATH`".to_owned(),
         false => format!("there are: {}", known.join(", ")),

@@ -29,19 +29,25 @@ pub(super) fn tensors(bytes: &[u8]) -> Result<BTreeMap<String, Array>, String> {
     // The version and what kind of machine wrote it: every machine that still runs is of this kind.
     source.program()?;
     source.program()?;
-    let Value::Pairs(pairs) = source.program()? else { return Err("it has no dictionary of tensors".to_owned()) };
-    let Value::Tuple(keys, _) = source.program()? else { return Err("it has no list of storages".to_owned()) };
+    let Value::Pairs(pairs) = source.program()? else {
+        return Err("it has no dictionary of tensors".to_owned());
+    };
+    let Value::Tuple(keys, _) = source.program()? else {
+        return Err("it has no list of storages".to_owned());
+    };
     let views = pairs.iter().filter_map(|(name, value)| match (name, value) {
         (Value::Text(name), Value::View(view)) => Some((name, view)),
         _ => None,
     });
     let views: Vec<_> = views.collect();
-    let widths: HashMap<_, _> = views.iter().map(|(_, view)| (&view.storage.key, view.storage.width)).collect();
+    let widths: HashMap<_, _> =
+        views.iter().map(|(_, view)| (&view.storage.key, view.storage.width)).collect();
     let mut storages = HashMap::new();
     for key in keys.iter() {
         let Value::Text(key) = key else { return Err("a storage has no name".to_owned()) };
         let width = *widths.get(key).ok_or("a storage belongs to no tensor")?;
-        let count = usize::try_from(i64::from_le_bytes(source.array()?)).map_err(|_| "a storage of less than nothing")?;
+        let count = usize::try_from(i64::from_le_bytes(source.array()?))
+            .map_err(|_| "a storage of less than nothing")?;
         let bytes = count.checked_mul(width).ok_or("a storage larger than any file")?;
         storages.insert(Rc::clone(key), source.take(bytes)?);
     }
@@ -98,7 +104,8 @@ struct View {
 impl View {
     fn gather(&self, storage: &[u8]) -> Result<Array, String> {
         let count = self.shape.iter().try_fold(1_usize, |count, size| count.checked_mul(*size));
-        let count = count.filter(|count| *count <= storage.len()).ok_or("a tensor larger than its storage")?;
+        let count =
+            count.filter(|count| *count <= storage.len()).ok_or("a tensor larger than its storage")?;
         let mut numbers = Vec::with_capacity(count);
         for index in 0..count {
             let (mut rest, mut at) = (index, self.offset);
@@ -191,7 +198,8 @@ impl Machine {
                 let count = source.byte()?;
                 let digits = source.take(count.into())?;
                 // Only the beginning of the file is this long, and its lowest bytes tell it from any other.
-                let lowest = digits.iter().take(8).rev().fold(0_i64, |number, byte| number << 8 | i64::from(*byte));
+                let lowest =
+                    digits.iter().take(8).rev().fold(0_i64, |number, byte| number << 8 | i64::from(*byte));
                 Value::Number(lowest)
             }
             b'X' => {
@@ -211,7 +219,9 @@ impl Machine {
             }
             b'Q' => storage(&self.pop()?)?,
             b'R' => self.call()?,
-            other => return Err(format!("a pickle with the instruction {other:#04x}, which no tensor needs")),
+            other => {
+                return Err(format!("a pickle with the instruction {other:#04x}, which no tensor needs"));
+            }
         };
         self.stack.push(value);
         Ok(None)
@@ -346,5 +356,53 @@ fn size(value: &Value) -> Option<usize> {
     match value {
         Value::Number(number) => usize::try_from(*number).ok(),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three tensors as torch writes them, one of them turned around in its storage, and one of whole numbers.
+    const WHOLE: &[u8] = include_bytes!("tensors.pickle");
+
+    #[test]
+    fn tensors_are_read_as_they_lie_in_their_storages() {
+        let tensors = tensors(WHOLE).unwrap();
+        assert_eq!(tensors.keys().collect::<Vec<_>>(), ["b", "w"], "whole numbers are left out");
+        assert_eq!(tensors["w"], Array { shape: vec![3, 2], numbers: vec![1.0, 4.0, 2.0, 5.0, 3.0, 6.0] });
+        assert_eq!(tensors["b"], Array { shape: vec![2], numbers: vec![0.5, -0.5] });
+    }
+
+    #[test]
+    fn what_is_cut_or_damaged_is_refused_or_something_else_and_never_the_end() {
+        for end in 0..WHOLE.len() {
+            assert!(tensors(&WHOLE[..end]).is_err(), "{end}");
+        }
+        for at in 0..WHOLE.len() {
+            for flip in [0x01, 0x80, 0xff] {
+                let mut damaged = WHOLE.to_vec();
+                damaged[at] ^= flip;
+                drop(tensors(&damaged));
+            }
+        }
+    }
+
+    /// `cos\nsystem\n(S'…'\ntR.` in its usual spellings.
+    #[test]
+    fn a_pickle_that_would_run_something_is_refused_by_what_it_names() {
+        let magic = &WHOLE[..15];
+        for (program, told) in [
+            (&b"\x80\x02cos\nsystem\nX\x02\x00\x00\x00id\x85R."[..], "os.system"),
+            (b"\x80\x02c__builtin__\neval\nX\x01\x00\x00\x001\x85R.", "__builtin__.eval"),
+            (b"\x80\x02ccollections\nOrderedDict\nK\x01\x85R.", "calls something"),
+            (b"\x80\x04\x8c\x02os\x8c\x06system\x93.", "instruction 0x8c"),
+            (b"\x80\x02ios\nsystem\n.", "instruction 0x69"),
+        ] {
+            let refused = tensors(&[magic, program].concat()).unwrap_err();
+            assert!(refused.contains(told), "{refused}");
+        }
+        let deep = [magic, b"\x80\x02)", &b"\x85".repeat(100_000), b"."].concat();
+        assert!(tensors(&deep).unwrap_err().contains("deeper"));
     }
 }

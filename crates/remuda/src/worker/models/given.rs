@@ -4,9 +4,10 @@
 //! { "model": "embed", "prompt_tokens": 5, "parts": [{ "vector": [0.1, 0.2] }], "outputs": [] }
 //! { "model": "chat", "prompt_tokens": 9, "parts": [{ "text": "hi", "finish": "stop", "tokens": 1 }], "outputs": [] }
 //! { "model": "draw", "prompt_tokens": 3, "parts": [{ "output": 0 }], "outputs": [{ "name": "drawn_00001.png", … }] }
+//! { "model": "embed", "prompt_tokens": 9000, "parts": [{ "output": 0, "from": 0, "count": 384 }, …], "outputs": [{ … }] }
 //! ```
 //!
-//! Pictures, and vectors that are many, are blobs, listed as every other worker lists its outputs.
+//! Pictures are blobs, and so are vectors that are many, all of them in one; listed as every other worker lists its outputs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,11 +53,17 @@ enum Part {
     Vector {
         vector: Vec<f32>,
     },
-    /// One of the outputs: a picture, or a vector of numbers of 32 bits, the low byte first.
-    Output {
+    /// So many of the numbers in one of the outputs.
+    Numbers {
         output: usize,
+        from: usize,
+        count: usize,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         labels: Option<Vec<Label>>,
+    },
+    /// One of the outputs, a picture.
+    Drawn {
+        output: usize,
     },
 }
 
@@ -81,42 +88,70 @@ pub(super) async fn bring_home(
     answer: Answer,
     blobs: &BlobLink,
 ) -> Result<Box<RawValue>, String> {
-    let numbers: usize = answer.parts.iter().map(numbers_of).sum();
-    let (mut parts, mut outputs) = (Vec::new(), Vec::new());
-    for part in answer.parts {
-        let (bytes, media, labels) = match part {
-            PartAnswer::Text(text) => {
-                parts.push(Part::Text(text));
-                continue;
-            }
-            PartAnswer::Seen(seen) => {
-                parts.push(Part::Seen { seen });
-                continue;
-            }
-            PartAnswer::Vector(vector) if numbers <= NUMBERS_MAX => {
-                parts.push(Part::Vector { vector });
-                continue;
-            }
-            PartAnswer::Picture(Embedded { vector, labels }) if numbers <= NUMBERS_MAX => {
-                parts.push(Part::Picture { vector, labels });
-                continue;
-            }
-            PartAnswer::Vector(vector) => (low_first(&vector), NUMBERS, None),
-            PartAnswer::Picture(Embedded { vector, labels }) => (low_first(&vector), NUMBERS, Some(labels)),
-            PartAnswer::Drawn(png) => (png, PNG, None),
+    let prompt_tokens = answer.prompt_tokens;
+    let (parts, files) = sorted(answer);
+    let mut outputs = Vec::new();
+    for (at, file) in files.into_iter().enumerate() {
+        let (key, ending, media) = match file {
+            File::Picture(_) => ("images", "png", PNG),
+            File::Numbers(_) => ("vectors", "f32", NUMBERS),
         };
-        parts.push(Part::Output { output: outputs.len(), labels });
-        let (hash, size_bytes) = store(blobs, bytes.into()).await?;
-        let (key, name) = match media {
-            PNG => ("images", format!("drawn_{:05}.png", outputs.len() + 1)),
-            _ => ("vectors", format!("vector_{:05}.f32", outputs.len() + 1)),
-        };
-        let (node, kind) = (model.to_owned(), "output".to_owned());
-        let (key, media) = (key.to_owned(), media.to_owned());
-        outputs.push(Output { node, key, name, kind, media, hash, size_bytes });
+        let (hash, size_bytes) = store(blobs, file.bytes()).await?;
+        outputs.push(Output {
+            node: model.to_owned(),
+            key: key.to_owned(),
+            name: format!("{model}_{:05}.{ending}", at + 1),
+            kind: "output".to_owned(),
+            media: media.to_owned(),
+            hash,
+            size_bytes,
+        });
     }
-    let given = Given { model: model.to_owned(), prompt_tokens: answer.prompt_tokens, parts, outputs };
+    let given = Given { model: model.to_owned(), prompt_tokens, parts, outputs };
     to_raw_value(&given).map_err(|error| format!("the answer cannot be written: {error}"))
+}
+
+/// What is not written into the result itself.
+#[derive(Debug)]
+enum File {
+    Picture(Vec<u8>),
+    /// The low byte first.
+    Numbers(Vec<u8>),
+}
+
+impl File {
+    fn bytes(self) -> Bytes {
+        match self {
+            File::Picture(bytes) | File::Numbers(bytes) => bytes.into(),
+        }
+    }
+}
+
+/// The parts as they are written, and the files they refer to.
+fn sorted(answer: Answer) -> (Vec<Part>, Vec<File>) {
+    let are_many = answer.parts.iter().map(numbers_of).sum::<usize>() > NUMBERS_MAX;
+    let (mut files, mut numbers) = (Vec::new(), Vec::new());
+    let mut filed = |vector: &[f32], labels| {
+        let from = numbers.len() / size_of::<f32>();
+        numbers.extend(low_first(vector));
+        // The numbers come before all pictures; no model gives both.
+        Part::Numbers { output: 0, from, count: vector.len(), labels }
+    };
+    let parts = answer.parts.into_iter().map(|part| match part {
+        PartAnswer::Text(text) => Part::Text(text),
+        PartAnswer::Seen(seen) => Part::Seen { seen },
+        PartAnswer::Vector(vector) if are_many => filed(&vector, None),
+        PartAnswer::Vector(vector) => Part::Vector { vector },
+        PartAnswer::Picture(Embedded { vector, labels }) if are_many => filed(&vector, Some(labels)),
+        PartAnswer::Picture(Embedded { vector, labels }) => Part::Picture { vector, labels },
+        PartAnswer::Drawn(png) => {
+            files.push(File::Picture(png));
+            Part::Drawn { output: files.len() - 1 }
+        }
+    });
+    let parts = parts.collect();
+    files.extend((!numbers.is_empty()).then_some(File::Numbers(numbers)));
+    (parts, files)
 }
 
 async fn store(blobs: &BlobLink, bytes: Bytes) -> Result<(BlobHash, u64), String> {
@@ -135,21 +170,20 @@ async fn store(blobs: &BlobLink, bytes: Bytes) -> Result<(BlobHash, u64), String
 impl Given {
     /// The answer it was; `contents` has what is in its outputs, in their order.
     pub(crate) fn answer(self, contents: &[Vec<u8>]) -> Option<Answer> {
-        let outputs = &self.outputs;
         let read = |part| {
             Some(match part {
                 Part::Text(text) => PartAnswer::Text(text),
                 Part::Seen { seen } => PartAnswer::Seen(seen),
                 Part::Vector { vector } => PartAnswer::Vector(vector),
                 Part::Picture { vector, labels } => PartAnswer::Picture(Embedded { vector, labels }),
-                Part::Output { output, labels } => {
-                    let (listed, content) = (outputs.get(output)?, contents.get(output)?);
-                    match (listed.media.as_str(), labels) {
-                        (PNG, _) => PartAnswer::Drawn(content.clone()),
-                        (_, None) => PartAnswer::Vector(numbers(content)),
-                        (_, Some(labels)) => {
-                            PartAnswer::Picture(Embedded { vector: numbers(content), labels })
-                        }
+                Part::Drawn { output } => PartAnswer::Drawn(contents.get(output)?.clone()),
+                Part::Numbers { output, from, count, labels } => {
+                    let size = size_of::<f32>();
+                    let bytes = from.checked_mul(size)?..from.checked_add(count)?.checked_mul(size)?;
+                    let vector = numbers(contents.get(output)?.get(bytes)?);
+                    match labels {
+                        Some(labels) => PartAnswer::Picture(Embedded { vector, labels }),
+                        None => PartAnswer::Vector(vector),
                     }
                 }
             })
@@ -248,18 +282,24 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_blobs_is_read_from_them() {
-        let hash = BlobHash::of(b"");
-        let output = |media: &str| json!({ "node": "m", "key": "k", "name": "n", "type": "output", "media": media, "hash": hash, "size_bytes": 4 });
-        let given = json!({
-            "model": "m", "prompt_tokens": 1, "parts": [{ "output": 1 }, { "output": 0 }],
-            "outputs": [output(PNG), output(NUMBERS)],
-        });
-        let given: Given = serde_json::from_value(given).unwrap();
-        let contents = [vec![1, 2, 3, 4], low_first(&[0.25])];
-        let parts = vec![PartAnswer::Vector(vec![0.25]), PartAnswer::Drawn(vec![1, 2, 3, 4])];
-        assert_eq!(given.clone().answer(&contents), Some(Answer { parts, prompt_tokens: 1 }));
-        assert_eq!(given.answer(&contents[..1]), None);
+    fn what_is_large_is_read_from_its_files() {
+        let label = Label { name: "cat".to_owned(), confidence: 0.5 };
+        let vector = |seed: usize| (0..600).map(|at| (at * seed) as f32).collect::<Vec<_>>();
+        let vectors = (0..40).map(|seed| PartAnswer::Vector(vector(seed))).collect();
+        let embedded =
+            |seed| PartAnswer::Picture(Embedded { vector: vector(seed), labels: vec![label.clone()] });
+        let pictures = vec![PartAnswer::Drawn(vec![1, 2]), PartAnswer::Drawn(vec![3])];
+        for (parts, expected) in [(vectors, 1), ((0..40).map(embedded).collect(), 1), (pictures, 2)] {
+            let answer = Answer { parts, prompt_tokens: 1 };
+            let (parts, files) = sorted(answer.clone());
+            assert_eq!(files.len(), expected);
+            let written = serde_json::to_string(&parts).unwrap();
+            let parts = serde_json::from_str(&written).unwrap();
+            let given = Given { model: "m".to_owned(), prompt_tokens: 1, parts, outputs: Vec::new() };
+            let contents: Vec<_> = files.into_iter().map(|file| file.bytes().to_vec()).collect();
+            assert_eq!(given.clone().answer(&contents), Some(answer));
+            assert_eq!(given.answer(&[]), None, "a file that is not there");
+        }
     }
 
     #[test]

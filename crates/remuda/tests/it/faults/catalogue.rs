@@ -23,11 +23,12 @@ const fn later(id: &'static str, what: &'static str, part: &'static str) -> Row 
     Row { id, what, standing: Standing::Later(part) }
 }
 
-/// Rows of the sections on model threads, machines and providers, up to the last of each: a test may try them already,
+/// Rows of the sections on machines and providers, up to the last of each: a test may try them already,
 /// and nobody has to yet.
-pub(super) const ROWS_OF_OTHERS: [(&str, u32); 3] = [("T", 12), ("M", 7), ("P", 18)];
+pub(super) const ROWS_OF_OTHERS: [(&str, u32); 2] = [("M", 7), ("P", 18)];
 
 pub(super) const SECTIONS: &[(&str, &[Row])] = &[
+    ("A copy of a model in the process", COPY),
     ("The service: ComfyUI", SERVICE),
     ("The socket to the service", SOCKET),
     ("The worker's process", WORKER),
@@ -37,6 +38,21 @@ pub(super) const SECTIONS: &[(&str, &[Row])] = &[
     ("Clock", CLOCK),
     ("Clients and bad input", INPUT),
     ("Malice", MALICE),
+];
+
+const COPY: &[Row] = &[
+    built("T1", "panics or ends in the middle of an answer"),
+    built("T2", "fails to load"),
+    built("T3", "is busy for minutes"),
+    built("T4", "hangs"),
+    built("T5", "answers an old question, or somebody else's"),
+    built("T6", "fails so fast that it looks idle"),
+    built("T7", "seems busy for ever after somebody left"),
+    built("T8", "runs out of memory, at load or at work"),
+    built("T9", "its engine or device is broken, and it answers nonsense"),
+    built("T10", "was the last one"),
+    built("T11", "is at work when the pool closes"),
+    built("T12", "says done, and there is nothing"),
 ];
 
 const SERVICE: &[Row] = &[

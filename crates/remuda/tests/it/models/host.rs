@@ -107,8 +107,13 @@ pub(super) fn copies(model: &Value) -> Vec<Value> {
 
 /// Models that compute nothing.
 pub(super) fn stand_ins(folder: &Path) {
-    for (name, capability) in [("embed.fake", "text_embedding"), ("chat.fake", "text_to_text")] {
-        std::fs::write(folder.join(name), capability).unwrap();
+    for (name, habits) in [
+        ("embed.fake", "text_embedding"),
+        ("chat.fake", "text_to_text"),
+        ("draw.fake", "text_to_image"),
+        ("broken.fake", "text_embedding\nfailing_loads = 1000000"),
+    ] {
+        std::fs::write(folder.join(name), habits).unwrap();
     }
 }
 

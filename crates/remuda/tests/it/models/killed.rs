@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
-use super::host::{Host, copies};
+use super::host::{Host, copies, ended_well};
 use crate::harness::{let_pass, wait_until};
 
 /// How often in a test that runs every day; `REMUDA_KILLS=60` is a minute of it.
@@ -15,12 +16,12 @@ fn kills() -> u32 {
 }
 
 /// Kills one of two copies every second while a client asks in a loop, and sees that nothing failed.
-async fn no_call_fails(model: &str) {
+async fn no_call_fails(model: &str, kills: u32) {
     let mut host = Host::up(&[model]).await;
     let mut script = host.script("loop.py", &["embed"]);
     assert!(script.line("asking").await.is_some(), "{}", script.said());
     let mut killed = Vec::new();
-    for _ in 0..kills() {
+    for _ in 0..kills {
         let pid = wait_until("there are two copies, and one that was not killed yet", async || {
             let copies = copies(&host.model("embed").await);
             let is_at_work = |state: &str| ["ready", "busy"].contains(&state);
@@ -41,13 +42,42 @@ async fn no_call_fails(model: &str) {
     let model = host.model("embed").await;
     let deaths: u64 =
         model["here"]["deaths"].as_object().unwrap().values().filter_map(|it| it.as_u64()).sum();
-    assert!(deaths >= u64::from(kills()), "{model}");
+    assert!(deaths >= u64::from(kills), "{model}");
     assert!(!host.process.has_ended());
-    println!("{} kills, {}; {model}", kills(), script.said());
+    eprintln!("{kills} kills, {}; {model}", script.said());
+}
+
+/// Copies end as a panic ends them, at the request of somebody else: theirs fails, and nobody else's.
+///
+/// Faults: T1, T6.
+#[tokio::test]
+async fn no_call_of_others_fails_while_somebody_makes_copies_panic() {
+    let host = Host::up(&["embed=embed.fake,copies=2,isolation=thread"]).await;
+    let mut script = host.script("loop.py", &["embed"]);
+    assert!(script.line("asking").await.is_some(), "{}", script.said());
+    for _ in 0..kills() {
+        let (status, answer) =
+            host.post("/v1/embeddings", &json!({ "model": "embed", "input": "!panic" })).await;
+        assert_eq!((status.as_u16(), &answer["error"]["code"]), (500, &json!("model_failed")), "{answer}");
+        let_pass(Duration::from_secs(1)).await;
+        assert!(!script.has_ended(), "a call failed: {}", script.said());
+    }
+    std::fs::write(host.folder().join("enough"), "").unwrap();
+    eprintln!("{}", ended_well(script).await);
+}
+
+/// The same with weights that somebody trained.
+///
+/// Faults: T1, T10.
+#[tokio::test]
+async fn no_call_to_a_real_model_fails_while_one_of_two_copies_is_killed_every_second() {
+    let folder = super::folder("all-minilm-l6-v2");
+    // Fewer: without optimisation each copy takes seconds to load.
+    no_call_fails(&format!("embed={},copies=2,isolation=process", folder.display()), kills() / 3).await;
 }
 
 /// Faults: T1, T10.
 #[tokio::test]
 async fn no_call_fails_while_one_of_two_copies_is_killed_every_second() {
-    no_call_fails("embed=embed.fake,copies=2,isolation=process").await;
+    no_call_fails("embed=embed.fake,copies=2,isolation=process", kills()).await;
 }

@@ -3,8 +3,8 @@
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::host::{Host, ended_well};
-use crate::harness::{answered, has_all};
+use super::host::{Host, copies, ended_well};
+use crate::harness::{answered, has_all, wait_until};
 
 const BOTH: [&str; 2] = ["embed=embed.fake", "chat=chat.fake"];
 
@@ -17,7 +17,19 @@ async fn the_openai_package_finds_its_way() {
     assert_eq!(host.jobs().await.len(), 0);
 }
 
-/// Faults: X16.
+#[tokio::test]
+async fn the_openai_package_gets_its_pictures() {
+    let host = Host::up(&["draw=draw.fake"]).await;
+    has_all(&ended_well(host.script("pictures.py", &["draw"])).await, &["done"]);
+}
+
+#[tokio::test]
+async fn a_full_queue_is_told_with_when_to_come_back() {
+    let host = Host::up(&["embed=embed.fake"]).await;
+    has_all(&ended_well(host.script("full.py", &["embed"])).await, &["RateLimitError", "done"]);
+}
+
+/// Faults: X17.
 #[tokio::test]
 async fn tokens_are_asked_for_in_openais_own_form() {
     let host = Host::up(&BOTH).await;
@@ -100,4 +112,18 @@ async fn a_failing_model_is_told_by_its_status() {
     // And goes on.
     let (found, answer) = ask("one", json!({})).await;
     assert_eq!(found, StatusCode::OK, "{answer}");
+}
+
+#[tokio::test]
+async fn who_hangs_up_frees_the_copy() {
+    let host = Host::up(&["embed=embed.fake"]).await;
+    let call = {
+        let client = host.with("");
+        let busy = json!({ "model": "embed", "input": "!busy 600000" });
+        tokio::spawn(async move { client.post("/v1/embeddings", &busy).await })
+    };
+    let in_flight = async || copies(&host.model("embed").await)[0]["in_flight"].clone();
+    wait_until("the copy is busy", async || (in_flight().await == 1).then_some(())).await;
+    call.abort();
+    wait_until("the copy is free", async || (in_flight().await == 0).then_some(())).await;
 }

@@ -36,12 +36,18 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 #[test]
 fn a_picture_becomes_the_vector_that_the_reference_has_for_it() {
     let pool = served("dinov2-small", Capability::ImageEmbedding);
-    let expected: Vec<f32> = serde_json::from_slice(&picture("scene.json")).unwrap();
-    let (scene, lines) = (embedded(&pool, "scene.jpg"), embedded(&pool, "lines.png"));
-    let distance = 1.0 - cosine(&scene, &expected);
-    eprintln!("distance to the reference: {distance:.2e}");
-    assert!(scene.len() == 384 && distance < 1e-4, "{distance:e}");
-    assert!(cosine(&lines, &expected) < 0.9, "another picture has another vector");
+    let expected = |name: &str| serde_json::from_slice::<Vec<f32>>(&picture(name)).unwrap();
+    // Decoders of JPEG round differently; everything else is bit for bit as it was there.
+    for (name, reference, distance_max) in
+        [("scene.png", "scene-png.json", 1e-8), ("scene.jpg", "scene-jpg.json", 1e-4)]
+    {
+        let vector = embedded(&pool, name);
+        let distance = 1.0 - cosine(&vector, &expected(reference));
+        eprintln!("{name}: distance to the reference {distance:.1e}");
+        assert!(vector.len() == 384 && distance < distance_max, "{name}: {distance:e}");
+    }
+    let lines = embedded(&pool, "lines.png");
+    assert!(cosine(&lines, &expected("scene-png.json")) < 0.9, "another picture has another vector");
 }
 
 #[test]
@@ -57,7 +63,7 @@ fn text_is_read_wherever_and_however_it_stands() {
     let bare = |text: &str| text.replace(' ', "");
     let read: Vec<_> = lines.iter().map(|line| bare(&line.text)).collect();
     let expected =
-        ["Freshhorsesforeveryrider", "Invoice2026-11-16", "EUR1,234.56", "turnedby12degrees", "upsidedown"];
+        ["Freshhorsesforeveryrider", "Account2026-11-16", "EUR1,234.56", "turnedby12degrees", "upsidedown"];
     assert_eq!(read, expected, "{told:?}");
     assert_eq!(bare(&text), expected.join("\n"));
     assert!(lines.iter().all(|line| line.confidence > 0.9), "{told:?}");
@@ -68,4 +74,22 @@ fn text_is_read_wherever_and_however_it_stands() {
     assert!(begins(&lines[0], 31.0, 27.0), "{:?}", lines[0].corners);
     assert!(begins(&lines[3], 29.0, 182.0), "{:?}", lines[3].corners);
     assert!(begins(&lines[4], 458.0, 220.0), "what stands upside down begins below: {:?}", lines[4].corners);
+}
+
+/// Weights that come as a pickle, which was read and never run, and names that come from somewhere else.
+#[test]
+fn what_is_on_a_picture_is_told_as_the_reference_tells_it() {
+    let pool = served("efficientnet-lite0", Capability::ImageEmbedding);
+    let PartAnswer::Picture(embedded) =
+        ask(&pool, Request::ImageEmbedding { images: vec![picture("scene.png")] })
+    else {
+        panic!("it was given a picture")
+    };
+    let told: Vec<_> = embedded.labels.iter().map(|label| (label.name.as_str(), label.confidence)).collect();
+    assert_eq!(told.len(), 5);
+    for ((name, confidence), expected) in told.iter().zip([("table lamp", 0.333), ("envelope", 0.155)]) {
+        assert!(*name == expected.0 && (confidence - expected.1).abs() < 2e-3, "{told:?}");
+    }
+    assert_eq!(embedded.vector.len(), 1280);
+    assert!((embedded.vector[2] - 0.059784).abs() < 1e-4 && (embedded.vector[7] - 0.122638).abs() < 1e-4);
 }

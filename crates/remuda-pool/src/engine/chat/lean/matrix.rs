@@ -6,8 +6,12 @@ use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
 use super::kernel::{self, BLOCK, LANES, Quants, Row, Scale, Scales, TILE, WORDS};
+use crate::beacon::Beacon;
 use crate::engine::gguf::{Gguf, Kind};
 use crate::failure::LoadError;
+
+/// How many rows are read between two signs of life.
+const ROWS_A_STEP: usize = 1024;
 
 /// What computes: the CPU's abilities, and threads where there is more than one.
 pub(super) struct Means {
@@ -25,8 +29,14 @@ pub(super) struct Matrix {
 
 impl Matrix {
     /// Reads a tensor of exactly this shape. What is not Q8_0 becomes it: of 4-bit weights that loses nothing.
-    pub(super) fn read(gguf: &Gguf, name: &str, rows: usize, columns: usize) -> Result<Self, LoadError> {
-        let (tensor, bytes) = gguf.read(name)?;
+    pub(super) fn read(
+        gguf: &Gguf,
+        name: &str,
+        rows: usize,
+        columns: usize,
+        beacon: &Beacon,
+    ) -> Result<Self, LoadError> {
+        let tensor = gguf.tensor(name)?;
         let wrong = |detail: String| LoadError::Wrong { path: gguf.path.clone(), detail };
         if tensor.shape != [columns as u64, rows as u64] || !columns.is_multiple_of(BLOCK) {
             return Err(wrong(format!("{name} is {:?} and not {columns} by {rows}", tensor.shape)));
@@ -41,8 +51,11 @@ impl Matrix {
             hint: format!("{name} does not fit"),
         })?;
         matrix.quants.resize(groups * blocks, nothing.0);
-        let mut numbers = Vec::new();
-        for (index, row) in bytes.chunks_exact((bytes.len() / rows).max(1)).enumerate() {
+        let (mut numbers, mut index) = (Vec::new(), 0);
+        gguf.each(name, tensor.bytes() / rows as u64, |row| {
+            if index % ROWS_A_STEP == 0 {
+                beacon.step()?;
+            }
             if tensor.kind == Kind::Q8_0 {
                 for (block, written) in row.as_chunks::<34>().0.iter().enumerate() {
                     let scale = u16::from_le_bytes([written[0], written[1]]);
@@ -50,20 +63,21 @@ impl Matrix {
                     let quants = std::array::from_fn(|at| written[at + 2].cast_signed().max(-127));
                     matrix.put(index, block, scale, quants);
                 }
-                continue;
-            }
-            if !tensor.kind.numbers(row, &mut numbers) {
+            } else if tensor.kind.numbers(row, &mut numbers) {
+                for (block, numbers) in numbers.as_chunks::<BLOCK>().0.iter().enumerate() {
+                    let (scale, quants) = quantise(numbers);
+                    matrix.put(index, block, scale, quants);
+                }
+            } else {
                 return Err(LoadError::Unsupported {
                     path: gguf.path.clone(),
                     what: format!("weights of kind {} on a CPU", tensor.kind),
                     hint: "; take the model in Q8_0, Q4_K or Q6_K".to_owned(),
                 });
             }
-            for (block, numbers) in numbers.as_chunks::<BLOCK>().0.iter().enumerate() {
-                let (scale, quants) = quantise(numbers);
-                matrix.put(index, block, scale, quants);
-            }
-        }
+            index += 1;
+            Ok(())
+        })?;
         if matrix.scales.iter().flatten().any(|scale| !f16::from_bits(*scale).is_finite()) {
             return Err(wrong(format!("{name} has weights that are not numbers")));
         }

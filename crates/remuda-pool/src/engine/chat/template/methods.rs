@@ -61,6 +61,7 @@ fn on_text(text: &str, method: &str, args: &[Value]) -> Option<Value> {
 }
 
 /// As Python writes it: nothing is escaped for HTML.
+#[expect(clippy::needless_pass_by_value, reason = "filters are called so")]
 pub(super) fn json(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let failed = |error: serde_json::Error| Error::new(ErrorKind::BadSerialization, error.to_string());

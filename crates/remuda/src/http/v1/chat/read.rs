@@ -135,7 +135,7 @@ mod tests {
 
     use super::*;
 
-    fn asked(more: Value) -> Asked {
+    fn asked(more: &Value) -> Asked {
         let mut body = json!({ "messages": [{ "role": "user", "content": "hello" }] });
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         Asked::read(body.to_string().as_bytes()).unwrap()
@@ -150,7 +150,7 @@ mod tests {
         ]);
         let more = json!({ "messages": messages, "max_tokens": 9, "max_completion_tokens": 5, "stop": "\n", "seed": -1,
                            "n": 1, "response_format": { "type": "text" }, "tools": [], "user": "anna", "nobody": [7] });
-        let chat = chat(&mut asked(more)).unwrap();
+        let chat = chat(&mut asked(&more)).unwrap();
         let said: Vec<_> = chat.messages.iter().map(|it| (it.role.as_str(), it.content.as_str())).collect();
         assert_eq!(said, [("system", "be brief"), ("user", "one two"), ("assistant", "three")]);
         let Sampling { temperature, tokens_max, seed, stop, .. } = chat.sampling;
@@ -179,10 +179,10 @@ mod tests {
                 "messages[0].content",
             ),
         ] {
-            let problem = chat(&mut asked(more.clone())).unwrap_err();
+            let problem = chat(&mut asked(&more)).unwrap_err();
             assert_eq!(problem.detail["param"], param, "{more}: {}", problem.message);
             assert!(problem.message.contains(param), "{}", problem.message);
         }
-        assert!(streamed(&mut asked(json!({ "stream_options": { "include_usage": true } }))).is_err());
+        assert!(streamed(&mut asked(&json!({ "stream_options": { "include_usage": true } }))).is_err());
     }
 }

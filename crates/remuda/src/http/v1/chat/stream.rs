@@ -43,7 +43,7 @@ pub(super) async fn stream(
         stopping: context.stopping.clone(),
         _place: place,
     };
-    telling.chunk(json!({ "role": "assistant", "content": "", "refusal": null }), Value::Null);
+    telling.chunk(&json!({ "role": "assistant", "content": "", "refusal": null }), None);
     match first {
         Some(piece) => {
             telling.say(piece);
@@ -101,7 +101,7 @@ impl Telling {
     fn say(&mut self, piece: Piece) {
         let Piece::Text(text) = piece else { return };
         if !text.is_empty() {
-            self.chunk(json!({ "content": text }), Value::Null);
+            self.chunk(&json!({ "content": text }), None);
             self.said.push_str(&text);
         }
     }
@@ -112,15 +112,15 @@ impl Telling {
         let whole = generated(answer, &self.head.model)?;
         match whole.text.strip_prefix(self.said.as_str()) {
             Some("") => {}
-            Some(rest) => self.chunk(json!({ "content": rest }), Value::Null),
+            Some(rest) => self.chunk(&json!({ "content": rest }), None),
             None => {
                 let message = "it was begun anew elsewhere and became another text: ask again";
                 return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "begun_anew", message));
             }
         }
-        self.chunk(json!({}), finish(whole.finish).into());
+        self.chunk(&json!({}), Some(finish(whole.finish)));
         if self.streamed.has_usage {
-            let mut last = self.head.of("chat.completion.chunk", json!([]));
+            let mut last = self.head.of("chat.completion.chunk", &[]);
             last["usage"] = usage;
             self.ready.push_back(Event::default().data(last.to_string()));
         }
@@ -128,9 +128,9 @@ impl Telling {
         Ok(())
     }
 
-    fn chunk(&mut self, delta: Value, finish: Value) {
+    fn chunk(&mut self, delta: &Value, finish: Option<&str>) {
         let choice = json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish });
-        let mut chunk = self.head.of("chat.completion.chunk", json!([choice]));
+        let mut chunk = self.head.of("chat.completion.chunk", &[choice]);
         if self.streamed.has_usage {
             chunk["usage"] = Value::Null;
         }

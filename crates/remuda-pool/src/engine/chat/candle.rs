@@ -1,0 +1,187 @@
+//! Other families, and GPUs, through candle.
+//!
+//! What has to be known about it, and is seen to here or by who runs it:
+//!
+//! - Quantised products share one pool of spinning threads behind one mutex in the whole process, and one panic inside
+//!   poisons it for good. So a copy had better be a process, and one with `CANDLE_NUM_THREADS` set to its threads.
+//! - Q4_1, Q5_0 and Q5_1 have no SIMD kernel on x86 and are 10 to 50 times slower: they become Q8_0 when they are loaded.
+//! - The attention mask of every length ever asked is kept for ever: prompts are read in runs whose lengths are powers of
+//!   two, so that there are few.
+//! - Its llama knows 4,096 positions and fails past them.
+
+use std::fs::File;
+use std::io::{BufReader, Cursor, Read, Seek};
+
+use candle_core::quantized::gguf_file::{self, Content};
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device, Tensor};
+use candle_transformers::models::{
+    quantized_gemma3, quantized_llama, quantized_phi3, quantized_qwen2, quantized_qwen3,
+};
+
+use super::talk::Network;
+use crate::beacon::Beacon;
+use crate::engine::gguf::{Gguf, Kind};
+use crate::failure::{Failure, LoadError};
+
+pub(super) const POSITIONS_MAX: u64 = 4096;
+pub(super) const FAMILIES: [&str; 7] = ["llama", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3"];
+/// The longest run of a prompt that is read at once.
+const RUN: usize = 64;
+const SLOW: [Kind; 3] = [Kind::Q4_1, Kind::Q5_0, Kind::Q5_1];
+
+pub(super) struct Candle {
+    weights: Weights,
+    device: Device,
+    tokens: usize,
+    logits: Vec<f32>,
+}
+
+enum Weights {
+    Llama(quantized_llama::ModelWeights),
+    Qwen2(quantized_qwen2::ModelWeights),
+    Qwen3(quantized_qwen3::ModelWeights),
+    Phi3(quantized_phi3::ModelWeights),
+    Gemma3(quantized_gemma3::ModelWeights),
+}
+
+/// Where it computes: the first GPU in builds for one.
+fn device() -> Device {
+    Device::cuda_if_available(0).unwrap_or(Device::Cpu)
+}
+
+pub(super) fn has_gpu() -> bool {
+    cfg!(feature = "cuda") && device().is_cuda()
+}
+
+/// Kinds that are rewritten when a file is loaded.
+pub(super) fn slow(gguf: &Gguf) -> Vec<Kind> {
+    if has_gpu() {
+        return Vec::new();
+    }
+    gguf.kinds().into_iter().map(|(kind, _)| kind).filter(|kind| SLOW.contains(kind)).collect()
+}
+
+impl Candle {
+    pub(super) fn load(gguf: &Gguf, architecture: &str, beacon: &Beacon) -> Result<Self, LoadError> {
+        let device = device();
+        let file = File::open(&gguf.path).map_err(|error| wrong(gguf, &candle_core::Error::wrap(error)))?;
+        let mut file = BufReader::new(file);
+        let content = Content::read(&mut file).map_err(|error| wrong(gguf, &error))?;
+        beacon.step()?;
+        let weights = if slow(gguf).is_empty() {
+            Weights::read(architecture, content, &mut file, &device)
+        } else {
+            let rewritten = rewrite(&content, &mut file, beacon)?;
+            drop(content);
+            let mut rewritten = Cursor::new(rewritten);
+            let content = Content::read(&mut rewritten).map_err(|error| wrong(gguf, &error))?;
+            Weights::read(architecture, content, &mut rewritten, &device)
+        };
+        beacon.step()?;
+        let weights = weights.map_err(|error| wrong(gguf, &error))?;
+        Ok(Candle { weights, device, tokens: 0, logits: Vec::new() })
+    }
+}
+
+impl Network for Candle {
+    /// Its caches start anew with position 0 and can do nothing else.
+    fn keep(&mut self, _: usize) -> usize {
+        self.tokens = 0;
+        if let Weights::Qwen3(weights) = &mut self.weights {
+            weights.clear_kv_cache();
+        }
+        0
+    }
+
+    fn read(&mut self, tokens: &[u32], beacon: &Beacon) -> Result<&[f32], Failure> {
+        let mut rest = tokens;
+        while !rest.is_empty() {
+            let (run, later) = rest.split_at(RUN.min(1 << rest.len().ilog2()));
+            let logits = Tensor::new(run, &self.device)
+                .and_then(|run| run.unsqueeze(0))
+                .and_then(|run| self.weights.forward(&run, self.tokens))
+                .and_then(|logits| logits.flatten_all()?.to_vec1::<f32>())
+                .map_err(|error| failure(&error))?;
+            self.tokens += run.len();
+            self.logits = logits;
+            rest = later;
+            beacon.step()?;
+        }
+        Ok(&self.logits)
+    }
+}
+
+impl Weights {
+    fn read<R: Read + Seek>(
+        architecture: &str,
+        content: Content,
+        from: &mut R,
+        device: &Device,
+    ) -> candle_core::Result<Self> {
+        Ok(match architecture {
+            "qwen2" => Weights::Qwen2(quantized_qwen2::ModelWeights::from_gguf(content, from, device)?),
+            "qwen3" => Weights::Qwen3(quantized_qwen3::ModelWeights::from_gguf(content, from, device)?),
+            "phi3" => Weights::Phi3(quantized_phi3::ModelWeights::from_gguf(false, content, from, device)?),
+            "gemma" | "gemma2" | "gemma3" => {
+                Weights::Gemma3(quantized_gemma3::ModelWeights::from_gguf(content, from, device)?)
+            }
+            _ => Weights::Llama(quantized_llama::ModelWeights::from_gguf(content, from, device)?),
+        })
+    }
+
+    fn forward(&mut self, tokens: &Tensor, at: usize) -> candle_core::Result<Tensor> {
+        match self {
+            Weights::Llama(weights) => weights.forward(tokens, at),
+            Weights::Qwen2(weights) => weights.forward(tokens, at),
+            Weights::Qwen3(weights) => weights.forward(tokens, at),
+            Weights::Phi3(weights) => weights.forward(tokens, at),
+            Weights::Gemma3(weights) => weights.forward(tokens, at),
+        }
+    }
+}
+
+/// The same file with its slow tensors in Q8_0.
+fn rewrite<R: Read + Seek>(content: &Content, from: &mut R, beacon: &Beacon) -> Result<Vec<u8>, LoadError> {
+    let engine = |error: candle_core::Error| LoadError::Engine(error.to_string());
+    let mut tensors = Vec::new();
+    for name in content.tensor_infos.keys() {
+        beacon.step()?;
+        let mut tensor = content.tensor(from, name, &Device::Cpu).map_err(engine)?;
+        if matches!(tensor.dtype(), GgmlDType::Q4_1 | GgmlDType::Q5_0 | GgmlDType::Q5_1) {
+            let numbers = tensor.dequantize(&Device::Cpu).map_err(engine)?;
+            tensor = QTensor::quantize(&numbers, GgmlDType::Q8_0).map_err(engine)?;
+        }
+        tensors.push((name.as_str(), tensor));
+    }
+    let metadata: Vec<_> = content.metadata.iter().map(|(key, value)| (key.as_str(), value)).collect();
+    let tensors: Vec<_> = tensors.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    let mut written = Cursor::new(Vec::new());
+    gguf_file::write(&mut written, &metadata, &tensors).map_err(engine)?;
+    Ok(written.into_inner())
+}
+
+fn wrong(gguf: &Gguf, error: &candle_core::Error) -> LoadError {
+    match failure(error) {
+        Failure::OutOfMemory(told) => {
+            LoadError::Memory { need_bytes: gguf.bytes(), free_bytes: 0, hint: told }
+        }
+        _ => LoadError::Wrong { path: gguf.path.clone(), detail: error.to_string() },
+    }
+}
+
+/// By its words: candle wraps what a driver says, and only running out of memory is something to live on with.
+fn failure(error: &candle_core::Error) -> Failure {
+    let told = error.to_string();
+    let lower = told.to_lowercase();
+    if lower.contains("out of memory") || lower.contains("out_of_memory") {
+        Failure::OutOfMemory(told)
+    } else if lower.contains("cuda") || lower.contains("cublas") {
+        Failure::Poisoned(told)
+    } else {
+        Failure::Engine(told)
+    }
+}
+
+#[cfg(test)]
+mod tests;

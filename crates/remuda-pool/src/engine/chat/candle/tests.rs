@@ -1,0 +1,72 @@
+use super::super::dimensions::Dimensions;
+use super::super::lean::Lean;
+use super::super::talk::Network;
+use super::Candle;
+use crate::beacon::Beacon;
+use crate::engine::gguf::Gguf;
+use crate::engine::gguf::sample::{Sample, Weights};
+use crate::failure::Failure;
+
+/// Not a power of two: seven is read in runs of four, two and one.
+const PROMPT: [u32; 7] = [256, 104, 258, 108, 111, 32, 116];
+
+/// How far two engines are apart, as a part of the size of what they say.
+fn apart(left: &[f32], right: &[f32]) -> f32 {
+    let size = |numbers: &mut dyn Iterator<Item = f32>| numbers.map(|it| it * it).sum::<f32>().sqrt();
+    assert_eq!(left.len(), right.len());
+    size(&mut left.iter().zip(right).map(|(left, right)| left - right)) / size(&mut right.iter().copied())
+}
+
+fn opened(sample: &Sample) -> (Gguf, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    (Gguf::open(&sample.write(folder.path())).unwrap(), folder)
+}
+
+#[test]
+fn candle_and_our_own_say_the_same() {
+    let beacon = Beacon::default();
+    for family in ["llama", "qwen2", "qwen3"] {
+        let (gguf, _folder) = opened(&Sample::model(family));
+        let mut theirs = Candle::load(&gguf, family, &beacon).unwrap();
+        let dimensions = Dimensions::of(&gguf).unwrap().unwrap();
+        let mut ours = Lean::load(&gguf, &dimensions, 1, &beacon).unwrap();
+        for _ in 0..2 {
+            let off = apart(ours.read(&PROMPT, &beacon).unwrap(), theirs.read(&PROMPT, &beacon).unwrap());
+            assert!(off < 0.03, "{family}: {off}");
+            let off = apart(ours.read(&[257], &beacon).unwrap(), theirs.read(&[257], &beacon).unwrap());
+            assert!(off < 0.03, "{family}, one more: {off}");
+            assert_eq!((ours.keep(0), theirs.keep(0)), (0, 0), "and again from the beginning");
+        }
+    }
+}
+
+#[test]
+fn slow_kinds_are_rewritten() {
+    // Q4_1: 96 by 64 weights, 20 bytes for 32 of them.
+    let mut draw = Weights(5);
+    let block = |draw: &mut Weights| {
+        let scales = [0.05_f32, -0.3].map(|it| half::f16::from_f32(it).to_le_bytes());
+        let quants = (0..16).map(|_| ((draw.draw() * 127.0) as i8).cast_unsigned());
+        scales.into_iter().flatten().chain(quants).collect::<Vec<u8>>()
+    };
+    let bytes = (0..96 * 64 / 32).flat_map(|_| block(&mut draw)).collect();
+    let (gguf, _folder) =
+        opened(&Sample::model("llama").tensor("blk.0.ffn_down.weight", &[96, 64], 3, bytes));
+    let beacon = Beacon::default();
+    assert_eq!(super::slow(&gguf).len(), 1);
+    let mut theirs = Candle::load(&gguf, "llama", &beacon).unwrap();
+    let dimensions = Dimensions::of(&gguf).unwrap().unwrap();
+    let mut ours = Lean::load(&gguf, &dimensions, 1, &beacon).unwrap();
+    let off = apart(ours.read(&PROMPT, &beacon).unwrap(), theirs.read(&PROMPT, &beacon).unwrap());
+    assert!(off < 0.03, "{off}");
+}
+
+#[test]
+fn a_prompt_is_stopped_between_two_runs() {
+    let (gguf, _folder) = opened(&Sample::model("llama"));
+    let mut theirs = Candle::load(&gguf, "llama", &Beacon::default()).unwrap();
+    let beacon = Beacon::default();
+    beacon.stop();
+    assert_eq!(theirs.read(&PROMPT, &beacon).unwrap_err(), Failure::Stopped);
+    assert_eq!(beacon.steps(), 1);
+}

@@ -1,0 +1,96 @@
+//! The end of a pool.
+
+use std::time::{Duration, Instant};
+
+use remuda_pool::PoolError;
+use rustix::process::{Pid, test_kill_process};
+
+use super::herd::{KINDS, herd, wait_until};
+
+fn is_there(pid: u32) -> bool {
+    test_kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()).is_ok()
+}
+
+/// Faults: T11.
+#[test]
+fn closing_waits_for_what_is_nearly_done() {
+    for kind in KINDS {
+        let herd = herd();
+        herd.embedding(1, kind);
+        let running = herd.ask("!busy 300");
+        let waiting = herd.ask("text");
+        herd.until("busy", |model| model.copies[0].state == "busy");
+        herd.pool.close(Duration::from_secs(60));
+        running.wait().unwrap();
+        waiting.wait().unwrap();
+        assert_eq!(herd.try_ask("late").unwrap_err(), PoolError::Closing);
+        assert_eq!(herd.pool.snapshot().memory_reserved_bytes, 0);
+    }
+}
+
+/// Faults: T11.
+#[test]
+fn at_its_deadline_closing_answers_everybody_and_leaves_nobody_behind() {
+    for kind in KINDS {
+        let herd = herd();
+        herd.embedding(2, kind);
+        let pids: Vec<_> = herd.model().copies.iter().filter_map(|copy| copy.pid).collect();
+        assert_eq!(pids.len(), if kind == KINDS[1] { 2 } else { 0 });
+        let tickets: Vec<_> = (0..4).map(|_| herd.ask("!busy 100000")).collect();
+        herd.until("busy", |model| model.copies.iter().all(|copy| copy.state == "busy"));
+        let began = Instant::now();
+        herd.pool.close(Duration::from_millis(100));
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+        for ticket in tickets {
+            assert_eq!(ticket.wait(), Err(PoolError::Closing));
+        }
+        assert_eq!(herd.pool.snapshot().memory_reserved_bytes, 0);
+        assert!(!pids.iter().any(|pid| is_there(*pid)), "reaped");
+    }
+}
+
+/// Whoever drops the pool has ended it, and its children with it.
+#[test]
+fn a_pool_that_is_dropped_ends_its_children() {
+    let mut herd = herd();
+    herd.embedding(1, KINDS[1]);
+    let pid = herd.model().copies[0].pid.unwrap();
+    herd.pool = super::herd::herd().pool.clone();
+    wait_until("it has ended", || if is_there(pid) { Err("it runs".to_owned()) } else { Ok(()) });
+}
+
+/// Starts a pool with a child process, tells its pid in a file, and waits to be killed.
+#[test]
+#[ignore = "a child of other tests"]
+fn parent() {
+    let herd = herd();
+    herd.embedding(1, KINDS[1]);
+    let busy = herd.ask("!busy 600000");
+    herd.until("busy", |model| model.copies[0].state == "busy");
+    let pid = herd.model().copies[0].pid.unwrap().to_string();
+    let told = std::env::var("TOLD").unwrap();
+    std::fs::write(format!("{told}.part"), pid).unwrap();
+    std::fs::rename(format!("{told}.part"), &told).unwrap();
+    drop(busy.wait());
+}
+
+/// Nobody is left to stop a child whose parent was killed: it ends by itself, in the middle of its work.
+#[test]
+fn a_child_does_not_outlive_its_parent() {
+    let folder = tempfile::tempdir().unwrap();
+    let told = folder.path().join("pid");
+    let mut parent = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "pool::closing::parent"])
+        .env("TOLD", &told)
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = wait_until("the child is at work", || {
+        let text = std::fs::read_to_string(&told).map_err(|error| error.to_string())?;
+        text.parse().map_err(|_| text)
+    });
+    assert!(is_there(pid));
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    wait_until("it has ended", || if is_there(pid) { Err("it runs".to_owned()) } else { Ok(()) });
+}

@@ -1,0 +1,86 @@
+//! A language model on real weights. What it is held to was said by llama.cpp (2026.10, one thread, greedy) on the same
+//! file: how many tokens each question is, and how the answer begins, up to where the rounding of eight bits tips the
+//! balance between two words.
+
+use std::path::Path;
+
+use remuda_pool::request::{Chat, Finish, Generated, Message, Sampling};
+use remuda_pool::{
+    Answer, Call, ModelSpec, PartAnswer, Piece, Pool, PoolError, PoolSettings, Request, engine,
+};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+struct Known {
+    question: String,
+    tokens: u64,
+    begins: String,
+    /// It is the whole answer.
+    ends: bool,
+}
+
+fn served() -> Pool {
+    let pool = Pool::start(PoolSettings::default(), engine::engines());
+    let found = pool.add(ModelSpec::new("it", super::folder("smollm2-135m"))).unwrap();
+    assert_eq!(found.engine, "gguf");
+    assert!(found.architecture.starts_with("llama, 134 million weights, Q4_1"), "{}", found.architecture);
+    pool
+}
+
+fn question(text: &str, sampling: Sampling) -> Request {
+    let messages = vec![Message { role: "user".to_owned(), content: text.to_owned() }];
+    Request::TextToText(Chat { messages, sampling })
+}
+
+fn up_to(tokens: u32) -> Sampling {
+    Sampling { tokens_max: Some(tokens), ..Sampling::default() }
+}
+
+fn text(answer: Answer) -> Generated {
+    match answer.parts.into_iter().next() {
+        Some(PartAnswer::Text(text)) => text,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_language_model_says_what_llama_cpp_says() {
+    let pool = served();
+    let known = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/models/chat/answers.json");
+    let known: Vec<Known> = serde_json::from_slice(&std::fs::read(known).unwrap()).unwrap();
+    for known in known {
+        let asked = pool.call("it", question(&known.question, up_to(48)), Call::default()).unwrap();
+        let answer = asked.wait().unwrap();
+        assert_eq!(answer.prompt_tokens, known.tokens, "{}", known.question);
+        let said = text(answer);
+        assert!(said.text.starts_with(&known.begins), "{}: {}", known.question, said.text);
+        if known.ends {
+            assert_eq!((said.text.as_str(), said.finish), (known.begins.as_str(), Finish::Stop));
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_answer_comes_piece_by_piece_and_stops_where_it_is_told() {
+    let pool = served();
+    let sampling = Sampling { stop: vec!["spacetime".to_owned()], ..up_to(64) };
+    let mut ticket = pool.call("it", question("What is gravity?", sampling), Call::default()).unwrap();
+    let mut pieces = Vec::new();
+    while let Some(piece) = ticket.piece().await {
+        if let Piece::Text(piece) = piece {
+            pieces.push(piece);
+        }
+    }
+    let whole = text(ticket.answer().await.unwrap());
+    assert_eq!(whole.text, "Gravity is a fundamental concept in physics that describes the curvature of ");
+    assert_eq!((pieces.concat(), whole.finish), (whole.text, Finish::Stop));
+    assert!(pieces.len() > 8, "{pieces:?}");
+}
+
+#[test]
+fn more_than_fits_is_refused_with_both_numbers() {
+    let pool = served();
+    let told = pool.call("it", question(&"horse ".repeat(9000), up_to(8)), Call::default());
+    let Err(PoolError::Input(told)) = told else { panic!("{told:?}") };
+    assert!(told.contains("90") && told.contains("8191 fit"), "{told}");
+}

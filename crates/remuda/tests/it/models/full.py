@@ -1,0 +1,35 @@
+"""Asks for more than may wait; what did not fit is taken once there is room again."""
+
+import sys
+import threading
+
+import openai
+
+model = sys.argv[1]
+client = openai.OpenAI(max_retries=0)
+patient = openai.OpenAI(max_retries=10)
+# More letters than fit twice.
+many = ["x" * 1000] * 600
+busy = threading.Thread(target=lambda: client.embeddings.create(model=model, input="!busy 3000"))
+busy.start()
+waiting = []
+refused = None
+while refused is None:
+    try:
+        client.embeddings.create(model=model, input=many, extra_body={"deadline_seconds": 0.5})
+        raise AssertionError("it should have waited behind the busy one")
+    except openai.RateLimitError as error:
+        refused = error
+    except openai.InternalServerError:
+        # It had room, and nobody to answer it in time: next to it another one goes in.
+        thread = threading.Thread(target=lambda: patient.embeddings.create(model=model, input=many))
+        thread.start()
+        waiting.append(thread)
+        assert len(waiting) < 10, "it never was full"
+assert refused.code == "rate_limit_exceeded", refused
+assert int(refused.response.headers["retry-after"]) >= 1
+print(type(refused).__name__)
+for thread in [busy, *waiting]:
+    thread.join()
+assert len(patient.embeddings.create(model=model, input=many).data) == len(many)
+print("done")
