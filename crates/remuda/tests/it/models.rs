@@ -1,6 +1,7 @@
 //! Models in the program: fetched by name, examined, served.
 
 mod chat;
+mod embed;
 mod flags;
 mod fleet;
 mod get;

@@ -67,6 +67,7 @@ async fn seen(file: &Path, isolation: Isolation, mishap: &str, why: &str) -> any
         until(|| pool.has_alive_workers("embed")).await?;
         ask(&pool, "well")?.answer().await?;
     }
+    drop(std::panic::take_hook());
     end(&pool);
     Ok(took)
 }
