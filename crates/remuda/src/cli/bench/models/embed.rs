@@ -72,7 +72,7 @@ fn workloads(model: &Path) -> anyhow::Result<Vec<(String, Vec<String>)>> {
     let mut workloads = Vec::new();
     for length in [32, 128] {
         for size in [1, 8, 32] {
-            let texts = (0..size).map(|number| texts::of_length(length, number)).collect();
+            let texts: Vec<String> = (0..size).map(|number| texts::of_length(length, number)).collect();
             workloads.push((format!("{length} tokens × {size}"), texts));
         }
     }
