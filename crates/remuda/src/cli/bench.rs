@@ -45,7 +45,7 @@ enum What {
     /// Each worker is a connection: `ulimit -n` must allow a few more than there are workers.
     /// Example: remuda bench fleet --workers 2000 --seconds 10 --kills 5 --data /dev/shm/bench
     Fleet(fleet::Options),
-    /// Models in the process beside ONNX Runtime and sentence-transformers: texts a second of processor time, faithfulness
+    /// Models in the process beside ONNX Runtime and sentence-transformers; deaths, recovery, overload, words a second
     ///
     /// Build with --release: the figures of a debug build say nothing.
     /// Example: remuda bench models --models ~/models --python ./venv/bin/python

@@ -1,8 +1,10 @@
 //! `remuda bench models`: what models in the process cost and how soon they are mended, beside what people use today.
 
+mod chat;
 mod cpu;
 mod embed;
 mod others;
+mod supervision;
 mod texts;
 
 use std::path::{Path, PathBuf};
@@ -51,6 +53,8 @@ async fn measure(options: &Options, data: &Path) -> anyhow::Result<Rows> {
     let mut others = options.others(&embed, data).await?;
     embed::measure(&mut table, &embed, &mut others, options.seconds).await?;
     drop(others);
+    supervision::measure(&mut table, &embed, data, options.seconds).await?;
+    chat::measure(&mut table, &options.model("smollm2-135m").await?).await?;
     Ok(table)
 }
 
