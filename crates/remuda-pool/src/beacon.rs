@@ -17,22 +17,12 @@ pub struct Beacon(Arc<Inner>);
 struct Inner {
     steps: AtomicU64,
     stop: AtomicBool,
-    /// Where else a step is told: a child process tells its parent.
-    told: Option<Box<dyn Fn(u64) + Send + Sync>>,
 }
 
 impl Beacon {
-    /// A beacon whose steps are told to somebody else as well.
-    pub fn telling(told: impl Fn(u64) + Send + Sync + 'static) -> Self {
-        Beacon(Arc::new(Inner { told: Some(Box::new(told)), ..Inner::default() }))
-    }
-
     /// Says that something was done, and hears whether to go on.
     pub fn step(&self) -> Result<(), Stopped> {
-        let steps = self.0.steps.fetch_add(1, Ordering::Release) + 1;
-        if let Some(told) = &self.0.told {
-            told(steps);
-        }
+        self.0.steps.fetch_add(1, Ordering::Release);
         if self.0.stop.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
     }
 

@@ -25,7 +25,7 @@ fn computed(pid: u32, name: &str) -> Duration {
 fn six_watching_takes_less_than_a_hundredth_of_a_core() {
     let folder = tempfile::tempdir().unwrap();
     let args = ["--ignored", "--exact", "copy"].map(OsString::from).to_vec();
-    let child = ChildCommand { program: None, args };
+    let child = ChildCommand { args, ..ChildCommand::default() };
     let settings = PoolSettings { child, stall_max: Duration::from_secs(1), ..PoolSettings::default() };
     let pool = Pool::start(settings, Engines::default().with(Fake));
     for (name, kind) in [("in", "thread"), ("out", "process")] {

@@ -196,42 +196,41 @@ fn progress_is_told_after_every_step_and_life_within_each() {
     assert!(told.windows(2).all(|pair| pair[1].1 - pair[0].1 >= 10), "few signs of life: {told:?}");
 }
 
-/// Whoever is told to stop does so within a step, wherever in it: at the text, at any layer, in the decoder.
+/// Whoever is told to stop does so at the next sign of life, of which every denoising step has many.
 #[test]
 fn a_drawing_stops_within_one_step() {
     let (said, folder) = folder("first");
     let (mut model, _) = loaded(&folder);
     let asked = [Part::Draw(draw(&said))];
     let counted = Beacon::default();
-    model.answer(&asked, &counted, &mut |_| {}).unwrap();
-    for at in (1..counted.steps()).step_by(7) {
-        let stopping = stopping_at(at);
-        let answer = model.answer(&asked, &stopping, &mut |_| {});
-        assert_eq!(answer, Err(Failure::Stopped));
-        assert_eq!(stopping.steps(), at, "it went on after it was told");
+    let mut pieces = Vec::new();
+    model.answer(&asked, &counted, &mut |piece| pieces.push(piece)).unwrap();
+    assert!(
+        pieces.len() > 2 && counted.steps() > 10 * pieces.len() as u64,
+        "it tells, and is seen to work between: {pieces:?} {}",
+        counted.steps()
+    );
+    for at in 1..pieces.len() {
+        let (stopping, mut said, mut told) = (Beacon::default(), 0, 0);
+        let answer = model.answer(&asked, &stopping, &mut |_| {
+            said += 1;
+            if said == at {
+                stopping.stop();
+                told = stopping.steps();
+            }
+        });
+        assert_eq!(answer, Err(Failure::Stopped), "told at {at} of {} pieces", pieces.len());
+        assert_eq!(stopping.steps(), told + 1, "it went on after it was told");
     }
 }
 
 #[test]
 fn a_load_stops_when_it_is_told_to() {
     let (_, folder) = folder("first");
-    let stopped = Diffusion.load(&ModelSpec::new("draw", folder.path()), &stopping_at(20)).unwrap_err();
-    assert_eq!(stopped, LoadError::Stopped);
-}
-
-/// A beacon that is told to stop while it makes a certain step.
-fn stopping_at(step: u64) -> Beacon {
-    let itself = std::sync::Arc::new(std::sync::OnceLock::<Beacon>::new());
-    let told = std::sync::Arc::clone(&itself);
-    let beacon = Beacon::telling(move |steps| {
-        if steps == step
-            && let Some(beacon) = told.get()
-        {
-            beacon.stop();
-        }
-    });
-    itself.set(beacon.clone()).unwrap();
-    beacon
+    let told = Beacon::default();
+    told.stop();
+    let stopped = Diffusion.load(&ModelSpec::new("draw", folder.path()), &told).unwrap_err();
+    assert_eq!((stopped, told.steps()), (LoadError::Stopped, 1));
 }
 
 /// What is done to a folder, and what is said of it: which file, and what is wrong with it.

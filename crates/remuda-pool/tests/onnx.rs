@@ -1,5 +1,6 @@
 //! ONNX files through the pool: small graphs made for this, and what is no graph, no picture or no text for them.
 #![cfg(feature = "rten")]
+#![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
 
 use std::io::Cursor;
 use std::path::{Path, PathBuf};

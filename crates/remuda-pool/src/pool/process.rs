@@ -31,11 +31,13 @@ pub struct ChildCommand {
     /// By default this very program, even if its file was replaced since it started.
     pub program: Option<PathBuf>,
     pub args: Vec<OsString>,
+    /// Variables of this program's environment that a copy has no business with, such as secrets.
+    pub without: Vec<OsString>,
 }
 
 impl Default for ChildCommand {
     fn default() -> Self {
-        ChildCommand { program: None, args: vec![OsString::from("pool-copy")] }
+        ChildCommand { program: None, args: vec![OsString::from("pool-copy")], without: Vec::new() }
     }
 }
 
@@ -55,6 +57,9 @@ impl ChildCommand {
             .stdout(Stdio::null())
             // What ends this program from the keyboard lets it drain first.
             .process_group(0);
+        for variable in &self.without {
+            command.env_remove(variable);
+        }
         Ok(command)
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Herd {
 
 pub(crate) fn settings() -> PoolSettings {
     let args = ["--ignored", "--exact", "pool::herd::copy"].map(OsString::from).to_vec();
-    PoolSettings { child: ChildCommand { program: None, args }, ..PoolSettings::default() }
+    PoolSettings { child: ChildCommand { args, ..ChildCommand::default() }, ..PoolSettings::default() }
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub(super) fn load(config: &Config, weights: &mut Weights, beacon: &Beacon) -> R
         let layer = Layer8::new(config, &plain)?;
         layer.run(&mut int8, &ranges, &mut room).map_err(engine)?;
         Layer::new(config, plain).run(&mut float, &ranges, &mut room).map_err(engine)?;
-        layers.push(AnyLayer::Int8(layer));
+        layers.push(AnyLayer::Int8(Box::new(layer)));
         beacon.step()?;
     }
     let cosine = worst(&tables.pool(&float, &ranges), &tables.pool(&int8, &ranges));

@@ -214,6 +214,7 @@ impl From<Unfit> for LoadError {
     }
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as it comes from a product")]
 pub(super) fn failed(error: GemmError) -> Failure {
     Failure::Engine(error.to_string())
 }

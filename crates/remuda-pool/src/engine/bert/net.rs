@@ -16,8 +16,8 @@ pub(super) struct Net {
 }
 
 pub(super) enum AnyLayer {
-    Float(Layer),
-    Int8(Layer8),
+    Float(Box<Layer>),
+    Int8(Box<Layer8>),
 }
 
 impl AnyLayer {
@@ -48,7 +48,7 @@ impl Net {
         for number in 0..config.layers {
             beacon.step()?;
             let layer = Layer::new(config, Plain::read(config, weights, number)?);
-            layers.push(AnyLayer::Float(layer));
+            layers.push(AnyLayer::Float(Box::new(layer)));
         }
         Ok(Net { tables, layers })
     }

@@ -1,14 +1,16 @@
 //! From specifications to a pool: what cannot be loaded is said before anything else is started.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use remuda_pool::fake::Fake;
-use remuda_pool::{Engines, Found, ModelSnapshot, ModelSpec, Pool, PoolSettings};
+use remuda_pool::{ChildCommand, Engines, Found, ModelSnapshot, ModelSpec, Pool, PoolSettings};
 use serde_json::{Map, Value, json};
 use tracing::info;
 
 use crate::config::ModelsSettings;
+use crate::secret::VARIABLES;
 
 /// Of the machine's memory: the rest is for the system, its caches and whoever else is there.
 const MEMORY_SHARE: (u64, u64) = (3, 4);
@@ -37,7 +39,9 @@ pub(crate) fn inspect(specs: &[ModelSpec]) -> anyhow::Result<()> {
 /// A pool with all of them; they load while others go on.
 pub(crate) fn start(specs: Vec<ModelSpec>, settings: &ModelsSettings) -> anyhow::Result<Pool> {
     let memory_bytes = settings.memory_bytes.unwrap_or_else(memory_share);
-    let pool = Pool::start(PoolSettings { memory_bytes, ..PoolSettings::default() }, engines());
+    let without = VARIABLES.iter().map(OsString::from).collect();
+    let child = ChildCommand { without, ..ChildCommand::default() };
+    let pool = Pool::start(PoolSettings { memory_bytes, child, ..PoolSettings::default() }, engines());
     for spec in specs {
         let (name, copies) = (spec.name.clone(), spec.copies);
         let found = pool.add(spec).with_context(|| format!("model {name} cannot be served"))?;

@@ -160,28 +160,7 @@ impl Tiny {
                 .iter()
                 .zip(&queries)
                 .map(|(row, query)| {
-                    let size = HIDDEN / HEADS;
-                    let mut found = Vec::new();
-                    for head in (0..HIDDEN).step_by(size) {
-                        let scores: Vec<f64> = keys
-                            .iter()
-                            .map(|key| {
-                                (dot(&query[head..head + size], &key[head..head + size])
-                                    / (size as f64).sqrt())
-                                .exp()
-                            })
-                            .collect();
-                        let sum: f64 = scores.iter().sum();
-                        for at in head..head + size {
-                            found.push(
-                                scores
-                                    .iter()
-                                    .zip(&values)
-                                    .map(|(score, value)| score / sum * value[at])
-                                    .sum(),
-                            );
-                        }
-                    }
+                    let found = attend(query, &keys, &values);
                     let row = norm(&add(row, &linear(&found, &name(3))), &name(4));
                     let inner: Vec<f64> = linear(&row, &name(5)).into_iter().map(&activation).collect();
                     norm(&add(&row, &linear(&inner, &name(6))), &name(7))
@@ -190,6 +169,22 @@ impl Tiny {
         }
         rows
     }
+}
+
+/// What a token takes from all of them, head by head.
+fn attend(query: &[f64], keys: &[Vec<f64>], values: &[Vec<f64>]) -> Vec<f64> {
+    let size = HIDDEN / HEADS;
+    let mut found = Vec::new();
+    for head in (0..HIDDEN).step_by(size) {
+        let part = head..head + size;
+        let score = |key: &Vec<f64>| dot(&query[part.clone()], &key[part.clone()]) / (size as f64).sqrt();
+        let scores: Vec<f64> = keys.iter().map(|key| score(key).exp()).collect();
+        let sum: f64 = scores.iter().sum();
+        let taken =
+            |at: usize| scores.iter().zip(values).map(|(score, value)| score / sum * value[at]).sum::<f64>();
+        found.extend(part.clone().map(taken));
+    }
+    found
 }
 
 const BERT: [&str; 8] = [
