@@ -1,4 +1,4 @@
-//! The one product that everything waits for: sixteen rows of eight-bit weights by one or four rows of activations.
+//! The one product that everything waits for: rows of eight-bit weights by rows of activations.
 //!
 //! Weights come in blocks of 32 with a scale each, as in Q8_0. Sixteen rows are interleaved in words of four weights, so
 //! that one register holds the same four columns of sixteen rows and no sum ever crosses lanes. They are stored with 128
@@ -22,6 +22,9 @@ pub(super) const WORDS: usize = BLOCK / 4;
 /// Rows of activations that are multiplied at once while a prompt is read: four chains of dot products hide each other's
 /// latency, and weights are fetched a quarter as often.
 pub(super) const TILE: usize = 4;
+/// Groups of weights, far apart in memory, that are multiplied at once for a single row: one stream leaves a core waiting
+/// for memory half of the time, and four bring more than twice as much of it.
+pub(super) const STREAMS: usize = 4;
 
 /// A block of sixteen rows. Aligned, since a load that crosses cache lines costs twice.
 #[derive(Clone, Copy)]
@@ -45,54 +48,64 @@ pub(super) struct Scale {
     pub(super) offset: i32,
 }
 
-pub(super) type Sums<const ROWS: usize> = [[f32; LANES]; ROWS];
+/// By group and row.
+pub(super) type Sums<const GROUPS: usize, const ROWS: usize> = [[[f32; LANES]; ROWS]; GROUPS];
 
-pub(super) fn one(level: Level, quants: &[Quants], scales: &[Scales], rows: &[Row<'_>; 1]) -> Sums<1> {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(level) = level.as_avx512() {
-        return x86::avx512_one(level, quants, scales, rows);
-    } else if let Some(level) = level.as_avx2() {
-        return x86::avx2_one(level, quants, scales, rows);
-    }
-    let _ = level;
-    plain(quants, scales, rows)
+/// Sixteen rows of weights.
+#[derive(Clone, Copy)]
+pub(super) struct Group<'a> {
+    pub(super) quants: &'a [Quants],
+    pub(super) scales: &'a [Scales],
 }
 
-pub(super) fn tile(level: Level, quants: &[Quants], scales: &[Scales], rows: &[Row<'_>; TILE]) -> Sums<TILE> {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(level) = level.as_avx512() {
-        return x86::avx512_tile(level, quants, scales, rows);
-    } else if let Some(level) = level.as_avx2() {
-        return x86::avx2_tile(level, quants, scales, rows);
-    }
-    let _ = level;
-    plain(quants, scales, rows)
+/// What this CPU does best.
+macro_rules! best {
+    ($name:ident, $avx512:ident, $avx2:ident, $groups:expr, $rows:expr) => {
+        pub(super) fn $name(
+            level: Level,
+            groups: &[Group<'_>; $groups],
+            rows: &[Row<'_>; $rows],
+        ) -> Sums<$groups, $rows> {
+            #[cfg(target_arch = "x86_64")]
+            if let Some(level) = level.as_avx512() {
+                return x86::$avx512(level, groups, rows);
+            } else if let Some(level) = level.as_avx2() {
+                return x86::$avx2(level, groups, rows);
+            }
+            let _ = level;
+            plain(groups, rows)
+        }
+    };
 }
+
+best!(one, avx512_one, avx2_one, 1, 1);
+best!(far, avx512_far, avx2_far, STREAMS, 1);
+best!(tile, avx512_tile, avx2_tile, 1, TILE);
 
 /// For CPUs without either, and what the others are compared with.
-pub(super) fn plain<const ROWS: usize>(
-    quants: &[Quants],
-    scales: &[Scales],
+pub(super) fn plain<const GROUPS: usize, const ROWS: usize>(
+    groups: &[Group<'_>; GROUPS],
     rows: &[Row<'_>; ROWS],
-) -> Sums<ROWS> {
-    rows.map(|row| {
-        let mut sums = [0.0; LANES];
-        for ((block, scales), (words, scale)) in
-            quants.iter().zip(scales).zip(row.words.iter().zip(row.scales))
-        {
-            let mut dots = [scale.offset; LANES];
-            for (weights, word) in block.0.iter().zip(words) {
-                let word = word.to_le_bytes().map(|it| i32::from(it.cast_signed()));
-                for (dot, weights) in dots.iter_mut().zip(weights.as_chunks::<4>().0) {
-                    *dot += weights.iter().zip(word).map(|(weight, it)| i32::from(*weight) * it).sum::<i32>();
-                }
-            }
-            for ((sum, dot), weight_scale) in sums.iter_mut().zip(dots).zip(scales) {
-                *sum += dot as f32 * (f16::from_bits(*weight_scale).to_f32() * scale.factor);
+) -> Sums<GROUPS, ROWS> {
+    groups.map(|group| rows.map(|row| product(group, row)))
+}
+
+fn product(group: Group<'_>, row: Row<'_>) -> [f32; LANES] {
+    let mut sums = [0.0; LANES];
+    let weights = group.quants.iter().zip(group.scales);
+    for ((block, scales), (words, scale)) in weights.zip(row.words.iter().zip(row.scales)) {
+        let mut dots = [scale.offset; LANES];
+        for (weights, word) in block.0.iter().zip(words) {
+            let word = word.to_le_bytes().map(|it| i32::from(it.cast_signed()));
+            for (dot, weights) in dots.iter_mut().zip(weights.as_chunks::<4>().0) {
+                *dot += weights.iter().zip(word).map(|(weight, it)| i32::from(*weight) * it).sum::<i32>();
             }
         }
-        sums
-    })
+        for ((sum, dot), weight_scale) in sums.iter_mut().zip(dots).zip(scales) {
+            *sum += dot as f32 * (f16::from_bits(*weight_scale).to_f32() * scale.factor);
+        }
+    }
+    sums
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use half::f16;
 use rayon::iter::{IndexedParallelIterator, ParallelIterator};
 use rayon::slice::ParallelSliceMut;
 
-use super::kernel::{self, BLOCK, LANES, Quants, Row, Scale, Scales, TILE, WORDS};
+use super::kernel::{self, BLOCK, Group, LANES, Quants, Row, STREAMS, Scale, Scales, TILE, WORDS};
 use crate::beacon::Beacon;
 use crate::engine::gguf::{Gguf, Kind};
 use crate::failure::LoadError;
@@ -115,7 +115,10 @@ impl Matrix {
     /// `out` gets a row of products for every row of `activations`.
     pub(super) fn multiply(&self, means: &Means, activations: &Activations, out: &mut [f32]) {
         let Some(threads) = &means.threads else {
-            return self.multiply_rows(means.level, activations, 0, out);
+            return match activations.rows {
+                1 => self.multiply_groups(means.level, activations, 0, out),
+                _ => self.multiply_rows(means.level, activations, 0, out),
+            };
         };
         let share = |parts: usize| parts.div_ceil(threads.current_num_threads()).max(1);
         threads.install(|| {
@@ -133,12 +136,25 @@ impl Matrix {
         });
     }
 
-    /// A part of the products of the only row there is.
+    /// A part of the products of the only row there is, from several places of the matrix at once.
     fn multiply_groups(&self, level: Level, activations: &Activations, first: usize, out: &mut [f32]) {
-        for (group, out) in out.chunks_mut(LANES).enumerate() {
-            let (quants, scales) = self.group(first + group);
-            let [sums] = kernel::one(level, quants, scales, &[activations.row(0)]);
-            out.copy_from_slice(&sums[..out.len()]);
+        let rows = [activations.row(0)];
+        let all = out.len().div_ceil(LANES);
+        let stride = all / STREAMS;
+        let mut put = |group: usize, sums: &[f32; LANES]| {
+            let out = &mut out[group * LANES..];
+            let lanes = LANES.min(out.len());
+            out[..lanes].copy_from_slice(&sums[..lanes]);
+        };
+        for group in 0..stride {
+            let groups = std::array::from_fn(|stream| self.group(first + group + stream * stride));
+            for (stream, [sums]) in kernel::far(level, &groups, &rows).iter().enumerate() {
+                put(group + stream * stride, sums);
+            }
+        }
+        for group in stride * STREAMS..all {
+            let [[sums]] = kernel::one(level, &[self.group(first + group)], &rows);
+            put(group, &sums);
         }
     }
 
@@ -146,7 +162,7 @@ impl Matrix {
     fn multiply_rows(&self, level: Level, activations: &Activations, first: usize, out: &mut [f32]) {
         let rows = out.len() / self.rows;
         for group in 0..self.rows.div_ceil(LANES) {
-            let (quants, scales) = self.group(group);
+            let weights = [self.group(group)];
             let lanes = LANES.min(self.rows - group * LANES);
             let mut put = |row: usize, sums: &[f32; LANES]| {
                 let at = row * self.rows + group * LANES;
@@ -155,21 +171,22 @@ impl Matrix {
             let tiles = rows / TILE * TILE;
             for row in (0..tiles).step_by(TILE) {
                 let of_tile = std::array::from_fn(|place| activations.row(first + row + place));
-                for (place, sums) in kernel::tile(level, quants, scales, &of_tile).iter().enumerate() {
+                let [sums] = kernel::tile(level, &weights, &of_tile);
+                for (place, sums) in sums.iter().enumerate() {
                     put(row + place, sums);
                 }
             }
             for row in tiles..rows {
-                let [sums] = kernel::one(level, quants, scales, &[activations.row(first + row)]);
+                let [[sums]] = kernel::one(level, &weights, &[activations.row(first + row)]);
                 put(row, &sums);
             }
         }
     }
 
-    fn group(&self, group: usize) -> (&[Quants], &[Scales]) {
+    fn group(&self, group: usize) -> Group<'_> {
         let blocks = self.columns / BLOCK;
         let range = group * blocks..(group + 1) * blocks;
-        (&self.quants[range.clone()], &self.scales[range])
+        Group { quants: &self.quants[range.clone()], scales: &self.scales[range] }
     }
 }
 
