@@ -46,7 +46,7 @@ fn distances(said: &[Vec<f32>]) -> Vec<f64> {
 #[test]
 fn texts_become_the_vectors_that_the_reference_has_for_them() {
     let distances = distances(&said(ModelSpec::new("it", super::folder(MODEL))));
-    eprintln!("distances from the reference: {distances:.1e?}");
+    eprintln!("distances from the reference: {distances:?}");
     assert!(distances.iter().all(|distance| *distance < 1e-6), "{distances:?}");
 }
 
