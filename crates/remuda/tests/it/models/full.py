@@ -1,7 +1,10 @@
 """Asks for more than may wait; what did not fit is taken once there is room again."""
 
+import json
+import os
 import sys
 import threading
+import urllib.request
 
 import openai
 
@@ -12,6 +15,16 @@ patient = openai.OpenAI(max_retries=10)
 many = ["x" * 1000] * 600
 busy = threading.Thread(target=lambda: client.embeddings.create(model=model, input="!busy 3000"))
 busy.start()
+
+
+def is_busy():
+    with urllib.request.urlopen(os.environ["OPENAI_BASE_URL"].removesuffix("/v1") + "/fleet/models") as answer:
+        models = json.load(answer)["models"]
+    return any(copy["state"] == "busy" for served in models for copy in served["here"]["copies"])
+
+
+while not is_busy():
+    assert busy.is_alive(), "it was answered before anybody saw it at work"
 waiting = []
 refused = None
 while refused is None:
