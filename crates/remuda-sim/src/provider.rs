@@ -20,7 +20,7 @@ mod machine;
 mod pod;
 pub(crate) mod trouble;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use remuda_core::id::{FleetId, PodId};
 use remuda_core::money::Money;
@@ -40,6 +40,8 @@ pub(crate) struct Account {
     pub(crate) pods: BTreeMap<PodId, SimPod>,
     /// What an hour of each costs.
     pub(crate) offers: BTreeMap<String, Money>,
+    /// The offers whose price each fleet was last told.
+    told_prices: BTreeMap<FleetId, BTreeSet<String>>,
     pub(crate) troubles: Troubles,
     /// Until when each spell lasts, and each offer has nothing.
     spells: BTreeMap<Trouble, u64>,

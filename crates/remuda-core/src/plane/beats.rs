@@ -63,10 +63,16 @@ impl Plane {
         (worker.beat_seq, worker.is_polling) = (beat.seq, false);
         let (seq, is_draining) = (beat.seq, beat.draining);
         let has_other_room = beat.slots.is_some_and(|slots| slots != worker.slots);
+        // Not one that ends something: whoever says more than it has would be tried again after every job.
+        let is_idle = worker.holds.is_empty()
+            && worker.cancels.is_empty()
+            && beat.held.is_empty()
+            && beat.finished.is_empty();
         self.heard(now, id, beat);
         let settled = self.settle(now, id, beat);
-        if let Some(worker) = self.workers.get_mut(id).filter(|_| has_other_room) {
-            // What it turned down before that says nothing about the room it has now.
+        if let Some(worker) = self.workers.get_mut(id).filter(|_| has_other_room || is_idle) {
+            // What it turned down before that says nothing about the room it has now; of an idle worker's room a
+            // former life may have taken some.
             worker.slots_seen = None;
         }
         self.take_stock(now, id, beat);

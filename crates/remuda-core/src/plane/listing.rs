@@ -7,10 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::attempts::Blame;
+use super::rentals::offered_kind;
 use super::{About, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
-use crate::fleet::FleetSettings;
+use crate::fleet::{Fleet, FleetSettings};
 use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::{Presence, WorkerState};
 use crate::money::Money;
@@ -25,7 +26,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 const PRICES_EVERY: Duration = Duration::from_secs(3600);
 /// Where there is a budget nothing can be rented as long as a price is not known.
 const PRICES_MISSING: Duration = Duration::from_secs(60);
-/// So many lists in a row have to lack most of what should be there before they are believed.
+/// So many lists in a row have to lack most of what should be there before they are believed; and an orphan, of which
+/// nothing but lists is heard. Forgotten too early, it makes room for another while it bills, and its grace begins anew.
 const DOUBTS_MAX: u32 = 5;
 /// One that is missing is an everyday thing.
 const MISSING_MIN: usize = 2;
@@ -59,12 +61,22 @@ impl Lists {
 #[derive(Clone, Debug)]
 pub(super) struct Orphan {
     pub(super) fleet: FleetId,
+    kind: String,
     /// It bills, too, until it is gone.
-    pub(super) price: Option<Money>,
+    price: Option<Money>,
     since: Timestamp,
     lists: u32,
     /// Lists in a row that it was missing from.
     missed: u32,
+}
+
+impl Orphan {
+    /// What an hour of it costs: as much as others of its kind if nobody says, and as the dearest if there are none.
+    pub(super) fn price(&self, fleet: &Fleet, settings: &FleetSettings) -> Option<Money> {
+        let its_kind = fleet.prices.iter().filter(|(offer, _)| offered_kind(offer) == self.kind);
+        let likely = its_kind.map(|(_, price)| *price).max();
+        self.price.or(likely).or_else(|| fleet.prices.values().copied().max()).or(settings.price_max)
+    }
 }
 
 impl Plane {
@@ -185,15 +197,16 @@ impl Plane {
     fn sweep(&mut self, now: Timestamp, settings: &FleetSettings, strays: &[Pod]) {
         let id = &settings.id;
         let there: BTreeSet<_> = strays.iter().map(|pod| pod.id.clone()).collect();
-        // It takes room and money until two lists in a row lack it, like any other.
+        // It takes room and money until it is believed to be gone.
         self.fleets.orphans.retain(|pod, orphan| {
             if orphan.fleet == *id {
                 orphan.missed = if there.contains(pod) { 0 } else { orphan.missed + 1 };
             }
-            orphan.missed < LISTS_MIN
+            orphan.missed < DOUBTS_MAX
         });
         for pod in strays {
-            let fresh = Orphan { fleet: id.clone(), price: None, since: now, lists: 0, missed: 0 };
+            let (fleet, kind) = (id.clone(), pod.kind.clone());
+            let fresh = Orphan { fleet, kind, price: None, since: now, lists: 0, missed: 0 };
             let orphan = self.fleets.orphans.entry(pod.id.clone()).or_insert(fresh);
             orphan.lists += 1;
             orphan.price = pod.price.filter(|price| *price > Money::ZERO).or(orphan.price);

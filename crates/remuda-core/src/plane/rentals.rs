@@ -300,7 +300,7 @@ impl Plane {
 }
 
 /// The GPU an offer is for: `NVIDIA L4@EU-RO-1/SECURE` is one of `NVIDIA L4`. Nothing for offers that name none.
-fn offered_kind(offer: &str) -> &str {
+pub(super) fn offered_kind(offer: &str) -> &str {
     let kind = offer.split(['@', '/']).next().unwrap_or(offer);
     if kind == ANY { "" } else { kind }
 }

@@ -283,7 +283,7 @@ impl Plane {
     pub(super) fn rate_of(&self, fleet: &Fleet, settings: &FleetSettings) -> Money {
         let price = |rental: &Rental| rental.price.or_else(|| self.price_of(fleet, settings, &rental.offer));
         let orphans = self.fleets.orphans.values().filter(|orphan| orphan.fleet == settings.id);
-        let nobodys = orphans.filter_map(|orphan| orphan.price.or(settings.price_max));
+        let nobodys = orphans.filter_map(|orphan| orphan.price(fleet, settings));
         self.rentals_of(&settings.id).filter_map(price).chain(nobodys).sum()
     }
 

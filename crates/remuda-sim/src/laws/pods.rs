@@ -190,9 +190,10 @@ impl Laws {
         }
     }
 
-    /// S8: not one more than allowed, in number or in money, at any moment.
-    pub(crate) fn pods_changed(&mut self, at: u64, account: &Account, scene: &Scene) {
-        for plan in &scene.fleets {
+    /// S8: not one more than allowed, in number or in money, whenever one is made. Not later: one that nobody could know
+    /// of may come to light again.
+    pub(crate) fn pods_changed(&mut self, at: u64, fleet: &FleetId, account: &Account, scene: &Scene) {
+        for plan in scene.fleets.iter().filter(|plan| plan.settings.id == *fleet) {
             let settings = &plan.settings;
             let is_its = |pod: &&SimPod| pod.fleet.as_ref() == Some(&settings.id) && pod.is_up();
             let is_known = |pod: &&SimPod| !pod.is_stray && !self.is_unseen(&settings.id, pod);

@@ -34,7 +34,7 @@ impl World<'_> {
                 (News::Returned { pod, result }, delay)
             }
             Call::Price => {
-                let (result, delay) = self.prices();
+                let (result, delay) = self.prices(fleet);
                 (News::Priced { result }, delay)
             }
             Call::Prepare { machine, .. } => {
@@ -92,7 +92,7 @@ impl World<'_> {
         let shown = pod.shown(self.now, false);
         self.account.pods.insert(pod.id.clone(), pod);
         self.laws.pod_made(self.now, fleet, tag);
-        self.laws.pods_changed(self.now, &self.account, &self.scene);
+        self.laws.pods_changed(self.now, fleet, &self.account, &self.scene);
         if self.meets(Trouble::AnswerLost) {
             return (ambiguous("no answer"), PATIENCE);
         }
@@ -226,7 +226,7 @@ impl World<'_> {
         (Ok(()), delay)
     }
 
-    fn prices(&mut self) -> Answer<std::collections::BTreeMap<String, Money>> {
+    fn prices(&mut self, fleet: &FleetId) -> Answer<std::collections::BTreeMap<String, Money>> {
         let delay = self.random.between(50, 500);
         if let Some((Err(fault), delay)) = self.refusal() {
             return (Err(fault), delay);
@@ -235,6 +235,7 @@ impl World<'_> {
         if self.meets(Trouble::NoPrice) {
             prices.retain(|_, _| self.random.permille(500));
         }
+        self.account.told_prices.insert(fleet.clone(), prices.keys().cloned().collect());
         (Ok(prices), delay)
     }
 }

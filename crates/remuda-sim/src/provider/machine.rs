@@ -48,6 +48,8 @@ impl World<'_> {
     pub(crate) fn pod_runs(&mut self, id: &PodId) {
         let Some(pod) = self.account.pods.get(id).filter(|pod| pod.is_up()) else { return };
         let (fate, Some(fleet), Some(machine)) = (pod.fate, pod.fleet.clone(), pod.machine()) else { return };
+        let told = self.account.told_prices.get(&fleet);
+        let has_price = told.is_some_and(|offers| offers.contains(&pod.offer));
         let boot = match fate {
             Some(Trouble::NoAgent) => return,
             Some(Trouble::LateAgent) => {
@@ -84,7 +86,11 @@ impl World<'_> {
             _ => self.now + boot + self.random.between(0, 5000),
         };
         host.is_bad = matches!(fate, Some(Trouble::BadGpu | Trouble::BadHosts));
-        host.is_other = matches!(fate, Some(Trouble::OtherKind | Trouble::Dearer));
+        // Dearer than what? Without a price nothing was agreed.
+        host.is_other = match fate {
+            Some(Trouble::Dearer) => has_price,
+            other => other == Some(Trouble::OtherKind),
+        };
         self.hosts.push(host);
         let host = self.hosts.len() - 1;
         if let Some(pod) = self.account.pods.get_mut(id) {

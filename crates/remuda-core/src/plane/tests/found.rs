@@ -149,6 +149,30 @@ fn who_has_no_room_because_of_what_it_is_to_stop_is_not_small_for_it() {
 }
 
 #[test]
+fn what_was_turned_down_is_forgotten_when_there_is_nothing_left_to_do() {
+    let mut story = Story::new();
+    story.join_with("a", |join| join.slots = 2);
+    let jobs = [story.submit("s"), story.submit("s")];
+    story.beat("a").unwrap();
+    let seen = |story: &Story| story.plane.worker(&id("a")).unwrap().slots_seen;
+    // What a former life left at its service took the room.
+    story.hand("a").held.remove(&jobs[1]);
+    let mut beat = story.beat_of("a");
+    beat.finished = vec![finished(jobs[1], Attempt(1), Outcome::Rejected, None)];
+    story.send("a", beat, false).unwrap();
+    let next = story.submit("s");
+    story.complete("a", jobs[0]);
+    story.is(next, "running on a, attempt 1");
+    story.work_to(30, &["a"]);
+    assert_eq!(seen(&story), Some(1), "there was something to do all the time");
+    story.complete("a", next);
+    story.work_to(60, &["a"]);
+    story.complete("a", jobs[1]);
+    story.work_to(120, &["a"]);
+    assert_eq!(seen(&story), None);
+}
+
+#[test]
 fn what_was_turned_down_while_there_was_no_room_says_nothing_about_the_room_there_is() {
     let mut story = Story::new();
     story.join_with("a", |join| join.slots = 2);

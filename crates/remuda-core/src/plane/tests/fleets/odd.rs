@@ -19,7 +19,7 @@ fn a_pod_that_was_just_made_is_not_gone_because_neither_lists_nor_its_return_kno
 
 /// Faults: P2, P10.
 #[test]
-fn a_pod_that_nobody_knows_takes_its_room_and_money_until_two_lists_lack_it() {
+fn a_pod_that_nobody_knows_takes_its_room_and_money_until_five_lists_in_a_row_lack_it() {
     let mut both = settings(|fleet| {
         (fleet.scaling.machines_max, fleet.hour_max) = (2, Some(dollars("1.5")));
     });
@@ -31,9 +31,11 @@ fn a_pod_that_nobody_knows_takes_its_room_and_money_until_two_lists_lack_it() {
     world.jobs(5);
     world.pass(3);
     assert_eq!(world.created, 0, "it costs as much as any other: {}", world.held_back());
-    world.say(News::Listed { result: Ok(Vec::new()) });
+    for _ in 0..4 {
+        world.say(News::Listed { result: Ok(Vec::new()) });
+    }
     world.pass(1);
-    assert_eq!(world.created, 0, "one list proves nothing");
+    assert_eq!(world.created, 0, "nothing but lists tells of it, and four may be wrong");
     world.account.clear();
     let other: FleetId = "others".parse().unwrap();
     for _ in 0..90 {
@@ -42,6 +44,35 @@ fn a_pod_that_nobody_knows_takes_its_room_and_money_until_two_lists_lack_it() {
         world.story.step(Event::Provider { fleet: other.clone(), news }).unwrap();
     }
     assert_eq!(world.created, 1, "what another fleet lists in between does not count");
+}
+
+/// Faults: P10, P18.
+#[test]
+fn a_pod_that_nobody_knows_and_nobody_names_a_price_for_costs_what_its_kind_costs() {
+    let mut world = Rented::new(settings(|fleet| {
+        (fleet.scaling.machines_max, fleet.hour_max) = (2, Some(dollars("1.5")));
+    }));
+    let silent = Pod { price: None, ..pod("orphan", "remuda-d0d0d0d0-gpus-zzz", PodStatus::Running, "any") };
+    world.account.push(silent);
+    world.pass(3);
+    world.jobs(5);
+    world.pass(3);
+    assert_eq!(world.created, 0, "{}", world.held_back());
+}
+
+/// Faults: P2, P10.
+#[test]
+fn the_grace_of_a_pod_that_nobody_knows_does_not_begin_anew_when_lists_lack_it_now_and_then() {
+    let mut world = Rented::new(settings(|_| {}));
+    world.account.push(pod("orphan", "remuda-d0d0d0d0-gpus-zzz", PodStatus::Running, "any"));
+    world.pass(10);
+    for _ in 0..40 {
+        for _ in 0..3 {
+            world.say(News::Listed { result: Ok(Vec::new()) });
+        }
+        world.pass(10);
+    }
+    assert_eq!(world.returned, ["orphan"]);
 }
 
 /// Faults: M6.
