@@ -5,9 +5,11 @@
 //!  stage ──▶ submit ──▶ follow the events, tell them, kill one worker ──▶ look at the end ──▶ clear the stage
 //! ```
 
+mod painter;
 mod stage;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -16,6 +18,7 @@ use clap::Args;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 
+use self::painter::Painter;
 use self::stage::Stage;
 use super::Client;
 use super::look::{Event, Reader, open_events, story};
@@ -24,6 +27,12 @@ use super::table::plain;
 
 #[derive(Debug, Args)]
 pub(super) struct Demo {
+    /// A model that draws; by default the one in models/emoji, where there is that and the build can draw
+    #[arg(long, value_name = "FOLDER")]
+    draw: Option<PathBuf>,
+    /// Keep the picture in this file
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
     /// Print one JSON summary at the end and nothing else
     #[arg(long)]
     json: bool,
@@ -52,9 +61,16 @@ const DEMO_MAX: Duration = Duration::from_secs(60);
 impl Demo {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let mut stops = stops()?;
-        let mut stage = Stage::set().await?;
+        let painter = Painter::find(self.draw)?;
+        if let Some(picture) = self.picture.as_ref().filter(|_| painter.is_none()) {
+            bail!(
+                "there is nothing to draw {} with: name a model with --draw, or type this in the project's folder",
+                picture.display()
+            );
+        }
+        let mut stage = Stage::set(painter).await?;
         let ended = tokio::select! {
-            ended = tokio::time::timeout(DEMO_MAX, perform(&mut stage, !self.json)) => Some(ended),
+            ended = tokio::time::timeout(DEMO_MAX, perform(&mut stage, !self.json, self.picture)) => Some(ended),
             _ = stops.recv() => None,
         };
         stage.clear().await;
@@ -73,14 +89,14 @@ impl Demo {
     }
 }
 
-async fn perform(stage: &mut Stage, is_told: bool) -> anyhow::Result<Value> {
+async fn perform(stage: &mut Stage, is_told: bool, picture: Option<PathBuf>) -> anyhow::Result<Value> {
     let client = Client::at(&stage.url)?;
-    let mut play = Play { jobs: Vec::new(), began: Instant::now(), is_told, killed: None };
+    let mut play = Play { jobs: Vec::new(), began: Instant::now(), is_told, killed: None, picture };
     play.tell(&format!("remuda demo: a plane on {}, its store in {}\n", stage.url, stage.folder().display()));
     stage.start_workers().await?;
     let names: Vec<_> =
         stage.workers().map(|worker| format!("{} ({})", worker.name, worker.process)).collect();
-    play.note(&format!("three workers start, each a process of its own: {}", names.join(", ")));
+    play.note(&format!("{} workers start, each a process of its own: {}", names.len(), names.join(", ")));
     stage.wait_for_workers(&client).await?;
     for (at, (scene, steps)) in SCENES.iter().enumerate() {
         let mut job = json!({ "workflow": { "scene": scene, "steps": steps } });
@@ -90,11 +106,13 @@ async fn perform(stage: &mut Stage, is_told: bool) -> anyhow::Result<Value> {
             job["workflow"]["style"] = "myth".into();
             job["attempts_max"] = 1.into();
         }
-        let answer = client.post("/fleet/jobs", &job).await?;
-        let id = answer["id"].as_str().context("the plane did not say the job's id")?.to_owned();
-        play.jobs.push(Job { id, scene, state: "queued" });
+        play.submit(&client, scene, &job).await?;
     }
-    play.note(&format!("{} jobs go in: {}", SCENES.len(), SCENES.map(|(scene, _)| scene).join(", ")));
+    if stage.can_draw() {
+        play.submit(&client, painter::SCENE, &Painter::job()).await?;
+    }
+    let scenes: Vec<_> = play.jobs.iter().map(|job| job.scene).collect();
+    play.note(&format!("{} jobs go in: {}", scenes.len(), scenes.join(", ")));
     play.follow(&client, stage).await?;
     play.end(&client).await
 }
@@ -116,9 +134,18 @@ struct Play {
     began: Instant,
     is_told: bool,
     killed: Option<Killed>,
+    /// Where what is drawn is kept.
+    picture: Option<PathBuf>,
 }
 
 impl Play {
+    async fn submit(&mut self, client: &Client, scene: &'static str, job: &Value) -> anyhow::Result<()> {
+        let answer = client.post("/fleet/jobs", job).await?;
+        let id = answer["id"].as_str().context("the plane did not say the job's id")?.to_owned();
+        self.jobs.push(Job { id, scene, state: "queued" });
+        Ok(())
+    }
+
     /// Follows the events until every job has ended; the worker of the victim is killed on the way.
     async fn follow(&mut self, client: &Client, stage: &Stage) -> anyhow::Result<()> {
         let mut stream = client.open(open_events(client, Some(0))).await?.bytes_stream();
@@ -190,6 +217,9 @@ impl Play {
             plain(&result.to_string())
         ));
         self.tell(&format!("\nAnd `remuda why {victim}`:\n\n{}", indented(&story(&why))));
+        if let Some(drawn) = self.jobs.get(SCENES.len()).filter(|job| job.state == "completed") {
+            self.tell(&painter::shown(client, &drawn.id, self.picture.as_deref()).await?);
+        }
         self.tell("\nNow with your own command: remuda up --exec 'COMMAND', then remuda run FILE");
         let jobs: Vec<_> = self
             .jobs

@@ -181,6 +181,27 @@ async fn the_demo_shows_itself_and_leaves_nothing_behind() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+#[tokio::test]
+async fn the_demo_draws_where_a_model_is_at_hand() {
+    let folder = tempfile::tempdir().unwrap();
+    let picture = folder.path().join("horse.png");
+    let mut demo = remuda(folder.path());
+    demo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+    let mut demo = Process::start("the demo", demo.arg("demo").arg("--picture").arg(&picture));
+    assert!(demo.ended().await.success(), "{}", demo.said());
+    has_all(&demo.said(), &["is done by pinto", "9 of 9 jobs ended as they should", "kept in"]);
+    assert!(std::fs::read(&picture).unwrap().starts_with(b"\x89PNG"));
+}
+
+#[tokio::test]
+async fn a_demo_that_cannot_draw_says_so_before_it_begins() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut demo = remuda(folder.path());
+    let mut demo = Process::start("the demo", demo.args(["demo", "--draw", "nowhere"]));
+    assert!(!demo.ended().await.success());
+    has_all(&demo.said(), &["nowhere"]);
+}
+
 /// Processes that were started with this in their environment.
 fn marked(mark: &str) -> Vec<String> {
     let processes = std::fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));

@@ -11,6 +11,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use super::super::Client;
+use super::painter::{self, Painter};
 use crate::config::Resolved;
 use crate::serve::Serving;
 
@@ -40,6 +41,7 @@ const JOIN_MAX: Duration = Duration::from_secs(15);
 
 pub(super) struct Stage {
     pub(super) url: String,
+    painter: Option<Painter>,
     // Dropped in this order: nobody works for a plane that is gone, nobody writes into a folder that is gone.
     workers: Vec<Worker>,
     serving: Option<Serving>,
@@ -56,7 +58,7 @@ pub(super) struct Worker {
 }
 
 impl Stage {
-    pub(super) async fn set() -> anyhow::Result<Stage> {
+    pub(super) async fn set(painter: Option<Painter>) -> anyhow::Result<Stage> {
         let folder = Folder::create()?;
         std::fs::write(folder.0.join("render.sh"), RENDER).context("cannot write the demo's renderer")?;
         let mut resolved = Resolved::defaults(folder.0.clone());
@@ -65,6 +67,7 @@ impl Stage {
         let serving = Serving::start(&resolved).await?;
         Ok(Stage {
             url: format!("http://{}", serving.address),
+            painter,
             workers: Vec::new(),
             serving: Some(serving),
             folder,
@@ -79,9 +82,17 @@ impl Stage {
         self.workers.iter()
     }
 
+    pub(super) fn can_draw(&self) -> bool {
+        self.painter.is_some()
+    }
+
     pub(super) async fn start_workers(&mut self) -> anyhow::Result<()> {
-        for name in NAMES {
-            let worker = Worker::start(name, &self.url, self.folder()).await;
+        let renders = NAMES.map(|name| (name, ["--exec".to_owned(), "sh render.sh".to_owned()]));
+        let draws = self.painter.as_ref().map(|painter| {
+            (painter::WORKER, ["--model".to_owned(), format!("draw={}", painter.model.display())])
+        });
+        for (name, does) in renders.into_iter().chain(draws) {
+            let worker = Worker::start(name, &self.url, self.folder(), &does).await;
             self.workers.push(worker.with_context(|| format!("cannot start worker {name}"))?);
         }
         Ok(())
@@ -91,7 +102,7 @@ impl Stage {
         let all_joined = async {
             loop {
                 let answer = client.get("/fleet/workers").await?;
-                if answer["workers"].as_array().is_some_and(|workers| workers.len() == NAMES.len()) {
+                if answer["workers"].as_array().is_some_and(|workers| workers.len() == self.workers.len()) {
                     return anyhow::Ok(());
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -107,9 +118,8 @@ impl Stage {
 
     /// What the workers wrote before they failed to join.
     fn last_words(&self) -> String {
-        let logs = NAMES
-            .iter()
-            .filter_map(|name| std::fs::read_to_string(self.folder().join(format!("{name}.log"))).ok());
+        let log = |worker: &Worker| self.folder().join(format!("{}.log", worker.name));
+        let logs = self.workers.iter().filter_map(|worker| std::fs::read_to_string(log(worker)).ok());
         logs.filter_map(|log| log.lines().last().map(str::to_owned)).collect::<Vec<_>>().join("; ")
     }
 
@@ -136,13 +146,14 @@ impl Stage {
 }
 
 impl Worker {
-    async fn start(name: &'static str, url: &str, folder: &Path) -> anyhow::Result<Worker> {
+    async fn start(name: &'static str, url: &str, folder: &Path, does: &[String]) -> anyhow::Result<Worker> {
         let program = std::env::current_exe().context("this program does not know where it is")?;
         let log = std::fs::File::create(folder.join(format!("{name}.log")))?;
         let mut shell = Command::new("sh")
             .args(["-c", LIFELINE, "sh"])
             .arg(program)
-            .args(["worker", "--name", name, "--machine", name, "--url", url, "--exec", "sh render.sh"])
+            .args(["worker", "--name", name, "--machine", name, "--url", url])
+            .args(does)
             // A settings file or a setting of the user's is not meant for the demo.
             .current_dir(folder)
             .arg("--data")
