@@ -9,6 +9,7 @@ mod host;
 mod killed;
 mod openai;
 mod sight;
+mod streamed;
 
 use std::path::{Path, PathBuf};
 

@@ -13,7 +13,6 @@ use remuda_core::id::JobId;
 use remuda_core::plane::Event;
 use remuda_core::record::StateRow;
 use remuda_core::workflow;
-use remuda_pool::request::Sampling;
 use remuda_pool::{Answer, Piece, PoolError, Request};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
@@ -190,17 +189,7 @@ impl Following {
 
 /// As workers read it. What was drawn by chance on one of them is drawn the same on the next: the seed goes with it.
 fn workflow(model: &str, mut request: Request) -> Result<Value, Problem> {
-    let seed = || uuid::Uuid::new_v4().as_u64_pair().0 >> 1;
-    match &mut request {
-        Request::TextToText(chat) => {
-            let Sampling { seed: given, .. } = &mut chat.sampling;
-            given.get_or_insert_with(seed);
-        }
-        Request::TextToImage(draw) => {
-            draw.seed.get_or_insert_with(seed);
-        }
-        Request::TextEmbedding { .. } | Request::Vision(_) | Request::ImageEmbedding { .. } => {}
-    }
+    request.draw_seed();
     let mut workflow =
         serde_json::to_value(&request).map_err(|error| Problem::bad_request(error.to_string()))?;
     workflow["model"] = json!(model);
