@@ -77,11 +77,11 @@ impl Mishap {
     pub fn find(text: &str) -> Option<(&str, Mishap, &str)> {
         let (before, after) = text.split_once('!')?;
         let mut words = Words(after);
-        let mishap = match words.next()? {
+        let mishap = match words.word()? {
             "panic" => Mishap::Panic,
             "hang" => Mishap::Hang,
-            "busy" => Mishap::Busy(words.next()?.parse().ok()?),
-            "spin" => Mishap::Spin(words.next()?.parse().ok()?),
+            "busy" => Mishap::Busy(words.word()?.parse().ok()?),
+            "spin" => Mishap::Spin(words.word()?.parse().ok()?),
             "oom" => Mishap::OutOfMemory,
             "fail" => Mishap::Fail,
             "input" => Mishap::Input,
@@ -93,7 +93,7 @@ impl Mishap {
             "short" => Mishap::Short,
             "nan" => Mishap::NaN,
             "missing" => Mishap::Missing,
-            "once" => Mishap::Once(match words.next()? {
+            "once" => Mishap::Once(match words.word()? {
                 "panic" => Once::Panic,
                 "hang" => Once::Hang,
                 "exit" => Once::Exit,
@@ -174,7 +174,7 @@ impl From<Once> for Mishap {
 struct Words<'a>(&'a str);
 
 impl<'a> Words<'a> {
-    fn next(&mut self) -> Option<&'a str> {
+    fn word(&mut self) -> Option<&'a str> {
         let (word, rest) = self.0.split_once(' ').unwrap_or((self.0, ""));
         self.0 = rest;
         (!word.is_empty()).then_some(word)
