@@ -1,5 +1,6 @@
 //! Models in the program: fetched by name, examined, served.
 
+mod both;
 mod chat;
 mod embed;
 mod flags;

@@ -3,13 +3,14 @@
 //! What its worker says meanwhile comes as live reports, which may be lost: each piece says where in the text it begins, and
 //! what was missed is in the result. An attempt that is begun anew elsewhere says the same again, which is passed over.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use remuda_core::cause::Cause;
-use remuda_core::id::JobId;
+use remuda_core::id::{JobId, WorkerId};
+use remuda_core::need::Needs;
 use remuda_core::plane::Event;
 use remuda_core::record::StateRow;
 use remuda_core::workflow;
@@ -75,6 +76,7 @@ impl Following {
         model: &str,
         request: Request,
         patience: Duration,
+        excluded: BTreeSet<WorkerId>,
     ) -> Result<Following, Problem> {
         let workflow = to_raw_value(&workflow(model, request)?);
         let workflow = workflow.map_err(|error| Problem::bad_request(error.to_string()))?;
@@ -86,6 +88,7 @@ impl Following {
         let request = intake::Request {
             service: Some(model.parse()?),
             deadline: Some(patience),
+            needs: Needs { excluded, ..Needs::default() },
             ..intake::Request::new(Arc::from(workflow), caller.tenant(None)?)
         };
         let Taken { job, .. } = context.intake().take_examined(request, examined).await?;
