@@ -81,6 +81,9 @@ pub enum PoolError {
     Cancelled,
     #[error("{model}: {failure}")]
     Failed { model: String, failure: Failure },
+    /// Words of it were given out already, so there is nothing to put right.
+    #[error("{model} began the answer anew after its copy had ended, and it became another text: ask again")]
+    Differs { model: String },
     #[error("the pool is closing")]
     Closing,
 }

@@ -2,7 +2,8 @@
 //! text or its file asks for it. What supervision promises is tested on it; what engines compute is tested on engines.
 //!
 //! The file says what the model does and how it misbehaves ([`Habits`]); a text says `!panic`, `!busy 500` and so on
-//! ([`Mishap`]), in the middle of a conversation after what stands before it was said.
+//! ([`Mishap`]). In a conversation it happens after what stands before it was said, and if anybody is left to, what
+//! stands behind it is said as well.
 
 mod drawing;
 mod habits;
@@ -140,7 +141,7 @@ impl TextEmbedding for Echo {
         let mut vectors = Vec::new();
         for letters in texts {
             beacon.step()?;
-            let mishap = Mishap::find(&text(letters)).map(|(_, mishap)| mishap);
+            let mishap = Mishap::find(&text(letters)).map(|(_, mishap, _)| mishap);
             match mishap {
                 Some(Mishap::Empty) => vectors.push(Vec::new()),
                 Some(Mishap::Short) => vectors.push(vec![1.0]),
@@ -167,21 +168,32 @@ impl TextToText for Echo {
         mishap::is_usable(&self.path)?;
         self.answered += 1;
         let whole = text(prompt);
-        let (said, mishap) =
-            Mishap::find(&whole).map_or((whole.as_str(), None), |(said, it)| (said, Some(it)));
-        let tokens_max = sampling.tokens_max.map_or(usize::MAX, |max| max as usize);
-        let mut text = String::new();
-        for letter in said.chars().take(tokens_max) {
-            beacon.step()?;
-            text.push(if self.is_wrong() { '?' } else { letter });
-            say(Piece::Text(letter.to_string()));
+        let mut left = sampling.tokens_max.map_or(usize::MAX, |max| max as usize);
+        let (mut text, mut finish) = (String::new(), Finish::Stop);
+        let mut speak = |words: &str, text: &mut String| {
+            for letter in words.chars() {
+                if left == 0 {
+                    finish = Finish::Length;
+                    break;
+                }
+                left -= 1;
+                beacon.step()?;
+                text.push(if self.is_wrong() { '?' } else { letter });
+                say(Piece::Text(letter.to_string()));
+            }
+            Ok::<(), Failure>(())
+        };
+        let mut rest = whole.as_str();
+        while let Some((before, mishap, after)) = Mishap::find(rest) {
+            speak(before, &mut text)?;
+            match mishap {
+                Mishap::Empty => text.clear(),
+                mishap => mishap.happen(&self.path, beacon)?,
+            }
+            speak(&mishap.words(sampling), &mut text)?;
+            rest = after;
         }
-        match mishap {
-            Some(Mishap::Empty) => text.clear(),
-            Some(mishap) => mishap.happen(&self.path, beacon)?,
-            None => {}
-        }
-        let finish = if said.chars().count() > tokens_max { Finish::Length } else { Finish::Stop };
+        speak(rest, &mut text)?;
         let tokens = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
         Ok(Generated { text, finish, tokens })
     }

@@ -169,12 +169,13 @@ impl Pool {
     }
 
     /// Asks a model something. Prepares it on this thread, and waits for nobody.
-    pub fn call(&self, model: &str, request: Request, terms: Call) -> Result<Ticket, PoolError> {
+    pub fn call(&self, model: &str, mut request: Request, terms: Call) -> Result<Ticket, PoolError> {
         let serving = self.serving(model)?;
         let (can, asked) = (serving.found.capability, request.capability());
         if can != asked {
             return Err(PoolError::WrongCapability { model: model.to_owned(), can, asked });
         }
+        request.draw_seed();
         let parts = serving.prepare.prepare(request)?;
         let shared = &self.0.shared;
         let deadline = terms.deadline.map(|deadline| shared.at(deadline));

@@ -3,6 +3,9 @@
 //! A request is prepared on its caller's thread into [`Part`]s. Parts are what waits in the queue, what is batched with
 //! parts of other requests, and what crosses to a child process; each is answered by itself.
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+
 use serde::{Deserialize, Serialize};
 
 use crate::spec::Capability;
@@ -26,6 +29,17 @@ impl Request {
             Request::ImageEmbedding { .. } => Capability::ImageEmbedding,
             Request::TextToImage(_) => Capability::TextToImage,
         }
+    }
+
+    /// Draws now what would be left to chance: whoever begins the answer anew comes to the same one.
+    pub fn draw_seed(&mut self) {
+        let seed = match self {
+            Request::TextToText(chat) => &mut chat.sampling.seed,
+            Request::TextToImage(draw) => &mut draw.seed,
+            Request::TextEmbedding { .. } | Request::Vision(_) | Request::ImageEmbedding { .. } => return,
+        };
+        // The standard library's hasher is seeded by the system; one bit less, as there are readers of JSON with a sign.
+        seed.get_or_insert_with(|| RandomState::new().build_hasher().finish() >> 1);
     }
 }
 
@@ -53,7 +67,7 @@ pub struct Sampling {
     pub top_p: f32,
     pub top_k: Option<u32>,
     pub repeat_penalty: f32,
-    /// The same seed gives the same text; drawn anew if there is none.
+    /// The same seed gives the same text; drawn when it is asked if there is none.
     pub seed: Option<u64>,
     /// By default as far as the model's context reaches.
     pub tokens_max: Option<u32>,

@@ -18,6 +18,7 @@ mod ledger;
 mod line;
 mod outcome;
 mod room;
+mod said;
 mod served;
 mod snapshot;
 #[cfg(test)]
@@ -33,12 +34,11 @@ pub use self::copy::Why;
 use self::copy::{Copy, Life, Run};
 use self::ledger::Ledger;
 use self::line::Item;
-pub(crate) use self::outcome::is_binding;
 use self::served::Served;
 pub(crate) use self::served::Terms;
 pub use self::snapshot::{CopySnapshot, ModelSnapshot, Snapshot};
 use crate::failure::{Failure, PoolError};
-use crate::request::{Answer, Part, PartAnswer};
+use crate::request::{Answer, Part, PartAnswer, Piece};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CopyId(pub(crate) u64);
@@ -80,10 +80,11 @@ pub(crate) enum Event {
     },
     Cancel(RequestId),
     Loaded(CopyId),
-    /// Words of its answer were given out.
+    /// It says something of its answer, and somebody listens.
     Said {
         copy: CopyId,
         run: RunId,
+        piece: Piece,
     },
     Done {
         copy: CopyId,
@@ -130,6 +131,11 @@ pub(crate) enum Effect {
     Quit(CopyId),
     /// End now, whatever it does.
     Kill(CopyId),
+    /// That is new of the answer.
+    Say {
+        request: RequestId,
+        piece: Piece,
+    },
     Answer {
         request: RequestId,
         answer: Result<Answer, PoolError>,
@@ -192,7 +198,7 @@ impl Roster {
             Event::Ask { request, model, parts, deadline } => self.ask(now, request, model, parts, deadline),
             Event::Cancel(request) => self.cancel(request),
             Event::Loaded(copy) => self.loaded(now, copy),
-            Event::Said { copy, run } => self.said(copy, run),
+            Event::Said { copy, run, piece } => self.said(copy, run, piece),
             Event::Done { copy, run, outcome } => self.done(now, copy, run, outcome),
             Event::Died { copy, why } => self.bury(now, copy, why),
             Event::Gone(copy) => self.gone(now, copy),
@@ -293,7 +299,7 @@ impl Roster {
             let parts = items.iter().map(|item| Arc::clone(&item.part)).collect();
             let Some(copy) = self.copies.get_mut(&id) else { return };
             copy.begins(now);
-            copy.life = Life::Busy(Run { id: run, since: now, items, has_said: false, is_stopped: false });
+            copy.life = Life::Busy(Run { id: run, since: now, items, said_bytes: 0, is_stopped: false });
             self.effects.push(Effect::Run { copy: id, run, parts });
         }
     }

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
 
 mod pool {
+    mod anew;
     mod closing;
     mod faults;
     mod herd;

@@ -21,7 +21,7 @@ impl TextToImage for Echo {
             beacon.step()?;
             say(Piece::Progress(step as f32 / steps as f32));
         }
-        if let Some((_, mishap)) = Mishap::find(&draw.prompt) {
+        if let Some((_, mishap, _)) = Mishap::find(&draw.prompt) {
             mishap.happen(&self.path, beacon)?;
         }
         let note = format!("{} {:?} {:?}", draw.prompt, draw.size, draw.seed);

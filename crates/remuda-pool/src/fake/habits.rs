@@ -133,6 +133,6 @@ pub(super) fn hang(path: &Path) {
     }
 }
 
-fn beside(path: &Path, extension: &str) -> PathBuf {
+pub(super) fn beside(path: &Path, extension: &str) -> PathBuf {
     path.with_extension(extension)
 }

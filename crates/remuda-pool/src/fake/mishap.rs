@@ -1,13 +1,17 @@
 //! What goes wrong where a text says so.
 
 use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::fs::OpenOptions;
+use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::habits::hang;
+use super::habits::{beside, hang};
 use crate::beacon::Beacon;
 use crate::failure::Failure;
+use crate::request::Sampling;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
@@ -38,6 +42,21 @@ pub enum Mishap {
     Short,
     NaN,
     Missing,
+    /// `!once panic`, and so on: to the first copy of the model that comes to it, and to no other.
+    Once(Once),
+    /// `!chance`: it says the seed, or what it draws if there is none.
+    Chance,
+    /// `!stray`: it says what no other copy says.
+    Stray,
+}
+
+/// What can happen once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Once {
+    Panic,
+    Hang,
+    Exit,
+    Fail,
 }
 
 /// The lock of each model's engine; what one copy breaks is broken for all in this process.
@@ -54,15 +73,15 @@ pub(super) fn is_usable(path: &Path) -> Result<(), Failure> {
 }
 
 impl Mishap {
-    /// The first that the text asks for, and what stands before it.
-    pub fn find(text: &str) -> Option<(&str, Mishap)> {
+    /// The first that the text asks for, with what stands before it and behind it.
+    pub fn find(text: &str) -> Option<(&str, Mishap, &str)> {
         let (before, after) = text.split_once('!')?;
-        let mut words = after.split_whitespace();
-        let mishap = match words.next()? {
+        let mut words = Words(after);
+        let mishap = match words.word()? {
             "panic" => Mishap::Panic,
             "hang" => Mishap::Hang,
-            "busy" => Mishap::Busy(words.next()?.parse().ok()?),
-            "spin" => Mishap::Spin(words.next()?.parse().ok()?),
+            "busy" => Mishap::Busy(words.word()?.parse().ok()?),
+            "spin" => Mishap::Spin(words.word()?.parse().ok()?),
             "oom" => Mishap::OutOfMemory,
             "fail" => Mishap::Fail,
             "input" => Mishap::Input,
@@ -74,9 +93,28 @@ impl Mishap {
             "short" => Mishap::Short,
             "nan" => Mishap::NaN,
             "missing" => Mishap::Missing,
+            "once" => Mishap::Once(match words.word()? {
+                "panic" => Once::Panic,
+                "hang" => Once::Hang,
+                "exit" => Once::Exit,
+                "fail" => Once::Fail,
+                _ => return None,
+            }),
+            "chance" => Mishap::Chance,
+            "stray" => Mishap::Stray,
             _ => return None,
         };
-        Some((before, mishap))
+        Some((before, mishap, words.0))
+    }
+
+    /// What it adds to an answer.
+    pub(super) fn words(self, sampling: &Sampling) -> String {
+        let drawn = || RandomState::new().build_hasher().finish();
+        match self {
+            Mishap::Chance => sampling.seed.unwrap_or_else(drawn).to_string(),
+            Mishap::Stray => drawn().to_string(),
+            _ => String::new(),
+        }
     }
 
     pub(super) fn happen(self, path: &Path, beacon: &Beacon) -> Result<(), Failure> {
@@ -108,8 +146,37 @@ impl Mishap {
             }
             Mishap::Exit => std::process::exit(1),
             Mishap::Abort => std::process::abort(),
+            Mishap::Once(once) => {
+                let marked = OpenOptions::new().write(true).create_new(true).open(beside(path, "once"));
+                if marked.is_ok() {
+                    Mishap::from(once).happen(path, beacon)?;
+                }
+            }
             Mishap::Empty | Mishap::Short | Mishap::NaN | Mishap::Missing => {}
+            Mishap::Chance | Mishap::Stray => {}
         }
         Ok(())
+    }
+}
+
+impl From<Once> for Mishap {
+    fn from(once: Once) -> Self {
+        match once {
+            Once::Panic => Mishap::Panic,
+            Once::Hang => Mishap::Hang,
+            Once::Exit => Mishap::Exit,
+            Once::Fail => Mishap::Fail,
+        }
+    }
+}
+
+/// Word by word, with the rest as it is.
+struct Words<'a>(&'a str);
+
+impl<'a> Words<'a> {
+    fn word(&mut self) -> Option<&'a str> {
+        let (word, rest) = self.0.split_once(' ').unwrap_or((self.0, ""));
+        self.0 = rest;
+        (!word.is_empty()).then_some(word)
     }
 }

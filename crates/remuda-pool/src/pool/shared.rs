@@ -19,7 +19,7 @@ use super::{Escalation, Serving};
 use crate::beacon::Beacon;
 use crate::failure::PoolError;
 use crate::request::{Answer, Part, PartAnswer, Piece};
-use crate::roster::{CopyId, Effect, Event, RequestId, Roster, RunId, Why, is_binding};
+use crate::roster::{CopyId, Effect, Event, RequestId, Roster, RunId, Why};
 use crate::sync::{Condvar, Mutex, MutexGuard, lock, thread, wait, wait_for};
 
 pub(crate) struct Shared {
@@ -125,6 +125,11 @@ impl Shared {
                 let process = state.seats.get(&copy).and_then(|seat| seat.process.as_ref());
                 process.inspect(|process| process.kill());
             }
+            Effect::Say { request, piece } => {
+                if let Some(waiting) = state.waiting.get(&request) {
+                    drop(waiting.pieces.send(piece));
+                }
+            }
             Effect::Answer { request, answer } => {
                 if let Some(waiting) = state.waiting.remove(&request) {
                     drop(waiting.answer.send(answer));
@@ -205,16 +210,19 @@ impl Shared {
         }
     }
 
-    /// A piece of an answer, if anybody waits for it and the copy is still believed.
-    pub(super) fn say(&self, copy: CopyId, run: RunId, piece: Piece) {
+    /// A piece of an answer, if the copy is still believed and anybody listens: who waits for the whole alone is bound to
+    /// none of its words.
+    pub(super) fn say(self: &Arc<Self>, copy: CopyId, run: RunId, piece: Piece) {
         let mut state = self.state();
-        let Some(request) = state.roster.hears(copy, run) else { return };
-        if is_binding(&piece) {
-            self.step(&mut state, Event::Said { copy, run });
+        let request = state.roster.hears(copy, run);
+        let waiting = request.and_then(|request| state.waiting.get(&request));
+        if waiting.is_none_or(|waiting| waiting.pieces.is_closed()) {
+            return;
         }
-        if let Some(waiting) = state.waiting.get(&request) {
-            drop(waiting.pieces.send(piece));
-        }
+        self.step(&mut state, Event::Said { copy, run, piece });
+        let chores = self.take_chores(&mut state);
+        drop(state);
+        self.do_chores(chores);
     }
 
     /// The number of the request, or why it is refused at once.

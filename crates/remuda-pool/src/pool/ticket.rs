@@ -20,8 +20,8 @@ pub struct Call {
 /// A request somebody waits for. Whoever drops it wants no answer any more: what of it waits is dropped at once, and
 /// what runs stops within one step of its copy, unless others wait for answers from the same batch.
 ///
-/// If a copy dies, its requests go on to another and begin anew there; a request that has already said words of its
-/// answer cannot, and fails instead.
+/// If a copy dies, its requests go on to another and begin anew there. Of an answer that was being said, only what is new
+/// is heard; if it becomes another text than it began as, it fails with [`PoolError::Differs`].
 #[derive(Debug)]
 pub struct Ticket {
     model: String,
@@ -47,7 +47,8 @@ impl Ticket {
     }
 
     pub async fn answer(self) -> Result<Answer, PoolError> {
-        let Ticket { model, answer, interest, .. } = self;
+        let Ticket { model, answer, pieces, interest } = self;
+        drop(pieces);
         let answer = answer.await.unwrap_or_else(|_| Err(dropped(model)));
         drop(interest);
         answer
@@ -55,7 +56,8 @@ impl Ticket {
 
     /// For whoever has no runtime.
     pub fn wait(self) -> Result<Answer, PoolError> {
-        let Ticket { model, answer, interest, .. } = self;
+        let Ticket { model, answer, pieces, interest } = self;
+        drop(pieces);
         let answer = answer.blocking_recv().unwrap_or_else(|_| Err(dropped(model)));
         drop(interest);
         answer

@@ -63,8 +63,8 @@ pub(crate) struct Run {
     pub(crate) id: RunId,
     pub(crate) since: Duration,
     pub(crate) items: Vec<Item>,
-    /// Words of the answer were given out: it cannot begin anew elsewhere.
-    pub(crate) has_said: bool,
+    /// How far this copy is in saying the answer, of which those before it may have said a part.
+    pub(crate) said_bytes: usize,
     /// Told to stop, as nobody waits for any of it.
     pub(crate) is_stopped: bool,
 }

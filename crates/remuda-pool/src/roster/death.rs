@@ -23,10 +23,10 @@ impl Roster {
 
     pub(super) fn bury(&mut self, now: Duration, id: CopyId, why: Why) {
         let Some(copy) = self.copies.get_mut(&id).filter(|copy| !copy.is_dead()) else { return };
-        let (items, has_said) = match std::mem::replace(&mut copy.life, Life::Dead(why.clone())) {
-            Life::Busy(run) | Life::Draining(Some(run)) => (run.items, run.has_said),
+        let items = match std::mem::replace(&mut copy.life, Life::Dead(why.clone())) {
+            Life::Busy(run) | Life::Draining(Some(run)) => run.items,
             Life::Loading | Life::Proving(_) | Life::Ready | Life::Draining(None) | Life::Dead(_) => {
-                (Vec::new(), false)
+                Vec::new()
             }
         };
         let model = Arc::clone(&copy.model);
@@ -44,7 +44,7 @@ impl Roster {
             }
         }
         for item in items.into_iter().rev() {
-            self.move_on(id, item, &why, has_said);
+            self.move_on(id, item, &why);
         }
         if matches!(why, Why::Load(crate::LoadError::Memory { .. })) {
             self.spare_room(now, id);
@@ -52,16 +52,12 @@ impl Roster {
         self.effects.push(Effect::Removed { copy: id, model, why });
     }
 
-    /// To another copy, if that is right.
-    fn move_on(&mut self, id: CopyId, item: Item, why: &Why, has_said: bool) {
+    /// To another copy, if that is right. What was said of its answer goes with it.
+    fn move_on(&mut self, id: CopyId, item: Item, why: &Why) {
         if *why == Why::Told {
             return self.requeue(item);
         }
         let deaths = item.deaths + 1;
-        if has_said {
-            let what = format!("the copy {why}, after a part of its answer was given out");
-            return self.give_up(item.request, Failure::Engine(what));
-        }
         if deaths >= DEATHS_MAX {
             let what = format!("{deaths} copies died at it and it is not given to another; the last {why}");
             return self.give_up(item.request, Failure::Engine(what));

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::said::Said;
 use super::{CopyId, RequestId};
 use crate::backend::Batching;
 use crate::request::Part;
@@ -29,11 +30,22 @@ pub(crate) struct Item {
     pub(crate) alone: bool,
     /// Where it failed last: another copy is asked first.
     pub(crate) avoid: Option<CopyId>,
+    /// What of its answer was given out, by whichever copy.
+    pub(crate) said: Said,
 }
 
 impl Item {
     pub(crate) fn new(request: RequestId, index: usize, part: Part) -> Self {
-        Item { request, index, part: Arc::new(part), deaths: 0, failures: 0, alone: false, avoid: None }
+        Item {
+            request,
+            index,
+            part: Arc::new(part),
+            deaths: 0,
+            failures: 0,
+            alone: false,
+            avoid: None,
+            said: Said::default(),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::line::Item;
 use super::{CopyId, Effect, RequestId, Roster, RunId};
 use crate::failure::{Failure, PoolError};
 use crate::golden;
-use crate::request::{Answer, PartAnswer, Piece};
+use crate::request::{Answer, PartAnswer};
 
 /// How many copies may say that they could not before a part is given up.
 const FAILURES_MAX: u32 = 2;
@@ -16,13 +16,6 @@ const FAILURES_MAX: u32 = 2;
 const FAILED_IN_ROW_MAX: u32 = 3;
 
 impl Roster {
-    pub(super) fn said(&mut self, id: CopyId, run: RunId) {
-        let current = self.copies.get_mut(&id).and_then(|copy| copy.run_mut());
-        if let Some(current) = current.filter(|current| current.id == run) {
-            current.has_said = true;
-        }
-    }
-
     pub(super) fn done(
         &mut self,
         now: Duration,
@@ -76,6 +69,10 @@ impl Roster {
                 copy.answered += 1;
                 copy.failed_in_row = 0;
             }
+            if !item.said.begins(&answer) {
+                self.differs(item.request);
+                continue;
+            }
             let whole = self.requests.get_mut(item.request).and_then(|it| it.answered(item.index, answer));
             if let Some(answer) = whole {
                 self.completed(now, &model, item.request, answer);
@@ -89,7 +86,7 @@ impl Roster {
         }
         let Some((_, last)) = flaws.last().cloned() else { return };
         for (item, failure) in flaws {
-            self.try_again(id, item, &failure, run.has_said, 1);
+            self.try_again(id, item, &failure, 1);
         }
         self.distrust(now, id, &last);
     }
@@ -111,13 +108,12 @@ impl Roster {
             }
             return self.condemn(now, id, Why::Poisoned(what));
         }
-        let Run { items, has_said, .. } = run;
-        let together = items.len();
-        for item in items.into_iter().rev() {
+        let together = run.items.len();
+        for item in run.items.into_iter().rev() {
             if matches!(failure, Failure::Stopped) {
                 self.requeue(item);
             } else {
-                self.try_again(id, item, &failure, has_said, together);
+                self.try_again(id, item, &failure, together);
             }
         }
         match failure {
@@ -132,10 +128,9 @@ impl Roster {
 
     /// Who was in a batch that failed is tried alone, as nobody knows whose fault it was; who failed alone is tried on
     /// one more copy, unless it would fail everywhere.
-    fn try_again(&mut self, id: CopyId, item: Item, failure: &Failure, has_said: bool, together: usize) {
+    fn try_again(&mut self, id: CopyId, item: Item, failure: &Failure, together: usize) {
         let failures = item.failures + u32::from(together == 1);
-        let is_final =
-            has_said || failures >= FAILURES_MAX || (together == 1 && matches!(failure, Failure::Input(_)));
+        let is_final = failures >= FAILURES_MAX || (together == 1 && matches!(failure, Failure::Input(_)));
         if is_final {
             return self.give_up(item.request, failure.clone());
         }
@@ -151,12 +146,21 @@ impl Roster {
 
     /// One part of it has no answer, so the whole has none.
     pub(super) fn give_up(&mut self, request: RequestId, failure: Failure) {
+        self.end(request, |model| PoolError::Failed { model, failure });
+    }
+
+    /// Two texts are not made into one.
+    pub(super) fn differs(&mut self, request: RequestId) {
+        self.end(request, |model| PoolError::Differs { model });
+    }
+
+    fn end(&mut self, request: RequestId, why: impl FnOnce(String) -> PoolError) {
         let Some(asked) = self.requests.get(request) else { return };
         let model = asked.model.to_string();
         if let Some(served) = self.served.get_mut(&asked.model) {
             served.tally.failed += 1;
         }
-        self.answer(request, Err(PoolError::Failed { model, failure }));
+        self.answer(request, Err(why(model)));
     }
 
     /// It failed at something. That may have been the something; a question it can answer tells.
@@ -233,13 +237,5 @@ impl Roster {
                 self.effects.push(Effect::Stop { copy: id, run: run.id });
             }
         }
-    }
-}
-
-/// Words that were given out cannot be taken back; how far something is can be said twice.
-pub(crate) fn is_binding(piece: &Piece) -> bool {
-    match piece {
-        Piece::Text(_) => true,
-        Piece::Progress(_) => false,
     }
 }

@@ -3,30 +3,17 @@
 use std::time::{Duration, Instant};
 
 use remuda_pool::request::{Finish, Generated};
-use remuda_pool::{Call, Failure, PartAnswer, Piece, Pool, PoolError, Request, Ticket};
+use remuda_pool::{Call, PartAnswer, Piece, PoolError, Request};
 
-use super::herd::{Herd, KINDS, LONG, chat, herd};
-
-fn chatting(kind: &str) -> Herd {
-    let herd = herd();
-    herd.pool.add(herd.spec("chat", &format!("text_to_text\n{kind}"))).unwrap();
-    herd
-}
-
-fn say(pool: &Pool, text: &str) -> Ticket {
-    pool.call("chat", chat(text), Call { deadline: Some(Instant::now() + LONG) }).unwrap()
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
-}
+use super::anew::{block_on, chatting, say};
+use super::herd::{KINDS, herd, settings};
 
 #[test]
 fn pieces_come_in_order_and_make_up_the_answer() {
     for kind in KINDS {
-        let herd = chatting(kind);
+        let herd = chatting(settings(), kind);
         block_on(async {
-            let mut ticket = say(&herd.pool, "hello");
+            let mut ticket = say(&herd, "hello");
             let mut said = String::new();
             while let Some(piece) = ticket.piece().await {
                 let Piece::Text(text) = piece else { panic!("{piece:?}") };
@@ -36,24 +23,6 @@ fn pieces_come_in_order_and_make_up_the_answer() {
             assert_eq!(said, "hello");
             let whole = Generated { text: said, finish: Finish::Stop, tokens: 5 };
             assert_eq!(answer.parts, [PartAnswer::Text(whole)]);
-        });
-    }
-}
-
-/// Faults: T1. What was said cannot be taken back, so it does not begin anew.
-#[test]
-fn a_stream_whose_copy_dies_after_a_word_fails_and_says_so() {
-    for kind in KINDS {
-        let herd = chatting(kind);
-        block_on(async {
-            let mut ticket = say(&herd.pool, "hel!panic");
-            assert_eq!(ticket.piece().await, Some(Piece::Text("h".to_owned())));
-            let failed = ticket.answer().await.unwrap_err();
-            let PoolError::Failed { failure: Failure::Engine(why), .. } = failed else {
-                panic!("{failed:?}")
-            };
-            assert!(why.contains("after a part of its answer was given out"), "{why}");
-            say(&herd.pool, "well").answer().await.unwrap();
         });
     }
 }

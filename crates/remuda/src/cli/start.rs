@@ -286,6 +286,7 @@ impl Up {
                 return Err(error);
             }
         };
+        serving.context.models.worked_by(workers.iter().map(|it| it.worker.clone()).collect());
         let names: Vec<_> = workers.iter().map(|it| format!("{}{}", it.worker, with(it))).collect();
         say(&format!(
             "remuda is up on {} with {} {} (data in {})",

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!                        a model of this process ──▶ the pool itself: nothing is stored
-//!  body ──ask──▶ route ──┤
+//!  body ──ask──▶ route ──┤                               │ full, or without a copy
 //!                        a model of the fleet ─────▶ a job for its service, followed to its end; who hangs up cancels it
 //! ```
 //!

@@ -281,6 +281,7 @@ fn fault(error: &PoolError) -> Fault {
             Failure::Engine(_) | Failure::Poisoned(_) => Fault::Died,
             Failure::Stopped => Fault::Lost,
         },
+        PoolError::Differs { .. } => Fault::Died,
         PoolError::Full { .. } | PoolError::Deadline { .. } | PoolError::Cancelled | PoolError::Closing => {
             Fault::Lost
         }
@@ -311,6 +312,7 @@ mod tests {
             (PoolError::NoWorkers { model: text(), why: text() }, Cause::Worker),
             (failed(Failure::Engine(text())), Cause::Service),
             (failed(Failure::Poisoned(text())), Cause::Service),
+            (PoolError::Differs { model: text() }, Cause::Service),
             (PoolError::Full { model: text(), retry_after: Duration::ZERO }, Cause::Plane),
             (PoolError::Closing, Cause::Plane),
         ] {

@@ -1,5 +1,6 @@
 //! Models in the program: fetched by name, examined, served.
 
+mod both;
 mod chat;
 mod embed;
 mod flags;
@@ -9,6 +10,7 @@ mod host;
 mod killed;
 mod openai;
 mod sight;
+mod streamed;
 
 use std::path::{Path, PathBuf};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::backend::Batching;
 use crate::failure::{Failure, PoolError};
-use crate::request::{Part, PartAnswer};
+use crate::request::{Finish, Generated, Part, PartAnswer, Piece, Sampling};
 use crate::roster::{CopyId, Effect, Event, Limits, RequestId, Roster, RunId, Terms, Why};
 
 /// A roster, its clock, and what it decided since somebody looked.
@@ -64,6 +64,51 @@ impl Story {
         let parts = vec![Part::Tokens(vec![1; tokens])];
         self.tell(Event::Ask { request, model: Arc::from(model), parts, deadline: None });
         request
+    }
+
+    fn chat(&mut self, model: &str) -> RequestId {
+        self.requests += 1;
+        let request = RequestId(self.requests);
+        let parts = vec![Part::Prompt { tokens: vec![1], sampling: Sampling::default() }];
+        self.tell(Event::Ask { request, model: Arc::from(model), parts, deadline: None });
+        request
+    }
+
+    fn say(&mut self, (copy, run, _): (CopyId, RunId, usize), text: &str) {
+        self.tell(Event::Said { copy, run, piece: Piece::Text(text.to_owned()) });
+    }
+
+    /// What was heard since the last look.
+    fn heard(&mut self) -> String {
+        let heard = |effect: &Effect| match effect {
+            Effect::Say { piece: Piece::Text(text), .. } => Some(text.clone()),
+            _ => None,
+        };
+        let text = self.effects.iter().filter_map(heard).collect();
+        self.effects.retain(|effect| heard(effect).is_none());
+        text
+    }
+
+    /// The whole answer, said or not.
+    fn end_with(&mut self, (copy, run, _): (CopyId, RunId, usize), text: &str) {
+        let whole = Generated { text: text.to_owned(), finish: Finish::Stop, tokens: 1 };
+        self.tell(Event::Done { copy, run, outcome: Ok(vec![PartAnswer::Text(whole)]) });
+    }
+
+    /// A conversation of which `hello` was heard when its copy panicked; it is another's now.
+    fn interrupted(&mut self) -> (RequestId, (CopyId, RunId, usize)) {
+        self.serve("m", 2, 1);
+        self.ready();
+        let request = self.chat("m");
+        let first = self.given().remove(0);
+        self.say(first, "hello");
+        assert_eq!(self.heard(), "hello");
+        self.tell(Event::Died { copy: first.0, why: Why::Panicked("x".to_owned()) });
+        let second = self.given().remove(0);
+        assert_ne!(first.0, second.0);
+        self.say(first, " from beyond");
+        assert_eq!(self.heard(), "", "the dead are not heard");
+        (request, second)
     }
 
     /// Who was started since the last look.
@@ -379,4 +424,49 @@ fn out_of_memory_at_work_evicts_the_longest_unused_and_tries_once_more() {
         "{answer:?}"
     );
     assert!(!story.has(|it| matches!(it, Effect::Removed { .. })), "nobody died of it");
+}
+
+/// Faults: T1.
+#[test]
+fn a_conversation_goes_on_where_its_copy_fell_silent() {
+    let mut story = story();
+    let (request, second) = story.interrupted();
+    for (said, heard) in [("he", ""), ("ll", ""), ("o w", " w"), ("orld", "orld")] {
+        story.say(second, said);
+        assert_eq!(story.heard(), heard);
+    }
+    story.end_with(second, "hello world");
+    assert_eq!(story.answer(request), Some(Ok(1)));
+}
+
+/// Faults: T1. Whether it is seen at a word or only at the end.
+#[test]
+fn a_conversation_that_becomes_another_is_ended() {
+    let differs = Some(Err(PoolError::Differs { model: "m".to_owned() }));
+    let mut at_a_word = story();
+    let (request, second) = at_a_word.interrupted();
+    at_a_word.say(second, "help");
+    assert_eq!(at_a_word.heard(), "");
+    assert_eq!(at_a_word.answer(request), differs);
+    assert!(at_a_word.has(|it| matches!(it, Effect::Stop { run, .. } if *run == second.1)));
+    at_a_word.fail(second, Failure::Stopped);
+    assert_eq!(at_a_word.roster.snapshot().models[0].failed, 1);
+    let mut at_its_end = story();
+    let (request, second) = at_its_end.interrupted();
+    at_its_end.say(second, "he");
+    at_its_end.end_with(second, "he");
+    assert_eq!(at_its_end.answer(request), differs);
+}
+
+/// Faults: T1. Words that are out change nothing about that.
+#[test]
+fn a_conversation_at_which_two_copies_died_is_not_given_to_a_third() {
+    let mut story = story();
+    let (request, second) = story.interrupted();
+    story.say(second, "hello again");
+    story.tell(Event::Died { copy: second.0, why: Why::Panicked("x".to_owned()) });
+    let answer = story.answer(request);
+    let Some(Err(PoolError::Failed { failure: Failure::Engine(why), .. })) = answer else { panic!() };
+    assert!(why.contains("2 copies died"), "{why}");
+    assert_eq!(story.given(), []);
 }

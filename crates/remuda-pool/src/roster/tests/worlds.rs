@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::laws;
 use crate::backend::Batching;
 use crate::failure::{Failure, LoadError};
-use crate::request::{Part, PartAnswer};
+use crate::request::{Finish, Generated, Part, PartAnswer, Piece, Sampling};
+use crate::roster::said::Said;
 use crate::roster::served::Terms;
 use crate::roster::{CopyId, Effect, Event, Limits, RequestId, Roster, RunId, Why};
 
@@ -32,13 +33,33 @@ impl Dice {
 struct Worlds {
     now: Duration,
     loading: BTreeSet<CopyId>,
-    running: BTreeMap<CopyId, (RunId, usize)>,
+    running: BTreeMap<CopyId, Running>,
     leaving: BTreeSet<CopyId>,
     dead: BTreeSet<CopyId>,
     asked: BTreeSet<RequestId>,
     answered: BTreeSet<RequestId>,
+    heard: BTreeMap<RequestId, String>,
     steps: u64,
     is_told: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Running {
+    run: RunId,
+    parts: usize,
+    /// Of an answer that is said while it is made.
+    said: Option<usize>,
+}
+
+/// What every conversation of these worlds is answered with.
+const SPEECH: &str = "What is said twice is heard once.";
+
+impl Running {
+    fn right(self) -> Vec<PartAnswer> {
+        let text = Generated { text: SPEECH.to_owned(), finish: Finish::Stop, tokens: 7 };
+        let answer = self.said.map_or(PartAnswer::Vector(vec![1.0, 0.0]), |_| PartAnswer::Text(text));
+        vec![answer; self.parts]
+    }
 }
 
 fn terms(model: &str, copies: u32, memory_bytes: u64) -> Terms {
@@ -71,12 +92,23 @@ impl Worlds {
         for effect in effects {
             match effect {
                 Effect::Start { copy, .. } => drop(self.loading.insert(*copy)),
-                Effect::Run { copy, run, parts } => drop(self.running.insert(*copy, (*run, parts.len()))),
+                Effect::Run { copy, run, parts } => {
+                    let said = matches!(*parts[0], Part::Prompt { .. }).then_some(0);
+                    self.running.insert(*copy, Running { run: *run, parts: parts.len(), said });
+                }
+                Effect::Say { request, piece: Piece::Text(text) } => {
+                    let heard = self.heard.entry(*request).or_default();
+                    heard.push_str(text);
+                    if !SPEECH.starts_with(&**heard) {
+                        return Err(format!("{request:?} heard {heard:?}"));
+                    }
+                }
                 Effect::Quit(copy) | Effect::Kill(copy) => drop(self.leaving.insert(*copy)),
                 Effect::Answer { request, .. } if !self.answered.insert(*request) => {
                     return Err(format!("{request:?} was answered twice"));
                 }
-                Effect::Answer { .. } | Effect::Stop { .. } | Effect::Removed { .. } => {}
+                Effect::Say { .. } | Effect::Answer { .. } | Effect::Stop { .. } => {}
+                Effect::Removed { .. } => {}
                 Effect::Remember { .. } | Effect::Escalate { .. } => {}
             }
         }
@@ -87,7 +119,7 @@ impl Worlds {
         let (loading, running): (Vec<_>, Vec<_>) =
             (self.loading.iter().copied().collect(), self.running.keys().copied().collect());
         let everyone: Vec<_> = loading.iter().chain(&running).copied().collect();
-        match dice.below(13) {
+        match dice.below(15) {
             0..=2 => self.ask(dice),
             3 => {
                 dice.pick(&self.asked.iter().copied().collect::<Vec<_>>()).map_or(Event::Tick, Event::Cancel)
@@ -106,7 +138,8 @@ impl Worlds {
                 self.dead.remove(&copy);
                 Event::Gone(copy)
             }),
-            11 => {
+            11..=12 => dice.pick(&running).map_or(Event::Tick, |copy| self.says(copy, dice)),
+            13 => {
                 self.steps += dice.below(2);
                 let steps = self.steps;
                 dice.pick(&everyone).map_or(Event::Tick, |copy| Event::Looked { copy, steps })
@@ -122,14 +155,27 @@ impl Worlds {
     fn ask(&mut self, dice: &mut Dice) -> Event {
         let request = RequestId(self.asked.len() as u64 + 1);
         self.asked.insert(request);
-        let parts = (0..dice.below(5)).map(|_| Part::Tokens(vec![1; dice.below(6) as usize])).collect();
+        let mut parts: Vec<_> =
+            (0..dice.below(5)).map(|_| Part::Tokens(vec![1; dice.below(6) as usize])).collect();
+        if dice.below(3) == 0 {
+            parts = vec![Part::Prompt { tokens: vec![1; 3], sampling: Sampling::default() }];
+        }
         let model = Arc::from(["a", "b", "c"][dice.below(3) as usize]);
         let deadline = (dice.below(3) == 0).then(|| self.now + Duration::from_millis(dice.below(5_000)));
         Event::Ask { request, model, parts, deadline }
     }
 
+    fn says(&mut self, copy: CopyId, dice: &mut Dice) -> Event {
+        let Some(running) = self.running.get_mut(&copy) else { return Event::Tick };
+        let Some(said) = &mut running.said else { return Event::Tick };
+        let next = (*said + 1 + dice.below(6) as usize).min(SPEECH.len());
+        let text = SPEECH[std::mem::replace(said, next)..next].to_owned();
+        Event::Said { copy, run: running.run, piece: Piece::Text(text) }
+    }
+
     fn done(&mut self, copy: CopyId, dice: &mut Dice) -> Event {
-        let (run, parts) = self.running[&copy];
+        let running = self.running[&copy];
+        let run = running.run;
         self.running.remove(&copy);
         // A late answer to an older run comes as well.
         let run = if dice.below(10) == 0 { RunId(run.0.saturating_sub(1)) } else { run };
@@ -140,7 +186,7 @@ impl Worlds {
             3 => Err(Failure::Input("x".to_owned())),
             4 => Err(Failure::Poisoned("x".to_owned())),
             5 => Ok(vec![PartAnswer::Vector(vec![])]),
-            _ => Ok(vec![PartAnswer::Vector(vec![1.0, 0.0]); parts]),
+            _ => Ok(running.right()),
         };
         Event::Done { copy, run, outcome }
     }
@@ -172,8 +218,8 @@ impl Worlds {
                 Event::Died { copy, why: Why::Told }
             } else if let Some(copy) = self.loading.pop_first() {
                 Event::Loaded(copy)
-            } else if let Some((copy, (run, parts))) = self.running.pop_first() {
-                Event::Done { copy, run, outcome: Ok(vec![PartAnswer::Vector(vec![1.0, 0.0]); parts]) }
+            } else if let Some((copy, running)) = self.running.pop_first() {
+                Event::Done { copy, run: running.run, outcome: Ok(running.right()) }
             } else if roster.is_over() {
                 return Ok(());
             } else {
@@ -236,7 +282,7 @@ fn the_laws_hold_in_every_world() {
 /// A law that was never seen to fail proves nothing.
 #[test]
 fn a_saboteur_is_caught() {
-    let saboteurs: [(&str, Sabotage); 4] = [
+    let saboteurs: [(&str, Sabotage); 5] = [
         ("gives memory back early", |roster| {
             let dead = roster.copies.values().find(|copy| copy.is_dead()).map(|copy| copy.id);
             dead.map(|copy| roster.ledger.release(copy));
@@ -244,6 +290,12 @@ fn a_saboteur_is_caught() {
         ("forgets what was in flight", |roster| {
             for copy in roster.copies.values_mut() {
                 copy.run_mut().map(|run| run.items.pop());
+            }
+        }),
+        ("forgets what was said", |roster| {
+            for run in roster.copies.values_mut().filter_map(|copy| copy.run_mut()) {
+                run.said_bytes = 0;
+                run.items.iter_mut().for_each(|item| item.said = Said::default());
             }
         }),
         ("keeps the dead in their places", |roster| {

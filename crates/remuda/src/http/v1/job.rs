@@ -3,17 +3,17 @@
 //! What its worker says meanwhile comes as live reports, which may be lost: each piece says where in the text it begins, and
 //! what was missed is in the result. An attempt that is begun anew elsewhere says the same again, which is passed over.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
 use remuda_core::cause::Cause;
-use remuda_core::id::JobId;
+use remuda_core::id::{JobId, WorkerId};
+use remuda_core::need::Needs;
 use remuda_core::plane::Event;
 use remuda_core::record::StateRow;
 use remuda_core::workflow;
-use remuda_pool::request::Sampling;
 use remuda_pool::{Answer, Piece, PoolError, Request};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
@@ -76,6 +76,7 @@ impl Following {
         model: &str,
         request: Request,
         patience: Duration,
+        excluded: BTreeSet<WorkerId>,
     ) -> Result<Following, Problem> {
         let workflow = to_raw_value(&workflow(model, request)?);
         let workflow = workflow.map_err(|error| Problem::bad_request(error.to_string()))?;
@@ -87,6 +88,7 @@ impl Following {
         let request = intake::Request {
             service: Some(model.parse()?),
             deadline: Some(patience),
+            needs: Needs { excluded, ..Needs::default() },
             ..intake::Request::new(Arc::from(workflow), caller.tenant(None)?)
         };
         let Taken { job, .. } = context.intake().take_examined(request, examined).await?;
@@ -190,17 +192,7 @@ impl Following {
 
 /// As workers read it. What was drawn by chance on one of them is drawn the same on the next: the seed goes with it.
 fn workflow(model: &str, mut request: Request) -> Result<Value, Problem> {
-    let seed = || uuid::Uuid::new_v4().as_u64_pair().0 >> 1;
-    match &mut request {
-        Request::TextToText(chat) => {
-            let Sampling { seed: given, .. } = &mut chat.sampling;
-            given.get_or_insert_with(seed);
-        }
-        Request::TextToImage(draw) => {
-            draw.seed.get_or_insert_with(seed);
-        }
-        Request::TextEmbedding { .. } | Request::Vision(_) | Request::ImageEmbedding { .. } => {}
-    }
+    request.draw_seed();
     let mut workflow =
         serde_json::to_value(&request).map_err(|error| Problem::bad_request(error.to_string()))?;
     workflow["model"] = json!(model);

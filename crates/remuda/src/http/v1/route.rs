@@ -1,15 +1,18 @@
-//! Who answers a call: a model of this process itself, or a worker of the fleet that has one, by way of a job.
+//! Who answers a call: a model of this process itself, or a worker of the fleet that has one, by way of a job. A model that
+//! both have is asked here first; what finds no room or no copy here goes to the others, if there are any.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use remuda_core::id::WorkerId;
 use remuda_core::machine::Presence;
 use remuda_core::plane::Plane;
 use remuda_pool::{Answer, Capability, Failure, Piece, Pool, PoolError, Request, Ticket};
 use serde_json::json;
 use tokio::time::Instant;
+use tracing::debug;
 
 use super::super::{Caller, Context, Problem};
 use super::job::Following;
@@ -17,17 +20,32 @@ use crate::worker::MODEL_LABEL;
 
 /// The models of this process, if it has any. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Models(Arc<OnceLock<Pool>>);
+pub struct Models(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    pool: OnceLock<Pool>,
+    hands: OnceLock<BTreeSet<WorkerId>>,
+}
 
 impl Models {
     /// From now on they are asked directly.
     pub fn share(&self, pool: Pool) {
         // Only whoever starts the program shares one, and once.
-        self.0.set(pool).ok();
+        self.0.pool.set(pool).ok();
+    }
+
+    /// The workers of this process. What they are given comes to the same pool.
+    pub fn worked_by(&self, hands: BTreeSet<WorkerId>) {
+        self.0.hands.set(hands).ok();
+    }
+
+    fn hands(&self) -> BTreeSet<WorkerId> {
+        self.0.hands.get().cloned().unwrap_or_default()
     }
 
     pub(super) fn own(&self) -> Option<&Pool> {
-        self.0.get()
+        self.0.pool.get()
     }
 
     fn has(&self, model: &str) -> Option<&Pool> {
@@ -107,8 +125,16 @@ pub(super) async fn call(context: &Context, caller: &Caller, call: Call<'_>) -> 
     let Call { model, request, patience } = call;
     let (model, until) = (model.to_owned(), Instant::now() + patience);
     if let Some(pool) = context.models.has(&model) {
-        let ticket = ask(pool.clone(), model.clone(), request, until).await?;
-        return Ok(Answering { model, until, from: From::Own(ticket) });
+        let refused = match ask(pool.clone(), model.clone(), request.clone(), until).await? {
+            Ok(ticket) => return Ok(Answering { model, until, from: From::Own(ticket) }),
+            Err(refused) => refused,
+        };
+        let hands = context.models.hands();
+        if !is_for_others(&refused) || !has_others(context, &model, request.capability(), &hands).await? {
+            return Err(problem(refused));
+        }
+        debug!(model, %refused, "asking a worker that has it as well");
+        return by_job(context, caller, &model, request, until, hands).await;
     }
     let mut known = offered(context).await?;
     let Some(Offered { capability, workers, .. }) = known.remove(&model) else {
@@ -122,20 +148,62 @@ pub(super) async fn call(context: &Context, caller: &Caller, call: Call<'_>) -> 
         let why = "every worker that has it is offline or has closed".to_owned();
         return Err(problem(PoolError::NoWorkers { model, why }));
     }
-    let following = Following::begin(context, caller, &model, request, patience).await?;
-    Ok(Answering { model, until, from: From::Job(Box::new(following)) })
+    by_job(context, caller, &model, request, until, BTreeSet::new()).await
+}
+
+/// Of a worker that has the model, and is none of `excluded`.
+async fn by_job(
+    context: &Context,
+    caller: &Caller,
+    model: &str,
+    request: Request,
+    until: Instant,
+    excluded: BTreeSet<WorkerId>,
+) -> Result<Answering, Problem> {
+    let patience = until.saturating_duration_since(Instant::now());
+    let following = Following::begin(context, caller, model, request, patience, excluded).await?;
+    Ok(Answering { model: model.to_owned(), until, from: From::Job(Box::new(following)) })
+}
+
+/// Whether it says nothing about what was asked, and only that it cannot be done here and now.
+fn is_for_others(refused: &PoolError) -> bool {
+    match refused {
+        PoolError::Full { .. } | PoolError::NoWorkers { .. } => true,
+        PoolError::UnknownModel { .. }
+        | PoolError::WrongCapability { .. }
+        | PoolError::Input(_)
+        | PoolError::Deadline { .. }
+        | PoolError::Cancelled
+        | PoolError::Failed { .. }
+        | PoolError::Differs { .. }
+        | PoolError::Closing => false,
+    }
+}
+
+/// Whether a worker of another process would take a job for it now.
+async fn has_others(
+    context: &Context,
+    model: &str,
+    asked: Capability,
+    hands: &BTreeSet<WorkerId>,
+) -> Result<bool, Problem> {
+    let hands: Vec<_> = hands.iter().map(ToString::to_string).collect();
+    let known = context.plane.look(|plane, _| of_fleet(plane)).await?;
+    let offered = known.get(model).filter(|offered| offered.capability == asked);
+    Ok(offered.is_some_and(|offered| offered.workers.iter().any(|worker| !hands.contains(worker))))
 }
 
 /// Preparing takes a processor for a while, and nobody else is to wait for that.
-async fn ask(pool: Pool, model: String, request: Request, until: Instant) -> Result<Ticket, Problem> {
+async fn ask(
+    pool: Pool,
+    model: String,
+    request: Request,
+    until: Instant,
+) -> Result<Result<Ticket, PoolError>, Problem> {
     let terms = remuda_pool::Call { deadline: Some(until.into_std()) };
     let asked = tokio::task::spawn_blocking(move || pool.call(&model, request, terms)).await;
-    match asked {
-        Ok(ticket) => ticket.map_err(problem),
-        Err(panicked) => {
-            Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", panicked.to_string()))
-        }
-    }
+    asked
+        .map_err(|panicked| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", panicked.to_string()))
 }
 
 impl Answering {
@@ -188,6 +256,7 @@ pub(super) fn problem(error: PoolError) -> Problem {
             Problem::new(S::TOO_MANY_REQUESTS, "queue_full", message).later(seconds.try_into().unwrap_or(60))
         }
         PoolError::NoWorkers { .. } => Problem::new(S::SERVICE_UNAVAILABLE, "no_copy", message).later(1),
+        PoolError::Differs { .. } => Problem::new(S::SERVICE_UNAVAILABLE, "begun_anew", message).later(1),
         PoolError::Deadline { .. } => Problem::new(S::GATEWAY_TIMEOUT, "deadline", message),
         PoolError::Cancelled | PoolError::Closing => {
             Problem::new(S::SERVICE_UNAVAILABLE, "stopping", message).later(2)

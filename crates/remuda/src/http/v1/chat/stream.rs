@@ -9,13 +9,13 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use remuda_pool::{Answer, Piece};
+use remuda_pool::{Answer, Piece, PoolError};
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::super::super::{Context, Problem};
 use super::super::envelope::told;
-use super::super::route::Answering;
+use super::super::route::{Answering, problem};
 use super::read::Streamed;
 use super::{Head, finish, generated, usage};
 use crate::serve::stopped;
@@ -113,10 +113,8 @@ impl Telling {
         match whole.text.strip_prefix(self.said.as_str()) {
             Some("") => {}
             Some(rest) => self.chunk(&json!({ "content": rest }), None),
-            None => {
-                let message = "it was begun anew elsewhere and became another text: ask again";
-                return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "begun_anew", message));
-            }
+            // The pool sees to that for its own; a job may have been begun anew by another worker's.
+            None => return Err(problem(PoolError::Differs { model: self.head.model.clone() })),
         }
         self.chunk(&json!({}), Some(finish(whole.finish)));
         if self.streamed.has_usage {

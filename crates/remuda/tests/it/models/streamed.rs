@@ -1,0 +1,131 @@
+//! Copies are killed in the middle of answers that come word by word: whoever listens hears one text, whole and once.
+
+use reqwest::{Method, Response, StatusCode};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use super::host::{Host, copies, stand_in};
+use crate::harness::{Client, Plane, QUICK, Worker, wait_until};
+
+/// The first copy that comes to its middle says nothing more.
+const TEXT: &str = "a wild !once hang horse";
+const HEARD: &str = "a wild horse";
+
+/// An answer as it comes.
+struct Answer {
+    response: Response,
+    raw: String,
+    said: String,
+    /// Everything else that was told, in order.
+    told: Vec<Value>,
+}
+
+impl Answer {
+    async fn ask(client: &Client, text: &str) -> Answer {
+        Answer::ask_with(client, text, &json!({})).await
+    }
+
+    /// As `ask`, with more fields.
+    async fn ask_with(client: &Client, text: &str, more: &Value) -> Answer {
+        let messages = json!([{ "role": "user", "content": text }]);
+        let mut body = json!({ "model": "chat", "messages": messages, "stream": true });
+        body.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+        let request = client.request(Method::POST, "/v1/chat/completions").json(&body);
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        Answer { response, raw: String::new(), said: String::new(), told: Vec::new() }
+    }
+
+    /// Reads on until so many bytes were said, or to the end.
+    async fn hear(&mut self, bytes: usize) {
+        while self.said.len() < bytes {
+            let Some(chunk) = self.response.chunk().await.unwrap() else { return };
+            self.raw.push_str(std::str::from_utf8(&chunk).unwrap());
+            while let Some(end) = self.raw.find("\n\n") {
+                let event: String = self.raw.drain(..end + 2).collect();
+                let Some(data) = event.trim().strip_prefix("data: ") else { continue };
+                let data: Value = serde_json::from_str(data).unwrap_or_else(|_| json!(data));
+                match data["choices"][0]["delta"]["content"].as_str() {
+                    Some(words) => self.said.push_str(words),
+                    None => self.told.push(data),
+                }
+            }
+        }
+    }
+
+    /// To its end, which has to be a good one.
+    async fn ended(mut self, why: &str) -> String {
+        self.hear(usize::MAX).await;
+        let [finish, done] = &self.told[..] else { panic!("{:?} {:?}", self.said, self.told) };
+        assert_eq!((&finish["choices"][0]["finish_reason"], done), (&json!(why), &json!("[DONE]")));
+        self.said
+    }
+}
+
+/// Kills the one that is at work.
+fn kill(copies: &[Value]) -> Option<()> {
+    let pid = copies.iter().find(|copy| copy["state"] == "busy")?["pid"].as_i64()?;
+    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).ok()
+}
+
+/// Faults: T1.
+#[tokio::test]
+async fn a_stream_is_whole_though_its_copy_was_killed() {
+    let host = Host::up(&["chat=chat.fake,copies=2,isolation=process"]).await;
+    let mut answer = Answer::ask(&host, TEXT).await;
+    answer.hear("a wild ".len()).await;
+    wait_until("a busy copy was killed", async || kill(&copies(&host.model("chat").await))).await;
+    assert_eq!(answer.ended("stop").await, HEARD);
+    let model = host.model("chat").await;
+    assert_eq!((&model["here"]["moved"], &model["here"]["deaths"]["exited"]), (&json!(1), &json!(1)));
+}
+
+/// Faults: T1. Two texts are never made into one.
+#[tokio::test]
+async fn a_stream_that_would_become_another_text_ends_with_an_error() {
+    let host = Host::up(&["chat=chat.fake,copies=2,isolation=process"]).await;
+    let mut answer = Answer::ask(&host, "I am !stray !once panic and so on").await;
+    answer.hear(usize::MAX).await;
+    let [told] = &answer.told[..] else { panic!("{:?}", answer.told) };
+    assert_eq!(told["error"]["code"], "begun_anew", "{told}");
+    assert!(answer.said.starts_with("I am ") && !answer.said.contains("so on"), "{}", answer.said);
+}
+
+/// The pool of a worker does the same for jobs: no attempt is lost for it.
+///
+/// Faults: T1.
+#[tokio::test]
+async fn a_stream_by_way_of_a_job_is_whole_as_well() {
+    let plane = Plane::start(QUICK).await;
+    stand_in(plane.folder(), "chat.fake");
+    let what = ["--model", "chat=chat.fake,copies=2,isolation=process"];
+    let _mule = Worker::start_doing(&plane, "mule", &what).await;
+    let mut answer = Answer::ask(&plane, TEXT).await;
+    answer.hear("a wild ".len()).await;
+    wait_until("a busy copy was killed", async || {
+        let status = plane.get("/fleet/models").await;
+        let copies = status["models"][0]["workers"]["mule"]["copies"].as_array().cloned();
+        kill(&copies.unwrap_or_default())
+    })
+    .await;
+    assert_eq!(answer.ended("stop").await, HEARD);
+    let job = plane.jobs().await.remove(0);
+    assert_eq!((&job["state"], &job["attempt"]), (&json!("completed"), &json!(1)), "{job}");
+}
+
+/// With weights that somebody trained, and words that chance draws.
+///
+/// Faults: T1.
+#[tokio::test]
+async fn a_stream_of_a_real_model_is_whole_though_its_copy_was_killed() {
+    let folder = super::folder("smollm2-135m");
+    let host = Host::up(&[&format!("chat={},copies=2,isolation=process", folder.display())]).await;
+    let more = json!({ "temperature": 1, "seed": 7, "max_tokens": 120 });
+    let ask = async || Answer::ask_with(&host, "Tell me about wild horses.", &more).await;
+    let mut answer = ask().await;
+    answer.hear(40).await;
+    wait_until("a busy copy was killed", async || kill(&copies(&host.model("chat").await))).await;
+    let said = answer.ended("length").await;
+    assert_eq!(host.model("chat").await["here"]["moved"], 1, "it was in the middle of it");
+    assert_eq!(said, ask().await.ended("length").await, "as if nobody had been killed");
+}
