@@ -1,6 +1,5 @@
 //! A pool of stand-ins, and what its tests say to it.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -19,15 +18,12 @@ pub(crate) struct Herd {
     pub(crate) folder: tempfile::TempDir,
 }
 
-pub(crate) fn settings() -> PoolSettings {
-    let args = ["--ignored", "--exact", "pool::herd::copy"].map(OsString::from).to_vec();
-    PoolSettings { child: ChildCommand { args, ..ChildCommand::default() }, ..PoolSettings::default() }
-}
+/// The program that is a copy, or has one and is killed.
+pub(crate) const STAND_IN: &str = env!("CARGO_BIN_EXE_remuda-pool-stand-in");
 
-#[test]
-#[ignore = "a child of other tests"]
-fn copy() {
-    remuda_pool::child::run(&Engines::default().with(Fake)).unwrap();
+pub(crate) fn settings() -> PoolSettings {
+    let child = ChildCommand { program: Some(PathBuf::from(STAND_IN)), ..ChildCommand::default() };
+    PoolSettings { child, ..PoolSettings::default() }
 }
 
 /// What a copy runs in, as the file of a stand-in says it.
