@@ -3,9 +3,9 @@
 
 mod pool {
     mod closing;
+    mod deaths;
     mod faults;
     mod herd;
-    mod kills;
     mod promises;
     mod room;
     mod serving;

@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use remuda_pool::{Call, Failure, ModelSpec, PoolError, PoolSettings, Request};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-use super::herd::{Herd, KINDS, herd, herd_with, settings, wait_until};
+use super::herd::{Herd, KINDS, herd, herd_with, kill, settings, wait_until};
 
 fn ready(herd: &Herd) -> usize {
     herd.model().copies.iter().filter(|copy| copy.state == "ready").count()
@@ -51,10 +51,6 @@ fn an_exit_an_abort_and_a_kill_are_seen_at_once() {
     herd.until("seen", |model| model.copies.iter().all(|copy| copy.pid != Some(pid) || copy.state == "dead"));
     assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
     herd.embed("well").unwrap();
-}
-
-pub(crate) fn kill(pid: u32, signal: Signal) {
-    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
 }
 
 /// Returns when every thread of it stands still.
