@@ -6,6 +6,7 @@ mod pool {
     mod deaths;
     mod faults;
     mod herd;
+    mod pictures;
     mod promises;
     mod room;
     mod serving;
