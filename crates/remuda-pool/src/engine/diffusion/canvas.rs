@@ -171,6 +171,7 @@ impl TextToImage for Canvas {
         let noise = Noise::new(seed).take(self.channels * size.0 * size.1).collect();
         let latents = self.denoise(noise, size, &schedule, &texts, beacon, say)?;
         let pixels = self.decode(latents, size, beacon)?;
+        beacon.step()?;
         let made = [
             ("seed", seed.to_string()),
             ("steps", steps.to_string()),
