@@ -71,6 +71,8 @@ fn kill_one(herd: &Herd, round: usize) {
     herd.until("seen", |model| model.deaths.get("exited") == Some(&(round as u64 + 1)));
 }
 
+/// Faults: T1.
+///
 /// The books are exact, they say within a twentieth what is there, and nothing grows: a thousand processes of 16 MiB were
 /// loaded and killed, and a descriptor, a thread, a zombie or half a kilobyte left by each would be seen.
 #[test]
