@@ -4,6 +4,9 @@
 //! every light green. So an answer that is empty, of the wrong kind or size, or not made of numbers is the copy's
 //! failure and never a success; and a copy is asked now and then what it has to know.
 
+mod pixels;
+
+use self::pixels::Pixels;
 use crate::request::{Part, PartAnswer};
 
 /// How far two vectors of length 1 may be apart that are the same. Threads and kernels round differently; wrong weights
@@ -66,10 +69,13 @@ pub(crate) fn difference(known: &PartAnswer, answer: &PartAnswer) -> Option<Stri
         (PartAnswer::Seen(known), PartAnswer::Seen(seen)) => {
             (known.text != seen.text).then(|| format!("{:?} instead of {:?}", seen.text, known.text))
         }
-        // Pixels round; what tells that nothing came of it is a picture of another size or almost none.
         (PartAnswer::Drawn(known), PartAnswer::Drawn(png)) => {
-            let (known, png) = (known.len(), png.len());
-            (png < known / 2 || png > known * 2).then(|| format!("{png} bytes instead of {known}"))
+            match (Pixels::read(known), Pixels::read(png)) {
+                (Ok(known), Ok(drawn)) => known.difference(&drawn),
+                (_, Err(error)) => Some(format!("a picture that cannot be read: {error}")),
+                // Kept by whoever drew it first, and no yardstick; who draws the same is told of it above.
+                (Err(_), Ok(_)) => None,
+            }
         }
         (_, PartAnswer::Vector(_) | PartAnswer::Text(_) | PartAnswer::Seen(_)) => Some(KIND.to_owned()),
         (_, PartAnswer::Picture(_) | PartAnswer::Drawn(_)) => Some(KIND.to_owned()),

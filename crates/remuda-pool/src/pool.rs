@@ -49,6 +49,9 @@ pub struct PoolSettings {
     pub load_stall_max: Duration,
     /// Deaths in a row without an answer in between before a copy is given up for now, and the owner told.
     pub deaths_max: u32,
+    /// After how long a copy that was given up is tried again, however often: a disk comes back, a file is mended, and
+    /// nobody has to say so.
+    pub parole: Duration,
     /// How long a request waits for a model that has no copy and is about to have one; then it is told so.
     pub patience: Duration,
     /// How often idle copies are asked what they have to know.
@@ -72,6 +75,7 @@ impl Default for PoolSettings {
             stall_max: Duration::from_secs(30),
             load_stall_max: Duration::from_secs(120),
             deaths_max: 5,
+            parole: Duration::from_secs(60),
             patience: Duration::from_secs(1),
             maintenance_every: Duration::from_secs(60),
             idle_max: None,
@@ -106,6 +110,7 @@ impl Pool {
             queue_tokens_max: settings.queue_tokens_max,
             queue_bytes_max: settings.queue_bytes_max,
             deaths_max: settings.deaths_max.max(1),
+            parole: settings.parole,
             patience: settings.patience,
             maintenance_every: settings.maintenance_every,
             idle_max: settings.idle_max,
@@ -200,11 +205,6 @@ impl Pool {
     /// What this pool cannot mend by itself, from now on.
     pub fn escalations(&self) -> broadcast::Receiver<Escalation> {
         self.0.shared.escalations.subscribe()
-    }
-
-    /// Somebody has mended what a model died of: its copies are started at once, with a whole budget.
-    pub fn revive(&self, model: &str) {
-        self.0.shared.apply(Event::Revive(Arc::from(model)));
     }
 
     /// Takes nothing new, finishes what it can in that time, answers the rest with [`PoolError::Closing`], and returns

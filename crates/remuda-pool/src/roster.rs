@@ -63,6 +63,8 @@ pub(crate) struct Limits {
     pub(crate) queue_bytes_max: usize,
     /// Deaths in a row before a place is given up for now, and its owner told.
     pub(crate) deaths_max: u32,
+    /// When it is tried again: by and by, for as long as the pool lives.
+    pub(crate) parole: Duration,
     /// How long somebody waits for a model that has no copy and is about to have one.
     pub(crate) patience: Duration,
     pub(crate) maintenance_every: Duration,
@@ -104,8 +106,6 @@ pub(crate) enum Event {
     },
     /// It did not answer a ping.
     Doubted(CopyId),
-    /// Somebody has mended what was wrong: begin anew, with a whole budget.
-    Revive(Arc<str>),
     Tick,
     Close {
         until: Duration,
@@ -204,10 +204,6 @@ impl Roster {
             Event::Gone(copy) => self.gone(now, copy),
             Event::Looked { copy, steps } => self.looked(now, copy, steps),
             Event::Doubted(copy) => self.doubted(now, copy),
-            Event::Revive(model) => {
-                let slots = self.served.get_mut(&model).map(|served| &mut served.slots);
-                slots.into_iter().flatten().for_each(|slot| slot.revive(now));
-            }
             Event::Tick => self.maintain(now),
             Event::Close { until } => self.closes_at = Some(self.closes_at.map_or(until, |at| at.min(until))),
         }

@@ -1,7 +1,6 @@
 //! What watching costs. In a process of its own, as it counts the time of threads by their names.
 #![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
 
-use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
 use remuda_pool::fake::Fake;
@@ -24,8 +23,8 @@ fn computed(pid: u32, name: &str) -> Duration {
 #[test]
 fn six_watching_takes_less_than_a_hundredth_of_a_core() {
     let folder = tempfile::tempdir().unwrap();
-    let args = ["--ignored", "--exact", "copy"].map(OsString::from).to_vec();
-    let child = ChildCommand { args, ..ChildCommand::default() };
+    let program = Some(env!("CARGO_BIN_EXE_remuda-pool-stand-in").into());
+    let child = ChildCommand { program, ..ChildCommand::default() };
     let settings = PoolSettings { child, stall_max: Duration::from_secs(1), ..PoolSettings::default() };
     let pool = Pool::start(settings, Engines::default().with(Fake));
     for (name, kind) in [("in", "thread"), ("out", "process")] {
@@ -56,10 +55,4 @@ fn six_watching_takes_less_than_a_hundredth_of_a_core() {
     println!("{spent:?} in {passed:?}");
     assert!(spent > Duration::ZERO, "nothing was counted");
     assert!(spent < passed / 100, "{spent:?} in {passed:?}");
-}
-
-#[test]
-#[ignore = "a child of other tests"]
-fn copy() {
-    remuda_pool::child::run(&Engines::default().with(Fake)).unwrap();
 }

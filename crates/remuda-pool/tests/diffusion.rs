@@ -8,6 +8,7 @@ mod tiny;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use remuda_pool::engine::diffusion::Diffusion;
 use remuda_pool::request::Draw;
@@ -157,6 +158,18 @@ fn pictures_are_as_large_as_the_memory_allows() {
     assert!(scarce.prepare(asked(256)).is_ok() && scarce.prepare(asked(1024)).is_err());
     let refused = Diffusion.inspect(&spec(1 << 20)).unwrap_err();
     assert!(matches!(refused, LoadError::Memory { .. }), "{refused}");
+}
+
+/// Faults: T3. The decoder of a large picture is silent for longer than that of a small one, and does not hang.
+#[test]
+fn who_draws_larger_pictures_may_be_silent_for_longer() {
+    let (_, folder) = folder("first");
+    let spec = ModelSpec::new("draw", folder.path());
+    let usual = Diffusion.stall_max(&spec).unwrap();
+    let ample = Diffusion.stall_max(&ModelSpec { memory_bytes: Some(4 << 30), ..spec }).unwrap();
+    assert!(usual >= PoolSettings::default().stall_max, "{usual:?}");
+    assert!(usual < Duration::from_secs(31), "tiny pictures take no time: {usual:?}");
+    assert!(ample > Duration::from_secs(40), "2048 x 2048 in 8 channels: {ample:?}");
 }
 
 fn loaded(folder: &TempDir) -> (Model, Part) {

@@ -4,9 +4,10 @@
 mod pool {
     mod anew;
     mod closing;
+    mod deaths;
     mod faults;
     mod herd;
-    mod kills;
+    mod pictures;
     mod promises;
     mod room;
     mod serving;

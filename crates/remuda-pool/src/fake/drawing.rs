@@ -1,4 +1,5 @@
-//! A picture of one white point, whatever is asked for. Behind its end stands what was: another for another seed.
+//! A picture of one white point, whatever is asked for, or of a black one from a copy that has gone wrong. Behind its end
+//! stands what was asked for: another for another seed.
 
 use super::Echo;
 use super::mishap::{self, Mishap};
@@ -9,13 +10,18 @@ use crate::request::{Draw, Piece};
 
 const STEPS: u32 = 4;
 
-const POINT: &[u8] =
+const WHITE: &[u8] =
     b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\0\0\0\0:~\x9bU\0\0\0\nIDATx\xdac\xf8\x0f\0\x01\
 \x01\x01\0\x1c\xb0\x8c\x99\0\0\0\0IEND\xaeB`\x82";
+
+const BLACK: &[u8] =
+    b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\0\0\0\0:~\x9bU\0\0\0\nIDATx\xdac`\0\0\0\x02\0\
+\x01\xe5'\xde\xfc\0\0\0\0IEND\xaeB`\x82";
 
 impl TextToImage for Echo {
     fn draw(&mut self, draw: &Draw, beacon: &Beacon, say: &mut dyn FnMut(Piece)) -> Result<Vec<u8>, Failure> {
         mishap::is_usable(&self.path)?;
+        self.answered += 1;
         let steps = draw.steps.unwrap_or(STEPS).max(1);
         for step in 1..=steps {
             beacon.step()?;
@@ -25,7 +31,8 @@ impl TextToImage for Echo {
             mishap.happen(&self.path, beacon)?;
         }
         let note = format!("{} {:?} {:?}", draw.prompt, draw.size, draw.seed);
-        Ok([POINT, note.as_bytes()].concat())
+        let point = if self.is_wrong() { BLACK } else { WHITE };
+        Ok([point, note.as_bytes()].concat())
     }
 }
 

@@ -35,7 +35,8 @@ impl Roster {
         let slot = copy.slot;
         if let Some(served) = self.served.get_mut(&model) {
             *served.tally.deaths.entry(why.name()).or_default() += 1;
-            if served.slots[slot].died(now, &why, was_of_use, self.limits.deaths_max) {
+            let budget = (self.limits.deaths_max, self.limits.parole);
+            if served.slots[slot].died(now, &why, was_of_use, budget) {
                 let why = format!("{} deaths in a row, the last: {why}", served.slots[slot].deaths);
                 self.effects.push(Effect::Escalate { model: Arc::clone(&model), why });
             }

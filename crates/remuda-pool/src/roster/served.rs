@@ -75,8 +75,6 @@ const LATENCIES_KEPT: usize = 512;
 /// A death in service is followed by a start at once; only deaths in a row are waited for.
 const BACKOFF: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
-/// A place whose budget is spent is tried again by and by: a disk comes back, a driver is restarted.
-pub(crate) const PAROLE: Duration = Duration::from_secs(60);
 
 /// How much of the newest batch is believed of the pace.
 const PACE_OF_NEWEST: f64 = 0.2;
@@ -112,7 +110,13 @@ impl Served {
 
 impl Slot {
     /// Its copy is dead. True if that was the last try for now, and its owner does not know yet.
-    pub(crate) fn died(&mut self, now: Duration, why: &Why, was_of_use: bool, deaths_max: u32) -> bool {
+    pub(crate) fn died(
+        &mut self,
+        now: Duration,
+        why: &Why,
+        was_of_use: bool,
+        (deaths_max, parole): (u32, Duration),
+    ) -> bool {
         self.copy = None;
         if *why == Why::Told {
             return false;
@@ -123,7 +127,7 @@ impl Slot {
         }
         self.deaths = if why.is_lasting() { deaths_max.max(self.deaths + 1) } else { self.deaths + 1 };
         if self.deaths >= deaths_max {
-            self.not_before = now + PAROLE;
+            self.not_before = now + parole;
             return !std::mem::replace(&mut self.is_spent, true);
         }
         self.not_before = now + backoff(self.deaths);
@@ -133,11 +137,6 @@ impl Slot {
     pub(crate) fn was_of_use(&mut self) {
         self.deaths = 0;
         self.is_spent = false;
-    }
-
-    pub(crate) fn revive(&mut self, now: Duration) {
-        self.was_of_use();
-        self.not_before = now;
     }
 }
 
@@ -161,20 +160,22 @@ impl Tally {
 mod tests {
     use super::*;
 
+    const BUDGET: (u32, Duration) = (5, Duration::from_secs(60));
+
     #[test]
     fn the_first_death_is_answered_at_once_and_the_fifth_in_a_row_is_the_owners_matter() {
         let mut slot = Slot::default();
         let why = Why::Panicked("x".to_owned());
         let mut waits = Vec::new();
         for _ in 0..4 {
-            assert!(!slot.died(Duration::ZERO, &why, false, 5));
+            assert!(!slot.died(Duration::ZERO, &why, false, BUDGET));
             waits.push(slot.not_before.as_millis());
         }
         assert_eq!(waits, [0, 100, 200, 400]);
-        assert!(slot.died(Duration::ZERO, &why, false, 5));
-        assert_eq!(slot.not_before, PAROLE);
-        assert!(!slot.died(Duration::ZERO, &why, false, 5), "told once");
-        assert!(!slot.died(Duration::ZERO, &why, true, 5));
+        assert!(slot.died(Duration::ZERO, &why, false, BUDGET));
+        assert_eq!(slot.not_before, BUDGET.1);
+        assert!(!slot.died(Duration::ZERO, &why, false, BUDGET), "told once");
+        assert!(!slot.died(Duration::ZERO, &why, true, BUDGET));
         assert_eq!(slot.not_before, Duration::ZERO, "who answered something begins anew");
     }
 
@@ -182,7 +183,7 @@ mod tests {
     fn a_file_that_is_wrong_is_not_read_five_times() {
         let mut slot = Slot::default();
         let why = Why::Load(crate::LoadError::Pickle { path: "x".into() });
-        assert!(slot.died(Duration::ZERO, &why, false, 5));
-        assert_eq!(slot.not_before, PAROLE);
+        assert!(slot.died(Duration::ZERO, &why, false, BUDGET));
+        assert_eq!(slot.not_before, BUDGET.1);
     }
 }

@@ -1,11 +1,13 @@
 //! The end of a pool.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use remuda_pool::PoolError;
 use rustix::process::{Pid, test_kill_process};
 
-use super::herd::{KINDS, herd, wait_until};
+use super::herd::{KINDS, STAND_IN, herd, wait_until};
 
 fn is_there(pid: u32) -> bool {
     test_kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()).is_ok()
@@ -59,36 +61,16 @@ fn a_pool_that_is_dropped_ends_its_children() {
     wait_until("it has ended", || if is_there(pid) { Err("it runs".to_owned()) } else { Ok(()) });
 }
 
-/// Starts a pool with a child process, tells its pid in a file, and waits to be killed.
-#[test]
-#[ignore = "a child of other tests"]
-fn parent() {
-    let herd = herd();
-    herd.embedding(1, KINDS[1]);
-    let busy = herd.ask("!busy 600000");
-    herd.until("busy", |model| model.copies[0].state == "busy");
-    let pid = herd.model().copies[0].pid.unwrap().to_string();
-    let told = std::env::var("TOLD").unwrap();
-    std::fs::write(format!("{told}.part"), pid).unwrap();
-    std::fs::rename(format!("{told}.part"), &told).unwrap();
-    drop(busy.wait());
-}
-
 /// Nobody is left to stop a child whose parent was killed: it ends by itself, in the middle of its work.
 #[test]
 fn a_child_does_not_outlive_its_parent() {
     let folder = tempfile::tempdir().unwrap();
-    let told = folder.path().join("pid");
-    let mut parent = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "pool::closing::parent"])
-        .env("TOLD", &told)
-        .stdout(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let pid = wait_until("the child is at work", || {
-        let text = std::fs::read_to_string(&told).map_err(|error| error.to_string())?;
-        text.parse().map_err(|_| text)
-    });
+    let model = folder.path().join("embed.fake");
+    std::fs::write(&model, format!("text_embedding\n{}", KINDS[1])).unwrap();
+    let mut parent = Command::new(STAND_IN).arg("parent").arg(&model).stdout(Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    BufReader::new(parent.stdout.take().unwrap()).read_line(&mut told).unwrap();
+    let pid = told.trim().parse().unwrap();
     assert!(is_there(pid));
     parent.kill().unwrap();
     parent.wait().unwrap();

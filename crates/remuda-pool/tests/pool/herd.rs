@@ -1,6 +1,5 @@
 //! A pool of stand-ins, and what its tests say to it.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use remuda_pool::{
     Answer, Call, ChildCommand, Engines, ModelSnapshot, ModelSpec, Pool, PoolError, PoolSettings, Request,
     Ticket,
 };
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Longer than anything here takes on a starved machine; nobody waits for it unless something is broken.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -19,15 +19,12 @@ pub(crate) struct Herd {
     pub(crate) folder: tempfile::TempDir,
 }
 
-pub(crate) fn settings() -> PoolSettings {
-    let args = ["--ignored", "--exact", "pool::herd::copy"].map(OsString::from).to_vec();
-    PoolSettings { child: ChildCommand { args, ..ChildCommand::default() }, ..PoolSettings::default() }
-}
+/// The program that is a copy, or has one and is killed.
+pub(crate) const STAND_IN: &str = env!("CARGO_BIN_EXE_remuda-pool-stand-in");
 
-#[test]
-#[ignore = "a child of other tests"]
-fn copy() {
-    remuda_pool::child::run(&Engines::default().with(Fake)).unwrap();
+pub(crate) fn settings() -> PoolSettings {
+    let child = ChildCommand { program: Some(PathBuf::from(STAND_IN)), ..ChildCommand::default() };
+    PoolSettings { child, ..PoolSettings::default() }
 }
 
 /// What a copy runs in, as the file of a stand-in says it.
@@ -58,9 +55,14 @@ impl Herd {
     pub(crate) fn embedding(&self, copies: u32, habits: &str) {
         let spec = self.spec("embed", &format!("text_embedding\n{habits}"));
         self.pool.add(ModelSpec { copies, ..spec }).unwrap();
+        self.all_ready(copies);
+    }
+
+    /// So many copies of it are ready, and no others are there, not even dead ones.
+    pub(crate) fn all_ready(&self, copies: u32) -> ModelSnapshot {
         self.until("all are ready", |model| {
-            model.copies.iter().filter(|copy| copy.state == "ready").count() == copies as usize
-        });
+            model.copies.len() == copies as usize && model.copies.iter().all(|copy| copy.state == "ready")
+        })
     }
 
     pub(crate) fn ask(&self, text: &str) -> Ticket {
@@ -113,6 +115,17 @@ impl Drop for Herd {
         }
         self.pool.close(Duration::ZERO);
     }
+}
+
+pub(crate) fn kill(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
+}
+
+/// What a process takes of the machine's memory, in bytes: all of it is `VmRSS`, what is not read from a file `RssAnon`.
+pub(crate) fn resident(pid: u32, kind: &str) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(':')).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
 }
 
 pub(crate) fn chat(text: &str) -> Request {

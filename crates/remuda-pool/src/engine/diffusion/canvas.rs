@@ -124,7 +124,13 @@ impl Canvas {
         beacon: &Beacon,
     ) -> Result<Vec<f32>, Failure> {
         let decoded = self.compute(|| self.decoder.run(&self.tensor(latents, size)?, beacon))?;
-        self.numbers(&decoded)
+        let pixels = self.numbers(&decoded)?;
+        // They would become black pixels, and the picture an answer.
+        if pixels.iter().any(|number| !number.is_finite()) {
+            let why = "the decoder gave numbers that are none; the weights may be damaged".to_owned();
+            return Err(Failure::Engine(why));
+        }
+        Ok(pixels)
     }
 
     pub(super) fn tensor(&self, numbers: Vec<f32>, (height, width): (usize, usize)) -> Computed {
@@ -165,6 +171,7 @@ impl TextToImage for Canvas {
         let noise = Noise::new(seed).take(self.channels * size.0 * size.1).collect();
         let latents = self.denoise(noise, size, &schedule, &texts, beacon, say)?;
         let pixels = self.decode(latents, size, beacon)?;
+        beacon.step()?;
         let made = [
             ("seed", seed.to_string()),
             ("steps", steps.to_string()),

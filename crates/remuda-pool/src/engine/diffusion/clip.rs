@@ -76,6 +76,7 @@ impl Clip {
         for layer in &self.layers {
             let normed = layer.norm_in.forward(&rows)?;
             rows = (rows + layer.attention.run(&normed, &normed, Some(&mask), beacon)?)?;
+            beacon.step()?;
             let wide = self.activated(&layer.wide.forward(&layer.norm_out.forward(&rows)?)?)?;
             rows = (rows + layer.narrow.forward(&wide)?)?;
         }

@@ -97,15 +97,18 @@ impl Folder {
         self.unet_weights.bytes(&[""]) + decoder + self.clip_weights.bytes(&[""])
     }
 
+    /// How many numbers the decoder's last level computes with, which has what the level above it had in full size.
+    pub(super) fn largest(&self, pixels: u64) -> u64 {
+        pixels * self.vae.block_out_channels.iter().take(2).max().copied().unwrap_or_default() as u64
+    }
+
     /// What is computed with while one picture is drawn, at the most.
     pub(super) fn drawing_bytes(&self, pixels: u64) -> u64 {
         const NUMBER_BYTES: u64 = 4;
         /// Of scores, three at a time, and of whatever a thread keeps.
         const FIXED_BYTES: u64 = 256 << 20;
-        // The decoder's last level computes with what the level above it had, in full size: input, norm, activation,
-        // convolution's copy and output are there at once.
-        let widest = self.vae.block_out_channels.iter().take(2).max().copied().unwrap_or_default() as u64;
-        let decoding = pixels * widest * NUMBER_BYTES * 6;
+        // Input, norm, activation, convolution's copy and output are there at once.
+        let decoding = self.largest(pixels) * NUMBER_BYTES * 6;
         // The denoiser keeps every layer on its way down; each level has a quarter of the pixels of the one before.
         let latents = pixels / (self.vae.factor() as u64).pow(2);
         let level = |(depth, level): (usize, &super::config::Level)| {

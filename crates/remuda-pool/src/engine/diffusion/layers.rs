@@ -101,6 +101,13 @@ pub(super) fn layer_norm(source: &Source<'_>, size: usize, eps: f64) -> Result<L
     Ok(LayerNorm::new(source.tensor("weight", &[size])?, source.tensor("bias", &[size])?, eps))
 }
 
+/// Passes over the whole sample several times, which for a large picture takes longer than it computes: with a sign of
+/// life of its own.
+pub(super) fn activated(norm: &GroupNorm, sample: &Tensor, beacon: &Beacon) -> Computed {
+    beacon.step()?;
+    Ok(silu(&norm.forward(sample)?)?)
+}
+
 /// Two convolutions around what the time adds, beside a way that leaves the sample as it is.
 #[derive(Debug)]
 pub(super) struct Residual {
@@ -132,12 +139,13 @@ impl Residual {
     }
 
     pub(super) fn run(&self, sample: &Tensor, time: Option<&Tensor>, beacon: &Beacon) -> Computed {
-        let mut inner = self.conv_in.run(&silu(&self.norm_in.forward(sample)?)?, beacon)?;
+        let mut inner = self.conv_in.run(&activated(&self.norm_in, sample, beacon)?, beacon)?;
         if let (Some(layer), Some(time)) = (&self.time, time) {
             let added = layer.forward(&silu(time)?)?.unsqueeze(D::Minus1)?.unsqueeze(D::Minus1)?;
             inner = inner.broadcast_add(&added)?;
         }
-        inner = self.conv_out.run(&silu(&self.norm_out.forward(&inner)?)?, beacon)?;
+        inner = self.conv_out.run(&activated(&self.norm_out, &inner, beacon)?, beacon)?;
+        beacon.step()?;
         let beside = match &self.shortcut {
             Some(shortcut) => shortcut.forward(sample)?,
             None => sample.clone(),

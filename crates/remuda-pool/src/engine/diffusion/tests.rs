@@ -138,6 +138,31 @@ fn all_steps_with_guidance_end_where_the_reference_ends() {
     }
 }
 
+/// Each of them can take minutes with a large model on a CPU: reading the text, a step of denoising, decoding.
+#[test]
+fn life_is_seen_in_every_phase_of_a_picture_and_many_times_in_each() {
+    for model in both() {
+        let (canvas, draw) = (&model.canvas, model.draw());
+        let count = |part: &str, start: &str, end: &str| {
+            let names = model.said["shapes"][part].as_object().unwrap().keys();
+            names.filter(|name| name.starts_with(start) && name.ends_with(end)).count() as u64
+        };
+        let reading = Beacon::default();
+        let texts = canvas.texts(&draw, 1.0, &reading).unwrap();
+        assert!(reading.steps() >= 2 * count("text_encoder", "", ".fc1.weight"), "{reading:?}");
+
+        let denoising = Beacon::default();
+        let schedule = Schedule::new(&canvas.scheduler, 1);
+        canvas.denoise(model.noise(), model.size(), &schedule, &texts, &denoising, &mut |_| {}).unwrap();
+        let (blocks, readers) = (count("unet", "", ".conv1.weight"), count("unet", "", ".proj_in.weight"));
+        assert!(denoising.steps() >= 5 * blocks + 4 * readers, "{denoising:?}");
+
+        let decoding = Beacon::default();
+        canvas.decode(model.noise(), model.size(), &decoding).unwrap();
+        assert!(decoding.steps() >= 5 * count("vae", "decoder.", ".conv1.weight"), "{decoding:?}");
+    }
+}
+
 #[test]
 fn a_convolution_in_bands_is_the_same_convolution() {
     let said = reference()["first"].clone();

@@ -61,11 +61,13 @@ impl Transformer {
     }
 
     pub(super) fn run(&self, sample: &Tensor, text: &Tensor, beacon: &Beacon) -> Computed {
+        beacon.step()?;
         let (_, _, height, width) = sample.dims4()?;
         let mut rows = self.project_in.forward(&as_rows(&self.norm.forward(sample)?)?)?;
         for block in &self.blocks {
             rows = block.run(rows, text, beacon)?;
         }
+        beacon.step()?;
         let inner = as_picture(&self.project_out.forward(&rows)?, (height, width))?;
         Ok((sample + inner)?)
     }

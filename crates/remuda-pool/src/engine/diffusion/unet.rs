@@ -10,7 +10,7 @@ use candle_nn::ops::silu;
 use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Linear, Module};
 
 use super::config::{Level, UnetConfig};
-use super::layers::{Broken, Computed, Conv, Residual, conv_with, enlarged, group_norm, linear};
+use super::layers::{Broken, Computed, Conv, Residual, activated, conv_with, enlarged, group_norm, linear};
 use super::transformer::Transformer;
 use super::weights::{Source, Weights};
 use crate::beacon::Beacon;
@@ -95,12 +95,13 @@ impl Unet {
                 sample = read(transformer.as_ref(), sample, text, beacon)?;
             }
             if let Some(resize) = &block.resize {
+                beacon.step()?;
                 // As large as what was kept above, which is not always twice as large: sizes were halved upwards.
                 let (_, _, height, width) = kept.last().ok_or_else(unbalanced)?.dims4()?;
                 sample = resize.run(&enlarged(&sample, (height, width))?, beacon)?;
             }
         }
-        self.conv_out.run(&silu(&self.norm_out.forward(&sample)?)?, beacon)
+        self.conv_out.run(&activated(&self.norm_out, &sample, beacon)?, beacon)
     }
 }
 

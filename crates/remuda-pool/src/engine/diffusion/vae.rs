@@ -1,12 +1,12 @@
 //! The decoder: from latents, a picture many times as wide and as high. The encoder's weights are not read.
 
 use candle_core::{Device, Tensor};
-use candle_nn::ops::silu;
 use candle_nn::{Conv2d, Conv2dConfig, GroupNorm, Module};
 
 use super::config::VaeConfig;
 use super::layers::{
-    Attention, Computed, Conv, Residual, as_picture, as_rows, conv_with, enlarged, group_norm, linear,
+    Attention, Computed, Conv, Residual, activated, as_picture, as_rows, conv_with, enlarged, group_norm,
+    linear,
 };
 use super::weights::{Source, Weights};
 use crate::beacon::Beacon;
@@ -79,6 +79,7 @@ impl Decoder {
         }
         sample = self.first.run(&self.conv_in.run(&sample, beacon)?, None, beacon)?;
         if let Some((norm, attention)) = &self.attention {
+            beacon.step()?;
             let (_, _, height, width) = sample.dims4()?;
             let rows = as_rows(&norm.forward(&sample)?)?;
             let inner = attention.run(&rows, &rows, None, beacon)?;
@@ -90,11 +91,12 @@ impl Decoder {
                 sample = layer.run(&sample, None, beacon)?;
             }
             if let Some(resize) = resize {
+                beacon.step()?;
                 let (_, _, height, width) = sample.dims4()?;
                 sample = resize.run(&enlarged(&sample, (height * 2, width * 2))?, beacon)?;
             }
         }
-        self.conv_out.run(&silu(&self.norm_out.forward(&sample)?)?, beacon)
+        self.conv_out.run(&activated(&self.norm_out, &sample, beacon)?, beacon)
     }
 }
 

@@ -27,6 +27,7 @@ fn story() -> Story {
         queue_tokens_max: 20,
         queue_bytes_max: 1 << 20,
         deaths_max: 5,
+        parole: seconds(60),
         patience: seconds(1),
         maintenance_every: seconds(60),
         idle_max: None,

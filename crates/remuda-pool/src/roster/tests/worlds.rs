@@ -81,6 +81,7 @@ fn limits() -> Limits {
         queue_tokens_max: 60,
         queue_bytes_max: 1000,
         deaths_max: 4,
+        parole: Duration::from_secs(60),
         patience: Duration::from_secs(1),
         maintenance_every: Duration::from_secs(60),
         idle_max: Some(Duration::from_secs(300)),
