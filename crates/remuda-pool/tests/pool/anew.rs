@@ -11,8 +11,7 @@ use remuda_pool::{
 };
 use rustix::process::Signal;
 
-use super::faults::kill;
-use super::herd::{Herd, KINDS, LONG, chat, herd_with, settings, wait_until};
+use super::herd::{Herd, KINDS, LONG, chat, herd_with, kill, settings, wait_until};
 
 /// One copy of a model called `chat`.
 pub(crate) fn chatting(settings: PoolSettings, kind: &str) -> Herd {
