@@ -112,15 +112,18 @@ impl Dimensions {
 pub(super) fn room(
     gguf: &Gguf,
     dimensions: Option<&Dimensions>,
+    besides_bytes: u64,
+    tokens_max: u64,
     spec: &ModelSpec,
 ) -> Result<(u64, u64), LoadError> {
     let weights: u64 = gguf.tensors.values().map(super::super::gguf::Tensor::elements).sum();
     let (weights, each) = match dimensions {
         // A byte a weight, and two for the scale of 32.
         Some(dimensions) => (weights + weights / 16, dimensions.cache_bytes()),
-        None => (gguf.bytes(), cache_bytes(gguf)?),
+        None => (gguf.bytes() + words_bytes(gguf)?, cache_bytes(gguf)?),
     };
-    let able = size(gguf, "context_length")? as u64;
+    let weights = weights.saturating_add(besides_bytes);
+    let able = (size(gguf, "context_length")? as u64).min(tokens_max);
     let context = match spec.memory_bytes {
         None => able.min(CONTEXT_DEFAULT),
         Some(given) => able.min(given.saturating_sub(weights + WORK_BYTES) / each.max(1)),
@@ -137,6 +140,11 @@ pub(super) fn room(
 fn cache_bytes(gguf: &Gguf) -> Result<u64, LoadError> {
     let (layers, width) = (size(gguf, "block_count")?, size(gguf, "embedding_length")?);
     Ok((layers * width * 2 * size_of::<f32>()) as u64)
+}
+
+/// They are kept in 32 bits there, besides what the file has.
+fn words_bytes(gguf: &Gguf) -> Result<u64, LoadError> {
+    Ok(gguf.tensor("token_embd.weight")?.elements().saturating_mul(size_of::<f32>() as u64))
 }
 
 /// A size of the architecture: at least 1, and so small that three of them can be multiplied.
