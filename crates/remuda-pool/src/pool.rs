@@ -123,6 +123,8 @@ impl Pool {
     pub fn add(&self, spec: ModelSpec) -> Result<Found, LoadError> {
         let settings = &self.0.settings;
         let (backend, found) = self.0.engines.find(&spec)?;
+        // All its copies compute where the first does: a card that goes away is told of, and not made good by a CPU.
+        let spec = ModelSpec { device: Some(found.device), ..spec };
         let memory_bytes = spec.memory_bytes.unwrap_or(found.memory_bytes);
         let free_bytes = found.device_bytes.unwrap_or(settings.memory_bytes);
         if memory_bytes > free_bytes {

@@ -86,7 +86,18 @@ impl Candle {
         };
         beacon.step()?;
         let weights = weights.map_err(|error| wrong(&error))?;
-        Ok(Candle { weights, device, tokens: 0, logits: Vec::new() })
+        let mut candle = Candle { weights, device, tokens: 0, logits: Vec::new() };
+        if on != Device::Cpu {
+            candle.warm(beacon).map_err(|failure| card::failed(on, need_bytes, failure))?;
+        }
+        Ok(candle)
+    }
+
+    /// Reads a run and a single token, for which there are different kernels.
+    fn warm(&mut self, beacon: &Beacon) -> Result<(), Failure> {
+        self.read(&[0; RUN + 1], beacon)?;
+        self.keep(0);
+        Ok(())
     }
 }
 

@@ -136,10 +136,16 @@ pub(super) fn room(
     Ok((context, (weights + WORK_BYTES).saturating_add(each.saturating_mul(context))))
 }
 
-/// For models that are not taken apart here.
+/// For models that are not taken apart here: keys and values of every layer, and those of one layer once more for each
+/// of the heads that share them, twice while they are put in order.
 fn cache_bytes(gguf: &Gguf) -> Result<u64, LoadError> {
-    let (layers, width) = (size(gguf, "block_count")?, size(gguf, "embedding_length")?);
-    Ok((layers * width * 2 * size_of::<f32>()) as u64)
+    let (layers, heads) = (size(gguf, "block_count")?, size(gguf, "attention.head_count")?);
+    let head = match size(gguf, "attention.key_length") {
+        Ok(head) => head,
+        Err(_) => size(gguf, "embedding_length")? / heads,
+    };
+    let heads_kv = size(gguf, "attention.head_count_kv").unwrap_or(heads);
+    Ok(((layers * heads_kv + 2 * heads) * head * 2 * size_of::<f32>()) as u64)
 }
 
 /// They are kept in 32 bits there, besides what the file has.

@@ -63,7 +63,7 @@ impl Canvas {
         };
         let threads = if on == Device::Cpu { Some(crew()?) } else { None };
         let places = folder.clip.max_position_embeddings;
-        Ok(Canvas {
+        let canvas = Canvas {
             tokens: Tokens::load(&folder.path, places, folder.clip.vocab_size)?,
             clip: Clip::load(&folder.clip_weights, &folder.clip, &device, beacon)?,
             unet: Unet::load(&folder.unet_weights, &folder.unet, &device, beacon)?,
@@ -73,7 +73,23 @@ impl Canvas {
             factor: folder.vae.factor(),
             device,
             threads,
-        })
+        };
+        if on != Device::Cpu {
+            let warmed = canvas.warm(folder.unet.sample, beacon);
+            warmed.map_err(|failure| card::failed(on, need_bytes, failure))?;
+        }
+        Ok(canvas)
+    }
+
+    /// Takes nothing for a prompt and no noise through one step, in the size it was trained for.
+    fn warm(&self, size: (usize, usize), beacon: &Beacon) -> Result<(), Failure> {
+        let tokens = self.tokens.of("").map_err(Failure::Input)?;
+        let text = self.compute(|| self.clip.run(&tokens, beacon))?;
+        let latents = vec![0.0; self.channels * size.0 * size.1];
+        let sample = self.compute(|| self.tensor(latents.clone(), size))?;
+        let predicted = self.compute(|| self.unet.run(&sample, 0.0, &text, beacon))?;
+        self.numbers(&predicted)?;
+        self.decode(latents, size, beacon).map(drop)
     }
 
     pub(super) fn texts(&self, draw: &Draw, guidance: f32, beacon: &Beacon) -> Result<Texts, Failure> {
