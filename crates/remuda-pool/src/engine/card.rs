@@ -139,7 +139,7 @@ mod driver {
     fn uuid(card: u8) -> Result<String, DriverError> {
         result::init()?;
         let bytes = result::device::get_uuid(result::device::get(i32::from(card))?)?.bytes;
-        let digits: String = bytes.iter().map(|byte| format!("{:02x}", *byte as u8)).collect();
+        let digits: String = bytes.iter().map(|byte| format!("{:02x}", byte.to_ne_bytes()[0])).collect();
         let (a, b, c, d, e) = (&digits[..8], &digits[8..12], &digits[12..16], &digits[16..20], &digits[20..]);
         Ok(format!("GPU-{a}-{b}-{c}-{d}-{e}"))
     }
