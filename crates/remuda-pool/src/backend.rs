@@ -11,7 +11,7 @@ use crate::beacon::Beacon;
 use crate::failure::{LoadError, PoolError};
 use crate::model::Model;
 use crate::request::{Part, Request};
-use crate::spec::{Capability, Isolation, ModelSpec};
+use crate::spec::{Capability, Device, Isolation, ModelSpec};
 
 /// What an engine found at a model's path. Only names and headers were read for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -21,12 +21,30 @@ pub struct Found {
     /// Such as `bert` or `llama`, with what tells it from its siblings.
     pub architecture: String,
     pub files: Vec<PathBuf>,
-    /// What a copy of it takes once it is loaded and at work.
+    /// What its copies compute on.
+    pub device: Device,
+    /// What that device has, if it is not the machine's own memory.
+    pub device_bytes: Option<u64>,
+    /// What a copy of it takes once it is loaded and at work, of its device's memory.
     pub memory_bytes: u64,
     /// What its copies had better run in.
     pub isolation: Isolation,
     /// What somebody who uses it should know: a slow quantisation, a truncation, a missing file that is not needed.
     pub notes: Vec<String>,
+}
+
+impl Found {
+    /// As it was asked for, or why not.
+    fn on(self, spec: &ModelSpec) -> Result<Self, LoadError> {
+        let Some(device) = spec.device.filter(|device| *device != self.device) else { return Ok(self) };
+        let hint = match cfg!(feature = "cuda") {
+            true => format!("; its engine, {}, computes on CPUs only", self.engine),
+            false => "; this build computes on CPUs only, and one with the feature cuda on NVIDIA cards, too"
+                .to_owned(),
+        };
+        let what = format!("{} on {device}", self.capability);
+        Err(LoadError::Unsupported { path: spec.path.clone(), what, hint })
+    }
 }
 
 pub trait Backend: Send + Sync + fmt::Debug {
@@ -94,7 +112,7 @@ impl Engines {
         }
         for backend in &self.0 {
             if let Some(found) = backend.inspect(spec)? {
-                return Ok((Arc::clone(backend), found));
+                return found.on(spec).map(|found| (Arc::clone(backend), found));
             }
         }
         let engines = self.0.iter().map(|backend| backend.name()).collect::<Vec<_>>().join(", ");

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "rten")]
 pub mod bert;
+#[cfg(feature = "candle")]
+mod card;
 #[cfg(feature = "gguf")]
 mod chat;
 #[cfg(feature = "candle")]

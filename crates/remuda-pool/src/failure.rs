@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::beacon::Stopped;
-use crate::spec::Capability;
+use crate::spec::{Capability, Device};
 
 /// Why a model cannot be loaded. Each says what, where and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -26,6 +26,8 @@ pub enum LoadError {
     Pickle { path: PathBuf },
     #[error("{need_bytes} bytes of memory are needed and {free_bytes} are free: {hint}")]
     Memory { need_bytes: u64, free_bytes: u64, hint: String },
+    #[error("{device} cannot be used: {why}")]
+    Device { device: Device, why: String },
     #[error("the engine failed: {0}")]
     Engine(String),
     #[error("told to stop")]

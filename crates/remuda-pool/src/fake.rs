@@ -19,7 +19,7 @@ use crate::beacon::Beacon;
 use crate::failure::{Failure, LoadError, PoolError};
 use crate::model::{Model, TextEmbedding, TextToText};
 use crate::request::{Chat, Finish, Generated, Message, Part, Piece, Request, Sampling};
-use crate::spec::{Capability, ModelSpec};
+use crate::spec::{Capability, Device, ModelSpec};
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fake;
@@ -39,6 +39,8 @@ impl Backend for Fake {
             capability: habits.capability,
             architecture: "fake".to_owned(),
             files: vec![spec.path.clone()],
+            device: Device::Cpu,
+            device_bytes: None,
             memory_bytes: habits.memory_bytes,
             isolation: habits.isolation,
             notes: Vec::new(),

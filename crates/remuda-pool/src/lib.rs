@@ -34,5 +34,5 @@ pub use self::failure::{Failure, LoadError, PoolError};
 pub use self::model::Model;
 pub use self::pool::{Call, ChildCommand, Escalation, Pool, PoolSettings, Ticket};
 pub use self::request::{Answer, Part, PartAnswer, Piece, Request};
-pub use self::roster::{CopySnapshot, ModelSnapshot, Snapshot, Why};
-pub use self::spec::{Capability, Isolation, ModelSpec, Precision};
+pub use self::roster::{CardSnapshot, CopySnapshot, ModelSnapshot, Snapshot, Why};
+pub use self::spec::{Capability, Device, Isolation, ModelSpec, Precision};

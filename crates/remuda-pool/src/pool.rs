@@ -31,7 +31,7 @@ use crate::backend::{Batching, Engines, Found};
 use crate::failure::{LoadError, PoolError};
 use crate::request::Request;
 use crate::roster::{Event, Limits, Roster, Snapshot, Terms};
-use crate::spec::ModelSpec;
+use crate::spec::{Device, ModelSpec};
 use crate::sync;
 
 #[derive(Clone, Debug)]
@@ -128,14 +128,16 @@ impl Pool {
     pub fn add(&self, spec: ModelSpec) -> Result<Found, LoadError> {
         let settings = &self.0.settings;
         let (backend, found) = self.0.engines.find(&spec)?;
+        // All its copies compute where the first does: a card that goes away is told of, and not made good by a CPU.
+        let spec = ModelSpec { device: Some(found.device), ..spec };
         let memory_bytes = spec.memory_bytes.unwrap_or(found.memory_bytes);
-        if memory_bytes > settings.memory_bytes {
-            let hint = format!("allow the pool more, or {} less", spec.name);
-            return Err(LoadError::Memory {
-                need_bytes: memory_bytes,
-                free_bytes: settings.memory_bytes,
-                hint,
-            });
+        let free_bytes = found.device_bytes.unwrap_or(settings.memory_bytes);
+        if memory_bytes > free_bytes {
+            let hint = match found.device {
+                Device::Cpu => format!("allow the pool more, or {} less", spec.name),
+                device => format!("that is all {device} has; allow {} less, or device=cpu", spec.name),
+            };
+            return Err(LoadError::Memory { need_bytes: memory_bytes, free_bytes, hint });
         }
         let prepare = backend.prepare(&spec)?;
         let golden = settings.golden_folder.as_ref().map(|folder| folder.join(fingerprint(&spec, &found)));
@@ -145,6 +147,8 @@ impl Pool {
         let terms = Terms {
             model: Arc::clone(&model),
             copies: serving.spec.copies,
+            device: found.device,
+            device_bytes: found.device_bytes,
             memory_bytes,
             batching: serving
                 .backend

@@ -36,7 +36,7 @@ use self::ledger::Ledger;
 use self::line::Item;
 use self::served::Served;
 pub(crate) use self::served::Terms;
-pub use self::snapshot::{CopySnapshot, ModelSnapshot, Snapshot};
+pub use self::snapshot::{CardSnapshot, CopySnapshot, ModelSnapshot, Snapshot};
 use crate::failure::{Failure, PoolError};
 use crate::request::{Answer, Part, PartAnswer, Piece};
 
@@ -193,6 +193,9 @@ impl Roster {
     pub(crate) fn step(&mut self, now: Duration, event: Event) -> Vec<Effect> {
         match event {
             Event::Serve(terms) => {
+                if let Some(bytes) = terms.device_bytes {
+                    self.ledger.extend(terms.device, bytes);
+                }
                 self.served.insert(Arc::clone(&terms.model), Served::new(terms, now));
             }
             Event::Ask { request, model, parts, deadline } => self.ask(now, request, model, parts, deadline),

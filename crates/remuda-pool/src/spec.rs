@@ -65,6 +65,60 @@ pub enum Isolation {
     Process,
 }
 
+/// What a copy computes on, and whose memory it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "&'static str", try_from = "String")]
+pub enum Device {
+    Cpu,
+    /// An NVIDIA card, by the number the driver gives it.
+    Cuda(u8),
+}
+
+impl Device {
+    /// As they are written; a machine has at most eight cards.
+    pub const NAMES: [&'static str; 9] =
+        ["cpu", "cuda", "cuda:1", "cuda:2", "cuda:3", "cuda:4", "cuda:5", "cuda:6", "cuda:7"];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Device::Cpu => "cpu",
+            Device::Cuda(card) => Device::NAMES.get(usize::from(card) + 1).copied().unwrap_or("cuda"),
+        }
+    }
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Device {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let cards = (0..8).map(Device::Cuda);
+        std::iter::once(Device::Cpu)
+            .chain(cards)
+            .find(|device| device.name() == text || (text == "cuda:0" && *device == Device::Cuda(0)))
+            .ok_or_else(|| format!("no device is called {text}; there are {}", Device::NAMES.join(", ")))
+    }
+}
+
+impl From<Device> for &'static str {
+    fn from(device: Device) -> Self {
+        device.name()
+    }
+}
+
+impl TryFrom<String> for Device {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
 /// How a model computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -95,7 +149,10 @@ pub struct ModelSpec {
     pub threads: u32,
     #[serde(default)]
     pub precision: Precision,
-    /// What a copy may take; by default what its files let expect.
+    /// What it is to compute on; by default the first card, where this build, this machine and its engine have one.
+    #[serde(default)]
+    pub device: Option<Device>,
+    /// What a copy may take of its device's memory; by default what its files let expect.
     #[serde(default)]
     pub memory_bytes: Option<u64>,
 }
@@ -115,6 +172,7 @@ impl ModelSpec {
             isolation: Isolation::Auto,
             threads: 1,
             precision: Precision::Native,
+            device: None,
             memory_bytes: None,
         }
     }

@@ -35,7 +35,7 @@ use crate::backend::{Backend, Found, Prepare};
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 use crate::model::Model;
-use crate::spec::{Capability, Isolation, ModelSpec, Precision};
+use crate::spec::{Capability, Device, Isolation, ModelSpec, Precision};
 
 /// What the packed rows of one thread take at most, beside the weights: a text as long as models read, with its scores.
 const WORK_BYTES: u64 = 32 << 20;
@@ -63,6 +63,8 @@ impl Backend for Bert {
             capability: Capability::TextEmbedding,
             architecture: config.to_string(),
             files,
+            device: Device::Cpu,
+            device_bytes: None,
             memory_bytes: memory_bytes(&config, spec),
             isolation: Isolation::Thread,
             notes: config.notes(),

@@ -63,6 +63,8 @@ impl Backend for Chats {
                 plan.context,
             ),
             files: vec![path],
+            device: plan.device(),
+            device_bytes: plan.device_bytes()?,
             memory_bytes: plan.memory_bytes,
             isolation: plan.isolation(),
             notes: plan.notes(&gguf, &kinds),

@@ -38,9 +38,10 @@ use self::folder::Folder;
 use self::tokens::Tokens;
 use crate::backend::{Backend, Found, Prepare};
 use crate::beacon::Beacon;
+use crate::engine::card;
 use crate::failure::LoadError;
 use crate::model::Model;
-use crate::spec::{Capability, Isolation, ModelSpec, Precision};
+use crate::spec::{Capability, Device, Isolation, ModelSpec, Precision};
 
 /// For what is not a matter of size, as it is for every other engine.
 const STALL: Duration = Duration::from_secs(30);
@@ -75,15 +76,19 @@ impl Backend for Diffusion {
                 hint: "; leave the precision as it is".to_owned(),
             });
         }
-        let easel = Easel::new(&folder, spec.memory_bytes);
+        let device = card::device(spec)?;
+        let easel = Easel::new(&folder, room_bytes(spec, device));
         Tokens::load(&folder.path, folder.clip.max_position_embeddings, folder.clip.vocab_size)?;
         let (width, height) = easel.native;
         let (sampler, prediction) = (folder.scheduler.sampler.name(), folder.scheduler.prediction.name());
-        let memory_bytes = folder.weights_bytes() + folder.drawing_bytes(easel.pixels_max);
+        let besides = card::besides_bytes(device);
+        let memory_bytes = besides + folder.weights_bytes() + folder.drawing_bytes(easel.pixels_max);
         let (smallest, _) = easel.smallest();
         if easel.pixels_max < u64::from(smallest).pow(2) {
             return Err(LoadError::Memory {
-                need_bytes: folder.weights_bytes() + folder.drawing_bytes(u64::from(smallest).pow(2)),
+                need_bytes: besides
+                    + folder.weights_bytes()
+                    + folder.drawing_bytes(u64::from(smallest).pow(2)),
                 free_bytes: spec.memory_bytes.unwrap_or_default(),
                 hint: "name more memory for this model, or take a smaller one".to_owned(),
             });
@@ -93,6 +98,8 @@ impl Backend for Diffusion {
             capability: Capability::TextToImage,
             architecture: format!("stable-diffusion {width}x{height} {prediction} {sampler}"),
             files: folder.files()?,
+            device,
+            device_bytes: card::memory_bytes(device)?,
             memory_bytes,
             // A step takes seconds to minutes and cannot be broken off from outside, and an allocation that fails ends
             // the process it is in.
@@ -104,11 +111,15 @@ impl Backend for Diffusion {
     fn load(&self, spec: &ModelSpec, beacon: &Beacon) -> Result<Model, LoadError> {
         beacon.step()?;
         let folder = Folder::open(&spec.path)?;
-        Ok(Model::TextToImage(Box::new(Canvas::load(&folder, spec.threads, beacon)?)))
+        let device = card::device(spec)?;
+        let easel = Easel::new(&folder, room_bytes(spec, device));
+        let drawing_bytes = folder.drawing_bytes(easel.pixels_max);
+        let need_bytes = card::besides_bytes(device) + folder.weights_bytes() + drawing_bytes;
+        Ok(Model::TextToImage(Box::new(Canvas::load(&folder, (device, need_bytes), spec.threads, beacon)?)))
     }
 
     fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
-        Ok(Arc::new(Easel::new(&Folder::open(&spec.path)?, spec.memory_bytes)))
+        Ok(Arc::new(Easel::new(&Folder::open(&spec.path)?, room_bytes(spec, card::device(spec)?))))
     }
 
     /// By the largest picture that may be asked for: between two signs of life the decoder passes over all of it.
@@ -117,6 +128,11 @@ impl Backend for Diffusion {
         let largest = folder.largest(Easel::new(&folder, spec.memory_bytes).pixels_max);
         Some(STALL + STALL_A_NUMBER * u32::try_from(largest).unwrap_or(u32::MAX))
     }
+}
+
+/// What is left of what it may take, once its device has its own.
+fn room_bytes(spec: &ModelSpec, device: Device) -> Option<u64> {
+    spec.memory_bytes.map(|bytes| bytes.saturating_sub(card::besides_bytes(device)))
 }
 
 fn notes(folder: &Folder, easel: &Easel) -> Vec<String> {

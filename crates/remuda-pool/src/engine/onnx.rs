@@ -23,7 +23,7 @@ use crate::backend::{Backend, Found, Prepare};
 use crate::beacon::Beacon;
 use crate::failure::LoadError;
 use crate::model::Model;
-use crate::spec::{Capability, Isolation, ModelSpec, Precision};
+use crate::spec::{Capability, Device, Isolation, ModelSpec, Precision};
 
 /// Runs ONNX files on CPUs.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,6 +59,8 @@ impl Backend for Onnx {
             engine: self.name(),
             capability: plan.capability(),
             architecture: plan.architecture(),
+            device: Device::Cpu,
+            device_bytes: None,
             memory_bytes: 2 * weights + plan.work_bytes(),
             files,
             // A graph that fails fails alone: rten is memory-safe and has no state that its runs share.

@@ -67,7 +67,8 @@ impl Serving {
 /// was replaced begins anew, and one whose bytes rotted is found out.
 pub(super) fn fingerprint(spec: &ModelSpec, found: &Found) -> String {
     let mut hasher = DefaultHasher::new();
-    (found.engine, &found.architecture, spec.capability, format!("{:?}", spec.precision)).hash(&mut hasher);
+    (found.engine, &found.architecture, found.device, spec.capability, format!("{:?}", spec.precision))
+        .hash(&mut hasher);
     for file in &found.files {
         let about = std::fs::metadata(file).ok();
         let changed = about.as_ref().and_then(|about| about.modified().ok());

@@ -203,7 +203,11 @@ impl Why {
                 | LoadError::Wrong { .. }
                 | LoadError::Unsupported { .. }
                 | LoadError::Pickle { .. } => true,
-                LoadError::Memory { .. } | LoadError::Engine(_) | LoadError::Stopped => false,
+                // Somebody else lets go of it, or the driver is started anew.
+                LoadError::Memory { .. }
+                | LoadError::Device { .. }
+                | LoadError::Engine(_)
+                | LoadError::Stopped => false,
             },
             Why::Panicked(_)
             | Why::Exited(_)

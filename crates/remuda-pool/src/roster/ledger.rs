@@ -1,49 +1,61 @@
 //! Who holds how much memory. It is reserved before a copy is started and given back when its thread has joined or its
-//! process was reaped, and not before: a thread that hangs still has its model.
+//! process was reaped, and not before: a thread that hangs still has its model. The memory of a card is another than the
+//! machine's, and counted apart.
 
 use std::collections::BTreeMap;
 
 use super::CopyId;
+use crate::spec::Device;
 
 #[derive(Debug)]
 pub(crate) struct Ledger {
-    limit_bytes: u64,
-    held: BTreeMap<CopyId, u64>,
+    limits: BTreeMap<Device, u64>,
+    held: BTreeMap<CopyId, (Device, u64)>,
 }
 
 impl Ledger {
     pub(crate) fn new(limit_bytes: u64) -> Self {
-        Ledger { limit_bytes, held: BTreeMap::new() }
+        Ledger { limits: BTreeMap::from([(Device::Cpu, limit_bytes)]), held: BTreeMap::new() }
+    }
+
+    /// There is a device with so much. What was known of it stays: it is promised already.
+    pub(crate) fn extend(&mut self, device: Device, limit_bytes: u64) {
+        self.limits.entry(device).or_insert(limit_bytes);
     }
 
     /// The only way in, and it never lets more in than there is.
-    pub(crate) fn reserve(&mut self, copy: CopyId, bytes: u64) -> bool {
-        let fits = bytes <= self.free_bytes() && !self.held.contains_key(&copy);
+    pub(crate) fn reserve(&mut self, copy: CopyId, device: Device, bytes: u64) -> bool {
+        let fits = bytes <= self.free_bytes(device) && !self.held.contains_key(&copy);
         if fits {
-            self.held.insert(copy, bytes);
+            self.held.insert(copy, (device, bytes));
         }
         fits
     }
 
     /// Once: whoever releases a second time gets nothing.
     pub(crate) fn release(&mut self, copy: CopyId) -> u64 {
-        self.held.remove(&copy).unwrap_or(0)
+        self.held.remove(&copy).map_or(0, |(_, bytes)| bytes)
     }
 
     pub(crate) fn held_by(&self, copy: CopyId) -> u64 {
-        self.held.get(&copy).copied().unwrap_or(0)
+        self.held.get(&copy).map_or(0, |(_, bytes)| *bytes)
     }
 
-    pub(crate) fn reserved_bytes(&self) -> u64 {
-        self.held.values().sum()
+    pub(crate) fn reserved_bytes(&self, device: Device) -> u64 {
+        self.held.values().filter(|(on, _)| *on == device).map(|(_, bytes)| bytes).sum()
     }
 
-    pub(crate) fn free_bytes(&self) -> u64 {
-        self.limit_bytes - self.reserved_bytes()
+    pub(crate) fn free_bytes(&self, device: Device) -> u64 {
+        self.limit_bytes(device) - self.reserved_bytes(device)
     }
 
-    pub(crate) fn limit_bytes(&self) -> u64 {
-        self.limit_bytes
+    /// Nothing of a device that nobody told of.
+    pub(crate) fn limit_bytes(&self, device: Device) -> u64 {
+        self.limits.get(&device).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn devices(&self) -> impl Iterator<Item = Device> + '_ {
+        self.limits.keys().copied()
     }
 
     #[cfg(test)]
@@ -59,11 +71,28 @@ mod tests {
     #[test]
     fn more_than_there_is_cannot_be_reserved_and_nothing_is_given_back_twice() {
         let mut ledger = Ledger::new(100);
-        assert!(ledger.reserve(CopyId(1), 60));
-        assert!(!ledger.reserve(CopyId(2), 41));
-        assert!(!ledger.reserve(CopyId(1), 1), "one reservation a copy");
-        assert!(ledger.reserve(CopyId(2), 40));
+        let cpu = Device::Cpu;
+        assert!(ledger.reserve(CopyId(1), cpu, 60));
+        assert!(!ledger.reserve(CopyId(2), cpu, 41));
+        assert!(!ledger.reserve(CopyId(1), cpu, 1), "one reservation a copy");
+        assert!(ledger.reserve(CopyId(2), cpu, 40));
         assert_eq!((ledger.release(CopyId(1)), ledger.release(CopyId(1))), (60, 0));
-        assert_eq!((ledger.reserved_bytes(), ledger.free_bytes()), (40, 60));
+        assert_eq!((ledger.reserved_bytes(cpu), ledger.free_bytes(cpu)), (40, 60));
+    }
+
+    #[test]
+    fn a_card_has_memory_of_its_own() {
+        let mut ledger = Ledger::new(100);
+        let [card, other] = [0, 1].map(Device::Cuda);
+        assert!(!ledger.reserve(CopyId(1), card, 1), "nobody has told of it");
+        ledger.extend(card, 50);
+        ledger.extend(card, 70);
+        ledger.extend(other, 30);
+        assert!(ledger.reserve(CopyId(1), Device::Cpu, 100));
+        assert!(ledger.reserve(CopyId(2), card, 50));
+        assert!(!ledger.reserve(CopyId(3), card, 1), "what was promised first holds");
+        assert!(ledger.reserve(CopyId(3), other, 30));
+        assert_eq!((ledger.release(CopyId(2)), ledger.free_bytes(card)), (50, 50));
+        assert_eq!((ledger.free_bytes(Device::Cpu), ledger.free_bytes(other)), (0, 0));
     }
 }

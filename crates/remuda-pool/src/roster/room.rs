@@ -4,14 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::copy::{Copy, Life, Why};
+use super::served::Terms;
 use super::{CopyId, Effect, Roster};
 use crate::failure::PoolError;
+use crate::spec::Device;
 
 impl Roster {
     /// Starts a copy in every place that should have one, as far as there is memory.
     pub(super) fn fill(&mut self, now: Duration, model: &Arc<str>) {
         let Some(served) = self.served.get(model) else { return };
-        let need_bytes = served.terms.memory_bytes;
+        let (device, need_bytes) = (served.terms.device, served.terms.memory_bytes);
         for slot in 0..served.slots.len() {
             let Some(served) = self.served.get_mut(model) else { return };
             let has_demand = !served.line.is_empty();
@@ -21,7 +23,7 @@ impl Roster {
             }
             place.rests = false;
             let id = CopyId(self.last_copy + 1);
-            if self.ledger.reserve(id, need_bytes) {
+            if self.ledger.reserve(id, device, need_bytes) {
                 self.last_copy += 1;
                 place.copy = Some(id);
                 place.lacks_room_since = None;
@@ -44,9 +46,11 @@ impl Roster {
     /// Lets go of those that nobody has used for the longest time, and of no more than it takes. Nobody at all if it
     /// would not be enough.
     fn make_room(&mut self, now: Duration, model: &Arc<str>, need_bytes: u64) {
+        let device = self.device_of(model);
         let held = |copy: &Copy| self.ledger.held_by(copy.id);
-        let mut room = self.ledger.free_bytes()
-            + self.copies.values().filter(|copy| is_leaving(copy)).map(held).sum::<u64>();
+        let is_coming_back = |copy: &&Copy| is_leaving(copy) && self.device_of(&copy.model) == device;
+        let mut room = self.ledger.free_bytes(device)
+            + self.copies.values().filter(is_coming_back).map(held).sum::<u64>();
         let mut leaving = Vec::new();
         for (id, bytes) in self.idle(model) {
             if room >= need_bytes {
@@ -62,10 +66,18 @@ impl Roster {
         }
     }
 
-    /// Copies of other models that have nothing to do, the longest unused first, with what they hold.
+    fn device_of(&self, model: &Arc<str>) -> Device {
+        self.served[model].terms.device
+    }
+
+    /// Copies of other models on its device that have nothing to do, the longest unused first, with what they hold.
     fn idle(&self, besides: &Arc<str>) -> Vec<(CopyId, u64)> {
+        let device = self.device_of(besides);
         let is_idle = |copy: &&Copy| {
-            copy.model != *besides && copy.is_ready() && self.served[&copy.model].line.is_empty()
+            copy.model != *besides
+                && self.device_of(&copy.model) == device
+                && copy.is_ready()
+                && self.served[&copy.model].line.is_empty()
         };
         let mut idle: Vec<&Copy> = self.copies.values().filter(is_idle).collect();
         idle.sort_by_key(|copy| (self.served[&copy.model].used_at, copy.id));
@@ -113,8 +125,7 @@ impl Roster {
             return;
         }
         let lacks_room = served.slots.iter().any(|slot| slot.lacks_room_since.is_some());
-        let why =
-            if lacks_room { self.lack_of_room(served.terms.memory_bytes) } else { last_words(&served.why) };
+        let why = if lacks_room { self.lack_of_room(&served.terms) } else { last_words(&served.why) };
         let waiting: Vec<_> = served.line.items().map(|(_, item)| item.request).collect();
         let is_news = lacks_room && !served.told_of_room;
         if let Some(served) = self.served.get_mut(model) {
@@ -131,16 +142,21 @@ impl Roster {
         }
     }
 
-    fn lack_of_room(&self, need_bytes: u64) -> String {
-        let (free_bytes, limit_bytes) = (self.ledger.free_bytes(), self.ledger.limit_bytes());
-        let hung = self.copies.values().filter(|copy| is_in_quarantine(copy));
+    fn lack_of_room(&self, terms: &Terms) -> String {
+        let (device, need_bytes) = (terms.device, terms.memory_bytes);
+        let (free_bytes, limit_bytes) = (self.ledger.free_bytes(device), self.ledger.limit_bytes(device));
+        let is_hung = |copy: &&Copy| is_in_quarantine(copy) && self.device_of(&copy.model) == device;
+        let hung = self.copies.values().filter(is_hung);
         let hung_bytes: u64 = hung.map(|copy| self.ledger.held_by(copy.id)).sum();
         let hint = if hung_bytes > 0 {
             format!("; {hung_bytes} are held by copies that hang, which only a new process gives back")
         } else {
             String::new()
         };
-        format!("it needs {need_bytes} bytes of memory, and {free_bytes} of {limit_bytes} are free{hint}")
+        let place = if device == Device::Cpu { String::new() } else { format!(" on {device}") };
+        format!(
+            "it needs {need_bytes} bytes of memory{place}, and {free_bytes} of {limit_bytes} are free{hint}"
+        )
     }
 
     /// On closing: first what is under way, and at the deadline an answer to everybody.

@@ -9,12 +9,16 @@ use super::copy::Why;
 use super::line::Line;
 use crate::backend::Batching;
 use crate::request::{Part, PartAnswer};
+use crate::spec::Device;
 
 /// What a roster is told of a model.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
     pub(crate) model: Arc<str>,
     pub(crate) copies: u32,
+    pub(crate) device: Device,
+    /// What the device has, if it is not the machine's own memory.
+    pub(crate) device_bytes: Option<u64>,
     pub(crate) memory_bytes: u64,
     pub(crate) batching: Batching,
     /// For how long its beacon may stand still.

@@ -8,19 +8,31 @@ use serde::Serialize;
 use super::Roster;
 use super::room::is_in_quarantine;
 use super::served::Tally;
+use crate::spec::Device;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Snapshot {
     pub memory_reserved_bytes: u64,
     pub memory_limit_bytes: u64,
+    /// The cards that models compute on.
+    pub cards: Vec<CardSnapshot>,
     /// Answers that came after nobody waited for them, or from copies that were given up.
     pub stale: u64,
     pub models: Vec<ModelSnapshot>,
 }
 
+/// A card has memory of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CardSnapshot {
+    pub device: Device,
+    pub memory_reserved_bytes: u64,
+    pub memory_limit_bytes: u64,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelSnapshot {
     pub model: String,
+    pub device: Device,
     pub copies: Vec<CopySnapshot>,
     pub queue_parts: usize,
     pub queue_tokens: usize,
@@ -72,6 +84,7 @@ impl Roster {
             sorted.sort_unstable();
             ModelSnapshot {
                 model: name.to_string(),
+                device: served.terms.device,
                 copies: copies.map(|copy| self.copy_snapshot(copy)).collect(),
                 queue_parts: served.line.len(),
                 queue_tokens: served.line.tokens(),
@@ -89,9 +102,15 @@ impl Roster {
                 latency_p99: percentile(&sorted, 99),
             }
         });
+        let card = |device| CardSnapshot {
+            device,
+            memory_reserved_bytes: self.ledger.reserved_bytes(device),
+            memory_limit_bytes: self.ledger.limit_bytes(device),
+        };
         Snapshot {
-            memory_reserved_bytes: self.ledger.reserved_bytes(),
-            memory_limit_bytes: self.ledger.limit_bytes(),
+            memory_reserved_bytes: self.ledger.reserved_bytes(Device::Cpu),
+            memory_limit_bytes: self.ledger.limit_bytes(Device::Cpu),
+            cards: self.ledger.devices().filter(|device| *device != Device::Cpu).map(card).collect(),
             stale: self.stale,
             models: models.collect(),
         }

@@ -98,7 +98,7 @@ pub(crate) struct WorkWhat {
     #[arg(long, value_name = "NAME: VALUE", env = "REMUDA_COMFYUI_HEADER", hide_env_values = true)]
     pub(crate) comfyui_header: Vec<String>,
     /// Model to serve from this machine, as NAME=PATH[,copies=2][,isolation=process][,threads=2][,precision=int8]
-    /// [,capability=text_embedding][,memory=1GiB]; may be repeated. Models of remuda.toml are served, too
+    /// [,capability=text_embedding][,device=cuda][,memory=1GiB]; may be repeated. Models of remuda.toml are served, too
     #[arg(long, value_name = "NAME=PATH,…")]
     pub(crate) model: Vec<String>,
     /// Name of this worker; by default the machine's name with the server's port, or this process's number

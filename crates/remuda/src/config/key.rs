@@ -8,7 +8,7 @@ use std::time::Duration;
 use remuda_core::id::{FleetId, Service};
 use remuda_core::money::Money;
 use remuda_core::settings::{BlockOn, StuckPolicy};
-use remuda_pool::{Capability, Isolation, Precision};
+use remuda_pool::{Capability, Device, Isolation, Precision};
 
 use super::fleet::{PolicyName, ProviderKind, Start};
 use super::store::{StoreUrl, masked};
@@ -263,7 +263,20 @@ impl Field for Option<Capability> {
     }
 }
 
-/// A model does what its files are for.
+impl Field for Option<Device> {
+    fn value(&self) -> Value {
+        Value::Word(self.map_or(AS_FOUND, Device::name))
+    }
+
+    fn fill(&mut self, value: Value) {
+        match value {
+            Value::Word(word) => *self = word.parse().ok(),
+            other => panic!("the table gives a device {other:?}"),
+        }
+    }
+}
+
+/// A model does what its files are for, where it does it best.
 pub(super) const AS_FOUND: &str = "auto";
 
 choice_field!(StuckPolicy: "progress" is Progress, "age" is Age);

@@ -146,19 +146,19 @@ pub(super) fn check_names(models: &[Model]) -> Result<(), ConfigError> {
 mod tests {
     use std::path::Path;
 
-    use remuda_pool::{Capability, Isolation, Precision};
+    use remuda_pool::{Capability, Device, Isolation, Precision};
 
     use super::*;
 
     #[test]
     fn a_flag_says_what_a_table_says() {
         let text = "embed=models/mini,lm,copies=2,isolation=process,threads=3,precision=int8,memory=1GiB,\
-                    capability=text_embedding";
+                    capability=text_embedding,device=cuda:1";
         let spec = Model::parse(text).unwrap().spec;
         assert_eq!((spec.name.as_str(), spec.path.as_path()), ("embed", Path::new("models/mini,lm")));
         assert_eq!((spec.copies, spec.threads, spec.memory_bytes), (2, 3, Some(1 << 30)));
         assert_eq!((spec.isolation, spec.precision), (Isolation::Process, Precision::Int8));
-        assert_eq!(spec.capability, Some(Capability::TextEmbedding));
+        assert_eq!((spec.capability, spec.device), (Some(Capability::TextEmbedding), Some(Device::Cuda(1))));
         assert_eq!(Model::parse("a=b").unwrap().spec, ModelSpec::new("a", "b"));
     }
 
@@ -173,6 +173,7 @@ mod tests {
             ("embed=models/minilm,copies=0", "from 1 to 1024"),
             ("embed=models/minilm,copies=2,copies=3", "twice"),
             ("embed=models/minilm,isolation=box", "`thread`"),
+            ("embed=models/minilm,device=tpu", "`cuda:1`"),
         ] {
             let error = Model::parse(text).unwrap_err().to_string();
             assert!(error.contains(told), "{text}: {error}");

@@ -8,21 +8,26 @@
 //! - The attention mask of every length ever asked is kept for ever: prompts are read in runs whose lengths are powers of
 //!   two, so that there are few.
 //! - Its llama knows 4,096 positions and fails past them.
+//! - Words are kept in 32 bits, whatever the file has them in.
+//!
+//! What has to be known of it on a card stands in [`card`].
 
 use std::fs::File;
 use std::io::{BufReader, Cursor, Read, Seek};
 
+use candle_core::Tensor;
 use candle_core::quantized::gguf_file::{self, Content};
 use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{Device, Tensor};
 use candle_transformers::models::{
     quantized_gemma3, quantized_llama, quantized_phi3, quantized_qwen2, quantized_qwen3,
 };
 
 use super::talk::Network;
 use crate::beacon::Beacon;
+use crate::engine::card;
 use crate::engine::gguf::{Gguf, Kind};
 use crate::failure::{Failure, LoadError};
+use crate::spec::Device;
 
 pub(super) const POSITIONS_MAX: u64 = 4096;
 pub(super) const FAMILIES: [&str; 7] = ["llama", "qwen2", "qwen3", "phi3", "gemma", "gemma2", "gemma3"];
@@ -32,7 +37,7 @@ const SLOW: [Kind; 3] = [Kind::Q4_1, Kind::Q5_0, Kind::Q5_1];
 
 pub(super) struct Candle {
     weights: Weights,
-    device: Device,
+    device: candle_core::Device,
     tokens: usize,
     logits: Vec<f32>,
 }
@@ -45,42 +50,54 @@ enum Weights {
     Gemma3(quantized_gemma3::ModelWeights),
 }
 
-/// Where it computes: the first GPU in builds for one.
-fn device() -> Device {
-    Device::cuda_if_available(0).unwrap_or(Device::Cpu)
-}
-
-pub(super) fn has_gpu() -> bool {
-    cfg!(feature = "cuda") && device().is_cuda()
-}
-
 /// Kinds that are rewritten when a file is loaded.
-pub(super) fn slow(gguf: &Gguf) -> Vec<Kind> {
-    if has_gpu() {
+pub(super) fn slow(gguf: &Gguf, device: Device) -> Vec<Kind> {
+    if device != Device::Cpu {
         return Vec::new();
     }
     gguf.kinds().into_iter().map(|(kind, _)| kind).filter(|kind| SLOW.contains(kind)).collect()
 }
 
 impl Candle {
-    pub(super) fn load(gguf: &Gguf, architecture: &str, beacon: &Beacon) -> Result<Self, LoadError> {
-        let device = device();
-        let file = File::open(&gguf.path).map_err(|error| wrong(gguf, &candle_core::Error::wrap(error)))?;
+    /// On a device that has so much room for it.
+    pub(super) fn load(
+        gguf: &Gguf,
+        architecture: &str,
+        (on, need_bytes): (Device, u64),
+        beacon: &Beacon,
+    ) -> Result<Self, LoadError> {
+        let device = card::open(on, need_bytes)?;
+        let wrong = |error: &candle_core::Error| match card::failure(error) {
+            Failure::Engine(detail) => LoadError::Wrong { path: gguf.path.clone(), detail },
+            _ => card::load_error(&device, need_bytes, error),
+        };
+        let file = File::open(&gguf.path).map_err(|error| wrong(&candle_core::Error::wrap(error)))?;
         let mut file = BufReader::new(file);
-        let content = Content::read(&mut file).map_err(|error| wrong(gguf, &error))?;
+        let content = Content::read(&mut file).map_err(|error| wrong(&error))?;
         beacon.step()?;
-        let weights = if slow(gguf).is_empty() {
+        let weights = if slow(gguf, on).is_empty() {
             Weights::read(architecture, content, &mut file, &device)
         } else {
             let rewritten = rewrite(&content, &mut file, beacon)?;
             drop(content);
             let mut rewritten = Cursor::new(rewritten);
-            let content = Content::read(&mut rewritten).map_err(|error| wrong(gguf, &error))?;
+            let content = Content::read(&mut rewritten).map_err(|error| wrong(&error))?;
             Weights::read(architecture, content, &mut rewritten, &device)
         };
         beacon.step()?;
-        let weights = weights.map_err(|error| wrong(gguf, &error))?;
-        Ok(Candle { weights, device, tokens: 0, logits: Vec::new() })
+        let weights = weights.map_err(|error| wrong(&error))?;
+        let mut candle = Candle { weights, device, tokens: 0, logits: Vec::new() };
+        if on != Device::Cpu {
+            candle.warm(beacon).map_err(|failure| card::failed(on, need_bytes, failure))?;
+        }
+        Ok(candle)
+    }
+
+    /// Reads a run and a single token, for which there are different kernels.
+    fn warm(&mut self, beacon: &Beacon) -> Result<(), Failure> {
+        self.read(&[0; RUN + 1], beacon)?;
+        self.keep(0);
+        Ok(())
     }
 }
 
@@ -102,7 +119,7 @@ impl Network for Candle {
                 .and_then(|run| run.unsqueeze(0))
                 .and_then(|run| self.weights.forward(&run, self.tokens))
                 .and_then(|logits| logits.flatten_all()?.to_vec1::<f32>())
-                .map_err(|error| failure(&error))?;
+                .map_err(|error| card::failure(&error))?;
             self.tokens += run.len();
             self.logits = logits;
             rest = later;
@@ -117,7 +134,7 @@ impl Weights {
         architecture: &str,
         content: Content,
         from: &mut R,
-        device: &Device,
+        device: &candle_core::Device,
     ) -> candle_core::Result<Self> {
         Ok(match architecture {
             "qwen2" => Weights::Qwen2(quantized_qwen2::ModelWeights::from_gguf(content, from, device)?),
@@ -147,9 +164,9 @@ fn rewrite<R: Read + Seek>(content: &Content, from: &mut R, beacon: &Beacon) -> 
     let mut tensors = Vec::new();
     for name in content.tensor_infos.keys() {
         beacon.step()?;
-        let mut tensor = content.tensor(from, name, &Device::Cpu).map_err(engine)?;
+        let mut tensor = content.tensor(from, name, &candle_core::Device::Cpu).map_err(engine)?;
         if matches!(tensor.dtype(), GgmlDType::Q4_1 | GgmlDType::Q5_0 | GgmlDType::Q5_1) {
-            let numbers = tensor.dequantize(&Device::Cpu).map_err(engine)?;
+            let numbers = tensor.dequantize(&candle_core::Device::Cpu).map_err(engine)?;
             tensor = QTensor::quantize(&numbers, GgmlDType::Q8_0).map_err(engine)?;
         }
         tensors.push((name.as_str(), tensor));
@@ -159,28 +176,6 @@ fn rewrite<R: Read + Seek>(content: &Content, from: &mut R, beacon: &Beacon) -> 
     let mut written = Cursor::new(Vec::new());
     gguf_file::write(&mut written, &metadata, &tensors).map_err(engine)?;
     Ok(written.into_inner())
-}
-
-fn wrong(gguf: &Gguf, error: &candle_core::Error) -> LoadError {
-    match failure(error) {
-        Failure::OutOfMemory(told) => {
-            LoadError::Memory { need_bytes: gguf.bytes(), free_bytes: 0, hint: told }
-        }
-        _ => LoadError::Wrong { path: gguf.path.clone(), detail: error.to_string() },
-    }
-}
-
-/// By its words: candle wraps what a driver says, and only running out of memory is something to live on with.
-fn failure(error: &candle_core::Error) -> Failure {
-    let told = error.to_string();
-    let lower = told.to_lowercase();
-    if lower.contains("out of memory") || lower.contains("out_of_memory") {
-        Failure::OutOfMemory(told)
-    } else if lower.contains("cuda") || lower.contains("cublas") {
-        Failure::Poisoned(told)
-    } else {
-        Failure::Engine(told)
-    }
 }
 
 #[cfg(test)]

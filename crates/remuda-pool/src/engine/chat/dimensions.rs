@@ -112,15 +112,18 @@ impl Dimensions {
 pub(super) fn room(
     gguf: &Gguf,
     dimensions: Option<&Dimensions>,
+    besides_bytes: u64,
+    tokens_max: u64,
     spec: &ModelSpec,
 ) -> Result<(u64, u64), LoadError> {
     let weights: u64 = gguf.tensors.values().map(super::super::gguf::Tensor::elements).sum();
     let (weights, each) = match dimensions {
         // A byte a weight, and two for the scale of 32.
         Some(dimensions) => (weights + weights / 16, dimensions.cache_bytes()),
-        None => (gguf.bytes(), cache_bytes(gguf)?),
+        None => (gguf.bytes() + words_bytes(gguf)?, cache_bytes(gguf)?),
     };
-    let able = size(gguf, "context_length")? as u64;
+    let weights = weights.saturating_add(besides_bytes);
+    let able = (size(gguf, "context_length")? as u64).min(tokens_max);
     let context = match spec.memory_bytes {
         None => able.min(CONTEXT_DEFAULT),
         Some(given) => able.min(given.saturating_sub(weights + WORK_BYTES) / each.max(1)),
@@ -133,10 +136,21 @@ pub(super) fn room(
     Ok((context, (weights + WORK_BYTES).saturating_add(each.saturating_mul(context))))
 }
 
-/// For models that are not taken apart here.
+/// For models that are not taken apart here: keys and values of every layer, and those of one layer once more for each
+/// of the heads that share them, twice while they are put in order.
 fn cache_bytes(gguf: &Gguf) -> Result<u64, LoadError> {
-    let (layers, width) = (size(gguf, "block_count")?, size(gguf, "embedding_length")?);
-    Ok((layers * width * 2 * size_of::<f32>()) as u64)
+    let (layers, heads) = (size(gguf, "block_count")?, size(gguf, "attention.head_count")?);
+    let head = match size(gguf, "attention.key_length") {
+        Ok(head) => head,
+        Err(_) => size(gguf, "embedding_length")? / heads,
+    };
+    let heads_kv = size(gguf, "attention.head_count_kv").unwrap_or(heads);
+    Ok(((layers * heads_kv + 2 * heads) * head * 2 * size_of::<f32>()) as u64)
+}
+
+/// They are kept in 32 bits there, besides what the file has.
+fn words_bytes(gguf: &Gguf) -> Result<u64, LoadError> {
+    Ok(gguf.tensor("token_embd.weight")?.elements().saturating_mul(size_of::<f32>() as u64))
 }
 
 /// A size of the architecture: at least 1, and so small that three of them can be multiplied.

@@ -1,6 +1,8 @@
 //! Who computes a model, how many tokens it may hold, and what that takes.
 
 #[cfg(feature = "candle")]
+use super::super::card;
+#[cfg(feature = "candle")]
 use super::candle::{self, Candle};
 use super::dimensions::{Dimensions, architecture, room};
 use super::lean::Lean;
@@ -9,7 +11,7 @@ use super::template::Template;
 use crate::beacon::Beacon;
 use crate::engine::gguf::{Gguf, Kind};
 use crate::failure::LoadError;
-use crate::spec::{Isolation, ModelSpec};
+use crate::spec::{Device, Isolation, ModelSpec};
 
 pub(super) struct Plan {
     engine: Engine,
@@ -20,19 +22,19 @@ pub(super) struct Plan {
 enum Engine {
     Lean(Dimensions),
     #[cfg(feature = "candle")]
-    Candle,
+    Candle(Device),
 }
 
 impl Plan {
     pub(super) fn of(gguf: &Gguf, spec: &ModelSpec) -> Result<Self, LoadError> {
-        let engine = Engine::of(gguf)?;
+        let engine = Engine::of(gguf, spec)?;
         let (dimensions, tokens_max) = match &engine {
             Engine::Lean(dimensions) => (Some(dimensions), u64::MAX),
             #[cfg(feature = "candle")]
-            Engine::Candle => (None, candle::POSITIONS_MAX),
+            Engine::Candle(_) => (None, candle::POSITIONS_MAX),
         };
-        let (context, memory_bytes) = room(gguf, dimensions, spec)?;
-        let context = usize::try_from(context.min(tokens_max)).unwrap_or(usize::MAX);
+        let (context, memory_bytes) = room(gguf, dimensions, engine.besides_bytes(), tokens_max, spec)?;
+        let context = usize::try_from(context).unwrap_or(usize::MAX);
         Ok(Plan { engine, context, memory_bytes })
     }
 
@@ -45,7 +47,27 @@ impl Plan {
         match &self.engine {
             Engine::Lean(dimensions) => Ok(Box::new(Lean::load(gguf, dimensions, spec.threads, beacon)?)),
             #[cfg(feature = "candle")]
-            Engine::Candle => Ok(Box::new(Candle::load(gguf, architecture(gguf)?, beacon)?)),
+            Engine::Candle(device) => {
+                let on = (*device, self.memory_bytes);
+                Ok(Box::new(Candle::load(gguf, architecture(gguf)?, on, beacon)?))
+            }
+        }
+    }
+
+    pub(super) fn device(&self) -> Device {
+        match &self.engine {
+            Engine::Lean(_) => Device::Cpu,
+            #[cfg(feature = "candle")]
+            Engine::Candle(device) => *device,
+        }
+    }
+
+    /// What that device has, if it is a card.
+    pub(super) fn device_bytes(&self) -> Result<Option<u64>, LoadError> {
+        match &self.engine {
+            Engine::Lean(_) => Ok(None),
+            #[cfg(feature = "candle")]
+            Engine::Candle(device) => card::memory_bytes(*device),
         }
     }
 
@@ -53,7 +75,7 @@ impl Plan {
         match &self.engine {
             Engine::Lean(_) => Isolation::Thread,
             #[cfg(feature = "candle")]
-            Engine::Candle => Isolation::Process,
+            Engine::Candle(_) => Isolation::Process,
         }
     }
 
@@ -75,8 +97,8 @@ impl Plan {
                 }
             }
             #[cfg(feature = "candle")]
-            Engine::Candle => {
-                for kind in candle::slow(gguf) {
+            Engine::Candle(device) => {
+                for kind in candle::slow(gguf, *device) {
                     notes.push(format!(
                         "{kind} has no SIMD kernel in candle and would be 10 to 50 times slower: it becomes Q8_0 when it is loaded"
                     ));
@@ -98,11 +120,26 @@ impl Plan {
 }
 
 impl Engine {
+    /// What it takes besides the file's weights and its cache.
+    fn besides_bytes(&self) -> u64 {
+        match self {
+            Engine::Lean(_) => 0,
+            #[cfg(feature = "candle")]
+            Engine::Candle(device) => card::besides_bytes(*device),
+        }
+    }
+
     /// On a CPU our own comes first: it is faster, and cannot poison the process.
-    fn of(gguf: &Gguf) -> Result<Self, LoadError> {
+    fn of(
+        gguf: &Gguf,
+        #[cfg_attr(not(feature = "candle"), expect(unused))] spec: &ModelSpec,
+    ) -> Result<Self, LoadError> {
         #[cfg(feature = "candle")]
-        if candle::has_gpu() && candle::FAMILIES.contains(&architecture(gguf)?) {
-            return Ok(Engine::Candle);
+        if candle::FAMILIES.contains(&architecture(gguf)?) {
+            let device = card::device(spec)?;
+            if device != Device::Cpu {
+                return Ok(Engine::Candle(device));
+            }
         }
         if let Some(dimensions) = Dimensions::of(gguf)? {
             return Ok(Engine::Lean(dimensions));
@@ -110,7 +147,7 @@ impl Engine {
         let name = architecture(gguf)?;
         #[cfg(feature = "candle")]
         if candle::FAMILIES.contains(&name) {
-            return Ok(Engine::Candle);
+            return Ok(Engine::Candle(Device::Cpu));
         }
         Err(LoadError::Unsupported {
             path: gguf.path.clone(),

@@ -3,9 +3,7 @@
 //! The same seed begins with the same noise everywhere. Sums are made in another order by CPUs with other SIMD registers,
 //! so that pictures of two machines may differ by a level of brightness here and there; those of one machine do not.
 
-use std::fmt;
-
-use candle_core::{Device, Tensor};
+use candle_core::Tensor;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::clip::Clip;
@@ -19,9 +17,11 @@ use super::tokens::Tokens;
 use super::unet::Unet;
 use super::vae::Decoder;
 use crate::beacon::Beacon;
+use crate::engine::card;
 use crate::failure::{Failure, LoadError};
 use crate::model::TextToImage;
 use crate::request::{Draw, Piece};
+use crate::spec::Device;
 
 #[derive(Debug)]
 pub(super) struct Canvas {
@@ -32,9 +32,10 @@ pub(super) struct Canvas {
     pub(super) scheduler: SchedulerConfig,
     channels: usize,
     factor: usize,
-    pub(super) device: Device,
-    /// candle computes with the threads of the pool it is called in: one of our own keeps to as many as were asked for.
-    threads: ThreadPool,
+    pub(super) device: candle_core::Device,
+    /// On a CPU candle computes with the threads of the pool it is called in: one of our own keeps to as many as were
+    /// asked for. On a card it has to be called by the thread that loaded the model.
+    threads: Option<ThreadPool>,
 }
 
 /// What a picture is to follow, and what it is to keep away from.
@@ -45,16 +46,24 @@ pub(super) struct Texts {
 }
 
 impl Canvas {
-    pub(super) fn load(folder: &Folder, threads: u32, beacon: &Beacon) -> Result<Self, LoadError> {
-        let engine = |error: &dyn fmt::Display| LoadError::Engine(error.to_string());
-        let device = Device::cuda_if_available(0).map_err(|error| engine(&error))?;
-        let threads = ThreadPoolBuilder::new()
-            .num_threads(threads.max(1) as usize)
-            .thread_name(|number| format!("draw-{number}"))
-            .build()
-            .map_err(|error| engine(&error))?;
+    /// On a device that has so much room for it.
+    pub(super) fn load(
+        folder: &Folder,
+        (on, need_bytes): (Device, u64),
+        threads: u32,
+        beacon: &Beacon,
+    ) -> Result<Self, LoadError> {
+        let device = card::open(on, need_bytes)?;
+        let crew = || {
+            ThreadPoolBuilder::new()
+                .num_threads(threads.max(1) as usize)
+                .thread_name(|number| format!("draw-{number}"))
+                .build()
+                .map_err(|error| LoadError::Engine(error.to_string()))
+        };
+        let threads = if on == Device::Cpu { Some(crew()?) } else { None };
         let places = folder.clip.max_position_embeddings;
-        Ok(Canvas {
+        let canvas = Canvas {
             tokens: Tokens::load(&folder.path, places, folder.clip.vocab_size)?,
             clip: Clip::load(&folder.clip_weights, &folder.clip, &device, beacon)?,
             unet: Unet::load(&folder.unet_weights, &folder.unet, &device, beacon)?,
@@ -64,7 +73,23 @@ impl Canvas {
             factor: folder.vae.factor(),
             device,
             threads,
-        })
+        };
+        if on != Device::Cpu {
+            let warmed = canvas.warm(folder.unet.sample, beacon);
+            warmed.map_err(|failure| card::failed(on, need_bytes, failure))?;
+        }
+        Ok(canvas)
+    }
+
+    /// Takes nothing for a prompt and no noise through one step, in the size it was trained for.
+    fn warm(&self, size: (usize, usize), beacon: &Beacon) -> Result<(), Failure> {
+        let tokens = self.tokens.of("").map_err(Failure::Input)?;
+        let text = self.compute(|| self.clip.run(&tokens, beacon))?;
+        let latents = vec![0.0; self.channels * size.0 * size.1];
+        let sample = self.compute(|| self.tensor(latents.clone(), size))?;
+        let predicted = self.compute(|| self.unet.run(&sample, 0.0, &text, beacon))?;
+        self.numbers(&predicted)?;
+        self.decode(latents, size, beacon).map(drop)
     }
 
     pub(super) fn texts(&self, draw: &Draw, guidance: f32, beacon: &Beacon) -> Result<Texts, Failure> {
@@ -143,14 +168,13 @@ impl Canvas {
 
     /// Computes with the threads of this copy, and sorts what goes wrong.
     fn compute<T: Send>(&self, work: impl FnOnce() -> Result<T, Broken> + Send) -> Result<T, Failure> {
-        self.threads.install(work).map_err(|broken| match broken {
+        let done = match &self.threads {
+            Some(threads) => threads.install(work),
+            None => work(),
+        };
+        done.map_err(|broken| match broken {
             Broken::Stopped(stopped) => stopped.into(),
-            Broken::Engine(error) if self.device.is_cpu() => Failure::Engine(error.to_string()),
-            // CUDA says so without harm; after anything else its context may answer with garbage for hours.
-            Broken::Engine(error) if error.to_string().contains("OUT_OF_MEMORY") => {
-                Failure::OutOfMemory(error.to_string())
-            }
-            Broken::Engine(error) => Failure::Poisoned(error.to_string()),
+            Broken::Engine(error) => card::failure(&error),
         })
     }
 }

@@ -31,7 +31,9 @@ fn loaded(name: &str, style: Style) -> Loaded {
     let said = reference()[name].clone();
     let folder = tempfile::tempdir().unwrap();
     write(&said, folder.path(), style);
-    let canvas = Canvas::load(&Folder::open(folder.path()).unwrap(), 1, &Beacon::default()).unwrap();
+    let canvas =
+        Canvas::load(&Folder::open(folder.path()).unwrap(), (crate::Device::Cpu, 0), 1, &Beacon::default())
+            .unwrap();
     Loaded { said, canvas, _folder: folder }
 }
 

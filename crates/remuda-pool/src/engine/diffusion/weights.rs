@@ -16,6 +16,7 @@ use serde::Deserialize;
 
 use super::config::{read, unsupported, wrong};
 use crate::beacon::Beacon;
+use crate::engine::card;
 use crate::failure::LoadError;
 
 /// The format's own bound on its header.
@@ -126,7 +127,10 @@ impl Source<'_> {
         }
         let numbers = widened(&read_bytes(path, place)?, place.dtype)
             .ok_or_else(|| unsupported(path, format!("{name} of type {:?}", place.dtype), TYPES))?;
-        Tensor::from_vec(numbers, shape, self.device).map_err(|error| LoadError::Engine(error.to_string()))
+        Tensor::from_vec(numbers, shape, self.device).map_err(|error| {
+            let need_bytes = self.weights.bytes(&[""]);
+            card::load_error(self.device, need_bytes, &error)
+        })
     }
 }
 

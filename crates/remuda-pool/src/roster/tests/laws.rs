@@ -13,7 +13,7 @@ pub(super) fn broken(roster: &Roster) -> Option<String> {
 /// Never more than the limit, held by nobody but copies that are there, and by each exactly what it needs.
 fn memory(roster: &Roster) -> Option<String> {
     let ledger = &roster.ledger;
-    if ledger.reserved_bytes() > ledger.limit_bytes() {
+    if ledger.devices().any(|device| ledger.reserved_bytes(device) > ledger.limit_bytes(device)) {
         return Some("more memory is held than there is".to_owned());
     }
     let stranger = ledger.holders().find(|copy| !roster.copies.contains_key(copy));

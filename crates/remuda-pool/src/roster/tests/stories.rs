@@ -7,21 +7,22 @@ use crate::backend::Batching;
 use crate::failure::{Failure, PoolError};
 use crate::request::{Finish, Generated, Part, PartAnswer, Piece, Sampling};
 use crate::roster::{CopyId, Effect, Event, Limits, RequestId, Roster, RunId, Terms, Why};
+use crate::spec::Device;
 
 /// A roster, its clock, and what it decided since somebody looked.
-struct Story {
-    roster: Roster,
+pub(super) struct Story {
+    pub(super) roster: Roster,
     now: Duration,
-    effects: Vec<Effect>,
+    pub(super) effects: Vec<Effect>,
     requests: u64,
 }
 
-fn seconds(seconds: u64) -> Duration {
+pub(super) fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
 /// Room for four copies of one byte each, and for 20 tokens in a line.
-fn story() -> Story {
+pub(super) fn story() -> Story {
     let limits = Limits {
         memory_bytes: 4,
         queue_tokens_max: 20,
@@ -36,20 +37,32 @@ fn story() -> Story {
 }
 
 impl Story {
-    fn tell(&mut self, event: Event) {
+    pub(super) fn tell(&mut self, event: Event) {
         let effects = self.roster.step(self.now, event);
         self.effects.extend(effects);
     }
 
-    fn pass(&mut self, time: Duration) {
+    pub(super) fn pass(&mut self, time: Duration) {
         self.now += time;
         self.tell(Event::Tick);
     }
 
-    fn serve(&mut self, model: &str, copies: u32, memory_bytes: u64) {
+    pub(super) fn serve(&mut self, model: &str, copies: u32, memory_bytes: u64) {
+        self.serve_on((Device::Cpu, None), model, copies, memory_bytes);
+    }
+
+    pub(super) fn serve_on(
+        &mut self,
+        (device, device_bytes): (Device, Option<u64>),
+        model: &str,
+        copies: u32,
+        memory_bytes: u64,
+    ) {
         self.tell(Event::Serve(Terms {
             model: Arc::from(model),
             copies,
+            device,
+            device_bytes,
             memory_bytes,
             batching: Batching::packed(8),
             stall_max: seconds(30),
@@ -59,7 +72,7 @@ impl Story {
         }));
     }
 
-    fn ask(&mut self, model: &str, tokens: usize) -> RequestId {
+    pub(super) fn ask(&mut self, model: &str, tokens: usize) -> RequestId {
         self.requests += 1;
         let request = RequestId(self.requests);
         let parts = vec![Part::Tokens(vec![1; tokens])];
@@ -113,7 +126,7 @@ impl Story {
     }
 
     /// Who was started since the last look.
-    fn started(&mut self) -> Vec<CopyId> {
+    pub(super) fn started(&mut self) -> Vec<CopyId> {
         let starts = |effect: &Effect| match effect {
             Effect::Start { copy, .. } => Some(*copy),
             _ => None,
@@ -134,7 +147,7 @@ impl Story {
         runs
     }
 
-    fn answer(&mut self, request: RequestId) -> Option<Result<usize, PoolError>> {
+    pub(super) fn answer(&mut self, request: RequestId) -> Option<Result<usize, PoolError>> {
         let at = self.effects.iter().position(
             |effect| matches!(effect, Effect::Answer { request: answered, .. } if *answered == request),
         )?;
@@ -144,7 +157,7 @@ impl Story {
         }
     }
 
-    fn has(&self, is_it: impl Fn(&Effect) -> bool) -> bool {
+    pub(super) fn has(&self, is_it: impl Fn(&Effect) -> bool) -> bool {
         self.effects.iter().any(is_it)
     }
 
@@ -158,7 +171,7 @@ impl Story {
     }
 
     /// Loads and proves everybody who was started.
-    fn ready(&mut self) -> Vec<CopyId> {
+    pub(super) fn ready(&mut self) -> Vec<CopyId> {
         let started = self.started();
         for copy in &started {
             self.tell(Event::Loaded(*copy));

@@ -11,6 +11,7 @@ use crate::request::{Finish, Generated, Part, PartAnswer, Piece, Sampling};
 use crate::roster::said::Said;
 use crate::roster::served::Terms;
 use crate::roster::{CopyId, Effect, Event, Limits, RequestId, Roster, RunId, Why};
+use crate::spec::Device;
 
 /// Small, fast, and the same for the same seed.
 struct Dice(u64);
@@ -66,6 +67,8 @@ fn terms(model: &str, copies: u32, memory_bytes: u64) -> Terms {
     Terms {
         model: Arc::from(model),
         copies,
+        device: if model == "c" { Device::Cuda(0) } else { Device::Cpu },
+        device_bytes: (model == "c").then_some(5),
         memory_bytes,
         batching: Batching { tokens_max: 8, parts_max: 3, pads: model == "a" },
         stall_max: Duration::from_secs(3),
@@ -262,7 +265,7 @@ fn live(seed: u64, break_it: Sabotage, is_told: bool) -> Result<(), String> {
     world.step(&mut roster, Event::Close { until }, break_it)?;
     world.calm(&mut roster, break_it)?;
     let unheard = roster.requests.len();
-    let held = roster.ledger.reserved_bytes();
+    let held: u64 = roster.ledger.devices().map(|device| roster.ledger.reserved_bytes(device)).sum();
     if unheard > 0 || held > 0 {
         return Err(format!("{unheard} requests were never answered, {held} bytes never came back"));
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use remuda_pool::{Capability, Found, LoadError, ModelSpec, engine};
+use remuda_pool::{Capability, Device, Found, LoadError, ModelSpec, engine};
 use serde_json::json;
 
 use super::size;
@@ -18,6 +18,9 @@ pub(super) struct Check {
     /// What it is to do, where its files leave that open
     #[arg(long, value_name = "NAME")]
     capability: Option<Capability>,
+    /// What it is to compute on: cpu, cuda, cuda:1, …; by default a card, where there is one it can use
+    #[arg(long, value_name = "NAME")]
+    device: Option<Device>,
     /// Print JSON for scripts
     #[arg(long)]
     json: bool,
@@ -25,7 +28,11 @@ pub(super) struct Check {
 
 impl Check {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
-        let spec = ModelSpec { capability: self.capability, ..ModelSpec::new("check", &self.path) };
+        let spec = ModelSpec {
+            capability: self.capability,
+            device: self.device,
+            ..ModelSpec::new("check", &self.path)
+        };
         match engine::engines().find(&spec) {
             Ok((_, found)) => {
                 say(&if self.json { json!({ "found": found }).to_string() } else { told(&found) });
@@ -48,6 +55,7 @@ fn told(found: &Found) -> String {
         format!("capability    {}", found.capability),
         format!("architecture  {}", found.architecture),
         format!("engine        {}", found.engine),
+        format!("device        {}", found.device),
         format!("memory        {} for each copy", size(found.memory_bytes)),
     ];
     let files = found.files.iter().map(|file| {
@@ -67,6 +75,7 @@ fn kind(error: &LoadError) -> &'static str {
         LoadError::Unsupported { .. } => "unsupported",
         LoadError::Pickle { .. } => "pickle",
         LoadError::Memory { .. } => "memory",
+        LoadError::Device { .. } => "device",
         LoadError::Engine(_) => "engine",
         LoadError::Stopped => "stopped",
     }

@@ -5,6 +5,9 @@ use super::super::model::Model;
 use super::super::value::Kind::{Choice, Folder, MaybeBytes, Name};
 use super::number;
 
+const DEVICES: &[&str] =
+    &[AS_FOUND, "cpu", "cuda", "cuda:1", "cuda:2", "cuda:3", "cuda:4", "cuda:5", "cuda:6", "cuda:7"];
+
 const CAPABILITIES: &[&str] =
     &[AS_FOUND, "text_embedding", "text_to_text", "vision", "image_embedding", "text_to_image"];
 
@@ -37,9 +40,15 @@ pub(in crate::config) const KEYS: &[Key<Model>] = &[
         "As its files have it, or in eight bits, which is refused where the answers would differ too much.",
     ),
     Key::new(
+        "device",
+        model_slot!(spec.device),
+        Choice(DEVICES),
+        "What a copy computes on: the CPU, or an NVIDIA card in builds for one; `auto` is the first card if there is one and its engine knows cards.",
+    ),
+    Key::new(
         "memory",
         model_slot!(spec.memory_bytes),
         MaybeBytes { min: 1 << 20, max: 1 << 50 },
-        "What a copy may take; by default what its files let expect.",
+        "What a copy may take of its device's memory; by default what its files let expect.",
     ),
 ];

@@ -6,9 +6,14 @@ use crate::beacon::Beacon;
 use crate::engine::gguf::Gguf;
 use crate::engine::gguf::sample::{Sample, Weights};
 use crate::failure::Failure;
+use crate::spec::Device;
 
 /// Not a power of two: seven is read in runs of four, two and one.
 const PROMPT: [u32; 7] = [256, 104, 258, 108, 111, 32, 116];
+
+/// Builds for cards are tested where there is one.
+const DEVICES: &[Device] =
+    if cfg!(feature = "cuda") { &[Device::Cpu, Device::Cuda(0)] } else { &[Device::Cpu] };
 
 /// How far two engines are apart, as a part of the size of what they say.
 fn apart(left: &[f32], right: &[f32]) -> f32 {
@@ -25,16 +30,19 @@ fn opened(sample: &Sample) -> (Gguf, tempfile::TempDir) {
 #[test]
 fn candle_and_our_own_say_the_same() {
     let beacon = Beacon::default();
-    for family in ["llama", "qwen2", "qwen3"] {
+    let families = ["llama", "qwen2", "qwen3"];
+    for (family, device) in
+        families.into_iter().flat_map(|it| DEVICES.iter().map(move |device| (it, *device)))
+    {
         let (gguf, _folder) = opened(&Sample::model(family));
-        let mut theirs = Candle::load(&gguf, family, &beacon).unwrap();
+        let mut theirs = Candle::load(&gguf, family, (device, 0), &beacon).unwrap();
         let dimensions = Dimensions::of(&gguf).unwrap().unwrap();
         let mut ours = Lean::load(&gguf, &dimensions, 1, &beacon).unwrap();
         for _ in 0..2 {
             let off = apart(ours.read(&PROMPT, &beacon).unwrap(), theirs.read(&PROMPT, &beacon).unwrap());
-            assert!(off < 0.03, "{family}: {off}");
+            assert!(off < 0.03, "{family} on {device}: {off}");
             let off = apart(ours.read(&[257], &beacon).unwrap(), theirs.read(&[257], &beacon).unwrap());
-            assert!(off < 0.03, "{family}, one more: {off}");
+            assert!(off < 0.03, "{family} on {device}, one more: {off}");
             assert_eq!((ours.keep(0), theirs.keep(0)), (0, 0), "and again from the beginning");
         }
     }
@@ -53,8 +61,8 @@ fn slow_kinds_are_rewritten() {
     let (gguf, _folder) =
         opened(&Sample::model("llama").tensor("blk.0.ffn_down.weight", &[96, 64], 3, bytes));
     let beacon = Beacon::default();
-    assert_eq!(super::slow(&gguf).len(), 1);
-    let mut theirs = Candle::load(&gguf, "llama", &beacon).unwrap();
+    assert_eq!(super::slow(&gguf, Device::Cpu).len(), 1);
+    let mut theirs = Candle::load(&gguf, "llama", (Device::Cpu, 0), &beacon).unwrap();
     let dimensions = Dimensions::of(&gguf).unwrap().unwrap();
     let mut ours = Lean::load(&gguf, &dimensions, 1, &beacon).unwrap();
     let off = apart(ours.read(&PROMPT, &beacon).unwrap(), theirs.read(&PROMPT, &beacon).unwrap());
@@ -64,7 +72,7 @@ fn slow_kinds_are_rewritten() {
 #[test]
 fn a_prompt_is_stopped_between_two_runs() {
     let (gguf, _folder) = opened(&Sample::model("llama"));
-    let mut theirs = Candle::load(&gguf, "llama", &Beacon::default()).unwrap();
+    let mut theirs = Candle::load(&gguf, "llama", (Device::Cpu, 0), &Beacon::default()).unwrap();
     let beacon = Beacon::default();
     beacon.stop();
     assert_eq!(theirs.read(&PROMPT, &beacon).unwrap_err(), Failure::Stopped);
