@@ -77,18 +77,15 @@ impl Backend for Diffusion {
             });
         }
         let device = card::device(spec)?;
-        let easel = Easel::new(&folder, room_bytes(spec, device));
+        let easel = easel(&folder, spec, device);
         Tokens::load(&folder.path, folder.clip.max_position_embeddings, folder.clip.vocab_size)?;
         let (width, height) = easel.native;
         let (sampler, prediction) = (folder.scheduler.sampler.name(), folder.scheduler.prediction.name());
-        let besides = card::besides_bytes(device);
-        let memory_bytes = besides + folder.weights_bytes() + folder.drawing_bytes(easel.pixels_max);
         let (smallest, _) = easel.smallest();
-        if easel.pixels_max < u64::from(smallest).pow(2) {
+        let smallest = u64::from(smallest).pow(2);
+        if easel.pixels_max < smallest {
             return Err(LoadError::Memory {
-                need_bytes: besides
-                    + folder.weights_bytes()
-                    + folder.drawing_bytes(u64::from(smallest).pow(2)),
+                need_bytes: need_bytes(&folder, device, smallest),
                 free_bytes: spec.memory_bytes.unwrap_or_default(),
                 hint: "name more memory for this model, or take a smaller one".to_owned(),
             });
@@ -100,7 +97,7 @@ impl Backend for Diffusion {
             files: folder.files()?,
             device,
             device_bytes: card::memory_bytes(device)?,
-            memory_bytes,
+            memory_bytes: need_bytes(&folder, device, easel.pixels_max),
             // A step takes seconds to minutes and cannot be broken off from outside, and an allocation that fails ends
             // the process it is in.
             isolation: Isolation::Process,
@@ -112,27 +109,31 @@ impl Backend for Diffusion {
         beacon.step()?;
         let folder = Folder::open(&spec.path)?;
         let device = card::device(spec)?;
-        let easel = Easel::new(&folder, room_bytes(spec, device));
-        let drawing_bytes = folder.drawing_bytes(easel.pixels_max);
-        let need_bytes = card::besides_bytes(device) + folder.weights_bytes() + drawing_bytes;
+        let need_bytes = need_bytes(&folder, device, easel(&folder, spec, device).pixels_max);
         Ok(Model::TextToImage(Box::new(Canvas::load(&folder, (device, need_bytes), spec.threads, beacon)?)))
     }
 
     fn prepare(&self, spec: &ModelSpec) -> Result<Arc<dyn Prepare>, LoadError> {
-        Ok(Arc::new(Easel::new(&Folder::open(&spec.path)?, room_bytes(spec, card::device(spec)?))))
+        Ok(Arc::new(easel(&Folder::open(&spec.path)?, spec, card::device(spec)?)))
     }
 
     /// By the largest picture that may be asked for: between two signs of life the decoder passes over all of it.
     fn stall_max(&self, spec: &ModelSpec) -> Option<Duration> {
         let folder = Folder::open(&spec.path).ok()?;
-        let largest = folder.largest(Easel::new(&folder, spec.memory_bytes).pixels_max);
+        let largest = folder.largest(easel(&folder, spec, card::device(spec).ok()?).pixels_max);
         Some(STALL + STALL_A_NUMBER * u32::try_from(largest).unwrap_or(u32::MAX))
     }
 }
 
-/// What is left of what it may take, once its device has its own.
-fn room_bytes(spec: &ModelSpec, device: Device) -> Option<u64> {
-    spec.memory_bytes.map(|bytes| bytes.saturating_sub(card::besides_bytes(device)))
+/// For what is left of what it may take, once its device has its own.
+fn easel(folder: &Folder, spec: &ModelSpec, device: Device) -> Easel {
+    let room = spec.memory_bytes.map(|bytes| bytes.saturating_sub(card::besides_bytes(device)));
+    Easel::new(folder, room)
+}
+
+/// What a copy takes of its device that draws pictures of so many pixels.
+fn need_bytes(folder: &Folder, device: Device, pixels: u64) -> u64 {
+    card::besides_bytes(device) + folder.weights_bytes() + folder.drawing_bytes(pixels)
 }
 
 fn notes(folder: &Folder, easel: &Easel) -> Vec<String> {
