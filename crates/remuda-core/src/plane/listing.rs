@@ -1,7 +1,8 @@
 //! Lists of pods, and what a provider is asked for by the clock: lists, prices, returns.
 //!
 //! A list is believed when it says that something is there. That something is missing is believed after two lists in a
-//! row and a grace; and if most of what should be there is missing at once, it is the list that is doubted.
+//! row and a grace, or after five of what nobody knows but from lists; and if most of what should be there is missing at
+//! once, it is the list that is doubted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
