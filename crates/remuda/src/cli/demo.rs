@@ -77,7 +77,10 @@ impl Demo {
         let summary = match ended {
             Some(Ok(summary)) => summary?,
             Some(Err(_)) => {
-                bail!("the demo did not end within {} s; this machine is very busy", DEMO_MAX.as_secs())
+                bail!(
+                    "the demo did not end within {} s; this machine is very busy, or what draws is very large",
+                    DEMO_MAX.as_secs()
+                )
             }
             // 128 + SIGINT, as shells have it.
             None => return Ok(ExitCode::from(130)),

@@ -67,7 +67,6 @@ async fn seen(file: &Path, isolation: Isolation, mishap: &str, why: &str) -> any
         until(|| pool.has_alive_workers("embed")).await?;
         ask(&pool, "well")?.answer().await?;
     }
-    drop(std::panic::take_hook());
     end(&pool);
     Ok(took)
 }
