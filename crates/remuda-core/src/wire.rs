@@ -8,6 +8,10 @@
 //! DELETE /fleet/workers/{id}               leave
 //! ```
 
+pub mod live;
+pub mod metric;
+pub mod preview;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

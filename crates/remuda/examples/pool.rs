@@ -8,7 +8,7 @@
 
 use futures_util::StreamExt as _;
 use remuda::pool::{Options, Pool};
-use remuda_adapters::fake::comfyui::{Fake, Options as FakeOptions};
+use remuda_fakes::comfyui::{Fake, Options as FakeOptions};
 use serde_json::{Value, json};
 
 /// Needs no model, so that every server can run it.

@@ -23,9 +23,9 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 
 use self::client::Client;
-use crate::dial::Credentials;
-use crate::secret::Secret;
-use crate::worker::serve_model_copy;
+use remuda_net::http_client::Credentials;
+use remuda_net::secret::Secret;
+use remuda_worker::serve_model_copy;
 
 /// A self-healing control plane for fleets of GPU workers.
 ///

@@ -17,7 +17,7 @@ pub mod known;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use remuda_pool::Capability;
+use remuda_models::Capability;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 

@@ -41,16 +41,16 @@ pub use self::workflow::Workflow;
 use self::builder::Folder;
 use self::events::Follower;
 use self::hub::Hub;
-use crate::drive::Unanswered;
-use crate::http::Context;
-use crate::intake::NotTaken;
-use crate::serve::Serving;
+use remuda_server::drive::Unanswered;
+use remuda_server::http::Context;
+use remuda_server::intake::NotTaken;
+use remuda_server::serve::Serving;
 
 /// ComfyUI servers that run workflows together. See [`Pool::builder`].
 ///
 /// ```
 /// # use remuda::pool::{Options, Pool};
-/// # use remuda_adapters::fake::comfyui::{Fake, Options as FakeOptions};
+/// # use remuda_fakes::comfyui::{Fake, Options as FakeOptions};
 /// # use serde_json::json;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::table::table;
 use super::{Settings, say};
-use crate::audit::{self, FILE_NAME, Found, Line};
+use remuda_server::audit::{self, FILE_NAME, Found, Line};
 
 #[derive(Debug, Args)]
 pub(super) struct Audit {

@@ -7,7 +7,7 @@ use reqwest::{Method, RequestBuilder, StatusCode};
 use serde_json::Value;
 
 use super::Connection;
-use crate::dial::Credentials;
+use remuda_net::http_client::Credentials;
 
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
 

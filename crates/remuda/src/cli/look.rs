@@ -25,7 +25,7 @@ use serde_json::Value;
 
 use super::table::plain;
 use super::{Client, Connection, say};
-use crate::clock::Clock;
+use remuda_net::clock::Clock;
 
 pub(super) use self::affinities::Affinities;
 pub(super) use self::blobs::Blobs;

@@ -30,7 +30,7 @@ use self::wishes::Wishes;
 use self::workflow::{Change, File, Workflow, change, file};
 use super::table::plain;
 use super::{Client, Connection, Usage, say};
-use crate::worker::BlobLink;
+use remuda_worker::BlobLink;
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use remuda_core::id::{FleetId, MachineId, Service, WorkerId};
-use remuda_pool::Pool;
+use remuda_models::Pool;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tracing::info;
@@ -17,10 +17,10 @@ use tracing_subscriber::EnvFilter;
 use super::ui::Ui;
 use super::workers::{run_all, with};
 use super::{Client, Connection, Identity, Settings, say};
-use crate::config::{self, Flag, Resolved};
-use crate::dial::Credentials;
-use crate::serve::Serving;
-use crate::worker::{Dismissed, inspect_models};
+use remuda_config::{Flag, Resolved};
+use remuda_net::http_client::Credentials;
+use remuda_server::serve::Serving;
+use remuda_worker::{Dismissed, inspect_models};
 
 /// A worker whose machine nobody wants any more ends with this; 3 would say that somebody may try again.
 const DISMISSED: u8 = 4;
@@ -54,16 +54,16 @@ pub(super) struct Work {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct WorkTerms {
     /// How long it may be silent while it holds nothing before it counts as gone; by default as its fleet or the plane says
-    #[arg(long, value_name = "DURATION", env = "REMUDA_STALE_AFTER", value_parser = config::written_seconds)]
+    #[arg(long, value_name = "DURATION", env = "REMUDA_STALE_AFTER", value_parser = remuda_config::written_seconds)]
     pub(crate) stale_after: Option<Duration>,
     /// Without contact with the plane for this long it stops itself: all it started ends, and the command below runs
-    #[arg(long, value_name = "DURATION", env = "REMUDA_DEAD_MAN", value_parser = config::written_seconds)]
+    #[arg(long, value_name = "DURATION", env = "REMUDA_DEAD_MAN", value_parser = remuda_config::written_seconds)]
     pub(crate) dead_man: Option<Duration>,
     /// Command that ends this machine, by `sh -c`; run when nobody wants it any more or nobody is left who could
     #[arg(long, value_name = "COMMAND", env = "REMUDA_DEAD_MAN_COMMAND")]
     pub(crate) dead_man_command: Option<String>,
     /// Once asked to stop, finish within this time or hand back what is not done; by default as long as it takes
-    #[arg(long, value_name = "DURATION", env = "REMUDA_NOTICE", value_parser = config::written_seconds)]
+    #[arg(long, value_name = "DURATION", env = "REMUDA_NOTICE", value_parser = remuda_config::written_seconds)]
     pub(crate) notice: Option<Duration>,
     /// A file whose appearance asks it to stop, as a signal would
     #[arg(long, value_name = "FILE", env = "REMUDA_PREEMPT_FILE")]
@@ -73,11 +73,11 @@ pub(crate) struct WorkTerms {
     pub(crate) check_cmd: Option<String>,
     /// How long that command may take
     #[arg(long, value_name = "DURATION", env = "REMUDA_CHECK_MAX", default_value = "2m",
-          value_parser = config::written_seconds)]
+          value_parser = remuda_config::written_seconds)]
     pub(crate) check_max: Duration,
     /// Free space the disk with the data folder has to have
     #[arg(long, value_name = "BYTES", env = "REMUDA_DISK_MIN", default_value = "256MiB",
-          value_parser = config::read_bytes)]
+          value_parser = remuda_config::read_bytes)]
     pub(crate) disk_min: u64,
 }
 
@@ -186,7 +186,7 @@ impl Settings {
             };
             flags.push(Flag { key, value, name: "--set" });
         }
-        Ok(config::load(self.config.as_deref(), config::environment(), &flags)?)
+        Ok(remuda_config::load(self.config.as_deref(), remuda_config::environment(), &flags)?)
     }
 }
 
@@ -350,7 +350,8 @@ fn stops_or(file: Option<PathBuf>) -> anyhow::Result<mpsc::Receiver<()>> {
 }
 
 fn checked(resolved: &Resolved) -> String {
-    let fleet = |fleet: &config::Fleet| format!("{} ({})", fleet.settings.id, fleet.source.provider.as_str());
+    let fleet =
+        |fleet: &remuda_config::Fleet| format!("{} ({})", fleet.settings.id, fleet.source.provider.as_str());
     let fleets: Vec<_> = resolved.fleets.iter().map(fleet).collect();
     let fleets =
         if fleets.is_empty() { "no fleet".to_owned() } else { format!("fleets {}", fleets.join(", ")) };
@@ -363,7 +364,7 @@ impl Config {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
             ConfigCommand::Show { settings, json } => {
-                say(config::show(&settings.load()?, json).trim_end());
+                say(remuda_config::show(&settings.load()?, json).trim_end());
             }
             ConfigCommand::Check { settings } => {
                 let resolved = settings.load()?;

@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
-use remuda_adapters::store::{Batch, Store, StoreError};
 use remuda_core::id::{Tenant, WorkerId};
 use remuda_core::record::Record;
 use remuda_core::time::Timestamp;
+use remuda_store::{Batch, Store, StoreError};
 use serde_json::{Value, json};
 
 use super::look::{cell, rows, show};
 use super::table::{plain, table};
 use super::{Client, Connection, Settings, say};
-use crate::audit::{Audit, Note};
-use crate::clock::Clock;
-use crate::config::written_duration;
-use crate::http::{self, Role, Wanted};
+use remuda_config::written_duration;
+use remuda_net::clock::Clock;
+use remuda_server::audit::{Audit, Note};
+use remuda_server::http::{self, Role, Wanted};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:

@@ -4,21 +4,22 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use remuda_adapters::comfyui::{Client, Secret, Target};
+use remuda_comfyui::{Client, Target};
 use remuda_core::agent::Deadlines;
 use remuda_core::id::WorkerId;
 use remuda_core::need::Offer;
-use remuda_pool::Pool;
+use remuda_models::Pool;
+use remuda_net::secret::Secret;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::warn;
 
 use super::Usage;
 use super::start::{WorkTerms, WorkWhat};
-use crate::config::Resolved;
-use crate::dial::Credentials;
-use crate::secret::VARIABLES;
-use crate::worker::{self, Check, ComfyuiOptions, Does, Exec, ModelsOptions, Options, hostname, name_of};
+use remuda_config::Resolved;
+use remuda_net::http_client::Credentials;
+use remuda_net::secret::VARIABLES;
+use remuda_worker::{Check, ComfyuiOptions, Does, Exec, ModelsOptions, Options, hostname, name_of};
 
 /// Where ComfyUI listens unless it is told otherwise.
 const USUAL_COMFYUI: &str = "http://127.0.0.1:8188";
@@ -46,7 +47,7 @@ impl WorkWhat {
         if specs.is_empty() {
             return Ok(None);
         }
-        let pool = worker::start_models(specs, &resolved.models);
+        let pool = remuda_worker::start_models(specs, &resolved.models);
         pool.map(Some).map_err(|error| Usage(format!("{error:#}")).into())
     }
 
@@ -96,7 +97,7 @@ impl WorkWhat {
         for (at, server) in servers.iter().enumerate() {
             let target = Target { url: server.clone(), headers: headers.clone() };
             // Said now, not by a worker that waits for ever.
-            Client::new(&target, worker::REQUEST_MAX).map_err(|error| Usage(error.to_string()))?;
+            Client::new(&target, remuda_worker::REQUEST_MAX).map_err(|error| Usage(error.to_string()))?;
             let name = match (&self.name, servers.len()) {
                 (Some(name), 1) => name.clone(),
                 (Some(name), _) => format!("{name}-{}", at + 1).parse()?,
@@ -231,7 +232,7 @@ pub(super) async fn run_all(workers: Vec<Options>, mut stops: mpsc::Receiver<()>
     for options in workers {
         let (stop, stopped) = mpsc::channel(4);
         each.push(stop);
-        tasks.spawn(worker::run(options, stopped));
+        tasks.spawn(remuda_worker::run(options, stopped));
     }
     loop {
         tokio::select! {

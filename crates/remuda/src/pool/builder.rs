@@ -4,20 +4,20 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use remuda_adapters::blobs::{BlobError, BlobHash};
-use remuda_adapters::comfyui::{Client, Secret as Header, Target};
-use remuda_adapters::store::StoreError;
+use remuda_comfyui::{Client, Target};
 use remuda_core::id::{Sequence, WorkerId};
+use remuda_store::StoreError;
+use remuda_store::blobs::{BlobError, BlobHash};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::warn;
 
 use super::{Filter, Follower, Hub, Inner, Pool, Running, State};
-use crate::config::{Resolved, StoreUrl};
-use crate::dial::Credentials;
-use crate::secret::{Secret, draw};
-use crate::serve::Serving;
-use crate::worker::{self, ComfyuiOptions, Does, REQUEST_MAX, name_of};
+use remuda_config::{Resolved, StoreUrl};
+use remuda_net::http_client::Credentials;
+use remuda_net::secret::{Secret, draw};
+use remuda_server::serve::Serving;
+use remuda_worker::{ComfyuiOptions, Does, REQUEST_MAX, name_of};
 
 /// A pool that was dropped lets go of its folder in the background; whoever comes right after it waits this long.
 const LET_GO_MAX: Duration = Duration::from_secs(5);
@@ -74,7 +74,7 @@ impl Server {
 
     /// A header for every request to it, such as `Authorization`.
     pub fn header(mut self, name: impl Into<String>, value: &str) -> Server {
-        self.target.headers.push((name.into(), Header::new(value)));
+        self.target.headers.push((name.into(), Secret::new(value)));
         self
     }
 
@@ -269,7 +269,7 @@ impl Pool {
         for (name, server) in servers {
             urls.push((name.clone(), server.target.url.clone()));
             let does = Does::Comfyui(ComfyuiOptions::new(server.target, resolved));
-            let mut options = worker::Options::new(&plane, credentials.clone(), name, does, resolved);
+            let mut options = remuda_worker::Options::new(&plane, credentials.clone(), name, does, resolved);
             options.slots = server.slots;
             let (stop, stopped) = mpsc::channel(4);
             stops.push(stop);
@@ -293,10 +293,10 @@ impl Pool {
 }
 
 /// Works until it is told to stop, whatever happens to the agent.
-async fn keep_working(options: worker::Options, mut stopped: mpsc::Receiver<()>) {
+async fn keep_working(options: remuda_worker::Options, mut stopped: mpsc::Receiver<()>) {
     loop {
         let (stop, stops) = mpsc::channel(4);
-        let mut agent = std::pin::pin!(worker::run(options.clone(), stops));
+        let mut agent = std::pin::pin!(remuda_worker::run(options.clone(), stops));
         let mut is_stopping = false;
         let ended = loop {
             tokio::select! {
@@ -326,7 +326,7 @@ pub(super) struct Folder(PathBuf);
 
 impl Folder {
     fn create() -> Result<Folder, BuildError> {
-        let folder = std::env::temp_dir().join(format!("remuda-pool-{}", uuid::Uuid::new_v4()));
+        let folder = std::env::temp_dir().join(format!("remuda-models-{}", uuid::Uuid::new_v4()));
         match std::fs::create_dir_all(&folder) {
             Ok(()) => Ok(Folder(folder)),
             Err(error) => Err(BuildError::Start { folder, why: error.to_string() }),
@@ -359,7 +359,7 @@ mod tests {
     async fn a_stranger_on_this_machine_finds_a_closed_door() {
         let pool = Pool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
         let url = pool.inner.state().running.as_ref().unwrap().serving.url();
-        let http = crate::dial::client().build().unwrap();
+        let http = remuda_net::http_client::client().build().unwrap();
         for path in ["/fleet/jobs", "/fleet/workers", "/queue", "/fleet/events"] {
             let answer = http.get(format!("{url}{path}")).send().await.unwrap();
             assert_eq!(answer.status(), 401, "{path}");

@@ -11,8 +11,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::broadcast;
 
 use super::Inner;
-use crate::carry_out::{self, Shown};
-use crate::live::Told;
+use remuda_server::carry_out::{self, Shown};
+use remuda_server::live::Told;
 
 /// Events read from the store at a time.
 const PAGE: usize = 500;

@@ -15,9 +15,9 @@ use tokio::sync::watch;
 
 use super::hub::Now;
 use super::{Inner, Output, PoolError};
-use crate::http::Context;
-use crate::live::Snapshot;
-use crate::previews::Preview;
+use remuda_core::wire::live::Snapshot;
+use remuda_server::http::Context;
+use remuda_server::previews::Preview;
 
 /// A job that was accepted. Awaited, it gives the outcome; dropped, the job goes on.
 #[derive(Clone, Debug)]

@@ -12,10 +12,10 @@ use tokio::sync::watch;
 use super::events::News;
 use super::handle::ended;
 use super::{Follower, Inner, JobError, Outcome, Stats};
-use crate::http::Context;
-use crate::live::Snapshot;
-use crate::previews::Preview;
-use crate::serve::stopped;
+use remuda_core::wire::live::Snapshot;
+use remuda_server::http::Context;
+use remuda_server::previews::Preview;
+use remuda_server::serve::stopped;
 
 /// How a job stands.
 #[derive(Clone, Debug, Default)]

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use remuda_adapters::blobs::BlobHash;
 use remuda_core::id::{Tenant, WorkerId};
 use remuda_core::need::Needs;
+use remuda_store::blobs::BlobHash;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::io::AsyncReadExt as _;
 
 use super::{PoolError, busy};
-use crate::http::Context;
-use crate::intake::Request;
+use remuda_server::http::Context;
+use remuda_server::intake::Request;
 
 /// A file is read in pieces of this size.
 const PIECE_BYTES: usize = 256 << 10;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use remuda_adapters::blobs::{Blob, BlobHash, pieces};
+use remuda_store::blobs::{Blob, BlobHash, pieces};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tokio::io::AsyncWriteExt as _;

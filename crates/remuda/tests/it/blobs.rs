@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
-use remuda::worker::{BlobLink, LinkError};
-use remuda_adapters::blobs::BlobHash;
+use remuda_store::blobs::BlobHash;
+use remuda_worker::{BlobLink, LinkError};
 use reqwest::{Method, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -10,7 +10,7 @@ mod runs;
 mod sockets;
 mod ui;
 
-use remuda_adapters::fake::comfyui::Options;
+use remuda_fakes::comfyui::Options;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

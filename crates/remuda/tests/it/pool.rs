@@ -10,9 +10,9 @@ use remuda::Pool;
 use remuda::pool::{
     BuildError, Builder, Filter, JobError, JobHandle, Options, OutputError, PoolError, Server,
 };
-use remuda_adapters::fake::comfyui::{Fake, Options as FakeOptions};
 use remuda_core::cause::Cause;
 use remuda_core::id::Attempt;
+use remuda_fakes::comfyui::{Fake, Options as FakeOptions};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 

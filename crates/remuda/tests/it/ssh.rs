@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
-use remuda_adapters::ssh::{GpuCheck, HostKey, HostKeys, Key, PodKey, Preparation, Upload, prepare};
 use remuda_core::provider::SshAddress;
+use remuda_providers::ssh::{GpuCheck, HostKey, HostKeys, Key, PodKey, Preparation, Upload, prepare};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::json;
 use tempfile::TempDir;

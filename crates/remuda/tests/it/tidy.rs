@@ -89,9 +89,9 @@ fn every_dependency_says_what_it_is_for() {
 /// Where a test may sleep: only to look again, or to let a fault last.
 const SLEEPERS: [&str; 4] = [
     "remuda/tests/it/harness.rs",
-    "remuda-pool/tests/pool/herd.rs",
-    "remuda-adapters/src/store/sqlite/tests/disk.rs",
-    "remuda-adapters/src/ssh/tests/sshd.rs",
+    "remuda-models/tests/pool/herd.rs",
+    "remuda-store/src/sqlite/tests/disk.rs",
+    "remuda-providers/src/ssh/tests/sshd.rs",
 ];
 
 #[test]

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use futures_util::{Stream, StreamExt as _};
-use remuda_adapters::comfyui::{Client as Comfyui, Prompt, Socket, Tag, Target};
-use remuda_adapters::fake::comfyui::{Fake, Fault, Faults, Options as FakeOptions};
+use remuda_comfyui::{Client as Comfyui, Prompt, Socket, Tag, Target};
 use remuda_core::id::{Attempt, JobId};
 use remuda_core::service::{Seen, Submission, Trigger};
+use remuda_fakes::comfyui::{Fake, Fault, Faults, Options as FakeOptions};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ use super::line::Line;
 use super::load::percentile;
 use super::rows::{self, Rows};
 use crate::cli::look::Reader;
-use crate::dial;
+use remuda_net::http_client as dial;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

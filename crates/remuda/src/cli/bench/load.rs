@@ -125,7 +125,8 @@ pub(super) async fn worker(
 }
 
 pub(super) async fn get(address: &str, path: &str) -> anyhow::Result<Vec<u8>> {
-    let response = crate::dial::client().build()?.get(format!("http://{address}{path}")).send().await?;
+    let response =
+        remuda_net::http_client::client().build()?.get(format!("http://{address}{path}")).send().await?;
     Ok(response.bytes().await?.to_vec())
 }
 

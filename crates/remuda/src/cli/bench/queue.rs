@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
-use remuda_adapters::store::{measure_inserts, measure_lives};
+use remuda_store::{measure_inserts, measure_lives};
 use serde_json::Value;
 
 use super::child::Plane;

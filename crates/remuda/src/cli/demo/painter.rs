@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use remuda_pool::{Capability, ModelSpec, engine};
+use remuda_models::{Capability, ModelSpec, engine};
 use serde_json::{Value, json};
 
 use super::super::Client;

@@ -12,8 +12,8 @@ use tokio::process::{Child, ChildStdout, Command};
 
 use super::super::Client;
 use super::painter::{self, Painter};
-use crate::config::Resolved;
-use crate::serve::Serving;
+use remuda_config::Resolved;
+use remuda_server::serve::Serving;
 
 const NAMES: [&str; 3] = ["bay", "dun", "roan"];
 

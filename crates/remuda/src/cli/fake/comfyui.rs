@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 use futures_util::future::select_all;
-use remuda_adapters::fake::comfyui::{self, Fault, Faults, Options, Version};
+use remuda_fakes::comfyui::{self, Fault, Faults, Options, Version};
 use serde_json::json;
 
 use super::speed;

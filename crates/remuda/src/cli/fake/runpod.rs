@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::Args;
-use remuda_adapters::fake::runpod::{self, Capacity, Exec, Fault, Faults, Options, UnknownFault, Volume};
 use remuda_core::money::Money;
+use remuda_fakes::runpod::{self, Capacity, Exec, Fault, Faults, Options, UnknownFault, Volume};
 use serde_json::json;
 
 use super::speed;

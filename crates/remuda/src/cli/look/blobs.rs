@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::{Args, Subcommand};
-use remuda_adapters::blobs::BlobHash;
+use remuda_store::blobs::BlobHash;
 use serde_json::json;
 
 use super::super::{Client, Connection};
 use super::show;
-use crate::worker::BlobLink;
+use remuda_worker::BlobLink;
 
 #[derive(Debug, Args)]
 pub(crate) struct Blobs {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::super::table::{plain, table};
 use super::super::{Client, Connection};
 use super::{ask, cell, money, present, rows, show};
-use crate::config::written_duration;
+use remuda_config::written_duration;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:

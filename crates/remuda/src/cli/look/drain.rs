@@ -11,7 +11,7 @@ use super::super::client::is_missing;
 use super::super::table::plain;
 use super::super::{Client, Connection, Usage};
 use super::{cell, rows, show};
-use crate::config::written_duration;
+use remuda_config::written_duration;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::super::table::{plain, table};
 use super::super::{Client, Connection, say};
 use super::{ask, brief, cell, columns, cut, moment, rows, show};
-use crate::clock::Clock;
+use remuda_net::clock::Clock;
 
 #[derive(Debug, Args)]
 pub(crate) struct Jobs {

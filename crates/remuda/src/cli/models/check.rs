@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use remuda_pool::{Capability, Device, Found, LoadError, ModelSpec, engine};
+use remuda_models::{Capability, Device, Found, LoadError, ModelSpec, engine};
 use serde_json::json;
 
 use super::size;

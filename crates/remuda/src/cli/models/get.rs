@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::size;
 use crate::cli::table::table;
 use crate::cli::{Settings, say};
-use crate::config::nearest;
 use crate::models::fetch::{INDEX, Stage};
 use crate::models::{Fetch, GetError, KNOWN, Outcome, Package, Presence};
+use remuda_config::nearest;
 
 /// Where models lie.
 #[derive(Debug, Args)]

@@ -71,7 +71,7 @@ fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use remuda_adapters::blobs::BlobHash;
+    use remuda_store::blobs::BlobHash;
     use serde_json::json;
 
     use super::*;

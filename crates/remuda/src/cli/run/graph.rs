@@ -8,7 +8,7 @@ use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::cli::table::plain;
-use crate::config::nearest;
+use remuda_config::nearest;
 
 type Members = BTreeMap<String, Box<RawValue>>;
 

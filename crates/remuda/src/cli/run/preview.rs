@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use crate::cli::Client;
 use crate::cli::table::plain;
-use crate::previews::PREVIEW_BYTES_MAX;
+use remuda_core::wire::preview::PREVIEW_BYTES_MAX;
 
 const FETCH_MAX: Duration = Duration::from_secs(5);
 
@@ -62,7 +62,7 @@ async fn fetch(client: &Client, job: &str, path: &Path) -> anyhow::Result<()> {
             "the plane sent more than {PREVIEW_BYTES_MAX} bytes"
         );
     }
-    if crate::previews::Media::of(&bytes).is_none() {
+    if remuda_core::wire::preview::Media::of(&bytes).is_none() {
         return Ok(());
     }
     let mut part = path.as_os_str().to_owned();

@@ -6,10 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use remuda_adapters::blobs::BlobHash;
+use remuda_store::blobs::BlobHash;
 use serde_json::Value;
 
-use crate::worker::BlobLink;
+use remuda_worker::BlobLink;
 
 /// So many of one name in one folder; then something is wrong.
 const SAME_NAMES_MAX: u32 = 100_000;

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-use remuda_adapters::blobs::BlobHash;
+use remuda_store::blobs::BlobHash;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 

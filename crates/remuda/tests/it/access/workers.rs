@@ -1,6 +1,6 @@
 //! Workers join with a token and go by what they are given; both end together.
 
-use remuda_adapters::fake::comfyui::Options;
+use remuda_fakes::comfyui::Options;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 

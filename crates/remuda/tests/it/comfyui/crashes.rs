@@ -1,6 +1,6 @@
 //! Agents that are killed, paused, doubled: what they left with the server is found, and run by nobody else.
 
-use remuda_adapters::fake::comfyui::Options;
+use remuda_fakes::comfyui::Options;
 use rustix::process::Signal;
 use serde_json::json;
 

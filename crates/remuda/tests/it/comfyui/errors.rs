@@ -1,6 +1,6 @@
 //! Work that the server refuses or that fails while it runs: whose fault it was decides what follows.
 
-use remuda_adapters::fake::comfyui::{Fault, Faults, Options};
+use remuda_fakes::comfyui::{Fault, Faults, Options};
 use serde_json::{Value, json};
 
 use super::graph::picture;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use remuda_adapters::fake::comfyui::Options;
+use remuda_fakes::comfyui::Options;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 

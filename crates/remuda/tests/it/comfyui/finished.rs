@@ -1,6 +1,6 @@
 //! Work that ends while nobody hears of it, hears of it too early, or hears of it twice: it is found all the same.
 
-use remuda_adapters::fake::comfyui::{Fault, Options, Version};
+use remuda_fakes::comfyui::{Fault, Options, Version};
 use serde_json::json;
 
 use super::graph::picture;

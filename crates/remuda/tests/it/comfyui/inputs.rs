@@ -1,6 +1,6 @@
 //! Files that a workflow takes: brought to whichever server runs it.
 
-use remuda_adapters::fake::comfyui::Options;
+use remuda_fakes::comfyui::Options;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ pub(super) async fn upload(url: &str, name: &str, content: &[u8]) {
     .into_bytes();
     body.extend_from_slice(content);
     body.extend_from_slice(format!("\r\n--{boundary}--\r\n").as_bytes());
-    let http = remuda::dial::client().build().unwrap();
+    let http = remuda_net::http_client::client().build().unwrap();
     let request = http
         .request(Method::POST, format!("{url}/upload/image"))
         .header("content-type", format!("multipart/form-data; boundary={boundary}"))

@@ -1,9 +1,9 @@
 //! What is told of a job while it runs: how far it is, what its server said, what it has put out so far.
 
-use remuda::carry_out::News;
-use remuda::config::{self, Flag};
-use remuda::serve::Serving;
-use remuda_adapters::fake::comfyui::{Fake, Options};
+use remuda_config::{self as config, Flag};
+use remuda_fakes::comfyui::{Fake, Options};
+use remuda_server::carry_out::News;
+use remuda_server::serve::Serving;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use remuda_adapters::fake::comfyui::{Fault, Options};
+use remuda_fakes::comfyui::{Fault, Options};
 use serde_json::json;
 
 use super::graph::picture;

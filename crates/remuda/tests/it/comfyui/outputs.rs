@@ -1,6 +1,6 @@
 //! What the server made: every file is at home before a job counts as completed.
 
-use remuda_adapters::fake::comfyui::{Fault, Options};
+use remuda_fakes::comfyui::{Fault, Options};
 use serde_json::json;
 
 use super::graph::picture;

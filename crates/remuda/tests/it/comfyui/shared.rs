@@ -1,6 +1,6 @@
 //! One server that two workers share.
 
-use remuda_adapters::fake::comfyui::Options;
+use remuda_fakes::comfyui::Options;
 
 use super::graph::picture;
 use super::stage::{Server, Stage, completed_at_once, executions, worker};

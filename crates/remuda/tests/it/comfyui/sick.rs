@@ -1,6 +1,6 @@
 //! Servers that answer and do not work: treated, mildest remedy first, and restarted by whoever started them.
 
-use remuda_adapters::fake::comfyui::{Fault, Options};
+use remuda_fakes::comfyui::{Fault, Options};
 use serde_json::json;
 
 use super::graph::picture;

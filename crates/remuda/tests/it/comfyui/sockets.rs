@@ -1,7 +1,7 @@
 //! Sockets that close, go deaf, or say nonsense: all they say is a hint, so nothing is lost with them.
 
-use remuda_adapters::comfyui::{Socket, Target};
-use remuda_adapters::fake::comfyui::Options;
+use remuda_comfyui::{Socket, Target};
+use remuda_fakes::comfyui::Options;
 use serde_json::{Value, json};
 
 use super::graph::picture;
@@ -61,7 +61,7 @@ async fn a_socket_that_went_deaf_because_another_has_its_id_costs_nothing() {
     let stage = Stage::fake().await;
     let job = stage.submit(picture(1).sleep(2.0, 20).saved()).await;
     stage.begun(&job, 1).await;
-    let http = remuda::dial::client().build().unwrap();
+    let http = remuda_net::http_client::client().build().unwrap();
     let (_, queue) = answered(http.get(format!("{}/queue", stage.server.url()))).await;
     let client_id = queue["queue_running"][0][3]["client_id"].as_str().unwrap().to_owned();
     // Of two sockets with one id only the newer hears anything.
@@ -94,7 +94,7 @@ async fn progress_only_rises_and_is_nobody_elses() {
     let mut events = Stream::open(&stage, "", None).await;
     // Somebody else's prompt runs first; without a client its progress is told to everyone.
     let foreign = json!({ "prompt": picture(9).sleep(1.0, 10).saved() });
-    let http = remuda::dial::client().build().unwrap();
+    let http = remuda_net::http_client::client().build().unwrap();
     let (status, answer) = answered(http.post(format!("{}/prompt", stage.server.url())).json(&foreign)).await;
     assert!(status.is_success(), "{answer}");
     let job = stage.submit(picture(1).fault("duplicate").sleep(1.5, 15).saved()).await;

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::time::Duration;
 
-use remuda_adapters::fake::comfyui::{Counts, Fake, Options};
 use remuda_core::id::{Attempt, JobId};
+use remuda_fakes::comfyui::{Counts, Fake, Options};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -147,7 +147,7 @@ pub(crate) async fn worker(plane: &Plane, name: &str, url: &str, more: &[&str]) 
 
 pub(crate) async fn begun(server: &Server, job: &str, attempt: u32) {
     let id = prompt_id(job, attempt);
-    let http = remuda::dial::client().build().unwrap();
+    let http = remuda_net::http_client::client().build().unwrap();
     wait_until(&format!("the server has begun attempt {attempt} of {job}"), async || match server {
         Server::Fake(fake) => fake.counts().executions.contains_key(&id).then_some(()),
         Server::Real(url) => {
@@ -256,7 +256,7 @@ pub(crate) async fn until_open(plane: &Plane, worker: &Worker, is_open: bool) ->
 
 /// Waits until the server has nothing to do any more.
 pub(crate) async fn until_idle(server: &Server) {
-    let http = remuda::dial::client().build().unwrap();
+    let http = remuda_net::http_client::client().build().unwrap();
     wait_until("the server is idle", async || {
         let (_, answer) = answered(http.get(format!("{}/prompt", server.url()))).await;
         (answer["exec_info"]["queue_remaining"] == 0).then_some(())

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use remuda_adapters::fake::comfyui::{Control, Counts, Fake, Fault, Faults, Options};
+use remuda_fakes::comfyui::{Control, Counts, Fake, Fault, Faults, Options};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 

@@ -8,7 +8,7 @@ use crate::comfyui::graph::picture;
 
 /// What was said after a `POST /prompt` of a recording, up to the end of the prompt: kind and node.
 fn recorded(name: &str, prompt: usize) -> Vec<(String, Value)> {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../remuda-adapters/tests/transcripts/recorded");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../remuda-fakes/tests/transcripts/recorded");
     let text = std::fs::read_to_string(format!("{folder}/{name}.jsonl")).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let is_prompt = |line: &Value| line["method"] == "POST" && line["path"] == "/prompt";

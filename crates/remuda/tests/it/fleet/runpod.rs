@@ -1,7 +1,7 @@
 //! A fleet of pods at a provider that lets us down in every way there is, with a plane that is killed three times: what
 //! was left over, made twice or too much stands in the provider's own books.
 
-use remuda_adapters::fake::runpod::Ledger;
+use remuda_fakes::runpod::Ledger;
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 

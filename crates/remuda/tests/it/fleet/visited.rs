@@ -1,6 +1,6 @@
 //! Pods whose image starts no worker: the plane rents them, starts one over SSH, and gives them back.
 
-use remuda_adapters::ssh::Key;
+use remuda_providers::ssh::Key;
 use rustix::process::{Signal, kill_process_group, test_kill_process};
 use serde_json::json;
 

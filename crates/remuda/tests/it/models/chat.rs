@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use remuda_pool::request::{Chat, Finish, Generated, Message, Sampling};
-use remuda_pool::{
+use remuda_models::request::{Chat, Finish, Generated, Message, Sampling};
+use remuda_models::{
     Answer, Call, ModelSpec, PartAnswer, Piece, Pool, PoolError, PoolSettings, Request, engine,
 };
 use serde::Deserialize;

@@ -1,6 +1,6 @@
 //! Texts as vectors on real weights, held to what sentence-transformers 6.2 says of them (`embed/reference.jsonl`).
 
-use remuda_pool::{Call, ModelSpec, PartAnswer, Pool, PoolSettings, Precision, Request, engines};
+use remuda_models::{Call, ModelSpec, PartAnswer, Pool, PoolSettings, Precision, Request, engines};
 use serde::Deserialize;
 
 const MODEL: &str = "all-minilm-l6-v2";

@@ -10,7 +10,7 @@ use remuda::models::fetch::Stage;
 use remuda::models::{
     Archive, CARD, Card, Fetch, GetError, KNOWN, Outcome, Package, Pinned, Presence, Wanted,
 };
-use remuda_pool::Capability;
+use remuda_models::Capability;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use remuda_pool::request::{Line, Look, Seen};
-use remuda_pool::{Call, Capability, ModelSpec, PartAnswer, Pool, PoolSettings, Request, engine};
+use remuda_models::request::{Line, Look, Seen};
+use remuda_models::{Call, Capability, ModelSpec, PartAnswer, Pool, PoolSettings, Request, engine};
 
 fn picture(name: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/models/sight").join(name)).unwrap()

@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use super::schema::{resolved, wrong};
 use crate::harness::{Client, Event, PATIENCE, Stream, wait_until};
 
-static CONTRACT: LazyLock<Value> =
-    LazyLock::new(|| serde_json::from_str(include_str!("../../../src/http/v2/contract.json")).unwrap());
+static CONTRACT: LazyLock<Value> = LazyLock::new(|| {
+    serde_json::from_str(include_str!("../../../../remuda-server/src/http/v2/contract.json")).unwrap()
+});
 
 /// What the contract does not rule out and does not list: our additions say when.
 const ADDED: &[u16] = &[405, 408, 413, 422, 429];

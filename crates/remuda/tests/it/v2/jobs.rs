@@ -1,6 +1,6 @@
 //! Jobs: submitted, looked at, cancelled.
 
-use remuda_adapters::fake::comfyui::Options;
+use remuda_fakes::comfyui::Options;
 use reqwest::Method;
 use serde_json::{Value, json};
 

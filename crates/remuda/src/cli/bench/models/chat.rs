@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use remuda_pool::request::{Chat, Message, Sampling};
-use remuda_pool::{Call, ModelSpec, PartAnswer, Pool, PoolSettings, Request, engines};
+use remuda_models::request::{Chat, Message, Sampling};
+use remuda_models::{Call, ModelSpec, PartAnswer, Pool, PoolSettings, Request, engines};
 
 use super::cpu::median;
 use super::supervision::{self, Used};

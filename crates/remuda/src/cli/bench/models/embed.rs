@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use remuda_pool::{Call, ModelSpec, PartAnswer, Pool, PoolSettings, Precision, Request, engines};
+use remuda_models::{Call, ModelSpec, PartAnswer, Pool, PoolSettings, Precision, Request, engines};
 
 use super::cpu::{self, median};
 use super::others::{OTHERS, Others};
@@ -86,7 +86,7 @@ fn workloads(model: &Path) -> anyhow::Result<Vec<(String, Vec<String>)>> {
     let words = engines().find(&spec)?.0.prepare(&spec)?;
     let request =
         Request::TextEmbedding { texts: workloads.iter().flat_map(|(_, texts)| texts.clone()).collect() };
-    let lengths: Vec<usize> = words.prepare(request)?.iter().map(remuda_pool::Part::tokens).collect();
+    let lengths: Vec<usize> = words.prepare(request)?.iter().map(remuda_models::Part::tokens).collect();
     let wanted = [32; 41].into_iter().chain([128; 41]).chain(texts::MIXED);
     ensure!(wanted.eq(lengths), "the texts are not as long in this model's tokens as they should be");
     Ok(workloads)

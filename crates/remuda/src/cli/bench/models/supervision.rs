@@ -9,8 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use remuda_pool::fake::Fake;
-use remuda_pool::{Isolation, ModelSpec, Pool, PoolSettings, engines};
+use remuda_models::fake::Fake;
+use remuda_models::{Isolation, ModelSpec, Pool, PoolSettings, engines};
 
 use super::cpu::{self, median};
 use super::{embed, texts};

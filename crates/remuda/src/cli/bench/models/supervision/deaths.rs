@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use remuda_pool::{Call, Isolation, ModelSpec, Pool, PoolSettings, Request};
+use remuda_models::{Call, Isolation, ModelSpec, Pool, PoolSettings, Request};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::{child, embed, end, pool, texts, until};
@@ -42,7 +42,7 @@ fn stand_in(data: &Path) -> anyhow::Result<PathBuf> {
     Ok(file)
 }
 
-fn ask(pool: &Pool, text: &str) -> anyhow::Result<remuda_pool::Ticket> {
+fn ask(pool: &Pool, text: &str) -> anyhow::Result<remuda_models::Ticket> {
     let request = Request::TextEmbedding { texts: vec![text.to_owned()] };
     Ok(pool.call("embed", request, Call::default())?)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use remuda_pool::{Call, ModelSpec, Pool, PoolError, PoolSettings, Request};
+use remuda_models::{Call, ModelSpec, Pool, PoolError, PoolSettings, Request};
 
 use super::{BATCH, LENGTH, batch, embed, end, pool};
 use crate::cli::bench::rows::Rows;

@@ -1,0 +1,343 @@
+//! The client against a server that behaves as the real ones were seen to, in every version, and fails on demand.
+
+mod ears;
+mod look;
+mod trouble;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use remuda_core::id::{Attempt, JobId, WorkerId};
+use remuda_core::service::{Fault, Seen, Submission, Trigger};
+use serde_json::value::to_raw_value;
+use serde_json::{Value, json};
+use tokio::time::{sleep, timeout};
+
+use super::{Client, Error, Message, Place, Progress, Prompt, Socket, Tag, Target, assets, outputs};
+use remuda_fakes::comfyui::{Fake, Fault as Struck, Options, Version};
+use remuda_net::secret::Secret;
+
+/// Longer than anything takes on a busy machine; a story that waits so long has failed.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct World {
+    fake: Fake,
+    target: Target,
+    client: Client,
+    worker: WorkerId,
+    client_id: String,
+}
+
+async fn world(options: Options) -> World {
+    let mut target = Target::new("");
+    if let Some(token) = &options.token {
+        target.headers.push(("authorization".to_owned(), Secret::new(format!("Bearer {token}"))));
+    }
+    let fake = Fake::start(options).await.unwrap();
+    target.url = fake.url();
+    let client = Client::new(&target, Duration::from_secs(5)).unwrap();
+    World { fake, target, client, worker: "gpu-1".parse().unwrap(), client_id: "agent-1".to_owned() }
+}
+
+async fn plain() -> World {
+    world(Options::default()).await
+}
+
+impl World {
+    fn prompt(&self, graph: &Value) -> Prompt {
+        self.prompt_with(graph, &BTreeMap::new())
+    }
+
+    /// A prompt for a new job.
+    fn prompt_with(&self, graph: &Value, placed: &BTreeMap<String, String>) -> Prompt {
+        let job = JobId::from_u128(uuid::Uuid::now_v7().as_u128());
+        let tag = Tag { worker: self.worker.clone(), job, attempt: Attempt(1) };
+        let id = job.service_job_id(Attempt(1));
+        Prompt::prepare(&to_raw_value(graph).unwrap(), &tag, &id, &self.client_id, placed).unwrap()
+    }
+
+    async fn accepted(&self, graph: &Value) -> Prompt {
+        let prompt = self.prompt(graph);
+        let submission = self.client.submit(&prompt).await;
+        assert!(matches!(submission, Submission::Accepted), "{submission:?}");
+        prompt
+    }
+
+    /// Looks until it is over.
+    async fn ended(&self, prompt: &Prompt) -> Seen {
+        let looking = async {
+            loop {
+                match self.client.look(prompt.id(), Trigger::Again).await {
+                    Seen::Pending { .. } | Seen::Running => sleep(Duration::from_millis(5)).await,
+                    seen => return seen,
+                }
+            }
+        };
+        timeout(PATIENCE, looking).await.unwrap()
+    }
+
+    async fn running(&self, prompt: &Prompt) {
+        let looking = async {
+            while !matches!(self.client.look(prompt.id(), Trigger::Again).await, Seen::Running) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, looking).await.unwrap();
+    }
+
+    async fn socket(&self) -> Socket {
+        Socket::connect(&self.target, &self.client_id, PATIENCE).await.unwrap()
+    }
+}
+
+/// Nothing, inverted and saved.
+fn picture(colour: u32) -> Value {
+    json!({
+        "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": colour}},
+        "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
+        "3": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "x"}},
+    })
+}
+
+/// The same with a node in the middle.
+fn with_node(class: &str, inputs: &Value) -> Value {
+    let mut graph = picture(7);
+    graph["2"] = json!({"class_type": class, "inputs": inputs});
+    graph["2"]["inputs"]["image"] = json!(["1", 0]);
+    graph
+}
+
+/// Runs until it is interrupted.
+fn endless() -> Value {
+    with_node("RemudaSleep", &json!({"seconds": 3600.0, "steps": 10_000, "preview": false}))
+}
+
+/// Hears everything up to the end of the prompt.
+async fn listen(socket: &mut Socket, prompt: &Prompt) -> Vec<Message> {
+    let mut heard = Vec::new();
+    let listening = async {
+        loop {
+            let message = socket.next().await.unwrap();
+            let is_end = message.is_end_of(prompt.id());
+            heard.push(message);
+            if is_end {
+                break;
+            }
+        }
+    };
+    timeout(PATIENCE, listening).await.unwrap();
+    heard
+}
+
+/// Faults: V18.
+#[tokio::test]
+async fn a_job_goes_through_from_upload_to_download_on_every_version() {
+    for version in Version::ALL {
+        let token = Some("secret".to_owned());
+        let world =
+            world(Options { version, token, base_path: "/comfy".to_owned(), ..Options::default() }).await;
+        assert_eq!(world.client.stats().await.unwrap().version, version.name());
+        let inventory = world.client.inventory().await.unwrap();
+        assert!(inventory.classes.contains("KSampler"));
+        assert!(inventory.models.contains("v1-5-pruned-emaonly-fp16.safetensors"));
+
+        let mut socket = world.socket().await;
+        let photo = picture_bytes(&world).await;
+        let hash = format!("blake3:{}", blake3::hash(&photo).to_hex());
+        let mut graph = picture(9);
+        graph["1"] = json!({"class_type": "LoadImage", "inputs": {"image": {"__type": "core/ASSET", "info": {"hash": hash, "file_path": "photo.png"}}}});
+        let asset = assets(&to_raw_value(&graph).unwrap()).unwrap().remove(0);
+        let mut names = Vec::new();
+        for _ in 0..2 {
+            names.push(world.client.upload(&asset.name(), photo.clone(), photo.len() as u64).await.unwrap());
+        }
+        assert_eq!(names, [asset.name(), asset.name()]);
+        let prompt = world.prompt_with(&graph, &BTreeMap::from([(hash, names.remove(0))]));
+        assert!(matches!(world.client.submit(&prompt).await, Submission::Accepted));
+
+        let mut progress = Progress::new(&prompt);
+        let steps: Vec<_> =
+            listen(&mut socket, &prompt).await.iter().filter_map(|said| progress.heard(said)).collect();
+        assert_eq!(steps.last().map(|step| step.fraction), Some(1.0));
+        let Seen::Succeeded { outputs } = world.client.look(prompt.id(), Trigger::SaidDone).await else {
+            panic!()
+        };
+        let files = outputs::files(&outputs);
+        assert!(
+            files[0].subfolder.starts_with("remuda/") && files[0].filename.starts_with("x_"),
+            "{files:?}"
+        );
+        assert!(download(&world, &files[0]).await.starts_with(b"\x89PNG"));
+
+        let ours = world.client.ours(&world.worker).await.unwrap();
+        assert!(ours.iter().any(|it| it.id == prompt.id() && it.place == Place::Ended));
+        assert!(world.client.ours(&"gpu-2".parse().unwrap()).await.unwrap().is_empty());
+        world.client.free().await.unwrap();
+        socket.close().await;
+    }
+}
+
+async fn picture_bytes(world: &World) -> Vec<u8> {
+    let prompt = world.accepted(&picture(3)).await;
+    let Seen::Succeeded { outputs } = world.ended(&prompt).await else { panic!() };
+    download(world, &outputs::files(&outputs)[0]).await
+}
+
+async fn download(world: &World, file: &outputs::File) -> Vec<u8> {
+    let mut download = world.client.view(file).await.unwrap();
+    let mut bytes = Vec::new();
+    while let Some(chunk) = download.chunk().await.unwrap() {
+        bytes.extend_from_slice(&chunk);
+    }
+    assert_eq!(download.length, Some(bytes.len() as u64));
+    bytes
+}
+
+/// Faults: V17, V18.
+#[tokio::test]
+async fn refusals_say_whether_another_server_could_do_it_on_every_version() {
+    let no_model = json!({
+        "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "absent.safetensors"}},
+        "2": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
+        "3": {"class_type": "VAEDecode", "inputs": {"samples": ["2", 0], "vae": ["1", 2]}},
+        "4": {"class_type": "PreviewImage", "inputs": {"images": ["3", 0]}},
+    });
+    let no_image = with_node("LoadImage", &json!({"image": "absent.png"}));
+    let mut too_small = picture(1);
+    too_small["1"]["inputs"]["width"] = json!(0);
+    let cases = [
+        (no_model, Fault::Missing, "node 1 (CheckpointLoaderSimple), input ckpt_name"),
+        (with_node("NoSuchClass", &json!({})), Fault::Missing, "NoSuchClass"),
+        (
+            json!({"1": {"class_type": "LoadImage", "inputs": {"image": "absent.png"}}, "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}}),
+            Fault::Missing,
+            "absent.png",
+        ),
+        (too_small, Fault::Graph, "node 1 (EmptyImage), input width"),
+        (json!({"1": no_image["1"]}), Fault::Graph, "no outputs"),
+    ];
+    for version in Version::ALL {
+        let world = world(Options { version, ..Options::default() }).await;
+        for (graph, fault, word) in &cases {
+            match world.client.submit(&world.prompt(graph)).await {
+                Submission::Refused(failure) => {
+                    assert_eq!(failure.fault, *fault, "{}", failure.message);
+                    assert!(failure.message.contains(word), "{}", failure.message);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// Faults: V23.
+#[tokio::test]
+async fn half_a_prompt_is_refused_and_leaves_nothing_behind() {
+    let world = plain().await;
+    let mut half = picture(1);
+    half["4"] = json!({"class_type": "SaveImage", "inputs": {"images": ["99", 0], "filename_prefix": "y"}});
+    for is_busy in [false, true] {
+        let running = if is_busy { Some(world.accepted(&endless()).await) } else { None };
+        let prompt = world.prompt(&half);
+        let Submission::Refused(failure) = world.client.submit(&prompt).await else { panic!() };
+        assert_eq!(failure.fault, Fault::Graph);
+        assert!(failure.message.contains("node 4 (SaveImage)"), "{}", failure.message);
+        assert!(matches!(world.ended(&prompt).await, Seen::Unknown));
+        if let Some(running) = running {
+            assert!(matches!(world.client.look(running.id(), Trigger::Again).await, Seen::Running));
+        }
+    }
+}
+
+/// Faults: V21.
+#[tokio::test]
+async fn a_cancel_hits_nobody_else() {
+    let world = plain().await;
+    let (foreign, ours, last) = (
+        world.accepted(&endless()).await,
+        world.accepted(&endless()).await,
+        world.accepted(&picture(2)).await,
+    );
+    world.running(&foreign).await;
+    let Seen::Pending { ahead: Some(_) } = world.client.look(ours.id(), Trigger::Submitted).await else {
+        panic!()
+    };
+    for id in [ours.id(), ours.id(), "00000000-0000-4000-8000-000000000000"] {
+        world.client.cancel(id).await.unwrap();
+    }
+    assert!(matches!(world.client.look(ours.id(), Trigger::Cancelled).await, Seen::Unknown));
+    assert!(matches!(world.client.look(foreign.id(), Trigger::Again).await, Seen::Running));
+    assert_eq!(world.fake.counts().requests_to("/interrupt"), 0);
+    world.client.cancel(foreign.id()).await.unwrap();
+    assert!(matches!(world.ended(&foreign).await, Seen::Interrupted));
+    assert!(matches!(world.ended(&last).await, Seen::Succeeded { .. }));
+    assert_eq!(world.fake.counts().executions.get(ours.id()), None);
+}
+
+/// Faults: V4.
+#[tokio::test]
+async fn all_copies_of_a_prompt_are_cancelled() {
+    let world = plain().await;
+    let before = world.accepted(&endless()).await;
+    world.running(&before).await;
+    world.fake.control().strike_next(Struck::Duplicate);
+    let twice = world.accepted(&picture(2)).await;
+    world.client.cancel(twice.id()).await.unwrap();
+    world.client.cancel(before.id()).await.unwrap();
+    world.ended(&before).await;
+    assert!(matches!(world.ended(&twice).await, Seen::Unknown));
+    assert_eq!(world.fake.counts().executions.get(twice.id()), None);
+}
+
+/// Faults: V10.
+#[tokio::test]
+async fn errors_of_nodes_are_told_apart() {
+    let world = plain().await;
+    for (kind, fault) in
+        [("error", Fault::Node), ("oom", Fault::Memory), ("cuda", Fault::Device), ("disk", Fault::Disk)]
+    {
+        let prompt = world.accepted(&with_node("RemudaFail", &json!({"kind": kind}))).await;
+        let Seen::Failed(failure) = world.ended(&prompt).await else { panic!("{kind}") };
+        assert_eq!(failure.fault, fault, "{}", failure.message);
+        assert!(failure.message.starts_with("node 2 (RemudaFail): "), "{}", failure.message);
+    }
+}
+
+/// Faults: V25.
+#[tokio::test]
+async fn bare_nan_in_the_answer_hides_no_result() {
+    let world = plain().await;
+    let prompt = world.accepted(&json!({"1": {"class_type": "RemudaNan", "inputs": {}}})).await;
+    assert!(matches!(world.ended(&prompt).await, Seen::Succeeded { .. }));
+    assert!(world.client.knows(prompt.id()).await.unwrap());
+    assert_eq!(world.client.ours(&world.worker).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_node_that_bars_the_way_is_known_by_the_socket_alone() {
+    let world = plain().await;
+    let mut socket = world.socket().await;
+    let prompt = world.prompt(&with_node("RemudaBlocker", &json!({"message": "not today"})));
+    let mut progress = Progress::new(&prompt);
+    world.client.submit(&prompt).await;
+    for said in listen(&mut socket, &prompt).await {
+        progress.heard(&said);
+    }
+    let seen = world.client.look(prompt.id(), Trigger::SaidDone).await;
+    assert!(matches!(&seen, Seen::Succeeded { outputs } if outputs::is_empty(outputs)), "{seen:?}");
+    let Seen::Failed(failure) = progress.judge(seen) else { panic!() };
+    assert!(failure.message.contains("not today"), "{}", failure.message);
+}
+
+/// Faults: V19, V24.
+#[tokio::test]
+async fn an_output_that_is_gone_is_told_from_a_server_that_fails() {
+    let world = plain().await;
+    let prompt = world.accepted(&picture(5)).await;
+    let Seen::Succeeded { outputs } = world.ended(&prompt).await else { panic!() };
+    world.fake.control().delete_outputs();
+    let file = &outputs::files(&outputs)[0];
+    assert!(matches!(world.client.view(file).await, Err(Error::NotFound(_))));
+    let outside = outputs::File { subfolder: "../..".to_owned(), ..file.clone() };
+    assert!(matches!(world.client.view(&outside).await, Err(Error::Status { .. } | Error::NotFound(_))));
+}

@@ -1,0 +1,223 @@
+//! Stories of people who write fleets.
+
+use remuda_core::fleet::{FleetSettings, Policy};
+use remuda_core::settings::Scaling;
+
+use super::*;
+use crate::fleet::keys_of;
+use crate::key::Key;
+
+const LOCAL: &str = "[[fleet]]\nname = 'local'\nprovider = 'process'\ncommand = 'remuda worker --exec cat'\n";
+const PODS: &str = "[[fleet]]\nname = 'gpus'\nprovider = 'runpod'\nimage = 'a/b:1'\ngpus = ['NVIDIA L4', 'NVIDIA A40']\n\
+                    url = 'https://plane.example.org/'\n";
+
+fn fleet(text: &str) -> Fleet {
+    story().file(text).load().unwrap().fleets.remove(0)
+}
+
+#[test]
+fn fleets_are_read_in_order_and_know_where_each_value_came_from() {
+    let text = format!("[scaling]\nmachines_max = 7\n{LOCAL}max = 3\n{PODS}");
+    let story = story().file(&text).variable("MIN_ACTIVE_GPUS", "1");
+    let resolved = story.load().unwrap();
+    let [local, pods] = &resolved.fleets[..] else { panic!("{:?}", resolved.fleets) };
+    assert_eq!([local.settings.id.as_str(), pods.settings.id.as_str()], ["local", "gpus"]);
+    let bounds = |fleet: &Fleet| (fleet.settings.scaling.machines_min, fleet.settings.scaling.machines_max);
+    assert_eq!((bounds(local), bounds(pods)), ((1, 3), (1, 7)), "[scaling] speaks where a fleet does not");
+    assert_eq!(pods.settings.offers, ["NVIDIA L4/SECURE", "NVIDIA A40/SECURE"]);
+    assert_eq!(pods.source.url.as_deref(), Some("https://plane.example.org"));
+    assert_eq!(resolved.settings.fleets, [local.settings.clone(), pods.settings.clone()]);
+    let shown = show(&resolved, false);
+    let line = |key: &str| {
+        let line = shown.lines().find(|line| line.split_whitespace().next() == Some(key));
+        line.unwrap_or_else(|| panic!("no {key}")).split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let file = story.path("remuda.toml").display().to_string();
+    assert_eq!(line("fleet.local.max"), format!("fleet.local.max 3 file {file}:7"));
+    assert_eq!(line("fleet.gpus.max"), format!("fleet.gpus.max 7 file {file}:2"));
+    assert_eq!(line("fleet.gpus.min"), "fleet.gpus.min 1 environment MIN_ACTIVE_GPUS");
+    assert!(!shown.contains("fleet.local.image"), "{shown}");
+    assert_eq!(
+        resolved.origin("scaling.machines_max"),
+        Origin::File { path: story.path("remuda.toml"), line: 2 }
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_fleet_is_said_with_its_place() {
+    let with = |text: &str| format!("{LOCAL}{text}");
+    for (text, complaint) in [
+        (with("maxx = 3"), "unknown key `fleet.maxx` in remuda.toml, line 5: did you mean `max`?"),
+        (
+            with("weather = 3"),
+            "unknown key `fleet.weather` in remuda.toml, line 5: docs/configuration.md lists the keys of a fleet",
+        ),
+        (
+            with("max = -1"),
+            "`max` cannot be `-1` (file remuda.toml:5): it must be a whole number from 0 to 10000",
+        ),
+        (
+            with("price_max = 'much'"),
+            "`price_max` cannot be `much` (file remuda.toml:5): \"much\" is no amount of money: write it in dollars, like 0.69",
+        ),
+        (
+            with("image = 'x'"),
+            "fleet local (file remuda.toml:1) has `image`, which means nothing to provider `process`",
+        ),
+        (
+            with("min = 3\nmax = 2"),
+            "fleet local (file remuda.toml:1) has a `min` of 3 (file remuda.toml:5) and a `max` of 2 (file remuda.toml:6): there is no number between them",
+        ),
+        (
+            with(LOCAL),
+            "fleet local (file remuda.toml:5) has the name of another (file remuda.toml:1): choose a new one",
+        ),
+        (
+            with("labels = { a = 'x,y' }"),
+            "`labels` cannot be `…` (file remuda.toml:5): it must be names and values without commas, as in `{ gpu = \"4090\" }`",
+        ),
+        (
+            with("env = 'A=b'"),
+            "`env` cannot be `A=b` (file remuda.toml:5): it must be names and values, as in `{ HF_HOME = \"/models\" }`",
+        ),
+        (
+            "[[fleet]]\nprovider = 'process'".to_owned(),
+            "a fleet (file remuda.toml:1) has no `name`: give it one",
+        ),
+        ("[[fleet]]\nname = 'a'".to_owned(), "fleet a (file remuda.toml:1) has no `provider`: give it one"),
+        (
+            "[[fleet]]\nname = 'a'\nprovider = 'process'".to_owned(),
+            "fleet a (file remuda.toml:1) has no `command`, and provider `process` needs it",
+        ),
+        (
+            "[[fleet]]\nname = 'Big GPUs'".to_owned(),
+            "`name` cannot be `Big GPUs` (file remuda.toml:2): it must be up to 24 lower-case letters, digits and `-`, beginning with a letter",
+        ),
+        (
+            "[fleet]\nname = 'a'".to_owned(),
+            "`fleet` cannot be `…` (file remuda.toml:1): there may be several: write `[[fleet]]`, with two brackets, above each",
+        ),
+        (
+            format!("{PODS}clouds = ['private']"),
+            "fleet gpus (file remuda.toml:1) has \"private\" among its `clouds`: there are `secure` and `community`",
+        ),
+        (
+            format!("{PODS}network_volume = 'v'"),
+            "fleet gpus (file remuda.toml:1) has a `network_volume` and no `mount_path` to mount it at",
+        ),
+    ] {
+        assert_eq!(story().file(&text).complaint(), complaint);
+    }
+}
+
+/// Faults: X10.
+#[test]
+fn no_key_or_environment_of_a_fleet_is_ever_shown() {
+    let complaint = story().file(&format!("{PODS}api_key = 'geheim'")).complaint();
+    assert_eq!(
+        complaint,
+        "`api_key` cannot be `***` (file remuda.toml:7): a key in here is read by everybody who may read the file; set \
+         RUNPOD_API_KEY, or name a file that only the plane may read with `api_key_file`"
+    );
+    let story =
+        story().file(&format!("{PODS}env = {{ HF_TOKEN = 'geheim' }}")).variable("RUNPOD_API_KEY", "geheim");
+    let resolved = story.load().unwrap();
+    let shown = format!("{} {} {resolved:?}", show(&resolved, false), show(&resolved, true));
+    assert!(!shown.contains("geheim") && shown.contains("HF_TOKEN=***"), "{shown}");
+    let source = &resolved.fleets[0].source;
+    assert_eq!(source.runpod.api_key().unwrap().reveal(), "geheim");
+    assert_eq!(source.env["HF_TOKEN"].reveal(), "geheim");
+}
+
+#[test]
+fn a_machine_that_would_be_made_differently_has_another_revision() {
+    let revision = |text: &str| fleet(&format!("{PODS}{text}")).settings.revision;
+    let plain = revision("");
+    for same in ["max = 9", "price_max = 3", "turn_min = '1m'", "base_url = 'http://127.0.0.1:1'"] {
+        assert_eq!(revision(same), plain, "{same}");
+    }
+    let others =
+        ["env = { A = 'b' }", "env = { A = 'c' }", "disk = 60", "labels = { a = 'b' }", "min_cuda = '12.8'"];
+    let all: BTreeSet<_> = others.iter().map(|text| revision(text)).chain([plain]).collect();
+    assert_eq!(all.len(), others.len() + 1);
+}
+
+#[test]
+fn the_worker_is_started_over_ssh_only_where_that_is_wanted() {
+    let needs = |text: &str, on: &str| {
+        let story = story().file(&format!("{PODS}{text}")).variable("AUTO_START_WORKER_PROCESS", on);
+        story.load().unwrap().settings.fleets[0].needs_preparing
+    };
+    assert!(needs("start = 'ssh'", "true"));
+    assert!(!needs("start = 'ssh'", "false"));
+    assert!(!needs("", "true"));
+}
+
+/// Something else than the default, as it would be written.
+fn another(key: &Key<Fleet>, fleet: &Fleet) -> String {
+    match (key.kind, key.read(fleet)) {
+        (Kind::Duration { .. }, Value::Duration(duration)) => {
+            format!("'{}'", value::written(duration + Duration::from_secs(1)))
+        }
+        (Kind::MaybeDuration { .. }, _) => "'91s'".to_owned(),
+        (Kind::Number { .. }, Value::Number(number)) => (number + 1).to_string(),
+        (Kind::Switch, Value::Switch(on)) => (!on).to_string(),
+        (Kind::Choice(words), Value::Word(word)) => {
+            format!("'{}'", words.iter().find(|other| **other != word).unwrap())
+        }
+        (Kind::Names | Kind::List, _) if key.name == "clouds" => "['community']".to_owned(),
+        (Kind::Names | Kind::List, _) => "['one', 'another']".to_owned(),
+        (Kind::Money, _) => "0.5".to_owned(),
+        (Kind::Text, _) => "'something'".to_owned(),
+        (Kind::FleetName, _) => "'another'".to_owned(),
+        (Kind::Url, _) => "'http://another'".to_owned(),
+        (Kind::File, _) => "'/another/place'".to_owned(),
+        (Kind::Pairs | Kind::Environment, _) => "{ one = 'another' }".to_owned(),
+        other => panic!("{} is {other:?}", key.name),
+    }
+}
+
+#[test]
+fn every_key_of_a_fleet_changes_its_value_and_no_other() {
+    for (kind, least) in [(ProviderKind::Process, LOCAL), (ProviderKind::Runpod, PODS)] {
+        let before = fleet(least);
+        let is_free = |key: &&Key<Fleet>| key.name != "provider" && key.name != "mount_path";
+        for key in keys_of(kind).filter(is_free) {
+            let kept = least.lines().filter(|line| !line.starts_with(&format!("{} =", key.name)));
+            let mut text: String = kept.map(|line| format!("{line}\n")).collect();
+            text += &format!("{} = {}\n", key.name, another(key, &before));
+            if key.name == "network_volume" {
+                text += "mount_path = '/models'\n";
+            }
+            let after = fleet(&text);
+            let changed = keys_of(kind).filter(|other| other.read(&before) != other.read(&after));
+            let changed: Vec<_> =
+                changed.map(|other| other.name).filter(|name| *name != "mount_path").collect();
+            assert_eq!(changed, [key.name]);
+        }
+    }
+    let fixed = fleet("[[fleet]]\nname = 'a'\nprovider = 'fixed'\nmachines = ['one', 'another']");
+    assert_eq!(fixed.source.machines, ["one", "another"]);
+    assert_eq!(fixed.settings.machines.len(), 2, "whoever is on one of them belongs to it");
+    assert!(!fixed.settings.can_rent && fixed.settings.offers.is_empty());
+}
+
+#[test]
+fn every_number_the_core_has_for_a_fleet_has_a_key() {
+    let before = fleet(PODS);
+    let mut text = PODS.replace("gpus'", "another'").replace("NVIDIA", "AMD");
+    let written = ["name", "provider", "image", "gpus", "url", "start", "policy"];
+    for key in keys_of(ProviderKind::Runpod).filter(|key| !written.contains(&key.name)) {
+        text += &format!("{} = {}\n", key.name, another(key, &before));
+    }
+    text += "policy = 'latency'\nstart = 'ssh'";
+    let resolved = story().file(&text).variable("AUTO_START_WORKER_PROCESS", "1").load();
+    let after = resolved.unwrap_or_else(|error| panic!("{error}")).settings.fleets.remove(0);
+    assert_eq!(after.policy, Policy::Latency { wait_max: Duration::from_secs(61) });
+    let same: BTreeSet<_> = &fields(&before.settings) & &fields(&after);
+    // A list of machines is for fleets that do not rent.
+    let not_its_own = ["settings.can_rent = true", "settings.machines = []"].map(str::to_owned);
+    assert_eq!(same, BTreeSet::from(not_its_own));
+    let scaling = Scaling { machines_max: 1, ..Scaling::default() };
+    assert_ne!(FleetSettings { scaling, ..after.clone() }, after);
+}

@@ -1,0 +1,61 @@
+//! Preview pictures that a worker sends while an attempt runs: what counts as one, and how large it may be.
+
+/// A preview has some 50 KB: what is larger is no preview.
+pub const PREVIEW_BYTES_MAX: usize = 1 << 20;
+
+/// A picture as it is served: nothing else becomes a preview.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Media {
+    Jpeg,
+    Png,
+    Webp,
+}
+
+impl Media {
+    /// By what it begins with, whatever anyone calls it.
+    pub fn of(bytes: &[u8]) -> Option<Media> {
+        match bytes {
+            [0xff, 0xd8, 0xff, ..] => Some(Media::Jpeg),
+            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Media::Png),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Media::Webp),
+            _ => None,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Media::Jpeg => "image/jpeg",
+            Media::Png => "image/png",
+            Media::Webp => "image/webp",
+        }
+    }
+
+    pub fn file_name(self) -> &'static str {
+        match self {
+            Media::Jpeg => "preview.jpg",
+            Media::Png => "preview.png",
+            Media::Webp => "preview.webp",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_picture_is_known_by_what_it_begins_with() {
+        let png = b"\x89PNG\r\n\x1a\n....";
+        for (bytes, media) in [
+            (&b"\xff\xd8\xff\xe0.."[..], Some(Media::Jpeg)),
+            (&png[..], Some(Media::Png)),
+            (b"RIFF\0\0\0\0WEBPVP8 ", Some(Media::Webp)),
+            (b"RIFF\0\0\0\0WAVE", None),
+            (b"<svg onload=alert(1)>", None),
+            (b"\xff\xd8", None),
+            (b"", None),
+        ] {
+            assert_eq!(Media::of(bytes), media, "{bytes:?}");
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! What can go wrong on demand, on which occasion, and the luck that says when.
+//!
+//! Each occasion has dice of its own: how often a client lists does not change what its creations meet, so the n-th
+//! creation of two runs with one seed meets the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+
+use crate::dice::Dice;
+
+/// When a fault is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Occasion {
+    /// Any request that brings a key.
+    Request,
+    /// A creation: what becomes of the request, and of the pod for as long as it lives.
+    Create,
+    /// A page of the list.
+    List,
+    /// A pod that is shown, in a list or alone.
+    Show,
+    /// A deletion or termination.
+    Delete,
+}
+
+/// One way in which the provider lets its client down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    Unauthorized,
+    RateLimited,
+    Html502,
+    Html403,
+    Refuse500,
+    RefuseReset,
+    RefuseHang,
+    NoCredit,
+    Denied,
+    NoCapacity,
+    Create500,
+    CreateReset,
+    CreateHang,
+    Double,
+    Foreign,
+    LateList,
+    LateGet,
+    Stepwise,
+    ColdPull,
+    NeverReady,
+    NeverStarts,
+    PullError,
+    LateSsh,
+    StalePort,
+    NoSsh,
+    CrashLoop,
+    Preempted,
+    Vanish,
+    CostZero,
+    CostExited,
+    WrongGpu,
+    Dearer,
+    Omit,
+    Duplicate,
+    BadCursor,
+    EmptyList,
+    CutList,
+    NoArray,
+    Flicker,
+    DeleteLate,
+    DeleteIgnored,
+    Delete500Done,
+    Delete500,
+    Delete404,
+}
+
+type Row = (Fault, Occasion, &'static str, &'static str);
+
+impl Fault {
+    /// Every fault with its occasion, its name and what it does.
+    const TABLE: &'static [Row] = &[
+        (Fault::Unauthorized, Occasion::Request, "unauthorized", "401: the key is not accepted"),
+        (Fault::RateLimited, Occasion::Request, "rate-limited", "429 with Retry-After"),
+        (Fault::Html502, Occasion::Request, "html-502", "a proxy in front answers 502, in HTML"),
+        (Fault::Html403, Occasion::Request, "html-403", "a proxy in front answers 403, in HTML"),
+        (Fault::Refuse500, Occasion::Create, "refuse-500", "creation: 500, and no pod was made"),
+        (
+            Fault::RefuseReset,
+            Occasion::Create,
+            "refuse-reset",
+            "creation: connection cut, and no pod was made",
+        ),
+        (Fault::RefuseHang, Occasion::Create, "refuse-hang", "creation: 30 s of silence, cut, and no pod"),
+        (Fault::NoCredit, Occasion::Create, "no-credit", "creation: 402"),
+        (Fault::Denied, Occasion::Create, "denied", "creation: 403, and for this GPU and cloud ever after"),
+        (Fault::NoCapacity, Occasion::Create, "no-capacity", "creation: 400, none free there for 5 min"),
+        (Fault::Create500, Occasion::Create, "create-500", "creation: 500, and the pod was made"),
+        (
+            Fault::CreateReset,
+            Occasion::Create,
+            "create-reset",
+            "creation: connection cut, and the pod was made",
+        ),
+        (Fault::CreateHang, Occasion::Create, "create-hang", "creation: 30 s of silence, cut, and a pod"),
+        (Fault::Double, Occasion::Create, "double", "a second pod with the same name is made"),
+        (Fault::Foreign, Occasion::Create, "foreign", "somebody else makes a pod in the account too"),
+        (Fault::LateList, Occasion::Create, "late-list", "the pod is in no list for up to 20 s"),
+        (Fault::LateGet, Occasion::Create, "late-get", "the pod is 404 for up to 20 s"),
+        (Fault::Stepwise, Occasion::Create, "stepwise", "PROVISIONING, STARTING, then RUNNING"),
+        (Fault::ColdPull, Occasion::Create, "cold-pull", "the image takes 2 to 13 min"),
+        (Fault::NeverReady, Occasion::Create, "never-ready", "RUNNING without runtime for ever"),
+        (Fault::NeverStarts, Occasion::Create, "never-starts", "STARTING for ever"),
+        (Fault::PullError, Occasion::Create, "pull-error", "the image cannot be had: ERROR"),
+        (Fault::LateSsh, Occasion::Create, "late-ssh", "ssh.direct comes up to 90 s after runtime"),
+        (Fault::StalePort, Occasion::Create, "stale-port", "the first port that is shown is a wrong one"),
+        (Fault::NoSsh, Occasion::Create, "no-ssh", "there is never an ssh.direct"),
+        (Fault::CrashLoop, Occasion::Create, "crash-loop", "the container dies every few seconds"),
+        (Fault::Preempted, Occasion::Create, "preempted", "EXITED by itself within 10 min; start is refused"),
+        (Fault::Vanish, Occasion::Create, "vanish", "gone by itself within 10 min"),
+        (Fault::CostZero, Occasion::Create, "cost-zero", "cost is 0.0 while it runs"),
+        (Fault::CostExited, Occasion::Create, "cost-exited", "cost stays after EXITED"),
+        (Fault::WrongGpu, Occasion::Create, "wrong-gpu", "another GPU than the ordered one"),
+        (Fault::Dearer, Occasion::Create, "dearer", "half as much again as the catalog says"),
+        (Fault::Omit, Occasion::List, "omit", "one live pod is not in the list, this once"),
+        (Fault::Duplicate, Occasion::List, "duplicate", "the next page begins with the last of this one"),
+        (Fault::BadCursor, Occasion::List, "bad-cursor", "there is more, and the cursor leads nowhere new"),
+        (Fault::EmptyList, Occasion::List, "empty-list", "no pods, with 200"),
+        (Fault::CutList, Occasion::List, "cut-list", "half of the pods, said to be all"),
+        (Fault::NoArray, Occasion::List, "no-array", "200 without `pods`"),
+        (Fault::Flicker, Occasion::Show, "flicker", "runtime and ssh.direct are null, this once"),
+        (Fault::DeleteLate, Occasion::Delete, "delete-late", "204, and the pod lives on for up to 2 min"),
+        (Fault::DeleteIgnored, Occasion::Delete, "delete-ignored", "204, and nothing happens"),
+        (Fault::Delete500Done, Occasion::Delete, "delete-500-done", "500, and the pod is gone"),
+        (Fault::Delete500, Occasion::Delete, "delete-500", "500, and nothing happens"),
+        (Fault::Delete404, Occasion::Delete, "delete-404", "404, and the pod lives on"),
+    ];
+
+    /// Every fault with its name and what it does.
+    pub fn all() -> impl Iterator<Item = (Fault, &'static str, &'static str)> {
+        Fault::TABLE.iter().map(|(fault, _, name, meaning)| (*fault, *name, *meaning))
+    }
+
+    /// The name on the command line and in HTTP.
+    pub fn name(self) -> &'static str {
+        Fault::TABLE.iter().find(|(fault, ..)| *fault == self).map_or("", |(_, _, name, _)| name)
+    }
+
+    fn occasion(self) -> Occasion {
+        let row = Fault::TABLE.iter().find(|(fault, ..)| *fault == self);
+        row.map_or(Occasion::Request, |(_, occasion, ..)| *occasion)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl FromStr for Fault {
+    type Err = UnknownFault;
+
+    fn from_str(text: &str) -> Result<Fault, UnknownFault> {
+        let known = Fault::all().find(|(_, name, _)| *name == text);
+        known.map(|(fault, ..)| fault).ok_or_else(|| UnknownFault::Name(text.to_owned()))
+    }
+}
+
+/// Why a fault could not be understood; says which there are.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum UnknownFault {
+    #[error("there is no fault \"{0}\"; there are: all, {list}", list = names())]
+    Name(String),
+    #[error("\"{0}\" is no probability: write NAME=P with P from 0 to 1")]
+    Probability(String),
+}
+
+fn names() -> String {
+    Fault::all().map(|(_, name, _)| name).collect::<Vec<_>>().join(", ")
+}
+
+/// How likely each fault is on its occasion.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Faults(BTreeMap<Fault, f64>);
+
+impl Faults {
+    pub fn none() -> Faults {
+        Faults::default()
+    }
+
+    /// The same, and this fault with this probability.
+    #[must_use]
+    pub fn with(mut self, fault: Fault, probability: f64) -> Faults {
+        self.set(fault, probability);
+        self
+    }
+
+    /// Sets a probability; zero takes the fault out.
+    pub fn set(&mut self, fault: Fault, probability: f64) {
+        if probability > 0.0 {
+            self.0.insert(fault, probability.min(1.0));
+        } else {
+            self.0.remove(&fault);
+        }
+    }
+
+    /// Sets what `NAME=P` says; `NAME` alone means always, and the name `all` means every one.
+    pub fn set_from(&mut self, text: &str) -> Result<(), UnknownFault> {
+        let (name, probability) = text.split_once('=').unwrap_or((text, "1"));
+        let valid = probability.parse().ok().filter(|p| (0.0..=1.0).contains(p));
+        let valid = || valid.ok_or_else(|| UnknownFault::Probability(text.to_owned()));
+        if name == "all" {
+            let probability = valid()?;
+            Fault::all().for_each(|(fault, ..)| self.set(fault, probability));
+        } else {
+            self.set(name.parse()?, valid()?);
+        }
+        Ok(())
+    }
+
+    /// Every fault that can happen, with its probability.
+    pub fn iter(&self) -> impl Iterator<Item = (Fault, f64)> + '_ {
+        self.0.iter().map(|(fault, probability)| (*fault, *probability))
+    }
+}
+
+/// What happens when, and what has happened.
+#[derive(Debug)]
+pub(super) struct Luck {
+    seed: u64,
+    dice: BTreeMap<Occasion, Dice>,
+    pub(super) faults: Faults,
+    next: Vec<Fault>,
+    struck: BTreeMap<Fault, u64>,
+}
+
+impl Luck {
+    pub(super) fn new(seed: u64, faults: Faults) -> Luck {
+        Luck { seed, dice: BTreeMap::new(), faults, next: Vec::new(), struck: BTreeMap::new() }
+    }
+
+    /// The next occasion for this fault meets it.
+    pub(super) fn strike_next(&mut self, fault: Fault) {
+        self.next.push(fault);
+    }
+
+    /// What this occasion meets. One throw for every fault of its kind, so that a changed probability of one does not
+    /// change when the others happen.
+    pub(super) fn draw(&mut self, occasion: Occasion) -> BTreeSet<Fault> {
+        let seed = self.seed.wrapping_add((occasion as u64) << 32);
+        let dice = self.dice.entry(occasion).or_insert_with(|| Dice::new(seed));
+        let mut drawn = BTreeSet::new();
+        for (fault, ..) in Fault::TABLE.iter().filter(|(_, at, ..)| *at == occasion) {
+            let probability = self.faults.0.get(fault).copied().unwrap_or(0.0);
+            if dice.falls(probability) {
+                drawn.insert(*fault);
+            }
+        }
+        drawn.extend(self.next.extract_if(.., |fault| fault.occasion() == occasion));
+        drawn
+    }
+
+    /// Dice for the n-th thing of this run.
+    pub(super) fn dice(&self, number: u64) -> Dice {
+        Dice::new(Dice::new(self.seed ^ number.wrapping_mul(0xd134_2543_de82_ef95)).number())
+    }
+
+    pub(super) fn count(&mut self, fault: Fault) {
+        *self.struck.entry(fault).or_default() += 1;
+    }
+
+    /// Whether it is among those drawn; if so, it strikes and counts.
+    pub(super) fn strikes(&mut self, drawn: &BTreeSet<Fault>, fault: Fault) -> bool {
+        let is_drawn = drawn.contains(&fault);
+        if is_drawn {
+            self.count(fault);
+        }
+        is_drawn
+    }
+
+    /// Faults that struck, by name.
+    pub(super) fn struck(&self) -> BTreeMap<String, u64> {
+        self.struck.iter().map(|(fault, times)| (fault.name().to_owned(), *times)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Fault, Faults, Luck, Occasion, UnknownFault};
+
+    #[test]
+    fn one_seed_gives_one_story_however_often_others_ask() {
+        let faults = Faults::none().with(Fault::Double, 0.3).with(Fault::Omit, 0.5);
+        let story = |seed, lists: usize| {
+            let mut luck = Luck::new(seed, faults.clone());
+            let creation = |luck: &mut Luck| {
+                (0..lists).for_each(|_| drop(luck.draw(Occasion::List)));
+                luck.draw(Occasion::Create)
+            };
+            (0..50).map(|_| creation(&mut luck)).collect::<Vec<_>>()
+        };
+        assert_eq!(story(1, 0), story(1, 3));
+        assert_ne!(story(1, 0), story(2, 0));
+    }
+
+    #[test]
+    fn every_name_is_read_back_and_an_unknown_one_is_refused_with_the_list() {
+        for (fault, name, _) in Fault::all() {
+            assert_eq!(name.parse(), Ok(fault));
+            assert_eq!(fault.name(), name);
+        }
+        let refused = Faults::none().set_from("melt=0.5").unwrap_err();
+        assert!(refused.to_string().contains("late-list"), "{refused}");
+        assert_eq!(Faults::none().set_from("omit=2"), Err(UnknownFault::Probability("omit=2".into())));
+        let mut all = Faults::none();
+        all.set_from("all=0.1").unwrap();
+        assert_eq!(all.iter().count(), Fault::all().count());
+    }
+
+    #[test]
+    fn a_fault_that_is_asked_for_waits_for_its_occasion() {
+        let mut luck = Luck::new(0, Faults::none());
+        luck.strike_next(Fault::Omit);
+        assert!(luck.draw(Occasion::Create).is_empty());
+        assert!(luck.draw(Occasion::List).contains(&Fault::Omit));
+        assert!(luck.draw(Occasion::List).is_empty());
+    }
+}

@@ -1,0 +1,27 @@
+//! Embeds the texts of a JSON list, as a JSON list of vectors: `embed FOLDER [int8] < texts.json`.
+
+use std::error::Error;
+use std::io;
+
+use remuda_models::engine::engines;
+use remuda_models::{Beacon, Model, ModelSpec, PartAnswer, Precision, Request};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut words = std::env::args().skip(1);
+    let mut spec = ModelSpec::new("embed", words.next().ok_or("name the model's folder")?);
+    if words.next().is_some_and(|word| word == "int8") {
+        spec.precision = Precision::Int8;
+    }
+    let (engine, found) = engines().find(&spec)?;
+    eprintln!("{found:?}");
+    let texts: Vec<String> = serde_json::from_reader(io::stdin())?;
+    let parts = engine.prepare(&spec)?.prepare(Request::TextEmbedding { texts })?;
+    let mut model: Model = engine.load(&spec, &Beacon::default())?;
+    let answers = model.answer(&parts, &Beacon::default(), &mut |_| {})?;
+    let vectors = answers.into_iter().filter_map(|answer| match answer {
+        PartAnswer::Vector(vector) => Some(vector),
+        _ => None,
+    });
+    serde_json::to_writer(io::stdout(), &vectors.collect::<Vec<_>>())?;
+    Ok(())
+}

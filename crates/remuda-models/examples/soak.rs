@@ -1,0 +1,100 @@
+//! Copies that are busy for long on a machine that others saturate: not one may be taken for dead.
+//!
+//! `cargo run -p remuda-models --example soak -- SECONDS SECONDS_A_JOB` (600 and 30 if nothing is said). Two processes that
+//! do not belong to the pool compute without pause; two copies in threads and two in processes do the same as jobs, and
+//! somebody asks again and again whether they live.
+#![expect(clippy::print_stdout, reason = "what it finds is what it is for")]
+
+use std::io;
+use std::process::{Child, Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use remuda_models::fake::Fake;
+use remuda_models::{Call, Engines, ModelSpec, Pool, PoolSettings, Request, Ticket};
+
+/// A sixth of what is allowed by default, to be harder than life.
+const STALL_MAX: Duration = Duration::from_secs(5);
+
+fn main() -> io::Result<ExitCode> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.first().map(String::as_str) {
+        Some("pool-copy") => {
+            return remuda_models::child::run(&Engines::default().with(Fake)).map(|()| ExitCode::SUCCESS);
+        }
+        Some("hog") => loop {
+            std::hint::spin_loop();
+        },
+        _ => {}
+    }
+    let number = |at: usize, usual: u64| args.get(at).and_then(|arg| arg.parse().ok()).unwrap_or(usual);
+    let mut hogs = (0..2).map(|_| Hog::start()).collect::<io::Result<Vec<_>>>()?;
+    let deaths = soak(Duration::from_secs(number(0, 600)), number(1, 30))?;
+    hogs.clear();
+    Ok(if deaths == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Somebody else's work.
+struct Hog(Child);
+
+impl Hog {
+    fn start() -> io::Result<Self> {
+        Command::new(std::env::current_exe()?).arg("hog").spawn().map(Hog)
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+fn soak(time: Duration, job_seconds: u64) -> io::Result<u64> {
+    let folder = std::env::temp_dir().join(format!("soak-{}", std::process::id()));
+    std::fs::create_dir_all(&folder)?;
+    let settings = PoolSettings { stall_max: STALL_MAX, ..PoolSettings::default() };
+    let pool = Pool::start(settings, Engines::default().with(Fake));
+    for kind in ["thread", "process"] {
+        let path = folder.join(kind).with_extension("fake");
+        std::fs::write(&path, format!("text_embedding\nisolation = {kind}"))?;
+        pool.add(ModelSpec { copies: 2, ..ModelSpec::new(kind, path) }).map_err(io::Error::other)?;
+    }
+    let began = Instant::now();
+    let (mut jobs, mut failed, mut doubted) = (Vec::new(), 0, 0);
+    let (mut done, mut asked) = (0_u64, 0_u64);
+    while began.elapsed() < time || !jobs.is_empty() {
+        for kind in ["thread", "process"] {
+            let under_way = jobs.iter().filter(|(model, _)| *model == kind).count();
+            if under_way < 3 && began.elapsed() < time {
+                jobs.push((kind, ask(&pool, kind, job_seconds)?));
+            }
+            asked += 1;
+            doubted += u64::from(!pool.has_alive_workers(kind));
+            failed += pool.validate_workers(kind) as u64;
+        }
+        jobs.retain_mut(|(_, ticket)| match ticket.try_answer() {
+            None => true,
+            Some(answer) => {
+                done += 1;
+                failed += u64::from(answer.is_err());
+                false
+            }
+        });
+        std::thread::sleep(Duration::from_millis(250));
+    }
+    let snapshot = pool.snapshot();
+    let deaths: u64 = snapshot.models.iter().flat_map(|model| model.deaths.values()).sum();
+    println!(
+        "{:.0} s: {done} jobs of {job_seconds} s, {failed} failed, {deaths} deaths; asked {asked} times, {doubted} times \
+         nobody seemed to live",
+        began.elapsed().as_secs_f64()
+    );
+    pool.close(Duration::from_secs(1));
+    std::fs::remove_dir_all(&folder)?;
+    Ok(deaths + failed)
+}
+
+fn ask(pool: &Pool, model: &str, seconds: u64) -> io::Result<Ticket> {
+    let request = Request::TextEmbedding { texts: vec![format!("!spin {}", seconds * 1000)] };
+    pool.call(model, request, Call::default()).map_err(io::Error::other)
+}

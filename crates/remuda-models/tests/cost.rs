@@ -1,0 +1,58 @@
+//! What watching costs. In a process of its own, as it counts the time of threads by their names.
+#![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
+
+use std::time::{Duration, Instant};
+
+use remuda_models::fake::Fake;
+use remuda_models::{Call, ChildCommand, Engines, ModelSpec, Pool, PoolSettings, Request};
+
+/// How long the threads of a process whose names begin like this have computed.
+fn computed(pid: u32, name: &str) -> Duration {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let nanoseconds = tasks.filter_map(|task| {
+        let task = task.ok()?.path();
+        let its_name = std::fs::read_to_string(task.join("comm")).ok()?;
+        let spent = std::fs::read_to_string(task.join("schedstat")).ok()?;
+        its_name.starts_with(name).then(|| spent.split(' ').next()?.parse::<u64>().ok())?
+    });
+    Duration::from_nanos(nanoseconds.sum())
+}
+
+/// The sixth of the promises: the supervisor, the threads to and from each child and the thread
+/// beside its work take less than a hundredth of one core, with a look eight times as often as by default.
+#[test]
+fn six_watching_takes_less_than_a_hundredth_of_a_core() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = Some(env!("CARGO_BIN_EXE_remuda-models-stand-in").into());
+    let child = ChildCommand { program, ..ChildCommand::default() };
+    let settings = PoolSettings { child, stall_max: Duration::from_secs(1), ..PoolSettings::default() };
+    let pool = Pool::start(settings, Engines::default().with(Fake));
+    for (name, kind) in [("in", "thread"), ("out", "process")] {
+        let path = folder.path().join(name).with_extension("fake");
+        std::fs::write(&path, format!("text_embedding\nisolation = {kind}")).unwrap();
+        pool.add(ModelSpec { copies: 2, ..ModelSpec::new(name, path) }).unwrap();
+    }
+    let ask = |model: &str, text: &str| {
+        let request = Request::TextEmbedding { texts: vec![text.to_owned()] };
+        pool.call(model, request, Call::default()).unwrap()
+    };
+    for model in ["in", "out", "in", "out"] {
+        ask(model, "text").wait().unwrap();
+    }
+    let children: Vec<u32> =
+        pool.snapshot().models.iter().flat_map(|model| &model.copies).filter_map(|copy| copy.pid).collect();
+    assert_eq!(children.len(), 2);
+    let spent = || {
+        let own = ["pool-supervisor", "out-"].iter().map(|name| computed(std::process::id(), name));
+        own.chain(children.iter().map(|pid| computed(*pid, "side"))).sum::<Duration>()
+    };
+    let (before, began) = (spent(), Instant::now());
+    let busy: Vec<_> = ["in", "out", "in", "out"].iter().map(|model| ask(model, "!busy 4000")).collect();
+    for ticket in busy {
+        ticket.wait().unwrap();
+    }
+    let (spent, passed) = (spent() - before, began.elapsed());
+    println!("{spent:?} in {passed:?}");
+    assert!(spent > Duration::ZERO, "nothing was counted");
+    assert!(spent < passed / 100, "{spent:?} in {passed:?}");
+}

@@ -1,0 +1,199 @@
+//! ONNX files through the pool: small graphs made for this, and what is no graph, no picture or no text for them.
+#![cfg(feature = "rten")]
+#![expect(clippy::unwrap_used, reason = "what a test does not expect may end it")]
+
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+
+use image::{ImageFormat, Rgb, RgbImage};
+use remuda_models::engine::onnx::Onnx;
+use remuda_models::request::Look;
+use remuda_models::{
+    Answer, Backend, Beacon, Call, Capability, Engines, LoadError, ModelSpec, PartAnswer, Pool, PoolError,
+    PoolSettings, Request,
+};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/onnx").join(name)
+}
+
+fn pool(path: &Path) -> Pool {
+    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Onnx));
+    pool.add(ModelSpec::new("it", path)).unwrap();
+    pool
+}
+
+fn ask(pool: &Pool, request: Request) -> Result<Answer, PoolError> {
+    pool.call("it", request, Call::default())?.wait()
+}
+
+fn picture(width: u32, height: u32, format: ImageFormat) -> Vec<u8> {
+    let mut file = Cursor::new(Vec::new());
+    RgbImage::from_pixel(width, height, Rgb([200, 100, 50])).write_to(&mut file, format).unwrap();
+    file.into_inner()
+}
+
+fn embed_picture(pool: &Pool, image: Vec<u8>) -> Result<Vec<f32>, PoolError> {
+    let answer = ask(pool, Request::ImageEmbedding { images: vec![image] })?;
+    let [PartAnswer::Picture(embedded)] = &answer.parts[..] else { panic!("{answer:?}") };
+    Ok(embedded.vector.clone())
+}
+
+fn near(vector: &[f32], expected: &[f32]) -> bool {
+    vector.len() == expected.len() && vector.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-3)
+}
+
+/// What ONNX Runtime says to the same colour everywhere.
+const OF_THE_COLOUR: [f32; 4] = [0.420494, 0.194809, -0.521154, -0.716682];
+
+#[test]
+fn a_picture_of_any_size_and_both_formats_becomes_the_vector_of_the_reference() {
+    let pool = pool(&fixture("picture.onnx"));
+    for (width, height) in [(16, 16), (1, 1), (300, 20), (3, 4000)] {
+        let vector = embed_picture(&pool, picture(width, height, ImageFormat::Png)).unwrap();
+        assert!(near(&vector, &OF_THE_COLOUR), "{width} x {height}: {vector:?}");
+    }
+    let vector = embed_picture(&pool, picture(64, 48, ImageFormat::Jpeg)).unwrap();
+    let cosine: f32 = vector.iter().zip(OF_THE_COLOUR).map(|(a, b)| a * b).sum();
+    assert!(cosine > 0.999, "{vector:?}");
+}
+
+#[test]
+fn what_is_transparent_is_white() {
+    let pool = pool(&fixture("picture.onnx"));
+    let file = |picture: image::DynamicImage| {
+        let mut file = Cursor::new(Vec::new());
+        picture.write_to(&mut file, ImageFormat::Png).unwrap();
+        file.into_inner()
+    };
+    let nothing = image::RgbaImage::from_pixel(20, 20, image::Rgba([200, 100, 50, 0]));
+    let white = RgbImage::from_pixel(20, 20, Rgb([255; 3]));
+    let seen = embed_picture(&pool, file(nothing.into())).unwrap();
+    assert_eq!(seen, embed_picture(&pool, file(white.into())).unwrap());
+    assert!(!near(&seen, &OF_THE_COLOUR));
+}
+
+/// Only what says that it is too large or no picture is refused before anybody computes.
+#[test]
+fn no_picture_harms_the_one_that_looks_at_it() {
+    let pool = pool(&fixture("picture.onnx"));
+    let (png, jpeg) = (picture(60, 60, ImageFormat::Png), picture(60, 60, ImageFormat::Jpeg));
+    for whole in [&png, &jpeg] {
+        for end in (0..whole.len()).step_by(7) {
+            // A JPEG that is cut late may still show something; it must not show the same as nothing.
+            if let Err(error) = embed_picture(&pool, whole[..end].to_vec()) {
+                let told = error.to_string();
+                assert!(told.contains("picture"), "{end}: {told}");
+            }
+        }
+        assert!(embed_picture(&pool, whole.clone()).is_ok(), "it still sees");
+    }
+    assert!(embed_picture(&pool, png[..png.len() / 2].to_vec()).is_err());
+    // 100,000 pixels each way, by its header alone.
+    let mut huge = png.clone();
+    huge[16..24].copy_from_slice(&[0, 1, 0x86, 0xa0, 0, 1, 0x86, 0xa0]);
+    for (image, why) in
+        [(huge, "picture 1"), (b"GIF89a...".to_vec(), "PNG or JPEG"), (Vec::new(), "PNG or JPEG")]
+    {
+        let refused = embed_picture(&pool, image).unwrap_err();
+        assert!(matches!(&refused, PoolError::Input(told) if told.contains(why)), "{refused}");
+    }
+    assert!(embed_picture(&pool, png).is_ok(), "it still sees");
+}
+
+#[test]
+fn who_asks_for_something_else_is_told_so() {
+    let pool = pool(&fixture("picture.onnx"));
+    let look = Request::Vision(Look { image: picture(9, 9, ImageFormat::Png), question: None });
+    let refused = ask(&pool, look).unwrap_err();
+    assert!(
+        matches!(refused, PoolError::WrongCapability { can: Capability::ImageEmbedding, .. }),
+        "{refused}"
+    );
+}
+
+/// Texts of many lengths in one request, one of them longer than the model reads.
+#[test]
+fn texts_of_any_length_become_the_vectors_of_the_reference() {
+    let pool = pool(&fixture("text"));
+    let texts = ["fresh horse", "a", "The rider takes a fresh horse from the remuda", "Fresh horse"];
+    let expected = [
+        [-0.354717, 0.011371, -0.793436, -0.494476],
+        [-0.299062, -0.067977, -0.951111, -0.036457],
+        [-0.346669, 0.051151, -0.802690, -0.482590],
+        [-0.354717, 0.011371, -0.793436, -0.494476],
+    ];
+    let answer = ask(&pool, Request::TextEmbedding { texts: texts.map(str::to_owned).to_vec() }).unwrap();
+    assert_eq!(answer.parts.len(), expected.len());
+    for (part, expected) in answer.parts.iter().zip(expected) {
+        let PartAnswer::Vector(vector) = part else { panic!("{part:?}") };
+        assert!(vector.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5), "{vector:?} {expected:?}");
+    }
+}
+
+/// At every place where a file could end, and with every byte of it changed.
+#[test]
+fn a_file_that_is_cut_or_damaged_is_refused_and_said_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = std::fs::read(fixture("picture.onnx")).unwrap();
+    let path = folder.path().join("model.onnx");
+    let spec = ModelSpec::new("it", &path);
+    for end in 0..whole.len() {
+        std::fs::write(&path, &whole[..end]).unwrap();
+        let error = match Onnx.inspect(&spec) {
+            // What is missing at the very end may be something that nobody has to read.
+            Ok(_) => continue,
+            Err(error) => error,
+        };
+        let is_told = matches!(&error, LoadError::Truncated { path: at, .. } | LoadError::Wrong { path: at, .. } if *at == path);
+        assert!(is_told, "{end}: {error}");
+        assert!(Onnx.load(&spec, &Beacon::default()).is_err());
+    }
+    std::fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    assert!(matches!(Onnx.inspect(&spec), Err(LoadError::Truncated { .. })));
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0xff;
+        std::fs::write(&path, &damaged).unwrap();
+        // Whatever it is now: an error, or a model that was meant otherwise, and never the end of the program.
+        drop(Onnx.inspect(&spec));
+        drop(Onnx.load(&spec, &Beacon::default()));
+    }
+}
+
+#[test]
+fn what_is_missing_or_not_for_us_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = |name: &str| ModelSpec::new("it", folder.path().join(name));
+    assert_eq!(
+        Onnx.inspect(&ModelSpec::new("it", folder.path())),
+        Ok(None),
+        "a folder without graphs is not ours"
+    );
+    std::fs::create_dir(folder.path().join("text")).unwrap();
+    std::fs::copy(fixture("text/model.onnx"), folder.path().join("text/model.onnx")).unwrap();
+    let error = Onnx.inspect(&spec("text")).unwrap_err();
+    assert!(matches!(&error, LoadError::Missing { what, .. } if what == "tokenizer.json"), "{error}");
+    for name in ["a.onnx", "b.onnx"] {
+        std::fs::copy(fixture("picture.onnx"), folder.path().join(name)).unwrap();
+    }
+    let error = Onnx.inspect(&ModelSpec::new("it", folder.path())).unwrap_err();
+    assert!(matches!(&error, LoadError::Unsupported { hint, .. } if hint.contains("name one")), "{error}");
+    std::fs::rename(folder.path().join("a.onnx"), folder.path().join("x_det.onnx")).unwrap();
+    std::fs::rename(folder.path().join("b.onnx"), folder.path().join("x_rec.onnx")).unwrap();
+    let error = Onnx.inspect(&ModelSpec::new("it", folder.path())).unwrap_err();
+    assert!(error.to_string().contains("list of characters"), "{error}");
+    let asked = ModelSpec {
+        capability: Some(Capability::TextToText),
+        ..ModelSpec::new("it", fixture("picture.onnx"))
+    };
+    assert_eq!(Onnx.inspect(&asked), Ok(None), "what it is asked for, it cannot do");
+}
+
+#[test]
+fn a_copy_that_is_told_to_stop_stops() {
+    let beacon = Beacon::default();
+    beacon.stop();
+    let error = Onnx.load(&ModelSpec::new("it", fixture("picture.onnx")), &beacon).unwrap_err();
+    assert_eq!(error, LoadError::Stopped);
+}

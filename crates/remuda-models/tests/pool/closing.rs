@@ -1,0 +1,78 @@
+//! The end of a pool.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use remuda_models::PoolError;
+use rustix::process::{Pid, test_kill_process};
+
+use super::herd::{KINDS, STAND_IN, herd, wait_until};
+
+fn is_there(pid: u32) -> bool {
+    test_kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap()).is_ok()
+}
+
+/// Faults: T11.
+#[test]
+fn closing_waits_for_what_is_nearly_done() {
+    for kind in KINDS {
+        let herd = herd();
+        herd.embedding(1, kind);
+        let running = herd.ask("!busy 300");
+        let waiting = herd.ask("text");
+        herd.until("busy", |model| model.copies[0].state == "busy");
+        herd.pool.close(Duration::from_secs(60));
+        running.wait().unwrap();
+        waiting.wait().unwrap();
+        assert_eq!(herd.try_ask("late").unwrap_err(), PoolError::Closing);
+        assert_eq!(herd.pool.snapshot().memory_reserved_bytes, 0);
+    }
+}
+
+/// Faults: T11.
+#[test]
+fn at_its_deadline_closing_answers_everybody_and_leaves_nobody_behind() {
+    for kind in KINDS {
+        let herd = herd();
+        herd.embedding(2, kind);
+        let pids: Vec<_> = herd.model().copies.iter().filter_map(|copy| copy.pid).collect();
+        assert_eq!(pids.len(), if kind == KINDS[1] { 2 } else { 0 });
+        let tickets: Vec<_> = (0..4).map(|_| herd.ask("!busy 100000")).collect();
+        herd.until("busy", |model| model.copies.iter().all(|copy| copy.state == "busy"));
+        let began = Instant::now();
+        herd.pool.close(Duration::from_millis(100));
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+        for ticket in tickets {
+            assert_eq!(ticket.wait(), Err(PoolError::Closing));
+        }
+        assert_eq!(herd.pool.snapshot().memory_reserved_bytes, 0);
+        assert!(!pids.iter().any(|pid| is_there(*pid)), "reaped");
+    }
+}
+
+/// Whoever drops the pool has ended it, and its children with it.
+#[test]
+fn a_pool_that_is_dropped_ends_its_children() {
+    let mut herd = herd();
+    herd.embedding(1, KINDS[1]);
+    let pid = herd.model().copies[0].pid.unwrap();
+    herd.pool = super::herd::herd().pool.clone();
+    wait_until("it has ended", || if is_there(pid) { Err("it runs".to_owned()) } else { Ok(()) });
+}
+
+/// Nobody is left to stop a child whose parent was killed: it ends by itself, in the middle of its work.
+#[test]
+fn a_child_does_not_outlive_its_parent() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("embed.fake");
+    std::fs::write(&model, format!("text_embedding\n{}", KINDS[1])).unwrap();
+    let mut parent = Command::new(STAND_IN).arg("parent").arg(&model).stdout(Stdio::piped()).spawn().unwrap();
+    let mut told = String::new();
+    BufReader::new(parent.stdout.take().unwrap()).read_line(&mut told).unwrap();
+    let pid = told.trim().parse().unwrap();
+    assert!(is_there(pid));
+    parent.kill().unwrap();
+    parent.wait().unwrap();
+    wait_until("it has ended", || if is_there(pid) { Err("it runs".to_owned()) } else { Ok(()) });
+}

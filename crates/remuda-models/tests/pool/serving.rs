@@ -1,0 +1,50 @@
+//! A model is served: what goes in comes out.
+
+use remuda_models::fake::Fake;
+use remuda_models::{Call, Engines, ModelSpec, PartAnswer, Pool, PoolError, PoolSettings, Request};
+
+fn embedding(folder: &tempfile::TempDir) -> ModelSpec {
+    let path = folder.path().join("embed.fake");
+    std::fs::write(&path, "text_embedding").unwrap();
+    ModelSpec::new("embed", path)
+}
+
+#[test]
+fn a_text_goes_in_and_a_vector_of_length_one_comes_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Fake));
+    pool.add(embedding(&folder)).unwrap();
+    let request = Request::TextEmbedding { texts: vec!["a".to_owned(), "b".to_owned()] };
+    let answer = pool.call("embed", request, Call::default()).unwrap().wait().unwrap();
+    let [PartAnswer::Vector(a), PartAnswer::Vector(b)] = &answer.parts[..] else { panic!("{answer:?}") };
+    assert!((a.iter().map(|number| number * number).sum::<f32>() - 1.0).abs() < 1e-6);
+    assert_ne!(a, b);
+}
+
+#[test]
+fn who_names_no_model_is_told_which_there_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Fake));
+    pool.add(embedding(&folder)).unwrap();
+    let request = Request::TextEmbedding { texts: vec![] };
+    let refused = pool.call("embde", request, Call::default()).unwrap_err();
+    assert_eq!(refused, PoolError::UnknownModel { model: "embde".to_owned(), known: "embed".to_owned() });
+}
+
+#[test]
+fn a_request_without_parts_is_answered_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Fake));
+    pool.add(embedding(&folder)).unwrap();
+    let request = Request::TextEmbedding { texts: vec![] };
+    assert!(pool.call("embed", request, Call::default()).unwrap().wait().unwrap().parts.is_empty());
+}
+
+#[test]
+fn a_name_is_given_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Fake));
+    pool.add(embedding(&folder)).unwrap();
+    let refused = pool.add(embedding(&folder)).unwrap_err();
+    assert!(refused.to_string().contains("another name"), "{refused}");
+}

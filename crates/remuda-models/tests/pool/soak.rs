@@ -1,0 +1,43 @@
+//! Busy copies on a machine that others use as well. `examples/soak.rs` does the same for as long as one likes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use remuda_models::PoolSettings;
+
+use super::herd::{KINDS, herd_with, settings};
+
+/// Faults: T3.
+#[test]
+fn a_saturated_machine_kills_nobody() {
+    let limits = PoolSettings { stall_max: Duration::from_secs(1), ..settings() };
+    let enough = Arc::new(AtomicBool::new(false));
+    let hogs: Vec<_> = (0..2)
+        .map(|_| {
+            let enough = Arc::clone(&enough);
+            std::thread::spawn(move || while !enough.load(Ordering::Relaxed) {})
+        })
+        .collect();
+    let (threads, processes) = (herd_with(limits.clone()), herd_with(limits));
+    threads.embedding(2, KINDS[0]);
+    processes.embedding(2, KINDS[1]);
+    let end = Instant::now() + Duration::from_secs(4);
+    while Instant::now() < end {
+        let tickets: Vec<_> = [&threads, &processes].map(|herd| herd.ask("!busy 1500")).into_iter().collect();
+        for herd in [&threads, &processes] {
+            assert!(herd.pool.has_alive_workers("embed"));
+            assert_eq!(herd.pool.validate_workers("embed"), 0);
+        }
+        for ticket in tickets {
+            ticket.wait().unwrap();
+        }
+    }
+    enough.store(true, Ordering::Relaxed);
+    for hog in hogs {
+        hog.join().unwrap();
+    }
+    for herd in [&threads, &processes] {
+        assert!(herd.model().deaths.is_empty(), "{:#?}", herd.model());
+    }
+}

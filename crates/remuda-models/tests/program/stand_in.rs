@@ -1,0 +1,38 @@
+//! What the tests start when they need another process: one that is a copy, and one that has a copy and is then killed.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use remuda_models::fake::Fake;
+use remuda_models::{Call, Engines, ModelSpec, Pool, PoolSettings, Request};
+
+fn main() -> io::Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["pool-copy"] => {
+            // Tests ask for panics and are told of them by the pool; nobody wants to read them between the results.
+            std::panic::set_hook(Box::new(|_| {}));
+            remuda_models::child::run(&Engines::default().with(Fake))
+        }
+        ["parent", model] => parent(Path::new(model)),
+        _ => Err(io::Error::other(format!("{args:?}: neither `pool-copy` nor `parent MODEL`"))),
+    }
+}
+
+/// Has a child process work at something long, tells its pid on a line, and waits to be killed.
+fn parent(model: &Path) -> io::Result<()> {
+    let pool = Pool::start(PoolSettings::default(), Engines::default().with(Fake));
+    pool.add(ModelSpec::new("embed", model)).map_err(io::Error::other)?;
+    let request = Request::TextEmbedding { texts: vec!["!busy 600000".to_owned()] };
+    let busy = pool.call("embed", request, Call::default()).map_err(io::Error::other)?;
+    let pid = loop {
+        let snapshot = pool.snapshot();
+        let at_work = snapshot.models[0].copies.iter().find(|copy| copy.state == "busy");
+        if let Some(pid) = at_work.and_then(|copy| copy.pid) {
+            break pid;
+        }
+        std::thread::yield_now();
+    };
+    writeln!(io::stdout(), "{pid}")?;
+    busy.wait().map(drop).map_err(io::Error::other)
+}

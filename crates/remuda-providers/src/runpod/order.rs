@@ -1,0 +1,118 @@
+//! The body of a creation. It has every field that matters even where the API has a default, and none that the API does
+//! not know: those it refuses.
+
+use std::collections::BTreeMap;
+
+use remuda_core::provider::{Fault, FaultClass};
+use serde::Serialize;
+
+use super::offer::{Cloud, Offer};
+use super::settings::RunPodSettings;
+use crate::RentOrder;
+
+/// More variables than this are refused.
+const VARIABLES_MAX: usize = 50;
+/// As are larger bodies.
+const BYTES_MAX: usize = 102_400;
+/// Names up to here have been seen to work.
+const NAME_CHARS_MAX: usize = 191;
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Order<'a> {
+    name: &'a str,
+    image: &'a str,
+    gpu: Gpu<'a>,
+    cloud: Cloud,
+    disk: u32,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    ports: &'a [String],
+    env: BTreeMap<&'a str, &'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    data_center_ids: Option<[&'a str; 1]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mounts: Option<Mounts<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    args: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    entrypoint: &'a [String],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    cmd: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    registry: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Gpu<'a> {
+    id: &'a str,
+    /// Without it the scheduler finds no machine at all, whatever the documented default.
+    count: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_cuda_version: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct Mounts<'a> {
+    network: [Network<'a>; 1],
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Network<'a> {
+    volume_id: &'a str,
+    path: &'a str,
+}
+
+impl<'a> Order<'a> {
+    pub(super) fn new(
+        settings: &'a RunPodSettings,
+        order: &'a RentOrder,
+        offer: &'a Offer,
+    ) -> Result<Order<'a>, Fault> {
+        let invalid = |why: String| Err(Fault::new(FaultClass::Invalid, why));
+        if order.tag.is_empty() || order.tag.chars().count() > NAME_CHARS_MAX {
+            return invalid(format!("a pod's name has 1 to {NAME_CHARS_MAX} characters"));
+        }
+        // What the worker needs to know goes before what the owner of the fleet wrote.
+        let all = settings.environment.iter().chain(&order.environment);
+        let env: BTreeMap<_, _> = all.map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        if env.len() > VARIABLES_MAX {
+            return invalid(format!(
+                "a pod takes {VARIABLES_MAX} variables, this one has {}: take some out",
+                env.len()
+            ));
+        }
+        let volume = settings.volume.as_ref();
+        Ok(Order {
+            name: &order.tag,
+            image: &settings.image,
+            gpu: Gpu {
+                id: &offer.gpu,
+                count: settings.gpu_count,
+                min_cuda_version: settings.cuda_min.as_deref(),
+            },
+            cloud: offer.cloud,
+            disk: settings.disk_gb,
+            ports: &settings.ports,
+            env,
+            data_center_ids: offer.data_centre.as_deref().map(|centre| [centre]),
+            mounts: volume
+                .map(|volume| Mounts { network: [Network { volume_id: &volume.id, path: &volume.path }] }),
+            args: settings.args.as_deref(),
+            entrypoint: &settings.entrypoint,
+            cmd: &settings.command,
+            registry: settings.registry.as_deref(),
+        })
+    }
+
+    pub(super) fn into_body(self) -> Result<Vec<u8>, Fault> {
+        let body = serde_json::to_vec(&self)
+            .map_err(|_| Fault::new(FaultClass::Invalid, "the order cannot be written as JSON"))?;
+        if body.len() > BYTES_MAX {
+            let why = format!("the order has {} bytes, {BYTES_MAX} are allowed: tell it less", body.len());
+            return Err(Fault::new(FaultClass::Invalid, why));
+        }
+        Ok(body)
+    }
+}

@@ -1,0 +1,173 @@
+//! Speaks to the providers of all fleets: makes the calls that the core asks for and brings back what came of them. It
+//! decides nothing and remembers nothing; a plane that was restored asks anew, and looks first.
+//!
+//! ```text
+//!                        ┌─ creations, a few at a time, because one may take minutes
+//!  Effect::Provider ──▶ fleet ─ preparations, likewise
+//!                        └─ lists, returns and prices, one after the other  ──▶ Event::Provider
+//! ```
+//!
+//! What goes to a provider and what it answers may hold keys and tokens: neither is logged.
+
+mod deployment;
+mod maker;
+#[cfg_attr(not(feature = "ssh"), path = "fleets/unvisited.rs")]
+mod visit;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use remuda_core::id::FleetId;
+use remuda_core::plane::Event;
+use remuda_core::provider::{Call, FaultClass, News};
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tracing::{debug, error};
+
+use self::maker::{Maker, unanswered};
+use crate::drive::Handle;
+use crate::serve::stopped;
+use remuda_config as config;
+
+pub use self::maker::Surroundings;
+
+/// Creations of a fleet under way at the same time, and preparations: a provider that is slow is not helped by more.
+const AT_ONCE_MAX: usize = 4;
+
+/// How each fleet's calls are made, by the newest settings.
+type Makers = BTreeMap<FleetId, Arc<Maker>>;
+
+/// Where new settings are put.
+#[derive(Clone, Debug)]
+pub struct Fleets {
+    surroundings: Arc<Surroundings>,
+    makers: watch::Sender<Makers>,
+}
+
+/// Fleets whose providers can be spoken to, by settings that are not in force yet.
+#[derive(Debug)]
+pub struct Ready(Makers);
+
+impl Fleets {
+    pub fn new(surroundings: Surroundings) -> Fleets {
+        Fleets { surroundings: Arc::new(surroundings), makers: watch::Sender::default() }
+    }
+
+    /// Makes everything ready for these fleets, and changes nothing yet; or says what is missing.
+    pub async fn ready(&self, fleets: &[config::Fleet]) -> anyhow::Result<Ready> {
+        if !fleets.is_empty() {
+            deployment::settle(&self.surroundings).await?;
+        }
+        let mut makers = Makers::new();
+        for fleet in fleets {
+            let maker = Maker::new(fleet.clone(), self.surroundings.clone())?;
+            makers.insert(fleet.settings.id.clone(), Arc::new(maker));
+        }
+        Ok(Ready(makers))
+    }
+
+    /// From now on calls are made as these say. A fleet that is in the settings no longer is still spoken to: it may have
+    /// machines to give back.
+    pub fn put_in_force(&self, Ready(ready): Ready) {
+        self.makers.send_modify(|makers| makers.extend(ready));
+    }
+
+    /// Makes calls until it is told to stop. What is under way then is cut short, and looked for by the next plane.
+    pub async fn run(
+        self,
+        mut calls: mpsc::UnboundedReceiver<(FleetId, Call)>,
+        mut stopping: watch::Receiver<bool>,
+    ) {
+        let mut desks = BTreeMap::<FleetId, Desk>::new();
+        let mut tasks = JoinSet::new();
+        loop {
+            let (fleet, call) = tokio::select! {
+                call = calls.recv() => match call {
+                    Some(call) => call,
+                    None => return,
+                },
+                Some(ended) = tasks.join_next() => {
+                    if let Err(panicked) = ended {
+                        error!(%panicked, "a call to a provider was lost");
+                    }
+                    continue;
+                }
+                () = stopped(&mut stopping) => return,
+            };
+            let Some(maker) = self.makers.borrow().get(&fleet).cloned() else {
+                let why = "it is in the settings no longer: put it back until its machines are returned";
+                let news = unanswered(&call, FaultClass::Invalid, why);
+                let plane = self.surroundings.plane.clone();
+                tasks.spawn(async move { tell(&plane, fleet, news).await });
+                continue;
+            };
+            let desk =
+                desks.entry(fleet).or_insert_with(|| Desk::new(self.surroundings.plane.clone(), &mut tasks));
+            desk.take(maker, call, &mut tasks);
+        }
+    }
+}
+
+/// Where the calls of one fleet are made.
+struct Desk {
+    plane: Handle,
+    creations: Arc<Semaphore>,
+    preparations: Arc<Semaphore>,
+    rest: mpsc::UnboundedSender<(Arc<Maker>, Call)>,
+}
+
+impl Desk {
+    fn new(plane: Handle, tasks: &mut JoinSet<()>) -> Desk {
+        let (rest, mut waiting) = mpsc::unbounded_channel::<(Arc<Maker>, Call)>();
+        let teller = plane.clone();
+        tasks.spawn(async move {
+            while let Some((maker, call)) = waiting.recv().await {
+                answer(&teller, &maker, call).await;
+            }
+        });
+        let [creations, preparations] = [(); 2].map(|()| Arc::new(Semaphore::new(AT_ONCE_MAX)));
+        Desk { plane, creations, preparations, rest }
+    }
+
+    fn take(&self, maker: Arc<Maker>, call: Call, tasks: &mut JoinSet<()>) {
+        debug!(fleet = %maker.fleet(), call = name(&call), "a call to a provider");
+        let places = match call {
+            Call::Rent { .. } => &self.creations,
+            Call::Prepare { .. } => &self.preparations,
+            Call::List | Call::Return { .. } | Call::Price => {
+                // It ends only with whoever holds this.
+                drop(self.rest.send((maker, call)));
+                return;
+            }
+        };
+        let (places, plane) = (places.clone(), self.plane.clone());
+        tasks.spawn(async move {
+            let _place = places.acquire().await;
+            answer(&plane, &maker, call).await;
+        });
+    }
+}
+
+async fn answer(plane: &Handle, maker: &Maker, call: Call) {
+    let news = maker.make(call).await;
+    tell(plane, maker.fleet().clone(), news).await;
+}
+
+async fn tell(plane: &Handle, fleet: FleetId, news: News) {
+    let news = Box::new(news);
+    // If it is not heard, the plane has been restored, or ends: whoever comes next looks for itself.
+    drop(plane.ask_patiently(Event::Provider { fleet, news }).await);
+}
+
+fn name(call: &Call) -> &'static str {
+    match call {
+        Call::Rent { .. } => "rent",
+        Call::List => "list",
+        Call::Return { .. } => "return",
+        Call::Price => "price",
+        Call::Prepare { .. } => "prepare",
+    }
+}
+
+#[cfg(test)]
+mod tests;

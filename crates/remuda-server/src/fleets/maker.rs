@@ -1,0 +1,264 @@
+//! Makes the calls of one fleet, by one version of its settings.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use futures_util::FutureExt as _;
+use remuda_core::id::{FleetId, MachineId};
+use remuda_core::provider::{Call, Fault, FaultClass, News, Pod, Unprepared};
+use remuda_net::secret::Secret;
+use remuda_providers::fixed::Fixed;
+use remuda_providers::process::{Process, ProcessSettings};
+use remuda_providers::runpod::{Cloud, RunPod, RunPodSettings};
+use remuda_providers::{Provider, RentOrder};
+
+use super::visit::{Calling, Visit};
+use crate::drive::Handle;
+use crate::http::Access;
+use remuda_config::{ProviderKind, Start};
+
+/// Providers bound their own waits; this is for one that does not.
+const CALL_MAX: Duration = Duration::from_secs(300);
+const SSH_PORT: &str = "22/tcp";
+/// Stages have limits of their own, half an hour together: installing what is missing, an upload over a slow line.
+const PREPARE_MAX: Duration = Duration::from_secs(2400);
+
+/// What every fleet of a plane has around it.
+#[derive(Clone, Debug)]
+pub struct Surroundings {
+    pub plane: Handle,
+    pub access: Arc<Access>,
+    /// Where the plane answers, for whoever is on the same machine.
+    pub url: String,
+    pub data: PathBuf,
+    /// How machines are called on, once a fleet wants that.
+    pub(super) calling: OnceLock<Calling>,
+}
+
+impl Surroundings {
+    pub fn new(plane: Handle, access: Arc<Access>, url: String, data: PathBuf) -> Surroundings {
+        Surroundings { plane, access, url, data, calling: OnceLock::new() }
+    }
+
+    fn calling(&self) -> anyhow::Result<Calling> {
+        if let Some(calling) = self.calling.get() {
+            return Ok(calling.clone());
+        }
+        let opened = Calling::open(&self.data)?;
+        Ok(self.calling.get_or_init(|| opened).clone())
+    }
+
+    /// Where a plane that listens there is found on its own machine.
+    pub fn local_url(listen: SocketAddr, has_tls: bool) -> String {
+        let scheme = if has_tls { "https" } else { "http" };
+        let ip = match listen.ip() {
+            IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+            ip => ip,
+        };
+        format!("{scheme}://{}", SocketAddr::new(ip, listen.port()))
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Maker {
+    fleet: remuda_config::Fleet,
+    provider: Arc<dyn Provider>,
+    /// Its machines start no worker by themselves.
+    visit: Option<Visit>,
+    surroundings: Arc<Surroundings>,
+}
+
+impl Maker {
+    pub(super) fn new(fleet: remuda_config::Fleet, surroundings: Arc<Surroundings>) -> anyhow::Result<Maker> {
+        let about = || format!("fleet {}", fleet.settings.id);
+        let provider = provider(&fleet, &surroundings).with_context(about)?;
+        let is_visited = fleet.source.start == Start::Ssh;
+        let visit = is_visited.then(|| Visit::new(&fleet.source, surroundings.calling()?));
+        let visit = visit.transpose().with_context(about)?;
+        Ok(Maker { fleet, provider, visit, surroundings })
+    }
+
+    #[cfg(test)]
+    pub(super) fn with(
+        fleet: remuda_config::Fleet,
+        provider: Arc<dyn Provider>,
+        surroundings: Arc<Surroundings>,
+    ) -> Maker {
+        Maker { fleet, provider, visit: None, surroundings }
+    }
+
+    #[cfg(test)]
+    pub(super) fn plane(&self) -> &Handle {
+        &self.surroundings.plane
+    }
+
+    #[cfg(test)]
+    pub(super) fn surroundings(&self) -> &Surroundings {
+        &self.surroundings
+    }
+
+    pub(super) fn fleet(&self) -> &FleetId {
+        &self.fleet.settings.id
+    }
+
+    /// Makes it once and says what came of it, whatever happens.
+    pub(super) async fn make(&self, call: Call) -> News {
+        let limit = if matches!(call, Call::Prepare { .. }) { PREPARE_MAX } else { CALL_MAX };
+        let made = tokio::time::timeout(limit, AssertUnwindSafe(self.call(call.clone())).catch_unwind());
+        match made.await {
+            Ok(Ok(news)) => news,
+            Ok(Err(_)) => unanswered(&call, FaultClass::Ambiguous, "the provider's code panicked"),
+            Err(_) => unanswered(&call, FaultClass::Ambiguous, &format!("nothing came back for {limit:?}")),
+        }
+    }
+
+    async fn call(&self, call: Call) -> News {
+        match call {
+            Call::Rent { machine, tag, offer } => {
+                let environment = match self.environment(&machine) {
+                    Ok(environment) => environment,
+                    Err(fault) => return News::Rented { machine, result: Err(fault) },
+                };
+                let order = RentOrder { machine: machine.clone(), tag, offer, environment };
+                News::Rented { machine, result: self.provider.rent(order).await }
+            }
+            Call::List => News::Listed { result: self.provider.list().await },
+            Call::Return { pod } => {
+                let result = self.provider.give_back(pod.clone()).await;
+                News::Returned { pod, result }
+            }
+            Call::Price => News::Priced { result: self.provider.prices().await },
+            Call::Prepare { machine, pod } => {
+                let result = self.prepare(&machine, &pod).await;
+                News::Prepared { machine, result }
+            }
+        }
+    }
+
+    async fn prepare(&self, machine: &MachineId, pod: &Pod) -> Result<(), Unprepared> {
+        let failed = |message| Unprepared { stage: "start", message, is_early: true };
+        let environment = self.environment(machine).map_err(|fault| failed(fault.message))?;
+        match &self.visit {
+            Some(visit) => visit.pay(pod, &environment).await,
+            None => Err(failed("the fleet's settings do not say how: `start = \"ssh\"`".to_owned())),
+        }
+    }
+
+    /// What a machine is told: where the plane is, who it is, and how it says so. What the fleet's owner adds comes first,
+    /// so that nothing takes its name away.
+    fn environment(&self, machine: &MachineId) -> Result<BTreeMap<String, String>, Fault> {
+        let Surroundings { access, url, .. } = &*self.surroundings;
+        let source = &self.fleet.source;
+        let key = access.join_key().ok_or_else(|| {
+            Fault::new(FaultClass::Transient, "there is no secret yet to make its join token with")
+        })?;
+        let mut all: BTreeMap<_, _> =
+            source.env.iter().map(|(name, value)| (name.clone(), value.reveal().to_owned())).collect();
+        if source.provider == ProviderKind::Process
+            && !all.contains_key("PATH")
+            && let Some(path) = path_with_us()
+        {
+            all.insert("PATH".to_owned(), path);
+        }
+        if let Some(visit) = &self.visit {
+            all.insert("PUBLIC_KEY".to_owned(), visit.public_key().to_owned());
+        }
+        let labels: Vec<_> =
+            self.fleet.settings.labels.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let mut tell = |name: &str, value: String| all.insert(name.to_owned(), value);
+        tell("REMUDA_URL", source.url.clone().unwrap_or_else(|| url.clone()));
+        tell("REMUDA_TOKEN", key.token(machine).reveal().to_owned());
+        tell("REMUDA_WORKER", machine.to_string());
+        tell("REMUDA_MACHINE", machine.to_string());
+        tell("REMUDA_FLEET", self.fleet().to_string());
+        tell("REMUDA_LABELS", labels.join(","));
+        tell("REMUDA_DEAD_MAN", source.dead_man.as_secs().to_string());
+        if let Some(command) = &source.dead_man_command {
+            tell("REMUDA_DEAD_MAN_COMMAND", command.clone());
+        }
+        Ok(all)
+    }
+}
+
+/// The same program is found first: a worker of another version than its plane is nobody's wish.
+fn path_with_us() -> Option<String> {
+    let here = std::env::current_exe().ok()?;
+    let rest = std::env::var_os("PATH").unwrap_or_default();
+    let folders = here.parent().map(PathBuf::from).into_iter().chain(std::env::split_paths(&rest));
+    std::env::join_paths(folders).ok()?.into_string().ok()
+}
+
+fn provider(fleet: &remuda_config::Fleet, surroundings: &Surroundings) -> anyhow::Result<Arc<dyn Provider>> {
+    let source = &fleet.source;
+    Ok(match source.provider {
+        ProviderKind::Fixed => {
+            let machines: Result<Vec<MachineId>, _> =
+                source.machines.iter().map(|machine| machine.parse()).collect();
+            Arc::new(Fixed::new(machines?))
+        }
+        ProviderKind::Process => {
+            let shell = ["sh", "-c", source.command.as_deref().unwrap_or_default()];
+            let folder = surroundings.data.join("fleets").join(fleet.settings.id.as_str());
+            let mut settings = ProcessSettings::new(shell.map(str::to_owned).to_vec(), folder.clone());
+            (settings.price, settings.grace) = (source.price, source.grace);
+            Arc::new(Process::open(settings).with_context(|| format!("cannot use {}", folder.display()))?)
+        }
+        ProviderKind::Runpod => {
+            Arc::new(RunPod::new(pods(fleet)?, remuda_net::http_client::client()).map_err(said)?)
+        }
+    })
+}
+
+fn pods(fleet: &remuda_config::Fleet) -> anyhow::Result<RunPodSettings> {
+    let runpod = &fleet.source.runpod;
+    let key = Secret::new(runpod.api_key()?.reveal());
+    let clouds: Result<Vec<Cloud>, Fault> = runpod.clouds.iter().map(|cloud| cloud.parse()).collect();
+    let image = runpod.image.clone().unwrap_or_default();
+    let least = RunPodSettings::new(key, runpod.gpus.clone(), image);
+    Ok(RunPodSettings {
+        url: runpod.base_url.clone().unwrap_or(least.url),
+        gpu_count: runpod.gpu_count,
+        data_centres: runpod.data_centers.clone(),
+        clouds: clouds.map_err(said)?,
+        disk_gb: runpod.disk,
+        ports: ports(&fleet.source),
+        volume: runpod.volume(),
+        registry: runpod.registry.clone(),
+        cuda_min: runpod.min_cuda.clone(),
+        ..least
+    })
+}
+
+/// With the one that we come by ourselves, if we do.
+fn ports(source: &remuda_config::Source) -> Vec<String> {
+    let mut ports = source.runpod.ports.clone();
+    if source.start == Start::Ssh && !ports.iter().any(|port| port == SSH_PORT) {
+        ports.push(SSH_PORT.to_owned());
+    }
+    ports
+}
+
+fn said(fault: Fault) -> anyhow::Error {
+    anyhow::Error::msg(fault.message)
+}
+
+/// The answer to a call that gave none.
+pub(super) fn unanswered(call: &Call, class: FaultClass, why: &str) -> News {
+    let fault = Fault::new(class, why);
+    match call {
+        Call::Rent { machine, .. } => News::Rented { machine: machine.clone(), result: Err(fault) },
+        Call::List => News::Listed { result: Err(fault) },
+        Call::Return { pod } => News::Returned { pod: pod.clone(), result: Err(fault) },
+        Call::Price => News::Priced { result: Err(fault) },
+        Call::Prepare { machine, .. } => {
+            let result = Err(Unprepared { stage: "start", message: why.to_owned(), is_early: true });
+            News::Prepared { machine: machine.clone(), result }
+        }
+    }
+}

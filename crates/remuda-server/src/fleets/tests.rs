@@ -1,0 +1,113 @@
+//! Calls that take long, and calls that go wrong, with a provider that does as the story says.
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use remuda_core::id::PodId;
+use remuda_core::money::Money;
+use remuda_core::provider::{Fault, News, Pod};
+use remuda_core::settings::Settings;
+use remuda_providers::{Provider, RentOrder};
+use remuda_store::Store;
+
+use super::*;
+use crate::carry_out::{Bodies, CarryOut};
+use crate::drive::Drive;
+use crate::http::Access;
+use remuda_config::Resolved;
+
+/// Says what it is asked; creations never end, and a return is more than it can take.
+#[derive(Debug)]
+struct Slow(mpsc::UnboundedSender<&'static str>);
+
+impl Slow {
+    fn asked(&self, what: &'static str) {
+        self.0.send(what).unwrap();
+    }
+}
+
+impl Provider for Slow {
+    fn rent(&self, order: RentOrder) -> BoxFuture<'_, Result<Pod, Fault>> {
+        assert!(order.environment["REMUDA_TOKEN"].starts_with("rmj_"));
+        self.asked("rent");
+        futures_util::future::pending().boxed()
+    }
+
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Pod>, Fault>> {
+        self.asked("list");
+        async { Ok(Vec::new()) }.boxed()
+    }
+
+    fn give_back(&self, _: PodId) -> BoxFuture<'_, Result<(), Fault>> {
+        self.asked("return");
+        async { panic!("a rule was broken") }.boxed()
+    }
+
+    fn prices(&self) -> BoxFuture<'_, Result<BTreeMap<String, Money>, Fault>> {
+        self.asked("price");
+        async { Ok(BTreeMap::new()) }.boxed()
+    }
+}
+
+async fn maker() -> (Arc<Maker>, mpsc::UnboundedReceiver<&'static str>, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = Store::open("memory:").await.unwrap();
+    let carry_out = CarryOut::new(Bodies::default(), mpsc::unbounded_channel().0);
+    let (plane, drive) = Drive::start(store.clone(), Settings::default(), carry_out).await.unwrap();
+    tokio::spawn(drive.run());
+    let resolved = Resolved::defaults(folder.path().to_path_buf());
+    let audit = crate::audit::Audit::open(folder.path(), plane.clock.now()).unwrap();
+    let access = Access::load(&resolved.serve, resolved.serve.listen, &store, audit, None).await.unwrap();
+    let (url, data) = ("http://127.0.0.1:1".to_owned(), folder.path().to_path_buf());
+    let surroundings = Arc::new(Surroundings::new(plane, Arc::new(access), url, data));
+    deployment::settle(&surroundings).await.unwrap();
+    let (asked, heard) = mpsc::unbounded_channel();
+    let toml = folder.path().join("remuda.toml");
+    std::fs::write(&toml, "[[fleet]]\nname = 'a'\nprovider = 'fixed'\nmachines = ['one']\n").unwrap();
+    let home = [("HOME".to_owned(), "/nowhere".to_owned())];
+    let fleet = config::load(Some(&toml), home, &[]).unwrap().fleets.remove(0);
+    let maker = Maker::with(fleet, Arc::new(Slow(asked)), surroundings);
+    (Arc::new(maker), heard, folder)
+}
+
+fn rent(machine: &str) -> Call {
+    let (tag, offer) = (format!("remuda-0-{machine}"), "any".to_owned());
+    Call::Rent { machine: machine.parse().unwrap(), tag, offer }
+}
+
+#[tokio::test]
+async fn creations_that_take_long_hold_up_neither_lists_nor_returns_and_are_few_at_a_time() {
+    let (maker, mut heard, _folder) = maker().await;
+    let mut tasks = JoinSet::new();
+    let desk = Desk::new(maker.plane().clone(), &mut tasks);
+    for number in 0..AT_ONCE_MAX + 3 {
+        desk.take(maker.clone(), rent(&format!("a-{number}")), &mut tasks);
+    }
+    for call in [Call::Return { pod: "p".parse().unwrap() }, Call::List, Call::Price] {
+        desk.take(maker.clone(), call, &mut tasks);
+    }
+    let mut asked = Vec::new();
+    while asked.last() != Some(&"price") || asked.len() < AT_ONCE_MAX + 3 {
+        asked.push(heard.recv().await.unwrap());
+    }
+    let rest: Vec<_> = asked.iter().filter(|what| **what != "rent").collect();
+    assert_eq!(rest, [&"return", &"list", &"price"], "in order, although the first of them panicked");
+    assert_eq!(asked.len() - rest.len(), AT_ONCE_MAX);
+}
+
+#[tokio::test]
+async fn a_call_that_panics_is_answered_as_one_in_doubt() {
+    let (maker, _heard, _folder) = maker().await;
+    let news = maker.make(Call::Return { pod: "p".parse().unwrap() }).await;
+    let News::Returned { result: Err(fault), .. } = news else { panic!("{news:?}") };
+    assert_eq!(fault.class, FaultClass::Ambiguous);
+}
+
+#[tokio::test]
+async fn a_deployment_is_settled_once_and_for_ever() {
+    let (maker, _heard, _folder) = maker().await;
+    let look = |plane: &remuda_core::plane::Plane, _| plane.deployment().map(str::to_owned);
+    let name = maker.plane().look(look).await.unwrap().unwrap();
+    assert!(name.len() == 8 && name.bytes().all(|byte| byte.is_ascii_hexdigit()), "{name}");
+    deployment::settle(maker.surroundings()).await.unwrap();
+    assert_eq!(maker.plane().look(look).await.unwrap(), Some(name));
+}

@@ -1,0 +1,79 @@
+//! Brings up workers, over SSH, on machines whose image starts none: one key and one memory of host keys for the whole
+//! plane, one way of preparing for each fleet.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use remuda_core::provider::{Pod, Unprepared};
+use remuda_providers::ssh::{
+    GpuCheck, HostKey, HostKeys, Key, PodKey, Preparation, Storage, Upload, prepare,
+};
+
+use remuda_config::Source;
+
+/// Where our own program lies on such a machine; what is started finds it first.
+const FOLDER: &str = ".remuda/bin";
+/// What is started unless the fleet says otherwise.
+const COMMAND: &str = "remuda worker";
+
+/// What all fleets share.
+#[derive(Clone, Debug)]
+pub(super) struct Calling {
+    key: Key,
+    hosts: Arc<HostKeys>,
+}
+
+impl Calling {
+    pub(super) fn open(data: &Path) -> anyhow::Result<Calling> {
+        let folder = data.join("ssh");
+        let key = Key::open(&folder.join("id_ed25519"))?;
+        let hosts = HostKeys::open(&folder.join("hosts.json"))?;
+        Ok(Calling { key, hosts: Arc::new(hosts) })
+    }
+}
+
+/// How the machines of one fleet are prepared.
+#[derive(Debug)]
+pub(super) struct Visit(Preparation);
+
+impl Visit {
+    pub(super) fn new(source: &Source, calling: Calling) -> anyhow::Result<Visit> {
+        let ssh = &source.ssh;
+        let command = source.command.as_deref().unwrap_or(COMMAND);
+        let command = format!("PATH=\"$HOME/{FOLDER}:$PATH\"; export PATH; {command}");
+        let mut preparation = Preparation::new(calling.key, HostKey::Pinned(calling.hosts), command);
+        preparation.user.clone_from(&ssh.user);
+        preparation.dependencies = ssh.setup.iter().cloned().collect();
+        preparation.gpu = match ssh.gpu_check.as_deref() {
+            None | Some("built-in") => GpuCheck::BuiltIn,
+            Some("none") => GpuCheck::None,
+            Some(command) => GpuCheck::Command(command.to_owned()),
+        };
+        let volume = source.runpod.volume();
+        preparation.storage = volume.map(|it| Storage { path: it.path, is_mount: true, free_bytes_min: 0 });
+        if ssh.upload {
+            let from = std::env::current_exe().context("this program does not know where it lies")?;
+            preparation.upload = Some(Upload { from, to: format!("{FOLDER}/remuda") });
+        }
+        Ok(Visit(preparation))
+    }
+
+    /// What lets us in, as a pod is told.
+    pub(super) fn public_key(&self) -> &str {
+        self.0.key.public()
+    }
+
+    pub(super) async fn pay(
+        &self,
+        pod: &Pod,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<(), Unprepared> {
+        let Some(address) = &pod.ssh else {
+            let message = "its provider has not said yet where its SSH answers".to_owned();
+            return Err(Unprepared { stage: "port", message, is_early: true });
+        };
+        prepare(address, &PodKey::of(pod), &self.0, environment).await
+    }
+}

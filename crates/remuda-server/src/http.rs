@@ -1,0 +1,388 @@
+//! The plane over HTTP: routes, and nothing that decides. A handler turns a request into an event or a look, and what
+//! comes back into JSON; every refusal becomes a `Problem` in one place.
+
+mod access;
+mod affinities;
+mod base64;
+mod blobs;
+mod body;
+#[cfg(test)]
+mod document;
+mod door;
+mod events;
+mod fleet;
+mod jobs;
+mod listen;
+mod live;
+mod path;
+mod preview;
+mod problem;
+mod reload;
+mod v1;
+mod v2;
+mod workers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::middleware;
+use axum::routing::{delete, get, post, put};
+use remuda_core::workflow::Limits;
+use remuda_store::Store;
+use remuda_store::blobs::Blobs;
+use tokio::sync::{Semaphore, broadcast};
+
+pub use self::access::{Access, Caller, JoinKey, Role, Token, Wanted};
+pub use self::door::{Door, cry};
+pub use self::events::event_json;
+pub use self::listen::{Listening, listen};
+pub use self::problem::Problem;
+use self::problem::misplaced;
+pub use self::reload::Reload;
+pub use self::v1::Models;
+
+use crate::carry_out::{Bodies, Live, News};
+use crate::drive::Handle;
+use crate::intake::Intake;
+use crate::keyring::Keyring;
+use crate::live::Doings;
+use crate::previews::Previews;
+use crate::webhooks::Policy;
+
+/// What every handler can reach.
+#[derive(Clone, Debug)]
+pub struct Context {
+    pub plane: Handle,
+    pub store: Store,
+    pub blobs: Blobs,
+    pub bodies: Bodies,
+    pub previews: Previews,
+    pub doings: Doings,
+    pub keyring: Keyring,
+    pub news: broadcast::Sender<News>,
+    pub limits: Limits,
+    /// Where webhooks may go.
+    pub webhooks: Policy,
+    /// Places for event streams, which stay open for long.
+    pub streams: Arc<Semaphore>,
+    /// Dropped when the program stops: streams and waiting beats end.
+    pub stopping: tokio::sync::watch::Receiver<bool>,
+    pub body_bytes_max: usize,
+    pub reload: Reload,
+    /// Places for blobs on their way in, which keep the disk busy.
+    pub uploads: Arc<Semaphore>,
+    pub blob_pause_max: Duration,
+    pub access: Arc<Access>,
+    /// How long what has ended is kept, and an asset of which nobody said.
+    pub retention: Duration,
+    pub door: Door,
+    /// Those of this process, which `/v1` asks directly.
+    pub models: Models,
+    /// How long a call at `/v1` may take.
+    pub answer_max: Duration,
+    v2: v2::Shared,
+    /// Where the web interface lies, if it is to be served.
+    pub ui: Option<std::path::PathBuf>,
+    /// Servers that the plane itself may ask.
+    pub forward_to: Arc<[remuda_comfyui::Target]>,
+}
+
+/// Every route there is; `docs/http.md` is written from this list.
+pub const ROUTES: &[(&str, &str, &str)] = &[
+    ("POST", "/fleet/jobs", "Submit a job; 201 with its id, 200 if the idempotency key is known"),
+    ("GET", "/fleet/jobs", "Page through jobs, newest first: ?state= &tenant= &before= &limit="),
+    ("GET", "/fleet/jobs/{id}", "One job: what it asked for, how it stands, why it waits, what it gave"),
+    (
+        "GET",
+        "/fleet/jobs/{id}/why",
+        "The whole story: every attempt, every candidate and why it was passed over",
+    ),
+    ("GET", "/fleet/jobs/{id}/workflow", "The workflow as it was submitted, byte for byte"),
+    ("GET", "/fleet/jobs/{id}/result", "The result alone"),
+    ("GET", "/fleet/jobs/{id}/preview", "The newest preview of a running job, as an attachment; live only"),
+    ("POST", "/fleet/jobs/{id}/cancel", "Cancel a job, wherever it is"),
+    ("POST", "/fleet/workers", "A worker joins"),
+    ("GET", "/fleet/workers", "All workers"),
+    ("GET", "/fleet/workers/{id}", "One worker"),
+    ("POST", "/fleet/workers/{id}/beat", "A worker beats; ?wait=SECONDS keeps the line open for orders"),
+    (
+        "PUT",
+        "/fleet/workers/{id}/preview",
+        "A worker shows how far an attempt is: ?job= &attempt=, a JPEG, PNG or WebP of at most 1 MiB",
+    ),
+    (
+        "PUT",
+        "/fleet/workers/{id}/live",
+        "A worker tells what an attempt is doing: ?job= &attempt=, how far it is, what its service said, outputs so far",
+    ),
+    (
+        "POST",
+        "/fleet/workers/{id}/drain",
+        "No new work for a worker; it leaves when it holds nothing, or after `deadline_seconds`",
+    ),
+    ("DELETE", "/fleet/workers/{id}", "A worker leaves: offline now"),
+    ("POST", "/fleet/blobs", "Store a blob; the answer has its hash and size"),
+    (
+        "PUT",
+        "/fleet/blobs/{hash}",
+        "Store a blob whose hash is known; 201, or 200 at once if it is there already",
+    ),
+    (
+        "GET",
+        "/fleet/blobs/{hash}",
+        "A blob, as an attachment; HEAD, Range, If-Range and If-None-Match as usual; ?name=photo.png gives it a type",
+    ),
+    (
+        "GET",
+        "/fleet/machines",
+        "All machines: rented or not, how they stand, what they cost, what they wait for",
+    ),
+    ("GET", "/fleet/machines/{id}", "One machine"),
+    (
+        "POST",
+        "/fleet/machines/{id}/drain",
+        "No new work for a machine's workers; it is returned when they hold nothing, or after `deadline_seconds`",
+    ),
+    ("GET", "/fleet/fleets", "All fleets: settings, machines, budget and spending, what holds them back"),
+    ("GET", "/fleet/fleets/{id}", "One fleet"),
+    (
+        "POST",
+        "/fleet/fleets/{id}/pause",
+        "It neither grows nor shrinks until it is resumed: {\"reason\": \"…\"}",
+    ),
+    ("POST", "/fleet/fleets/{id}/resume", "It follows its policy again"),
+    (
+        "POST",
+        "/fleet/fleets/{id}/scale",
+        "So many machines, whatever waits: {\"machines\": 4}; {\"machines\": null} is as the policy says",
+    ),
+    (
+        "POST",
+        "/fleet/fleets/{id}/lift",
+        "What holds back creations is over: the brake, offers passed over, waits",
+    ),
+    (
+        "GET",
+        "/fleet/cost",
+        "What machines cost, now and in a time: ?from= &until= (milliseconds) &by=fleet, tenant, job or hour",
+    ),
+    ("GET", "/fleet/blocks", "Workers and shapes kept apart"),
+    ("DELETE", "/fleet/blocks/{worker}/{shape}", "Lift a block"),
+    ("GET", "/fleet/affinities", "Shapes with preferred or excluded workers"),
+    ("GET", "/fleet/affinities/{shape}", "One shape's preferred and excluded workers"),
+    (
+        "PUT",
+        "/fleet/affinities/{shape}",
+        "Say where a shape should run, and where not: {\"preferred\": [WORKER], \"excluded\": [WORKER]}",
+    ),
+    ("DELETE", "/fleet/affinities/{shape}", "Let a shape run anywhere again"),
+    ("GET", "/fleet/quarantine", "Shapes that fail everywhere"),
+    ("DELETE", "/fleet/quarantine/{shape}", "Release a shape"),
+    (
+        "GET",
+        "/fleet/events",
+        "Events as they happen (SSE); resumes with Last-Event-ID; ?job= &tenant= &worker= &name= &metadata.KEY=",
+    ),
+    ("GET", "/fleet/cycles", "The newest reports of the control cycle"),
+    ("POST", "/fleet/cycle", "Run a control cycle now; the answer is its report"),
+    ("GET", "/fleet/plan", "What a cycle would do now; changes nothing"),
+    (
+        "POST",
+        "/fleet/reload",
+        "Read the settings again and go on under them; a bad file changes nothing and is answered 422",
+    ),
+    ("POST", "/fleet/tokens", "Make a token: role, tenant, name, workers, expires_seconds; shown this once"),
+    ("GET", "/fleet/tokens", "All tokens, without what is secret"),
+    ("DELETE", "/fleet/tokens/{id}", "Revoke a token, by its id or its name; at once"),
+    ("GET", "/fleet/status", "Counts, the brake, refused messages, when and why the plane wakes next"),
+    ("GET", "/fleet/views/{name}", "orchestrator_status, active_workers_health or worker_performance"),
+    ("POST", "/api/v2/assets", "Comfy API v2: upload an asset, as multipart/form-data"),
+    ("POST", "/api/v2/assets/from-hash", "Comfy API v2: another asset of content that was sent before"),
+    ("HEAD", "/api/v2/assets/by-hash/{hash}", "Comfy API v2: whether `from-hash` would find it"),
+    ("GET", "/api/v2/assets/{id}", "Comfy API v2: an asset, or an output of a job"),
+    ("DELETE", "/api/v2/assets/{id}", "Comfy API v2: forget an asset; outputs go with their job"),
+    ("GET", "/api/v2/assets/{id}/content", "Comfy API v2: what is in it; Range as usual"),
+    ("POST", "/api/v2/jobs", "Comfy API v2: submit a workflow"),
+    ("GET", "/api/v2/jobs", "Jobs, newest first: ?limit= &cursor= &metadata[key]=value"),
+    ("GET", "/api/v2/jobs/{id}", "Comfy API v2: a job, how far it is, what it gave so far"),
+    ("GET", "/api/v2/jobs/{id}/workflow", "Comfy API v2: the workflow behind a job"),
+    (
+        "GET",
+        "/api/v2/jobs/{id}/events",
+        "Comfy API v2: a job as it goes on (SSE); the terminal status comes last",
+    ),
+    ("POST", "/api/v2/jobs/{id}/cancel", "Comfy API v2: cancel a job; one that has ended stays as it is"),
+    ("GET", "/openapi.json", "Comfy API v2 as it is served here: the contract, and what was added to it"),
+    ("GET", "/fleet/models", "Every model with whoever has it, copy by copy"),
+    ("POST", "/v1/embeddings", "OpenAI: a vector for each text"),
+    ("POST", "/v1/chat/completions", "OpenAI: go on with a conversation, whole or as it comes (SSE)"),
+    ("POST", "/v1/images/generations", "OpenAI: pictures from a text"),
+    ("GET", "/v1/models", "OpenAI: models that can be asked"),
+    ("GET", "/v1/models/{id}", "OpenAI: one of them"),
+    ("POST", "/prompt", "ComfyUI: submit a graph, under the client's own `prompt_id` if it has one"),
+    ("GET", "/prompt", "ComfyUI: how many prompts have not ended"),
+    ("GET", "/queue", "ComfyUI: what runs and what waits"),
+    ("POST", "/queue", "ComfyUI: take prompts out of the queue: `delete`, `clear`"),
+    ("POST", "/interrupt", "ComfyUI: stop a prompt that runs, or all of the caller's"),
+    ("GET", "/history", "ComfyUI: what has ended: ?max_items= &offset="),
+    ("POST", "/history", "ComfyUI: hide what has ended: `delete`, `clear`; the jobs stay"),
+    ("GET", "/history/{id}", "ComfyUI: what became of a prompt"),
+    (
+        "GET",
+        "/api/jobs",
+        "ComfyUI: queue and history: ?status= &limit= &offset= &sort_by= &sort_order= &workflow_id=",
+    ),
+    ("GET", "/api/jobs/{id}", "ComfyUI: one of them"),
+    ("POST", "/api/jobs/{id}/cancel", "ComfyUI: cancel one, wherever it is"),
+    ("POST", "/api/jobs/cancel", "ComfyUI: cancel several: `job_ids`"),
+    (
+        "GET",
+        "/ws",
+        "ComfyUI: the socket: what happens to the caller's prompts, previews included; ?clientId=",
+    ),
+    ("GET", "/view", "ComfyUI: a file by name: ?filename= &subfolder= &type="),
+    ("POST", "/upload/image", "ComfyUI: send a file by name, as multipart/form-data"),
+    ("POST", "/upload/mask", "ComfyUI: send the alpha for a picture; a server of the fleet joins them"),
+    ("GET", "/object_info", "ComfyUI: node classes of all servers, merged"),
+    ("GET", "/object_info/{name}", "ComfyUI: one node class"),
+    ("GET", "/system_stats", "ComfyUI: the fleet, as one machine with many devices"),
+    ("GET", "/features", "ComfyUI: what the door can do"),
+    ("GET", "/models", "ComfyUI: folders of model files"),
+    ("GET", "/models/{name}", "ComfyUI: model files that any server has"),
+    ("POST", "/free", "ComfyUI: nothing to do: servers free their memory by themselves"),
+    ("GET", "/users", "ComfyUI: that there is one user"),
+    ("POST", "/users", "ComfyUI: no more users are made"),
+    ("GET", "/settings", "ComfyUI: settings of the web interface, kept for the tenant"),
+    ("POST", "/settings", "ComfyUI: change some of them"),
+    ("GET", "/settings/{id}", "ComfyUI: one of them"),
+    ("POST", "/settings/{id}", "ComfyUI: change one of them"),
+    ("GET", "/userdata", "ComfyUI: files that people keep: ?dir= &recurse= &split= &full_info="),
+    ("GET", "/userdata/{name}", "ComfyUI: one of them"),
+    ("POST", "/userdata/{name}", "ComfyUI: keep a text: ?overwrite= &full_info="),
+    ("DELETE", "/userdata/{name}", "ComfyUI: keep it no longer"),
+    ("POST", "/userdata/{name}/move/{id}", "ComfyUI: give it another name"),
+    ("GET", "/health/live", "200 while the loop goes round"),
+    ("GET", "/health/ready", "200 while jobs are accepted"),
+];
+
+pub fn router(context: Context) -> Router {
+    // Blobs are streamed; everything else comes whole and within the one limit.
+    let streamed = Router::new()
+        .route("/fleet/blobs", post(blobs::store))
+        .route("/fleet/blobs/{hash}", get(blobs::read).put(blobs::store_named))
+        .merge(door::streamed())
+        .method_not_allowed_fallback(problem::wrong_method);
+    Router::new()
+        .route("/fleet/jobs", post(jobs::submit).get(jobs::list))
+        .route("/fleet/jobs/{id}", get(jobs::one))
+        .route("/fleet/jobs/{id}/why", get(jobs::why))
+        .route("/fleet/jobs/{id}/workflow", get(jobs::workflow))
+        .route("/fleet/jobs/{id}/result", get(jobs::result))
+        .route("/fleet/jobs/{id}/preview", get(preview::get))
+        .route("/fleet/jobs/{id}/cancel", post(jobs::cancel))
+        .route("/fleet/workers", post(workers::join).get(workers::list))
+        .route("/fleet/workers/{id}", get(workers::one).delete(workers::leave))
+        .route("/fleet/workers/{id}/beat", post(workers::beat))
+        .route("/fleet/workers/{id}/preview", put(preview::put))
+        .route("/fleet/workers/{id}/live", put(live::put))
+        .route("/fleet/workers/{id}/drain", post(workers::drain))
+        .route("/fleet/machines", get(fleet::machines::list))
+        .route("/fleet/machines/{id}", get(fleet::machines::one))
+        .route("/fleet/machines/{id}/drain", post(fleet::machines::drain))
+        .route("/fleet/fleets", get(fleet::fleets::list))
+        .route("/fleet/fleets/{id}", get(fleet::fleets::one))
+        .route("/fleet/fleets/{id}/pause", post(fleet::fleets::pause))
+        .route("/fleet/fleets/{id}/resume", post(fleet::fleets::resume))
+        .route("/fleet/fleets/{id}/scale", post(fleet::fleets::scale))
+        .route("/fleet/fleets/{id}/lift", post(fleet::fleets::lift))
+        .route("/fleet/cost", get(fleet::cost::cost))
+        .route("/fleet/blocks", get(fleet::blocks))
+        .route("/fleet/blocks/{worker}/{shape}", delete(fleet::lift))
+        .route("/fleet/affinities", get(affinities::list))
+        .route("/fleet/affinities/{shape}", get(affinities::one).put(affinities::set))
+        .route("/fleet/affinities/{shape}", delete(affinities::remove))
+        .route("/fleet/quarantine", get(fleet::quarantine))
+        .route("/fleet/quarantine/{shape}", delete(fleet::release))
+        .route("/fleet/events", get(events::stream))
+        .route("/fleet/cycles", get(fleet::cycles::list))
+        .route("/fleet/cycle", post(fleet::cycles::now))
+        .route("/fleet/plan", get(fleet::cycles::plan))
+        .route("/fleet/reload", post(reload::reload))
+        .route("/fleet/tokens", post(access::tokens::create).get(access::tokens::list))
+        .route("/fleet/tokens/{id}", delete(access::tokens::revoke))
+        .route("/fleet/status", get(fleet::status))
+        .route("/fleet/views/{name}", get(fleet::view))
+        .route("/health/live", get(fleet::live))
+        .route("/health/ready", get(fleet::ready))
+        .merge(door::routes())
+        .fallback(door::file)
+        .method_not_allowed_fallback(problem::wrong_method)
+        .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
+        .merge(streamed)
+        .merge(v1::router(&context))
+        .merge(v2::router(&context))
+        // `body` and `blobs` have their own limits, which refuse before they read.
+        .layer(DefaultBodyLimit::disable())
+        // The outermost: nothing is read for whoever may not ask.
+        .layer(middleware::from_fn_with_state(context.clone(), access::check))
+        .layer(middleware::from_fn(v1::put_on))
+        .layer(middleware::from_fn(v2::put_on))
+        .with_state(context)
+}
+
+impl Context {
+    /// The way in for jobs.
+    pub fn intake(&self) -> Intake {
+        let Context { plane, store, blobs, bodies, keyring, limits, webhooks, .. } = self.clone();
+        Intake { plane, store, blobs, bodies, keyring, limits, webhooks }
+    }
+
+    pub fn new(
+        plane: Handle,
+        store: Store,
+        blobs: Blobs,
+        live: Live,
+        stopping: tokio::sync::watch::Receiver<bool>,
+        reload: Reload,
+        access: Arc<Access>,
+    ) -> Self {
+        let (settings, answer_max) = (reload.settings(), reload.answer_max());
+        let limits = Limits {
+            depth_max: settings.depth_max,
+            nodes_max: settings.nodes_max,
+            bytes_max: settings.body_bytes_max,
+            ..Limits::default()
+        };
+        let streams = Arc::new(Semaphore::new(settings.streams_max));
+        let Live { bodies, previews, doings, keyring, news, .. } = live;
+        let v2 = v2::Shared::new(&news);
+        Context {
+            plane,
+            store,
+            blobs,
+            bodies,
+            previews,
+            doings,
+            keyring,
+            news,
+            limits,
+            webhooks: Policy { allow_private: settings.webhooks_may_be_private() },
+            streams,
+            stopping,
+            body_bytes_max: settings.body_bytes_max,
+            reload,
+            uploads: Arc::new(Semaphore::new(blobs::UPLOADS_MAX)),
+            blob_pause_max: settings.blob_pause_max,
+            access,
+            retention: settings.retention,
+            v2,
+            door: Door::default(),
+            models: Models::default(),
+            answer_max,
+            ui: settings.ui.clone(),
+            forward_to: settings.forward_to.as_slice().into(),
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! Who asks, and what that one may see and do. Every request passes here first:
+//!
+//! ```text
+//!  host, origin ──▶ locked out? ──▶ token ──▶ rule of the route ──▶ how often ──▶ whose job ──▶ handler ──▶ audit log
+//! ```
+//!
+//! Without any token everybody may do everything: on loopback, or where somebody insisted. The first token closes the
+//! plane for all who have none.
+
+mod book;
+mod caller;
+mod credential;
+mod guard;
+mod join;
+mod origin;
+mod rules;
+pub(super) mod tokens;
+mod watch;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+
+use axum::extract::{MatchedPath, Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use remuda_core::document::Shelf;
+use remuda_core::id::JobId;
+use remuda_core::time::Timestamp;
+use remuda_store::{Store, StoreError};
+use tracing::{error, warn};
+
+pub use self::book::{Role, Token, Wanted};
+pub use self::caller::Caller;
+pub(super) use self::guard::{network, usual};
+pub use self::join::JoinKey;
+#[cfg(test)]
+pub(super) use self::rules::who;
+
+use self::book::{Book, Entry, is_ticket};
+use self::credential::credential;
+use self::guard::{Counted, Guard};
+use self::join::{KEY_ID, is_join_token};
+use self::origin::Origins;
+use self::rules::{Rule, Who, rule_of};
+use super::listen::{End, Peer};
+use super::{Context, Problem};
+use crate::audit::{Audit, Note};
+use crate::tls::Tls;
+use remuda_config::ServeSettings;
+use remuda_net::secret::Secret;
+
+/// Who asks where nobody needs a token.
+const ANYONE: &str = "anyone";
+/// How one may say who one is; the second has a browser ask by itself.
+const CHALLENGES: [&str; 2] = ["Bearer realm=\"remuda\"", "Basic realm=\"remuda\", charset=\"UTF-8\""];
+/// Whoever asks without a connection does so from within.
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Read at a time at the start.
+const PAGE: usize = 1000;
+
+/// Everything that decides who may ask.
+#[derive(Debug)]
+pub struct Access {
+    book: RwLock<Book>,
+    /// An admin's token that is in no list: from the environment or a file.
+    admin: Option<Arc<Entry>>,
+    /// Given to the workers of this very process.
+    own: Arc<Entry>,
+    own_secret: Secret,
+    /// What join tokens are made with, once machines are rented.
+    join: OnceLock<JoinKey>,
+    /// One change after the other: two that are right each by itself may be wrong together.
+    changing: tokio::sync::Mutex<()>,
+    /// Nobody needs a token as long as there is none.
+    may_be_open: bool,
+    /// Priority goes before fairness, so that nobody may give it to itself without end.
+    client_priority_max: i8,
+    guard: Guard,
+    origins: Origins,
+    pub audit: Audit,
+    pub tls: Option<Tls>,
+}
+
+impl Access {
+    pub async fn load(
+        settings: &ServeSettings,
+        address: SocketAddr,
+        store: &Store,
+        audit: Audit,
+        tls: Option<Tls>,
+    ) -> anyhow::Result<Access> {
+        let access = &settings.access;
+        let origins = Origins {
+            listen: address,
+            hosts: access.allowed_hosts.clone(),
+            origins: access.allowed_origins.clone(),
+        };
+        let own_secret = Secret::new(remuda_net::secret::draw(32)?);
+        let join = store.document(Shelf::Token, KEY_ID).await?;
+        let admin = settings.admin_token()?;
+        Ok(Access {
+            book: RwLock::new(load(store).await?),
+            admin: admin.map(|secret| Entry::fixed("admin", Role::Admin, &secret)),
+            own: Entry::fixed("this process", Role::Worker, &own_secret),
+            own_secret,
+            join: join
+                .and_then(|document| JoinKey::restore(&document))
+                .map_or_else(OnceLock::new, OnceLock::from),
+            changing: tokio::sync::Mutex::default(),
+            may_be_open: settings.listen.ip().is_loopback() || settings.insecure,
+            client_priority_max: i8::try_from(settings.client_priority_max).unwrap_or(i8::MAX),
+            guard: Guard::new(access.requests_per_second, access.streams_per_token_max),
+            origins,
+            audit,
+            tls,
+        })
+    }
+
+    /// Whether everybody may do everything.
+    pub fn is_open(&self) -> bool {
+        self.may_be_open && self.admin.is_none() && self.book().is_empty()
+    }
+
+    /// Whether there is anybody who may make tokens.
+    pub fn has_admin(&self, now: Timestamp) -> bool {
+        self.admin.is_some() || self.book().admins(now) > 0
+    }
+
+    /// The highest priority that this one may ask for.
+    pub(super) fn priority_max(&self, caller: &Caller) -> i8 {
+        if caller.role == Role::Client { self.client_priority_max } else { i8::MAX }
+    }
+
+    /// The priority that was asked for, if this one may ask for it.
+    pub(super) fn priority(&self, caller: &Caller, asked: i8) -> Result<i8, Problem> {
+        let max = self.priority_max(caller);
+        if asked <= max {
+            return Ok(asked);
+        }
+        let message = format!(
+            "priority {asked} is more than this token may ask for: {max} is the most (limits.client_priority_max)"
+        );
+        Err(Problem::invalid(message))
+    }
+
+    /// What a worker of this process joins with.
+    pub fn own_token(&self) -> Secret {
+        self.own_secret.clone()
+    }
+
+    /// What join tokens are made with, if any were ever made.
+    pub fn join_key(&self) -> Option<&JoinKey> {
+        self.join.get()
+    }
+
+    /// From now on join tokens are made with this; it is stored already.
+    pub fn honour(&self, key: JoinKey) {
+        drop(self.join.set(key));
+    }
+
+    fn book(&self) -> RwLockReadGuard<'_, Book> {
+        self.book.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Book)) {
+        change(&mut self.book.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Who has this secret; nobody if it is none of ours or has expired.
+    fn known(&self, secret: &Secret, from: IpAddr, now: Timestamp) -> Option<Caller> {
+        let fixed =
+            self.admin.iter().chain([&self.own]).find(|entry| entry.token.is_opened_by(secret)).cloned();
+        let entry = fixed.or_else(|| self.book().find(secret, now))?;
+        Some(Caller::of(entry, from))
+    }
+
+    /// Who asks, if that one may ask for this.
+    fn admit(&self, asked: &Asked, secret: Option<&Secret>, now: Timestamp) -> Result<Caller, Refused> {
+        let caller = self.identify(asked, secret, now)?;
+        // Workers are never turned away for saying how they are.
+        if caller.role != Role::Worker && !asked.rule.who.is_of_a_worker() {
+            self.guard.request(caller.counted(), asked.from, now)?;
+        }
+        let who = asked.rule.who;
+        if !caller.is_joined() && !caller.is_anyone() && !who.admits(caller.role) {
+            let (role, path) = (caller.role, &asked.path);
+            let message = format!("this token is for a {role}, and {path} is for: {}", who.as_str());
+            let problem = Problem::new(StatusCode::FORBIDDEN, "forbidden", message);
+            return Err(Refused { problem, who: caller.shown() });
+        }
+        Ok(caller)
+    }
+
+    fn identify(&self, asked: &Asked, secret: Option<&Secret>, now: Timestamp) -> Result<Caller, Problem> {
+        let Asked { from, rule, .. } = *asked;
+        if let Some(caller) = secret.and_then(|secret| self.rejoining(asked, secret, now)) {
+            return caller;
+        }
+        if rule.who == Who::Anyone || self.is_open() {
+            return Ok(Caller::anyone(from));
+        }
+        let Some(secret) = secret else {
+            self.guard.request(Counted::Address(network(from)), from, now)?;
+            return Err(no_token());
+        };
+        if rule.who.takes_tickets() && is_ticket(secret.reveal()) {
+            let entry = self.book().honours(secret.reveal(), now);
+            return entry
+                .map(|entry| Caller::joined(entry, from))
+                .ok_or_else(|| self.wrong(asked, secret, now));
+        }
+        let caller = self.known(secret, from, now);
+        if let Some((since, left)) = self.guard.locked_since(from, now) {
+            // A right guess helps nobody now; who was known before goes on.
+            if !caller.as_ref().is_some_and(|caller| caller.was_known_before(since)) {
+                let message =
+                    "too many wrong tokens came from this address: no new one is listened to for a while";
+                let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "locked_out", message);
+                return Err(problem.later(left.as_secs().max(1)));
+            }
+        }
+        let caller = caller.ok_or_else(|| self.wrong(asked, secret, now))?;
+        caller.used(now);
+        Ok(caller)
+    }
+
+    /// Who joins with what its machine was given, or with what it was given itself when it joined before. Where nobody
+    /// needs a token these still count: a rented machine's name is its own.
+    fn rejoining(&self, asked: &Asked, secret: &Secret, now: Timestamp) -> Option<Result<Caller, Problem>> {
+        if !asked.rule.who.takes_join_tokens() {
+            return None;
+        }
+        let wrong = || self.wrong(asked, secret, now);
+        if is_join_token(secret.reveal()) {
+            let machine = self.join_key().and_then(|key| key.machine(secret));
+            return Some(machine.map(|machine| Caller::machine(machine, asked.from)).ok_or_else(wrong));
+        }
+        if !is_ticket(secret.reveal()) {
+            return None;
+        }
+        let entry = self.book().honours(secret.reveal(), now);
+        Some(entry.map(|entry| Caller::former(entry, secret, asked.from)).ok_or_else(wrong))
+    }
+
+    fn wrong(&self, asked: &Asked, secret: &Secret, now: Timestamp) -> Problem {
+        if self.guard.wrong(asked.from, secret.hash(), now) {
+            error!(from = %asked.from, "many wrong tokens: no new one is listened to from there for a while");
+        }
+        let message = "this token is unknown, expired or revoked: `remuda token create` makes a new one";
+        Problem::new(StatusCode::UNAUTHORIZED, "wrong_token", message)
+    }
+}
+
+async fn load(store: &Store) -> Result<Book, StoreError> {
+    let mut book = Book::default();
+    let mut after = String::new();
+    loop {
+        let page = store.documents(Shelf::Token, &after, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(book) };
+        after.clone_from(&last.id);
+        for document in page {
+            if document.id == KEY_ID {
+                continue;
+            }
+            match serde_json::from_str(document.body.get()) {
+                Ok(token) => book.enter(token),
+                // Whoever has it will be refused, which is the safe way to be wrong.
+                Err(error) => error!(id = %document.id, %error, "a stored token cannot be read"),
+            }
+        }
+    }
+}
+
+fn no_token() -> Problem {
+    let message = "send a token: Authorization: Bearer TOKEN, or --token or REMUDA_TOKEN with remuda's own commands; \
+                   an admin makes one with `remuda token create`";
+    Problem::new(StatusCode::UNAUTHORIZED, "no_token", message)
+}
+
+/// Why somebody was not let through, and who that was.
+struct Refused {
+    problem: Problem,
+    who: String,
+}
+
+impl From<Problem> for Refused {
+    fn from(problem: Problem) -> Refused {
+        Refused { problem, who: ANYONE.to_owned() }
+    }
+}
+
+/// A request, as far as access is concerned.
+struct Asked {
+    from: IpAddr,
+    line: Option<Arc<End>>,
+    /// It would open a socket under a protocol of ours.
+    speaks_remuda: bool,
+    rule: &'static Rule,
+    method: Method,
+    /// As the router has it.
+    route: Option<MatchedPath>,
+    /// As it was asked for.
+    path: String,
+}
+
+impl Asked {
+    fn new(request: &Request) -> Asked {
+        let peer = request.extensions().get::<Peer>().cloned();
+        let route = request.extensions().get::<MatchedPath>().cloned();
+        Asked {
+            from: peer.as_ref().map_or(HERE, |peer| peer.address.ip().to_canonical()),
+            line: peer.map(|peer| peer.end),
+            speaks_remuda: credential::offers_remuda(request.headers()),
+            rule: rule_of(request.method().as_str(), route.as_ref().map(MatchedPath::as_str)),
+            method: request.method().clone(),
+            route,
+            path: request.uri().path().to_owned(),
+        }
+    }
+
+    /// The job it is about, if it is about one.
+    fn job(&self) -> Option<&str> {
+        let route = self.route.as_ref()?.as_str();
+        let rest = self.path.strip_prefix("/fleet/jobs/")?;
+        route.starts_with("/fleet/jobs/{id}").then(|| rest.split('/').next().unwrap_or(rest))
+    }
+
+    fn note(&self, now: Timestamp, who: String, what: &'static str, outcome: String) -> Note {
+        let on = format!("{} {}", self.method, self.path);
+        Note { at: now, who, from: self.from.to_string(), what, on, outcome }
+    }
+}
+
+/// Set by a handler whose route does not say what it was about.
+#[derive(Clone, Debug)]
+pub(super) struct About(pub(super) String);
+
+/// Lets a request through to its handler, or answers in its place.
+pub(super) async fn check(State(context): State<Context>, mut request: Request, next: Next) -> Response {
+    let access = context.access.clone();
+    let (asked, now) = (Asked::new(&request), context.plane.clock.now());
+    let origin = match access.origins.check(&asked.method, request.headers(), access.is_open()) {
+        Ok(origin) => origin,
+        Err(refused) => return refuse(&access, &asked, now, refused.into()).await,
+    };
+    if let Some(origin) = origin.clone().filter(|_| asked.method == Method::OPTIONS) {
+        let mut response = StatusCode::NO_CONTENT.into_response();
+        origin::allowed(response.headers_mut(), origin, true);
+        return response;
+    }
+    let secret = credential(request.headers());
+    let mut caller = match access.admit(&asked, secret.as_ref(), now) {
+        Ok(caller) => caller,
+        Err(refused) => return refuse(&access, &asked, now, refused).await,
+    };
+    if (caller.is_joined() && asked.rule.who == Who::Known || caller.is_former())
+        && let Some(secret) = &secret
+        && !has_joined(&context, secret).await
+    {
+        if !access.is_open() {
+            let refused = access.wrong(&asked, secret, now).into();
+            return refuse(&access, &asked, now, refused).await;
+        }
+        caller = Caller::anyone(asked.from);
+    }
+    if let Err(problem) = belongs(&context, &caller, &asked).await {
+        return problem.into_response();
+    }
+    request.extensions_mut().insert(caller.clone());
+    let mut response =
+        watch::until_revoked(&access, &asked, &caller, context.plane.clock, next.run(request)).await;
+    if caller.is_joined() && response.status() == StatusCode::FORBIDDEN {
+        // The plane knows no such worker by this.
+        if let Some(secret) = &secret {
+            access.wrong(&asked, secret, now);
+        }
+    }
+    let is_noted = !asked.rule.noted.is_empty() && (caller.role != Role::Client || asked.job().is_none());
+    if is_noted {
+        let outcome = match response.status() {
+            status if status.is_success() => "done".to_owned(),
+            status => status.as_u16().to_string(),
+        };
+        let mut note = asked.note(now, caller.shown(), asked.rule.noted, outcome);
+        if let Some(About(what)) = response.extensions().get() {
+            note.on = what.clone();
+        }
+        access.audit.note(note).await;
+    }
+    if let Some(origin) = origin {
+        origin::allowed(response.headers_mut(), origin, false);
+    }
+    response
+}
+
+async fn refuse(access: &Access, asked: &Asked, now: Timestamp, refused: Refused) -> Response {
+    let Refused { problem, who } = refused;
+    let (status, code) = (problem.status, problem.code);
+    if code != "too_many_requests" {
+        warn!(from = %asked.from, path = %asked.path.escape_debug(), code, "refused");
+        access.audit.refused(asked.note(now, who, "access.refused", code.to_owned())).await;
+    }
+    let mut response = problem.into_response();
+    if status == StatusCode::UNAUTHORIZED {
+        for scheme in CHALLENGES {
+            response.headers_mut().append(header::WWW_AUTHENTICATE, HeaderValue::from_static(scheme));
+        }
+    }
+    response
+}
+
+/// Whether this is what a worker that is there was given; where a route names the worker, its handler asks the same.
+async fn has_joined(context: &Context, ticket: &Secret) -> bool {
+    let hash = ticket.hash();
+    context.plane.look(move |plane, _| plane.has_joined(hash)).await.unwrap_or(false)
+}
+
+/// Whoever belongs to a tenant hears of no job of another, not even that there is one.
+async fn belongs(context: &Context, caller: &Caller, asked: &Asked) -> Result<(), Problem> {
+    let (Some(id), Some(_)) = (asked.job(), caller.only()) else { return Ok(()) };
+    // What is not plainly an id might be one to the handler, which reads escapes.
+    let Ok(id) = id.parse::<JobId>() else {
+        return Err(Problem::not_found(format!("{:?} is the id of no job", id.escape_debug().to_string())));
+    };
+    match context.store.job(id).await? {
+        Some((accepted, _)) if caller.may_see(&accepted.tenant) => Ok(()),
+        Some(_) | None => Err(super::jobs::unknown(id)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

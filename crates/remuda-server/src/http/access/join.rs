@@ -1,0 +1,123 @@
+//! Join tokens: how a rented machine says which one it is. Each is made from the machine's name and a secret of the
+//! deployment, so that none has to be kept: whoever has the secret knows them all, and a plane that was killed between a
+//! wish and its fulfilment honours what its predecessor gave out. They open one door, and the core says how often.
+
+use std::fmt;
+
+use remuda_core::document::{Document, Shelf};
+use remuda_core::id::{Hash, MachineId};
+use serde_json::value::to_raw_value;
+
+use remuda_net::secret::{NoLuck, Secret, draw, is_same};
+
+const PREFIX: &str = "rmj_";
+/// Where the secret is kept, among the tokens; no token has such an id, and no list of tokens shows it.
+pub(super) const KEY_ID: &str = ".join";
+const KEY_BYTES: usize = 32;
+/// What SHA-256 works on at a time.
+const BLOCK: usize = 64;
+
+/// What all join tokens of a deployment are made with.
+#[derive(Clone)]
+pub struct JoinKey(Secret);
+
+impl fmt::Debug for JoinKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JoinKey(***)")
+    }
+}
+
+impl JoinKey {
+    pub fn draw() -> Result<JoinKey, NoLuck> {
+        draw(KEY_BYTES).map(|drawn| JoinKey(Secret::new(drawn)))
+    }
+
+    pub(super) fn restore(document: &Document) -> Option<JoinKey> {
+        let text: String = serde_json::from_str(document.body.get()).ok()?;
+        (text.len() == 2 * KEY_BYTES).then(|| JoinKey(Secret::new(text)))
+    }
+
+    pub fn document(&self) -> serde_json::Result<Document> {
+        Ok(Document {
+            shelf: Shelf::Token,
+            id: KEY_ID.to_owned(),
+            tenant: None,
+            mark: String::new(),
+            expires_at: None,
+            body: to_raw_value(self.0.reveal())?.into(),
+        })
+    }
+
+    /// What this machine says who it is with.
+    pub fn token(&self, machine: &MachineId) -> Secret {
+        Secret::new(format!("{PREFIX}{machine}_{}", self.sign(machine)))
+    }
+
+    /// The machine that was given this.
+    pub(super) fn machine(&self, token: &Secret) -> Option<MachineId> {
+        let (name, signature) = token.reveal().strip_prefix(PREFIX)?.rsplit_once('_')?;
+        let (machine, signature) = (name.parse().ok()?, signature.parse().ok()?);
+        is_same(&self.sign(&machine), &signature).then_some(machine)
+    }
+
+    /// HMAC with SHA-256 (RFC 2104).
+    fn sign(&self, machine: &MachineId) -> Hash {
+        let mut key = [0; BLOCK];
+        // As many hexadecimal digits as fit: the whole key.
+        for (to, from) in key.iter_mut().zip(self.0.reveal().bytes()) {
+            *to = from;
+        }
+        let padded = |pad: u8| key.iter().map(move |byte| byte ^ pad);
+        let inner: Vec<u8> = padded(0x36).chain(machine.as_str().bytes()).collect();
+        let outer: Vec<u8> = padded(0x5c).chain(*Hash::of(&inner).as_bytes()).collect();
+        Hash::of(&outer)
+    }
+}
+
+/// Whether it looks like what a rented machine is given.
+pub(super) fn is_join_token(text: &str) -> bool {
+    text.starts_with(PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(name: &str) -> MachineId {
+        name.parse().unwrap()
+    }
+
+    /// Faults: M7, X9.
+    #[test]
+    fn a_join_token_names_its_machine_and_nobody_else_can_make_one() {
+        let key = JoinKey::draw().unwrap();
+        let token = key.token(&machine("gpus_a-1"));
+        assert_eq!(key.machine(&token), Some(machine("gpus_a-1")));
+        let signature = token.reveal().rsplit('_').next().unwrap();
+        let mut almost = token.reveal().to_owned();
+        almost.replace_range(almost.len() - 1.., if almost.ends_with('0') { "1" } else { "0" });
+        for wrong in
+            [format!("rmj_gpus_a-2_{signature}"), almost, "rmj_".to_owned(), format!("rmj__{signature}")]
+        {
+            assert_eq!(key.machine(&Secret::new(&wrong)), None, "{wrong}");
+        }
+        assert_eq!(JoinKey::draw().unwrap().machine(&token), None, "another deployment's");
+    }
+
+    #[test]
+    fn what_is_kept_makes_the_same_tokens_and_is_not_shown() {
+        let key = JoinKey::draw().unwrap();
+        let restored = JoinKey::restore(&key.document().unwrap()).unwrap();
+        assert_eq!(restored.token(&machine("a")), key.token(&machine("a")));
+        assert_eq!(format!("{key:?}"), "JoinKey(***)");
+    }
+
+    /// Computed elsewhere.
+    #[test]
+    fn it_is_the_hmac_that_everybody_knows() {
+        let key = JoinKey(Secret::new("Jefe"));
+        let name = machine("what-do-ya-want-for-nothing");
+        let signed = key.sign(&name).to_string();
+        assert_eq!(signed, "e99e2bd891891741ef0a3b219d4a045738492468970c131002aaddf8bf1cad4b");
+    }
+}

@@ -1,0 +1,125 @@
+//! Every route with every role, against the table of rules; over real HTTP.
+
+use std::collections::BTreeMap;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::super::ROUTES;
+use super::rules::{Who, who};
+use super::{Role, Wanted};
+use crate::serve::Serving;
+use remuda_config::Resolved;
+use remuda_net::secret::Secret;
+
+struct Plane {
+    serving: Serving,
+    http: reqwest::Client,
+    _folder: tempfile::TempDir,
+}
+
+impl Plane {
+    async fn start() -> Plane {
+        let folder = tempfile::tempdir().unwrap();
+        let mut resolved = Resolved::defaults(folder.path().to_path_buf());
+        resolved.serve.listen.set_port(0);
+        let serving = Serving::start(&resolved).await.unwrap();
+        Plane { serving, http: remuda_net::http_client::client().build().unwrap(), _folder: folder }
+    }
+
+    async fn ask(&self, method: &str, path: &str, token: &str, body: Value) -> (u16, Value) {
+        let method: Method = method.parse().unwrap();
+        let mut request = self.http.request(method, format!("{}{path}", self.serving.url()));
+        if !token.is_empty() {
+            request = request.bearer_auth(token);
+        }
+        if !body.is_null() {
+            request = request.json(&body);
+        }
+        let response = request.send().await.unwrap();
+        let status = response.status().as_u16();
+        let kind = response.headers().get("content-type").cloned();
+        let is_stream = kind.is_some_and(|kind| kind == "text/event-stream");
+        let body = if is_stream { Value::Null } else { response.json().await.unwrap_or_default() };
+        (status, body)
+    }
+
+    async fn token(&self, admin: &str, role: Role) -> String {
+        let tenant = (role == Role::Client).then(|| "anna".parse().unwrap());
+        let wanted = Wanted { role, tenant, name: None, workers: Vec::new(), expires_seconds: None };
+        let (status, made) = self.ask("POST", "/fleet/tokens", admin, json!(wanted)).await;
+        assert_eq!(status, 201, "{made}");
+        made["token"].as_str().unwrap().to_owned()
+    }
+}
+
+fn filled(path: &str) -> String {
+    let id = if path.contains("/jobs/") { "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11" } else { "nobody" };
+    path.replace("{id}", id)
+        .replace("{worker}", "nobody")
+        .replace("{hash}", &format!("blake3:{}", "0".repeat(64)))
+        .replace("{shape}", &"0".repeat(64))
+        .replace("{name}", "orchestrator_status")
+}
+
+/// Whether it was let through to its handler, whatever that made of it. An answer to HEAD has no words in it.
+fn is_let_through(status: u16, body: &Value) -> bool {
+    let code = body["error"]["code"].as_str().unwrap_or("forbidden");
+    !(status == 401 || status == 403 && code == "forbidden")
+}
+
+/// Faults: X17, X11.
+#[tokio::test]
+async fn every_route_is_for_those_the_table_says_and_nobody_else() {
+    let plane = Plane::start().await;
+    let admin = plane.token("", Role::Admin).await;
+    let mut tokens = BTreeMap::from([("nobody", String::new()), ("a stranger", "rmd_00_11".to_owned())]);
+    for role in [Role::Client, Role::Worker] {
+        tokens.insert(role.as_str(), plane.token(&admin, role).await);
+    }
+    tokens.insert("admin", admin);
+    for (method, path, _) in ROUTES {
+        let who = who(method, path);
+        for (name, token) in &tokens {
+            let (status, body) = plane.ask(method, &filled(path), token, Value::Null).await;
+            let role = name.parse::<Role>().ok();
+            // As the document tells people.
+            let told = who.as_str().split(", ").any(|told| role.is_some_and(|role| told == role.as_str()));
+            let expected = who == Who::Anyone || told;
+            let told = format!("{method} {path} for {name}: {status} {body}");
+            assert_eq!(is_let_through(status, &body), expected, "{told}");
+            if !expected {
+                assert_eq!(status, if role.is_some() { 403 } else { 401 }, "{told}");
+            }
+        }
+    }
+    plane.serving.stop().await.unwrap();
+}
+
+/// What nobody registered is as closed as what somebody did: it tells a stranger nothing.
+#[tokio::test]
+async fn a_stranger_learns_nothing_of_what_there_is() {
+    let plane = Plane::start().await;
+    plane.token("", Role::Admin).await;
+    for path in
+        ["/", "/fleet", "/fleet/nothing", "/api/v2/jobs", "/prompt", "/metrics", "/docs", "/.git/config"]
+    {
+        for method in ["GET", "POST", "OPTIONS", "PATCH"] {
+            let (status, body) = plane.ask(method, path, "", Value::Null).await;
+            let word = if path.starts_with("/api/v2") { "unauthorized" } else { "no_token" };
+            assert_eq!((status, &body["error"]["code"]), (401, &json!(word)), "{method} {path}");
+        }
+    }
+    plane.serving.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_workers_of_this_process_join_whoever_else_may() {
+    let plane = Plane::start().await;
+    plane.token("", Role::Admin).await;
+    let own: Secret = plane.serving.own_token();
+    let join = json!({ "worker": "a", "services": ["exec"] });
+    let (status, joined) = plane.ask("POST", "/fleet/workers", own.reveal(), join).await;
+    assert_eq!(status, 201, "{joined}");
+    plane.serving.stop().await.unwrap();
+}

@@ -1,0 +1,112 @@
+//! Tokens over HTTP: make one, list them, revoke one. The secret is in the answer to whoever made it, and nowhere after.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::extract::rejection::JsonRejection;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use remuda_core::document::Shelf;
+use remuda_core::plane::Event;
+use serde_json::{Value, json};
+
+use super::super::path::Path;
+use super::super::{Context, Problem};
+use super::book::{BadToken, Entry, TOKENS_MAX};
+use super::{About, Role, Token, Wanted};
+
+pub(in crate::http) async fn create(
+    State(context): State<Context>,
+    wanted: Result<Json<Wanted>, JsonRejection>,
+) -> Result<Response, Problem> {
+    let Json(wanted) = wanted?;
+    let (access, now) = (&context.access, context.plane.clock.now());
+    let _alone = access.changing.lock().await;
+    if wanted.role != Role::Admin && !access.has_admin(now) {
+        let message = "the first token is an admin's: without one nobody could make or revoke any. \
+                       Make it with `remuda token create --role admin`";
+        return Err(Problem::new(StatusCode::CONFLICT, "no_admin", message));
+    }
+    if access.book().len() >= TOKENS_MAX {
+        return Err(Problem::invalid(format!("there are {TOKENS_MAX} tokens: revoke some first")));
+    }
+    let (token, secret) = Token::make(wanted, now)?;
+    let document = token.document().map_err(|error| Problem::invalid(error.to_string()))?;
+    context.plane.ask(Event::Keep(Arc::new(document))).await?;
+    let mut answer = token.shown(now);
+    answer["token"] = secret.reveal().into();
+    let about = About(format!("{} ({} {})", token.name, token.role, token.id));
+    access.change(|book| book.enter(token));
+    let mut response = (StatusCode::CREATED, Json(answer)).into_response();
+    response.extensions_mut().insert(about);
+    Ok(response)
+}
+
+pub(in crate::http) async fn list(State(context): State<Context>) -> Json<Value> {
+    let now = context.plane.clock.now();
+    let shown = |entry: Arc<Entry>| {
+        let mut shown = entry.token.shown(now);
+        shown["used_at"] = entry.used_at().map(|at| at.to_string()).into();
+        shown
+    };
+    let tokens: Vec<_> = context.access.book().all().into_iter().map(shown).collect();
+    Json(json!({ "tokens": tokens, "is_open": context.access.is_open() }))
+}
+
+/// By its id or its name.
+pub(in crate::http) async fn revoke(
+    State(context): State<Context>,
+    Path(which): Path<String>,
+) -> Result<Response, Problem> {
+    let (access, now) = (&context.access, context.plane.clock.now());
+    let _alone = access.changing.lock().await;
+    let all = access.book().all();
+    let is_meant = |entry: &&Arc<Entry>| entry.token.id == which || entry.token.name == which;
+    let meant: Vec<_> = all.iter().filter(is_meant).collect();
+    let token = match meant[..] {
+        [entry] => &entry.token,
+        [] => {
+            return Err(Problem::not_found(format!(
+                "there is no token {which:?}; `remuda token list` shows all"
+            )));
+        }
+        [..] => {
+            let ids: Vec<_> = meant.iter().map(|entry| entry.token.id.as_str()).collect();
+            let message =
+                format!("{} tokens are called {which:?}: name one by its id: {}", ids.len(), ids.join(", "));
+            return Err(Problem::new(StatusCode::CONFLICT, "ambiguous", message));
+        }
+    };
+    let is_last_admin = token.role == Role::Admin
+        && !token.has_expired(now)
+        && access.admin.is_none()
+        && access.book().admins(now) == 1;
+    // Where nobody needs a token, the last one may go: everybody is an admin then.
+    let would_open = access.may_be_open && all.len() == 1;
+    if is_last_admin && !would_open {
+        let message = "this is the last admin: make another first, with `remuda token create --role admin`";
+        return Err(Problem::new(StatusCode::CONFLICT, "last_admin", message));
+    }
+    let id = token.id.clone();
+    context.plane.ask(Event::Discard { shelf: Shelf::Token, id: id.clone() }).await?;
+    access.change(|book| book.strike(&id));
+    let mut response = Json(json!({ "id": id, "name": token.name, "revoked": true })).into_response();
+    response.extensions_mut().insert(About(format!("{} ({} {})", token.name, token.role, token.id)));
+    Ok(response)
+}
+
+impl From<BadToken> for Problem {
+    fn from(bad: BadToken) -> Self {
+        match bad {
+            BadToken::Unfit(why) => Problem::invalid(why),
+            BadToken::NoLuck(no_luck) => no_luck.into(),
+        }
+    }
+}
+
+impl From<remuda_net::secret::NoLuck> for Problem {
+    fn from(no_luck: remuda_net::secret::NoLuck) -> Self {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", no_luck.to_string())
+    }
+}

@@ -1,0 +1,233 @@
+//! Blobs over HTTP: in and out as streams, so that a film of gigabytes takes no more memory than a picture. What comes
+//! in is bounded in size, in number at a time, and in how long it may stand still; what goes out is an attachment that
+//! no browser takes for a page.
+
+mod head;
+
+use std::time::{Duration, Instant};
+
+use axum::Json;
+use axum::body::{Body, BodyDataStream, HttpBody as _};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use remuda_store::blobs::{Blob, BlobError, BlobHash, Stored, named_in, pieces};
+use serde::Deserialize;
+use serde_json::json;
+use serde_json::value::RawValue;
+use tokio::sync::SemaphorePermit;
+
+pub(super) use self::head::{content_type, disposition, is_harmless};
+
+use self::head::{Part, part};
+use super::body::too_slow;
+use super::path::Path;
+use super::{Context, Problem};
+
+/// Each may hold a thread that waits for the disk, of the 512 there are, and that much memory as it gathers.
+pub(super) const UPLOADS_MAX: usize = 64;
+/// What has to come within `blobs.pause_max`: a byte now and then must not hold a place for ever.
+const STEP_BYTES: u64 = 256 << 10;
+/// A body that nobody needs is read to its end if it is this short: an answer in the middle of it would cost a line.
+const SKIP_BYTES_MAX: u64 = 1 << 20;
+
+pub(super) async fn store(State(context): State<Context>, body: Body) -> Result<Response, Problem> {
+    let stored = receive(&context, body, None).await?;
+    Ok(told(stored))
+}
+
+pub(super) async fn store_named(
+    State(context): State<Context>,
+    Path(hash): Path<String>,
+    body: Body,
+) -> Result<Response, Problem> {
+    let hash: BlobHash = hash.parse()?;
+    if let Some(size_bytes) = context.blobs.touch(hash, context.plane.clock.now()).await? {
+        if body.size_hint().upper().is_some_and(|size| size <= SKIP_BYTES_MAX) {
+            let mut pieces = Pieces::new(body, &context);
+            while pieces.next().await?.is_some() {}
+        }
+        return Ok(told(Stored { hash, size_bytes, is_new: false }));
+    }
+    let stored = receive(&context, body, Some(hash)).await?;
+    Ok(told(stored))
+}
+
+fn told(stored: Stored) -> Response {
+    let Stored { hash, size_bytes, is_new } = stored;
+    let location = format!("/fleet/blobs/{hash}");
+    let answer = json!({ "hash": hash, "size_bytes": size_bytes, "is_new": is_new });
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    (status, [(header::LOCATION, location)], Json(answer)).into_response()
+}
+
+async fn receive(context: &Context, body: Body, expected: Option<BlobHash>) -> Result<Stored, Problem> {
+    let size_max = context.blobs.size_max();
+    if body.size_hint().lower() > size_max {
+        return Err(BlobError::TooLarge { size_max }.into());
+    }
+    let _place = place(context)?;
+    let mut upload = context.blobs.begin().await?;
+    let mut pieces = Pieces::new(body, context);
+    while let Some(piece) = pieces.next().await? {
+        upload = upload.write(&piece).await?;
+    }
+    Ok(upload.finish(expected, context.plane.clock.now()).await?)
+}
+
+/// A place among the blobs on their way in.
+pub(super) fn place(context: &Context) -> Result<SemaphorePermit<'_>, Problem> {
+    context.uploads.try_acquire().map_err(|_| {
+        let message = format!("{UPLOADS_MAX} blobs are on their way in: send it again in a moment");
+        Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_uploads", message).later(1)
+    })
+}
+
+/// A body as it comes; an error when it breaks off, or does not keep coming.
+struct Pieces {
+    body: BodyDataStream,
+    pace: Pace,
+}
+
+impl Pieces {
+    fn new(body: Body, context: &Context) -> Pieces {
+        Pieces { body: body.into_data_stream(), pace: Pace::new(context) }
+    }
+
+    async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+        let piece = self.pace.wait(self.body.next()).await?.transpose();
+        let piece = piece.map_err(|error| Problem::bad_request(format!("the body broke off: {error}")))?;
+        self.pace.seen(piece.as_ref().map_or(0, Bytes::len));
+        Ok(piece)
+    }
+}
+
+/// How quickly a body has to come.
+#[derive(Debug)]
+pub(super) struct Pace {
+    pause_max: Duration,
+    /// Of the step that is due. What we take ourselves to store a piece is not held against the sender.
+    waited: Duration,
+    seen_bytes: u64,
+}
+
+impl Pace {
+    pub(super) fn new(context: &Context) -> Pace {
+        Pace { pause_max: context.blob_pause_max, waited: Duration::ZERO, seen_bytes: 0 }
+    }
+
+    pub(super) async fn wait<T>(&mut self, next: impl Future<Output = T>) -> Result<T, Problem> {
+        let asked_at = Instant::now();
+        let patience = self.pause_max.saturating_sub(self.waited);
+        let came = tokio::time::timeout(patience, next).await.map_err(|_| too_slow())?;
+        self.waited += asked_at.elapsed();
+        Ok(came)
+    }
+
+    /// So much came.
+    pub(super) fn seen(&mut self, bytes: usize) {
+        self.seen_bytes += bytes as u64;
+        if self.seen_bytes >= STEP_BYTES {
+            (self.waited, self.seen_bytes) = (Duration::ZERO, 0);
+        }
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Shown {
+    /// What to call it; decides its type.
+    name: Option<String>,
+}
+
+pub(super) async fn read(
+    State(context): State<Context>,
+    Path(hash): Path<String>,
+    shown: Result<Query<Shown>, QueryRejection>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let Query(Shown { name }) = shown?;
+    let (hash, blob) = find(&context, &hash).await?;
+    Ok(send(blob, hash, content_type(name.as_deref()), disposition(name.as_deref()), &headers))
+}
+
+async fn find(context: &Context, hash: &str) -> Result<(BlobHash, Blob), Problem> {
+    let hash: BlobHash = hash.parse()?;
+    let blob = context.blobs.read(hash, context.plane.clock.now()).await?.ok_or_else(|| {
+        Problem::not_found(format!("there is no {hash}; it may have been cleared away (retain_for)"))
+    })?;
+    Ok((hash, blob))
+}
+
+/// As `read`, for a page that shows it in place: a picture is a picture, and whatever could run is only bytes. The name may
+/// come to mean something else, so whoever has it asks again.
+pub(super) async fn show(
+    context: &Context,
+    hash: &str,
+    name: &str,
+    headers: &HeaderMap,
+) -> Result<Response, Problem> {
+    let (hash, blob) = find(context, hash).await?;
+    let inline = disposition(Some(name)).replacen("attachment", "inline", 1);
+    let mut response = send(blob, hash, content_type(Some(name)), inline, headers);
+    let always_asked = HeaderValue::from_static("private, no-cache");
+    response.headers_mut().insert(header::CACHE_CONTROL, always_asked);
+    Ok(response)
+}
+
+/// A blob, or as much of it as was asked for.
+pub(super) fn send(
+    blob: Blob,
+    hash: BlobHash,
+    content_type: &str,
+    disposition: String,
+    headers: &HeaderMap,
+) -> Response {
+    let size = blob.size_bytes;
+    let (status, start, length) = match part(headers, hash, size) {
+        Part::Whole => (StatusCode::OK, 0, size),
+        Part::Range { start, length } => (StatusCode::PARTIAL_CONTENT, start, length),
+        Part::Known => (StatusCode::NOT_MODIFIED, 0, 0),
+        Part::OutOfRange => {
+            let message = format!("{hash} has {size} bytes");
+            let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "no_such_range", message);
+            return ([(header::CONTENT_RANGE, format!("bytes */{size}"))], problem).into_response();
+        }
+    };
+    let mut response = Response::new(Body::from_stream(pieces(blob.file, start, length)));
+    *response.status_mut() = status;
+    let answer = response.headers_mut();
+    let mut set = |name: HeaderName, value: String| {
+        // Every value is made of letters that a header may have.
+        answer.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
+    };
+    set(header::ETAG, head::etag(hash));
+    // Content never changes under its name.
+    set(header::CACHE_CONTROL, "private, max-age=31536000, immutable".to_owned());
+    if status == StatusCode::NOT_MODIFIED {
+        *response.body_mut() = Body::empty();
+        return response;
+    }
+    set(header::CONTENT_LENGTH, length.to_string());
+    set(header::ACCEPT_RANGES, "bytes".to_owned());
+    if status == StatusCode::PARTIAL_CONTENT {
+        set(header::CONTENT_RANGE, format!("bytes {start}-{}/{size}", start + length - 1));
+    }
+    set(header::CONTENT_TYPE, content_type.to_owned());
+    set(header::CONTENT_DISPOSITION, disposition);
+    set(header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned());
+    set(header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox".to_owned());
+    response
+}
+
+/// The blobs that these name are wanted: from now on they are not cleared away for a while.
+pub(super) async fn want<'a>(
+    context: &Context,
+    bodies: impl IntoIterator<Item = &'a RawValue>,
+) -> Result<(), BlobError> {
+    let named = bodies.into_iter().flat_map(|body| named_in(body.get())).collect();
+    context.blobs.touch_all(named, context.plane.clock.now()).await
+}

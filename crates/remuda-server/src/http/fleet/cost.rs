@@ -1,0 +1,165 @@
+//! What the fleets cost over HTTP: now, within a time, and for whom.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use remuda_core::cost::{Bill, Window};
+use remuda_core::id::JobId;
+use remuda_core::money::Money;
+use remuda_core::plane::Plane;
+use remuda_core::time::Timestamp;
+use remuda_store::Filter;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::super::{Context, Problem};
+use super::dollars;
+
+/// Jobs that are looked at for one answer, the newest first; if there are more, the answer says so.
+const JOBS_MAX: usize = 100_000;
+const PAGE: usize = 5000;
+/// Jobs that were accepted so long before the window may have run in it.
+const WAITED_MAX: Duration = Duration::from_secs(86_400);
+/// What is asked about if nobody says.
+const USUAL: Duration = Duration::from_secs(86_400);
+/// As far back as spending is remembered.
+const BACK_MAX: Duration = Duration::from_secs(40 * 86_400);
+/// Longer tables of hours are not for reading.
+const HOURS_MAX: Duration = Duration::from_secs(72 * 3600);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(in crate::http) struct Asked {
+    /// Milliseconds since 1970.
+    from: Option<u64>,
+    until: Option<u64>,
+    #[serde(default)]
+    by: By,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum By {
+    #[default]
+    Fleet,
+    Tenant,
+    Job,
+    Hour,
+}
+
+impl Asked {
+    fn window(&self, now: Timestamp) -> Result<Window, Problem> {
+        let until = self.until.map_or(now, |millis| Timestamp::from_millis(millis).min(now));
+        let from = self.from.map_or(until.minus(USUAL), Timestamp::from_millis).max(now.minus(BACK_MAX));
+        if from >= until {
+            return Err(Problem::bad_request(
+                "the time ends before it begins: from= and until= are milliseconds since 1970",
+            ));
+        }
+        if self.by == By::Hour && until.since(from) > HOURS_MAX {
+            return Err(Problem::bad_request(
+                "hours are told for three days at most: ask for less, or by fleet",
+            ));
+        }
+        Ok(Window { from, until })
+    }
+}
+
+pub(in crate::http) async fn cost(
+    State(context): State<Context>,
+    asked: Result<Query<Asked>, QueryRejection>,
+) -> Result<Json<Value>, Problem> {
+    let Query(asked) = asked?;
+    let window = asked.window(context.plane.clock.now())?;
+    let (mut answer, spent) = context.plane.look(move |plane, now| totals(plane, window, now)).await?;
+    match asked.by {
+        By::Fleet => {}
+        By::Hour => {
+            let hours = context.plane.look(move |plane, now| plane.spent_by_hour(window, now)).await?;
+            let shown = |(from, spent): (Timestamp, Money)| json!({ "from": from.to_string(), "spent_dollars": dollars(spent) });
+            answer["hours"] = hours.into_iter().map(shown).collect();
+        }
+        By::Tenant | By::Job => {
+            let (bill, is_cut) = bill(&context, window).await?;
+            answer["jobs_dollars"] = dollars(bill.sum).into();
+            answer["unattributed_dollars"] = dollars(spent.minus(bill.sum)).into();
+            answer["is_cut"] = is_cut.into();
+            let (name, rows) =
+                if asked.by == By::Tenant { ("tenants", tenants(&bill)) } else { ("jobs", jobs(&bill)) };
+            answer[name] = rows.into();
+        }
+    }
+    Ok(Json(answer))
+}
+
+/// The fleets, and what all of them have spent together.
+fn totals(plane: &Plane, window: Window, now: Timestamp) -> (Value, Money) {
+    let mut sum = (Money::ZERO, Money::ZERO);
+    let mut fleets = Vec::new();
+    for id in plane.fleets_known() {
+        let (per_hour, spent) = (plane.price_of_fleet(&id), plane.spent(&id, window, now));
+        sum = (sum.0.plus(per_hour), sum.1.plus(spent));
+        let settings = plane.settings().fleets.iter().find(|fleet| fleet.id == id);
+        fleets.push(json!({
+            "fleet": id,
+            "machines": plane.rentals().filter(|rental| rental.fleet == id).count(),
+            "per_hour_dollars": dollars(per_hour),
+            "hour_max_dollars": settings.and_then(|fleet| fleet.hour_max).map(dollars),
+            "day_max_dollars": settings.and_then(|fleet| fleet.day_max).map(dollars),
+            "spent_dollars": dollars(spent),
+        }));
+    }
+    let answer = json!({
+        "from": window.from.to_string(),
+        "until": window.until.to_string(),
+        "per_hour_dollars": dollars(sum.0),
+        "spent_dollars": dollars(sum.1),
+        "fleets": fleets,
+    });
+    (answer, sum.1)
+}
+
+/// What jobs have cost, and whether there were too many to look at.
+async fn bill(context: &Context, window: Window) -> Result<(Bill, bool), Problem> {
+    let oldest = window.from.minus(WAITED_MAX);
+    // Those that are open for longer than that; everything else is found in the store.
+    let old = move |plane: &Plane, now: Timestamp| {
+        let mut bill = Bill::default();
+        for job in plane.jobs().filter(|job| job.accepted_at < oldest) {
+            bill.add(job.id, &job.tenant, window.cost_of(&job.life(now).tries, now));
+        }
+        bill
+    };
+    let mut bill = context.plane.look(old).await?;
+    let now = context.plane.clock.now();
+    let mut before: Option<JobId> = None;
+    for _ in 0..JOBS_MAX / PAGE {
+        let jobs = context.store.jobs(Filter::default(), before, PAGE).await?;
+        let recent = jobs.iter().take_while(|(accepted, _)| accepted.accepted_at >= oldest);
+        for (accepted, life) in recent.clone() {
+            bill.add(accepted.id, &accepted.tenant, window.cost_of(&life.tries, now));
+        }
+        if recent.count() < PAGE {
+            return Ok((bill, false));
+        }
+        before = jobs.last().map(|(accepted, _)| accepted.id);
+    }
+    Ok((bill, true))
+}
+
+fn tenants(bill: &Bill) -> Vec<Value> {
+    let shown = bill.tenants.iter().map(|(tenant, share)| {
+        json!({ "tenant": tenant, "jobs": share.jobs, "cost_dollars": dollars(share.cost) })
+    });
+    shown.collect()
+}
+
+fn jobs(bill: &Bill) -> Vec<Value> {
+    let shown = bill
+        .jobs
+        .iter()
+        .map(|(job, tenant, cost)| json!({ "job": job, "tenant": tenant, "cost_dollars": dollars(*cost) }));
+    shown.collect()
+}

@@ -1,0 +1,336 @@
+//! Jobs over HTTP: submit, look, cancel, why.
+
+mod why;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use remuda_core::id::{JobId, Service, Tenant, WorkerId};
+use remuda_core::need::Needs;
+use remuda_core::options::{Options, Webhook};
+use remuda_core::plane::{Event, Plane};
+use remuda_core::record::{Accepted, Life};
+use remuda_core::refusal::Refusal;
+use remuda_store::blobs::BlobHash;
+use remuda_store::{Filter, JobState};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value, json};
+
+pub(super) use self::why::why;
+
+use super::path::Path;
+use super::{Caller, Context, Problem};
+use crate::drive::Unanswered;
+use crate::intake::{Request, Taken};
+use crate::live::Doing;
+use remuda_core::wire::live::Snapshot;
+
+/// What a client sends to submit a job.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Body<'a> {
+    #[serde(borrow)]
+    workflow: &'a RawValue,
+    tenant: Option<Tenant>,
+    #[serde(default)]
+    priority: i8,
+    service: Option<Service>,
+    #[serde(default)]
+    needs: Needs,
+    deadline_seconds: Option<u64>,
+    attempts_max: Option<u8>,
+    retry_delay_seconds: Option<f64>,
+    #[serde(default)]
+    preferred: BTreeSet<WorkerId>,
+    start_limit_seconds: Option<f64>,
+    node_limit_seconds: Option<f64>,
+    #[serde(default)]
+    include_outputs: BTreeSet<String>,
+    #[serde(default)]
+    attachments: BTreeMap<String, BlobHash>,
+    webhook: Option<Webhook>,
+    idempotency_key: Option<String>,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    metadata: Map<String, Value>,
+}
+
+pub(super) async fn submit(
+    State(context): State<Context>,
+    caller: Caller,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let body = read(&body)?;
+    let in_header = headers.get("idempotency-key").map(|key| {
+        key.to_str()
+            .map(str::to_owned)
+            .map_err(|_| Problem::bad_request("the Idempotency-Key header is not plain text"))
+    });
+    let options = Options {
+        retry_delay: seconds("retry_delay_seconds", body.retry_delay_seconds)?,
+        preferred: body.preferred,
+        start_limit: seconds("start_limit_seconds", body.start_limit_seconds)?,
+        node_limit: seconds("node_limit_seconds", body.node_limit_seconds)?,
+        include_outputs: body.include_outputs,
+        webhook: body.webhook,
+    };
+    let request = Request {
+        workflow: Arc::from(body.workflow.to_owned()),
+        tenant: caller.tenant(body.tenant.as_ref())?,
+        priority: context.access.priority(&caller, body.priority)?,
+        service: body.service,
+        needs: body.needs,
+        deadline: body.deadline_seconds.map(Duration::from_secs),
+        attempts_max: body.attempts_max,
+        options,
+        attachments: body.attachments,
+        idempotency_key: in_header.transpose()?.or(body.idempotency_key),
+        labels: body.labels,
+        metadata: body.metadata,
+        keys: Default::default(),
+    };
+    let Taken { job, is_new } = context.intake().take(request).await?;
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    let location = format!("/fleet/jobs/{job}");
+    Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "is_new": is_new }))).into_response())
+}
+
+/// Longer than anybody waits, and short enough to be added to any moment.
+const SECONDS_MAX: f64 = 10.0 * 365.0 * 86_400.0;
+
+fn seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, Problem> {
+    match given {
+        Some(given) if !(0.0..=SECONDS_MAX).contains(&given) => {
+            Err(Problem::invalid(format!("{name} is {given}: a number of seconds, from 0 to ten years")))
+        }
+        given => Ok(given.map(Duration::from_secs_f64)),
+    }
+}
+
+fn read(body: &[u8]) -> Result<Body<'_>, Problem> {
+    let text = std::str::from_utf8(body)
+        .map_err(|error| Problem::bad_request(format!("the body is not UTF-8: {error}")))?;
+    serde_json::from_str(text).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => {
+            let hint = "a submission is an object with \"workflow\" and, if you like, tenant, priority, service, needs, \
+                        deadline_seconds, attempts_max, retry_delay_seconds, preferred, start_limit_seconds, \
+                        node_limit_seconds, include_outputs, attachments, webhook, idempotency_key, labels, metadata";
+            Problem::invalid(format!("{error}; {hint}"))
+        }
+        _ => Problem::bad_request(format!("the body is not JSON: {error}")),
+    })
+}
+
+/// A job as people and programs see it.
+#[derive(Debug, Serialize)]
+struct View {
+    id: JobId,
+    state: &'static str,
+    /// Why it waits, how it runs, what it ended with.
+    reason: String,
+    #[serde(flatten)]
+    accepted: Map<String, Value>,
+    attempt: u32,
+    failures: u8,
+    mishaps: u8,
+    changed_at: String,
+    accepted_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worker: Option<String>,
+    /// What the service last said of the newest attempt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service_status: Option<String>,
+    /// How far the attempt under way is, as its worker tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    progress: Option<Snapshot>,
+    /// What it has put out so far, each as it will stand in the result.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    outputs: Vec<Arc<RawValue>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    result: Option<Arc<RawValue>>,
+}
+
+impl View {
+    fn new(accepted: &Accepted, life: &Life, reason: String, result: Option<Arc<RawValue>>) -> Self {
+        let fields = match serde_json::to_value(accepted) {
+            Ok(Value::Object(mut fields)) => {
+                for shown_otherwise in ["id", "accepted_at", "deadline", "key"] {
+                    fields.remove(shown_otherwise);
+                }
+                if let Some(deadline) = accepted.deadline {
+                    fields.insert("deadline".to_owned(), deadline.to_string().into());
+                }
+                let webhook = fields.get_mut("options").and_then(|it| it.get_mut("webhook"));
+                if let Some(secret) = webhook.and_then(|webhook| webhook.get_mut("secret")) {
+                    *secret = "***".into();
+                }
+                if let Some(key) = &accepted.key {
+                    fields.insert("idempotency_key".to_owned(), key.key.clone().into());
+                }
+                fields
+            }
+            Ok(_) | Err(_) => Map::new(),
+        };
+        View {
+            id: accepted.id,
+            state: life.state.name(),
+            reason,
+            accepted: fields,
+            attempt: life.attempt.0,
+            failures: life.failures,
+            mishaps: life.mishaps,
+            changed_at: life.changed_at.to_string(),
+            accepted_at: accepted.accepted_at.to_string(),
+            worker: life.state.worker().map(ToString::to_string),
+            service_status: life
+                .tries
+                .last()
+                .and_then(|one| Some(one.service.as_ref()?.service_status.clone())),
+            progress: None,
+            outputs: Vec::new(),
+            result,
+        }
+    }
+
+    fn doing(mut self, doing: Option<Doing>) -> Self {
+        if let Some(doing) = doing.filter(|doing| doing.attempt.0 == self.attempt) {
+            (self.progress, self.outputs) = (doing.progress, doing.outputs);
+        }
+        self
+    }
+}
+
+pub(super) async fn one(State(context): State<Context>, Path(id): Path<String>) -> Result<Response, Problem> {
+    let id: JobId = id.parse()?;
+    let open = context
+        .plane
+        .look(move |plane, now| plane.job(id).map(|job| (job.life(now), plane.reason(now, job))))
+        .await?;
+    let (accepted, stored) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+    // What is stored has ended for good; what is still open is best known to the plane.
+    let (life, reason) = match open {
+        Some(open) if stored.state.is_open() => open,
+        Some(_) | None => {
+            let reason = Plane::why_ended(id, &stored).reason;
+            (stored, reason)
+        }
+    };
+    let result = context.store.result(id).await?;
+    let doing = context.doings.find(id).filter(|_| life.state.is_open());
+    Ok(Json(View::new(&accepted, &life, reason, result).doing(doing)).into_response())
+}
+
+pub(super) fn unknown(id: JobId) -> Problem {
+    Problem::not_found(format!("there is no job {id}; it may have been cleared away (retain_for)"))
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Page {
+    state: Option<String>,
+    tenant: Option<Tenant>,
+    before: Option<JobId>,
+    limit: Option<usize>,
+}
+
+const PAGE: usize = 50;
+const PAGE_MAX: usize = 1000;
+
+pub(super) async fn list(
+    State(context): State<Context>,
+    caller: Caller,
+    page: Result<Query<Page>, QueryRejection>,
+) -> Result<Response, Problem> {
+    let Query(page) = page?;
+    let state: Option<JobState> = match page.state.as_deref() {
+        Some(word) => {
+            Some(word.parse().map_err(|bad: remuda_store::BadWord| Problem::bad_request(bad.to_string()))?)
+        }
+        None => None,
+    };
+    let limit = page.limit.unwrap_or(PAGE).clamp(1, PAGE_MAX);
+    let filter = Filter { state, tenant: caller.narrowed(page.tenant)? };
+    let jobs = context.store.jobs(filter, page.before, limit).await?;
+    let next = (jobs.len() == limit).then(|| jobs.last().map(|(accepted, _)| accepted.id)).flatten();
+    let open: Vec<_> =
+        jobs.iter().filter(|(_, life)| life.state.is_open()).map(|(accepted, _)| accepted.id).collect();
+    let reasons: BTreeMap<JobId, String> = context
+        .plane
+        .look(move |plane, now| {
+            open.into_iter().filter_map(|id| Some((id, plane.reason(now, plane.job(id)?)))).collect()
+        })
+        .await?;
+    let views: Vec<_> = jobs
+        .iter()
+        .map(|(accepted, life)| {
+            let reason = reasons.get(&accepted.id).cloned();
+            let reason = reason.unwrap_or_else(|| Plane::why_ended(accepted.id, life).reason);
+            View::new(accepted, life, reason, None)
+        })
+        .collect();
+    Ok(Json(json!({ "jobs": views, "next": next })).into_response())
+}
+
+pub(super) async fn workflow(
+    State(context): State<Context>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let id: JobId = id.parse()?;
+    let workflow = context.store.workflow(id).await?.ok_or_else(|| unknown(id))?;
+    Ok(Json(workflow).into_response())
+}
+
+pub(super) async fn result(
+    State(context): State<Context>,
+    Path(id): Path<String>,
+) -> Result<Response, Problem> {
+    let id: JobId = id.parse()?;
+    match context.store.result(id).await? {
+        Some(result) => Ok(Json(result).into_response()),
+        None => {
+            let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+            Err(Problem::not_found(format!("job {id} is {} and has no result", life.state.name())))
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Cancel {
+    #[serde(default)]
+    reason: String,
+}
+
+pub(super) async fn cancel(
+    State(context): State<Context>,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Result<Response, Problem> {
+    let id: JobId = id.parse()?;
+    let cancel = if body.is_empty() {
+        Cancel::default()
+    } else {
+        serde_json::from_slice(&body)
+            .map_err(|error| Problem::bad_request(format!("expected {{\"reason\": \"…\"}}: {error}")))?
+    };
+    let message = if cancel.reason.is_empty() { "cancelled on request".to_owned() } else { cancel.reason };
+    match context.plane.ask(Event::Cancel { job: id, message }).await {
+        Ok(_) => Ok(Json(json!({ "id": id, "state": "cancelled" })).into_response()),
+        Err(Unanswered::Refused(Refusal::UnknownJob(_))) => {
+            // It may have ended long before the plane's memory begins.
+            let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
+            Err(Refusal::Ended { state: life.state.name() }.into())
+        }
+        Err(other) => Err(other.into()),
+    }
+}

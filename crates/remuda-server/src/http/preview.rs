@@ -1,0 +1,96 @@
+//! Previews over HTTP: a worker shows how far an attempt is, and whoever likes looks at it. Live only: nothing is stored,
+//! and what was not looked at in time is gone.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use remuda_core::id::{Attempt, JobId, WorkerId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::path::Path;
+use super::workers::token;
+use super::{Context, Problem};
+use crate::carry_out::{News, Shown};
+use crate::previews::Preview;
+use remuda_core::wire::preview::{Media, PREVIEW_BYTES_MAX};
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Of {
+    pub(super) job: JobId,
+    pub(super) attempt: Attempt,
+    /// Which part of the workflow it is about.
+    pub(super) node: Option<String>,
+}
+
+pub(super) async fn put(
+    State(context): State<Context>,
+    Path(worker): Path<String>,
+    of: Result<Query<Of>, QueryRejection>,
+    headers: HeaderMap,
+    bytes: Bytes,
+) -> Result<Json<Value>, Problem> {
+    let worker: WorkerId = worker.parse()?;
+    let Query(Of { job, attempt, node }) = of?;
+    let token_hash = token(&headers)?;
+    if bytes.len() > PREVIEW_BYTES_MAX {
+        let message = format!("a preview has at most {PREVIEW_BYTES_MAX} bytes, not {}", bytes.len());
+        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
+    }
+    let media = Media::of(&bytes)
+        .ok_or_else(|| Problem::invalid("a preview is a picture: JPEG, PNG or WebP, and nothing else"))?;
+    // Copied: what came is part of a larger buffer, which would be kept along with it.
+    let preview = Preview { attempt, media, bytes: Bytes::copy_from_slice(&bytes), node: node.clone() };
+    let (previews, size_bytes) = (context.previews.clone(), bytes.len());
+    // Kept while the plane looks: if the attempt ends a moment later, it is forgotten after it was kept.
+    let look = move |plane: &remuda_core::plane::Plane, _| {
+        let of = plane.runs(&worker, token_hash, job, attempt)?;
+        let (tenant, metadata) = (of.tenant.clone(), of.metadata());
+        previews.keep(job, preview);
+        Ok::<_, remuda_core::refusal::Refusal>(Shown {
+            job,
+            tenant,
+            metadata,
+            worker,
+            attempt,
+            media,
+            size_bytes,
+            node,
+        })
+    };
+    let shown = context.plane.look(look).await??;
+    // Nobody may be listening, which is fine.
+    drop(context.news.send(News::Preview(Arc::new(shown))));
+    Ok(Json(json!({ "job": job, "attempt": attempt, "size_bytes": size_bytes })))
+}
+
+pub(super) async fn get(
+    State(context): State<Context>,
+    Path(job): Path<String>,
+) -> Result<Response, Problem> {
+    let job: JobId = job.parse()?;
+    let preview = context.previews.find(job).ok_or_else(|| {
+        Problem::not_found(format!(
+            "there is no preview of job {job}: only running jobs have one, if their worker shows any"
+        ))
+    })?;
+    let headers = [
+        (header::CONTENT_TYPE, preview.media.as_str().to_owned()),
+        (header::CONTENT_DISPOSITION, format!("attachment; filename=\"{}\"", preview.media.file_name())),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
+        (header::CONTENT_SECURITY_POLICY, "default-src 'none'; sandbox".to_owned()),
+        (header::CACHE_CONTROL, "no-store".to_owned()),
+    ];
+    Ok((headers, preview.bytes).into_response())
+}
+
+/// Where it can be looked at.
+pub(super) fn url(job: JobId) -> String {
+    format!("/fleet/jobs/{job}/preview")
+}

@@ -1,0 +1,216 @@
+//! The one form every error takes: what, why, and what to do about it.
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, QueryRejection};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use remuda_core::id::BadId;
+use remuda_core::refusal::Refusal;
+use remuda_core::workflow::{Invalid, Kind};
+use remuda_store::StoreError;
+use remuda_store::blobs::{BadHash, BlobError};
+use serde_json::json;
+
+use crate::drive::Unanswered;
+use crate::intake::NotTaken;
+
+/// What goes wrong for a caller.
+#[derive(Clone, Debug)]
+pub struct Problem {
+    pub status: StatusCode,
+    /// A word for programs.
+    pub code: &'static str,
+    /// A sentence for people.
+    pub message: String,
+    pub retry_after: Option<u64>,
+    /// Facts that belong to it, such as the term a worker should go on with.
+    pub detail: serde_json::Value,
+}
+
+impl Problem {
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Problem { status, code, message: message.into(), retry_after: None, detail: serde_json::Value::Null }
+    }
+
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Problem::new(StatusCode::BAD_REQUEST, "bad_request", message)
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message)
+    }
+
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Problem::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    pub fn too_large(bytes_max: usize) -> Self {
+        let message = format!("the body is larger than {bytes_max} bytes (limits.body_bytes_max)");
+        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+    }
+
+    pub(super) fn later(mut self, seconds: u64) -> Self {
+        self.retry_after = Some(seconds);
+        self
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut error = json!({ "code": self.code, "message": self.message });
+        if !self.detail.is_null() {
+            error["detail"] = self.detail.clone();
+        }
+        let mut response = (self.status, Json(json!({ "error": error }))).into_response();
+        if let Some(seconds) = self.retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        // For surfaces whose clients expect another form of the same.
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl From<Unanswered> for Problem {
+    fn from(unanswered: Unanswered) -> Self {
+        match unanswered {
+            Unanswered::Refused(refusal) => refusal.into(),
+            Unanswered::NotStored(error) => error.into(),
+            Unanswered::Overloaded => Problem::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "overloaded",
+                Unanswered::Overloaded.to_string(),
+            )
+            .later(1),
+            Unanswered::Stopping => {
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", Unanswered::Stopping.to_string())
+                    .later(2)
+            }
+        }
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        let message = refusal.to_string();
+        let (status, code) = match &refusal {
+            Refusal::UnknownJob(_) | Refusal::NothingThere => (StatusCode::NOT_FOUND, "not_found"),
+            Refusal::TooManyAffinities { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
+            Refusal::UnknownWorker(_) => (StatusCode::NOT_FOUND, "unknown_worker"),
+            Refusal::UnknownMachine(_) | Refusal::UnknownFleet(_) => (StatusCode::NOT_FOUND, "not_found"),
+            Refusal::NotProved(_) => (StatusCode::FORBIDDEN, "not_proved"),
+            Refusal::NotWanted(_) => (StatusCode::GONE, "not_wanted"),
+            Refusal::OldIncarnation { .. } => (StatusCode::GONE, "replaced"),
+            Refusal::WrongToken => (StatusCode::FORBIDDEN, "wrong_token"),
+            Refusal::Ended { .. } => (StatusCode::CONFLICT, "ended"),
+            Refusal::KeyConflict { .. } => (StatusCode::CONFLICT, "key_conflict"),
+            Refusal::QueueFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
+            Refusal::OldBeat { .. } => (StatusCode::CONFLICT, "old_beat"),
+            Refusal::OldTerm { .. }
+            | Refusal::TooEarly
+            | Refusal::StaleAttempt
+            | Refusal::NotRunning
+            | Refusal::AlreadyRecorded
+            | Refusal::Leaving(_)
+            | Refusal::MachineLeaving(_) => (StatusCode::CONFLICT, "refused"),
+        };
+        let problem = Problem::new(status, code, message);
+        match refusal {
+            Refusal::QueueFull { retry_after, .. } => problem.later(retry_after.as_secs()),
+            _ => problem,
+        }
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let message = format!("nothing was stored: {error}");
+        match error {
+            StoreError::Full { .. } => {
+                Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).later(10)
+            }
+            _ => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message).later(2),
+        }
+    }
+}
+
+impl From<BlobError> for Problem {
+    fn from(error: BlobError) -> Self {
+        let message = error.to_string();
+        match error {
+            BlobError::TooLarge { .. } => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message),
+            BlobError::Mismatch { actual, .. } => {
+                let mut problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "hash_mismatch", message);
+                problem.detail = json!({ "hash": actual });
+                problem
+            }
+            BlobError::Full { .. } => {
+                Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).later(10)
+            }
+            BlobError::InUse { .. } | BlobError::Unreachable { .. } => {
+                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message).later(2)
+            }
+        }
+    }
+}
+
+impl From<NotTaken> for Problem {
+    fn from(not_taken: NotTaken) -> Self {
+        match not_taken {
+            NotTaken::Workflow(invalid) => invalid.into(),
+            NotTaken::Invalid(message) => Problem::invalid(message),
+            NotTaken::Store(error) => error.into(),
+            NotTaken::Blobs(error) => error.into(),
+            NotTaken::Plane(unanswered) => unanswered.into(),
+        }
+    }
+}
+
+impl From<BadHash> for Problem {
+    fn from(bad: BadHash) -> Self {
+        Problem::bad_request(bad.to_string())
+    }
+}
+
+impl From<Invalid> for Problem {
+    fn from(invalid: Invalid) -> Self {
+        let message = format!("the workflow cannot be taken: {invalid}");
+        match invalid.kind() {
+            Kind::Malformed => Problem::new(StatusCode::BAD_REQUEST, "malformed", message),
+            Kind::TooLarge => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message),
+            Kind::Invalid => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_workflow", message),
+        }
+    }
+}
+
+impl From<BadId> for Problem {
+    fn from(bad: BadId) -> Self {
+        Problem::bad_request(bad.to_string())
+    }
+}
+
+impl From<QueryRejection> for Problem {
+    fn from(rejection: QueryRejection) -> Self {
+        Problem::bad_request(rejection.body_text())
+    }
+}
+
+impl From<JsonRejection> for Problem {
+    fn from(rejection: JsonRejection) -> Self {
+        Problem::new(rejection.status(), "bad_request", rejection.body_text())
+    }
+}
+
+/// The plane answered something that was not asked.
+pub(super) fn misplaced() -> Problem {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plane gave an answer to something else")
+}
+
+pub(super) async fn no_such_route(uri: Uri) -> Problem {
+    Problem::not_found(format!("there is nothing at {}; docs/http.md lists every route", uri.path()))
+}
+
+pub(super) async fn wrong_method(method: Method, uri: Uri) -> Problem {
+    let message = format!("{} does not take {method}; docs/http.md lists every route", uri.path());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", message)
+}

@@ -1,0 +1,84 @@
+//! Reads the settings again while the plane runs. What the core decides by changes at once; what was set up at the start
+//! (addresses, folders, limits of the shell) stays as it is until a restart, and is named in the answer.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use remuda_core::plane::Event;
+use serde_json::{Value, json};
+use tracing::{info, warn};
+
+use super::{Context, Problem};
+use crate::fleets::Fleets;
+use remuda_config::{Resolved, ServeSettings};
+
+/// How the settings are read: the same file, environment and flags as at the start.
+#[derive(Clone)]
+pub struct Reload {
+    read: Arc<dyn Fn() -> anyhow::Result<Resolved> + Send + Sync>,
+    at_start: Arc<Resolved>,
+    fleets: Fleets,
+}
+
+impl fmt::Debug for Reload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reload")
+    }
+}
+
+impl Reload {
+    pub fn new(
+        at_start: &Resolved,
+        read: impl Fn() -> anyhow::Result<Resolved> + Send + Sync + 'static,
+        fleets: Fleets,
+    ) -> Self {
+        Reload { read: Arc::new(read), at_start: Arc::new(at_start.clone()), fleets }
+    }
+
+    /// How long a call to a model may take.
+    pub fn answer_max(&self) -> Duration {
+        self.at_start.models.answer_max
+    }
+
+    /// What the shell was set up with at the start.
+    pub fn settings(&self) -> ServeSettings {
+        self.at_start.serve.clone()
+    }
+}
+
+pub(super) async fn reload(State(context): State<Context>) -> Result<Json<Value>, Problem> {
+    let reload = context.reload.clone();
+    let read = tokio::task::spawn_blocking(move || (reload.read)()).await;
+    let resolved = match read {
+        Ok(Ok(resolved)) => resolved,
+        Ok(Err(error)) => {
+            warn!(%error, "the settings were not loaded; the old ones stay");
+            return Err(Problem::invalid(format!("nothing was changed: {error:#}")));
+        }
+        Err(error) => return Err(Problem::invalid(format!("nothing was changed: {error}"))),
+    };
+    if let Some(tls) = context.access.tls.clone() {
+        let read = tokio::task::spawn_blocking(move || tls.reload()).await;
+        if let Err(error) = read.map_err(anyhow::Error::from).flatten() {
+            warn!(%error, "the certificate was not loaded; the old one stays");
+            return Err(Problem::invalid(format!("nothing was changed: {error:#}")));
+        }
+    }
+    let ready = match context.reload.fleets.ready(&resolved.fleets).await {
+        Ok(ready) => ready,
+        Err(error) => {
+            warn!(%error, "the fleets were not loaded; the old ones stay");
+            return Err(Problem::invalid(format!("nothing was changed: {error:#}")));
+        }
+    };
+    // Before the core knows of them: its first call finds them.
+    context.reload.fleets.put_in_force(ready);
+    let at_start = &context.reload.at_start;
+    let needs_restart = resolved.serve != at_start.serve || resolved.models != at_start.models;
+    context.plane.ask(Event::Settings(Box::new(resolved.settings))).await?;
+    info!(needs_restart, "the settings were loaded anew");
+    Ok(Json(json!({ "loaded": true, "needs_restart": needs_restart })))
+}

@@ -1,0 +1,209 @@
+//! An asset: a record, which belongs to somebody and has a name and an end, over a blob, which has neither.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use remuda_core::document::{Document, Shelf};
+use remuda_core::id::{JobId, Tenant};
+use remuda_core::plane::Event;
+use remuda_core::time::Timestamp;
+use remuda_store::blobs::BlobHash;
+use serde::{Deserialize, Serialize};
+use serde_json::value::to_raw_value;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use super::super::{Caller, Context, Problem};
+use super::links::Links;
+use super::output;
+
+const FILE_PATH_BYTES_MAX: usize = 4096;
+const CONTENT_TYPE_BYTES_MAX: usize = 255;
+const TAGS_MAX: usize = 32;
+const TAG_BYTES_MAX: usize = 128;
+/// In seconds, as the contract says.
+const EXPIRES_IN: std::ops::RangeInclusive<u64> = 60..=604_800;
+
+#[derive(Clone, Debug)]
+pub(super) struct Asset {
+    pub(super) id: Uuid,
+    pub(super) tenant: Tenant,
+    pub(super) hash: BlobHash,
+    pub(super) expires_at: Option<Timestamp>,
+    pub(super) of: About,
+    /// The job that gave it, if nobody sent it.
+    pub(super) job: Option<JobId>,
+    /// What is in it, if that is so short that it stands in the job's result.
+    pub(super) text: Option<String>,
+}
+
+/// What is known of it beside its content, as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct About {
+    pub(super) size_bytes: u64,
+    pub(super) content_type: String,
+    pub(super) file_path: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) tags: Vec<String>,
+    pub(super) created_at: Timestamp,
+}
+
+/// What a caller says of an asset to be.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Wanted {
+    pub(super) hash: Option<String>,
+    pub(super) file_path: Option<String>,
+    pub(super) tags: Vec<String>,
+    pub(super) expires_in: Option<u64>,
+    #[serde(skip)]
+    pub(super) content_type: Option<String>,
+}
+
+impl Wanted {
+    /// Everything of it is kept, so everything of it has a bound.
+    pub(super) fn check(&self) -> Result<(), Problem> {
+        let refuse = |message: String| Err(Problem::invalid(message));
+        let path = self.file_path.as_deref();
+        if path.is_some_and(|path| path.is_empty() || path.len() > FILE_PATH_BYTES_MAX || path.contains('\0'))
+        {
+            return refuse(format!("file_path has 1 to {FILE_PATH_BYTES_MAX} bytes, and no NUL among them"));
+        }
+        let is_type = |text: &str| {
+            text.len() <= CONTENT_TYPE_BYTES_MAX
+                && text.split_once('/').is_some_and(|(kind, rest)| !kind.is_empty() && !rest.is_empty())
+                && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+        };
+        if !self.content_type.as_deref().is_none_or(is_type) {
+            return refuse("content_type is a media type such as image/png".to_owned());
+        }
+        if self.tags.len() > TAGS_MAX
+            || self.tags.iter().any(|tag| tag.is_empty() || tag.len() > TAG_BYTES_MAX)
+        {
+            return refuse(format!("at most {TAGS_MAX} tags of 1 to {TAG_BYTES_MAX} bytes each"));
+        }
+        if self.expires_in.is_some_and(|seconds| !EXPIRES_IN.contains(&seconds)) {
+            let (least, most) = (EXPIRES_IN.start(), EXPIRES_IN.end());
+            return refuse(format!("expires_in is a number of seconds from {least} to {most}"));
+        }
+        Ok(())
+    }
+}
+
+impl Asset {
+    /// A new record. What refers to content that is there already lives at least as long as what did before.
+    pub(super) fn mint(
+        context: &Context,
+        tenant: Tenant,
+        hash: BlobHash,
+        size_bytes: u64,
+        wanted: Wanted,
+        known: &[Asset],
+    ) -> Asset {
+        let now = context.plane.clock.now();
+        let keep_for = wanted.expires_in.map_or(context.retention, Duration::from_secs);
+        let expires_at =
+            known.iter().filter_map(|asset| asset.expires_at).fold(now.plus(keep_for), Timestamp::max);
+        let content_type = wanted.content_type.or_else(|| Some(known.first()?.of.content_type.clone()));
+        let content_type = content_type.unwrap_or_else(|| "application/octet-stream".to_owned());
+        let of = About {
+            size_bytes,
+            content_type,
+            file_path: wanted.file_path,
+            tags: wanted.tags,
+            created_at: now,
+        };
+        Asset { id: Uuid::new_v4(), tenant, hash, expires_at: Some(expires_at), of, job: None, text: None }
+    }
+
+    fn read(document: &Document) -> Option<Asset> {
+        Some(Asset {
+            id: document.id.parse().ok()?,
+            tenant: document.tenant.clone()?,
+            hash: document.mark.parse().ok()?,
+            expires_at: document.expires_at,
+            of: serde_json::from_str(document.body.get()).ok()?,
+            job: None,
+            text: None,
+        })
+    }
+
+    /// Stored for good once this returns.
+    pub(super) async fn keep(&self, context: &Context) -> Result<(), Problem> {
+        let body = to_raw_value(&self.of).map_err(|error| Problem::invalid(error.to_string()))?;
+        let document = Document {
+            shelf: Shelf::Asset,
+            id: self.id.to_string(),
+            tenant: Some(self.tenant.clone()),
+            mark: self.hash.to_string(),
+            expires_at: self.expires_at,
+            body: Arc::from(body),
+        };
+        context.plane.ask(Event::Keep(Arc::new(document))).await?;
+        Ok(())
+    }
+
+    /// As the contract shows it; `created_new` only to whoever has just made it.
+    pub(super) fn shown(&self, links: &Links, created_new: Option<bool>) -> Value {
+        let never = Timestamp::from_millis(253_402_300_799_000);
+        let mut shown = json!({
+            "id": self.id.to_string(),
+            "hash": self.hash,
+            "size_bytes": self.of.size_bytes,
+            "content_type": self.of.content_type,
+            "file_path": self.of.file_path,
+            "tags": self.of.tags,
+            "created_at": self.of.created_at.to_string(),
+            "url": links.content(self.id),
+            // The address is good for as long as the asset is.
+            "url_expires_at": self.expires_at.unwrap_or(never).to_string(),
+            "expires_at": self.expires_at.map(|at| at.to_string()),
+        });
+        if let Some(created_new) = created_new {
+            shown["created_new"] = created_new.into();
+        }
+        if let Some(job) = self.job {
+            shown["job_id"] = job.to_string().into();
+        }
+        shown
+    }
+}
+
+/// The asset of this id, if the caller may know of it.
+pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result<Asset, Problem> {
+    let found = match id.parse::<Uuid>() {
+        Ok(uuid) if output::is_of_job(uuid) => output::find(context, caller, uuid).await?,
+        Ok(uuid) => {
+            let document = context.store.document(Shelf::Asset, &uuid.to_string()).await?;
+            let now = context.plane.clock.now();
+            document.filter(|document| document.is_there(now)).and_then(|document| Asset::read(&document))
+        }
+        Err(_) => None,
+    };
+    found.filter(|asset| caller.may_see(&asset.tenant)).ok_or_else(missing)
+}
+
+/// All that the caller has of this content, oldest id first.
+pub(super) async fn of_content(
+    context: &Context,
+    caller: &Caller,
+    hash: BlobHash,
+) -> Result<Vec<Asset>, Problem> {
+    let now = context.plane.clock.now();
+    let documents = context.store.marked(Shelf::Asset, &hash.to_string()).await?;
+    let there = documents.iter().filter(|document| document.is_there(now));
+    Ok(there
+        .filter_map(|document| Asset::read(document))
+        .filter(|asset| caller.may_see(&asset.tenant))
+        .collect())
+}
+
+/// Never was, is no more, or is somebody else's: nobody is told which.
+pub(super) fn missing() -> Problem {
+    Problem::not_found("there is no such asset; it may have expired")
+}
+
+pub(super) fn no_blob() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "blob_not_found", "there is no content of this hash: upload it")
+}

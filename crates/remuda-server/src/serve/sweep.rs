@@ -1,0 +1,239 @@
+//! Clearing away blobs that nothing wants any more.
+//!
+//! A blob's file remembers when the blob was last wanted: sent, read, or named by a job when that was submitted or
+//! completed. It goes `retain_for` and a margin after that, which is later than whatever named it goes from the store.
+//! The exceptions are a job that stays open for longer, an asset that was promised for longer, and a file that somebody
+//! sent by name and may use at any time: they are looked up and touched before anything is removed. If the store cannot be
+//! asked, nothing is removed.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use remuda_core::document::Shelf;
+use remuda_core::time::Timestamp;
+use remuda_store::Store;
+use remuda_store::blobs::{Blobs, Cleared, named_in};
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::stopped;
+use crate::drive::Handle;
+
+/// Going through a million files takes some seconds of a disk's time.
+const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
+/// How much longer than what named it a blob is kept: files remember the hour, clocks are set, and someone may be about
+/// to name it.
+const MARGIN: Duration = Duration::from_secs(24 * 60 * 60);
+/// A file's time may lie this much before its job was accepted: an hour for which it is not brought up to date, and
+/// whatever a submission takes on its way.
+const SLACK: Duration = Duration::from_secs(2 * 60 * 60);
+const PAGE: usize = 500;
+
+/// Sweeps at the start and every hour from then on.
+pub(super) async fn run(
+    blobs: Blobs,
+    store: Store,
+    plane: Handle,
+    retention: Duration,
+    mut stopping: watch::Receiver<bool>,
+) {
+    loop {
+        match sweep(&blobs, &store, plane.clock.now(), retention).await {
+            Ok(Cleared { blobs: 0, .. }) => {}
+            Ok(Cleared { blobs, bytes }) => {
+                info!(blobs, bytes, "cleared away blobs that nothing wants any more");
+            }
+            Err(error) => {
+                warn!(error = %format!("{error:#}"), "blobs could not be cleared away; trying again later");
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(SWEEP_EVERY) => {}
+            () = stopped(&mut stopping) => return,
+        }
+    }
+}
+
+async fn sweep(blobs: &Blobs, store: &Store, now: Timestamp, retention: Duration) -> anyhow::Result<Cleared> {
+    let before = now.minus(retention + MARGIN);
+    want_for_open_jobs(blobs, store, now, before.plus(SLACK)).await?;
+    want_for_assets(blobs, store, now).await?;
+    want_for_uploads(blobs, store, now).await?;
+    blobs.retain(before).await.context("clearing away")
+}
+
+/// Open jobs come oldest first, and those accepted later have touched what they name themselves.
+async fn want_for_open_jobs(
+    blobs: &Blobs,
+    store: &Store,
+    now: Timestamp,
+    accepted_before: Timestamp,
+) -> anyhow::Result<()> {
+    let mut after = None;
+    loop {
+        let page = store.open_jobs(after, PAGE).await.context("asking for open jobs")?;
+        let Some((last, _)) = page.last() else { return Ok(()) };
+        after = Some(last.id);
+        for (job, _) in page {
+            if job.accepted_at >= accepted_before {
+                return Ok(());
+            }
+            let workflow = store.workflow(job.id).await.context("reading what an open job names")?;
+            let named = workflow.map(|workflow| named_in(workflow.get())).unwrap_or_default();
+            blobs.touch_all(named, now).await.context("touching what an open job names")?;
+        }
+    }
+}
+
+/// Assets are marked by their content.
+async fn want_for_assets(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow::Result<()> {
+    let mut after = String::new();
+    loop {
+        let page = store.documents(Shelf::Asset, &after, PAGE).await.context("asking for assets")?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after.clone_from(&last.id);
+        let there = page.iter().filter(|asset| asset.is_there(now));
+        let named = there.filter_map(|asset| asset.mark.parse().ok()).collect();
+        blobs.touch_all(named, now).await.context("touching what an asset names")?;
+    }
+}
+
+/// What lies under a name at the ComfyUI door stays until it is replaced, as on a server.
+async fn want_for_uploads(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow::Result<()> {
+    let mut after = String::new();
+    loop {
+        let page = store.documents(Shelf::Door, &after, PAGE).await.context("asking for uploads")?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after.clone_from(&last.id);
+        let named = page.iter().flat_map(|document| named_in(document.body.get())).collect();
+        blobs.touch_all(named, now).await.context("touching what an upload names")?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use remuda_core::document::Document;
+    use remuda_core::id::JobId;
+    use remuda_core::plane::{Event, Submission};
+    use remuda_core::settings::Settings;
+    use remuda_core::workflow::{self, Limits};
+    use remuda_store::blobs::BlobHash;
+    use serde_json::value::RawValue;
+
+    use super::*;
+    use crate::carry_out::{Bodies, CarryOut};
+    use crate::drive::Drive;
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    const RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
+
+    /// A plane with blobs, and nobody to run anything.
+    struct Story {
+        plane: Handle,
+        store: Store,
+        blobs: Blobs,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Story {
+        async fn begin() -> Story {
+            let folder = tempfile::tempdir().unwrap();
+            let store = Store::open("memory:").await.unwrap();
+            let blobs = Blobs::open(folder.path().join("blobs"), 1000).await.unwrap();
+            let carry_out = CarryOut::new(Bodies::default(), tokio::sync::mpsc::unbounded_channel().0);
+            let (plane, drive) = Drive::start(store.clone(), Settings::default(), carry_out).await.unwrap();
+            tokio::spawn(drive.run());
+            Story { plane, store, blobs, _folder: folder }
+        }
+
+        async fn put(&self, content: &[u8]) -> BlobHash {
+            let upload = self.blobs.begin().await.unwrap().write(content).await.unwrap();
+            upload.finish(None, self.plane.clock.now()).await.unwrap().hash
+        }
+
+        /// A job that names a blob and waits for ever.
+        async fn submit(&self, blob: BlobHash) -> JobId {
+            let text = format!("{{\"picture\":{{\"info\":{{\"hash\":\"{blob}\"}}}}}}");
+            let examined = workflow::examine(&text, &Limits::default()).unwrap();
+            let id = self.plane.draw_id();
+            let submission = Submission {
+                id,
+                tenant: "default".parse().unwrap(),
+                priority: 0,
+                service: "exec".parse().unwrap(),
+                shape: examined.shape,
+                workflow_hash: examined.workflow_hash,
+                needs: Default::default(),
+                deadline: None,
+                attempts_max: None,
+                options: remuda_core::options::Options::default(),
+                key: None,
+                known: None,
+                labels: Default::default(),
+                metadata: Default::default(),
+                workflow: Arc::from(RawValue::from_string(text).unwrap()),
+            };
+            self.plane.ask(Event::Submit(Box::new(submission))).await.unwrap();
+            id
+        }
+
+        /// Sweeps as if this much time had passed; which of the blobs are left.
+        async fn sweep_after(&self, time: Duration, blobs: &[BlobHash]) -> Vec<bool> {
+            sweep(&self.blobs, &self.store, self.plane.clock.now().plus(time), RETENTION).await.unwrap();
+            let mut left = Vec::new();
+            for blob in blobs {
+                left.push(self.blobs.size(*blob).await.unwrap().is_some());
+            }
+            left
+        }
+    }
+
+    #[tokio::test]
+    async fn a_blob_outlives_whatever_may_name_it_and_an_open_job_keeps_it_for_ever() {
+        let story = Story::begin().await;
+        let blobs = [story.put(b"nobody's").await, story.put(b"of an open job").await];
+        let job = story.submit(blobs[1]).await;
+        assert_eq!(story.sweep_after(RETENTION + DAY / 2, &blobs).await, [true, true]);
+        assert_eq!(story.sweep_after(RETENTION + 2 * DAY, &blobs).await, [false, true]);
+        // Touched for the open job just now, so that it lies around for as long again.
+        assert_eq!(story.sweep_after(2 * RETENTION, &blobs).await, [false, true]);
+        assert_eq!(story.sweep_after(100 * RETENTION, &blobs).await, [false, true]);
+        story.plane.ask(Event::Cancel { job, message: String::new() }).await.unwrap();
+        assert_eq!(story.sweep_after(101 * RETENTION, &blobs).await, [false, true]);
+        assert_eq!(story.sweep_after(102 * RETENTION, &blobs).await, [false, false]);
+    }
+
+    #[tokio::test]
+    async fn a_blob_is_kept_for_as_long_as_an_asset_of_it_was_promised() {
+        let story = Story::begin().await;
+        let blobs = [story.put(b"nobody's").await, story.put(b"of an asset").await];
+        let document = Document {
+            shelf: Shelf::Asset,
+            id: "an asset".to_owned(),
+            tenant: None,
+            mark: blobs[1].to_string(),
+            expires_at: Some(story.plane.clock.now().plus(3 * RETENTION)),
+            body: Arc::from(RawValue::NULL.to_owned()),
+        };
+        story.plane.ask(Event::Keep(Arc::new(document))).await.unwrap();
+        assert_eq!(story.sweep_after(2 * RETENTION, &blobs).await, [false, true]);
+        assert_eq!(story.sweep_after(3 * RETENTION + DAY / 2, &blobs).await, [false, true]);
+        assert_eq!(story.sweep_after(4 * RETENTION + 2 * DAY, &blobs).await, [false, false]);
+    }
+
+    #[tokio::test]
+    async fn a_store_that_cannot_be_asked_costs_no_blob() {
+        let story = Story::begin().await;
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("x.sqlite").display());
+        let store = Store::open(&url).await.unwrap();
+        let blob = story.put(b"nobody's").await;
+        store.clone().close().await.unwrap();
+        let now = story.plane.clock.now().plus(100 * RETENTION);
+        let error = sweep(&story.blobs, &store, now, RETENTION).await.unwrap_err();
+        assert_eq!(error.to_string(), "asking for open jobs");
+        assert_eq!(story.blobs.size(blob).await.unwrap(), Some(8));
+    }
+}

@@ -1,0 +1,490 @@
+//! What every store must do, told as stories. A store that ships passes all of them: `passes_the_contract!(place)`
+//! makes a test of each, where `place()` is a fresh [`Place`].
+
+mod documents;
+mod model;
+pub(super) mod sample;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use remuda_core::id::{Hash, JobId, Sequence, Term};
+use remuda_core::record::{Happened, Record};
+use remuda_core::rental::Phase;
+use remuda_core::time::Timestamp;
+use serde_json::Value;
+
+use super::{Batch, Filter, JobState, Row, Store, StoreError, View};
+pub(super) use documents::documents_are_found_by_id_and_mark_until_their_time_is_over;
+pub(super) use model::Luck;
+use sample::{accepted, at, body, completed, event, failed, job, queued, running, tenant, worker};
+
+/// Somewhere a store can be opened, let go of, and opened again.
+pub(super) trait Place {
+    async fn open(&self) -> Store;
+}
+
+macro_rules! passes_the_contract {
+    ($place:path) => {
+        passes_the_contract! { $place:
+            what_was_acknowledged_is_there_after_reopening
+            a_batch_that_contradicts_leaves_nothing_behind
+            an_old_term_writes_nothing
+            terms_rise_across_reopening
+            pages_are_complete_and_stable_while_jobs_come_in
+            pages_show_only_what_was_asked_for
+            events_go_on_from_any_place
+            a_repeated_event_changes_nothing
+            a_key_leads_to_its_job_and_no_other
+            bodies_read_back_to_the_byte
+            the_last_record_about_a_thing_counts
+            open_jobs_come_in_pages_and_without_those_that_ended
+            records_written_twice_change_nothing
+            retention_spares_open_jobs_and_keeps_to_its_limit
+            time_and_sequence_never_go_back
+            many_committers_lose_nothing
+            what_is_sent_first_is_written_first
+            cycle_reports_come_newest_first
+            documents_are_found_by_id_and_mark_until_their_time_is_over
+            views_count_what_is_there
+            restoring_gives_back_what_was_committed
+        }
+    };
+    ($place:path: $($story:ident)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $story() {
+                crate::contract::$story(&$place()).await;
+            }
+        )*
+    };
+}
+pub(super) use passes_the_contract;
+
+/// Opens a store and takes the lead.
+async fn lead(place: &impl Place) -> (Store, Term) {
+    let store = place.open().await;
+    let term = store.lead().await.unwrap();
+    (store, term)
+}
+
+async fn commit(store: &Store, term: Term, records: Vec<Record>) {
+    store.commit(term, Batch::from(records)).await.unwrap();
+}
+
+async fn ids(store: &Store, filter: Filter, before: Option<JobId>, limit: usize) -> Vec<u128> {
+    let page = store.jobs(filter, before, limit).await.unwrap();
+    page.iter().map(|(job, _)| job.id.as_u128()).collect()
+}
+
+async fn open_ids(store: &Store) -> Vec<u128> {
+    store.restore().await.unwrap().jobs.iter().map(|(job, _)| job.id.as_u128()).collect()
+}
+
+async fn sequences(store: &Store, after: u64, limit: usize) -> Vec<u64> {
+    store.events(Sequence(after), limit).await.unwrap().iter().map(|event| event.seq.0).collect()
+}
+
+pub(super) async fn what_was_acknowledged_is_there_after_reopening(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let mut row = sample::worker_row("gpu-1", "active");
+    row.metrics.insert("vram_total_bytes".to_owned(), Value::from(8_u64 << 30));
+    let records = vec![
+        accepted(job(1), queued(10)),
+        Record::Worker(Box::new(row.clone())),
+        event(1, 10, "job:queued", Some(1)),
+    ];
+    commit(&store, term, records).await;
+    commit(&store, term, vec![Record::Life { job: sample::id(1), life: running(11, 1) }]).await;
+    drop(store);
+
+    let store = place.open().await;
+    let stored = store.restore().await.unwrap();
+    assert_eq!(stored.jobs, [(job(1), running(11, 1))]);
+    assert_eq!(stored.workers, [row]);
+    assert_eq!((stored.sequence, stored.latest), (Sequence(1), at(11)));
+    assert_eq!(store.job(sample::id(1)).await.unwrap(), Some((job(1), running(11, 1))));
+    assert_eq!(store.job(sample::id(2)).await.unwrap(), None);
+}
+
+pub(super) async fn a_batch_that_contradicts_leaves_nothing_behind(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let keyed = |id| accepted(sample::with_key(job(id), "mine", id), queued(1));
+    commit(&store, term, vec![keyed(1)]).await;
+
+    let good = store.send(term, vec![accepted(job(2), queued(2))].into()).await.unwrap();
+    let bad = vec![accepted(job(3), queued(3)), event(1, 3, "job:queued", Some(3)), keyed(4)];
+    let bad = store.send(term, bad.into()).await.unwrap();
+    let also_good = store.send(term, vec![accepted(job(5), queued(5))].into()).await.unwrap();
+
+    good.await.unwrap();
+    assert!(matches!(bad.await, Err(StoreError::Conflict { .. })));
+    also_good.await.unwrap();
+    assert_eq!(open_ids(&store).await, [1, 2, 5]);
+    assert!(sequences(&store, 0, 10).await.is_empty());
+    assert_eq!(store.workflow(sample::id(3)).await.unwrap().map(|body| body.get().to_owned()), None);
+}
+
+pub(super) async fn an_old_term_writes_nothing(place: &impl Place) {
+    let (store, old) = lead(place).await;
+    commit(&store, old, vec![accepted(job(1), queued(1))]).await;
+    let new = store.lead().await.unwrap();
+    assert!(new > old);
+
+    let late = vec![accepted(job(2), queued(2)), Record::Life { job: sample::id(1), life: completed(2, 1) }];
+    let late = store.commit(old, late.into()).await;
+    assert!(matches!(late, Err(StoreError::Superseded { ours, theirs }) if (ours, theirs) == (old, new)));
+    assert_eq!(store.restore().await.unwrap().jobs, [(job(1), queued(1))]);
+    commit(&store, new, vec![accepted(job(2), queued(2))]).await;
+    assert_eq!(open_ids(&store).await, [1, 2]);
+}
+
+pub(super) async fn terms_rise_across_reopening(place: &impl Place) {
+    let (store, first) = lead(place).await;
+    drop(store);
+    let (store, second) = lead(place).await;
+    assert!(second > first);
+    let late = store.commit(first, Batch::default()).await;
+    assert!(matches!(late, Err(StoreError::Superseded { .. })), "even a batch of nothing");
+}
+
+pub(super) async fn pages_are_complete_and_stable_while_jobs_come_in(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    commit(&store, term, (1..=10).map(|id| accepted(job(id), queued(1))).collect()).await;
+    let (mut seen, mut before) = (Vec::new(), None);
+    for newcomer in 11.. {
+        let page = ids(&store, Filter::default(), before, 3).await;
+        let Some(last) = page.last() else { break };
+        before = Some(JobId::from_u128(*last));
+        seen.extend(page);
+        commit(&store, term, vec![accepted(job(newcomer), queued(2))]).await;
+    }
+    assert_eq!(seen, (1..=10).rev().collect::<Vec<u128>>());
+}
+
+pub(super) async fn pages_show_only_what_was_asked_for(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let lives = [queued(1), running(2, 1), completed(3, 1), failed(4), sample::cancelled(5)];
+    let jobs = (1..=10).zip(lives.iter().cycle());
+    let records =
+        jobs.map(|(id, life)| accepted(sample::of(job(id), if id > 5 { "b" } else { "a" }), life.clone()));
+    commit(&store, term, records.collect()).await;
+    for (state, (newer, older)) in JobState::ALL.into_iter().zip([(6, 1), (7, 2), (8, 3), (9, 4), (10, 5)]) {
+        let filter = Filter { state: Some(state), tenant: None };
+        assert_eq!(ids(&store, filter.clone(), None, 9).await, [newer, older], "{state}");
+        let page = ids(&store, filter, Some(JobId::from_u128(newer)), 9).await;
+        assert_eq!(page, [older], "{state}");
+        let filter = Filter { state: Some(state), tenant: Some(tenant("b")) };
+        assert_eq!(ids(&store, filter, None, 9).await, [newer], "{state}");
+    }
+    let filter = Filter { state: None, tenant: Some(tenant("a")) };
+    assert_eq!(ids(&store, filter, None, 9).await, [5, 4, 3, 2, 1]);
+    assert_eq!(open_ids(&store).await, [1, 2, 6, 7]);
+}
+
+pub(super) async fn events_go_on_from_any_place(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let events =
+        |range: std::ops::RangeInclusive<u64>| range.map(|n| event(n, n, "job:queued", None)).collect();
+    commit(&store, term, events(1..=5)).await;
+    commit(&store, term, events(6..=6)).await;
+    commit(&store, term, events(7..=1300)).await;
+    for after in [0, 1, 3, 5, 6, 7, 500, 600, 1299, 1300, u64::MAX] {
+        let wanted: Vec<u64> = (after.saturating_add(1)..=1300).take(4).collect();
+        assert_eq!(sequences(&store, after, 4).await, wanted, "after {after}");
+    }
+    assert_eq!(sequences(&store, 2, usize::MAX).await, (3..=1300).collect::<Vec<_>>());
+    let first = &store.events(Sequence(0), 1).await.unwrap()[0];
+    let Record::Happened(wanted) = event(1, 1, "job:queued", None) else { unreachable!() };
+    assert_eq!(*first, Happened::clone(&wanted));
+}
+
+pub(super) async fn a_repeated_event_changes_nothing(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let story = || vec![event(1, 1, "job:queued", Some(1)), event(2, 2, "job:started", Some(1))];
+    commit(&store, term, story()).await;
+    commit(&store, term, story()).await;
+    commit(&store, term, vec![event(2, 2, "job:started", Some(1)), event(3, 3, "job:completed", Some(1))])
+        .await;
+    assert_eq!(sequences(&store, 0, 9).await, [1, 2, 3]);
+}
+
+pub(super) async fn a_key_leads_to_its_job_and_no_other(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let a = sample::with_key(job(1), "once", 7);
+    let b = sample::with_key(sample::of(job(2), "b"), "once", 8);
+    commit(&store, term, vec![accepted(a, queued(1)), accepted(b, queued(1)), accepted(job(3), queued(1))])
+        .await;
+    let fingerprint = |n: u128| Hash::of(&n.to_be_bytes());
+    let found = store.by_key(&tenant("a"), "once").await.unwrap();
+    assert_eq!(found, Some((sample::id(1), fingerprint(7))));
+    let found = store.by_key(&tenant("b"), "once").await.unwrap();
+    assert_eq!(found, Some((sample::id(2), fingerprint(8))));
+    assert_eq!(store.by_key(&tenant("c"), "once").await.unwrap(), None);
+    assert_eq!(store.by_key(&tenant("a"), "twice").await.unwrap(), None);
+}
+
+pub(super) async fn bodies_read_back_to_the_byte(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    // Spaces, order, escapes and doubled keys are the submitter's business.
+    let strange = r#"{ "b" : 1.0, "a":[ "\u00e9", "é\u0000" ], "b": 1e2 }"#;
+    let large = format!(r#"{{"text":"{}"}}"#, "x".repeat(3_000_000));
+    let accept =
+        |id, text: &str| Record::Accepted { job: job(id).into(), life: queued(1), workflow: body(text) };
+    commit(&store, term, vec![accept(1, strange), accept(2, &large)]).await;
+    let ended = Record::Life { job: sample::id(1), life: completed(2, 1) };
+    commit(&store, term, vec![ended, Record::Result { job: sample::id(1), result: body(strange) }]).await;
+
+    let text = |body: Option<Arc<serde_json::value::RawValue>>| body.map(|body| body.get().to_owned());
+    assert_eq!(text(store.workflow(sample::id(1)).await.unwrap()).as_deref(), Some(strange));
+    assert_eq!(text(store.workflow(sample::id(2)).await.unwrap()), Some(large));
+    assert_eq!(text(store.result(sample::id(1)).await.unwrap()).as_deref(), Some(strange));
+    assert_eq!(text(store.result(sample::id(2)).await.unwrap()), None);
+}
+
+pub(super) async fn the_last_record_about_a_thing_counts(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let life = |id, life| Record::Life { job: sample::id(id), life };
+    let block = |failures| Record::Block(sample::block("gpu-1", 1, failures));
+    let suspicion = |trials| Record::Suspicion(sample::suspicion(1, trials));
+    let lifted = || Record::BlockLifted { worker: worker("gpu-1"), shape: sample::shape(1) };
+    let records = vec![
+        accepted(job(1), queued(1)),
+        life(1, running(2, 1)),
+        accepted(job(2), queued(1)),
+        life(2, running(2, 1)),
+        life(2, completed(3, 1)),
+        life(1, queued(4)),
+        Record::Worker(Box::new(sample::worker_row("gpu-1", "spawning"))),
+        Record::Worker(Box::new(sample::worker_row("gpu-1", "active"))),
+        block(1),
+        lifted(),
+        block(2),
+        suspicion(1),
+        suspicion(2),
+    ];
+    commit(&store, term, records).await;
+    let stored = store.restore().await.unwrap();
+    assert_eq!(stored.jobs, [(job(1), queued(4))]);
+    assert_eq!(stored.workers[0].state, "active");
+    assert_eq!(stored.blocks, [sample::block("gpu-1", 1, 2)]);
+    assert_eq!(stored.suspicions, [sample::suspicion(1, 2)]);
+    assert_eq!(store.job(sample::id(2)).await.unwrap(), Some((job(2), completed(3, 1))));
+
+    let forgotten = Record::WorkerForgotten { worker: worker("gpu-1") };
+    commit(&store, term, vec![lifted(), Record::SuspicionLifted { shape: sample::shape(1) }, forgotten])
+        .await;
+    let stored = store.restore().await.unwrap();
+    assert_eq!((stored.blocks, stored.suspicions, stored.workers), (vec![], vec![], vec![]));
+}
+
+pub(super) async fn open_jobs_come_in_pages_and_without_those_that_ended(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let open = (1..=7).map(|n| accepted(job(n), queued(1)));
+    let ended = [4, 7].map(|n| Record::Life { job: sample::id(n), life: completed(2, 1) });
+    commit(&store, term, open.chain(ended).collect()).await;
+    let mut pages = Vec::new();
+    let mut after = None;
+    loop {
+        let page = store.open_jobs(after, 2).await.unwrap();
+        let Some((last, _)) = page.last() else { break };
+        after = Some(last.id);
+        pages.push(page);
+    }
+    assert_eq!(pages.iter().map(Vec::len).collect::<Vec<_>>(), [2, 2, 1]);
+    assert_eq!(pages.concat(), store.restore().await.unwrap().jobs);
+    assert!(store.restore_fleet().await.unwrap().jobs.is_empty());
+}
+
+pub(super) async fn records_written_twice_change_nothing(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let keyed = || accepted(sample::with_key(job(1), "k", 1), queued(1));
+    let ended = || {
+        vec![
+            Record::Life { job: sample::id(1), life: completed(2, 1) },
+            Record::Result { job: sample::id(1), result: body("1") },
+        ]
+    };
+    for batch in [vec![keyed()], vec![keyed()], ended(), ended()] {
+        commit(&store, term, batch).await;
+    }
+    assert_eq!(ids(&store, Filter::default(), None, 9).await, [1]);
+    assert_eq!(store.job(sample::id(1)).await.unwrap().unwrap().1, completed(2, 1));
+}
+
+pub(super) async fn retention_spares_open_jobs_and_keeps_to_its_limit(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let life = |id: u128| match id % 4 {
+        0 => queued(5),
+        1 => completed(5, 1),
+        2 => failed(5),
+        _ => completed(500, 1),
+    };
+    let jobs = (0..400).map(|id| accepted(sample::with_key(job(id), &id.to_string(), id), life(id)));
+    commit(&store, term, jobs.collect()).await;
+    commit(&store, term, vec![Record::Result { job: sample::id(1), result: body("1") }]).await;
+    commit(
+        &store,
+        term,
+        vec![event(1, 5, "job:queued", None), Record::Cycle { at: at(5), report: body("1") }],
+    )
+    .await;
+    commit(&store, term, vec![event(2, 500, "job:queued", None)]).await;
+
+    let mut forgotten = Vec::new();
+    loop {
+        match store.retain(at(100), 60).await.unwrap() {
+            0 => break,
+            step => forgotten.push(step),
+        }
+    }
+    assert!(forgotten.iter().all(|step| *step <= 60), "{forgotten:?}");
+    assert_eq!(forgotten.iter().sum::<usize>(), 202, "200 jobs, a row of events and a cycle report");
+    let left: BTreeSet<u128> = ids(&store, Filter::default(), None, 999).await.into_iter().collect();
+    assert_eq!(left, (0..400).filter(|id| matches!(id % 4, 0 | 3)).collect());
+    assert_eq!(open_ids(&store).await.len(), 100);
+    assert_eq!(sequences(&store, 0, 9).await, [2]);
+    assert!(store.cycles(9).await.unwrap().is_empty());
+    assert!(store.workflow(sample::id(1)).await.unwrap().is_none());
+    assert!(store.result(sample::id(1)).await.unwrap().is_none());
+    assert!(store.workflow(sample::id(0)).await.unwrap().is_some());
+    assert_eq!(store.by_key(&tenant("a"), "1").await.unwrap(), None, "a key is free again with its job");
+    commit(&store, term, vec![accepted(sample::with_key(job(1000), "1", 1), queued(600))]).await;
+}
+
+pub(super) async fn time_and_sequence_never_go_back(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    commit(&store, term, vec![accepted(job(1), completed(50, 1)), event(9, 60, "job:completed", Some(1))])
+        .await;
+    commit(&store, term, vec![accepted(job(2), queued(40))]).await;
+    // What lies ahead is no moment that has been.
+    commit(&store, term, vec![Record::Block(sample::block("gpu-1", 1, 1))]).await;
+    while store.retain(at(1000), 10).await.unwrap() > 0 {}
+    drop(store);
+    let stored = place.open().await.restore().await.unwrap();
+    assert_eq!((stored.sequence, stored.latest), (Sequence(9), at(60)));
+}
+
+pub(super) async fn many_committers_lose_nothing(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let committers = (0..8).map(|committer| {
+        let store = store.clone();
+        tokio::spawn(async move {
+            for batch in 0..25 {
+                let first = committer * 1000 + batch * 10;
+                let records = (first..first + 3).map(|id| accepted(job(id), queued(1))).collect();
+                commit(&store, term, records).await;
+                let ended = Record::Life { job: sample::id(first), life: completed(2, 1) };
+                commit(&store, term, vec![ended]).await;
+            }
+        })
+    });
+    for committer in committers.collect::<Vec<_>>() {
+        committer.await.unwrap();
+    }
+    assert_eq!(ids(&store, Filter::default(), None, 9999).await.len(), 8 * 25 * 3);
+    assert_eq!(open_ids(&store).await.len(), 8 * 25 * 2);
+}
+
+pub(super) async fn what_is_sent_first_is_written_first(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let mut sent = vec![store.send(term, vec![accepted(job(1), queued(0))].into()).await.unwrap()];
+    for n in 1..=300 {
+        let record = Record::Life { job: sample::id(1), life: running(u64::from(n), n) };
+        sent.push(store.send(term, vec![record].into()).await.unwrap());
+    }
+    for written in sent {
+        written.await.unwrap();
+    }
+    assert_eq!(store.job(sample::id(1)).await.unwrap().unwrap().1, running(300, 300));
+}
+
+pub(super) async fn cycle_reports_come_newest_first(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let cycle = |n: u64| Record::Cycle { at: at(n), report: body(&n.to_string()) };
+    commit(&store, term, (1..=5).map(cycle).collect()).await;
+    let cycles = store.cycles(2).await.unwrap();
+    let shown: Vec<(Timestamp, &str)> = cycles.iter().map(|(at, report)| (*at, report.get())).collect();
+    assert_eq!(shown, [(at(5), "5"), (at(4), "4")]);
+}
+
+pub(super) async fn views_count_what_is_there(place: &impl Place) {
+    let (store, term) = lead(place).await;
+    let status = view(&store, View::OrchestratorStatus).await;
+    assert_eq!(
+        (status.len(), &status[0]["queued_tasks"], &status[0]["total_workers"]),
+        (1, &0.into(), &0.into())
+    );
+
+    let jobs = [queued(1), queued(1), queued(1), running(2, 1), running(2, 1), completed(3, 1), failed(3)];
+    let jobs = (1..).zip(jobs).map(|(id, life)| accepted(job(id), life));
+    commit(&store, term, jobs.chain(sample::fleet().map(Box::new).map(Record::Worker)).collect()).await;
+    let status = view(&store, View::OrchestratorStatus).await;
+    let wanted = serde_json::json!([{
+        "queued_tasks": 3, "running_tasks": 2, "spawning_workers": 1, "active_workers": 2, "terminating_workers": 1,
+        "total_workers": 4, "error_workers": 1, "online_workers": 2, "suspect_workers": 1, "offline_workers": 1,
+        "stale_workers": 1, "stale_metrics_workers": 1,
+    }]);
+    assert_eq!(serde_json::to_value(&status).unwrap(), wanted);
+
+    let rented = [
+        ("machine-1", Phase::Made),
+        ("m-2", Phase::Made),
+        ("m-3", Phase::Wanted),
+        ("m-4", Phase::Up),
+        ("m-5", Phase::Returning),
+    ];
+    let machines = rented.map(|(machine, phase)| sample::machine(machine, phase));
+    commit(&store, term, machines.map(Record::Document).to_vec()).await;
+    let status = view(&store, View::OrchestratorStatus).await;
+    let count = |name: &str| status[0][name].as_u64().unwrap();
+    let counts = ["spawning_workers", "active_workers", "error_workers", "total_workers", "offline_workers"]
+        .map(count);
+    assert_eq!(
+        counts,
+        [3, 3, 1, 7, 4],
+        "machines without a worker count by their phase, the others by their worker"
+    );
+
+    let health = view(&store, View::ActiveWorkersHealth).await;
+    let names: Vec<&Value> = health.iter().map(|row| &row["worker"]).collect();
+    assert_eq!(names, ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]);
+    let first = &health[0];
+    assert_eq!((&first["presence"], &first["running_attempts"]), (&"online".into(), &2.into()));
+    assert_eq!((&first["vram_used_bytes"], &first["vram_percent"]), (&1024.into(), &25.0.into()));
+    assert!(first["metrics_age_seconds"].is_number() && first["silent_seconds"].is_number());
+    assert_eq!((&health[1]["running_attempts"], &health[1]["vram_percent"]), (&0.into(), &Value::Null));
+
+    let performance = view(&store, View::WorkerPerformance).await;
+    assert_eq!(performance.len(), 6);
+    let first = &performance[0];
+    assert_eq!((&first["completed"], &first["failed"], &first["lost"]), (&6.into(), &1.into(), &1.into()));
+    assert_eq!((&first["success_rate"], &first["mean_processing_seconds"]), (&0.75.into(), &2.5.into()));
+    let (fifth, sixth) = (&performance[4], &performance[5]);
+    assert_eq!((&fifth["success_rate"], &fifth["mean_processing_seconds"]), (&Value::Null, &Value::Null));
+    assert_eq!(sixth["uptime_seconds"], 0.9, "an ended worker's time stands still");
+}
+
+async fn view(store: &Store, view: View) -> Vec<Row> {
+    let rows = store.view(view).await.unwrap();
+    assert!(rows.iter().all(|row| row.keys().all(|column| !column.contains("token"))), "secrets stay inside");
+    rows
+}
+
+pub(super) async fn restoring_gives_back_what_was_committed(place: &impl Place) {
+    const SEED: u64 = 0x5eed;
+    let (mut model, mut luck) = (model::Model::default(), Luck::new(SEED));
+    for round in 0..6 {
+        let (store, term) = lead(place).await;
+        for _ in 0..40 {
+            let records = model.imagine(&mut luck);
+            model.apply(&records);
+            commit(&store, term, records).await;
+        }
+        model.check(&store).await;
+        drop(store);
+        let store = place.open().await;
+        model.check(&store).await;
+        assert!(!model.jobs.is_empty(), "round {round} of seed {SEED:#x}");
+    }
+}

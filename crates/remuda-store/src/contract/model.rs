@@ -1,0 +1,133 @@
+//! A plain idea of what a store holds, and batches drawn by lot to compare a real one with it.
+
+use std::collections::BTreeMap;
+
+use remuda_core::id::{JobId, Sequence, Shape, WorkerId};
+use remuda_core::record::{Accepted, BlockRow, Happened, Life, Record, SuspicionRow, WorkerRow};
+use remuda_core::time::Timestamp;
+
+use super::sample;
+use crate::{Filter, Store};
+
+#[derive(Default)]
+pub(super) struct Model {
+    pub(super) jobs: BTreeMap<JobId, (Accepted, Life)>,
+    workers: BTreeMap<WorkerId, WorkerRow>,
+    blocks: BTreeMap<(WorkerId, Shape), BlockRow>,
+    suspicions: BTreeMap<Shape, SuspicionRow>,
+    events: Vec<Happened>,
+    now: u64,
+}
+
+/// Numbers from a seed, after Steele's `splitmix64`.
+pub(crate) struct Luck(u64);
+
+impl Luck {
+    pub(crate) fn new(seed: u64) -> Luck {
+        Luck(seed)
+    }
+
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+}
+
+impl Model {
+    /// A batch that a plane might commit.
+    pub(super) fn imagine(&mut self, luck: &mut Luck) -> Vec<Record> {
+        let mut open: Vec<JobId> =
+            self.jobs.iter().filter(|(_, (_, life))| life.state.is_open()).map(|(id, _)| *id).collect();
+        let mut sequence = self.events.last().map_or(0, |event| event.seq.0);
+        let mut records = Vec::new();
+        for _ in 0..luck.below(30) {
+            self.now += luck.below(5);
+            let record = match luck.below(10) {
+                0..3 => {
+                    // Not always in order: ids come from outside.
+                    let job = sample::job(u128::from(luck.below(u64::MAX)));
+                    open.push(job.id);
+                    sample::accepted(job, sample::queued(self.now))
+                }
+                3..6 if !open.is_empty() => {
+                    let place = luck.below(open.len() as u64);
+                    let place = usize::try_from(place).unwrap();
+                    let life = match luck.below(5) {
+                        0 => sample::queued(self.now),
+                        1 | 2 => sample::running(self.now, u32::try_from(luck.below(9)).unwrap()),
+                        3 => sample::completed(self.now, 1),
+                        _ => sample::failed(self.now),
+                    };
+                    let job = if life.state.is_open() { open[place] } else { open.swap_remove(place) };
+                    Record::Life { job, life }
+                }
+                3..7 => {
+                    sequence += 1 + luck.below(2);
+                    sample::event(sequence, self.now, "job:queued", None)
+                }
+                7 => {
+                    let mut row = sample::worker_row(&format!("gpu-{}", luck.below(5)), "active");
+                    row.changed_at = sample::at(self.now);
+                    Record::Worker(Box::new(row))
+                }
+                8 => match (luck.below(3), luck.below(4)) {
+                    (n, 0) => {
+                        let shape = sample::shape(u8::try_from(n).unwrap());
+                        Record::BlockLifted { worker: sample::worker("gpu-1"), shape }
+                    }
+                    (n, failures) => {
+                        let (n, failures) = (u8::try_from(n).unwrap(), u32::try_from(failures).unwrap());
+                        Record::Block(sample::block("gpu-1", n, failures))
+                    }
+                },
+                _ => match (luck.below(3), luck.below(4)) {
+                    (n, 0) => Record::SuspicionLifted { shape: sample::shape(u8::try_from(n).unwrap()) },
+                    (n, trials) => {
+                        let (n, trials) = (u8::try_from(n).unwrap(), u32::try_from(trials).unwrap());
+                        Record::Suspicion(sample::suspicion(n, trials))
+                    }
+                },
+            };
+            records.push(record);
+        }
+        records
+    }
+
+    pub(super) fn apply(&mut self, records: &[Record]) {
+        for record in records.iter().cloned() {
+            match record {
+                Record::Accepted { job, life, .. } => {
+                    drop(self.jobs.insert(job.id, (Accepted::clone(&job), life)));
+                }
+                Record::Life { job, life } => self.jobs.get_mut(&job).unwrap().1 = life,
+                Record::Worker(row) => drop(self.workers.insert(row.id.clone(), *row)),
+                Record::WorkerForgotten { worker } => drop(self.workers.remove(&worker)),
+                Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
+                Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),
+                Record::Suspicion(row) => drop(self.suspicions.insert(row.shape, row)),
+                Record::SuspicionLifted { shape } => drop(self.suspicions.remove(&shape)),
+                Record::Happened(event) => self.events.push(Happened::clone(&event)),
+                Record::Result { .. }
+                | Record::Cycle { .. }
+                | Record::Document(_)
+                | Record::DocumentGone { .. } => unreachable!("never imagined"),
+            }
+        }
+    }
+
+    pub(super) async fn check(&self, store: &Store) {
+        let stored = store.restore().await.unwrap();
+        let open: Vec<_> = self.jobs.values().filter(|(_, life)| life.state.is_open()).cloned().collect();
+        assert_eq!(stored.jobs, open);
+        assert_eq!(stored.workers, self.workers.values().cloned().collect::<Vec<_>>());
+        assert_eq!(stored.blocks, self.blocks.values().cloned().collect::<Vec<_>>());
+        assert_eq!(stored.suspicions, self.suspicions.values().cloned().collect::<Vec<_>>());
+        assert_eq!(stored.sequence, self.events.last().map_or(Sequence(0), |event| event.seq));
+        assert!(stored.latest <= Timestamp::from_millis(self.now));
+        let jobs = store.jobs(Filter::default(), None, usize::MAX).await.unwrap();
+        assert_eq!(jobs, self.jobs.values().rev().cloned().collect::<Vec<_>>());
+        assert_eq!(store.events(Sequence(0), usize::MAX).await.unwrap(), self.events);
+    }
+}

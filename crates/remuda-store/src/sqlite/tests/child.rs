@@ -1,0 +1,252 @@
+//! A process that commits and says what was acknowledged, for others to kill, starve and look over the shoulder of.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Lines};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use remuda_core::id::Sequence;
+use remuda_core::record::Record;
+
+use super::Folder;
+use crate::contract::sample::{self, accepted, body, completed, event, job, queued};
+use crate::contract::{Luck, Place};
+use crate::{Batch, Filter, Store};
+
+const STORE: &str = "REMUDA_TEST_STORE";
+/// Batches on their way at the same time.
+const FLIGHT: &str = "REMUDA_TEST_FLIGHT";
+const BATCHES: &str = "REMUDA_TEST_BATCHES";
+const JOBS_IN_BATCH: u64 = 7;
+
+/// Seven jobs and an event, and the end of the first job of the batch before.
+fn batch(n: u64) -> Batch {
+    let first = u128::from(n * 10);
+    let mut records: Vec<Record> =
+        (first..first + u128::from(JOBS_IN_BATCH)).map(|id| accepted(job(id), queued(n))).collect();
+    records.push(event(n, n, "job:queued", Some(first)));
+    if n > 1 {
+        let before = sample::id(first - 10);
+        records.push(Record::Life { job: before, life: completed(n, 1) });
+        records.push(Record::Result { job: before, result: body("[1]") });
+    }
+    records.into()
+}
+
+/// Whole batches, without a gap, and at least those that were acknowledged.
+async fn check(store: &Store, acknowledged: u64) -> u64 {
+    let stored = store.restore().await.unwrap();
+    let last = stored.sequence.0;
+    assert!(last >= acknowledged, "{acknowledged} batches were acknowledged, {last} are there");
+    let jobs = store.jobs(Filter::default(), None, usize::MAX).await.unwrap();
+    let ids: BTreeSet<u128> = jobs.iter().map(|(job, _)| job.id.as_u128()).collect();
+    let wanted = (1..=last).flat_map(|n| (0..JOBS_IN_BATCH).map(move |job| u128::from(n * 10 + job)));
+    assert_eq!(ids, wanted.collect());
+    let ended = jobs.iter().filter(|(_, life)| !life.state.is_open()).count() as u64;
+    assert_eq!(ended, last.saturating_sub(1));
+    let events = store.events(Sequence(0), usize::MAX).await.unwrap();
+    assert!(events.iter().map(|event| event.seq.0).eq(1..=last));
+    for n in [1, last / 2, last].into_iter().filter(|n| (1..last).contains(n)) {
+        let first = sample::id(u128::from(n * 10));
+        assert!(
+            store.workflow(first).await.unwrap().is_some() && store.result(first).await.unwrap().is_some()
+        );
+    }
+    last
+}
+
+/// The child of the other tests; on its own it commits a little and stops by itself.
+#[tokio::test]
+async fn commits_until_it_is_stopped() {
+    let folder = Folder::new();
+    let own = [(STORE, folder.path().display().to_string()), (BATCHES, "20".to_owned())];
+    let own = if std::env::var(STORE).is_ok() { None } else { Some(own) };
+    let setting = |name| match &own {
+        Some(own) => own.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone()),
+        None => std::env::var(name).ok(),
+    };
+    let number = |name, otherwise| setting(name).map_or(otherwise, |text: String| text.parse().unwrap());
+    let store = Store::open(&format!("sqlite:{}", setting(STORE).unwrap())).await.unwrap();
+    let term = store.lead().await.unwrap();
+    let first = store.restore().await.unwrap().sequence.0 + 1;
+    let numbers: Vec<u64> = (first..first + number(BATCHES, 100_000)).collect();
+    let mut refused = 0;
+    for flight in numbers.chunks(usize::try_from(number(FLIGHT, 4)).unwrap()) {
+        let mut sent = Vec::new();
+        for n in flight {
+            sent.push((n, store.send(term, batch(*n)).await.unwrap()));
+        }
+        for (n, written) in sent {
+            match written.await {
+                Ok(()) => println!("\nacknowledged {n}"),
+                Err(error) => {
+                    println!("\nrefused {error:?}");
+                    refused += 1;
+                }
+            }
+        }
+        if refused > 10 {
+            return;
+        }
+    }
+    if own.is_some() {
+        assert_eq!((refused, check(&store, 20).await), (0, 20));
+    }
+}
+
+/// The child, under another program if one is given.
+struct Committer {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    acknowledged: u64,
+    refusals: Vec<String>,
+}
+
+impl Committer {
+    fn start(store: &Path, under: &[&str], settings: &[(&str, &str)]) -> Committer {
+        let itself = std::env::current_exe().unwrap();
+        let itself = itself.to_str().unwrap();
+        let story = "store::sqlite::tests::child::commits_until_it_is_stopped";
+        let words = [under, &[itself, "--exact", story, "--nocapture"]].concat();
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]).env(STORE, store).envs(settings.iter().copied());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Committer { child, lines, acknowledged: 0, refusals: Vec::new() }
+    }
+
+    /// Whether there was a line to hear.
+    fn listen(&mut self) -> bool {
+        let Some(Ok(line)) = self.lines.next() else { return false };
+        if let Some(n) = line.strip_prefix("acknowledged ") {
+            assert!(self.refusals.is_empty(), "nothing is written after a refusal: {:?}", self.refusals);
+            self.acknowledged = n.parse().unwrap();
+        }
+        self.refusals.extend(line.strip_prefix("refused ").map(str::to_owned));
+        true
+    }
+
+    /// Everything it said before it went is heard.
+    fn listen_to_the_end(&mut self) {
+        while self.listen() {}
+        self.child.wait().unwrap();
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.listen_to_the_end();
+    }
+}
+
+#[tokio::test]
+async fn d4_killed_at_any_moment_it_holds_whole_batches_and_all_that_were_acknowledged() {
+    let (folder, mut luck) = (Folder::new(), Luck::new(4));
+    let mut before = 0;
+    for _ in 0..25 {
+        let mut committer = Committer::start(&folder.path(), &[], &[]);
+        for _ in 0..luck.below(80) {
+            committer.listen();
+        }
+        committer.kill();
+        let store = folder.open().await;
+        let last = check(&store, committer.acknowledged.max(before)).await;
+        before = last;
+    }
+    assert!(before > 100, "the children had something to lose");
+}
+
+#[tokio::test]
+async fn d15_killed_while_it_is_made_it_is_made_anew() {
+    for suffix in [".lock", "", "-journal", "-wal", "-shm", ".reserve"] {
+        let folder = Folder::new();
+        let mut committer = Committer::start(&folder.path(), &[], &[]);
+        while !folder.beside(suffix).exists() && committer.child.try_wait().unwrap().is_none() {
+            // A journal comes and goes; whoever missed it is content with what is there.
+            if folder.beside("-wal").exists() {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        committer.kill();
+        check(&folder.open().await, committer.acknowledged).await;
+    }
+}
+
+/// Whether this machine lets us watch a process's calls; what is missing for it is fetched from Debian's packages.
+fn has_strace() -> bool {
+    let works = || {
+        Command::new("strace").args(["-o", "/dev/null", "true"]).output().is_ok_and(|it| it.status.success())
+    };
+    static FETCHED: std::sync::Once = std::sync::Once::new();
+    if !works() {
+        FETCHED.call_once(|| {
+            let script = "apt-get install -y strace || (apt-get update && apt-get install -y strace)";
+            drop(Command::new("sh").args(["-c", script]).output());
+        });
+    }
+    let is_there = works();
+    if !is_there {
+        eprintln!("skipped: strace is not here or not allowed");
+    }
+    is_there
+}
+
+#[tokio::test]
+async fn d5_nothing_is_acknowledged_before_it_is_synced() {
+    if !has_strace() {
+        return;
+    }
+    let folder = Folder::new();
+    let trace = folder.beside(".trace");
+    let calls = "trace=pwrite64,fsync,fdatasync,write";
+    let under = ["strace", "-f", "-y", "-s", "16", "-e", calls, "-o", trace.to_str().unwrap()];
+    let mut committer = Committer::start(&folder.path(), &under, &[(FLIGHT, "1"), (BATCHES, "30")]);
+    committer.listen_to_the_end();
+    assert_eq!(committer.acknowledged, 30);
+
+    let (mut is_dirty, mut synced, mut acknowledged) = (false, 0, 0);
+    for line in std::fs::read_to_string(&trace).unwrap().lines() {
+        let is_log = line.contains("remuda.db-wal>");
+        if line.contains("acknowledged") || line.contains("\\nacknowl") {
+            assert!(!is_dirty, "acknowledged before it was synced: {line}");
+            acknowledged += 1;
+        } else if is_log && line.contains("pwrite64(") {
+            is_dirty = true;
+        } else if is_log && line.contains("sync(") && line.ends_with("= 0") {
+            (is_dirty, synced) = (false, synced + 1);
+        }
+    }
+    assert!(acknowledged >= 30 && synced >= 30, "{acknowledged} acknowledged, {synced} synced");
+}
+
+/// Runs a child whose disk fails at some point, and looks at what it said and left.
+async fn check_broken(under: &[&str]) {
+    let folder = Folder::new();
+    // The reserve is set aside while the disk still works.
+    drop(folder.open().await);
+    let mut committer = Committer::start(&folder.path(), under, &[]);
+    committer.listen_to_the_end();
+    assert!(committer.acknowledged > 0, "it failed before it began");
+    assert!(committer.refusals.len() > 10, "{:?}", committer.refusals);
+    let is_broken = |refusal: &String| refusal.starts_with("Broken");
+    assert!(committer.refusals.iter().all(is_broken), "{:?}", committer.refusals);
+    let store = folder.open().await;
+    let last = check(&store, committer.acknowledged).await;
+    let term = store.lead().await.unwrap();
+    store.commit(term, batch(last + 1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn d3_after_a_failed_sync_nothing_is_written_until_it_is_opened_again() {
+    if has_strace() {
+        // Each thread is counted by itself: opening takes fewer than 20, the writer gets there.
+        let fail = "inject=fsync,fdatasync:error=EIO:when=20+";
+        check_broken(&["strace", "-f", "-e", "trace=fsync,fdatasync", "-e", fail, "-o", "/dev/null"]).await;
+    }
+}
+
+#[tokio::test]
+async fn d3_after_a_failed_write_nothing_is_written_until_it_is_opened_again() {
+    // No file may grow beyond 10 MiB (20 in some shells): the log hits that.
+    check_broken(&["sh", "-c", r#"trap "" XFSZ; ulimit -f 20480; exec "$0" "$@""#]).await;
+}

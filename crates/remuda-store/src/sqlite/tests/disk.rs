@@ -1,0 +1,161 @@
+//! A disk that is full.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use remuda_core::record::Record;
+use tempfile::TempDir;
+use tokio::sync::oneshot;
+
+use super::super::files::{Lock, Reserve};
+use super::super::schema;
+use super::super::write::{Request, Sent, Writer};
+use super::Folder;
+use crate::contract::sample::{accepted, body, completed, id, job, queued};
+use crate::{Batch, Store, StoreError};
+
+/// A disk of 96 MiB of our own, where we are allowed to mount one.
+struct SmallDisk(TempDir);
+
+impl SmallDisk {
+    fn mount() -> Option<SmallDisk> {
+        let folder = tempfile::tempdir().unwrap();
+        let mount =
+            Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m", "none"]).arg(folder.path()).output();
+        let is_mounted = mount.is_ok_and(|mount| mount.status.success());
+        if !is_mounted {
+            eprintln!("skipped: mounting a small disk is not allowed here");
+        }
+        is_mounted.then_some(SmallDisk(folder))
+    }
+
+    fn url(&self) -> String {
+        format!("sqlite:{}", self.0.path().join("remuda.db").display())
+    }
+
+    /// Writes until nothing more fits.
+    fn fill(&self) -> PathBuf {
+        let path = self.0.path().join("someone-elses-film");
+        let mut file = File::create(&path).unwrap();
+        for chunk in [1 << 20, 4096, 1] {
+            while file.write_all(&vec![1; chunk]).is_ok() {}
+        }
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        Command::new("umount").arg("-l").arg(self.0.path()).status().ok();
+    }
+}
+
+fn end(n: u128) -> Batch {
+    vec![
+        Record::Life { job: id(n), life: completed(2, 1) },
+        Record::Result { job: id(n), result: body(r#"{"output":"a.png"}"#) },
+    ]
+    .into()
+}
+
+fn submit(n: u128) -> Batch {
+    vec![accepted(job(n), queued(1))].into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d2_a_full_disk_takes_completions_refuses_submissions_and_heals() {
+    let Some(disk) = SmallDisk::mount() else { return };
+    let mut store = Store::open(&disk.url()).await.unwrap();
+    let mut term = store.lead().await.unwrap();
+    for n in 0..50 {
+        store.commit(term, submit(n)).await.unwrap();
+    }
+    assert!(store.has_reserve());
+
+    let film = disk.fill();
+    let mut accepted = 50;
+    let refused = loop {
+        match store.commit(term, submit(accepted)).await {
+            Ok(()) => accepted += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, StoreError::Full { .. }), "{refused}");
+    assert!(!store.has_reserve());
+    for n in 0..50 {
+        if n == 25 {
+            drop(store);
+            store = Store::open(&disk.url()).await.unwrap();
+            term = store.lead().await.unwrap();
+        }
+        store.commit(term, end(n)).await.unwrap();
+        assert!(matches!(store.commit(term, submit(999)).await, Err(StoreError::Full { .. })));
+    }
+    let open: Vec<u128> =
+        store.restore().await.unwrap().jobs.iter().map(|(job, _)| job.id.as_u128()).collect();
+    assert_eq!(open, (50..accepted).collect::<Vec<_>>());
+
+    std::fs::remove_file(film).unwrap();
+    let healed = async {
+        while !store.has_reserve() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), healed).await.expect("room comes back by itself");
+    store.commit(term, submit(999)).await.unwrap();
+    drop(store);
+    let stored = Store::open(&disk.url()).await.unwrap().restore().await.unwrap();
+    assert_eq!(stored.jobs.len() as u128, accepted - 50 + 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d2_the_reserve_lasts_for_thousands_of_completions() {
+    const JOBS: u128 = 9000;
+    let Some(disk) = SmallDisk::mount() else { return };
+    let store = Store::open(&disk.url()).await.unwrap();
+    let term = store.lead().await.unwrap();
+    let jobs: Vec<Record> = (0..JOBS).map(|n| accepted(job(n), queued(1))).collect();
+    store.commit(term, jobs.into()).await.unwrap();
+    disk.fill();
+    // One by one, which is the dearest way: each writes whole pages to the log.
+    for n in 0..JOBS {
+        if let Err(error) = store.commit(term, end(n)).await {
+            panic!("completion {n} was refused: {error}");
+        }
+    }
+    assert!(store.restore().await.unwrap().jobs.is_empty());
+}
+
+/// The same for machines where no disk may be mounted: the file itself may not grow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d2_without_room_a_batch_is_refused_whole_and_others_go_on() {
+    let folder = Folder::new();
+    let (conn, lock) = (schema::open(&folder.path(), false).unwrap(), Lock::take(&folder.path()).unwrap());
+    conn.pragma_update(None, "max_page_count", 40).unwrap();
+    let reserve = Arc::new(Reserve::set_aside(&folder.path()));
+    let (inbox, requests) = mpsc::channel();
+    let writer = Writer::new(folder.path(), conn, lock, reserve.clone()).unwrap().spawn(requests).unwrap();
+    let commit = async |batch| {
+        let (reply, answer) = oneshot::channel();
+        let request = Request::Commit { term: remuda_core::id::Term(1), batch, reply };
+        inbox.send(Sent { request, _place: None }).unwrap();
+        answer.await.unwrap()
+    };
+    commit(submit(1)).await.unwrap();
+    let large = format!("\"{}\"", "x".repeat(1 << 20));
+    let large = Record::Accepted { job: job(2).into(), life: queued(1), workflow: body(&large) };
+    let refused = commit(vec![accepted(job(3), queued(1)), large].into()).await;
+    assert!(matches!(refused, Err(StoreError::Full { .. })));
+    assert!(!reserve.is_there());
+    commit(end(1)).await.unwrap();
+    inbox.send(Sent { request: Request::Close, _place: None }).unwrap();
+    writer.join().unwrap();
+
+    let store = folder.try_open().await.unwrap();
+    assert!(store.restore().await.unwrap().jobs.is_empty(), "job 1 ended, 2 and 3 were never there");
+    assert!(store.has_reserve());
+}

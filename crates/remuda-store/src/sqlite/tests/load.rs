@@ -1,0 +1,123 @@
+//! Many at once, and a long history.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use remuda_core::id::Sequence;
+use remuda_core::record::Record;
+use rusqlite::Connection;
+
+use super::super::{read, retention};
+use super::Folder;
+use crate::contract::Place;
+use crate::contract::sample::{accepted, at, completed, event, id, job, queued};
+use crate::{Filter, JobState, Store, View};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d1_eight_readers_and_a_writer_never_meet_a_busy_store() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let term = store.lead().await.unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let readers: Vec<_> = (0..8).map(|_| tokio::spawn(read_until(store.clone(), is_over.clone()))).collect();
+    for n in 0..200_u32 {
+        let id_now = u128::from(n);
+        let mut records =
+            vec![accepted(job(id_now), queued(1)), event(u64::from(n) + 1, 1, "job:queued", None)];
+        if n > 0 {
+            records.push(Record::Life { job: id(id_now - 1), life: completed(2, 1) });
+        }
+        store.commit(term, records.into()).await.unwrap();
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for reader in readers {
+        assert!(reader.await.unwrap() > 0);
+    }
+}
+
+/// Every read answers, and sees whole batches: a job and its event come together.
+async fn read_until(store: Store, is_over: Arc<AtomicBool>) -> usize {
+    let mut rounds = 0;
+    while rounds == 0 || !is_over.load(Ordering::Relaxed) {
+        let stored = store.restore().await.unwrap();
+        let jobs = store.jobs(Filter::default(), None, 500).await.unwrap();
+        assert!(jobs.len() as u64 >= stored.sequence.0);
+        assert!(stored.jobs.len() <= 1, "each batch ends the job of the one before");
+        assert!(store.events(Sequence(0), 500).await.unwrap().len() >= jobs.len());
+        store.view(View::OrchestratorStatus).await.unwrap();
+        rounds += 1;
+    }
+    rounds
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d1_someone_elses_short_transaction_is_waited_for() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let term = store.lead().await.unwrap();
+    let shell = Connection::open(folder.path()).unwrap();
+    shell.execute_batch("BEGIN IMMEDIATE; DELETE FROM cycles").unwrap();
+    let sent = store.send(term, vec![accepted(job(1), queued(1))].into()).await.unwrap();
+    assert!(store.job(id(1)).await.unwrap().is_none(), "reading goes on meanwhile");
+    shell.execute_batch("COMMIT").unwrap();
+    sent.await.unwrap();
+    assert!(store.job(id(1)).await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d18_commits_go_in_between_the_steps_of_retention() {
+    let folder = Folder::new();
+    let store = folder.open().await;
+    let term = store.lead().await.unwrap();
+    for first in (0..5000).step_by(1000) {
+        let old = (first..first + 1000).map(|n| accepted(job(n), completed(5, 1))).collect::<Vec<_>>();
+        store.commit(term, old.into()).await.unwrap();
+    }
+    let forgetting = tokio::spawn({
+        let store = store.clone();
+        async move { store.retain(at(100), 5000).await.unwrap() }
+    });
+    let mut came_in_between = 0;
+    for n in 5000.. {
+        store.commit(term, vec![accepted(job(n), queued(1))].into()).await.unwrap();
+        if forgetting.is_finished() {
+            break;
+        }
+        came_in_between += 1;
+    }
+    assert_eq!(forgetting.await.unwrap(), 5000);
+    assert!(came_in_between > 1, "retention held the writer from beginning to end");
+}
+
+#[tokio::test]
+async fn d18_no_question_walks_through_history() {
+    let folder = Folder::new();
+    drop(folder.open().await);
+    let conn = Connection::open(folder.path()).unwrap();
+    let plan = |sql: &str| -> String {
+        let mut explain = conn.prepare(&format!("EXPLAIN QUERY PLAN {sql}")).unwrap();
+        let nothing = rusqlite::params_from_iter(vec![None::<i64>; explain.parameter_count()]);
+        let steps = explain.query_map(nothing, |row| row.get::<_, String>(3)).unwrap();
+        steps.map(Result::unwrap).collect::<Vec<_>>().join("; ")
+    };
+    for sql in [
+        read::OPEN_JOBS.to_owned(),
+        read::OPEN_JOBS_PAGE.to_owned(),
+        retention::ENDED_JOBS.to_owned(),
+        read::page(Some(JobState::Queued)),
+        read::page(Some(JobState::Running)),
+        read::page(Some(JobState::Failed)),
+        read::page(Some(JobState::Cancelled)),
+        "SELECT * FROM orchestrator_status".to_owned(),
+        read::BY_KEY.to_owned(),
+    ] {
+        let plan = plan(&sql);
+        assert!(
+            plan.contains("jobs USING INDEX jobs_") || plan.contains("jobs USING COVERING INDEX jobs_"),
+            "{sql}: {plan}"
+        );
+        assert!(!plan.contains("SCAN jobs") && !plan.contains("TEMP B-TREE"), "{sql}: {plan}");
+    }
+    let plan = plan(&read::page(None));
+    assert!(plan.contains("SEARCH jobs USING PRIMARY KEY"), "newest first is the order of the table: {plan}");
+}
