@@ -54,13 +54,13 @@ def work():
             try:
                 if not joined:
                     join = {"worker": NAME, "services": ["exec"], "slots": 1, "held": held}
-                    joined = call("POST", "/fleet/workers", join)
+                    joined = call("POST", "/remuda/v1/workers", join)
                     print(f"joined as {NAME}, incarnation {joined['incarnation']}", flush=True)
                 seq += 1
                 beat = {"incarnation": joined["incarnation"], "seq": seq, "term": joined["term"]}
                 beat.update(held=held, finished=finished)
                 # The line stays open until there are orders; who holds something beats every second.
-                path = f"/fleet/workers/{NAME}/beat?wait={1 if held else 25}"
+                path = f"/remuda/v1/workers/{NAME}/beat?wait={1 if held else 25}"
                 reply = call("POST", path, beat, joined["token"])
             except urllib.error.HTTPError as error:
                 problem = json.load(error)["error"]
@@ -89,7 +89,7 @@ def work():
     finally:
         try:
             if joined:
-                call("DELETE", f"/fleet/workers/{NAME}", token=joined["token"])
+                call("DELETE", f"/remuda/v1/workers/{NAME}", token=joined["token"])
         except OSError:
             pass  # not there any more, or not ours any more: nothing to say goodbye to
 

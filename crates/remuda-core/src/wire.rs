@@ -3,9 +3,9 @@
 //! later may be missing: during an upgrade both versions speak to each other.
 //!
 //! ```text
-//! POST   /fleet/workers                    Join  → Joined
-//! POST   /fleet/workers/{id}/beat?wait=25  Beat  → Reply
-//! DELETE /fleet/workers/{id}               leave
+//! POST   /remuda/v1/workers                    Join  → Joined
+//! POST   /remuda/v1/workers/{id}/beat?wait=25  Beat  → Reply
+//! DELETE /remuda/v1/workers/{id}               leave
 //! ```
 
 pub mod live;

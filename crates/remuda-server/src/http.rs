@@ -91,113 +91,121 @@ pub struct Context {
 
 /// Every route there is; `docs/http.md` is written from this list.
 pub const ROUTES: &[(&str, &str, &str)] = &[
-    ("POST", "/fleet/jobs", "Submit a job; 201 with its id, 200 if the idempotency key is known"),
-    ("GET", "/fleet/jobs", "Page through jobs, newest first: ?state= &tenant= &before= &limit="),
-    ("GET", "/fleet/jobs/{id}", "One job: what it asked for, how it stands, why it waits, what it gave"),
+    ("POST", "/remuda/v1/jobs", "Submit a job; 201 with its id, 200 if the idempotency key is known"),
+    ("GET", "/remuda/v1/jobs", "Page through jobs, newest first: ?state= &tenant= &before= &limit="),
+    ("GET", "/remuda/v1/jobs/{id}", "One job: what it asked for, how it stands, why it waits, what it gave"),
     (
         "GET",
-        "/fleet/jobs/{id}/why",
+        "/remuda/v1/jobs/{id}/why",
         "The whole story: every attempt, every candidate and why it was passed over",
     ),
-    ("GET", "/fleet/jobs/{id}/workflow", "The workflow as it was submitted, byte for byte"),
-    ("GET", "/fleet/jobs/{id}/result", "The result alone"),
-    ("GET", "/fleet/jobs/{id}/preview", "The newest preview of a running job, as an attachment; live only"),
-    ("POST", "/fleet/jobs/{id}/cancel", "Cancel a job, wherever it is"),
-    ("POST", "/fleet/workers", "A worker joins"),
-    ("GET", "/fleet/workers", "All workers"),
-    ("GET", "/fleet/workers/{id}", "One worker"),
-    ("POST", "/fleet/workers/{id}/beat", "A worker beats; ?wait=SECONDS keeps the line open for orders"),
+    ("GET", "/remuda/v1/jobs/{id}/workflow", "The workflow as it was submitted, byte for byte"),
+    ("GET", "/remuda/v1/jobs/{id}/result", "The result alone"),
+    (
+        "GET",
+        "/remuda/v1/jobs/{id}/preview",
+        "The newest preview of a running job, as an attachment; live only",
+    ),
+    ("POST", "/remuda/v1/jobs/{id}/cancel", "Cancel a job, wherever it is"),
+    ("POST", "/remuda/v1/workers", "A worker joins"),
+    ("GET", "/remuda/v1/workers", "All workers"),
+    ("GET", "/remuda/v1/workers/{id}", "One worker"),
+    ("POST", "/remuda/v1/workers/{id}/beat", "A worker beats; ?wait=SECONDS keeps the line open for orders"),
     (
         "PUT",
-        "/fleet/workers/{id}/preview",
+        "/remuda/v1/workers/{id}/preview",
         "A worker shows how far an attempt is: ?job= &attempt=, a JPEG, PNG or WebP of at most 1 MiB",
     ),
     (
         "PUT",
-        "/fleet/workers/{id}/live",
+        "/remuda/v1/workers/{id}/live",
         "A worker tells what an attempt is doing: ?job= &attempt=, how far it is, what its service said, outputs so far",
     ),
     (
         "POST",
-        "/fleet/workers/{id}/drain",
+        "/remuda/v1/workers/{id}/drain",
         "No new work for a worker; it leaves when it holds nothing, or after `deadline_seconds`",
     ),
-    ("DELETE", "/fleet/workers/{id}", "A worker leaves: offline now"),
-    ("POST", "/fleet/blobs", "Store a blob; the answer has its hash and size"),
+    ("DELETE", "/remuda/v1/workers/{id}", "A worker leaves: offline now"),
+    ("POST", "/remuda/v1/blobs", "Store a blob; the answer has its hash and size"),
     (
         "PUT",
-        "/fleet/blobs/{hash}",
+        "/remuda/v1/blobs/{hash}",
         "Store a blob whose hash is known; 201, or 200 at once if it is there already",
     ),
     (
         "GET",
-        "/fleet/blobs/{hash}",
+        "/remuda/v1/blobs/{hash}",
         "A blob, as an attachment; HEAD, Range, If-Range and If-None-Match as usual; ?name=photo.png gives it a type",
     ),
     (
         "GET",
-        "/fleet/machines",
+        "/remuda/v1/machines",
         "All machines: rented or not, how they stand, what they cost, what they wait for",
     ),
-    ("GET", "/fleet/machines/{id}", "One machine"),
+    ("GET", "/remuda/v1/machines/{id}", "One machine"),
     (
         "POST",
-        "/fleet/machines/{id}/drain",
+        "/remuda/v1/machines/{id}/drain",
         "No new work for a machine's workers; it is returned when they hold nothing, or after `deadline_seconds`",
     ),
-    ("GET", "/fleet/fleets", "All fleets: settings, machines, budget and spending, what holds them back"),
-    ("GET", "/fleet/fleets/{id}", "One fleet"),
+    ("GET", "/remuda/v1/fleets", "All fleets: settings, machines, budget and spending, what holds them back"),
+    ("GET", "/remuda/v1/fleets/{id}", "One fleet"),
     (
         "POST",
-        "/fleet/fleets/{id}/pause",
+        "/remuda/v1/fleets/{id}/pause",
         "It neither grows nor shrinks until it is resumed: {\"reason\": \"…\"}",
     ),
-    ("POST", "/fleet/fleets/{id}/resume", "It follows its policy again"),
+    ("POST", "/remuda/v1/fleets/{id}/resume", "It follows its policy again"),
     (
         "POST",
-        "/fleet/fleets/{id}/scale",
+        "/remuda/v1/fleets/{id}/scale",
         "So many machines, whatever waits: {\"machines\": 4}; {\"machines\": null} is as the policy says",
     ),
     (
         "POST",
-        "/fleet/fleets/{id}/lift",
+        "/remuda/v1/fleets/{id}/reset-brake",
         "What holds back creations is over: the brake, offers passed over, waits",
     ),
     (
         "GET",
-        "/fleet/cost",
+        "/remuda/v1/cost",
         "What machines cost, now and in a time: ?from= &until= (milliseconds) &by=fleet, tenant, job or hour",
     ),
-    ("GET", "/fleet/blocks", "Workers and shapes kept apart"),
-    ("DELETE", "/fleet/blocks/{worker}/{shape}", "Lift a block"),
-    ("GET", "/fleet/affinities", "Shapes with preferred or excluded workers"),
-    ("GET", "/fleet/affinities/{shape}", "One shape's preferred and excluded workers"),
+    ("GET", "/remuda/v1/blocks", "Workers and shapes kept apart"),
+    ("DELETE", "/remuda/v1/blocks/{worker}/{shape}", "Lift a block"),
+    ("GET", "/remuda/v1/affinities", "Shapes with preferred or excluded workers"),
+    ("GET", "/remuda/v1/affinities/{shape}", "One shape's preferred and excluded workers"),
     (
         "PUT",
-        "/fleet/affinities/{shape}",
+        "/remuda/v1/affinities/{shape}",
         "Say where a shape should run, and where not: {\"preferred\": [WORKER], \"excluded\": [WORKER]}",
     ),
-    ("DELETE", "/fleet/affinities/{shape}", "Let a shape run anywhere again"),
-    ("GET", "/fleet/quarantine", "Shapes that fail everywhere"),
-    ("DELETE", "/fleet/quarantine/{shape}", "Release a shape"),
+    ("DELETE", "/remuda/v1/affinities/{shape}", "Let a shape run anywhere again"),
+    ("GET", "/remuda/v1/quarantine", "Shapes that fail everywhere"),
+    ("DELETE", "/remuda/v1/quarantine/{shape}", "Release a shape"),
     (
         "GET",
-        "/fleet/events",
+        "/remuda/v1/events",
         "Events as they happen (SSE); resumes with Last-Event-ID; ?job= &tenant= &worker= &name= &metadata.KEY=",
     ),
-    ("GET", "/fleet/cycles", "The newest reports of the control cycle"),
-    ("POST", "/fleet/cycle", "Run a control cycle now; the answer is its report"),
-    ("GET", "/fleet/plan", "What a cycle would do now; changes nothing"),
+    ("GET", "/remuda/v1/cycles", "The newest reports of the control cycle"),
+    ("POST", "/remuda/v1/cycles", "Run a control cycle now; the answer is its report"),
+    ("GET", "/remuda/v1/plan", "What a cycle would do now; changes nothing"),
     (
         "POST",
-        "/fleet/reload",
+        "/remuda/v1/reload",
         "Read the settings again and go on under them; a bad file changes nothing and is answered 422",
     ),
-    ("POST", "/fleet/tokens", "Make a token: role, tenant, name, workers, expires_seconds; shown this once"),
-    ("GET", "/fleet/tokens", "All tokens, without what is secret"),
-    ("DELETE", "/fleet/tokens/{id}", "Revoke a token, by its id or its name; at once"),
-    ("GET", "/fleet/status", "Counts, the brake, refused messages, when and why the plane wakes next"),
-    ("GET", "/fleet/views/{name}", "orchestrator_status, active_workers_health or worker_performance"),
+    (
+        "POST",
+        "/remuda/v1/tokens",
+        "Make a token: role, tenant, name, workers, expires_seconds; shown this once",
+    ),
+    ("GET", "/remuda/v1/tokens", "All tokens, without what is secret"),
+    ("DELETE", "/remuda/v1/tokens/{id}", "Revoke a token, by its id or its name; at once"),
+    ("GET", "/remuda/v1/status", "Counts, the brake, refused messages, when and why the plane wakes next"),
+    ("GET", "/remuda/v1/views/{name}", "orchestrator_status, active_workers_health or worker_performance"),
     ("POST", "/api/v2/assets", "Comfy API v2: upload an asset, as multipart/form-data"),
     ("POST", "/api/v2/assets/from-hash", "Comfy API v2: another asset of content that was sent before"),
     ("HEAD", "/api/v2/assets/by-hash/{hash}", "Comfy API v2: whether `from-hash` would find it"),
@@ -215,7 +223,7 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
     ),
     ("POST", "/api/v2/jobs/{id}/cancel", "Comfy API v2: cancel a job; one that has ended stays as it is"),
     ("GET", "/openapi.json", "Comfy API v2 as it is served here: the contract, and what was added to it"),
-    ("GET", "/fleet/models", "Every model with whoever has it, copy by copy"),
+    ("GET", "/remuda/v1/models", "Every model with whoever has it, copy by copy"),
     ("POST", "/v1/embeddings", "OpenAI: a vector for each text"),
     ("POST", "/v1/chat/completions", "OpenAI: go on with a conversation, whole or as it comes (SSE)"),
     ("POST", "/v1/images/generations", "OpenAI: pictures from a text"),
@@ -270,50 +278,49 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
 pub fn router(context: Context) -> Router {
     // Blobs are streamed; everything else comes whole and within the one limit.
     let streamed = Router::new()
-        .route("/fleet/blobs", post(blobs::store))
-        .route("/fleet/blobs/{hash}", get(blobs::read).put(blobs::store_named))
+        .route("/remuda/v1/blobs", post(blobs::store))
+        .route("/remuda/v1/blobs/{hash}", get(blobs::read).put(blobs::store_named))
         .merge(door::streamed())
         .method_not_allowed_fallback(problem::wrong_method);
     Router::new()
-        .route("/fleet/jobs", post(jobs::submit).get(jobs::list))
-        .route("/fleet/jobs/{id}", get(jobs::one))
-        .route("/fleet/jobs/{id}/why", get(jobs::why))
-        .route("/fleet/jobs/{id}/workflow", get(jobs::workflow))
-        .route("/fleet/jobs/{id}/result", get(jobs::result))
-        .route("/fleet/jobs/{id}/preview", get(preview::get))
-        .route("/fleet/jobs/{id}/cancel", post(jobs::cancel))
-        .route("/fleet/workers", post(workers::join).get(workers::list))
-        .route("/fleet/workers/{id}", get(workers::one).delete(workers::leave))
-        .route("/fleet/workers/{id}/beat", post(workers::beat))
-        .route("/fleet/workers/{id}/preview", put(preview::put))
-        .route("/fleet/workers/{id}/live", put(live::put))
-        .route("/fleet/workers/{id}/drain", post(workers::drain))
-        .route("/fleet/machines", get(fleet::machines::list))
-        .route("/fleet/machines/{id}", get(fleet::machines::one))
-        .route("/fleet/machines/{id}/drain", post(fleet::machines::drain))
-        .route("/fleet/fleets", get(fleet::fleets::list))
-        .route("/fleet/fleets/{id}", get(fleet::fleets::one))
-        .route("/fleet/fleets/{id}/pause", post(fleet::fleets::pause))
-        .route("/fleet/fleets/{id}/resume", post(fleet::fleets::resume))
-        .route("/fleet/fleets/{id}/scale", post(fleet::fleets::scale))
-        .route("/fleet/fleets/{id}/lift", post(fleet::fleets::lift))
-        .route("/fleet/cost", get(fleet::cost::cost))
-        .route("/fleet/blocks", get(fleet::blocks))
-        .route("/fleet/blocks/{worker}/{shape}", delete(fleet::lift))
-        .route("/fleet/affinities", get(affinities::list))
-        .route("/fleet/affinities/{shape}", get(affinities::one).put(affinities::set))
-        .route("/fleet/affinities/{shape}", delete(affinities::remove))
-        .route("/fleet/quarantine", get(fleet::quarantine))
-        .route("/fleet/quarantine/{shape}", delete(fleet::release))
-        .route("/fleet/events", get(events::stream))
-        .route("/fleet/cycles", get(fleet::cycles::list))
-        .route("/fleet/cycle", post(fleet::cycles::now))
-        .route("/fleet/plan", get(fleet::cycles::plan))
-        .route("/fleet/reload", post(reload::reload))
-        .route("/fleet/tokens", post(access::tokens::create).get(access::tokens::list))
-        .route("/fleet/tokens/{id}", delete(access::tokens::revoke))
-        .route("/fleet/status", get(fleet::status))
-        .route("/fleet/views/{name}", get(fleet::view))
+        .route("/remuda/v1/jobs", post(jobs::submit).get(jobs::list))
+        .route("/remuda/v1/jobs/{id}", get(jobs::one))
+        .route("/remuda/v1/jobs/{id}/why", get(jobs::why))
+        .route("/remuda/v1/jobs/{id}/workflow", get(jobs::workflow))
+        .route("/remuda/v1/jobs/{id}/result", get(jobs::result))
+        .route("/remuda/v1/jobs/{id}/preview", get(preview::get))
+        .route("/remuda/v1/jobs/{id}/cancel", post(jobs::cancel))
+        .route("/remuda/v1/workers", post(workers::join).get(workers::list))
+        .route("/remuda/v1/workers/{id}", get(workers::one).delete(workers::leave))
+        .route("/remuda/v1/workers/{id}/beat", post(workers::beat))
+        .route("/remuda/v1/workers/{id}/preview", put(preview::put))
+        .route("/remuda/v1/workers/{id}/live", put(live::put))
+        .route("/remuda/v1/workers/{id}/drain", post(workers::drain))
+        .route("/remuda/v1/machines", get(fleet::machines::list))
+        .route("/remuda/v1/machines/{id}", get(fleet::machines::one))
+        .route("/remuda/v1/machines/{id}/drain", post(fleet::machines::drain))
+        .route("/remuda/v1/fleets", get(fleet::fleets::list))
+        .route("/remuda/v1/fleets/{id}", get(fleet::fleets::one))
+        .route("/remuda/v1/fleets/{id}/pause", post(fleet::fleets::pause))
+        .route("/remuda/v1/fleets/{id}/resume", post(fleet::fleets::resume))
+        .route("/remuda/v1/fleets/{id}/scale", post(fleet::fleets::scale))
+        .route("/remuda/v1/fleets/{id}/reset-brake", post(fleet::fleets::reset_brake))
+        .route("/remuda/v1/cost", get(fleet::cost::cost))
+        .route("/remuda/v1/blocks", get(fleet::blocks))
+        .route("/remuda/v1/blocks/{worker}/{shape}", delete(fleet::lift))
+        .route("/remuda/v1/affinities", get(affinities::list))
+        .route("/remuda/v1/affinities/{shape}", get(affinities::one).put(affinities::set))
+        .route("/remuda/v1/affinities/{shape}", delete(affinities::remove))
+        .route("/remuda/v1/quarantine", get(fleet::quarantine))
+        .route("/remuda/v1/quarantine/{shape}", delete(fleet::release))
+        .route("/remuda/v1/events", get(events::stream))
+        .route("/remuda/v1/cycles", get(fleet::cycles::list).post(fleet::cycles::now))
+        .route("/remuda/v1/plan", get(fleet::cycles::plan))
+        .route("/remuda/v1/reload", post(reload::reload))
+        .route("/remuda/v1/tokens", post(access::tokens::create).get(access::tokens::list))
+        .route("/remuda/v1/tokens/{id}", delete(access::tokens::revoke))
+        .route("/remuda/v1/status", get(fleet::status))
+        .route("/remuda/v1/views/{name}", get(fleet::view))
         .route("/health/live", get(fleet::live))
         .route("/health/ready", get(fleet::ready))
         .merge(door::routes())

@@ -261,7 +261,7 @@ impl BlobLink {
     }
 
     fn request(&self, method: Method, hash: &BlobHash) -> RequestBuilder {
-        let request = self.http.request(method, format!("{}/fleet/blobs/{hash}", self.url));
+        let request = self.http.request(method, format!("{}/remuda/v1/blobs/{hash}", self.url));
         let token = self.token.lock().unwrap_or_else(PoisonError::into_inner);
         if token.is_empty() { request } else { request.bearer_auth(token.reveal()) }
     }

@@ -89,11 +89,11 @@ impl Link {
     }
 
     fn join_request(&self, join: &Join) -> RequestBuilder {
-        self.http.post(format!("{}/fleet/workers", self.url)).timeout(ANSWER_MAX).json(join)
+        self.http.post(format!("{}/remuda/v1/workers", self.url)).timeout(ANSWER_MAX).json(join)
     }
 
     pub async fn beat(&self, beat: &Beat, wait: Duration) -> AgentEvent {
-        let url = format!("{}/fleet/workers/{}/beat?wait={}", self.url, self.worker, wait.as_secs_f64());
+        let url = format!("{}/remuda/v1/workers/{}/beat?wait={}", self.url, self.worker, wait.as_secs_f64());
         let request = self
             .http
             .post(url)
@@ -124,12 +124,13 @@ impl Link {
     }
 
     fn show(&self, what: &str, job: JobId, attempt: Attempt) -> RequestBuilder {
-        let url = format!("{}/fleet/workers/{}/{what}?job={job}&attempt={attempt}", self.url, self.worker);
+        let url =
+            format!("{}/remuda/v1/workers/{}/{what}?job={job}&attempt={attempt}", self.url, self.worker);
         self.http.put(url).timeout(SHOW_MAX).bearer_auth(self.token.reveal())
     }
 
     pub async fn leave(&self, reason: &str) {
-        let url = format!("{}/fleet/workers/{}", self.url, self.worker);
+        let url = format!("{}/remuda/v1/workers/{}", self.url, self.worker);
         let request = self.http.delete(url).query(&[("reason", reason)]).bearer_auth(self.token.reveal());
         drop(request.send().await);
     }
@@ -171,7 +172,7 @@ async fn refused(response: Response) -> Unanswered {
     let message = body["error"]["message"].as_str().unwrap_or("no message").to_owned();
     match (status, code.as_str()) {
         (_, "unknown_worker") => Unanswered::Unknown,
-        (_, "not_wanted" | "not_proved") => Unanswered::NotWanted(message),
+        (_, "machine_retired" | "identity_unproven") => Unanswered::NotWanted(message),
         (_, "replaced" | "wrong_token" | "no_token" | "forbidden") => Unanswered::Replaced(message),
         (StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, _) => Unanswered::Replaced(message),
         _ => Unanswered::Unreachable(format!("{status}: {message}")),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// What a worker tells of an attempt: `PUT /fleet/workers/{id}/live?job=&attempt=`. What is absent has not changed.
+/// What a worker tells of an attempt: `PUT /remuda/v1/workers/{id}/live?job=&attempt=`. What is absent has not changed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     #[serde(default, skip_serializing_if = "Option::is_none")]

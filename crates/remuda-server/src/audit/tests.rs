@@ -88,9 +88,9 @@ async fn refusals_fill_no_disk() {
     let folder = tempfile::tempdir().unwrap();
     let audit = Audit::open(folder.path(), Timestamp::ZERO).unwrap();
     for _ in 0..3 * REFUSALS_MAX {
-        audit.refused(note("access.refused", "/fleet/jobs")).await;
+        audit.refused(note("access.refused", "/remuda/v1/jobs")).await;
     }
-    let mut later = note("access.refused", "/fleet/jobs");
+    let mut later = note("access.refused", "/remuda/v1/jobs");
     later.at = later.at.plus(REFUSALS_WITHIN);
     audit.refused(later).await;
     let lines = found(folder.path()).lines;

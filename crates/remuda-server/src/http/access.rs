@@ -322,8 +322,8 @@ impl Asked {
     /// The job it is about, if it is about one.
     fn job(&self) -> Option<&str> {
         let route = self.route.as_ref()?.as_str();
-        let rest = self.path.strip_prefix("/fleet/jobs/")?;
-        route.starts_with("/fleet/jobs/{id}").then(|| rest.split('/').next().unwrap_or(rest))
+        let rest = self.path.strip_prefix("/remuda/v1/jobs/")?;
+        route.starts_with("/remuda/v1/jobs/{id}").then(|| rest.split('/').next().unwrap_or(rest))
     }
 
     fn note(&self, now: Timestamp, who: String, what: &'static str, outcome: String) -> Note {

@@ -58,8 +58,8 @@ pub(super) async fn store_named(
 
 fn told(stored: Stored) -> Response {
     let Stored { hash, size_bytes, is_new } = stored;
-    let location = format!("/fleet/blobs/{hash}");
-    let answer = json!({ "hash": hash, "size_bytes": size_bytes, "is_new": is_new });
+    let location = format!("/remuda/v1/blobs/{hash}");
+    let answer = json!({ "hash": hash, "size_bytes": size_bytes, "created": is_new });
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     (status, [(header::LOCATION, location)], Json(answer)).into_response()
 }
@@ -193,7 +193,7 @@ pub(super) fn send(
         Part::Known => (StatusCode::NOT_MODIFIED, 0, 0),
         Part::OutOfRange => {
             let message = format!("{hash} has {size} bytes");
-            let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "no_such_range", message);
+            let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", message);
             return ([(header::CONTENT_RANGE, format!("bytes */{size}"))], problem).into_response();
         }
     };

@@ -57,7 +57,7 @@ A page of another origin is refused, also when it opens a socket, and so is a re
 "#;
 
 const AFTER_SUBMISSION: &str = r#"
-The answer is `201` with `{"id": "…", "is_new": true}` once the job is stored for good: from then on it is never lost.
+The answer is `201` with `{"id": "…", "created": true}` once the job is stored for good: from then on it is never lost.
 Only `workflow` is required; it may be any JSON object, and a ComfyUI graph is recognised as one.
 
 | field | meaning |
@@ -83,11 +83,11 @@ Only `workflow` is required; it may be any JSON object, and a ComfyUI graph is r
 Then follow it, look at it, take its result:
 
 ```sh
-curl -N "$REMUDA_URL/fleet/events?job=$JOB&after=0"
-curl "$REMUDA_URL/fleet/jobs/$JOB"
-curl "$REMUDA_URL/fleet/jobs/$JOB/result"
-curl "$REMUDA_URL/fleet/jobs/$JOB/why"
-curl -X POST -d '{"reason": "not wanted any more"}' "$REMUDA_URL/fleet/jobs/$JOB/cancel"
+curl -N "$REMUDA_URL/remuda/v1/events?job=$JOB&after=0"
+curl "$REMUDA_URL/remuda/v1/jobs/$JOB"
+curl "$REMUDA_URL/remuda/v1/jobs/$JOB/result"
+curl "$REMUDA_URL/remuda/v1/jobs/$JOB/why"
+curl -X POST -d '{"reason": "not wanted any more"}' "$REMUDA_URL/remuda/v1/jobs/$JOB/cancel"
 ```
 
 A job is `queued`, `running`, `completed`, `failed` or `cancelled`, and its `reason` always says why it is where it is.
@@ -107,15 +107,15 @@ Whatever goes wrong has one form, with a word for programs and a sentence for pe
 |---|---|---|
 | 400 | `bad_request`, `malformed` | mend the request: it could not be read |
 | 401 | `no_token`, `wrong_token` | send a token that is good; a worker sends what it was given when it joined |
-| 403 | `wrong_token`, `forbidden`, `foreign_origin`, `foreign_host`, `not_proved` | it is not yours to ask: the message says what is missing |
+| 403 | `wrong_token`, `forbidden`, `origin_not_allowed`, `host_not_allowed`, `identity_unproven` | it is not yours to ask: the message says what is missing |
 | 404 | `not_found`, `unknown_worker` | nothing is there; a worker that is unknown joins again |
 | 405 | `wrong_method` | see the routes below |
 | 409 | `no_admin`, `last_admin`, `ambiguous` | about tokens: the message says which comes first |
-| 409 | `ended`, `refused`, `old_beat`, `key_conflict` | it came too late, or the key belongs to another job: read what is there now |
+| 409 | `ended`, `refused`, `stale_beat`, `key_conflict` | it came too late, or the key belongs to another job: read what is there now |
 | 408 | `too_slow` | send the body again, without pauses |
-| 410 | `replaced`, `not_wanted` | a newer worker has this name, or its machine is being returned: stop |
+| 410 | `replaced`, `machine_retired` | a newer worker has this name, or its machine is being returned: stop |
 | 413 | `too_large` | send less, or raise the limit that is named |
-| 416 | `no_such_range` | ask for a range that lies within the blob: `Content-Range` has its size |
+| 416 | `range_not_satisfiable` | ask for a range that lies within the blob: `Content-Range` has its size |
 | 422 | `invalid`, `invalid_workflow`, `hash_mismatch` | mend the content: it was read and cannot be taken |
 | 429 | `queue_full`, `too_many_requests`, `too_many_connections`, `too_many_streams`, `too_many_uploads`, `locked_out` | come back after `Retry-After` seconds |
 | 500 | `internal` | a bug in Remuda: please report it |
@@ -124,7 +124,7 @@ Whatever goes wrong has one form, with a word for programs and a sentence for pe
 
 ## Events
 
-`GET /fleet/events` is a stream of server-sent events. Each has a number as its `id`, which only rises; whoever comes
+`GET /remuda/v1/events` is a stream of server-sent events. Each has a number as its `id`, which only rises; whoever comes
 back with the header `Last-Event-ID`, or `?after=`, misses nothing that is still stored. Without either it begins now.
 
 ```text
@@ -143,7 +143,7 @@ was stored has been told, an event `caught_up` says so.
 
 Beat up, orders down. [`examples/worker.py`](../examples/worker.py) is a complete worker; these are its messages.
 
-**Join** with `POST /fleet/workers`:
+**Join** with `POST /remuda/v1/workers`:
 
 "#;
 
@@ -152,9 +152,9 @@ Where tokens are needed, a worker's or an admin's is sent with it. The answer ha
 `beat_busy_millis` and `lease_millis`. Who joins under a name that is known takes its place. `machine` and `fleet` say where it
 is, `stale_after_millis` how long it may be silent while it holds nothing (1 s to 1 day; told back, with beats to match), and `slots: 0`
 that it cannot work yet. A rented machine's worker joins with the token its machine was given, and again with the `token` it got;
-`not_wanted` (410) and `not_proved` (403) tell it to stop for good.
+`machine_retired` (410) and `identity_unproven` (403) tell it to stop for good.
 
-**Beat** with `POST /fleet/workers/{id}/beat?wait=25` and `Authorization: Bearer TOKEN`:
+**Beat** with `POST /remuda/v1/workers/{id}/beat?wait=25` and `Authorization: Bearer TOKEN`:
 
 "#;
 
@@ -182,12 +182,12 @@ The line stays open for up to `wait` seconds and is answered at once if there is
 - Everything but `term` may be absent. `term` goes into the next beat; with `beat_again` that is due at once.
 - An order to start that comes again is the same order. A settled attempt may be forgotten, whatever the verdict.
 - After `drain` no new work comes: finish, then leave.
-- A worker may show how far an attempt is: `PUT /fleet/workers/{id}/preview?job=…&attempt=…` with its token and a JPEG, PNG
+- A worker may show how far an attempt is: `PUT /remuda/v1/workers/{id}/preview?job=…&attempt=…` with its token and a JPEG, PNG
   or WebP of at most 1 MiB, now and then. Nothing depends on it; once the attempt is over it is refused (`409`).
 - `404 unknown_worker`: join again, with what is `held`. `403` or `410`: stop, another has this name. No answer: go on
   working and try again; the lease (30 s by default) is how long an attempt may go unnamed.
 
-**Leave** with `DELETE /fleet/workers/{id}` and the token: what is still held goes to others at once.
+**Leave** with `DELETE /remuda/v1/workers/{id}` and the token: what is still held goes to others at once.
 
 ## Blobs: the files that jobs take and give
 
@@ -195,9 +195,9 @@ A file is named by its content, `blake3:` and 64 hex digits, and kept beside the
 that string, wherever in the JSON it stands.
 
 ```sh
-curl --data-binary @photo.png "$REMUDA_URL/fleet/blobs"          # {"hash": "blake3:…", "size_bytes": 48213}
-curl -T photo.png "$REMUDA_URL/fleet/blobs/$HASH"                # the same, when the hash is known
-curl -o photo.png "$REMUDA_URL/fleet/blobs/$HASH?name=photo.png"
+curl --data-binary @photo.png "$REMUDA_URL/remuda/v1/blobs"          # {"hash": "blake3:…", "size_bytes": 48213}
+curl -T photo.png "$REMUDA_URL/remuda/v1/blobs/$HASH"                # the same, when the hash is known
+curl -o photo.png "$REMUDA_URL/remuda/v1/blobs/$HASH?name=photo.png"
 ```
 
 - A blob that was answered with `201` or `200` is whole and synced. Sending it again changes nothing, so whoever did not
@@ -254,7 +254,8 @@ workers: embeddings, chat, pictures. A plane's token is their API key. Errors th
 
 fn document() -> String {
     let mut text = HEAD.to_owned();
-    writeln!(text, "```sh\ncurl -X POST http://127.0.0.1:8288/fleet/jobs -d '{SUBMISSION}'\n```").unwrap();
+    writeln!(text, "```sh\ncurl -X POST http://127.0.0.1:8288/remuda/v1/jobs -d '{SUBMISSION}'\n```")
+        .unwrap();
     text.push_str(AFTER_SUBMISSION);
     writeln!(text, "```json\n{JOIN}\n```").unwrap();
     text.push_str(AFTER_JOIN);
@@ -382,7 +383,7 @@ async fn every_route_of_the_list_is_there() {
 #[tokio::test]
 async fn the_examples_in_the_document_are_taken() {
     let plane = Plane::start().await;
-    let (status, joined) = plane.post("/fleet/workers", "", JOIN.to_owned()).await;
+    let (status, joined) = plane.post("/remuda/v1/workers", "", JOIN.to_owned()).await;
     assert_eq!(status, 201, "{joined}");
     let parsed = |text: &str| serde_json::from_str::<Value>(text).unwrap();
     let beat = json!({
@@ -390,11 +391,11 @@ async fn the_examples_in_the_document_are_taken() {
         "held": [parsed(HELD)], "finished": [parsed(FINISHED)],
     });
     let token = joined["token"].as_str().unwrap();
-    let (status, reply) = plane.post("/fleet/workers/gpu-7/beat?wait=25", token, beat.to_string()).await;
+    let (status, reply) = plane.post("/remuda/v1/workers/gpu-7/beat?wait=25", token, beat.to_string()).await;
     assert_eq!(status, 200, "{reply}");
     assert_eq!(reply["settled"].as_array().map(Vec::len), Some(1), "{reply}");
     for expected in [201, 200] {
-        let (status, accepted) = plane.post("/fleet/jobs", "", SUBMISSION.to_owned()).await;
+        let (status, accepted) = plane.post("/remuda/v1/jobs", "", SUBMISSION.to_owned()).await;
         assert_eq!(status, expected, "{accepted}");
     }
     plane.serving.stop().await.unwrap();

@@ -101,8 +101,9 @@ pub(super) async fn submit(
     };
     let Taken { job, is_new } = context.intake().take(request).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    let location = format!("/fleet/jobs/{job}");
-    Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "is_new": is_new }))).into_response())
+    let location = format!("/remuda/v1/jobs/{job}");
+    Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "created": is_new })))
+        .into_response())
 }
 
 /// Longer than anybody waits, and short enough to be added to any moment.

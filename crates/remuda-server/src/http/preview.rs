@@ -92,5 +92,5 @@ pub(super) async fn get(
 
 /// Where it can be looked at.
 pub(super) fn url(job: JobId) -> String {
-    format!("/fleet/jobs/{job}/preview")
+    format!("/remuda/v1/jobs/{job}/preview")
 }

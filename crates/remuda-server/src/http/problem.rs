@@ -98,14 +98,14 @@ impl From<Refusal> for Problem {
             Refusal::TooManyAffinities { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
             Refusal::UnknownWorker(_) => (StatusCode::NOT_FOUND, "unknown_worker"),
             Refusal::UnknownMachine(_) | Refusal::UnknownFleet(_) => (StatusCode::NOT_FOUND, "not_found"),
-            Refusal::NotProved(_) => (StatusCode::FORBIDDEN, "not_proved"),
-            Refusal::NotWanted(_) => (StatusCode::GONE, "not_wanted"),
+            Refusal::NotProved(_) => (StatusCode::FORBIDDEN, "identity_unproven"),
+            Refusal::NotWanted(_) => (StatusCode::GONE, "machine_retired"),
             Refusal::OldIncarnation { .. } => (StatusCode::GONE, "replaced"),
             Refusal::WrongToken => (StatusCode::FORBIDDEN, "wrong_token"),
             Refusal::Ended { .. } => (StatusCode::CONFLICT, "ended"),
             Refusal::KeyConflict { .. } => (StatusCode::CONFLICT, "key_conflict"),
             Refusal::QueueFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
-            Refusal::OldBeat { .. } => (StatusCode::CONFLICT, "old_beat"),
+            Refusal::OldBeat { .. } => (StatusCode::CONFLICT, "stale_beat"),
             Refusal::OldTerm { .. }
             | Refusal::TooEarly
             | Refusal::StaleAttempt

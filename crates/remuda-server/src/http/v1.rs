@@ -40,7 +40,7 @@ pub(super) fn router(context: &Context) -> Router<Context> {
         .route("/v1/images/generations", post(images::draw))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{id}", get(models::one))
-        .route("/fleet/models", get(models::status))
+        .route("/remuda/v1/models", get(models::status))
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .merge(nothing)

@@ -244,7 +244,7 @@ struct View {
     reason: String,
     /// Why it takes no work although it is there.
     #[serde(skip_serializing_if = "String::is_empty")]
-    closed: String,
+    unavailable_reason: String,
     completed: u64,
     failed: u64,
     lost: u64,
@@ -292,7 +292,7 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> View {
         seen_millis_ago: u64::try_from(now.since(worker.watch.seen_at()).as_millis()).unwrap_or(u64::MAX),
         joined_at: worker.joined_at.to_string(),
         reason: worker.reason.clone(),
-        closed: worker.closed.clone(),
+        unavailable_reason: worker.closed.clone(),
         completed: worker.tally.completed,
         failed: worker.tally.failed,
         lost: worker.tally.lost,

@@ -143,7 +143,7 @@ struct Play {
 
 impl Play {
     async fn submit(&mut self, client: &Client, scene: &'static str, job: &Value) -> anyhow::Result<()> {
-        let answer = client.post("/fleet/jobs", job).await?;
+        let answer = client.post("/remuda/v1/jobs", job).await?;
         let id = answer["id"].as_str().context("the plane did not say the job's id")?.to_owned();
         self.jobs.push(Job { id, scene, state: "queued" });
         Ok(())
@@ -206,8 +206,8 @@ impl Play {
     /// Shows what is left at the end, and judges it.
     async fn end(&self, client: &Client) -> anyhow::Result<Value> {
         let victim = &self.jobs[VICTIM].id;
-        let why = client.get(&format!("/fleet/jobs/{victim}/why")).await?;
-        let result = client.get(&format!("/fleet/jobs/{victim}/result")).await.unwrap_or_default();
+        let why = client.get(&format!("/remuda/v1/jobs/{victim}/why")).await?;
+        let result = client.get(&format!("/remuda/v1/jobs/{victim}/result")).await.unwrap_or_default();
         let should = |at| if at == REFUSED { "failed" } else { "completed" };
         let as_it_should = self.jobs.iter().enumerate().filter(|(at, job)| job.state == should(*at)).count();
         let was_taken_over = why["attempts"].as_array().is_some_and(|attempts| attempts.len() > 1);

@@ -204,7 +204,7 @@ impl Run {
                 metadata: self.metadata()?,
                 wishes: self.wishes.fields(),
             };
-            let request = client.request(Method::POST, "/fleet/jobs").timeout(super::client::ANSWER_MAX);
+            let request = client.request(Method::POST, "/remuda/v1/jobs").timeout(super::client::ANSWER_MAX);
             match client.send(request.json(&submission)).await {
                 Ok(answer) if answer["id"].is_string() => submitted.push(answer),
                 Ok(_) => anyhow::bail!("the plane did not say the job's id"),

@@ -377,7 +377,7 @@ impl Config {
             }
             ConfigCommand::Reload { connection } => {
                 let client = Client::new(&connection)?;
-                let answer = client.post("/fleet/reload", &serde_json::json!({})).await?;
+                let answer = client.post("/remuda/v1/reload", &serde_json::json!({})).await?;
                 say(&match (connection.json, answer["needs_restart"] == true) {
                     (true, _) => answer.to_string(),
                     (false, true) => {

@@ -79,7 +79,9 @@ impl Token {
             Command::Create(create) => {
                 let made = match &create.data {
                     Some(data) => make_in(data, create.wanted()).await?,
-                    None => Client::new(connection)?.post("/fleet/tokens", &json!(create.wanted())).await?,
+                    None => {
+                        Client::new(connection)?.post("/remuda/v1/tokens", &json!(create.wanted())).await?
+                    }
                 };
                 if connection.json {
                     say(&made.to_string());
@@ -89,11 +91,11 @@ impl Token {
                 }
             }
             Command::List => {
-                let answer = Client::new(connection)?.get("/fleet/tokens").await?;
+                let answer = Client::new(connection)?.get("/remuda/v1/tokens").await?;
                 show(connection, &answer, || list(&answer));
             }
             Command::Revoke { which } => {
-                let path = format!("/fleet/tokens/{}", escaped(&which));
+                let path = format!("/remuda/v1/tokens/{}", escaped(&which));
                 let answer = Client::new(connection)?.delete(&path).await?;
                 show(connection, &answer, || {
                     format!("{} ({}) is revoked", plain(&cell(&answer["name"])), cell(&answer["id"]))

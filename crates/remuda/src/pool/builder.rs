@@ -360,7 +360,7 @@ mod tests {
         let pool = Pool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
         let url = pool.inner.state().running.as_ref().unwrap().serving.url();
         let http = remuda_net::http_client::client().build().unwrap();
-        for path in ["/fleet/jobs", "/fleet/workers", "/queue", "/fleet/events"] {
+        for path in ["/remuda/v1/jobs", "/remuda/v1/workers", "/queue", "/remuda/v1/events"] {
             let answer = http.get(format!("{url}{path}")).send().await.unwrap();
             assert_eq!(answer.status(), 401, "{path}");
         }

@@ -25,7 +25,7 @@ async fn closed(settings: &[&str]) -> (Plane, Client) {
 
 /// Makes a token and gives its secret.
 async fn token(admin: &Client, wanted: &Value) -> String {
-    let (status, made) = admin.post("/fleet/tokens", wanted).await;
+    let (status, made) = admin.post("/remuda/v1/tokens", wanted).await;
     assert_eq!(status, StatusCode::CREATED, "{made}");
     made["token"].as_str().unwrap().to_owned()
 }
@@ -43,22 +43,23 @@ async fn code(client: &Client, method: Method, path: &str) -> (u16, String) {
 #[tokio::test]
 async fn the_first_token_closes_the_plane_for_all_who_have_none() {
     let plane = Plane::start(&[]).await;
-    let (status, refused) = plane.post("/fleet/tokens", &json!({ "role": "client", "tenant": "anna" })).await;
+    let (status, refused) =
+        plane.post("/remuda/v1/tokens", &json!({ "role": "client", "tenant": "anna" })).await;
     assert_eq!((status.as_u16(), &refused["error"]["code"]), (409, &json!("no_admin")), "{refused}");
     plane.submit(json!({ "n": 1 })).await;
     let admin = plane.with(&token(&plane, &json!({ "role": "admin" })).await);
-    assert_eq!(code(&plane, Method::GET, "/fleet/jobs").await, (401, "no_token".to_owned()));
+    assert_eq!(code(&plane, Method::GET, "/remuda/v1/jobs").await, (401, "no_token".to_owned()));
     assert_eq!(code(&plane, Method::GET, "/health/live").await.0, 200);
     assert_eq!(admin.jobs().await.len(), 1);
     // The last admin does not leave others behind, but may be the last to leave.
     let anna = client_of(&admin, "anna").await;
-    let root = admin.get("/fleet/tokens").await["tokens"][0]["id"].as_str().unwrap().to_owned();
-    let path = format!("/fleet/tokens/{root}");
+    let root = admin.get("/remuda/v1/tokens").await["tokens"][0]["id"].as_str().unwrap().to_owned();
+    let path = format!("/remuda/v1/tokens/{root}");
     assert_eq!(code(&admin, Method::DELETE, &path).await, (409, "last_admin".to_owned()));
-    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/anna's%20laptop").await.0, 200);
-    assert_eq!(code(&anna, Method::GET, "/fleet/jobs").await, (401, "wrong_token".to_owned()));
+    assert_eq!(code(&admin, Method::DELETE, "/remuda/v1/tokens/anna's%20laptop").await.0, 200);
+    assert_eq!(code(&anna, Method::GET, "/remuda/v1/jobs").await, (401, "wrong_token".to_owned()));
     assert_eq!(code(&admin, Method::DELETE, &path).await.0, 200);
-    assert_eq!(code(&plane, Method::GET, "/fleet/jobs").await.0, 200, "as it was in the beginning");
+    assert_eq!(code(&plane, Method::GET, "/remuda/v1/jobs").await.0, 200, "as it was in the beginning");
 }
 
 /// Faults: X3. Revoked for the very next request, for streams that are open, and after a restart.
@@ -69,15 +70,15 @@ async fn a_revoked_token_opens_nothing_from_then_on() {
     let mut stream = crate::harness::Stream::open(&anna, "?after=0", None).await;
     anna.submit(json!({ "n": 1 })).await;
     stream.until("job:queued").await;
-    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/anna's%20laptop").await.0, 200);
-    assert_eq!(code(&anna, Method::GET, "/fleet/jobs").await, (401, "wrong_token".to_owned()));
+    assert_eq!(code(&admin, Method::DELETE, "/remuda/v1/tokens/anna's%20laptop").await.0, 200);
+    assert_eq!(code(&anna, Method::GET, "/remuda/v1/jobs").await, (401, "wrong_token".to_owned()));
     let ended = async { while stream.read().await.is_some() {} };
     tokio::time::timeout(std::time::Duration::from_secs(1), ended)
         .await
         .expect("the stream should end at once");
     plane.kill();
     plane.start_again().await;
-    assert_eq!(code(&anna, Method::GET, "/fleet/jobs").await, (401, "wrong_token".to_owned()));
+    assert_eq!(code(&anna, Method::GET, "/remuda/v1/jobs").await, (401, "wrong_token".to_owned()));
     assert_eq!(admin.jobs().await.len(), 1, "and the others are still good");
 }
 
@@ -102,7 +103,7 @@ async fn a_socket_is_opened_with_a_token_and_ends_with_it() {
     has_all(&answer, &["101 switching", "sec-websocket-protocol: remuda\r\n"]);
     let (_, answer) = open(&protocols).await;
     has_all(&answer, &["429 too many"]);
-    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/anna's%20laptop").await.0, 200);
+    assert_eq!(code(&admin, Method::DELETE, "/remuda/v1/tokens/anna's%20laptop").await.0, 200);
     let ended = tokio::time::timeout(std::time::Duration::from_secs(1), raw.rest());
     ended.await.expect("the socket should end at once");
 }
@@ -132,8 +133,8 @@ async fn a_token_that_has_expired_opens_nothing() {
     let anna = admin.with(&token(&admin, &wanted).await);
     let mut stream = crate::harness::Stream::open(&anna, "?after=0", None).await;
     while stream.read().await.is_some() {}
-    assert_eq!(code(&anna, Method::GET, "/fleet/jobs").await, (401, "wrong_token".to_owned()));
-    let listed = admin.get("/fleet/tokens").await;
+    assert_eq!(code(&anna, Method::GET, "/remuda/v1/jobs").await, (401, "wrong_token".to_owned()));
+    let listed = admin.get("/remuda/v1/tokens").await;
     assert_eq!(listed["tokens"][1]["has_expired"], true, "{listed}");
 }
 
@@ -141,14 +142,15 @@ async fn a_token_that_has_expired_opens_nothing() {
 async fn a_browser_may_ask_by_its_own_prompt() {
     let (plane, admin) = closed(&[]).await;
     let anna = client_of(&admin, "anna").await;
-    let asked = plane.request(Method::GET, "/fleet/jobs").send().await.unwrap();
+    let asked = plane.request(Method::GET, "/remuda/v1/jobs").send().await.unwrap();
     let challenges: Vec<_> = asked.headers().get_all("www-authenticate").iter().collect();
     assert_eq!(challenges.len(), 2, "{challenges:?}");
-    let request = plane.request(Method::GET, "/fleet/jobs").basic_auth("anybody", Some(&anna.token));
+    let request = plane.request(Method::GET, "/remuda/v1/jobs").basic_auth("anybody", Some(&anna.token));
     assert_eq!(answered(request).await.0, StatusCode::OK);
-    let request = plane.request(Method::GET, "/fleet/jobs").header("cookie", format!("token={}", anna.token));
+    let request =
+        plane.request(Method::GET, "/remuda/v1/jobs").header("cookie", format!("token={}", anna.token));
     assert_eq!(answered(request).await.0, StatusCode::UNAUTHORIZED);
-    let in_address = format!("/fleet/jobs?token={}", anna.token);
+    let in_address = format!("/remuda/v1/jobs?token={}", anna.token);
     assert_eq!(code(&plane, Method::GET, &in_address).await.0, 401);
 }
 
@@ -174,7 +176,7 @@ async fn tokens_are_made_listed_and_revoked_from_the_command_line() {
     assert!(!listed.to_string().contains(&anna.token), "{listed}");
     assert!(listed["tokens"][1]["used_at"].is_string(), "{listed}");
     assert_eq!(typed(&admin, &["revoke", "anna's laptop"]).await.0, 0);
-    assert_eq!(anna.post("/fleet/jobs", &json!({ "workflow": {} })).await.0, StatusCode::UNAUTHORIZED);
+    assert_eq!(anna.post("/remuda/v1/jobs", &json!({ "workflow": {} })).await.0, StatusCode::UNAUTHORIZED);
     let (code, said) = typed(&anna.token, &["list"]).await;
     assert_eq!(code, 1);
     has_all(said.as_str().unwrap(), &["unknown, expired or revoked"]);

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::harness::{Gate, Hand, Plane, QUICK, Worker, answered, wait_until};
 
 async fn submit(plane: &Plane, body: &Value) -> (StatusCode, Value) {
-    plane.post("/fleet/jobs", body).await
+    plane.post("/remuda/v1/jobs", body).await
 }
 
 /// Faults: C17.
@@ -21,8 +21,8 @@ async fn the_same_key_is_the_same_job_for_as_long_as_the_job_is_kept() {
         json!({ "workflow": { "n": 1 }, "idempotency_key": "k", "labels": { "a": "b" } }),
     ];
     let (status, first) = submit(&plane, &body).await;
-    assert_eq!((status, &first["is_new"]), (StatusCode::CREATED, &json!(true)));
-    let known = json!({ "id": first["id"], "is_new": false });
+    assert_eq!((status, &first["created"]), (StatusCode::CREATED, &json!(true)));
+    let known = json!({ "id": first["id"], "created": false });
     let is_known = async |plane: &Plane| {
         assert_eq!(submit(plane, &body).await, (StatusCode::OK, known.clone()));
         for other in &others {
@@ -40,7 +40,7 @@ async fn the_same_key_is_the_same_job_for_as_long_as_the_job_is_kept() {
     is_known(&plane).await;
 
     // The header says the same as the field, spelling and white space say nothing, another tenant has its own keys.
-    let in_header = plane.request(Method::POST, "/fleet/jobs").header("idempotency-key", "k");
+    let in_header = plane.request(Method::POST, "/remuda/v1/jobs").header("idempotency-key", "k");
     assert_eq!(answered(in_header.body(r#" { "workflow" : {"\u006e": 1.0} } "#)).await.1, known);
     let elsewhere = json!({ "workflow": { "n": 2 }, "idempotency_key": "k", "tenant": "anna" });
     assert_eq!(submit(&plane, &elsewhere).await.0, StatusCode::CREATED);
@@ -54,7 +54,7 @@ async fn one_key_sent_many_times_at_once_is_one_job() {
     let body = json!({ "workflow": { "n": 1 }, "idempotency_key": "k" });
     let mut answers = tokio::task::JoinSet::new();
     for _ in 0..32 {
-        answers.spawn(answered(plane.request(Method::POST, "/fleet/jobs").json(&body)));
+        answers.spawn(answered(plane.request(Method::POST, "/remuda/v1/jobs").json(&body)));
     }
     let answers = answers.join_all().await;
     let created = answers.iter().filter(|(status, _)| *status == StatusCode::CREATED).count();
@@ -135,5 +135,5 @@ async fn a_completion_that_is_reported_again_is_recorded_already() {
     assert_eq!(hand.complete(&attempt, json!("first")).await, "this outcome is recorded already");
     assert_eq!(hand.complete(&attempt, json!("second thoughts")).await, "this outcome is recorded already");
     assert_eq!(plane.job(&job).await, ended);
-    assert_eq!(plane.get("/fleet/status").await["refused"]["already_recorded"], 2);
+    assert_eq!(plane.get("/remuda/v1/status").await["refused"]["already_recorded"], 2);
 }

@@ -27,7 +27,7 @@ fn noise(bytes: usize) -> Vec<u8> {
 }
 
 fn path(hash: &BlobHash) -> String {
-    format!("/fleet/blobs/{hash}")
+    format!("/remuda/v1/blobs/{hash}")
 }
 
 fn folder(plane: &Plane) -> PathBuf {
@@ -46,7 +46,8 @@ fn files(folder: &Path) -> usize {
 }
 
 async fn put(plane: &Plane, content: &[u8]) -> BlobHash {
-    let (status, answer) = answered(plane.request(Method::POST, "/fleet/blobs").body(content.to_vec())).await;
+    let (status, answer) =
+        answered(plane.request(Method::POST, "/remuda/v1/blobs").body(content.to_vec())).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
     let hash = BlobHash::of(content);
     assert_eq!((&answer["hash"], &answer["size_bytes"]), (&json!(hash), &json!(content.len())));
@@ -80,7 +81,7 @@ async fn fifty_megabytes_go_in_and_out_in_little_memory() {
     plane.get("/health/live").await;
     let before = memory_peak(&plane);
     let (status, answer) = answered(plane.request(Method::PUT, &path(&hash)).body(content.clone())).await;
-    assert_eq!((status, &answer["is_new"]), (StatusCode::CREATED, &json!(true)), "{answer}");
+    assert_eq!((status, &answer["created"]), (StatusCode::CREATED, &json!(true)), "{answer}");
     let response = plane.request(Method::GET, &path(&hash)).send().await.unwrap();
     assert_eq!(response.content_length(), Some(content.len() as u64));
     assert!(response.bytes().await.unwrap() == content, "what came back is something else");
@@ -129,7 +130,7 @@ async fn what_is_there_already_is_answered_before_it_is_sent() {
     let hash = put(&plane, b"horse").await;
     // Small ones are taken in, so that the line stays usable; of a large one not a byte is waited for.
     let (status, answer) = answered(plane.request(Method::PUT, &path(&hash)).body("horse")).await;
-    assert_eq!((status, &answer["is_new"]), (StatusCode::OK, &json!(false)));
+    assert_eq!((status, &answer["created"]), (StatusCode::OK, &json!(false)));
     let (status, _) = raw_put(&plane, &hash, "content-length: 1000000000").await.refusal().await;
     assert_eq!(status, 200);
     assert_eq!(files(&folder(&plane)), 1);
@@ -156,8 +157,9 @@ async fn a_name_that_is_no_hash_becomes_no_path() {
     ] {
         for method in [Method::GET, Method::PUT] {
             let mut raw = Raw::open(plane.address).await;
-            let head =
-                format!("{method} /fleet/blobs/{name} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
+            let head = format!(
+                "{method} /remuda/v1/blobs/{name} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+            );
             raw.send(&format!("{head}content-length: 4\r\n\r\nevil")).await;
             let (status, error) = raw.refusal().await;
             assert_eq!((status, &error["code"]), (400, &json!("bad_request")), "{method} {name}: {error}");
@@ -199,7 +201,7 @@ async fn a_part_may_be_asked_for() {
     let (status, headers, body) = get(&plane, &path(&hash), &[("range", "bytes=1000000-")]).await;
     assert_eq!((status, headers["content-range"].to_str().unwrap()), (416, "bytes */1000000"));
     let problem: Value = serde_json::from_slice(&body).unwrap();
-    assert_eq!(problem["error"]["code"], "no_such_range");
+    assert_eq!(problem["error"]["code"], "range_not_satisfiable");
     let (status, headers, body) = get(&plane, &path(&hash), &[("if-none-match", &etag)]).await;
     assert_eq!((status, headers["etag"].to_str().unwrap(), body.len()), (304, etag.as_str(), 0));
     let head = plane.request(Method::HEAD, &path(&hash)).send().await.unwrap();
@@ -320,7 +322,7 @@ async fn so_many_come_in_at_a_time_and_no_more() {
     }
     let tmp = folder(&plane).join("tmp");
     wait_until("all of them are on their way", async || (files(&tmp) == 64).then_some(())).await;
-    let refused = plane.request(Method::POST, "/fleet/blobs").body("cow").send().await.unwrap();
+    let refused = plane.request(Method::POST, "/remuda/v1/blobs").body("cow").send().await.unwrap();
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(refused.headers().contains_key(header::RETRY_AFTER));
     has_all(&refused.text().await.unwrap(), &["too_many_uploads"]);

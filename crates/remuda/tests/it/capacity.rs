@@ -15,7 +15,7 @@ async fn a_full_queue_turns_clients_away_with_a_hint_and_goes_on_working() {
     for n in 0..3 {
         plane.submit_as(json!({ "workflow": { "n": n }, "idempotency_key": n.to_string() })).await;
     }
-    let one_more = || plane.request(Method::POST, "/fleet/jobs").json(&json!({ "workflow": { "n": 4 } }));
+    let one_more = || plane.request(Method::POST, "/remuda/v1/jobs").json(&json!({ "workflow": { "n": 4 } }));
     let refused = one_more().send().await.unwrap();
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     let seconds: u64 = refused.headers()[header::RETRY_AFTER].to_str().unwrap().parse().unwrap();
@@ -23,7 +23,7 @@ async fn a_full_queue_turns_clients_away_with_a_hint_and_goes_on_working() {
     let (status, ready) = answered(plane.request(Method::GET, "/health/ready")).await;
     assert_eq!((status, &ready["reason"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("the queue is full")));
     let again = json!({ "workflow": { "n": 0 }, "idempotency_key": "0" });
-    assert_eq!(plane.post("/fleet/jobs", &again).await.0, StatusCode::OK, "what is known needs no room");
+    assert_eq!(plane.post("/remuda/v1/jobs", &again).await.0, StatusCode::OK, "what is known needs no room");
 
     let attempt = hand.take().await;
     assert_eq!(hand.complete(&attempt, json!(null)).await, "recorded");

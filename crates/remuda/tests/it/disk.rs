@@ -59,7 +59,7 @@ async fn a_full_disk_refuses_submissions_records_completions_and_heals() {
     let film = disk.fill();
     let refused = loop {
         let padded = json!({ "workflow": { "n": accepted.len(), "text": "x".repeat(20_000) } });
-        let answer = plane.request(Method::POST, "/fleet/jobs").json(&padded).send().await.unwrap();
+        let answer = plane.request(Method::POST, "/remuda/v1/jobs").json(&padded).send().await.unwrap();
         if answer.status() != StatusCode::CREATED {
             break answer;
         }
@@ -96,13 +96,13 @@ async fn a_full_disk_refuses_submissions_records_completions_and_heals() {
     assert_eq!(jobs.len(), accepted.len());
     assert!(jobs.iter().all(|job| job["state"] == "completed" && job["attempt"] == 1));
     assert_eq!(
-        plane.post("/fleet/jobs", &json!({ "workflow": { "n": 1 } })).await.0,
+        plane.post("/remuda/v1/jobs", &json!({ "workflow": { "n": 1 } })).await.0,
         StatusCode::INSUFFICIENT_STORAGE
     );
 
     std::fs::remove_file(film).unwrap();
     wait_until("there is room again", async || {
-        let (status, _) = plane.post("/fleet/jobs", &json!({ "workflow": { "n": 1 } })).await;
+        let (status, _) = plane.post("/remuda/v1/jobs", &json!({ "workflow": { "n": 1 } })).await;
         (status == StatusCode::CREATED).then_some(())
     })
     .await;
@@ -119,7 +119,7 @@ async fn a_blob_that_does_not_fit_leaves_nothing_and_jobs_go_on() {
     plane.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
     let film = vec![7; 80 << 20];
-    let answer = plane.request(Method::POST, "/fleet/blobs").body(film).send().await.unwrap();
+    let answer = plane.request(Method::POST, "/remuda/v1/blobs").body(film).send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::INSUFFICIENT_STORAGE);
     assert!(answer.headers().contains_key(header::RETRY_AFTER));
     has_all(&answer.text().await.unwrap(), &["store_full", "no space left in", "nothing was stored"]);
@@ -128,6 +128,6 @@ async fn a_blob_that_does_not_fit_leaves_nothing_and_jobs_go_on() {
     assert_eq!(std::fs::read_dir(&blobs).unwrap().count(), 2, "the lock and an empty folder");
 
     assert_eq!(hand.complete(&attempt, json!("done")).await, "recorded");
-    let (status, answer) = answered(plane.request(Method::POST, "/fleet/blobs").body("small")).await;
+    let (status, answer) = answered(plane.request(Method::POST, "/remuda/v1/blobs").body("small")).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
 }

@@ -56,7 +56,7 @@ async fn a_follower_that_does_not_read_is_told_so_and_holds_up_nobody() {
     let plane = Plane::start(&[]).await;
     let mut quick = Stream::open(&plane, "?after=0", None).await;
     let mut slow = Raw::open_narrow(plane.address).await;
-    slow.send("GET /fleet/events?after=0 HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+    slow.send("GET /remuda/v1/events?after=0 HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
     let hand = Hand::join(&plane, "w", 1000).await;
     let work = tokio::spawn(work_through(hand, JOBS));
     let quick = tokio::spawn(async move {
@@ -189,15 +189,15 @@ async fn event_streams_have_their_number_and_give_their_place_back() {
     let plane = Plane::start(&["limits.streams_max=2"]).await;
     let first = Stream::open(&plane, "", None).await;
     let _second = Stream::open(&plane, "", None).await;
-    let third = plane.request(Method::GET, "/fleet/events").send().await.unwrap();
+    let third = plane.request(Method::GET, "/remuda/v1/events").send().await.unwrap();
     assert_eq!(third.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(third.headers().contains_key("retry-after"));
     drop(first);
     crate::harness::wait_until("the place is free again", async || {
-        let stream = plane.request(Method::GET, "/fleet/events").send().await.unwrap();
+        let stream = plane.request(Method::GET, "/remuda/v1/events").send().await.unwrap();
         stream.status().is_success().then_some(())
     })
     .await;
-    let (status, _) = answered(plane.request(Method::GET, "/fleet/events?after=soon")).await;
+    let (status, _) = answered(plane.request(Method::GET, "/remuda/v1/events?after=soon")).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
 }

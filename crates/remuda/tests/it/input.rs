@@ -18,7 +18,7 @@ async fn check(cases: &[(&str, u16, &[&str])]) {
 
 async fn check_one(plane: &Plane, body: Vec<u8>, status: u16, words: &[&str]) {
     let shown = String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned();
-    let (answer_status, answer) = answered(plane.request(Method::POST, "/fleet/jobs").body(body)).await;
+    let (answer_status, answer) = answered(plane.request(Method::POST, "/remuda/v1/jobs").body(body)).await;
     assert_eq!(answer_status.as_u16(), status, "{shown}: {answer}");
     has_all(told(&answer), words);
 }
@@ -33,7 +33,7 @@ fn told(answer: &Value) -> &str {
 /// Nothing that was refused is half stored, and whoever comes next is served.
 async fn works_and_has_no_jobs(plane: &Plane) {
     assert_eq!(plane.jobs().await, Vec::<Value>::new());
-    assert_eq!(plane.get("/fleet/status").await["open_jobs"], 0);
+    assert_eq!(plane.get("/remuda/v1/status").await["open_jobs"], 0);
     let mut hand = Hand::join(plane, "after-all", 1).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
@@ -62,7 +62,7 @@ async fn a_body_that_is_too_large_is_refused_before_it_is_read() {
 
     let just_too_large = format!("{{\"workflow\":{{\"n\":\"{}\"}}}}", "x".repeat(64 << 10));
     check_one(&plane, just_too_large.into_bytes(), 413, &["65536 bytes"]).await;
-    let join = plane.request(Method::POST, "/fleet/workers").body("x".repeat(65 << 10));
+    let join = plane.request(Method::POST, "/remuda/v1/workers").body("x".repeat(65 << 10));
     assert_eq!(answered(join).await.0, StatusCode::PAYLOAD_TOO_LARGE);
     works_and_has_no_jobs(&plane).await;
 }
@@ -199,42 +199,42 @@ async fn check_requests(plane: &Plane, cases: &[(Method, &str, u16)]) {
 #[tokio::test]
 async fn every_refusal_has_the_one_form() {
     let plane = Plane::start(&[]).await;
-    let unknown = "/fleet/jobs/0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11";
+    let unknown = "/remuda/v1/jobs/0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11";
     let shape = "ab".repeat(32);
     check_requests(
         &plane,
         &[
             (Method::GET, "/nothing", 404),
-            (Method::GET, "/fleet/nothing", 404),
-            (Method::PUT, "/fleet/jobs", 405),
-            (Method::DELETE, "/fleet/events", 405),
-            (Method::GET, "/fleet/jobs/17", 400),
-            (Method::GET, "/fleet/jobs/%ff", 400),
-            (Method::GET, "/fleet/jobs/..%2f..%2fetc%2fpasswd", 400),
+            (Method::GET, "/remuda/v1/nothing", 404),
+            (Method::PUT, "/remuda/v1/jobs", 405),
+            (Method::DELETE, "/remuda/v1/events", 405),
+            (Method::GET, "/remuda/v1/jobs/17", 400),
+            (Method::GET, "/remuda/v1/jobs/%ff", 400),
+            (Method::GET, "/remuda/v1/jobs/..%2f..%2fetc%2fpasswd", 400),
             (Method::GET, unknown, 404),
             (Method::GET, &format!("{unknown}/why"), 404),
             (Method::GET, &format!("{unknown}/workflow"), 404),
             (Method::GET, &format!("{unknown}/result"), 404),
             (Method::POST, &format!("{unknown}/cancel"), 404),
-            (Method::POST, "/fleet/jobs/17/cancel", 400),
-            (Method::GET, "/fleet/jobs?limit=many", 400),
-            (Method::GET, "/fleet/jobs?state=lost", 400),
-            (Method::GET, "/fleet/jobs?color=red", 400),
-            (Method::GET, "/fleet/jobs?before=yesterday", 400),
-            (Method::GET, "/fleet/events?after=-1", 400),
-            (Method::GET, "/fleet/workers/nobody", 404),
-            (Method::GET, "/fleet/workers/no%20body", 400),
-            (Method::DELETE, "/fleet/workers/nobody", 404),
-            (Method::DELETE, "/fleet/workers/nobody?reason=a&reason=b", 400),
-            (Method::POST, "/fleet/workers/nobody/drain", 404),
-            (Method::DELETE, "/fleet/blocks/nobody/17", 400),
-            (Method::DELETE, &format!("/fleet/blocks/nobody/{shape}"), 404),
-            (Method::DELETE, &format!("/fleet/quarantine/{shape}"), 404),
-            (Method::GET, "/fleet/views/sunset", 404),
+            (Method::POST, "/remuda/v1/jobs/17/cancel", 400),
+            (Method::GET, "/remuda/v1/jobs?limit=many", 400),
+            (Method::GET, "/remuda/v1/jobs?state=lost", 400),
+            (Method::GET, "/remuda/v1/jobs?color=red", 400),
+            (Method::GET, "/remuda/v1/jobs?before=yesterday", 400),
+            (Method::GET, "/remuda/v1/events?after=-1", 400),
+            (Method::GET, "/remuda/v1/workers/nobody", 404),
+            (Method::GET, "/remuda/v1/workers/no%20body", 400),
+            (Method::DELETE, "/remuda/v1/workers/nobody", 404),
+            (Method::DELETE, "/remuda/v1/workers/nobody?reason=a&reason=b", 400),
+            (Method::POST, "/remuda/v1/workers/nobody/drain", 404),
+            (Method::DELETE, "/remuda/v1/blocks/nobody/17", 400),
+            (Method::DELETE, &format!("/remuda/v1/blocks/nobody/{shape}"), 404),
+            (Method::DELETE, &format!("/remuda/v1/quarantine/{shape}"), 404),
+            (Method::GET, "/remuda/v1/views/sunset", 404),
         ],
     )
     .await;
-    let events = plane.request(Method::GET, "/fleet/events").header("last-event-id", "soon");
+    let events = plane.request(Method::GET, "/remuda/v1/events").header("last-event-id", "soon");
     let (status, answer) = answered(events).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     has_all(told(&answer), &["Last-Event-ID"]);
@@ -251,11 +251,11 @@ async fn a_worker_that_is_none_changes_nothing() {
         (json!({ "worker": "w w", "services": ["exec"] }), 422, ""),
     ];
     for (join, expected, word) in joins {
-        let (status, answer) = plane.post("/fleet/workers", &join).await;
+        let (status, answer) = plane.post("/remuda/v1/workers", &join).await;
         assert_eq!(status.as_u16(), expected, "{join}: {answer}");
         has_all(told(&answer), &[word]);
     }
-    let text = plane.request(Method::POST, "/fleet/workers").body("worker=w");
+    let text = plane.request(Method::POST, "/remuda/v1/workers").body("worker=w");
     assert_eq!(answered(text).await.0, StatusCode::UNSUPPORTED_MEDIA_TYPE);
 
     let mut hand = Hand::join(&plane, "w", 1).await;
@@ -273,13 +273,13 @@ async fn a_worker_that_is_none_changes_nothing() {
     assert_eq!(reply["settled"][0]["verdict"], "this attempt is no longer the job's current one");
     let (status, answer) =
         answered(Hand { seq: 0, ..honest.clone() }.beat(&json!([]), &json!([forged]), 0.0)).await;
-    assert_eq!((status, &answer["error"]["code"]), (StatusCode::CONFLICT, &json!("old_beat")));
-    let bare = plane.request(Method::POST, "/fleet/workers/w/beat");
+    assert_eq!((status, &answer["error"]["code"]), (StatusCode::CONFLICT, &json!("stale_beat")));
+    let bare = plane.request(Method::POST, "/remuda/v1/workers/w/beat");
     let (status, answer) =
         answered(bare.json(&json!({ "incarnation": 1, "seq": 99, "term": hand.term }))).await;
     assert_eq!((status, &answer["error"]["code"]), (StatusCode::UNAUTHORIZED, &json!("no_token")));
     assert_eq!(plane.job(&job).await["state"], "running");
-    assert_eq!(plane.get("/fleet/status").await["refused"]["stale_attempts"], 1);
+    assert_eq!(plane.get("/remuda/v1/status").await["refused"]["stale_attempts"], 1);
 
     assert_eq!(hand.complete(&attempt, json!("genuine")).await, "recorded");
     assert_eq!(plane.ended(&job).await["result"], "genuine");
@@ -303,7 +303,7 @@ async fn odd_numbers_do_no_harm() {
     let held = json!([{ "job": job, "attempt": 1, "progress": 1e30, "step": last }]);
     hand.say(&held, &json!([])).await;
     assert_eq!(plane.worker("w").await["holds"][0]["progress"], 1.0);
-    let page = plane.get(&format!("/fleet/jobs?limit={last}")).await;
+    let page = plane.get(&format!("/remuda/v1/jobs?limit={last}")).await;
     assert_eq!(page["jobs"][0]["id"], job);
     let attempt = json!({ "job": job, "attempt": 1 });
     assert_eq!(hand.complete(&attempt, json!(null)).await, "recorded");
@@ -333,7 +333,7 @@ async fn nobody_keeps_a_connection_open_for_ever() {
     let begun_at = Instant::now();
     let mut silent = Raw::open(plane.address).await;
     let mut slow_head = Raw::open(plane.address).await;
-    slow_head.send("POST /fleet/jobs HTTP/1.1\r\nhost: pl").await;
+    slow_head.send("POST /remuda/v1/jobs HTTP/1.1\r\nhost: pl").await;
     let mut slow_body = Raw::submit(plane.address, "content-length: 100").await;
     slow_body.send("{\"workflow\"").await;
     let line = answered(hand.beat(&json!([]), &json!([]), 3600.0));
@@ -342,7 +342,7 @@ async fn nobody_keeps_a_connection_open_for_ever() {
     assert_eq!(status, StatusCode::OK);
     // Below the 30 s after which the first boxes between here and there forget a connection.
     assert!(begun_at.elapsed() < Duration::from_secs(29), "it took {:?}", begun_at.elapsed());
-    assert_eq!(answered(plane.request(Method::DELETE, "/fleet/workers/w")).await.0, StatusCode::OK);
+    assert_eq!(answered(plane.request(Method::DELETE, "/remuda/v1/workers/w")).await.0, StatusCode::OK);
     works_and_has_no_jobs(&plane).await;
 }
 
@@ -351,7 +351,7 @@ async fn nobody_keeps_a_connection_open_for_ever() {
 async fn a_key_in_the_header_that_is_no_text_is_refused() {
     let plane = Plane::start(&[]).await;
     let key = header::HeaderValue::from_bytes(b"\xff\xfe").unwrap();
-    let request = plane.request(Method::POST, "/fleet/jobs").header("idempotency-key", key);
+    let request = plane.request(Method::POST, "/remuda/v1/jobs").header("idempotency-key", key);
     let (status, answer) = answered(request.json(&json!({ "workflow": { "n": 1 } }))).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     has_all(told(&answer), &["Idempotency-Key"]);

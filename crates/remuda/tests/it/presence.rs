@@ -41,7 +41,7 @@ async fn holder(plane: &Plane, job: &str) -> String {
 }
 
 async fn machine(plane: &Plane, name: &str) -> Value {
-    let machines = plane.get("/fleet/machines").await;
+    let machines = plane.get("/remuda/v1/machines").await;
     machines["machines"].as_array().unwrap().iter().find(|it| it["machine"] == name).unwrap().clone()
 }
 
@@ -125,7 +125,7 @@ async fn a_stopped_worker_is_refused_when_it_resumes_and_works_again() {
     let ended = plane.ended(&job).await;
     stopped.process.signal(Signal::CONT);
     wait_until("the late result is refused", async || {
-        (plane.get("/fleet/status").await["refused"]["stale_attempts"] == 1).then_some(())
+        (plane.get("/remuda/v1/status").await["refused"]["stale_attempts"] == 1).then_some(())
     })
     .await;
     assert_eq!(plane.job(&job).await, ended, "an outcome never changes");
@@ -138,7 +138,7 @@ async fn a_stopped_worker_is_refused_when_it_resumes_and_works_again() {
 /// A worker by hand that joins, says it is there once, and is never heard again until it joins anew.
 async fn go_stale(plane: &Plane, round: u64) {
     let join = json!({ "worker": "w", "machine": "box", "services": ["exec"], "stale_after_millis": 1000 });
-    let (_, joined) = plane.post("/fleet/workers", &join).await;
+    let (_, joined) = plane.post("/remuda/v1/workers", &join).await;
     assert_eq!((&joined["stale_after_millis"], &joined["beat_idle_millis"]), (&json!(1000), &json!(333)));
     let mut hand = Hand {
         client: plane.with(""),
@@ -156,11 +156,11 @@ async fn go_stale(plane: &Plane, round: u64) {
 async fn a_worker_that_goes_stale_too_often_is_told_of_everywhere() {
     let mut plane = Plane::start(&[QUICK, &["beat.stale_alert=2"]].concat()).await;
     go_stale(&plane, 1).await;
-    assert_eq!(plane.get("/fleet/status").await["unreliable"], json!({ "workers": [], "machines": [] }));
+    assert_eq!(plane.get("/remuda/v1/status").await["unreliable"], json!({ "workers": [], "machines": [] }));
     plane.kill();
     plane.start_again().await;
     go_stale(&plane, 2).await;
-    let status = plane.get("/fleet/status").await;
+    let status = plane.get("/remuda/v1/status").await;
     assert_eq!(status["unreliable"], json!({ "workers": ["w"], "machines": ["box"] }));
     let worker = plane.worker("w").await;
     let hour = &worker["reliability"]["hour"];

@@ -10,7 +10,7 @@ const JPEG: &[u8] = b"\xff\xd8\xff\xe0 a picture, as far as anyone can tell";
 /// What a worker shows, and what it is told.
 async fn show(hand: &Hand, attempt: &Value, bytes: &[u8]) -> (StatusCode, Value) {
     let (job, number) = (attempt["job"].as_str().unwrap(), &attempt["attempt"]);
-    let path = format!("/fleet/workers/{}/preview?job={job}&attempt={number}", hand.name);
+    let path = format!("/remuda/v1/workers/{}/preview?job={job}&attempt={number}", hand.name);
     let request = hand.client.request(Method::PUT, &path).bearer_auth(&hand.token).body(bytes.to_vec());
     answered(request).await
 }
@@ -22,7 +22,7 @@ async fn a_preview_is_seen_while_the_job_runs_and_never_again() {
     let mut stream = Stream::open(&plane, "?name=job:preview", None).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
-    let path = format!("/fleet/jobs/{job}/preview");
+    let path = format!("/remuda/v1/jobs/{job}/preview");
     assert_eq!(answered(plane.request(Method::GET, &path)).await.0, StatusCode::NOT_FOUND);
     let (status, answer) = show(&hand, &attempt, JPEG).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
@@ -71,9 +71,10 @@ async fn only_who_runs_it_may_show_it_and_only_pictures_are_shown() {
         let (given, answer) = show(who, attempt, bytes).await;
         assert_eq!((given.as_u16(), &answer["error"]["code"]), (status, &json!(code)), "{answer}");
     }
-    let unnamed = plane.request(Method::PUT, "/fleet/workers/w/preview").bearer_auth(&hand.token).body(JPEG);
+    let unnamed =
+        plane.request(Method::PUT, "/remuda/v1/workers/w/preview").bearer_auth(&hand.token).body(JPEG);
     assert_eq!(answered(unnamed).await.0, StatusCode::BAD_REQUEST);
-    let path = format!("/fleet/jobs/{job}/preview");
+    let path = format!("/remuda/v1/jobs/{job}/preview");
     assert_eq!(answered(plane.request(Method::GET, &path)).await.0, StatusCode::NOT_FOUND);
 }
 
@@ -121,7 +122,7 @@ async fn comfyui(plane: &Plane) -> (Process, Process) {
     ]);
     let worker = Process::start("worker", &mut command);
     wait_until("the worker is online", async || {
-        let (_, worker) = answered(plane.request(Method::GET, "/fleet/workers/c")).await;
+        let (_, worker) = answered(plane.request(Method::GET, "/remuda/v1/workers/c")).await;
         (worker["presence"] == "online").then_some(())
     })
     .await;

@@ -117,7 +117,7 @@ async fn a_file_goes_to_the_plane_and_its_hash_into_the_graph() {
     let asset = &ran.jobs()[0]["result"]["6"]["inputs"]["image"];
     assert_eq!((&asset["__type"], &asset["info"]["file_path"]), (&json!("core/ASSET"), &json!("photo.png")));
     let hash = asset["info"]["hash"].as_str().unwrap();
-    let blob = plane.request(Method::GET, &format!("/fleet/blobs/{hash}")).send().await.unwrap();
+    let blob = plane.request(Method::GET, &format!("/remuda/v1/blobs/{hash}")).send().await.unwrap();
     assert_eq!(blob.text().await.unwrap(), "a picture");
 }
 
@@ -125,7 +125,7 @@ async fn a_file_goes_to_the_plane_and_its_hash_into_the_graph() {
 async fn gives(plane: &Plane, files: &[(&str, &str)]) -> Worker {
     let mut outputs = Vec::new();
     for (name, content) in files {
-        let request = plane.request(Method::POST, "/fleet/blobs").body((*content).to_owned());
+        let request = plane.request(Method::POST, "/remuda/v1/blobs").body((*content).to_owned());
         let (_, stored) = crate::harness::answered(request).await;
         outputs.push(
             json!({ "node": "9", "key": "images", "name": name, "hash": stored["hash"], "size_bytes": 1 }),

@@ -126,7 +126,7 @@ async fn a_bare_machine_is_visited_and_then_works_for_the_plane() {
     // A worker that died is brought back, and the program is there already.
     kill_process(worker, Signal::KILL).unwrap();
     wait_until("the plane hears no worker any more", async || {
-        let (_, worker) = answered(plane.request(reqwest::Method::GET, "/fleet/workers/visited")).await;
+        let (_, worker) = answered(plane.request(reqwest::Method::GET, "/remuda/v1/workers/visited")).await;
         (worker["presence"] != "online").then_some(())
     })
     .await;

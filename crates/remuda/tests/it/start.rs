@@ -219,7 +219,7 @@ async fn settings_are_loaded_anew_and_bad_ones_change_nothing() {
     let plane = Plane::start(&[]).await;
     let lease = async |name: &str| {
         let (_, joined) =
-            plane.post("/fleet/workers", &json!({ "worker": name, "services": ["exec"] })).await;
+            plane.post("/remuda/v1/workers", &json!({ "worker": name, "services": ["exec"] })).await;
         joined["lease_millis"].as_u64().unwrap()
     };
     assert_eq!(lease("a").await, 30_000);

@@ -62,7 +62,7 @@ async fn a_plane_killed_a_hundred_times_under_load_loses_nothing_and_doubles_not
     storm.is_calm.store(true, Ordering::Relaxed);
     clients.join_all().await;
     let accepted = storm.known.lock().unwrap().accepted.len();
-    eprintln!("{accepted} jobs were accepted; now {}", plane.get("/fleet/status").await);
+    eprintln!("{accepted} jobs were accepted; now {}", plane.get("/remuda/v1/status").await);
     all_ended(&plane).await;
     storm.is_over.store(true, Ordering::Relaxed);
     workers.join_all().await;
@@ -76,15 +76,15 @@ async fn a_plane_killed_a_hundred_times_under_load_loses_nothing_and_doubles_not
 /// Waits until nothing is open any more; what stays open is told with its whole story.
 async fn all_ended(plane: &Plane) {
     let deadline = Instant::now() + PATIENCE;
-    while plane.get("/fleet/status").await["open_jobs"] != 0 {
+    while plane.get("/remuda/v1/status").await["open_jobs"] != 0 {
         if Instant::now() > deadline {
             for job in plane.jobs().await.iter().filter(|job| job["state"] != "completed") {
                 eprintln!("{}", plane.why(job["id"].as_str().unwrap()).await);
             }
             panic!(
                 "not every job has ended: {} {}",
-                plane.get("/fleet/status").await,
-                plane.get("/fleet/workers").await
+                plane.get("/remuda/v1/status").await,
+                plane.get("/remuda/v1/workers").await
             );
         }
         let_pass(Duration::from_millis(50)).await;
@@ -123,10 +123,10 @@ impl Storm {
             let number = client * 1_000_000 + n;
             let key = format!("client {client}, job {n}");
             let submission = json!({ "workflow": { "n": number }, "idempotency_key": key });
-            let id = self.insist("/fleet/jobs", &submission).await["id"].clone();
+            let id = self.insist("/remuda/v1/jobs", &submission).await["id"].clone();
             if luck.below(10) == 0 {
-                let again = self.insist("/fleet/jobs", &submission).await;
-                assert_eq!(again, json!({ "id": id, "is_new": false }), "{key}");
+                let again = self.insist("/remuda/v1/jobs", &submission).await;
+                assert_eq!(again, json!({ "id": id, "created": false }), "{key}");
             }
             self.known.lock().unwrap().accepted.insert(id.as_str().unwrap().to_owned(), number);
         }
@@ -212,7 +212,7 @@ async fn check_jobs(client: &Client, known: &Known) {
         assert_eq!((&job["state"], &job["attempt"]), (&json!("completed"), &json!(1)), "{job}");
     }
     for (job, number) in &known.accepted {
-        assert_eq!(client.get(&format!("/fleet/jobs/{job}/result")).await, result(*number), "{job}");
+        assert_eq!(client.get(&format!("/remuda/v1/jobs/{job}/result")).await, result(*number), "{job}");
     }
 }
 

@@ -194,9 +194,9 @@ async fn an_address_that_is_nobodys_to_call_is_refused_at_the_door() {
         "nonsense",
     ] {
         let submission = json!({ "workflow": { "a": 1 }, "webhook": { "url": url } });
-        let (status, answer) = plane.post("/fleet/jobs", &submission).await;
+        let (status, answer) = plane.post("/remuda/v1/jobs", &submission).await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{url}: {answer}");
         assert!(answer["error"]["message"].as_str().unwrap().starts_with("webhook: "), "{answer}");
     }
-    assert_eq!(plane.get("/fleet/jobs").await["jobs"], json!([]));
+    assert_eq!(plane.get("/remuda/v1/jobs").await["jobs"], json!([]));
 }

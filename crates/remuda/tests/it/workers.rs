@@ -71,10 +71,10 @@ async fn a_worker_that_was_paused_past_its_lease_is_refused_when_it_resumes() {
     gate.open();
     let ended = plane.ended(&job).await;
     assert_eq!((&ended["worker"], &ended["result"]), (&json!(other.name), &json!(2)));
-    assert_eq!(plane.get("/fleet/status").await["refused"]["stale_attempts"], 0);
+    assert_eq!(plane.get("/remuda/v1/status").await["refused"]["stale_attempts"], 0);
     holder.process.signal(Signal::CONT);
     wait_until("the late result is refused", async || {
-        (plane.get("/fleet/status").await["refused"]["stale_attempts"] == 1).then_some(())
+        (plane.get("/remuda/v1/status").await["refused"]["stale_attempts"] == 1).then_some(())
     })
     .await;
     assert_eq!(plane.job(&job).await, ended, "an outcome never changes");
@@ -233,7 +233,7 @@ async fn a_worker_put_back_from_a_snapshot_changes_nothing_that_happened_since()
     let ended = plane.job(&job).await;
 
     let (status, answer) = answered(snapshot.beat(&json!([attempt]), &json!([]), 0.0)).await;
-    assert_eq!((status.as_u16(), &answer["error"]["code"]), (409, &json!("old_beat")));
+    assert_eq!((status.as_u16(), &answer["error"]["code"]), (409, &json!("stale_beat")));
     snapshot.seq = hand.seq;
     assert_eq!(snapshot.complete(&attempt, json!("second")).await, "this outcome is recorded already");
     assert_eq!(plane.job(&job).await, ended);

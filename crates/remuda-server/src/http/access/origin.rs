@@ -33,7 +33,7 @@ impl Origins {
             let message = format!(
                 "this plane is not {name:?}: ask for it by its address, or allow the name in http.allowed_hosts"
             );
-            return Err(Problem::new(StatusCode::FORBIDDEN, "foreign_host", message));
+            return Err(Problem::new(StatusCode::FORBIDDEN, "host_not_allowed", message));
         }
         if let Some(origin) = text(headers, &header::ORIGIN)? {
             if self.origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin)) {
@@ -45,13 +45,13 @@ impl Origins {
                 let message = format!(
                     "pages of {origin:?} may not ask this plane; http.allowed_origins allows them to"
                 );
-                return Err(Problem::new(StatusCode::FORBIDDEN, "foreign_origin", message));
+                return Err(Problem::new(StatusCode::FORBIDDEN, "origin_not_allowed", message));
             }
         }
         let is_cross = headers.get(FETCH_SITE).is_some_and(|site| site == "cross-site");
         if is_cross && !method.is_safe() {
             let message = "another page made this browser ask; http.allowed_origins allows pages to";
-            return Err(Problem::new(StatusCode::FORBIDDEN, "foreign_origin", message));
+            return Err(Problem::new(StatusCode::FORBIDDEN, "origin_not_allowed", message));
         }
         Ok(None)
     }
@@ -136,7 +136,11 @@ mod tests {
             ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:8288", "10.0.0.1", "plane"]
         {
             for is_open in [true, false] {
-                assert_eq!(asked(&plane, "GET", &[("host", host)], is_open), Some("foreign_host"), "{host}");
+                assert_eq!(
+                    asked(&plane, "GET", &[("host", host)], is_open),
+                    Some("host_not_allowed"),
+                    "{host}"
+                );
             }
         }
     }
@@ -153,8 +157,8 @@ mod tests {
             None,
             "whoever looks after it has no name"
         );
-        assert_eq!(asked(&plane, "GET", &[("host", "evil.example")], true), Some("foreign_host"));
-        assert_eq!(asked(&plane, "GET", &[("host", "evil.example")], false), Some("foreign_host"));
+        assert_eq!(asked(&plane, "GET", &[("host", "evil.example")], true), Some("host_not_allowed"));
+        assert_eq!(asked(&plane, "GET", &[("host", "evil.example")], false), Some("host_not_allowed"));
         plane.hosts.clear();
         assert_eq!(
             asked(&plane, "GET", &[("host", "any.example")], false),
@@ -171,16 +175,16 @@ mod tests {
         for (origin, expected) in [
             ("http://127.0.0.1:8288", None),
             ("https://app.example.org", None),
-            ("http://127.0.0.1:8188", Some("foreign_origin")),
-            ("https://evil.example", Some("foreign_origin")),
-            ("null", Some("foreign_origin")),
+            ("http://127.0.0.1:8188", Some("origin_not_allowed")),
+            ("https://evil.example", Some("origin_not_allowed")),
+            ("null", Some("origin_not_allowed")),
         ] {
             for method in ["GET", "POST"] {
                 assert_eq!(asked(&plane, method, &[host, ("origin", origin)], true), expected, "{origin}");
             }
         }
         let cross = [host, ("sec-fetch-site", "cross-site")];
-        assert_eq!(asked(&plane, "POST", &cross, true), Some("foreign_origin"));
+        assert_eq!(asked(&plane, "POST", &cross, true), Some("origin_not_allowed"));
         assert_eq!(asked(&plane, "GET", &cross, true), None, "a link somewhere changes nothing");
         assert_eq!(asked(&plane, "POST", &[host, ("sec-fetch-site", "same-origin")], true), None);
     }

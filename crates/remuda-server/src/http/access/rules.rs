@@ -76,54 +76,54 @@ const fn noted(method: &'static str, path: &'static str, who: Who, noted: &'stat
 }
 
 const RULES: &[Rule] = &[
-    rule("POST", "/fleet/jobs", Who::Client),
-    rule("GET", "/fleet/jobs", Who::Client),
-    rule("GET", "/fleet/jobs/{id}", Who::Client),
-    rule("GET", "/fleet/jobs/{id}/why", Who::Client),
-    rule("GET", "/fleet/jobs/{id}/workflow", Who::Client),
-    rule("GET", "/fleet/jobs/{id}/result", Who::Client),
-    rule("GET", "/fleet/jobs/{id}/preview", Who::Client),
-    noted("POST", "/fleet/jobs/{id}/cancel", Who::Client, "job.cancel"),
-    noted("POST", "/fleet/workers", Who::Worker, "worker.join"),
-    rule("GET", "/fleet/workers", Who::Admin),
-    rule("GET", "/fleet/workers/{id}", Who::Admin),
-    rule("POST", "/fleet/workers/{id}/beat", Who::Joined),
-    rule("PUT", "/fleet/workers/{id}/preview", Who::Joined),
-    rule("PUT", "/fleet/workers/{id}/live", Who::Joined),
-    noted("POST", "/fleet/workers/{id}/drain", Who::Admin, "worker.drain"),
-    noted("DELETE", "/fleet/workers/{id}", Who::JoinedOrAdmin, "worker.leave"),
-    rule("POST", "/fleet/blobs", Who::Known),
-    rule("PUT", "/fleet/blobs/{hash}", Who::Known),
-    rule("GET", "/fleet/blobs/{hash}", Who::Known),
-    rule("GET", "/fleet/machines", Who::Admin),
-    rule("GET", "/fleet/machines/{id}", Who::Admin),
-    noted("POST", "/fleet/machines/{id}/drain", Who::Admin, "machine.drain"),
-    rule("GET", "/fleet/fleets", Who::Admin),
-    rule("GET", "/fleet/fleets/{id}", Who::Admin),
-    noted("POST", "/fleet/fleets/{id}/pause", Who::Admin, "fleet.pause"),
-    noted("POST", "/fleet/fleets/{id}/resume", Who::Admin, "fleet.resume"),
-    noted("POST", "/fleet/fleets/{id}/scale", Who::Admin, "fleet.scale"),
-    noted("POST", "/fleet/fleets/{id}/lift", Who::Admin, "fleet.lift"),
-    rule("GET", "/fleet/cost", Who::Admin),
-    rule("GET", "/fleet/blocks", Who::Admin),
-    noted("DELETE", "/fleet/blocks/{worker}/{shape}", Who::Admin, "block.lift"),
-    rule("GET", "/fleet/affinities", Who::Admin),
-    rule("GET", "/fleet/affinities/{shape}", Who::Admin),
-    noted("PUT", "/fleet/affinities/{shape}", Who::Admin, "affinity.set"),
-    noted("DELETE", "/fleet/affinities/{shape}", Who::Admin, "affinity.remove"),
-    rule("GET", "/fleet/quarantine", Who::Admin),
-    noted("DELETE", "/fleet/quarantine/{shape}", Who::Admin, "quarantine.release"),
-    rule("GET", "/fleet/events", Who::Client),
-    rule("GET", "/fleet/cycles", Who::Admin),
-    noted("POST", "/fleet/cycle", Who::Admin, "cycle.run"),
-    rule("GET", "/fleet/plan", Who::Admin),
-    noted("POST", "/fleet/reload", Who::Admin, "settings.reload"),
-    rule("GET", "/fleet/status", Who::Admin),
-    rule("GET", "/fleet/views/{name}", Who::Admin),
-    noted("POST", "/fleet/tokens", Who::Admin, "token.create"),
-    rule("GET", "/fleet/tokens", Who::Admin),
-    noted("DELETE", "/fleet/tokens/{id}", Who::Admin, "token.revoke"),
-    rule("GET", "/fleet/models", Who::Admin),
+    rule("POST", "/remuda/v1/jobs", Who::Client),
+    rule("GET", "/remuda/v1/jobs", Who::Client),
+    rule("GET", "/remuda/v1/jobs/{id}", Who::Client),
+    rule("GET", "/remuda/v1/jobs/{id}/why", Who::Client),
+    rule("GET", "/remuda/v1/jobs/{id}/workflow", Who::Client),
+    rule("GET", "/remuda/v1/jobs/{id}/result", Who::Client),
+    rule("GET", "/remuda/v1/jobs/{id}/preview", Who::Client),
+    noted("POST", "/remuda/v1/jobs/{id}/cancel", Who::Client, "job.cancel"),
+    noted("POST", "/remuda/v1/workers", Who::Worker, "worker.join"),
+    rule("GET", "/remuda/v1/workers", Who::Admin),
+    rule("GET", "/remuda/v1/workers/{id}", Who::Admin),
+    rule("POST", "/remuda/v1/workers/{id}/beat", Who::Joined),
+    rule("PUT", "/remuda/v1/workers/{id}/preview", Who::Joined),
+    rule("PUT", "/remuda/v1/workers/{id}/live", Who::Joined),
+    noted("POST", "/remuda/v1/workers/{id}/drain", Who::Admin, "worker.drain"),
+    noted("DELETE", "/remuda/v1/workers/{id}", Who::JoinedOrAdmin, "worker.leave"),
+    rule("POST", "/remuda/v1/blobs", Who::Known),
+    rule("PUT", "/remuda/v1/blobs/{hash}", Who::Known),
+    rule("GET", "/remuda/v1/blobs/{hash}", Who::Known),
+    rule("GET", "/remuda/v1/machines", Who::Admin),
+    rule("GET", "/remuda/v1/machines/{id}", Who::Admin),
+    noted("POST", "/remuda/v1/machines/{id}/drain", Who::Admin, "machine.drain"),
+    rule("GET", "/remuda/v1/fleets", Who::Admin),
+    rule("GET", "/remuda/v1/fleets/{id}", Who::Admin),
+    noted("POST", "/remuda/v1/fleets/{id}/pause", Who::Admin, "fleet.pause"),
+    noted("POST", "/remuda/v1/fleets/{id}/resume", Who::Admin, "fleet.resume"),
+    noted("POST", "/remuda/v1/fleets/{id}/scale", Who::Admin, "fleet.scale"),
+    noted("POST", "/remuda/v1/fleets/{id}/reset-brake", Who::Admin, "fleet.reset_brake"),
+    rule("GET", "/remuda/v1/cost", Who::Admin),
+    rule("GET", "/remuda/v1/blocks", Who::Admin),
+    noted("DELETE", "/remuda/v1/blocks/{worker}/{shape}", Who::Admin, "block.lift"),
+    rule("GET", "/remuda/v1/affinities", Who::Admin),
+    rule("GET", "/remuda/v1/affinities/{shape}", Who::Admin),
+    noted("PUT", "/remuda/v1/affinities/{shape}", Who::Admin, "affinity.set"),
+    noted("DELETE", "/remuda/v1/affinities/{shape}", Who::Admin, "affinity.remove"),
+    rule("GET", "/remuda/v1/quarantine", Who::Admin),
+    noted("DELETE", "/remuda/v1/quarantine/{shape}", Who::Admin, "quarantine.release"),
+    rule("GET", "/remuda/v1/events", Who::Client),
+    rule("GET", "/remuda/v1/cycles", Who::Admin),
+    noted("POST", "/remuda/v1/cycles", Who::Admin, "cycle.run"),
+    rule("GET", "/remuda/v1/plan", Who::Admin),
+    noted("POST", "/remuda/v1/reload", Who::Admin, "settings.reload"),
+    rule("GET", "/remuda/v1/status", Who::Admin),
+    rule("GET", "/remuda/v1/views/{name}", Who::Admin),
+    noted("POST", "/remuda/v1/tokens", Who::Admin, "token.create"),
+    rule("GET", "/remuda/v1/tokens", Who::Admin),
+    noted("DELETE", "/remuda/v1/tokens/{id}", Who::Admin, "token.revoke"),
+    rule("GET", "/remuda/v1/models", Who::Admin),
     rule("POST", "/v1/embeddings", Who::Client),
     rule("POST", "/v1/chat/completions", Who::Client),
     rule("POST", "/v1/images/generations", Who::Client),
@@ -134,7 +134,7 @@ const RULES: &[Rule] = &[
 ];
 
 /// What is about the fleet has a line of its own.
-const FLEET: &str = "/fleet";
+const FLEET: &str = "/remuda/v1";
 const FOR_CLIENTS: Rule = rule("", "", Who::Client);
 const FOR_ADMINS: Rule = rule("", "", Who::Admin);
 
@@ -182,9 +182,9 @@ mod tests {
 
     #[test]
     fn what_nobody_thought_of_is_for_admins() {
-        assert_eq!(who("GET", "/fleet/secrets"), Who::Admin);
-        assert_eq!(who("PATCH", "/fleet/jobs"), Who::Admin);
-        assert_eq!(who("HEAD", "/fleet/blobs/{hash}"), Who::Known);
+        assert_eq!(who("GET", "/remuda/v1/secrets"), Who::Admin);
+        assert_eq!(who("PATCH", "/remuda/v1/jobs"), Who::Admin);
+        assert_eq!(who("HEAD", "/remuda/v1/blobs/{hash}"), Who::Known);
         assert_eq!(who("GET", "/api/v2/jobs/{id}"), Who::Client);
         assert_eq!(rule_of("GET", None).who, Who::Client);
     }

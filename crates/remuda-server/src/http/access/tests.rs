@@ -47,7 +47,7 @@ impl Plane {
     async fn token(&self, admin: &str, role: Role) -> String {
         let tenant = (role == Role::Client).then(|| "anna".parse().unwrap());
         let wanted = Wanted { role, tenant, name: None, workers: Vec::new(), expires_seconds: None };
-        let (status, made) = self.ask("POST", "/fleet/tokens", admin, json!(wanted)).await;
+        let (status, made) = self.ask("POST", "/remuda/v1/tokens", admin, json!(wanted)).await;
         assert_eq!(status, 201, "{made}");
         made["token"].as_str().unwrap().to_owned()
     }
@@ -101,9 +101,16 @@ async fn every_route_is_for_those_the_table_says_and_nobody_else() {
 async fn a_stranger_learns_nothing_of_what_there_is() {
     let plane = Plane::start().await;
     plane.token("", Role::Admin).await;
-    for path in
-        ["/", "/fleet", "/fleet/nothing", "/api/v2/jobs", "/prompt", "/metrics", "/docs", "/.git/config"]
-    {
+    for path in [
+        "/",
+        "/remuda/v1",
+        "/remuda/v1/nothing",
+        "/api/v2/jobs",
+        "/prompt",
+        "/metrics",
+        "/docs",
+        "/.git/config",
+    ] {
         for method in ["GET", "POST", "OPTIONS", "PATCH"] {
             let (status, body) = plane.ask(method, path, "", Value::Null).await;
             let word = if path.starts_with("/api/v2") { "unauthorized" } else { "no_token" };
@@ -119,7 +126,7 @@ async fn the_workers_of_this_process_join_whoever_else_may() {
     plane.token("", Role::Admin).await;
     let own: Secret = plane.serving.own_token();
     let join = json!({ "worker": "a", "services": ["exec"] });
-    let (status, joined) = plane.ask("POST", "/fleet/workers", own.reveal(), join).await;
+    let (status, joined) = plane.ask("POST", "/remuda/v1/workers", own.reveal(), join).await;
     assert_eq!(status, 201, "{joined}");
     plane.serving.stop().await.unwrap();
 }

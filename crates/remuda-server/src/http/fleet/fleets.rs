@@ -142,7 +142,7 @@ pub(in crate::http) async fn resume(
     order(&context, &fleet, Order::Resume).await
 }
 
-pub(in crate::http) async fn lift(
+pub(in crate::http) async fn reset_brake(
     State(context): State<Context>,
     Path(fleet): Path<String>,
 ) -> Result<Json<Value>, Problem> {

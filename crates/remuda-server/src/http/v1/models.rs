@@ -1,4 +1,4 @@
-//! `GET /v1/models`: what can be asked; and for operators how its copies are, `GET /fleet/models`.
+//! `GET /v1/models`: what can be asked; and for operators how its copies are, `GET /remuda/v1/models`.
 
 use axum::Json;
 use axum::extract::State;

@@ -255,8 +255,12 @@ pub(super) fn problem(error: PoolError) -> Problem {
             let seconds = retry_after.as_millis().div_ceil(1000).max(1);
             Problem::new(S::TOO_MANY_REQUESTS, "queue_full", message).later(seconds.try_into().unwrap_or(60))
         }
-        PoolError::NoWorkers { .. } => Problem::new(S::SERVICE_UNAVAILABLE, "no_copy", message).later(1),
-        PoolError::Differs { .. } => Problem::new(S::SERVICE_UNAVAILABLE, "begun_anew", message).later(1),
+        PoolError::NoWorkers { .. } => {
+            Problem::new(S::SERVICE_UNAVAILABLE, "model_unavailable", message).later(1)
+        }
+        PoolError::Differs { .. } => {
+            Problem::new(S::SERVICE_UNAVAILABLE, "stream_diverged", message).later(1)
+        }
         PoolError::Deadline { .. } => Problem::new(S::GATEWAY_TIMEOUT, "deadline", message),
         PoolError::Cancelled | PoolError::Closing => {
             Problem::new(S::SERVICE_UNAVAILABLE, "stopping", message).later(2)

@@ -113,7 +113,7 @@ impl Workers {
 
     async fn joined(&mut self, plane: &Plane, wanted: usize) -> anyhow::Result<()> {
         loop {
-            let listed = super::load::get(&plane.address, "/fleet/workers").await?;
+            let listed = super::load::get(&plane.address, "/remuda/v1/workers").await?;
             let listed: serde_json::Value = serde_json::from_slice(&listed)?;
             let rows = listed["workers"].as_array().or_else(|| listed.as_array());
             if rows

@@ -232,7 +232,7 @@ fn executions(server: &Fake) -> u64 {
 
 async fn submit(line: &mut Line, workflow: &Value) -> anyhow::Result<String> {
     let body = json!({ "workflow": workflow }).to_string();
-    let (status, body) = line.post("/fleet/jobs", "", body.as_bytes()).await?;
+    let (status, body) = line.post("/remuda/v1/jobs", "", body.as_bytes()).await?;
     ensure!(status == 201, "a submission was answered {status}: {}", String::from_utf8_lossy(&body));
     let answer: Value = serde_json::from_slice(&body)?;
     Ok(answer["id"].as_str().context("the plane did not say the job's id")?.to_owned())
@@ -240,7 +240,7 @@ async fn submit(line: &mut Line, workflow: &Value) -> anyhow::Result<String> {
 
 /// Ends of jobs as they happen.
 async fn ends(plane: &Plane) -> anyhow::Result<impl Stream<Item = (String, String)> + use<>> {
-    let url = format!("http://{}/fleet/events?name=job", plane.address);
+    let url = format!("http://{}/remuda/v1/events?name=job", plane.address);
     // With what was before: the mark after it says that nothing is missed from then on.
     let asked = dial::client().build()?.get(url).header("last-event-id", "0").send();
     let mut bytes = asked.await?.error_for_status()?.bytes_stream();

@@ -82,7 +82,7 @@ struct Accepted {
 }
 
 pub(super) async fn submit(line: &mut Line, seed: u64) -> anyhow::Result<JobId> {
-    let (status, body) = line.post("/fleet/jobs", "", &submission(seed)).await?;
+    let (status, body) = line.post("/remuda/v1/jobs", "", &submission(seed)).await?;
     ensure!(status == 201, "a submission was answered {status}: {}", String::from_utf8_lossy(&body));
     let answer: Accepted = serde_json::from_slice(&body)?;
     Ok(answer.id)
@@ -98,10 +98,10 @@ pub(super) async fn worker(
 ) -> anyhow::Result<()> {
     let mut line = Line::open(&address).await?;
     let join = json!({ "worker": name, "services": ["exec"], "slots": slots });
-    let (status, body) = line.post("/fleet/workers", "", join.to_string().as_bytes()).await?;
+    let (status, body) = line.post("/remuda/v1/workers", "", join.to_string().as_bytes()).await?;
     ensure!(status == 201, "the worker was not let in: {}", String::from_utf8_lossy(&body));
     let joined: Joined = serde_json::from_slice(&body)?;
-    let path = format!("/fleet/workers/{name}/beat?wait=20");
+    let path = format!("/remuda/v1/workers/{name}/beat?wait=20");
     let mut finished: Vec<Finished> = Vec::new();
     let mut term = joined.term;
     for seq in 1.. {

@@ -235,7 +235,7 @@ async fn drain(plane: &Plane, waiting: u64) -> anyhow::Result<f64> {
 }
 
 async fn open_jobs(plane: &Plane) -> anyhow::Result<u64> {
-    let status: Value = serde_json::from_slice(&load::get(&plane.address, "/fleet/status").await?)?;
+    let status: Value = serde_json::from_slice(&load::get(&plane.address, "/remuda/v1/status").await?)?;
     status["open_jobs"].as_u64().context("the plane did not say how many jobs are open")
 }
 

@@ -50,9 +50,9 @@ impl Painter {
 
 /// Shows what was drawn where it can be shown, and keeps it where that was asked for. What there is to say of it.
 pub(super) async fn shown(client: &Client, job: &str, keep: Option<&Path>) -> anyhow::Result<String> {
-    let result = client.get(&format!("/fleet/jobs/{job}/result")).await?;
+    let result = client.get(&format!("/remuda/v1/jobs/{job}/result")).await?;
     let hash = result["outputs"][0]["hash"].as_str().context("no picture came with it")?;
-    let request = client.request(reqwest::Method::GET, &format!("/fleet/blobs/{hash}"));
+    let request = client.request(reqwest::Method::GET, &format!("/remuda/v1/blobs/{hash}"));
     let file = client.open(request).await?.bytes().await?;
     if let Some(keep) = keep {
         std::fs::write(keep, &file).with_context(|| format!("cannot write {}", keep.display()))?;

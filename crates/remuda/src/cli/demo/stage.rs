@@ -101,7 +101,7 @@ impl Stage {
     pub(super) async fn wait_for_workers(&self, client: &Client) -> anyhow::Result<()> {
         let all_joined = async {
             loop {
-                let answer = client.get("/fleet/workers").await?;
+                let answer = client.get("/remuda/v1/workers").await?;
                 if answer["workers"].as_array().is_some_and(|workers| workers.len() == self.workers.len()) {
                     return anyhow::Ok(());
                 }

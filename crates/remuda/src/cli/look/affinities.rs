@@ -50,7 +50,7 @@ impl Affinities {
         let client = Client::new(&self.connection)?;
         match self.command {
             None => {
-                let answer = client.get("/fleet/affinities").await?;
+                let answer = client.get("/remuda/v1/affinities").await?;
                 show(&self.connection, &answer, || list(rows(&answer, "affinities")));
             }
             Some(Command::Set { shape, prefer, exclude }) => {
@@ -59,12 +59,12 @@ impl Affinities {
                 }
                 let shape = whole_shape(&shape)?;
                 let body = json!({ "preferred": prefer, "excluded": exclude });
-                let request = client.request(reqwest::Method::PUT, &format!("/fleet/affinities/{shape}"));
+                let request = client.request(reqwest::Method::PUT, &format!("/remuda/v1/affinities/{shape}"));
                 let answer = client.send(request.json(&body).timeout(ANSWER_MAX)).await?;
                 show(&self.connection, &answer, || list(std::slice::from_ref(&answer)));
             }
             Some(Command::Remove { shape }) => {
-                let answer = client.get("/fleet/affinities").await?;
+                let answer = client.get("/remuda/v1/affinities").await?;
                 let shapes = rows(&answer, "affinities").iter().filter_map(|it| it["shape"].as_str());
                 let Some(shape) = find_shape(shapes, &shape)? else {
                     let shape = plain(&shape);
@@ -72,7 +72,7 @@ impl Affinities {
                         "no affinity is of a shape that begins with {shape:?}; `remuda affinities` lists them all"
                     );
                 };
-                let answer = client.delete(&format!("/fleet/affinities/{shape}")).await?;
+                let answer = client.delete(&format!("/remuda/v1/affinities/{shape}")).await?;
                 show(&self.connection, &answer, || format!("{} may run anywhere again", plain(shape)));
             }
         }

@@ -33,7 +33,7 @@ enum Command {
 impl Blocks {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
-        let answer = client.get("/fleet/blocks").await?;
+        let answer = client.get("/remuda/v1/blocks").await?;
         let Some(Command::Lift { worker, shape }) = self.command else {
             show(&self.connection, &answer, || list(rows(&answer, "blocks")));
             return Ok(ExitCode::SUCCESS);
@@ -46,7 +46,7 @@ impl Blocks {
                 "no block of worker {worker} has a shape that begins with {shape:?}; `remuda blocks` lists them all"
             );
         };
-        let answer = client.delete(&format!("/fleet/blocks/{worker}/{shape}")).await?;
+        let answer = client.delete(&format!("/remuda/v1/blocks/{worker}/{shape}")).await?;
         show(&self.connection, &answer, || format!("{worker} may run {} again", plain(shape)));
         Ok(ExitCode::SUCCESS)
     }

@@ -55,7 +55,7 @@ impl Cost {
         let client = Client::new(&self.connection)?;
         let from = present().minus(self.since).as_millis().to_string();
         let query = [("from", from), ("by", self.by.as_str().to_owned())];
-        let answer = ask(&client, Method::GET, "/fleet/cost", &query).await?;
+        let answer = ask(&client, Method::GET, "/remuda/v1/cost", &query).await?;
         show(&self.connection, &answer, || told(self.by, &answer));
         Ok(ExitCode::SUCCESS)
     }

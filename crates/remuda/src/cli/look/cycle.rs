@@ -25,17 +25,17 @@ impl Cycle {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         if self.dry_run {
-            let plan = client.get("/fleet/plan").await?;
+            let plan = client.get("/remuda/v1/plan").await?;
             show(&self.connection, &plan, || tell("a cycle now would do this", &plan));
             return Ok(ExitCode::SUCCESS);
         }
         if let Some(count) = self.last {
-            let answer = client.get("/fleet/cycles").await?;
+            let answer = client.get("/remuda/v1/cycles").await?;
             let newest = &rows(&answer, "cycles")[..count.min(rows(&answer, "cycles").len())];
             show(&self.connection, &json!({ "cycles": newest }), || story(newest));
             return Ok(ExitCode::SUCCESS);
         }
-        let report = client.post("/fleet/cycle", &json!({})).await?;
+        let report = client.post("/remuda/v1/cycles", &json!({})).await?;
         show(&self.connection, &report, || tell("a cycle ran", &report));
         Ok(ExitCode::SUCCESS)
     }

@@ -53,8 +53,8 @@ enum Meant {
 impl Meant {
     fn path(self, name: &str) -> String {
         match self {
-            Meant::Worker => format!("/fleet/workers/{name}"),
-            Meant::Machine => format!("/fleet/machines/{name}"),
+            Meant::Worker => format!("/remuda/v1/workers/{name}"),
+            Meant::Machine => format!("/remuda/v1/machines/{name}"),
         }
     }
 

@@ -130,7 +130,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 
 /// Everything after `last`, or from now on.
 pub(crate) fn open_events(client: &Client, last: Option<u64>) -> RequestBuilder {
-    let request = client.request(Method::GET, "/fleet/events");
+    let request = client.request(Method::GET, "/remuda/v1/events");
     match last {
         Some(last) => request.header("last-event-id", last),
         None => request,

@@ -19,7 +19,7 @@ Examples:
   remuda fleet resume gpus
   remuda fleet scale gpus 4          (four machines, whatever waits)
   remuda fleet scale gpus auto       (as the policy says)
-  remuda fleet lift gpus             (the brake on creations, and offers that are passed over)";
+  remuda fleet reset-brake gpus      (the brake on creations, and offers that are passed over)";
 
 #[derive(Debug, Args)]
 pub(crate) struct Fleet {
@@ -49,7 +49,7 @@ enum Command {
         machines: Size,
     },
     /// Say that what held back creations is over
-    Lift { fleet: FleetId },
+    ResetBrake { fleet: FleetId },
 }
 
 /// A number of machines, or as the policy says.
@@ -73,13 +73,13 @@ impl Fleet {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let Some(command) = self.command else {
-            let answer = client.get("/fleet/fleets").await?;
+            let answer = client.get("/remuda/v1/fleets").await?;
             show(&self.connection, &answer, || list(rows(&answer, "fleets")));
             return Ok(ExitCode::SUCCESS);
         };
         let (fleet, order, body, done) = match command {
             Command::Show { fleet } => {
-                let answer = client.get(&format!("/fleet/fleets/{fleet}")).await?;
+                let answer = client.get(&format!("/remuda/v1/fleets/{fleet}")).await?;
                 show(&self.connection, &answer, || one(&answer));
                 return Ok(ExitCode::SUCCESS);
             }
@@ -95,9 +95,11 @@ impl Fleet {
                 };
                 (fleet, "scale", json!({ "machines": machines }), done)
             }
-            Command::Lift { fleet } => (fleet, "lift", json!({}), "may create machines again".to_owned()),
+            Command::ResetBrake { fleet } => {
+                (fleet, "reset-brake", json!({}), "may create machines again".to_owned())
+            }
         };
-        let answer = client.post(&format!("/fleet/fleets/{fleet}/{order}"), &body).await?;
+        let answer = client.post(&format!("/remuda/v1/fleets/{fleet}/{order}"), &body).await?;
         show(&self.connection, &answer, || told(&fleet, &done, &answer));
         Ok(ExitCode::SUCCESS)
     }

@@ -36,7 +36,7 @@ pub(crate) struct Jobs {
 impl Jobs {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
-        let answer = ask(&client, Method::GET, "/fleet/jobs", &self.query()).await?;
+        let answer = ask(&client, Method::GET, "/remuda/v1/jobs", &self.query()).await?;
         show(&self.connection, &answer, || match rows(&answer, "jobs") {
             [] => self.nothing(),
             jobs => {
@@ -141,7 +141,7 @@ impl Cancel {
         let mut code = ExitCode::SUCCESS;
         for job in self.jobs {
             let body = json!({ "reason": self.reason.clone().unwrap_or_default() });
-            match client.post(&format!("/fleet/jobs/{job}/cancel"), &body).await {
+            match client.post(&format!("/remuda/v1/jobs/{job}/cancel"), &body).await {
                 Ok(answer) => show(&self.connection, &answer, || format!("{job} cancelled")),
                 Err(error) if error.is::<super::super::client::Unreachable>() => return Err(error),
                 Err(error) => {

@@ -24,11 +24,11 @@ impl Machines {
         let client = Client::new(&self.connection)?;
         match &self.machine {
             Some(machine) => {
-                let answer = client.get(&format!("/fleet/machines/{machine}")).await?;
+                let answer = client.get(&format!("/remuda/v1/machines/{machine}")).await?;
                 show(&self.connection, &answer, || one(&answer, present()));
             }
             None => {
-                let answer = client.get("/fleet/machines").await?;
+                let answer = client.get("/remuda/v1/machines").await?;
                 show(&self.connection, &answer, || list(rows(&answer, "machines"), present()));
             }
         }

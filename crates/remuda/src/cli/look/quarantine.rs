@@ -30,7 +30,7 @@ enum Command {
 impl Quarantine {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
-        let answer = client.get("/fleet/quarantine").await?;
+        let answer = client.get("/remuda/v1/quarantine").await?;
         let Some(Command::Release { shape }) = self.command else {
             show(&self.connection, &answer, || list(rows(&answer, "shapes")));
             return Ok(ExitCode::SUCCESS);
@@ -42,7 +42,7 @@ impl Quarantine {
                 plain(&shape)
             );
         };
-        let answer = client.delete(&format!("/fleet/quarantine/{shape}")).await?;
+        let answer = client.delete(&format!("/remuda/v1/quarantine/{shape}")).await?;
         show(&self.connection, &answer, || format!("{} is trusted again", plain(shape)));
         Ok(ExitCode::SUCCESS)
     }

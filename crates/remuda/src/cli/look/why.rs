@@ -22,7 +22,7 @@ pub(crate) struct Why {
 impl Why {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
-        let why = client.get(&format!("/fleet/jobs/{}/why", self.job)).await?;
+        let why = client.get(&format!("/remuda/v1/jobs/{}/why", self.job)).await?;
         show(&self.connection, &why, || story(&why));
         Ok(ExitCode::SUCCESS)
     }

@@ -19,7 +19,7 @@ pub(crate) struct Workers {
 impl Workers {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
-        let answer = client.get("/fleet/workers").await?;
+        let answer = client.get("/remuda/v1/workers").await?;
         show(&self.connection, &answer, || list(rows(&answer, "workers")));
         Ok(ExitCode::SUCCESS)
     }
@@ -59,7 +59,10 @@ fn heard(worker: &Value) -> [String; 2] {
 
 /// Why it takes no work comes first: that is what people look for.
 fn reason(worker: &Value) -> String {
-    match (worker["closed"].as_str().unwrap_or_default(), worker["reason"].as_str().unwrap_or_default()) {
+    match (
+        worker["unavailable_reason"].as_str().unwrap_or_default(),
+        worker["reason"].as_str().unwrap_or_default(),
+    ) {
         ("", _) if worker["unreliable"] == true => {
             let stale = cell(&worker["reliability"]["hour"]["went_stale"]);
             format!("unreliable: went stale {stale} times within an hour")
@@ -103,9 +106,9 @@ red  active  online    2/2    4s ago  99%     4!     7     1       0     j1 40% 
     fn a_worker_that_takes_no_work_says_why() {
         let closed = "ComfyUI does not answer";
         for (worker, expected) in [
-            (json!({ "closed": closed, "reason": "" }), "takes no work: ComfyUI does not answer"),
+            (json!({ "unavailable_reason": closed, "reason": "" }), "takes no work: ComfyUI does not answer"),
             (
-                json!({ "closed": closed, "reason": "drained" }),
+                json!({ "unavailable_reason": closed, "reason": "drained" }),
                 "takes no work: ComfyUI does not answer; drained",
             ),
             (json!({ "reason": "drained" }), "drained"),

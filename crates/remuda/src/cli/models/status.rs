@@ -18,7 +18,7 @@ pub(super) struct Status {
 impl Status {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
-        let answer = client.get("/fleet/models").await?;
+        let answer = client.get("/remuda/v1/models").await?;
         show(&self.connection, &answer, || list(rows(&answer, "models")));
         Ok(ExitCode::SUCCESS)
     }

@@ -130,7 +130,7 @@ impl<'a> Follow<'a> {
     }
 
     fn request(&self) -> RequestBuilder {
-        let request = self.client.request(Method::GET, "/fleet/events");
+        let request = self.client.request(Method::GET, "/remuda/v1/events");
         let request = match self.jobs.as_slice() {
             [job] => request.query(&[("job", &job.id)]),
             _ => request.query(&[("name", Some("job")), ("tenant", self.tenant)]),
@@ -201,7 +201,7 @@ impl<'a> Follow<'a> {
         if self.jobs[at].stage == Stage::Ended {
             return Ok(());
         }
-        let job = self.client.get(&format!("/fleet/jobs/{}", self.jobs[at].id)).await?;
+        let job = self.client.get(&format!("/remuda/v1/jobs/{}", self.jobs[at].id)).await?;
         let reason = job["reason"].as_str().unwrap_or_default();
         match job["state"].as_str().unwrap_or_default() {
             "queued" => {
@@ -229,7 +229,7 @@ impl<'a> Follow<'a> {
         for job in open {
             let reason = json!({ "reason": "interrupted by whoever ran it" });
             // It may have ended a moment ago, which is as good.
-            drop(self.client.post(&format!("/fleet/jobs/{}/cancel", job.id), &reason).await);
+            drop(self.client.post(&format!("/remuda/v1/jobs/{}/cancel", job.id), &reason).await);
         }
     }
 }

@@ -51,7 +51,7 @@ impl Previews {
 }
 
 async fn fetch(client: &Client, job: &str, path: &Path) -> anyhow::Result<()> {
-    let request = client.request(Method::GET, &format!("/fleet/jobs/{job}/preview"));
+    let request = client.request(Method::GET, &format!("/remuda/v1/jobs/{job}/preview"));
     // The attempt may be over by now, and its preview with it.
     let Ok(mut response) = client.open(request.timeout(FETCH_MAX)).await else { return Ok(()) };
     let mut bytes = Vec::new();

@@ -26,11 +26,11 @@ async fn what_was_done_to_the_fleet_is_written_down_with_who_did_it() {
     admin.cancel(&job).await;
     let own = anna.submit_as(json!({ "workflow": { "n": 2 }, "service": "nobody" })).await;
     anna.cancel(&own).await;
-    answered(admin.request(Method::POST, "/fleet/workers/gpu-7/drain")).await;
-    admin.post("/fleet/reload", &json!({})).await;
-    assert_eq!(code(&anna, Method::GET, "/fleet/status").await.0, 403);
-    assert_eq!(code(&plane, Method::GET, "/fleet/jobs").await.0, 401);
-    code(&admin, Method::DELETE, "/fleet/tokens/gpus").await;
+    answered(admin.request(Method::POST, "/remuda/v1/workers/gpu-7/drain")).await;
+    admin.post("/remuda/v1/reload", &json!({})).await;
+    assert_eq!(code(&anna, Method::GET, "/remuda/v1/status").await.0, 403);
+    assert_eq!(code(&plane, Method::GET, "/remuda/v1/jobs").await.0, 401);
+    code(&admin, Method::DELETE, "/remuda/v1/tokens/gpus").await;
     let (code, said) = audit(&plane, &[]).await;
     assert_eq!(code, 0, "{said}");
     let lines: Vec<_> = said["newest"]

@@ -11,7 +11,7 @@ use crate::source;
 
 /// What a request with these headers is answered.
 async fn asked(client: &Client, method: Method, headers: &[(&str, &str)]) -> (u16, String) {
-    let mut request = client.request(method, "/fleet/jobs").json(&json!({ "workflow": { "n": 1 } }));
+    let mut request = client.request(method, "/remuda/v1/jobs").json(&json!({ "workflow": { "n": 1 } }));
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
@@ -24,7 +24,7 @@ async fn asked(client: &Client, method: Method, headers: &[(&str, &str)]) -> (u1
 async fn a_page_of_somebody_else_gets_no_answer_out_of_a_plane_on_this_machine() {
     let plane = Plane::start(&["http.allowed_origins=https://app.example.org"]).await;
     let own = plane.url.clone();
-    let foreign = (403, "foreign_origin".to_owned());
+    let foreign = (403, "origin_not_allowed".to_owned());
     for method in [Method::GET, Method::POST] {
         for origin in ["https://evil.example", "null", "http://127.0.0.1:1"] {
             assert_eq!(asked(&plane, method.clone(), &[("origin", origin)]).await, foreign, "{origin}");
@@ -34,9 +34,9 @@ async fn a_page_of_somebody_else_gets_no_answer_out_of_a_plane_on_this_machine()
     assert_eq!(asked(&plane, Method::POST, &[("sec-fetch-site", "cross-site")]).await, foreign);
     // A name of theirs that was turned to our address.
     let turned = [("host", "rebound.evil.example")];
-    assert_eq!(asked(&plane, Method::GET, &turned).await, (403, "foreign_host".to_owned()));
+    assert_eq!(asked(&plane, Method::GET, &turned).await, (403, "host_not_allowed".to_owned()));
     // A socket, wherever it is opened.
-    for path in ["/ws", "/fleet/events", "/anything"] {
+    for path in ["/ws", "/remuda/v1/events", "/anything"] {
         let mut raw = Raw::open(plane.address).await;
         let head =
             format!("GET {path} HTTP/1.1\r\nhost: {}\r\norigin: https://evil.example\r\n", plane.address);
@@ -44,14 +44,14 @@ async fn a_page_of_somebody_else_gets_no_answer_out_of_a_plane_on_this_machine()
         raw.send("connection: upgrade, close\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n").await;
         raw.send("sec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n").await;
         let (status, error) = raw.refusal().await;
-        assert_eq!((status, &error["code"]), (403, &json!("foreign_origin")), "{path}");
+        assert_eq!((status, &error["code"]), (403, &json!("origin_not_allowed")), "{path}");
     }
     // One that was allowed is told so, and asked beforehand as browsers do.
-    let ask = plane.request(Method::OPTIONS, "/fleet/jobs").header("origin", "https://app.example.org");
+    let ask = plane.request(Method::OPTIONS, "/remuda/v1/jobs").header("origin", "https://app.example.org");
     let answer = ask.header("access-control-request-method", "POST").send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::NO_CONTENT);
     assert_eq!(answer.headers()[header::ACCESS_CONTROL_ALLOW_ORIGIN], "https://app.example.org");
-    let ask = plane.request(Method::GET, "/fleet/jobs").header("origin", "https://app.example.org");
+    let ask = plane.request(Method::GET, "/remuda/v1/jobs").header("origin", "https://app.example.org");
     let answer = ask.send().await.unwrap();
     assert_eq!(answer.headers()[header::ACCESS_CONTROL_ALLOW_ORIGIN], "https://app.example.org");
 }
@@ -64,7 +64,7 @@ async fn a_flood_of_one_token_is_held_back_and_nobody_elses_requests_are() {
     let mut held_back = None;
     for n in 0..100 {
         let submission = json!({ "workflow": { "n": n } });
-        let answer = anna.request(Method::POST, "/fleet/jobs").json(&submission).send().await.unwrap();
+        let answer = anna.request(Method::POST, "/remuda/v1/jobs").json(&submission).send().await.unwrap();
         if answer.status() == StatusCode::TOO_MANY_REQUESTS {
             held_back = Some((n, answer));
             break;
@@ -95,7 +95,7 @@ async fn a_client_asks_for_so_much_priority_and_no_more() {
         "1": { "class_type": "EmptyImage", "inputs": image },
         "2": { "class_type": "SaveImage", "inputs": { "images": ["1", 0], "filename_prefix": "a" } },
     });
-    for path in ["/fleet/jobs", "/api/v2/jobs"] {
+    for path in ["/remuda/v1/jobs", "/api/v2/jobs"] {
         let (status, refused) = anna.post(path, &json!({ "workflow": graph, "priority": 4 })).await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{path}: {refused}");
         let words = ["priority 4", "3 is the most", "limits.client_priority_max"];
@@ -119,20 +119,20 @@ async fn whoever_guesses_is_not_listened_to_and_whoever_is_known_goes_on() {
     // A worker that was not told of its new token asks again and again with the old one.
     let old = plane.with("rmd_0123456789ab_of-yesterday");
     for _ in 0..40 {
-        assert_eq!(code(&old, Method::GET, "/fleet/jobs").await, (401, "wrong_token".to_owned()));
+        assert_eq!(code(&old, Method::GET, "/remuda/v1/jobs").await, (401, "wrong_token".to_owned()));
     }
     let mut refused = Vec::new();
     for n in 0..25 {
         let guess = plane.with(&format!("rmd_{n:012x}_{}", "0".repeat(64)));
-        refused.push(code(&guess, Method::GET, "/fleet/jobs").await.1);
+        refused.push(code(&guess, Method::GET, "/remuda/v1/jobs").await.1);
     }
     assert_eq!(refused.iter().filter(|code| *code == "wrong_token").count(), 19);
     assert_eq!(refused.last().unwrap(), "locked_out");
-    let answer = ben.request(Method::GET, "/fleet/jobs").send().await.unwrap();
+    let answer = ben.request(Method::GET, "/remuda/v1/jobs").send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS, "a right guess would help nobody now");
     assert!(answer.headers().contains_key(header::RETRY_AFTER));
     anna.submit(json!({ "n": 2 })).await;
-    assert_eq!(code(&admin, Method::GET, "/fleet/status").await.0, 200);
+    assert_eq!(code(&admin, Method::GET, "/remuda/v1/status").await.0, 200);
     assert_eq!(code(&plane, Method::GET, "/health/live").await.0, 200);
 }
 
@@ -166,11 +166,11 @@ async fn one_token_has_so_many_streams_and_no_more() {
     let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
     let first = Stream::open(&anna, "?after=0", None).await;
     let _second = Stream::open(&anna, "?after=0", None).await;
-    assert_eq!(code(&anna, Method::GET, "/fleet/events").await, (429, "too_many_streams".to_owned()));
+    assert_eq!(code(&anna, Method::GET, "/remuda/v1/events").await, (429, "too_many_streams".to_owned()));
     let _other = Stream::open(&ben, "?after=0", None).await;
     drop(first);
     wait_until("there is room again", async || {
-        let stream = anna.request(Method::GET, "/fleet/events").send().await.unwrap();
+        let stream = anna.request(Method::GET, "/remuda/v1/events").send().await.unwrap();
         stream.status().is_success().then_some(())
     })
     .await;
@@ -262,9 +262,9 @@ async fn a_name_that_two_tokens_have_is_not_guessed_at() {
     let (_plane, admin) = closed(&[]).await;
     let wanted = json!({ "role": "worker", "name": "gpu" });
     let (_, second) = (token(&admin, &wanted).await, token(&admin, &wanted).await);
-    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/gpu").await, (409, "ambiguous".to_owned()));
+    assert_eq!(code(&admin, Method::DELETE, "/remuda/v1/tokens/gpu").await, (409, "ambiguous".to_owned()));
     let id = second.split('_').nth(1).unwrap();
-    assert_eq!(code(&admin, Method::DELETE, &format!("/fleet/tokens/{id}")).await.0, 200);
-    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/gpu").await.0, 200);
-    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/gpu").await.0, 404);
+    assert_eq!(code(&admin, Method::DELETE, &format!("/remuda/v1/tokens/{id}")).await.0, 200);
+    assert_eq!(code(&admin, Method::DELETE, "/remuda/v1/tokens/gpu").await.0, 200);
+    assert_eq!(code(&admin, Method::DELETE, "/remuda/v1/tokens/gpu").await.0, 404);
 }

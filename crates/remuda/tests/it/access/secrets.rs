@@ -11,19 +11,19 @@ use crate::start::run;
 const NOBODYS: &str = "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11";
 /// Every route that can be looked at without knowing anything.
 const LOOKS: &[&str] = &[
-    "/fleet/status",
-    "/fleet/workers",
-    "/fleet/workers/a",
-    "/fleet/machines",
-    "/fleet/blocks",
-    "/fleet/quarantine",
-    "/fleet/cycles",
-    "/fleet/plan",
-    "/fleet/tokens",
-    "/fleet/jobs",
-    "/fleet/views/orchestrator_status",
-    "/fleet/views/active_workers_health",
-    "/fleet/views/worker_performance",
+    "/remuda/v1/status",
+    "/remuda/v1/workers",
+    "/remuda/v1/workers/a",
+    "/remuda/v1/machines",
+    "/remuda/v1/blocks",
+    "/remuda/v1/quarantine",
+    "/remuda/v1/cycles",
+    "/remuda/v1/plan",
+    "/remuda/v1/tokens",
+    "/remuda/v1/jobs",
+    "/remuda/v1/views/orchestrator_status",
+    "/remuda/v1/views/active_workers_health",
+    "/remuda/v1/views/worker_performance",
     "/health/live",
     "/health/ready",
     "/metrics",
@@ -44,7 +44,7 @@ async fn keys_beside_a_prompt_reach_the_worker_and_are_stored_nowhere() {
     })
     .await;
     assert_eq!(order["workflow"], workflow);
-    assert_eq!(plane.get(&format!("/fleet/jobs/{job}/workflow")).await, json!({ "prompt": graph }));
+    assert_eq!(plane.get(&format!("/remuda/v1/jobs/{job}/workflow")).await, json!({ "prompt": graph }));
     for file in ["remuda.sqlite", "remuda.sqlite-wal"] {
         let stored = std::fs::read(plane.store().with_file_name(file)).unwrap_or_default();
         let has_it = stored.windows(CANARY.len()).any(|piece| piece == CANARY.as_bytes());
@@ -73,9 +73,9 @@ async fn no_secret_is_in_what_is_logged_answered_or_kept() {
             let (status, body) = answered(client.request(Method::GET, path)).await;
             seen.push_str(&format!("{status} {body}\n"));
         }
-        let (_, body) = client.post("/fleet/jobs", &json!({ "workflow": [] })).await;
+        let (_, body) = client.post("/remuda/v1/jobs", &json!({ "workflow": [] })).await;
         seen.push_str(&body.to_string());
-        let basic = plane.request(Method::GET, "/fleet/jobs").basic_auth(token, Some(token));
+        let basic = plane.request(Method::GET, "/remuda/v1/jobs").basic_auth(token, Some(token));
         seen.push_str(&answered(basic).await.1.to_string());
         let (code, said) =
             run(plane.folder(), &["why", NOBODYS, "--url", &plane.url, "--token", token]).await;
@@ -136,15 +136,15 @@ async fn nothing_that_others_write_moves_the_cursor_of_who_reads_the_log() {
     let job = anna
         .submit_as(json!({ "workflow": { "n": odd }, "labels": { odd: odd }, "metadata": { "x": odd } }))
         .await;
-    let (status, _) = anna.post(&format!("/fleet/jobs/{job}/cancel"), &json!({ "reason": odd })).await;
+    let (status, _) = anna.post(&format!("/remuda/v1/jobs/{job}/cancel"), &json!({ "reason": odd })).await;
     assert_eq!(status, StatusCode::OK);
-    let (status, _) = admin.post("/fleet/tokens", &json!({ "role": "admin", "name": odd })).await;
+    let (status, _) = admin.post("/remuda/v1/tokens", &json!({ "role": "admin", "name": odd })).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    let request = admin.request(Method::POST, "/fleet/workers/nobody/drain").query(&[("reason", odd)]);
+    let request = admin.request(Method::POST, "/remuda/v1/workers/nobody/drain").query(&[("reason", odd)]);
     answered(request).await;
-    let request = plane.request(Method::GET, "/fleet/%1b%5b2J%0d%0anothing");
+    let request = plane.request(Method::GET, "/remuda/v1/%1b%5b2J%0d%0anothing");
     answered(request).await;
-    admin.post("/fleet/workers", &json!({ "worker": odd, "services": ["exec"] })).await;
+    admin.post("/remuda/v1/workers", &json!({ "worker": odd, "services": ["exec"] })).await;
     let (_, said) = run(plane.folder(), &["jobs", "--url", &plane.url, "--token", &anna.token]).await;
     let (_, why) = run(plane.folder(), &["why", &job, "--url", &plane.url, "--token", &anna.token]).await;
     plane.stop().await;

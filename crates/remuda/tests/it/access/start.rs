@@ -51,14 +51,14 @@ async fn a_plane_beyond_loopback_says_what_it_needs_until_it_starts() {
 async fn an_admin_may_come_from_the_environment_or_a_file() {
     let secret = "an admin of the environment, long enough";
     let plane = Plane::plan(&[]).variable("REMUDA_ADMIN_TOKEN", secret).start().await;
-    assert_eq!(super::code(&plane, reqwest::Method::GET, "/fleet/jobs").await.0, 401);
+    assert_eq!(super::code(&plane, reqwest::Method::GET, "/remuda/v1/jobs").await.0, 401);
     let admin = plane.with(secret);
-    admin.post("/fleet/tokens", &json!({ "role": "client", "tenant": "anna" })).await;
-    assert_eq!(admin.get("/fleet/tokens").await["tokens"].as_array().unwrap().len(), 1);
+    admin.post("/remuda/v1/tokens", &json!({ "role": "client", "tenant": "anna" })).await;
+    assert_eq!(admin.get("/remuda/v1/tokens").await["tokens"].as_array().unwrap().len(), 1);
     // Where a worker's ticket would do, so does an admin's token, whatever it looks like.
-    let nobody = super::code(&admin, reqwest::Method::DELETE, "/fleet/workers/nobody").await;
+    let nobody = super::code(&admin, reqwest::Method::DELETE, "/remuda/v1/workers/nobody").await;
     assert_eq!(nobody, (404, "unknown_worker".to_owned()));
-    assert_eq!(super::code(&admin, reqwest::Method::GET, "/fleet/blobs/blake3:00").await.0, 400);
+    assert_eq!(super::code(&admin, reqwest::Method::GET, "/remuda/v1/blobs/blake3:00").await.0, 400);
 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("admin");
@@ -66,7 +66,7 @@ async fn an_admin_may_come_from_the_environment_or_a_file() {
     let setting = format!("admin_token_file={}", file.display());
     let plane = Plane::start(&[&setting]).await;
     assert_eq!(plane.with(secret).jobs().await.len(), 0);
-    assert_eq!(super::code(&plane, reqwest::Method::GET, "/fleet/jobs").await.0, 401);
+    assert_eq!(super::code(&plane, reqwest::Method::GET, "/remuda/v1/jobs").await.0, 401);
 
     std::fs::write(&file, "short").unwrap();
     let (code, said) = run(folder.path(), &["serve", "--listen", "127.0.0.1:0", "--set", &setting]).await;

@@ -22,8 +22,8 @@ async fn another_tenants_jobs_are_not_there() {
         (Method::GET, "/preview"),
         (Method::POST, "/cancel"),
     ] {
-        let path = format!("/fleet/jobs/{job}{rest}");
-        let nothing = "/fleet/jobs/0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11".to_owned() + rest;
+        let path = format!("/remuda/v1/jobs/{job}{rest}");
+        let nothing = "/remuda/v1/jobs/0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11".to_owned() + rest;
         let (status, refused) = answered(ben.request(method.clone(), &path)).await;
         let (_, unknown) = answered(ben.request(method.clone(), &nothing)).await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{method} {path}: {refused}");
@@ -31,16 +31,16 @@ async fn another_tenants_jobs_are_not_there() {
         let told = |text: &serde_json::Value, id: &str| text.to_string().replace(id, "JOB");
         assert_eq!(told(&refused, &job), told(&unknown, "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11"));
         // Written in another way it is the same job.
-        let escaped = format!("/fleet/jobs/%{:x}{}{rest}", job.as_bytes()[0], &job[1..]);
+        let escaped = format!("/remuda/v1/jobs/%{:x}{}{rest}", job.as_bytes()[0], &job[1..]);
         let (status, refused) = answered(ben.request(method.clone(), &escaped)).await;
         assert_eq!(status, StatusCode::NOT_FOUND, "{method} {escaped}: {refused}");
     }
     assert_eq!(anna.job(&job).await["state"], "queued");
     assert_eq!((ben.jobs().await.len(), anna.jobs().await.len(), admin.jobs().await.len()), (0, 1, 1));
-    assert_eq!(code(&ben, Method::GET, "/fleet/jobs?tenant=anna").await, (403, "forbidden".to_owned()));
-    assert_eq!(code(&ben, Method::GET, "/fleet/events?tenant=anna").await, (403, "forbidden".to_owned()));
+    assert_eq!(code(&ben, Method::GET, "/remuda/v1/jobs?tenant=anna").await, (403, "forbidden".to_owned()));
+    assert_eq!(code(&ben, Method::GET, "/remuda/v1/events?tenant=anna").await, (403, "forbidden".to_owned()));
     let (status, refused) =
-        ben.post("/fleet/jobs", &json!({ "workflow": { "n": 3 }, "tenant": "anna" })).await;
+        ben.post("/remuda/v1/jobs", &json!({ "workflow": { "n": 3 }, "tenant": "anna" })).await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{refused}");
     // The same key of two tenants is two jobs.
     let keyed = json!({ "workflow": { "n": 2 }, "idempotency_key": "k" });

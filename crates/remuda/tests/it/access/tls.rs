@@ -121,13 +121,13 @@ async fn a_certificate_is_replaced_while_the_plane_runs() {
     let client = stage.authority.client(&stage.url("localhost"));
     let (other, _) = stage.authority.issue("other", &["elsewhere"], false);
     std::fs::copy(other, stage.authority.folder.join("plane.pem")).unwrap();
-    let (status, refused) = client.post("/fleet/reload", &json!({})).await;
+    let (status, refused) = client.post("/remuda/v1/reload", &json!({})).await;
     assert_eq!(status.as_u16(), 422, "{refused}");
     has_all(&refused.to_string(), &["nothing was changed", "do not belong together"]);
     assert!(stage.is_believed("127.0.0.1").await, "the old one stays");
     // And at once when somebody asks.
     stage.authority.issue("plane", &["localhost"], false);
-    assert_eq!(client.post("/fleet/reload", &json!({})).await.0.as_u16(), 200);
+    assert_eq!(client.post("/remuda/v1/reload", &json!({})).await.0.as_u16(), 200);
     assert!(stage.is_believed("localhost").await && !stage.is_believed("127.0.0.1").await);
 }
 
@@ -137,7 +137,7 @@ async fn a_certificate_that_has_expired_is_refused_until_it_is_replaced() {
     let stage = Stage::set().await;
     let client = stage.authority.client(&stage.url("localhost"));
     stage.authority.issue("plane", &["localhost"], true);
-    assert_eq!(client.post("/fleet/reload", &json!({})).await.0.as_u16(), 200);
+    assert_eq!(client.post("/remuda/v1/reload", &json!({})).await.0.as_u16(), 200);
     let url = stage.url("localhost");
     let ca = stage.authority.path();
     let typed = ["jobs", "--url", &url, "--ca", ca.to_str().unwrap()];

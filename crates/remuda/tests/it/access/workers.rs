@@ -16,23 +16,29 @@ async fn a_workers_token_joins_under_its_name_and_opens_nothing_else() {
     let secret = token(&admin, &json!({ "role": "worker", "workers": ["gpu-7"] })).await;
     let worker = plane.with(&secret);
     let join = |name: &str| json!({ "worker": name, "services": ["exec"] });
-    let (status, refused) = worker.post("/fleet/workers", &join("gpu-8")).await;
+    let (status, refused) = worker.post("/remuda/v1/workers", &join("gpu-8")).await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{refused}");
     let mut hand = Hand::join(&worker, "gpu-7", 1).await;
     hand.say(&json!([]), &json!([])).await;
     let given = plane.with(&hand.token);
     for client in [&worker, &given] {
-        for path in ["/fleet/jobs", "/fleet/workers", "/fleet/events", "/fleet/tokens", "/fleet/status"] {
+        for path in [
+            "/remuda/v1/jobs",
+            "/remuda/v1/workers",
+            "/remuda/v1/events",
+            "/remuda/v1/tokens",
+            "/remuda/v1/status",
+        ] {
             let (status, _) = code(client, Method::GET, path).await;
             assert!(status == 401 || status == 403, "{path}: {status}");
         }
-        let (status, _) = answered(client.request(Method::POST, "/fleet/workers/gpu-7/drain")).await;
+        let (status, _) = answered(client.request(Method::POST, "/remuda/v1/workers/gpu-7/drain")).await;
         assert!(status == 401 || status == 403, "{status}");
     }
-    let (status, _) = answered(worker.request(Method::DELETE, "/fleet/workers/gpu-7")).await;
+    let (status, _) = answered(worker.request(Method::DELETE, "/remuda/v1/workers/gpu-7")).await;
     assert_eq!(status, StatusCode::FORBIDDEN, "a token that joins does not speak for who has joined");
-    assert_eq!(code(&admin, Method::GET, "/fleet/workers/gpu-7").await.0, 200);
-    assert_eq!(answered(admin.request(Method::DELETE, "/fleet/workers/gpu-7")).await.0, StatusCode::OK);
+    assert_eq!(code(&admin, Method::GET, "/remuda/v1/workers/gpu-7").await.0, 200);
+    assert_eq!(answered(admin.request(Method::DELETE, "/remuda/v1/workers/gpu-7")).await.0, StatusCode::OK);
 }
 
 /// Who joined while nobody was asked who they are goes on: it is known by what it was given, and brings its files under it.
@@ -44,7 +50,7 @@ async fn a_worker_that_joined_an_open_plane_still_brings_its_files_when_it_is_cl
     let ended = admin.ended(&job).await;
     assert_eq!((&ended["state"], &ended["attempt"]), (&json!("completed"), &json!(1)), "{ended}");
     let hash = ended["result"]["outputs"][0]["hash"].as_str().unwrap();
-    let path = format!("/fleet/blobs/{hash}");
+    let path = format!("/remuda/v1/blobs/{hash}");
     // What only looks as if it had been given to a worker opens nothing.
     let forged = stage.plane.with(&format!("rmw_0_{}", "a".repeat(64)));
     for stranger in [&stage.plane.with(""), &forged] {
@@ -67,7 +73,7 @@ async fn a_revoked_workers_token_ends_who_joined_with_it() {
         (worker["seen_millis_ago"].as_u64()? < 1000).then_some(())
     })
     .await;
-    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/stolen").await.0, 200);
+    assert_eq!(code(&admin, Method::DELETE, "/remuda/v1/tokens/stolen").await.0, 200);
     let (status, refused) = line.await.unwrap();
     assert_eq!((status.as_u16(), &refused["error"]["code"]), (401, &json!("wrong_token")), "{refused}");
     let (status, _) = answered(hand.beat(&json!([]), &json!([]), 0.0)).await;
@@ -140,7 +146,7 @@ async fn a_real_worker_joins_with_its_token_and_stops_when_that_is_revoked() {
     let anna = client_of(&admin, "anna").await;
     let job = anna.submit(json!({ "n": 1 })).await;
     assert_eq!(anna.ended(&job).await["result"], json!({ "n": 1 }));
-    assert_eq!(code(&admin, Method::DELETE, "/fleet/tokens/gpu").await.0, 200);
+    assert_eq!(code(&admin, Method::DELETE, "/remuda/v1/tokens/gpu").await.0, 200);
     assert!(!worker.ended().await.success());
     has_all(&worker.said(), &["revoked"]);
 }

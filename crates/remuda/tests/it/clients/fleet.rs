@@ -54,7 +54,7 @@ impl Fleet {
         }
         for seat in &seats {
             wait_until(&format!("{} is online", seat.name), async || {
-                let workers = operator.get("/fleet/workers").await;
+                let workers = operator.get("/remuda/v1/workers").await;
                 let is_there = |it: &Value| it["id"] == seat.name && it["presence"] == "online";
                 workers["workers"].as_array().unwrap().iter().any(is_there).then_some(())
             })
@@ -66,7 +66,7 @@ impl Fleet {
     /// Kills the server that has the job, as soon as some of it is done; the other one has to do it.
     pub(super) async fn kill_the_server_of(&mut self, job: &str) {
         let worker = wait_until(&format!("some of {job} is done"), async || {
-            let workers = self.plane.get("/fleet/workers").await;
+            let workers = self.plane.get("/remuda/v1/workers").await;
             let workers = workers["workers"].as_array()?;
             let is_well_on = |hold: &Value| hold["job"] == job && hold["progress"].as_f64() > Some(0.2);
             let holder =

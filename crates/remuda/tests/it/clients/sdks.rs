@@ -50,7 +50,7 @@ async fn the_python_sdk_brings_its_key() {
     let tools = Tools::ready();
     let plane = Plane::start(QUICK).await;
     let token = async |by: &Client, wanted: Value| {
-        let (_, made) = by.post("/fleet/tokens", &wanted).await;
+        let (_, made) = by.post("/remuda/v1/tokens", &wanted).await;
         made["token"].as_str().unwrap_or_else(|| panic!("{made}")).to_owned()
     };
     // From the first one on the plane asks.

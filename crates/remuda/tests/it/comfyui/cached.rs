@@ -59,7 +59,7 @@ async fn submit(client: &Client, workflow: &Value) -> BTreeSet<String> {
 pub(super) async fn all_ended(plane: &Plane) {
     let (mut open, mut changed_at) = (u64::MAX, Instant::now());
     while open > 0 {
-        let now_open = plane.get("/fleet/status").await["open_jobs"].as_u64().unwrap();
+        let now_open = plane.get("/remuda/v1/status").await["open_jobs"].as_u64().unwrap();
         if now_open < open {
             (open, changed_at) = (now_open, Instant::now());
         }
@@ -69,7 +69,7 @@ pub(super) async fn all_ended(plane: &Plane) {
             {
                 eprintln!("{}", plane.why(job["id"].as_str().unwrap()).await);
             }
-            panic!("{open} jobs are stuck: {}", plane.get("/fleet/workers").await);
+            panic!("{open} jobs are stuck: {}", plane.get("/remuda/v1/workers").await);
         }
         let_pass(std::time::Duration::from_millis(50)).await;
     }

@@ -163,7 +163,7 @@ async fn what_kills_a_server_is_mended_or_refused_before_it_is_sent() {
     });
     for workflow in [loose.clone(), wrapped, loose] {
         let (status, answer) =
-            stage.post("/fleet/jobs", &json!({ "workflow": workflow, "service": "comfyui" })).await;
+            stage.post("/remuda/v1/jobs", &json!({ "workflow": workflow, "service": "comfyui" })).await;
         if status.is_success() {
             let ended = stage.ended(answer["id"].as_str().unwrap()).await;
             assert!(ended["state"] == "completed" || ended["state"] == "failed", "{ended}");

@@ -56,7 +56,7 @@ async fn a_block_at_threshold_three_comes_with_the_third_failure() {
         (&accepted["shape"], &accepted["workflow_hash"])
     );
     assert!(detail["until"].is_string(), "{detail}");
-    let blocks = stage.get("/fleet/blocks").await;
+    let blocks = stage.get("/remuda/v1/blocks").await;
     assert_eq!(
         (&blocks["blocks"][0]["failures"], &blocks["blocks"][0]["is_blocked"]),
         (&json!(3), &json!(true))
@@ -66,7 +66,7 @@ async fn a_block_at_threshold_three_comes_with_the_third_failure() {
     let why = stage.why(&next).await;
     assert!(why["reason"].as_str().unwrap().starts_with("all workers that could are blocked until"), "{why}");
     assert_eq!(why["blocks"][0]["failures"], 3, "{why}");
-    let path = format!("/fleet/blocks/{}/{}", stage.worker.name, accepted["shape"].as_str().unwrap());
+    let path = format!("/remuda/v1/blocks/{}/{}", stage.worker.name, accepted["shape"].as_str().unwrap());
     assert_eq!(answered(stage.request(Method::DELETE, &path)).await.0, StatusCode::OK);
     assert_eq!(stage.ended(&next).await["state"], "failed");
 }
@@ -144,7 +144,7 @@ async fn many_jobs_pinned_to_a_busy_worker_do_not_delay_one_for_an_idle_one() {
     assert_eq!((&ended["state"], &ended["worker"]), (&json!("completed"), &json!(workers[1].name)));
     assert!(asked_at.elapsed() < Duration::from_secs(20), "{:?}", asked_at.elapsed());
     assert_eq!(plane.job(&long).await["state"], "running");
-    assert_eq!(plane.get("/fleet/status").await["ready_jobs"], 150);
+    assert_eq!(plane.get("/remuda/v1/status").await["ready_jobs"], 150);
 }
 
 #[tokio::test]
@@ -204,7 +204,7 @@ async fn affinities_are_kept_over_a_crash_and_say_where_a_shape_runs() {
     let (a, b) = (workers[0].name.clone(), workers[1].name.clone());
     let done = plane.submit(picture(1).saved()).await;
     let shape = plane.ended(&done).await["shape"].as_str().unwrap().to_owned();
-    let path = format!("/fleet/affinities/{shape}");
+    let path = format!("/remuda/v1/affinities/{shape}");
     let set = async |plane: &Plane, affinity: Value| {
         answered(plane.request(Method::PUT, &path).json(&affinity)).await
     };
@@ -228,7 +228,7 @@ async fn affinities_are_kept_over_a_crash_and_say_where_a_shape_runs() {
     assert_eq!(plane.ended(&job).await["worker"], b);
     assert_eq!(answered(plane.request(Method::DELETE, &path)).await.0, StatusCode::OK);
     assert_eq!(answered(plane.request(Method::DELETE, &path)).await.0, StatusCode::NOT_FOUND);
-    assert_eq!(plane.get("/fleet/affinities").await, json!({ "affinities": [] }));
+    assert_eq!(plane.get("/remuda/v1/affinities").await, json!({ "affinities": [] }));
 }
 
 #[tokio::test]
@@ -257,7 +257,7 @@ async fn what_a_server_does_not_begin_in_time_is_taken_to_another() {
         first["verdict"].as_str().unwrap().starts_with("not begun within its start limit of 2 s"),
         "{first}"
     );
-    assert_eq!(plane.get("/fleet/blocks").await["blocks"], json!([]), "it says nothing of the pair");
+    assert_eq!(plane.get("/remuda/v1/blocks").await["blocks"], json!([]), "it says nothing of the pair");
 }
 
 #[tokio::test]
@@ -292,9 +292,9 @@ async fn a_file_that_is_attached_by_name_takes_the_names_place() {
     let ended = stage.ended(&job).await;
     completed_at_once(&ended);
     gave_a_picture(&stage, &ended).await;
-    let workflow = stage.get(&format!("/fleet/jobs/{job}/workflow")).await;
+    let workflow = stage.get(&format!("/remuda/v1/jobs/{job}/workflow")).await;
     assert_eq!(workflow["1"]["inputs"]["image"]["info"]["hash"], hash, "{workflow}");
-    let (status, answer) = stage.post("/fleet/jobs", &attached("other.png")).await;
+    let (status, answer) = stage.post("/remuda/v1/jobs", &attached("other.png")).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
     assert!(answer["error"]["message"].as_str().unwrap().contains("\"other.png\": no input"), "{answer}");
 }

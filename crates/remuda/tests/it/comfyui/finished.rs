@@ -161,7 +161,7 @@ async fn a_slow_server_is_used_last_and_left_alone_while_it_goes_on() {
     for job in both {
         completed_at_once(&stage.ended(&job).await);
     }
-    assert_eq!(stage.get(&format!("/fleet/workers/{}", slow_worker.name)).await["completed"], 1);
+    assert_eq!(stage.get(&format!("/remuda/v1/workers/{}", slow_worker.name)).await["completed"], 1);
     for color in 3..8 {
         let ended = stage.run(picture(color).sleep(2.0, 20).saved()).await;
         completed_at_once(&ended);

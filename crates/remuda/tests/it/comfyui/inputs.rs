@@ -29,7 +29,7 @@ pub(super) async fn upload(url: &str, name: &str, content: &[u8]) {
 
 /// A picture as a blob of the plane, and how a workflow names it.
 async fn asset(plane: &Plane, content: Vec<u8>) -> Value {
-    let (status, answer) = answered(plane.request(Method::POST, "/fleet/blobs").body(content)).await;
+    let (status, answer) = answered(plane.request(Method::POST, "/remuda/v1/blobs").body(content)).await;
     assert!(status.is_success(), "{answer}");
     json!({ "__type": "core/ASSET", "info": { "hash": answer["hash"], "file_path": "mine.png" } })
 }
@@ -70,7 +70,7 @@ async fn a_picture_that_nobody_has_fails_the_job_and_says_which() {
     let stage = Stage::any().await;
     let hash = format!("blake3:{}", "ab".repeat(32));
     let asset = json!({ "__type": "core/ASSET", "info": { "hash": hash } });
-    let (status, answer) = stage.post("/fleet/jobs", &json!({ "workflow": loaded(&asset) })).await;
+    let (status, answer) = stage.post("/remuda/v1/jobs", &json!({ "workflow": loaded(&asset) })).await;
     let said = match answer["id"].as_str() {
         Some(job) => stage.ended(job).await["reason"].as_str().unwrap().to_owned(),
         None => format!("{status} {answer}"),

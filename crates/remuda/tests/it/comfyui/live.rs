@@ -26,7 +26,7 @@ async fn a_picture_is_there_while_the_run_goes_on_and_is_fetched_once() {
     let view = stage.job_until(&job, "has put something out", |job| !job["outputs"].is_null()).await;
     assert_eq!((&view["state"], view["outputs"].as_array().unwrap().len()), (&json!("running"), 1), "{view}");
     let early = view["outputs"][0].clone();
-    let path = format!("/fleet/blobs/{}", early["hash"].as_str().unwrap());
+    let path = format!("/remuda/v1/blobs/{}", early["hash"].as_str().unwrap());
     let there = stage.request(Method::GET, &path).send().await.unwrap();
     assert_eq!(there.content_length(), early["size_bytes"].as_u64());
 
@@ -106,7 +106,7 @@ impl Followed {
         worker.args(["worker", "--url", &client.url, "--name", "w", "--comfyui", &server.url()]);
         let worker = Process::start("w", &mut worker);
         wait_until("the worker is there", async || {
-            (client.get("/fleet/workers").await["workers"][0]["presence"] == "online").then_some(())
+            (client.get("/remuda/v1/workers").await["workers"][0]["presence"] == "online").then_some(())
         })
         .await;
         Followed { serving, client, news, server, worker, _folder: folder }

@@ -106,7 +106,7 @@ async fn a_sick_server_that_nobody_may_restart_is_given_up_until_somebody_did() 
     let job = stage.submit(picture(1).sleep(0.2, 2).saved()).await;
     let closed = wait_until("it is given up", async || {
         let worker = stage.plane.worker(&stage.worker.name).await;
-        worker["closed"].as_str().filter(|why| why.contains("by hand")).map(str::to_owned)
+        worker["unavailable_reason"].as_str().filter(|why| why.contains("by hand")).map(str::to_owned)
     })
     .await;
     has_all(&closed, &["does not stop", "--comfyui-cmd"]);
@@ -147,5 +147,5 @@ async fn what_is_no_comfyui_is_not_joined_with_and_that_is_said() {
         "it would give its work to itself: {}",
         worker.said()
     );
-    assert_eq!(plane.get("/fleet/workers").await["workers"], json!([]));
+    assert_eq!(plane.get("/remuda/v1/workers").await["workers"], json!([]));
 }

@@ -195,7 +195,7 @@ pub(crate) fn completed_after_a_mishap(job: &Value) {
 pub(crate) async fn files(plane: &Plane, job: &Value) -> Vec<(String, Vec<u8>)> {
     let mut files = Vec::new();
     for output in job["result"]["outputs"].as_array().unwrap() {
-        let path = format!("/fleet/blobs/{}", output["hash"].as_str().unwrap());
+        let path = format!("/remuda/v1/blobs/{}", output["hash"].as_str().unwrap());
         let answer = plane.request(Method::GET, &path).send().await.unwrap();
         assert!(answer.status().is_success(), "{path}: {}", answer.status());
         let content = answer.bytes().await.unwrap().to_vec();
@@ -231,7 +231,7 @@ pub(crate) async fn until_seen(plane: &Plane, job: &str, status: &str) {
 /// Waits until the job's worker has told that more than this much of it is done.
 pub(crate) async fn until_progress(plane: &Plane, job: &str, more_than: f64) {
     wait_until(&format!("{more_than} of {job} is done"), async || {
-        let workers = plane.get("/fleet/workers").await;
+        let workers = plane.get("/remuda/v1/workers").await;
         let mut holds =
             workers["workers"].as_array()?.iter().flat_map(|worker| worker["holds"].as_array().unwrap());
         holds.find(|hold| hold["job"] == job && hold["progress"].as_f64() > Some(more_than)).map(|_| ())
@@ -248,7 +248,8 @@ pub(crate) async fn verdict(plane: &Plane, job: &str, attempt: usize) -> String 
 pub(crate) async fn until_open(plane: &Plane, worker: &Worker, is_open: bool) -> String {
     let what = format!("{} is {}", worker.name, if is_open { "open" } else { "closed" });
     wait_until(&what, async || {
-        let closed = plane.worker(&worker.name).await["closed"].as_str().unwrap_or_default().to_owned();
+        let closed =
+            plane.worker(&worker.name).await["unavailable_reason"].as_str().unwrap_or_default().to_owned();
         (closed.is_empty() == is_open).then_some(closed)
     })
     .await

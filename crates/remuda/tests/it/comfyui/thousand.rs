@@ -190,12 +190,12 @@ fn look_after(client: Client, fakes: &[Fake]) -> JoinSet<()> {
     task.spawn(async move {
         let mut closed_since: BTreeMap<usize, Instant> = BTreeMap::new();
         loop {
-            let workers = client.get("/fleet/workers").await;
+            let workers = client.get("/remuda/v1/workers").await;
             for (n, control) in controls.iter().enumerate() {
                 let name = format!("w-{}", n + 1);
                 let worker =
                     workers["workers"].as_array().unwrap().iter().find(|worker| worker["id"] == *name);
-                if worker.is_none_or(|worker| worker["closed"].is_null()) {
+                if worker.is_none_or(|worker| worker["unavailable_reason"].is_null()) {
                     closed_since.remove(&n);
                 } else if closed_since.entry(n).or_insert_with(Instant::now).elapsed() > GIVEN_UP_AFTER {
                     closed_since.remove(&n);
@@ -220,7 +220,7 @@ async fn worker(plane: &Plane, fakes: &[Fake]) -> Worker {
     }
     let process = crate::harness::Process::start("w", &mut command);
     wait_until("all workers are there", async || {
-        let workers = plane.get("/fleet/workers").await;
+        let workers = plane.get("/remuda/v1/workers").await;
         (workers["workers"].as_array().unwrap().len() == SERVERS).then_some(())
     })
     .await;

@@ -89,7 +89,7 @@ async fn nobody_sees_what_belongs_to_another_tenant() {
         if role == "client" {
             asked["tenant"] = name.into();
         }
-        let (status, made) = ask(Method::POST, "/fleet/tokens", who, asked).await;
+        let (status, made) = ask(Method::POST, "/remuda/v1/tokens", who, asked).await;
         assert_eq!(status, StatusCode::CREATED, "{made}");
         made["token"].as_str().unwrap().to_owned()
     };

@@ -53,5 +53,5 @@ impl Books {
 
 /// The newest report of the control cycle.
 pub(super) async fn last_cycle(client: &Client) -> Value {
-    client.get("/fleet/cycles").await["cycles"][0].clone()
+    client.get("/remuda/v1/cycles").await["cycles"][0].clone()
 }

@@ -9,7 +9,7 @@ use crate::harness::{Client, Gate, answered, has_all, wait_until};
 
 async fn join(client: &Client, name: &str) -> (u16, Value) {
     let join = json!({ "worker": name, "machine": name, "services": ["exec"] });
-    let (status, answer) = client.post("/fleet/workers", &join).await;
+    let (status, answer) = client.post("/remuda/v1/workers", &join).await;
     (status.as_u16(), answer["error"]["code"].clone())
 }
 
@@ -18,15 +18,19 @@ async fn join(client: &Client, name: &str) -> (u16, Value) {
 async fn a_stranger_with_a_machines_name_is_refused() {
     let yard = Yard::start("min = 1\nmax = 1\n", None, "cat").await;
     let machine = yard.until_active(1).await.remove(0);
-    assert_eq!(join(&yard, &machine).await, (403, json!("not_proved")), "by name alone, on an open plane");
+    assert_eq!(
+        join(&yard, &machine).await,
+        (403, json!("identity_unproven")),
+        "by name alone, on an open plane"
+    );
     let forged = yard.with(&format!("rmj_{machine}_{}", "0".repeat(64)));
     assert_eq!(join(&forged, &machine).await, (401, json!("wrong_token")));
     let other = yard.with(&format!("rmw_0_{}", "0".repeat(64)));
-    assert_eq!(join(&other, &machine).await, (403, json!("not_proved")));
+    assert_eq!(join(&other, &machine).await, (403, json!("identity_unproven")));
     let worker = yard.worker(&machine).await;
     assert_eq!((&worker["presence"], &worker["incarnation"]), (&json!("online"), &json!(1)), "{worker}");
     let (status, _) =
-        yard.post("/fleet/workers", &json!({ "worker": "by-hand", "services": ["exec"] })).await;
+        yard.post("/remuda/v1/workers", &json!({ "worker": "by-hand", "services": ["exec"] })).await;
     assert_eq!(status, StatusCode::CREATED, "whoever is no rented machine joins as before");
 }
 
@@ -45,9 +49,9 @@ async fn on_a_closed_plane_a_machine_needs_nothing_but_its_own_token() {
     let token = environment.split('\0').find_map(|it| it.strip_prefix("REMUDA_TOKEN=")).unwrap();
     assert!(!environment.contains(ADMIN), "it knows nothing else that opens anything");
     let finder = yard.with(token);
-    assert_eq!(join(&finder, &machine).await, (403, json!("not_proved")), "it was used");
+    assert_eq!(join(&finder, &machine).await, (403, json!("identity_unproven")), "it was used");
     assert_eq!(join(&finder, "somebody").await, (403, json!("forbidden")), "it is for that machine");
-    for path in ["/fleet/jobs", "/fleet/workers", "/fleet/tokens", "/fleet/events"] {
+    for path in ["/remuda/v1/jobs", "/remuda/v1/workers", "/remuda/v1/tokens", "/remuda/v1/events"] {
         let (status, _) = answered(finder.request(Method::GET, path)).await;
         assert_eq!(status, StatusCode::UNAUTHORIZED, "{path}");
     }
@@ -79,7 +83,7 @@ async fn a_machine_that_registers_after_it_was_given_up_is_told_to_stop() {
     })
     .await;
     has_all(&yard.said(&machine), &["was given up and is being returned: stop"]);
-    let known = yard.get("/fleet/workers").await;
+    let known = yard.get("/remuda/v1/workers").await;
     let is_known = known["workers"].as_array().unwrap().iter().any(|worker| worker["id"] == machine.as_str());
     assert!(!is_known, "it never joined: {known}");
 }

@@ -40,7 +40,7 @@ async fn a_rented_machine_is_shown_with_what_it_is_and_costs() {
         Yard::start("min = 1\nmax = 1\nprice = 100\nidle_timeout = '1h'\n", None, "sleep 0.5; echo '{}'")
             .await;
     let name = yard.until_active(1).await.remove(0);
-    let machine = yard.get(&format!("/fleet/machines/{name}")).await;
+    let machine = yard.get(&format!("/remuda/v1/machines/{name}")).await;
     assert_eq!(
         (&machine["is_rented"], &machine["fleet"], &machine["phase"]),
         (&json!(true), &json!("local"), &json!("up"))
@@ -49,7 +49,7 @@ async fn a_rented_machine_is_shown_with_what_it_is_and_costs() {
     assert_eq!((&machine["workers"], &machine["waiting"]), (&json!([name]), &Value::Null));
     assert_eq!(dollars(&machine["price_dollars"]), 100.0);
     assert!(dollars(&machine["cost_dollars"]) > 0.0 && machine["pod"].is_string(), "{machine}");
-    let listed = yard.get("/fleet/machines").await;
+    let listed = yard.get("/remuda/v1/machines").await;
     assert_eq!(listed["machines"][0]["pod"], machine["pod"]);
     has_all(&done(&yard, &["machines"]).await, &["PER HOUR", &name, "up", "online", "$100.00"]);
     has_all(
@@ -60,7 +60,7 @@ async fn a_rented_machine_is_shown_with_what_it_is_and_costs() {
 
     // Whoever joined by hand is shown as well, and costs nothing.
     Hand::join(&yard, "tower", 2).await;
-    let tower = yard.get("/fleet/machines/tower").await;
+    let tower = yard.get("/remuda/v1/machines/tower").await;
     assert_eq!(
         (&tower["is_rented"], &tower["state"], &tower["price_dollars"]),
         (&json!(false), &json!("active"), &Value::Null)
@@ -69,7 +69,7 @@ async fn a_rented_machine_is_shown_with_what_it_is_and_costs() {
     assert_eq!(exit, 1);
     has_all(&said, &["there is no machine nowhere", "remuda machines"]);
 
-    let views = yard.get("/fleet/views/active_workers_health").await;
+    let views = yard.get("/remuda/v1/views/active_workers_health").await;
     let rows = views["active_workers_health"].as_array().unwrap();
     let row = rows.iter().find(|row| row["worker"] == *name).unwrap();
     assert_eq!(
@@ -86,7 +86,7 @@ async fn what_machines_cost_is_known_by_fleet_tenant_job_and_hour() {
     yard.until_active(1).await;
     let job = yard.submit_as(json!({ "workflow": { "n": 1 }, "tenant": "anna" })).await;
     yard.until_done(std::slice::from_ref(&job)).await;
-    let by = async |by: &str| yard.get(&format!("/fleet/cost?by={by}")).await;
+    let by = async |by: &str| yard.get(&format!("/remuda/v1/cost?by={by}")).await;
 
     let fleets = by("fleet").await;
     let (spent, row) = (dollars(&fleets["spent_dollars"]), &fleets["fleets"][0]);
@@ -112,7 +112,7 @@ async fn what_machines_cost_is_known_by_fleet_tenant_job_and_hour() {
     // What is gone was spent all the same.
     done(&yard, &["fleet", "scale", "local", "0"]).await;
     wait_until("it is gone", async || {
-        (yard.get("/fleet/machines").await["machines"] == json!([])).then_some(())
+        (yard.get("/remuda/v1/machines").await["machines"] == json!([])).then_some(())
     })
     .await;
     let after = by("fleet").await;
@@ -133,7 +133,8 @@ async fn what_machines_cost_is_known_by_fleet_tenant_job_and_hour() {
     for (query, word) in
         [("by=colour", "by"), ("from=9999999999999999", "before it begins"), ("since=1", "since")]
     {
-        let (status, message) = code(&yard, Method::GET, &format!("/fleet/cost?{query}"), &json!({})).await;
+        let (status, message) =
+            code(&yard, Method::GET, &format!("/remuda/v1/cost?{query}"), &json!({})).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
         has_all(&message, &[word]);
     }
@@ -154,13 +155,13 @@ async fn a_fleet_does_as_it_is_told() {
     has_all(&cycle, &["a cycle ran", "local: 2 wanted", "the fleet is paused: a bad day"]);
     assert_eq!(yard.starts(), Vec::<String>::new(), "nothing is rented for a paused fleet");
     has_all(&done(&yard, &["fleet"]).await, &["local", "queue 1", "paused: a bad day"]);
-    let fleet = yard.get("/fleet/fleets/local").await;
+    let fleet = yard.get("/remuda/v1/fleets/local").await;
     assert_eq!((&fleet["machines_wanted"], &fleet["machines_total"]), (&json!(2), &json!(0)));
     assert_eq!((&fleet["queued_jobs"], &fleet["paused"]), (&json!(2), &json!("a bad day")));
 
     done(&yard, &["fleet", "resume", "local"]).await;
     yard.until_active(2).await;
-    assert_eq!(yard.get("/fleet/fleets/local").await["paused"], Value::Null);
+    assert_eq!(yard.get("/remuda/v1/fleets/local").await["paused"], Value::Null);
     has_all(&done(&yard, &["fleet", "scale", "local", "9"]).await, &["9 machines", "maximum of 3 holds"]);
     yard.until_active(3).await;
     has_all(
@@ -174,9 +175,9 @@ async fn a_fleet_does_as_it_is_told() {
     let answer = as_json(&yard, &["fleet", "scale", "local", "auto"]).await;
     assert_eq!((&answer["fleet"], &answer["machines_set"]), (&json!("local"), &Value::Null));
     yard.until_left(0).await;
-    has_all(&done(&yard, &["fleet", "lift", "local"]).await, &["may create machines again"]);
+    has_all(&done(&yard, &["fleet", "reset-brake", "local"]).await, &["may create machines again"]);
 
-    for order in ["show", "pause", "resume", "lift"] {
+    for order in ["show", "pause", "resume", "reset-brake"] {
         let (exit, said) = remuda(&yard, &["fleet", order, "other"]).await;
         assert_eq!(exit, 1, "{said}");
         has_all(&said, &["there is no fleet other", "[[fleet]]"]);
@@ -185,20 +186,20 @@ async fn a_fleet_does_as_it_is_told() {
     assert_eq!(exit, 2);
     has_all(&said, &["no number of machines", "auto"]);
     let (status, message) =
-        code(&yard, Method::POST, "/fleet/fleets/local/scale", &json!({ "size": 3 })).await;
+        code(&yard, Method::POST, "/remuda/v1/fleets/local/scale", &json!({ "size": 3 })).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     has_all(&message, &["{\"machines\": 4}"]);
 
     let data = yard.store().parent().unwrap().display().to_string();
     let (_, log) = run(yard.folder(), &["audit", "--data", &data, "--json"]).await;
-    has_all(&log, &["fleet.pause", "fleet.resume", "fleet.scale", "fleet.lift", "cycle.run"]);
+    has_all(&log, &["fleet.pause", "fleet.resume", "fleet.scale", "fleet.reset_brake", "cycle.run"]);
 }
 
 #[tokio::test]
 async fn a_dry_run_shows_the_plan_and_changes_nothing() {
     let plane = Plane::start(&[QUICK, &["cycle_every=1h"]].concat()).await;
     plane.submit(json!({ "n": 1 })).await;
-    let cycles = async || plane.get("/fleet/cycles").await["cycles"].as_array().unwrap().len();
+    let cycles = async || plane.get("/remuda/v1/cycles").await["cycles"].as_array().unwrap().len();
     // What happens to jobs and workers; a busy machine may keep the plane itself from its work.
     let history = async || {
         let events = plane.history().await;
@@ -265,7 +266,8 @@ async fn a_drain_has_an_end_and_a_name_has_one_meaning() {
         has_all(&said, &words);
     }
     let (status, message) =
-        code(&plane, Method::POST, "/fleet/workers/other/drain", &json!({ "deadline_seconds": -1 })).await;
+        code(&plane, Method::POST, "/remuda/v1/workers/other/drain", &json!({ "deadline_seconds": -1 }))
+            .await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
     has_all(&message, &["from 0 to 30 days"]);
 }
@@ -277,7 +279,7 @@ async fn a_rented_machine_that_is_drained_is_returned_and_another_takes_its_plac
     let job = yard.submit(json!({ "n": 1 })).await;
     assert_eq!(yard.runs_on(&job).await, name);
     has_all(&done(&yard, &["drain", &name]).await, &[&format!("machine {name}")]);
-    let draining = yard.get(&format!("/fleet/machines/{name}")).await;
+    let draining = yard.get(&format!("/remuda/v1/machines/{name}")).await;
     assert_eq!((&draining["phase"], &draining["state"]), (&json!("draining"), &json!("terminating")));
     has_all(draining["waiting"]["text"].as_str().unwrap(), &["drain, ", " of 10 min"]);
     let (exit, said) = remuda(&yard, &["drain", &name]).await;
@@ -286,7 +288,7 @@ async fn a_rented_machine_that_is_drained_is_returned_and_another_takes_its_plac
     yard.open("gate");
     yard.until_done(&[job]).await;
     wait_until("it is returned", async || {
-        let path = format!("/fleet/machines/{name}");
+        let path = format!("/remuda/v1/machines/{name}");
         let (status, _) = answered(yard.request(Method::GET, &path)).await;
         (status == StatusCode::NOT_FOUND).then_some(())
     })

@@ -32,7 +32,7 @@ async fn thirty_jobs_grow_a_fleet_to_the_computed_size_and_quiet_shrinks_it_agai
     let started: BTreeSet<_> = yard.starts().into_iter().collect();
     assert_eq!(started.len(), yard.starts().len(), "a machine was started twice: {:?}", yard.starts());
     assert_eq!(started, books.machines.keys().cloned().collect());
-    let cycles = yard.get("/fleet/cycles").await;
+    let cycles = yard.get("/remuda/v1/cycles").await;
     let spawned = |cycle: &serde_json::Value| cycle["actions"]["workers_spawned"].as_u64().unwrap();
     let spawned: u64 = cycles["cycles"].as_array().unwrap().iter().map(spawned).sum();
     assert_eq!((spawned, books.ordered), (3, 3), "the reports tell the same story");

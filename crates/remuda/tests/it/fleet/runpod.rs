@@ -56,11 +56,11 @@ impl Stage {
 
     /// A person looks after the account where somebody has to: pays, mends the key, has the plane try again.
     async fn mend(&self) {
-        let fleet = self.plane.get("/fleet/fleets/gpus").await;
+        let fleet = self.plane.get("/remuda/v1/fleets/gpus").await;
         let why = fleet["no_creation"].as_str().unwrap_or_default();
         let is_stuck = ["key refused", "no credit", "bad request"].iter().any(|it| why.contains(it));
         if is_stuck || !fleet["brake"].is_null() {
-            let (status, answer) = self.plane.post("/fleet/fleets/gpus/lift", &json!({})).await;
+            let (status, answer) = self.plane.post("/remuda/v1/fleets/gpus/reset-brake", &json!({})).await;
             assert_eq!(status, StatusCode::OK, "{answer}");
         }
     }
@@ -141,7 +141,13 @@ async fn no_key_and_no_join_token_is_ever_shown() {
         .until("it is done", async |_| (stage.plane.job(&job).await["state"] == "completed").then_some(()))
         .await;
     let mut all = stage.plane.process.said();
-    for path in ["/fleet/workers", "/fleet/machines", "/fleet/cycles", "/fleet/tokens", "/fleet/status"] {
+    for path in [
+        "/remuda/v1/workers",
+        "/remuda/v1/machines",
+        "/remuda/v1/cycles",
+        "/remuda/v1/tokens",
+        "/remuda/v1/status",
+    ] {
         all += &stage.plane.get(path).await.to_string();
     }
     for event in stage.plane.history().await {
@@ -150,6 +156,6 @@ async fn no_key_and_no_join_token_is_ever_shown() {
     for secret in ["rpa_canary", "rmj_"] {
         assert!(!all.contains(secret), "{secret} is shown");
     }
-    let tokens: Value = stage.plane.get("/fleet/tokens").await;
+    let tokens: Value = stage.plane.get("/remuda/v1/tokens").await;
     assert_eq!(tokens["tokens"], json!([]), "what join tokens are made with is no token");
 }

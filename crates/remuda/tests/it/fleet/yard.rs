@@ -143,7 +143,7 @@ impl Yard {
 
 /// The machines that are at work.
 pub(super) async fn active(client: &Client) -> Vec<String> {
-    let workers = client.get("/fleet/workers").await;
+    let workers = client.get("/remuda/v1/workers").await;
     let is_active = |worker: &&Value| worker["state"] == "active" && worker["presence"] == "online";
     let active = workers["workers"].as_array().unwrap().iter().filter(is_active);
     active.map(|worker| worker["id"].as_str().unwrap().to_owned()).collect()

@@ -46,25 +46,25 @@ impl Client {
     }
 
     pub(crate) async fn submit_as(&self, submission: Value) -> String {
-        let (status, answer) = self.post("/fleet/jobs", &submission).await;
+        let (status, answer) = self.post("/remuda/v1/jobs", &submission).await;
         assert_eq!(status, StatusCode::CREATED, "{answer}");
         answer["id"].as_str().unwrap().to_owned()
     }
 
     pub(crate) async fn cancel(&self, job: &str) -> (StatusCode, Value) {
-        self.post(&format!("/fleet/jobs/{job}/cancel"), &json!({})).await
+        self.post(&format!("/remuda/v1/jobs/{job}/cancel"), &json!({})).await
     }
 
     pub(crate) async fn job(&self, job: &str) -> Value {
-        self.get(&format!("/fleet/jobs/{job}")).await
+        self.get(&format!("/remuda/v1/jobs/{job}")).await
     }
 
     pub(crate) async fn why(&self, job: &str) -> Value {
-        self.get(&format!("/fleet/jobs/{job}/why")).await
+        self.get(&format!("/remuda/v1/jobs/{job}/why")).await
     }
 
     pub(crate) async fn worker(&self, worker: &str) -> Value {
-        self.get(&format!("/fleet/workers/{worker}")).await
+        self.get(&format!("/remuda/v1/workers/{worker}")).await
     }
 
     pub(crate) async fn worker_until_offline(&self, worker: &str) {
@@ -94,7 +94,7 @@ impl Client {
         let mut jobs = Vec::new();
         let mut before = String::new();
         loop {
-            let page = self.get(&format!("/fleet/jobs?limit=1000{before}")).await;
+            let page = self.get(&format!("/remuda/v1/jobs?limit=1000{before}")).await;
             jobs.extend(page["jobs"].as_array().unwrap().iter().cloned());
             match page["next"].as_str() {
                 Some(next) => before = format!("&before={next}"),

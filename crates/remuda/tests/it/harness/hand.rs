@@ -18,7 +18,7 @@ pub(crate) struct Hand {
 impl Hand {
     pub(crate) async fn join(client: &Client, name: &str, slots: u32) -> Hand {
         let join = json!({ "worker": name, "services": ["exec"], "slots": slots });
-        let (status, joined) = client.post("/fleet/workers", &join).await;
+        let (status, joined) = client.post("/remuda/v1/workers", &join).await;
         assert_eq!(status, StatusCode::CREATED, "{joined}");
         Hand {
             // From now on it goes by what it was given.
@@ -37,7 +37,7 @@ impl Hand {
         let beat = json!({
             "incarnation": self.incarnation, "seq": self.seq, "term": self.term, "held": held, "finished": finished,
         });
-        let path = format!("/fleet/workers/{}/beat?wait={wait}", self.name);
+        let path = format!("/remuda/v1/workers/{}/beat?wait={wait}", self.name);
         self.client.request(Method::POST, &path).bearer_auth(&self.token).json(&beat)
     }
 

@@ -26,7 +26,7 @@ impl Raw {
     /// The beginning of a submission, with these headers in it and no body yet.
     pub(crate) async fn submit(address: SocketAddr, headers: &str) -> Raw {
         let mut raw = Raw::open(address).await;
-        raw.send(&format!("POST /fleet/jobs HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n\r\n")).await;
+        raw.send(&format!("POST /remuda/v1/jobs HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n\r\n")).await;
         raw
     }
 

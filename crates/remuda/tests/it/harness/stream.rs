@@ -21,7 +21,7 @@ pub(crate) struct Event {
 
 impl Stream {
     pub(crate) async fn open(client: &Client, query: &str, last: Option<u64>) -> Stream {
-        let mut request = client.http.request(Method::GET, format!("{}/fleet/events{query}", client.url));
+        let mut request = client.http.request(Method::GET, format!("{}/remuda/v1/events{query}", client.url));
         if !client.token.is_empty() {
             request = request.bearer_auth(&client.token);
         }

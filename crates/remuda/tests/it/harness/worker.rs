@@ -26,7 +26,7 @@ impl Worker {
         let mut worker = remuda(plane.folder());
         worker.args(["worker", "--url", &plane.url, "--name", name]).args(what);
         let process = Process::start(name, &mut worker);
-        let path = format!("/fleet/workers/{name}");
+        let path = format!("/remuda/v1/workers/{name}");
         wait_until(&format!("{name} is online"), async || {
             let (_, worker) = answered(plane.request(reqwest::Method::GET, &path)).await;
             (worker["presence"] == "online").then_some(())

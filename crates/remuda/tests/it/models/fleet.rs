@@ -74,7 +74,7 @@ async fn a_cancelled_job_frees_its_copy_within_a_step() {
     let job = plane.submit_as(busy).await;
     plane.runs_on(&job).await;
     let in_flight = async || {
-        let status = plane.get("/fleet/models").await;
+        let status = plane.get("/remuda/v1/models").await;
         let embed =
             status["models"].as_array().unwrap().iter().find(|it| it["id"] == "embed").unwrap().clone();
         let copies = embed["workers"]["mule"]["copies"].as_array().cloned().unwrap_or_default();
@@ -135,7 +135,7 @@ async fn who_hangs_up_cancels_and_nobody_there_is_said_at_once() {
     let (status, answer) = plane.post("/v1/embeddings", &ask).await;
     assert_eq!(
         (status, &answer["error"]["code"]),
-        (StatusCode::SERVICE_UNAVAILABLE, &json!("no_copy")),
+        (StatusCode::SERVICE_UNAVAILABLE, &json!("model_unavailable")),
         "{answer}"
     );
     let models = plane.get("/v1/models").await;
@@ -158,18 +158,18 @@ async fn a_model_that_never_loads_is_offered_no_more() {
     let (status, answer) = ask("broken").await;
     assert_eq!(
         (status, &answer["error"]["code"]),
-        (StatusCode::SERVICE_UNAVAILABLE, &json!("no_copy")),
+        (StatusCode::SERVICE_UNAVAILABLE, &json!("model_unavailable")),
         "{answer}"
     );
     assert_eq!(ask("embed").await.0, StatusCode::OK);
     let _ox = Worker::start_doing(&plane, "ox", &["--model", "broken=broken.fake"]).await;
     let closed = wait_until("ox takes no work", async || {
         let worker = plane.worker("ox").await;
-        worker["closed"].as_str().filter(|why| !why.is_empty()).map(str::to_owned)
+        worker["unavailable_reason"].as_str().filter(|why| !why.is_empty()).map(str::to_owned)
     })
     .await;
     has_all(&closed, &["broken", "deaths in a row"]);
-    assert!(plane.worker("mule").await["closed"].is_null(), "the other model goes on");
+    assert!(plane.worker("mule").await["unavailable_reason"].is_null(), "the other model goes on");
 }
 
 /// Vectors that are many come as one blob, and pictures as one each.

@@ -18,7 +18,7 @@ busy.start()
 
 
 def is_busy():
-    with urllib.request.urlopen(os.environ["OPENAI_BASE_URL"].removesuffix("/v1") + "/fleet/models") as answer:
+    with urllib.request.urlopen(os.environ["OPENAI_BASE_URL"].removesuffix("/v1") + "/remuda/v1/models") as answer:
         models = json.load(answer)["models"]
     return any(copy["state"] == "busy" for served in models for copy in served["here"]["copies"])
 

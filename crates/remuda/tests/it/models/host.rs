@@ -60,7 +60,7 @@ impl Host {
     /// Until every model has all its copies.
     async fn is_ready(&self) {
         wait_until("all copies are ready", async || {
-            let status = self.get("/fleet/models").await;
+            let status = self.get("/remuda/v1/models").await;
             let models = status["models"].as_array().unwrap();
             let is_whole = |model: &Value| {
                 let ready = copies(model).iter().filter(|copy| copy["state"] == "ready").count();
@@ -73,7 +73,7 @@ impl Host {
 
     /// One model as operators see it.
     pub(super) async fn model(&self, name: &str) -> Value {
-        let status = self.get("/fleet/models").await;
+        let status = self.get("/remuda/v1/models").await;
         let models = status["models"].as_array().unwrap();
         models.iter().find(|model| model["id"] == name).unwrap_or_else(|| panic!("{status}")).clone()
     }

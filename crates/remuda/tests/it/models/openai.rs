@@ -33,11 +33,11 @@ async fn a_full_queue_is_told_with_when_to_come_back() {
 #[tokio::test]
 async fn tokens_are_asked_for_in_openais_own_form() {
     let host = Host::up(&BOTH).await;
-    let (_, made) = host.post("/fleet/tokens", &json!({ "role": "admin" })).await;
+    let (_, made) = host.post("/remuda/v1/tokens", &json!({ "role": "admin" })).await;
     let admin = host.with(made["token"].as_str().unwrap());
-    let (_, made) = admin.post("/fleet/tokens", &json!({ "role": "client", "tenant": "anna" })).await;
+    let (_, made) = admin.post("/remuda/v1/tokens", &json!({ "role": "client", "tenant": "anna" })).await;
     let anna = host.with(made["token"].as_str().unwrap());
-    let (_, made) = admin.post("/fleet/tokens", &json!({ "role": "worker" })).await;
+    let (_, made) = admin.post("/remuda/v1/tokens", &json!({ "role": "worker" })).await;
     let worker = host.with(made["token"].as_str().unwrap());
     for (client, status, kind) in [
         (&host.with(""), StatusCode::UNAUTHORIZED, "authentication_error"),
@@ -50,7 +50,7 @@ async fn tokens_are_asked_for_in_openais_own_form() {
     }
     assert_eq!(anna.get("/v1/models").await["data"].as_array().unwrap().len(), 2);
     // How copies are is for those who run them.
-    assert_eq!(answered(anna.request(Method::GET, "/fleet/models")).await.0, StatusCode::FORBIDDEN);
+    assert_eq!(answered(anna.request(Method::GET, "/remuda/v1/models")).await.0, StatusCode::FORBIDDEN);
 }
 
 #[tokio::test]

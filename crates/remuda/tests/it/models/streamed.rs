@@ -87,7 +87,7 @@ async fn a_stream_that_would_become_another_text_ends_with_an_error() {
     let mut answer = Answer::ask(&host, "I am !stray !once panic and so on").await;
     answer.hear(usize::MAX).await;
     let [told] = &answer.told[..] else { panic!("{:?}", answer.told) };
-    assert_eq!(told["error"]["code"], "begun_anew", "{told}");
+    assert_eq!(told["error"]["code"], "stream_diverged", "{told}");
     assert!(answer.said.starts_with("I am ") && !answer.said.contains("so on"), "{}", answer.said);
 }
 
@@ -103,7 +103,7 @@ async fn a_stream_by_way_of_a_job_is_whole_as_well() {
     let mut answer = Answer::ask(&plane, TEXT).await;
     answer.hear("a wild ".len()).await;
     wait_until("a busy copy was killed", async || {
-        let status = plane.get("/fleet/models").await;
+        let status = plane.get("/remuda/v1/models").await;
         let copies = status["models"][0]["workers"]["mule"]["copies"].as_array().cloned();
         kill(&copies.unwrap_or_default())
     })

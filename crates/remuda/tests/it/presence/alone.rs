@@ -135,7 +135,7 @@ fn rented(folder: &Path, url: &str) -> Command {
 /// Faults: M4.
 #[tokio::test]
 async fn a_machine_that_is_not_wanted_any_more_ends_itself() {
-    for (status, code) in [(410, "not_wanted"), (403, "not_proved"), (401, "no_token")] {
+    for (status, code) in [(410, "machine_retired"), (403, "identity_unproven"), (401, "no_token")] {
         let folder = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -170,13 +170,13 @@ async fn a_rented_worker_that_starts_again_joins_with_what_it_was_given() {
         // What the one before it said last may still come in.
         let join = wait_until("it joins and beats", async || {
             let seen = seen.0.lock().unwrap();
-            let joined = seen.iter().position(|it| it.starts_with("/fleet/workers "))?;
-            let beats = seen[joined..].iter().any(|it| it == "/fleet/workers/gpus-1/beat ticket");
+            let joined = seen.iter().position(|it| it.starts_with("/remuda/v1/workers "))?;
+            let beats = seen[joined..].iter().any(|it| it == "/remuda/v1/workers/gpus-1/beat ticket");
             beats.then(|| seen[joined].clone())
         })
         .await;
         worker.kill();
-        assert_eq!(join, format!("/fleet/workers {expected}"));
+        assert_eq!(join, format!("/remuda/v1/workers {expected}"));
     }
     plane.abort();
 }

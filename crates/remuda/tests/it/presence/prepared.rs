@@ -12,7 +12,7 @@ async fn a_machine_that_is_not_ready_is_there_and_gets_no_work() {
     let more = ["--fleet", "gpus", "--check-cmd", &gate.wait()];
     let _worker = Worker::start_with(&plane, "a", "echo done", &more).await;
     wait_until("it says what it does", async || {
-        (plane.worker("a").await["closed"] == "start check: runs the check command").then_some(())
+        (plane.worker("a").await["unavailable_reason"] == "start check: runs the check command").then_some(())
     })
     .await;
     let worker = plane.worker("a").await;
@@ -58,7 +58,7 @@ async fn a_machine_without_room_on_its_disk_says_so() {
     let plane = Plane::start(QUICK).await;
     let _worker = Worker::start_with(&plane, "a", "true", &["--disk-min", "1000000GiB"]).await;
     wait_until("the plane knows", async || {
-        let closed = plane.worker("a").await["closed"].as_str().unwrap_or_default().to_owned();
+        let closed = plane.worker("a").await["unavailable_reason"].as_str().unwrap_or_default().to_owned();
         (closed.contains("start check failed: ") && closed.contains("free on the disk")).then_some(())
     })
     .await;
@@ -78,7 +78,7 @@ async fn a_rented_machine_finds_all_it_needs_in_its_environment_and_flags_win() 
         .env("REMUDA_DEAD_MAN", "900");
     let _worker = Process::start("gpus-7", &mut command);
     let worker = wait_until("it has joined and may work", async || {
-        let request = plane.request(reqwest::Method::GET, "/fleet/workers/gpus-7");
+        let request = plane.request(reqwest::Method::GET, "/remuda/v1/workers/gpus-7");
         let (_, worker) = answered(request).await;
         (worker["presence"] == "online" && worker["slots"] == 1).then_some(worker)
     })

@@ -95,7 +95,7 @@ async fn a_text_that_a_node_gives_is_an_output_like_any_other() {
 async fn comfyui_hand(plane: &Plane) -> Hand {
     let mut hand = Hand::join(plane, "hand", 1).await;
     let join = json!({ "worker": "hand", "services": ["comfyui"], "slots": 1 });
-    let (status, joined) = plane.post("/fleet/workers", &join).await;
+    let (status, joined) = plane.post("/remuda/v1/workers", &join).await;
     assert!(status.is_success(), "{joined}");
     hand.token = joined["token"].as_str().unwrap().to_owned();
     hand.incarnation = joined["incarnation"].as_u64().unwrap();
@@ -297,7 +297,7 @@ async fn a_key_is_good_for_one_job_whoever_comes_first_and_whatever_restarts() {
     keyed(&api, "a", &other).await.is_error(422, "idempotency_key_reuse");
     // The same key means something else to others.
     let fleet = json!({ "workflow": other, "idempotency_key": "a" });
-    let (status, answer) = plane.post("/fleet/jobs", &fleet).await;
+    let (status, answer) = plane.post("/remuda/v1/jobs", &fleet).await;
     assert_eq!(status, 201, "{answer}");
     plane.kill();
     plane.start_again().await;

@@ -8,7 +8,7 @@ use crate::comfyui::graph::{loaded, picture};
 use crate::harness::{Client, Plane, QUICK};
 
 async fn token(admin: &Client, wanted: Value) -> Client {
-    let (status, made) = admin.post("/fleet/tokens", &wanted).await;
+    let (status, made) = admin.post("/remuda/v1/tokens", &wanted).await;
     assert_eq!(status, 201, "{made}");
     admin.with(made["token"].as_str().unwrap())
 }

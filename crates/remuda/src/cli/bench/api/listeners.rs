@@ -203,7 +203,7 @@ impl Worker {
     async fn join(plane: &Plane, slots: usize) -> anyhow::Result<Worker> {
         let mut line = Line::open(&plane.address).await?;
         let join = json!({ "worker": NAME, "services": ["comfyui"], "slots": slots });
-        let (status, body) = line.post("/fleet/workers", "", join.to_string().as_bytes()).await?;
+        let (status, body) = line.post("/remuda/v1/workers", "", join.to_string().as_bytes()).await?;
         ensure!(status == 201, "the worker was not let in: {}", String::from_utf8_lossy(&body));
         Ok(Worker { line, joined: serde_json::from_slice(&body)?, seq: 0, held: Vec::new() })
     }
@@ -229,7 +229,7 @@ impl Worker {
             .collect();
         let Joined { incarnation, term, token, .. } = &self.joined;
         let beat = json!({ "incarnation": incarnation, "seq": self.seq, "term": term, "held": held });
-        let path = format!("/fleet/workers/{NAME}/beat");
+        let path = format!("/remuda/v1/workers/{NAME}/beat");
         let (status, body) = self.line.post(&path, token, beat.to_string().as_bytes()).await?;
         ensure!(status == 200, "a beat was answered {status}: {}", String::from_utf8_lossy(&body));
         Ok(serde_json::from_slice(&body)?)
@@ -254,7 +254,7 @@ impl Worker {
                     },
                     "messages": [{ "type": "progress", "data": data }],
                 });
-                let path = format!("{url}/fleet/workers/{NAME}/live?job={job}&attempt={attempt}");
+                let path = format!("{url}/remuda/v1/workers/{NAME}/live?job={job}&attempt={attempt}");
                 let sent = http.put(path).bearer_auth(&self.joined.token).json(&report).send().await?;
                 ensure!(sent.status().is_success(), "a report was answered {}", sent.text().await?);
                 told.fetch_add(1, Ordering::Relaxed);

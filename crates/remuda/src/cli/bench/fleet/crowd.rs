@@ -142,9 +142,9 @@ struct Worker {
 async fn enter(address: String, name: String) -> anyhow::Result<Worker> {
     let mut line = Line::open(&address).await?;
     let join = json!({ "worker": name, "services": ["exec"], "slots": 1 });
-    let (status, body) = line.post("/fleet/workers", "", join.to_string().as_bytes()).await?;
+    let (status, body) = line.post("/remuda/v1/workers", "", join.to_string().as_bytes()).await?;
     ensure!(status == 201, "a worker was not let in: {}", String::from_utf8_lossy(&body));
-    let path = format!("/fleet/workers/{name}/beat?wait={WAIT_SECONDS}");
+    let path = format!("/remuda/v1/workers/{name}/beat?wait={WAIT_SECONDS}");
     Ok(Worker { line, path, joined: serde_json::from_slice(&body)? })
 }
 

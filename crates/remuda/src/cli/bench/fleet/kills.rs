@@ -67,7 +67,7 @@ async fn kill_some(plane: &Plane, stable: &mut Stable, kills: usize) -> anyhow::
         .await?;
         times.push(killed.elapsed());
         let mut line = Line::open(&plane.address).await?;
-        line.post(&format!("/fleet/jobs/{job}/cancel"), "", b"").await?;
+        line.post(&format!("/remuda/v1/jobs/{job}/cancel"), "", b"").await?;
         stable.start(plane)?;
     }
     Ok(times)
@@ -131,21 +131,21 @@ async fn wait_until(what: &str, mut is_so: impl AsyncFnMut() -> anyhow::Result<b
 async fn submit(plane: &Plane, n: usize) -> anyhow::Result<String> {
     let mut line = Line::open(&plane.address).await?;
     let body = json!({ "workflow": { (format!("kind_{n}")): 1 } }).to_string();
-    let (status, body) = line.post("/fleet/jobs", "", body.as_bytes()).await?;
+    let (status, body) = line.post("/remuda/v1/jobs", "", body.as_bytes()).await?;
     ensure!(status == 201, "a submission was answered {status}: {}", String::from_utf8_lossy(&body));
     let answer: Value = serde_json::from_slice(&body)?;
     Ok(answer["id"].as_str().context("no id")?.to_owned())
 }
 
 async fn online(plane: &Plane) -> anyhow::Result<usize> {
-    let listed: Value = serde_json::from_slice(&load::get(&plane.address, "/fleet/workers").await?)?;
+    let listed: Value = serde_json::from_slice(&load::get(&plane.address, "/remuda/v1/workers").await?)?;
     let workers = listed["workers"].as_array().context("no workers")?;
     Ok(workers.iter().filter(|worker| worker["presence"] == "online").count())
 }
 
 /// Who works on the job, as itself has told.
 async fn at_work(plane: &Plane, job: &str) -> anyhow::Result<Option<String>> {
-    let listed: Value = serde_json::from_slice(&load::get(&plane.address, "/fleet/workers").await?)?;
+    let listed: Value = serde_json::from_slice(&load::get(&plane.address, "/remuda/v1/workers").await?)?;
     let workers = listed["workers"].as_array().context("no workers")?;
     let has_begun = |worker: &&Value| {
         let holds = worker["holds"].as_array().into_iter().flatten();
