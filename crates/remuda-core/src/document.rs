@@ -50,7 +50,7 @@ pub enum Shelf {
     /// Which workers a shape would rather run on.
     Affinity,
     /// What stock ComfyUI clients put down: uploads by name, settings, files of theirs, what they want to see no more.
-    Door,
+    Comfyui,
     /// A fleet as it stands: which way it went, what was refused, what was spent.
     Fleet,
     /// A rented machine, from the wish for it to the proof that it is gone; marked by its fleet.
@@ -66,7 +66,7 @@ impl Shelf {
         Shelf::Token,
         Shelf::Webhook,
         Shelf::Affinity,
-        Shelf::Door,
+        Shelf::Comfyui,
         Shelf::Fleet,
         Shelf::Machine,
         Shelf::Reliability,
@@ -79,7 +79,7 @@ impl Shelf {
             Shelf::Token => "token",
             Shelf::Webhook => "webhook",
             Shelf::Affinity => "affinity",
-            Shelf::Door => "door",
+            Shelf::Comfyui => "comfyui",
             Shelf::Fleet => "fleet",
             Shelf::Machine => "machine",
             Shelf::Reliability => "reliability",
@@ -89,7 +89,7 @@ impl Shelf {
     /// Whether clients put things there, who can be told to come back when the store has room again.
     pub fn is_of_clients(self) -> bool {
         match self {
-            Shelf::Asset | Shelf::Claim | Shelf::Door => true,
+            Shelf::Asset | Shelf::Claim | Shelf::Comfyui => true,
             Shelf::Token
             | Shelf::Webhook
             | Shelf::Affinity

@@ -6,20 +6,20 @@ mod affinities;
 mod base64;
 mod blobs;
 mod body;
+mod comfy_v2;
+mod comfyui;
 #[cfg(test)]
 mod document;
-mod door;
 mod events;
 mod fleet;
 mod jobs;
 mod listen;
 mod live;
+mod openai;
 mod path;
 mod preview;
 mod problem;
 mod reload;
-mod v1;
-mod v2;
 mod workers;
 
 use std::sync::Arc;
@@ -35,13 +35,13 @@ use remuda_store::blobs::Blobs;
 use tokio::sync::{Semaphore, broadcast};
 
 pub use self::access::{Access, Caller, JoinKey, Role, Token, Wanted};
-pub use self::door::{Door, cry};
+pub use self::comfyui::{ComfyuiApi, run_publisher};
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};
+pub use self::openai::Models;
 pub use self::problem::Problem;
 use self::problem::misplaced;
 pub use self::reload::Reload;
-pub use self::v1::Models;
 
 use crate::carry_out::{Bodies, Live, News};
 use crate::drive::Handle;
@@ -77,12 +77,12 @@ pub struct Context {
     pub access: Arc<Access>,
     /// How long what has ended is kept, and an asset of which nobody said.
     pub retention: Duration,
-    pub door: Door,
+    pub comfyui: ComfyuiApi,
     /// Those of this process, which `/v1` asks directly.
     pub models: Models,
     /// How long a call at `/v1` may take.
     pub answer_max: Duration,
-    v2: v2::Shared,
+    comfy_v2: comfy_v2::ComfyV2State,
     /// Where the web interface lies, if it is to be served.
     pub ui: Option<std::path::PathBuf>,
     /// Servers that the plane itself may ask.
@@ -256,7 +256,7 @@ pub const ROUTES: &[(&str, &str, &str)] = &[
     ("GET", "/object_info", "ComfyUI: node classes of all servers, merged"),
     ("GET", "/object_info/{name}", "ComfyUI: one node class"),
     ("GET", "/system_stats", "ComfyUI: the fleet, as one machine with many devices"),
-    ("GET", "/features", "ComfyUI: what the door can do"),
+    ("GET", "/features", "ComfyUI: supported features"),
     ("GET", "/models", "ComfyUI: folders of model files"),
     ("GET", "/models/{name}", "ComfyUI: model files that any server has"),
     ("POST", "/free", "ComfyUI: nothing to do: servers free their memory by themselves"),
@@ -280,7 +280,7 @@ pub fn router(context: Context) -> Router {
     let streamed = Router::new()
         .route("/remuda/v1/blobs", post(blobs::store))
         .route("/remuda/v1/blobs/{hash}", get(blobs::read).put(blobs::store_named))
-        .merge(door::streamed())
+        .merge(comfyui::streamed())
         .method_not_allowed_fallback(problem::wrong_method);
     Router::new()
         .route("/remuda/v1/jobs", post(jobs::submit).get(jobs::list))
@@ -323,19 +323,19 @@ pub fn router(context: Context) -> Router {
         .route("/remuda/v1/views/{name}", get(fleet::view))
         .route("/health/live", get(fleet::live))
         .route("/health/ready", get(fleet::ready))
-        .merge(door::routes())
-        .fallback(door::file)
+        .merge(comfyui::routes())
+        .fallback(comfyui::file)
         .method_not_allowed_fallback(problem::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .merge(streamed)
-        .merge(v1::router(&context))
-        .merge(v2::router(&context))
+        .merge(openai::router(&context))
+        .merge(comfy_v2::router(&context))
         // `body` and `blobs` have their own limits, which refuse before they read.
         .layer(DefaultBodyLimit::disable())
         // The outermost: nothing is read for whoever may not ask.
         .layer(middleware::from_fn_with_state(context.clone(), access::check))
-        .layer(middleware::from_fn(v1::put_on))
-        .layer(middleware::from_fn(v2::put_on))
+        .layer(middleware::from_fn(openai::put_on))
+        .layer(middleware::from_fn(comfy_v2::put_on))
         .with_state(context)
 }
 
@@ -364,7 +364,7 @@ impl Context {
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
         let Live { bodies, previews, doings, keyring, news, .. } = live;
-        let v2 = v2::Shared::new(&news);
+        let comfy_v2 = comfy_v2::ComfyV2State::new(&news);
         Context {
             plane,
             store,
@@ -384,8 +384,8 @@ impl Context {
             blob_pause_max: settings.blob_pause_max,
             access,
             retention: settings.retention,
-            v2,
-            door: Door::default(),
+            comfy_v2,
+            comfyui: ComfyuiApi::default(),
             models: Models::default(),
             answer_max,
             ui: settings.ui.clone(),

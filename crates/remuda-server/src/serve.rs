@@ -102,7 +102,7 @@ impl Serving {
             reload,
             access.clone(),
         );
-        tokio::spawn(http::cry(context.clone()));
+        tokio::spawn(http::run_publisher(context.clone()));
         let router = http::router(context.clone());
         let tasks = Tasks {
             drive,

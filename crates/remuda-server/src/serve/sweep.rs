@@ -102,7 +102,7 @@ async fn want_for_assets(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow
 async fn want_for_uploads(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow::Result<()> {
     let mut after = String::new();
     loop {
-        let page = store.documents(Shelf::Door, &after, PAGE).await.context("asking for uploads")?;
+        let page = store.documents(Shelf::Comfyui, &after, PAGE).await.context("asking for uploads")?;
         let Some(last) = page.last() else { return Ok(()) };
         after.clone_from(&last.id);
         let named = page.iter().flat_map(|document| named_in(document.body.get())).collect();

@@ -1,0 +1,146 @@
+//! An upload: one `multipart/form-data`, its file written to a blob as it comes, so that a film takes no more memory than a
+//! picture. The parts may come in any order; what they say is looked at when all of them are there.
+
+use axum::Json;
+use axum::body::HttpBody as _;
+use axum::extract::multipart::{Field, Multipart, MultipartError};
+use axum::extract::{FromRequest as _, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use remuda_store::blobs::{BlobError, BlobHash, Upload};
+
+use super::super::blobs::{self, Pace};
+use super::super::{Caller, Context, Problem};
+use super::asset::{self, Asset, Wanted};
+use super::links::Links;
+use super::upload_keys::{self, Claim};
+
+/// Of one that is no file.
+const TEXT_BYTES_MAX: usize = 16 << 10;
+const PARTS_MAX: usize = 100;
+/// What stands around the file in the form.
+const FORM_BYTES_MAX: u64 = 1 << 20;
+
+pub(super) async fn upload(
+    State(context): State<Context>,
+    caller: Caller,
+    links: Links,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<Response, Problem> {
+    let tenant = caller.tenant(None)?;
+    let size_max = context.blobs.size_max();
+    if request.body().size_hint().lower() > size_max + FORM_BYTES_MAX {
+        return Err(BlobError::TooLarge { size_max }.into());
+    }
+    let claim = match upload_keys::key(&headers)? {
+        Some(key) => Some(Claim::take(&context, &tenant, &key).await?),
+        None => None,
+    };
+    let _place = blobs::place(&context)?;
+    let parts = Multipart::from_request(request, &()).await.map_err(|rejection| {
+        Problem::invalid(format!("an upload is a multipart/form-data: {}", rejection.body_text()))
+    })?;
+    let form = Form::read(&context, parts).await?;
+    let (file, expected, wanted) = form.whole()?;
+    let stored = file.finish(expected, context.plane.clock.now()).await?;
+    let known = asset::of_content(&context, &caller, stored.hash).await?;
+    let asset = Asset::mint(&context, tenant, stored.hash, stored.size_bytes, wanted, &known);
+    if let Some(claim) = &claim {
+        claim.keep(&context).await?;
+    }
+    asset.keep(&context).await?;
+    // That somebody else has the same content is nobody's business.
+    let is_new = stored.is_new || known.is_empty();
+    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    let location = [(header::LOCATION, format!("/api/v2/assets/{}", asset.id))];
+    Ok((status, location, Json(asset.shown(&links, Some(is_new)))).into_response())
+}
+
+/// What has come so far.
+#[derive(Debug, Default)]
+struct Form {
+    file: Option<Upload>,
+    expected: Option<BlobHash>,
+    wanted: Wanted,
+}
+
+impl Form {
+    async fn read(context: &Context, mut parts: Multipart) -> Result<Form, Problem> {
+        let (mut form, mut pace) = (Form::default(), Pace::new(context));
+        for _ in 0..PARTS_MAX {
+            match pace.wait(parts.next_field()).await?.map_err(broken)? {
+                Some(part) => form.take(context, &mut pace, part).await?,
+                None => return Ok(form),
+            }
+        }
+        Err(Problem::invalid(format!("an upload has at most {PARTS_MAX} parts")))
+    }
+
+    async fn take(&mut self, context: &Context, pace: &mut Pace, part: Field<'_>) -> Result<(), Problem> {
+        let name = part.name().unwrap_or_default().to_owned();
+        if name == "file" {
+            let file = receive(context, pace, part).await?;
+            return once("file", self.file.replace(file).is_none());
+        }
+        let text = text(pace, part, &name).await?;
+        let wanted = &mut self.wanted;
+        match name.as_str() {
+            "content_type" => once("content_type", wanted.content_type.replace(text).is_none()),
+            "file_path" => once("file_path", wanted.file_path.replace(text).is_none()),
+            "expected_hash" => {
+                let hash =
+                    text.parse().map_err(|error| Problem::invalid(format!("expected_hash: {error}")))?;
+                once("expected_hash", self.expected.replace(hash).is_none())
+            }
+            "expires_in" => {
+                let seconds =
+                    text.parse().map_err(|_| Problem::invalid("expires_in is a number of seconds"))?;
+                once("expires_in", wanted.expires_in.replace(seconds).is_none())
+            }
+            "tags" => {
+                wanted.tags.push(text);
+                Ok(())
+            }
+            _ => Err(Problem::invalid(format!("an upload has no part {name:?}"))),
+        }
+    }
+
+    fn whole(self) -> Result<(Upload, Option<BlobHash>, Wanted), Problem> {
+        let missing = |name: &str| Problem::invalid(format!("the upload has no part {name:?}"));
+        let file = self.file.ok_or_else(|| missing("file"))?;
+        self.wanted.content_type.as_ref().ok_or_else(|| missing("content_type"))?;
+        self.wanted.file_path.as_ref().ok_or_else(|| missing("file_path"))?;
+        self.wanted.check()?;
+        Ok((file, self.expected, self.wanted))
+    }
+}
+
+fn once(name: &str, is_first: bool) -> Result<(), Problem> {
+    if is_first { Ok(()) } else { Err(Problem::invalid(format!("the upload has the part {name:?} twice"))) }
+}
+
+async fn receive(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<Upload, Problem> {
+    let mut upload = context.blobs.begin().await?;
+    while let Some(piece) = pace.wait(part.chunk()).await?.map_err(broken)? {
+        pace.seen(piece.len());
+        upload = upload.write(&piece).await?;
+    }
+    Ok(upload)
+}
+
+async fn text(pace: &mut Pace, mut part: Field<'_>, name: &str) -> Result<String, Problem> {
+    let mut bytes = Vec::new();
+    while let Some(piece) = pace.wait(part.chunk()).await?.map_err(broken)? {
+        if bytes.len() + piece.len() > TEXT_BYTES_MAX {
+            return Err(Problem::invalid(format!("the part {name:?} has more than {TEXT_BYTES_MAX} bytes")));
+        }
+        bytes.extend_from_slice(&piece);
+    }
+    String::from_utf8(bytes).map_err(|_| Problem::invalid(format!("the part {name:?} is not UTF-8")))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
+fn broken(error: MultipartError) -> Problem {
+    Problem::invalid(format!("the upload broke off or is no multipart/form-data: {}", error.body_text()))
+}

@@ -1,0 +1,194 @@
+//! `/history`: what has ended, oldest first, from the store. What a client deletes is hidden here and nowhere else.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use remuda_core::document::{Document, Shelf};
+use remuda_core::id::{JobId, Tenant};
+use remuda_core::plane::Event;
+use remuda_store::{Filter, StoreError};
+use serde::{Deserialize, Serialize};
+use serde_json::value::to_raw_value;
+use serde_json::{Map, Value, json};
+
+use super::super::path::Path;
+use super::super::{Caller, Context, Problem};
+use super::error::Refused;
+use super::history_entry::entry;
+use super::prompt::Prompt;
+use super::queue::{Asked, query};
+
+/// As many as ComfyUI keeps.
+const HISTORY_MAX: usize = 10_000;
+/// Graphs may be large: a history ends where it has this much.
+const HISTORY_BYTES_MAX: usize = 64 << 20;
+const PAGE: usize = 1000;
+/// How long an end that the plane knows of may take to be stored before it is told as it stands.
+const STORED_LOOKS_MAX: u32 = 200;
+const STORED_LOOK: std::time::Duration = std::time::Duration::from_millis(10);
+/// More would make every question slow; a client that deletes so many clears.
+const HIDDEN_MAX: usize = 10_000;
+
+/// What a tenant wants to see no more.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(super) struct Hidden {
+    /// All up to this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    up_to: Option<JobId>,
+    #[serde(default)]
+    jobs: BTreeSet<JobId>,
+}
+
+impl Hidden {
+    fn id(tenant: &Tenant) -> String {
+        format!("hidden/{tenant}")
+    }
+
+    async fn read(context: &Context, tenant: &Tenant) -> Result<Hidden, StoreError> {
+        let kept = context.store.document(Shelf::Comfyui, &Hidden::id(tenant)).await?;
+        Ok(kept.and_then(|kept| serde_json::from_str(kept.body.get()).ok()).unwrap_or_default())
+    }
+
+    fn has(&self, job: JobId) -> bool {
+        self.up_to.is_some_and(|last| job <= last) || self.jobs.contains(&job)
+    }
+}
+
+/// Everything that has ended and is not hidden, newest first.
+pub(super) async fn ended(context: &Context, tenant: &Tenant) -> Result<Vec<Prompt>, StoreError> {
+    let hidden = Hidden::read(context, tenant).await?;
+    let filter = Filter { state: None, tenant: Some(tenant.clone()) };
+    let (mut prompts, mut before) = (Vec::new(), None);
+    loop {
+        let page = context.store.jobs(filter.clone(), before, PAGE).await?;
+        let is_last = page.len() < PAGE;
+        before = page.last().map(|(accepted, _)| accepted.id);
+        let found = page.iter().filter_map(|(accepted, life)| Prompt::of(accepted, life.clone()));
+        prompts.extend(found.filter(|prompt| prompt.is_history() && !hidden.has(prompt.job)));
+        let is_hidden_from_here = before.is_some_and(|last| hidden.up_to.is_some_and(|up_to| last <= up_to));
+        if is_last || is_hidden_from_here || prompts.len() >= HISTORY_MAX {
+            prompts.truncate(HISTORY_MAX);
+            return Ok(prompts);
+        }
+    }
+}
+
+pub(super) async fn list(
+    State(context): State<Context>,
+    caller: Caller,
+    uri: axum::http::Uri,
+) -> Result<Response, Refused> {
+    let tenant = caller.tenant(None)?;
+    let asked = query(&uri);
+    let number = |key: &str| {
+        let wrong = || Problem::bad_request(format!("{key} is a whole number"));
+        asked.get(key).map(|text| text.parse::<i64>().map_err(|_| wrong())).transpose()
+    };
+    let (max_items, offset) = (number("max_items")?, number("offset")?);
+    let prompts = ended(&context, &tenant).await?;
+    let chosen = page(&prompts, max_items, offset.unwrap_or(-1));
+    let outputs = context.comfyui.classes.outputs(&context).await;
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    for prompt in chosen {
+        let text = to_raw_value(&entry(&context, prompt, &outputs).await?).map_err(|error| odd(&error))?;
+        bytes += text.get().len();
+        if bytes > HISTORY_BYTES_MAX {
+            break;
+        }
+        entries.push(format!("{}:{}", Value::from(prompt.id.as_str()), text.get()));
+    }
+    entries.reverse();
+    let body = format!("{{{}}}", entries.join(","));
+    Ok(([(axum::http::header::CONTENT_TYPE, "application/json; charset=utf-8")], body).into_response())
+}
+
+fn odd(error: &serde_json::Error) -> Problem {
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string())
+}
+
+/// The newest `max_items`, or so many from `offset` on, counted from the oldest. Takes and gives the newest first.
+fn page(newest_first: &[Prompt], max_items: Option<i64>, offset: i64) -> &[Prompt] {
+    let count = i64::try_from(newest_first.len()).unwrap_or(i64::MAX);
+    let first = match max_items {
+        Some(max) if offset < 0 => count.saturating_sub(max).clamp(0, count),
+        _ => offset.clamp(0, count),
+    };
+    let last = max_items.map_or(count, |max| first.saturating_add(max.max(0)).min(count));
+    let at = |place: i64| usize::try_from(count - place).unwrap_or(0);
+    &newest_first[at(last)..at(first)]
+}
+
+pub(super) async fn one(
+    State(context): State<Context>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Response, Refused> {
+    let tenant = caller.tenant(None)?;
+    let found = settled(&context, &tenant, &id).await?;
+    let hidden = Hidden::read(&context, &tenant).await?;
+    let mut answer = Map::new();
+    if let Some(prompt) = found.filter(|prompt| prompt.is_history() && !hidden.has(prompt.job)) {
+        let outputs = context.comfyui.classes.outputs(&context).await;
+        answer.insert(prompt.id.clone(), entry(&context, &prompt, &outputs).await?);
+    }
+    Ok(Json(answer).into_response())
+}
+
+/// The prompt as it is stored. If the plane has decided its end and is about to store it, that is waited for: whoever saw
+/// that it is no longer in the queue finds it here.
+pub(super) async fn settled(context: &Context, tenant: &Tenant, id: &str) -> Result<Option<Prompt>, Refused> {
+    let mut looks = 0;
+    loop {
+        let Some(prompt) = Prompt::find(context, tenant, id).await? else { return Ok(None) };
+        if !prompt.is_open() || looks == STORED_LOOKS_MAX {
+            return Ok(Some(prompt));
+        }
+        let job = prompt.job;
+        if context.plane.look(move |plane, _| plane.job(job).is_some()).await? {
+            return Ok(Some(prompt));
+        }
+        tokio::time::sleep(STORED_LOOK).await;
+        looks += 1;
+    }
+}
+
+pub(super) async fn hide(
+    State(context): State<Context>,
+    caller: Caller,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    let tenant = caller.tenant(None)?;
+    let asked = Asked::read(&body)?;
+    let mut hidden = Hidden::read(&context, &tenant).await?;
+    if asked.clear {
+        // What runs now is history only later, and is seen then.
+        let ended = ended(&context, &tenant).await?;
+        let open = context.plane.look(|plane, _| plane.jobs().map(|job| job.id).next()).await?;
+        let newest = ended.iter().map(|prompt| prompt.job).find(|job| open.is_none_or(|open| *job < open));
+        hidden.up_to = hidden.up_to.max(newest);
+        hidden.jobs.extend(ended.iter().map(|prompt| prompt.job));
+    }
+    for id in &asked.delete {
+        hidden.jobs.extend(Prompt::find(&context, &tenant, id).await?.map(|prompt| prompt.job));
+    }
+    let up_to = hidden.up_to;
+    hidden.jobs.retain(|job| up_to.is_none_or(|up_to| *job > up_to));
+    while hidden.jobs.len() > HIDDEN_MAX {
+        hidden.jobs.pop_first();
+    }
+    let document = Document {
+        shelf: Shelf::Comfyui,
+        id: Hidden::id(&tenant),
+        tenant: Some(tenant),
+        mark: String::new(),
+        expires_at: None,
+        body: Arc::from(to_raw_value(&json!(hidden)).map_err(|error| odd(&error))?),
+    };
+    context.plane.ask(Event::Keep(Arc::new(document))).await?;
+    Ok(StatusCode::OK)
+}

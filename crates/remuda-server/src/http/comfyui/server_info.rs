@@ -1,0 +1,145 @@
+//! The rest of what stock clients and the web interface ask for. What a server would say of itself is said for the fleet; what
+//! people keep on a server is kept as documents of their tenant; where nothing is to be said, the answer is an empty one.
+
+use std::collections::BTreeSet;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Map, Value, json};
+
+use super::super::path::Path;
+use super::super::{Caller, Context, Problem};
+use super::error::Refused;
+use super::prompt::SERVICE;
+use super::proxy;
+
+/// As the web interface reads it: what a server of this version can do, the door can.
+const VERSION: &str = "0.30.0";
+
+pub(super) fn features(context: &Context) -> Value {
+    json!({
+        "supports_preview_metadata": true, "max_upload_size": context.blobs.size_max(), "node_replacements": false,
+        "assets": false,
+    })
+}
+
+pub(super) async fn all_features(State(context): State<Context>) -> Json<Value> {
+    Json(features(&context))
+}
+
+/// The machine is the fleet: every worker's device is one of its devices.
+pub(super) async fn system_stats(State(context): State<Context>, _: Caller) -> Result<Json<Value>, Problem> {
+    let workers = context
+        .plane
+        .look(|plane, _| {
+            let theirs = plane.workers().filter(|it| it.services.iter().any(|name| name.as_str() == SERVICE));
+            theirs.map(|worker| (worker.id.to_string(), worker.metrics.clone())).collect::<Vec<_>>()
+        })
+        .await?;
+    let sum = |key: &str| sum(workers.iter().map(|(_, metrics)| metrics), key);
+    let version = workers.iter().find_map(|(_, metrics)| metrics.get("comfyui_version")?.as_str());
+    let devices: Vec<Value> = workers
+        .iter()
+        .enumerate()
+        .map(|(index, (worker, metrics))| {
+            let device = metrics.get("device").and_then(Value::as_str).unwrap_or("unknown");
+            json!({
+                "name": format!("{worker}: {device}"), "type": device.split(':').next(), "index": index,
+                "vram_total": number(metrics, "vram_total_bytes"), "vram_free": number(metrics, "vram_free_bytes"),
+                "torch_vram_total": 0, "torch_vram_free": 0,
+            })
+        })
+        .collect();
+    let system = json!({
+        "os": std::env::consts::OS, "ram_total": sum("ram_total_bytes"), "ram_free": sum("ram_free_bytes"),
+        "comfyui_version": version.unwrap_or(VERSION), "required_frontend_version": null,
+        "installed_templates_version": null, "required_templates_version": null,
+        "python_version": format!("none (Remuda {})", env!("CARGO_PKG_VERSION")), "pytorch_version": "none",
+        "embedded_python": false, "argv": ["remuda"], "remuda_version": env!("CARGO_PKG_VERSION"),
+    });
+    Ok(Json(json!({ "system": system, "devices": devices })))
+}
+
+fn number(metrics: &Map<String, Value>, key: &str) -> u64 {
+    metrics.get(key).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// Workers may say what they like, also more than there can be.
+fn sum<'m>(metrics: impl Iterator<Item = &'m Map<String, Value>>, key: &str) -> u64 {
+    metrics.fold(0, |sum, metrics| sum.saturating_add(number(metrics, key)))
+}
+
+pub(super) async fn users() -> Json<Value> {
+    Json(json!({ "storage": "server", "migrated": true }))
+}
+
+/// What a server says that may be asked; else nothing.
+pub(super) async fn nothing(State(context): State<Context>, headers: HeaderMap, uri: Uri) -> Response {
+    proxy::ask(&context, &headers, &uri).await.unwrap_or_else(|| Json(json!({})).into_response())
+}
+
+/// What a server says that may be asked; else none.
+pub(super) async fn none(State(context): State<Context>, headers: HeaderMap, uri: Uri) -> Response {
+    proxy::ask(&context, &headers, &uri).await.unwrap_or_else(|| Json(json!([])).into_response())
+}
+
+/// Servers free their memory by themselves, and a worker has its server do it when it is sick.
+pub(super) async fn done() -> StatusCode {
+    StatusCode::OK
+}
+
+/// Folders of model files, as far as their names can be told from the inputs that choose them.
+const FOLDERS: [(&str, &str); 12] = [
+    ("checkpoints", "ckpt_name"),
+    ("loras", "lora_name"),
+    ("vae", "vae_name"),
+    ("text_encoders", "clip_name"),
+    ("diffusion_models", "unet_name"),
+    ("clip_vision", "clip_vision_name"),
+    ("style_models", "style_model_name"),
+    ("embeddings", "embedding_name"),
+    ("controlnet", "control_net_name"),
+    ("gligen", "gligen_name"),
+    ("upscale_models", "upscale_model_name"),
+    ("hypernetworks", "hypernetwork_name"),
+];
+
+pub(super) async fn model_folders() -> Json<Value> {
+    Json(FOLDERS.iter().map(|(folder, _)| *folder).collect())
+}
+
+/// What any server of the fleet offers where a file of this kind is chosen.
+pub(super) async fn models(
+    State(context): State<Context>,
+    _: Caller,
+    Path(folder): Path<String>,
+) -> Result<Response, Refused> {
+    let Some((_, input)) = FOLDERS.iter().find(|(known, _)| *known == folder) else {
+        return Ok(StatusCode::NOT_FOUND.into_response());
+    };
+    let merged = context.comfyui.classes.merged(&context).await;
+    let mut files = BTreeSet::new();
+    for info in merged.classes.values() {
+        let sections = info["input"].as_object().into_iter().flat_map(|sections| sections.values());
+        for spec in sections.filter_map(|inputs| inputs.get(*input)) {
+            let choices = [&spec[0], &spec[1]["options"]].into_iter().filter_map(Value::as_array);
+            files.extend(choices.flatten().filter_map(Value::as_str).map(str::to_owned));
+        }
+    }
+    Ok(Json(files).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_workers_say_of_their_memory_is_summed_up_whatever_they_say() {
+        let said = [json!(5), json!(u64::MAX), json!(-1), json!("much"), json!(7)];
+        let said = said.map(|it| Map::from_iter([("ram".to_owned(), it)]));
+        assert_eq!(sum(said.iter(), "ram"), u64::MAX);
+        assert_eq!((sum(said[2..].iter(), "ram"), sum(said.iter(), "other")), (7, 0));
+    }
+}

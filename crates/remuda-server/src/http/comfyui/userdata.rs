@@ -1,0 +1,310 @@
+//! What people keep on a server: settings, saved workflows, styles. Each is a document of the tenant, found by its path.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use remuda_core::document::{Document, Shelf};
+use remuda_core::id::Tenant;
+use remuda_core::plane::Event;
+use remuda_store::StoreError;
+use serde::{Deserialize, Serialize};
+use serde_json::value::to_raw_value;
+use serde_json::{Map, Value, json};
+
+use super::super::path::Path;
+use super::super::{Caller, Context, Problem};
+use super::error::Refused;
+use super::queue::query;
+
+/// A workflow with all its notes has less than half of it.
+const FILE_BYTES_MAX: usize = 1 << 20;
+/// Of a tenant, as they are kept. To list them is to read them all.
+const FILES_MAX: usize = 500;
+const FILES_BYTES_MAX: usize = 32 << 20;
+const PATH_BYTES_MAX: usize = 512;
+const SETTINGS_BYTES_MAX: usize = 1 << 20;
+
+fn settings_id(tenant: &Tenant) -> String {
+    format!("settings/{tenant}")
+}
+
+async fn read_settings(context: &Context, tenant: &Tenant) -> Result<Map<String, Value>, StoreError> {
+    let kept = context.store.document(Shelf::Comfyui, &settings_id(tenant)).await?;
+    Ok(kept.and_then(|kept| serde_json::from_str(kept.body.get()).ok()).unwrap_or_default())
+}
+
+pub(super) async fn settings(
+    State(context): State<Context>,
+    caller: Caller,
+) -> Result<Json<Map<String, Value>>, Refused> {
+    let tenant = caller.tenant(None)?;
+    Ok(Json(read_settings(&context, &tenant).await?))
+}
+
+pub(super) async fn setting(
+    State(context): State<Context>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, Refused> {
+    let tenant = caller.tenant(None)?;
+    Ok(Json(read_settings(&context, &tenant).await?.remove(&id).unwrap_or_default()))
+}
+
+pub(super) async fn set_all(
+    State(context): State<Context>,
+    caller: Caller,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    let tenant = caller.tenant(None)?;
+    let new: Map<String, Value> = serde_json::from_slice(&body)
+        .map_err(|error| Problem::bad_request(format!("settings are a JSON object: {error}")))?;
+    change_settings(&context, &tenant, new).await
+}
+
+/// The body is the bare value, whatever its type says.
+pub(super) async fn set_one(
+    State(context): State<Context>,
+    caller: Caller,
+    Path(id): Path<String>,
+    body: Bytes,
+) -> Result<StatusCode, Refused> {
+    let tenant = caller.tenant(None)?;
+    let value: Value = serde_json::from_slice(&body)
+        .map_err(|error| Problem::bad_request(format!("a setting is a JSON value: {error}")))?;
+    change_settings(&context, &tenant, Map::from_iter([(id, value)])).await
+}
+
+async fn change_settings(
+    context: &Context,
+    tenant: &Tenant,
+    new: Map<String, Value>,
+) -> Result<StatusCode, Refused> {
+    // One at a time: two changes at once must not undo each other.
+    let _one_at_a_time = context.comfyui.naming.lock().await;
+    let mut settings = read_settings(context, tenant).await?;
+    settings.extend(new);
+    let body = to_raw_value(&settings).map_err(|error| Problem::invalid(error.to_string()))?;
+    if body.get().len() > SETTINGS_BYTES_MAX {
+        return Err(Problem::too_large(SETTINGS_BYTES_MAX).into());
+    }
+    let document = Document {
+        shelf: Shelf::Comfyui,
+        id: settings_id(tenant),
+        tenant: Some(tenant.clone()),
+        mark: String::new(),
+        expires_at: None,
+        body: Arc::from(body),
+    };
+    context.plane.ask(Event::Keep(Arc::new(document))).await?;
+    Ok(StatusCode::OK)
+}
+
+/// A file as it is kept.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    path: String,
+    text: String,
+    modified_millis: u64,
+    created_millis: u64,
+}
+
+impl Kept {
+    fn about(&self) -> Value {
+        let seconds = |millis: u64| millis as f64 / 1000.0;
+        json!({
+            "path": self.path, "size": self.text.len(), "modified": seconds(self.modified_millis),
+            "created": seconds(self.created_millis),
+        })
+    }
+}
+
+fn mark(tenant: &Tenant) -> String {
+    format!("userdata/{tenant}")
+}
+
+fn id(tenant: &Tenant, path: &str) -> String {
+    format!("{}/{path}", mark(tenant))
+}
+
+/// A path as it is kept: below the tenant's own folder.
+fn sound(path: &str) -> Result<String, Problem> {
+    let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
+    let is_odd = parts.contains(&"..") || path.chars().any(char::is_control) || path.contains('\\');
+    if parts.is_empty() || is_odd || path.len() > PATH_BYTES_MAX {
+        return Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            "forbidden",
+            "this is no path below your own folder",
+        ));
+    }
+    Ok(parts.join("/"))
+}
+
+async fn read(context: &Context, tenant: &Tenant, path: &str) -> Result<Option<Kept>, StoreError> {
+    let kept = context.store.document(Shelf::Comfyui, &id(tenant, path)).await?;
+    Ok(kept.and_then(|kept| serde_json::from_str(kept.body.get()).ok()))
+}
+
+async fn keep(context: &Context, tenant: &Tenant, kept: &Kept) -> Result<(), Refused> {
+    let document = Document {
+        shelf: Shelf::Comfyui,
+        id: id(tenant, &kept.path),
+        tenant: Some(tenant.clone()),
+        mark: mark(tenant),
+        expires_at: None,
+        body: Arc::from(to_raw_value(kept).map_err(|error| Problem::invalid(error.to_string()))?),
+    };
+    context.plane.ask(Event::Keep(Arc::new(document))).await?;
+    Ok(())
+}
+
+async fn discard(context: &Context, tenant: &Tenant, path: &str) -> Result<(), Refused> {
+    context.plane.ask(Event::Discard { shelf: Shelf::Comfyui, id: id(tenant, path) }).await?;
+    Ok(())
+}
+
+/// `?dir=workflows&recurse=true&full_info=true`
+pub(super) async fn list(
+    State(context): State<Context>,
+    caller: Caller,
+    uri: Uri,
+) -> Result<Response, Refused> {
+    let tenant = caller.tenant(None)?;
+    let asked = query(&uri);
+    let Some(folder) = asked.get("dir").filter(|folder| !folder.is_empty()) else {
+        return Err(Problem::bad_request("Directory not provided").into());
+    };
+    let is = |key: &str| asked.get(key).is_some_and(|value| value == "true");
+    let prefix = format!("{}/", sound(folder)?);
+    let kept = context.store.marked(Shelf::Comfyui, &mark(&tenant)).await?;
+    let kept = kept.iter().filter_map(|kept| serde_json::from_str::<Kept>(kept.body.get()).ok());
+    let files: Vec<Value> = kept
+        .filter_map(|mut kept| {
+            let path = kept.path.strip_prefix(&prefix)?.to_owned();
+            if path.contains('/') && !is("recurse") {
+                return None;
+            }
+            kept.path.clone_from(&path);
+            Some(match (is("full_info"), is("split")) {
+                (true, _) => kept.about(),
+                (false, true) => std::iter::once(&*path).chain(path.split('/')).collect(),
+                (false, false) => path.into(),
+            })
+        })
+        .collect();
+    if files.is_empty() {
+        return Err(Problem::not_found("Directory not found").into());
+    }
+    Ok(Json(files).into_response())
+}
+
+pub(super) async fn get(
+    State(context): State<Context>,
+    caller: Caller,
+    Path(path): Path<String>,
+) -> Result<Response, Refused> {
+    let tenant = caller.tenant(None)?;
+    let path = sound(&path)?;
+    let Some(kept) = read(&context, &tenant, &path).await? else {
+        return Err(Problem::not_found("there is no such file").into());
+    };
+    // Somebody's own text, and never a page.
+    let kind = if path.ends_with(".json") { "application/json" } else { "text/plain; charset=utf-8" };
+    let kind = if path.ends_with(".css") { "text/css; charset=utf-8" } else { kind };
+    Ok(([(header::CONTENT_TYPE, kind), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")], kept.text)
+        .into_response())
+}
+
+pub(super) async fn put(
+    State(context): State<Context>,
+    caller: Caller,
+    Path(path): Path<String>,
+    uri: Uri,
+    body: Bytes,
+) -> Result<Response, Refused> {
+    let tenant = caller.tenant(None)?;
+    let path = sound(&path)?;
+    let asked = query(&uri);
+    if body.len() > FILE_BYTES_MAX {
+        return Err(Problem::too_large(FILE_BYTES_MAX).into());
+    }
+    let text = String::from_utf8(body.into())
+        .map_err(|_| Problem::bad_request("only text is kept here; files for nodes go to /upload/image"))?;
+    let _one_at_a_time = context.comfyui.naming.lock().await;
+    let known = read(&context, &tenant, &path).await?;
+    if known.is_some() && asked.get("overwrite").is_some_and(|value| value == "false") {
+        return Err(Problem::new(StatusCode::CONFLICT, "refused", "File already exists").into());
+    }
+    let now = context.plane.clock.now().as_millis();
+    let created_millis = known.map_or(now, |known| known.created_millis);
+    let kept = Kept { path, text, modified_millis: now, created_millis };
+    fit(&context, &tenant, &kept).await?;
+    keep(&context, &tenant, &kept).await?;
+    Ok(told(&asked, &kept))
+}
+
+/// Whether there is room for it beside the tenant's other files.
+async fn fit(context: &Context, tenant: &Tenant, kept: &Kept) -> Result<(), Refused> {
+    let id = id(tenant, &kept.path);
+    let own = to_raw_value(kept).map_err(|error| Problem::invalid(error.to_string()))?;
+    let others = context.store.marked(Shelf::Comfyui, &mark(tenant)).await?;
+    let others = others.iter().filter(|other| other.id != id);
+    let (count, bytes) = others
+        .fold((1, own.get().len()), |(count, bytes), other| (count + 1, bytes + other.body.get().len()));
+    if count > FILES_MAX || bytes > FILES_BYTES_MAX {
+        let message =
+            format!("at most {FILES_MAX} files of {FILES_BYTES_MAX} bytes in all are kept: delete some");
+        return Err(Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).into());
+    }
+    Ok(())
+}
+
+fn told(asked: &std::collections::BTreeMap<String, String>, kept: &Kept) -> Response {
+    match asked.get("full_info").map(String::as_str) {
+        Some("true") => Json(kept.about()).into_response(),
+        _ => Json(json!(kept.path)).into_response(),
+    }
+}
+
+pub(super) async fn delete(
+    State(context): State<Context>,
+    caller: Caller,
+    Path(path): Path<String>,
+) -> Result<StatusCode, Refused> {
+    let tenant = caller.tenant(None)?;
+    let path = sound(&path)?;
+    if read(&context, &tenant, &path).await?.is_none() {
+        return Err(Problem::not_found("there is no such file").into());
+    }
+    discard(&context, &tenant, &path).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn rename(
+    State(context): State<Context>,
+    caller: Caller,
+    Path((from, to)): Path<(String, String)>,
+    uri: Uri,
+) -> Result<Response, Refused> {
+    let tenant = caller.tenant(None)?;
+    let (from, to) = (sound(&from)?, sound(&to)?);
+    let asked = query(&uri);
+    let _one_at_a_time = context.comfyui.naming.lock().await;
+    let Some(mut kept) = read(&context, &tenant, &from).await? else {
+        return Err(Problem::not_found("there is no such file").into());
+    };
+    let is_taken = read(&context, &tenant, &to).await?.is_some();
+    if is_taken && asked.get("overwrite").is_some_and(|value| value == "false") {
+        return Err(Problem::new(StatusCode::CONFLICT, "refused", "File already exists").into());
+    }
+    kept.path = to;
+    keep(&context, &tenant, &kept).await?;
+    if kept.path != from {
+        discard(&context, &tenant, &from).await?;
+    }
+    Ok(told(&asked, &kept))
+}

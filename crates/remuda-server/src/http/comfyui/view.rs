@@ -1,0 +1,61 @@
+//! `GET /view`: a file by the name under which a prompt's outputs, or an upload, are known. It is shown in place, as ComfyUI
+//! does, but as nothing that could run in a page. Pictures are never decoded here: `preview` and `channel` get the original.
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::Response;
+use remuda_core::id::{JobId, Tenant};
+
+use super::super::{Caller, Context, Problem, blobs};
+use super::error::Refused;
+use super::history_entry::stored_outputs;
+use super::prompt::Prompt;
+use super::queue::query;
+use super::uploads;
+
+pub(super) async fn view(
+    State(context): State<Context>,
+    caller: Caller,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Refused> {
+    let tenant = caller.tenant(None)?;
+    let asked = query(&uri);
+    let part = |key: &str| asked.get(key).map_or("", String::as_str);
+    let (name, folder) = (part("filename"), part("subfolder"));
+    let kind = Some(part("type")).filter(|kind| !kind.is_empty()).unwrap_or("output");
+    if name.is_empty() || name.starts_with('/') || name.contains("..") {
+        return Err(Problem::bad_request("filename is the plain name of a file").into());
+    }
+    if !["output", "temp", "input"].contains(&kind) {
+        return Err(Problem::bad_request("type is output, temp or input").into());
+    }
+    let hash = match uploads::find(&context, &tenant, kind, folder, name).await? {
+        Some(upload) => Some(upload.hash),
+        None => output(&context, &tenant, folder, name, kind).await?,
+    };
+    let Some(hash) = hash else {
+        let message = format!("there is no {kind} file {name:?} in {folder:?}");
+        return Err(Problem::new(StatusCode::NOT_FOUND, "not_found", message).into());
+    };
+    Ok(blobs::show(&context, &hash, name, &headers).await?)
+}
+
+/// The folder names the job and the node.
+pub(super) async fn output(
+    context: &Context,
+    tenant: &Tenant,
+    folder: &str,
+    name: &str,
+    kind: &str,
+) -> Result<Option<String>, Refused> {
+    let Some((job, node)) = folder.split_once('/') else { return Ok(None) };
+    let Ok(job) = job.parse::<JobId>() else { return Ok(None) };
+    match Prompt::read(context, job).await? {
+        Some((owner, _)) if owner == *tenant => {}
+        _ => return Ok(None),
+    }
+    let outputs = stored_outputs(context, job).await?;
+    let found = outputs.into_iter().find(|it| it.node == node && it.name == name && it.kind == kind);
+    Ok(found.map(|output| output.hash))
+}

@@ -1,0 +1,188 @@
+//! What a body says about a conversation and how it is to go on.
+
+use remuda_models::request::{Chat, Message, Sampling};
+use serde_json::Value;
+
+use super::super::super::Problem;
+use super::super::request_fields::{Asked, is_empty, wrong};
+
+const STOPS_MAX: usize = 4;
+const MESSAGES_MAX: usize = 4096;
+/// OpenAI's own bounds.
+const TEMPERATURE_MAX: f32 = 2.0;
+const TOKENS_MAX: u64 = u32::MAX as u64;
+
+/// How an answer is to come word by word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Streamed {
+    /// What it cost is told at the end.
+    pub(super) has_usage: bool,
+}
+
+pub(super) fn streamed(asked: &mut Asked) -> Result<Option<Streamed>, Problem> {
+    let is_streamed = asked.switch("stream")?;
+    let has_usage = match asked.take("stream_options") {
+        None => false,
+        Some(_) if !is_streamed => return Err(wrong("stream_options", "is only for `stream`")),
+        Some(Value::Object(options)) => options.get("include_usage") == Some(&Value::Bool(true)),
+        Some(_) => return Err(wrong("stream_options", "is an object")),
+    };
+    Ok(is_streamed.then_some(Streamed { has_usage }))
+}
+
+pub(super) fn chat(asked: &mut Asked) -> Result<Chat, Problem> {
+    refuse(asked)?;
+    Ok(Chat { messages: messages(asked.take("messages"))?, sampling: sampling(asked)? })
+}
+
+/// What would make the answer another one, and cannot be done here.
+fn refuse(asked: &mut Asked) -> Result<(), Problem> {
+    asked.only("n", |n| n.as_u64() == Some(1), "is more than 1: ask once for each answer")?;
+    for (name, what) in [
+        ("tools", "is not supported: no model here calls tools"),
+        ("functions", "is not supported: no model here calls functions"),
+        ("logprobs", "is not supported"),
+        ("top_logprobs", "is not supported"),
+        ("logit_bias", "is not supported"),
+        ("frequency_penalty", "is not supported; `repeat_penalty` is"),
+        ("presence_penalty", "is not supported; `repeat_penalty` is"),
+        ("audio", "is not supported: answers are texts"),
+        ("prediction", "is not supported"),
+        ("web_search_options", "is not supported"),
+    ] {
+        asked.only(name, is_empty, what)?;
+    }
+    let is_text = |format: &Value| format["type"] == "text";
+    asked.only("response_format", is_text, "can only be text: no model here is held to a form")?;
+    let are_texts = |all: &Value| all.as_array().is_some_and(|all| all.iter().all(|it| it == "text"));
+    asked.only("modalities", are_texts, "can only be text")
+}
+
+fn messages(given: Option<Value>) -> Result<Vec<Message>, Problem> {
+    let Some(Value::Array(all)) = given else {
+        return Err(wrong("messages", "is a list of messages, the oldest first"));
+    };
+    if all.is_empty() || all.len() > MESSAGES_MAX {
+        let why = format!("has {} messages; it may have 1 to {MESSAGES_MAX}", all.len());
+        return Err(wrong("messages", &why));
+    }
+    all.iter().enumerate().map(|(at, message)| read(at, message)).collect()
+}
+
+fn read(at: usize, message: &Value) -> Result<Message, Problem> {
+    let param = |field: &str| format!("messages[{at}].{field}");
+    let role = match message["role"].as_str() {
+        Some("developer") => "system",
+        Some(role @ ("system" | "user" | "assistant")) => role,
+        Some("tool" | "function") => {
+            return Err(wrong(&param("role"), "is a tool's: no model here calls tools"));
+        }
+        _ => return Err(wrong(&param("role"), "is one of system, developer, user, assistant")),
+    };
+    let content = match &message["content"] {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => {
+            parts.iter().map(|part| text_of(&param("content"), part)).collect::<Result<_, _>>()?
+        }
+        _ => return Err(wrong(&param("content"), "is a text, or a list of texts")),
+    };
+    Ok(Message { role: role.to_owned(), content })
+}
+
+fn text_of<'a>(param: &str, part: &'a Value) -> Result<&'a str, Problem> {
+    match (part["type"].as_str(), part["text"].as_str()) {
+        (Some("text"), Some(text)) => Ok(text),
+        (Some(other), _) if other != "text" => {
+            Err(wrong(param, &format!("has a part of type {other}: only texts are read here")))
+        }
+        _ => Err(wrong(param, "has a part that is none: {\"type\": \"text\", \"text\": \"…\"}")),
+    }
+}
+
+fn sampling(asked: &mut Asked) -> Result<Sampling, Problem> {
+    let old = asked.whole("max_tokens", 1, TOKENS_MAX)?;
+    let tokens_max = asked.whole("max_completion_tokens", 1, TOKENS_MAX)?.or(old);
+    Ok(Sampling {
+        temperature: asked.number("temperature", 0.0, TEMPERATURE_MAX)?.unwrap_or(1.0),
+        top_p: asked.number("top_p", 0.0, 1.0)?.unwrap_or(1.0),
+        top_k: asked.whole("top_k", 1, TOKENS_MAX)?.and_then(|number| number.try_into().ok()),
+        repeat_penalty: asked.number("repeat_penalty", 0.1, 10.0)?.unwrap_or(1.0),
+        seed: asked.seed()?,
+        tokens_max: tokens_max.and_then(|number| number.try_into().ok()),
+        stop: stop(asked.take("stop"))?,
+    })
+}
+
+fn stop(given: Option<Value>) -> Result<Vec<String>, Problem> {
+    let texts = match given {
+        None => Vec::new(),
+        Some(Value::String(text)) => vec![text],
+        Some(Value::Array(all)) => {
+            let texts: Option<Vec<_>> = all.iter().map(|text| text.as_str().map(str::to_owned)).collect();
+            texts.ok_or_else(|| wrong("stop", "is a text, or a list of texts"))?
+        }
+        Some(_) => return Err(wrong("stop", "is a text, or a list of texts")),
+    };
+    if texts.len() > STOPS_MAX || texts.iter().any(String::is_empty) {
+        return Err(wrong("stop", &format!("has at most {STOPS_MAX} texts, none of them empty")));
+    }
+    Ok(texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn asked(more: &Value) -> Asked {
+        let mut body = json!({ "messages": [{ "role": "user", "content": "hello" }] });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        Asked::read(body.to_string().as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_conversation_is_read_as_openai_writes_it() {
+        let messages = json!([
+            { "role": "developer", "content": "be brief" },
+            { "role": "user", "content": [{ "type": "text", "text": "one " }, { "type": "text", "text": "two" }] },
+            { "role": "assistant", "content": "three", "name": "x" },
+        ]);
+        let more = json!({ "messages": messages, "max_tokens": 9, "max_completion_tokens": 5, "stop": "\n", "seed": -1,
+                           "n": 1, "response_format": { "type": "text" }, "tools": [], "user": "anna", "nobody": [7] });
+        let chat = chat(&mut asked(&more)).unwrap();
+        let said: Vec<_> = chat.messages.iter().map(|it| (it.role.as_str(), it.content.as_str())).collect();
+        assert_eq!(said, [("system", "be brief"), ("user", "one two"), ("assistant", "three")]);
+        let Sampling { temperature, tokens_max, seed, stop, .. } = chat.sampling;
+        assert_eq!((temperature, tokens_max, seed), (1.0, Some(5), Some(u64::MAX)));
+        assert_eq!(stop, ["\n"]);
+    }
+
+    #[test]
+    fn what_cannot_be_honoured_is_refused_by_its_name() {
+        for (more, param) in [
+            (json!({ "n": 2 }), "n"),
+            (json!({ "tools": [{ "type": "function" }] }), "tools"),
+            (json!({ "logprobs": true }), "logprobs"),
+            (json!({ "response_format": { "type": "json_object" } }), "response_format"),
+            (json!({ "frequency_penalty": 0.5 }), "frequency_penalty"),
+            (json!({ "temperature": 3 }), "temperature"),
+            (json!({ "temperature": "hot" }), "temperature"),
+            (json!({ "max_tokens": 0 }), "max_tokens"),
+            (json!({ "stop": ["a", "b", "c", "d", "e"] }), "stop"),
+            (json!({ "messages": [] }), "messages"),
+            (json!({ "messages": "hello" }), "messages"),
+            (json!({ "messages": [{ "role": "tool", "content": "7" }] }), "messages[0].role"),
+            (json!({ "messages": [{ "role": "user", "content": null }] }), "messages[0].content"),
+            (
+                json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }] }),
+                "messages[0].content",
+            ),
+        ] {
+            let problem = chat(&mut asked(&more)).unwrap_err();
+            assert_eq!(problem.detail["param"], param, "{more}: {}", problem.message);
+            assert!(problem.message.contains(param), "{}", problem.message);
+        }
+        assert!(streamed(&mut asked(&json!({ "stream_options": { "include_usage": true } }))).is_err());
+    }
+}

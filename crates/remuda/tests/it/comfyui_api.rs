@@ -1,0 +1,41 @@
+//! The ComfyUI front door: real planes, real workers and stand-ins for ComfyUI, and clients that speak to the plane as they
+//! would to a ComfyUI server.
+
+mod files;
+mod lists;
+mod prompts;
+mod recorded;
+mod runs;
+mod sockets;
+mod ui;
+mod ws_client;
+
+use remuda_fakes::comfyui::Options;
+use reqwest::StatusCode;
+use serde_json::{Value, json};
+
+use self::ws_client::WsClient;
+use crate::comfyui::stage::{Server, Stage};
+use crate::harness::{Client, wait_until};
+
+/// Submits a prompt as a client, and gives its id.
+async fn prompt(plane: &Client, client: &str, graph: &Value) -> String {
+    let (status, answer) = plane.post("/prompt", &json!({ "prompt": graph, "client_id": client })).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    assert_eq!(answer["node_errors"], json!({}), "{answer}");
+    answer["prompt_id"].as_str().unwrap().to_owned()
+}
+
+/// What the history has of a prompt; it must be there.
+async fn entry(plane: &Client, id: &str) -> Value {
+    let mut history = plane.get(&format!("/history/{id}")).await;
+    assert!(history[id].is_object(), "the history should have {id}: {history}");
+    history[id].take()
+}
+
+/// What `/view` gives for a file of a history or of an `executed`.
+async fn view(plane: &Client, file: &Value) -> reqwest::Response {
+    let part = |key: &str| file[key].as_str().unwrap().to_owned();
+    let asked = [("filename", part("filename")), ("subfolder", part("subfolder")), ("type", part("type"))];
+    plane.request(reqwest::Method::GET, "/view").query(&asked).send().await.unwrap()
+}
