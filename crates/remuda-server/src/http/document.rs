@@ -287,7 +287,7 @@ fn the_document_says_what_the_routes_say() {
 #[test]
 fn every_route_of_the_router_is_in_the_list() {
     let sources =
-        [include_str!("../http.rs"), include_str!("v1.rs"), include_str!("v2.rs"), include_str!("door.rs")]
+        [include_str!("../http.rs"), include_str!("openai.rs"), include_str!("comfy_v2.rs"), include_str!("comfyui.rs")]
             .join(" ");
     let words = sources.split_whitespace().collect::<Vec<_>>().join(" ").replace("( ", "(");
     let routes =
