@@ -286,9 +286,13 @@ fn the_document_says_what_the_routes_say() {
 /// The router cannot be asked what it has, but its source can be read.
 #[test]
 fn every_route_of_the_router_is_in_the_list() {
-    let sources =
-        [include_str!("../http.rs"), include_str!("openai.rs"), include_str!("comfy_v2.rs"), include_str!("comfyui.rs")]
-            .join(" ");
+    let sources = [
+        include_str!("../http.rs"),
+        include_str!("openai.rs"),
+        include_str!("comfy_v2.rs"),
+        include_str!("comfyui.rs"),
+    ]
+    .join(" ");
     let words = sources.split_whitespace().collect::<Vec<_>>().join(" ").replace("( ", "(");
     let routes =
         words.split(".route(\"").skip(1).filter_map(|route| route.split(" .").next()?.split_once('"'));
