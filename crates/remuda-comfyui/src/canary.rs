@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use remuda_core::id::WorkerId;
-use remuda_core::service::{Failure, Seen, Submission, Trigger};
+use remuda_core::service::{ProbeResult, ProbeTrigger, ServiceFailure, SubmitOutcome};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 #[derive(Debug, thiserror::Error)]
 pub enum Sick {
     #[error("ComfyUI cannot run the smallest of prompts: {}", .0.message)]
-    Failed(Failure),
+    Failed(ServiceFailure),
     #[error(
         "ComfyUI takes prompts and did not end the smallest one within {within:?}; at last it said: {last}"
     )]
@@ -48,23 +48,23 @@ impl Client {
     pub async fn sing(&self, canary: &Prompt, within: Duration) -> Result<(), Sick> {
         let deadline = Instant::now() + within;
         let mut last = String::new();
-        let mut seen = Seen::Unknown;
+        let mut seen = ProbeResult::Unknown;
         let mut pause = LOOK_AFTER;
         loop {
-            if matches!(seen, Seen::Unknown | Seen::Interrupted) {
+            if matches!(seen, ProbeResult::Unknown | ProbeResult::Interrupted) {
                 match self.submit(canary).await {
-                    Submission::Accepted => "accepted".clone_into(&mut last),
-                    Submission::Refused(failure) => return Err(Sick::Failed(failure)),
-                    Submission::Unsure(why) => last = why,
+                    SubmitOutcome::Accepted => "accepted".clone_into(&mut last),
+                    SubmitOutcome::Refused(failure) => return Err(Sick::Failed(failure)),
+                    SubmitOutcome::Unsure(why) => last = why,
                 }
             }
-            seen = self.look(canary.id(), Trigger::Submitted).await;
+            seen = self.look(canary.id(), ProbeTrigger::Submitted).await;
             match &seen {
-                Seen::Succeeded { .. } => return Ok(()),
-                Seen::Failed(failure) => return Err(Sick::Failed(failure.clone())),
-                Seen::NoAnswer(why) | Seen::Gone(why) => last.clone_from(why),
-                Seen::Pending { .. } | Seen::Running => seen.as_str().clone_into(&mut last),
-                Seen::Interrupted | Seen::Unknown => {}
+                ProbeResult::Succeeded { .. } => return Ok(()),
+                ProbeResult::Failed(failure) => return Err(Sick::Failed(failure.clone())),
+                ProbeResult::NoAnswer(why) | ProbeResult::Gone(why) => last.clone_from(why),
+                ProbeResult::Pending { .. } | ProbeResult::Running => seen.as_str().clone_into(&mut last),
+                ProbeResult::Interrupted | ProbeResult::Unknown => {}
             }
             if Instant::now() + pause >= deadline {
                 return Err(Sick::Late { within, last });

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::id::WorkerId;
-use remuda_core::service::{Seen, Trigger};
+use remuda_core::service::{ProbeResult, ProbeTrigger};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Response, StatusCode, Url};
 use serde::de::DeserializeOwned;
@@ -100,21 +100,21 @@ impl Client {
     /// What became of a prompt. The queue is read before history: what ends in between is then found in history, while
     /// the other way round it would be found nowhere. Only if somebody said that it is over history comes first, because
     /// there a yes needs nothing else.
-    pub async fn look(&self, id: &str, trigger: Trigger) -> Seen {
+    pub async fn look(&self, id: &str, trigger: ProbeTrigger) -> ProbeResult {
         self.look_closely(id, trigger).await.0
     }
 
     /// The same, and how many copies of it wait that nobody needs: something between us and the server sent it twice.
-    pub async fn look_closely(&self, id: &str, trigger: Trigger) -> (Seen, usize) {
+    pub async fn look_closely(&self, id: &str, trigger: ProbeTrigger) -> (ProbeResult, usize) {
         match self.try_look(id, trigger).await {
             Ok(seen) => seen,
-            Err(error @ Error::Gone(_)) => (Seen::Gone(error.to_string()), 0),
-            Err(error) => (Seen::NoAnswer(error.to_string()), 0),
+            Err(error @ Error::Gone(_)) => (ProbeResult::Gone(error.to_string()), 0),
+            Err(error) => (ProbeResult::NoAnswer(error.to_string()), 0),
         }
     }
 
-    async fn try_look(&self, id: &str, trigger: Trigger) -> Result<(Seen, usize), Error> {
-        if trigger == Trigger::SaidDone
+    async fn try_look(&self, id: &str, trigger: ProbeTrigger) -> Result<(ProbeResult, usize), Error> {
+        if trigger == ProbeTrigger::SaidDone
             && let Ok(Some(entry)) = self.history(id).await
         {
             return Ok((entry.seen(), 0));
@@ -122,12 +122,12 @@ impl Client {
         let queue = self.queue().await?;
         let waiting = queue.pending(id);
         if queue.is_running(id) {
-            return Ok((Seen::Running, waiting));
+            return Ok((ProbeResult::Running, waiting));
         }
         if waiting > 0 {
-            return Ok((Seen::Pending { ahead: queue.ahead() }, waiting - 1));
+            return Ok((ProbeResult::Pending { ahead: queue.ahead() }, waiting - 1));
         }
-        Ok((self.history(id).await?.map_or(Seen::Unknown, Entry::seen), 0))
+        Ok((self.history(id).await?.map_or(ProbeResult::Unknown, Entry::seen), 0))
     }
 
     /// Takes so many copies of a prompt that wait out of the queue, and lets the one that runs, or is left, alone.

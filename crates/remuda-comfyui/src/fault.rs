@@ -9,7 +9,7 @@
 //! | device | `CUDA error: an illegal memory access was encountered`, `torch.AcceleratorError`, `HIP error`, ECC |
 //! | node | the rest |
 
-use remuda_core::service::{Failure, Fault};
+use remuda_core::service::{ServiceFailure, ServiceFault};
 use serde::Deserialize;
 
 use super::json::Text;
@@ -34,13 +34,13 @@ impl Raised {
         self.exception_type.0.as_deref() == Some("ExecutionBlocked")
     }
 
-    pub fn failure(&self) -> Failure {
+    pub fn failure(&self) -> ServiceFailure {
         let part = |text: &Text| text.0.clone().unwrap_or_default();
         let failure =
             classify(&part(&self.exception_type), &part(&self.exception_message), &part(&self.node_type));
         match &self.node_id.0 {
             Some(node) => {
-                Failure::new(failure.fault, format!("node {} {}", one_line(node, 40), failure.message))
+                ServiceFailure::new(failure.fault, format!("node {} {}", one_line(node, 40), failure.message))
             }
             None => failure,
         }
@@ -63,7 +63,7 @@ pub fn place(message: &str) -> Option<(&str, Option<&str>)> {
 }
 
 /// The failure that an exception in a node means, with a message for people.
-pub fn classify(exception_type: &str, exception_message: &str, node_type: &str) -> Failure {
+pub fn classify(exception_type: &str, exception_message: &str, node_type: &str) -> ServiceFailure {
     let what = one_line(exception_message, MESSAGE_CHARS_MAX);
     let kind = one_line(exception_type, 80);
     let said = match (kind.is_empty(), what.is_empty()) {
@@ -73,25 +73,25 @@ pub fn classify(exception_type: &str, exception_message: &str, node_type: &str) 
         (false, false) => format!("{kind}: {what}"),
     };
     let message = if node_type.is_empty() { said } else { format!("({}): {said}", one_line(node_type, 80)) };
-    Failure::new(fault(exception_type, exception_message), message)
+    ServiceFailure::new(fault(exception_type, exception_message), message)
 }
 
 /// The order matters: `CUDA error: out of memory` leaves the device whole, and `No space left on device` is about a disk.
-fn fault(exception_type: &str, exception_message: &str) -> Fault {
+fn fault(exception_type: &str, exception_message: &str) -> ServiceFault {
     // The tail of a long message is a hint or a dump; the head says what happened.
     let head: String = exception_message.chars().take(4000).collect();
     let said = format!("{exception_type}: {head}").to_lowercase();
     let tells = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));
     if tells(DISK) {
-        Fault::Disk
+        ServiceFault::Disk
     } else if tells(MEMORY) {
-        Fault::Memory
+        ServiceFault::Memory
     } else if tells(MISSING) {
-        Fault::Missing
+        ServiceFault::Missing
     } else if tells(DEVICE) && !tells(NOT_DEVICE) {
-        Fault::Device
+        ServiceFault::Device
     } else {
-        Fault::Node
+        ServiceFault::Node
     }
 }
 
@@ -163,49 +163,69 @@ mod tests {
     #[test]
     fn an_error_is_known_by_its_words() {
         let cases = [
-            ("ValueError", "research: deliberate failure\n", Fault::Node),
-            ("RuntimeError", "The size of tensor a (3) must match the size of tensor b (2)", Fault::Node),
-            ("ExecutionBlocked", "Execution Blocked: research: blocked", Fault::Node),
-            ("torch.OutOfMemoryError", "", Fault::Memory),
-            ("torch.OutOfMemoryError", "Allocation on device 0 would exceed allowed memory.", Fault::Memory),
-            ("torch.cuda.OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 MiB", Fault::Memory),
-            ("RuntimeError", "CUDA error: out of memory\nCUDA kernel errors might be", Fault::Memory),
-            ("torch.AcceleratorError", "CUDA error: out of memory", Fault::Memory),
+            ("ValueError", "research: deliberate failure\n", ServiceFault::Node),
+            (
+                "RuntimeError",
+                "The size of tensor a (3) must match the size of tensor b (2)",
+                ServiceFault::Node,
+            ),
+            ("ExecutionBlocked", "Execution Blocked: research: blocked", ServiceFault::Node),
+            ("torch.OutOfMemoryError", "", ServiceFault::Memory),
+            (
+                "torch.OutOfMemoryError",
+                "Allocation on device 0 would exceed allowed memory.",
+                ServiceFault::Memory,
+            ),
+            (
+                "torch.cuda.OutOfMemoryError",
+                "CUDA out of memory. Tried to allocate 20.00 MiB",
+                ServiceFault::Memory,
+            ),
+            ("RuntimeError", "CUDA error: out of memory\nCUDA kernel errors might be", ServiceFault::Memory),
+            ("torch.AcceleratorError", "CUDA error: out of memory", ServiceFault::Memory),
             (
                 "RuntimeError",
                 "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory",
-                Fault::Memory,
+                ServiceFault::Memory,
             ),
-            ("MemoryError", "", Fault::Memory),
+            ("MemoryError", "", ServiceFault::Memory),
             (
                 "RuntimeError",
                 "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`",
-                Fault::Memory,
+                ServiceFault::Memory,
             ),
-            ("RuntimeError", "CUDA error: an illegal memory access was encountered", Fault::Device),
-            ("torch.AcceleratorError", "CUDA error: device-side assert triggered", Fault::Device),
-            ("torch.AcceleratorError", "CUDA error: uncorrectable ECC error encountered", Fault::Device),
-            ("RuntimeError", "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", Fault::Device),
-            ("RuntimeError", "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear", Fault::Node),
-            ("RuntimeError", "HIP error: unspecified launch failure", Fault::Device),
+            ("RuntimeError", "CUDA error: an illegal memory access was encountered", ServiceFault::Device),
+            ("torch.AcceleratorError", "CUDA error: device-side assert triggered", ServiceFault::Device),
+            (
+                "torch.AcceleratorError",
+                "CUDA error: uncorrectable ECC error encountered",
+                ServiceFault::Device,
+            ),
+            ("RuntimeError", "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", ServiceFault::Device),
+            (
+                "RuntimeError",
+                "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear",
+                ServiceFault::Node,
+            ),
+            ("RuntimeError", "HIP error: unspecified launch failure", ServiceFault::Device),
             (
                 "RuntimeError",
                 "CUDA error: no kernel image is available for execution on the device",
-                Fault::Missing,
+                ServiceFault::Missing,
             ),
-            ("OSError", "[Errno 28] No space left on device: '/out/x.png'", Fault::Disk),
+            ("OSError", "[Errno 28] No space left on device: '/out/x.png'", ServiceFault::Disk),
             (
                 "FileNotFoundError",
                 "Model in folder 'checkpoints' with filename 'x.ckpt' not found.",
-                Fault::Missing,
+                ServiceFault::Missing,
             ),
-            ("ModuleNotFoundError", "No module named 'insightface'", Fault::Missing),
+            ("ModuleNotFoundError", "No module named 'insightface'", ServiceFault::Missing),
             (
                 "safetensors_rust.SafetensorError",
                 "Error while deserializing header: HeaderTooLarge",
-                Fault::Missing,
+                ServiceFault::Missing,
             ),
-            ("", "", Fault::Node),
+            ("", "", ServiceFault::Node),
         ];
         for (exception_type, message, expected) in cases {
             let failure = classify(exception_type, message, "KSampler");

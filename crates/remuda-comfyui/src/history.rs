@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use remuda_core::service::{Failure, Fault, Seen};
+use remuda_core::service::{ProbeResult, ServiceFailure, ServiceFault};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -47,28 +47,31 @@ struct Status {
 }
 
 impl Entry {
-    pub(super) fn seen(self) -> Seen {
+    pub(super) fn seen(self) -> ProbeResult {
         let outputs: Arc<RawValue> = match self.outputs {
             Some(outputs) => outputs.into(),
             None => no_outputs(),
         };
         let Some(status) = self.status else {
-            return Seen::Succeeded { outputs };
+            return ProbeResult::Succeeded { outputs };
         };
         let end = status.messages.iter().rev().find_map(|message| End::read(message));
         if status.status_str.0.as_deref() != Some("error") {
             return match end {
                 // Not the end of a prompt; but with nothing to show for it, the reason.
-                Some(End::Raised(raised)) if outputs::is_empty(&outputs) => Seen::Failed(raised.failure()),
-                _ => Seen::Succeeded { outputs },
+                Some(End::Raised(raised)) if outputs::is_empty(&outputs) => {
+                    ProbeResult::Failed(raised.failure())
+                }
+                _ => ProbeResult::Succeeded { outputs },
             };
         }
         match end {
-            Some(End::Interrupted) => Seen::Interrupted,
-            Some(End::Raised(raised)) => Seen::Failed(raised.failure()),
-            None => {
-                Seen::Failed(Failure::new(Fault::Node, "it ended in an error that ComfyUI does not explain"))
-            }
+            Some(End::Interrupted) => ProbeResult::Interrupted,
+            Some(End::Raised(raised)) => ProbeResult::Failed(raised.failure()),
+            None => ProbeResult::Failed(ServiceFailure::new(
+                ServiceFault::Node,
+                "it ended in an error that ComfyUI does not explain",
+            )),
         }
     }
 }
@@ -121,7 +124,7 @@ mod tests {
     const ID: &str = "c4b069c6-19b6-4062-9edb-8ea621236d76";
 
     /// What is seen in an entry of history with these outputs, status and last message.
-    fn seen(outputs: &str, status: &str, last: &str) -> Seen {
+    fn seen(outputs: &str, status: &str, last: &str) -> ProbeResult {
         let text = format!(
             r#"{{"{ID}": {{"prompt": [44, "{ID}", {{"1": {{"inputs": {{"x": Infinity}}}}}}, {{"client_id": "c"}}, ["2"]], "outputs": {outputs},
                 "status": {{"status_str": "{status}", "completed": false, "messages": [
@@ -136,7 +139,8 @@ mod tests {
 
     #[test]
     fn a_success_hands_its_outputs_on_as_sound_json() {
-        let Seen::Succeeded { outputs } = seen(IMAGES, "success", r#"["execution_success", {}]"#) else {
+        let ProbeResult::Succeeded { outputs } = seen(IMAGES, "success", r#"["execution_success", {}]"#)
+        else {
             panic!()
         };
         let outputs: serde_json::Value = serde_json::from_str(outputs.get()).unwrap();
@@ -148,17 +152,20 @@ mod tests {
         let error = r#"["execution_error", {"prompt_id": "x", "node_id": "4", "node_type": "ResearchFail", "executed": ["2", "3"],
             "exception_message": "research: deliberate failure\n", "exception_type": "ValueError",
             "traceback": ["  File \"<comfyui>/execution.py\""], "current_inputs": {"image": ["tensor([[[[0., 0., 1.]"]}, "timestamp": 1}]"#;
-        let Seen::Failed(failure) = seen(IMAGES, "error", error) else { panic!() };
+        let ProbeResult::Failed(failure) = seen(IMAGES, "error", error) else { panic!() };
         assert_eq!(
             failure,
-            Failure::new(Fault::Node, "node 4 (ResearchFail): ValueError: research: deliberate failure")
+            ServiceFailure::new(
+                ServiceFault::Node,
+                "node 4 (ResearchFail): ValueError: research: deliberate failure"
+            )
         );
         let interrupted = r#"["execution_interrupted", {"prompt_id": "x", "node_id": "2", "executed": []}]"#;
-        assert!(matches!(seen("{}", "error", interrupted), Seen::Interrupted));
-        assert!(matches!(seen("{}", "error", "[]"), Seen::Failed(_)));
+        assert!(matches!(seen("{}", "error", interrupted), ProbeResult::Interrupted));
+        assert!(matches!(seen("{}", "error", "[]"), ProbeResult::Failed(_)));
         assert!(matches!(
             seen("{}", "error", r#""odd", ["execution_error"], ["execution_error", 3]"#),
-            Seen::Failed(_)
+            ProbeResult::Failed(_)
         ));
     }
 
@@ -166,9 +173,15 @@ mod tests {
     fn a_block_fails_a_prompt_only_if_nothing_came_of_it() {
         let block = r#"["execution_error", {"node_id": "3", "exception_message": "Execution Blocked: no", "exception_type": "ExecutionBlocked"}],
             ["execution_success", {}]"#;
-        assert!(matches!(seen("{}", "success", block), Seen::Failed(Failure { fault: Fault::Node, .. })));
-        assert!(matches!(seen(IMAGES, "success", block), Seen::Succeeded { .. }));
-        assert!(matches!(seen("{}", "success", r#"["execution_success", {}]"#), Seen::Succeeded { .. }));
+        assert!(matches!(
+            seen("{}", "success", block),
+            ProbeResult::Failed(ServiceFailure { fault: ServiceFault::Node, .. })
+        ));
+        assert!(matches!(seen(IMAGES, "success", block), ProbeResult::Succeeded { .. }));
+        assert!(matches!(
+            seen("{}", "success", r#"["execution_success", {}]"#),
+            ProbeResult::Succeeded { .. }
+        ));
     }
 
     #[test]
@@ -176,7 +189,7 @@ mod tests {
         let entries: Entries = json::read(b"{}").unwrap();
         assert!(entries.into_entry(ID).is_none());
         let entries: Entries = json::read(br#"{"x": {"outputs": {}, "status": null}}"#).unwrap();
-        assert!(matches!(entries.into_entry("x").unwrap().seen(), Seen::Succeeded { .. }));
+        assert!(matches!(entries.into_entry("x").unwrap().seen(), ProbeResult::Succeeded { .. }));
         assert!(json::read::<Entries>(b"[]").is_err());
         assert!(json::read::<Entries>(br#"{"error": "no"}"#).is_err());
     }

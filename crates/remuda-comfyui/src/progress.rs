@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use remuda_core::service::{Failure, Seen};
+use remuda_core::service::{ProbeResult, ServiceFailure};
 
 use super::message::Message;
 use super::{Prompt, outputs};
@@ -23,7 +23,7 @@ pub struct Progress {
     /// Who says when a node is finished is believed; otherwise the next one to begin tells.
     has_states: bool,
     running: Option<String>,
-    blocked: Option<Failure>,
+    blocked: Option<ServiceFailure>,
 }
 
 /// A change worth telling.
@@ -92,10 +92,10 @@ impl Progress {
 
     /// What a look saw, and what only a message told: a node that bars the way says so on the socket alone. History then
     /// shows a success without outputs, which is also what a prompt looks like that has none to show.
-    pub fn judge(&self, seen: Seen) -> Seen {
+    pub fn judge(&self, seen: ProbeResult) -> ProbeResult {
         match (seen, &self.blocked) {
-            (Seen::Succeeded { outputs }, Some(failure)) if outputs::is_empty(&outputs) => {
-                Seen::Failed(failure.clone())
+            (ProbeResult::Succeeded { outputs }, Some(failure)) if outputs::is_empty(&outputs) => {
+                ProbeResult::Failed(failure.clone())
             }
             (seen, _) => seen,
         }

@@ -19,7 +19,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use remuda_core::service::{Failure, Fault};
+use remuda_core::service::{ServiceFailure, ServiceFault};
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
@@ -69,21 +69,24 @@ impl Prompt {
         service_job_id: &str,
         client_id: &str,
         placed: &BTreeMap<String, String>,
-    ) -> Result<Prompt, Failure> {
+    ) -> Result<Prompt, ServiceFailure> {
         if !is_canonical(service_job_id) {
-            return Err(Failure::new(Fault::Lost, format!("{service_job_id:?} is no lower-case UUID")));
+            return Err(ServiceFailure::new(
+                ServiceFault::Lost,
+                format!("{service_job_id:?} is no lower-case UUID"),
+            ));
         }
         let mut graph = Graph::read(workflow)?;
         if chain::is_too_long(&graph.nodes) {
             let message =
                 format!("more than {CHAIN_MAX} nodes in one chain are more than ComfyUI can follow");
-            return Err(Failure::new(Fault::Graph, message));
+            return Err(ServiceFailure::new(ServiceFault::Graph, message));
         }
         let folder = folder(tag);
         for (id, node) in &mut graph.nodes {
             for (name, value) in &mut node.inputs {
-                let at = |failure: Failure| {
-                    Failure::new(
+                let at = |failure: ServiceFailure| {
+                    ServiceFailure::new(
                         failure.fault,
                         format!(
                             "node {}, input {}: {}",
@@ -94,8 +97,9 @@ impl Prompt {
                     )
                 };
                 // Also the check that every number in it is one that Python reads as a number.
-                let mut tree: Value = serde_json::from_str(value.get())
-                    .map_err(|error| at(Failure::new(Fault::Graph, format!("no sound JSON: {error}"))))?;
+                let mut tree: Value = serde_json::from_str(value.get()).map_err(|error| {
+                    at(ServiceFailure::new(ServiceFault::Graph, format!("no sound JSON: {error}")))
+                })?;
                 let is_placed = asset::place(&mut tree, placed).map_err(at)?;
                 let is_prefixed = name == "filename_prefix" && prefix(&mut tree, &folder);
                 if is_placed || is_prefixed {

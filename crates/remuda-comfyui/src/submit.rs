@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use remuda_core::service::{Failure, Fault, Seen, Submission, Trigger};
+use remuda_core::service::{ProbeResult, ProbeTrigger, ServiceFailure, ServiceFault, SubmitOutcome};
 use remuda_core::workflow::model_file;
 use reqwest::StatusCode;
 use serde::Deserialize;
@@ -29,7 +29,7 @@ const TAKE_BACK_EVERY: Duration = Duration::from_millis(50);
 const ERRORS_SHOWN_MAX: usize = 4;
 
 impl Client {
-    pub async fn submit(&self, prompt: &Prompt) -> Submission {
+    pub async fn submit(&self, prompt: &Prompt) -> SubmitOutcome {
         match self.post("prompt", prompt.body().to_vec()).await {
             Ok((status, body)) => match judge(status, &body, prompt) {
                 Verdict::Plain(submission) => submission,
@@ -38,10 +38,10 @@ impl Client {
                     if let Err(error) = self.take_back(&id).await {
                         tracing::info!(prompt = id, %error, "could not take back a prompt that is only half valid");
                     }
-                    Submission::Refused(failure)
+                    SubmitOutcome::Refused(failure)
                 }
             },
-            Err(error) => Submission::Unsure(error.to_string()),
+            Err(error) => SubmitOutcome::Unsure(error.to_string()),
         }
     }
 }
@@ -52,7 +52,7 @@ impl Client {
         for _ in 0..TAKE_BACK_ROUNDS_MAX {
             self.cancel(id).await?;
             self.forget(id).await?;
-            if matches!(self.look(id, Trigger::Cancelled).await, Seen::Unknown) {
+            if matches!(self.look(id, ProbeTrigger::Cancelled).await, ProbeResult::Unknown) {
                 return Ok(());
             }
             sleep(TAKE_BACK_EVERY).await;
@@ -63,11 +63,11 @@ impl Client {
 
 #[derive(Debug)]
 enum Verdict {
-    Plain(Submission),
+    Plain(SubmitOutcome),
     /// It was taken, and must not run.
     TakeBack {
         id: String,
-        failure: Failure,
+        failure: ServiceFailure,
     },
 }
 
@@ -75,41 +75,42 @@ fn judge(status: StatusCode, body: &[u8], prompt: &Prompt) -> Verdict {
     let plain = Verdict::Plain;
     match status {
         StatusCode::OK => accepted(body, prompt),
-        StatusCode::BAD_REQUEST => plain(Submission::Refused(match json::read::<Refusal>(body) {
+        StatusCode::BAD_REQUEST => plain(SubmitOutcome::Refused(match json::read::<Refusal>(body) {
             Ok(refusal) => refusal.failure(),
-            Err(_) => Failure::new(Fault::Graph, refused(status, "prompt", body).to_string()),
+            Err(_) => ServiceFailure::new(ServiceFault::Graph, refused(status, "prompt", body).to_string()),
         })),
-        StatusCode::PAYLOAD_TOO_LARGE => plain(Submission::Refused(Failure::new(
-            Fault::Graph,
+        StatusCode::PAYLOAD_TOO_LARGE => plain(SubmitOutcome::Refused(ServiceFailure::new(
+            ServiceFault::Graph,
             format!(
                 "the workflow has {} bytes, more than ComfyUI takes: upload files instead of writing them into it",
                 prompt.body().len()
             ),
         ))),
         status if status.is_server_error() || status.is_success() || status.is_informational() => {
-            plain(Submission::Unsure(refused(status, "prompt", body).to_string()))
+            plain(SubmitOutcome::Unsure(refused(status, "prompt", body).to_string()))
         }
-        status => {
-            plain(Submission::Refused(Failure::new(Fault::Lost, refused(status, "prompt", body).to_string())))
-        }
+        status => plain(SubmitOutcome::Refused(ServiceFailure::new(
+            ServiceFault::Lost,
+            refused(status, "prompt", body).to_string(),
+        ))),
     }
 }
 
 fn accepted(body: &[u8], prompt: &Prompt) -> Verdict {
     let Ok(answer) = json::read::<Accepted>(body) else {
-        return Verdict::Plain(Submission::Unsure(
+        return Verdict::Plain(SubmitOutcome::Unsure(
             "ComfyUI answered 200, but not in its own words".to_owned(),
         ));
     };
     if answer.prompt_id != prompt.id() {
-        let failure = Failure::new(
-            Fault::Missing,
+        let failure = ServiceFailure::new(
+            ServiceFault::Missing,
             "this ComfyUI gives prompts ids of its own, so nobody could ask for the result: 0.3.45 or later is needed",
         );
         return Verdict::TakeBack { id: answer.prompt_id, failure };
     }
     if answer.node_errors.0.is_empty() {
-        return Verdict::Plain(Submission::Accepted);
+        return Verdict::Plain(SubmitOutcome::Accepted);
     }
     Verdict::TakeBack { id: answer.prompt_id, failure: of_nodes(&answer.node_errors) }
 }
@@ -166,28 +167,28 @@ struct Extra {
 }
 
 impl Refusal {
-    fn failure(&self) -> Failure {
+    fn failure(&self) -> ServiceFailure {
         if !self.node_errors.0.is_empty() {
             return of_nodes(&self.node_errors);
         }
         let message = text(&self.error.message);
         // Unknown classes are `invalid_prompt` like other things; only the words tell, or, on newer servers, the type.
         let is_class = message.contains("does not exist") || text(&self.error.kind).contains("missing_node");
-        let fault = if is_class { Fault::Missing } else { Fault::Graph };
+        let fault = if is_class { ServiceFault::Missing } else { ServiceFault::Graph };
         let said = [message, text(&self.error.details)].map(|part| one_line(part, 300));
         let said: Vec<&str> = said.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
-        Failure::new(fault, format!("ComfyUI refuses the workflow: {}", said.join(" ")))
+        ServiceFailure::new(fault, format!("ComfyUI refuses the workflow: {}", said.join(" ")))
     }
 }
 
 /// If all that is wrong is missing on this server, another may have it; otherwise the graph is wrong everywhere.
-fn of_nodes(nodes: &Members<NodeErrors>) -> Failure {
+fn of_nodes(nodes: &Members<NodeErrors>) -> ServiceFailure {
     let errors =
         || nodes.0.iter().flat_map(|(id, node)| node.errors.iter().map(move |error| (id, node, error)));
     let fault = if errors().next().is_some() && errors().all(|(_, _, error)| error.is_missing()) {
-        Fault::Missing
+        ServiceFault::Missing
     } else {
-        Fault::Graph
+        ServiceFault::Graph
     };
     let told: Vec<String> =
         errors().take(ERRORS_SHOWN_MAX).map(|(id, node, error)| error.told(id, node)).collect();
@@ -202,7 +203,7 @@ fn of_nodes(nodes: &Members<NodeErrors>) -> Failure {
     if more > 0 {
         message.push_str(&format!("; and {more} more"));
     }
-    Failure::new(fault, message)
+    ServiceFailure::new(fault, message)
 }
 
 impl NodeError {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use remuda_core::id::{Attempt, JobId, WorkerId};
-use remuda_core::service::{Fault, Seen, Submission, Trigger};
+use remuda_core::service::{ProbeResult, ProbeTrigger, ServiceFault, SubmitOutcome};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
@@ -59,16 +59,18 @@ impl World {
     async fn accepted(&self, graph: &Value) -> Prompt {
         let prompt = self.prompt(graph);
         let submission = self.client.submit(&prompt).await;
-        assert!(matches!(submission, Submission::Accepted), "{submission:?}");
+        assert!(matches!(submission, SubmitOutcome::Accepted), "{submission:?}");
         prompt
     }
 
     /// Looks until it is over.
-    async fn ended(&self, prompt: &Prompt) -> Seen {
+    async fn ended(&self, prompt: &Prompt) -> ProbeResult {
         let looking = async {
             loop {
-                match self.client.look(prompt.id(), Trigger::Again).await {
-                    Seen::Pending { .. } | Seen::Running => sleep(Duration::from_millis(5)).await,
+                match self.client.look(prompt.id(), ProbeTrigger::Again).await {
+                    ProbeResult::Pending { .. } | ProbeResult::Running => {
+                        sleep(Duration::from_millis(5)).await
+                    }
                     seen => return seen,
                 }
             }
@@ -78,7 +80,7 @@ impl World {
 
     async fn running(&self, prompt: &Prompt) {
         let looking = async {
-            while !matches!(self.client.look(prompt.id(), Trigger::Again).await, Seen::Running) {
+            while !matches!(self.client.look(prompt.id(), ProbeTrigger::Again).await, ProbeResult::Running) {
                 sleep(Duration::from_millis(5)).await;
             }
         };
@@ -153,13 +155,14 @@ async fn a_job_goes_through_from_upload_to_download_on_every_version() {
         }
         assert_eq!(names, [asset.name(), asset.name()]);
         let prompt = world.prompt_with(&graph, &BTreeMap::from([(hash, names.remove(0))]));
-        assert!(matches!(world.client.submit(&prompt).await, Submission::Accepted));
+        assert!(matches!(world.client.submit(&prompt).await, SubmitOutcome::Accepted));
 
         let mut progress = Progress::new(&prompt);
         let steps: Vec<_> =
             listen(&mut socket, &prompt).await.iter().filter_map(|said| progress.heard(said)).collect();
         assert_eq!(steps.last().map(|step| step.fraction), Some(1.0));
-        let Seen::Succeeded { outputs } = world.client.look(prompt.id(), Trigger::SaidDone).await else {
+        let ProbeResult::Succeeded { outputs } = world.client.look(prompt.id(), ProbeTrigger::SaidDone).await
+        else {
             panic!()
         };
         let files = outputs::files(&outputs);
@@ -179,7 +182,7 @@ async fn a_job_goes_through_from_upload_to_download_on_every_version() {
 
 async fn picture_bytes(world: &World) -> Vec<u8> {
     let prompt = world.accepted(&picture(3)).await;
-    let Seen::Succeeded { outputs } = world.ended(&prompt).await else { panic!() };
+    let ProbeResult::Succeeded { outputs } = world.ended(&prompt).await else { panic!() };
     download(world, &outputs::files(&outputs)[0]).await
 }
 
@@ -206,21 +209,21 @@ async fn refusals_say_whether_another_server_could_do_it_on_every_version() {
     let mut too_small = picture(1);
     too_small["1"]["inputs"]["width"] = json!(0);
     let cases = [
-        (no_model, Fault::Missing, "node 1 (CheckpointLoaderSimple), input ckpt_name"),
-        (with_node("NoSuchClass", &json!({})), Fault::Missing, "NoSuchClass"),
+        (no_model, ServiceFault::Missing, "node 1 (CheckpointLoaderSimple), input ckpt_name"),
+        (with_node("NoSuchClass", &json!({})), ServiceFault::Missing, "NoSuchClass"),
         (
             json!({"1": {"class_type": "LoadImage", "inputs": {"image": "absent.png"}}, "2": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}}),
-            Fault::Missing,
+            ServiceFault::Missing,
             "absent.png",
         ),
-        (too_small, Fault::Graph, "node 1 (EmptyImage), input width"),
-        (json!({"1": no_image["1"]}), Fault::Graph, "no outputs"),
+        (too_small, ServiceFault::Graph, "node 1 (EmptyImage), input width"),
+        (json!({"1": no_image["1"]}), ServiceFault::Graph, "no outputs"),
     ];
     for version in Version::ALL {
         let world = world(Options { version, ..Options::default() }).await;
         for (graph, fault, word) in &cases {
             match world.client.submit(&world.prompt(graph)).await {
-                Submission::Refused(failure) => {
+                SubmitOutcome::Refused(failure) => {
                     assert_eq!(failure.fault, *fault, "{}", failure.message);
                     assert!(failure.message.contains(word), "{}", failure.message);
                 }
@@ -239,12 +242,15 @@ async fn half_a_prompt_is_refused_and_leaves_nothing_behind() {
     for is_busy in [false, true] {
         let running = if is_busy { Some(world.accepted(&endless()).await) } else { None };
         let prompt = world.prompt(&half);
-        let Submission::Refused(failure) = world.client.submit(&prompt).await else { panic!() };
-        assert_eq!(failure.fault, Fault::Graph);
+        let SubmitOutcome::Refused(failure) = world.client.submit(&prompt).await else { panic!() };
+        assert_eq!(failure.fault, ServiceFault::Graph);
         assert!(failure.message.contains("node 4 (SaveImage)"), "{}", failure.message);
-        assert!(matches!(world.ended(&prompt).await, Seen::Unknown));
+        assert!(matches!(world.ended(&prompt).await, ProbeResult::Unknown));
         if let Some(running) = running {
-            assert!(matches!(world.client.look(running.id(), Trigger::Again).await, Seen::Running));
+            assert!(matches!(
+                world.client.look(running.id(), ProbeTrigger::Again).await,
+                ProbeResult::Running
+            ));
         }
     }
 }
@@ -259,18 +265,19 @@ async fn a_cancel_hits_nobody_else() {
         world.accepted(&picture(2)).await,
     );
     world.running(&foreign).await;
-    let Seen::Pending { ahead: Some(_) } = world.client.look(ours.id(), Trigger::Submitted).await else {
+    let ProbeResult::Pending { ahead: Some(_) } = world.client.look(ours.id(), ProbeTrigger::Submitted).await
+    else {
         panic!()
     };
     for id in [ours.id(), ours.id(), "00000000-0000-4000-8000-000000000000"] {
         world.client.cancel(id).await.unwrap();
     }
-    assert!(matches!(world.client.look(ours.id(), Trigger::Cancelled).await, Seen::Unknown));
-    assert!(matches!(world.client.look(foreign.id(), Trigger::Again).await, Seen::Running));
+    assert!(matches!(world.client.look(ours.id(), ProbeTrigger::Cancelled).await, ProbeResult::Unknown));
+    assert!(matches!(world.client.look(foreign.id(), ProbeTrigger::Again).await, ProbeResult::Running));
     assert_eq!(world.fake.counts().requests_to("/interrupt"), 0);
     world.client.cancel(foreign.id()).await.unwrap();
-    assert!(matches!(world.ended(&foreign).await, Seen::Interrupted));
-    assert!(matches!(world.ended(&last).await, Seen::Succeeded { .. }));
+    assert!(matches!(world.ended(&foreign).await, ProbeResult::Interrupted));
+    assert!(matches!(world.ended(&last).await, ProbeResult::Succeeded { .. }));
     assert_eq!(world.fake.counts().executions.get(ours.id()), None);
 }
 
@@ -285,7 +292,7 @@ async fn all_copies_of_a_prompt_are_cancelled() {
     world.client.cancel(twice.id()).await.unwrap();
     world.client.cancel(before.id()).await.unwrap();
     world.ended(&before).await;
-    assert!(matches!(world.ended(&twice).await, Seen::Unknown));
+    assert!(matches!(world.ended(&twice).await, ProbeResult::Unknown));
     assert_eq!(world.fake.counts().executions.get(twice.id()), None);
 }
 
@@ -293,11 +300,14 @@ async fn all_copies_of_a_prompt_are_cancelled() {
 #[tokio::test]
 async fn errors_of_nodes_are_told_apart() {
     let world = plain().await;
-    for (kind, fault) in
-        [("error", Fault::Node), ("oom", Fault::Memory), ("cuda", Fault::Device), ("disk", Fault::Disk)]
-    {
+    for (kind, fault) in [
+        ("error", ServiceFault::Node),
+        ("oom", ServiceFault::Memory),
+        ("cuda", ServiceFault::Device),
+        ("disk", ServiceFault::Disk),
+    ] {
         let prompt = world.accepted(&with_node("RemudaFail", &json!({"kind": kind}))).await;
-        let Seen::Failed(failure) = world.ended(&prompt).await else { panic!("{kind}") };
+        let ProbeResult::Failed(failure) = world.ended(&prompt).await else { panic!("{kind}") };
         assert_eq!(failure.fault, fault, "{}", failure.message);
         assert!(failure.message.starts_with("node 2 (RemudaFail): "), "{}", failure.message);
     }
@@ -308,7 +318,7 @@ async fn errors_of_nodes_are_told_apart() {
 async fn bare_nan_in_the_answer_hides_no_result() {
     let world = plain().await;
     let prompt = world.accepted(&json!({"1": {"class_type": "RemudaNan", "inputs": {}}})).await;
-    assert!(matches!(world.ended(&prompt).await, Seen::Succeeded { .. }));
+    assert!(matches!(world.ended(&prompt).await, ProbeResult::Succeeded { .. }));
     assert!(world.client.knows(prompt.id()).await.unwrap());
     assert_eq!(world.client.ours(&world.worker).await.unwrap().len(), 1);
 }
@@ -323,9 +333,9 @@ async fn a_node_that_bars_the_way_is_known_by_the_socket_alone() {
     for said in listen(&mut socket, &prompt).await {
         progress.heard(&said);
     }
-    let seen = world.client.look(prompt.id(), Trigger::SaidDone).await;
-    assert!(matches!(&seen, Seen::Succeeded { outputs } if outputs::is_empty(outputs)), "{seen:?}");
-    let Seen::Failed(failure) = progress.judge(seen) else { panic!() };
+    let seen = world.client.look(prompt.id(), ProbeTrigger::SaidDone).await;
+    assert!(matches!(&seen, ProbeResult::Succeeded { outputs } if outputs::is_empty(outputs)), "{seen:?}");
+    let ProbeResult::Failed(failure) = progress.judge(seen) else { panic!() };
     assert!(failure.message.contains("not today"), "{}", failure.message);
 }
 
@@ -334,7 +344,7 @@ async fn a_node_that_bars_the_way_is_known_by_the_socket_alone() {
 async fn an_output_that_is_gone_is_told_from_a_server_that_fails() {
     let world = plain().await;
     let prompt = world.accepted(&picture(5)).await;
-    let Seen::Succeeded { outputs } = world.ended(&prompt).await else { panic!() };
+    let ProbeResult::Succeeded { outputs } = world.ended(&prompt).await else { panic!() };
     world.fake.control().delete_outputs();
     let file = &outputs::files(&outputs)[0];
     assert!(matches!(world.client.view(file).await, Err(Error::NotFound(_))));

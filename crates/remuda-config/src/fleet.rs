@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use remuda_core::fleet::{FleetSettings, Policy, RentalLimits};
+use remuda_core::fleet::{FleetSettings, RentalLimits, ScalingPolicy};
 use remuda_core::id::{FleetId, Hash, MachineId};
 use remuda_core::money::Money;
 use remuda_core::settings::Scaling;
@@ -207,8 +207,8 @@ impl Fleet {
         // Whoever is on one of them belongs to the fleet, whether it says so or not.
         self.settings.machines = self.source.machines.iter().filter_map(|name| name.parse().ok()).collect();
         self.settings.policy = match self.policy {
-            PolicyName::Queue => Policy::Queue,
-            PolicyName::Latency => Policy::Latency { wait_max: self.wait_max },
+            PolicyName::Queue => ScalingPolicy::Queue,
+            PolicyName::Latency => ScalingPolicy::Latency { wait_max: self.wait_max },
         };
         self.settings.needs_preparing = self.source.start == Start::Ssh && start_worker;
         self.settings.offers = self.source.offers();

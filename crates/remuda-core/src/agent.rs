@@ -16,10 +16,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
-use crate::need::Offer;
+use crate::need::Capabilities;
 use crate::time::Timestamp;
-use crate::watch::Limits;
-use crate::wire::{Beat, Finished, Held, Join, Joined, Outcome, Reply, Start, StartCheck};
+use crate::watch::WatchLimits;
+use crate::wire::{
+    AttemptOutcome, Beat, BeatReply, FinishedAttempt, HeldAttempt, JoinReply, JoinRequest, StartCheck,
+    StartOrder,
+};
 
 mod end;
 mod event;
@@ -28,7 +31,7 @@ mod repair;
 mod speech;
 mod work;
 
-pub use self::event::{AgentEffect, AgentEvent, End, Ending, Found, Unanswered};
+pub use self::event::{AgentEffect, AgentEvent, AgentExit, AttemptEnd, CallError, FoundAttempt};
 use self::repair::Health;
 use self::work::Work;
 
@@ -40,16 +43,16 @@ pub struct AgentSettings {
     pub fleet: Option<FleetId>,
     pub services: BTreeSet<Service>,
     pub slots: u32,
-    pub offer: Offer,
+    pub offer: Capabilities,
     /// An attempt that says nothing for this long is asked about.
     pub inactivity: Duration,
-    pub patience: Patience,
-    pub deadlines: Deadlines,
+    pub patience: AgentTimeouts,
+    pub deadlines: AgentDeadlines,
 }
 
 /// What a worker was told about time when it was started; nothing of it need be said.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Deadlines {
+pub struct AgentDeadlines {
     /// How long it may be silent while it holds nothing, in place of what the plane says.
     pub stale_after: Option<Duration>,
     /// Whoever had no contact with its plane for this long stops, and its machine with it: nobody else would.
@@ -60,7 +63,7 @@ pub struct Deadlines {
 
 /// How long a service is given before what it does not do counts against it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct AgentTimeouts {
     /// Between the first "I do not know it" and the second, which counts: anything in flight has arrived by then.
     pub second_look: Duration,
     /// Whoever goes on for longer with what it was told to stop is sick.
@@ -71,10 +74,10 @@ pub struct Patience {
     pub look_every: Duration,
 }
 
-impl Default for Patience {
+impl Default for AgentTimeouts {
     fn default() -> Self {
         let seconds = Duration::from_secs;
-        Patience {
+        AgentTimeouts {
             second_look: seconds(5),
             stop_max: seconds(30),
             behind_max: seconds(3600),
@@ -93,7 +96,7 @@ pub struct Agent {
     line: Line,
     beat_at: Timestamp,
     held: BTreeMap<JobId, Work>,
-    finished: BTreeMap<(JobId, Attempt), Finished>,
+    finished: BTreeMap<(JobId, Attempt), FinishedAttempt>,
     /// Attempts that were settled: a repeated order must not run them again.
     settled: VecDeque<(JobId, Attempt)>,
     metrics: serde_json::Map<String, serde_json::Value>,
@@ -260,12 +263,12 @@ impl Agent {
         self.held.iter().map(|(job, work)| (*job, work.attempt))
     }
 
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> WatchLimits {
         // A service that is silent is asked, not judged: only its answer is evidence.
-        Limits { silence_max: self.settings.inactivity, verdict_max: Duration::MAX }
+        WatchLimits { silence_max: self.settings.inactivity, verdict_max: Duration::MAX }
     }
 
-    fn joined(&mut self, now: Timestamp, joined: &Joined) {
+    fn joined(&mut self, now: Timestamp, joined: &JoinReply) {
         self.round_trip = now.since(self.beat_at);
         let millis = Duration::from_millis;
         self.membership = Membership::Member {
@@ -282,7 +285,7 @@ impl Agent {
         self.seq = 0;
     }
 
-    fn reply(&mut self, now: Timestamp, seq: u64, reply: Reply) {
+    fn reply(&mut self, now: Timestamp, seq: u64, reply: BeatReply) {
         if self.line != Line::Waiting(seq) && self.line != Line::Busy(seq) {
             return;
         }
@@ -318,7 +321,7 @@ impl Agent {
         }
     }
 
-    fn unanswered(&mut self, now: Timestamp, seq: Option<u64>, why: Unanswered, luck: u64) {
+    fn unanswered(&mut self, now: Timestamp, seq: Option<u64>, why: CallError, luck: u64) {
         let is_current = match seq {
             Some(seq) => self.line == Line::Waiting(seq) || self.line == Line::Busy(seq),
             None => matches!(self.membership, Membership::Joining),
@@ -329,7 +332,7 @@ impl Agent {
         (self.line, self.heard_at, self.has_overtaken) = (Line::Free, now, false);
         self.round_trip = self.round_trip.max(now.since(self.beat_at));
         match why {
-            Unanswered::Unreachable(_) => {
+            CallError::Unreachable(_) => {
                 if matches!(self.membership, Membership::Joining) {
                     self.membership = Membership::Stranger;
                 }
@@ -339,9 +342,9 @@ impl Agent {
                 self.has_news = true;
                 self.try_at = now.plus(Duration::from_millis(ceiling / 2 + luck % (ceiling / 2 + 1)));
             }
-            Unanswered::Unknown => (self.membership, self.contact_at) = (Membership::Stranger, now),
-            Unanswered::Replaced(problem) => self.give_up(problem),
-            Unanswered::NotWanted(why) => self.dismiss(why),
+            CallError::Unknown => (self.membership, self.contact_at) = (Membership::Stranger, now),
+            CallError::Replaced(problem) => self.give_up(problem),
+            CallError::NotWanted(why) => self.dismiss(why),
         }
     }
 }

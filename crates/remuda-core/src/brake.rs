@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::WorkerId;
 use crate::settings::Settings;
-use crate::time::{Timestamp, spoken};
+use crate::time::{Timestamp, humanize};
 
 /// One failed creation is bad luck and two may be; the third would be paid for nothing.
 const FAILURES_MAX: u32 = 3;
@@ -176,7 +176,7 @@ impl MassLoss {
 
     pub fn reason(&self, now: Timestamp) -> Option<String> {
         let Hold { lost, fleet, since, .. } = self.on.as_ref().filter(|hold| now < hold.until())?;
-        let ago = spoken(now.since(*since));
+        let ago = humanize(now.since(*since));
         Some(format!(
             "mass-loss brake, on for {ago}: {lost} of {fleet} workers fell silent together, which may be our own link"
         ))

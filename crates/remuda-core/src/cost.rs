@@ -14,16 +14,16 @@ use crate::time::Timestamp;
 
 /// The time that is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct CostWindow {
     pub from: Timestamp,
     pub until: Timestamp,
 }
 
-impl Window {
+impl CostWindow {
     /// One hour, counted from 1970.
-    pub fn of_hour(hour: u64) -> Window {
+    pub fn of_hour(hour: u64) -> CostWindow {
         let from = Timestamp::ZERO.plus(HOUR.saturating_mul(u32::try_from(hour).unwrap_or(u32::MAX)));
-        Window { from, until: from.plus(HOUR) }
+        CostWindow { from, until: from.plus(HOUR) }
     }
 
     /// How much of what lasted from `from` to `until` is in it.
@@ -44,7 +44,7 @@ impl Window {
 /// What jobs have cost, for each tenant and for the dearest of them.
 #[derive(Clone, Debug, Default)]
 pub struct Bill {
-    pub tenants: BTreeMap<Tenant, Share>,
+    pub tenants: BTreeMap<Tenant, TenantCost>,
     /// The dearest first.
     pub jobs: Vec<(JobId, Tenant, Money)>,
     pub sum: Money,
@@ -52,7 +52,7 @@ pub struct Bill {
 
 /// A tenant's part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct TenantCost {
     pub jobs: u64,
     pub cost: Money,
 }
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn an_attempt_costs_what_of_it_lies_in_the_window() {
-        let window = Window { from: at(60), until: at(120) };
+        let window = CostWindow { from: at(60), until: at(120) };
         for (from, until, cents) in [
             (0, Some(60), 0),
             (30, Some(90), 30),
@@ -129,6 +129,6 @@ mod tests {
         assert!(bill.jobs.is_sorted_by_key(|(.., cost)| std::cmp::Reverse(*cost)));
         assert_eq!(bill.jobs[0].2, Money::from_micros(149));
         assert_eq!(bill.sum, Money::from_micros(149 * 150 / 2 + 49 * 50 / 2));
-        assert_eq!(bill.tenants[&tenant], Share { jobs: 198, cost: bill.sum }, "two cost nothing");
+        assert_eq!(bill.tenants[&tenant], TenantCost { jobs: 198, cost: bill.sum }, "two cost nothing");
     }
 }

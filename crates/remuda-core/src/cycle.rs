@@ -26,11 +26,11 @@ use std::time::Duration;
 use crate::brake::{CreationBrake, MassLoss};
 use crate::id::{Attempt, JobId, WorkerId};
 use crate::machine::{Presence, WorkerState};
-use crate::scale::Heading;
+use crate::scale::ScalingTrend;
 use crate::settings::{Settings, StuckPolicy};
-use crate::time::{Timestamp, spoken};
+use crate::time::{Timestamp, humanize};
 
-pub use plan::{Action, Counts, FleetReport, Plan, Report, Status};
+pub use plan::{CycleAction, CycleCounts, CyclePlan, CycleReport, CycleStatus, FleetReport};
 
 mod grow;
 mod plan;
@@ -43,7 +43,7 @@ const DEAD_MAN: Duration = Duration::from_secs(15 * 60);
 
 /// A fleet as the plane believes it to be.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
+pub struct FleetSnapshot {
     /// Jobs that wait for a worker.
     pub queued: u32,
     pub workers: Vec<WorkerView>,
@@ -51,7 +51,7 @@ pub struct Snapshot {
     pub can_rent: bool,
     pub creation: CreationBrake,
     pub mass_loss: MassLoss,
-    pub heading: Heading,
+    pub heading: ScalingTrend,
     /// Why a person wants it to stay as it is.
     pub paused: Option<String>,
     /// How many a person wants, whatever waits.
@@ -112,7 +112,7 @@ pub struct AttemptView {
 }
 
 /// All five phases over one snapshot. A fleet with a scaling policy of its own comes with settings that hold it.
-pub fn plan(now: Timestamp, snapshot: &Snapshot, settings: &Settings) -> Plan {
+pub fn plan(now: Timestamp, snapshot: &FleetSnapshot, settings: &Settings) -> CyclePlan {
     let brake = snapshot.mass_loss.reason(now);
     let mut cycle = Cycle {
         now,
@@ -133,13 +133,13 @@ pub fn plan(now: Timestamp, snapshot: &Snapshot, settings: &Settings) -> Plan {
     cycle.grow();
     let status = cycle.status();
     let wanted = cycle.wanted();
-    Plan { at: now, actions: cycle.actions, held_back: cycle.held_back, status, wanted }
+    CyclePlan { at: now, actions: cycle.actions, held_back: cycle.held_back, status, wanted }
 }
 
 /// A cycle under way.
 struct Cycle<'a> {
     now: Timestamp,
-    snapshot: &'a Snapshot,
+    snapshot: &'a FleetSnapshot,
     settings: &'a Settings,
     /// The mass-loss brake is on.
     is_held: bool,
@@ -148,7 +148,7 @@ struct Cycle<'a> {
     /// With the jobs that come back.
     queued: u32,
     spawned: u32,
-    actions: Vec<Action>,
+    actions: Vec<CycleAction>,
     held_back: Vec<String>,
 }
 
@@ -158,9 +158,9 @@ impl<'a> Cycle<'a> {
             let id = worker.id.clone();
             if worker.is_ready() && worker.trouble.is_none() {
                 let reason = "running, registered and its start check passed".to_owned();
-                self.go(at, WorkerState::Active, Action::Promote { worker: id, reason });
+                self.go(at, WorkerState::Active, CycleAction::Promote { worker: id, reason });
             } else if let Some(reason) = worker.trouble.clone().filter(|_| !self.is_held) {
-                self.go(at, WorkerState::Error, Action::Fail { worker: id, reason });
+                self.go(at, WorkerState::Error, CycleAction::Fail { worker: id, reason });
             }
         }
     }
@@ -169,9 +169,9 @@ impl<'a> Cycle<'a> {
         for (at, worker) in self.unmoved(WorkerState::Active) {
             let id = worker.id.clone();
             if let Some(reason) = self.sickness(worker).filter(|_| !self.is_held) {
-                self.go(at, WorkerState::Error, Action::Fail { worker: id, reason });
+                self.go(at, WorkerState::Error, CycleAction::Fail { worker: id, reason });
             } else if let Some(reason) = self.stale_reading(worker) {
-                self.actions.push(Action::Warn { worker: id, reason });
+                self.actions.push(CycleAction::Warn { worker: id, reason });
             }
         }
     }
@@ -191,7 +191,7 @@ impl<'a> Cycle<'a> {
         }
         let is_silent = worker.is_rented && worker.presence == Presence::Offline;
         if is_silent && self.is_past(heard_at, DEAD_MAN.max(self.settings.scaling.idle_timeout)) {
-            return Some(format!("Heartbeat expired: not heard for {}", spoken(self.now.since(heard_at))));
+            return Some(format!("Heartbeat expired: not heard for {}", humanize(self.now.since(heard_at))));
         }
         // Of a worker that is not heard nobody knows whether it advances; its lease decides.
         let mut attempts = worker.attempts.iter().filter(|_| worker.presence == Presence::Online);
@@ -209,7 +209,7 @@ impl<'a> Cycle<'a> {
     fn stale_reading(&self, worker: &WorkerView) -> Option<String> {
         let read_at = worker.metrics_at.filter(|_| worker.presence == Presence::Online)?;
         let is_stale = self.is_past(read_at, self.settings.scaling.vram_stale_after);
-        is_stale.then(|| format!("Stale VRAM data ({} old)", spoken(self.now.since(read_at))))
+        is_stale.then(|| format!("Stale VRAM data ({} old)", humanize(self.now.since(read_at))))
     }
 
     fn reassign(&mut self) {
@@ -226,16 +226,16 @@ impl<'a> Cycle<'a> {
     fn reset(&mut self, worker: &WorkerView, reason: &str) {
         for AttemptView { job, attempt, .. } in worker.attempts.iter().copied() {
             let (worker, reason) = (worker.id.clone(), reason.to_owned());
-            self.actions.push(Action::Reset { job, attempt, worker, reason });
+            self.actions.push(CycleAction::Reset { job, attempt, worker, reason });
             self.queued += 1;
         }
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> CycleStatus {
         let spawning_workers = self.count(WorkerState::Spawning) + self.spawned;
         let active_workers = self.count(WorkerState::Active);
         let terminating_workers = self.count(WorkerState::Terminating);
-        Status {
+        CycleStatus {
             queued_tasks: self.queued,
             spawning_workers,
             active_workers,
@@ -254,7 +254,7 @@ impl<'a> Cycle<'a> {
         u32::try_from(self.states.iter().filter(|it| **it == state).count()).unwrap_or(u32::MAX)
     }
 
-    fn go(&mut self, at: usize, state: WorkerState, action: Action) {
+    fn go(&mut self, at: usize, state: WorkerState, action: CycleAction) {
         self.states[at] = state;
         self.actions.push(action);
     }

@@ -9,12 +9,12 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::brake::CreationBrake;
-use crate::cost::Window;
+use crate::cost::CostWindow;
 use crate::document::{Document, Shelf};
 use crate::id::{FleetId, MachineId, Service, Shape};
 use crate::money::Money;
-use crate::provider::{Fault, FaultClass};
-use crate::scale::Heading;
+use crate::provider::{ProviderError, ProviderErrorClass};
+use crate::scale::ScalingTrend;
 use crate::settings::Scaling;
 use crate::time::Timestamp;
 
@@ -37,7 +37,7 @@ pub struct FleetSettings {
     #[serde(default)]
     pub scaling: Scaling,
     #[serde(default)]
-    pub policy: Policy,
+    pub policy: ScalingPolicy,
     /// What may be rented, the dearest to us first; each is a name its provider understands.
     #[serde(default)]
     pub offers: Vec<String>,
@@ -72,7 +72,7 @@ impl FleetSettings {
             services: BTreeSet::new(),
             labels: BTreeMap::new(),
             scaling: Scaling::default(),
-            policy: Policy::Queue,
+            policy: ScalingPolicy::Queue,
             offers: if can_rent { vec!["any".to_owned()] } else { Vec::new() },
             price_max: None,
             hour_max: None,
@@ -102,7 +102,7 @@ impl FleetSettings {
 /// How many machines are wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Policy {
+pub enum ScalingPolicy {
     /// By how many jobs wait for each worker.
     #[default]
     Queue,
@@ -152,7 +152,7 @@ impl Default for RentalLimits {
 
 /// What a person wants of a fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum FleetOrder {
     /// It neither grows nor shrinks until `Resume`; what is sick is still returned.
     Pause {
         reason: String,
@@ -170,7 +170,7 @@ pub enum Order {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fleet {
-    pub heading: Heading,
+    pub heading: ScalingTrend,
     pub creation: CreationBrake,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<String>,
@@ -179,16 +179,16 @@ pub struct Fleet {
     pub machines: Option<u32>,
     /// Offers that are passed over for a while, and why.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub avoided: BTreeMap<String, Avoided>,
+    pub avoided: BTreeMap<String, Avoidance>,
     /// Hosts that gave bad machines.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub bad_hosts: BTreeMap<String, Avoided>,
+    pub bad_hosts: BTreeMap<String, Avoidance>,
     /// Until then the provider is not asked for anything.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub quiet_until: Option<Avoided>,
+    pub quiet_until: Option<Avoidance>,
     /// Until then nothing is created: no credit, or the key is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub creates_after: Option<Avoided>,
+    pub creates_after: Option<Avoidance>,
     /// What machines that are gone have cost, by day since 1970.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub spent: BTreeMap<u64, Money>,
@@ -207,12 +207,12 @@ pub struct Fleet {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Avoided {
+pub struct Avoidance {
     pub until: Timestamp,
     pub why: String,
 }
 
-impl Avoided {
+impl Avoidance {
     pub fn is_over(&self, now: Timestamp) -> bool {
         self.until <= now
     }
@@ -272,7 +272,7 @@ impl Fleet {
         }
         let soonest = self.avoided.values().min_by_key(|avoided| avoided.until);
         Err(match soonest {
-            Some(Avoided { until, why }) => format!("every offer is passed over until {until}: {why}"),
+            Some(Avoidance { until, why }) => format!("every offer is passed over until {until}: {why}"),
             None => "no offer is configured".to_owned(),
         })
     }
@@ -306,15 +306,22 @@ impl Fleet {
     }
 
     /// What a fault means for later calls of any kind.
-    pub fn faulted(&mut self, now: Timestamp, fault: &Fault) {
+    pub fn faulted(&mut self, now: Timestamp, fault: &ProviderError) {
         let why = fault.to_string();
-        let later = |wait: Duration| Some(Avoided { until: now.plus(wait), why: why.clone() });
+        let later = |wait: Duration| Some(Avoidance { until: now.plus(wait), why: why.clone() });
         match fault.class {
-            FaultClass::RateLimited => self.quiet_until = later(fault.wait.unwrap_or(RATE_WAIT)),
-            FaultClass::Auth => (self.quiet_until, self.creates_after) = (later(MENDING), later(MENDING)),
-            FaultClass::Billing | FaultClass::Invalid => self.creates_after = later(MENDING),
-            FaultClass::Transient | FaultClass::Ambiguous => self.creates_after = later(RECOVERY),
-            FaultClass::Capacity | FaultClass::Denied | FaultClass::NotFound | FaultClass::Conflict => {}
+            ProviderErrorClass::RateLimited => self.quiet_until = later(fault.wait.unwrap_or(RATE_WAIT)),
+            ProviderErrorClass::Auth => {
+                (self.quiet_until, self.creates_after) = (later(MENDING), later(MENDING))
+            }
+            ProviderErrorClass::Billing | ProviderErrorClass::Invalid => self.creates_after = later(MENDING),
+            ProviderErrorClass::Transient | ProviderErrorClass::Ambiguous => {
+                self.creates_after = later(RECOVERY)
+            }
+            ProviderErrorClass::Capacity
+            | ProviderErrorClass::Denied
+            | ProviderErrorClass::NotFound
+            | ProviderErrorClass::Conflict => {}
         }
     }
 
@@ -351,25 +358,25 @@ impl Fleet {
     }
 
     /// What machines that are gone have cost in the hours that a window touches; in its days, where the hours are forgotten.
-    pub fn spent_within(&self, window: Window) -> Money {
+    pub fn spent_within(&self, window: CostWindow) -> Money {
         let is_touched = |from: Timestamp, length| !window.share(from, from.plus(length)).is_zero();
         let hours =
-            self.spent_hours.iter().filter(|(hour, _)| is_touched(Window::of_hour(**hour).from, HOUR));
+            self.spent_hours.iter().filter(|(hour, _)| is_touched(CostWindow::of_hour(**hour).from, HOUR));
         let by_hour: Money = hours.map(|(_, spent)| *spent).sum();
         let days = self.spent.iter().filter(|(day, _)| {
             let has_hours = self.spent_hours.keys().any(|hour| hour / HOURS_OF_DAY == **day);
-            !has_hours && is_touched(Window::of_hour(**day * HOURS_OF_DAY).from, DAY)
+            !has_hours && is_touched(CostWindow::of_hour(**day * HOURS_OF_DAY).from, DAY)
         });
         days.map(|(_, spent)| *spent).sum::<Money>().plus(by_hour)
     }
 }
 
-fn remember(known: &mut BTreeMap<String, Avoided>, now: Timestamp, name: &str, wait: Duration, why: &str) {
+fn remember(known: &mut BTreeMap<String, Avoidance>, now: Timestamp, name: &str, wait: Duration, why: &str) {
     known.retain(|_, avoided| !avoided.is_over(now));
     if known.len() >= AVOIDED_MAX && !known.contains_key(name) {
         return;
     }
-    known.insert(name.to_owned(), Avoided { until: now.plus(wait), why: why.to_owned() });
+    known.insert(name.to_owned(), Avoidance { until: now.plus(wait), why: why.to_owned() });
 }
 
 #[cfg(test)]
@@ -395,7 +402,7 @@ mod tests {
         let mut fleet = Fleet::default();
         let dollar = Money::from_micros(1_000_000);
         let within = |fleet: &Fleet, from, until| {
-            fleet.spent_within(Window { from: at(from), until: at(until) }).as_micros() / 1_000_000
+            fleet.spent_within(CostWindow { from: at(from), until: at(until) }).as_micros() / 1_000_000
         };
         fleet.spend(at(22), at(27), dollar);
         assert_eq!([within(&fleet, 0, 24), within(&fleet, 23, 25), within(&fleet, 0, 99)], [2, 2, 5]);
@@ -426,9 +433,9 @@ mod tests {
     #[test]
     fn a_refused_key_silences_everything_and_no_credit_only_creations() {
         let mut fleet = Fleet::default();
-        fleet.faulted(at(0), &Fault::new(FaultClass::Billing, "insufficient balance"));
+        fleet.faulted(at(0), &ProviderError::new(ProviderErrorClass::Billing, "insufficient balance"));
         assert!(fleet.may_call(at(0)) && fleet.no_creation(at(0)).is_some());
-        fleet.faulted(at(0), &Fault::new(FaultClass::Auth, "missing bearer token"));
+        fleet.faulted(at(0), &ProviderError::new(ProviderErrorClass::Auth, "missing bearer token"));
         assert!(!fleet.may_call(at(0)) && fleet.may_call(at(1)));
         assert_eq!(fleet.no_creation(at(1)), None);
     }

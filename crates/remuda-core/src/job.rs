@@ -18,13 +18,13 @@ use std::time::Duration;
 use crate::cause::Cause;
 use crate::id::{Attempt, Fence, Incarnation, JobId, Tenant, WorkerId, WorkflowHash};
 use crate::money::Money;
-use crate::options::Options;
+use crate::options::JobOptions;
 use crate::queue::Kind;
 use crate::record::{IdempotencyKey, Life, ServiceRow, StateRow, Try};
 use crate::refusal::Refusal;
 use crate::retry;
 use crate::settings::Settings;
-use crate::time::{Timestamp, spoken};
+use crate::time::{Timestamp, humanize};
 use crate::wire::ServiceNote;
 use crate::worker::Worker;
 
@@ -71,7 +71,7 @@ pub struct Extra {
     pub key: Option<IdempotencyKey>,
     pub labels: BTreeMap<String, String>,
     pub metadata: serde_json::Map<String, serde_json::Value>,
-    pub options: Options,
+    pub options: JobOptions,
 }
 
 /// What can happen to a job.
@@ -383,7 +383,7 @@ impl Job {
     }
 
     /// What was asked for beyond the usual; nothing for most jobs.
-    pub fn options(&self) -> Option<&Options> {
+    pub fn options(&self) -> Option<&JobOptions> {
         self.extra.as_ref().map(|extra| &extra.options)
     }
 
@@ -477,7 +477,7 @@ pub fn shortened(mut message: String) -> String {
 
 /// What a person is told about a job that waits for its retry.
 pub fn retry_reason(now: Timestamp, not_before: Timestamp) -> String {
-    format!("retry at {not_before} (in {})", spoken(not_before.since(now)))
+    format!("retry at {not_before} (in {})", humanize(not_before.since(now)))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use crate::id::{Service, WorkerId};
 /// Requirements beyond the service itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Needs {
+pub struct Requirements {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -35,7 +35,7 @@ fn is_zero(number: &u64) -> bool {
 /// What a worker says it has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Offer {
+pub struct Capabilities {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,7 +48,7 @@ pub struct Offer {
 
 /// Why a worker cannot run a job, whatever else is going on.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unfit {
+pub enum Mismatch {
     NoService(Service),
     NoLabel { name: String, value: String },
     NoModel(String),
@@ -58,25 +58,25 @@ pub enum Unfit {
     Excluded,
 }
 
-impl std::fmt::Display for Unfit {
+impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Unfit::NoService(service) => write!(f, "does not offer service {service}"),
-            Unfit::NoLabel { name, value } => write!(f, "lacks label {name}={value}"),
-            Unfit::NoModel(model) => write!(f, "does not have model {model}"),
-            Unfit::NoClass(class) => write!(f, "does not have node class {class}"),
-            Unfit::TooLittleVram { has, needs } => {
+            Mismatch::NoService(service) => write!(f, "does not offer service {service}"),
+            Mismatch::NoLabel { name, value } => write!(f, "lacks label {name}={value}"),
+            Mismatch::NoModel(model) => write!(f, "does not have model {model}"),
+            Mismatch::NoClass(class) => write!(f, "does not have node class {class}"),
+            Mismatch::TooLittleVram { has, needs } => {
                 write!(f, "has {} MiB of VRAM, {} MiB are needed", has >> 20, needs >> 20)
             }
-            Unfit::PinnedElsewhere(worker) => write!(f, "the job is pinned to {worker}"),
-            Unfit::Excluded => f.write_str("is excluded by the job"),
+            Mismatch::PinnedElsewhere(worker) => write!(f, "the job is pinned to {worker}"),
+            Mismatch::Excluded => f.write_str("is excluded by the job"),
         }
     }
 }
 
-impl Needs {
+impl Requirements {
     pub fn is_empty(&self) -> bool {
-        *self == Needs::default()
+        *self == Requirements::default()
     }
 
     /// The first thing that `worker` lacks.
@@ -85,29 +85,31 @@ impl Needs {
         service: &Service,
         worker: &WorkerId,
         services: &BTreeSet<Service>,
-        offer: &Offer,
-    ) -> Option<Unfit> {
+        offer: &Capabilities,
+    ) -> Option<Mismatch> {
         if !services.contains(service) {
-            return Some(Unfit::NoService(service.clone()));
+            return Some(Mismatch::NoService(service.clone()));
         }
         if let Some(pin) = self.pin.as_ref().filter(|pin| *pin != worker) {
-            return Some(Unfit::PinnedElsewhere(pin.clone()));
+            return Some(Mismatch::PinnedElsewhere(pin.clone()));
         }
         if self.excluded.contains(worker) {
-            return Some(Unfit::Excluded);
+            return Some(Mismatch::Excluded);
         }
         let label = self.labels.iter().find(|(name, value)| offer.labels.get(*name) != Some(value));
         if let Some((name, value)) = label {
-            return Some(Unfit::NoLabel { name: name.clone(), value: value.clone() });
+            return Some(Mismatch::NoLabel { name: name.clone(), value: value.clone() });
         }
         if let Some(model) = missing(&self.models, offer.models.as_ref()) {
-            return Some(Unfit::NoModel(model));
+            return Some(Mismatch::NoModel(model));
         }
         if let Some(class) = missing(&self.classes, offer.classes.as_ref()) {
-            return Some(Unfit::NoClass(class));
+            return Some(Mismatch::NoClass(class));
         }
         match offer.vram_bytes {
-            Some(has) if has < self.vram_bytes => Some(Unfit::TooLittleVram { has, needs: self.vram_bytes }),
+            Some(has) if has < self.vram_bytes => {
+                Some(Mismatch::TooLittleVram { has, needs: self.vram_bytes })
+            }
             Some(_) | None => None,
         }
     }
@@ -121,7 +123,7 @@ fn missing(needed: &BTreeSet<String>, listed: Option<&BTreeSet<String>>) -> Opti
 mod tests {
     use super::*;
 
-    fn check(needs: &Needs, offer: &Offer, expected: Option<&str>) {
+    fn check(needs: &Requirements, offer: &Capabilities, expected: Option<&str>) {
         let services = BTreeSet::from(["comfyui".parse().unwrap()]);
         let unfit = needs.unfit(&"comfyui".parse().unwrap(), &"a".parse().unwrap(), &services, offer);
         assert_eq!(unfit.map(|unfit| unfit.to_string()).as_deref(), expected);
@@ -129,20 +131,23 @@ mod tests {
 
     #[test]
     fn a_list_constrains_and_its_absence_does_not() {
-        let needs = Needs { models: ["sdxl.safetensors".to_owned()].into(), ..Needs::default() };
-        check(&needs, &Offer::default(), None);
-        let offer = Offer { models: Some(["flux.safetensors".to_owned()].into()), ..Offer::default() };
+        let needs =
+            Requirements { models: ["sdxl.safetensors".to_owned()].into(), ..Requirements::default() };
+        check(&needs, &Capabilities::default(), None);
+        let offer =
+            Capabilities { models: Some(["flux.safetensors".to_owned()].into()), ..Capabilities::default() };
         check(&needs, &offer, Some("does not have model sdxl.safetensors"));
     }
 
     #[test]
     fn memory_labels_and_pins_are_told_apart() {
-        let offer = Offer { vram_bytes: Some(8 << 30), ..Offer::default() };
-        let vram = Needs { vram_bytes: 24 << 30, ..Needs::default() };
+        let offer = Capabilities { vram_bytes: Some(8 << 30), ..Capabilities::default() };
+        let vram = Requirements { vram_bytes: 24 << 30, ..Requirements::default() };
         check(&vram, &offer, Some("has 8192 MiB of VRAM, 24576 MiB are needed"));
-        let labels = Needs { labels: [("zone".to_owned(), "eu".to_owned())].into(), ..Needs::default() };
+        let labels =
+            Requirements { labels: [("zone".to_owned(), "eu".to_owned())].into(), ..Requirements::default() };
         check(&labels, &offer, Some("lacks label zone=eu"));
-        let pin = Needs { pin: Some("b".parse().unwrap()), ..Needs::default() };
+        let pin = Requirements { pin: Some("b".parse().unwrap()), ..Requirements::default() };
         check(&pin, &offer, Some("the job is pinned to b"));
     }
 }

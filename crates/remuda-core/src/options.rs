@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::id::WorkerId;
-use crate::need::Needs;
+use crate::need::Requirements;
 
 /// What one job may ask for beside its workflow, written out: all of it is held in memory until the job has ended.
-pub const ASKED_BYTES_MAX: usize = 16 << 10;
+pub const OPTIONS_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Options {
+pub struct JobOptions {
     /// Waits this long before every retry, instead of a wait that grows.
     #[serde(with = "seconds", rename = "retry_delay_seconds", skip_serializing_if = "Option::is_none")]
     pub retry_delay: Option<Duration>,
@@ -40,39 +40,39 @@ pub struct Options {
     pub webhook: Option<Webhook>,
 }
 
-impl Options {
+impl JobOptions {
     pub fn is_empty(&self) -> bool {
-        *self == Options::default()
+        *self == JobOptions::default()
     }
 }
 
 /// What was asked for beside the workflow, in the words of whoever asked.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
-    pub needs: &'a Needs,
-    pub options: &'a Options,
+pub struct RequestedOptions<'a> {
+    pub needs: &'a Requirements,
+    pub options: &'a JobOptions,
     pub labels: &'a BTreeMap<String, String>,
     pub metadata: &'a Map<String, Value>,
 }
 
 /// More was asked for than is held for one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TooMuch {
+pub struct OptionsTooLarge {
     needs: usize,
     options: usize,
     labels: usize,
     metadata: usize,
 }
 
-impl Asked<'_> {
-    pub fn check(&self) -> Result<(), TooMuch> {
-        let asked = TooMuch {
+impl RequestedOptions<'_> {
+    pub fn check(&self) -> Result<(), OptionsTooLarge> {
+        let asked = OptionsTooLarge {
             needs: written(self.needs),
             options: written(self.options),
             labels: written(self.labels),
             metadata: written(self.metadata),
         };
-        if asked.bytes() > ASKED_BYTES_MAX { Err(asked) } else { Ok(()) }
+        if asked.bytes() > OPTIONS_BYTES_MAX { Err(asked) } else { Ok(()) }
     }
 }
 
@@ -80,19 +80,19 @@ fn written(it: &impl Serialize) -> usize {
     serde_json::to_string(it).map_or(0, |text| text.len())
 }
 
-impl TooMuch {
+impl OptionsTooLarge {
     fn bytes(&self) -> usize {
         self.needs + self.options + self.labels + self.metadata
     }
 }
 
-impl fmt::Display for TooMuch {
+impl fmt::Display for OptionsTooLarge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TooMuch { needs, options, labels, metadata } = self;
+        let OptionsTooLarge { needs, options, labels, metadata } = self;
         write!(
             f,
             "what is asked for beside the workflow has {} bytes (needs {needs}, options with the webhook {options}, \
-             labels {labels}, metadata {metadata}); {ASKED_BYTES_MAX} are the most",
+             labels {labels}, metadata {metadata}); {OPTIONS_BYTES_MAX} are the most",
             self.bytes()
         )
     }
@@ -104,17 +104,17 @@ impl fmt::Display for TooMuch {
 pub struct Webhook {
     pub url: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret: Option<Secret>,
+    pub secret: Option<WebhookSecret>,
 }
 
 /// Something that is stored and never shown.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Secret(String);
+pub struct WebhookSecret(String);
 
-impl Secret {
+impl WebhookSecret {
     pub fn new(secret: String) -> Self {
-        Secret(secret)
+        WebhookSecret(secret)
     }
 
     /// For whoever signs with it.
@@ -123,7 +123,7 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for WebhookSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
@@ -156,39 +156,54 @@ mod tests {
     fn options_are_written_as_people_give_them_and_secrets_are_not_shown() {
         let text =
             r#"{"retry_delay_seconds":1.5,"preferred":["a"],"webhook":{"url":"http://x","secret":"hush"}}"#;
-        let options: Options = serde_json::from_str(text).unwrap();
+        let options: JobOptions = serde_json::from_str(text).unwrap();
         assert_eq!(options.retry_delay, Some(Duration::from_millis(1500)));
         assert_eq!(serde_json::to_string(&options).unwrap(), text, "stored as it is");
         assert!(!format!("{options:?}").contains("hush"), "{options:?}");
-        assert!(serde_json::from_str::<Options>(r#"{"node_limit_seconds":-1}"#).is_err());
-        assert!(serde_json::from_str::<Options>("{}").unwrap().is_empty());
+        assert!(serde_json::from_str::<JobOptions>(r#"{"node_limit_seconds":-1}"#).is_err());
+        assert!(serde_json::from_str::<JobOptions>("{}").unwrap().is_empty());
     }
 
     /// Faults: B1.
     #[test]
     fn wherever_it_stands_too_much_is_told_with_its_size() {
-        let long = || "x".repeat(ASKED_BYTES_MAX);
-        let (needs, options) = (Needs::default(), Options::default());
+        let long = || "x".repeat(OPTIONS_BYTES_MAX);
+        let (needs, options) = (Requirements::default(), JobOptions::default());
         let (labels, metadata) = (BTreeMap::new(), Map::new());
-        let asked = Asked { needs: &needs, options: &options, labels: &labels, metadata: &metadata };
+        let asked =
+            RequestedOptions { needs: &needs, options: &options, labels: &labels, metadata: &metadata };
         assert_eq!(asked.check(), Ok(()));
-        let secret = Some(Secret::new(long()));
+        let secret = Some(WebhookSecret::new(long()));
         let webhook = Some(Webhook { url: String::new(), secret });
         let checked = [
-            Asked { needs: &Needs { models: [long()].into(), ..Needs::default() }, ..asked }.check(),
-            Asked { needs: &Needs { classes: [long()].into(), ..Needs::default() }, ..asked }.check(),
-            Asked { options: &Options { webhook, ..Options::default() }, ..asked }.check(),
-            Asked { options: &Options { include_outputs: [long()].into(), ..Options::default() }, ..asked }
-                .check(),
-            Asked { labels: &[("a".to_owned(), long())].into(), ..asked }.check(),
+            RequestedOptions {
+                needs: &Requirements { models: [long()].into(), ..Requirements::default() },
+                ..asked
+            }
+            .check(),
+            RequestedOptions {
+                needs: &Requirements { classes: [long()].into(), ..Requirements::default() },
+                ..asked
+            }
+            .check(),
+            RequestedOptions { options: &JobOptions { webhook, ..JobOptions::default() }, ..asked }.check(),
+            RequestedOptions {
+                options: &JobOptions { include_outputs: [long()].into(), ..JobOptions::default() },
+                ..asked
+            }
+            .check(),
+            RequestedOptions { labels: &[("a".to_owned(), long())].into(), ..asked }.check(),
         ];
         assert!(checked.iter().all(Result::is_err), "{checked:?}");
         let told = checked[4].unwrap_err().to_string();
         assert!(told.contains("labels 16392") && told.contains("16384 are the most"), "{told}");
-        let half = || "x".repeat(ASKED_BYTES_MAX / 2);
-        let needs = Needs { models: [half()].into(), ..Needs::default() };
-        assert_eq!(Asked { needs: &needs, ..asked }.check(), Ok(()));
+        let half = || "x".repeat(OPTIONS_BYTES_MAX / 2);
+        let needs = Requirements { models: [half()].into(), ..Requirements::default() };
+        assert_eq!(RequestedOptions { needs: &needs, ..asked }.check(), Ok(()));
         let labels = [("a".to_owned(), half())].into();
-        assert!(Asked { needs: &needs, labels: &labels, ..asked }.check().is_err(), "it is the sum");
+        assert!(
+            RequestedOptions { needs: &needs, labels: &labels, ..asked }.check().is_err(),
+            "it is the sum"
+        );
     }
 }

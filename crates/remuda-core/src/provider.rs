@@ -63,9 +63,9 @@ pub struct SshAddress {
     pub user: String,
 }
 
-/// A call to make; each is answered by the `News` of the same name.
+/// A call to make; each is answered by the `ProviderEvent` of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum ProviderCall {
     /// One creation, never repeated by whoever makes it. `tag` is the pod's name.
     Rent {
         machine: MachineId,
@@ -88,32 +88,32 @@ pub enum Call {
 
 /// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum News {
+pub enum ProviderEvent {
     Rented {
         machine: MachineId,
-        result: Result<Pod, Fault>,
+        result: Result<Pod, ProviderError>,
     },
     Listed {
-        result: Result<Vec<Pod>, Fault>,
+        result: Result<Vec<Pod>, ProviderError>,
     },
     Returned {
         pod: PodId,
-        result: Result<(), Fault>,
+        result: Result<(), ProviderError>,
     },
     /// Offers that are not in here have no price that is known.
     Priced {
-        result: Result<BTreeMap<String, Money>, Fault>,
+        result: Result<BTreeMap<String, Money>, ProviderError>,
     },
     Prepared {
         machine: MachineId,
-        result: Result<(), Unprepared>,
+        result: Result<(), BootstrapError>,
     },
 }
 
 /// Why no worker could be brought up, and how far it came: `port`, `host key`, `login`, `marker`, `mount`, `gpu`,
 /// `dependencies`, `upload`, `start`, `started`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unprepared {
+pub struct BootstrapError {
     pub stage: &'static str,
     pub message: String,
     /// Trying again may help: nobody answered yet.
@@ -122,27 +122,27 @@ pub struct Unprepared {
 
 /// A call that did not do what it should.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    pub class: FaultClass,
+pub struct ProviderError {
+    pub class: ProviderErrorClass,
     pub message: String,
     /// How long the provider asks us to wait.
     pub wait: Option<Duration>,
 }
 
-impl Fault {
-    pub fn new(class: FaultClass, message: impl Into<String>) -> Fault {
-        Fault { class, message: message.into(), wait: None }
+impl ProviderError {
+    pub fn new(class: ProviderErrorClass, message: impl Into<String>) -> ProviderError {
+        ProviderError { class, message: message.into(), wait: None }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ProviderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.class, self.message)
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FaultClass {
+pub enum ProviderErrorClass {
     /// None of this kind is free there: the next offer.
     Capacity,
     /// This account does not get this offer: the next one.
@@ -163,24 +163,24 @@ pub enum FaultClass {
     Transient,
 }
 
-impl FaultClass {
+impl ProviderErrorClass {
     pub fn as_str(self) -> &'static str {
         match self {
-            FaultClass::Capacity => "no capacity",
-            FaultClass::Denied => "denied",
-            FaultClass::Billing => "no credit",
-            FaultClass::Auth => "key refused",
-            FaultClass::RateLimited => "rate limit",
-            FaultClass::Invalid => "bad request",
-            FaultClass::NotFound => "not found",
-            FaultClass::Conflict => "conflict",
-            FaultClass::Ambiguous => "unknown outcome",
-            FaultClass::Transient => "passing fault",
+            ProviderErrorClass::Capacity => "no capacity",
+            ProviderErrorClass::Denied => "denied",
+            ProviderErrorClass::Billing => "no credit",
+            ProviderErrorClass::Auth => "key refused",
+            ProviderErrorClass::RateLimited => "rate limit",
+            ProviderErrorClass::Invalid => "bad request",
+            ProviderErrorClass::NotFound => "not found",
+            ProviderErrorClass::Conflict => "conflict",
+            ProviderErrorClass::Ambiguous => "unknown outcome",
+            ProviderErrorClass::Transient => "passing fault",
         }
     }
 }
 
-impl fmt::Display for FaultClass {
+impl fmt::Display for ProviderErrorClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.as_str())
     }
@@ -189,22 +189,22 @@ impl fmt::Display for FaultClass {
 /// Whose a pod is, told by its name: `remuda-DEPLOYMENT-FLEET-NUMBER`. Whatever is called otherwise is nobody's
 /// business of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tag<'a> {
+pub struct PodTag<'a> {
     pub deployment: &'a str,
     pub fleet: &'a str,
     pub number: &'a str,
 }
 
-impl<'a> Tag<'a> {
-    pub fn parse(text: &'a str) -> Option<Tag<'a>> {
+impl<'a> PodTag<'a> {
+    pub fn parse(text: &'a str) -> Option<PodTag<'a>> {
         let (deployment, rest) = text.strip_prefix("remuda-")?.split_once('-')?;
         let (fleet, number) = rest.rsplit_once('-')?;
         let is_whole = !deployment.is_empty() && !fleet.is_empty() && !number.is_empty();
-        is_whole.then_some(Tag { deployment, fleet, number })
+        is_whole.then_some(PodTag { deployment, fleet, number })
     }
 }
 
-impl fmt::Display for Tag<'_> {
+impl fmt::Display for PodTag<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "remuda-{}-{}-{}", self.deployment, self.fleet, self.number)
     }
@@ -216,10 +216,10 @@ mod tests {
 
     #[test]
     fn a_tag_says_whose_a_pod_is_and_nothing_else_does() {
-        let tag = Tag { deployment: "0a1b2c3d", fleet: "big-gpus", number: "mi2x4k1" };
-        assert_eq!(Tag::parse(&tag.to_string()), Some(tag));
+        let tag = PodTag { deployment: "0a1b2c3d", fleet: "big-gpus", number: "mi2x4k1" };
+        assert_eq!(PodTag::parse(&tag.to_string()), Some(tag));
         for foreign in ["", "remuda", "remuda-x", "remuda--a-1", "my-pod", "remuda-x-y", "Remuda-a-b-c"] {
-            assert_eq!(Tag::parse(foreign), None, "{foreign}");
+            assert_eq!(PodTag::parse(foreign), None, "{foreign}");
         }
     }
 }

@@ -16,18 +16,18 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::id::{JobId, Service, Shape, Tenant};
-use crate::need::Needs;
+use crate::need::Requirements;
 
 /// A service and what else is needed, shared by all jobs that need the same.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Demand(Arc<(Service, Needs)>);
+pub struct Demand(Arc<(Service, Requirements)>);
 
 impl Demand {
     pub fn service(&self) -> &Service {
         &self.0.0
     }
 
-    pub fn needs(&self) -> &Needs {
+    pub fn needs(&self) -> &Requirements {
         &self.0.1
     }
 }
@@ -43,7 +43,7 @@ impl Kind {
     #[cfg(test)]
     pub(crate) fn for_tests(shape: Shape) -> Self {
         let service = "exec".parse().unwrap();
-        Kind { demand: Demand(Arc::new((service, Needs::default()))), shape: Arc::new(shape) }
+        Kind { demand: Demand(Arc::new((service, Requirements::default()))), shape: Arc::new(shape) }
     }
 }
 
@@ -59,11 +59,11 @@ pub struct Kinds {
 const SWEEP_AT: usize = 4096;
 
 impl Kinds {
-    pub fn kind(&mut self, service: Service, needs: Needs, shape: Shape) -> Kind {
+    pub fn kind(&mut self, service: Service, needs: Requirements, shape: Shape) -> Kind {
         Kind { demand: self.demand(service, needs), shape: self.shape(shape) }
     }
 
-    fn demand(&mut self, service: Service, needs: Needs) -> Demand {
+    fn demand(&mut self, service: Service, needs: Requirements) -> Demand {
         let demand = Demand(Arc::new((service, needs)));
         if let Some(known) = self.demands.get(&demand) {
             return known.clone();
@@ -389,7 +389,7 @@ mod tests {
         let jobs: BTreeMap<_, _> = jobs
             .iter()
             .map(|(job, priority, tenant, n)| {
-                let kind = kinds.kind("exec".parse().unwrap(), Needs::default(), shape(*n));
+                let kind = kinds.kind("exec".parse().unwrap(), Requirements::default(), shape(*n));
                 (id(*job), (*priority, tenant.parse::<Tenant>().unwrap(), kind))
             })
             .collect();
@@ -454,7 +454,7 @@ mod tests {
     fn who_waits_is_told_how_many_go_before() {
         let mut queue = Queue::default();
         let mut kinds = Kinds::default();
-        let kind = kinds.kind("exec".parse().unwrap(), Needs::default(), shape(1));
+        let kind = kinds.kind("exec".parse().unwrap(), Requirements::default(), shape(1));
         let [a, b]: [Tenant; 2] = ["a", "b"].map(|tenant| tenant.parse().unwrap());
         let places = [(1, 0, &a), (2, 0, &a), (3, 0, &a), (4, 0, &b), (5, 0, &b), (6, 9, &b)]
             .map(|(job, priority, tenant)| Place { job: id(job), priority, tenant, kind: &kind });

@@ -18,8 +18,8 @@ use crate::id::{
 };
 use crate::job::DEADLINE_PASSED;
 use crate::money::Money;
-use crate::need::Needs;
-use crate::options::Options;
+use crate::need::Requirements;
+use crate::options::JobOptions;
 use crate::time::Timestamp;
 
 /// One fact to keep.
@@ -104,15 +104,15 @@ pub struct Accepted {
     pub service: Service,
     pub shape: Shape,
     pub workflow_hash: WorkflowHash,
-    #[serde(default, skip_serializing_if = "Needs::is_empty")]
-    pub needs: Needs,
+    #[serde(default, skip_serializing_if = "Requirements::is_empty")]
+    pub needs: Requirements,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline: Option<Timestamp>,
     /// Overrides `Settings::attempts_max` for this job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts_max: Option<u8>,
-    #[serde(default, skip_serializing_if = "Options::is_empty")]
-    pub options: Options,
+    #[serde(default, skip_serializing_if = "JobOptions::is_empty")]
+    pub options: JobOptions,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<IdempotencyKey>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -260,7 +260,7 @@ pub struct WorkerRow {
     pub presence: String,
     pub services: BTreeSet<Service>,
     pub slots: u32,
-    pub offer: crate::need::Offer,
+    pub offer: crate::need::Capabilities,
     pub joined_at: Timestamp,
     /// The last real sign of life; nothing of our own doing ever moves it.
     pub seen_at: Timestamp,

@@ -5,7 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::id::{FleetId, Incarnation, JobId, MachineId, Term, WorkerId};
-use crate::time::spoken;
+use crate::time::humanize;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -105,7 +105,7 @@ impl fmt::Display for Refusal {
                 write!(
                     f,
                     "{open_max} jobs are waiting, which is all this plane will hold: try again in {}",
-                    spoken(*retry_after)
+                    humanize(*retry_after)
                 )
             }
             Refusal::Leaving(worker) => write!(f, "worker {worker} is on its way out"),

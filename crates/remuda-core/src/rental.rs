@@ -27,9 +27,9 @@ use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::WorkerState;
 use crate::money::Money;
 use crate::provider::{Pod, PodStatus};
-use crate::time::{Timestamp, spoken};
+use crate::time::{Timestamp, humanize};
 
-pub use waiting::Waiting;
+pub use waiting::RentalWait;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rental {
@@ -37,7 +37,7 @@ pub struct Rental {
     pub fleet: FleetId,
     /// The pod's name at the provider.
     pub tag: String,
-    pub phase: Phase,
+    pub phase: RentalPhase,
     /// Since when it is in this phase.
     pub since: Timestamp,
     pub wanted_at: Timestamp,
@@ -92,7 +92,7 @@ pub struct Rental {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Phase {
+pub enum RentalPhase {
     /// Stored, and the provider was asked or is about to be.
     Wanted,
     /// Whether it was made is not known.
@@ -106,25 +106,25 @@ pub enum Phase {
     Returning,
 }
 
-impl Phase {
+impl RentalPhase {
     pub fn as_str(self) -> &'static str {
         match self {
-            Phase::Wanted => "wanted",
-            Phase::Lost => "lost",
-            Phase::Made => "made",
-            Phase::Up => "up",
-            Phase::Draining => "draining",
-            Phase::Returning => "returning",
+            RentalPhase::Wanted => "wanted",
+            RentalPhase::Lost => "lost",
+            RentalPhase::Made => "made",
+            RentalPhase::Up => "up",
+            RentalPhase::Draining => "draining",
+            RentalPhase::Returning => "returning",
         }
     }
 
     /// The same in the words of a worker's life.
     pub fn state(self) -> WorkerState {
         match self {
-            Phase::Wanted | Phase::Lost | Phase::Made => WorkerState::Spawning,
-            Phase::Up => WorkerState::Active,
-            Phase::Draining => WorkerState::Terminating,
-            Phase::Returning => WorkerState::Terminated,
+            RentalPhase::Wanted | RentalPhase::Lost | RentalPhase::Made => WorkerState::Spawning,
+            RentalPhase::Up => WorkerState::Active,
+            RentalPhase::Draining => WorkerState::Terminating,
+            RentalPhase::Returning => WorkerState::Terminated,
         }
     }
 }
@@ -157,7 +157,7 @@ impl Rental {
             machine,
             fleet: fleet.id.clone(),
             tag,
-            phase: Phase::Wanted,
+            phase: RentalPhase::Wanted,
             since: now,
             wanted_at: now,
             offer,
@@ -193,7 +193,7 @@ impl Rental {
         }))
     }
 
-    pub fn go(&mut self, now: Timestamp, phase: Phase, reason: String) {
+    pub fn go(&mut self, now: Timestamp, phase: RentalPhase, reason: String) {
         (self.phase, self.since, self.reason) = (phase, now, reason);
         (self.missed, self.ended) = (0, 0);
     }
@@ -202,8 +202,8 @@ impl Rental {
     pub fn seen(&mut self, now: Timestamp, pod: &Pod) {
         self.pod.get_or_insert_with(|| pod.id.clone());
         self.made_at.get_or_insert(now);
-        if matches!(self.phase, Phase::Wanted | Phase::Lost) {
-            self.go(now, Phase::Made, "made".to_owned());
+        if matches!(self.phase, RentalPhase::Wanted | RentalPhase::Lost) {
+            self.go(now, RentalPhase::Made, "made".to_owned());
         }
         self.missed = 0;
         // What a provider leaves out once it has been said still holds.
@@ -230,7 +230,7 @@ impl Rental {
     /// What follows from how often it was missing, or was seen ended. `is_heard`: its worker beats, and so it is there.
     pub fn sighting(&self, now: Timestamp, is_heard: bool, visible_max: Duration) -> Sighting {
         let made_long_ago = self.made_at.is_some_and(|at| now.since(at) >= visible_max);
-        let is_returning = self.phase == Phase::Returning;
+        let is_returning = self.phase == RentalPhase::Returning;
         // A pod that was just made may be missing from lists and unknown to its return: that is no proof either.
         if self.missed >= LISTS_MIN && made_long_ago && !is_heard {
             Sighting::Gone
@@ -263,35 +263,39 @@ impl Rental {
         let limits = &fleet.limits;
         let after = |since: Timestamp, limit: Duration| Some(since.plus(limit + Duration::from_millis(1)));
         match (self.phase, self.made_at, self.running_at, self.joined_at) {
-            (Phase::Lost, ..) => after(self.since, limits.lost_max),
-            (Phase::Made, Some(made_at), None, _) => after(made_at, limits.pull_max),
-            (Phase::Made, _, Some(running_at), None) => after(running_at, fleet.scaling.spawning_timeout),
-            (Phase::Made, _, Some(_), Some(joined_at)) => after(joined_at, limits.check_max),
-            (Phase::Draining, ..) => self.drain_until.or(after(self.since, fleet.scaling.drain_timeout)),
-            (Phase::Wanted | Phase::Made | Phase::Up | Phase::Returning, ..) => None,
+            (RentalPhase::Lost, ..) => after(self.since, limits.lost_max),
+            (RentalPhase::Made, Some(made_at), None, _) => after(made_at, limits.pull_max),
+            (RentalPhase::Made, _, Some(running_at), None) => {
+                after(running_at, fleet.scaling.spawning_timeout)
+            }
+            (RentalPhase::Made, _, Some(_), Some(joined_at)) => after(joined_at, limits.check_max),
+            (RentalPhase::Draining, ..) => {
+                self.drain_until.or(after(self.since, fleet.scaling.drain_timeout))
+            }
+            (RentalPhase::Wanted | RentalPhase::Made | RentalPhase::Up | RentalPhase::Returning, ..) => None,
         }
     }
 
     /// Why it is given up, if it took too long to come up.
     pub fn overdue(&self, now: Timestamp, fleet: &FleetSettings) -> Option<String> {
         let limits = &fleet.limits;
-        if self.phase == Phase::Draining || self.due_at(fleet).is_none_or(|due| now < due) {
+        if self.phase == RentalPhase::Draining || self.due_at(fleet).is_none_or(|due| now < due) {
             return None;
         }
         let what = match (self.phase, self.running_at, self.joined_at) {
-            (Phase::Lost, ..) => {
-                let (tag, limit) = (&self.tag, spoken(limits.lost_max));
+            (RentalPhase::Lost, ..) => {
+                let (tag, limit) = (&self.tag, humanize(limits.lost_max));
                 format!("the answer to its creation was lost, and no pod {tag} appeared for {limit}")
             }
             (_, None, _) => {
-                format!("its image was not pulled and started within {}", spoken(limits.pull_max))
+                format!("its image was not pulled and started within {}", humanize(limits.pull_max))
             }
             (_, Some(_), None) => {
-                let limit = spoken(fleet.scaling.spawning_timeout);
+                let limit = humanize(fleet.scaling.spawning_timeout);
                 format!("it runs, and no worker registered within {limit}")
             }
             (_, Some(_), Some(_)) => {
-                let limit = spoken(limits.check_max);
+                let limit = humanize(limits.check_max);
                 format!("its worker was not ready for work within {limit} of its registration")
             }
         };
@@ -300,19 +304,19 @@ impl Rental {
 }
 /// How bringing a worker to a machine stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Visit {
+pub enum Bootstrap {
     UnderWay,
     /// Nobody was at home, for this reason: it is tried again when the provider next tells of the machine.
     InVain(String),
     Done,
 }
 
-impl Visit {
+impl Bootstrap {
     pub fn spoken(&self) -> String {
         match self {
-            Visit::UnderWay => "under way".to_owned(),
-            Visit::InVain(why) => format!("in vain so far, {why}"),
-            Visit::Done => "done".to_owned(),
+            Bootstrap::UnderWay => "under way".to_owned(),
+            Bootstrap::InVain(why) => format!("in vain so far, {why}"),
+            Bootstrap::Done => "done".to_owned(),
         }
     }
 }

@@ -12,7 +12,7 @@
 //! serves both, and a waiting job always wants at least one worker. And the seed shrank to the minimum whatever
 //! waited, so that it could order tomorrow what it returned today; here what is wanted now is kept.
 //!
-//! Load that swings round a threshold would still rent and return in turn. `Heading` remembers which way the fleet
+//! Load that swings round a threshold would still rent and return in turn. `ScalingTrend` remembers which way the fleet
 //! went and when it turned, and allows one turn in ten minutes.
 
 use std::time::Duration;
@@ -50,25 +50,25 @@ fn at_least_one(jobs_per_worker: u32) -> u32 {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Direction {
+pub enum ScalingDirection {
     Up,
     Down,
 }
 
 /// Which way a fleet last went, and when it turned that way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Heading(Option<(Direction, Timestamp)>);
+pub struct ScalingTrend(Option<(ScalingDirection, Timestamp)>);
 
-impl Heading {
+impl ScalingTrend {
     /// Workers were ordered, or the first of them told to go.
-    pub fn went(&mut self, now: Timestamp, direction: Direction) {
+    pub fn went(&mut self, now: Timestamp, direction: ScalingDirection) {
         if self.0.is_none_or(|(before, _)| before != direction) {
             self.0 = Some((direction, now));
         }
     }
 
     /// When the fleet may go this way; a moment long past if it already does.
-    pub fn free_at(&self, direction: Direction, turn_min: Duration) -> Timestamp {
+    pub fn free_at(&self, direction: ScalingDirection, turn_min: Duration) -> Timestamp {
         match self.0 {
             Some((before, turned_at)) if before != direction => turned_at.plus(turn_min),
             Some(_) | None => Timestamp::ZERO,
@@ -143,14 +143,14 @@ mod tests {
     fn a_fleet_turns_once_in_ten_minutes() {
         let at = |minutes: u64| Timestamp::from_millis(minutes * 60_000);
         let minutes = |count: u64| Duration::from_secs(count * 60);
-        let mut heading = Heading::default();
-        assert_eq!(heading.free_at(Direction::Down, minutes(10)), Timestamp::ZERO);
-        heading.went(at(1), Direction::Up);
-        heading.went(at(9), Direction::Up);
-        assert_eq!(heading.free_at(Direction::Up, minutes(10)), Timestamp::ZERO);
-        assert_eq!(heading.free_at(Direction::Down, minutes(10)), at(11), "counted from the turn");
-        heading.went(at(11), Direction::Down);
-        assert_eq!(heading.free_at(Direction::Up, minutes(10)), at(21));
+        let mut heading = ScalingTrend::default();
+        assert_eq!(heading.free_at(ScalingDirection::Down, minutes(10)), Timestamp::ZERO);
+        heading.went(at(1), ScalingDirection::Up);
+        heading.went(at(9), ScalingDirection::Up);
+        assert_eq!(heading.free_at(ScalingDirection::Up, minutes(10)), Timestamp::ZERO);
+        assert_eq!(heading.free_at(ScalingDirection::Down, minutes(10)), at(11), "counted from the turn");
+        heading.went(at(11), ScalingDirection::Down);
+        assert_eq!(heading.free_at(ScalingDirection::Up, minutes(10)), at(21));
     }
 
     proptest! {

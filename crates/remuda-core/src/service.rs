@@ -16,15 +16,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::cause::Cause;
-use crate::need::Offer;
+use crate::need::Capabilities;
 
 /// Which life of a service it was: counted by whoever talks to it, raised when it lost its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ServiceLife(pub u64);
+pub struct ServiceIncarnation(pub u64);
 
 /// Why a service is asked about an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trigger {
+pub enum ProbeTrigger {
     Submitted,
     /// A message said that it is over; the message is a hint, the answer is the truth.
     SaidDone,
@@ -37,24 +37,24 @@ pub enum Trigger {
     Again,
 }
 
-impl fmt::Display for Trigger {
+impl fmt::Display for ProbeTrigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Trigger::Submitted => "after it was handed in",
-            Trigger::SaidDone => "after a message that it is done",
-            Trigger::Silence => "after a long silence",
-            Trigger::SocketClosed => "after the socket closed",
-            Trigger::SocketOpened => "after the socket opened again",
-            Trigger::AgentStarted => "after the agent started",
-            Trigger::Cancelled => "after it was told to stop",
-            Trigger::Again => "on a second look",
+            ProbeTrigger::Submitted => "after it was handed in",
+            ProbeTrigger::SaidDone => "after a message that it is done",
+            ProbeTrigger::Silence => "after a long silence",
+            ProbeTrigger::SocketClosed => "after the socket closed",
+            ProbeTrigger::SocketOpened => "after the socket opened again",
+            ProbeTrigger::AgentStarted => "after the agent started",
+            ProbeTrigger::Cancelled => "after it was told to stop",
+            ProbeTrigger::Again => "on a second look",
         })
     }
 }
 
 /// What may help a sick service, mildest first; behind the last one stands the level above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Remedy {
+pub enum ServiceRemedy {
     /// Unload models and empty caches.
     Free,
     /// End the process and start it anew; only for one that we started.
@@ -63,9 +63,9 @@ pub enum Remedy {
 
 /// What becomes known of a service itself, beside the attempts.
 #[derive(Clone, Debug)]
-pub enum News {
+pub enum ServiceEvent {
     SocketOpened {
-        life: ServiceLife,
+        life: ServiceIncarnation,
     },
     SocketClosed {
         why: String,
@@ -76,29 +76,29 @@ pub enum News {
     },
     /// What came of a remedy.
     Treated {
-        remedy: Remedy,
+        remedy: ServiceRemedy,
         problem: Option<String>,
     },
     /// What came of a check: does it really work, and what does it have now?
     Checked {
-        life: ServiceLife,
+        life: ServiceIncarnation,
         problem: Option<String>,
-        offer: Option<Box<Offer>>,
+        offer: Option<Box<Capabilities>>,
     },
 }
 
 /// What became of handing an attempt to the service.
 #[derive(Clone, Debug)]
-pub enum Submission {
+pub enum SubmitOutcome {
     Accepted,
-    Refused(Failure),
+    Refused(ServiceFailure),
     /// The answer was lost: it may run, or not.
     Unsure(String),
 }
 
 /// What the service says of an attempt.
 #[derive(Clone, Debug)]
-pub enum Seen {
+pub enum ProbeResult {
     /// Waits in the service's own queue, behind `ahead` (a mark of what runs there instead, if anything does).
     Pending {
         ahead: Option<u64>,
@@ -108,7 +108,7 @@ pub enum Seen {
     Succeeded {
         outputs: Arc<RawValue>,
     },
-    Failed(Failure),
+    Failed(ServiceFailure),
     Interrupted,
     /// It answered, and knows nothing of it.
     Unknown,
@@ -118,32 +118,32 @@ pub enum Seen {
     NoAnswer(String),
 }
 
-impl Seen {
+impl ProbeResult {
     /// The word shown as `service_status`.
     pub fn as_str(&self) -> &'static str {
         match self {
-            Seen::Pending { .. } => "pending",
-            Seen::Running => "running",
-            Seen::Succeeded { .. } => "succeeded",
-            Seen::Failed(_) => "failed",
-            Seen::Interrupted => "interrupted",
-            Seen::Unknown => "unknown",
-            Seen::Gone(_) => "gone",
-            Seen::NoAnswer(_) => "no answer",
+            ProbeResult::Pending { .. } => "pending",
+            ProbeResult::Running => "running",
+            ProbeResult::Succeeded { .. } => "succeeded",
+            ProbeResult::Failed(_) => "failed",
+            ProbeResult::Interrupted => "interrupted",
+            ProbeResult::Unknown => "unknown",
+            ProbeResult::Gone(_) => "gone",
+            ProbeResult::NoAnswer(_) => "no answer",
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
-    pub fault: Fault,
+pub struct ServiceFailure {
+    pub fault: ServiceFault,
     pub message: String,
 }
 
 /// What kind of failure it was, as far as the service's words tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Fault {
+pub enum ServiceFault {
     /// The graph is wrong wherever it runs.
     Graph,
     /// A node raised an error.
@@ -162,53 +162,53 @@ pub enum Fault {
     Died,
 }
 
-impl Fault {
-    pub const ALL: [Fault; 8] = [
-        Fault::Graph,
-        Fault::Node,
-        Fault::Missing,
-        Fault::Memory,
-        Fault::Device,
-        Fault::Disk,
-        Fault::Lost,
-        Fault::Died,
+impl ServiceFault {
+    pub const ALL: [ServiceFault; 8] = [
+        ServiceFault::Graph,
+        ServiceFault::Node,
+        ServiceFault::Missing,
+        ServiceFault::Memory,
+        ServiceFault::Device,
+        ServiceFault::Disk,
+        ServiceFault::Lost,
+        ServiceFault::Died,
     ];
 
     pub fn cause(self) -> Cause {
         match self {
-            Fault::Graph | Fault::Node => Cause::Job,
-            Fault::Missing | Fault::Memory | Fault::Disk => Cause::Worker,
-            Fault::Device | Fault::Lost | Fault::Died => Cause::Service,
+            ServiceFault::Graph | ServiceFault::Node => Cause::Job,
+            ServiceFault::Missing | ServiceFault::Memory | ServiceFault::Disk => Cause::Worker,
+            ServiceFault::Device | ServiceFault::Lost | ServiceFault::Died => Cause::Service,
         }
     }
 
     /// Whether trying again anywhere would say the same.
     pub fn is_final(self) -> bool {
-        self == Fault::Graph
+        self == ServiceFault::Graph
     }
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Fault::Graph => "graph",
-            Fault::Node => "node",
-            Fault::Missing => "missing",
-            Fault::Memory => "memory",
-            Fault::Device => "device",
-            Fault::Disk => "disk",
-            Fault::Lost => "lost",
-            Fault::Died => "died",
+            ServiceFault::Graph => "graph",
+            ServiceFault::Node => "node",
+            ServiceFault::Missing => "missing",
+            ServiceFault::Memory => "memory",
+            ServiceFault::Device => "device",
+            ServiceFault::Disk => "disk",
+            ServiceFault::Lost => "lost",
+            ServiceFault::Died => "died",
         }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ServiceFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl Failure {
-    pub fn new(fault: Fault, message: impl Into<String>) -> Self {
-        Failure { fault, message: message.into() }
+impl ServiceFailure {
+    pub fn new(fault: ServiceFault, message: impl Into<String>) -> Self {
+        ServiceFailure { fault, message: message.into() }
     }
 }

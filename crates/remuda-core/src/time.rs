@@ -76,7 +76,7 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
 }
 
 /// A duration as people say it: `850 ms`, `42 s`, `3 min 10 s`, `2 h 5 min`.
-pub fn spoken(duration: Duration) -> String {
+pub fn humanize(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
         0 => format!("{} ms", duration.as_millis()),
@@ -122,7 +122,7 @@ mod tests {
             (190_000, "3 min 10 s"),
             (7_500_000, "2 h 5 min"),
         ] {
-            assert_eq!(spoken(Duration::from_millis(millis)), text);
+            assert_eq!(humanize(Duration::from_millis(millis)), text);
         }
     }
 }

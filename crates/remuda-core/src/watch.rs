@@ -17,7 +17,7 @@ use crate::time::Timestamp;
 
 /// When silence becomes a question, and when the question is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct WatchLimits {
     /// Silent this long: probe.
     pub silence_max: Duration,
     /// Silent this long, probe or not: verdict.
@@ -26,7 +26,7 @@ pub struct Limits {
 
 /// What a look at the watch says has to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finding {
+pub enum WatchVerdict {
     Alive,
     /// Ask now; said once for each silence.
     Probe,
@@ -61,7 +61,7 @@ impl Watch {
     }
 
     /// Something happened that makes a probe worth it before silence does.
-    pub fn doubt(&mut self, now: Timestamp, limits: Limits) {
+    pub fn doubt(&mut self, now: Timestamp, limits: WatchLimits) {
         if now.since(self.counted_from) < limits.silence_max {
             self.is_probing = true;
         }
@@ -75,22 +75,22 @@ impl Watch {
         now.since(self.counted_from)
     }
 
-    pub fn check(&mut self, now: Timestamp, limits: Limits) -> Finding {
+    pub fn check(&mut self, now: Timestamp, limits: WatchLimits) -> WatchVerdict {
         let silent_for = self.silent_for(now);
         if silent_for >= limits.verdict_max {
-            Finding::Silent
+            WatchVerdict::Silent
         } else if self.is_probing {
-            Finding::Probing
+            WatchVerdict::Probing
         } else if silent_for >= limits.silence_max {
             self.is_probing = true;
-            Finding::Probe
+            WatchVerdict::Probe
         } else {
-            Finding::Alive
+            WatchVerdict::Alive
         }
     }
 
     /// When the next look can say something new.
-    pub fn wake_at(&self, limits: Limits) -> Timestamp {
+    pub fn wake_at(&self, limits: WatchLimits) -> Timestamp {
         let limit =
             if self.is_probing { limits.verdict_max } else { limits.silence_max.min(limits.verdict_max) };
         self.counted_from.plus(limit)
@@ -106,7 +106,7 @@ pub struct Budget {
 
 /// What to do about a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remedy {
+pub enum BudgetVerdict {
     /// Try it; the number says which try this is.
     Apply(u32),
     /// The budget is spent: the level above decides.
@@ -118,12 +118,12 @@ impl Budget {
         Budget { remedies_max, spent: 0 }
     }
 
-    pub fn spend(&mut self) -> Remedy {
+    pub fn spend(&mut self) -> BudgetVerdict {
         if self.spent == self.remedies_max {
-            return Remedy::Escalate;
+            return BudgetVerdict::Escalate;
         }
         self.spent += 1;
-        Remedy::Apply(self.spent)
+        BudgetVerdict::Apply(self.spent)
     }
 
     /// It works again: only a real signal earns the budget back.
@@ -136,14 +136,14 @@ impl Budget {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits =
-        Limits { silence_max: Duration::from_secs(15), verdict_max: Duration::from_secs(30) };
+    const LIMITS: WatchLimits =
+        WatchLimits { silence_max: Duration::from_secs(15), verdict_max: Duration::from_secs(30) };
 
     enum Do {
         Signal,
         Excuse(u64),
         Doubt,
-        Look(Finding),
+        Look(WatchVerdict),
     }
     use Do::{Doubt, Excuse, Look, Signal};
 
@@ -168,11 +168,11 @@ mod tests {
     fn silence_is_asked_about_once_and_then_judged() {
         check(
             &[
-                (14, Look(Finding::Alive)),
-                (15, Look(Finding::Probe)),
-                (16, Look(Finding::Probing)),
-                (29, Look(Finding::Probing)),
-                (30, Look(Finding::Silent)),
+                (14, Look(WatchVerdict::Alive)),
+                (15, Look(WatchVerdict::Probe)),
+                (16, Look(WatchVerdict::Probing)),
+                (29, Look(WatchVerdict::Probing)),
+                (30, Look(WatchVerdict::Silent)),
             ],
             0,
         );
@@ -182,11 +182,11 @@ mod tests {
     fn a_signal_ends_the_doubt() {
         check(
             &[
-                (15, Look(Finding::Probe)),
+                (15, Look(WatchVerdict::Probe)),
                 (20, Signal),
-                (30, Look(Finding::Alive)),
+                (30, Look(WatchVerdict::Alive)),
                 (31, Doubt),
-                (31, Look(Finding::Probing)),
+                (31, Look(WatchVerdict::Probing)),
             ],
             20,
         );
@@ -194,20 +194,20 @@ mod tests {
 
     #[test]
     fn our_own_deafness_is_no_ones_silence_and_no_sign_of_life() {
-        check(&[(100, Excuse(95)), (100, Look(Finding::Alive)), (110, Look(Finding::Probe))], 0);
+        check(&[(100, Excuse(95)), (100, Look(WatchVerdict::Alive)), (110, Look(WatchVerdict::Probe))], 0);
     }
 
     #[test]
     fn a_late_signal_does_not_turn_time_back() {
-        check(&[(20, Signal), (10, Signal), (34, Look(Finding::Alive))], 20);
+        check(&[(20, Signal), (10, Signal), (34, Look(WatchVerdict::Alive))], 20);
     }
 
     #[test]
     fn a_spent_budget_escalates_until_it_is_earned_back() {
         let mut budget = Budget::new(2);
-        assert_eq!([budget.spend(), budget.spend()], [Remedy::Apply(1), Remedy::Apply(2)]);
-        assert_eq!([budget.spend(), budget.spend()], [Remedy::Escalate, Remedy::Escalate]);
+        assert_eq!([budget.spend(), budget.spend()], [BudgetVerdict::Apply(1), BudgetVerdict::Apply(2)]);
+        assert_eq!([budget.spend(), budget.spend()], [BudgetVerdict::Escalate, BudgetVerdict::Escalate]);
         budget.earn_back();
-        assert_eq!(budget.spend(), Remedy::Apply(1));
+        assert_eq!(budget.spend(), BudgetVerdict::Apply(1));
     }
 }

@@ -12,11 +12,11 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-pub use self::target::Targets;
+pub use self::target::WebhookTargets;
 
 use crate::document::{Document, Shelf};
 use crate::id::{JobId, Tenant};
-use crate::options::{Secret, Webhook};
+use crate::options::{Webhook, WebhookSecret};
 use crate::time::Timestamp;
 
 /// The first wait after a failed delivery; doubles each time.
@@ -30,7 +30,7 @@ const KEEP_FOR: Duration = Duration::from_secs(48 * 3600);
 
 /// News of a job's end, as it lies on its shelf until it was taken.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct News {
+pub struct WebhookDelivery {
     pub job: JobId,
     pub tenant: Tenant,
     #[serde(default)]
@@ -38,14 +38,14 @@ pub struct News {
     pub ended_at: Timestamp,
     pub url: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub secret: Option<Secret>,
+    pub secret: Option<WebhookSecret>,
     /// What is sent, byte for byte, however often.
     pub body: Arc<RawValue>,
 }
 
 /// What became of it.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct DeliveryResult {
     pub job: JobId,
     pub tenant: Tenant,
     pub metadata: Map<String, Value>,
@@ -54,7 +54,7 @@ pub struct Told {
     pub problem: Option<String>,
 }
 
-impl News {
+impl WebhookDelivery {
     /// `detail` is what the event of the end says.
     pub fn new(
         (job, tenant, metadata): (JobId, Tenant, Map<String, Value>),
@@ -70,7 +70,7 @@ impl News {
         });
         let body = Arc::from(to_raw_value(&body).expect("JSON can be written"));
         let (url, secret) = (webhook.url.clone(), webhook.secret.clone());
-        News { job, tenant, metadata, ended_at: at, url, secret, body }
+        WebhookDelivery { job, tenant, metadata, ended_at: at, url, secret, body }
     }
 
     pub fn document(&self) -> Arc<Document> {
@@ -100,9 +100,9 @@ impl News {
     }
 
     /// What became of it after so many tries.
-    pub fn told(&self, tries: u32, problem: Option<String>) -> Told {
-        let News { job, tenant, metadata, .. } = self;
-        Told { job: *job, tenant: tenant.clone(), metadata: metadata.clone(), tries, problem }
+    pub fn told(&self, tries: u32, problem: Option<String>) -> DeliveryResult {
+        let WebhookDelivery { job, tenant, metadata, .. } = self;
+        DeliveryResult { job: *job, tenant: tenant.clone(), metadata: metadata.clone(), tries, problem }
     }
 
     /// `t=<unix>,v1=<hex>`: HMAC-SHA256 of `<unix>.<body>`, so that an old message cannot pass for a new one.
@@ -133,13 +133,13 @@ fn hmac(key: &[u8], message: &[u8]) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    fn news(secret: Option<&str>) -> News {
+    fn news(secret: Option<&str>) -> WebhookDelivery {
         let webhook = Webhook {
             url: "http://example.org/hook".to_owned(),
-            secret: secret.map(|secret| Secret::new(secret.to_owned())),
+            secret: secret.map(|secret| WebhookSecret::new(secret.to_owned())),
         };
         let whose = (JobId::from_u128(7), "anna".parse().unwrap(), Map::new());
-        News::new(whose, &webhook, Timestamp::from_millis(0), "job:completed", &Map::new())
+        WebhookDelivery::new(whose, &webhook, Timestamp::from_millis(0), "job:completed", &Map::new())
     }
 
     /// The test cases 1, 2 and 6 of RFC 4231.
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn news_come_back_from_the_shelf_as_they_were_and_do_not_show_their_secret() {
         let before = news(Some("hush"));
-        let after: News = serde_json::from_str(before.document().body.get()).unwrap();
+        let after: WebhookDelivery = serde_json::from_str(before.document().body.get()).unwrap();
         assert_eq!(after.signature(Timestamp::ZERO), before.signature(Timestamp::ZERO));
         assert!(!format!("{before:?}").contains("hush"));
     }

@@ -20,12 +20,12 @@ use serde_json::value::RawValue;
 
 use crate::cause::Cause;
 use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
-use crate::need::Offer;
-use crate::service::Fault;
+use crate::need::Capabilities;
+use crate::service::ServiceFault;
 
 /// "Here I am, this is what I can do, and this is what I still hold."
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Join {
+pub struct JoinRequest {
     pub worker: WorkerId,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineId>,
@@ -35,7 +35,7 @@ pub struct Join {
     #[serde(default = "one_slot")]
     pub slots: u32,
     #[serde(default)]
-    pub offer: Offer,
+    pub offer: Capabilities,
     /// The newest incarnation it ever had: a plane whose store was put back from a backup gives a higher one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<Incarnation>,
@@ -44,7 +44,7 @@ pub struct Join {
     pub stale_after_millis: Option<u64>,
     /// Attempts a former incarnation took on and this one found still running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub held: Vec<Held>,
+    pub held: Vec<HeldAttempt>,
 }
 
 fn one_slot() -> u32 {
@@ -53,7 +53,7 @@ fn one_slot() -> u32 {
 
 /// "You are this one, and these are the rules."
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Joined {
+pub struct JoinReply {
     pub worker: WorkerId,
     pub incarnation: Incarnation,
     /// To be sent with every beat; the plane keeps only its hash.
@@ -76,9 +76,9 @@ pub struct Beat {
     /// The plane this worker last heard from.
     pub term: Term,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub held: Vec<Held>,
+    pub held: Vec<HeldAttempt>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub finished: Vec<Finished>,
+    pub finished: Vec<FinishedAttempt>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
     /// Why there are none, if so.
@@ -86,7 +86,7 @@ pub struct Beat {
     pub closed: String,
     /// Sent when it changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub offer: Option<Offer>,
+    pub offer: Option<Capabilities>,
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub metrics: serde_json::Map<String, serde_json::Value>,
     /// Whether its machine is what it should be, from workers that look; a rented one gets no work before.
@@ -111,7 +111,7 @@ pub struct StartCheck {
 
 /// An attempt under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Held {
+pub struct HeldAttempt {
     pub job: JobId,
     pub attempt: Attempt,
     /// How far, from 0 to 1, as far as anyone knows.
@@ -139,10 +139,10 @@ pub struct ServiceNote {
 
 /// An attempt that is over; sent again and again until a reply settles it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Finished {
+pub struct FinishedAttempt {
     pub job: JobId,
     pub attempt: Attempt,
-    pub outcome: Outcome,
+    pub outcome: AttemptOutcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Arc<RawValue>>,
     /// For `failed`; class *job* if it is not said.
@@ -150,14 +150,14 @@ pub struct Finished {
     pub cause: Option<Cause>,
     /// What kind of failure, if the service told: some are final, some ask for a larger worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fault: Option<Fault>,
+    pub fault: Option<ServiceFault>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum AttemptOutcome {
     Completed,
     Failed,
     /// Stopped because the plane, or nobody at all, wanted it any more.
@@ -168,14 +168,14 @@ pub enum Outcome {
 
 /// What the plane wants done, and what became of the attempts that were reported.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Reply {
+pub struct BeatReply {
     pub term: Term,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub start: Vec<Start>,
+    pub start: Vec<StartOrder>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub cancel: Vec<Cancel>,
+    pub cancel: Vec<CancelOrder>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub settled: Vec<Settled>,
+    pub settled: Vec<SettledAttempt>,
     /// No new work will come: finish what you hold.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drain: bool,
@@ -185,7 +185,7 @@ pub struct Reply {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Start {
+pub struct StartOrder {
     pub job: JobId,
     pub attempt: Attempt,
     pub service: Service,
@@ -200,21 +200,21 @@ pub struct Start {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cancel {
+pub struct CancelOrder {
     pub job: JobId,
     pub attempt: Attempt,
     pub reason: String,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Settled {
+pub struct SettledAttempt {
     pub job: JobId,
     pub attempt: Attempt,
     /// `recorded`, or why not; either way the worker may forget the attempt.
     pub verdict: String,
 }
 
-impl Reply {
+impl BeatReply {
     pub fn is_empty(&self) -> bool {
         self.start.is_empty() && self.cancel.is_empty() && self.settled.is_empty() && !self.beat_again
     }
@@ -231,7 +231,7 @@ mod tests {
         let old = r#"{"worker":"a","services":["exec"],"slots":1}"#;
         let new = r#"{"worker":"a","services":["exec"],"slots":1,"zone":{"name":"eu"},"held":[]}"#;
         for join in [old, new] {
-            assert_eq!(serde_json::from_str::<Join>(join).unwrap().slots, 1, "{join}");
+            assert_eq!(serde_json::from_str::<JoinRequest>(join).unwrap().slots, 1, "{join}");
         }
         let id = JobId::from_u128(7);
         let held = format!(r#"{{"job":"{id}","attempt":1,"mood":"good"}}"#);
@@ -240,8 +240,8 @@ mod tests {
             r#"{{"incarnation":1,"seq":1,"term":1,"held":[{held}],"finished":[{finished}],"weather":"fair"}}"#
         );
         let beat: Beat = serde_json::from_str(&beat).unwrap();
-        assert_eq!((beat.held[0].attempt, beat.finished[0].outcome), (Attempt(1), Outcome::Completed));
+        assert_eq!((beat.held[0].attempt, beat.finished[0].outcome), (Attempt(1), AttemptOutcome::Completed));
         let reply = r#"{"term":1,"start":[],"dance":true}"#;
-        assert!(serde_json::from_str::<Reply>(reply).unwrap().is_empty());
+        assert!(serde_json::from_str::<BeatReply>(reply).unwrap().is_empty());
     }
 }

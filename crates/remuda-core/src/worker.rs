@@ -15,13 +15,13 @@ use std::time::Duration;
 use crate::id::{Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Service, Shape, WorkerId};
 use crate::job::Job;
 use crate::machine::{Presence, WorkerState};
-use crate::need::Offer;
+use crate::need::Capabilities;
 use crate::record::WorkerRow;
 use crate::reliability::Reliability;
 use crate::settings::{Settings, StuckPolicy};
 use crate::standing::Standing;
 use crate::time::Timestamp;
-use crate::watch::{Limits, Watch};
+use crate::watch::{Watch, WatchLimits};
 use crate::wire;
 
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct Worker {
     pub slots: u32,
     /// Lowered when the worker turned down work it said it had room for.
     pub slots_seen: Option<u32>,
-    pub offer: Offer,
+    pub offer: Capabilities,
     pub joined_at: Timestamp,
     pub changed_at: Timestamp,
     pub reason: String,
@@ -161,7 +161,7 @@ impl Hold {
 
     /// Whether what a worker says of it means that it was begun. A service that has a queue says when it left it; who
     /// says nothing of a service works on it itself.
-    pub fn is_begun_by(held: &wire::Held) -> bool {
+    pub fn is_begun_by(held: &wire::HeldAttempt) -> bool {
         let by_word = held.service.as_ref().map_or(held.step > 0, |note| note.status == "running");
         by_word || !held.phase.is_empty() || held.progress > 0.0
     }
@@ -176,7 +176,12 @@ const WARM_MAX: usize = 4;
 const PACES_MAX: usize = 64;
 
 impl Worker {
-    pub fn join(now: Timestamp, join: &wire::Join, incarnation: Incarnation, token_hash: Hash) -> Self {
+    pub fn join(
+        now: Timestamp,
+        join: &wire::JoinRequest,
+        incarnation: Incarnation,
+        token_hash: Hash,
+    ) -> Self {
         let machine = join.machine.clone().or_else(|| join.worker.as_str().parse().ok());
         Worker {
             id: join.worker.clone(),
@@ -233,16 +238,16 @@ impl Worker {
     }
 
     /// When silence becomes suspicious, and when it is judged: a worker that holds something is watched more closely.
-    pub fn limits(&self, settings: &Settings) -> Limits {
+    pub fn limits(&self, settings: &Settings) -> WatchLimits {
         if self.holds.is_empty() {
             // One beat may be late by half before the next order goes elsewhere.
             let stale_after = self.stale_after(settings);
             let silence_max = (self.beat_idle(settings) * 3 / 2).min(stale_after);
-            Limits { silence_max, verdict_max: stale_after }
+            WatchLimits { silence_max, verdict_max: stale_after }
         } else {
             let (since, lent) = self.lent;
             let lent = if self.watch.seen_at() < since { lent } else { Duration::ZERO };
-            Limits { silence_max: settings.suspect_after + lent, verdict_max: settings.lease + lent }
+            WatchLimits { silence_max: settings.suspect_after + lent, verdict_max: settings.lease + lent }
         }
     }
 

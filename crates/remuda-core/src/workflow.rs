@@ -20,7 +20,7 @@ mod tree;
 
 use std::collections::BTreeSet;
 
-pub use self::invalid::{Invalid, Kind};
+pub use self::invalid::{InvalidKind, InvalidWorkflow};
 pub use self::shape::model_file;
 
 use self::graph::Graph;
@@ -29,7 +29,7 @@ use crate::id::{Hash, Service, Shape, WorkflowHash};
 
 /// How much of a workflow is looked at before it is refused: a bound on the memory and time one body can cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct WorkflowLimits {
     /// 64 by default: API-format graphs are four deep, and reading keeps a few hundred bytes of stack per level.
     /// More than 126 counts as 126, where the JSON reader itself stops.
     pub depth_max: usize,
@@ -41,15 +41,15 @@ pub struct Limits {
     pub bytes_max: usize,
 }
 
-impl Default for Limits {
+impl Default for WorkflowLimits {
     fn default() -> Self {
-        Limits { depth_max: 64, nodes_max: 10_000, values_max: 1_000_000, bytes_max: 8 << 20 }
+        WorkflowLimits { depth_max: 64, nodes_max: 10_000, values_max: 1_000_000, bytes_max: 8 << 20 }
     }
 }
 
 /// What is known of a workflow that may be taken in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Examined {
+pub struct ExaminedWorkflow {
     pub workflow_hash: WorkflowHash,
     /// The hash of all of the body; another one than the workflow's if something goes with the graph.
     pub body_hash: Hash,
@@ -65,21 +65,21 @@ pub struct Examined {
 }
 
 /// Reads, checks, hashes and classifies a workflow, or says why it cannot be taken in.
-pub fn examine(body: &str, limits: &Limits) -> Result<Examined, Invalid> {
+pub fn examine(body: &str, limits: &WorkflowLimits) -> Result<ExaminedWorkflow, InvalidWorkflow> {
     let tree = read::read(body, limits)?;
     let Value::Object(members) = &tree.root else {
-        return Err(Invalid::NotAnObject);
+        return Err(InvalidWorkflow::NotAnObject);
     };
     let members = tree.members(members);
     if members.is_empty() {
-        return Err(Invalid::Empty);
+        return Err(InvalidWorkflow::Empty);
     }
     let body_hash = canonical::hash(&tree, &tree.root, body.len());
     let wrapped = graph::wrapped(&tree, members);
     let members = wrapped.map_or(members, |(_, members)| members);
     if !graph::is_graph(&tree, members) {
         let (shape, models) = shape::of_value(&tree);
-        return Ok(Examined {
+        return Ok(ExaminedWorkflow {
             workflow_hash: body_hash,
             body_hash,
             shape,
@@ -91,7 +91,7 @@ pub fn examine(body: &str, limits: &Limits) -> Result<Examined, Invalid> {
     }
     let graph = Graph::read(&tree, members, limits.nodes_max)?;
     let (shape, models) = shape::of_graph(&tree, &graph, &graph.sources_first()?);
-    Ok(Examined {
+    Ok(ExaminedWorkflow {
         workflow_hash: wrapped.map_or(body_hash, |(graph, _)| canonical::hash(&tree, graph, body.len())),
         body_hash,
         shape,
@@ -103,7 +103,7 @@ pub fn examine(body: &str, limits: &Limits) -> Result<Examined, Invalid> {
 }
 
 /// The hash of any JSON value, the same for every spelling of it: of key order, numbers, escapes and white space.
-pub fn canonical_hash(value: &str, limits: &Limits) -> Result<Hash, Invalid> {
+pub fn canonical_hash(value: &str, limits: &WorkflowLimits) -> Result<Hash, InvalidWorkflow> {
     let tree = read::read(value, limits)?;
     Ok(canonical::hash(&tree, &tree.root, value.len()))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use remuda_core::id::PodId;
 use remuda_core::money::Money;
-use remuda_core::provider::{FaultClass, Pod, PodStatus, Tag};
+use remuda_core::provider::{Pod, PodStatus, PodTag, ProviderErrorClass};
 
 use super::{Provider, RentOrder};
 
@@ -55,7 +55,7 @@ const CANARY: &str = "rmj_canary";
 const SOON: Duration = Duration::from_secs(30);
 
 fn tag(number: usize) -> String {
-    Tag { deployment: DEPLOYMENT, fleet: "gpus", number: &number.to_string() }.to_string()
+    PodTag { deployment: DEPLOYMENT, fleet: "gpus", number: &number.to_string() }.to_string()
 }
 
 fn order(account: &impl Account, number: usize) -> RentOrder {
@@ -71,7 +71,7 @@ fn order(account: &impl Account, number: usize) -> RentOrder {
 async fn ours(provider: &dyn Provider) -> Vec<Pod> {
     let pods = provider.list().await.unwrap();
     pods.into_iter()
-        .filter(|pod| Tag::parse(&pod.tag).is_some_and(|tag| tag.deployment == DEPLOYMENT))
+        .filter(|pod| PodTag::parse(&pod.tag).is_some_and(|tag| tag.deployment == DEPLOYMENT))
         .collect()
 }
 
@@ -154,10 +154,10 @@ pub(super) async fn a_pod_given_back_is_gone_however_often_it_is_given_back(acco
     until(account, "both are listed", async || ours(&*provider).await.len() == 2).await;
     provider.give_back(first.id.clone()).await.unwrap();
     let again = provider.give_back(first.id.clone()).await.map_err(|fault| fault.class);
-    assert!(matches!(again, Ok(()) | Err(FaultClass::NotFound)), "{again:?}");
+    assert!(matches!(again, Ok(()) | Err(ProviderErrorClass::NotFound)), "{again:?}");
     until(account, "it is gone", async || tags(&*provider).await == [tag(2)]).await;
     let gone = provider.give_back(first.id).await.unwrap_err();
-    assert_eq!(gone.class, FaultClass::NotFound);
+    assert_eq!(gone.class, ProviderErrorClass::NotFound);
     assert_eq!(tags(&*provider).await, [tag(2)], "the other one is as it was");
     clear(account, &*provider).await;
 }
@@ -167,7 +167,7 @@ pub(super) async fn what_is_not_there_cannot_be_given_back(account: &impl Accoun
     let before = provider.list().await.unwrap();
     for id in ["zzzzzzzzzzzzzz", "remuda-0a1b2c3d-gpus-9", "a.b", "a:b", "a..b"] {
         let id: PodId = id.parse().unwrap();
-        assert_eq!(provider.give_back(id).await.unwrap_err().class, FaultClass::NotFound);
+        assert_eq!(provider.give_back(id).await.unwrap_err().class, ProviderErrorClass::NotFound);
     }
     assert_eq!(provider.list().await.unwrap().len(), before.len());
 }

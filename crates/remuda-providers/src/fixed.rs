@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use futures_util::future::{self, BoxFuture, FutureExt as _};
 use remuda_core::id::{MachineId, PodId};
 use remuda_core::money::Money;
-use remuda_core::provider::{Fault, FaultClass, Pod, PodStatus};
+use remuda_core::provider::{Pod, PodStatus, ProviderError, ProviderErrorClass};
 
 use super::{Provider, RentOrder};
 
@@ -20,14 +20,14 @@ impl Fixed {
         Fixed { machines: machines.into_iter().collect() }
     }
 
-    fn pods(&self) -> Result<Vec<Pod>, Fault> {
+    fn pods(&self) -> Result<Vec<Pod>, ProviderError> {
         self.machines
             .iter()
             .map(|machine| {
                 // Both are names, by the same rule.
                 let id = machine.as_str().parse();
                 let id = id.map_err(|error: remuda_core::id::BadId| {
-                    Fault::new(FaultClass::Invalid, error.to_string())
+                    ProviderError::new(ProviderErrorClass::Invalid, error.to_string())
                 })?;
                 Ok(Pod {
                     id,
@@ -47,28 +47,34 @@ impl Fixed {
 }
 
 impl Provider for Fixed {
-    fn rent(&self, _: RentOrder) -> BoxFuture<'_, Result<Pod, Fault>> {
-        let fault = Fault::new(FaultClass::Capacity, "a fixed fleet does not grow: name more machines in it");
+    fn rent(&self, _: RentOrder) -> BoxFuture<'_, Result<Pod, ProviderError>> {
+        let fault = ProviderError::new(
+            ProviderErrorClass::Capacity,
+            "a fixed fleet does not grow: name more machines in it",
+        );
         future::ready(Err(fault)).boxed()
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Pod>, Fault>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Pod>, ProviderError>> {
         future::ready(self.pods()).boxed()
     }
 
-    fn give_back(&self, pod: PodId) -> BoxFuture<'_, Result<(), Fault>> {
+    fn give_back(&self, pod: PodId) -> BoxFuture<'_, Result<(), ProviderError>> {
         let fault = if self.machines.iter().any(|machine| machine.as_str() == pod.as_str()) {
-            Fault::new(
-                FaultClass::Conflict,
+            ProviderError::new(
+                ProviderErrorClass::Conflict,
                 format!("{pod} is of a fixed fleet: take it out of the settings"),
             )
         } else {
-            Fault::new(FaultClass::NotFound, format!("there is no machine {pod} in this fleet"))
+            ProviderError::new(
+                ProviderErrorClass::NotFound,
+                format!("there is no machine {pod} in this fleet"),
+            )
         };
         future::ready(Err(fault)).boxed()
     }
 
-    fn prices(&self) -> BoxFuture<'_, Result<BTreeMap<String, Money>, Fault>> {
+    fn prices(&self) -> BoxFuture<'_, Result<BTreeMap<String, Money>, ProviderError>> {
         future::ready(Ok(BTreeMap::new())).boxed()
     }
 }
@@ -90,11 +96,11 @@ mod tests {
             offer: String::new(),
             environment: BTreeMap::new(),
         };
-        assert_eq!(fleet.rent(order).await.unwrap_err().class, FaultClass::Capacity);
+        assert_eq!(fleet.rent(order).await.unwrap_err().class, ProviderErrorClass::Capacity);
         let fault = fleet.give_back("attic".parse().unwrap()).await.unwrap_err();
-        assert_eq!(fault.class, FaultClass::Conflict);
+        assert_eq!(fault.class, ProviderErrorClass::Conflict);
         let fault = fleet.give_back("roof".parse().unwrap()).await.unwrap_err();
-        assert_eq!(fault.class, FaultClass::NotFound);
+        assert_eq!(fault.class, ProviderErrorClass::NotFound);
         assert_eq!(fleet.list().await.unwrap().len(), 2);
         assert!(fleet.prices().await.unwrap().is_empty());
     }

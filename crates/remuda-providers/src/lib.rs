@@ -15,7 +15,7 @@ use std::fmt;
 use futures_util::future::BoxFuture;
 use remuda_core::id::{MachineId, PodId};
 use remuda_core::money::Money;
-use remuda_core::provider::{Fault, Pod};
+use remuda_core::provider::{Pod, ProviderError};
 
 /// What a machine is made from, beside what its fleet's settings say.
 #[derive(Clone)]
@@ -43,14 +43,14 @@ impl fmt::Debug for RentOrder {
 
 pub trait Provider: fmt::Debug + Send + Sync {
     /// One creation, never repeated in here. Whatever leaves in doubt whether a pod was made is `Ambiguous`.
-    fn rent(&self, order: RentOrder) -> BoxFuture<'_, Result<Pod, Fault>>;
+    fn rent(&self, order: RentOrder) -> BoxFuture<'_, Result<Pod, ProviderError>>;
 
     /// Every pod there is, whoever made it: complete, or a fault.
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Pod>, Fault>>;
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Pod>, ProviderError>>;
 
     /// Asks for the end of a pod. `Ok` means that this was heard, not that it is gone.
-    fn give_back(&self, pod: PodId) -> BoxFuture<'_, Result<(), Fault>>;
+    fn give_back(&self, pod: PodId) -> BoxFuture<'_, Result<(), ProviderError>>;
 
     /// What an hour of each offer costs, where that is known.
-    fn prices(&self) -> BoxFuture<'_, Result<BTreeMap<String, Money>, Fault>>;
+    fn prices(&self) -> BoxFuture<'_, Result<BTreeMap<String, Money>, ProviderError>>;
 }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use remuda_core::id::PodId;
 use remuda_core::money::Money;
-use remuda_core::provider::{Fault, FaultClass, Pod, PodStatus};
+use remuda_core::provider::{Pod, PodStatus, ProviderError, ProviderErrorClass};
 use tokio::process::{Child, Command};
 use tracing::{info, warn};
 
@@ -112,19 +112,19 @@ impl Process {
 }
 
 impl Provider for Process {
-    fn rent(&self, order: RentOrder) -> BoxFuture<'_, Result<Pod, Fault>> {
+    fn rent(&self, order: RentOrder) -> BoxFuture<'_, Result<Pod, ProviderError>> {
         Box::pin(blocking(&self.0, move |shared| shared.rent(&order)))
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Pod>, Fault>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Pod>, ProviderError>> {
         Box::pin(blocking(&self.0, |shared| shared.list()))
     }
 
-    fn give_back(&self, pod: PodId) -> BoxFuture<'_, Result<(), Fault>> {
+    fn give_back(&self, pod: PodId) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(blocking(&self.0, move |shared| ending::begin(shared, pod)))
     }
 
-    fn prices(&self) -> BoxFuture<'_, Result<BTreeMap<String, Money>, Fault>> {
+    fn prices(&self) -> BoxFuture<'_, Result<BTreeMap<String, Money>, ProviderError>> {
         let price = self.0.settings.price.map(|price| (OFFER.to_owned(), price));
         Box::pin(async move { Ok(price.into_iter().collect()) })
     }
@@ -133,12 +133,14 @@ impl Provider for Process {
 /// Files and processes are waited for where nobody else waits.
 async fn blocking<T: Send + 'static>(
     shared: &Arc<Shared>,
-    work: impl FnOnce(&Arc<Shared>) -> Result<T, Fault> + Send + 'static,
-) -> Result<T, Fault> {
+    work: impl FnOnce(&Arc<Shared>) -> Result<T, ProviderError> + Send + 'static,
+) -> Result<T, ProviderError> {
     let shared = Arc::clone(shared);
     let done = tokio::task::spawn_blocking(move || work(&shared)).await;
     // It panicked, or the runtime is about to end: what it did before that is in the records.
-    done.unwrap_or_else(|error| Err(Fault::new(FaultClass::Ambiguous, format!("cut short: {error}"))))
+    done.unwrap_or_else(|error| {
+        Err(ProviderError::new(ProviderErrorClass::Ambiguous, format!("cut short: {error}")))
+    })
 }
 
 impl Shared {
@@ -146,16 +148,20 @@ impl Shared {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn rent(&self, order: &RentOrder) -> Result<Pod, Fault> {
+    fn rent(&self, order: &RentOrder) -> Result<Pod, ProviderError> {
         let id: PodId = order.tag.parse().map_err(|error| {
-            Fault::new(FaultClass::Invalid, format!("the tag cannot be the name of a file: {error}"))
+            ProviderError::new(
+                ProviderErrorClass::Invalid,
+                format!("the tag cannot be the name of a file: {error}"),
+            )
         })?;
         let _turn = self.turn();
         let mut record = Record::intent(id);
         self.records.begin(&record).map_err(|error| match error.kind() {
-            io::ErrorKind::AlreadyExists => {
-                Fault::new(FaultClass::Conflict, format!("there is a pod {} already", order.tag))
-            }
+            io::ErrorKind::AlreadyExists => ProviderError::new(
+                ProviderErrorClass::Conflict,
+                format!("there is a pod {} already", order.tag),
+            ),
             _ => self.failed(&error),
         })?;
         let mut child = match self.spawn(order, &record.mark) {
@@ -164,7 +170,7 @@ impl Shared {
                 // Nothing was started; a record that stays is shown as failed, and given back like any other.
                 self.records.remove(&record.id).ok();
                 let program = &self.settings.command[0];
-                return Err(Fault::new(class_of(&error), format!("cannot start {program}: {error}")));
+                return Err(ProviderError::new(class_of(&error), format!("cannot start {program}: {error}")));
             }
         };
         // Nobody has waited for it yet: even if it has ended, its number is still its own.
@@ -180,7 +186,7 @@ impl Shared {
             // It runs, and will be found by its mark.
             Err(error) => {
                 let why = format!("{} was started, but could not be recorded: {error}", record.id);
-                Err(Fault::new(FaultClass::Ambiguous, why))
+                Err(ProviderError::new(ProviderErrorClass::Ambiguous, why))
             }
         }
     }
@@ -201,7 +207,7 @@ impl Shared {
             .spawn()
     }
 
-    fn list(&self) -> Result<Vec<Pod>, Fault> {
+    fn list(&self) -> Result<Vec<Pod>, ProviderError> {
         let _turn = self.turn();
         let records = self.records.read_all().map_err(|error| self.failed(&error))?;
         records
@@ -246,24 +252,24 @@ impl Shared {
         }
     }
 
-    fn failed(&self, error: &io::Error) -> Fault {
+    fn failed(&self, error: &io::Error) -> ProviderError {
         let class = if error.kind() == io::ErrorKind::InvalidData {
-            FaultClass::Invalid
+            ProviderErrorClass::Invalid
         } else {
-            FaultClass::Transient
+            ProviderErrorClass::Transient
         };
-        Fault::new(class, format!("{}: {error}", self.settings.folder.display()))
+        ProviderError::new(class, format!("{}: {error}", self.settings.folder.display()))
     }
 }
 
 /// What a person has to mend, and what passes.
-fn class_of(error: &io::Error) -> FaultClass {
+fn class_of(error: &io::Error) -> ProviderErrorClass {
     match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput => {
-            FaultClass::Invalid
+            ProviderErrorClass::Invalid
         }
-        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => FaultClass::Capacity,
-        _ => FaultClass::Transient,
+        io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => ProviderErrorClass::Capacity,
+        _ => ProviderErrorClass::Transient,
     }
 }
 

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use futures_util::future::BoxFuture;
 use remuda_core::id::PodId;
 use remuda_core::money::Money;
-use remuda_core::provider::{Fault, FaultClass, Pod};
+use remuda_core::provider::{Pod, ProviderError, ProviderErrorClass};
 use reqwest::ClientBuilder;
 
 use super::{Provider, RentOrder};
@@ -48,7 +48,7 @@ pub struct RunPod {
 
 impl RunPod {
     /// `http` is how this program calls others; the key, the time limits and who we are come from here.
-    pub fn new(settings: RunPodSettings, http: ClientBuilder) -> Result<RunPod, Fault> {
+    pub fn new(settings: RunPodSettings, http: ClientBuilder) -> Result<RunPod, ProviderError> {
         settings.check()?;
         let api = Api::new(&settings, http)?;
         Ok(RunPod { settings, api })
@@ -59,7 +59,7 @@ impl RunPod {
         self.settings.offers().map(|offer| offer.to_string()).collect()
     }
 
-    async fn create(&self, order: RentOrder) -> Result<Pod, Fault> {
+    async fn create(&self, order: RentOrder) -> Result<Pod, ProviderError> {
         let offer: Offer = order.offer.parse()?;
         let body = Order::new(&self.settings, &order, &offer)?.into_body()?;
         let result = match self.api.create(body).await {
@@ -72,27 +72,28 @@ impl RunPod {
 }
 
 impl Provider for RunPod {
-    fn rent(&self, order: RentOrder) -> BoxFuture<'_, Result<Pod, Fault>> {
+    fn rent(&self, order: RentOrder) -> BoxFuture<'_, Result<Pod, ProviderError>> {
         Box::pin(self.create(order))
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Pod>, Fault>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Pod>, ProviderError>> {
         Box::pin(listing::all(&self.api, self.settings.allows_unpaged))
     }
 
-    fn give_back(&self, pod: PodId) -> BoxFuture<'_, Result<(), Fault>> {
+    fn give_back(&self, pod: PodId) -> BoxFuture<'_, Result<(), ProviderError>> {
         Box::pin(async move { self.api.delete(&["pods", path_part(&pod)?]).await })
     }
 
-    fn prices(&self) -> BoxFuture<'_, Result<BTreeMap<String, Money>, Fault>> {
+    fn prices(&self) -> BoxFuture<'_, Result<BTreeMap<String, Money>, ProviderError>> {
         Box::pin(catalogue::prices(&self.api, &self.settings))
     }
 }
 
 /// The pod that an answer to a creation tells of. If it cannot be read, there is one all the same.
-fn made(answer: &[u8], tag: &str) -> Result<Pod, Fault> {
-    let unsure =
-        |why: String| Fault::new(FaultClass::Ambiguous, format!("the creation was answered, but {why}"));
+fn made(answer: &[u8], tag: &str) -> Result<Pod, ProviderError> {
+    let unsure = |why: String| {
+        ProviderError::new(ProviderErrorClass::Ambiguous, format!("the creation was answered, but {why}"))
+    };
     let listed: Listed = fault::read(answer).map_err(unsure)?;
     let pod = listed.into_pod().map_err(unsure)?;
     let pod = pod.ok_or_else(|| unsure("with a pod that is gone".to_owned()))?;
@@ -103,19 +104,26 @@ fn made(answer: &[u8], tag: &str) -> Result<Pod, Fault> {
 }
 
 /// An id that may stand in a path: one of nothing or of dots would name the whole collection.
-fn path_part(pod: &PodId) -> Result<&str, Fault> {
+fn path_part(pod: &PodId) -> Result<&str, ProviderError> {
     let id = pod.as_str();
     if id.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')) {
         Ok(id)
     } else {
-        Err(Fault::new(FaultClass::NotFound, format!("RunPod has no pods that are called like {id}")))
+        Err(ProviderError::new(
+            ProviderErrorClass::NotFound,
+            format!("RunPod has no pods that are called like {id}"),
+        ))
     }
 }
 
 /// Shorter values than this are no secrets, and hiding them would make errors unreadable.
 const SECRET_CHARS_MIN: usize = 8;
 
-fn hidden(mut fault: Fault, told: &BTreeMap<String, String>, also: &BTreeMap<String, String>) -> Fault {
+fn hidden(
+    mut fault: ProviderError,
+    told: &BTreeMap<String, String>,
+    also: &BTreeMap<String, String>,
+) -> ProviderError {
     for value in told.values().chain(also.values()).filter(|value| value.len() >= SECRET_CHARS_MIN) {
         fault.message = fault.message.replace(value.as_str(), "***");
     }

@@ -42,7 +42,7 @@ mod upload;
 use std::collections::BTreeMap;
 
 use remuda_core::id::PodId;
-use remuda_core::provider::{Pod, SshAddress, Unprepared};
+use remuda_core::provider::{BootstrapError, Pod, SshAddress};
 
 use self::connection::Connection;
 use self::start::Launch;
@@ -70,14 +70,14 @@ pub async fn prepare(
     pod: &PodKey,
     settings: &Preparation,
     environment: &BTreeMap<String, String>,
-) -> Result<(), Unprepared> {
+) -> Result<(), BootstrapError> {
     // The machine's own come last: no setting of a fleet takes its name or its token away.
     let environment: BTreeMap<_, _> = settings.environment.iter().chain(environment).collect();
     let launch = Launch::new(settings, &environment)?;
     let connection = Connection::open(address, pod, settings).await?;
     let result = visit(&connection, pod, settings, &launch).await;
     connection.leave().await;
-    result.map_err(|error| Unprepared { message: without_values(error.message, &environment), ..error })
+    result.map_err(|error| BootstrapError { message: without_values(error.message, &environment), ..error })
 }
 
 async fn visit(
@@ -85,7 +85,7 @@ async fn visit(
     pod: &PodKey,
     settings: &Preparation,
     launch: &Launch,
-) -> Result<(), Unprepared> {
+) -> Result<(), BootstrapError> {
     let limits = &settings.limits;
     check::marker(connection, limits).await?;
     // Not before: a stale address may lead to somebody else's machine, and that one does not let us in.

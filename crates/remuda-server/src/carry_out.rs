@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use remuda_core::id::{Attempt, FleetId, JobId, Tenant, WorkerId};
 use remuda_core::plane::{Answer, Effect};
-use remuda_core::provider::Call;
+use remuda_core::provider::ProviderCall;
 use remuda_core::record::{Happened, Record};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -16,7 +16,7 @@ use crate::drive::Unanswered;
 use crate::keyring::Keyring;
 use crate::live::{Doings, Told};
 use crate::previews::Previews;
-use remuda_core::wire::preview::Media;
+use remuda_core::wire::preview::PreviewFormat;
 
 /// News a slow follower may be behind before it gets a gap mark and catches up from the store.
 const NEWS_MAX: usize = 4096;
@@ -49,7 +49,7 @@ pub struct Shown {
     pub metadata: Map<String, Value>,
     pub worker: WorkerId,
     pub attempt: Attempt,
-    pub media: Media,
+    pub media: PreviewFormat,
     pub size_bytes: usize,
     /// Which part of the workflow it shows, if that was said.
     pub node: Option<String>,
@@ -71,13 +71,13 @@ pub struct Live {
 pub struct CarryOut {
     lines: BTreeMap<WorkerId, oneshot::Sender<Result<Answer, Unanswered>>>,
     /// What is to be asked of providers. Without a bound, because the plane asks nothing twice before it has an answer.
-    calls: mpsc::UnboundedSender<(FleetId, Call)>,
+    calls: mpsc::UnboundedSender<(FleetId, ProviderCall)>,
     live: Live,
 }
 
 impl CarryOut {
     /// Calls to providers go into `calls`; if nobody takes them, they are as good as unanswered.
-    pub fn new(bodies: Bodies, calls: mpsc::UnboundedSender<(FleetId, Call)>) -> Self {
+    pub fn new(bodies: Bodies, calls: mpsc::UnboundedSender<(FleetId, ProviderCall)>) -> Self {
         let live = Live {
             bodies,
             previews: Previews::default(),

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use remuda_core::id::FleetId;
 use remuda_core::plane::Event;
-use remuda_core::provider::{Call, FaultClass, News};
+use remuda_core::provider::{ProviderCall, ProviderErrorClass, ProviderEvent};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, error};
@@ -75,7 +75,7 @@ impl Fleets {
     /// Makes calls until it is told to stop. What is under way then is cut short, and looked for by the next plane.
     pub async fn run(
         self,
-        mut calls: mpsc::UnboundedReceiver<(FleetId, Call)>,
+        mut calls: mpsc::UnboundedReceiver<(FleetId, ProviderCall)>,
         mut stopping: watch::Receiver<bool>,
     ) {
         let mut desks = BTreeMap::<FleetId, Desk>::new();
@@ -96,7 +96,7 @@ impl Fleets {
             };
             let Some(maker) = self.makers.borrow().get(&fleet).cloned() else {
                 let why = "it is in the settings no longer: put it back until its machines are returned";
-                let news = unanswered(&call, FaultClass::Invalid, why);
+                let news = unanswered(&call, ProviderErrorClass::Invalid, why);
                 let plane = self.surroundings.plane.clone();
                 tasks.spawn(async move { tell(&plane, fleet, news).await });
                 continue;
@@ -113,12 +113,12 @@ struct Desk {
     plane: Handle,
     creations: Arc<Semaphore>,
     preparations: Arc<Semaphore>,
-    rest: mpsc::UnboundedSender<(Arc<Maker>, Call)>,
+    rest: mpsc::UnboundedSender<(Arc<Maker>, ProviderCall)>,
 }
 
 impl Desk {
     fn new(plane: Handle, tasks: &mut JoinSet<()>) -> Desk {
-        let (rest, mut waiting) = mpsc::unbounded_channel::<(Arc<Maker>, Call)>();
+        let (rest, mut waiting) = mpsc::unbounded_channel::<(Arc<Maker>, ProviderCall)>();
         let teller = plane.clone();
         tasks.spawn(async move {
             while let Some((maker, call)) = waiting.recv().await {
@@ -129,12 +129,12 @@ impl Desk {
         Desk { plane, creations, preparations, rest }
     }
 
-    fn take(&self, maker: Arc<Maker>, call: Call, tasks: &mut JoinSet<()>) {
+    fn take(&self, maker: Arc<Maker>, call: ProviderCall, tasks: &mut JoinSet<()>) {
         debug!(fleet = %maker.fleet(), call = name(&call), "a call to a provider");
         let places = match call {
-            Call::Rent { .. } => &self.creations,
-            Call::Prepare { .. } => &self.preparations,
-            Call::List | Call::Return { .. } | Call::Price => {
+            ProviderCall::Rent { .. } => &self.creations,
+            ProviderCall::Prepare { .. } => &self.preparations,
+            ProviderCall::List | ProviderCall::Return { .. } | ProviderCall::Price => {
                 // It ends only with whoever holds this.
                 drop(self.rest.send((maker, call)));
                 return;
@@ -148,24 +148,24 @@ impl Desk {
     }
 }
 
-async fn answer(plane: &Handle, maker: &Maker, call: Call) {
+async fn answer(plane: &Handle, maker: &Maker, call: ProviderCall) {
     let news = maker.make(call).await;
     tell(plane, maker.fleet().clone(), news).await;
 }
 
-async fn tell(plane: &Handle, fleet: FleetId, news: News) {
+async fn tell(plane: &Handle, fleet: FleetId, news: ProviderEvent) {
     let news = Box::new(news);
     // If it is not heard, the plane has been restored, or ends: whoever comes next looks for itself.
     drop(plane.ask_patiently(Event::Provider { fleet, news }).await);
 }
 
-fn name(call: &Call) -> &'static str {
+fn name(call: &ProviderCall) -> &'static str {
     match call {
-        Call::Rent { .. } => "rent",
-        Call::List => "list",
-        Call::Return { .. } => "return",
-        Call::Price => "price",
-        Call::Prepare { .. } => "prepare",
+        ProviderCall::Rent { .. } => "rent",
+        ProviderCall::List => "list",
+        ProviderCall::Return { .. } => "return",
+        ProviderCall::Price => "price",
+        ProviderCall::Prepare { .. } => "prepare",
     }
 }
 

@@ -29,7 +29,7 @@ use axum::Router;
 use axum::extract::DefaultBodyLimit;
 use axum::middleware;
 use axum::routing::{delete, get, post, put};
-use remuda_core::workflow::Limits;
+use remuda_core::workflow::WorkflowLimits;
 use remuda_store::Store;
 use remuda_store::blobs::Blobs;
 use tokio::sync::{Semaphore, broadcast};
@@ -62,7 +62,7 @@ pub struct Context {
     pub doings: Doings,
     pub keyring: Keyring,
     pub news: broadcast::Sender<News>,
-    pub limits: Limits,
+    pub limits: WorkflowLimits,
     /// Where webhooks may go.
     pub webhooks: Policy,
     /// Places for event streams, which stay open for long.
@@ -356,11 +356,11 @@ impl Context {
         access: Arc<Access>,
     ) -> Self {
         let (settings, answer_max) = (reload.settings(), reload.answer_max());
-        let limits = Limits {
+        let limits = WorkflowLimits {
             depth_max: settings.depth_max,
             nodes_max: settings.nodes_max,
             bytes_max: settings.body_bytes_max,
-            ..Limits::default()
+            ..WorkflowLimits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
         let Live { bodies, previews, doings, keyring, news, .. } = live;

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::id::{BadId, Hash, JobId, Service, Tenant};
-use remuda_core::need::Needs;
-use remuda_core::options::{Asked, Options};
+use remuda_core::need::Requirements;
+use remuda_core::options::{JobOptions, RequestedOptions};
 use remuda_core::plane::{Answer, Event, Known, Submission};
 use remuda_core::record::IdempotencyKey;
-use remuda_core::workflow::{self, Examined, Invalid, Limits};
+use remuda_core::workflow::{self, ExaminedWorkflow, InvalidWorkflow, WorkflowLimits};
 use remuda_store::blobs::{BlobError, BlobHash, Blobs, named_in};
 use remuda_store::{Store, StoreError};
 use serde_json::value::RawValue;
@@ -36,10 +36,10 @@ pub struct Request {
     pub priority: i8,
     /// By default as the workflow says.
     pub service: Option<Service>,
-    pub needs: Needs,
+    pub needs: Requirements,
     pub deadline: Option<Duration>,
     pub attempts_max: Option<u8>,
-    pub options: Options,
+    pub options: JobOptions,
     /// Files by the name that stands for them in the graph's inputs.
     pub attachments: BTreeMap<String, BlobHash>,
     pub idempotency_key: Option<String>,
@@ -57,10 +57,10 @@ impl Request {
             tenant,
             priority: 0,
             service: None,
-            needs: Needs::default(),
+            needs: Requirements::default(),
             deadline: None,
             attempts_max: None,
-            options: Options::default(),
+            options: JobOptions::default(),
             attachments: BTreeMap::new(),
             idempotency_key: None,
             labels: BTreeMap::new(),
@@ -82,7 +82,7 @@ pub struct Taken {
 #[derive(Debug, thiserror::Error)]
 pub enum NotTaken {
     #[error("the workflow cannot be taken: {0}")]
-    Workflow(#[from] Invalid),
+    Workflow(#[from] InvalidWorkflow),
     #[error("{0}")]
     Invalid(String),
     #[error(transparent)]
@@ -100,7 +100,7 @@ pub struct Intake {
     pub blobs: Blobs,
     pub bodies: Bodies,
     pub keyring: Keyring,
-    pub limits: Limits,
+    pub limits: WorkflowLimits,
     /// Where webhooks may go.
     pub webhooks: Policy,
 }
@@ -115,7 +115,7 @@ impl Intake {
     pub async fn take_examined(
         &self,
         mut request: Request,
-        mut examined: Examined,
+        mut examined: ExaminedWorkflow,
     ) -> Result<Taken, NotTaken> {
         let mut keys = std::mem::take(&mut request.keys);
         if let Some((workflow, found)) = keyring::take_out(&request.workflow) {
@@ -142,13 +142,17 @@ impl Intake {
         asked.await.unwrap_or(Err(NotTaken::Plane(Unanswered::Stopping)))
     }
 
-    async fn prepare(&self, mut request: Request, mut examined: Examined) -> Result<Submission, NotTaken> {
+    async fn prepare(
+        &self,
+        mut request: Request,
+        mut examined: ExaminedWorkflow,
+    ) -> Result<Submission, NotTaken> {
         if !request.attachments.is_empty() {
             request.workflow =
                 attach::attach(&request.workflow, &request.attachments).map_err(NotTaken::Invalid)?;
             examined = workflow::examine(request.workflow.get(), &self.limits)?;
         }
-        let Examined { workflow_hash, body_hash, shape, service, models, classes, .. } = examined;
+        let ExaminedWorkflow { workflow_hash, body_hash, shape, service, models, classes, .. } = examined;
         check_sizes(&request)?;
         if let Some(webhook) = &request.options.webhook {
             self.webhooks.check(&webhook.url).map_err(|why| NotTaken::Invalid(format!("webhook: {why}")))?;
@@ -233,7 +237,7 @@ fn check_sizes(request: &Request) -> Result<(), NotTaken> {
         return Err(NotTaken::Invalid(format!("{labels} labels; {LABELS_MAX} are the most")));
     }
     let Request { needs, options, labels, metadata, .. } = request;
-    let asked = Asked { needs, options, labels, metadata };
+    let asked = RequestedOptions { needs, options, labels, metadata };
     asked.check().map_err(|too_much| NotTaken::Invalid(too_much.to_string()))
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remuda_core::id::{Attempt, JobId, Tenant, WorkerId};
-use remuda_core::wire::live::{Report, Snapshot};
+use remuda_core::wire::live::{LiveReport, ProgressSnapshot};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug)]
 pub struct Doing {
     pub attempt: Attempt,
-    pub progress: Option<Snapshot>,
+    pub progress: Option<ProgressSnapshot>,
     pub outputs: Vec<Arc<RawValue>>,
 }
 
@@ -26,7 +26,7 @@ pub struct Told {
     /// As it was given with the job.
     pub metadata: Map<String, Value>,
     pub worker: WorkerId,
-    pub report: Report,
+    pub report: LiveReport,
 }
 
 /// Clones share what they keep.
@@ -35,7 +35,7 @@ pub struct Doings(Arc<Mutex<BTreeMap<JobId, Doing>>>);
 
 impl Doings {
     /// Takes a report in; what another attempt did before is of no more use.
-    pub fn keep(&self, job: JobId, attempt: Attempt, report: &Report) {
+    pub fn keep(&self, job: JobId, attempt: Attempt, report: &LiveReport) {
         let mut doings = self.doings();
         let doing = doings.entry(job).or_insert(Doing { attempt, progress: None, outputs: Vec::new() });
         if doing.attempt != attempt {
@@ -71,13 +71,13 @@ mod tests {
     fn what_is_absent_has_not_changed_and_another_attempt_begins_anew() {
         let doings = Doings::default();
         let job = JobId::from_u128(1);
-        let report = |text: &str| serde_json::from_str::<Report>(text).unwrap();
+        let report = |text: &str| serde_json::from_str::<LiveReport>(text).unwrap();
         let half = r#"{"progress":{"value":0.5,"nodes_done":1,"nodes_total":2},"outputs":[{"node":"9"}]}"#;
         doings.keep(job, Attempt(1), &report(half));
         doings.keep(job, Attempt(1), &report(r#"{"messages":[{"type":"executing","data":{}}]}"#));
         let doing = doings.find(job).unwrap();
         assert_eq!((doing.progress.unwrap().nodes_done, doing.outputs.len()), (1, 1));
-        doings.keep(job, Attempt(2), &Report::default());
+        doings.keep(job, Attempt(2), &LiveReport::default());
         let doing = doings.find(job).unwrap();
         assert_eq!((doing.attempt, doing.progress, doing.outputs.len()), (Attempt(2), None, 0));
         doings.forget(job);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use remuda_core::id::{Attempt, JobId};
-use remuda_core::wire::preview::Media;
+use remuda_core::wire::preview::PreviewFormat;
 
 /// Of all jobs together; enough for a thousand that run at the same time.
 const ALL_BYTES_MAX: usize = 64 << 20;
@@ -14,7 +14,7 @@ const ALL_BYTES_MAX: usize = 64 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preview {
     pub attempt: Attempt,
-    pub media: Media,
+    pub media: PreviewFormat,
     pub bytes: Bytes,
     /// Which part of the workflow it shows, if that was said.
     pub node: Option<String>,
@@ -81,7 +81,12 @@ mod tests {
     use super::*;
 
     fn preview(attempt: u32, size: usize) -> Preview {
-        Preview { attempt: Attempt(attempt), media: Media::Jpeg, bytes: vec![0; size].into(), node: None }
+        Preview {
+            attempt: Attempt(attempt),
+            media: PreviewFormat::Jpeg,
+            bytes: vec![0; size].into(),
+            node: None,
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use remuda_core::document::Shelf;
 use remuda_core::id::JobId;
 use remuda_core::plane::Event;
 use remuda_core::time::Timestamp;
-use remuda_core::webhook::{News, Targets, Told};
+use remuda_core::webhook::{DeliveryResult, WebhookDelivery, WebhookTargets};
 use remuda_store::{Store, StoreError};
 use reqwest::{Client, StatusCode, header};
 use tokio::sync::{Notify, watch};
@@ -58,7 +58,7 @@ pub(crate) struct Courier {
     http: Client,
     policy: Policy,
     held: BTreeMap<JobId, Held>,
-    targets: Targets,
+    targets: WebhookTargets,
     /// The shelf has something that may be taken up.
     is_behind: bool,
     /// The shelf has more than can be held.
@@ -69,7 +69,7 @@ pub(crate) struct Courier {
 
 #[derive(Clone, Debug)]
 struct Held {
-    news: Arc<News>,
+    news: Arc<WebhookDelivery>,
     /// Whom it goes to, as far as the address tells.
     target: String,
     failures: u32,
@@ -96,7 +96,7 @@ impl Courier {
             http,
             policy,
             held: BTreeMap::new(),
-            targets: Targets::default(),
+            targets: WebhookTargets::default(),
             is_behind: true,
             has_more: false,
             read_next: Instant::now(),
@@ -144,7 +144,7 @@ impl Courier {
             after.clone_from(&last.id);
             let mut old = Vec::new();
             for document in &page {
-                let Ok(news) = serde_json::from_str::<News>(document.body.get()) else {
+                let Ok(news) = serde_json::from_str::<WebhookDelivery>(document.body.get()) else {
                     warn!(id = document.id, "a webhook that cannot be read is left to expire");
                     continue;
                 };
@@ -179,7 +179,7 @@ impl Courier {
     }
 
     /// All at once, so that they are stored together; what is not stays on its shelf and is met there again.
-    async fn give_up(&mut self, old: Vec<Told>) {
+    async fn give_up(&mut self, old: Vec<DeliveryResult>) {
         let mut asked = JoinSet::new();
         for told in old {
             warn!(job = %told.job, tries = told.tries, "a webhook is given up: {OLD}");
@@ -263,7 +263,12 @@ fn target_of(url: &str) -> String {
     known.map_or_else(|_| url.to_owned(), |url| url.origin().ascii_serialization())
 }
 
-async fn deliver(http: &Client, policy: Policy, news: &News, now: Timestamp) -> Result<(), String> {
+async fn deliver(
+    http: &Client,
+    policy: Policy,
+    news: &WebhookDelivery,
+    now: Timestamp,
+) -> Result<(), String> {
     let url = policy.check(&news.url)?;
     let mut request = http
         .post(url)

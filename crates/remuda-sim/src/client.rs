@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use remuda_core::id::{Hash, JobId};
-use remuda_core::need::Needs;
+use remuda_core::need::Requirements;
 use remuda_core::plane::{Known, Submission};
 use remuda_core::record::IdempotencyKey;
 
@@ -148,7 +148,12 @@ impl World<'_> {
             service: plan.service.clone(),
             shape: self.scene.shape(plan.shape),
             workflow_hash: Hash::from_bytes(hash),
-            needs: Needs { labels: zone.into_iter().collect(), pin, excluded, ..Needs::default() },
+            needs: Requirements {
+                labels: zone.into_iter().collect(),
+                pin,
+                excluded,
+                ..Requirements::default()
+            },
             deadline: plan.deadline,
             attempts_max: plan.attempts_max,
             options,

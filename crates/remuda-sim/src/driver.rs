@@ -15,7 +15,7 @@ mod lives;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use remuda_core::agent::Unanswered;
+use remuda_core::agent::CallError;
 use remuda_core::id::{Hash, Term, WorkerId};
 use remuda_core::plane::{Answer, Effect, Event, Known, Plane};
 use remuda_core::record::Record;
@@ -95,7 +95,7 @@ impl World<'_> {
             match call.from {
                 Caller::Client(client) => self.send_to_client(client, call.id, Told::TryLater),
                 from @ Caller::Host { .. } => {
-                    let gone = Unanswered::Unreachable("connection refused".to_owned());
+                    let gone = CallError::Unreachable("connection refused".to_owned());
                     self.send_down(from, call.id, Answered::Not(gone));
                 }
                 Caller::Nobody => {}

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use remuda_core::id::{FleetId, PodId, WorkerId};
 use remuda_core::provider;
-use remuda_core::service::{Remedy, Seen, ServiceLife};
+use remuda_core::service::{ProbeResult, ServiceIncarnation, ServiceRemedy};
 
 use crate::client::Told;
 use crate::net::{Answered, Call};
@@ -28,23 +28,23 @@ pub(crate) enum Happening {
     Answer { host: usize, process: u32, call: u64, answer: Box<Answered> },
     GaveUp { host: usize, process: u32, call: u64 },
     // To a host's agent, from its service.
-    Submitted { host: usize, process: u32, key: Key, life: ServiceLife, answer: Answer },
+    Submitted { host: usize, process: u32, key: Key, life: ServiceIncarnation, answer: Answer },
     ReadQueue { host: usize, process: u32, key: Key, was_known: bool },
     ReadHistory { host: usize, process: u32, key: Key, was_known: bool },
-    Probed { host: usize, process: u32, key: Key, life: ServiceLife, seen: Box<Seen> },
-    Collected { host: usize, process: u32, key: Key, life: ServiceLife },
+    Probed { host: usize, process: u32, key: Key, life: ServiceIncarnation, seen: Box<ProbeResult> },
+    Collected { host: usize, process: u32, key: Key, life: ServiceIncarnation },
     Heard { host: usize, process: u32, message: Message },
     SocketOpens { host: usize, process: u32, number: u32 },
     SocketClosed { host: usize, process: u32, number: u32 },
-    Treated { host: usize, process: u32, remedy: Remedy, problem: Option<&'static str> },
+    Treated { host: usize, process: u32, remedy: ServiceRemedy, problem: Option<&'static str> },
     Checked { host: usize, process: u32, problem: Option<&'static str> },
     // To a service.
     HandedIn { host: usize, arrival: Arrival },
     PromptDue { host: usize, mark: u64 },
     Stop { host: usize, key: Key, is_ours: bool },
     // Between a plane and its provider.
-    AtProvider { driver: usize, fleet: FleetId, number: u64, call: Box<provider::Call> },
-    FromProvider { driver: usize, fleet: FleetId, number: u64, news: Box<provider::News> },
+    AtProvider { driver: usize, fleet: FleetId, number: u64, call: Box<provider::ProviderCall> },
+    FromProvider { driver: usize, fleet: FleetId, number: u64, news: Box<provider::ProviderEvent> },
     // To a pod.
     PodRuns { pod: PodId },
     PodEnds { pod: PodId },

@@ -3,7 +3,9 @@
 
 mod rented;
 
-use remuda_core::agent::{Agent, AgentEffect, AgentEvent, AgentSettings, End, Patience, Unanswered};
+use remuda_core::agent::{
+    Agent, AgentEffect, AgentEvent, AgentExit, AgentSettings, AgentTimeouts, CallError,
+};
 use remuda_core::id::{Hash, PodId, WorkerId};
 use remuda_core::time::Timestamp;
 
@@ -135,7 +137,7 @@ impl Host {
             slots: self.plan.slots,
             offer: self.plan.offer.clone(),
             inactivity: self.plan.inactivity,
-            patience: Patience::default(),
+            patience: AgentTimeouts::default(),
             deadlines: Default::default(),
         }
     }
@@ -239,7 +241,7 @@ impl World<'_> {
         if self.is_traced() {
             self.say(&format!("host {host} hears {answer:?}"));
         }
-        if !matches!(answer, Answered::Not(Unanswered::Unreachable(_))) {
+        if !matches!(answer, Answered::Not(CallError::Unreachable(_))) {
             self.hosts[host].contact_at = self.now;
         }
         let event = match answer {
@@ -260,7 +262,7 @@ impl World<'_> {
     }
 
     pub(crate) fn gave_up(&mut self, host: usize, process: u32, call: u64) {
-        let answer = Answered::Not(Unanswered::Unreachable("no answer".to_owned()));
+        let answer = Answered::Not(CallError::Unreachable("no answer".to_owned()));
         let it = &self.hosts[host];
         if it.process == process && it.call == Some(call) {
             self.maybe_forge_empty_inventory(host);
@@ -333,7 +335,7 @@ impl World<'_> {
                 let id = self.next_call();
                 self.send_up(host, Call { from: Caller::Nobody, id, ask });
             }
-            AgentEffect::Exit(end) => self.exit(host, end != End::Stopped),
+            AgentEffect::Exit(end) => self.exit(host, end != AgentExit::Stopped),
         }
     }
 

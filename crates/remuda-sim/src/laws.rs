@@ -44,7 +44,7 @@ use remuda_core::plane::Plane;
 use remuda_core::record::StateRow;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
-use remuda_core::wire::Reply;
+use remuda_core::wire::BeatReply;
 
 use crate::Violation;
 use crate::scene::{JobPlan, Scene, TIGHT_BLOCKS, TIGHT_JOBS};
@@ -286,7 +286,7 @@ impl Laws {
     }
 
     /// An order leaves the plane.
-    pub(crate) fn ordered(&mut self, reply: &Reply, is_lost: bool) {
+    pub(crate) fn ordered(&mut self, reply: &BeatReply, is_lost: bool) {
         for start in &reply.start {
             let fate = if is_lost { Order::Lost } else { Order::OnItsWay };
             let known = self.orders.entry((start.job, start.attempt)).or_insert(fate);
@@ -296,7 +296,7 @@ impl Laws {
         }
     }
 
-    pub(crate) fn orders_missed(&mut self, reply: &Reply) {
+    pub(crate) fn orders_missed(&mut self, reply: &BeatReply) {
         for start in &reply.start {
             let order = self.orders.entry((start.job, start.attempt)).or_insert(Order::Missed);
             if *order == Order::OnItsWay {
@@ -311,7 +311,7 @@ impl Laws {
         at: u64,
         host: usize,
         worker: &WorkerId,
-        reply: &Reply,
+        reply: &BeatReply,
         store: &Store,
     ) {
         for start in &reply.start {

@@ -1,12 +1,12 @@
 //! The network between agents, clients and the plane. A message may take its time, get lost on the way there or back,
 //! come twice, overtake another, or come again minutes later. Nobody is told what became of it.
 
-use remuda_core::agent::Unanswered;
-use remuda_core::fleet::Order;
+use remuda_core::agent::CallError;
+use remuda_core::fleet::FleetOrder;
 use remuda_core::id::{FleetId, Hash, MachineId, WorkerId};
 use remuda_core::plane::Proof;
-use remuda_core::provider::News;
-use remuda_core::wire::{Beat, Join, Joined, Reply};
+use remuda_core::provider::ProviderEvent;
+use remuda_core::wire::{Beat, BeatReply, JoinReply, JoinRequest};
 
 use crate::client::Told;
 use crate::happening::Happening;
@@ -35,7 +35,7 @@ pub(crate) enum Caller {
 #[derive(Clone, Debug)]
 pub(crate) enum Ask {
     Join {
-        join: Box<Join>,
+        join: Box<JoinRequest>,
         proof: Proof,
     },
     Beat {
@@ -66,12 +66,12 @@ pub(crate) enum Ask {
     /// What a provider said.
     News {
         fleet: FleetId,
-        news: Box<News>,
+        news: Box<ProviderEvent>,
     },
     /// What a person wants of a fleet, or of a machine.
     Order {
         fleet: FleetId,
-        order: Order,
+        order: FleetOrder,
     },
     DrainMachine {
         machine: MachineId,
@@ -83,9 +83,9 @@ pub(crate) enum Ask {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Answered {
-    Joined(Joined, Hash),
-    Reply(Reply),
-    Not(Unanswered),
+    Joined(JoinReply, Hash),
+    Reply(BeatReply),
+    Not(CallError),
     /// Its machine was given up: it is to stop.
     NotWanted,
 }
@@ -127,7 +127,7 @@ impl World<'_> {
         if let Caller::Host { process, .. } = call.from
             && self.random.permille(300)
         {
-            let answer = Answered::Not(Unanswered::Unreachable("connection reset".to_owned()));
+            let answer = Answered::Not(CallError::Unreachable("connection reset".to_owned()));
             let delay = self.random.between(1, 1000);
             self.at(delay, Happening::Answer { host, process, call: call.id, answer: Box::new(answer) });
         }

@@ -1,7 +1,7 @@
 //! People who mean well: they pause fleets, order so and so many machines, drain what they like, put a store back from a
 //! backup. When the storm is over they take back what they ordered.
 
-use remuda_core::fleet::Order;
+use remuda_core::fleet::FleetOrder;
 use remuda_core::id::FleetId;
 
 use crate::net::{Ask, Call, Caller};
@@ -19,17 +19,17 @@ impl World<'_> {
         let (fleet, most) = (settings.id.clone(), u64::from(settings.scaling.machines_max) + 2);
         self.account.meet(Trouble::People);
         let order = match self.random.below(10) {
-            0 | 1 => Order::Pause { reason: "maintenance".to_owned() },
-            2 => Order::Resume,
-            3 | 4 => Order::Scale { machines: Some(self.random.below(most) as u32) },
-            5 => Order::Scale { machines: None },
-            6 => Order::LiftBrake,
+            0 | 1 => FleetOrder::Pause { reason: "maintenance".to_owned() },
+            2 => FleetOrder::Resume,
+            3 | 4 => FleetOrder::Scale { machines: Some(self.random.below(most) as u32) },
+            5 => FleetOrder::Scale { machines: None },
+            6 => FleetOrder::LiftBrake,
             _ => return self.somebody_drains(),
         };
         self.order(fleet, order);
     }
 
-    fn order(&mut self, fleet: FleetId, order: Order) {
+    fn order(&mut self, fleet: FleetId, order: FleetOrder) {
         self.laws.ordered_about(self.now, &fleet);
         let id = self.next_call();
         self.arrive(Call { from: Caller::Nobody, id, ask: Ask::Order { fleet, order } });
@@ -51,7 +51,7 @@ impl World<'_> {
         if self.is_sabotaged(Sabotage::StayAtZero) {
             let fleets: Vec<_> = self.scene.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
             for fleet in fleets {
-                self.order(fleet, Order::Pause { reason: "forgotten".to_owned() });
+                self.order(fleet, FleetOrder::Pause { reason: "forgotten".to_owned() });
             }
             return;
         }
@@ -65,8 +65,8 @@ impl World<'_> {
             .cloned()
             .collect();
         for fleet in held {
-            self.order(fleet.clone(), Order::Resume);
-            self.order(fleet, Order::Scale { machines: None });
+            self.order(fleet.clone(), FleetOrder::Resume);
+            self.order(fleet, FleetOrder::Scale { machines: None });
         }
     }
 

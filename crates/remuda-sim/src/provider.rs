@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use remuda_core::id::{FleetId, PodId};
 use remuda_core::money::Money;
-use remuda_core::provider::{Call, News};
+use remuda_core::provider::{ProviderCall, ProviderEvent};
 
 use crate::happening::Happening;
 use crate::net::{self, Ask, Caller};
@@ -55,7 +55,7 @@ pub(crate) struct Account {
 /// The calls of a fleet are made in order, one at a time.
 #[derive(Debug, Default)]
 struct Line {
-    waiting: VecDeque<Call>,
+    waiting: VecDeque<ProviderCall>,
     under_way: Option<u64>,
 }
 
@@ -175,7 +175,7 @@ impl World<'_> {
     }
 
     /// A plane has something to ask of a fleet's provider.
-    pub(crate) fn ask_provider(&mut self, driver: usize, fleet: FleetId, call: Call) {
+    pub(crate) fn ask_provider(&mut self, driver: usize, fleet: FleetId, call: ProviderCall) {
         let is_late = self.lead != Some(driver);
         self.laws.asks(self.now, &fleet, &call, is_late, &self.store);
         let line = self.account.lines.entry((driver, fleet.clone())).or_default();
@@ -200,7 +200,7 @@ impl World<'_> {
     }
 
     /// A call reaches the provider, if whoever made it got that far.
-    pub(crate) fn at_provider(&mut self, driver: usize, fleet: FleetId, number: u64, call: &Call) {
+    pub(crate) fn at_provider(&mut self, driver: usize, fleet: FleetId, number: u64, call: &ProviderCall) {
         let is_gone = self.drivers[driver].is_none();
         if is_gone && self.random.permille(500) {
             return;
@@ -218,14 +218,20 @@ impl World<'_> {
         self.at(delay, Happening::FromProvider { driver, fleet, number, news: Box::new(news) });
     }
 
-    pub(crate) fn hear_provider(&mut self, driver: usize, fleet: FleetId, number: u64, news: Box<News>) {
+    pub(crate) fn hear_provider(
+        &mut self,
+        driver: usize,
+        fleet: FleetId,
+        number: u64,
+        news: Box<ProviderEvent>,
+    ) {
         let Some(line) = self.account.lines.get_mut(&(driver, fleet.clone())) else { return };
         if line.under_way != Some(number) {
             return;
         }
         line.under_way = None;
         self.laws.answered(self.now, &fleet, &news);
-        if let News::Listed { result: Ok(listed) } = &*news {
+        if let ProviderEvent::Listed { result: Ok(listed) } = &*news {
             self.laws.listed(self.now, &fleet, listed, self.is_calm, &self.account);
         }
         for news in self.forged_news(*news) {

@@ -9,8 +9,8 @@ mod kinds;
 use remuda_core::id::Term;
 use remuda_core::plane::Event;
 use remuda_core::record::{Life, Record, StateRow, Stored};
-use remuda_core::service::{Seen, ServiceLife};
-use remuda_core::wire::{Finished, Held, Outcome, Start};
+use remuda_core::service::{ProbeResult, ServiceIncarnation};
+use remuda_core::wire::{AttemptOutcome, FinishedAttempt, HeldAttempt, StartOrder};
 
 use crate::driver::Driver;
 use crate::net::{Answered, Ask, Call, Caller};
@@ -112,7 +112,7 @@ impl World<'_> {
                 return Event::Beat { worker: worker.id.clone(), token_hash: worker.token_hash, beat, waits };
             }
             Sabotage::DropFence => {
-                let holder = |it: &Finished| {
+                let holder = |it: &FinishedAttempt| {
                     let current = plane.workers().find(|worker| worker.holds.contains_key(&it.job))?;
                     (current.id != worker).then_some(current)
                 };
@@ -126,7 +126,7 @@ impl World<'_> {
                     (holder.incarnation, holder.beat_seq + 1, driver.term);
                 beat.held = holder.holds.iter().map(|(job, hold)| forged(*job, hold.attempt)).collect();
                 beat.held.retain(|held| held.job != finished.job);
-                beat.finished = vec![Finished { attempt, ..finished }];
+                beat.finished = vec![FinishedAttempt { attempt, ..finished }];
                 return Event::Beat {
                     worker: holder.id.clone(),
                     token_hash: holder.token_hash,
@@ -135,7 +135,7 @@ impl World<'_> {
                 };
             }
             Sabotage::SettleAndForget if self.random.permille(100) => {
-                let is_completed = |it: &Finished| it.outcome == Outcome::Completed;
+                let is_completed = |it: &FinishedAttempt| it.outcome == AttemptOutcome::Completed;
                 self.forgotten.extend(
                     beat.finished.iter().filter(|it| is_completed(it)).map(|it| (it.job, it.attempt)),
                 );
@@ -151,7 +151,7 @@ impl World<'_> {
             Answered::Reply(mut reply) if !self.forgotten.is_empty() => {
                 for (job, attempt) in std::mem::take(&mut self.forgotten) {
                     let verdict = "recorded".to_owned();
-                    reply.settled.push(remuda_core::wire::Settled { job, attempt, verdict });
+                    reply.settled.push(remuda_core::wire::SettledAttempt { job, attempt, verdict });
                 }
                 Answered::Reply(reply)
             }
@@ -163,11 +163,11 @@ impl World<'_> {
         }
     }
 
-    fn cancelled_once_more(&self) -> Option<Start> {
+    fn cancelled_once_more(&self) -> Option<StartOrder> {
         let is_cancelled = |life: &Life| matches!(life.state, StateRow::Cancelled { .. });
         let (job, (accepted, life)) = self.store.jobs.iter().find(|(_, (_, life))| is_cancelled(life))?;
         let attempt = life.attempt.next();
-        Some(Start {
+        Some(StartOrder {
             job: *job,
             attempt,
             service: accepted.service.clone(),
@@ -178,14 +178,21 @@ impl World<'_> {
     }
 
     /// What a service says as the saboteur lets the agent hear it.
-    pub(crate) fn forged_seen(&self, key: Key, life: ServiceLife, seen: Seen) -> (ServiceLife, Seen) {
+    pub(crate) fn forged_seen(
+        &self,
+        key: Key,
+        life: ServiceIncarnation,
+        seen: ProbeResult,
+    ) -> (ServiceIncarnation, ProbeResult) {
         match (self.sabotage, seen) {
-            (Some(Sabotage::RequeueOnNoAnswer), Seen::NoAnswer(_)) => (life, Seen::Unknown),
-            (Some(Sabotage::OneLook), Seen::Unknown) => (ServiceLife(life.0 + 1), Seen::Unknown),
-            (Some(Sabotage::IgnoreNewLife), Seen::Unknown)
+            (Some(Sabotage::RequeueOnNoAnswer), ProbeResult::NoAnswer(_)) => (life, ProbeResult::Unknown),
+            (Some(Sabotage::OneLook), ProbeResult::Unknown) => {
+                (ServiceIncarnation(life.0 + 1), ProbeResult::Unknown)
+            }
+            (Some(Sabotage::IgnoreNewLife), ProbeResult::Unknown)
                 if self.taken_in.get(&key).is_some_and(|then| *then < life) =>
             {
-                (life, Seen::Running)
+                (life, ProbeResult::Running)
             }
             (_, seen) => (life, seen),
         }
@@ -240,6 +247,6 @@ impl World<'_> {
     }
 }
 
-fn forged(job: remuda_core::id::JobId, attempt: remuda_core::id::Attempt) -> Held {
-    Held { job, attempt, progress: 0.0, step: 0, phase: String::new(), service: None }
+fn forged(job: remuda_core::id::JobId, attempt: remuda_core::id::Attempt) -> HeldAttempt {
+    HeldAttempt { job, attempt, progress: 0.0, step: 0, phase: String::new(), service: None }
 }

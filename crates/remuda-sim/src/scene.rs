@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use remuda_core::affinity::Affinity;
 use remuda_core::id::{FleetId, JobId, MachineId, Service, Shape, Tenant, WorkerId};
-use remuda_core::need::Offer;
-use remuda_core::options::Options;
+use remuda_core::need::Capabilities;
+use remuda_core::options::JobOptions;
 use remuda_core::settings::Settings;
 
 use crate::client;
@@ -67,7 +67,7 @@ pub(crate) struct HostPlan {
     pub(crate) fleet: Option<FleetId>,
     pub(crate) services: BTreeSet<Service>,
     pub(crate) slots: u32,
-    pub(crate) offer: Offer,
+    pub(crate) offer: Capabilities,
     pub(crate) quirk: Quirk,
     /// Its clock is off by this many milliseconds and runs at this many thousandths of the true speed.
     pub(crate) clock_offset: u64,
@@ -95,7 +95,7 @@ pub(crate) struct JobPlan {
     pub(crate) zone: Option<&'static str>,
     pub(crate) pin: Option<WorkerId>,
     pub(crate) excluded: Option<WorkerId>,
-    pub(crate) options: Options,
+    pub(crate) options: JobOptions,
     pub(crate) has_key: bool,
     pub(crate) deadline: Option<Duration>,
     pub(crate) attempts_max: Option<u8>,
@@ -278,7 +278,10 @@ fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
         fleet: None,
         services,
         slots,
-        offer: Offer { labels: BTreeMap::from([("zone".to_owned(), zone.to_owned())]), ..Offer::default() },
+        offer: Capabilities {
+            labels: BTreeMap::from([("zone".to_owned(), zone.to_owned())]),
+            ..Capabilities::default()
+        },
         quirk,
         clock_offset: random.below(10 * 365 * 86_400_000),
         clock_speed: random.between(950, 1050),
@@ -346,15 +349,15 @@ fn leaver(random: &mut Random, hosts: &[HostPlan]) -> Option<WorkerId> {
     Some(leavers[random.index(leavers.len())].name.clone())
 }
 
-fn options(random: &mut Random, is_fair: bool, hosts: &[HostPlan]) -> Options {
+fn options(random: &mut Random, is_fair: bool, hosts: &[HostPlan]) -> JobOptions {
     let seconds = |random: &mut Random| Duration::from_secs(random.between(15, 60));
     let likes = if random.permille(100) && !hosts.is_empty() { random.between(1, 2) } else { 0 };
-    Options {
+    JobOptions {
         retry_delay: random.permille(50).then(|| Duration::from_millis(random.below(5000))),
         preferred: (0..likes).map(|_| hosts[random.index(hosts.len())].name.clone()).collect(),
         start_limit: (!is_fair && random.permille(40)).then(|| seconds(random)),
         node_limit: (!is_fair && random.permille(40)).then(|| seconds(random)),
-        ..Options::default()
+        ..JobOptions::default()
     }
 }
 

@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use remuda_core::id::{Attempt, JobId};
-use remuda_core::service::{Failure, Seen, ServiceLife};
+use remuda_core::service::{ProbeResult, ServiceFailure, ServiceIncarnation};
 use serde_json::value::RawValue;
 
 use crate::happening::Happening;
@@ -61,7 +61,7 @@ pub(crate) struct ServicePlan {
 #[derive(Debug)]
 pub(crate) struct Service {
     plan: ServicePlan,
-    life: ServiceLife,
+    life: ServiceIncarnation,
     pub(crate) ailment: Ailment,
     /// Nothing listens there before this.
     down_until: u64,
@@ -81,7 +81,7 @@ impl Service {
     pub(crate) fn new(plan: ServicePlan) -> Self {
         Service {
             plan,
-            life: ServiceLife(1),
+            life: ServiceIncarnation(1),
             ailment: Ailment::None,
             down_until: 0,
             mute_until: 0,
@@ -94,7 +94,7 @@ impl Service {
         }
     }
 
-    pub(crate) fn life(&self) -> ServiceLife {
+    pub(crate) fn life(&self) -> ServiceIncarnation {
         self.life
     }
 
@@ -193,24 +193,26 @@ impl Service {
     }
 
     /// What a look into its queue says.
-    fn queue(&self, now: u64, key: Key) -> Option<Seen> {
+    fn queue(&self, now: u64, key: Key) -> Option<ProbeResult> {
         if self.running.iter().any(|prompt| prompt.key == Some(key)) {
-            return Some(Seen::Running);
+            return Some(ProbeResult::Running);
         }
         if self.pending.iter().any(|prompt| prompt.key == Some(key)) {
-            return Some(Seen::Pending { ahead: self.running.first().map(|prompt| prompt.mark) });
+            return Some(ProbeResult::Pending { ahead: self.running.first().map(|prompt| prompt.mark) });
         }
         let is_last = |done: &&Done| self.plan.shows_last && now < done.written_at;
-        self.history.get(&key).filter(is_last).map(|_| Seen::Running)
+        self.history.get(&key).filter(is_last).map(|_| ProbeResult::Running)
     }
 
     /// What a look into its history says.
-    fn past(&self, now: u64, key: Key, outputs: &Arc<RawValue>) -> Option<Seen> {
+    fn past(&self, now: u64, key: Key, outputs: &Arc<RawValue>) -> Option<ProbeResult> {
         let done = self.history.get(&key).filter(|done| done.written_at <= now)?;
         Some(match done.end {
-            End::Fails(fault) => Seen::Failed(Failure::new(fault, FAILED)),
-            End::Interrupted => Seen::Interrupted,
-            End::Succeeds | End::KillsAgent | End::Hangs => Seen::Succeeded { outputs: outputs.clone() },
+            End::Fails(fault) => ProbeResult::Failed(ServiceFailure::new(fault, FAILED)),
+            End::Interrupted => ProbeResult::Interrupted,
+            End::Succeeds | End::KillsAgent | End::Hangs => {
+                ProbeResult::Succeeded { outputs: outputs.clone() }
+            }
         })
     }
 }

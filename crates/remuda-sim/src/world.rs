@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use remuda_core::id::{Attempt, JobId, Tenant};
 use remuda_core::plane::Plane;
-use remuda_core::rental::Phase;
-use remuda_core::service::ServiceLife;
+use remuda_core::rental::RentalPhase;
+use remuda_core::service::ServiceIncarnation;
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
@@ -46,7 +46,7 @@ pub struct World<'t> {
     pub(crate) earlier: Option<Box<Store>>,
     pub(crate) forgotten: Vec<Key>,
     /// In which life of its service each attempt was taken in.
-    pub(crate) taken_in: BTreeMap<Key, ServiceLife>,
+    pub(crate) taken_in: BTreeMap<Key, ServiceIncarnation>,
     pub(crate) is_calm: bool,
     pub(crate) foul_until: u64,
     pub(crate) slow_until: u64,
@@ -305,7 +305,7 @@ impl<'t> World<'t> {
 
     /// Every machine is at work, and there are no more of them than without any work.
     fn is_settled(&self, plane: &Plane) -> bool {
-        let is_up = plane.rentals().all(|rental| rental.phase == Phase::Up);
+        let is_up = plane.rentals().all(|rental| rental.phase == RentalPhase::Up);
         let are_known = self.account.ours().filter(|pod| pod.is_well()).count() == plane.rentals().count();
         is_up
             && are_known

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use remuda_core::id::{Hash, JobId, Sequence, Term};
 use remuda_core::record::{Happened, Record};
-use remuda_core::rental::Phase;
+use remuda_core::rental::RentalPhase;
 use remuda_core::time::Timestamp;
 use serde_json::Value;
 
@@ -428,11 +428,11 @@ pub(super) async fn views_count_what_is_there(place: &impl Place) {
     assert_eq!(serde_json::to_value(&status).unwrap(), wanted);
 
     let rented = [
-        ("machine-1", Phase::Made),
-        ("m-2", Phase::Made),
-        ("m-3", Phase::Wanted),
-        ("m-4", Phase::Up),
-        ("m-5", Phase::Returning),
+        ("machine-1", RentalPhase::Made),
+        ("m-2", RentalPhase::Made),
+        ("m-3", RentalPhase::Wanted),
+        ("m-4", RentalPhase::Up),
+        ("m-5", RentalPhase::Returning),
     ];
     let machines = rented.map(|(machine, phase)| sample::machine(machine, phase));
     commit(&store, term, machines.map(Record::Document).to_vec()).await;

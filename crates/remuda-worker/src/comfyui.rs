@@ -24,7 +24,9 @@ use std::time::Duration;
 use remuda_comfyui::{Client, Progress, Prompt, Tag, Target, outputs};
 use remuda_core::agent::AgentEvent;
 use remuda_core::id::{Attempt, JobId, WorkerId};
-use remuda_core::service::{Failure, Fault, News, Remedy, Seen, Submission, Trigger};
+use remuda_core::service::{
+    ProbeResult, ProbeTrigger, ServiceEvent, ServiceFailure, ServiceFault, ServiceRemedy, SubmitOutcome,
+};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::{Notify, mpsc, watch};
@@ -172,13 +174,13 @@ impl Comfyui {
         });
     }
 
-    pub(super) fn probe(&mut self, job: JobId, attempt: Attempt, trigger: Trigger) {
+    pub(super) fn probe(&mut self, job: JobId, attempt: Attempt, trigger: ProbeTrigger) {
         let shared = self.shared.clone();
         self.spawn(async move {
             let (life, seen) = shared.look(&job.service_job_id(attempt), trigger).await;
             debug!(%job, %attempt, %trigger, seen = seen.as_str(), "asked ComfyUI");
             // What was said of a failure is told before it; a success is still to be collected.
-            if matches!(seen, Seen::Failed(_)) {
+            if matches!(seen, ProbeResult::Failed(_)) {
                 shared.reports.told(job, attempt).await;
             }
             shared.tell(AgentEvent::Probed { job, attempt, life, seen }).await;
@@ -198,14 +200,14 @@ impl Comfyui {
         self.shared.reopen.notify_one();
     }
 
-    pub(super) fn treat(&mut self, remedy: Remedy) {
+    pub(super) fn treat(&mut self, remedy: ServiceRemedy) {
         let shared = self.shared.clone();
         self.spawn(async move {
             let problem = shared.treat(remedy).await.err();
             if let Some(problem) = &problem {
                 info!(?remedy, %problem, "the remedy did not help");
             }
-            shared.tell(AgentEvent::Service(News::Treated { remedy, problem })).await;
+            shared.tell(AgentEvent::Service(ServiceEvent::Treated { remedy, problem })).await;
         });
     }
 
@@ -221,7 +223,7 @@ impl Comfyui {
                 Some(problem) => info!(%problem, "ComfyUI does not work"),
             }
             let life = shared.lives.current();
-            shared.tell(AgentEvent::Service(News::Checked { life, problem, offer })).await;
+            shared.tell(AgentEvent::Service(ServiceEvent::Checked { life, problem, offer })).await;
         });
     }
 
@@ -276,10 +278,10 @@ impl Shared {
         act(&mut self.runs.lock().unwrap_or_else(PoisonError::into_inner), id.to_owned())
     }
 
-    async fn hand_in(&self, order: Order, cancelled: watch::Receiver<bool>) -> Submission {
+    async fn hand_in(&self, order: Order, cancelled: watch::Receiver<bool>) -> SubmitOutcome {
         let prompt = match self.prepare(&order, cancelled).await {
             Ok(prompt) => prompt,
-            Err(failure) => return Submission::Refused(failure),
+            Err(failure) => return SubmitOutcome::Refused(failure),
         };
         // Before it is sent: its first message may come before the answer.
         self.with_run(prompt.id(), |runs, id| {
@@ -290,15 +292,19 @@ impl Shared {
             }
         });
         let answer = self.client.submit(&prompt).await;
-        if let Submission::Refused(Failure { fault: Fault::Missing, .. }) = &answer {
+        if let SubmitOutcome::Refused(ServiceFailure { fault: ServiceFault::Missing, .. }) = &answer {
             // Perhaps it is an input that somebody cleared away.
             self.placed.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         answer
     }
 
-    async fn prepare(&self, order: &Order, mut cancelled: watch::Receiver<bool>) -> Result<Prompt, Failure> {
-        let stopped = || Failure::new(Fault::Lost, "it was stopped before ComfyUI had it");
+    async fn prepare(
+        &self,
+        order: &Order,
+        mut cancelled: watch::Receiver<bool>,
+    ) -> Result<Prompt, ServiceFailure> {
+        let stopped = || ServiceFailure::new(ServiceFault::Lost, "it was stopped before ComfyUI had it");
         let placed = tokio::select! {
             placed = self.place(&order.workflow) => placed?,
             Ok(_) = cancelled.wait_for(|it| *it) => return Err(stopped()),
@@ -311,7 +317,11 @@ impl Shared {
     }
 
     /// Asks about a prompt. Whether the server is still the one that took it matters only when it does not know it.
-    async fn look(&self, id: &str, trigger: Trigger) -> (remuda_core::service::ServiceLife, Seen) {
+    async fn look(
+        &self,
+        id: &str,
+        trigger: ProbeTrigger,
+    ) -> (remuda_core::service::ServiceIncarnation, ProbeResult) {
         let (seen, copies) = self.client.look_closely(id, trigger).await;
         if copies > 0 {
             match self.client.take_out(id, copies).await {
@@ -322,19 +332,19 @@ impl Shared {
                 }
             }
         }
-        if !matches!(seen, Seen::Unknown) {
+        if !matches!(seen, ProbeResult::Unknown) {
             self.hear_out(id, &seen).await;
             return (self.lives.current(), self.judge(id, seen));
         }
         match self.lives.settle(&self.client).await {
             Ok(life) => (life, seen),
-            Err(error) => (self.lives.current(), Seen::NoAnswer(error.to_string())),
+            Err(error) => (self.lives.current(), ProbeResult::NoAnswer(error.to_string())),
         }
     }
 
     /// An end without outputs may be one that only the socket explains: what it has still to say is waited for, a moment.
-    async fn hear_out(&self, id: &str, seen: &Seen) {
-        if !matches!(seen, Seen::Succeeded { outputs } if outputs::is_empty(outputs)) {
+    async fn hear_out(&self, id: &str, seen: &ProbeResult) {
+        if !matches!(seen, ProbeResult::Succeeded { outputs } if outputs::is_empty(outputs)) {
             return;
         }
         let is_heard = || self.with_run(id, |runs, id| runs.get(&id).is_none_or(|run| run.is_heard_out));
@@ -349,22 +359,22 @@ impl Shared {
     }
 
     /// Some of what became of a prompt is told over the socket alone.
-    fn judge(&self, id: &str, seen: Seen) -> Seen {
+    fn judge(&self, id: &str, seen: ProbeResult) -> ProbeResult {
         self.with_run(id, |runs, id| match runs.get(&id).and_then(|run| run.progress.as_ref()) {
             Some(progress) => progress.judge(seen),
             None => seen,
         })
     }
 
-    async fn treat(&self, remedy: Remedy) -> Result<(), String> {
+    async fn treat(&self, remedy: ServiceRemedy) -> Result<(), String> {
         match (remedy, &self.process) {
-            (Remedy::Free, _) => self.client.free().await.map_err(|error| error.to_string()),
-            (Remedy::Restart, None) => {
+            (ServiceRemedy::Free, _) => self.client.free().await.map_err(|error| error.to_string()),
+            (ServiceRemedy::Restart, None) => {
                 Err("Remuda did not start this server and cannot restart it: do it by hand, or let Remuda start it with \
                      --comfyui-cmd"
                     .to_owned())
             }
-            (Remedy::Restart, Some(process)) => {
+            (ServiceRemedy::Restart, Some(process)) => {
                 process.restart().await?;
                 self.lives.began();
                 self.wait_until_it_answers(process).await

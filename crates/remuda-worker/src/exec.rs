@@ -15,10 +15,10 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use remuda_core::agent::{AgentEvent, Ending};
+use remuda_core::agent::{AgentEvent, AttemptEnd};
 use remuda_core::cause::Cause;
 use remuda_core::id::{Attempt, JobId};
-use remuda_core::service::{News, Remedy, Seen, ServiceLife, Submission};
+use remuda_core::service::{ProbeResult, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::value::RawValue;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -42,7 +42,7 @@ const EX_TEMPFAIL: i32 = 75;
 /// How long commands that were told to stop may take when the worker itself leaves; then they are killed.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 /// Commands come and go, and what runs them is always the same.
-const LIFE: ServiceLife = ServiceLife(1);
+const LIFE: ServiceIncarnation = ServiceIncarnation(1);
 
 #[derive(Clone, Debug)]
 pub struct Exec {
@@ -71,7 +71,8 @@ impl Commands {
         while self.tasks.try_join_next().is_some() {}
         let (exec, events) = (self.exec.clone(), self.events.clone());
         self.tasks.spawn(async move {
-            let submitted = AgentEvent::Submitted { job, attempt, life: LIFE, answer: Submission::Accepted };
+            let submitted =
+                AgentEvent::Submitted { job, attempt, life: LIFE, answer: SubmitOutcome::Accepted };
             if events.send(submitted).await.is_ok() {
                 exec.run(job, attempt, service_job_id, workflow, events, cancelled).await;
             }
@@ -91,17 +92,17 @@ impl Commands {
             Some(None) => true,
             None => false,
         };
-        let seen = if is_known { Seen::Running } else { Seen::Unknown };
+        let seen = if is_known { ProbeResult::Running } else { ProbeResult::Unknown };
         self.say(AgentEvent::Probed { job, attempt, life: LIFE, seen });
     }
 
     /// There is nothing to treat: a command that does not end is killed.
-    pub(super) fn treat(&mut self, remedy: Remedy) {
-        self.say(AgentEvent::Service(News::Treated { remedy, problem: None }));
+    pub(super) fn treat(&mut self, remedy: ServiceRemedy) {
+        self.say(AgentEvent::Service(ServiceEvent::Treated { remedy, problem: None }));
     }
 
     pub(super) fn check(&mut self) {
-        self.say(AgentEvent::Service(News::Checked { life: LIFE, problem: None, offer: None }));
+        self.say(AgentEvent::Service(ServiceEvent::Checked { life: LIFE, problem: None, offer: None }));
     }
 
     pub(super) fn keep_only(&mut self, held: &BTreeSet<(JobId, Attempt)>) {
@@ -136,7 +137,7 @@ impl Exec {
             Ok(child) => attempt_of.watch(child, workflow, cancelled).await,
             Err(error) => {
                 let message = format!("the command could not be started: {error}");
-                Ending::Failed { cause: Cause::Worker, message }
+                AttemptEnd::Failed { cause: Cause::Worker, message }
             }
         };
         drop(events.send(AgentEvent::Ended { job, attempt, outcome }).await);
@@ -180,7 +181,7 @@ impl Running {
         mut child: Child,
         workflow: Arc<RawValue>,
         mut cancelled: oneshot::Receiver<String>,
-    ) -> Ending {
+    ) -> AttemptEnd {
         let group = Group::of(&child);
         let feed = feed(child.stdin.take(), workflow);
         let result = read_result(child.stdout.take());
@@ -209,7 +210,7 @@ impl Running {
                     group.send(Signal::KILL);
                     drop(tokio::time::timeout(TERM_GRACE, &mut ended).await);
                 }
-                Ending::Failed { cause: Cause::Plane, message: reason }
+                AttemptEnd::Failed { cause: Cause::Plane, message: reason }
             }
         }
     }
@@ -253,7 +254,7 @@ async fn read_result(stdout: Option<impl AsyncRead + Unpin>) -> std::io::Result<
     Ok(result)
 }
 
-fn judge(status: std::io::Result<ExitStatus>, printed: Printed) -> Ending {
+fn judge(status: std::io::Result<ExitStatus>, printed: Printed) -> AttemptEnd {
     let status = match status {
         Ok(status) => status,
         Err(error) => return failed(Cause::Worker, format!("the command was lost sight of: {error}")),
@@ -277,7 +278,7 @@ fn judge(status: std::io::Result<ExitStatus>, printed: Printed) -> Ending {
 }
 
 /// JSON is passed on as it is; anything else becomes a JSON string.
-fn completed(result: &[u8]) -> Ending {
+fn completed(result: &[u8]) -> AttemptEnd {
     let text = String::from_utf8_lossy(result);
     let text = text.trim();
     let json =
@@ -287,14 +288,14 @@ fn completed(result: &[u8]) -> Ending {
         Err(_) => serde_json::value::to_raw_value(text),
     };
     match raw {
-        Ok(raw) => Ending::Completed { result: Arc::from(raw) },
+        Ok(raw) => AttemptEnd::Completed { result: Arc::from(raw) },
         Err(error) => failed(Cause::Job, format!("the result cannot be written as JSON: {error}")),
     }
 }
 
-fn failed(cause: Cause, mut message: String) -> Ending {
+fn failed(cause: Cause, mut message: String) -> AttemptEnd {
     message.truncate(message.trim_end_matches([':', ' ']).len());
-    Ending::Failed { cause, message }
+    AttemptEnd::Failed { cause, message }
 }
 
 /// A command with everything it started. When nobody watches it any more, for whatever reason, all of it is killed.
@@ -346,7 +347,7 @@ mod tests {
         assert_eq!(progress("progress 7"), (1.0, String::new()));
     }
 
-    async fn run(command: &str) -> Ending {
+    async fn run(command: &str) -> AttemptEnd {
         let (events, mut inbox) = mpsc::channel(64);
         let (_cancel, cancelled) = oneshot::channel();
         let workflow = Arc::from(RawValue::from_string(r#"{"n":3}"#.to_owned()).unwrap());
@@ -362,8 +363,10 @@ mod tests {
     /// Runs the command and compares what is said of it.
     async fn check(command: &str, expected: Result<&str, (Cause, &str)>) {
         match (run(command).await, expected) {
-            (Ending::Completed { result }, Ok(expected)) => assert_eq!(result.get(), expected, "{command}"),
-            (Ending::Failed { cause, message }, Err((expected, part))) => {
+            (AttemptEnd::Completed { result }, Ok(expected)) => {
+                assert_eq!(result.get(), expected, "{command}")
+            }
+            (AttemptEnd::Failed { cause, message }, Err((expected, part))) => {
                 assert_eq!(cause, expected, "{command}: {message}");
                 assert!(message.contains(part), "{command}: {message}");
             }

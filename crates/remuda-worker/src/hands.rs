@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use remuda_core::agent::{AgentEffect, AgentEvent};
 use remuda_core::id::{Attempt, JobId};
-use remuda_core::service::{Remedy, Trigger};
+use remuda_core::service::{ProbeTrigger, ServiceRemedy};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
@@ -103,7 +103,7 @@ impl Hands {
         }
     }
 
-    fn probe(&mut self, job: JobId, attempt: Attempt, trigger: Trigger) {
+    fn probe(&mut self, job: JobId, attempt: Attempt, trigger: ProbeTrigger) {
         match self {
             Hands::Commands(commands) => commands.probe(job, attempt),
             Hands::Comfyui(comfyui) => comfyui.probe(job, attempt, trigger),
@@ -126,7 +126,7 @@ impl Hands {
         }
     }
 
-    fn treat(&mut self, remedy: Remedy) {
+    fn treat(&mut self, remedy: ServiceRemedy) {
         match self {
             Hands::Commands(commands) => commands.treat(remedy),
             Hands::Comfyui(comfyui) => comfyui.treat(remedy),

@@ -21,10 +21,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
-use remuda_core::agent::{Agent, AgentEffect, AgentEvent, Deadlines, End, Patience, Unanswered};
+use remuda_core::agent::{
+    Agent, AgentDeadlines, AgentEffect, AgentEvent, AgentExit, AgentTimeouts, CallError,
+};
 use remuda_core::id::{FleetId, MachineId, Service, WorkerId};
-use remuda_core::need::Offer;
-use remuda_core::service::News;
+use remuda_core::need::Capabilities;
+use remuda_core::service::ServiceEvent;
 use remuda_core::time::Timestamp;
 use serde_json::{Map, Value};
 use tokio::sync::mpsc;
@@ -61,11 +63,11 @@ pub struct Options {
     pub fleet: Option<FleetId>,
     pub services: BTreeSet<Service>,
     pub slots: u32,
-    pub offer: Offer,
+    pub offer: Capabilities,
     pub does: Does,
     pub inactivity: Duration,
-    pub patience: Patience,
-    pub deadlines: Deadlines,
+    pub patience: AgentTimeouts,
+    pub deadlines: AgentDeadlines,
     pub check: Check,
     /// Where the worker may keep what it has to remember.
     pub data: PathBuf,
@@ -98,11 +100,11 @@ impl Options {
             fleet: None,
             services,
             slots,
-            offer: Offer::default(),
+            offer: Capabilities::default(),
             does,
             inactivity,
-            patience: Patience { second_look, stop_max, behind_max, look_every: probe_every },
-            deadlines: Deadlines::default(),
+            patience: AgentTimeouts { second_look, stop_max, behind_max, look_every: probe_every },
+            deadlines: AgentDeadlines::default(),
             check: Check::default(),
             data: resolved.serve.data.join("workers"),
         }
@@ -162,17 +164,17 @@ pub async fn run(options: Options, mut stops: mpsc::Receiver<()>) -> anyhow::Res
     }
     drop(preparing);
     sending.shutdown().await;
-    let end = end.unwrap_or(End::Stopped);
-    let is_replaced = matches!(end, End::Replaced(_));
+    let end = end.unwrap_or(AgentExit::Stopped);
+    let is_replaced = matches!(end, AgentExit::Replaced(_));
     match shell.hands {
         Some(hands) => hands.end(is_replaced).await,
         None if !is_replaced => hands::abandon(&options).await,
         None => {}
     }
     match end {
-        End::Stopped => Ok(()),
-        End::Replaced(problem) => bail!(problem),
-        End::Dismissed(why) => Err(Dismissed(why).into()),
+        AgentExit::Stopped => Ok(()),
+        AgentExit::Replaced(problem) => bail!(problem),
+        AgentExit::Dismissed(why) => Err(Dismissed(why).into()),
     }
 }
 
@@ -220,7 +222,7 @@ impl Shell {
     }
 
     /// There is something to work with.
-    async fn take_up(&mut self, ready: Ready) -> Option<End> {
+    async fn take_up(&mut self, ready: Ready) -> Option<AgentExit> {
         let Ready { hands, offer, found, life, check } = ready;
         hands.joined(self.link.token());
         let ended = hands.ended().await;
@@ -228,7 +230,7 @@ impl Shell {
         // With what the service says of itself, from the first beat on.
         self.step(AgentEvent::Metrics(self.machine.clone())).await;
         let offer = offer.map(|offer| AgentEvent::Offer(Box::new(offer)));
-        let ended = ended.map(|why| AgentEvent::Service(News::Exited { why }));
+        let ended = ended.map(|why| AgentEvent::Service(ServiceEvent::Exited { why }));
         let began = [AgentEvent::StartChecked(check), AgentEvent::Began { found, life }];
         for event in offer.into_iter().chain(began).chain(ended) {
             let end = self.apply(event).await;
@@ -258,12 +260,12 @@ impl Shell {
     }
 
     /// Steps the agent and does as it says; the end, if it is over.
-    async fn step(&mut self, event: AgentEvent) -> Option<End> {
+    async fn step(&mut self, event: AgentEvent) -> Option<AgentExit> {
         let event = self.completed(event)?;
         self.apply(event).await
     }
 
-    async fn apply(&mut self, event: AgentEvent) -> Option<End> {
+    async fn apply(&mut self, event: AgentEvent) -> Option<AgentExit> {
         self.note(&event);
         for effect in self.agent.step(self.clock.now(), event) {
             if let AgentEffect::Exit(end) = effect {
@@ -295,7 +297,7 @@ impl Shell {
             AgentEvent::Ended { job, attempt, .. } => {
                 self.shows.previews.forget(*job, *attempt);
             }
-            AgentEvent::Unanswered { why: Unanswered::Unreachable(why), .. } if self.is_reachable => {
+            AgentEvent::Unanswered { why: CallError::Unreachable(why), .. } if self.is_reachable => {
                 self.is_reachable = false;
                 warn!(%why, "cannot reach the plane; trying on");
             }

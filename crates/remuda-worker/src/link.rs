@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use remuda_core::agent::{AgentEvent, Unanswered};
+use remuda_core::agent::{AgentEvent, CallError};
 use remuda_core::id::{Attempt, JobId, WorkerId};
-use remuda_core::wire::{Beat, Join, Joined, Reply};
+use remuda_core::wire::{Beat, JoinRequest, JoinReply, BeatReply};
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
 use super::ticket::{Drawer, is_rented};
-use remuda_core::wire::live::Report;
+use remuda_core::wire::live::LiveReport;
 use remuda_net::http_client::Credentials;
 use remuda_net::secret::Secret;
 
@@ -67,28 +67,28 @@ impl Link {
         self.token = token;
     }
 
-    pub async fn join(&self, join: &Join) -> AgentEvent {
+    pub async fn join(&self, join: &JoinRequest) -> AgentEvent {
         let is_rented = is_rented(&self.credentials.token);
         let by_ticket = match is_rented && !self.token.is_empty() {
             true => Some(answer(self.join_request(join).bearer_auth(self.token.reveal())).await),
             false => None,
         };
         let answered = match by_ticket {
-            Some(answered @ (Ok(_) | Err(Unanswered::Unreachable(_)))) => answered,
+            Some(answered @ (Ok(_) | Err(CallError::Unreachable(_)))) => answered,
             // A ticket of another time, or none: then it is what the machine came with.
-            Some(Err(_)) | None => answer::<Joined>(self.credentials.sign(self.join_request(join))).await,
+            Some(Err(_)) | None => answer::<JoinReply>(self.credentials.sign(self.join_request(join))).await,
         };
         match answered {
             Ok(joined) => AgentEvent::Joined(joined),
             // Nothing it could still show: whoever rented it will never hear from it.
-            Err(Unanswered::Replaced(why)) if is_rented => {
-                AgentEvent::Unanswered { seq: None, why: Unanswered::NotWanted(why), luck: luck() }
+            Err(CallError::Replaced(why)) if is_rented => {
+                AgentEvent::Unanswered { seq: None, why: CallError::NotWanted(why), luck: luck() }
             }
             Err(why) => AgentEvent::Unanswered { seq: None, why, luck: luck() },
         }
     }
 
-    fn join_request(&self, join: &Join) -> RequestBuilder {
+    fn join_request(&self, join: &JoinRequest) -> RequestBuilder {
         self.http.post(format!("{}/remuda/v1/workers", self.url)).timeout(ANSWER_MAX).json(join)
     }
 
@@ -100,7 +100,7 @@ impl Link {
             .timeout(ANSWER_MAX.max(wait + ANSWER_MARGIN))
             .bearer_auth(self.token.reveal())
             .json(beat);
-        match answer::<Reply>(request).await {
+        match answer::<BeatReply>(request).await {
             Ok(reply) => AgentEvent::Reply { seq: beat.seq, reply },
             Err(why) => AgentEvent::Unanswered { seq: Some(beat.seq), why, luck: luck() },
         }
@@ -119,7 +119,7 @@ impl Link {
     }
 
     /// What an attempt is doing.
-    pub async fn live(&self, job: JobId, attempt: Attempt, report: &Report) -> Result<(), Untold> {
+    pub async fn live(&self, job: JobId, attempt: Attempt, report: &LiveReport) -> Result<(), Untold> {
         shown(self.show("live", job, attempt).json(report)).await
     }
 
@@ -145,8 +145,8 @@ async fn shown(request: RequestBuilder) -> Result<(), Untold> {
     }
 }
 
-async fn answer<T: serde::de::DeserializeOwned>(request: RequestBuilder) -> Result<T, Unanswered> {
-    let unreachable = |error: reqwest::Error| Unanswered::Unreachable(described(&error));
+async fn answer<T: serde::de::DeserializeOwned>(request: RequestBuilder) -> Result<T, CallError> {
+    let unreachable = |error: reqwest::Error| CallError::Unreachable(described(&error));
     let response = request.send().await.map_err(unreachable)?;
     if response.status().is_success() {
         return response.json().await.map_err(unreachable);
@@ -165,17 +165,17 @@ pub(super) fn described(error: &dyn std::error::Error) -> String {
     text
 }
 
-async fn refused(response: Response) -> Unanswered {
+async fn refused(response: Response) -> CallError {
     let status = response.status();
     let body: Value = response.json().await.unwrap_or_default();
     let code = body["error"]["code"].as_str().unwrap_or_default().to_owned();
     let message = body["error"]["message"].as_str().unwrap_or("no message").to_owned();
     match (status, code.as_str()) {
-        (_, "unknown_worker") => Unanswered::Unknown,
-        (_, "machine_retired" | "identity_unproven") => Unanswered::NotWanted(message),
-        (_, "replaced" | "wrong_token" | "no_token" | "forbidden") => Unanswered::Replaced(message),
-        (StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, _) => Unanswered::Replaced(message),
-        _ => Unanswered::Unreachable(format!("{status}: {message}")),
+        (_, "unknown_worker") => CallError::Unknown,
+        (_, "machine_retired" | "identity_unproven") => CallError::NotWanted(message),
+        (_, "replaced" | "wrong_token" | "no_token" | "forbidden") => CallError::Replaced(message),
+        (StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, _) => CallError::Replaced(message),
+        _ => CallError::Unreachable(format!("{status}: {message}")),
     }
 }
 

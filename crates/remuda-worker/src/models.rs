@@ -17,11 +17,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use remuda_core::agent::{AgentEvent, Ending};
+use remuda_core::agent::{AgentEvent, AttemptEnd};
 use remuda_core::cause::Cause;
 use remuda_core::id::{Attempt, JobId, Service};
-use remuda_core::need::Offer;
-use remuda_core::service::{Failure as Refused, Fault, News, Remedy, Seen, ServiceLife, Submission};
+use remuda_core::need::Capabilities;
+use remuda_core::service::{
+    ProbeResult, ServiceEvent, ServiceFailure as Refused, ServiceFault, ServiceIncarnation, ServiceRemedy,
+    SubmitOutcome,
+};
 use remuda_core::wire::metric::{MODEL_LABEL, MODELS_METRIC};
 use remuda_models::{Call, Failure, Pool, PoolError, Ticket};
 use serde_json::{Map, Value};
@@ -44,7 +47,7 @@ const SLOTS_PER_COPY: u32 = 2;
 /// How often it is looked whether copies are at work for those that hear nothing of their own.
 const STEPS_EVERY: Duration = Duration::from_secs(5);
 /// The pool is there from the first moment to the last.
-const LIFE: ServiceLife = ServiceLife(1);
+const LIFE: ServiceIncarnation = ServiceIncarnation(1);
 
 /// What a worker has that serves models.
 #[derive(Clone, Debug)]
@@ -112,7 +115,7 @@ impl Models {
     }
 
     /// What can be asked of it now.
-    pub(super) fn offer(&self) -> Offer {
+    pub(super) fn offer(&self) -> Capabilities {
         self.shared.given_up.offer(&self.shared.pool)
     }
 
@@ -136,14 +139,15 @@ impl Models {
             Some(None) => true,
             None => false,
         };
-        let seen = if is_known { Seen::Running } else { Seen::Unknown };
+        let seen = if is_known { ProbeResult::Running } else { ProbeResult::Unknown };
         self.say(AgentEvent::Probed { job, attempt, life: LIFE, seen });
     }
 
     /// Copies are started anew by their pool, and if that does not help nobody here can do more.
-    pub(super) fn treat(&mut self, remedy: Remedy) {
-        let problem = (remedy == Remedy::Restart).then(|| "starting copies anew does not help".to_owned());
-        self.say(AgentEvent::Service(News::Treated { remedy, problem }));
+    pub(super) fn treat(&mut self, remedy: ServiceRemedy) {
+        let problem =
+            (remedy == ServiceRemedy::Restart).then(|| "starting copies anew does not help".to_owned());
+        self.say(AgentEvent::Service(ServiceEvent::Treated { remedy, problem }));
     }
 
     pub(super) fn check(&mut self) {
@@ -151,7 +155,7 @@ impl Models {
         let is_none = offer.models.as_ref().is_some_and(BTreeSet::is_empty);
         let problem = is_none.then(|| "no model has a copy that works".to_owned());
         let offer = Some(Box::new(offer));
-        self.say(AgentEvent::Service(News::Checked { life: LIFE, problem, offer }));
+        self.say(AgentEvent::Service(ServiceEvent::Checked { life: LIFE, problem, offer }));
     }
 
     /// Files come and go under the worker's own name, whatever it joined with.
@@ -191,19 +195,19 @@ impl Shared {
         let (job, attempt) = (order.job, order.attempt);
         let called = tokio::select! {
             called = self.call(&order) => called,
-            Ok(reason) = &mut cancelled => Err(Refused::new(Fault::Lost, reason)),
+            Ok(reason) = &mut cancelled => Err(Refused::new(ServiceFault::Lost, reason)),
         };
         let (answer, called) = match called {
-            Ok(called) => (Submission::Accepted, Some(called)),
-            Err(refused) => (Submission::Refused(refused), None),
+            Ok(called) => (SubmitOutcome::Accepted, Some(called)),
+            Err(refused) => (SubmitOutcome::Refused(refused), None),
         };
         self.tell(AgentEvent::Submitted { job, attempt, life: LIFE, answer }).await;
         let outcome = match called {
             None => return,
-            Some(Called::TooMuch(message)) => Ending::Failed { cause: Cause::Plane, message },
+            Some(Called::TooMuch(message)) => AttemptEnd::Failed { cause: Cause::Plane, message },
             Some(Called::Taken { model, ticket }) => tokio::select! {
                 outcome = self.answer(job, attempt, &model, ticket) => outcome,
-                Ok(reason) = &mut cancelled => Ending::Failed { cause: Cause::Plane, message: reason },
+                Ok(reason) = &mut cancelled => AttemptEnd::Failed { cause: Cause::Plane, message: reason },
             },
         };
         self.reports.told(job, attempt).await;
@@ -215,7 +219,7 @@ impl Shared {
         let (model, request) = asked.request(&self.blobs).await?;
         let (pool, name) = (self.pool.clone(), model.clone());
         let asked = tokio::task::spawn_blocking(move || pool.call(&name, request, Call::default())).await;
-        let ticket = asked.map_err(|panicked| Refused::new(Fault::Died, panicked.to_string()))?;
+        let ticket = asked.map_err(|panicked| Refused::new(ServiceFault::Died, panicked.to_string()))?;
         match ticket {
             Ok(ticket) => Ok(Called::Taken { model, ticket }),
             Err(error @ (PoolError::Full { .. } | PoolError::Closing)) => {
@@ -225,7 +229,7 @@ impl Shared {
         }
     }
 
-    async fn answer(&self, job: JobId, attempt: Attempt, model: &str, mut ticket: Ticket) -> Ending {
+    async fn answer(&self, job: JobId, attempt: Attempt, model: &str, mut ticket: Ticket) -> AttemptEnd {
         let (mut streamed, mut steps) = (StreamedAnswer::default(), self.steps(model));
         loop {
             let phase = tokio::select! {
@@ -252,11 +256,11 @@ impl Shared {
         }
         let given = match ticket.answer().await {
             Ok(answer) => result::store_answer(model, answer, &self.blobs).await,
-            Err(error) => return Ending::Failed { cause: cause(&error), message: error.to_string() },
+            Err(error) => return AttemptEnd::Failed { cause: cause(&error), message: error.to_string() },
         };
         match given {
-            Ok(result) => Ending::Completed { result: Arc::from(result) },
-            Err(message) => Ending::Failed { cause: Cause::Service, message },
+            Ok(result) => AttemptEnd::Completed { result: Arc::from(result) },
+            Err(message) => AttemptEnd::Failed { cause: Cause::Service, message },
         }
     }
 
@@ -275,19 +279,19 @@ impl Shared {
 }
 
 /// Whose fault it is that a call was not taken.
-fn fault(error: &PoolError) -> Fault {
+fn fault(error: &PoolError) -> ServiceFault {
     match error {
-        PoolError::Input(_) | PoolError::WrongCapability { .. } => Fault::Graph,
-        PoolError::UnknownModel { .. } | PoolError::NoWorkers { .. } => Fault::Missing,
+        PoolError::Input(_) | PoolError::WrongCapability { .. } => ServiceFault::Graph,
+        PoolError::UnknownModel { .. } | PoolError::NoWorkers { .. } => ServiceFault::Missing,
         PoolError::Failed { failure, .. } => match failure {
-            Failure::Input(_) => Fault::Graph,
-            Failure::OutOfMemory(_) => Fault::Memory,
-            Failure::Engine(_) | Failure::Poisoned(_) => Fault::Died,
-            Failure::Stopped => Fault::Lost,
+            Failure::Input(_) => ServiceFault::Graph,
+            Failure::OutOfMemory(_) => ServiceFault::Memory,
+            Failure::Engine(_) | Failure::Poisoned(_) => ServiceFault::Died,
+            Failure::Stopped => ServiceFault::Lost,
         },
-        PoolError::Differs { .. } => Fault::Died,
+        PoolError::Differs { .. } => ServiceFault::Died,
         PoolError::Full { .. } | PoolError::Deadline { .. } | PoolError::Cancelled | PoolError::Closing => {
-            Fault::Lost
+            ServiceFault::Lost
         }
     }
 }

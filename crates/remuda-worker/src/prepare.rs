@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use remuda_core::agent::Found;
-use remuda_core::need::Offer;
-use remuda_core::service::ServiceLife;
+use remuda_core::agent::FoundAttempt;
+use remuda_core::need::Capabilities;
+use remuda_core::service::ServiceIncarnation;
 use remuda_core::wire::StartCheck;
 use tokio::time::Instant;
 
@@ -25,9 +25,9 @@ const FORMER_WORK_MAX: Duration = Duration::from_secs(30);
 pub(super) struct Ready {
     pub(super) hands: Hands,
     /// What the service can do, where that is found out and not said.
-    pub(super) offer: Option<Offer>,
-    pub(super) found: Vec<Found>,
-    pub(super) life: ServiceLife,
+    pub(super) offer: Option<Capabilities>,
+    pub(super) found: Vec<FoundAttempt>,
+    pub(super) life: ServiceIncarnation,
     pub(super) check: StartCheck,
 }
 
@@ -52,12 +52,12 @@ pub(super) async fn ready(options: Options, events: Events, shows: Shows) -> any
     Ok(match &options.does {
         Does::Exec(exec) => {
             let hands = Hands::Commands(Commands::new(exec.clone(), events));
-            Ready { hands, offer: None, found: Vec::new(), life: ServiceLife(1), check }
+            Ready { hands, offer: None, found: Vec::new(), life: ServiceIncarnation(1), check }
         }
         Does::Models(models) => {
             let models = Models::new(models, &options, events, shows.reports);
             let (offer, hands) = (Some(models.offer()), Hands::Models(models));
-            Ready { hands, offer, found: Vec::new(), life: ServiceLife(1), check }
+            Ready { hands, offer, found: Vec::new(), life: ServiceIncarnation(1), check }
         }
         Does::Comfyui(comfyui) => {
             let ready = Comfyui::begin(comfyui.clone(), &options, events, shows, &says).await?;

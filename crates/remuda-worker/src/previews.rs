@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tracing::debug;
 
 use super::link::Link;
-use remuda_core::wire::preview::{Media, PREVIEW_BYTES_MAX};
+use remuda_core::wire::preview::{PREVIEW_BYTES_MAX, PreviewFormat};
 
 /// Two a second: more than that nobody sees, and a sampler makes dozens.
 const SEND_EVERY: Duration = Duration::from_millis(500);
@@ -43,7 +43,7 @@ struct Waiting {
 impl Previews {
     /// Takes the place of an older one that was not sent yet.
     pub(super) fn offer(&self, job: JobId, attempt: Attempt, node: Option<&str>, bytes: &[u8]) {
-        if bytes.len() > PREVIEW_BYTES_MAX || Media::of(bytes).is_none() {
+        if bytes.len() > PREVIEW_BYTES_MAX || PreviewFormat::of(bytes).is_none() {
             return;
         }
         let picture = Picture { node: node.map(str::to_owned), bytes: Bytes::copy_from_slice(bytes) };

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::link::{Link, Untold};
-use remuda_core::wire::live::{Report, Snapshot};
+use remuda_core::wire::live::{LiveReport, ProgressSnapshot};
 
 /// Nobody sees the difference, and a run that ends sooner costs one request.
 const FIRST_AFTER: Duration = Duration::from_millis(50);
@@ -68,7 +68,7 @@ struct Waiting {
 struct Pending {
     messages: VecDeque<Said>,
     messages_bytes: usize,
-    progress: Option<Snapshot>,
+    progress: Option<ProgressSnapshot>,
     outputs: Option<Vec<Arc<RawValue>>>,
     is_progress_new: bool,
     is_outputs_new: bool,
@@ -80,7 +80,13 @@ struct Pending {
 
 impl Reports {
     /// Takes in what was said and how far it is by that.
-    pub(super) fn heard(&self, job: JobId, attempt: Attempt, said: Option<Said>, progress: Option<Snapshot>) {
+    pub(super) fn heard(
+        &self,
+        job: JobId,
+        attempt: Attempt,
+        said: Option<Said>,
+        progress: Option<ProgressSnapshot>,
+    ) {
         self.change((job, attempt), |pending| {
             if let Some(said) = said {
                 pending.say(said);
@@ -156,7 +162,7 @@ impl Reports {
         }
     }
 
-    async fn send(self, (job, attempt): Key, link: Link, report: Report) {
+    async fn send(self, (job, attempt): Key, link: Link, report: LiveReport) {
         let told = link.live(job, attempt, &report).await;
         if let Err(why) = &told {
             debug!(%job, %attempt, %why, "a report was not taken");
@@ -174,7 +180,7 @@ impl Reports {
     }
 
     /// What is due now, and when the next is.
-    fn take(&self, now: Instant) -> (Vec<(Key, Link, Report)>, Option<Instant>) {
+    fn take(&self, now: Instant) -> (Vec<(Key, Link, LiveReport)>, Option<Instant>) {
         let mut waiting = self.waiting();
         let Some(link) = waiting.link.clone() else { return (Vec::new(), None) };
         let ready = waiting.attempts.iter_mut().filter(|(_, it)| it.has_news() && !it.is_on_its_way);
@@ -248,11 +254,11 @@ impl Pending {
     }
 
     /// Takes out what is new.
-    fn report(&mut self, now: Instant) -> Report {
+    fn report(&mut self, now: Instant) -> LiveReport {
         (self.is_on_its_way, self.next_at) = (true, now + SEND_EVERY);
         self.messages_bytes = 0;
         let is_new = (std::mem::take(&mut self.is_progress_new), std::mem::take(&mut self.is_outputs_new));
-        Report {
+        LiveReport {
             messages: self.messages.drain(..).map(|said| said.raw).collect(),
             progress: self.progress.clone().filter(|_| is_new.0),
             outputs: self.outputs.clone().filter(|_| is_new.1),
@@ -310,7 +316,7 @@ mod tests {
         let soon = || Instant::now() + FIRST_AFTER + SEND_EVERY;
         let link = Link::new("http://127.0.0.1:9", "w".parse().unwrap(), Credentials::default(), "".as_ref());
         let began = Instant::now();
-        reports.heard(job, attempt, Some(said("start", None)), Some(Snapshot::default()));
+        reports.heard(job, attempt, Some(said("start", None)), Some(ProgressSnapshot::default()));
         assert!(reports.take(soon()).0.is_empty(), "nobody has joined yet");
         reports.send_over(link.clone());
         assert!(reports.take(began).0.is_empty(), "more may come in a moment");

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use remuda_core::service::Fault;
+use remuda_core::service::ServiceFault;
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -114,7 +114,7 @@ fn nodes_made_at_run_time_belong_to_the_one_that_made_them() {
 
 #[test]
 fn a_block_turns_a_success_without_outputs_into_a_failure() {
-    let seen = |outputs: &str| Seen::Succeeded {
+    let seen = |outputs: &str| ProbeResult::Succeeded {
         outputs: RawValue::from_string(outputs.to_owned()).unwrap().into(),
     };
     let error = |kind: &str| {
@@ -123,13 +123,16 @@ fn a_block_turns_a_success_without_outputs_into_a_failure() {
         ))
     };
     let mut progress = progress();
-    assert!(matches!(progress.judge(seen("{}")), Seen::Succeeded { .. }));
+    assert!(matches!(progress.judge(seen("{}")), ProbeResult::Succeeded { .. }));
     progress.heard(&error("ValueError"));
-    assert!(matches!(progress.judge(seen("{}")), Seen::Succeeded { .. }));
+    assert!(matches!(progress.judge(seen("{}")), ProbeResult::Succeeded { .. }));
     progress.heard(&error("ExecutionBlocked"));
-    assert!(matches!(progress.judge(seen("{}")), Seen::Failed(Failure { fault: Fault::Node, .. })));
-    assert!(matches!(progress.judge(seen(r#"{"1": {}}"#)), Seen::Succeeded { .. }));
-    assert!(matches!(progress.judge(Seen::Running), Seen::Running));
+    assert!(matches!(
+        progress.judge(seen("{}")),
+        ProbeResult::Failed(ServiceFailure { fault: ServiceFault::Node, .. })
+    ));
+    assert!(matches!(progress.judge(seen(r#"{"1": {}}"#)), ProbeResult::Succeeded { .. }));
+    assert!(matches!(progress.judge(ProbeResult::Running), ProbeResult::Running));
 }
 
 proptest! {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use remuda_core::service::{Failure, Fault};
+use remuda_core::service::{ServiceFailure, ServiceFault};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -41,14 +41,16 @@ impl Asset {
     }
 
     /// An asset, if the value is meant as one.
-    fn read(value: &Value) -> Option<Result<Self, Failure>> {
+    fn read(value: &Value) -> Option<Result<Self, ServiceFailure>> {
         if value.get("__type")?.as_str()? != TYPE {
             return None;
         }
         let info = &value["info"];
         let hash = info["hash"].as_str().and_then(normal);
         let file_path = info["file_path"].as_str().map(ToOwned::to_owned);
-        let wrong = || Failure::new(Fault::Graph, "an asset without a hash of the form blake3:<64 digits>");
+        let wrong = || {
+            ServiceFailure::new(ServiceFault::Graph, "an asset without a hash of the form blake3:<64 digits>")
+        };
         Some(hash.map(|hash| Asset { hash, file_path }).ok_or_else(wrong))
     }
 }
@@ -60,7 +62,7 @@ fn normal(hash: &str) -> Option<String> {
 }
 
 /// What must be placed on the server before the workflow can run, each file once.
-pub fn assets(workflow: &RawValue) -> Result<Vec<Asset>, Failure> {
+pub fn assets(workflow: &RawValue) -> Result<Vec<Asset>, ServiceFailure> {
     let graph = Graph::read(workflow)?;
     let mut found = BTreeMap::new();
     for value in graph.nodes.values().flat_map(|node| node.inputs.values()) {
@@ -74,7 +76,7 @@ pub fn assets(workflow: &RawValue) -> Result<Vec<Asset>, Failure> {
     Ok(found.into_values().collect())
 }
 
-fn find(value: &Value, found: &mut BTreeMap<String, Asset>) -> Result<(), Failure> {
+fn find(value: &Value, found: &mut BTreeMap<String, Asset>) -> Result<(), ServiceFailure> {
     if let Some(asset) = Asset::read(value) {
         let asset = asset?;
         found.entry(asset.hash.clone()).or_insert(asset);
@@ -88,7 +90,7 @@ fn find(value: &Value, found: &mut BTreeMap<String, Asset>) -> Result<(), Failur
 }
 
 /// Puts names in place of assets, however deep they stand. Says whether there were any.
-pub(super) fn place(value: &mut Value, placed: &BTreeMap<String, String>) -> Result<bool, Failure> {
+pub(super) fn place(value: &mut Value, placed: &BTreeMap<String, String>) -> Result<bool, ServiceFailure> {
     if let Some(asset) = Asset::read(value) {
         let asset = asset?;
         let name = placed.get(&asset.hash).ok_or_else(|| missing(&asset))?;
@@ -112,8 +114,11 @@ pub(super) fn place(value: &mut Value, placed: &BTreeMap<String, String>) -> Res
     Ok(any)
 }
 
-fn missing(asset: &Asset) -> Failure {
+fn missing(asset: &Asset) -> ServiceFailure {
     let name =
         asset.file_path.as_deref().map(|path| format!(" ({})", one_line(path, 80))).unwrap_or_default();
-    Failure::new(Fault::Missing, format!("the asset {}{name} was not brought to this server", asset.hash))
+    ServiceFailure::new(
+        ServiceFault::Missing,
+        format!("the asset {}{name} was not brought to this server", asset.hash),
+    )
 }

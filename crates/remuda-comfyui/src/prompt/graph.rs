@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use remuda_core::service::{Failure, Fault};
+use remuda_core::service::{ServiceFailure, ServiceFault};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -33,7 +33,7 @@ pub(super) struct Node {
 pub(super) struct Extra(pub(super) Members<Box<RawValue>>);
 
 impl Graph {
-    pub(super) fn read(workflow: &RawValue) -> Result<Self, Failure> {
+    pub(super) fn read(workflow: &RawValue) -> Result<Self, ServiceFailure> {
         if !is_object(workflow) {
             return Err(wrong("it is no JSON object"));
         }
@@ -54,7 +54,7 @@ fn is_wrapped(inner: &RawValue) -> bool {
     is_object(inner) && class.0.is_none()
 }
 
-fn nodes(members: Members<Box<RawValue>>) -> Result<BTreeMap<String, Node>, Failure> {
+fn nodes(members: Members<Box<RawValue>>) -> Result<BTreeMap<String, Node>, ServiceFailure> {
     if last(&members, "nodes").is_some_and(|nodes| nodes.get().starts_with('[')) {
         return Err(wrong(
             "it is in the format of the web interface, which only that can run: export it there with \"Export (API)\"",
@@ -67,7 +67,7 @@ fn nodes(members: Members<Box<RawValue>>) -> Result<BTreeMap<String, Node>, Fail
 }
 
 impl Node {
-    fn read(id: &str, node: &RawValue) -> Result<Self, Failure> {
+    fn read(id: &str, node: &RawValue) -> Result<Self, ServiceFailure> {
         let fields = read_members(node);
         let class = last(&fields, "class_type").map(text).unwrap_or_default();
         let Some(class) = class.0.filter(|class| !class.is_empty()) else {
@@ -91,7 +91,10 @@ impl Node {
 }
 
 /// `null` means all; an empty list, or one that names nothing, would be refused by the server with fewer words.
-fn targets(told: Option<&RawValue>, nodes: &BTreeMap<String, Node>) -> Result<Option<Vec<String>>, Failure> {
+fn targets(
+    told: Option<&RawValue>,
+    nodes: &BTreeMap<String, Node>,
+) -> Result<Option<Vec<String>>, ServiceFailure> {
     let Some(told) = told.filter(|told| told.get() != "null") else { return Ok(None) };
     match serde_json::from_str::<Vec<String>>(told.get()) {
         Ok(targets) if !targets.is_empty() && targets.iter().all(|id| nodes.contains_key(id)) => {
@@ -119,6 +122,6 @@ fn is_sound(value: &RawValue) -> bool {
     serde_json::from_str::<serde_json::Value>(value.get()).is_ok()
 }
 
-fn wrong(why: &str) -> Failure {
-    Failure::new(Fault::Graph, format!("ComfyUI cannot run this workflow: {why}"))
+fn wrong(why: &str) -> ServiceFailure {
+    ServiceFailure::new(ServiceFault::Graph, format!("ComfyUI cannot run this workflow: {why}"))
 }

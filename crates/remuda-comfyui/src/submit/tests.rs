@@ -9,9 +9,9 @@ fn prompt() -> Prompt {
 }
 
 /// The failure that an answer means.
-fn refused_with(status: u16, body: &str) -> Failure {
+fn refused_with(status: u16, body: &str) -> ServiceFailure {
     match judge(StatusCode::from_u16(status).unwrap(), body.as_bytes(), &prompt()) {
-        Verdict::Plain(Submission::Refused(failure)) => failure,
+        Verdict::Plain(SubmitOutcome::Refused(failure)) => failure,
         other => panic!("{other:?}"),
     }
 }
@@ -49,7 +49,7 @@ fn what_this_server_lacks_another_may_have() {
             "Node ID '#1'",
         ),
     ] {
-        assert_eq!(refused_with(400, &body).fault, Fault::Missing, "{body}");
+        assert_eq!(refused_with(400, &body).fault, ServiceFault::Missing, "{body}");
     }
 }
 
@@ -69,9 +69,9 @@ fn what_is_wrong_everywhere_is_the_graphs_fault() {
         whole("prompt_outputs_failed_validation", "Prompt outputs failed validation", ""),
         "<html>Bad Request</html>".to_owned(),
     ] {
-        assert_eq!(refused_with(400, &body).fault, Fault::Graph, "{body}");
+        assert_eq!(refused_with(400, &body).fault, ServiceFault::Graph, "{body}");
     }
-    assert_eq!(refused_with(413, "Maximum request body size 104857600 exceeded.").fault, Fault::Graph);
+    assert_eq!(refused_with(413, "Maximum request body size 104857600 exceeded.").fault, ServiceFault::Graph);
 }
 
 #[test]
@@ -96,12 +96,15 @@ fn a_refusal_names_the_node_its_class_and_the_input() {
 #[test]
 fn only_a_clean_yes_is_accepted() {
     let ok = format!(r#"{{"prompt_id": "{ID}", "number": 62, "node_errors": {{}}}}"#);
-    assert!(matches!(judge(StatusCode::OK, ok.as_bytes(), &prompt()), Verdict::Plain(Submission::Accepted)));
+    assert!(matches!(
+        judge(StatusCode::OK, ok.as_bytes(), &prompt()),
+        Verdict::Plain(SubmitOutcome::Accepted)
+    ));
     for (status, body) in
         [(200, "<html>"), (200, "{}"), (202, ""), (500, "Server got itself in trouble"), (502, ""), (504, "")]
     {
         let verdict = judge(StatusCode::from_u16(status).unwrap(), body.as_bytes(), &prompt());
-        assert!(matches!(verdict, Verdict::Plain(Submission::Unsure(_))), "{status} {body}: {verdict:?}");
+        assert!(matches!(verdict, Verdict::Plain(SubmitOutcome::Unsure(_))), "{status} {body}: {verdict:?}");
     }
 }
 
@@ -111,7 +114,7 @@ fn a_yes_to_half_of_it_or_under_another_id_is_taken_back() {
         r#"{{"prompt_id": "{ID}", "number": 62, "node_errors": {{"3": {{"errors": [{TOO_SMALL}], "class_type": "SaveImage"}}}}}}"#
     );
     let other = r#"{"prompt_id": "theirs", "number": 1, "node_errors": []}"#.to_owned();
-    for (body, taken, fault) in [(half, ID, Fault::Graph), (other, "theirs", Fault::Missing)] {
+    for (body, taken, fault) in [(half, ID, ServiceFault::Graph), (other, "theirs", ServiceFault::Missing)] {
         match judge(StatusCode::OK, body.as_bytes(), &prompt()) {
             Verdict::TakeBack { id, failure } => assert_eq!((&*id, failure.fault), (taken, fault)),
             verdict @ Verdict::Plain(_) => panic!("{verdict:?}"),
@@ -122,6 +125,6 @@ fn a_yes_to_half_of_it_or_under_another_id_is_taken_back() {
 #[test]
 fn a_no_at_the_door_is_not_the_jobs_fault() {
     for status in [301, 401, 403, 404, 405, 429] {
-        assert_eq!(refused_with(status, "no").fault, Fault::Lost, "{status}");
+        assert_eq!(refused_with(status, "no").fault, ServiceFault::Lost, "{status}");
     }
 }

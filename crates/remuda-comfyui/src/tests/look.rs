@@ -7,7 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Path;
 use axum::routing::get;
-use remuda_core::service::{Seen, Trigger};
+use remuda_core::service::{ProbeResult, ProbeTrigger};
 
 use crate::{Client, Target};
 
@@ -42,10 +42,10 @@ async fn serve(routes: Router) -> Client {
 #[tokio::test]
 async fn a_prompt_that_ends_between_two_reads_is_never_unknown() {
     for running in 0..4 {
-        for trigger in [Trigger::Silence, Trigger::SaidDone, Trigger::Again] {
+        for trigger in [ProbeTrigger::Silence, ProbeTrigger::SaidDone, ProbeTrigger::Again] {
             let seen = server(running).await.look(ID, trigger).await;
             assert!(
-                matches!(seen, Seen::Running | Seen::Succeeded { .. }),
+                matches!(seen, ProbeResult::Running | ProbeResult::Succeeded { .. }),
                 "{running} {trigger:?}: {seen:?}"
             );
         }
@@ -61,16 +61,16 @@ async fn thousands_that_wait_are_read_past() {
         items.join(",")
     );
     let client = serve(Router::new().route("/queue", get(move || async move { queue }))).await;
-    assert!(matches!(client.look(ID, Trigger::Silence).await, Seen::Pending { ahead: None }));
+    assert!(matches!(client.look(ID, ProbeTrigger::Silence).await, ProbeResult::Pending { ahead: None }));
 }
 
 #[tokio::test]
 async fn what_is_no_comfyui_knows_nothing_and_that_is_no_answer() {
     for page in ["<html>Welcome</html>", "{}", "[]", "null", "", r#"{"queue_running": []}"#] {
         let client = serve(Router::new().fallback(get(move || async move { page }))).await;
-        for trigger in [Trigger::Silence, Trigger::SaidDone] {
+        for trigger in [ProbeTrigger::Silence, ProbeTrigger::SaidDone] {
             let seen = client.look(ID, trigger).await;
-            assert!(matches!(seen, Seen::NoAnswer(_)), "{page}: {seen:?}");
+            assert!(matches!(seen, ProbeResult::NoAnswer(_)), "{page}: {seen:?}");
         }
         assert!(client.stats().await.is_err() && client.inventory().await.is_err(), "{page}");
         assert!(client.ours(&"w".parse().unwrap()).await.is_err(), "{page}");
@@ -85,6 +85,6 @@ async fn an_answer_without_end_is_given_up() {
         axum::body::Body::from_stream(chunks)
     };
     let client = serve(Router::new().fallback(get(endless))).await;
-    let seen = client.look(ID, Trigger::Silence).await;
-    assert!(matches!(&seen, Seen::NoAnswer(why) if why.contains("more than")), "{seen:?}");
+    let seen = client.look(ID, ProbeTrigger::Silence).await;
+    assert!(matches!(&seen, ProbeResult::NoAnswer(why) if why.contains("more than")), "{seen:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use remuda_core::service::{Fault, Seen, Submission, Trigger};
+use remuda_core::service::{ProbeResult, ProbeTrigger, ServiceFault, SubmitOutcome};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -18,8 +18,8 @@ async fn a_lost_answer_is_unsure_whether_or_not_the_prompt_was_taken() {
         world.fake.control().strike_next(struck);
         let prompt = world.prompt(&picture(5));
         let submission = world.client.submit(&prompt).await;
-        assert!(matches!(submission, Submission::Unsure(_)), "{submission:?}");
-        assert_eq!(matches!(world.ended(&prompt).await, Seen::Succeeded { .. }), is_taken);
+        assert!(matches!(submission, SubmitOutcome::Unsure(_)), "{submission:?}");
+        assert_eq!(matches!(world.ended(&prompt).await, ProbeResult::Succeeded { .. }), is_taken);
     }
 }
 
@@ -31,15 +31,15 @@ async fn a_slow_answer_says_nothing_and_a_refused_connection_says_gone() {
     world.ended(&prompt).await;
     let hasty = Client::new(&world.target, Duration::from_millis(100)).unwrap();
     world.fake.control().slow_http(Duration::from_secs(60));
-    for trigger in [Trigger::Silence, Trigger::SaidDone] {
+    for trigger in [ProbeTrigger::Silence, ProbeTrigger::SaidDone] {
         let seen = hasty.look(prompt.id(), trigger).await;
-        assert!(matches!(&seen, Seen::NoAnswer(why) if why.contains("within 100ms")), "{seen:?}");
+        assert!(matches!(&seen, ProbeResult::NoAnswer(why) if why.contains("within 100ms")), "{seen:?}");
     }
-    assert!(matches!(hasty.submit(&world.prompt(&picture(6))).await, Submission::Unsure(_)));
+    assert!(matches!(hasty.submit(&world.prompt(&picture(6))).await, SubmitOutcome::Unsure(_)));
     world.fake.kill().await;
-    assert!(matches!(world.client.look(prompt.id(), Trigger::Silence).await, Seen::Gone(_)));
+    assert!(matches!(world.client.look(prompt.id(), ProbeTrigger::Silence).await, ProbeResult::Gone(_)));
     let unsure = world.client.submit(&prompt).await;
-    assert!(matches!(&unsure, Submission::Unsure(why) if why.contains("refused")), "{unsure:?}");
+    assert!(matches!(&unsure, SubmitOutcome::Unsure(why) if why.contains("refused")), "{unsure:?}");
     let refused = Socket::connect(&world.target, "x", PATIENCE).await.unwrap_err();
     assert!(matches!(&refused, Error::Gone(_)) && refused.is_unsent(), "{refused:?}");
 }
@@ -57,7 +57,7 @@ async fn a_restart_is_known_by_the_anchor_it_forgot() {
     let closed = timeout(PATIENCE, async { while socket.next().await.is_ok() {} }).await;
     assert!(closed.is_ok());
     assert!(!world.client.knows(canary.id()).await.unwrap());
-    assert!(matches!(world.client.look(prompt.id(), Trigger::SocketClosed).await, Seen::Unknown));
+    assert!(matches!(world.client.look(prompt.id(), ProbeTrigger::SocketClosed).await, ProbeResult::Unknown));
 }
 
 /// Faults: V11.
@@ -72,7 +72,7 @@ async fn a_server_whose_executor_is_dead_does_not_pass() {
     world.fake.control().strike_next(Struck::Cuda);
     let canary = world.client.canary(&world.worker, &world.client_id);
     let failed = world.client.sing(&canary, PATIENCE).await.unwrap_err();
-    assert!(matches!(&failed, Sick::Failed(failure) if failure.fault == Fault::Device), "{failed}");
+    assert!(matches!(&failed, Sick::Failed(failure) if failure.fault == ServiceFault::Device), "{failed}");
 }
 
 /// Faults: W9, W10.
@@ -89,7 +89,10 @@ async fn garbage_and_huge_previews_do_not_end_the_socket() {
     assert!(previews.clone().count() > 0 && previews.clone().all(|said| said.prompt() == Some(prompt.id())));
     assert!(heard.iter().any(|said| matches!(said, Message::Malformed)), "{heard:?}");
     assert_eq!(socket.dropped(), 1);
-    assert!(matches!(world.client.look(prompt.id(), Trigger::SaidDone).await, Seen::Succeeded { .. }));
+    assert!(matches!(
+        world.client.look(prompt.id(), ProbeTrigger::SaidDone).await,
+        ProbeResult::Succeeded { .. }
+    ));
 }
 
 /// Faults: W2, W4.
@@ -125,9 +128,9 @@ async fn a_door_that_stays_shut_is_named() {
         let stranger = Client::new(&target, PATIENCE).unwrap();
         let told = stranger.stats().await.unwrap_err();
         assert!(matches!(&told, Error::Status { status: it, .. } if *it == status), "{told}");
-        assert!(matches!(stranger.look(prompt.id(), Trigger::Again).await, Seen::NoAnswer(_)));
-        let Submission::Refused(failure) = stranger.submit(&prompt).await else { panic!("{status}") };
-        assert_eq!(failure.fault, Fault::Lost);
+        assert!(matches!(stranger.look(prompt.id(), ProbeTrigger::Again).await, ProbeResult::NoAnswer(_)));
+        let SubmitOutcome::Refused(failure) = stranger.submit(&prompt).await else { panic!("{status}") };
+        assert_eq!(failure.fault, ServiceFault::Lost);
         let refused = Socket::connect(&target, "x", PATIENCE).await.unwrap_err();
         assert!(matches!(&refused, Error::Status { status: it, .. } if *it == status), "{refused}");
     }

@@ -1,6 +1,6 @@
 //! Stories of people who write fleets.
 
-use remuda_core::fleet::{FleetSettings, Policy};
+use remuda_core::fleet::{FleetSettings, ScalingPolicy};
 use remuda_core::settings::Scaling;
 
 use super::*;
@@ -213,7 +213,7 @@ fn every_number_the_core_has_for_a_fleet_has_a_key() {
     text += "policy = 'latency'\nstart = 'ssh'";
     let resolved = story().file(&text).variable("AUTO_START_WORKER_PROCESS", "1").load();
     let after = resolved.unwrap_or_else(|error| panic!("{error}")).settings.fleets.remove(0);
-    assert_eq!(after.policy, Policy::Latency { wait_max: Duration::from_secs(61) });
+    assert_eq!(after.policy, ScalingPolicy::Latency { wait_max: Duration::from_secs(61) });
     let same: BTreeSet<_> = &fields(&before.settings) & &fields(&after);
     // A list of machines is for fleets that do not rent.
     let not_its_own = ["settings.can_rent = true", "settings.machines = []"].map(str::to_owned);

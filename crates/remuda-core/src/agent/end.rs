@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use super::{Agent, AgentEffect, End, Membership, Stopping};
-use crate::time::{Timestamp, spoken};
+use super::{Agent, AgentEffect, AgentExit, Membership, Stopping};
+use crate::time::{Timestamp, humanize};
 
 /// So much of a notice is kept for handing back what is not done.
 const HANDING_BACK: Duration = Duration::from_secs(3);
@@ -32,7 +32,7 @@ impl Agent {
         }
         let is_forgotten = self.forgotten_at().is_some_and(|at| at <= now);
         if is_forgotten && !matches!(self.membership, Membership::Gone) {
-            let silence = spoken(now.since(self.contact_at));
+            let silence = humanize(now.since(self.contact_at));
             self.dismiss(format!("no contact with the plane for {silence}"));
         }
     }
@@ -57,7 +57,7 @@ impl Agent {
     /// Two of us must not fight over one name: nothing more is said, and what the service runs is the other's now.
     pub(super) fn give_up(&mut self, problem: String) {
         self.membership = Membership::Gone;
-        self.effects.push(AgentEffect::Exit(End::Replaced(problem)));
+        self.effects.push(AgentEffect::Exit(AgentExit::Replaced(problem)));
     }
 
     /// What it holds is nobody's any more, and what it runs on costs somebody money.
@@ -67,6 +67,6 @@ impl Agent {
             self.effects.push(AgentEffect::Cancel { job, attempt, reason: why.clone() });
         }
         self.membership = Membership::Gone;
-        self.effects.push(AgentEffect::Exit(End::Dismissed(why)));
+        self.effects.push(AgentEffect::Exit(AgentExit::Dismissed(why)));
     }
 }

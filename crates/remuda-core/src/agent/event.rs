@@ -8,9 +8,11 @@ use serde_json::value::RawValue;
 
 use crate::cause::Cause;
 use crate::id::{Attempt, JobId, Service};
-use crate::need::Offer;
-use crate::service::{News, Remedy, Seen, ServiceLife, Submission, Trigger};
-use crate::wire::{Beat, Join, Joined, Reply, StartCheck};
+use crate::need::Capabilities;
+use crate::service::{
+    ProbeResult, ProbeTrigger, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome,
+};
+use crate::wire::{Beat, BeatReply, JoinReply, JoinRequest, StartCheck};
 
 #[derive(Clone, Debug)]
 pub enum AgentEvent {
@@ -22,19 +24,19 @@ pub enum AgentEvent {
     StartChecked(StartCheck),
     /// The process began; attempts that a former one left with the service were found.
     Began {
-        found: Vec<Found>,
-        life: ServiceLife,
+        found: Vec<FoundAttempt>,
+        life: ServiceIncarnation,
     },
-    Joined(Joined),
+    Joined(JoinReply),
     /// The answer to beat `seq`.
     Reply {
         seq: u64,
-        reply: Reply,
+        reply: BeatReply,
     },
     /// A join or a beat got no answer that counts. `luck` spreads the next try.
     Unanswered {
         seq: Option<u64>,
-        why: Unanswered,
+        why: CallError,
         luck: u64,
     },
     /// The service does something for this attempt.
@@ -48,14 +50,14 @@ pub enum AgentEvent {
     Ended {
         job: JobId,
         attempt: Attempt,
-        outcome: Ending,
+        outcome: AttemptEnd,
     },
     /// What came of handing an attempt to the service.
     Submitted {
         job: JobId,
         attempt: Attempt,
-        life: ServiceLife,
-        answer: Submission,
+        life: ServiceIncarnation,
+        answer: SubmitOutcome,
     },
     /// A message of the service says that the attempt is over: a reason to ask.
     SaidDone {
@@ -66,12 +68,12 @@ pub enum AgentEvent {
     Probed {
         job: JobId,
         attempt: Attempt,
-        life: ServiceLife,
-        seen: Seen,
+        life: ServiceIncarnation,
+        seen: ProbeResult,
     },
-    Service(News),
+    Service(ServiceEvent),
     /// It can do other things than before.
-    Offer(Box<Offer>),
+    Offer(Box<Capabilities>),
     Metrics(serde_json::Map<String, serde_json::Value>),
     /// Finish what is held, then leave. A second time: leave now.
     Stop,
@@ -80,19 +82,19 @@ pub enum AgentEvent {
 
 /// An attempt of a former incarnation that the service still knows.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundAttempt {
     pub job: JobId,
     pub attempt: Attempt,
 }
 
 #[derive(Clone, Debug)]
-pub enum Ending {
+pub enum AttemptEnd {
     Completed { result: Arc<RawValue> },
     Failed { cause: Cause, message: String },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unanswered {
+pub enum CallError {
     /// No connection, a timeout, an error on their side: try again.
     Unreachable(String),
     /// The plane does not know this worker: join again.
@@ -105,7 +107,7 @@ pub enum Unanswered {
 
 /// How it is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum AgentExit {
     /// It was asked to stop.
     Stopped,
     /// Another of its name goes on, or a person has to look; what the service runs is not touched.
@@ -117,7 +119,7 @@ pub enum End {
 
 #[derive(Clone, Debug)]
 pub enum AgentEffect {
-    Join(Box<Join>),
+    Join(Box<JoinRequest>),
     /// Replaces a beat that is still waiting for its answer.
     Beat {
         beat: Box<Beat>,
@@ -141,7 +143,7 @@ pub enum AgentEffect {
     Probe {
         job: JobId,
         attempt: Attempt,
-        trigger: Trigger,
+        trigger: ProbeTrigger,
     },
     /// The service is done: bring home what it made. Answered with `Ended`.
     Collect {
@@ -153,12 +155,12 @@ pub enum AgentEffect {
     },
     /// Close the socket and open it again: it may have gone deaf.
     Reopen,
-    Treat(Remedy),
-    /// Have the service do something small for real. Answered with `News::Checked`.
+    Treat(ServiceRemedy),
+    /// Have the service do something small for real. Answered with `ServiceEvent::Checked`.
     Check,
     Leave {
         reason: String,
     },
     /// It is over.
-    Exit(End),
+    Exit(AgentExit),
 }

@@ -17,9 +17,11 @@ use std::time::Duration;
 use super::work::{Order, Question, Stage, Work};
 use super::{Agent, AgentEffect};
 use crate::id::{Attempt, JobId};
-use crate::service::{Failure, Fault, Seen, ServiceLife, Submission, Trigger};
-use crate::time::{Timestamp, spoken};
-use crate::watch::Finding;
+use crate::service::{
+    ProbeResult, ProbeTrigger, ServiceFailure, ServiceFault, ServiceIncarnation, SubmitOutcome,
+};
+use crate::time::{Timestamp, humanize};
+use crate::watch::WatchVerdict;
 
 /// A question that got no answer at all by then is asked again; each request behind it ends after 5 s by itself.
 pub(super) const ANSWER_MAX: Duration = Duration::from_secs(20);
@@ -61,8 +63,8 @@ impl Agent {
         now: Timestamp,
         job: JobId,
         attempt: Attempt,
-        life: ServiceLife,
-        answer: Submission,
+        life: ServiceIncarnation,
+        answer: SubmitOutcome,
     ) {
         let Some(work) = self.current(job, attempt).filter(|work| work.stage == Stage::Submitting) else {
             return;
@@ -70,26 +72,26 @@ impl Agent {
         (work.life, work.submitted_at) = (life, Some(now));
         work.watch.signal(now);
         (work.stage, work.status) = match answer {
-            Submission::Refused(failure) => return self.failed(now, job, attempt, failure),
-            Submission::Accepted => (Stage::Accepted, "submitted"),
-            Submission::Unsure(_) => (Stage::Unsure, "unsure whether submitted"),
+            SubmitOutcome::Refused(failure) => return self.failed(now, job, attempt, failure),
+            SubmitOutcome::Accepted => (Stage::Accepted, "submitted"),
+            SubmitOutcome::Unsure(_) => (Stage::Unsure, "unsure whether submitted"),
         };
         if work.cancelled_at.is_some() {
             // The order to stop may have come before there was anything to stop.
             self.stop_again(now, job);
         }
-        self.ask(now, job, Trigger::Submitted);
+        self.ask(now, job, ProbeTrigger::Submitted);
     }
 
     pub(super) fn said_done(&mut self, now: Timestamp, job: JobId, attempt: Attempt) {
         if let Some(work) = self.current(job, attempt) {
             work.is_there(now);
-            self.ask(now, job, Trigger::SaidDone);
+            self.ask(now, job, ProbeTrigger::SaidDone);
         }
     }
 
     /// One question at a time; what comes up meanwhile is asked next.
-    pub(super) fn ask(&mut self, now: Timestamp, job: JobId, trigger: Trigger) {
+    pub(super) fn ask(&mut self, now: Timestamp, job: JobId, trigger: ProbeTrigger) {
         let is_asked_about = |work: &&mut Work| !matches!(work.stage, Stage::Adopted | Stage::Collecting);
         let Some(work) = self.held.get_mut(&job).filter(is_asked_about) else {
             return;
@@ -106,7 +108,7 @@ impl Agent {
     }
 
     /// Something happened that may concern everything the service has.
-    pub(super) fn ask_about_all(&mut self, now: Timestamp, trigger: Trigger) {
+    pub(super) fn ask_about_all(&mut self, now: Timestamp, trigger: ProbeTrigger) {
         let jobs: Vec<_> = self
             .held
             .iter()
@@ -123,17 +125,18 @@ impl Agent {
         now: Timestamp,
         job: JobId,
         attempt: Attempt,
-        life: ServiceLife,
-        seen: Seen,
+        life: ServiceIncarnation,
+        seen: ProbeResult,
     ) {
         let Some(work) = self.current(job, attempt).filter(|work| work.stage != Stage::Collecting) else {
             return;
         };
-        let (asked_at, trigger) = work.question.asked.take().unwrap_or((Timestamp::ZERO, Trigger::Again));
+        let (asked_at, trigger) =
+            work.question.asked.take().unwrap_or((Timestamp::ZERO, ProbeTrigger::Again));
         let next = work.question.next.take();
         (work.status, work.checked_at) = (seen.as_str(), Some(now));
         match seen {
-            Seen::NoAnswer(why) => {
+            ProbeResult::NoAnswer(why) => {
                 work.question.look_at = Some(now.plus(ASK_AGAIN));
                 let told_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
                 self.health.unanswered(now, &why);
@@ -141,29 +144,29 @@ impl Agent {
                     self.sicken(now, format!("it does not answer, nor stop what it was told to: {why}"));
                 }
             }
-            Seen::Gone(why) => {
+            ProbeResult::Gone(why) => {
                 self.health.unanswered(now, &why);
-                self.missed(now, job, (asked_at, trigger), Failure::new(Fault::Died, why));
+                self.missed(now, job, (asked_at, trigger), ServiceFailure::new(ServiceFault::Died, why));
             }
-            Seen::Unknown => {
+            ProbeResult::Unknown => {
                 self.health.answered();
                 self.unknown(now, job, (asked_at, trigger), life);
             }
-            Seen::Pending { .. } | Seen::Running => {
+            ProbeResult::Pending { .. } | ProbeResult::Running => {
                 // Perhaps it is seen before the answer to its submission is.
                 work.life = life;
                 self.goes_on(now, job, trigger, &seen);
             }
-            Seen::Interrupted => {
+            ProbeResult::Interrupted => {
                 let message = format!("someone interrupted it (seen {trigger})");
-                self.failed(now, job, attempt, Failure::new(Fault::Lost, message));
+                self.failed(now, job, attempt, ServiceFailure::new(ServiceFault::Lost, message));
             }
-            Seen::Failed(failure) => self.failed(now, job, attempt, failure),
-            Seen::Succeeded { .. } if work.cancelled_at.is_some() => {
+            ProbeResult::Failed(failure) => self.failed(now, job, attempt, failure),
+            ProbeResult::Succeeded { .. } if work.cancelled_at.is_some() => {
                 let message = "it was done before it could be stopped";
-                self.failed(now, job, attempt, Failure::new(Fault::Lost, message));
+                self.failed(now, job, attempt, ServiceFailure::new(ServiceFault::Lost, message));
             }
-            Seen::Succeeded { outputs } => {
+            ProbeResult::Succeeded { outputs } => {
                 work.stage = Stage::Collecting;
                 // Nothing is known of what was asked for by whoever handed it in before us: then all is brought home.
                 let wanted = work.order.as_ref().map(|order| order.include_outputs.clone());
@@ -178,14 +181,14 @@ impl Agent {
     }
 
     /// The service has it: the clock of silence starts anew. Progress it is not, unless it waits for somebody else's.
-    fn goes_on(&mut self, now: Timestamp, job: JobId, trigger: Trigger, seen: &Seen) {
+    fn goes_on(&mut self, now: Timestamp, job: JobId, trigger: ProbeTrigger, seen: &ProbeResult) {
         self.health.answered();
         let Some(work) = self.held.get_mut(&job) else { return };
         work.stage = Stage::Accepted;
         work.watch.signal(now);
         (work.question.missing_since, work.question.early) = (None, 0);
         let behind = match seen {
-            Seen::Pending { ahead } => {
+            ProbeResult::Pending { ahead } => {
                 let known = work.question.behind.filter(|(before, _)| before == ahead);
                 Some(known.unwrap_or((*ahead, now)))
             }
@@ -196,7 +199,7 @@ impl Agent {
             self.waits(now, job, ahead, now.since(since));
         }
         let Some(work) = self.held.get_mut(&job) else { return };
-        if trigger == Trigger::Silence && matches!(seen, Seen::Running) {
+        if trigger == ProbeTrigger::Silence && matches!(seen, ProbeResult::Running) {
             // It runs and says nothing: perhaps it is quiet work, perhaps the socket is deaf.
             work.question.silences += 1;
             if work.question.silences.is_power_of_two() {
@@ -214,14 +217,20 @@ impl Agent {
         let longest = if ahead.is_some() { behind_max } else { NOTHING_RUNS_MAX.min(behind_max) };
         if waited >= longest {
             let what = if ahead.is_some() { "one thing runs" } else { "nothing runs" };
-            self.sicken(now, format!("work waits there, and {what} for {}", spoken(waited)));
+            self.sicken(now, format!("work waits there, and {what} for {}", humanize(waited)));
         } else if let Some(work) = self.held.get_mut(&job).filter(|_| ahead.is_some()) {
             work.step += 1;
             self.has_progress = true;
         }
     }
 
-    fn unknown(&mut self, now: Timestamp, job: JobId, asked: (Timestamp, Trigger), life: ServiceLife) {
+    fn unknown(
+        &mut self,
+        now: Timestamp,
+        job: JobId,
+        asked: (Timestamp, ProbeTrigger),
+        life: ServiceIncarnation,
+    ) {
         let trigger = asked.1;
         let Some(work) = self.held.get_mut(&job) else { return };
         let attempt = work.attempt;
@@ -229,16 +238,21 @@ impl Agent {
             // It is still on its way: nothing follows.
         } else if work.cancelled_at.is_some() && work.stage != Stage::Unsure {
             // What may still be on its way is looked for twice, or it would begin after it was said to be stopped.
-            self.failed(now, job, attempt, Failure::new(Fault::Lost, "it was stopped"));
+            self.failed(now, job, attempt, ServiceFailure::new(ServiceFault::Lost, "it was stopped"));
         } else if life > work.life {
             let message = format!("the service restarted and lost it (seen {trigger})");
-            self.failed(now, job, attempt, Failure::new(Fault::Died, message));
-        } else if trigger == Trigger::SaidDone && work.question.early < EARLY_LOOKS {
+            self.failed(now, job, attempt, ServiceFailure::new(ServiceFault::Died, message));
+        } else if trigger == ProbeTrigger::SaidDone && work.question.early < EARLY_LOOKS {
             let delay = EARLY_LOOK * (1 << work.question.early);
             work.question.early += 1;
             (work.question.look_at, work.question.next) = (Some(now.plus(delay)), None);
         } else {
-            self.missed(now, job, asked, Failure::new(Fault::Lost, "the service does not know it"));
+            self.missed(
+                now,
+                job,
+                asked,
+                ServiceFailure::new(ServiceFault::Lost, "the service does not know it"),
+            );
         }
     }
 
@@ -248,8 +262,8 @@ impl Agent {
         &mut self,
         now: Timestamp,
         job: JobId,
-        (asked_at, trigger): (Timestamp, Trigger),
-        mut failure: Failure,
+        (asked_at, trigger): (Timestamp, ProbeTrigger),
+        mut failure: ServiceFailure,
     ) {
         let second_look = self.settings.patience.second_look;
         let Some(work) = self.held.get_mut(&job) else { return };
@@ -263,7 +277,7 @@ impl Agent {
         } else {
             let attempt = work.attempt;
             let message =
-                format!("{}; asked twice within {} ({trigger})", failure.message, spoken(missing_for));
+                format!("{}; asked twice within {} ({trigger})", failure.message, humanize(missing_for));
             failure.message = message;
             self.failed(now, job, attempt, failure);
         }
@@ -280,9 +294,9 @@ impl Agent {
             let is_unanswered = work.question.asked.is_some_and(|(at, _)| now.since(at) >= ANSWER_MAX);
             if work.question.look_at.is_some_and(|at| at <= now) || is_unanswered {
                 let was_early = work.question.early > 0 && work.question.missing_since.is_none();
-                due.push((*job, if was_early { Trigger::SaidDone } else { Trigger::Again }));
-            } else if work.watch.check(now, limits) == Finding::Probe {
-                due.push((*job, Trigger::Silence));
+                due.push((*job, if was_early { ProbeTrigger::SaidDone } else { ProbeTrigger::Again }));
+            } else if work.watch.check(now, limits) == WatchVerdict::Probe {
+                due.push((*job, ProbeTrigger::Silence));
             }
         }
         for (job, trigger) in due {
@@ -308,7 +322,7 @@ impl Agent {
         if told_for >= stop_max {
             self.sicken(
                 now,
-                format!("it does not stop what it runs, {} after it was told", spoken(told_for)),
+                format!("it does not stop what it runs, {} after it was told", humanize(told_for)),
             );
         }
         self.stop_again(now, job);

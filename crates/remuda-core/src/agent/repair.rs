@@ -14,8 +14,8 @@
 
 use std::time::Duration;
 
-use super::{Agent, AgentEffect, Offer};
-use crate::service::{Fault, News, Remedy, ServiceLife, Trigger};
+use super::{Agent, AgentEffect, Capabilities};
+use crate::service::{ProbeTrigger, ServiceEvent, ServiceFault, ServiceIncarnation, ServiceRemedy};
 use crate::time::Timestamp;
 use crate::watch::{self, Budget};
 
@@ -35,7 +35,7 @@ pub(super) struct Health {
     condition: Condition,
     /// What has to be done before there is a service at all.
     preparing: Option<String>,
-    life: ServiceLife,
+    life: ServiceIncarnation,
     /// Why there is no socket, while there is none.
     cut: Option<String>,
     unanswered: u32,
@@ -52,7 +52,7 @@ enum Condition {
     /// Something is being done about it: a remedy, or a check alone.
     Sick {
         why: String,
-        remedy: Option<Remedy>,
+        remedy: Option<ServiceRemedy>,
         until: Timestamp,
     },
     GivenUp {
@@ -66,7 +66,7 @@ impl Default for Health {
         Health {
             condition: Condition::Well,
             preparing: None,
-            life: ServiceLife::default(),
+            life: ServiceIncarnation::default(),
             cut: None,
             unanswered: 0,
             silence: String::new(),
@@ -117,7 +117,7 @@ impl Health {
         }
     }
 
-    pub(super) fn lives(&mut self, life: ServiceLife) {
+    pub(super) fn lives(&mut self, life: ServiceIncarnation) {
         self.life = self.life.max(life);
     }
 
@@ -148,20 +148,20 @@ impl Health {
 }
 
 impl Agent {
-    pub(super) fn service_news(&mut self, now: Timestamp, news: News) {
+    pub(super) fn service_news(&mut self, now: Timestamp, news: ServiceEvent) {
         match news {
-            News::SocketClosed { why } => {
+            ServiceEvent::SocketClosed { why } => {
                 self.health.cut = Some(format!("no connection to the service: {why}"));
-                self.ask_about_all(now, Trigger::SocketClosed);
+                self.ask_about_all(now, ProbeTrigger::SocketClosed);
             }
-            News::SocketOpened { life } => self.connected(now, life),
-            News::Exited { why } => {
+            ServiceEvent::SocketOpened { life } => self.connected(now, life),
+            ServiceEvent::Exited { why } => {
                 if !self.health.is_under_treatment() {
                     self.start_anew(now, format!("the service ended: {why}"));
                 }
             }
-            News::Treated { remedy, problem } => self.treated(now, remedy, problem),
-            News::Checked { life, problem, offer } => {
+            ServiceEvent::Treated { remedy, problem } => self.treated(now, remedy, problem),
+            ServiceEvent::Checked { life, problem, offer } => {
                 self.health.lives(life);
                 if let Some(offer) = offer {
                     self.offers(*offer);
@@ -172,7 +172,7 @@ impl Agent {
     }
 
     /// A service that began a new life has to show that it works; one that was only out of reach does not.
-    fn connected(&mut self, now: Timestamp, life: ServiceLife) {
+    fn connected(&mut self, now: Timestamp, life: ServiceIncarnation) {
         let is_new = life > self.health.life;
         self.health.lives(life);
         self.health.answered();
@@ -180,33 +180,37 @@ impl Agent {
         if is_new && !matches!(self.health.condition, Condition::Sick { .. }) {
             self.check(now, "the service restarted".to_owned(), None);
         }
-        self.ask_about_all(now, Trigger::SocketOpened);
+        self.ask_about_all(now, ProbeTrigger::SocketOpened);
     }
 
     /// What a failure says about the service itself.
-    pub(super) fn diagnose(&mut self, now: Timestamp, fault: Fault, message: &str) {
+    pub(super) fn diagnose(&mut self, now: Timestamp, fault: ServiceFault, message: &str) {
         match fault {
             _ if self.health.is_under_treatment() => {}
-            Fault::Memory => self.effects.push(AgentEffect::Treat(Remedy::Free)),
-            Fault::Device => self.restart(now, format!("the device is broken: {message}")),
-            Fault::Disk => self.give_up_service(now, format!("no room on its disk: {message}")),
-            Fault::Graph | Fault::Node | Fault::Missing | Fault::Lost | Fault::Died => {}
+            ServiceFault::Memory => self.effects.push(AgentEffect::Treat(ServiceRemedy::Free)),
+            ServiceFault::Device => self.restart(now, format!("the device is broken: {message}")),
+            ServiceFault::Disk => self.give_up_service(now, format!("no room on its disk: {message}")),
+            ServiceFault::Graph
+            | ServiceFault::Node
+            | ServiceFault::Missing
+            | ServiceFault::Lost
+            | ServiceFault::Died => {}
         }
     }
 
     /// Something about it is wrong, and nobody knows what: the ladder from its foot.
     pub(super) fn sicken(&mut self, now: Timestamp, why: String) {
         if !self.health.is_under_treatment() {
-            self.apply(now, Remedy::Free, why);
+            self.apply(now, ServiceRemedy::Free, why);
         }
     }
 
-    fn apply(&mut self, now: Timestamp, remedy: Remedy, why: String) {
+    fn apply(&mut self, now: Timestamp, remedy: ServiceRemedy, why: String) {
         self.health.condition = Condition::Sick { why, remedy: Some(remedy), until: now.plus(REMEDY_MAX) };
         self.effects.push(AgentEffect::Treat(remedy));
     }
 
-    fn check(&mut self, now: Timestamp, why: String, after: Option<Remedy>) {
+    fn check(&mut self, now: Timestamp, why: String, after: Option<ServiceRemedy>) {
         self.health.condition = Condition::Sick { why, remedy: after, until: now.plus(REMEDY_MAX) };
         self.effects.push(AgentEffect::Check);
     }
@@ -219,14 +223,14 @@ impl Agent {
 
     fn start_anew(&mut self, now: Timestamp, why: String) {
         match self.health.restarts.spend() {
-            watch::Remedy::Apply(_) => self.apply(now, Remedy::Restart, why),
-            watch::Remedy::Escalate => {
+            watch::BudgetVerdict::Apply(_) => self.apply(now, ServiceRemedy::Restart, why),
+            watch::BudgetVerdict::Escalate => {
                 self.give_up_service(now, format!("{RESTARTS_MAX} restarts did not help: {why}"));
             }
         }
     }
 
-    fn treated(&mut self, now: Timestamp, done: Remedy, problem: Option<String>) {
+    fn treated(&mut self, now: Timestamp, done: ServiceRemedy, problem: Option<String>) {
         let Condition::Sick { why, remedy, .. } = &self.health.condition else { return };
         if *remedy != Some(done) {
             return;
@@ -234,10 +238,10 @@ impl Agent {
         let why = why.clone();
         match (done, problem) {
             // Caches are emptied after what runs now, and a check would wait behind it.
-            (Remedy::Free, None) if self.is_stuck(now) => self.restart(now, why),
+            (ServiceRemedy::Free, None) if self.is_stuck(now) => self.restart(now, why),
             (_, None) => self.check(now, why, Some(done)),
-            (Remedy::Free, Some(problem)) => self.restart(now, format!("{why}; {problem}")),
-            (Remedy::Restart, Some(problem)) => self.give_up_service(now, format!("{why}; {problem}")),
+            (ServiceRemedy::Free, Some(problem)) => self.restart(now, format!("{why}; {problem}")),
+            (ServiceRemedy::Restart, Some(problem)) => self.give_up_service(now, format!("{why}; {problem}")),
         }
     }
 
@@ -252,7 +256,7 @@ impl Agent {
             (Condition::Sick { why, remedy, .. }, Some(problem)) => {
                 let why = format!("{why}; {problem}");
                 match remedy {
-                    None => self.apply(now, Remedy::Free, why),
+                    None => self.apply(now, ServiceRemedy::Free, why),
                     Some(_) => self.restart(now, why),
                 }
             }
@@ -280,7 +284,7 @@ impl Agent {
     pub(super) fn treat(&mut self, now: Timestamp) {
         match &self.health.condition {
             Condition::Sick { why, remedy, until } if *until <= now => {
-                let (why, is_restart) = (why.clone(), *remedy == Some(Remedy::Restart));
+                let (why, is_restart) = (why.clone(), *remedy == Some(ServiceRemedy::Restart));
                 if is_restart {
                     self.give_up_service(now, format!("{why}; the restart took too long"));
                 } else {
@@ -309,7 +313,7 @@ impl Agent {
     }
 
     /// It can do other things than before: the plane hears of it with the next beat.
-    pub(super) fn offers(&mut self, mut offer: Offer) {
+    pub(super) fn offers(&mut self, mut offer: Capabilities) {
         // Labels are given by people, not found.
         offer.labels.clone_from(&self.settings.offer.labels);
         if offer != self.settings.offer {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::{Agent, AgentEffect, Beat, End, Held, Join, Line, Membership, Stopping, Timestamp};
+use super::{
+    Agent, AgentEffect, AgentExit, Beat, HeldAttempt, JoinRequest, Line, Membership, Stopping, Timestamp,
+};
 
 /// Progress alone is worth a beat this often.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
@@ -44,7 +46,7 @@ impl Agent {
             self.effects.push(AgentEffect::Leave { reason: "it was asked to stop".to_owned() });
         }
         self.membership = Membership::Gone;
-        self.effects.push(AgentEffect::Exit(End::Stopped));
+        self.effects.push(AgentEffect::Exit(AgentExit::Stopped));
     }
 
     fn ask_to_join(&mut self, now: Timestamp) {
@@ -53,7 +55,7 @@ impl Agent {
         let slots = self.health.slots(self.settings.slots);
         let settings = &self.settings;
         let stale_after = settings.deadlines.stale_after;
-        self.effects.push(AgentEffect::Join(Box::new(Join {
+        self.effects.push(AgentEffect::Join(Box::new(JoinRequest {
             worker: settings.worker.clone(),
             machine: settings.machine.clone(),
             fleet: settings.fleet.clone(),
@@ -67,8 +69,8 @@ impl Agent {
     }
 
     /// What to name when joining: also what has ended and is not settled, or it would be taken for lost.
-    fn claims(&self, now: Timestamp) -> Vec<Held> {
-        let ended = self.finished.keys().map(|(job, attempt)| Held {
+    fn claims(&self, now: Timestamp) -> Vec<HeldAttempt> {
+        let ended = self.finished.keys().map(|(job, attempt)| HeldAttempt {
             job: *job,
             attempt: *attempt,
             progress: 1.0,
@@ -134,9 +136,9 @@ impl Agent {
         self.effects.push(AgentEffect::Beat { beat: Box::new(beat), wait: interval });
     }
 
-    fn inventory(&self, now: Timestamp) -> Vec<Held> {
+    fn inventory(&self, now: Timestamp) -> Vec<HeldAttempt> {
         let held = self.held.iter();
-        held.map(|(job, work)| Held {
+        held.map(|(job, work)| HeldAttempt {
             job: *job,
             attempt: work.attempt,
             progress: work.progress,

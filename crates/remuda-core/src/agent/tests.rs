@@ -6,8 +6,8 @@ use serde_json::value::RawValue;
 
 use super::*;
 use crate::cause::Cause;
-use crate::service::{News, Remedy, Seen, ServiceLife, Submission};
-use crate::wire::{Cancel, Settled};
+use crate::service::{ProbeResult, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome};
+use crate::wire::{CancelOrder, SettledAttempt};
 
 mod end;
 mod monitor;
@@ -29,9 +29,9 @@ fn agent(slots: u32) -> Agent {
             fleet: None,
             services: BTreeSet::from(["exec".parse().unwrap()]),
             slots,
-            offer: Offer::default(),
+            offer: Capabilities::default(),
             inactivity: Duration::from_secs(30),
-            patience: Patience::default(),
+            patience: AgentTimeouts::default(),
             deadlines: Default::default(),
         },
         at(0),
@@ -39,7 +39,7 @@ fn agent(slots: u32) -> Agent {
 }
 
 fn joined() -> AgentEvent {
-    AgentEvent::Joined(Joined {
+    AgentEvent::Joined(JoinReply {
         worker: "a".parse().unwrap(),
         incarnation: Incarnation(1),
         token: String::new(),
@@ -51,8 +51,8 @@ fn joined() -> AgentEvent {
     })
 }
 
-fn start(job: u128, attempt: u32) -> Start {
-    Start {
+fn start(job: u128, attempt: u32) -> StartOrder {
+    StartOrder {
         job: id(job),
         attempt: Attempt(attempt),
         service: "exec".parse().unwrap(),
@@ -62,8 +62,8 @@ fn start(job: u128, attempt: u32) -> Start {
     }
 }
 
-fn done() -> Ending {
-    Ending::Completed { result: Arc::from(RawValue::from_string("1".to_owned()).unwrap()) }
+fn done() -> AttemptEnd {
+    AttemptEnd::Completed { result: Arc::from(RawValue::from_string("1".to_owned()).unwrap()) }
 }
 
 /// What the effects are, in short.
@@ -96,27 +96,27 @@ fn check(agent: &mut Agent, story: Vec<(u64, AgentEvent, &[&str])>) {
     }
 }
 
-fn reply(seq: u64, reply: Reply) -> AgentEvent {
-    AgentEvent::Reply { seq, reply: Reply { term: Term(1), ..reply } }
+fn reply(seq: u64, reply: BeatReply) -> AgentEvent {
+    AgentEvent::Reply { seq, reply: BeatReply { term: Term(1), ..reply } }
 }
 
-fn settled(job: u128) -> Settled {
-    Settled { job: id(job), attempt: Attempt(1), verdict: "recorded".to_owned() }
+fn settled(job: u128) -> SettledAttempt {
+    SettledAttempt { job: id(job), attempt: Attempt(1), verdict: "recorded".to_owned() }
 }
 
 #[test]
 fn an_attempt_is_run_reported_until_settled_and_never_run_again() {
     let ended = AgentEvent::Ended { job: id(7), attempt: Attempt(1), outcome: done() };
     let unreachable =
-        AgentEvent::Unanswered { seq: Some(3), why: Unanswered::Unreachable("cut".to_owned()), luck: 0 };
+        AgentEvent::Unanswered { seq: Some(3), why: CallError::Unreachable("cut".to_owned()), luck: 0 };
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
             (1, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 2,
-                reply(1, Reply { start: vec![start(7, 1)], ..Reply::default() }),
+                reply(1, BeatReply { start: vec![start(7, 1)], ..BeatReply::default() }),
                 &["run 7 1", "beat 2: 1 held, 0 finished, wait 5 s"],
             ),
             (3, ended, &["beat 3: 0 held, 1 finished, wait 0 s"]),
@@ -124,7 +124,10 @@ fn an_attempt_is_run_reported_until_settled_and_never_run_again() {
             (54, AgentEvent::Tick, &["beat 4: 0 held, 1 finished, wait 0 s"]),
             (
                 55,
-                reply(4, Reply { settled: vec![settled(7)], start: vec![start(7, 1)], ..Reply::default() }),
+                reply(
+                    4,
+                    BeatReply { settled: vec![settled(7)], start: vec![start(7, 1)], ..BeatReply::default() },
+                ),
                 &["beat 5: 0 held, 0 finished, wait 25 s"],
             ),
         ],
@@ -138,11 +141,11 @@ fn news_gathers_behind_a_beat_that_carries_news() {
     check(
         &mut agent(3),
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
-                reply(1, Reply { start: starts, ..Reply::default() }),
+                reply(1, BeatReply { start: starts, ..BeatReply::default() }),
                 &["run 1 1", "run 2 1", "run 3 1", "beat 2: 3 held, 0 finished, wait 5 s"],
             ),
             (1, ended(1), &["beat 3: 2 held, 1 finished, wait 0 s"]),
@@ -150,7 +153,7 @@ fn news_gathers_behind_a_beat_that_carries_news() {
             (3, ended(3), &[]),
             (
                 4,
-                reply(3, Reply { settled: vec![settled(1)], ..Reply::default() }),
+                reply(3, BeatReply { settled: vec![settled(1)], ..BeatReply::default() }),
                 &["beat 4: 0 held, 2 finished, wait 0 s"],
             ),
         ],
@@ -159,23 +162,23 @@ fn news_gathers_behind_a_beat_that_carries_news() {
 
 #[test]
 fn what_a_former_incarnation_left_is_adopted_and_asked_about() {
-    let found = vec![Found { job: id(4), attempt: Attempt(2) }];
+    let found = vec![FoundAttempt { job: id(4), attempt: Attempt(2) }];
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found, life: ServiceLife(1) }, &["join holding 1"]),
+            (0, AgentEvent::Began { found, life: ServiceIncarnation(1) }, &["join holding 1"]),
             (0, joined(), &["beat 1: 1 held, 0 finished, wait 5 s"]),
-            (1, reply(1, Reply::default()), &["probe 4 2", "beat 2: 1 held, 0 finished, wait 5 s"]),
+            (1, reply(1, BeatReply::default()), &["probe 4 2", "beat 2: 1 held, 0 finished, wait 5 s"]),
         ],
     );
 }
 
 #[test]
 fn of_several_attempts_at_one_job_that_were_left_the_newest_is_adopted() {
-    let attempt = |attempt| Found { job: id(4), attempt: Attempt(attempt) };
+    let attempt = |attempt| FoundAttempt { job: id(4), attempt: Attempt(attempt) };
     for found in [vec![attempt(1), attempt(2), attempt(2)], vec![attempt(2), attempt(1), attempt(2)]] {
         let mut agent = agent(1);
-        let effects = told(&agent.step(at(0), AgentEvent::Began { found, life: ServiceLife(1) }));
+        let effects = told(&agent.step(at(0), AgentEvent::Began { found, life: ServiceIncarnation(1) }));
         assert!(effects.contains(&"cancel 4 1".to_owned()), "{effects:?}");
         assert!(!effects.contains(&"cancel 4 2".to_owned()), "{effects:?}");
         assert_eq!(agent.held().collect::<Vec<_>>(), [(id(4), Attempt(2))]);
@@ -188,11 +191,11 @@ fn an_unknown_worker_joins_again_and_a_replaced_one_stops() {
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
-            (1, unanswered(Unanswered::Unknown), &["join holding 0"]),
+            (1, unanswered(CallError::Unknown), &["join holding 0"]),
             (2, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
-            (3, unanswered(Unanswered::Replaced("taken".to_owned())), &["exit Replaced(\"taken\")"]),
+            (3, unanswered(CallError::Replaced("taken".to_owned())), &["exit Replaced(\"taken\")"]),
             (9999, AgentEvent::Tick, &[]),
         ],
     );
@@ -201,15 +204,15 @@ fn an_unknown_worker_joins_again_and_a_replaced_one_stops() {
 #[test]
 fn a_result_that_is_not_settled_is_claimed_when_joining_again() {
     let ended = AgentEvent::Ended { job: id(7), attempt: Attempt(1), outcome: done() };
-    let unknown = AgentEvent::Unanswered { seq: Some(3), why: Unanswered::Unknown, luck: 0 };
+    let unknown = AgentEvent::Unanswered { seq: Some(3), why: CallError::Unknown, luck: 0 };
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
-                reply(1, Reply { start: vec![start(7, 1)], ..Reply::default() }),
+                reply(1, BeatReply { start: vec![start(7, 1)], ..BeatReply::default() }),
                 &["run 7 1", "beat 2: 1 held, 0 finished, wait 5 s"],
             ),
             (1, ended, &["beat 3: 0 held, 1 finished, wait 0 s"]),
@@ -224,11 +227,11 @@ fn too_much_work_is_turned_down() {
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
-                reply(1, Reply { start: vec![start(1, 1), start(2, 1)], ..Reply::default() }),
+                reply(1, BeatReply { start: vec![start(1, 1), start(2, 1)], ..BeatReply::default() }),
                 &["run 1 1", "beat 2: 1 held, 1 finished, wait 0 s"],
             ),
         ],
@@ -240,11 +243,11 @@ fn a_stop_lets_work_finish_and_a_second_one_does_not() {
     let stop = || AgentEvent::Stop;
     let mut patient = agent(1);
     let begin = vec![
-        (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"] as &[&str]),
+        (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"] as &[&str]),
         (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
         (
             0,
-            reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }),
+            reply(1, BeatReply { start: vec![start(1, 1)], ..BeatReply::default() }),
             &["run 1 1", "beat 2: 1 held, 0 finished, wait 5 s"],
         ),
         (1, stop(), &["beat 3: 1 held, 0 finished, wait 5 s"]),
@@ -257,7 +260,7 @@ fn a_stop_lets_work_finish_and_a_second_one_does_not() {
             (2, ended, &["beat 4: 0 held, 1 finished, wait 0 s"]),
             (
                 3,
-                reply(4, Reply { settled: vec![settled(1)], ..Reply::default() }),
+                reply(4, BeatReply { settled: vec![settled(1)], ..BeatReply::default() }),
                 &["leave", "exit Stopped"],
             ),
         ],
@@ -269,26 +272,26 @@ fn a_stop_lets_work_finish_and_a_second_one_does_not() {
 
 #[test]
 fn a_cancelled_attempt_is_stopped_once_and_its_end_is_reported() {
-    let cancel = || Cancel { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
-    let failed = Ending::Failed { cause: Cause::Job, message: "killed".to_owned() };
+    let cancel = || CancelOrder { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
+    let failed = AttemptEnd::Failed { cause: Cause::Job, message: "killed".to_owned() };
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
-                reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }),
+                reply(1, BeatReply { start: vec![start(1, 1)], ..BeatReply::default() }),
                 &["run 1 1", "beat 2: 1 held, 0 finished, wait 5 s"],
             ),
             (
                 1,
-                reply(2, Reply { cancel: vec![cancel()], ..Reply::default() }),
+                reply(2, BeatReply { cancel: vec![cancel()], ..BeatReply::default() }),
                 &["cancel 1 1", "beat 3: 1 held, 0 finished, wait 5 s"],
             ),
             (
                 2,
-                reply(3, Reply { cancel: vec![cancel()], ..Reply::default() }),
+                reply(3, BeatReply { cancel: vec![cancel()], ..BeatReply::default() }),
                 &["beat 4: 1 held, 0 finished, wait 5 s"],
             ),
             (
@@ -303,15 +306,15 @@ fn a_cancelled_attempt_is_stopped_once_and_its_end_is_reported() {
 /// Tells how an agent that runs attempt 1 of a job came to be where it is.
 fn holding() -> Agent {
     let mut agent = agent(1);
-    agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceLife(1) });
+    agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) });
     agent.step(at(0), joined());
-    agent.step(at(0), reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }));
-    agent.step(at(0), submitted(Submission::Accepted));
+    agent.step(at(0), reply(1, BeatReply { start: vec![start(1, 1)], ..BeatReply::default() }));
+    agent.step(at(0), submitted(SubmitOutcome::Accepted));
     agent
 }
 
-fn submitted(answer: Submission) -> AgentEvent {
-    AgentEvent::Submitted { job: id(1), attempt: Attempt(1), life: ServiceLife(1), answer }
+fn submitted(answer: SubmitOutcome) -> AgentEvent {
+    AgentEvent::Submitted { job: id(1), attempt: Attempt(1), life: ServiceIncarnation(1), answer }
 }
 
 fn json(text: &str) -> Arc<RawValue> {
@@ -326,10 +329,10 @@ fn shown(agent: &Agent, effects: &[AgentEffect]) -> String {
         Some(work) if work.cancelled_at.is_some() => "being stopped",
         Some(_) => "held",
         None => match agent.finished.get(&key).map(|finished| finished.outcome) {
-            Some(Outcome::Completed) => "completed",
-            Some(Outcome::Failed) => "failed",
-            Some(Outcome::Cancelled) => "cancelled",
-            Some(Outcome::Rejected) => "rejected",
+            Some(AttemptOutcome::Completed) => "completed",
+            Some(AttemptOutcome::Failed) => "failed",
+            Some(AttemptOutcome::Cancelled) => "cancelled",
+            Some(AttemptOutcome::Rejected) => "rejected",
             None if agent.settled.contains(&key) => "settled",
             None => "unknown",
         },
@@ -344,43 +347,56 @@ type Happening = Named<Box<dyn Fn(&Agent) -> AgentEvent>>;
 
 /// The table of `docs/lifecycles.md`: an attempt inside a worker against everything that can happen.
 pub(crate) fn attempt_table() -> (Vec<&'static str>, Vec<Named<Vec<String>>>) {
-    let answer = |agent: &Agent, reply: Reply| AgentEvent::Reply { seq: agent.seq, reply };
+    let answer = |agent: &Agent, reply: BeatReply| AgentEvent::Reply { seq: agent.seq, reply };
     let ended = |outcome| AgentEvent::Ended { job: id(1), attempt: Attempt(1), outcome };
-    let failed = || Ending::Failed { cause: Cause::Job, message: "boom".to_owned() };
-    let cancel = || Cancel { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
-    let probed = |seen| AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceLife(1), seen };
-    let restarted =
-        AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceLife(2), seen: Seen::Unknown };
+    let failed = || AttemptEnd::Failed { cause: Cause::Job, message: "boom".to_owned() };
+    let cancel = || CancelOrder { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
+    let probed =
+        |seen| AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceIncarnation(1), seen };
+    let restarted = AgentEvent::Probed {
+        job: id(1),
+        attempt: Attempt(1),
+        life: ServiceIncarnation(2),
+        seen: ProbeResult::Unknown,
+    };
     let events: Vec<Happening> = vec![
         (
             "order: start",
-            Box::new(move |agent| answer(agent, Reply { start: vec![start(1, 1)], ..Reply::default() })),
+            Box::new(move |agent| {
+                answer(agent, BeatReply { start: vec![start(1, 1)], ..BeatReply::default() })
+            }),
         ),
         (
             "order: start a newer one",
-            Box::new(move |agent| answer(agent, Reply { start: vec![start(1, 2)], ..Reply::default() })),
+            Box::new(move |agent| {
+                answer(agent, BeatReply { start: vec![start(1, 2)], ..BeatReply::default() })
+            }),
         ),
         (
             "order: cancel",
-            Box::new(move |agent| answer(agent, Reply { cancel: vec![cancel()], ..Reply::default() })),
+            Box::new(move |agent| {
+                answer(agent, BeatReply { cancel: vec![cancel()], ..BeatReply::default() })
+            }),
         ),
         ("the service completes it", Box::new(move |_| ended(done()))),
         ("the service fails it", Box::new(move |_| ended(failed()))),
         ("30 s without a sign", Box::new(|_| AgentEvent::Tick)),
-        ("probe: it runs", Box::new(move |_| probed(Seen::Running))),
-        ("probe: it succeeded", Box::new(move |_| probed(Seen::Succeeded { outputs: json("{}") }))),
-        ("probe: no answer", Box::new(move |_| probed(Seen::NoAnswer("busy".to_owned())))),
-        ("probe: it is not known", Box::new(move |_| probed(Seen::Unknown))),
+        ("probe: it runs", Box::new(move |_| probed(ProbeResult::Running))),
+        ("probe: it succeeded", Box::new(move |_| probed(ProbeResult::Succeeded { outputs: json("{}") }))),
+        ("probe: no answer", Box::new(move |_| probed(ProbeResult::NoAnswer("busy".to_owned())))),
+        ("probe: it is not known", Box::new(move |_| probed(ProbeResult::Unknown))),
         ("probe: not known, and the service is new", Box::new(move |_| restarted.clone())),
         (
             "settled",
-            Box::new(move |agent| answer(agent, Reply { settled: vec![settled(1)], ..Reply::default() })),
+            Box::new(move |agent| {
+                answer(agent, BeatReply { settled: vec![settled(1)], ..BeatReply::default() })
+            }),
         ),
     ];
     let states: Vec<Named<fn(&mut Agent)>> = vec![
         ("unknown", |agent| {
             *agent = self::agent(1);
-            agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceLife(1) });
+            agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) });
             agent.step(at(0), joined());
         }),
         ("held", |_| {}),
@@ -389,7 +405,7 @@ pub(crate) fn attempt_table() -> (Vec<&'static str>, Vec<Named<Vec<String>>>) {
         ("settled", |agent| {
             agent.ended(id(1), Attempt(1), done());
             let seq = agent.seq;
-            agent.step(at(0), reply(seq, Reply { settled: vec![settled(1)], ..Reply::default() }));
+            agent.step(at(0), reply(seq, BeatReply { settled: vec![settled(1)], ..BeatReply::default() }));
         }),
     ];
     let rows = states.iter().map(|(name, prepare)| {
@@ -412,11 +428,11 @@ fn progress_is_told_every_second_unless_the_line_is_slow() {
         |progress| AgentEvent::Signal { job: id(1), attempt: Attempt(1), progress, phase: String::new() };
     let begin = |joined_at: u64| -> Vec<(u64, AgentEvent, &[&str])> {
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
             (joined_at, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 joined_at,
-                reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }),
+                reply(1, BeatReply { start: vec![start(1, 1)], ..BeatReply::default() }),
                 &["run 1 1", "beat 2: 1 held, 0 finished, wait 5 s"],
             ),
         ]
@@ -452,11 +468,11 @@ fn a_line_that_became_slow_is_not_overtaken_for_ever() {
     check(
         &mut agent,
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceLife(1) }, &["join holding 0"]),
+            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
-                reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }),
+                reply(1, BeatReply { start: vec![start(1, 1)], ..BeatReply::default() }),
                 &["run 1 1", "beat 2: 1 held, 0 finished, wait 5 s"],
             ),
         ],
@@ -468,7 +484,7 @@ fn a_line_that_became_slow_is_not_overtaken_for_ever() {
         &mut agent,
         vec![(
             21_000,
-            reply(5, Reply { start: vec![start(2, 1)], ..Reply::default() }),
+            reply(5, BeatReply { start: vec![start(2, 1)], ..BeatReply::default() }),
             &["run 2 1", "beat 6: 2 held, 0 finished, wait 5 s"],
         )],
     );

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::{Agent, AgentEffect, Ending, Finished, Found, Outcome, Start};
+use super::{Agent, AgentEffect, AttemptEnd, AttemptOutcome, FinishedAttempt, FoundAttempt, StartOrder};
 use crate::id::{Attempt, JobId, Service};
-use crate::service::{Failure, Fault, ServiceLife, Trigger};
+use crate::service::{ProbeTrigger, ServiceFailure, ServiceFault, ServiceIncarnation};
 use crate::time::Timestamp;
-use crate::watch::{Limits, Watch};
+use crate::watch::{Watch, WatchLimits};
 use crate::wire::ServiceNote;
 
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub(super) struct Work {
     pub(super) order: Option<Order>,
     pub(super) handed_in: u8,
     /// The life of the service in which it was handed in.
-    pub(super) life: ServiceLife,
+    pub(super) life: ServiceIncarnation,
     pub(super) cancelled_at: Option<Timestamp>,
     /// We restart the service it is at: if it is lost there, that is our doing.
     pub(super) is_bystander: bool,
@@ -61,9 +61,9 @@ pub(super) struct Order {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Question {
     /// The one under way.
-    pub(super) asked: Option<(Timestamp, Trigger)>,
+    pub(super) asked: Option<(Timestamp, ProbeTrigger)>,
     /// Came up meanwhile.
-    pub(super) next: Option<Trigger>,
+    pub(super) next: Option<ProbeTrigger>,
     /// When to ask again, come what may.
     pub(super) look_at: Option<Timestamp>,
     /// Looks that were perhaps just too early.
@@ -82,16 +82,16 @@ impl Agent {
         self.has_news |= self.health.prepare(what);
     }
 
-    pub(super) fn began(&mut self, now: Timestamp, found: Vec<Found>, life: ServiceLife) {
+    pub(super) fn began(&mut self, now: Timestamp, found: Vec<FoundAttempt>, life: ServiceIncarnation) {
         self.has_begun = true;
         self.health.began();
         self.found(now, found, life);
     }
 
     /// Left over from a former incarnation: named when joining, so that the plane can say what it still wants.
-    fn found(&mut self, now: Timestamp, found: Vec<Found>, life: ServiceLife) {
+    fn found(&mut self, now: Timestamp, found: Vec<FoundAttempt>, life: ServiceIncarnation) {
         self.health.lives(life);
-        for Found { job, attempt } in found {
+        for FoundAttempt { job, attempt } in found {
             if let Some(other) = self.held.get(&job).map(|work| work.attempt) {
                 // Of several attempts at one job only the newest can still count, whatever order they come in.
                 let older = attempt.min(other);
@@ -117,13 +117,13 @@ impl Agent {
             if let Some(work) = self.held.get_mut(&job) {
                 work.stage = Stage::Accepted;
             }
-            self.ask(now, job, Trigger::AgentStarted);
+            self.ask(now, job, ProbeTrigger::AgentStarted);
         }
     }
 
     /// An order that comes again is the same order.
-    pub(super) fn start(&mut self, now: Timestamp, start: Start) {
-        let Start { job, attempt, service, service_job_id, include_outputs, workflow } = start;
+    pub(super) fn start(&mut self, now: Timestamp, start: StartOrder) {
+        let StartOrder { job, attempt, service, service_job_id, include_outputs, workflow } = start;
         let key = (job, attempt);
         let is_known = self.held.get(&job).is_some_and(|work| work.attempt >= attempt)
             || self.finished.contains_key(&key)
@@ -153,7 +153,7 @@ impl Agent {
                 return self.hand_in(job);
             }
         };
-        self.report(job, attempt, Outcome::Rejected, problem.to_owned());
+        self.report(job, attempt, AttemptOutcome::Rejected, problem.to_owned());
     }
 
     pub(super) fn cancel(&mut self, now: Timestamp, job: JobId, attempt: Attempt, reason: String) {
@@ -185,44 +185,52 @@ impl Agent {
         self.has_progress = true;
     }
 
-    pub(super) fn ended(&mut self, job: JobId, attempt: Attempt, ending: Ending) {
+    pub(super) fn ended(&mut self, job: JobId, attempt: Attempt, ending: AttemptEnd) {
         let finished = match ending {
-            Ending::Failed { cause, message } => {
-                Finished { cause: Some(cause), ..finished(job, attempt, Outcome::Failed, message) }
-            }
-            Ending::Completed { result } => {
+            AttemptEnd::Failed { cause, message } => FinishedAttempt {
+                cause: Some(cause),
+                ..finished(job, attempt, AttemptOutcome::Failed, message)
+            },
+            AttemptEnd::Completed { result } => {
                 self.health.worked();
-                Finished { result: Some(result), ..finished(job, attempt, Outcome::Completed, String::new()) }
+                FinishedAttempt {
+                    result: Some(result),
+                    ..finished(job, attempt, AttemptOutcome::Completed, String::new())
+                }
             }
         };
         self.finish(finished);
     }
 
     /// The service says why it failed, which says something about the service, too.
-    pub(super) fn failed(&mut self, now: Timestamp, job: JobId, attempt: Attempt, failure: Failure) {
-        let Failure { mut fault, message } = failure;
-        if fault == Fault::Died && self.held.get(&job).is_some_and(|work| work.is_bystander) {
+    pub(super) fn failed(&mut self, now: Timestamp, job: JobId, attempt: Attempt, failure: ServiceFailure) {
+        let ServiceFailure { mut fault, message } = failure;
+        if fault == ServiceFault::Died && self.held.get(&job).is_some_and(|work| work.is_bystander) {
             // The service went down by our hand, and nothing that was there is to blame for it.
-            fault = Fault::Lost;
+            fault = ServiceFault::Lost;
         }
         self.diagnose(now, fault, &message);
         let (cause, fault) = (Some(fault.cause()), Some(fault));
-        self.finish(Finished { cause, fault, ..finished(job, attempt, Outcome::Failed, message) });
+        self.finish(FinishedAttempt {
+            cause,
+            fault,
+            ..finished(job, attempt, AttemptOutcome::Failed, message)
+        });
     }
 
     /// It is over here; what was told to stop has stopped, however it ended.
-    fn finish(&mut self, mut finished: Finished) {
+    fn finish(&mut self, mut finished: FinishedAttempt) {
         let (job, attempt) = (finished.job, finished.attempt);
         let Some(work) = self.held.get(&job).filter(|work| work.attempt == attempt) else { return };
-        if work.cancelled_at.is_some() && finished.outcome == Outcome::Failed {
-            (finished.outcome, finished.cause, finished.fault) = (Outcome::Cancelled, None, None);
+        if work.cancelled_at.is_some() && finished.outcome == AttemptOutcome::Failed {
+            (finished.outcome, finished.cause, finished.fault) = (AttemptOutcome::Cancelled, None, None);
         }
         self.held.remove(&job);
         self.finished.insert((job, attempt), finished);
         self.has_news = true;
     }
 
-    fn report(&mut self, job: JobId, attempt: Attempt, outcome: Outcome, message: String) {
+    fn report(&mut self, job: JobId, attempt: Attempt, outcome: AttemptOutcome, message: String) {
         self.finished.insert((job, attempt), finished(job, attempt, outcome, message));
         self.has_news = true;
     }
@@ -239,7 +247,7 @@ impl Work {
             stage: Stage::Submitting,
             order,
             handed_in: 0,
-            life: ServiceLife::default(),
+            life: ServiceIncarnation::default(),
             cancelled_at: None,
             is_bystander: false,
             question: Question::default(),
@@ -260,7 +268,7 @@ impl Work {
     }
 
     /// The next moment at which time alone makes it worth a question.
-    pub(super) fn wake_at(&self, limits: Limits) -> Timestamp {
+    pub(super) fn wake_at(&self, limits: WatchLimits) -> Timestamp {
         match self.stage {
             Stage::Adopted | Stage::Submitting | Stage::Collecting => Timestamp::NEVER,
             Stage::Unsure | Stage::Accepted => {
@@ -286,6 +294,6 @@ impl Work {
     }
 }
 
-fn finished(job: JobId, attempt: Attempt, outcome: Outcome, message: String) -> Finished {
-    Finished { job, attempt, outcome, result: None, cause: None, fault: None, message }
+fn finished(job: JobId, attempt: Attempt, outcome: AttemptOutcome, message: String) -> FinishedAttempt {
+    FinishedAttempt { job, attempt, outcome, result: None, cause: None, fault: None, message }
 }

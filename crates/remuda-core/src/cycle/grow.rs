@@ -1,8 +1,8 @@
 //! Phase five: more machines for what waits, as far as there is room, money and a provider that works.
 
-use super::{Action, Cycle, Snapshot, WorkerView};
+use super::{Cycle, CycleAction, FleetSnapshot, WorkerView};
 use crate::machine::WorkerState;
-use crate::scale::{self, Direction};
+use crate::scale::{self, ScalingDirection};
 
 impl Cycle<'_> {
     pub(super) fn grow(&mut self) {
@@ -29,7 +29,7 @@ impl Cycle<'_> {
 
     /// Why there should be more than `capacity`, if so.
     fn is_asked_for(&self, capacity: u32) -> Option<String> {
-        let Snapshot { ordered, policy_wants, can_rent, .. } = self.snapshot;
+        let FleetSnapshot { ordered, policy_wants, can_rent, .. } = self.snapshot;
         let (queued, scaling) = (self.queued, &self.settings.scaling);
         if let Some(ordered) = ordered {
             return (capacity < *ordered).then(|| format!("{ordered} ordered, a capacity of {capacity}"));
@@ -48,7 +48,7 @@ impl Cycle<'_> {
 
     /// What forbids any new machine now.
     fn forbidden(&self, capacity: u32) -> Option<String> {
-        let Snapshot { heading, can_rent, paused, spent, no_creation, ordered, .. } = self.snapshot;
+        let FleetSnapshot { heading, can_rent, paused, spent, no_creation, ordered, .. } = self.snapshot;
         let scaling = &self.settings.scaling;
         if !can_rent {
             return Some("there is no provider to rent from".to_owned());
@@ -59,7 +59,7 @@ impl Cycle<'_> {
         if let Some(reason) = spent.as_ref().or(no_creation.as_ref()) {
             return Some(reason.clone());
         }
-        let free_at = heading.free_at(Direction::Up, scaling.turn_min);
+        let free_at = heading.free_at(ScalingDirection::Up, scaling.turn_min);
         // The damper is for fleets that swing, not for one that has lost what it cannot do without, nor for people.
         let is_damped = self.now < free_at && capacity >= scaling.machines_min.max(1) && ordered.is_none();
         is_damped.then(|| format!("the fleet shrank just now: not before {free_at}"))
@@ -67,7 +67,7 @@ impl Cycle<'_> {
 
     /// How many of the missing ones may be created, by room, money and the brake.
     fn allowed(&mut self, missing: u32, reason: &str) -> u32 {
-        let Snapshot { creation, affordable, .. } = self.snapshot;
+        let FleetSnapshot { creation, affordable, .. } = self.snapshot;
         let mut allowed = missing.min(self.room());
         if allowed < missing {
             self.held_back
@@ -87,7 +87,7 @@ impl Cycle<'_> {
 
     pub(super) fn spawn(&mut self, count: u32, reason: String) {
         self.spawned += count;
-        self.actions.push(Action::Spawn { count, reason });
+        self.actions.push(CycleAction::Spawn { count, reason });
     }
 
     /// How many more machines may exist. One that is to be returned bills until it is gone, so it counts until then.

@@ -10,36 +10,36 @@ use crate::time::Timestamp;
 
 /// What to do about a fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct CyclePlan {
     pub at: Timestamp,
-    pub actions: Vec<Action>,
+    pub actions: Vec<CycleAction>,
     /// What would have been done, and what forbade it.
     pub held_back: Vec<String>,
     /// How the fleet stands once the actions are carried out.
-    pub status: Status,
+    pub status: CycleStatus,
     /// How many machines there should be.
     pub wanted: u32,
 }
 
-impl Plan {
-    pub fn report(&self) -> Report {
-        let mut counts = Counts::default();
+impl CyclePlan {
+    pub fn report(&self) -> CycleReport {
+        let mut counts = CycleCounts::default();
         for action in &self.actions {
             match action {
-                Action::Promote { .. } => counts.workers_promoted += 1,
-                Action::Fail { .. } => counts.workers_failed += 1,
-                Action::Reset { .. } => counts.tasks_reset += 1,
-                Action::Terminate { .. } => counts.workers_terminated += 1,
-                Action::Spawn { count, .. } => counts.workers_spawned += count,
-                Action::Drain { .. } | Action::Warn { .. } => {}
+                CycleAction::Promote { .. } => counts.workers_promoted += 1,
+                CycleAction::Fail { .. } => counts.workers_failed += 1,
+                CycleAction::Reset { .. } => counts.tasks_reset += 1,
+                CycleAction::Terminate { .. } => counts.workers_terminated += 1,
+                CycleAction::Spawn { count, .. } => counts.workers_spawned += count,
+                CycleAction::Drain { .. } | CycleAction::Warn { .. } => {}
             }
         }
         let held_back = self.held_back.iter().map(|reason| format!("held back: {reason}"));
-        Report {
+        CycleReport {
             timestamp: self.at.to_string(),
             actions: counts,
             status: self.status,
-            reasons: self.actions.iter().map(Action::to_string).chain(held_back).collect(),
+            reasons: self.actions.iter().map(CycleAction::to_string).chain(held_back).collect(),
             fleets: BTreeMap::new(),
         }
     }
@@ -47,7 +47,7 @@ impl Plan {
 
 /// One thing to do, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum CycleAction {
     Promote {
         worker: WorkerId,
         reason: String,
@@ -85,32 +85,32 @@ pub enum Action {
     },
 }
 
-impl Action {
+impl CycleAction {
     pub fn reason(&self) -> &str {
         match self {
-            Action::Promote { reason, .. }
-            | Action::Fail { reason, .. }
-            | Action::Reset { reason, .. }
-            | Action::Drain { reason, .. }
-            | Action::Terminate { reason, .. }
-            | Action::Spawn { reason, .. }
-            | Action::Warn { reason, .. } => reason,
+            CycleAction::Promote { reason, .. }
+            | CycleAction::Fail { reason, .. }
+            | CycleAction::Reset { reason, .. }
+            | CycleAction::Drain { reason, .. }
+            | CycleAction::Terminate { reason, .. }
+            | CycleAction::Spawn { reason, .. }
+            | CycleAction::Warn { reason, .. } => reason,
         }
     }
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for CycleAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Action::Promote { worker, reason } => write!(f, "promote {worker}: {reason}"),
-            Action::Fail { worker, reason } => write!(f, "fail {worker}: {reason}"),
-            Action::Reset { job, attempt, reason, .. } => {
+            CycleAction::Promote { worker, reason } => write!(f, "promote {worker}: {reason}"),
+            CycleAction::Fail { worker, reason } => write!(f, "fail {worker}: {reason}"),
+            CycleAction::Reset { job, attempt, reason, .. } => {
                 write!(f, "reset {job} attempt {attempt}: {reason}")
             }
-            Action::Drain { worker, reason } => write!(f, "drain {worker}: {reason}"),
-            Action::Terminate { worker, reason } => write!(f, "terminate {worker}: {reason}"),
-            Action::Spawn { count, reason } => write!(f, "spawn {count}: {reason}"),
-            Action::Warn { worker, reason } => write!(f, "warn of {worker}: {reason}"),
+            CycleAction::Drain { worker, reason } => write!(f, "drain {worker}: {reason}"),
+            CycleAction::Terminate { worker, reason } => write!(f, "terminate {worker}: {reason}"),
+            CycleAction::Spawn { count, reason } => write!(f, "spawn {count}: {reason}"),
+            CycleAction::Warn { worker, reason } => write!(f, "warn of {worker}: {reason}"),
         }
     }
 }
@@ -118,10 +118,10 @@ impl fmt::Display for Action {
 /// A cycle as it is told, in the words and the shape of the seeds, where jobs are still called tasks; and one line
 /// for every action and for everything that was held back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct CycleReport {
     pub timestamp: String,
-    pub actions: Counts,
-    pub status: Status,
+    pub actions: CycleCounts,
+    pub status: CycleStatus,
     pub reasons: Vec<String>,
     /// The same for each fleet, where there are any.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -130,25 +130,25 @@ pub struct Report {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FleetReport {
-    pub actions: Counts,
-    pub status: Status,
+    pub actions: CycleCounts,
+    pub status: CycleStatus,
     /// How many machines there should be, by what waits and what was ordered.
     #[serde(default)]
     pub machines_wanted: u32,
 }
 
-impl Report {
+impl CycleReport {
     /// One report of all plans of a cycle: that of the workers without a fleet, and one for each fleet.
-    pub fn of(at: Timestamp, plans: &[(Option<FleetId>, Plan)]) -> Report {
-        let mut whole = Report {
+    pub fn of(at: Timestamp, plans: &[(Option<FleetId>, CyclePlan)]) -> CycleReport {
+        let mut whole = CycleReport {
             timestamp: at.to_string(),
-            actions: Counts::default(),
-            status: Status::default(),
+            actions: CycleCounts::default(),
+            status: CycleStatus::default(),
             reasons: Vec::new(),
             fleets: BTreeMap::new(),
         };
         for (fleet, plan) in plans {
-            let Report { actions, status, reasons, .. } = plan.report();
+            let CycleReport { actions, status, reasons, .. } = plan.report();
             whole.actions.add(actions);
             whole.status.add(status);
             let named = |reason: String| match fleet {
@@ -166,7 +166,7 @@ impl Report {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct CycleCounts {
     pub workers_promoted: u32,
     pub workers_failed: u32,
     pub workers_spawned: u32,
@@ -174,8 +174,8 @@ pub struct Counts {
     pub tasks_reset: u32,
 }
 
-impl Counts {
-    fn add(&mut self, other: Counts) {
+impl CycleCounts {
+    fn add(&mut self, other: CycleCounts) {
         self.workers_promoted += other.workers_promoted;
         self.workers_failed += other.workers_failed;
         self.workers_spawned += other.workers_spawned;
@@ -186,7 +186,7 @@ impl Counts {
 
 /// How the fleet stands after the cycle. Workers in error are no part of the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
+pub struct CycleStatus {
     pub queued_tasks: u32,
     pub spawning_workers: u32,
     pub active_workers: u32,
@@ -194,8 +194,8 @@ pub struct Status {
     pub total_workers: u32,
 }
 
-impl Status {
-    fn add(&mut self, other: Status) {
+impl CycleStatus {
+    fn add(&mut self, other: CycleStatus) {
         self.queued_tasks += other.queued_tasks;
         self.spawning_workers += other.spawning_workers;
         self.active_workers += other.active_workers;

@@ -1,9 +1,9 @@
 //! Phase four: what is done draining ends, what has failed is returned, and what is too much is drained.
 
-use super::{Action, Cycle, WorkerView};
+use super::{Cycle, CycleAction, WorkerView};
 use crate::machine::WorkerState;
-use crate::scale::{self, Direction};
-use crate::time::spoken;
+use crate::scale::{self, ScalingDirection};
+use crate::time::humanize;
 
 impl Cycle<'_> {
     pub(super) fn shrink(&mut self) {
@@ -41,12 +41,16 @@ impl Cycle<'_> {
             let reason = if worker.attempts.is_empty() {
                 "drained: it holds nothing any more".to_owned()
             } else {
-                let grace = spoken(grace);
+                let grace = humanize(grace);
                 let why = format!("worker {} was not done {grace} after it began to drain", worker.id);
                 self.reset(worker, &why);
                 format!("not done {grace} after it began to drain")
             };
-            self.go(at, WorkerState::Terminated, Action::Terminate { worker: worker.id.clone(), reason });
+            self.go(
+                at,
+                WorkerState::Terminated,
+                CycleAction::Terminate { worker: worker.id.clone(), reason },
+            );
         }
     }
 
@@ -54,7 +58,11 @@ impl Cycle<'_> {
         for (at, worker) in self.unmoved(WorkerState::Error) {
             if worker.is_rented && self.snapshot.can_rent {
                 let reason = "failed: its machine is returned".to_owned();
-                self.go(at, WorkerState::Terminated, Action::Terminate { worker: worker.id.clone(), reason });
+                self.go(
+                    at,
+                    WorkerState::Terminated,
+                    CycleAction::Terminate { worker: worker.id.clone(), reason },
+                );
             }
         }
     }
@@ -82,14 +90,14 @@ impl Cycle<'_> {
         let idle_count = u32::try_from(idle.len()).unwrap_or(u32::MAX);
         let wanted = self.wanted();
         let surplus = active.saturating_sub(wanted).min(idle_count);
-        let free_at = self.snapshot.heading.free_at(Direction::Down, self.settings.scaling.turn_min);
+        let free_at = self.snapshot.heading.free_at(ScalingDirection::Down, self.settings.scaling.turn_min);
         if surplus > 0 && self.now < free_at {
             self.held_back
                 .push(format!("an idle surplus of {surplus} stays until {free_at}: the fleet grew just now"));
             return;
         }
         for (at, worker) in idle.into_iter().take(surplus as usize) {
-            let idle_for = spoken(self.now.since(worker.idle_from()));
+            let idle_for = humanize(self.now.since(worker.idle_from()));
             let reason = format!("idle for {idle_for}: {active} active, {wanted} wanted");
             self.drain(at, &worker, reason);
         }
@@ -109,7 +117,7 @@ impl Cycle<'_> {
         for (at, worker) in self.unmoved(WorkerState::Spawning) {
             if worker.is_rented {
                 let (worker, reason) = (worker.id.clone(), reason.to_owned());
-                self.go(at, WorkerState::Terminated, Action::Terminate { worker, reason });
+                self.go(at, WorkerState::Terminated, CycleAction::Terminate { worker, reason });
             }
         }
         for (at, worker) in self.leavers(|_| true) {
@@ -143,7 +151,7 @@ impl Cycle<'_> {
     }
 
     fn drain(&mut self, at: usize, worker: &WorkerView, reason: String) {
-        self.go(at, WorkerState::Terminating, Action::Drain { worker: worker.id.clone(), reason });
+        self.go(at, WorkerState::Terminating, CycleAction::Drain { worker: worker.id.clone(), reason });
     }
 
     /// How many should be there, whoever says so.

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::scale::Direction;
+use crate::scale::ScalingDirection;
 use crate::settings::Scaling;
 use WorkerState::{Active, Error, Spawning, Terminated, Terminating};
 
@@ -52,8 +52,13 @@ fn held(job: u128) -> AttemptView {
     AttemptView { job: JobId::from_u128(job), attempt, started_at: ago(10), progressed_at: ago(1) }
 }
 
-fn fleet(queued: u32, workers: impl IntoIterator<Item = WorkerView>) -> Snapshot {
-    Snapshot { queued, workers: workers.into_iter().collect(), can_rent: true, ..Snapshot::default() }
+fn fleet(queued: u32, workers: impl IntoIterator<Item = WorkerView>) -> FleetSnapshot {
+    FleetSnapshot {
+        queued,
+        workers: workers.into_iter().collect(),
+        can_rent: true,
+        ..FleetSnapshot::default()
+    }
 }
 
 fn mass_loss() -> MassLoss {
@@ -65,14 +70,14 @@ fn mass_loss() -> MassLoss {
 }
 
 /// What the cycle does, one line each; a line may stop where its reason goes into detail.
-fn check_with(settings: &Settings, snapshot: &Snapshot, expected: &[&str]) {
+fn check_with(settings: &Settings, snapshot: &FleetSnapshot, expected: &[&str]) {
     let lines = plan(NOW, snapshot, settings).report().reasons;
     let is_as_expected = lines.len() == expected.len()
         && lines.iter().zip(expected).all(|(line, start)| line.starts_with(start));
     assert!(is_as_expected, "expected {expected:#?}, the cycle says {lines:#?}");
 }
 
-fn check(snapshot: &Snapshot, expected: &[&str]) {
+fn check(snapshot: &FleetSnapshot, expected: &[&str]) {
     check_with(&Settings::default(), snapshot, expected);
 }
 
@@ -164,8 +169,8 @@ fn the_idle_above_the_minimum_are_drained_longest_idle_first() {
     let expected =
         ["drain c: idle for 12 min: 4 active, 2 wanted", "drain d: idle for 2 min: 4 active, 2 wanted"];
     check(&snapshot, &expected);
-    check(&Snapshot { queued: 12, ..snapshot.clone() }, &[]);
-    check(&Snapshot { can_rent: false, ..snapshot }, &[]);
+    check(&FleetSnapshot { queued: 12, ..snapshot.clone() }, &[]);
+    check(&FleetSnapshot { can_rent: false, ..snapshot }, &[]);
 }
 
 #[test]
@@ -200,7 +205,7 @@ fn the_queue_orders_workers_and_those_on_their_way_count() {
     let spawning = |id| WorkerView { is_registered: false, since: ago(9), ..worker(id, Spawning) };
     let coming = ["c", "d", "e"].map(|id| WorkerView { is_running: false, ..spawning(id) });
     check(&fleet(15, coming.into_iter().chain([busy("a", 1), busy("b", 2)])), &[]);
-    let fixed = Snapshot { can_rent: false, ..fleet(1, []) };
+    let fixed = FleetSnapshot { can_rent: false, ..fleet(1, []) };
     check(
         &fixed,
         &["held back: 1 queued on a capacity of 0: 2 more wanted, but there is no provider to rent from"],
@@ -232,7 +237,7 @@ fn nothing_is_ordered_while_creation_fails_and_then_one_at_a_time() {
     for _ in 0..3 {
         creation.failed(ago(30), "no such GPU");
     }
-    let short = Snapshot { creation, ..fleet(30, [busy("a", 1)]) };
+    let short = FleetSnapshot { creation, ..fleet(30, [busy("a", 1)]) };
     let braked =
         "held back: 30 queued on a capacity of 1: 9 more wanted, 0 may be created: creation brake until ";
     check(&short, &[braked]);
@@ -240,7 +245,7 @@ fn nothing_is_ordered_while_creation_fails_and_then_one_at_a_time() {
     for _ in 0..3 {
         creation.failed(ago(90), "no such GPU");
     }
-    let trial = Snapshot { creation, ..short };
+    let trial = FleetSnapshot { creation, ..short };
     let one = "held back: 30 queued on a capacity of 1: 9 more wanted, 1 may be created: creation brake: one at a time";
     check(&trial, &["spawn 1", one]);
 }
@@ -256,7 +261,7 @@ fn while_most_are_silent_nobody_is_failed_reset_drained_or_terminated() {
         worker("idle-too", Active),
         worker("ready", Spawning),
     ];
-    let snapshot = Snapshot { mass_loss: mass_loss(), ..fleet(1, workers) };
+    let snapshot = FleetSnapshot { mass_loss: mass_loss(), ..fleet(1, workers) };
     let braked =
         "held back: every verdict on a worker: mass-loss brake, on for 1 min: 3 of 3 workers fell silent";
     check(&snapshot, &["promote ready", braked]);
@@ -264,9 +269,9 @@ fn while_most_are_silent_nobody_is_failed_reset_drained_or_terminated() {
 
 #[test]
 fn a_fleet_that_just_turned_goes_on_as_it_went() {
-    let mut grew = Heading::default();
-    grew.went(ago(60), Direction::Up);
-    let idle = Snapshot {
+    let mut grew = ScalingTrend::default();
+    grew.went(ago(60), ScalingDirection::Up);
+    let idle = FleetSnapshot {
         heading: grew,
         ..fleet(0, [worker("a", Active), worker("b", Active), worker("c", Active)])
     };
@@ -275,11 +280,11 @@ fn a_fleet_that_just_turned_goes_on_as_it_went() {
         &["held back: an idle surplus of 1 stays until 1970-01-01T01:09:00.000Z: the fleet grew just now"],
     );
 
-    let mut shrank = Heading::default();
-    shrank.went(ago(60), Direction::Down);
-    let short = Snapshot { heading: shrank, ..fleet(9, [busy("a", 1), busy("b", 2)]) };
+    let mut shrank = ScalingTrend::default();
+    shrank.went(ago(60), ScalingDirection::Down);
+    let short = FleetSnapshot { heading: shrank, ..fleet(9, [busy("a", 1), busy("b", 2)]) };
     check(&short, &["held back: 9 queued on a capacity of 2: 1 more wanted, but the fleet shrank just now"]);
-    let below_minimum = Snapshot { heading: shrank, ..fleet(9, [busy("a", 1)]) };
+    let below_minimum = FleetSnapshot { heading: shrank, ..fleet(9, [busy("a", 1)]) };
     check(&below_minimum, &["spawn 2"]);
 }
 
@@ -341,7 +346,7 @@ fn any_worker() -> impl Strategy<Value = WorkerView> {
 }
 
 /// Any fleet at all, each worker with a name of its own.
-fn any_fleet() -> impl Strategy<Value = Snapshot> {
+fn any_fleet() -> impl Strategy<Value = FleetSnapshot> {
     let brakes = (any::<bool>(), any::<bool>());
     (0_u32..60, prop::collection::vec(any_worker(), 0..14), brakes).prop_map(
         |(queued, mut workers, brakes)| {
@@ -349,19 +354,19 @@ fn any_fleet() -> impl Strategy<Value = Snapshot> {
                 worker.id = format!("gpu-{n}").parse().unwrap();
             }
             let mass_loss = if brakes.0 { mass_loss() } else { MassLoss::default() };
-            Snapshot { can_rent: brakes.1, mass_loss, ..fleet(queued, workers) }
+            FleetSnapshot { can_rent: brakes.1, mass_loss, ..fleet(queued, workers) }
         },
     )
 }
 
 /// The worker an action moves from one state to another.
-fn moved(action: &Action) -> Option<&WorkerId> {
+fn moved(action: &CycleAction) -> Option<&WorkerId> {
     match action {
-        Action::Promote { worker, .. }
-        | Action::Fail { worker, .. }
-        | Action::Drain { worker, .. }
-        | Action::Terminate { worker, .. } => Some(worker),
-        Action::Reset { .. } | Action::Spawn { .. } | Action::Warn { .. } => None,
+        CycleAction::Promote { worker, .. }
+        | CycleAction::Fail { worker, .. }
+        | CycleAction::Drain { worker, .. }
+        | CycleAction::Terminate { worker, .. } => Some(worker),
+        CycleAction::Reset { .. } | CycleAction::Spawn { .. } | CycleAction::Warn { .. } => None,
     }
 }
 
@@ -399,10 +404,10 @@ proptest! {
         let drained = active.saturating_sub(ideal).min(idle_count);
         let wanted = documented(queued, capacity - drained, &scaling).min(max.saturating_sub(capacity));
         let spawned: u32 = plan.actions.iter().map(|action| match action {
-            Action::Spawn { count, .. } => *count,
+            CycleAction::Spawn { count, .. } => *count,
             _ => 0,
         }).sum();
-        let drains = plan.actions.iter().filter(|action| matches!(action, Action::Drain { .. })).count();
+        let drains = plan.actions.iter().filter(|action| matches!(action, CycleAction::Drain { .. })).count();
         prop_assert_eq!((spawned, drains), (wanted, drained as usize), "{:?}", plan.report().reasons);
         prop_assert!(plan.actions.iter().all(|action| !action.reason().is_empty()));
     }
@@ -417,13 +422,13 @@ proptest! {
         for action in &plan.actions {
             prop_assert!(!action.reason().is_empty());
             match action {
-                Action::Fail { .. } | Action::Reset { .. } | Action::Drain { .. } | Action::Terminate { .. } => {
+                CycleAction::Fail { .. } | CycleAction::Reset { .. } | CycleAction::Drain { .. } | CycleAction::Terminate { .. } => {
                     prop_assert!(!snapshot.mass_loss.is_on(NOW), "{action} against the brake");
                 }
-                Action::Spawn { count, .. } => {
+                CycleAction::Spawn { count, .. } => {
                     prop_assert!(snapshot.can_rent && rented + *count as usize <= max as usize);
                 }
-                Action::Promote { .. } | Action::Warn { .. } => {}
+                CycleAction::Promote { .. } | CycleAction::Warn { .. } => {}
             }
         }
         prop_assert!(!snapshot.mass_loss.is_on(NOW) || !plan.held_back.is_empty());

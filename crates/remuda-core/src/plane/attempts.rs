@@ -14,11 +14,11 @@ use crate::job::{Ruin, State, Turn, shortened};
 use crate::machine::WorkerState;
 use crate::record::{Record, StateRow};
 use crate::refusal::Refusal;
-use crate::service::Fault;
+use crate::service::ServiceFault;
 use crate::suspicion::{Suspicion, Verdict};
 use crate::time::Timestamp;
-use crate::webhook::News;
-use crate::wire::{Finished, Outcome};
+use crate::webhook::WebhookDelivery;
+use crate::wire::{AttemptOutcome, FinishedAttempt};
 
 /// Nothing was returned: still a result, and a valid one.
 const NO_RESULT: &str = "null";
@@ -67,7 +67,7 @@ impl Plane {
         now: Timestamp,
         worker: &WorkerId,
         incarnation: Incarnation,
-        finished: &Finished,
+        finished: &FinishedAttempt,
     ) -> Result<(), Refusal> {
         let id = finished.job;
         if self.holder(id) != Some((worker.clone(), finished.attempt)) {
@@ -76,13 +76,13 @@ impl Plane {
         let fence = Fence { job: id, attempt: finished.attempt, incarnation };
         let cause = finished.cause.unwrap_or(finished.outcome.default_cause());
         match finished.outcome {
-            Outcome::Completed => self.complete(now, worker, fence, finished),
-            Outcome::Failed => {
+            AttemptOutcome::Completed => self.complete(now, worker, fence, finished),
+            AttemptOutcome::Failed => {
                 let message = said(&finished.message, "failed without a word");
                 let (blame, ruin) = match finished.fault {
-                    Some(Fault::Died) => (Blame::TookDown, Ruin::Ordinary),
+                    Some(ServiceFault::Died) => (Blame::TookDown, Ruin::Ordinary),
                     Some(fault) if fault.is_final() => (Blame::Nobody, Ruin::Final),
-                    Some(Fault::Memory) => {
+                    Some(ServiceFault::Memory) => {
                         let size = self.workers.get(worker).and_then(|worker| worker.offer.vram_bytes);
                         (Blame::Pair, Ruin::OutOfMemory(size.unwrap_or(0)))
                     }
@@ -90,11 +90,11 @@ impl Plane {
                 };
                 self.fail_with(now, fence, cause, message, blame, ruin)
             }
-            Outcome::Cancelled => {
+            AttemptOutcome::Cancelled => {
                 let message = said(&finished.message, "the worker stopped it");
                 self.fail(now, fence, Cause::Provider, message, Blame::Nobody)
             }
-            Outcome::Rejected => {
+            AttemptOutcome::Rejected => {
                 let worker = self.workers.get_mut(worker).expect("the holder is there");
                 // What it was told to stop took its room as well.
                 let taken = worker.holds.len().saturating_sub(1) + worker.cancels.len();
@@ -120,7 +120,7 @@ impl Plane {
         now: Timestamp,
         worker_id: &WorkerId,
         fence: Fence,
-        finished: &Finished,
+        finished: &FinishedAttempt,
     ) -> Result<(), Refusal> {
         let job = self.jobs.get_mut(&fence.job).ok_or(Refusal::UnknownJob(fence.job))?;
         let started_at = match job.state() {
@@ -419,7 +419,7 @@ impl Plane {
         self.records.push(Record::Life { job: id, life });
         if let Some(webhook) = job.options().and_then(|options| options.webhook.as_ref()) {
             let whose = (id, job.tenant.clone(), job.metadata());
-            let news = News::new(whose, webhook, now, name, &detail);
+            let news = WebhookDelivery::new(whose, webhook, now, name, &detail);
             self.records.push(Record::Document(news.document()));
             self.effects.push(Effect::Outbox);
         }

@@ -15,7 +15,9 @@ use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
-use crate::wire::{Beat, Cancel, Held, Outcome, Reply, Settled, Start, StartCheck};
+use crate::wire::{
+    AttemptOutcome, Beat, BeatReply, CancelOrder, HeldAttempt, SettledAttempt, StartCheck, StartOrder,
+};
 use crate::worker::{Hold, Stop, Worker};
 
 /// A worker's row is written at most this often for beats alone.
@@ -55,7 +57,7 @@ impl Plane {
         }
         if beat.term != term {
             // It may be news from before our restart, or a copy of it: no evidence of anything.
-            return Ok(Answer::Reply(Reply { term, beat_again: true, ..Reply::default() }));
+            return Ok(Answer::Reply(BeatReply { term, beat_again: true, ..BeatReply::default() }));
         }
         if beat.seq <= worker.beat_seq {
             return Err(Refusal::OldBeat { newest: worker.beat_seq });
@@ -172,7 +174,7 @@ impl Plane {
     }
 
     /// Records what ended; every report gets a definite answer, and the worker may forget it either way.
-    fn settle(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) -> Vec<Settled> {
+    fn settle(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) -> Vec<SettledAttempt> {
         beat.finished
             .iter()
             .map(|finished| {
@@ -189,7 +191,7 @@ impl Plane {
                 if let Some(worker) = self.workers.get_mut(id) {
                     worker.cancels.remove(&(finished.job, finished.attempt));
                 }
-                Settled { job: finished.job, attempt: finished.attempt, verdict }
+                SettledAttempt { job: finished.job, attempt: finished.attempt, verdict }
             })
             .collect()
     }
@@ -233,7 +235,7 @@ impl Plane {
     }
 
     /// What it names and nobody believes in is to be stopped, and takes its room until then.
-    pub(super) fn disown(&mut self, id: &WorkerId, named: &[Held]) {
+    pub(super) fn disown(&mut self, id: &WorkerId, named: &[HeldAttempt]) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         for held in named {
             let is_believed = worker.holds.get(&held.job).is_some_and(|hold| hold.attempt == held.attempt);
@@ -245,7 +247,7 @@ impl Plane {
     }
 
     /// Whether the plane believes in this attempt too.
-    fn renew(&mut self, now: Timestamp, id: &WorkerId, held: &Held) -> bool {
+    fn renew(&mut self, now: Timestamp, id: &WorkerId, held: &HeldAttempt) -> bool {
         let Some(worker) = self.workers.get_mut(id) else { return false };
         let Some(hold) = worker.holds.get_mut(&held.job).filter(|hold| hold.attempt == held.attempt) else {
             return false;
@@ -288,8 +290,8 @@ impl Plane {
 
     /// Everything this worker should hear; start orders count as told with the reply to this beat. What it was told
     /// to stop and has not stopped yet is not said with every reply: it would beat again at once, in circles.
-    fn orders(&mut self, now: Timestamp, id: &WorkerId, seq: u64) -> Reply {
-        let mut reply = Reply { term: self.term, ..Reply::default() };
+    fn orders(&mut self, now: Timestamp, id: &WorkerId, seq: u64) -> BeatReply {
+        let mut reply = BeatReply { term: self.term, ..BeatReply::default() };
         let Some(worker) = self.workers.get_mut(id) else { return reply };
         reply.drain = matches!(worker.state, WorkerState::Terminating | WorkerState::Terminated);
         for (job, hold) in worker.holds.iter_mut().filter(|(_, hold)| hold.told.is_none()) {
@@ -298,7 +300,7 @@ impl Plane {
                 (hold.tells, hold.told_at) = (hold.tells.saturating_add(1), now);
             }
             hold.told = Some(seq);
-            reply.start.push(Start {
+            reply.start.push(StartOrder {
                 job: *job,
                 attempt: hold.attempt,
                 service: header.kind.demand.service().clone(),
@@ -311,7 +313,7 @@ impl Plane {
         for ((job, attempt), stop) in &mut worker.cancels {
             if is_due(now, stop.told_at, again) {
                 stop.told_at = Some(now);
-                reply.cancel.push(Cancel { job: *job, attempt: *attempt, reason: stop.reason.clone() });
+                reply.cancel.push(CancelOrder { job: *job, attempt: *attempt, reason: stop.reason.clone() });
             }
         }
         reply
@@ -394,12 +396,12 @@ fn is_due(now: Timestamp, told_at: Option<Timestamp>, again: std::time::Duration
     told_at.is_none_or(|told_at| now.since(told_at) >= again)
 }
 
-impl Outcome {
+impl AttemptOutcome {
     /// The class of a failure that did not say its own.
     pub(super) fn default_cause(self) -> Cause {
         match self {
-            Outcome::Failed => Cause::Job,
-            Outcome::Completed | Outcome::Cancelled | Outcome::Rejected => Cause::Worker,
+            AttemptOutcome::Failed => Cause::Job,
+            AttemptOutcome::Completed | AttemptOutcome::Cancelled | AttemptOutcome::Rejected => Cause::Worker,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What fleets cost: questions that change nothing. `cost` has the sums over attempts.
 
 use super::Plane;
-use crate::cost::Window;
+use crate::cost::CostWindow;
 use crate::fleet::hour_of;
 use crate::id::{FleetId, WorkerId};
 use crate::money::Money;
@@ -26,24 +26,24 @@ impl Plane {
     }
 
     /// What a machine has cost within the window.
-    pub fn cost_of_machine(&self, rental: &Rental, window: Window, now: Timestamp) -> Money {
+    pub fn cost_of_machine(&self, rental: &Rental, window: CostWindow, now: Timestamp) -> Money {
         self.price(rental).unwrap_or_default().over(window.share(rental.wanted_at, now))
     }
 
     /// What a fleet has spent within the window. Machines that are gone count by the hour, and further back by the day:
     /// every one that the window touches.
-    pub fn spent(&self, id: &FleetId, window: Window, now: Timestamp) -> Money {
+    pub fn spent(&self, id: &FleetId, window: CostWindow, now: Timestamp) -> Money {
         let there = self.rentals_of(id).map(|rental| self.cost_of_machine(rental, window, now));
         let gone = self.fleets.fleets.get(id).map_or(Money::ZERO, |fleet| fleet.spent_within(window));
         there.sum::<Money>().plus(gone)
     }
 
     /// What each hour of the window cost, the fleets' machines together.
-    pub fn spent_by_hour(&self, window: Window, now: Timestamp) -> Vec<(Timestamp, Money)> {
+    pub fn spent_by_hour(&self, window: CostWindow, now: Timestamp) -> Vec<(Timestamp, Money)> {
         let fleets = self.fleets_known();
         let (first, last) = (hour_of(window.from).0, hour_of(window.until).0);
         let hours = (first..=last).map(|hour| {
-            let hour = Window::of_hour(hour);
+            let hour = CostWindow::of_hour(hour);
             (hour.from, fleets.iter().map(|id| self.spent(id, hour, now)).sum())
         });
         hours.collect()

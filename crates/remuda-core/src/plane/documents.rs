@@ -6,7 +6,7 @@ use super::{About, Answer, Plane, detail};
 use crate::document::{Document, Shelf};
 use crate::record::Record;
 use crate::time::Timestamp;
-use crate::webhook::Told;
+use crate::webhook::DeliveryResult;
 
 impl Plane {
     pub(super) fn keep(&mut self, document: Arc<Document>) -> Answer {
@@ -14,7 +14,7 @@ impl Plane {
         Answer::Done
     }
 
-    pub(super) fn told(&mut self, now: Timestamp, told: &Told) -> Answer {
+    pub(super) fn told(&mut self, now: Timestamp, told: &DeliveryResult) -> Answer {
         self.records.push(Record::DocumentGone { shelf: Shelf::Webhook, id: told.job.to_string() });
         let name = if told.problem.is_none() { "webhook:delivered" } else { "webhook:given_up" };
         let mut how = detail([("tries", told.tries.into())]);

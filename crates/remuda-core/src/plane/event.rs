@@ -15,8 +15,8 @@ use crate::provider;
 use crate::record::Record;
 use crate::refusal::Refusal;
 use crate::settings::Settings;
-use crate::webhook::Told;
-use crate::wire::{Beat, Join, Joined, Reply};
+use crate::webhook::DeliveryResult;
+use crate::wire::{Beat, BeatReply, JoinReply, JoinRequest};
 
 /// Something happened outside.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub enum Event {
     },
     /// `proof`: how whoever asks has shown who it is; a rented machine's workers must.
     Join {
-        join: Box<Join>,
+        join: Box<JoinRequest>,
         token_hash: Hash,
         proof: Proof,
     },
@@ -65,12 +65,12 @@ pub enum Event {
     /// What a fleet's provider answered, or showed.
     Provider {
         fleet: FleetId,
-        news: Box<provider::News>,
+        news: Box<provider::ProviderEvent>,
     },
     /// What a person wants of a fleet.
     Order {
         fleet: FleetId,
-        order: fleet::Order,
+        order: fleet::FleetOrder,
     },
     /// The name that is part of every tag: drawn once, by whoever can draw, and kept for ever.
     Deployment(String),
@@ -92,7 +92,7 @@ pub enum Event {
         shape: Shape,
     },
     /// News of a job's end were taken, or given up.
-    Told(Box<Told>),
+    Told(Box<DeliveryResult>),
     /// To be remembered, in place of what has its id on that shelf.
     Keep(Arc<Document>),
     /// Not to be remembered any longer.
@@ -129,10 +129,10 @@ pub enum Answer {
         job: JobId,
         is_new: bool,
     },
-    Joined(Joined),
-    Reply(Reply),
+    Joined(JoinReply),
+    Reply(BeatReply),
     /// What the cycle that was asked for did.
-    Cycled(Arc<cycle::Report>),
+    Cycled(Arc<cycle::CycleReport>),
     /// Nothing to say yet: keep the line open, `Effect::Orders` will come.
     Hold,
 }
@@ -141,7 +141,7 @@ pub enum Answer {
 #[derive(Clone, Debug)]
 pub enum Effect {
     /// Give this to the worker whose line is open; if it is gone, the orders go out again with its next beat.
-    Orders { worker: WorkerId, reply: Reply },
+    Orders { worker: WorkerId, reply: BeatReply },
     /// Live only, dropped first: how far a job is.
     Progress {
         job: JobId,
@@ -155,9 +155,9 @@ pub enum Effect {
     Outbox,
     /// To be asked of a fleet's provider, once; the answer comes back as `Event::Provider`. The calls of a fleet are
     /// made in order; if the plane ends before, they are forgotten, and the next one looks first.
-    Provider { fleet: FleetId, call: provider::Call },
+    Provider { fleet: FleetId, call: provider::ProviderCall },
     /// A report for the log.
-    Cycle(Arc<cycle::Report>),
+    Cycle(Arc<cycle::CycleReport>),
 }
 
 /// All that follows from an event.

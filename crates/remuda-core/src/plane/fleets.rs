@@ -10,17 +10,17 @@ use serde_json::value::RawValue;
 use super::listing::{Lists, Orphan};
 use super::{About, Answer, Plane, detail};
 use crate::alarm::Alarm;
-use crate::cycle::Plan;
+use crate::cycle::CyclePlan;
 use crate::document::{Document, Shelf};
-use crate::fleet::{Fleet, FleetSettings, Order, Policy};
+use crate::fleet::{Fleet, FleetOrder, FleetSettings, ScalingPolicy};
 use crate::id::{FleetId, MachineId, PodId, Shape, WorkerId};
 use crate::job::Job;
 use crate::machine::WorkerState;
-use crate::provider::Tag;
+use crate::provider::PodTag;
 use crate::record::Record;
 use crate::refusal::Refusal;
-use crate::rental::{Phase, Rental, Visit};
-use crate::scale::Direction;
+use crate::rental::{Bootstrap, Rental, RentalPhase};
+use crate::scale::ScalingDirection;
 use crate::time::Timestamp;
 use crate::worker::Worker;
 
@@ -43,7 +43,7 @@ pub(super) struct Fleets {
     /// What is known of each provider since this plane began.
     pub(super) lists: BTreeMap<FleetId, Lists>,
     /// Machines to which a worker is brought, and how that stands.
-    pub(super) visits: BTreeMap<MachineId, Visit>,
+    pub(super) visits: BTreeMap<MachineId, Bootstrap>,
     /// What the last cycle would have done for each fleet, and what forbade it.
     pub(super) held_back: BTreeMap<FleetId, Vec<String>>,
     /// Machines wanted within the same millisecond get different names.
@@ -66,11 +66,11 @@ impl Fleets {
             Shelf::Machine => {
                 if let Ok(mut rental) = serde_json::from_str::<Rental>(body) {
                     let number =
-                        Tag::parse(&rental.tag).and_then(|tag| u64::from_str_radix(tag.number, 36).ok());
+                        PodTag::parse(&rental.tag).and_then(|tag| u64::from_str_radix(tag.number, 36).ok());
                     self.last_number = self.last_number.max(number.unwrap_or(0));
-                    if rental.phase == Phase::Wanted {
+                    if rental.phase == RentalPhase::Wanted {
                         let reason = "the plane ended while it was being made".to_owned();
-                        rental.go(now, Phase::Lost, reason);
+                        rental.go(now, RentalPhase::Lost, reason);
                         rental.is_unheard = true;
                     }
                     self.rentals.insert(rental.machine.clone(), rental);
@@ -111,7 +111,7 @@ impl Plane {
     }
 
     /// How bringing a worker to a machine stands, where it has to be brought.
-    pub fn visit(&self, machine: &MachineId) -> Option<&Visit> {
+    pub fn visit(&self, machine: &MachineId) -> Option<&Bootstrap> {
         self.fleets.visits.get(machine)
     }
 
@@ -170,25 +170,30 @@ impl Plane {
         Answer::Done
     }
 
-    pub(super) fn order(&mut self, now: Timestamp, id: &FleetId, order: Order) -> Result<Answer, Refusal> {
+    pub(super) fn order(
+        &mut self,
+        now: Timestamp,
+        id: &FleetId,
+        order: FleetOrder,
+    ) -> Result<Answer, Refusal> {
         if self.fleet_settings(id).is_none() {
             return Err(Refusal::UnknownFleet(id.clone()));
         }
         let fleet = self.fleets.fleets.entry(id.clone()).or_default();
         let (word, amount) = match order {
-            Order::Pause { reason } => {
+            FleetOrder::Pause { reason } => {
                 fleet.paused = Some(reason);
                 ("paused", None)
             }
-            Order::Resume => {
+            FleetOrder::Resume => {
                 fleet.paused = None;
                 ("resumed", None)
             }
-            Order::Scale { machines } => {
+            FleetOrder::Scale { machines } => {
                 fleet.machines = machines;
                 ("scaled", machines)
             }
-            Order::LiftBrake => {
+            FleetOrder::LiftBrake => {
                 fleet.creation.lift();
                 fleet.avoided.clear();
                 (fleet.creates_after, fleet.quiet_until) = (None, None);
@@ -217,7 +222,7 @@ impl Plane {
     }
 
     /// Which way the fleet goes, kept so that it does not turn too often.
-    pub(super) fn went(&mut self, now: Timestamp, id: Option<&FleetId>, direction: Direction) {
+    pub(super) fn went(&mut self, now: Timestamp, id: Option<&FleetId>, direction: ScalingDirection) {
         let Some(id) = id else { return };
         let fleet = self.fleets.fleets.entry(id.clone()).or_default();
         let before = fleet.heading;
@@ -243,7 +248,7 @@ impl Plane {
         self.happened(now, name, worker.map_or_else(About::default, About::worker), told);
     }
 
-    pub(super) fn remember_plan(&mut self, id: Option<&FleetId>, plan: &Plan) {
+    pub(super) fn remember_plan(&mut self, id: Option<&FleetId>, plan: &CyclePlan) {
         if let Some(id) = id {
             self.fleets.held_back.insert(id.clone(), plan.held_back.clone());
         }
@@ -254,7 +259,7 @@ impl Plane {
         let Some(id) = self.workers.get(worker).and_then(|worker| self.fleet_of(worker)).cloned() else {
             return;
         };
-        let by_latency = |settings: &FleetSettings| matches!(settings.policy, Policy::Latency { .. });
+        let by_latency = |settings: &FleetSettings| matches!(settings.policy, ScalingPolicy::Latency { .. });
         if self.fleet_settings(&id).is_some_and(by_latency) {
             let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
             if self.fleets.fleets.entry(id.clone()).or_default().ran(shape, took) {

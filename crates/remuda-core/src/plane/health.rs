@@ -10,18 +10,18 @@ use super::attempts::Blame;
 use super::{About, Effect, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
-use crate::cycle::{Action, AttemptView, Report, WorkerView};
+use crate::cycle::{AttemptView, CycleAction, CycleReport, WorkerView};
 use crate::id::{FleetId, WorkerId};
 use crate::job::State;
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
-use crate::scale::Direction;
+use crate::scale::ScalingDirection;
 use crate::settings::StuckPolicy;
 use crate::time::Timestamp;
 use crate::worker::{Overrun, Worker};
 
 impl Plane {
-    pub(super) fn cycle(&mut self, now: Timestamp) -> Arc<Report> {
+    pub(super) fn cycle(&mut self, now: Timestamp) -> Arc<CycleReport> {
         self.cycled_at = now;
         // What is stuck where somebody is heard is taken away by itself; the plan would fail the whole worker for it.
         let workers: Vec<_> = self.workers.keys().cloned().collect();
@@ -30,7 +30,7 @@ impl Plane {
         }
         self.close_days(now);
         let plans = self.plans(now);
-        let report = Arc::new(Report::of(now, &plans));
+        let report = Arc::new(CycleReport::of(now, &plans));
         for (fleet, plan) in plans {
             self.remember_plan(fleet.as_ref(), &plan);
             for action in plan.actions {
@@ -80,8 +80,8 @@ impl Plane {
     }
 
     /// What a cycle would do now; asking changes nothing.
-    pub fn plan(&self, now: Timestamp) -> Report {
-        Report::of(now, &self.plans(now))
+    pub fn plan(&self, now: Timestamp) -> CycleReport {
+        CycleReport::of(now, &self.plans(now))
     }
 
     pub(super) fn view(&self, now: Timestamp, worker: &Worker) -> WorkerView {
@@ -119,23 +119,23 @@ impl Plane {
         })
     }
 
-    fn act(&mut self, now: Timestamp, fleet: Option<&FleetId>, action: Action) {
+    fn act(&mut self, now: Timestamp, fleet: Option<&FleetId>, action: CycleAction) {
         match action {
-            Action::Promote { worker, reason } => {
+            CycleAction::Promote { worker, reason } => {
                 self.move_machine(now, &worker, WorkerState::Active, &reason);
             }
-            Action::Fail { worker, reason } => {
+            CycleAction::Fail { worker, reason } => {
                 self.move_machine(now, &worker, WorkerState::Error, &reason);
             }
-            Action::Terminate { worker, reason } => {
+            CycleAction::Terminate { worker, reason } => {
                 self.move_machine(now, &worker, WorkerState::Terminated, &reason);
             }
-            Action::Drain { worker, reason } => {
-                self.went(now, fleet, Direction::Down);
+            CycleAction::Drain { worker, reason } => {
+                self.went(now, fleet, ScalingDirection::Down);
                 self.scaled(now, fleet, "scale:down", Some(&worker), 1, &reason);
                 self.move_machine(now, &worker, WorkerState::Terminating, &reason);
             }
-            Action::Reset { job, attempt, reason, .. } => {
+            CycleAction::Reset { job, attempt, reason, .. } => {
                 let Some((worker, _)) = self.holder(job).filter(|(_, current)| *current == attempt) else {
                     return;
                 };
@@ -147,7 +147,7 @@ impl Plane {
                 let blame = if is_stuck { Blame::TookDown } else { Blame::Nobody };
                 self.lose(now, job, Cause::Worker, reason, blame);
             }
-            Action::Warn { worker, reason } => {
+            CycleAction::Warn { worker, reason } => {
                 self.happened(
                     now,
                     "worker:warning",
@@ -155,7 +155,7 @@ impl Plane {
                     detail([("reason", reason.into())]),
                 );
             }
-            Action::Spawn { count, reason } => {
+            CycleAction::Spawn { count, reason } => {
                 if let Some(fleet) = fleet {
                     self.rent(now, fleet, count, &reason);
                 }

@@ -12,9 +12,9 @@ use crate::job::Turn;
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::refusal::Refusal;
-use crate::rental::Phase;
+use crate::rental::RentalPhase;
 use crate::time::Timestamp;
-use crate::wire::{Held, Join, Joined};
+use crate::wire::{HeldAttempt, JoinReply, JoinRequest};
 use crate::worker::{Hold, Worker};
 
 /// No worker joins so often; a claim beyond it is nonsense.
@@ -24,7 +24,7 @@ impl Plane {
     pub(super) fn join(
         &mut self,
         now: Timestamp,
-        join: &Join,
+        join: &JoinRequest,
         token_hash: Hash,
         proof: &Proof,
     ) -> Result<Answer, Refusal> {
@@ -81,7 +81,7 @@ impl Plane {
         let (beat_idle, stale_after) = self.workers.get(&id).map_or_else(Default::default, |worker| {
             (worker.beat_idle(&self.settings), worker.stale_after(&self.settings))
         });
-        Ok(Answer::Joined(Joined {
+        Ok(Answer::Joined(JoinReply {
             worker: id,
             incarnation,
             token: String::new(),
@@ -95,7 +95,7 @@ impl Plane {
 
     /// A rented machine is known by the token it was given, not by its name or address. The token is good for one join
     /// under each name; whoever comes again shows what it was given then.
-    fn proved(&self, join: &Join, proof: &Proof) -> Result<(), Refusal> {
+    fn proved(&self, join: &JoinRequest, proof: &Proof) -> Result<(), Refusal> {
         let former = self.workers.get(&join.worker);
         let named = join.machine.clone().or_else(|| join.worker.as_str().parse().ok());
         let by_name = join.worker.as_str().parse::<MachineId>().ok();
@@ -126,11 +126,11 @@ impl Plane {
         if !is_proved || join.machine.as_ref().is_some_and(|named| *named != machine) {
             return Err(Refusal::NotProved(machine));
         }
-        if rental.phase == Phase::Returning { Err(Refusal::NotWanted(machine)) } else { Ok(()) }
+        if rental.phase == RentalPhase::Returning { Err(Refusal::NotWanted(machine)) } else { Ok(()) }
     }
 
     /// Whether it names a fleet whose machines are rented.
-    fn rents(&self, join: &Join) -> bool {
+    fn rents(&self, join: &JoinRequest) -> bool {
         join.fleet.as_ref().and_then(|fleet| self.fleet_settings(fleet)).is_some_and(|fleet| fleet.can_rent)
     }
 
@@ -155,7 +155,7 @@ impl Plane {
 
     /// A worker that holds an attempt we never gave out: our store was put back from a backup. Its attempt does not
     /// count, and its number is not given out again.
-    fn raise_fences(&mut self, now: Timestamp, held: &[Held]) {
+    fn raise_fences(&mut self, now: Timestamp, held: &[HeldAttempt]) {
         for held in held {
             if let Some(job) = self.jobs.get_mut(&held.job)
                 && job.raise(held.attempt)
@@ -167,7 +167,7 @@ impl Plane {
     }
 
     /// A new incarnation takes over what it still holds of the old one's attempts; the rest died with the old one.
-    fn succeed(&mut self, now: Timestamp, id: &WorkerId, former: &Worker, held: &[Held]) {
+    fn succeed(&mut self, now: Timestamp, id: &WorkerId, former: &Worker, held: &[HeldAttempt]) {
         let is_held = |job, attempt| held.iter().any(|held| held.job == job && held.attempt == attempt);
         // First all that stays, so that no room is given away twice.
         let lost: Vec<_> = former
@@ -277,7 +277,7 @@ impl Plane {
         let there: Vec<_> =
             self.workers.values().filter(|it| it.machine == *machine).map(|it| it.id.clone()).collect();
         if let Some(rental) = self.fleets.rentals.get_mut(machine) {
-            if matches!(rental.phase, Phase::Draining | Phase::Returning) {
+            if matches!(rental.phase, RentalPhase::Draining | RentalPhase::Returning) {
                 return Err(Refusal::MachineLeaving(machine.clone()));
             }
             rental.drain_until = within.map(|within| now.plus(within));

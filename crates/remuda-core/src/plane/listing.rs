@@ -16,9 +16,9 @@ use crate::fleet::{Fleet, FleetSettings};
 use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::{Presence, WorkerState};
 use crate::money::Money;
-use crate::provider::{Call, Fault, Pod, PodStatus, Tag, Unprepared};
-use crate::rental::{LISTS_MIN, Phase, Sighting, Visit};
-use crate::time::{Timestamp, spoken};
+use crate::provider::{BootstrapError, Pod, PodStatus, PodTag, ProviderCall, ProviderError};
+use crate::rental::{Bootstrap, LISTS_MIN, RentalPhase, Sighting};
+use crate::time::{Timestamp, humanize};
 
 /// How often a provider is asked while something is on its way.
 const LIST_BUSY: Duration = Duration::from_secs(5);
@@ -81,7 +81,7 @@ impl Orphan {
 }
 
 impl Plane {
-    pub(super) fn listed(&mut self, now: Timestamp, id: &FleetId, result: Result<Vec<Pod>, Fault>) {
+    pub(super) fn listed(&mut self, now: Timestamp, id: &FleetId, result: Result<Vec<Pod>, ProviderError>) {
         let lists = self.fleets.lists.entry(id.clone()).or_default();
         (lists.asked_at, lists.answered_at) = (None, Some(now));
         lists.is_known = result.is_ok();
@@ -107,7 +107,7 @@ impl Plane {
         let (mut ours, mut strays) = (BTreeMap::<MachineId, Pod>::new(), Vec::new());
         let mut seen = BTreeSet::new();
         for pod in pods.into_iter().filter(|pod| seen.insert(pod.id.clone())) {
-            let Some(tag) = Tag::parse(&pod.tag) else { continue };
+            let Some(tag) = PodTag::parse(&pod.tag) else { continue };
             if Some(tag.deployment) != self.fleets.deployment.as_deref() {
                 continue;
             }
@@ -146,7 +146,7 @@ impl Plane {
     fn doubt(&mut self, now: Timestamp, settings: &FleetSettings, ours: &BTreeMap<MachineId, Pod>) -> bool {
         let is_expected = |rental: &&crate::rental::Rental| {
             let long_made = rental.made_at.is_some_and(|at| now.since(at) >= settings.limits.visible_max);
-            rental.phase != Phase::Returning && long_made
+            rental.phase != RentalPhase::Returning && long_made
         };
         let expected: Vec<_> = self.rentals_of(&settings.id).filter(is_expected).collect();
         let missing = expected.iter().filter(|rental| !ours.contains_key(&rental.machine)).count();
@@ -229,7 +229,7 @@ impl Plane {
             ("reason", reason.into()),
         ]);
         self.happened(now, "machine:orphan", About::default(), told);
-        self.call(id, Call::Return { pod: pod.id.clone() });
+        self.call(id, ProviderCall::Return { pod: pod.id.clone() });
     }
 
     /// What follows from what was seen and missed.
@@ -243,9 +243,9 @@ impl Plane {
                 worker.presence != Presence::Offline && worker.watch.silent_for(now) < silence_max
             });
             let Some(rental) = self.fleets.rentals.get(&machine) else { continue };
-            let was_up = matches!(rental.phase, Phase::Up | Phase::Draining);
+            let was_up = matches!(rental.phase, RentalPhase::Up | RentalPhase::Draining);
             // Asked for, looked for long enough, and never seen: if it comes after all, it is an orphan.
-            let is_myth = rental.phase == Phase::Returning
+            let is_myth = rental.phase == RentalPhase::Returning
                 && rental.made_at.is_none()
                 && rental.missed >= 2
                 && now.since(rental.wanted_at) >= settings.limits.lost_max;
@@ -255,7 +255,7 @@ impl Plane {
             }
             match (rental.sighting(now, is_heard, settings.limits.visible_max), rental.phase) {
                 (Sighting::Nothing, _) => {}
-                (Sighting::Gone, Phase::Returning) => self.forget_rental(now, &machine, "returned"),
+                (Sighting::Gone, RentalPhase::Returning) => self.forget_rental(now, &machine, "returned"),
                 (Sighting::Gone, _) => {
                     self.give_up(now, &machine, "its provider does not have it any more");
                     self.forget_rental(now, &machine, "gone at its provider");
@@ -316,10 +316,10 @@ impl Plane {
 
     fn ask_list(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
         let is_moving = self.rentals_of(&settings.id).any(|rental| match rental.phase {
-            Phase::Lost | Phase::Returning => true,
-            Phase::Made => rental.running_at.is_none() || settings.needs_preparing,
-            Phase::Up | Phase::Draining => rental.ended > 0 || rental.missed > 0,
-            Phase::Wanted => false,
+            RentalPhase::Lost | RentalPhase::Returning => true,
+            RentalPhase::Made => rental.running_at.is_none() || settings.needs_preparing,
+            RentalPhase::Up | RentalPhase::Draining => rental.ended > 0 || rental.missed > 0,
+            RentalPhase::Wanted => false,
         });
         let has_orphans = self.fleets.orphans.values().any(|orphan| orphan.fleet == settings.id);
         let (every, is_heir) = (settings.limits.list_every, self.fleets.is_heir);
@@ -341,7 +341,7 @@ impl Plane {
         }
         lists.is_urgent = false;
         lists.asked_at = Some(now);
-        self.call(&settings.id, Call::List);
+        self.call(&settings.id, ProviderCall::List);
         now.plus(ANSWER_MAX)
     }
 
@@ -356,13 +356,13 @@ impl Plane {
             return due;
         }
         lists.priced_at = Some(now);
-        self.call(&settings.id, Call::Price);
+        self.call(&settings.id, ProviderCall::Price);
         now.plus(every)
     }
 
     /// Returns are asked for until they are proved, and told about when that takes long.
     fn ask_returns(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
-        let returning = self.rentals_of(&settings.id).filter(|rental| rental.phase == Phase::Returning);
+        let returning = self.rentals_of(&settings.id).filter(|rental| rental.phase == RentalPhase::Returning);
         let machines: Vec<_> = returning.map(|rental| rental.machine.clone()).collect();
         let mut next = Timestamp::NEVER;
         for machine in machines {
@@ -395,7 +395,7 @@ impl Plane {
         let pod = pod.map_or("a pod that was never seen".to_owned(), |pod| format!("pod {pod}"));
         let reason = format!(
             "{pod} was to be returned {} ago and is still not gone, after {returns} requests: look at your provider",
-            spoken(settings.limits.return_max)
+            humanize(settings.limits.return_max)
         );
         let told = detail([
             ("machine", machine.as_str().into()),
@@ -419,31 +419,38 @@ impl Plane {
     pub(super) fn prepare(&mut self, now: Timestamp, machine: &MachineId, pod: &Pod) {
         let Some(rental) = self.fleets.rentals.get(machine) else { return };
         let id = rental.fleet.clone();
-        let is_wanted = rental.phase == Phase::Made
+        let is_wanted = rental.phase == RentalPhase::Made
             && rental.joined_at.is_none()
             && pod.status == PodStatus::Running
             && pod.ssh.is_some()
             && self.fleet_settings(&id).is_some_and(|settings| settings.needs_preparing);
-        let is_visited = matches!(self.fleets.visits.get(machine), Some(Visit::UnderWay | Visit::Done));
+        let is_visited =
+            matches!(self.fleets.visits.get(machine), Some(Bootstrap::UnderWay | Bootstrap::Done));
         if is_wanted && !is_visited {
-            self.fleets.visits.insert(machine.clone(), Visit::UnderWay);
+            self.fleets.visits.insert(machine.clone(), Bootstrap::UnderWay);
             let told = detail([("machine", machine.as_str().into()), ("state", "preparing".into())]);
             self.happened(now, "machine:state", About::default(), told);
-            self.call(&id, Call::Prepare { machine: machine.clone(), pod: Box::new(pod.clone()) });
+            self.call(&id, ProviderCall::Prepare { machine: machine.clone(), pod: Box::new(pod.clone()) });
         }
     }
 
-    pub(super) fn prepared(&mut self, now: Timestamp, machine: &MachineId, result: Result<(), Unprepared>) {
+    pub(super) fn prepared(
+        &mut self,
+        now: Timestamp,
+        machine: &MachineId,
+        result: Result<(), BootstrapError>,
+    ) {
         if !self.fleets.rentals.contains_key(machine) {
             return;
         }
         let visit = match &result {
-            Ok(()) => Visit::Done,
-            Err(unprepared) => Visit::InVain(format!("{}: {}", unprepared.stage, unprepared.message)),
+            Ok(()) => Bootstrap::Done,
+            Err(unprepared) => Bootstrap::InVain(format!("{}: {}", unprepared.stage, unprepared.message)),
         };
         self.fleets.visits.insert(machine.clone(), visit);
         let Err(unprepared) = result else { return };
-        let is_made = self.fleets.rentals.get(machine).is_some_and(|rental| rental.phase == Phase::Made);
+        let is_made =
+            self.fleets.rentals.get(machine).is_some_and(|rental| rental.phase == RentalPhase::Made);
         if is_made && !unprepared.is_early {
             let reason = format!("start-up over SSH failed ({}): {}", unprepared.stage, unprepared.message);
             self.give_up(now, machine, &reason);

@@ -9,7 +9,7 @@ use crate::id::{Sequence, WorkerId};
 use crate::job::Job;
 use crate::record::{Happened, Record};
 use crate::time::Timestamp;
-use crate::webhook::Told;
+use crate::webhook::DeliveryResult;
 
 /// Whom an event is about.
 #[derive(Clone, Copy, Default)]
@@ -17,7 +17,7 @@ pub(super) struct About<'a> {
     pub(super) job: Option<&'a Job>,
     pub(super) worker: Option<&'a WorkerId>,
     /// A job that is no longer in memory.
-    pub(super) ended: Option<&'a Told>,
+    pub(super) ended: Option<&'a DeliveryResult>,
 }
 
 impl<'a> About<'a> {

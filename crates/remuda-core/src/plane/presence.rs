@@ -15,8 +15,8 @@ use crate::job::State;
 use crate::machine::{self, Presence, WorkerState};
 use crate::refusal::Refusal;
 use crate::settings::StuckPolicy;
-use crate::time::{Timestamp, spoken};
-use crate::watch::Finding;
+use crate::time::{Timestamp, humanize};
+use crate::watch::WatchVerdict;
 use crate::worker::{Overrun, Stop};
 
 use super::Answer;
@@ -47,10 +47,10 @@ impl Plane {
         let finding = worker.watch.check(now, limits);
         let presence = worker.presence;
         match (presence, finding) {
-            (Presence::Offline, _) | (_, Finding::Alive) => {}
-            (Presence::Suspect, Finding::Probe | Finding::Probing) => {}
-            (Presence::Online, Finding::Probe | Finding::Probing) => self.suspect(now, id),
-            (Presence::Online | Presence::Suspect, Finding::Silent) => {
+            (Presence::Offline, _) | (_, WatchVerdict::Alive) => {}
+            (Presence::Suspect, WatchVerdict::Probe | WatchVerdict::Probing) => {}
+            (Presence::Online, WatchVerdict::Probe | WatchVerdict::Probing) => self.suspect(now, id),
+            (Presence::Online | Presence::Suspect, WatchVerdict::Silent) => {
                 if presence == Presence::Online {
                     self.suspect(now, id);
                 }
@@ -84,7 +84,7 @@ impl Plane {
         }
         let Some(worker) = self.workers.get_mut(id) else { return };
         let silence = worker.watch.silent_for(now);
-        let reason = format!("no beat for {}", spoken(silence));
+        let reason = format!("no beat for {}", humanize(silence));
         let seen_at = worker.watch.seen_at();
         worker.reliability.went_stale(now, seen_at);
         (worker.presence, worker.changed_at) = (Presence::Offline, now);
@@ -197,17 +197,17 @@ impl Plane {
                     StuckPolicy::Progress => Blame::TookDown,
                     StuckPolicy::Age => Blame::Pair,
                 };
-                (format!("stuck: no progress for {}", spoken(silence)), Cause::Service, blame)
+                (format!("stuck: no progress for {}", humanize(silence)), Cause::Service, blame)
             }
             // It never ran, so it says nothing of the pair: the service had other things to do.
             Overrun::NotBegun(limit) => (
-                format!("not begun within its start limit of {}", spoken(limit)),
+                format!("not begun within its start limit of {}", humanize(limit)),
                 Cause::Service,
                 Blame::Nobody,
             ),
             // The job's own measure: tried on elsewhere it will hardly be quicker, so its own attempts pay for it.
             Overrun::NoProgress(limit) => {
-                (format!("no progress within its node limit of {}", spoken(limit)), Cause::Job, Blame::Pair)
+                (format!("no progress within its node limit of {}", humanize(limit)), Cause::Job, Blame::Pair)
             }
         }
     }

@@ -7,27 +7,29 @@ use super::{About, Answer, Effect, Plane, detail};
 use crate::document::Shelf;
 use crate::id::{FleetId, MachineId, WorkerId};
 use crate::machine::WorkerState;
-use crate::provider::{Call, Fault, FaultClass, News, Pod, Tag};
+use crate::provider::{Pod, PodTag, ProviderCall, ProviderError, ProviderErrorClass, ProviderEvent};
 use crate::record::Record;
-use crate::rental::{Phase, Rental};
-use crate::scale::Direction;
+use crate::rental::{Rental, RentalPhase};
+use crate::scale::ScalingDirection;
 use crate::time::Timestamp;
 
 /// What is not free now may be in a moment.
 const CAPACITY_WAIT: Duration = Duration::from_secs(60);
 
 impl Plane {
-    pub(super) fn provider_said(&mut self, now: Timestamp, fleet: &FleetId, news: News) -> Answer {
+    pub(super) fn provider_said(&mut self, now: Timestamp, fleet: &FleetId, news: ProviderEvent) -> Answer {
         match news {
-            News::Rented { machine, result: Ok(pod) } => self.rented(now, &machine, &pod),
-            News::Rented { machine, result: Err(fault) } => self.not_rented(now, fleet, &machine, &fault),
-            News::Listed { result } => self.listed(now, fleet, result),
-            News::Returned { result, .. } => match result {
+            ProviderEvent::Rented { machine, result: Ok(pod) } => self.rented(now, &machine, &pod),
+            ProviderEvent::Rented { machine, result: Err(fault) } => {
+                self.not_rented(now, fleet, &machine, &fault)
+            }
+            ProviderEvent::Listed { result } => self.listed(now, fleet, result),
+            ProviderEvent::Returned { result, .. } => match result {
                 Ok(()) => self.answered(fleet),
-                Err(fault) if fault.class == FaultClass::NotFound => self.answered(fleet),
+                Err(fault) if fault.class == ProviderErrorClass::NotFound => self.answered(fleet),
                 Err(fault) => self.faulted(now, fleet, "return", &fault),
             },
-            News::Priced { result: Ok(prices) } => {
+            ProviderEvent::Priced { result: Ok(prices) } => {
                 self.answered(fleet);
                 let known = self.fleets.fleets.entry(fleet.clone()).or_default();
                 if known.prices != prices {
@@ -35,14 +37,14 @@ impl Plane {
                     self.store_fleet(fleet);
                 }
             }
-            News::Priced { result: Err(fault) } => self.faulted(now, fleet, "price", &fault),
-            News::Prepared { machine, result } => self.prepared(now, &machine, result),
+            ProviderEvent::Priced { result: Err(fault) } => self.faulted(now, fleet, "price", &fault),
+            ProviderEvent::Prepared { machine, result } => self.prepared(now, &machine, result),
         }
         self.cycle_soon(now);
         Answer::Done
     }
 
-    pub(super) fn call(&mut self, fleet: &FleetId, call: Call) {
+    pub(super) fn call(&mut self, fleet: &FleetId, call: ProviderCall) {
         self.effects.push(Effect::Provider { fleet: fleet.clone(), call });
     }
 
@@ -50,7 +52,7 @@ impl Plane {
     pub(super) fn rent(&mut self, now: Timestamp, id: &FleetId, count: u32, reason: &str) {
         let Some(settings) = self.fleet_settings(id).cloned() else { return };
         let Some(deployment) = self.fleets.deployment.clone() else { return };
-        self.went(now, Some(id), Direction::Up);
+        self.went(now, Some(id), ScalingDirection::Up);
         self.scaled(now, Some(id), "scale:up", None, count, reason);
         for _ in 0..count {
             let fleet = self.fleet(id);
@@ -64,7 +66,7 @@ impl Plane {
                 return;
             }
             let number = self.next_number(now);
-            let tag = Tag { deployment: &deployment, fleet: id.as_str(), number: &number }.to_string();
+            let tag = PodTag { deployment: &deployment, fleet: id.as_str(), number: &number }.to_string();
             let Ok(machine) = format!("{id}-{number}").parse::<MachineId>() else { return };
             let mut rental = Rental::wanted(now, machine.clone(), tag.clone(), offer.clone(), &settings);
             rental.price = self.price_of(&fleet, &settings, &offer);
@@ -72,7 +74,7 @@ impl Plane {
             self.fleets.rentals.insert(machine.clone(), rental);
             self.store_rental(&machine);
             self.machine_state(now, &machine);
-            self.call(id, Call::Rent { machine, tag, offer });
+            self.call(id, ProviderCall::Rent { machine, tag, offer });
         }
     }
 
@@ -100,16 +102,16 @@ impl Plane {
         self.judge_pod(now, machine, pod);
     }
 
-    fn not_rented(&mut self, now: Timestamp, id: &FleetId, machine: &MachineId, fault: &Fault) {
+    fn not_rented(&mut self, now: Timestamp, id: &FleetId, machine: &MachineId, fault: &ProviderError) {
         self.faulted(now, id, "rent", fault);
         let Some(rental) = self.fleets.rentals.get_mut(machine) else { return };
         // It was seen since: whatever the answer says, it is there.
         if rental.made_at.is_some() {
             return;
         }
-        if fault.class == FaultClass::Ambiguous {
-            if rental.phase == Phase::Wanted {
-                rental.go(now, Phase::Lost, format!("whether it was made is not known: {fault}"));
+        if fault.class == ProviderErrorClass::Ambiguous {
+            if rental.phase == RentalPhase::Wanted {
+                rental.go(now, RentalPhase::Lost, format!("whether it was made is not known: {fault}"));
                 self.store_rental(machine);
                 self.machine_state(now, machine);
             }
@@ -118,9 +120,11 @@ impl Plane {
         let (offer, wait) = (rental.offer.clone(), self.avoid_for(id));
         let fleet = self.fleets.fleets.entry(id.clone()).or_default();
         match fault.class {
-            FaultClass::Capacity => fleet.avoid(now, &offer, wait.min(CAPACITY_WAIT), &fault.to_string()),
-            FaultClass::Denied => fleet.avoid(now, &offer, wait, &fault.to_string()),
-            FaultClass::RateLimited | FaultClass::Auth | FaultClass::Billing => {}
+            ProviderErrorClass::Capacity => {
+                fleet.avoid(now, &offer, wait.min(CAPACITY_WAIT), &fault.to_string())
+            }
+            ProviderErrorClass::Denied => fleet.avoid(now, &offer, wait, &fault.to_string()),
+            ProviderErrorClass::RateLimited | ProviderErrorClass::Auth | ProviderErrorClass::Billing => {}
             _ => drop(fleet.creation.failed(now, &fault.to_string())),
         }
         self.store_fleet(id);
@@ -134,7 +138,7 @@ impl Plane {
     /// Is it what was ordered?
     pub(super) fn judge_pod(&mut self, now: Timestamp, machine: &MachineId, pod: &Pod) {
         let Some(rental) = self.fleets.rentals.get(machine) else { return };
-        if rental.phase == Phase::Returning {
+        if rental.phase == RentalPhase::Returning {
             return self.ask_back(now, machine);
         }
         let fleet = self.fleet(&rental.fleet);
@@ -148,7 +152,7 @@ impl Plane {
             Some(format!("it costs {price} an hour, {allowed} were agreed"))
         } else {
             // Who is at work there already has shown that it can.
-            let is_new = rental.phase == Phase::Made;
+            let is_new = rental.phase == RentalPhase::Made;
             let host = pod.host.as_deref().filter(|host| is_new && fleet.is_bad_host(now, host));
             host.map(|host| format!("its host {host} gave a bad machine a while ago"))
         };
@@ -167,14 +171,15 @@ impl Plane {
         reason: &str,
     ) {
         let Some(rental) = self.fleets.rentals.get_mut(machine) else { return };
-        let (id, was_up) = (rental.fleet.clone(), matches!(rental.phase, Phase::Up | Phase::Draining));
+        let (id, was_up) =
+            (rental.fleet.clone(), matches!(rental.phase, RentalPhase::Up | RentalPhase::Draining));
         let phase = match state {
             WorkerState::Spawning => return,
-            WorkerState::Active => Phase::Up,
-            WorkerState::Terminating => Phase::Draining,
-            WorkerState::Terminated | WorkerState::Error => Phase::Returning,
+            WorkerState::Active => RentalPhase::Up,
+            WorkerState::Terminating => RentalPhase::Draining,
+            WorkerState::Terminated | WorkerState::Error => RentalPhase::Returning,
         };
-        if rental.phase == Phase::Returning || rental.phase == phase {
+        if rental.phase == RentalPhase::Returning || rental.phase == phase {
             return;
         }
         // One that nobody saw since the plane before us asked for it says nothing about its provider.
@@ -196,7 +201,7 @@ impl Plane {
             }
             self.move_worker(now, &worker, state, reason.to_owned());
         }
-        if phase == Phase::Returning {
+        if phase == RentalPhase::Returning {
             self.ask_back(now, machine);
         }
     }
@@ -225,13 +230,13 @@ impl Plane {
     /// Asks for the return of a machine, if that is due; who has no pod yet is found by its tag first.
     pub(super) fn ask_back(&mut self, now: Timestamp, machine: &MachineId) {
         let Some(rental) = self.fleets.rentals.get_mut(machine) else { return };
-        let is_due = rental.phase == Phase::Returning && rental.return_at.is_none_or(|at| at <= now);
+        let is_due = rental.phase == RentalPhase::Returning && rental.return_at.is_none_or(|at| at <= now);
         let id = rental.fleet.clone();
         let may_call = self.fleets.fleets.get(&id).is_none_or(|fleet| fleet.may_call(now));
         let Some(pod) = rental.pod.clone().filter(|_| is_due && may_call) else { return };
         rental.asked_back(now);
         self.store_rental(machine);
-        self.call(&id, Call::Return { pod });
+        self.call(&id, ProviderCall::Return { pod });
     }
 
     /// It is not there any more, or never was: its cost is kept, its name never used again.
@@ -286,7 +291,7 @@ impl Plane {
         }
     }
 
-    pub(super) fn faulted(&mut self, now: Timestamp, id: &FleetId, what: &str, fault: &Fault) {
+    pub(super) fn faulted(&mut self, now: Timestamp, id: &FleetId, what: &str, fault: &ProviderError) {
         self.fleets.fleets.entry(id.clone()).or_default().faulted(now, fault);
         self.store_fleet(id);
         let told = detail([

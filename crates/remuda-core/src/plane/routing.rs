@@ -10,7 +10,7 @@ use crate::block;
 use crate::id::{JobId, Service, Shape, WorkerId};
 use crate::job::{Job, State};
 use crate::machine::{Presence, WorkerState};
-use crate::need::Unfit;
+use crate::need::Mismatch;
 use crate::queue::{Demand, Taste};
 use crate::suspicion;
 use crate::time::Timestamp;
@@ -19,7 +19,7 @@ use crate::worker::Worker;
 /// Why a worker does not get a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassedOver {
-    Unfit(Unfit),
+    Unfit(Mismatch),
     /// An operator keeps the shape away from it.
     Excluded,
     NotActive(WorkerState),
@@ -184,7 +184,7 @@ impl Plane {
         (worker.free_slots(now) == 0).then_some(PassedOver::Busy { slots: worker.slots })
     }
 
-    fn unfit(&self, demand: &Demand, worker: &Worker) -> Option<Unfit> {
+    fn unfit(&self, demand: &Demand, worker: &Worker) -> Option<Mismatch> {
         demand.needs().unfit(demand.service(), &worker.id, &worker.services, &worker.offer)
     }
 

@@ -8,26 +8,26 @@
 use std::collections::BTreeMap;
 
 use super::Plane;
-use crate::cycle::{self, Plan, Snapshot, WorkerView};
-use crate::fleet::{DAY, Fleet, FleetSettings, Policy, day_of};
+use crate::cycle::{self, CyclePlan, FleetSnapshot, WorkerView};
+use crate::fleet::{DAY, Fleet, FleetSettings, ScalingPolicy, day_of};
 use crate::id::FleetId;
 use crate::machine::{self, Presence, WorkerState};
 use crate::money::Money;
 use crate::queue::Demand;
-use crate::rental::{Phase, Rental};
+use crate::rental::{Rental, RentalPhase};
 use crate::settings::Settings;
 use crate::time::Timestamp;
 use crate::worker::Worker;
 
 impl Plane {
     /// The plan of the workers without a fleet, then that of every fleet.
-    pub(super) fn plans(&self, now: Timestamp) -> Vec<(Option<FleetId>, Plan)> {
+    pub(super) fn plans(&self, now: Timestamp) -> Vec<(Option<FleetId>, CyclePlan)> {
         let shares = self.shares();
-        let loose = Snapshot {
+        let loose = FleetSnapshot {
             queued: shares.loose,
             workers: self.loose().map(|worker| self.view(now, worker)).collect(),
             mass_loss: self.mass_loss.clone(),
-            ..Snapshot::default()
+            ..FleetSnapshot::default()
         };
         let mut plans = vec![(None, cycle::plan(now, &loose, &self.settings))];
         for fleet in &self.settings.fleets {
@@ -40,7 +40,7 @@ impl Plane {
         plans
     }
 
-    fn snapshot(&self, now: Timestamp, settings: &FleetSettings, queued: u32) -> Snapshot {
+    fn snapshot(&self, now: Timestamp, settings: &FleetSettings, queued: u32) -> FleetSnapshot {
         let default = Fleet::default();
         let fleet = self.fleets.fleets.get(&settings.id).unwrap_or(&default);
         let rented = self.rentals_of(&settings.id).map(|rental| self.rental_view(now, rental, settings));
@@ -48,7 +48,7 @@ impl Plane {
             !self.fleets.rentals.contains_key(&worker.machine) && self.fleet_of(worker) == Some(&settings.id)
         });
         let orphans = self.fleets.orphans.values().filter(|orphan| orphan.fleet == settings.id).count();
-        Snapshot {
+        FleetSnapshot {
             queued,
             workers: rented.chain(own.map(|worker| self.view(now, worker))).collect(),
             can_rent: settings.can_rent,
@@ -90,7 +90,9 @@ impl Plane {
             is_registered: there().next().is_some_and(|_| rental.joined_at.is_some()),
             start_check_passed: there()
                 .all(|worker| worker.is_heard && worker.beat_seq > 0 && is_ready(worker)),
-            trouble: rental.overdue(now, settings).or(bad_check.filter(|_| rental.phase == Phase::Made)),
+            trouble: rental
+                .overdue(now, settings)
+                .or(bad_check.filter(|_| rental.phase == RentalPhase::Made)),
             is_outdated: rental.revision != settings.revision,
             drain_until: rental.drain_until,
             beat_at: there().map(|worker| now.minus(worker.watch.silent_for(now))).max(),
@@ -197,7 +199,7 @@ impl Plane {
 
     /// How many a policy other than the queue's length wants. As long as nothing has been measured, the latter decides.
     fn policy_wants(&self, fleet: &Fleet, settings: &FleetSettings, queued: u32) -> Option<(u32, String)> {
-        let Policy::Latency { wait_max } = settings.policy else { return None };
+        let ScalingPolicy::Latency { wait_max } = settings.policy else { return None };
         let known = fleet.paces.len() as u64;
         let usual = fleet.paces.values().sum::<u64>().checked_div(known)?;
         let (mut work, mut jobs) = (0_u64, 0_u64);
@@ -213,7 +215,7 @@ impl Plane {
         let own = work.checked_div(jobs.max(1))?.saturating_mul(u64::from(queued).min(jobs));
         let wait_millis = u64::try_from(wait_max.as_millis()).unwrap_or(u64::MAX).max(1);
         let wanted = u32::try_from(own.div_ceil(wait_millis)).unwrap_or(u32::MAX);
-        let spoken = crate::time::spoken;
+        let spoken = crate::time::humanize;
         let why = format!(
             "{queued} queued are {} of work, to be begun within {}",
             spoken(std::time::Duration::from_millis(own)),

@@ -11,8 +11,8 @@ use super::{About, Answer, Plane, detail};
 use crate::alarm::Alarm;
 use crate::id::{Hash, JobId, Service, Shape, Tenant, WorkflowHash};
 use crate::job::{DEADLINE_PASSED, Job, State, Turn};
-use crate::need::Needs;
-use crate::options::Options;
+use crate::need::Requirements;
+use crate::options::JobOptions;
 use crate::record::{Accepted, IdempotencyKey, Record};
 use crate::refusal::Refusal;
 use crate::settings::BlockOn;
@@ -27,11 +27,11 @@ pub struct Submission {
     pub service: Service,
     pub shape: Shape,
     pub workflow_hash: WorkflowHash,
-    pub needs: Needs,
+    pub needs: Requirements,
     /// From acceptance on.
     pub deadline: Option<Duration>,
     pub attempts_max: Option<u8>,
-    pub options: Options,
+    pub options: JobOptions,
     pub key: Option<IdempotencyKey>,
     /// What the store says about this key, for jobs that ended long ago.
     pub known: Option<Known>,

@@ -8,10 +8,10 @@ use serde::Serialize;
 use super::{PassedOver, Plane};
 use crate::id::{JobId, Shape, WorkerId};
 use crate::job::{Job, State, retry_reason};
-use crate::need::Unfit;
+use crate::need::Mismatch;
 use crate::record::{Life, Try};
 use crate::suspicion;
-use crate::time::{Timestamp, spoken};
+use crate::time::{Timestamp, humanize};
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Why {
@@ -124,8 +124,8 @@ impl Plane {
                 let quiet = hold.map_or(now, |hold| hold.progressed_at);
                 format!(
                     "running on {worker} for {}, {progress:.0} % done, last progress {} ago",
-                    spoken(now.since(*started_at)),
-                    spoken(now.since(quiet))
+                    humanize(now.since(*started_at)),
+                    humanize(now.since(quiet))
                 )
             }
             State::Ended(row) => row.name().to_owned(),
@@ -221,13 +221,15 @@ fn nobody_fits(candidates: &[(WorkerId, Option<PassedOver>)]) -> String {
         return "every worker that could is excluded for its shape by an affinity".to_owned();
     }
     match unfits.first() {
-        Some(Unfit::NoService(service)) if unfits.iter().all(|it| matches!(it, Unfit::NoService(_))) => {
+        Some(Mismatch::NoService(service))
+            if unfits.iter().all(|it| matches!(it, Mismatch::NoService(_))) =>
+        {
             format!("no worker offers service {service}")
         }
-        Some(Unfit::NoModel(model)) if unfits.iter().all(|it| matches!(it, Unfit::NoModel(_))) => {
+        Some(Mismatch::NoModel(model)) if unfits.iter().all(|it| matches!(it, Mismatch::NoModel(_))) => {
             format!("no worker has model {model}")
         }
-        Some(Unfit::NoClass(class)) if unfits.iter().all(|it| matches!(it, Unfit::NoClass(_))) => {
+        Some(Mismatch::NoClass(class)) if unfits.iter().all(|it| matches!(it, Mismatch::NoClass(_))) => {
             format!("no worker has node class {class}")
         }
         Some(first) => format!("no worker fits; the first one {first}"),

@@ -2,45 +2,47 @@
 
 use std::time::Duration;
 
-use super::{Phase, Rental};
+use super::{Rental, RentalPhase};
 use crate::fleet::FleetSettings;
-use crate::time::{Timestamp, spoken};
+use crate::time::{Timestamp, humanize};
 
 /// A limit that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waiting {
+pub struct RentalWait {
     pub what: &'static str,
     pub since: Timestamp,
     pub max: Duration,
 }
 
-impl Waiting {
+impl RentalWait {
     /// `image pull, 3 min of 30 min`.
     pub fn spoken(&self, now: Timestamp) -> String {
-        let whole = |time: Duration| spoken(Duration::from_secs(time.as_secs()));
+        let whole = |time: Duration| humanize(Duration::from_secs(time.as_secs()));
         format!("{}, {} of {}", self.what, whole(now.since(self.since)), whole(self.max))
     }
 }
 
 impl Rental {
     /// What it waits for, if it is not simply there.
-    pub fn waiting(&self, fleet: &FleetSettings) -> Option<Waiting> {
+    pub fn waiting(&self, fleet: &FleetSettings) -> Option<RentalWait> {
         let limits = &fleet.limits;
         let (what, since, max) = match (self.phase, self.running_at, self.joined_at) {
-            (Phase::Wanted, ..) => ("answer of the provider", self.since, limits.lost_max),
-            (Phase::Lost, ..) => {
+            (RentalPhase::Wanted, ..) => ("answer of the provider", self.since, limits.lost_max),
+            (RentalPhase::Lost, ..) => {
                 ("sign of a pod whose creation was not answered", self.since, limits.lost_max)
             }
-            (Phase::Made, None, _) => ("image pull", self.made_at.unwrap_or(self.since), limits.pull_max),
-            (Phase::Made, Some(running_at), None) => {
+            (RentalPhase::Made, None, _) => {
+                ("image pull", self.made_at.unwrap_or(self.since), limits.pull_max)
+            }
+            (RentalPhase::Made, Some(running_at), None) => {
                 ("registration", running_at, fleet.scaling.spawning_timeout)
             }
-            (Phase::Made, Some(_), Some(joined_at)) => ("start check", joined_at, limits.check_max),
-            (Phase::Draining, ..) => ("drain", self.since, self.drain_max(fleet)),
-            (Phase::Returning, ..) => ("proof that it is gone", self.since, limits.return_max),
-            (Phase::Up, ..) => return None,
+            (RentalPhase::Made, Some(_), Some(joined_at)) => ("start check", joined_at, limits.check_max),
+            (RentalPhase::Draining, ..) => ("drain", self.since, self.drain_max(fleet)),
+            (RentalPhase::Returning, ..) => ("proof that it is gone", self.since, limits.return_max),
+            (RentalPhase::Up, ..) => return None,
         };
-        Some(Waiting { what, since, max })
+        Some(RentalWait { what, since, max })
     }
 
     fn drain_max(&self, fleet: &FleetSettings) -> Duration {
@@ -62,18 +64,18 @@ mod tests {
         let shown = |rental: &Rental, now| rental.waiting(&fleet).map(|waiting| waiting.spoken(now));
         assert_eq!(shown(&rental, at(1)).unwrap(), "answer of the provider, 1 min of 10 min");
         rental.made_at = Some(at(2));
-        rental.go(at(2), Phase::Made, String::new());
+        rental.go(at(2), RentalPhase::Made, String::new());
         assert_eq!(shown(&rental, at(5)).unwrap(), "image pull, 3 min of 30 min");
         rental.running_at = Some(at(9));
         assert_eq!(shown(&rental, at(10)).unwrap(), "registration, 1 min of 5 min");
         rental.joined_at = Some(at(11));
         assert_eq!(shown(&rental, at(12)).unwrap(), "start check, 1 min of 10 min");
-        rental.go(at(13), Phase::Up, String::new());
+        rental.go(at(13), RentalPhase::Up, String::new());
         assert_eq!(shown(&rental, at(14)), None);
-        rental.go(at(20), Phase::Draining, String::new());
+        rental.go(at(20), RentalPhase::Draining, String::new());
         rental.drain_until = Some(at(22));
         assert_eq!(shown(&rental, at(21)).unwrap(), "drain, 1 min of 2 min");
-        rental.go(at(22), Phase::Returning, String::new());
+        rental.go(at(22), RentalPhase::Returning, String::new());
         assert_eq!(shown(&rental, at(23)).unwrap(), "proof that it is gone, 1 min of 10 min");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::time::Timestamp;
 
 #[derive(Clone, Debug, Default)]
-pub struct Targets(BTreeMap<String, Target>);
+pub struct WebhookTargets(BTreeMap<String, Target>);
 
 #[derive(Clone, Debug, Default)]
 struct Target {
@@ -30,7 +30,7 @@ const SIDE_BY_SIDE_MAX: u32 = 4;
 /// News held for one receiver: enough to keep one that listens busy, too little to crowd out the others.
 const HELD_MAX: u32 = 100;
 
-impl Targets {
+impl WebhookTargets {
     /// When something may be sent there; nothing while as much as may be is on its way.
     pub fn free_at(&self, target: &str) -> Option<Timestamp> {
         let Some(known) = self.0.get(target) else { return Some(Timestamp::ZERO) };
@@ -99,7 +99,7 @@ mod tests {
     /// Faults: C11.
     #[test]
     fn who_does_not_listen_is_tried_by_one_message_at_a_time_and_others_are_not_held_up() {
-        let mut targets = Targets::default();
+        let mut targets = WebhookTargets::default();
         for _ in 0..SIDE_BY_SIDE_MAX {
             assert_eq!(targets.free_at("a"), Some(Timestamp::ZERO));
             targets.sent("a");
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn nobody_is_left_alone_for_longer_than_a_minute() {
-        let mut targets = Targets::default();
+        let mut targets = WebhookTargets::default();
         for _ in 0..40 {
             targets.sent("a");
             targets.answered(at(0), "a", false);
@@ -129,7 +129,7 @@ mod tests {
     /// Faults: C11.
     #[test]
     fn so_much_is_held_for_one_receiver_and_the_rest_is_looked_for_when_there_is_room() {
-        let mut targets = Targets::default();
+        let mut targets = WebhookTargets::default();
         for _ in 0..HELD_MAX {
             assert!(targets.hold("a"));
         }

@@ -8,9 +8,9 @@ use serde_json::value::RawValue;
 
 /// What a worker tells of an attempt: `PUT /remuda/v1/workers/{id}/live?job=&attempt=`. What is absent has not changed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Report {
+pub struct LiveReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub progress: Option<Snapshot>,
+    pub progress: Option<ProgressSnapshot>,
     /// What its service said since the last report, in order and in the service's own words: `{"type", "data"}`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Arc<RawValue>>,
@@ -21,7 +21,7 @@ pub struct Report {
 
 /// How far an attempt is; complete, so that the newest one tells all.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Snapshot {
+pub struct ProgressSnapshot {
     /// From 0 to 1, by nodes and steps; never less than before.
     pub value: f64,
     pub nodes_done: u64,

@@ -5,36 +5,36 @@ pub const PREVIEW_BYTES_MAX: usize = 1 << 20;
 
 /// A picture as it is served: nothing else becomes a preview.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Media {
+pub enum PreviewFormat {
     Jpeg,
     Png,
     Webp,
 }
 
-impl Media {
+impl PreviewFormat {
     /// By what it begins with, whatever anyone calls it.
-    pub fn of(bytes: &[u8]) -> Option<Media> {
+    pub fn of(bytes: &[u8]) -> Option<PreviewFormat> {
         match bytes {
-            [0xff, 0xd8, 0xff, ..] => Some(Media::Jpeg),
-            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(Media::Png),
-            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(Media::Webp),
+            [0xff, 0xd8, 0xff, ..] => Some(PreviewFormat::Jpeg),
+            [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(PreviewFormat::Png),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(PreviewFormat::Webp),
             _ => None,
         }
     }
 
     pub fn as_str(self) -> &'static str {
         match self {
-            Media::Jpeg => "image/jpeg",
-            Media::Png => "image/png",
-            Media::Webp => "image/webp",
+            PreviewFormat::Jpeg => "image/jpeg",
+            PreviewFormat::Png => "image/png",
+            PreviewFormat::Webp => "image/webp",
         }
     }
 
     pub fn file_name(self) -> &'static str {
         match self {
-            Media::Jpeg => "preview.jpg",
-            Media::Png => "preview.png",
-            Media::Webp => "preview.webp",
+            PreviewFormat::Jpeg => "preview.jpg",
+            PreviewFormat::Png => "preview.png",
+            PreviewFormat::Webp => "preview.webp",
         }
     }
 }
@@ -47,15 +47,15 @@ mod tests {
     fn a_picture_is_known_by_what_it_begins_with() {
         let png = b"\x89PNG\r\n\x1a\n....";
         for (bytes, media) in [
-            (&b"\xff\xd8\xff\xe0.."[..], Some(Media::Jpeg)),
-            (&png[..], Some(Media::Png)),
-            (b"RIFF\0\0\0\0WEBPVP8 ", Some(Media::Webp)),
+            (&b"\xff\xd8\xff\xe0.."[..], Some(PreviewFormat::Jpeg)),
+            (&png[..], Some(PreviewFormat::Png)),
+            (b"RIFF\0\0\0\0WEBPVP8 ", Some(PreviewFormat::Webp)),
             (b"RIFF\0\0\0\0WAVE", None),
             (b"<svg onload=alert(1)>", None),
             (b"\xff\xd8", None),
             (b"", None),
         ] {
-            assert_eq!(Media::of(bytes), media, "{bytes:?}");
+            assert_eq!(PreviewFormat::of(bytes), media, "{bytes:?}");
         }
     }
 }

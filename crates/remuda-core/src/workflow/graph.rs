@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::invalid::{Invalid, shown};
+use super::invalid::{InvalidWorkflow, shown};
 use super::tree::{Member, Tree, Value, member};
 
 #[derive(Debug)]
@@ -65,9 +65,9 @@ impl<'a> Graph<'a> {
         tree: &'a Tree<'a>,
         members: &'a [Member<'a>],
         nodes_max: usize,
-    ) -> Result<Self, Invalid> {
+    ) -> Result<Self, InvalidWorkflow> {
         if members.len() > nodes_max {
-            return Err(Invalid::TooWide { what: "nodes", max: nodes_max });
+            return Err(InvalidWorkflow::TooWide { what: "nodes", max: nodes_max });
         }
         let ids = Ids::new(members);
         let mut graph = Graph { nodes: Vec::with_capacity(members.len()), inputs: Vec::new() };
@@ -75,7 +75,7 @@ impl<'a> Graph<'a> {
             let (class, inputs) = parts(tree, id, node)?;
             let start = graph.inputs.len();
             for (name, value) in inputs {
-                let feed = feed(tree, value, &ids).map_err(|to| Invalid::DanglingLink {
+                let feed = feed(tree, value, &ids).map_err(|to| InvalidWorkflow::DanglingLink {
                     node: shown(id),
                     input: shown(name),
                     to: shown(to),
@@ -102,7 +102,7 @@ impl<'a> Graph<'a> {
     }
 
     /// The nodes in an order in which each comes after all that feed it; there is none if there is a loop.
-    pub(super) fn sources_first(&self) -> Result<Vec<usize>, Invalid> {
+    pub(super) fn sources_first(&self) -> Result<Vec<usize>, InvalidWorkflow> {
         let mut order = Vec::with_capacity(self.nodes.len());
         let mut seen = vec![Seen::No; self.nodes.len()];
         let mut path: Vec<Visit> = Vec::new();
@@ -134,13 +134,13 @@ impl<'a> Graph<'a> {
     }
 
     /// The end of the path, from `node` on, fed by itself; told in the direction in which data would flow.
-    fn loop_through(&self, node: usize, path: &[Visit]) -> Invalid {
+    fn loop_through(&self, node: usize, path: &[Visit]) -> InvalidWorkflow {
         let back = path.iter().rev().map(|visit| visit.node);
         let mut nodes: Vec<usize> = back.take_while(|&other| other != node).collect();
         nodes.push(node);
         let first = (0..nodes.len()).min_by_key(|&at| nodes[at]).unwrap_or(0);
         nodes.rotate_left(first);
-        Invalid::Loop { nodes: nodes.into_iter().map(|node| shown(self.nodes[node].id)).collect() }
+        InvalidWorkflow::Loop { nodes: nodes.into_iter().map(|node| shown(self.nodes[node].id)).collect() }
     }
 }
 
@@ -161,18 +161,18 @@ fn parts<'a>(
     tree: &'a Tree<'a>,
     id: &str,
     node: &'a Value<'a>,
-) -> Result<(&'a str, &'a [Member<'a>]), Invalid> {
+) -> Result<(&'a str, &'a [Member<'a>]), InvalidWorkflow> {
     let Value::Object(fields) = node else {
-        return Err(Invalid::NoClass { node: shown(id) });
+        return Err(InvalidWorkflow::NoClass { node: shown(id) });
     };
     let fields = tree.members(fields);
     let class = match member(fields, "class_type") {
         Some(Value::Text(class)) if !class.is_empty() => class,
-        _ => return Err(Invalid::NoClass { node: shown(id) }),
+        _ => return Err(InvalidWorkflow::NoClass { node: shown(id) }),
     };
     match member(fields, "inputs") {
         Some(Value::Object(inputs)) => Ok((class, tree.members(inputs))),
-        Some(_) => Err(Invalid::BadInputs { node: shown(id) }),
+        Some(_) => Err(InvalidWorkflow::BadInputs { node: shown(id) }),
         None => Ok((class, &[])),
     }
 }

@@ -12,7 +12,7 @@ const LOOP_NODES_SHOWN_MAX: usize = 12;
 
 /// What the sender can do about a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum InvalidKind {
     /// It is no JSON: repair what writes it.
     Malformed,
     /// Send less.
@@ -23,7 +23,7 @@ pub enum Kind {
 
 /// Why a workflow cannot be taken in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Invalid {
+pub enum InvalidWorkflow {
     NotJson {
         line: usize,
         column: usize,
@@ -75,72 +75,74 @@ pub enum Invalid {
     },
 }
 
-impl Invalid {
-    pub fn kind(&self) -> Kind {
+impl InvalidWorkflow {
+    pub fn kind(&self) -> InvalidKind {
         match self {
-            Invalid::NotJson { .. } => Kind::Malformed,
-            Invalid::TooBig { .. } => Kind::TooLarge,
-            Invalid::TooDeep { .. }
-            | Invalid::TooWide { .. }
-            | Invalid::DuplicateKey { .. }
-            | Invalid::Nul { .. }
-            | Invalid::NotAnObject
-            | Invalid::Empty
-            | Invalid::NoClass { .. }
-            | Invalid::BadInputs { .. }
-            | Invalid::DanglingLink { .. }
-            | Invalid::Loop { .. } => Kind::Invalid,
+            InvalidWorkflow::NotJson { .. } => InvalidKind::Malformed,
+            InvalidWorkflow::TooBig { .. } => InvalidKind::TooLarge,
+            InvalidWorkflow::TooDeep { .. }
+            | InvalidWorkflow::TooWide { .. }
+            | InvalidWorkflow::DuplicateKey { .. }
+            | InvalidWorkflow::Nul { .. }
+            | InvalidWorkflow::NotAnObject
+            | InvalidWorkflow::Empty
+            | InvalidWorkflow::NoClass { .. }
+            | InvalidWorkflow::BadInputs { .. }
+            | InvalidWorkflow::DanglingLink { .. }
+            | InvalidWorkflow::Loop { .. } => InvalidKind::Invalid,
         }
     }
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for InvalidWorkflow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Invalid::NotJson { line, column, message } => write!(
+            InvalidWorkflow::NotJson { line, column, message } => write!(
                 f,
                 "line {line}, column {column}: not JSON: {message}; send one JSON object (NaN and Infinity are not JSON)"
             ),
-            Invalid::TooBig { bytes, max } => {
+            InvalidWorkflow::TooBig { bytes, max } => {
                 write!(
                     f,
                     "{bytes} bytes, at most {max} are taken: upload files instead of writing them into the workflow"
                 )
             }
-            Invalid::TooDeep { line, column, max } => {
+            InvalidWorkflow::TooDeep { line, column, max } => {
                 write!(f, "line {line}, column {column}: nested deeper than {max} levels: flatten it")
             }
-            Invalid::TooWide { what, max } => {
+            InvalidWorkflow::TooWide { what, max } => {
                 write!(f, "more than {max} {what}: split the workflow into several jobs")
             }
-            Invalid::DuplicateKey { key, line, column } => write!(
+            InvalidWorkflow::DuplicateKey { key, line, column } => write!(
                 f,
                 "the object that ends at line {line}, column {column} has the key \"{key}\" twice: keep one of them"
             ),
-            Invalid::Nul { text, line, column } => {
+            InvalidWorkflow::Nul { text, line, column } => {
                 write!(f, "line {line}, column {column}: NUL character in \"{text}\": remove it")
             }
-            Invalid::NotAnObject => f.write_str("a workflow is a JSON object: wrap what you sent in {...}"),
-            Invalid::Empty => {
+            InvalidWorkflow::NotAnObject => {
+                f.write_str("a workflow is a JSON object: wrap what you sent in {...}")
+            }
+            InvalidWorkflow::Empty => {
                 f.write_str("the workflow is empty: send at least one node, or a model and its input")
             }
-            Invalid::NoClass { node } => write!(
+            InvalidWorkflow::NoClass { node } => write!(
                 f,
                 "node \"{node}\" is no object with a text as class_type: export the workflow in API format"
             ),
-            Invalid::BadInputs { node } => {
+            InvalidWorkflow::BadInputs { node } => {
                 write!(f, "node \"{node}\": inputs is not an object: write {{\"name\": value, ...}}")
             }
-            Invalid::DanglingLink { node, input, to } => write!(
+            InvalidWorkflow::DanglingLink { node, input, to } => write!(
                 f,
                 "node \"{node}\", input \"{input}\": links to node \"{to}\", which is not there: add it or correct the link"
             ),
-            Invalid::Loop { nodes } => write_loop(f, nodes),
+            InvalidWorkflow::Loop { nodes } => write_loop(f, nodes),
         }
     }
 }
 
-impl std::error::Error for Invalid {}
+impl std::error::Error for InvalidWorkflow {}
 
 fn write_loop(f: &mut fmt::Formatter<'_>, nodes: &[String]) -> fmt::Result {
     f.write_str("the nodes ")?;

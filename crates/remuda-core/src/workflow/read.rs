@@ -9,17 +9,17 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::Limits;
-use super::invalid::{Invalid, shown};
+use super::WorkflowLimits;
+use super::invalid::{InvalidWorkflow, shown};
 use super::tree::{Elements, Member, Members, Tree, Value};
 
 /// One level more and serde_json's own recursion limit would speak up before us.
 const DEPTH_CEILING: usize = 126;
 
 /// Reads one JSON value and nothing after it.
-pub(super) fn read<'a>(body: &'a str, limits: &Limits) -> Result<Tree<'a>, Invalid> {
+pub(super) fn read<'a>(body: &'a str, limits: &WorkflowLimits) -> Result<Tree<'a>, InvalidWorkflow> {
     if body.len() > limits.bytes_max {
-        return Err(Invalid::TooBig { bytes: body.len(), max: limits.bytes_max });
+        return Err(InvalidWorkflow::TooBig { bytes: body.len(), max: limits.bytes_max });
     }
     let mut reader = Reader::new(limits);
     let mut json = serde_json::Deserializer::from_str(body);
@@ -53,7 +53,7 @@ enum Refused {
 }
 
 impl<'a> Reader<'a> {
-    fn new(limits: &Limits) -> Self {
+    fn new(limits: &WorkflowLimits) -> Self {
         Reader {
             depth_max: limits.depth_max.min(DEPTH_CEILING),
             values_max: limits.values_max,
@@ -71,14 +71,14 @@ impl<'a> Reader<'a> {
         Err(E::custom("refused"))
     }
 
-    fn invalid(self, error: &serde_json::Error) -> Invalid {
+    fn invalid(self, error: &serde_json::Error) -> InvalidWorkflow {
         let (line, column) = (error.line(), error.column());
         match self.refused {
-            Some(Refused::TooDeep) => Invalid::TooDeep { line, column, max: self.depth_max },
-            Some(Refused::TooWide) => Invalid::TooWide { what: "values", max: self.values_max },
-            Some(Refused::DuplicateKey(key)) => Invalid::DuplicateKey { key, line, column },
-            Some(Refused::Nul(text)) => Invalid::Nul { text, line, column },
-            None => Invalid::NotJson { line, column, message: without_place(error) },
+            Some(Refused::TooDeep) => InvalidWorkflow::TooDeep { line, column, max: self.depth_max },
+            Some(Refused::TooWide) => InvalidWorkflow::TooWide { what: "values", max: self.values_max },
+            Some(Refused::DuplicateKey(key)) => InvalidWorkflow::DuplicateKey { key, line, column },
+            Some(Refused::Nul(text)) => InvalidWorkflow::Nul { text, line, column },
+            None => InvalidWorkflow::NotJson { line, column, message: without_place(error) },
         }
     }
 

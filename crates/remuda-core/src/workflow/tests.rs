@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use proptest::prelude::*;
 
-use super::{Examined, Invalid, Kind, Limits, canonical_hash, examine};
+use super::{ExaminedWorkflow, InvalidKind, InvalidWorkflow, WorkflowLimits, canonical_hash, examine};
 use crate::id::Hash;
 
 const LINE: &str = r#"{
@@ -13,16 +13,16 @@ const LINE: &str = r#"{
   "3": {"class_type": "Save", "inputs": {"images": ["2", 0]}}
 }"#;
 
-fn look(body: &str) -> Examined {
-    examine(body, &Limits::default()).unwrap_or_else(|why| panic!("{why}: {body}"))
+fn look(body: &str) -> ExaminedWorkflow {
+    examine(body, &WorkflowLimits::default()).unwrap_or_else(|why| panic!("{why}: {body}"))
 }
 
-fn refusal(body: &str) -> Invalid {
-    examine(body, &Limits::default()).expect_err(body)
+fn refusal(body: &str) -> InvalidWorkflow {
+    examine(body, &WorkflowLimits::default()).expect_err(body)
 }
 
 fn hash(value: &str) -> Hash {
-    canonical_hash(value, &Limits::default()).unwrap_or_else(|why| panic!("{why}: {value}"))
+    canonical_hash(value, &WorkflowLimits::default()).unwrap_or_else(|why| panic!("{why}: {value}"))
 }
 
 /// Changes one place of [`LINE`].
@@ -52,7 +52,7 @@ fn a_wrapped_graph_is_that_graph() {
         (look(LINE), look(&wrapped("{}")), look(&wrapped(r#"{"a": {"class_type": "X"}}"#)));
     for it in [&one, &other] {
         let body_hash = it.body_hash;
-        assert_eq!(*it, Examined { body_hash, ..bare.clone() });
+        assert_eq!(*it, ExaminedWorkflow { body_hash, ..bare.clone() });
     }
     assert_eq!(bare.body_hash, bare.workflow_hash);
     assert!(one.body_hash != other.body_hash && one.body_hash != bare.body_hash);
@@ -179,7 +179,7 @@ fn the_shape_of_a_plain_workflow_is_its_structure_and_its_models() {
 fn what_is_no_json_is_malformed_and_says_where() {
     assert_eq!(
         refusal("{\"a\":\n NaN}"),
-        Invalid::NotJson { line: 2, column: 2, message: "expected value".to_owned() }
+        InvalidWorkflow::NotJson { line: 2, column: 2, message: "expected value".to_owned() }
     );
     let bodies = [
         "",
@@ -194,42 +194,51 @@ fn what_is_no_json_is_malformed_and_says_where() {
     ];
     for body in bodies {
         let why = refusal(body);
-        assert_eq!(why.kind(), Kind::Malformed, "{body}: {why}");
+        assert_eq!(why.kind(), InvalidKind::Malformed, "{body}: {why}");
         assert!(why.to_string().starts_with("line 1, column "), "{why}");
     }
 }
 
 #[test]
 fn nothing_over_a_limit_is_taken() {
-    let limits = Limits { depth_max: 4, nodes_max: 3, values_max: 22, bytes_max: LINE.len() };
+    let limits = WorkflowLimits { depth_max: 4, nodes_max: 3, values_max: 22, bytes_max: LINE.len() };
     assert_eq!(examine(LINE, &limits).map(|line| line.nodes), Ok(3), "all of them are just enough");
-    let refused = |limits: Limits| examine(LINE, &limits).expect_err("a limit");
-    assert_eq!(refused(Limits { depth_max: 3, ..limits }), Invalid::TooDeep { line: 3, column: 53, max: 3 });
-    assert_eq!(refused(Limits { nodes_max: 2, ..limits }), Invalid::TooWide { what: "nodes", max: 2 });
-    assert_eq!(refused(Limits { values_max: 21, ..limits }), Invalid::TooWide { what: "values", max: 21 });
+    let refused = |limits: WorkflowLimits| examine(LINE, &limits).expect_err("a limit");
+    assert_eq!(
+        refused(WorkflowLimits { depth_max: 3, ..limits }),
+        InvalidWorkflow::TooDeep { line: 3, column: 53, max: 3 }
+    );
+    assert_eq!(
+        refused(WorkflowLimits { nodes_max: 2, ..limits }),
+        InvalidWorkflow::TooWide { what: "nodes", max: 2 }
+    );
+    assert_eq!(
+        refused(WorkflowLimits { values_max: 21, ..limits }),
+        InvalidWorkflow::TooWide { what: "values", max: 21 }
+    );
     let (bytes, max) = (LINE.len(), LINE.len() - 1);
-    let too_big = refused(Limits { bytes_max: max, ..limits });
-    assert_eq!((too_big.kind(), too_big), (Kind::TooLarge, Invalid::TooBig { bytes, max }));
+    let too_big = refused(WorkflowLimits { bytes_max: max, ..limits });
+    assert_eq!((too_big.kind(), too_big), (InvalidKind::TooLarge, InvalidWorkflow::TooBig { bytes, max }));
 }
 
 #[test]
 fn however_deep_it_is_the_stack_does_not_grow() {
     for opening in ["[", "{\"a\":"] {
         let why = refusal(&opening.repeat(100_000));
-        assert!(matches!(why, Invalid::TooDeep { max: 64, .. }), "{why}");
-        let generous = Limits { depth_max: usize::MAX, ..Limits::default() };
+        assert!(matches!(why, InvalidWorkflow::TooDeep { max: 64, .. }), "{why}");
+        let generous = WorkflowLimits { depth_max: usize::MAX, ..WorkflowLimits::default() };
         let why = canonical_hash(&opening.repeat(100_000), &generous);
-        assert!(matches!(why, Err(Invalid::TooDeep { max: 126, .. })), "{why:?}");
+        assert!(matches!(why, Err(InvalidWorkflow::TooDeep { max: 126, .. })), "{why:?}");
     }
     let deep = |levels: usize| format!("{{\"a\":{}{}}}", "[".repeat(levels), "]".repeat(levels));
     look(&deep(63));
-    assert!(matches!(refusal(&deep(64)), Invalid::TooDeep { .. }));
+    assert!(matches!(refusal(&deep(64)), InvalidWorkflow::TooDeep { .. }));
 }
 
 #[test]
 fn a_key_given_twice_is_refused_however_it_is_written() {
     for body in [r#"{"a":1,"a":1}"#, r#"{"b":1,"a":2,"\u0062":3}"#, r#"{"x":[{"k":1,"k":2}]}"#] {
-        assert!(matches!(refusal(body), Invalid::DuplicateKey { line: 1, .. }), "{body}");
+        assert!(matches!(refusal(body), InvalidWorkflow::DuplicateKey { line: 1, .. }), "{body}");
     }
     assert_eq!(
         refusal("{\"b\":1,\n\"b\":2}").to_string(),
@@ -241,26 +250,30 @@ fn a_key_given_twice_is_refused_however_it_is_written() {
 fn a_nul_character_is_refused_in_texts_and_keys() {
     for body in [r#"{"a":"x\u0000y"}"#, r#"{"x\u0000y":1}"#] {
         let why = refusal(body);
-        assert!(matches!(&why, Invalid::Nul { text, line: 1, .. } if text == r"x\0y"), "{why}");
+        assert!(matches!(&why, InvalidWorkflow::Nul { text, line: 1, .. } if text == r"x\0y"), "{why}");
     }
 }
 
 #[test]
 fn a_workflow_is_an_object_with_something_in_it() {
     for body in ["[]", "1", "null", "\"{}\""] {
-        assert_eq!(refusal(body), Invalid::NotAnObject);
+        assert_eq!(refusal(body), InvalidWorkflow::NotAnObject);
     }
-    assert_eq!(refusal(" {} "), Invalid::Empty);
+    assert_eq!(refusal(" {} "), InvalidWorkflow::Empty);
 }
 
 #[test]
 fn once_there_is_a_node_all_must_be_nodes() {
     for bad in ["7", "{}", r#"{"class_type": 7}"#, r#"{"class_type": ""}"#] {
         let why = refusal(&format!(r#"{{"1": {{"class_type": "A"}}, "2": {bad}}}"#));
-        assert_eq!((why.kind(), why), (Kind::Invalid, Invalid::NoClass { node: "2".to_owned() }), "{bad}");
+        assert_eq!(
+            (why.kind(), why),
+            (InvalidKind::Invalid, InvalidWorkflow::NoClass { node: "2".to_owned() }),
+            "{bad}"
+        );
     }
     let why = refusal(r#"{"1": {"class_type": "A", "inputs": []}}"#);
-    assert_eq!(why, Invalid::BadInputs { node: "1".to_owned() });
+    assert_eq!(why, InvalidWorkflow::BadInputs { node: "1".to_owned() });
 }
 
 #[test]
@@ -269,9 +282,9 @@ fn a_link_to_nowhere_names_the_node_the_input_and_the_target() {
         let body = format!(r#"{{"a-long-node-id-1": {{"class_type": "A", "inputs": {{"in": {literal}}}}}}}"#);
         let why = refusal(&body);
         assert!(
-            matches!(&why, Invalid::DanglingLink { node, input, .. } if node == "a-long-node-id-1" && input == "in")
+            matches!(&why, InvalidWorkflow::DanglingLink { node, input, .. } if node == "a-long-node-id-1" && input == "in")
         );
-        assert_eq!(why.kind(), Kind::Invalid);
+        assert_eq!(why.kind(), InvalidKind::Invalid);
     }
     for data in
         [r#"["9"]"#, r#"["9", "0"]"#, r#"["9", 0, 0]"#, "[9, 0]", r#"[["9", 0]]"#, r#"{"x": ["9", 0]}"#]
@@ -304,12 +317,12 @@ fn a_loop_is_named_in_the_order_in_which_data_would_flow() {
         refusal(&format!("{{{}}}", nodes.join(",")))
     };
     let why = looped(&[("0", "c"), ("a", "c"), ("b", "a"), ("c", "b"), ("z", "b")]);
-    assert_eq!(why, Invalid::Loop { nodes: names(&["a", "b", "c"]) });
+    assert_eq!(why, InvalidWorkflow::Loop { nodes: names(&["a", "b", "c"]) });
     assert_eq!(
         why.to_string(),
         "the nodes \"a\" -> \"b\" -> \"c\" -> \"a\" feed each other in a loop: remove one of these links"
     );
-    assert_eq!(looped(&[("self", "self")]), Invalid::Loop { nodes: names(&["self"]) });
+    assert_eq!(looped(&[("self", "self")]), InvalidWorkflow::Loop { nodes: names(&["self"]) });
 }
 
 /// Nodes in a row, each fed by the one before; the first by the last if `is_closed`.
@@ -327,9 +340,14 @@ fn chain(length: usize, is_closed: bool) -> String {
 #[test]
 fn ten_thousand_nodes_in_a_row_are_fine_and_in_a_ring_are_not() {
     assert_eq!(look(&chain(10_000, false)).nodes, 10_000);
-    assert!(matches!(refusal(&chain(10_001, false)), Invalid::TooWide { what: "nodes", max: 10_000 }));
+    assert!(matches!(
+        refusal(&chain(10_001, false)),
+        InvalidWorkflow::TooWide { what: "nodes", max: 10_000 }
+    ));
     let why = refusal(&chain(10_000, true));
-    assert!(matches!(&why, Invalid::Loop { nodes } if nodes.len() == 10_000 && nodes[..2] == ["0", "1"]));
+    assert!(
+        matches!(&why, InvalidWorkflow::Loop { nodes } if nodes.len() == 10_000 && nodes[..2] == ["0", "1"])
+    );
     assert!(why.to_string().len() < 300, "{why}");
 }
 
@@ -424,14 +442,14 @@ proptest! {
 
     #[test]
     fn whatever_comes_it_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = examine(&String::from_utf8_lossy(&bytes), &Limits::default());
+        let _ = examine(&String::from_utf8_lossy(&bytes), &WorkflowLimits::default());
     }
 
     #[test]
     fn almost_json_never_panics_and_is_json_exactly_when_serde_says_so(body in "[\\[\\]{}\",:0-9.eE+\\-\\\\ua tr\n]{0,12}") {
-        let ours = canonical_hash(&body, &Limits::default());
+        let ours = canonical_hash(&body, &WorkflowLimits::default());
         let is_json = serde_json::from_str::<serde_json::Value>(&body).is_ok();
-        let is_malformed = ours.is_err_and(|why| why.kind() == Kind::Malformed);
+        let is_malformed = ours.is_err_and(|why| why.kind() == InvalidKind::Malformed);
         prop_assert_eq!(is_malformed, !is_json);
     }
 
@@ -440,6 +458,6 @@ proptest! {
         let mut body = LINE.as_bytes().to_vec();
         body[at] = byte;
         body.truncate(if cut { at } else { body.len() });
-        let _ = examine(&String::from_utf8_lossy(&body), &Limits::default());
+        let _ = examine(&String::from_utf8_lossy(&body), &WorkflowLimits::default());
     }
 }

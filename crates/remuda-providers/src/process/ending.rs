@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use remuda_core::id::PodId;
-use remuda_core::provider::{Fault, FaultClass};
+use remuda_core::provider::{ProviderError, ProviderErrorClass};
 use rustix::process::Signal;
 use tracing::{info, warn};
 
@@ -21,11 +21,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const KILL_MAX: Duration = Duration::from_secs(5);
 
 /// Asks for the end of a pod, and for somebody to see to it.
-pub(super) fn begin(shared: &Arc<Shared>, id: PodId) -> Result<(), Fault> {
+pub(super) fn begin(shared: &Arc<Shared>, id: PodId) -> Result<(), ProviderError> {
     let mut turn = shared.turn();
     let found = shared.records.read(&id).map_err(|error| shared.failed(&error))?;
     let Some(mut record) = found else {
-        return Err(Fault::new(FaultClass::NotFound, format!("there is no pod {id}")));
+        return Err(ProviderError::new(ProviderErrorClass::NotFound, format!("there is no pod {id}")));
     };
     if !turn.ending.insert(id.clone()) {
         return Ok(());

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use remuda_core::provider::{FaultClass, PodStatus};
+use remuda_core::provider::{PodStatus, ProviderErrorClass};
 use tempfile::TempDir;
 
 use super::*;
@@ -190,7 +190,7 @@ async fn a_program_that_is_not_there_is_a_matter_of_the_settings() {
     let command = vec!["no-such-program".to_owned()];
     let process = Process::open(ProcessSettings::new(command, folder.path().to_owned())).unwrap();
     let fault = process.rent(order("remuda-a-f-1")).await.unwrap_err();
-    assert_eq!(fault.class, FaultClass::Invalid);
+    assert_eq!(fault.class, ProviderErrorClass::Invalid);
     assert!(fault.message.contains("no-such-program"), "{fault}");
     assert_eq!(statuses(&process).await, []);
 }
@@ -200,7 +200,7 @@ async fn a_record_that_cannot_be_read_is_a_fault_and_not_an_absence() {
     let folder = TempDir::new().unwrap();
     fs::write(folder.path().join("remuda-a-f-1.json"), "{").unwrap();
     let fault = process(folder.path(), WAITS).list().await.unwrap_err();
-    assert_eq!(fault.class, FaultClass::Invalid);
+    assert_eq!(fault.class, ProviderErrorClass::Invalid);
     assert!(fault.message.contains("remuda-a-f-1.json"), "{fault}");
     fs::remove_dir_all(folder.path()).unwrap();
     assert!(process(folder.path(), WAITS).list().await.is_ok(), "a folder is made where there is none");

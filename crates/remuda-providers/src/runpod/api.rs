@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use remuda_core::provider::{Fault, FaultClass};
+use remuda_core::provider::{ProviderError, ProviderErrorClass};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue};
 use reqwest::{Client, ClientBuilder, RequestBuilder, Response, StatusCode, Url};
 
@@ -28,8 +28,8 @@ pub(super) struct Api {
 }
 
 impl Api {
-    pub(super) fn new(settings: &RunPodSettings, http: ClientBuilder) -> Result<Api, Fault> {
-        let bad = |why: String| Fault::new(FaultClass::Invalid, why);
+    pub(super) fn new(settings: &RunPodSettings, http: ClientBuilder) -> Result<Api, ProviderError> {
+        let bad = |why: String| ProviderError::new(ProviderErrorClass::Invalid, why);
         let base = settings.base()?;
         let mut key = HeaderValue::from_str(&format!("Bearer {}", settings.key.reveal().trim()))
             .map_err(|_| bad("the API key has characters that no key has".to_owned()))?;
@@ -52,35 +52,49 @@ impl Api {
         Ok(Api { http, base, pace: Pace::default(), create_max, read_max })
     }
 
-    pub(super) async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Vec<u8>, Fault> {
+    pub(super) async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Vec<u8>, ProviderError> {
         let request = self.http.get(self.url(path)?).query(query).header(ACCEPT, "application/json");
         self.call(Act::Read, request, self.read_max).await
     }
 
-    pub(super) async fn create(&self, body: Vec<u8>) -> Result<Vec<u8>, Fault> {
+    pub(super) async fn create(&self, body: Vec<u8>) -> Result<Vec<u8>, ProviderError> {
         let request =
             self.http.post(self.url(&["pods"])?).header(CONTENT_TYPE, "application/json").body(body);
         self.call(Act::Create, request, self.create_max).await
     }
 
-    pub(super) async fn delete(&self, path: &[&str]) -> Result<(), Fault> {
+    pub(super) async fn delete(&self, path: &[&str]) -> Result<(), ProviderError> {
         let request = self.http.delete(self.url(path)?);
         self.call(Act::Delete, request, self.read_max).await.map(drop)
     }
 
     /// An answer that is read as it comes, by whoever asked.
-    pub(super) async fn stream(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Response, Fault> {
+    pub(super) async fn stream(
+        &self,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Result<Response, ProviderError> {
         let request = self.http.get(self.url(path)?).query(query).header(ACCEPT, "text/event-stream");
         self.send(Act::Read, request, self.read_max).await
     }
 
-    async fn call(&self, act: Act, request: RequestBuilder, within: Duration) -> Result<Vec<u8>, Fault> {
+    async fn call(
+        &self,
+        act: Act,
+        request: RequestBuilder,
+        within: Duration,
+    ) -> Result<Vec<u8>, ProviderError> {
         let response = self.send(act, request, within).await?;
         whole(act, response, within).await
     }
 
     /// Whatever is not refused. `within` is for the whole answer, its body too.
-    async fn send(&self, act: Act, request: RequestBuilder, within: Duration) -> Result<Response, Fault> {
+    async fn send(
+        &self,
+        act: Act,
+        request: RequestBuilder,
+        within: Duration,
+    ) -> Result<Response, ProviderError> {
         self.pace.check(Instant::now())?;
         let response = request.timeout(within).send().await;
         let response = response.map_err(|error| fault::unanswered(act, &error, within))?;
@@ -92,21 +106,23 @@ impl Api {
         }
         let wait = wait.filter(|_| is_too_fast).or_else(|| pace::retry_after(headers));
         let body = whole(act, response, within).await?;
-        Err(Fault { wait, ..fault::refused(act, status, &body) })
+        Err(ProviderError { wait, ..fault::refused(act, status, &body) })
     }
 
     /// Each part is one part of the path, whatever is in it.
-    fn url(&self, path: &[&str]) -> Result<Url, Fault> {
+    fn url(&self, path: &[&str]) -> Result<Url, ProviderError> {
         let mut url = self.base.clone();
         match url.path_segments_mut() {
             Ok(mut segments) => segments.pop_if_empty().extend(path),
-            Err(()) => return Err(Fault::new(FaultClass::Invalid, "RunPod's address has no path")),
+            Err(()) => {
+                return Err(ProviderError::new(ProviderErrorClass::Invalid, "RunPod's address has no path"));
+            }
         };
         Ok(url)
     }
 }
 
-async fn whole(act: Act, mut response: Response, within: Duration) -> Result<Vec<u8>, Fault> {
+async fn whole(act: Act, mut response: Response, within: Duration) -> Result<Vec<u8>, ProviderError> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await.map_err(|error| fault::unanswered(act, &error, within))? {
         if body.len() + piece.len() > ANSWER_BYTES_MAX {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use remuda_core::money::Money;
-use remuda_core::provider::{Fault, FaultClass};
+use remuda_core::provider::{ProviderError, ProviderErrorClass};
 use serde::Deserialize;
 
 use super::api::Api;
@@ -48,10 +48,14 @@ impl Gpu {
     }
 }
 
-pub(super) async fn prices(api: &Api, settings: &RunPodSettings) -> Result<BTreeMap<String, Money>, Fault> {
+pub(super) async fn prices(
+    api: &Api,
+    settings: &RunPodSettings,
+) -> Result<BTreeMap<String, Money>, ProviderError> {
     let answer = api.get(&["catalog", "gpus"], &[]).await?;
-    let catalogue: Catalogue = fault::read(&answer)
-        .map_err(|why| Fault::new(FaultClass::Transient, format!("the catalogue was answered, but {why}")))?;
+    let catalogue: Catalogue = fault::read(&answer).map_err(|why| {
+        ProviderError::new(ProviderErrorClass::Transient, format!("the catalogue was answered, but {why}"))
+    })?;
     let gpus: BTreeMap<_, _> = catalogue.gpus.iter().map(|gpu| (gpu.id.as_str(), gpu)).collect();
     let priced = settings.offers().filter_map(|offer| {
         let price = gpus.get(offer.gpu.as_str())?.price(offer.cloud, settings.gpu_count)?;

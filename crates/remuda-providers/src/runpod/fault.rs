@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use remuda_core::provider::{Fault, FaultClass};
+use remuda_core::provider::{ProviderError, ProviderErrorClass};
 use reqwest::StatusCode;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -25,10 +25,10 @@ pub(super) enum Act {
 
 impl Act {
     /// What is known if it was sent, and no answer came that could be read.
-    fn unanswered(self) -> FaultClass {
+    fn unanswered(self) -> ProviderErrorClass {
         match self {
-            Act::Read => FaultClass::Transient,
-            Act::Create | Act::Delete => FaultClass::Ambiguous,
+            Act::Read => ProviderErrorClass::Transient,
+            Act::Create | Act::Delete => ProviderErrorClass::Ambiguous,
         }
     }
 }
@@ -58,29 +58,29 @@ const NO_CREDIT: [&str; 5] =
     ["insufficient balance", "insufficient funds", "insufficient credit", "spend limit", "spending limit"];
 
 /// An answer that says no.
-pub(super) fn refused(act: Act, status: StatusCode, body: &[u8]) -> Fault {
+pub(super) fn refused(act: Act, status: StatusCode, body: &[u8]) -> ProviderError {
     let problem: Option<Problem> = serde_json::from_slice(body).ok();
     let is_theirs = problem.is_some();
     let text = problem.map_or_else(|| "with something that is not of its API".to_owned(), said);
     let lower = text.to_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
     let class = match status.as_u16() {
-        400 | 409 if act == Act::Create && has(&NO_CAPACITY) => FaultClass::Capacity,
-        400 if has(&NO_CREDIT) => FaultClass::Billing,
-        401 => FaultClass::Auth,
-        402 => FaultClass::Billing,
+        400 | 409 if act == Act::Create && has(&NO_CAPACITY) => ProviderErrorClass::Capacity,
+        400 if has(&NO_CREDIT) => ProviderErrorClass::Billing,
+        401 => ProviderErrorClass::Auth,
+        402 => ProviderErrorClass::Billing,
         // A page in front of the API that keeps us out is no word about this offer.
-        403 if act == Act::Create && is_theirs => FaultClass::Denied,
-        403 => FaultClass::Auth,
+        403 if act == Act::Create && is_theirs => ProviderErrorClass::Denied,
+        403 => ProviderErrorClass::Auth,
         // What the order names, a volume or a registry, is not there.
-        404 if act == Act::Create => FaultClass::Invalid,
-        404 => FaultClass::NotFound,
-        409 => FaultClass::Conflict,
-        429 => FaultClass::RateLimited,
+        404 if act == Act::Create => ProviderErrorClass::Invalid,
+        404 => ProviderErrorClass::NotFound,
+        409 => ProviderErrorClass::Conflict,
+        429 => ProviderErrorClass::RateLimited,
         408 | 500.. => act.unanswered(),
-        _ => FaultClass::Invalid,
+        _ => ProviderErrorClass::Invalid,
     };
-    Fault::new(class, format!("RunPod answered {} {text}", status.as_u16()))
+    ProviderError::new(class, format!("RunPod answered {} {text}", status.as_u16()))
 }
 
 fn said(problem: Problem) -> String {
@@ -91,21 +91,24 @@ fn said(problem: Problem) -> String {
 }
 
 /// No answer, or not all of one.
-pub(super) fn unanswered(act: Act, error: &reqwest::Error, within: Duration) -> Fault {
+pub(super) fn unanswered(act: Act, error: &reqwest::Error, within: Duration) -> ProviderError {
     if error.is_connect() || error.is_builder() {
-        return Fault::new(FaultClass::Transient, format!("no connection to RunPod: {}", innermost(error)));
+        return ProviderError::new(
+            ProviderErrorClass::Transient,
+            format!("no connection to RunPod: {}", innermost(error)),
+        );
     }
     let why = if error.is_timeout() {
         format!("no answer from RunPod within {} s", within.as_secs())
     } else {
         format!("the connection to RunPod broke: {}", innermost(error))
     };
-    Fault::new(act.unanswered(), why)
+    ProviderError::new(act.unanswered(), why)
 }
 
 /// An answer whose end was not waited for.
-pub(super) fn endless(act: Act, bytes_max: usize) -> Fault {
-    Fault::new(act.unanswered(), format!("RunPod answered with more than {bytes_max} bytes"))
+pub(super) fn endless(act: Act, bytes_max: usize) -> ProviderError {
+    ProviderError::new(act.unanswered(), format!("RunPod answered with more than {bytes_max} bytes"))
 }
 
 /// Reads a body; if that fails, where, and not what stands there: a pod shows its environment.
@@ -127,11 +130,11 @@ fn innermost<'a>(error: &'a (dyn std::error::Error + 'static)) -> &'a (dyn std::
 #[cfg(test)]
 mod tests {
     use super::*;
-    use FaultClass::{
+    use ProviderErrorClass::{
         Ambiguous, Auth, Billing, Capacity, Conflict, Denied, Invalid, NotFound, RateLimited, Transient,
     };
 
-    fn class(act: Act, status: u16, detail: &str) -> FaultClass {
+    fn class(act: Act, status: u16, detail: &str) -> ProviderErrorClass {
         let body = serde_json::json!({ "title": "No", "status": status, "detail": detail }).to_string();
         refused(act, StatusCode::from_u16(status).unwrap(), body.as_bytes()).class
     }

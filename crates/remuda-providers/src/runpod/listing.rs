@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use remuda_core::provider::{Fault, FaultClass, Pod};
+use remuda_core::provider::{Pod, ProviderError, ProviderErrorClass};
 use serde::Deserialize;
 
 use super::api::Api;
@@ -31,9 +31,10 @@ struct Pagination {
     has_next_page: bool,
 }
 
-pub(super) async fn all(api: &Api, allows_unpaged: bool) -> Result<Vec<Pod>, Fault> {
-    let odd =
-        |why: String| Fault::new(FaultClass::Transient, format!("the list of pods was answered, but {why}"));
+pub(super) async fn all(api: &Api, allows_unpaged: bool) -> Result<Vec<Pod>, ProviderError> {
+    let odd = |why: String| {
+        ProviderError::new(ProviderErrorClass::Transient, format!("the list of pods was answered, but {why}"))
+    };
     // By id: a pod that moves from one page to the next while we read is one pod.
     let mut pods = BTreeMap::new();
     let mut cursors: Vec<String> = Vec::new();

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use remuda_core::id::PodId;
-use remuda_core::provider::Fault;
+use remuda_core::provider::ProviderError;
 use serde::Deserialize;
 
 use super::{RunPod, path_part};
@@ -24,7 +24,7 @@ struct Event {
 
 impl RunPod {
     /// The last lines about a pod, the newest last, as far as they come within a few seconds.
-    pub async fn system_log(&self, pod: &PodId) -> Result<Vec<String>, Fault> {
+    pub async fn system_log(&self, pod: &PodId) -> Result<Vec<String>, ProviderError> {
         let path = ["pods", path_part(pod)?, "logs"];
         let tail = LINES_MAX.to_string();
         let mut response = self.api.stream(&path, &[("source", "system"), ("tail", &tail)]).await?;

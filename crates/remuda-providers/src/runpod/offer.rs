@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use remuda_core::provider::{Fault, FaultClass};
+use remuda_core::provider::{ProviderError, ProviderErrorClass};
 use serde::Serialize;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,13 +25,16 @@ pub enum Cloud {
 }
 
 impl FromStr for Cloud {
-    type Err = Fault;
+    type Err = ProviderError;
 
-    fn from_str(text: &str) -> Result<Cloud, Fault> {
+    fn from_str(text: &str) -> Result<Cloud, ProviderError> {
         match text.to_ascii_uppercase().as_str() {
             "SECURE" => Ok(Cloud::Secure),
             "COMMUNITY" => Ok(Cloud::Community),
-            _ => Err(Fault::new(FaultClass::Invalid, format!("{text:?} is no cloud: SECURE or COMMUNITY"))),
+            _ => Err(ProviderError::new(
+                ProviderErrorClass::Invalid,
+                format!("{text:?} is no cloud: SECURE or COMMUNITY"),
+            )),
         }
     }
 }
@@ -46,9 +49,9 @@ impl fmt::Display for Cloud {
 }
 
 impl FromStr for Offer {
-    type Err = Fault;
+    type Err = ProviderError;
 
-    fn from_str(text: &str) -> Result<Offer, Fault> {
+    fn from_str(text: &str) -> Result<Offer, ProviderError> {
         let (rest, cloud) = match text.split_once('/') {
             Some((rest, cloud)) => (rest, cloud.parse()?),
             None => (text, Cloud::default()),
@@ -60,7 +63,7 @@ impl FromStr for Offer {
         let is_name = |name: &str| !name.trim().is_empty() && !name.contains('@');
         if !is_name(gpu) || !data_centre.is_none_or(is_name) {
             let why = format!("{text:?} is no offer: write GPU ID[@DATA CENTRE][/SECURE|COMMUNITY]");
-            return Err(Fault::new(FaultClass::Invalid, why));
+            return Err(ProviderError::new(ProviderErrorClass::Invalid, why));
         }
         Ok(Offer { gpu: gpu.to_owned(), data_centre: data_centre.map(str::to_owned), cloud })
     }
@@ -93,7 +96,7 @@ mod tests {
             assert_eq!(written.parse(), Ok(offer));
         }
         for bad in ["", "@EU-RO-1", "L4@", "L4/", "L4/ALL", "L4@a@b", "L4/SECURE/x"] {
-            assert_eq!(bad.parse::<Offer>().unwrap_err().class, FaultClass::Invalid, "{bad}");
+            assert_eq!(bad.parse::<Offer>().unwrap_err().class, ProviderErrorClass::Invalid, "{bad}");
         }
     }
 }

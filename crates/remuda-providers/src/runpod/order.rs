@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use remuda_core::provider::{Fault, FaultClass};
+use remuda_core::provider::{ProviderError, ProviderErrorClass};
 use serde::Serialize;
 
 use super::offer::{Cloud, Offer};
@@ -69,8 +69,8 @@ impl<'a> Order<'a> {
         settings: &'a RunPodSettings,
         order: &'a RentOrder,
         offer: &'a Offer,
-    ) -> Result<Order<'a>, Fault> {
-        let invalid = |why: String| Err(Fault::new(FaultClass::Invalid, why));
+    ) -> Result<Order<'a>, ProviderError> {
+        let invalid = |why: String| Err(ProviderError::new(ProviderErrorClass::Invalid, why));
         if order.tag.is_empty() || order.tag.chars().count() > NAME_CHARS_MAX {
             return invalid(format!("a pod's name has 1 to {NAME_CHARS_MAX} characters"));
         }
@@ -106,12 +106,13 @@ impl<'a> Order<'a> {
         })
     }
 
-    pub(super) fn into_body(self) -> Result<Vec<u8>, Fault> {
-        let body = serde_json::to_vec(&self)
-            .map_err(|_| Fault::new(FaultClass::Invalid, "the order cannot be written as JSON"))?;
+    pub(super) fn into_body(self) -> Result<Vec<u8>, ProviderError> {
+        let body = serde_json::to_vec(&self).map_err(|_| {
+            ProviderError::new(ProviderErrorClass::Invalid, "the order cannot be written as JSON")
+        })?;
         if body.len() > BYTES_MAX {
             let why = format!("the order has {} bytes, {BYTES_MAX} are allowed: tell it less", body.len());
-            return Err(Fault::new(FaultClass::Invalid, why));
+            return Err(ProviderError::new(ProviderErrorClass::Invalid, why));
         }
         Ok(body)
     }

@@ -4,7 +4,7 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use remuda_core::provider::{Fault, FaultClass};
+use remuda_core::provider::{ProviderError, ProviderErrorClass};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 
 /// If we are too fast and nobody says for how long: the shortest window there is.
@@ -20,13 +20,16 @@ pub(super) struct Pace {
 
 impl Pace {
     /// Whether a call may be made now.
-    pub(super) fn check(&self, now: Instant) -> Result<(), Fault> {
+    pub(super) fn check(&self, now: Instant) -> Result<(), ProviderError> {
         let until = *self.quiet_until.lock().unwrap_or_else(PoisonError::into_inner);
         match until.map(|until| until.saturating_duration_since(now)).filter(|wait| !wait.is_zero()) {
             None => Ok(()),
             Some(wait) => {
                 let why = format!("RunPod has no calls left for us for {} s", wait.as_secs() + 1);
-                Err(Fault { wait: Some(wait), ..Fault::new(FaultClass::RateLimited, why) })
+                Err(ProviderError {
+                    wait: Some(wait),
+                    ..ProviderError::new(ProviderErrorClass::RateLimited, why)
+                })
             }
         }
     }
@@ -81,7 +84,7 @@ mod tests {
         let (pace, now) = (Pace::default(), Instant::now());
         let heard = pace.heard(now, headers, is_refused);
         let checked = pace.check(now).err().map(|fault| {
-            assert_eq!(fault.class, FaultClass::RateLimited);
+            assert_eq!(fault.class, ProviderErrorClass::RateLimited);
             fault.wait.unwrap()
         });
         assert_eq!(heard, checked);

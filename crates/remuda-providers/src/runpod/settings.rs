@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use remuda_core::provider::{Fault, FaultClass};
+use remuda_core::provider::{ProviderError, ProviderErrorClass};
 use reqwest::Url;
 
 use super::offer::{Cloud, Offer};
@@ -106,7 +106,7 @@ impl RunPodSettings {
     }
 
     /// Told at the start, and not by the first machine that is wanted.
-    pub(super) fn check(&self) -> Result<(), Fault> {
+    pub(super) fn check(&self) -> Result<(), ProviderError> {
         let is_offer = |offer: Offer| offer.to_string().parse() == Ok(offer);
         let wrong = if self.gpus.is_empty() || self.clouds.is_empty() {
             "name at least one GPU and one cloud"
@@ -127,12 +127,14 @@ impl RunPodSettings {
         } else {
             return Ok(());
         };
-        Err(Fault::new(FaultClass::Invalid, wrong))
+        Err(ProviderError::new(ProviderErrorClass::Invalid, wrong))
     }
 
     /// Where the API is, without `/` at its end.
-    pub(super) fn base(&self) -> Result<Url, Fault> {
-        let bad = |why: &str| Fault::new(FaultClass::Invalid, format!("no address of RunPod's API: {why}"));
+    pub(super) fn base(&self) -> Result<Url, ProviderError> {
+        let bad = |why: &str| {
+            ProviderError::new(ProviderErrorClass::Invalid, format!("no address of RunPod's API: {why}"))
+        };
         let url = Url::parse(self.url.trim()).map_err(|error| bad(&error.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") || url.cannot_be_a_base() {
             return Err(bad("it begins with https://"));

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use remuda_core::id::PodId;
 use remuda_core::money::Money;
-use remuda_core::provider::FaultClass;
+use remuda_core::provider::ProviderErrorClass;
 use serde_json::{Value, json};
 
 use super::{Cloud, RunPod, RunPodSettings};
@@ -140,7 +140,7 @@ fn settings_that_cannot_work_are_told_at_the_start() {
     ];
     for settings in bad {
         let fault = RunPod::new(settings, http()).unwrap_err();
-        assert_eq!(fault.class, FaultClass::Invalid, "{fault}");
+        assert_eq!(fault.class, ProviderErrorClass::Invalid, "{fault}");
         assert!(!fault.message.contains("canary"), "{fault}");
     }
 }
@@ -177,5 +177,5 @@ async fn the_last_words_about_a_pod_are_read_from_a_stream_that_does_not_end() {
     assert_eq!(runpod.system_log(&id("k3v9x2m7q1z8ab")).await.unwrap(), ["pull access denied"]);
     assert_eq!(answers.asked()[0].path, "/v2/pods/k3v9x2m7q1z8ab/logs");
     assert!(answers.asked()[0].query.starts_with("source=system&tail="));
-    assert_eq!(runpod.system_log(&id("gone")).await.unwrap_err().class, FaultClass::NotFound);
+    assert_eq!(runpod.system_log(&id("gone")).await.unwrap_err().class, ProviderErrorClass::NotFound);
 }

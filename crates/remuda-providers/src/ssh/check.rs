@@ -1,6 +1,6 @@
 //! What a machine must be able to do before anything is put on it.
 
-use remuda_core::provider::Unprepared;
+use remuda_core::provider::BootstrapError;
 use uuid::Uuid;
 
 use super::connection::Connection;
@@ -14,7 +14,7 @@ const STORAGE: &str = include_str!("scripts/storage.sh");
 const GPU: &str = include_str!("scripts/gpu.py");
 
 /// That a shell does what it is told. A provider's proxy takes any command, prints an error and says that all went well.
-pub(super) async fn marker(connection: &Connection, limits: &Limits) -> Result<(), Unprepared> {
+pub(super) async fn marker(connection: &Connection, limits: &Limits) -> Result<(), BootstrapError> {
     let (one, other) = (nonce(), nonce());
     let command = remote::script(MARKER, &[&one, &other]);
     let step = Stage::Marker.begin(limits);
@@ -30,7 +30,7 @@ pub(super) async fn storage(
     connection: &Connection,
     limits: &Limits,
     storage: &Storage,
-) -> Result<(), Unprepared> {
+) -> Result<(), BootstrapError> {
     let is_mount = if storage.is_mount { "yes" } else { "no" };
     let free_kib_min = storage.free_bytes_min.div_ceil(1024).to_string();
     let command = remote::script(STORAGE, &[&storage.path, &nonce(), is_mount, &free_kib_min]);
@@ -41,7 +41,7 @@ pub(super) async fn gpu(
     connection: &Connection,
     limits: &Limits,
     check: &GpuCheck,
-) -> Result<(), Unprepared> {
+) -> Result<(), BootstrapError> {
     let (command, input) = match check {
         GpuCheck::None => return Ok(()),
         GpuCheck::Command(command) => (remote::script(command, &[]), Input::Nothing),
@@ -54,12 +54,12 @@ pub(super) async fn dependencies(
     connection: &Connection,
     limits: &Limits,
     commands: &[String],
-) -> Result<(), Unprepared> {
+) -> Result<(), BootstrapError> {
     let step = Stage::Dependencies.begin(limits);
     for command in commands {
         let line = remote::script(command, &[]);
         let done = remote::run(connection, step, &line, Input::Nothing).await;
-        done.map_err(|error| Unprepared { message: format!("{command:?}: {}", error.message), ..error })?;
+        done.map_err(|error| BootstrapError { message: format!("{command:?}: {}", error.message), ..error })?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use remuda_core::provider::{SshAddress, Unprepared};
+use remuda_core::provider::{BootstrapError, SshAddress};
 use russh::client::{self, Handle};
 use russh::keys::{HashAlg, PrivateKeyWithHashAlg, PublicKeyOrCertificate};
 use russh::{Channel, Disconnect};
@@ -33,7 +33,7 @@ impl Connection {
         address: &SshAddress,
         pod: &PodKey,
         settings: &Preparation,
-    ) -> Result<Connection, Unprepared> {
+    ) -> Result<Connection, BootstrapError> {
         let limits = &settings.limits;
         let answered = timeout(limits.port, knock(address)).await;
         let (socket, greeting) = answered.unwrap_or_else(|_| Err(late(limits.port))).map_err(|error| {
@@ -69,7 +69,7 @@ impl Connection {
     }
 
     /// A start script may write the keys it lets in long after its sshd answers: a refusal is not the last word.
-    async fn log_in(&mut self, user: &str, settings: &Preparation) -> Result<(), Unprepared> {
+    async fn log_in(&mut self, user: &str, settings: &Preparation) -> Result<(), BootstrapError> {
         let key = PrivateKeyWithHashAlg::new(settings.key.private(), None);
         let limit = settings.limits.login;
         match timeout(limit, self.handle.authenticate_publickey(user, key)).await {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remuda_core::id::PodId;
-use remuda_core::provider::Unprepared;
+use remuda_core::provider::BootstrapError;
 use serde::{Deserialize, Serialize};
 
 use super::PodKey;
@@ -32,7 +32,7 @@ impl HostKey {
         }
     }
 
-    pub(super) async fn remember(&self, pod: &PodKey, fingerprint: &str) -> Result<(), Unprepared> {
+    pub(super) async fn remember(&self, pod: &PodKey, fingerprint: &str) -> Result<(), BootstrapError> {
         let HostKey::Pinned(known) = self else { return Ok(()) };
         let (known, pod, fingerprint) = (Arc::clone(known), pod.clone(), fingerprint.to_owned());
         let written = tokio::task::spawn_blocking(move || known.remember(&pod, fingerprint)).await;

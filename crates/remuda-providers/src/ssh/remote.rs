@@ -8,7 +8,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use remuda_core::provider::Unprepared;
+use remuda_core::provider::BootstrapError;
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, client};
 use tokio::fs::File;
 use tokio::io::AsyncReadExt;
@@ -46,7 +46,7 @@ pub(super) async fn run(
     step: Step,
     command: &str,
     input: Input<'_>,
-) -> Result<Answer, Unprepared> {
+) -> Result<Answer, BootstrapError> {
     let Step { stage, limit, deadline } = step;
     // A command that hangs outlives the connection it came through, and an sshd does not signal what root started: so it
     // takes its own end along, a little after ours.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use remuda_core::provider::Unprepared;
+use remuda_core::provider::BootstrapError;
 use tokio::time::Instant;
 
 use super::preparation::Limits;
@@ -61,13 +61,13 @@ impl Stage {
     }
 
     /// The machine or the settings are no good.
-    pub(super) fn failed(self, message: impl fmt::Display) -> Unprepared {
-        Unprepared { stage: self.as_str(), message: message.to_string(), is_early: false }
+    pub(super) fn failed(self, message: impl fmt::Display) -> BootstrapError {
+        BootstrapError { stage: self.as_str(), message: message.to_string(), is_early: false }
     }
 
     /// What is missing may still come.
-    pub(super) fn early(self, message: impl fmt::Display) -> Unprepared {
-        Unprepared { is_early: true, ..self.failed(message) }
+    pub(super) fn early(self, message: impl fmt::Display) -> BootstrapError {
+        BootstrapError { is_early: true, ..self.failed(message) }
     }
 }
 

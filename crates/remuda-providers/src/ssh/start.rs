@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use remuda_core::provider::Unprepared;
+use remuda_core::provider::BootstrapError;
 
 use super::Preparation;
 use super::check::nonce;
@@ -24,7 +24,7 @@ impl Launch {
     pub(super) fn new(
         settings: &Preparation,
         environment: &BTreeMap<&String, &String>,
-    ) -> Result<Launch, Unprepared> {
+    ) -> Result<Launch, BootstrapError> {
         let mut text = String::new();
         for (name, value) in environment {
             if !is_name(name) {
@@ -57,7 +57,7 @@ pub(super) async fn start(
     connection: &Connection,
     settings: &Preparation,
     launch: &Launch,
-) -> Result<(), Unprepared> {
+) -> Result<(), BootstrapError> {
     let bytes = launch.0.len().to_string();
     let command = remote::script(&format!("{ALIVE}{START}"), &[&settings.folder, &nonce(), &bytes]);
     remote::run(connection, Stage::Start.begin(&settings.limits), &command, Input::Text(&launch.0))
@@ -66,7 +66,7 @@ pub(super) async fn start(
 }
 
 /// That it did not end at once; if it did, its own last words are the reason.
-pub(super) async fn started(connection: &Connection, settings: &Preparation) -> Result<(), Unprepared> {
+pub(super) async fn started(connection: &Connection, settings: &Preparation) -> Result<(), BootstrapError> {
     let settling = format!("{:.1}", settings.limits.settling.as_secs_f64());
     let command = remote::script(&format!("{ALIVE}{STARTED}"), &[&settings.folder, &settling]);
     remote::run(connection, Stage::Started.begin(&settings.limits), &command, Input::Nothing).await.map(drop)

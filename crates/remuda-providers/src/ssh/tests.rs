@@ -5,13 +5,13 @@ mod sshd;
 mod starts;
 mod ways;
 
-use remuda_core::provider::Unprepared;
+use remuda_core::provider::BootstrapError;
 
 use self::sshd::Sshd;
 
 /// What a visit that fails must say: the stage, whether to come again, and some words of the reason.
 #[track_caller]
-fn check(result: Result<(), Unprepared>, stage: &str, is_early: bool, words: &[&str]) {
+fn check(result: Result<(), BootstrapError>, stage: &str, is_early: bool, words: &[&str]) {
     let error = result.expect_err("the visit went well");
     assert_eq!((error.stage, error.is_early), (stage, is_early), "{}", error.message);
     for word in words {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-use remuda_core::provider::Unprepared;
+use remuda_core::provider::BootstrapError;
 use sha2::{Digest, Sha256};
 
 use super::check::nonce;
@@ -22,7 +22,7 @@ pub(super) async fn upload(
     connection: &Connection,
     limits: &Limits,
     upload: &Upload,
-) -> Result<(), Unprepared> {
+) -> Result<(), BootstrapError> {
     let step = Stage::Upload.begin(limits);
     let path = upload.from.clone();
     let hashed = tokio::task::spawn_blocking(move || hash(&path)).await;

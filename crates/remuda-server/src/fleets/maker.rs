@@ -10,7 +10,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use futures_util::FutureExt as _;
 use remuda_core::id::{FleetId, MachineId};
-use remuda_core::provider::{Call, Fault, FaultClass, News, Pod, Unprepared};
+use remuda_core::provider::{
+    BootstrapError, Pod, ProviderCall, ProviderError, ProviderErrorClass, ProviderEvent,
+};
 use remuda_net::secret::Secret;
 use remuda_providers::fixed::Fixed;
 use remuda_providers::process::{Process, ProcessSettings};
@@ -108,41 +110,43 @@ impl Maker {
     }
 
     /// Makes it once and says what came of it, whatever happens.
-    pub(super) async fn make(&self, call: Call) -> News {
-        let limit = if matches!(call, Call::Prepare { .. }) { PREPARE_MAX } else { CALL_MAX };
+    pub(super) async fn make(&self, call: ProviderCall) -> ProviderEvent {
+        let limit = if matches!(call, ProviderCall::Prepare { .. }) { PREPARE_MAX } else { CALL_MAX };
         let made = tokio::time::timeout(limit, AssertUnwindSafe(self.call(call.clone())).catch_unwind());
         match made.await {
             Ok(Ok(news)) => news,
-            Ok(Err(_)) => unanswered(&call, FaultClass::Ambiguous, "the provider's code panicked"),
-            Err(_) => unanswered(&call, FaultClass::Ambiguous, &format!("nothing came back for {limit:?}")),
+            Ok(Err(_)) => unanswered(&call, ProviderErrorClass::Ambiguous, "the provider's code panicked"),
+            Err(_) => {
+                unanswered(&call, ProviderErrorClass::Ambiguous, &format!("nothing came back for {limit:?}"))
+            }
         }
     }
 
-    async fn call(&self, call: Call) -> News {
+    async fn call(&self, call: ProviderCall) -> ProviderEvent {
         match call {
-            Call::Rent { machine, tag, offer } => {
+            ProviderCall::Rent { machine, tag, offer } => {
                 let environment = match self.environment(&machine) {
                     Ok(environment) => environment,
-                    Err(fault) => return News::Rented { machine, result: Err(fault) },
+                    Err(fault) => return ProviderEvent::Rented { machine, result: Err(fault) },
                 };
                 let order = RentOrder { machine: machine.clone(), tag, offer, environment };
-                News::Rented { machine, result: self.provider.rent(order).await }
+                ProviderEvent::Rented { machine, result: self.provider.rent(order).await }
             }
-            Call::List => News::Listed { result: self.provider.list().await },
-            Call::Return { pod } => {
+            ProviderCall::List => ProviderEvent::Listed { result: self.provider.list().await },
+            ProviderCall::Return { pod } => {
                 let result = self.provider.give_back(pod.clone()).await;
-                News::Returned { pod, result }
+                ProviderEvent::Returned { pod, result }
             }
-            Call::Price => News::Priced { result: self.provider.prices().await },
-            Call::Prepare { machine, pod } => {
+            ProviderCall::Price => ProviderEvent::Priced { result: self.provider.prices().await },
+            ProviderCall::Prepare { machine, pod } => {
                 let result = self.prepare(&machine, &pod).await;
-                News::Prepared { machine, result }
+                ProviderEvent::Prepared { machine, result }
             }
         }
     }
 
-    async fn prepare(&self, machine: &MachineId, pod: &Pod) -> Result<(), Unprepared> {
-        let failed = |message| Unprepared { stage: "start", message, is_early: true };
+    async fn prepare(&self, machine: &MachineId, pod: &Pod) -> Result<(), BootstrapError> {
+        let failed = |message| BootstrapError { stage: "start", message, is_early: true };
         let environment = self.environment(machine).map_err(|fault| failed(fault.message))?;
         match &self.visit {
             Some(visit) => visit.pay(pod, &environment).await,
@@ -152,11 +156,14 @@ impl Maker {
 
     /// What a machine is told: where the plane is, who it is, and how it says so. What the fleet's owner adds comes first,
     /// so that nothing takes its name away.
-    fn environment(&self, machine: &MachineId) -> Result<BTreeMap<String, String>, Fault> {
+    fn environment(&self, machine: &MachineId) -> Result<BTreeMap<String, String>, ProviderError> {
         let Surroundings { access, url, .. } = &*self.surroundings;
         let source = &self.fleet.source;
         let key = access.join_key().ok_or_else(|| {
-            Fault::new(FaultClass::Transient, "there is no secret yet to make its join token with")
+            ProviderError::new(
+                ProviderErrorClass::Transient,
+                "there is no secret yet to make its join token with",
+            )
         })?;
         let mut all: BTreeMap<_, _> =
             source.env.iter().map(|(name, value)| (name.clone(), value.reveal().to_owned())).collect();
@@ -218,7 +225,7 @@ fn provider(fleet: &remuda_config::Fleet, surroundings: &Surroundings) -> anyhow
 fn pods(fleet: &remuda_config::Fleet) -> anyhow::Result<RunPodSettings> {
     let runpod = &fleet.source.runpod;
     let key = Secret::new(runpod.api_key()?.reveal());
-    let clouds: Result<Vec<Cloud>, Fault> = runpod.clouds.iter().map(|cloud| cloud.parse()).collect();
+    let clouds: Result<Vec<Cloud>, ProviderError> = runpod.clouds.iter().map(|cloud| cloud.parse()).collect();
     let image = runpod.image.clone().unwrap_or_default();
     let least = RunPodSettings::new(key, runpod.gpus.clone(), image);
     Ok(RunPodSettings {
@@ -244,21 +251,23 @@ fn ports(source: &remuda_config::Source) -> Vec<String> {
     ports
 }
 
-fn said(fault: Fault) -> anyhow::Error {
+fn said(fault: ProviderError) -> anyhow::Error {
     anyhow::Error::msg(fault.message)
 }
 
 /// The answer to a call that gave none.
-pub(super) fn unanswered(call: &Call, class: FaultClass, why: &str) -> News {
-    let fault = Fault::new(class, why);
+pub(super) fn unanswered(call: &ProviderCall, class: ProviderErrorClass, why: &str) -> ProviderEvent {
+    let fault = ProviderError::new(class, why);
     match call {
-        Call::Rent { machine, .. } => News::Rented { machine: machine.clone(), result: Err(fault) },
-        Call::List => News::Listed { result: Err(fault) },
-        Call::Return { pod } => News::Returned { pod: pod.clone(), result: Err(fault) },
-        Call::Price => News::Priced { result: Err(fault) },
-        Call::Prepare { machine, .. } => {
-            let result = Err(Unprepared { stage: "start", message: why.to_owned(), is_early: true });
-            News::Prepared { machine: machine.clone(), result }
+        ProviderCall::Rent { machine, .. } => {
+            ProviderEvent::Rented { machine: machine.clone(), result: Err(fault) }
+        }
+        ProviderCall::List => ProviderEvent::Listed { result: Err(fault) },
+        ProviderCall::Return { pod } => ProviderEvent::Returned { pod: pod.clone(), result: Err(fault) },
+        ProviderCall::Price => ProviderEvent::Priced { result: Err(fault) },
+        ProviderCall::Prepare { machine, .. } => {
+            let result = Err(BootstrapError { stage: "start", message: why.to_owned(), is_early: true });
+            ProviderEvent::Prepared { machine: machine.clone(), result }
         }
     }
 }

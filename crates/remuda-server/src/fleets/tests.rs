@@ -4,7 +4,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use remuda_core::id::PodId;
 use remuda_core::money::Money;
-use remuda_core::provider::{Fault, News, Pod};
+use remuda_core::provider::{Pod, ProviderError, ProviderEvent};
 use remuda_core::settings::Settings;
 use remuda_providers::{Provider, RentOrder};
 use remuda_store::Store;
@@ -26,23 +26,23 @@ impl Slow {
 }
 
 impl Provider for Slow {
-    fn rent(&self, order: RentOrder) -> BoxFuture<'_, Result<Pod, Fault>> {
+    fn rent(&self, order: RentOrder) -> BoxFuture<'_, Result<Pod, ProviderError>> {
         assert!(order.environment["REMUDA_TOKEN"].starts_with("rmj_"));
         self.asked("rent");
         futures_util::future::pending().boxed()
     }
 
-    fn list(&self) -> BoxFuture<'_, Result<Vec<Pod>, Fault>> {
+    fn list(&self) -> BoxFuture<'_, Result<Vec<Pod>, ProviderError>> {
         self.asked("list");
         async { Ok(Vec::new()) }.boxed()
     }
 
-    fn give_back(&self, _: PodId) -> BoxFuture<'_, Result<(), Fault>> {
+    fn give_back(&self, _: PodId) -> BoxFuture<'_, Result<(), ProviderError>> {
         self.asked("return");
         async { panic!("a rule was broken") }.boxed()
     }
 
-    fn prices(&self) -> BoxFuture<'_, Result<BTreeMap<String, Money>, Fault>> {
+    fn prices(&self) -> BoxFuture<'_, Result<BTreeMap<String, Money>, ProviderError>> {
         self.asked("price");
         async { Ok(BTreeMap::new()) }.boxed()
     }
@@ -69,9 +69,9 @@ async fn maker() -> (Arc<Maker>, mpsc::UnboundedReceiver<&'static str>, tempfile
     (Arc::new(maker), heard, folder)
 }
 
-fn rent(machine: &str) -> Call {
+fn rent(machine: &str) -> ProviderCall {
     let (tag, offer) = (format!("remuda-0-{machine}"), "any".to_owned());
-    Call::Rent { machine: machine.parse().unwrap(), tag, offer }
+    ProviderCall::Rent { machine: machine.parse().unwrap(), tag, offer }
 }
 
 #[tokio::test]
@@ -82,7 +82,8 @@ async fn creations_that_take_long_hold_up_neither_lists_nor_returns_and_are_few_
     for number in 0..AT_ONCE_MAX + 3 {
         desk.take(maker.clone(), rent(&format!("a-{number}")), &mut tasks);
     }
-    for call in [Call::Return { pod: "p".parse().unwrap() }, Call::List, Call::Price] {
+    for call in [ProviderCall::Return { pod: "p".parse().unwrap() }, ProviderCall::List, ProviderCall::Price]
+    {
         desk.take(maker.clone(), call, &mut tasks);
     }
     let mut asked = Vec::new();
@@ -97,9 +98,9 @@ async fn creations_that_take_long_hold_up_neither_lists_nor_returns_and_are_few_
 #[tokio::test]
 async fn a_call_that_panics_is_answered_as_one_in_doubt() {
     let (maker, _heard, _folder) = maker().await;
-    let news = maker.make(Call::Return { pod: "p".parse().unwrap() }).await;
-    let News::Returned { result: Err(fault), .. } = news else { panic!("{news:?}") };
-    assert_eq!(fault.class, FaultClass::Ambiguous);
+    let news = maker.make(ProviderCall::Return { pod: "p".parse().unwrap() }).await;
+    let ProviderEvent::Returned { result: Err(fault), .. } = news else { panic!("{news:?}") };
+    assert_eq!(fault.class, ProviderErrorClass::Ambiguous);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::path::Path;
 
-use remuda_core::provider::{Pod, Unprepared};
+use remuda_core::provider::{BootstrapError, Pod};
 
 use remuda_config::Source;
 
@@ -36,7 +36,7 @@ impl Visit {
         &self,
         _pod: &Pod,
         _environment: &BTreeMap<String, String>,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), BootstrapError> {
         match self.0 {}
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use remuda_core::provider::{Pod, Unprepared};
+use remuda_core::provider::{BootstrapError, Pod};
 use remuda_providers::ssh::{
     GpuCheck, HostKey, HostKeys, Key, PodKey, Preparation, Storage, Upload, prepare,
 };
@@ -69,10 +69,10 @@ impl Visit {
         &self,
         pod: &Pod,
         environment: &BTreeMap<String, String>,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), BootstrapError> {
         let Some(address) = &pod.ssh else {
             let message = "its provider has not said yet where its SSH answers".to_owned();
-            return Err(Unprepared { stage: "port", message, is_early: true });
+            return Err(BootstrapError { stage: "port", message, is_early: true });
         };
         prepare(address, &PodKey::of(pod), &self.0, environment).await
     }

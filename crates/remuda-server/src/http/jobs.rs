@@ -13,8 +13,8 @@ use axum::extract::{Query, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use remuda_core::id::{JobId, Service, Tenant, WorkerId};
-use remuda_core::need::Needs;
-use remuda_core::options::{Options, Webhook};
+use remuda_core::need::Requirements;
+use remuda_core::options::{JobOptions, Webhook};
 use remuda_core::plane::{Event, Plane};
 use remuda_core::record::{Accepted, Life};
 use remuda_core::refusal::Refusal;
@@ -31,7 +31,7 @@ use super::{Caller, Context, Problem};
 use crate::drive::Unanswered;
 use crate::intake::{Request, Taken};
 use crate::live::Doing;
-use remuda_core::wire::live::Snapshot;
+use remuda_core::wire::live::ProgressSnapshot;
 
 /// What a client sends to submit a job.
 #[derive(Debug, Deserialize)]
@@ -44,7 +44,7 @@ struct Body<'a> {
     priority: i8,
     service: Option<Service>,
     #[serde(default)]
-    needs: Needs,
+    needs: Requirements,
     deadline_seconds: Option<u64>,
     attempts_max: Option<u8>,
     retry_delay_seconds: Option<f64>,
@@ -76,7 +76,7 @@ pub(super) async fn submit(
             .map(str::to_owned)
             .map_err(|_| Problem::bad_request("the Idempotency-Key header is not plain text"))
     });
-    let options = Options {
+    let options = JobOptions {
         retry_delay: seconds("retry_delay_seconds", body.retry_delay_seconds)?,
         preferred: body.preferred,
         start_limit: seconds("start_limit_seconds", body.start_limit_seconds)?,
@@ -153,7 +153,7 @@ struct View {
     service_status: Option<String>,
     /// How far the attempt under way is, as its worker tells.
     #[serde(skip_serializing_if = "Option::is_none")]
-    progress: Option<Snapshot>,
+    progress: Option<ProgressSnapshot>,
     /// What it has put out so far, each as it will stand in the result.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     outputs: Vec<Arc<RawValue>>,

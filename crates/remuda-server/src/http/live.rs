@@ -18,7 +18,7 @@ use super::workers::token;
 use super::{Context, Problem, blobs};
 use crate::carry_out::News;
 use crate::live::Told;
-use remuda_core::wire::live::Report;
+use remuda_core::wire::live::LiveReport;
 
 /// A graph of thousands of nodes tells as much in one report; what is larger is no report.
 const REPORT_MESSAGES_MAX: usize = 10_000;
@@ -29,7 +29,7 @@ pub(super) async fn put(
     Path(worker): Path<String>,
     of: Result<Query<Of>, QueryRejection>,
     headers: HeaderMap,
-    report: Result<Json<Report>, JsonRejection>,
+    report: Result<Json<LiveReport>, JsonRejection>,
 ) -> Result<Json<Value>, Problem> {
     let worker: WorkerId = worker.parse()?;
     let (Query(Of { job, attempt, .. }), Json(report)) = (of?, report?);

@@ -18,7 +18,7 @@ use super::workers::token;
 use super::{Context, Problem};
 use crate::carry_out::{News, Shown};
 use crate::previews::Preview;
-use remuda_core::wire::preview::{Media, PREVIEW_BYTES_MAX};
+use remuda_core::wire::preview::{PREVIEW_BYTES_MAX, PreviewFormat};
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -43,7 +43,7 @@ pub(super) async fn put(
         let message = format!("a preview has at most {PREVIEW_BYTES_MAX} bytes, not {}", bytes.len());
         return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
     }
-    let media = Media::of(&bytes)
+    let media = PreviewFormat::of(&bytes)
         .ok_or_else(|| Problem::invalid("a preview is a picture: JPEG, PNG or WebP, and nothing else"))?;
     // Copied: what came is part of a larger buffer, which would be kept along with it.
     let preview = Preview { attempt, media, bytes: Bytes::copy_from_slice(&bytes), node: node.clone() };

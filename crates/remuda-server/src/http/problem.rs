@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use remuda_core::id::BadId;
 use remuda_core::refusal::Refusal;
-use remuda_core::workflow::{Invalid, Kind};
+use remuda_core::workflow::{InvalidKind, InvalidWorkflow};
 use remuda_store::StoreError;
 use remuda_store::blobs::{BadHash, BlobError};
 use serde_json::json;
@@ -172,13 +172,15 @@ impl From<BadHash> for Problem {
     }
 }
 
-impl From<Invalid> for Problem {
-    fn from(invalid: Invalid) -> Self {
+impl From<InvalidWorkflow> for Problem {
+    fn from(invalid: InvalidWorkflow) -> Self {
         let message = format!("the workflow cannot be taken: {invalid}");
         match invalid.kind() {
-            Kind::Malformed => Problem::new(StatusCode::BAD_REQUEST, "malformed", message),
-            Kind::TooLarge => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message),
-            Kind::Invalid => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_workflow", message),
+            InvalidKind::Malformed => Problem::new(StatusCode::BAD_REQUEST, "malformed", message),
+            InvalidKind::TooLarge => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message),
+            InvalidKind::Invalid => {
+                Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_workflow", message)
+            }
         }
     }
 }

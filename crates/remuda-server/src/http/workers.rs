@@ -13,7 +13,7 @@ use remuda_core::plane::{Answer, Event, Plane, Proof};
 use remuda_core::reliability::Summary;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
-use remuda_core::wire::{Beat, Join, Joined, Reply, StartCheck};
+use remuda_core::wire::{Beat, BeatReply, JoinReply, JoinRequest, StartCheck};
 use remuda_core::worker::Worker;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -33,8 +33,8 @@ const SLOTS_MAX: u32 = 4096;
 pub(super) async fn join(
     State(context): State<Context>,
     caller: Caller,
-    join: Result<Json<Join>, JsonRejection>,
-) -> Result<(StatusCode, Extension<About>, Json<Joined>), Problem> {
+    join: Result<Json<JoinRequest>, JsonRejection>,
+) -> Result<(StatusCode, Extension<About>, Json<JoinReply>), Problem> {
     let Json(join) = join?;
     // None: it cannot work yet, and says with a beat when it can.
     if join.slots > SLOTS_MAX {
@@ -52,7 +52,7 @@ pub(super) async fn join(
     let about = about(&context, &join.worker).await?;
     let token_hash = Hash::of(token.as_bytes());
     match context.plane.ask_patiently(Event::Join { join: Box::new(join), token_hash, proof }).await? {
-        Answer::Joined(joined) => Ok((StatusCode::CREATED, about, Json(Joined { token, ..joined }))),
+        Answer::Joined(joined) => Ok((StatusCode::CREATED, about, Json(JoinReply { token, ..joined }))),
         _ => Err(misplaced()),
     }
 }
@@ -91,7 +91,7 @@ pub(super) async fn beat(
     wait: Result<Query<Wait>, QueryRejection>,
     headers: HeaderMap,
     beat: Result<Json<Beat>, JsonRejection>,
-) -> Result<Json<Reply>, Problem> {
+) -> Result<Json<BeatReply>, Problem> {
     let worker: WorkerId = worker.parse()?;
     let (Query(wait), Json(beat)) = (wait?, beat?);
     // What cannot be waited for at all (less than nothing, no number) is not; longer than allowed is as long as allowed.
@@ -120,7 +120,7 @@ pub(super) async fn beat(
             fill_in(&context, &mut reply).await;
             Ok(Json(reply))
         }
-        Some(Answer::Hold) | None => Ok(Json(Reply { term, ..Reply::default() })),
+        Some(Answer::Hold) | None => Ok(Json(BeatReply { term, ..BeatReply::default() })),
         Some(_) => Err(misplaced()),
     }
 }
@@ -165,7 +165,7 @@ impl Drop for Line {
 
 /// The core never holds a workflow: it is put into the order here. An order whose workflow cannot be read now is
 /// left out, and comes again with the next beat.
-async fn fill_in(context: &Context, reply: &mut Reply) {
+async fn fill_in(context: &Context, reply: &mut BeatReply) {
     for start in &mut reply.start {
         start.workflow = match context.bodies.find(start.job) {
             Some(body) => Some(body),

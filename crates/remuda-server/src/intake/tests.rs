@@ -19,7 +19,7 @@ async fn hung_up(open_jobs_max: usize) -> (Handle, Keyring) {
         blobs,
         bodies: Bodies::default(),
         keyring: keyring.clone(),
-        limits: Limits::default(),
+        limits: WorkflowLimits::default(),
         webhooks: Policy { allow_private: true },
     };
     let workflow = RawValue::from_string(r#"{"n":1}"#.to_owned()).unwrap();

@@ -118,7 +118,7 @@ mod tests {
     use remuda_core::id::JobId;
     use remuda_core::plane::{Event, Submission};
     use remuda_core::settings::Settings;
-    use remuda_core::workflow::{self, Limits};
+    use remuda_core::workflow::{self, WorkflowLimits};
     use remuda_store::blobs::BlobHash;
     use serde_json::value::RawValue;
 
@@ -156,7 +156,7 @@ mod tests {
         /// A job that names a blob and waits for ever.
         async fn submit(&self, blob: BlobHash) -> JobId {
             let text = format!("{{\"picture\":{{\"info\":{{\"hash\":\"{blob}\"}}}}}}");
-            let examined = workflow::examine(&text, &Limits::default()).unwrap();
+            let examined = workflow::examine(&text, &WorkflowLimits::default()).unwrap();
             let id = self.plane.draw_id();
             let submission = Submission {
                 id,
@@ -168,7 +168,7 @@ mod tests {
                 needs: Default::default(),
                 deadline: None,
                 attempts_max: None,
-                options: remuda_core::options::Options::default(),
+                options: remuda_core::options::JobOptions::default(),
                 key: None,
                 known: None,
                 labels: Default::default(),

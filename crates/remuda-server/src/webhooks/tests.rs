@@ -19,7 +19,8 @@ async fn news_that_is_a_day_old_is_given_up_and_nobody_is_called() {
     tokio::spawn(drive.run());
     let ended_at = plane.clock.now().minus(GIVE_UP_AFTER);
     let whose = (plane.draw_id(), "anna".parse().unwrap(), Map::new());
-    let news = News::new(whose, &Webhook { url, secret: None }, ended_at, "job:completed", &Map::new());
+    let news =
+        WebhookDelivery::new(whose, &Webhook { url, secret: None }, ended_at, "job:completed", &Map::new());
     let document = Document { expires_at: None, ..(*news.document()).clone() };
     plane.ask(Event::Keep(Arc::new(document))).await.unwrap();
     let (_stop, stopping) = watch::channel(false);

@@ -1,7 +1,7 @@
 //! A commit that failed: nothing that was decided since is carried out, whoever asked is told to ask again, and the plane
 //! goes on from what the store has, under a new term, so that what was said to it before cannot pass for news.
 
-use remuda_core::agent::Unanswered;
+use remuda_core::agent::CallError;
 use remuda_core::plane::Plane;
 
 use super::lines::{Parked, Release};
@@ -41,5 +41,5 @@ impl World<'_> {
 }
 
 fn not_stored() -> Answered {
-    Answered::Not(Unanswered::Unreachable("nothing was stored".to_owned()))
+    Answered::Not(CallError::Unreachable("nothing was stored".to_owned()))
 }

@@ -1,12 +1,12 @@
 //! What leaves the plane, and on which line: answers and orders are given when their batch is committed, and not before.
 //! A worker's line stays open until there is something to say, a newer beat takes its place, or its wait is over.
 
-use remuda_core::agent::Unanswered;
+use remuda_core::agent::CallError;
 use remuda_core::id::{FleetId, Term, WorkerId};
 use remuda_core::plane::Answer;
 use remuda_core::provider;
 use remuda_core::refusal::Refusal;
-use remuda_core::wire::Reply;
+use remuda_core::wire::BeatReply;
 
 use super::Batch;
 use crate::client::Told;
@@ -34,12 +34,12 @@ pub(super) enum Release {
     },
     Orders {
         worker: WorkerId,
-        reply: Reply,
+        reply: BeatReply,
     },
     /// To be asked of a fleet's provider.
     Ask {
         fleet: FleetId,
-        call: provider::Call,
+        call: provider::ProviderCall,
     },
 }
 
@@ -65,7 +65,7 @@ impl World<'_> {
     }
 
     fn send_empty(&mut self, line: Parked) {
-        let empty = Reply { term: line.term, ..Reply::default() };
+        let empty = BeatReply { term: line.term, ..BeatReply::default() };
         self.send_down(line.from, line.call, Answered::Reply(empty));
     }
 
@@ -83,7 +83,7 @@ impl World<'_> {
     }
 
     /// The core never holds a workflow: the shell puts it into the order.
-    pub(super) fn filled(&self, mut reply: Reply) -> Reply {
+    pub(super) fn filled(&self, mut reply: BeatReply) -> BeatReply {
         reply.start.iter_mut().for_each(|start| start.workflow = Some(self.result.clone()));
         reply
     }
@@ -147,10 +147,10 @@ pub(super) fn told(answer: &Result<Answer, Refusal>) -> Told {
 pub(super) fn refused(refusal: Refusal) -> Answered {
     Answered::Not(match refusal {
         Refusal::NotWanted(_) => return Answered::NotWanted,
-        Refusal::UnknownWorker(_) => Unanswered::Unknown,
+        Refusal::UnknownWorker(_) => CallError::Unknown,
         refusal @ (Refusal::OldIncarnation { .. } | Refusal::WrongToken | Refusal::NotProved(_)) => {
-            Unanswered::Replaced(refusal.to_string())
+            CallError::Replaced(refusal.to_string())
         }
-        refusal => Unanswered::Unreachable(refusal.to_string()),
+        refusal => CallError::Unreachable(refusal.to_string()),
     })
 }

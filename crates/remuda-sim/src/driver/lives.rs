@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use remuda_core::agent::Unanswered;
+use remuda_core::agent::CallError;
 use remuda_core::plane::Plane;
 use remuda_core::time::Timestamp;
 
@@ -64,7 +64,7 @@ impl World<'_> {
         let callers: Vec<_> = parked.chain(queued).collect();
         for (from, call) in callers {
             if self.random.permille(700) {
-                let gone = Unanswered::Unreachable("connection reset".to_owned());
+                let gone = CallError::Unreachable("connection reset".to_owned());
                 self.send_down(from, call, Answered::Not(gone));
             }
         }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use remuda_core::id::{FleetId, MachineId, PodId};
 use remuda_core::money::Money;
 use remuda_core::plane::Plane;
-use remuda_core::provider::{Call, Fault, FaultClass, News, Pod};
-use remuda_core::rental::{Phase, Rental};
+use remuda_core::provider::{Pod, ProviderCall, ProviderError, ProviderErrorClass, ProviderEvent};
+use remuda_core::rental::{Rental, RentalPhase};
 use remuda_core::time::Timestamp;
 
 use super::{Law, Laws};
@@ -73,12 +73,19 @@ const SPENT_MARGIN: Duration = Duration::from_secs(60);
 
 impl Laws {
     /// S5: what a plane decides to ask for is stored. L5: who was told to be silent is.
-    pub(crate) fn asks(&mut self, at: u64, fleet: &FleetId, call: &Call, is_late: bool, store: &Store) {
+    pub(crate) fn asks(
+        &mut self,
+        at: u64,
+        fleet: &FleetId,
+        call: &ProviderCall,
+        is_late: bool,
+        store: &Store,
+    ) {
         if let Some(until) = self.pods.quiet_until.get(fleet).filter(|until| at < **until) {
             let what = format!("{fleet} was told to be silent until {until} ms and asks {call:?}");
             self.broken(Law::L5, at, what);
         }
-        let Call::Rent { machine, tag, .. } = call else { return };
+        let ProviderCall::Rent { machine, tag, .. } = call else { return };
         if self.pods.failures.get(fleet).is_some_and(|failures| *failures >= FAILURES_MAX) {
             self.pods.trials.insert(tag.clone());
         }
@@ -101,7 +108,7 @@ impl Laws {
     }
 
     /// S5: no name is asked for twice. L5: no storm of calls.
-    pub(crate) fn called(&mut self, at: u64, fleet: &FleetId, call: &Call) {
+    pub(crate) fn called(&mut self, at: u64, fleet: &FleetId, call: &ProviderCall) {
         let calls = self.pods.calls.entry(fleet.clone()).or_default();
         calls.push_back(at);
         while calls.front().is_some_and(|first| first + WINDOW < at) {
@@ -112,7 +119,7 @@ impl Laws {
             calls.clear();
             self.broken(Law::L5, at, what);
         }
-        let Call::Rent { tag, .. } = call else { return };
+        let ProviderCall::Rent { tag, .. } = call else { return };
         let asked = self.pods.asked.entry(tag.clone()).or_default();
         *asked += 1;
         if *asked > 1 {
@@ -121,19 +128,19 @@ impl Laws {
     }
 
     /// What an answer asks of whoever hears it.
-    pub(crate) fn answered(&mut self, at: u64, fleet: &FleetId, news: &News) {
+    pub(crate) fn answered(&mut self, at: u64, fleet: &FleetId, news: &ProviderEvent) {
         let fault = match news {
-            News::Rented { result, .. } => result.as_ref().err(),
-            News::Listed { result } => result.as_ref().err(),
-            News::Returned { result, .. } => result.as_ref().err(),
-            News::Priced { result } => result.as_ref().err(),
-            News::Prepared { .. } => None,
+            ProviderEvent::Rented { result, .. } => result.as_ref().err(),
+            ProviderEvent::Listed { result } => result.as_ref().err(),
+            ProviderEvent::Returned { result, .. } => result.as_ref().err(),
+            ProviderEvent::Priced { result } => result.as_ref().err(),
+            ProviderEvent::Prepared { .. } => None,
         };
         let until = match fault {
-            Some(Fault { class: FaultClass::RateLimited, wait: Some(wait), .. }) => {
+            Some(ProviderError { class: ProviderErrorClass::RateLimited, wait: Some(wait), .. }) => {
                 at + wait.as_millis() as u64
             }
-            Some(Fault { class: FaultClass::Auth, .. }) => at + REFUSED_WAIT,
+            Some(ProviderError { class: ProviderErrorClass::Auth, .. }) => at + REFUSED_WAIT,
             _ => 0,
         };
         self.pods.quiet_until.insert(fleet.clone(), until);
@@ -174,7 +181,7 @@ impl Laws {
         }
         let rental = self.pods.rentals.values().find(|rental| rental.tag == pod.tag);
         match rental.map(|rental| rental.phase) {
-            Some(Phase::Returning) => {}
+            Some(RentalPhase::Returning) => {}
             Some(phase) => {
                 let what = format!("{} is returned, and is stored as {}", pod.tag, phase.as_str());
                 self.broken(Law::S5, at, what);
@@ -283,7 +290,7 @@ impl Laws {
             let rental = pod.machine().and_then(|machine| plane.rental(&machine));
             let what = match rental.map(|rental| rental.phase) {
                 None => "nobody's",
-                Some(Phase::Returning) => "to be returned",
+                Some(RentalPhase::Returning) => "to be returned",
                 Some(_) if pod.is_dead || pod.stopped_at.is_some() => "dead",
                 Some(_) => continue,
             };
@@ -306,8 +313,10 @@ impl Laws {
         let mut empty = BTreeMap::new();
         let mut found = None;
         for rental in plane.rentals() {
-            let is_made =
-                matches!(rental.phase, Phase::Made | Phase::Up | Phase::Draining | Phase::Returning);
+            let is_made = matches!(
+                rental.phase,
+                RentalPhase::Made | RentalPhase::Up | RentalPhase::Draining | RentalPhase::Returning
+            );
             if !is_made || account.with_tag(&rental.tag).next().is_some() {
                 continue;
             }

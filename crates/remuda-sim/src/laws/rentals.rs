@@ -8,9 +8,9 @@ use remuda_core::document::{Document, Shelf};
 use remuda_core::id::{FleetId, MachineId};
 use remuda_core::plane::{Answer, Plane, Step};
 use remuda_core::record::{Happened, Record, StateRow};
-use remuda_core::rental::{Phase, Rental};
+use remuda_core::rental::{Rental, RentalPhase};
 use remuda_core::time::Timestamp;
-use remuda_core::wire::Join;
+use remuda_core::wire::JoinRequest;
 
 use super::{Law, Laws};
 use crate::host::Host;
@@ -51,12 +51,12 @@ impl Laws {
             return self.broken(Law::S8, at, format!("the record of {} cannot be read", document.id));
         };
         let before = self.pods.rentals.insert(document.id.clone(), rental.clone());
-        if rental.phase == Phase::Returning {
+        if rental.phase == RentalPhase::Returning {
             self.pods.given_up.entry(rental.tag.clone()).or_insert(at);
         }
         self.count_failures(&rental, before.as_ref());
-        let was_given_up = before.is_some_and(|before| before.phase == Phase::Returning);
-        if was_given_up && rental.phase != Phase::Returning {
+        let was_given_up = before.is_some_and(|before| before.phase == RentalPhase::Returning);
+        if was_given_up && rental.phase != RentalPhase::Returning {
             let what = format!("{} was given up and is {}", rental.tag, rental.phase.as_str());
             self.broken(Law::S8, at, what);
         }
@@ -65,11 +65,11 @@ impl Laws {
     /// How many of a fleet's machines in a row came to nothing.
     fn count_failures(&mut self, rental: &Rental, before: Option<&Rental>) {
         let failures = self.pods.failures.entry(rental.fleet.clone()).or_default();
-        let was = before.map_or(Phase::Wanted, |before| before.phase);
+        let was = before.map_or(RentalPhase::Wanted, |before| before.phase);
         match (was, rental.phase) {
-            (_, Phase::Up) => *failures = 0,
+            (_, RentalPhase::Up) => *failures = 0,
             // It was not its fault that there is no money left, nor that the plane died before it asked for it.
-            (Phase::Wanted | Phase::Lost | Phase::Made, Phase::Returning) => {
+            (RentalPhase::Wanted | RentalPhase::Lost | RentalPhase::Made, RentalPhase::Returning) => {
                 let is_unasked = rental.is_unheard && rental.made_at.is_none();
                 *failures += u32::from(!is_unasked && !rental.reason.contains("a day are spent"));
             }
@@ -130,7 +130,10 @@ impl Laws {
             .get(id)
             .is_some_and(|then| at < then + scaling.turn_min.as_millis() as u64 || *then == u64::MAX);
         let capacity = self.pods.rentals.iter().filter(|(name, rental)| {
-            let is_capacity = matches!(rental.phase, Phase::Wanted | Phase::Lost | Phase::Made | Phase::Up);
+            let is_capacity = matches!(
+                rental.phase,
+                RentalPhase::Wanted | RentalPhase::Lost | RentalPhase::Made | RentalPhase::Up
+            );
             rental.fleet == *id && is_capacity && known.contains(name)
         });
         let is_bare = is_up && capacity.count() < scaling.machines_min.max(1) as usize;
@@ -143,10 +146,10 @@ impl Laws {
     }
 
     /// M4: who was given up is not let in.
-    pub(super) fn no_late_comers(&mut self, at: u64, plane: &Plane, join: &Join, step: &Step) {
+    pub(super) fn no_late_comers(&mut self, at: u64, plane: &Plane, join: &JoinRequest, step: &Step) {
         let (Some(machine), Ok(Answer::Joined(_))) = (&join.machine, &step.answer) else { return };
         let phase = plane.rental(machine).map(|rental| rental.phase);
-        if join.fleet.is_some() && phase.is_none_or(|phase| phase == Phase::Returning) {
+        if join.fleet.is_some() && phase.is_none_or(|phase| phase == RentalPhase::Returning) {
             self.broken(Law::S8, at, format!("{machine} was given up and is let in"));
         }
     }
@@ -174,7 +177,7 @@ impl Laws {
                 self.broken(Law::S4, at, format!("{worker} gets job {job}, and somebody drained it"));
             }
             let rental = plane.rental(machine);
-            if let Some(rental) = rental.filter(|rental| rental.phase != Phase::Up) {
+            if let Some(rental) = rental.filter(|rental| rental.phase != RentalPhase::Up) {
                 let what = format!("{worker} gets job {job} and is {}", rental.phase.as_str());
                 self.broken(Law::S4, at, what);
             }
@@ -196,7 +199,7 @@ impl Laws {
         if !listens_long || now.since(self.stepped_at) >= self.rules.own_delay_max {
             return;
         }
-        for rental in plane.rentals().filter(|rental| rental.phase == Phase::Draining) {
+        for rental in plane.rentals().filter(|rental| rental.phase == RentalPhase::Draining) {
             let plan = scene.fleets.iter().find(|plan| plan.settings.id == rental.fleet);
             let usual = plan.map_or(Duration::ZERO, |plan| plan.settings.scaling.drain_timeout);
             let until = rental.drain_until.unwrap_or(rental.since.plus(usual));

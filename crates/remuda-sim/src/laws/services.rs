@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use remuda_core::id::WorkerId;
-use remuda_core::service::ServiceLife;
-use remuda_core::wire::{Finished, Outcome};
+use remuda_core::service::ServiceIncarnation;
+use remuda_core::wire::{AttemptOutcome, FinishedAttempt};
 
 use super::{Law, Laws};
 use crate::host::Host;
@@ -24,7 +24,7 @@ pub(super) struct Services {
     /// Attempts that were at a service when its agent restarted it.
     pub(super) ended_by_us: BTreeSet<Key>,
     /// Attempts that were run in the calm, and in which life of their service.
-    executed: BTreeMap<Key, ServiceLife>,
+    executed: BTreeMap<Key, ServiceIncarnation>,
     /// Attempts of which an agent has said how they ended, and which one.
     reported: BTreeSet<(usize, Key)>,
     /// Since when an agent holds what its service does not have.
@@ -131,9 +131,9 @@ impl Laws {
     }
 
     /// S6: an agent says how an attempt ended.
-    pub(crate) fn reported(&mut self, at: u64, number: usize, host: &Host, finished: &Finished) {
+    pub(crate) fn reported(&mut self, at: u64, number: usize, host: &Host, finished: &FinishedAttempt) {
         let key = (finished.job, finished.attempt);
-        if matches!(finished.outcome, Outcome::Completed | Outcome::Rejected)
+        if matches!(finished.outcome, AttemptOutcome::Completed | AttemptOutcome::Rejected)
             || !self.services.reported.insert((number, key))
         {
             return;

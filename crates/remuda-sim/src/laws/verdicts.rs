@@ -10,7 +10,7 @@ use remuda_core::job::{Job, State};
 use remuda_core::plane::{Answer, Plane, Step};
 use remuda_core::record::{Life, Record, StateRow, Try};
 use remuda_core::time::Timestamp;
-use remuda_core::wire::{Beat, Finished};
+use remuda_core::wire::{Beat, FinishedAttempt};
 
 use super::{Law, Laws, Order};
 use crate::client;
@@ -47,7 +47,7 @@ impl Laws {
         let is_old_beat = plane.worker(worker).is_none_or(|it| {
             beat.incarnation != it.incarnation || beat.term != plane.term() || beat.seq <= it.beat_seq
         });
-        let is_current = |finished: &Finished| {
+        let is_current = |finished: &FinishedAttempt| {
             plane.job(finished.job).is_some_and(|job| {
                 let is_here = matches!(job.state(), State::Running { worker: of, incarnation, .. }
                     if of == worker && *incarnation == beat.incarnation);

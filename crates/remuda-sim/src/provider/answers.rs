@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use remuda_core::id::{FleetId, MachineId, PodId};
 use remuda_core::money::Money;
-use remuda_core::provider::{Call, Fault, FaultClass, News, Pod};
+use remuda_core::provider::{Pod, ProviderCall, ProviderError, ProviderErrorClass, ProviderEvent};
 
 use super::pod::SimPod;
 use super::trouble::Trouble;
@@ -15,31 +15,38 @@ const PATIENCE: u64 = 60_000;
 /// A pod that was just made may be missing from lists for this long.
 const UNSEEN_MAX: u64 = 20_000;
 
-type Answer<T> = (Result<T, Fault>, u64);
+type Answer<T> = (Result<T, ProviderError>, u64);
 
 impl World<'_> {
-    pub(super) fn answer_to(&mut self, driver: usize, fleet: &FleetId, call: &Call) -> (News, u64) {
+    pub(super) fn answer_to(
+        &mut self,
+        driver: usize,
+        fleet: &FleetId,
+        call: &ProviderCall,
+    ) -> (ProviderEvent, u64) {
         match call.clone() {
-            Call::Rent { machine, tag, offer } => {
+            ProviderCall::Rent { machine, tag, offer } => {
                 let (result, delay) = self.rent(driver, fleet, &machine, &tag, &offer);
-                (News::Rented { machine, result }, delay)
+                (ProviderEvent::Rented { machine, result }, delay)
             }
-            Call::List => {
+            ProviderCall::List => {
                 let (result, delay) = self.list();
-                (News::Listed { result }, delay)
+                (ProviderEvent::Listed { result }, delay)
             }
-            Call::Return { pod } if self.is_pretended(call) => (News::Returned { pod, result: Ok(()) }, 100),
-            Call::Return { pod } => {
+            ProviderCall::Return { pod } if self.is_pretended(call) => {
+                (ProviderEvent::Returned { pod, result: Ok(()) }, 100)
+            }
+            ProviderCall::Return { pod } => {
                 let (result, delay) = self.end_pod(&pod);
-                (News::Returned { pod, result }, delay)
+                (ProviderEvent::Returned { pod, result }, delay)
             }
-            Call::Price => {
+            ProviderCall::Price => {
                 let (result, delay) = self.prices(fleet);
-                (News::Priced { result }, delay)
+                (ProviderEvent::Priced { result }, delay)
             }
-            Call::Prepare { machine, .. } => {
+            ProviderCall::Prepare { machine, .. } => {
                 let delay = self.random.between(1000, 20_000);
-                (News::Prepared { machine, result: Ok(()) }, delay)
+                (ProviderEvent::Prepared { machine, result: Ok(()) }, delay)
             }
         }
     }
@@ -51,14 +58,17 @@ impl World<'_> {
         if is_under(self, Trouble::Outage) {
             let hangs = self.random.permille(200);
             let delay = if hangs { PATIENCE } else { delay };
-            return Some((Err(Fault::new(FaultClass::Ambiguous, "502")), delay));
+            return Some((Err(ProviderError::new(ProviderErrorClass::Ambiguous, "502")), delay));
         }
         if is_under(self, Trouble::KeyRefused) {
-            return Some((Err(Fault::new(FaultClass::Auth, "401")), delay));
+            return Some((Err(ProviderError::new(ProviderErrorClass::Auth, "401")), delay));
         }
         if is_under(self, Trouble::RateLimit) && self.random.permille(600) {
             let wait = self.random.permille(700).then(|| Duration::from_secs(self.random.between(5, 120)));
-            return Some((Err(Fault { wait, ..Fault::new(FaultClass::RateLimited, "429") }), delay));
+            return Some((
+                Err(ProviderError { wait, ..ProviderError::new(ProviderErrorClass::RateLimited, "429") }),
+                delay,
+            ));
         }
         None
     }
@@ -76,12 +86,12 @@ impl World<'_> {
             return (Err(fault), delay);
         }
         if self.account.is_under(Trouble::NoCredit, self.now) {
-            return (Err(Fault::new(FaultClass::Billing, "402")), delay);
+            return (Err(ProviderError::new(ProviderErrorClass::Billing, "402")), delay);
         }
         if self.account.empty.get(offer).is_some_and(|until| self.now < *until) {
-            return (Err(Fault::new(FaultClass::Capacity, "no instances available")), delay);
+            return (Err(ProviderError::new(ProviderErrorClass::Capacity, "no instances available")), delay);
         }
-        let ambiguous = |what: &str| Err(Fault::new(FaultClass::Ambiguous, what));
+        let ambiguous = |what: &str| Err(ProviderError::new(ProviderErrorClass::Ambiguous, what));
         if self.meets(Trouble::ErrorNotMade) {
             return (ambiguous("500"), delay);
         }
@@ -169,8 +179,8 @@ impl World<'_> {
             return (Err(fault), delay);
         }
         if self.meets(Trouble::ListFails) {
-            let class = self.random.pick(&[FaultClass::Transient, FaultClass::Ambiguous]);
-            return (Err(Fault::new(class, "the second page did not come")), delay);
+            let class = self.random.pick(&[ProviderErrorClass::Transient, ProviderErrorClass::Ambiguous]);
+            return (Err(ProviderError::new(class, "the second page did not come")), delay);
         }
         let now = self.now;
         let seen = self.account.pods.values().filter(|pod| pod.is_alive() && pod.shows_from <= now);
@@ -202,11 +212,11 @@ impl World<'_> {
         if let Some(refusal) = self.refusal() {
             return refusal;
         }
-        let ambiguous = || Err(Fault::new(FaultClass::Ambiguous, "500"));
+        let ambiguous = || Err(ProviderError::new(ProviderErrorClass::Ambiguous, "500"));
         let now = self.now;
         let is_there = |pod: &&SimPod| pod.is_alive() && pod.shows_from <= now;
         if self.account.pods.get(id).filter(is_there).is_none() {
-            return (Err(Fault::new(FaultClass::NotFound, "404")), delay);
+            return (Err(ProviderError::new(ProviderErrorClass::NotFound, "404")), delay);
         }
         if self.meets(Trouble::ReturnFails) {
             return (ambiguous(), delay);

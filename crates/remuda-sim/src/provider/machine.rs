@@ -66,7 +66,7 @@ impl World<'_> {
             fleet: Some(fleet),
             services: plan.services.clone(),
             slots: plan.slots,
-            offer: remuda_core::need::Offer { labels, ..Default::default() },
+            offer: remuda_core::need::Capabilities { labels, ..Default::default() },
             quirk: crate::scene::Quirk::None,
             clock_offset: self.random.below(10 * 365 * 86_400_000),
             clock_speed: self.random.between(950, 1050),

@@ -2,7 +2,7 @@
 
 use remuda_core::id::{FleetId, MachineId, PodId};
 use remuda_core::money::Money;
-use remuda_core::provider::{Pod, PodStatus, Tag};
+use remuda_core::provider::{Pod, PodStatus, PodTag};
 
 use super::trouble::Trouble;
 
@@ -58,7 +58,7 @@ impl SimPod {
     }
 
     pub(crate) fn machine(&self) -> Option<MachineId> {
-        let Tag { fleet, number, .. } = Tag::parse(&self.tag).filter(|_| self.is_ours())?;
+        let PodTag { fleet, number, .. } = PodTag::parse(&self.tag).filter(|_| self.is_ours())?;
         format!("{fleet}-{number}").parse().ok()
     }
 

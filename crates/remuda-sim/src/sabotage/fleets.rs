@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use remuda_core::document::Shelf;
-use remuda_core::fleet::Order;
+use remuda_core::fleet::FleetOrder;
 use remuda_core::plane::Proof;
-use remuda_core::provider::{Call, Fault, FaultClass, News, Pod};
+use remuda_core::provider::{Pod, ProviderCall, ProviderError, ProviderErrorClass, ProviderEvent};
 use remuda_core::record::Stored;
-use remuda_core::rental::Phase;
+use remuda_core::rental::RentalPhase;
 use remuda_core::settings::Settings;
-use remuda_core::wire::{Beat, Join};
+use remuda_core::wire::{Beat, JoinRequest};
 
 use super::Sabotage;
 use crate::driver::Driver;
@@ -40,41 +40,41 @@ impl Sabotage {
 
 impl World<'_> {
     /// What a provider said, as the saboteur lets the plane hear it.
-    pub(crate) fn forged_news(&self, news: News) -> Vec<News> {
+    pub(crate) fn forged_news(&self, news: ProviderEvent) -> Vec<ProviderEvent> {
         match (self.sabotage, news) {
-            (Some(Sabotage::BelieveFailedLists), News::Listed { result: Err(_) }) => {
-                vec![News::Listed { result: Ok(Vec::new()) }]
+            (Some(Sabotage::BelieveFailedLists), ProviderEvent::Listed { result: Err(_) }) => {
+                vec![ProviderEvent::Listed { result: Ok(Vec::new()) }]
             }
-            (Some(Sabotage::TrustOneList), news @ News::Listed { .. }) => vec![news.clone(), news],
-            (Some(Sabotage::ReturnStrangers), News::Listed { result: Ok(pods) }) => {
+            (Some(Sabotage::TrustOneList), news @ ProviderEvent::Listed { .. }) => vec![news.clone(), news],
+            (Some(Sabotage::ReturnStrangers), ProviderEvent::Listed { result: Ok(pods) }) => {
                 let claim = |pod: Pod| Pod { tag: pod.tag.replace(STRANGER, DEPLOYMENT), ..pod };
-                vec![News::Listed { result: Ok(pods.into_iter().map(claim).collect()) }]
+                vec![ProviderEvent::Listed { result: Ok(pods.into_iter().map(claim).collect()) }]
             }
-            (Some(Sabotage::TakeAnything), News::Listed { result: Ok(pods) }) => {
-                vec![News::Listed { result: Ok(pods.into_iter().map(unsaid).collect()) }]
+            (Some(Sabotage::TakeAnything), ProviderEvent::Listed { result: Ok(pods) }) => {
+                vec![ProviderEvent::Listed { result: Ok(pods.into_iter().map(unsaid).collect()) }]
             }
-            (Some(Sabotage::TakeAnything), News::Rented { machine, result: Ok(pod) }) => {
-                vec![News::Rented { machine, result: Ok(unsaid(pod)) }]
+            (Some(Sabotage::TakeAnything), ProviderEvent::Rented { machine, result: Ok(pod) }) => {
+                vec![ProviderEvent::Rented { machine, result: Ok(unsaid(pod)) }]
             }
-            (Some(Sabotage::DeafToWaits), News::Listed { result: Err(fault) }) => {
-                vec![News::Listed { result: Err(deaf(fault)) }]
+            (Some(Sabotage::DeafToWaits), ProviderEvent::Listed { result: Err(fault) }) => {
+                vec![ProviderEvent::Listed { result: Err(deaf(fault)) }]
             }
-            (Some(Sabotage::DeafToWaits), News::Rented { machine, result: Err(fault) }) => {
-                vec![News::Rented { machine, result: Err(deaf(fault)) }]
+            (Some(Sabotage::DeafToWaits), ProviderEvent::Rented { machine, result: Err(fault) }) => {
+                vec![ProviderEvent::Rented { machine, result: Err(deaf(fault)) }]
             }
             (_, news) => vec![news],
         }
     }
 
     /// Whether a call is taken for made, and is not.
-    pub(crate) fn is_pretended(&self, call: &Call) -> bool {
-        self.is_sabotaged(Sabotage::PretendToReturn) && matches!(call, Call::Return { .. })
+    pub(crate) fn is_pretended(&self, call: &ProviderCall) -> bool {
+        self.is_sabotaged(Sabotage::PretendToReturn) && matches!(call, ProviderCall::Return { .. })
     }
 
     /// Whether a call whose outcome is unknown is made once more.
-    pub(crate) fn is_repeated(&self, news: &News) -> bool {
-        let is_unknown = matches!(news, News::Rented { result: Err(fault), .. }
-            if fault.class == FaultClass::Ambiguous);
+    pub(crate) fn is_repeated(&self, news: &ProviderEvent) -> bool {
+        let is_unknown = matches!(news, ProviderEvent::Rented { result: Err(fault), .. }
+            if fault.class == ProviderErrorClass::Ambiguous);
         self.is_sabotaged(Sabotage::RentAgain) && is_unknown
     }
 
@@ -82,11 +82,11 @@ impl World<'_> {
     pub(crate) fn forged_join(
         &self,
         driver: &Driver,
-        mut join: Box<Join>,
+        mut join: Box<JoinRequest>,
         proof: Proof,
-    ) -> (Box<Join>, Proof) {
+    ) -> (Box<JoinRequest>, Proof) {
         let rental = join.machine.as_ref().and_then(|machine| driver.plane.rental(machine));
-        let is_late = rental.is_some_and(|rental| rental.phase == Phase::Returning);
+        let is_late = rental.is_some_and(|rental| rental.phase == RentalPhase::Returning);
         if !is_late || !self.is_sabotaged(Sabotage::LetInTheLate) {
             return (join, proof);
         }
@@ -110,7 +110,7 @@ impl World<'_> {
             let fleets: Vec<_> = self.scene.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
             for fleet in fleets {
                 let id = self.next_call();
-                let ask = Ask::Order { fleet, order: Order::LiftBrake };
+                let ask = Ask::Order { fleet, order: FleetOrder::LiftBrake };
                 self.arrive(net::Call { from: Caller::Nobody, id, ask });
             }
         }
@@ -127,6 +127,6 @@ fn unsaid(pod: Pod) -> Pod {
     Pod { kind: String::new(), price: None, ..pod }
 }
 
-fn deaf(fault: Fault) -> Fault {
-    Fault { class: FaultClass::Transient, wait: None, ..fault }
+fn deaf(fault: ProviderError) -> ProviderError {
+    ProviderError { class: ProviderErrorClass::Transient, wait: None, ..fault }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use remuda_core::fleet::{FleetSettings, Policy, RentalLimits};
+use remuda_core::fleet::{FleetSettings, RentalLimits, ScalingPolicy};
 use remuda_core::id::Service;
 use remuda_core::money::Money;
 use remuda_core::settings::Scaling;
@@ -51,7 +51,7 @@ fn fleet(random: &mut Random, n: usize, is_alone: bool) -> FleetPlan {
         ..Scaling::default()
     };
     if random.permille(300) {
-        settings.policy = Policy::Latency { wait_max: seconds(random, &[20, 60, 300]) };
+        settings.policy = ScalingPolicy::Latency { wait_max: seconds(random, &[20, 60, 300]) };
     }
     settings.price_max = random.permille(500).then(|| dearest.plus(Money::from_micros(1)));
     // At least one machine, and often fewer than the maximum.

@@ -2,7 +2,7 @@
 //! restart it; for the others somebody comes in the calm.
 
 use remuda_core::agent::AgentEvent;
-use remuda_core::service::{News, Remedy};
+use remuda_core::service::{ServiceEvent, ServiceRemedy};
 
 use super::Key;
 use super::prompt::Prompt;
@@ -85,27 +85,27 @@ impl World<'_> {
         }
     }
 
-    pub(crate) fn treat_service(&mut self, host: usize, remedy: Remedy) {
+    pub(crate) fn treat_service(&mut self, host: usize, remedy: ServiceRemedy) {
         self.note("treat", host as u64, remedy as u64);
         let is_owned = self.hosts[host].service.is_owned();
         let is_pretended = self.is_sabotaged(Sabotage::PretendToTreat);
         let problem = match remedy {
-            Remedy::Restart if !is_owned => Some("it was not started by us"),
-            Remedy::Free | Remedy::Restart => None,
+            ServiceRemedy::Restart if !is_owned => Some("it was not started by us"),
+            ServiceRemedy::Free | ServiceRemedy::Restart => None,
         };
         let fails = self.is_odd(self.scene.oddities.remedies_fail);
         let delay = match remedy {
-            Remedy::Restart if problem.is_none() && !is_pretended => {
+            ServiceRemedy::Restart if problem.is_none() && !is_pretended => {
                 let away = self.random.between(1000, 20_000);
                 self.laws.ended_by_us(self.hosts[host].service.ours());
                 // Sometimes it does not come up again, and the agent cannot help that.
                 self.crash_service(host, if fails { u64::MAX } else { away });
                 away + 1
             }
-            Remedy::Restart => 1,
+            ServiceRemedy::Restart => 1,
             // Nothing is ever heard of some.
-            Remedy::Free if fails => return,
-            Remedy::Free => self.random.between(1, 2000),
+            ServiceRemedy::Free if fails => return,
+            ServiceRemedy::Free => self.random.between(1, 2000),
         };
         let problem = problem.or(fails.then_some("it did not come up"));
         self.at_host(host, delay, |process| Happening::Treated { host, process, remedy, problem });
@@ -115,12 +115,12 @@ impl World<'_> {
         &mut self,
         host: usize,
         process: u32,
-        remedy: Remedy,
+        remedy: ServiceRemedy,
         problem: Option<&'static str>,
     ) {
         if self.hosts[host].process == process {
             let problem = problem.map(str::to_owned);
-            self.tell_agent(host, AgentEvent::Service(News::Treated { remedy, problem }));
+            self.tell_agent(host, AgentEvent::Service(ServiceEvent::Treated { remedy, problem }));
         }
     }
 
@@ -152,7 +152,7 @@ impl World<'_> {
         if self.hosts[host].process == process {
             let life = self.hosts[host].service.life;
             let problem = problem.map(str::to_owned);
-            self.tell_agent(host, AgentEvent::Service(News::Checked { life, problem, offer: None }));
+            self.tell_agent(host, AgentEvent::Service(ServiceEvent::Checked { life, problem, offer: None }));
         }
     }
 

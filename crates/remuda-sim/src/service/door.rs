@@ -2,7 +2,7 @@
 //! come twice; whoever sent it is told in time that nobody knows.
 
 use remuda_core::agent::AgentEvent;
-use remuda_core::service::{Failure, Fault, ServiceLife, Submission};
+use remuda_core::service::{ServiceFailure, ServiceFault, ServiceIncarnation, SubmitOutcome};
 
 use super::prompt::{End, FAILED, Prompt};
 use super::{Ailment, Key};
@@ -19,13 +19,13 @@ pub(crate) struct Arrival {
     pub(crate) process: Option<u32>,
     pub(crate) is_copy: bool,
     /// It waits to be read by the service in this life, and would end with it.
-    pub(crate) waits_in: Option<ServiceLife>,
+    pub(crate) waits_in: Option<ServiceIncarnation>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Accepted,
-    Refused(Fault),
+    Refused(ServiceFault),
     Unsure,
 }
 
@@ -102,9 +102,9 @@ impl World<'_> {
         let nature = self.scene.nature(shape);
         // What is half right is accepted and taken out again by whoever knows better: refused, either way.
         match nature {
-            Nature::Bad if shape.is_multiple_of(2) => return Answer::Refused(Fault::Graph),
+            Nature::Bad if shape.is_multiple_of(2) => return Answer::Refused(ServiceFault::Graph),
             Nature::Picky if self.is_picky(host) && key.1.0.is_multiple_of(2) => {
-                return Answer::Refused(Fault::Missing);
+                return Answer::Refused(ServiceFault::Missing);
             }
             Nature::Good | Nature::Quiet | Nature::Bad | Nature::Poison | Nature::Picky => {}
         }
@@ -130,7 +130,7 @@ impl World<'_> {
         host: usize,
         process: u32,
         (job, attempt): Key,
-        life: ServiceLife,
+        life: ServiceIncarnation,
         answer: Answer,
     ) {
         if self.hosts[host].process != process || self.hosts[host].agent.is_none() {
@@ -142,9 +142,9 @@ impl World<'_> {
             return self.arrives(host, 1, arrival);
         }
         let answer = match answer {
-            Answer::Accepted => Submission::Accepted,
-            Answer::Refused(fault) => Submission::Refused(Failure::new(fault, FAILED)),
-            Answer::Unsure => Submission::Unsure("no answer".to_owned()),
+            Answer::Accepted => SubmitOutcome::Accepted,
+            Answer::Refused(fault) => SubmitOutcome::Refused(ServiceFailure::new(fault, FAILED)),
+            Answer::Unsure => SubmitOutcome::Unsure("no answer".to_owned()),
         };
         self.tell_agent(host, AgentEvent::Submitted { job, attempt, life, answer });
     }

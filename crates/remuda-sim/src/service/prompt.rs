@@ -1,6 +1,6 @@
 //! What runs at a service, ours or somebody else's, and how it will end: that is decided when it begins.
 
-use remuda_core::service::Fault;
+use remuda_core::service::ServiceFault;
 
 use super::{Ailment, Key};
 use crate::scene::{Nature, Quirk};
@@ -27,7 +27,7 @@ pub(crate) struct Prompt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     Succeeds,
-    Fails(Fault),
+    Fails(ServiceFault),
     Interrupted,
     KillsAgent,
     /// It never ends, whatever it is told.
@@ -82,19 +82,21 @@ impl World<'_> {
         let is_cached = self.is_odd(oddities.cached);
         let luck = self.random.draw();
         let (end, most) = match (quirk, nature, ailment) {
-            (_, _, Ailment::Device) => (End::Fails(Fault::Device), 500),
-            (_, _, Ailment::Disk) => (End::Fails(Fault::Disk), u64::MAX),
-            (Quirk::BlackHole, ..) => (End::Fails(Fault::Lost), 1),
-            (_, Nature::Bad, _) => (End::Fails(Fault::Node), 2000),
+            (_, _, Ailment::Device) => (End::Fails(ServiceFault::Device), 500),
+            (_, _, Ailment::Disk) => (End::Fails(ServiceFault::Disk), u64::MAX),
+            (Quirk::BlackHole, ..) => (End::Fails(ServiceFault::Lost), 1),
+            (_, Nature::Bad, _) => (End::Fails(ServiceFault::Node), 2000),
             (_, Nature::Poison, _) => (End::KillsAgent, 1000),
-            (_, Nature::Picky, _) if self.is_picky(host) => (End::Fails(Fault::Missing), 500),
+            (_, Nature::Picky, _) if self.is_picky(host) => (End::Fails(ServiceFault::Missing), 500),
             (Quirk::None | Quirk::Boaster, Nature::Good | Nature::Quiet | Nature::Picky, _) => {
                 match luck % 6 {
                     _ if !is_fault => (End::Succeeds, if is_cached { 5 } else { u64::MAX }),
                     0 => (End::Hangs, u64::MAX),
-                    1 | 2 => (End::Fails(Fault::Memory), u64::MAX),
-                    3 => (End::Fails(Fault::Node), u64::MAX),
-                    4 if !self.hosts[host].service.plan.is_plain => (End::Fails(Fault::Device), u64::MAX),
+                    1 | 2 => (End::Fails(ServiceFault::Memory), u64::MAX),
+                    3 => (End::Fails(ServiceFault::Node), u64::MAX),
+                    4 if !self.hosts[host].service.plan.is_plain => {
+                        (End::Fails(ServiceFault::Device), u64::MAX)
+                    }
                     _ => (End::Interrupted, u64::MAX),
                 }
             }
@@ -105,7 +107,7 @@ impl World<'_> {
             false => 0,
         };
         let service = &mut self.hosts[host].service;
-        if end == End::Fails(Fault::Device) {
+        if end == End::Fails(ServiceFault::Device) {
             service.ailment = Ailment::Device;
         }
         // Some nodes only stand still; others take the thread that runs everything with them.

@@ -1,9 +1,9 @@
 //! Asking a service about an attempt, as a connector does it: its queue, and a moment later its history. Neither may
 //! answer, and either answer may be late.
 
-use remuda_core::agent::{AgentEvent, Ending, Found};
+use remuda_core::agent::{AgentEvent, AttemptEnd, FoundAttempt};
 use remuda_core::cause::Cause;
-use remuda_core::service::{Fault, Seen, ServiceLife, Trigger};
+use remuda_core::service::{ProbeResult, ProbeTrigger, ServiceFault, ServiceIncarnation};
 
 use super::door::REQUEST_MAX;
 use super::prompt::{End, FAILED};
@@ -19,7 +19,7 @@ const LATE: u64 = 20_000;
 
 impl World<'_> {
     /// All that a new process finds at the service: what waits, runs, and is over, in no particular order.
-    pub(crate) fn left_over(&mut self, host: usize) -> Vec<Found> {
+    pub(crate) fn left_over(&mut self, host: usize) -> Vec<FoundAttempt> {
         let now = self.now;
         let service = &self.hosts[host].service;
         if !service.is_up(now) {
@@ -30,11 +30,11 @@ impl World<'_> {
         found.extend(service.ours());
         let turn = self.random.index(found.len().max(1));
         found.rotate_left(turn);
-        found.into_iter().map(|(job, attempt)| Found { job, attempt }).collect()
+        found.into_iter().map(|(job, attempt)| FoundAttempt { job, attempt }).collect()
     }
 
-    pub(crate) fn ask_service(&mut self, host: usize, key: Key, trigger: Trigger) {
-        let is_idle_question = matches!(trigger, Trigger::Silence | Trigger::Again);
+    pub(crate) fn ask_service(&mut self, host: usize, key: Key, trigger: ProbeTrigger) {
+        let is_idle_question = matches!(trigger, ProbeTrigger::Silence | ProbeTrigger::Again);
         if is_idle_question && self.is_sabotaged(Sabotage::NeverAskTheSilent) {
             return;
         }
@@ -102,7 +102,7 @@ impl World<'_> {
         } else if was_known && service.knows(key) {
             self.laws.denied(self.now, self.hosts[host].name(), key);
         }
-        self.answer(host, process, key, Seen::Unknown);
+        self.answer(host, process, key, ProbeResult::Unknown);
     }
 
     /// Whether there is an answer at all; if not, the agent hears of that, in time.
@@ -112,11 +112,11 @@ impl World<'_> {
             return false;
         }
         if !it.service.is_up(self.now) {
-            self.answer(host, process, key, Seen::Gone("connection refused".to_owned()));
+            self.answer(host, process, key, ProbeResult::Gone("connection refused".to_owned()));
             return false;
         }
         if self.now < it.service.mute_until || self.is_odd(self.scene.oddities.unanswered) {
-            let (life, seen) = (self.hosts[host].service.life, Seen::NoAnswer("timed out".to_owned()));
+            let (life, seen) = (self.hosts[host].service.life, ProbeResult::NoAnswer("timed out".to_owned()));
             self.hosts[host].trouble_at = self.now + REQUEST_MAX;
             self.at(REQUEST_MAX, Happening::Probed { host, process, key, life, seen: Box::new(seen) });
             return false;
@@ -124,7 +124,7 @@ impl World<'_> {
         true
     }
 
-    fn answer(&mut self, host: usize, process: u32, key: Key, seen: Seen) {
+    fn answer(&mut self, host: usize, process: u32, key: Key, seen: ProbeResult) {
         let life = self.hosts[host].service.life;
         if self.is_odd(self.scene.oddities.late_answers) {
             let delay = LATE + self.random.below(10_000);
@@ -135,29 +135,36 @@ impl World<'_> {
         }
     }
 
-    pub(crate) fn probed(&mut self, host: usize, process: u32, key: Key, life: ServiceLife, seen: Seen) {
+    pub(crate) fn probed(
+        &mut self,
+        host: usize,
+        process: u32,
+        key: Key,
+        life: ServiceIncarnation,
+        seen: ProbeResult,
+    ) {
         if self.hosts[host].process != process || self.hosts[host].agent.is_none() {
             return;
         }
         let (job, attempt) = key;
         let (life, seen) = self.forged_seen(key, life, seen);
-        if matches!(seen, Seen::Failed(_) | Seen::Interrupted) {
+        if matches!(seen, ProbeResult::Failed(_) | ProbeResult::Interrupted) {
             self.take_notice(host, key, &seen);
         }
         self.tell_agent(host, AgentEvent::Probed { job, attempt, life, seen });
     }
 
     /// The agent hears how it failed, and with that perhaps that its service is sick.
-    fn take_notice(&mut self, host: usize, key: Key, seen: &Seen) {
+    fn take_notice(&mut self, host: usize, key: Key, seen: &ProbeResult) {
         let now = self.now;
         let service = &mut self.hosts[host].service;
         if let Some(done) = service.history.get_mut(&key) {
             done.is_taken = true;
         }
         let is_evidence = match seen {
-            Seen::Failed(failure) => match failure.fault {
-                Fault::Device => service.ailment == Ailment::Device,
-                Fault::Disk => service.ailment == Ailment::Disk,
+            ProbeResult::Failed(failure) => match failure.fault {
+                ServiceFault::Device => service.ailment == Ailment::Device,
+                ServiceFault::Disk => service.ailment == Ailment::Disk,
                 _ => false,
             },
             _ => false,
@@ -175,7 +182,7 @@ impl World<'_> {
         self.at_host(host, delay, |process| Happening::Collected { host, process, key, life });
     }
 
-    pub(crate) fn collected(&mut self, host: usize, process: u32, key: Key, life: ServiceLife) {
+    pub(crate) fn collected(&mut self, host: usize, process: u32, key: Key, life: ServiceIncarnation) {
         let is_gone = self.is_odd(self.scene.oddities.outputs_gone);
         let it = &mut self.hosts[host];
         if it.process != process || it.agent.is_none() {
@@ -190,7 +197,7 @@ impl World<'_> {
         } else {
             self.laws.not_collected(key);
             let message = "what it made is not there".to_owned();
-            self.end(host, Ending::Failed { cause: Cause::Service, message }, key);
+            self.end(host, AttemptEnd::Failed { cause: Cause::Service, message }, key);
         }
     }
 
@@ -205,7 +212,7 @@ impl World<'_> {
                 return self.complete(host, key);
             }
         };
-        self.end(host, Ending::Failed { cause, message: FAILED.to_owned() }, key);
+        self.end(host, AttemptEnd::Failed { cause, message: FAILED.to_owned() }, key);
     }
 
     /// It counts if the agent still holds it: of two copies one may be done with already.
@@ -214,10 +221,10 @@ impl World<'_> {
         if it.agent.as_ref().is_some_and(|agent| agent.held().any(|held| held == key)) {
             self.laws.completed(it.name(), key);
         }
-        self.end(host, Ending::Completed { result: self.result.clone() }, key);
+        self.end(host, AttemptEnd::Completed { result: self.result.clone() }, key);
     }
 
-    fn end(&mut self, host: usize, outcome: Ending, (job, attempt): Key) {
+    fn end(&mut self, host: usize, outcome: AttemptEnd, (job, attempt): Key) {
         self.tell_agent(host, AgentEvent::Ended { job, attempt, outcome });
     }
 }

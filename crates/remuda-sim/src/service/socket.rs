@@ -2,7 +2,7 @@
 //! closes and opens again, and may be deaf from then on until somebody opens it anew.
 
 use remuda_core::agent::AgentEvent;
-use remuda_core::service::News;
+use remuda_core::service::ServiceEvent;
 
 use super::Key;
 use crate::happening::Happening;
@@ -55,7 +55,7 @@ impl World<'_> {
             }
             Message::Done(key) if self.hosts[host].service.plan.is_plain => self.end_plainly(host, key),
             Message::Done((job, attempt)) if self.is_sabotaged(Sabotage::BelieveMessages) => {
-                let outcome = remuda_core::agent::Ending::Completed { result: self.result.clone() };
+                let outcome = remuda_core::agent::AttemptEnd::Completed { result: self.result.clone() };
                 self.tell_agent(host, AgentEvent::Ended { job, attempt, outcome });
             }
             Message::Done((job, attempt)) => {
@@ -87,7 +87,7 @@ impl World<'_> {
         let (now, life) = (self.now, self.hosts[host].service.life);
         let socket = &mut self.hosts[host].service.socket;
         (socket.is_open, socket.deaf_since) = (true, is_deaf.then_some(now));
-        self.tell_agent(host, AgentEvent::Service(News::SocketOpened { life }));
+        self.tell_agent(host, AgentEvent::Service(ServiceEvent::SocketOpened { life }));
     }
 
     /// The connection breaks, which is noticed at once or when somebody tries it.
@@ -107,7 +107,7 @@ impl World<'_> {
         let delay = self.random.between(100, 2000);
         self.open_socket(host, delay);
         let why = "connection reset".to_owned();
-        self.tell_agent(host, AgentEvent::Service(News::SocketClosed { why }));
+        self.tell_agent(host, AgentEvent::Service(ServiceEvent::SocketClosed { why }));
     }
 
     pub(crate) fn reopen_socket(&mut self, host: usize) {

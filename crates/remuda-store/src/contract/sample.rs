@@ -11,7 +11,7 @@ use remuda_core::record::{
     Accepted, BlockRow, Happened, IdempotencyKey, Life, Record, ServiceRow, StateRow, SuspicionRow, Try,
     WorkerRow,
 };
-use remuda_core::rental::{Phase, Rental};
+use remuda_core::rental::{Rental, RentalPhase};
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
@@ -49,10 +49,10 @@ pub(crate) fn job(n: u128) -> Accepted {
         service: "comfyui".parse().unwrap(),
         shape: shape(1),
         workflow_hash: Hash::of(&n.to_be_bytes()),
-        needs: remuda_core::need::Needs { vram_bytes: 1 << 30, ..Default::default() },
+        needs: remuda_core::need::Requirements { vram_bytes: 1 << 30, ..Default::default() },
         deadline: Some(Timestamp::NEVER),
         attempts_max: None,
-        options: remuda_core::options::Options {
+        options: remuda_core::options::JobOptions {
             retry_delay: Some(std::time::Duration::from_millis(1500)),
             ..Default::default()
         },
@@ -202,7 +202,7 @@ pub(crate) fn fleet() -> impl Iterator<Item = WorkerRow> {
 }
 
 /// A rented machine as it is kept.
-pub(crate) fn machine(name: &str, phase: Phase) -> Arc<Document> {
+pub(crate) fn machine(name: &str, phase: RentalPhase) -> Arc<Document> {
     let fleet = FleetSettings::new("gpus".parse().unwrap(), true);
     let (machine, tag) = (name.parse().unwrap(), format!("remuda-x-{name}"));
     let mut rental = Rental::wanted(at(1), machine, tag, "any".to_owned(), &fleet);

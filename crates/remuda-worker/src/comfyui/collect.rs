@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use remuda_comfyui::outputs::{self, Outputs};
 use remuda_comfyui::{Error, File};
-use remuda_core::agent::Ending;
+use remuda_core::agent::AttemptEnd;
 use remuda_core::cause::Cause;
 use remuda_store::blobs::BlobHash;
 use serde_json::value::{RawValue, to_raw_value};
@@ -56,11 +56,11 @@ impl Gone {
 }
 
 impl Shared {
-    pub(super) async fn collect(&self, id: &str, listed: &RawValue, wanted: &Wanted) -> Ending {
+    pub(super) async fn collect(&self, id: &str, listed: &RawValue, wanted: &Wanted) -> AttemptEnd {
         match self.bring_home(id, listed, wanted).await {
             Ok(result) => {
                 self.lives.anchor(id);
-                Ending::Completed { result }
+                AttemptEnd::Completed { result }
             }
             Err(gone) => {
                 if gone.is_cached()
@@ -68,7 +68,7 @@ impl Shared {
                 {
                     debug!(prompt = id, %error, "could not empty ComfyUI's cache");
                 }
-                Ending::Failed { cause: Cause::Service, message: gone.to_string() }
+                AttemptEnd::Failed { cause: Cause::Service, message: gone.to_string() }
             }
         }
     }

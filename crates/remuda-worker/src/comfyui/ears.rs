@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use remuda_comfyui::{Heard, Message, Progress, Socket};
 use remuda_core::agent::AgentEvent;
-use remuda_core::service::News;
+use remuda_core::service::ServiceEvent;
 use tracing::{debug, info, warn};
 
 use super::{Run, Shared};
 use crate::link::luck;
 use crate::reports::Said;
-use remuda_core::wire::live::Snapshot;
+use remuda_core::wire::live::ProgressSnapshot;
 
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 const RETRY_BASE: Duration = Duration::from_millis(100);
@@ -55,7 +55,7 @@ impl Shared {
             if is_open {
                 is_open = false;
                 warn!(%why, "no socket to ComfyUI; trying on");
-                self.tell(AgentEvent::Service(News::SocketClosed { why })).await;
+                self.tell(AgentEvent::Service(ServiceEvent::SocketClosed { why })).await;
             }
             let ceiling = RETRY_BASE.saturating_mul(1 << failures.min(8)).min(RETRY_MAX).as_millis() as u64;
             failures += 1;
@@ -72,7 +72,7 @@ impl Shared {
             *is_open = true;
             info!("the socket to ComfyUI is open again");
         }
-        self.tell(AgentEvent::Service(News::SocketOpened { life })).await;
+        self.tell(AgentEvent::Service(ServiceEvent::SocketOpened { life })).await;
         loop {
             tokio::select! {
                 heard = socket.hear() => match heard {
@@ -146,9 +146,9 @@ fn said(heard: &Heard) -> Option<Said> {
     heard.raw().map(|raw| Said { raw: Arc::from(raw), count_of })
 }
 
-fn snapshot(progress: &Progress) -> Snapshot {
+fn snapshot(progress: &Progress) -> ProgressSnapshot {
     let standing = progress.standing();
-    Snapshot {
+    ProgressSnapshot {
         value: f64::from(standing.fraction),
         nodes_done: standing.nodes_done as u64,
         nodes_total: standing.nodes_total as u64,

@@ -4,7 +4,7 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use remuda_comfyui::{Client, Error};
-use remuda_core::service::ServiceLife;
+use remuda_core::service::ServiceIncarnation;
 
 #[derive(Debug, Default)]
 pub(super) struct Lives(Mutex<State>);
@@ -22,8 +22,8 @@ impl Lives {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn current(&self) -> ServiceLife {
-        ServiceLife(self.state().life)
+    pub(super) fn current(&self) -> ServiceIncarnation {
+        ServiceIncarnation(self.state().life)
     }
 
     /// The server knows this prompt. Not taken while there is doubt: it may have known it before it restarted.
@@ -47,11 +47,11 @@ impl Lives {
     }
 
     /// Which life it is in, after asking if there is doubt.
-    pub(super) async fn settle(&self, client: &Client) -> Result<ServiceLife, Error> {
+    pub(super) async fn settle(&self, client: &Client) -> Result<ServiceIncarnation, Error> {
         let anchor = {
             let state = self.state();
             if !state.is_doubted {
-                return Ok(ServiceLife(state.life));
+                return Ok(ServiceIncarnation(state.life));
             }
             state.anchor.clone()
         };
@@ -68,6 +68,6 @@ impl Lives {
             }
             state.is_doubted = false;
         }
-        Ok(ServiceLife(state.life))
+        Ok(ServiceIncarnation(state.life))
     }
 }

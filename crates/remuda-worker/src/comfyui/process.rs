@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use remuda_core::agent::AgentEvent;
-use remuda_core::service::News;
+use remuda_core::service::ServiceEvent;
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use tokio::process::Command;
 use tokio::sync::Mutex;
@@ -95,7 +95,7 @@ impl Process {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
             let why = said(&log);
-            drop(events.send(AgentEvent::Service(News::Exited { why })).await);
+            drop(events.send(AgentEvent::Service(ServiceEvent::Exited { why })).await);
         });
     }
 

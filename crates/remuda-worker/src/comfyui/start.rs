@@ -7,10 +7,10 @@ use std::time::Duration;
 use anyhow::Context as _;
 use bytes::Bytes;
 use remuda_comfyui::{Client, Error, Inventory, Place, Sick, Stats};
-use remuda_core::agent::{AgentEvent, Found};
+use remuda_core::agent::{AgentEvent, FoundAttempt};
 use remuda_core::id::WorkerId;
-use remuda_core::need::Offer;
-use remuda_core::service::ServiceLife;
+use remuda_core::need::Capabilities;
+use remuda_core::service::ServiceIncarnation;
 use remuda_store::blobs::BlobHash;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -47,9 +47,9 @@ const INVENTORY_EVERY: Duration = Duration::from_secs(300);
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) comfyui: Comfyui,
-    pub(crate) offer: Offer,
-    pub(crate) found: Vec<Found>,
-    pub(crate) life: ServiceLife,
+    pub(crate) offer: Capabilities,
+    pub(crate) found: Vec<FoundAttempt>,
+    pub(crate) life: ServiceIncarnation,
 }
 
 /// Why a server is not fit for work.
@@ -120,7 +120,7 @@ impl Comfyui {
 }
 
 impl Shared {
-    async fn fit_for_work(&self, slots: usize, says: &Says) -> (Offer, Vec<Found>) {
+    async fn fit_for_work(&self, slots: usize, says: &Says) -> (Capabilities, Vec<FoundAttempt>) {
         self.wait_until_there(says).await;
         let mut failures = 0;
         loop {
@@ -200,7 +200,7 @@ impl Shared {
 
     /// What a former agent handed in and nobody may have heard the end of: all that runs or waits, and of what has ended
     /// as much as an agent holds at a time.
-    async fn find(&self, slots: usize) -> Result<Vec<Found>, Error> {
+    async fn find(&self, slots: usize) -> Result<Vec<FoundAttempt>, Error> {
         let mut ours = self.client.ours(&self.worker).await?;
         let ended = ours.iter().filter(|it| it.place == Place::Ended).count();
         let mut passed_over = ended.saturating_sub(slots);
@@ -214,11 +214,11 @@ impl Shared {
             info!(job = %tagged.job, attempt = %tagged.attempt, place = ?tagged.place, "found with ComfyUI");
             self.with_run(&tagged.id, |runs, id| runs.insert(id, Run::new(tagged.job, tagged.attempt)));
         }
-        Ok(ours.into_iter().map(|tagged| Found { job: tagged.job, attempt: tagged.attempt }).collect())
+        Ok(ours.into_iter().map(|tagged| FoundAttempt { job: tagged.job, attempt: tagged.attempt }).collect())
     }
 
     /// Has it do something small for real, and sees what it has.
-    pub(super) async fn check(&self) -> Result<Offer, Unfit> {
+    pub(super) async fn check(&self) -> Result<Capabilities, Unfit> {
         let canary = self.client.canary(&self.worker, &self.client_id);
         if let Err(sick) = self.client.sing(&canary, self.check_max).await {
             // It must not wait there until somebody mends the server.
@@ -229,7 +229,7 @@ impl Shared {
         Ok(self.offer().await?)
     }
 
-    async fn offer(&self) -> Result<Offer, Error> {
+    async fn offer(&self) -> Result<Capabilities, Error> {
         let stats = self.client.stats().await?;
         let (Inventory { classes, models }, info) = self.client.inventory_in_full().await?;
         self.lend_info(&info).await;
@@ -241,7 +241,12 @@ impl Shared {
             "ComfyUI is fit for work"
         );
         self.remember(&stats);
-        Ok(Offer { models: Some(models), classes: Some(classes), vram_bytes, ..Offer::default() })
+        Ok(Capabilities {
+            models: Some(models),
+            classes: Some(classes),
+            vram_bytes,
+            ..Capabilities::default()
+        })
     }
 
     /// Has the plane keep what the server says of its classes, for clients who ask there. Nothing depends on it.

@@ -10,7 +10,7 @@
 //!
 //! Pictures are blobs. Without `model` it is the first that does what is asked; without `capability` what the model does.
 
-use remuda_core::service::{Failure, Fault};
+use remuda_core::service::{ServiceFailure, ServiceFault};
 use remuda_models::request::Look;
 use remuda_models::{Capability, Pool, Request};
 use remuda_store::blobs::BlobHash;
@@ -31,7 +31,7 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub(super) fn read(workflow: &RawValue, pool: &Pool) -> Result<Asked, Failure> {
+    pub(super) fn read(workflow: &RawValue, pool: &Pool) -> Result<Asked, ServiceFailure> {
         let mut rest: Map<String, Value> =
             serde_json::from_str(workflow.get()).map_err(|error| wrong(error.to_string()))?;
         let model = take_text(&mut rest, "model")?;
@@ -55,12 +55,12 @@ impl Asked {
             Some((spec, found)) => {
                 Err(wrong(format!("{} does {} and nothing else", spec.name, found.capability)))
             }
-            None => Err(Failure::new(Fault::Missing, "this worker has no such model")),
+            None => Err(ServiceFailure::new(ServiceFault::Missing, "this worker has no such model")),
         }
     }
 
     /// With the pictures it names.
-    pub(super) async fn request(mut self, blobs: &BlobLink) -> Result<(String, Request), Failure> {
+    pub(super) async fn request(mut self, blobs: &BlobLink) -> Result<(String, Request), ServiceFailure> {
         let request = match self.capability {
             Capability::Vision => {
                 let image = self.rest.remove("image").unwrap_or_default();
@@ -87,7 +87,7 @@ impl Asked {
     }
 }
 
-async fn picture(name: &Value, blobs: &BlobLink) -> Result<Vec<u8>, Failure> {
+async fn picture(name: &Value, blobs: &BlobLink) -> Result<Vec<u8>, ServiceFailure> {
     let hash = name.as_str().and_then(|name| name.parse::<BlobHash>().ok());
     let hash = hash.ok_or_else(|| wrong("a picture is a blob: store it and name it as blake3:…"))?;
     match blobs.fetch_bytes(&hash, PICTURE_BYTES_MAX).await {
@@ -95,11 +95,14 @@ async fn picture(name: &Value, blobs: &BlobLink) -> Result<Vec<u8>, Failure> {
         Err(error @ (LinkError::Missing { .. } | LinkError::TooLarge { .. })) => {
             Err(wrong(error.to_string()))
         }
-        Err(error) => Err(Failure::new(Fault::Lost, format!("picture {hash} could not be fetched: {error}"))),
+        Err(error) => Err(ServiceFailure::new(
+            ServiceFault::Lost,
+            format!("picture {hash} could not be fetched: {error}"),
+        )),
     }
 }
 
-fn take_text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Failure> {
+fn take_text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<String>, ServiceFailure> {
     match fields.remove(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
@@ -107,6 +110,6 @@ fn take_text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<Strin
     }
 }
 
-fn wrong<T: Into<String>>(why: T) -> Failure {
-    Failure::new(Fault::Graph, why)
+fn wrong<T: Into<String>>(why: T) -> ServiceFailure {
+    ServiceFailure::new(ServiceFault::Graph, why)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use remuda_core::wire::live::Snapshot;
+use remuda_core::wire::live::ProgressSnapshot;
 use remuda_models::result::{SplitAnswer, write_streamed_text};
 use remuda_models::{Answer, Piece};
 use serde_json::value::{RawValue, to_raw_value};
@@ -54,7 +54,7 @@ pub(super) struct StreamedAnswer {
 
 impl StreamedAnswer {
     /// The next piece as a message and a snapshot for the live report, and as a phase for the beat.
-    pub(super) fn report(&mut self, piece: Piece) -> (Option<Said>, Option<Snapshot>, String) {
+    pub(super) fn report(&mut self, piece: Piece) -> (Option<Said>, Option<ProgressSnapshot>, String) {
         match piece {
             Piece::Text(text) => {
                 let raw = write_streamed_text(self.text_bytes, &text).map(Arc::from);
@@ -64,7 +64,7 @@ impl StreamedAnswer {
             Piece::Progress(progress) => {
                 self.progress = progress.clamp(self.progress, 1.0);
                 let value = f64::from(self.progress);
-                let snapshot = Snapshot { value, nodes_total: 1, ..Snapshot::default() };
+                let snapshot = ProgressSnapshot { value, nodes_total: 1, ..ProgressSnapshot::default() };
                 (None, Some(snapshot), String::new())
             }
         }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use remuda_core::agent::AgentEvent;
-use remuda_core::need::Offer;
-use remuda_core::service::News;
+use remuda_core::need::Capabilities;
+use remuda_core::service::ServiceEvent;
 use remuda_models::{Escalation, Pool};
 use tokio::sync::broadcast::error::RecvError;
 use tracing::{info, warn};
@@ -24,10 +24,13 @@ pub(super) struct GivenUp(Arc<Mutex<BTreeSet<String>>>);
 
 impl GivenUp {
     /// What can be asked now.
-    pub(super) fn offer(&self, pool: &Pool) -> Offer {
+    pub(super) fn offer(&self, pool: &Pool) -> Capabilities {
         let given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let models = pool.models().into_iter().map(|(spec, _)| spec.name);
-        Offer { models: Some(models.filter(|name| !given_up.contains(name)).collect()), ..Offer::default() }
+        Capabilities {
+            models: Some(models.filter(|name| !given_up.contains(name)).collect()),
+            ..Capabilities::default()
+        }
     }
 
     /// Whether that is news.
@@ -75,7 +78,7 @@ async fn given_up(shared: &Shared, model: &str, why: String) {
     let is_none = offer.models.as_ref().is_some_and(BTreeSet::is_empty);
     shared.tell(AgentEvent::Offer(Box::new(offer))).await;
     if is_none {
-        shared.tell(AgentEvent::Service(News::Exited { why: format!("{model}: {why}") })).await;
+        shared.tell(AgentEvent::Service(ServiceEvent::Exited { why: format!("{model}: {why}") })).await;
     }
 }
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use remuda_comfyui::{Client, Target};
-use remuda_core::agent::Deadlines;
+use remuda_core::agent::AgentDeadlines;
 use remuda_core::id::WorkerId;
-use remuda_core::need::Offer;
+use remuda_core::need::Capabilities;
 use remuda_models::Pool;
 use remuda_net::secret::Secret;
 use tokio::sync::mpsc;
@@ -142,7 +142,7 @@ impl WorkWhat {
         options.machine = self.machine.clone().or(options.machine);
         options.fleet.clone_from(&self.fleet);
         options.slots = self.slots.unwrap_or(options.slots);
-        options.offer = Offer { labels, ..Offer::default() };
+        options.offer = Capabilities { labels, ..Capabilities::default() };
         Ok(options)
     }
 
@@ -198,7 +198,7 @@ pub(super) fn with(worker: &Options) -> String {
 impl WorkTerms {
     pub(super) fn put_into(&self, options: &mut Options) {
         let WorkTerms { stale_after, dead_man, notice, .. } = *self;
-        options.deadlines = Deadlines { stale_after, dead_man, notice };
+        options.deadlines = AgentDeadlines { stale_after, dead_man, notice };
         options.check = Check {
             command: self.check_cmd.clone(),
             command_max: self.check_max,

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::hub::Now;
 use super::{Inner, Output, PoolError};
-use remuda_core::wire::live::Snapshot;
+use remuda_core::wire::live::ProgressSnapshot;
 use remuda_server::http::Context;
 use remuda_server::previews::Preview;
 
@@ -89,7 +89,7 @@ impl JobHandle {
     }
 
     /// How far it is, whenever that changes, until it has ended. Whoever is slow sees the newest.
-    pub fn progress(&self) -> impl Stream<Item = Snapshot> + Send + use<> {
+    pub fn progress(&self) -> impl Stream<Item = ProgressSnapshot> + Send + use<> {
         self.changes(|now| now.progress.clone())
     }
 

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use super::events::News;
 use super::handle::ended;
 use super::{Follower, Inner, JobError, Outcome, Stats};
-use remuda_core::wire::live::Snapshot;
+use remuda_core::wire::live::ProgressSnapshot;
 use remuda_server::http::Context;
 use remuda_server::previews::Preview;
 use remuda_server::serve::stopped;
@@ -20,7 +20,7 @@ use remuda_server::serve::stopped;
 /// How a job stands.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Now {
-    pub(super) progress: Option<Snapshot>,
+    pub(super) progress: Option<ProgressSnapshot>,
     pub(super) outputs: Vec<Arc<RawValue>>,
     pub(super) preview: Option<Preview>,
     pub(super) ended: Option<Result<Outcome, JobError>>,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use remuda_core::id::{Tenant, WorkerId};
-use remuda_core::need::Needs;
+use remuda_core::need::Requirements;
 use remuda_store::blobs::BlobHash;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -36,10 +36,10 @@ const PIECE_BYTES: usize = 256 << 10;
 pub struct Options {
     tenant: Option<Tenant>,
     priority: i8,
-    needs: Needs,
+    needs: Requirements,
     deadline: Option<Duration>,
     attempts_max: Option<u8>,
-    options: remuda_core::options::Options,
+    options: remuda_core::options::JobOptions,
     key: Option<String>,
     metadata: Map<String, Value>,
     files: BTreeMap<String, Content>,

@@ -9,9 +9,9 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
-use remuda_core::options::Secret;
+use remuda_core::options::WebhookSecret;
 use remuda_core::time::Timestamp;
-use remuda_core::webhook::News;
+use remuda_core::webhook::WebhookDelivery;
 use serde_json::{Value, json};
 
 use crate::harness::{Plane, QUICK, Stream, Worker, wait_until};
@@ -103,11 +103,11 @@ async fn each_end_is_told_once_and_signed() {
         let unix: u64 = signature.strip_prefix("t=").unwrap().split(',').next().unwrap().parse().unwrap();
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
         assert!(now.abs_diff(unix) < 120, "{signature} at {now}");
-        let mut news: News = serde_json::from_value(json!({
+        let mut news: WebhookDelivery = serde_json::from_value(json!({
             "job": id(headers), "tenant": "t", "ended_at": 0, "url": "", "body": null,
         }))
         .unwrap();
-        news.secret = Some(Secret::new("hush".to_owned()));
+        news.secret = Some(WebhookSecret::new("hush".to_owned()));
         news.body = Arc::from(serde_json::value::RawValue::from_string(body.clone()).unwrap());
         assert_eq!(news.signature(Timestamp::from_millis(unix * 1000)).unwrap(), signature);
     }

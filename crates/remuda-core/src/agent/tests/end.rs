@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn with(deadlines: Deadlines) -> Agent {
+fn with(deadlines: AgentDeadlines) -> Agent {
     let mut agent = agent(1);
     agent.settings.deadlines = deadlines;
     agent
@@ -13,15 +13,15 @@ fn seconds(seconds: u64) -> Option<Duration> {
 }
 
 fn unreachable(seq: u64) -> AgentEvent {
-    AgentEvent::Unanswered { seq: Some(seq), why: Unanswered::Unreachable("cut".to_owned()), luck: 0 }
+    AgentEvent::Unanswered { seq: Some(seq), why: CallError::Unreachable("cut".to_owned()), luck: 0 }
 }
 
 fn began() -> AgentEvent {
-    AgentEvent::Began { found: vec![], life: ServiceLife(1) }
+    AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }
 }
 
 /// A worker that holds job 7, at 2 ms.
-fn busy(deadlines: Deadlines) -> Agent {
+fn busy(deadlines: AgentDeadlines) -> Agent {
     let mut agent = with(deadlines);
     check(
         &mut agent,
@@ -30,7 +30,7 @@ fn busy(deadlines: Deadlines) -> Agent {
             (1, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 2,
-                reply(1, Reply { start: vec![start(7, 1)], ..Reply::default() }),
+                reply(1, BeatReply { start: vec![start(7, 1)], ..BeatReply::default() }),
                 &["run 7 1", "beat 2: 1 held, 0 finished, wait 5 s"],
             ),
         ],
@@ -41,14 +41,14 @@ fn busy(deadlines: Deadlines) -> Agent {
 /// Faults: A13.
 #[test]
 fn what_is_not_done_within_the_notice_is_handed_back_inside_it() {
-    let mut agent = busy(Deadlines { notice: seconds(30), ..Deadlines::default() });
+    let mut agent = busy(AgentDeadlines { notice: seconds(30), ..AgentDeadlines::default() });
     check(
         &mut agent,
         vec![
             (1000, AgentEvent::Stop, &["beat 3: 1 held, 0 finished, wait 5 s"]),
             (
                 1001,
-                reply(3, Reply { drain: true, ..Reply::default() }),
+                reply(3, BeatReply { drain: true, ..BeatReply::default() }),
                 &["beat 4: 1 held, 0 finished, wait 5 s"],
             ),
             (27_999, AgentEvent::Tick, &[]),
@@ -63,13 +63,13 @@ fn what_is_not_done_within_the_notice_is_handed_back_inside_it() {
 fn what_is_done_within_the_notice_is_told_and_the_worker_leaves() {
     let ended = AgentEvent::Ended { job: id(7), attempt: Attempt(1), outcome: done() };
     check(
-        &mut busy(Deadlines { notice: seconds(30), ..Deadlines::default() }),
+        &mut busy(AgentDeadlines { notice: seconds(30), ..AgentDeadlines::default() }),
         vec![
             (1000, AgentEvent::Stop, &["beat 3: 1 held, 0 finished, wait 5 s"]),
             (9000, ended, &["beat 4: 0 held, 1 finished, wait 0 s"]),
             (
                 9001,
-                reply(4, Reply { settled: vec![settled(7)], ..Reply::default() }),
+                reply(4, BeatReply { settled: vec![settled(7)], ..BeatReply::default() }),
                 &["leave", "exit Stopped"],
             ),
         ],
@@ -79,13 +79,13 @@ fn what_is_done_within_the_notice_is_told_and_the_worker_leaves() {
 /// Faults: A13.
 #[test]
 fn a_notice_ends_also_where_no_plane_answers() {
-    let mut agent = busy(Deadlines { notice: seconds(4), ..Deadlines::default() });
+    let mut agent = busy(AgentDeadlines { notice: seconds(4), ..AgentDeadlines::default() });
     check(
         &mut agent,
         vec![
             (
                 10,
-                AgentEvent::Unanswered { seq: Some(2), why: Unanswered::Unknown, luck: 0 },
+                AgentEvent::Unanswered { seq: Some(2), why: CallError::Unknown, luck: 0 },
                 &["join holding 1"],
             ),
             (1000, AgentEvent::Stop, &[]),
@@ -97,7 +97,7 @@ fn a_notice_ends_also_where_no_plane_answers() {
 /// Faults: P12.
 #[test]
 fn who_has_no_contact_for_too_long_ends_with_all_it_holds() {
-    let mut agent = busy(Deadlines { dead_man: seconds(900), ..Deadlines::default() });
+    let mut agent = busy(AgentDeadlines { dead_man: seconds(900), ..AgentDeadlines::default() });
     let mut seq = 2;
     let mut now = 100;
     let effects = loop {
@@ -122,12 +122,12 @@ fn who_has_no_contact_for_too_long_ends_with_all_it_holds() {
 #[test]
 fn a_pause_of_its_own_is_no_reason_before_the_plane_was_asked_again() {
     check(
-        &mut busy(Deadlines { dead_man: seconds(900), ..Deadlines::default() }),
+        &mut busy(AgentDeadlines { dead_man: seconds(900), ..AgentDeadlines::default() }),
         vec![
             (2_000_000, AgentEvent::Tick, &[]),
             (2_000_001, unreachable(2), &[]),
             (2_000_060, AgentEvent::Tick, &["beat 3: 1 held, 0 finished, wait 5 s"]),
-            (2_000_061, reply(3, Reply::default()), &["beat 4: 1 held, 0 finished, wait 5 s"]),
+            (2_000_061, reply(3, BeatReply::default()), &["beat 4: 1 held, 0 finished, wait 5 s"]),
             (2_100_000, AgentEvent::Tick, &[]),
         ],
     );
@@ -136,9 +136,9 @@ fn a_pause_of_its_own_is_no_reason_before_the_plane_was_asked_again() {
 /// Faults: M4.
 #[test]
 fn who_is_not_wanted_ends_with_all_it_holds() {
-    let why = || Unanswered::NotWanted("given up".to_owned());
+    let why = || CallError::NotWanted("given up".to_owned());
     check(
-        &mut busy(Deadlines::default()),
+        &mut busy(AgentDeadlines::default()),
         vec![(
             10,
             AgentEvent::Unanswered { seq: Some(2), why: why(), luck: 0 },
@@ -170,12 +170,12 @@ fn who_cannot_work_yet_says_what_it_waits_for_and_takes_nothing() {
     let loads = agent.step(at(2), preparing("loads a model"));
     assert_eq!(room(&loads), (Some(0), "loads a model".to_owned(), None));
     assert!(agent.step(at(3), preparing("loads a model")).is_empty(), "no news");
-    let uninvited = reply(2, Reply { start: vec![start(7, 1)], ..Reply::default() });
+    let uninvited = reply(2, BeatReply { start: vec![start(7, 1)], ..BeatReply::default() });
     assert_eq!(told(&agent.step(at(4), uninvited)), ["beat 3: 0 held, 1 finished, wait 0 s"], "rejected");
     let checked = StartCheck { passed: true, problem: String::new(), gpu: "A100".to_owned() };
     agent.step(at(5), AgentEvent::StartChecked(checked));
     agent.step(at(6), began());
-    let settled = reply(3, Reply { settled: vec![settled(7)], ..Reply::default() });
+    let settled = reply(3, BeatReply { settled: vec![settled(7)], ..BeatReply::default() });
     assert_eq!(room(&agent.step(at(7), settled)), (Some(2), String::new(), Some(true)));
 }
 
@@ -191,10 +191,10 @@ fn readings_are_sent_once_and_again_to_a_plane_that_does_not_know_them() {
     agent.step(at(0), reading());
     agent.step(at(0), began());
     assert_eq!(sent(&agent.step(at(1), joined())), 1);
-    assert_eq!(sent(&agent.step(at(2), reply(1, Reply::default()))), 0);
-    let unknown = AgentEvent::Unanswered { seq: Some(2), why: Unanswered::Unknown, luck: 0 };
+    assert_eq!(sent(&agent.step(at(2), reply(1, BeatReply::default()))), 0);
+    let unknown = AgentEvent::Unanswered { seq: Some(2), why: CallError::Unknown, luck: 0 };
     agent.step(at(3), unknown);
     assert_eq!(sent(&agent.step(at(4), joined())), 1, "another plane, or one that forgot");
-    agent.step(at(70_000), AgentEvent::Unanswered { seq: Some(1), why: Unanswered::Unknown, luck: 0 });
+    agent.step(at(70_000), AgentEvent::Unanswered { seq: Some(1), why: CallError::Unknown, luck: 0 });
     assert_eq!(sent(&agent.step(at(70_001), joined())), 0, "nobody reads them any more");
 }

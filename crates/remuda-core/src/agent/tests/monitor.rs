@@ -1,26 +1,26 @@
 //! An attempt and the service that has it.
 
 use super::*;
-use crate::service::{Failure, Fault};
+use crate::service::{ServiceFailure, ServiceFault};
 
-fn probed(seen: Seen) -> AgentEvent {
-    AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceLife(1), seen }
+fn probed(seen: ProbeResult) -> AgentEvent {
+    AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceIncarnation(1), seen }
 }
 
-fn no_answer() -> Seen {
-    Seen::NoAnswer("timed out".to_owned())
+fn no_answer() -> ProbeResult {
+    ProbeResult::NoAnswer("timed out".to_owned())
 }
 
-fn succeeded() -> Seen {
-    Seen::Succeeded { outputs: json(r#"{"3":{"images":[]}}"#) }
+fn succeeded() -> ProbeResult {
+    ProbeResult::Succeeded { outputs: json(r#"{"3":{"images":[]}}"#) }
 }
 
 /// An agent that has just handed attempt 1 to its service.
 fn handing_in() -> Agent {
     let mut agent = agent(1);
-    agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceLife(1) });
+    agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) });
     agent.step(at(0), joined());
-    agent.step(at(0), reply(1, Reply { start: vec![start(1, 1)], ..Reply::default() }));
+    agent.step(at(0), reply(1, BeatReply { start: vec![start(1, 1)], ..BeatReply::default() }));
     agent
 }
 
@@ -49,11 +49,11 @@ fn an_attempt_is_asked_about_right_after_it_was_handed_in_and_then_after_every_s
     tell(
         &mut agent,
         vec![
-            (10, submitted(Submission::Accepted), &["probe 1 1"]),
-            (15, probed(Seen::Running), &[]),
+            (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
+            (15, probed(ProbeResult::Running), &[]),
             (30_014, AgentEvent::Tick, &[]),
             (30_015, AgentEvent::Tick, &["probe 1 1"]),
-            (30_020, probed(Seen::Running), &["reopen"]),
+            (30_020, probed(ProbeResult::Running), &["reopen"]),
             (60_019, AgentEvent::Tick, &[]),
             (60_020, AgentEvent::Tick, &["probe 1 1"]),
             (60_030, probed(succeeded()), &["collect 1 1"]),
@@ -72,14 +72,14 @@ fn what_is_heard_of_an_attempt_before_it_was_taken_is_asked_about_afterwards() {
         &mut agent,
         vec![
             (5, said_done(), &[]),
-            (10, submitted(Submission::Accepted), &["probe 1 1"]),
-            (15, probed(Seen::Running), &["probe 1 1"]),
+            (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
+            (15, probed(ProbeResult::Running), &["probe 1 1"]),
             (20, probed(succeeded()), &["collect 1 1"]),
         ],
     );
     // Half a workflow was taken back: what was heard of that half says nothing.
     let mut agent = handing_in();
-    let refused = Submission::Refused(Failure::new(Fault::Graph, "half of it is wrong"));
+    let refused = SubmitOutcome::Refused(ServiceFailure::new(ServiceFault::Graph, "half of it is wrong"));
     tell(&mut agent, vec![(5, said_done(), &[]), (10, submitted(refused), &["failed (graph)"])]);
 }
 
@@ -90,8 +90,8 @@ fn any_message_starts_the_silence_anew() {
     tell(
         &mut agent,
         vec![
-            (10, submitted(Submission::Accepted), &["probe 1 1"]),
-            (15, probed(Seen::Running), &[]),
+            (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
+            (15, probed(ProbeResult::Running), &[]),
             (29_000, signal, &[]),
             (58_999, AgentEvent::Tick, &[]),
             (59_000, AgentEvent::Tick, &["probe 1 1"]),
@@ -103,7 +103,7 @@ fn any_message_starts_the_silence_anew() {
 #[test]
 fn no_answer_is_no_evidence_however_often() {
     let mut agent = handing_in();
-    agent.step(at(10), submitted(Submission::Accepted));
+    agent.step(at(10), submitted(SubmitOutcome::Accepted));
     for n in 0..100 {
         let now = 20 + n * 5000;
         tell(
@@ -122,10 +122,10 @@ fn done_is_said_before_it_is_written_down() {
     tell(
         &mut agent,
         vec![
-            (10, submitted(Submission::Accepted), &["probe 1 1"]),
+            (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
             (12, said(), &[]),
-            (15, probed(Seen::Running), &["probe 1 1"]),
-            (20, probed(Seen::Unknown), &[]),
+            (15, probed(ProbeResult::Running), &["probe 1 1"]),
+            (20, probed(ProbeResult::Unknown), &[]),
             (60, AgentEvent::Tick, &["probe 1 1"]),
             (61, probed(succeeded()), &["collect 1 1"]),
         ],
@@ -139,11 +139,11 @@ fn what_the_service_does_not_know_is_looked_for_twice() {
     tell(
         &mut agent,
         vec![
-            (10, submitted(Submission::Accepted), &["probe 1 1"]),
-            (20, probed(Seen::Unknown), &[]),
+            (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
+            (20, probed(ProbeResult::Unknown), &[]),
             (5019, AgentEvent::Tick, &[]),
             (5020, AgentEvent::Tick, &["probe 1 1"]),
-            (5030, probed(Seen::Unknown), &["failed (lost)"]),
+            (5030, probed(ProbeResult::Unknown), &["failed (lost)"]),
         ],
     );
 }
@@ -156,12 +156,12 @@ fn an_answer_that_took_its_time_is_no_second_look() {
     tell(
         &mut agent,
         vec![
-            (10, submitted(Submission::Accepted), &["probe 1 1"]),
-            (12, AgentEvent::Service(News::SocketOpened { life: ServiceLife(1) }), &[]),
-            (20, probed(Seen::Unknown), &["probe 1 1"]),
+            (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
+            (12, AgentEvent::Service(ServiceEvent::SocketOpened { life: ServiceIncarnation(1) }), &[]),
+            (20, probed(ProbeResult::Unknown), &["probe 1 1"]),
             (9000, said(), &[]),
             // Asked at 20 ms, in the same moment as the first.
-            (9010, probed(Seen::Unknown), &["probe 1 1"]),
+            (9010, probed(ProbeResult::Unknown), &["probe 1 1"]),
             (9020, probed(succeeded()), &["collect 1 1"]),
         ],
     );
@@ -174,12 +174,12 @@ fn one_miss_between_two_sightings_counts_for_nothing() {
     tell(
         &mut agent,
         vec![
-            (10, submitted(Submission::Accepted), &["probe 1 1"]),
-            (20, probed(Seen::Unknown), &[]),
+            (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
+            (20, probed(ProbeResult::Unknown), &[]),
             (5020, AgentEvent::Tick, &["probe 1 1"]),
-            (5030, probed(Seen::Running), &[]),
+            (5030, probed(ProbeResult::Running), &[]),
             (35_030, AgentEvent::Tick, &["probe 1 1"]),
-            (35_040, probed(Seen::Unknown), &[]),
+            (35_040, probed(ProbeResult::Unknown), &[]),
         ],
     );
 }
@@ -188,14 +188,18 @@ fn one_miss_between_two_sightings_counts_for_nothing() {
 #[test]
 fn a_service_in_a_new_life_has_lost_it_for_sure() {
     let mut agent = handing_in();
-    let restarted =
-        AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceLife(2), seen: Seen::Unknown };
+    let restarted = AgentEvent::Probed {
+        job: id(1),
+        attempt: Attempt(1),
+        life: ServiceIncarnation(2),
+        seen: ProbeResult::Unknown,
+    };
     tell(
         &mut agent,
         vec![
-            (10, submitted(Submission::Accepted), &["probe 1 1"]),
-            (15, probed(Seen::Running), &[]),
-            (20, AgentEvent::Service(News::SocketClosed { why: "reset".to_owned() }), &["probe 1 1"]),
+            (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
+            (15, probed(ProbeResult::Running), &[]),
+            (20, AgentEvent::Service(ServiceEvent::SocketClosed { why: "reset".to_owned() }), &["probe 1 1"]),
             (30, probed(no_answer()), &[]),
             (5030, AgentEvent::Tick, &["probe 1 1"]),
             (5040, restarted, &["failed (died)"]),
@@ -206,14 +210,14 @@ fn a_service_in_a_new_life_has_lost_it_for_sure() {
 /// Faults: V8.
 #[test]
 fn a_service_that_is_gone_twice_took_it_along() {
-    let gone = || probed(Seen::Gone("connection refused".to_owned()));
+    let gone = || probed(ProbeResult::Gone("connection refused".to_owned()));
     let mut agent = handing_in();
     tell(
         &mut agent,
         vec![
-            (10, submitted(Submission::Accepted), &["probe 1 1"]),
-            (15, probed(Seen::Running), &[]),
-            (20, AgentEvent::Service(News::SocketClosed { why: "reset".to_owned() }), &["probe 1 1"]),
+            (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
+            (15, probed(ProbeResult::Running), &[]),
+            (20, AgentEvent::Service(ServiceEvent::SocketClosed { why: "reset".to_owned() }), &["probe 1 1"]),
             (30, gone(), &[]),
             (5030, AgentEvent::Tick, &["probe 1 1"]),
             (5040, gone(), &["failed (died)"]),
@@ -225,21 +229,25 @@ fn a_service_that_is_gone_twice_took_it_along() {
 #[test]
 fn a_submission_whose_answer_was_lost_is_looked_for_before_it_is_sent_again() {
     let mut agent = handing_in();
-    let unsure = || submitted(Submission::Unsure("connection reset".to_owned()));
+    let unsure = || submitted(SubmitOutcome::Unsure("connection reset".to_owned()));
     tell(
         &mut agent,
         vec![
             (10, unsure(), &["probe 1 1"]),
-            (20, probed(Seen::Unknown), &[]),
+            (20, probed(ProbeResult::Unknown), &[]),
             (5020, AgentEvent::Tick, &["probe 1 1"]),
-            (5030, probed(Seen::Unknown), &["run 1 1"]),
+            (5030, probed(ProbeResult::Unknown), &["run 1 1"]),
             (5040, unsure(), &["probe 1 1"]),
-            (5050, probed(Seen::Pending { ahead: None }), &[]),
-            (5060, AgentEvent::Service(News::SocketOpened { life: ServiceLife(1) }), &["probe 1 1"]),
-            (5070, probed(Seen::Unknown), &[]),
+            (5050, probed(ProbeResult::Pending { ahead: None }), &[]),
+            (
+                5060,
+                AgentEvent::Service(ServiceEvent::SocketOpened { life: ServiceIncarnation(1) }),
+                &["probe 1 1"],
+            ),
+            (5070, probed(ProbeResult::Unknown), &[]),
             (10_070, AgentEvent::Tick, &["probe 1 1"]),
             // It was seen there: what vanished after that is lost, not handed in a third time.
-            (10_080, probed(Seen::Unknown), &["failed (lost)"]),
+            (10_080, probed(ProbeResult::Unknown), &["failed (lost)"]),
         ],
     );
 }
@@ -251,13 +259,13 @@ fn what_the_service_speaks_of_is_there_and_is_not_handed_in_again() {
     tell(
         &mut agent,
         vec![
-            (10, submitted(Submission::Unsure("connection reset".to_owned())), &["probe 1 1"]),
-            (20, probed(Seen::Unknown), &[]),
+            (10, submitted(SubmitOutcome::Unsure("connection reset".to_owned())), &["probe 1 1"]),
+            (20, probed(ProbeResult::Unknown), &[]),
             (4000, said(), &["probe 1 1"]),
             // It is done, and not written down yet.
-            (4020, probed(Seen::Unknown), &[]),
+            (4020, probed(ProbeResult::Unknown), &[]),
             (4060, AgentEvent::Tick, &["probe 1 1"]),
-            (5080, probed(Seen::Unknown), &[]),
+            (5080, probed(ProbeResult::Unknown), &[]),
             (5160, AgentEvent::Tick, &["probe 1 1"]),
             (5170, probed(succeeded()), &["collect 1 1"]),
         ],
@@ -266,23 +274,24 @@ fn what_the_service_speaks_of_is_there_and_is_not_handed_in_again() {
 
 #[test]
 fn a_refused_submission_fails_with_its_fault() {
-    let refused = submitted(Submission::Refused(Failure::new(Fault::Graph, "node 3: no input")));
+    let refused =
+        submitted(SubmitOutcome::Refused(ServiceFailure::new(ServiceFault::Graph, "node 3: no input")));
     tell(&mut handing_in(), vec![(10, refused, &["failed (graph)"])]);
 }
 
 #[test]
 fn what_was_told_to_stop_is_looked_after_until_it_has() {
-    let cancel = || Cancel { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
+    let cancel = || CancelOrder { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
     let mut agent = handing_in();
     let seq = agent.seq;
     tell(
         &mut agent,
         vec![
-            (5, reply(seq, Reply { cancel: vec![cancel()], ..Reply::default() }), &["cancel 1 1"]),
-            (10, submitted(Submission::Accepted), &["cancel 1 1", "probe 1 1"]),
-            (20, probed(Seen::Running), &[]),
+            (5, reply(seq, BeatReply { cancel: vec![cancel()], ..BeatReply::default() }), &["cancel 1 1"]),
+            (10, submitted(SubmitOutcome::Accepted), &["cancel 1 1", "probe 1 1"]),
+            (20, probed(ProbeResult::Running), &[]),
             (270, AgentEvent::Tick, &["probe 1 1"]),
-            (280, probed(Seen::Interrupted), &["cancelled"]),
+            (280, probed(ProbeResult::Interrupted), &["cancelled"]),
         ],
     );
 }
@@ -290,19 +299,24 @@ fn what_was_told_to_stop_is_looked_after_until_it_has() {
 /// Faults: V13.
 #[test]
 fn what_was_told_to_stop_and_may_still_be_on_its_way_is_looked_for_twice() {
-    let cancel = || Cancel { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
-    let unsure = || submitted(Submission::Unsure("connection reset".to_owned()));
-    for (second_look, then) in
-        [(Seen::Unknown, &["cancelled"] as &[&str]), (Seen::Pending { ahead: None }, &["cancel 1 1"])]
-    {
+    let cancel = || CancelOrder { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
+    let unsure = || submitted(SubmitOutcome::Unsure("connection reset".to_owned()));
+    for (second_look, then) in [
+        (ProbeResult::Unknown, &["cancelled"] as &[&str]),
+        (ProbeResult::Pending { ahead: None }, &["cancel 1 1"]),
+    ] {
         let mut agent = handing_in();
         let seq = agent.seq;
         tell(
             &mut agent,
             vec![
-                (5, reply(seq, Reply { cancel: vec![cancel()], ..Reply::default() }), &["cancel 1 1"]),
+                (
+                    5,
+                    reply(seq, BeatReply { cancel: vec![cancel()], ..BeatReply::default() }),
+                    &["cancel 1 1"],
+                ),
                 (10, unsure(), &["cancel 1 1", "probe 1 1"]),
-                (20, probed(Seen::Unknown), &[]),
+                (20, probed(ProbeResult::Unknown), &[]),
                 (5020, AgentEvent::Tick, &["probe 1 1"]),
                 (5030, probed(second_look), then),
             ],
@@ -313,17 +327,17 @@ fn what_was_told_to_stop_and_may_still_be_on_its_way_is_looked_for_twice() {
 #[test]
 fn waiting_behind_somebody_elses_work_is_not_standing_still() {
     let mut agent = handing_in();
-    agent.step(at(10), submitted(Submission::Accepted));
+    agent.step(at(10), submitted(SubmitOutcome::Accepted));
     let step = |agent: &Agent| agent.held[&id(1)].step;
-    agent.step(at(20), probed(Seen::Pending { ahead: Some(7) }));
+    agent.step(at(20), probed(ProbeResult::Pending { ahead: Some(7) }));
     assert_eq!(step(&agent), 1);
     agent.step(at(30_020), AgentEvent::Tick);
-    agent.step(at(30_030), probed(Seen::Pending { ahead: Some(7) }));
+    agent.step(at(30_030), probed(ProbeResult::Pending { ahead: Some(7) }));
     assert_eq!(step(&agent), 2);
     agent.step(at(3_700_000), AgentEvent::Tick);
-    agent.step(at(3_700_010), probed(Seen::Pending { ahead: Some(7) }));
+    agent.step(at(3_700_010), probed(ProbeResult::Pending { ahead: Some(7) }));
     assert_eq!(step(&agent), 2, "nobody works on one thing for so long");
     agent.step(at(3_800_000), AgentEvent::Tick);
-    agent.step(at(3_800_010), probed(Seen::Pending { ahead: None }));
+    agent.step(at(3_800_010), probed(ProbeResult::Pending { ahead: None }));
     assert_eq!(step(&agent), 2, "nothing runs there, and still it waits");
 }

@@ -1,34 +1,38 @@
 //! A service that is out of reach or sick.
 
 use super::*;
-use crate::service::{Failure, Fault};
+use crate::service::{ServiceFailure, ServiceFault};
 
-fn news(news: News) -> AgentEvent {
+fn news(news: ServiceEvent) -> AgentEvent {
     AgentEvent::Service(news)
 }
 
-fn treated(remedy: Remedy, problem: Option<&str>) -> AgentEvent {
-    news(News::Treated { remedy, problem: problem.map(str::to_owned) })
+fn treated(remedy: ServiceRemedy, problem: Option<&str>) -> AgentEvent {
+    news(ServiceEvent::Treated { remedy, problem: problem.map(str::to_owned) })
 }
 
 fn checked(problem: Option<&str>) -> AgentEvent {
-    news(News::Checked { life: ServiceLife(1), problem: problem.map(str::to_owned), offer: None })
+    news(ServiceEvent::Checked {
+        life: ServiceIncarnation(1),
+        problem: problem.map(str::to_owned),
+        offer: None,
+    })
 }
 
 fn opened(life: u64) -> AgentEvent {
-    news(News::SocketOpened { life: ServiceLife(life) })
+    news(ServiceEvent::SocketOpened { life: ServiceIncarnation(life) })
 }
 
 fn closed() -> AgentEvent {
-    news(News::SocketClosed { why: "reset".to_owned() })
+    news(ServiceEvent::SocketClosed { why: "reset".to_owned() })
 }
 
-fn fails(fault: Fault) -> AgentEvent {
+fn fails(fault: ServiceFault) -> AgentEvent {
     AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
-        life: ServiceLife(1),
-        seen: Seen::Failed(Failure::new(fault, "it says")),
+        life: ServiceIncarnation(1),
+        seen: ProbeResult::Failed(ServiceFailure::new(fault, "it says")),
     }
 }
 
@@ -45,7 +49,7 @@ fn tell(agent: &mut Agent, story: Vec<(u64, AgentEvent, &[&str])>) {
         }
         // The beats are answered at once here.
         let seq = agent.seq;
-        agent.step(at(millis), reply(seq, Reply { settled: vec![settled(1)], ..Reply::default() }));
+        agent.step(at(millis), reply(seq, BeatReply { settled: vec![settled(1)], ..BeatReply::default() }));
         assert_eq!(done, expected, "after {shown} at {millis} ms");
     }
 }
@@ -63,8 +67,8 @@ fn a_socket_that_closes_and_opens_again_pauses_new_work() {
 #[test]
 fn who_joins_without_room_says_so_when_there_is_some() {
     let mut agent = agent(1);
-    agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceLife(1) });
-    let unreachable = Unanswered::Unreachable("cut".to_owned());
+    agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) });
+    let unreachable = CallError::Unreachable("cut".to_owned());
     agent.step(at(1), AgentEvent::Unanswered { seq: None, why: unreachable, luck: 0 });
     agent.step(at(2), closed());
     let joins = agent.step(at(200), AgentEvent::Tick);
@@ -89,7 +93,10 @@ fn running_out_of_memory_empties_caches_and_no_more() {
     let mut agent = holding();
     tell(
         &mut agent,
-        vec![(100, fails(Fault::Memory), &["treat Free"]), (200, treated(Remedy::Free, None), &[])],
+        vec![
+            (100, fails(ServiceFault::Memory), &["treat Free"]),
+            (200, treated(ServiceRemedy::Free, None), &[]),
+        ],
     );
 }
 
@@ -99,8 +106,8 @@ fn a_broken_device_means_a_restart_and_a_service_that_is_not_ours_is_given_up() 
     tell(
         &mut ours,
         vec![
-            (100, fails(Fault::Device), &["treat Restart", "0 slots"]),
-            (200, treated(Remedy::Restart, None), &["check"]),
+            (100, fails(ServiceFault::Device), &["treat Restart", "0 slots"]),
+            (200, treated(ServiceRemedy::Restart, None), &["check"]),
             (300, checked(None), &["1 slots"]),
         ],
     );
@@ -108,8 +115,8 @@ fn a_broken_device_means_a_restart_and_a_service_that_is_not_ours_is_given_up() 
     tell(
         &mut not_ours,
         vec![
-            (100, fails(Fault::Device), &["treat Restart", "0 slots"]),
-            (200, treated(Remedy::Restart, Some("we did not start it")), &[]),
+            (100, fails(ServiceFault::Device), &["treat Restart", "0 slots"]),
+            (200, treated(ServiceRemedy::Restart, Some("we did not start it")), &[]),
             (60_200, AgentEvent::Tick, &["check"]),
             (60_300, checked(Some("still broken")), &[]),
             (120_300, AgentEvent::Tick, &["check"]),
@@ -122,11 +129,11 @@ fn a_broken_device_means_a_restart_and_a_service_that_is_not_ours_is_given_up() 
 #[test]
 fn the_ladder_is_climbed_and_ends() {
     let mut agent = holding();
-    agent.step(at(90), fails(Fault::Device));
+    agent.step(at(90), fails(ServiceFault::Device));
     let mut now = 100;
     let mut restarts = 1;
     loop {
-        let effects = told(&agent.step(at(now), treated(Remedy::Restart, None)));
+        let effects = told(&agent.step(at(now), treated(ServiceRemedy::Restart, None)));
         assert!(effects.contains(&"check".to_owned()), "{effects:?}");
         let effects = told(&agent.step(at(now + 10), checked(Some("no"))));
         if !effects.contains(&"treat Restart".to_owned()) {
@@ -145,11 +152,15 @@ fn three_questions_without_an_answer_pause_new_work_until_one_is_answered() {
     let unanswered = || AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
-        life: ServiceLife(1),
-        seen: Seen::NoAnswer("timed out".to_owned()),
+        life: ServiceIncarnation(1),
+        seen: ProbeResult::NoAnswer("timed out".to_owned()),
     };
-    let runs =
-        AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceLife(1), seen: Seen::Running };
+    let runs = AgentEvent::Probed {
+        job: id(1),
+        attempt: Attempt(1),
+        life: ServiceIncarnation(1),
+        seen: ProbeResult::Running,
+    };
     tell(
         &mut agent,
         vec![
@@ -170,7 +181,7 @@ fn a_full_disk_closes_the_worker_until_there_is_room() {
     tell(
         &mut holding(),
         vec![
-            (100, fails(Fault::Disk), &["0 slots"]),
+            (100, fails(ServiceFault::Disk), &["0 slots"]),
             (60_100, AgentEvent::Tick, &["check"]),
             (60_200, checked(None), &["1 slots"]),
         ],
@@ -181,11 +192,15 @@ fn a_full_disk_closes_the_worker_until_there_is_room() {
 #[test]
 fn what_cannot_be_stopped_makes_the_service_sick() {
     let mut agent = holding();
-    let cancel = Cancel { job: id(1), attempt: Attempt(1), reason: "stuck".to_owned() };
+    let cancel = CancelOrder { job: id(1), attempt: Attempt(1), reason: "stuck".to_owned() };
     let seq = agent.seq;
-    agent.step(at(0), reply(seq, Reply { cancel: vec![cancel], ..Reply::default() }));
-    let runs =
-        || AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceLife(1), seen: Seen::Running };
+    agent.step(at(0), reply(seq, BeatReply { cancel: vec![cancel], ..BeatReply::default() }));
+    let runs = || AgentEvent::Probed {
+        job: id(1),
+        attempt: Attempt(1),
+        life: ServiceIncarnation(1),
+        seen: ProbeResult::Running,
+    };
     let mut treated_at = None;
     for second in 1..60 {
         let effects = told(&agent.step(at(second * 1000), AgentEvent::Tick));
@@ -197,7 +212,7 @@ fn what_cannot_be_stopped_makes_the_service_sick() {
     }
     assert_eq!(treated_at, Some(30));
     // A check would wait behind it, however long.
-    let effects = told(&agent.step(at(30_100), treated(Remedy::Free, None)));
+    let effects = told(&agent.step(at(30_100), treated(ServiceRemedy::Free, None)));
     assert!(effects.contains(&"treat Restart".to_owned()), "{effects:?}");
 }
 
@@ -206,8 +221,8 @@ fn a_service_in_which_work_waits_and_nothing_runs_is_sick() {
     let waits = |ahead| AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
-        life: ServiceLife(1),
-        seen: Seen::Pending { ahead },
+        life: ServiceIncarnation(1),
+        seen: ProbeResult::Pending { ahead },
     };
     tell(
         &mut holding(),
@@ -217,7 +232,7 @@ fn a_service_in_which_work_waits_and_nothing_runs_is_sick() {
             (60_200, waits(None), &[]),
             (120_100, waits(None), &[]),
             (120_200, waits(None), &["treat Free", "0 slots"]),
-            (121_000, treated(Remedy::Free, None), &["check"]),
+            (121_000, treated(ServiceRemedy::Free, None), &["check"]),
             (151_000, checked(Some("nothing runs")), &["treat Restart"]),
         ],
     );
@@ -228,14 +243,14 @@ fn what_is_lost_when_we_restart_its_service_did_not_take_it_down() {
     let died = |life| AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
-        life: ServiceLife(life),
-        seen: Seen::Unknown,
+        life: ServiceIncarnation(life),
+        seen: ProbeResult::Unknown,
     };
-    for (is_restarted, fault) in [(false, Fault::Died), (true, Fault::Lost)] {
+    for (is_restarted, fault) in [(false, ServiceFault::Died), (true, ServiceFault::Lost)] {
         let mut agent = holding();
         if is_restarted {
             agent.step(at(10), checked(Some("nothing runs")));
-            let effects = told(&agent.step(at(20), treated(Remedy::Free, Some("no answer"))));
+            let effects = told(&agent.step(at(20), treated(ServiceRemedy::Free, Some("no answer"))));
             assert!(effects.contains(&"treat Restart".to_owned()), "{effects:?}");
         }
         let effects = agent.step(at(5000), died(2));
@@ -250,29 +265,33 @@ fn what_is_lost_when_we_restart_its_service_did_not_take_it_down() {
 #[test]
 fn a_service_that_ended_by_itself_is_started_anew_and_what_it_ran_is_suspect() {
     let mut agent = holding();
-    let ended = news(News::Exited { why: "Segmentation fault".to_owned() });
+    let ended = news(ServiceEvent::Exited { why: "Segmentation fault".to_owned() });
     assert!(told(&agent.step(at(10), ended)).contains(&"treat Restart".to_owned()));
-    let lost =
-        AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceLife(2), seen: Seen::Unknown };
+    let lost = AgentEvent::Probed {
+        job: id(1),
+        attempt: Attempt(1),
+        life: ServiceIncarnation(2),
+        seen: ProbeResult::Unknown,
+    };
     agent.step(at(5000), lost);
     let finished = agent.finished.values().next().unwrap();
-    assert_eq!(finished.fault, Some(Fault::Died));
+    assert_eq!(finished.fault, Some(ServiceFault::Died));
 }
 
 #[test]
 fn a_change_of_what_it_has_is_told_until_it_is_heard() {
     let mut agent = holding();
-    let offer = Offer { vram_bytes: Some(8 << 30), ..Offer::default() };
+    let offer = Capabilities { vram_bytes: Some(8 << 30), ..Capabilities::default() };
     let told_offer = |effects: &[AgentEffect]| {
         effects.iter().any(|effect| matches!(effect, AgentEffect::Beat { beat, .. } if beat.offer.is_some()))
     };
     assert!(told_offer(&agent.step(at(10), AgentEvent::Offer(Box::new(offer.clone())))));
     let seq = agent.seq;
     let lost =
-        AgentEvent::Unanswered { seq: Some(seq), why: Unanswered::Unreachable("cut".to_owned()), luck: 0 };
+        AgentEvent::Unanswered { seq: Some(seq), why: CallError::Unreachable("cut".to_owned()), luck: 0 };
     agent.step(at(20), lost);
     assert!(told_offer(&agent.step(at(200), AgentEvent::Tick)), "the first time was lost");
     let seq = agent.seq;
-    assert!(!told_offer(&agent.step(at(300), reply(seq, Reply::default()))));
+    assert!(!told_offer(&agent.step(at(300), reply(seq, BeatReply::default()))));
     assert!(!told_offer(&agent.step(at(400), AgentEvent::Offer(Box::new(offer)))), "nothing new");
 }

@@ -56,7 +56,7 @@ fn a_worker_that_wakes_after_its_lease_is_refused_and_told_to_stop() {
     let reply = story.beat("a").unwrap();
     let told: Vec<_> = reply.cancel.iter().map(|cancel| (cancel.job, cancel.attempt)).collect();
     assert_eq!(told, [(job, Attempt(1))]);
-    let verdict = story.report_attempt("a", job, Attempt(1), Outcome::Completed, None);
+    let verdict = story.report_attempt("a", job, Attempt(1), AttemptOutcome::Completed, None);
     assert_eq!(verdict, "this attempt is no longer the job's current one");
     story.is(job, "running on b, attempt 2");
     assert_eq!(story.plane.refusals.stale_attempts, 1);
@@ -123,7 +123,8 @@ fn a_completion_that_is_reported_again_is_recorded_already() {
     story.join("a");
     let job = story.submit("s");
     story.complete("a", job);
-    let again = |story: &mut Story| story.report_attempt("a", job, Attempt(1), Outcome::Completed, None);
+    let again =
+        |story: &mut Story| story.report_attempt("a", job, Attempt(1), AttemptOutcome::Completed, None);
     assert_eq!(again(&mut story), "this outcome is recorded already");
     assert_eq!(story.plane.refusals.already_recorded, 1);
     story.restart();
@@ -314,7 +315,8 @@ fn a_worker_that_turns_work_down_is_given_no_more_than_it_took() {
     let jobs = [story.submit("s"), story.submit("s"), story.submit("s"), story.submit("s")];
     story.hand("a").is_deaf = true;
     let mut beat = story.beat_of("a");
-    beat.finished = jobs[1..].iter().map(|job| finished(*job, Attempt(1), Outcome::Rejected, None)).collect();
+    beat.finished =
+        jobs[1..].iter().map(|job| finished(*job, Attempt(1), AttemptOutcome::Rejected, None)).collect();
     story.beat("a").unwrap();
     beat.seq = story.hand("a").seq + 1;
     story.send("a", beat, false).unwrap();

@@ -173,7 +173,10 @@ fn a_retry_that_waited_for_a_worker_is_taken_back_when_that_worker_will_not_take
             story.send("b", beat, true).unwrap();
         }),
         ("has other models", |story| {
-            let offer = Offer { labels: [("new".to_owned(), "label".to_owned())].into(), ..Offer::default() };
+            let offer = Capabilities {
+                labels: [("new".to_owned(), "label".to_owned())].into(),
+                ..Capabilities::default()
+            };
             let beat = Beat { offer: Some(offer), slots: Some(0), ..story.beat_of("b") };
             story.send("b", beat, true).unwrap();
         }),

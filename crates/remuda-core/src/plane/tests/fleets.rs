@@ -5,10 +5,10 @@ mod odd;
 use std::time::Duration;
 
 use super::*;
-use crate::fleet::{FleetSettings, Order};
+use crate::fleet::{FleetOrder, FleetSettings};
 use crate::money::Money;
-use crate::provider::{Fault, FaultClass, News, Pod, PodStatus};
-use crate::rental::Phase;
+use crate::provider::{Pod, PodStatus, ProviderError, ProviderErrorClass, ProviderEvent};
+use crate::rental::RentalPhase;
 use crate::settings::Scaling;
 
 fn gpus() -> FleetId {
@@ -29,9 +29,9 @@ struct Rented {
     /// Whether a creation is answered; the pod is made either way.
     loses_answers: bool,
     /// What every creation gets in place of a pod.
-    refuses: Option<Fault>,
+    refuses: Option<ProviderError>,
     /// What lists show, if that is not the account.
-    shows: Option<Result<Vec<Pod>, Fault>>,
+    shows: Option<Result<Vec<Pod>, ProviderError>>,
     returned: Vec<String>,
     created: usize,
     most: usize,
@@ -72,9 +72,9 @@ impl Rented {
         }
     }
 
-    fn answer(&mut self, call: Call) {
+    fn answer(&mut self, call: ProviderCall) {
         let news = match call {
-            Call::Rent { machine, tag, offer } => {
+            ProviderCall::Rent { machine, tag, offer } => {
                 let result = match &self.refuses {
                     Some(fault) => Err(fault.clone()),
                     None => {
@@ -84,25 +84,29 @@ impl Rented {
                         Ok(made)
                     }
                 };
-                let lost = Fault::new(FaultClass::Ambiguous, "connection reset");
-                News::Rented { machine, result: if self.loses_answers { Err(lost) } else { result } }
+                let lost = ProviderError::new(ProviderErrorClass::Ambiguous, "connection reset");
+                ProviderEvent::Rented { machine, result: if self.loses_answers { Err(lost) } else { result } }
             }
-            Call::List => News::Listed { result: self.shows.clone().unwrap_or(Ok(self.account.clone())) },
-            Call::Return { pod } => {
+            ProviderCall::List => {
+                ProviderEvent::Listed { result: self.shows.clone().unwrap_or(Ok(self.account.clone())) }
+            }
+            ProviderCall::Return { pod } => {
                 self.returned.push(pod.to_string());
                 for gone in self.account.extract_if(.., |it| it.id == pod) {
-                    let tag = crate::provider::Tag::parse(&gone.tag).unwrap();
+                    let tag = crate::provider::PodTag::parse(&gone.tag).unwrap();
                     self.story.hands.remove(&format!("{}-{}", tag.fleet, tag.number));
                 }
-                News::Returned { pod, result: Ok(()) }
+                ProviderEvent::Returned { pod, result: Ok(()) }
             }
-            Call::Price => News::Priced { result: Ok([("any".to_owned(), dollars("1"))].into()) },
-            Call::Prepare { machine, .. } => News::Prepared { machine, result: Ok(()) },
+            ProviderCall::Price => {
+                ProviderEvent::Priced { result: Ok([("any".to_owned(), dollars("1"))].into()) }
+            }
+            ProviderCall::Prepare { machine, .. } => ProviderEvent::Prepared { machine, result: Ok(()) },
         };
         self.say(news);
     }
 
-    fn say(&mut self, news: News) {
+    fn say(&mut self, news: ProviderEvent) {
         self.story.step(Event::Provider { fleet: gpus(), news: Box::new(news) }).unwrap();
     }
 
@@ -113,13 +117,13 @@ impl Rented {
     }
 
     fn join_as(&mut self, name: &str, proof: Proof) -> Result<Answer, Refusal> {
-        let join = Join {
+        let join = JoinRequest {
             worker: id(name),
             machine: Some(name.parse().unwrap()),
             fleet: None,
             services: ["exec".parse().unwrap()].into(),
             slots: 1,
-            offer: Offer::default(),
+            offer: Capabilities::default(),
             incarnation: None,
             stale_after_millis: None,
             held: Vec::new(),
@@ -211,9 +215,9 @@ fn a_plane_that_ended_during_a_creation_looks_before_it_creates() {
     let mut world = Rented::new(settings(|_| {}));
     world.jobs(1);
     world.story.wait(1);
-    world.answer(Call::List);
+    world.answer(ProviderCall::List);
     world.story.wait(1);
-    let rent = world.story.calls.iter().any(|(_, call)| matches!(call, Call::Rent { .. }));
+    let rent = world.story.calls.iter().any(|(_, call)| matches!(call, ProviderCall::Rent { .. }));
     assert!(rent, "{:?}", world.story.calls);
     world.story.calls.clear();
     world.story.restart();
@@ -246,7 +250,7 @@ fn wishes_that_were_lost_with_their_plane_are_no_failures_of_the_provider() {
     let mut world = Rented::new(settings(|fleet| fleet.limits.lost_max = Duration::from_secs(10)));
     world.jobs(5);
     world.story.wait(1);
-    world.answer(Call::List);
+    world.answer(ProviderCall::List);
     world.story.wait(1);
     world.story.calls.clear();
     world.story.restart();
@@ -277,7 +281,7 @@ fn nothing_follows_from_a_list_that_fails_or_cannot_be_right() {
     world.join_all();
     world.pass(120);
     assert_eq!(world.phases(), ["up"; 3]);
-    world.shows = Some(Err(Fault::new(FaultClass::Transient, "502")));
+    world.shows = Some(Err(ProviderError::new(ProviderErrorClass::Transient, "502")));
     world.pass(3600);
     world.shows = Some(Ok(Vec::new()));
     world.jobs(20);
@@ -302,7 +306,8 @@ fn one_that_is_missing_is_gone_after_two_lists_and_replaced() {
 #[test]
 fn without_capacity_the_next_offer_is_taken() {
     let mut world = Rented::new(settings(|fleet| fleet.offers = vec!["4090".to_owned(), "A6000".to_owned()]));
-    world.refuses = Some(Fault::new(FaultClass::Capacity, "There are no instances currently available"));
+    world.refuses =
+        Some(ProviderError::new(ProviderErrorClass::Capacity, "There are no instances currently available"));
     let job = world.jobs(1)[0];
     world.pass(5);
     assert_eq!(world.phases(), Vec::<&str>::new());
@@ -324,16 +329,16 @@ fn another_or_a_dearer_machine_than_ordered_goes_back_at_once() {
         world.pass(1);
         world.story.wait(2);
         let rent = world.story.calls.iter().find_map(|(_, call)| match call {
-            Call::Rent { machine, tag, .. } => Some((machine.clone(), tag.clone())),
+            ProviderCall::Rent { machine, tag, .. } => Some((machine.clone(), tag.clone())),
             _ => None,
         });
         let (machine, tag) = rent.unwrap_or_else(|| panic!("{:?}", world.held_back()));
         let wrong = Pod { price: Some(dollars(price)), ..pod("p1", &tag, PodStatus::Running, kind) };
         world.account.push(wrong.clone());
         world.story.calls.clear();
-        world.say(News::Rented { machine, result: Ok(wrong) });
+        world.say(ProviderEvent::Rented { machine, result: Ok(wrong) });
         assert_eq!(world.phases(), ["returning"], "{kind} for {price}");
-        world.refuses = Some(Fault::new(FaultClass::Capacity, "none"));
+        world.refuses = Some(ProviderError::new(ProviderErrorClass::Capacity, "none"));
         world.pass(60);
         assert_eq!((world.account.len(), world.returned[0].as_str()), (0, "p1"));
     }
@@ -350,7 +355,7 @@ fn a_return_is_repeated_until_it_is_proved_and_told_about_when_it_takes_long() {
     let reason = "a person said so".to_owned();
     world.story.step(Event::DrainMachine { machine, reason, within: None }).unwrap();
     world.shows = Some(Ok(immortal));
-    world.refuses = Some(Fault::new(FaultClass::Capacity, "none"));
+    world.refuses = Some(ProviderError::new(ProviderErrorClass::Capacity, "none"));
     world.pass(700);
     assert!(world.returned.len() > 10, "{:?}", world.returned);
     assert_eq!(world.story.news("machine:alarm").len(), 1);
@@ -445,19 +450,19 @@ fn no_more_is_rented_than_the_hour_allows_and_the_day_ends_it() {
 fn what_people_order_comes_before_what_the_queue_wants() {
     let mut world = Rented::new(settings(|_| {}));
     let order = |world: &mut Rented, order| world.story.step(Event::Order { fleet: gpus(), order }).unwrap();
-    order(&mut world, Order::Pause { reason: "audit".to_owned() });
+    order(&mut world, FleetOrder::Pause { reason: "audit".to_owned() });
     world.jobs(3);
     world.pass(60);
     assert_eq!(world.created, 0);
     assert!(world.held_back().contains("the fleet is paused: audit"), "{}", world.held_back());
-    order(&mut world, Order::Resume);
-    order(&mut world, Order::Scale { machines: Some(1) });
+    order(&mut world, FleetOrder::Resume);
+    order(&mut world, FleetOrder::Scale { machines: Some(1) });
     world.pass(60);
     assert_eq!(world.created, 1);
-    order(&mut world, Order::Scale { machines: None });
+    order(&mut world, FleetOrder::Scale { machines: None });
     world.pass(5);
     assert_eq!(world.created, 3);
-    let unknown = Event::Order { fleet: "other".parse().unwrap(), order: Order::Resume };
+    let unknown = Event::Order { fleet: "other".parse().unwrap(), order: FleetOrder::Resume };
     assert!(matches!(world.story.step(unknown), Err(Refusal::UnknownFleet(_))));
 }
 
@@ -475,7 +480,7 @@ fn machines_of_old_settings_are_replaced_one_by_one() {
     for _ in 0..200 {
         world.pass(1);
         world.join_all();
-        let up = world.story.plane.rentals().filter(|rental| rental.phase == Phase::Up).count();
+        let up = world.story.plane.rentals().filter(|rental| rental.phase == RentalPhase::Up).count();
         fewest = fewest.min(up);
     }
     let revisions: Vec<_> = world.story.plane.rentals().map(|rental| rental.revision.as_str()).collect();

@@ -37,13 +37,13 @@ fn what_nobody_was_told_of_is_not_lost_with_the_one_who_joins_again() {
     let mut story = Story::new();
     let job = story.submit("s");
     for _ in 0..6 {
-        let join = Join {
+        let join = JoinRequest {
             worker: id("a"),
             machine: None,
             fleet: None,
             services: ["exec".parse().unwrap()].into(),
             slots: 1,
-            offer: Offer::default(),
+            offer: Capabilities::default(),
             incarnation: None,
             stale_after_millis: None,
             held: Vec::new(),
@@ -128,9 +128,9 @@ fn work_that_came_and_went_is_no_sign_of_life_either() {
 }
 
 /// What a new process found at its service and nobody wants any more.
-fn stray() -> crate::wire::Held {
+fn stray() -> crate::wire::HeldAttempt {
     let (job, attempt) = (JobId::from_u128(99), Attempt(1));
-    crate::wire::Held { job, attempt, progress: 0.0, step: 0, phase: String::new(), service: None }
+    crate::wire::HeldAttempt { job, attempt, progress: 0.0, step: 0, phase: String::new(), service: None }
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn who_has_no_room_because_of_what_it_is_to_stop_is_not_small_for_it() {
     beat.held = vec![stray()];
     story.send("a", beat, false).unwrap();
     let mut beat = story.beat_of("a");
-    beat.finished = vec![finished(jobs[1], Attempt(1), Outcome::Rejected, None)];
+    beat.finished = vec![finished(jobs[1], Attempt(1), AttemptOutcome::Rejected, None)];
     story.send("a", beat, false).unwrap();
     assert_eq!(story.plane.worker(&id("a")).unwrap().slots_seen, Some(2));
 }
@@ -158,7 +158,7 @@ fn what_was_turned_down_is_forgotten_when_there_is_nothing_left_to_do() {
     // What a former life left at its service took the room.
     story.hand("a").held.remove(&jobs[1]);
     let mut beat = story.beat_of("a");
-    beat.finished = vec![finished(jobs[1], Attempt(1), Outcome::Rejected, None)];
+    beat.finished = vec![finished(jobs[1], Attempt(1), AttemptOutcome::Rejected, None)];
     story.send("a", beat, false).unwrap();
     let next = story.submit("s");
     story.complete("a", jobs[0]);
@@ -186,7 +186,7 @@ fn what_was_turned_down_while_there_was_no_room_says_nothing_about_the_room_ther
     let job = story.submit("s");
     let mut beat = story.beat_of("a");
     beat.slots = Some(3);
-    beat.finished = vec![finished(job, Attempt(1), Outcome::Rejected, None)];
+    beat.finished = vec![finished(job, Attempt(1), AttemptOutcome::Rejected, None)];
     story.send("a", beat, false).unwrap();
     let worker = story.plane.worker(&id("a")).unwrap();
     assert_eq!((worker.slots, worker.slots_seen), (3, None));

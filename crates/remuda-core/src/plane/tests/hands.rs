@@ -8,7 +8,7 @@ use super::{Answer, Event, Story, id, json};
 use crate::cause::Cause;
 use crate::id::{Attempt, Hash, Incarnation, JobId, Term};
 use crate::refusal::Refusal;
-use crate::wire::{Beat, Finished, Held, Outcome, Reply, Start};
+use crate::wire::{AttemptOutcome, Beat, BeatReply, FinishedAttempt, HeldAttempt, StartOrder};
 
 /// What a worker of twenty lines remembers.
 #[derive(Clone)]
@@ -16,7 +16,7 @@ pub(super) struct Hand {
     pub(super) incarnation: Incarnation,
     pub(super) term: Term,
     pub(super) seq: u64,
-    pub(super) held: BTreeMap<JobId, Held>,
+    pub(super) held: BTreeMap<JobId, HeldAttempt>,
     pub(super) token: &'static str,
     /// What the plane says does not arrive.
     pub(super) is_deaf: bool,
@@ -53,7 +53,7 @@ impl Story {
     }
 
     /// The worker says what it holds, and does as the reply says.
-    pub(crate) fn beat(&mut self, name: &str) -> Result<Reply, Refusal> {
+    pub(crate) fn beat(&mut self, name: &str) -> Result<BeatReply, Refusal> {
         let beat = self.beat_of(name);
         self.send(name, beat, false)
     }
@@ -78,16 +78,16 @@ impl Story {
     }
 
     /// Sends a beat; one that was not taken for news is sent again under the new term, as the wire asks.
-    pub(crate) fn send(&mut self, name: &str, mut beat: Beat, waits: bool) -> Result<Reply, Refusal> {
+    pub(crate) fn send(&mut self, name: &str, mut beat: Beat, waits: bool) -> Result<BeatReply, Refusal> {
         if self.hand(name).is_mute {
-            return Ok(Reply::default());
+            return Ok(BeatReply::default());
         }
         let token_hash = Hash::of(self.hand(name).token.as_bytes());
         loop {
             let event = Event::Beat { worker: id(name), token_hash, beat: Box::new(beat.clone()), waits };
             let reply = match self.step(event)? {
                 Answer::Reply(reply) => reply,
-                Answer::Hold => return Ok(Reply::default()),
+                Answer::Hold => return Ok(BeatReply::default()),
                 other => panic!("a beat is answered or held, not {other:?}"),
             };
             self.obey(name, &reply);
@@ -101,7 +101,7 @@ impl Story {
         }
     }
 
-    pub(super) fn obey(&mut self, name: &str, reply: &Reply) {
+    pub(super) fn obey(&mut self, name: &str, reply: &BeatReply) {
         let hand = self.hand(name);
         if hand.is_deaf {
             return;
@@ -110,19 +110,20 @@ impl Story {
             hand.held.retain(|job, held| (*job, held.attempt) != (cancel.job, cancel.attempt));
         }
         for start in &reply.start {
-            let Start { job, attempt, .. } = *start;
-            let held = Held { job, attempt, progress: 0.0, step: 0, phase: String::new(), service: None };
+            let StartOrder { job, attempt, .. } = *start;
+            let held =
+                HeldAttempt { job, attempt, progress: 0.0, step: 0, phase: String::new(), service: None };
             hand.held.insert(job, held);
             hand.has_news = true;
         }
     }
 
     pub(crate) fn complete(&mut self, name: &str, job: JobId) -> String {
-        self.report(name, job, Outcome::Completed, None)
+        self.report(name, job, AttemptOutcome::Completed, None)
     }
 
     pub(crate) fn fail(&mut self, name: &str, job: JobId, cause: Cause) -> String {
-        self.report(name, job, Outcome::Failed, Some(cause))
+        self.report(name, job, AttemptOutcome::Failed, Some(cause))
     }
 
     /// The worker says that what it held has ended; what the plane says to that.
@@ -130,7 +131,7 @@ impl Story {
         &mut self,
         name: &str,
         job: JobId,
-        outcome: Outcome,
+        outcome: AttemptOutcome,
         cause: Option<Cause>,
     ) -> String {
         let held = self.hand(name).held.remove(&job).expect("it holds the job");
@@ -142,7 +143,7 @@ impl Story {
         name: &str,
         job: JobId,
         attempt: Attempt,
-        outcome: Outcome,
+        outcome: AttemptOutcome,
         cause: Option<Cause>,
     ) -> String {
         let mut beat = self.beat_of(name);
@@ -165,8 +166,13 @@ impl Story {
     }
 }
 
-pub(super) fn finished(job: JobId, attempt: Attempt, outcome: Outcome, cause: Option<Cause>) -> Finished {
-    Finished {
+pub(super) fn finished(
+    job: JobId,
+    attempt: Attempt,
+    outcome: AttemptOutcome,
+    cause: Option<Cause>,
+) -> FinishedAttempt {
+    FinishedAttempt {
         job,
         attempt,
         outcome,

@@ -120,7 +120,7 @@ fn every_cycle_is_reported_and_kept() {
     let mut story = Story::new();
     story.to(95);
     assert_eq!(story.kept.reports.len(), 3);
-    let report: crate::cycle::Report = serde_json::from_str(story.kept.reports[0].get()).unwrap();
+    let report: crate::cycle::CycleReport = serde_json::from_str(story.kept.reports[0].get()).unwrap();
     assert_eq!(report.timestamp, "1970-01-01T00:00:30.000Z");
 }
 
@@ -155,7 +155,7 @@ fn a_worker_that_talks_too_much_is_cut_short_everywhere() {
     story.join("a");
     let job = story.submit("s");
     let mut beat = story.beat_of("a");
-    let mut report = finished(job, Attempt(1), Outcome::Failed, Some(Cause::Job));
+    let mut report = finished(job, Attempt(1), AttemptOutcome::Failed, Some(Cause::Job));
     report.message = "x".repeat(1 << 20);
     (beat.held, beat.finished) = (Vec::new(), vec![report]);
     story.send("a", beat, false).unwrap();

@@ -1,8 +1,8 @@
 //! Cuts, copies and crowds (rows N), and how beats tell the living from the dead.
 
 use super::*;
-use crate::agent::{Agent, AgentEvent, AgentSettings, Patience, Unanswered};
-use crate::service::ServiceLife;
+use crate::agent::{Agent, AgentEvent, AgentSettings, AgentTimeouts, CallError};
+use crate::service::ServiceIncarnation;
 
 /// Faults: N1.
 #[test]
@@ -151,18 +151,18 @@ fn agents_that_lost_the_plane_together_do_not_come_back_together() {
         fleet: None,
         services: BTreeSet::new(),
         slots: 1,
-        offer: Offer::default(),
+        offer: Capabilities::default(),
         inactivity: Duration::from_secs(30),
-        patience: Patience::default(),
+        patience: AgentTimeouts::default(),
         deadlines: Default::default(),
     };
     let mut returns = BTreeSet::new();
     for n in 0..100_u128 {
         let mut agent = Agent::new(settings.clone(), Timestamp::ZERO);
-        agent.step(Timestamp::ZERO, AgentEvent::Began { found: Vec::new(), life: ServiceLife(0) });
+        agent.step(Timestamp::ZERO, AgentEvent::Began { found: Vec::new(), life: ServiceIncarnation(0) });
         let mut now = Timestamp::ZERO;
         for salt in 0..6 {
-            let (why, luck) = (Unanswered::Unreachable("cut".to_owned()), JobId::from_u128(n).luck(salt));
+            let (why, luck) = (CallError::Unreachable("cut".to_owned()), JobId::from_u128(n).luck(salt));
             agent.step(now, AgentEvent::Unanswered { seq: None, why, luck });
             now = agent.wake_at();
             agent.step(now, AgentEvent::Tick);

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::affinity::Affinity;
-use crate::options::{Secret, Webhook};
-use crate::webhook::{News, Told};
+use crate::options::{Webhook, WebhookSecret};
+use crate::webhook::{DeliveryResult, WebhookDelivery};
 use crate::wire::ServiceNote;
 
 fn seconds(seconds: u64) -> Option<Duration> {
@@ -11,7 +11,7 @@ fn seconds(seconds: u64) -> Option<Duration> {
 }
 
 impl Story {
-    fn submit_so(&mut self, name: &str, change: impl FnOnce(&mut Options)) -> JobId {
+    fn submit_so(&mut self, name: &str, change: impl FnOnce(&mut JobOptions)) -> JobId {
         self.submit_with(name, |it| change(&mut it.options)).unwrap()
     }
 
@@ -52,7 +52,7 @@ fn a_preferred_worker_is_chosen_while_it_is_free_and_others_take_the_job_otherwi
     for worker in ["a", "b", "c"] {
         story.join(worker);
     }
-    let likes = |it: &mut Options| it.preferred = [id("c"), id("nobody")].into();
+    let likes = |it: &mut JobOptions| it.preferred = [id("c"), id("nobody")].into();
     let (first, second) = (story.submit_so("s", likes), story.submit_so("s", likes));
     story.is(first, "running on c");
     story.is(second, "running on a");
@@ -235,20 +235,22 @@ fn outputs_that_are_wanted_are_named_in_the_order() {
 fn the_news_of_an_end_lie_on_the_shelf_with_the_end_and_go_when_they_were_taken() {
     let mut story = Story::new();
     story.join("a");
-    let secret = Some(Secret::new("hush".to_owned()));
+    let secret = Some(WebhookSecret::new("hush".to_owned()));
     let webhook = Webhook { url: "http://example.org".to_owned(), secret };
-    let hook = |it: &mut Options| it.webhook = Some(webhook.clone());
+    let hook = |it: &mut JobOptions| it.webhook = Some(webhook.clone());
     let (done, cancelled) = (story.submit_so("s", hook), story.submit_so("s", hook));
     assert_eq!(story.kept.on(Shelf::Webhook).count(), 0, "nothing has ended");
     story.complete("a", done);
     story.cancel(cancelled).unwrap();
-    let news: Vec<News> =
+    let news: Vec<WebhookDelivery> =
         story.kept.on(Shelf::Webhook).map(|it| serde_json::from_str(it.body.get()).unwrap()).collect();
     let told: Vec<_> = news.iter().map(|it| (it.job, it.body.get().contains("\"job:completed\""))).collect();
     assert_eq!(told, [(done, true), (cancelled, false)]);
     for (news, problem) in news.into_iter().zip([None, Some("it said 500".to_owned())]) {
-        let News { job, tenant, metadata, .. } = news;
-        story.step(Event::Told(Box::new(Told { job, tenant, metadata, tries: 3, problem }))).unwrap();
+        let WebhookDelivery { job, tenant, metadata, .. } = news;
+        story
+            .step(Event::Told(Box::new(DeliveryResult { job, tenant, metadata, tries: 3, problem })))
+            .unwrap();
     }
     assert_eq!(story.kept.on(Shelf::Webhook).count(), 0);
     assert_eq!(story.news("webhook:"), ["webhook:delivered", "webhook:given_up"]);

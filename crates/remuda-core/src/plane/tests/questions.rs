@@ -35,18 +35,21 @@ fn a_missing_model_class_label_or_memory_is_named() {
         (join.offer.models, join.offer.classes) = (Some(BTreeSet::new()), Some(BTreeSet::new()));
         join.offer.vram_bytes = Some(8 << 30);
     });
-    let needs: [(Needs, &str); 4] = [
-        (Needs { models: ["flux".to_owned()].into(), ..Needs::default() }, "no worker has model flux"),
+    let needs: [(Requirements, &str); 4] = [
         (
-            Needs { classes: ["KSampler".to_owned()].into(), ..Needs::default() },
+            Requirements { models: ["flux".to_owned()].into(), ..Requirements::default() },
+            "no worker has model flux",
+        ),
+        (
+            Requirements { classes: ["KSampler".to_owned()].into(), ..Requirements::default() },
             "no worker has node class KSampler",
         ),
         (
-            Needs { vram_bytes: 24 << 30, ..Needs::default() },
+            Requirements { vram_bytes: 24 << 30, ..Requirements::default() },
             "no worker fits; the first one has 8192 MiB of VRAM, 24576 MiB are needed",
         ),
         (
-            Needs { labels: [("zone".to_owned(), "eu".to_owned())].into(), ..Needs::default() },
+            Requirements { labels: [("zone".to_owned(), "eu".to_owned())].into(), ..Requirements::default() },
             "no worker fits; the first one lacks label zone=eu",
         ),
     ];

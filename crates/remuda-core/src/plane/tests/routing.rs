@@ -87,7 +87,7 @@ fn a_job_runs_only_where_everything_it_needs_is() {
     let listed = |models: &[&str]| Some(models.iter().map(|&model| model.to_owned()).collect());
     story.join_with("flux", |join| join.offer.models = listed(&["flux.safetensors"]));
     story.join_with("sdxl", |join| join.offer.models = listed(&["sdxl.safetensors"]));
-    let needs = Needs { models: ["sdxl.safetensors".to_owned()].into(), ..Needs::default() };
+    let needs = Requirements { models: ["sdxl.safetensors".to_owned()].into(), ..Requirements::default() };
     let (first, second) = (
         story.submit_with("s", |it| it.needs = needs.clone()).unwrap(),
         story.submit_with("s", |it| it.needs = needs.clone()).unwrap(),
@@ -96,7 +96,8 @@ fn a_job_runs_only_where_everything_it_needs_is() {
     story.is(second, "queued");
     let pinned = story.submit_with("s", |it| it.needs.pin = Some(id("flux"))).unwrap();
     story.is(pinned, "running on flux, attempt 1");
-    let offer = Offer { models: listed(&["flux.safetensors", "sdxl.safetensors"]), ..Offer::default() };
+    let offer =
+        Capabilities { models: listed(&["flux.safetensors", "sdxl.safetensors"]), ..Capabilities::default() };
     story.complete("flux", pinned);
     let beat = Beat { offer: Some(offer), ..story.beat_of("flux") };
     story.send("flux", beat, false).unwrap();

@@ -46,7 +46,7 @@ fn the_room_of_a_cancelled_attempt_is_free_when_the_worker_has_stopped_it() {
     story.is(next, "queued");
     assert_eq!(story.why(next), "all 1 workers that could are busy; 0 others wait too (fair share)");
     story.hand("a").is_deaf = false;
-    let verdict = story.report("a", unwanted, Outcome::Cancelled, None);
+    let verdict = story.report("a", unwanted, AttemptOutcome::Cancelled, None);
     assert_eq!(verdict, "the job is cancelled already, and an outcome never changes");
     story.is(next, "running on a, attempt 1");
 }
@@ -150,7 +150,7 @@ fn what_is_unknown_is_refused_and_nothing_breaks() {
     let token_hash = Some(Hash::of(b"guessed"));
     let leave = Event::Leave { worker: id("a"), token_hash, reason: String::new() };
     assert_eq!(story.step(leave).unwrap_err(), Refusal::WrongToken);
-    let verdict = story.report_attempt("a", nobody, Attempt(1), Outcome::Completed, None);
+    let verdict = story.report_attempt("a", nobody, Attempt(1), AttemptOutcome::Completed, None);
     assert_eq!(verdict, format!("there is no unfinished job {nobody}"));
 }
 
@@ -184,7 +184,12 @@ fn a_worker_cannot_end_a_job_that_another_one_runs() {
     story.join("a");
     let job = story.submit("s");
     story.join("thief");
-    for outcome in [Outcome::Completed, Outcome::Failed, Outcome::Cancelled, Outcome::Rejected] {
+    for outcome in [
+        AttemptOutcome::Completed,
+        AttemptOutcome::Failed,
+        AttemptOutcome::Cancelled,
+        AttemptOutcome::Rejected,
+    ] {
         let verdict = story.report_attempt("thief", job, Attempt(1), outcome, None);
         assert_eq!(verdict, "this attempt is no longer the job's current one");
     }

@@ -41,11 +41,11 @@ async fn place() -> Place {
 passes_the_contract!(place);
 
 impl Place {
-    async fn rent(&self, tag: &str) -> Result<Pod, FaultClass> {
+    async fn rent(&self, tag: &str) -> Result<Pod, ProviderErrorClass> {
         self.runpod.rent(order(tag, OFFER)).await.map_err(|fault| fault.class)
     }
 
-    async fn list(&self) -> Result<Vec<Pod>, FaultClass> {
+    async fn list(&self) -> Result<Vec<Pod>, ProviderErrorClass> {
         self.runpod.list().await.map_err(|fault| fault.class)
     }
 
@@ -82,7 +82,7 @@ async fn a_creation_without_an_answer_is_in_doubt_whether_or_not_it_was_made() {
     ] {
         let place = place().await;
         place.strike(fault);
-        assert_eq!(place.rent(TAG).await.unwrap_err(), FaultClass::Ambiguous, "{fault}");
+        assert_eq!(place.rent(TAG).await.unwrap_err(), ProviderErrorClass::Ambiguous, "{fault}");
         assert_eq!(place.fake.struck()[fault.name()], 1);
         assert_eq!(place.books(TAG), (1, made), "{fault}: asked for once");
         assert_eq!(place.named(TAG).await.len(), made as usize, "{fault}: a list tells");
@@ -93,13 +93,13 @@ async fn a_creation_without_an_answer_is_in_doubt_whether_or_not_it_was_made() {
 #[tokio::test]
 async fn a_refused_creation_says_why_and_makes_nothing() {
     for (fault, class) in [
-        (Fault::NoCapacity, FaultClass::Capacity),
-        (Fault::NoCredit, FaultClass::Billing),
-        (Fault::Denied, FaultClass::Denied),
-        (Fault::Unauthorized, FaultClass::Auth),
-        (Fault::Html403, FaultClass::Auth),
-        (Fault::Html502, FaultClass::Ambiguous),
-        (Fault::RateLimited, FaultClass::RateLimited),
+        (Fault::NoCapacity, ProviderErrorClass::Capacity),
+        (Fault::NoCredit, ProviderErrorClass::Billing),
+        (Fault::Denied, ProviderErrorClass::Denied),
+        (Fault::Unauthorized, ProviderErrorClass::Auth),
+        (Fault::Html403, ProviderErrorClass::Auth),
+        (Fault::Html502, ProviderErrorClass::Ambiguous),
+        (Fault::RateLimited, ProviderErrorClass::RateLimited),
     ] {
         let place = place().await;
         place.strike(fault);
@@ -109,7 +109,7 @@ async fn a_refused_creation_says_why_and_makes_nothing() {
     }
     let place = place().await;
     let nonsense = place.runpod.rent(order(TAG, "NVIDIA GeForce 256")).await.unwrap_err();
-    assert_eq!(nonsense.class, FaultClass::Invalid, "{nonsense}");
+    assert_eq!(nonsense.class, ProviderErrorClass::Invalid, "{nonsense}");
 }
 
 /// Faults: P7.
@@ -118,8 +118,8 @@ async fn capacity_is_of_one_offer_and_the_next_may_have_it() {
     let place = place().await;
     place.strike(Fault::NoCapacity);
     let (first, second) = ("NVIDIA GeForce RTX 4090@EU-RO-1", "NVIDIA L4@EU-RO-1");
-    assert_eq!(place.runpod.rent(order(TAG, first)).await.unwrap_err().class, FaultClass::Capacity);
-    assert_eq!(place.runpod.rent(order(TAG, first)).await.unwrap_err().class, FaultClass::Capacity);
+    assert_eq!(place.runpod.rent(order(TAG, first)).await.unwrap_err().class, ProviderErrorClass::Capacity);
+    assert_eq!(place.runpod.rent(order(TAG, first)).await.unwrap_err().class, ProviderErrorClass::Capacity);
     let pod = place.runpod.rent(order(TAG, second)).await.unwrap();
     assert_eq!((pod.kind.as_str(), pod.place.as_str()), ("NVIDIA L4", "EU-RO-1"));
     place.pass(301);
@@ -137,7 +137,10 @@ async fn a_rate_limit_is_kept_to_without_asking_again() {
         results.push(runpod.list().await.map(|_| ()).map_err(|fault| (fault.class, fault.wait.is_some())));
     }
     assert_eq!(results[..3], [Ok(()), Ok(()), Ok(())]);
-    assert!(results[3..].iter().all(|result| *result == Err((FaultClass::RateLimited, true))), "{results:?}");
+    assert!(
+        results[3..].iter().all(|result| *result == Err((ProviderErrorClass::RateLimited, true))),
+        "{results:?}"
+    );
     assert_eq!(fake.requests()["GET /v2/pods"], 3, "none was made only to be refused");
 }
 
@@ -148,11 +151,11 @@ async fn a_list_that_goes_wrong_is_a_fault_and_one_that_repeats_itself_is_not() 
     place.rent(TAG).await.unwrap();
     let control = place.fake.control();
     for (fault, class) in [
-        (Fault::BadCursor, FaultClass::Transient),
-        (Fault::NoArray, FaultClass::Transient),
-        (Fault::Html502, FaultClass::Transient),
-        (Fault::Html403, FaultClass::Auth),
-        (Fault::Unauthorized, FaultClass::Auth),
+        (Fault::BadCursor, ProviderErrorClass::Transient),
+        (Fault::NoArray, ProviderErrorClass::Transient),
+        (Fault::Html502, ProviderErrorClass::Transient),
+        (Fault::Html403, ProviderErrorClass::Auth),
+        (Fault::Unauthorized, ProviderErrorClass::Auth),
     ] {
         control.set_faults(Faults::none().with(fault, 1.0));
         assert_eq!(place.list().await.unwrap_err(), class, "{fault}");
@@ -162,7 +165,7 @@ async fn a_list_that_goes_wrong_is_a_fault_and_one_that_repeats_itself_is_not() 
     place.strike(Fault::Duplicate);
     assert_eq!(place.named(TAG).await.len(), 1);
     place.strike(Fault::RateLimited);
-    assert_eq!(place.list().await.unwrap_err(), FaultClass::RateLimited);
+    assert_eq!(place.list().await.unwrap_err(), ProviderErrorClass::RateLimited);
 }
 
 #[tokio::test]
@@ -182,11 +185,11 @@ async fn a_return_says_what_was_heard_and_a_list_what_became_of_it() {
         (None, Ok(()), true),
         (Some(Fault::DeleteIgnored), Ok(()), false),
         (Some(Fault::DeleteLate), Ok(()), false),
-        (Some(Fault::Delete500), Err(FaultClass::Ambiguous), false),
-        (Some(Fault::Delete500Done), Err(FaultClass::Ambiguous), true),
-        (Some(Fault::Delete404), Err(FaultClass::NotFound), false),
-        (Some(Fault::Unauthorized), Err(FaultClass::Auth), false),
-        (Some(Fault::Html502), Err(FaultClass::Ambiguous), false),
+        (Some(Fault::Delete500), Err(ProviderErrorClass::Ambiguous), false),
+        (Some(Fault::Delete500Done), Err(ProviderErrorClass::Ambiguous), true),
+        (Some(Fault::Delete404), Err(ProviderErrorClass::NotFound), false),
+        (Some(Fault::Unauthorized), Err(ProviderErrorClass::Auth), false),
+        (Some(Fault::Html502), Err(ProviderErrorClass::Ambiguous), false),
     ] {
         let place = place().await;
         let pod = place.rent(TAG).await.unwrap();
@@ -196,7 +199,7 @@ async fn a_return_says_what_was_heard_and_a_list_what_became_of_it() {
         assert_eq!(place.named(TAG).await.is_empty(), is_gone, "{fault:?}");
         if is_gone {
             let again = place.runpod.give_back(pod.id).await.unwrap_err();
-            assert_eq!(again.class, FaultClass::NotFound, "{fault:?}");
+            assert_eq!(again.class, ProviderErrorClass::NotFound, "{fault:?}");
         }
     }
 }

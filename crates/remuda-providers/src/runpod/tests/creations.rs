@@ -62,7 +62,7 @@ async fn an_order_that_would_be_refused_is_not_sent() {
         (settings(&answers.url), "NVIDIA L4", ""),
     ] {
         let fault = RunPod::new(settings, http()).unwrap().rent(order(tag, offer)).await.unwrap_err();
-        assert_eq!(fault.class, FaultClass::Invalid, "{fault}");
+        assert_eq!(fault.class, ProviderErrorClass::Invalid, "{fault}");
     }
     assert_eq!(answers.asked().len(), 0);
 }
@@ -116,7 +116,7 @@ async fn a_creation_is_in_doubt_unless_it_was_answered_and_never_made_twice() {
         let answers = Answers::start([answer.clone()]).await;
         let settings = RunPodSettings { create_max: Duration::from_millis(200), ..settings(&answers.url) };
         let fault = RunPod::new(settings, http()).unwrap().rent(order(TAG, "NVIDIA L4")).await.unwrap_err();
-        assert_eq!(fault.class, FaultClass::Ambiguous, "{answer:?}: {fault}");
+        assert_eq!(fault.class, ProviderErrorClass::Ambiguous, "{answer:?}: {fault}");
         assert_eq!(answers.asked().len(), 1);
     }
 }
@@ -134,8 +134,8 @@ async fn a_connection_that_breaks_leaves_doubt_only_if_there_was_one() {
         listener
     };
     let (fault, listener) = tokio::join!(runpod.rent(order(TAG, "NVIDIA L4")), hangs_up);
-    assert_eq!(fault.unwrap_err().class, FaultClass::Ambiguous);
+    assert_eq!(fault.unwrap_err().class, ProviderErrorClass::Ambiguous);
     drop(listener);
     let fault = runpod.rent(order(TAG, "NVIDIA L4")).await.unwrap_err();
-    assert_eq!(fault.class, FaultClass::Transient, "{fault}");
+    assert_eq!(fault.class, ProviderErrorClass::Transient, "{fault}");
 }

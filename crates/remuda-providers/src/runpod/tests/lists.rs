@@ -6,7 +6,7 @@ fn page(ids: &[&str], next: &Value) -> Answer {
     Answer::json(200, &json!({ "pods": pods, "pagination": { "nextCursor": next, "hasNextPage": has_next } }))
 }
 
-async fn listed(answers: &Answers) -> Result<Vec<String>, FaultClass> {
+async fn listed(answers: &Answers) -> Result<Vec<String>, ProviderErrorClass> {
     let pods = runpod(answers).list().await.map_err(|fault| fault.class)?;
     Ok(pods.into_iter().map(|pod| pod.id.to_string()).collect())
 }
@@ -54,7 +54,7 @@ async fn a_list_that_is_not_surely_whole_is_none() {
     ] {
         let (shown, pages) = (format!("{answers:?}"), answers.len());
         let answers = Answers::start(answers).await;
-        assert_eq!(listed(&answers).await, Err(FaultClass::Transient), "{shown}");
+        assert_eq!(listed(&answers).await, Err(ProviderErrorClass::Transient), "{shown}");
         assert_eq!(answers.asked().len(), pages, "{shown}");
     }
     let answers = Answers::start([Answer::json(200, &unpaged)]).await;
@@ -65,6 +65,6 @@ async fn a_list_that_is_not_surely_whole_is_none() {
 #[tokio::test]
 async fn a_list_without_an_end_is_given_up() {
     let answers = Answers::start((0..50).map(|n| page(&["a"], &json!(n.to_string())))).await;
-    assert_eq!(listed(&answers).await, Err(FaultClass::Transient));
+    assert_eq!(listed(&answers).await, Err(ProviderErrorClass::Transient));
     assert_eq!(answers.asked().len(), 40);
 }

@@ -23,17 +23,17 @@ async fn a_return_is_heard_or_not_and_says_which() {
         results,
         [
             Ok(()),
-            no(FaultClass::NotFound),
-            no(FaultClass::Conflict),
-            no(FaultClass::Ambiguous),
-            no(FaultClass::Auth),
+            no(ProviderErrorClass::NotFound),
+            no(ProviderErrorClass::Conflict),
+            no(ProviderErrorClass::Ambiguous),
+            no(ProviderErrorClass::Auth),
             Ok(())
         ]
     );
     let asked = answers.asked();
     assert_eq!((asked[0].method.as_str(), asked[0].path.as_str()), ("DELETE", "/v2/pods/k3v9x2m7q1z8ab"));
     let fault = runpod.give_back(id("a.b:c")).await.unwrap_err();
-    assert_eq!(fault.class, FaultClass::NotFound, "and the API is not asked for it");
+    assert_eq!(fault.class, ProviderErrorClass::NotFound, "and the API is not asked for it");
 }
 
 /// Faults: P6.
@@ -46,7 +46,7 @@ async fn when_no_calls_are_left_none_are_made() {
     assert!(spent.list().await.is_ok(), "the last one was answered");
     for _ in 0..3 {
         let fault = spent.rent(order(TAG, "NVIDIA L4")).await.unwrap_err();
-        assert_eq!(fault.class, FaultClass::RateLimited);
+        assert_eq!(fault.class, ProviderErrorClass::RateLimited);
         assert!(fault.wait > Some(Duration::from_secs(38)) && fault.wait <= Some(Duration::from_secs(40)));
     }
     assert_eq!(answers.asked().len(), 1);
@@ -57,7 +57,7 @@ async fn when_no_calls_are_left_none_are_made() {
     let refused = runpod(&answers);
     let faults = [refused.list().await.unwrap_err(), refused.list().await.unwrap_err()];
     for fault in faults {
-        assert_eq!(fault.class, FaultClass::RateLimited);
+        assert_eq!(fault.class, ProviderErrorClass::RateLimited);
         assert!(fault.wait > Some(Duration::from_secs(15)) && fault.wait <= Some(Duration::from_secs(17)));
     }
     assert_eq!(answers.asked().len(), 1, "the second was not sent");

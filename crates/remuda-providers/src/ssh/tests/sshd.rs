@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, Once};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use remuda_core::provider::{SshAddress, Unprepared};
+use remuda_core::provider::{BootstrapError, SshAddress};
 use tempfile::TempDir;
 
 use super::super::{GpuCheck, HostKey, HostKeys, Key, PodKey, Preparation, prepare};
@@ -129,7 +129,7 @@ impl Sshd {
         settings
     }
 
-    pub(super) async fn visit(&self, settings: &Preparation) -> Result<(), Unprepared> {
+    pub(super) async fn visit(&self, settings: &Preparation) -> Result<(), BootstrapError> {
         self.visit_pod("pod", "1", settings).await
     }
 
@@ -138,7 +138,7 @@ impl Sshd {
         pod: &str,
         started: &str,
         settings: &Preparation,
-    ) -> Result<(), Unprepared> {
+    ) -> Result<(), BootstrapError> {
         let pod = PodKey { pod: pod.parse().unwrap(), started: started.to_owned() };
         let environment = BTreeMap::from([("REMUDA_TOKEN".to_owned(), TOKEN.to_owned())]);
         prepare(&self.address, &pod, settings, &environment).await

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::super::{Caller, Context, Problem};
 use super::links::Links;
 use super::output::{self, Output};
-use remuda_core::wire::live::Snapshot;
+use remuda_core::wire::live::ProgressSnapshot;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
@@ -82,7 +82,7 @@ pub(super) struct Seen {
     pub(super) status: Status,
     /// 1 for whoever is next; nothing if it does not wait, or too many do.
     pub(super) queue_position: Option<usize>,
-    pub(super) progress: Option<Snapshot>,
+    pub(super) progress: Option<ProgressSnapshot>,
     pub(super) outputs: Vec<Output>,
 }
 
@@ -138,17 +138,17 @@ pub(super) async fn look(context: &Context, id: JobId) -> Result<Option<Seen>, P
 }
 
 /// As its worker tells it while it works; failing that, as the last beat had it.
-fn progress(context: &Context, id: JobId, held: Option<(f32, String)>) -> Option<Snapshot> {
+fn progress(context: &Context, id: JobId, held: Option<(f32, String)>) -> Option<ProgressSnapshot> {
     let told = context.doings.find(id).and_then(|doing| doing.progress);
     told.or_else(|| {
         let (value, phase) = held?;
         let message = Some(phase).filter(|phase| !phase.is_empty());
-        Some(Snapshot { value: value.into(), message, ..Snapshot::default() })
+        Some(ProgressSnapshot { value: value.into(), message, ..ProgressSnapshot::default() })
     })
 }
 
 /// Every number within the bounds that the contract has.
-pub(super) fn shown_progress(progress: &Snapshot) -> Value {
+pub(super) fn shown_progress(progress: &ProgressSnapshot) -> Value {
     // To four places: what a worker counted in halves of the precision has no more.
     let value = (progress.value.clamp(0.0, 1.0) * 1e4).round() / 1e4;
     let value = if value.is_finite() { value } else { 0.0 };

@@ -26,7 +26,7 @@ use super::job_watch::{Ear, Pulse};
 use super::links::Links;
 use super::output;
 use crate::serve::stopped;
-use remuda_core::wire::live::Snapshot;
+use remuda_core::wire::live::ProgressSnapshot;
 
 /// What an attempt is doing is told twice a second, as the contract says.
 const LIVE_EVERY: Duration = Duration::from_millis(500);
@@ -105,7 +105,7 @@ impl Resume {
 #[derive(Debug, Default)]
 struct Sent {
     status: Option<(Status, Option<usize>)>,
-    progress: Option<Snapshot>,
+    progress: Option<ProgressSnapshot>,
     outputs: BTreeSet<Uuid>,
     previews: Option<u64>,
 }

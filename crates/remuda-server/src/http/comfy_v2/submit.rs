@@ -9,7 +9,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use remuda_core::id::{JobId, Tenant};
-use remuda_core::options::{Options, Webhook};
+use remuda_core::options::{JobOptions, Webhook};
 use remuda_core::time::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
@@ -75,7 +75,7 @@ pub(super) async fn submit(
         labels: body.labels,
         metadata: metadata(body.metadata)?,
         keys: keys(body.extra_data)?,
-        options: Options { webhook: body.webhook, ..Options::default() },
+        options: JobOptions { webhook: body.webhook, ..JobOptions::default() },
         ..Request::new(workflow, tenant)
     };
     let Taken { job, is_new } = context.intake().take_examined(request, examined).await?;

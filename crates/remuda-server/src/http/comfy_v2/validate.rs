@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use remuda_comfyui::json::Members;
-use remuda_core::workflow::{self, Examined, Invalid, Kind};
+use remuda_core::workflow::{self, ExaminedWorkflow, InvalidKind, InvalidWorkflow};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
@@ -22,7 +22,7 @@ const TYPE: &str = "core/ASSET";
 #[derive(Debug)]
 pub(super) struct Sound {
     pub(super) workflow: Arc<RawValue>,
-    pub(super) examined: Examined,
+    pub(super) examined: ExaminedWorkflow,
 }
 
 impl Sound {
@@ -58,18 +58,18 @@ fn problem(code: &'static str, message: impl Into<String>, node_errors: &Value) 
     problem
 }
 
-fn refused(invalid: Invalid) -> Problem {
-    if invalid.kind() == Kind::TooLarge {
+fn refused(invalid: InvalidWorkflow) -> Problem {
+    if invalid.kind() == InvalidKind::TooLarge {
         return invalid.into();
     }
     let message = format!("the workflow cannot be taken: {invalid}");
     let about =
         |node: &str, field: &str, reason: &str| json!({ node: [{ "field": field, "reason": reason }] });
     let node_errors = match &invalid {
-        Invalid::NoClass { node } => about(node, "class_type", "missing_class_type"),
-        Invalid::BadInputs { node } => about(node, "inputs", "not_an_object"),
-        Invalid::DanglingLink { node, input, .. } => about(node, input, "dangling_link"),
-        Invalid::Loop { nodes } => {
+        InvalidWorkflow::NoClass { node } => about(node, "class_type", "missing_class_type"),
+        InvalidWorkflow::BadInputs { node } => about(node, "inputs", "not_an_object"),
+        InvalidWorkflow::DanglingLink { node, input, .. } => about(node, input, "dangling_link"),
+        InvalidWorkflow::Loop { nodes } => {
             let of = |node: &String| (node.clone(), json!([{ "field": null, "reason": "loop" }]));
             Value::Object(nodes.iter().map(of).collect())
         }
@@ -93,7 +93,11 @@ fn no_graph(given: &RawValue) -> Problem {
     )
 }
 
-async fn check_classes(context: &Context, given: &RawValue, examined: &Examined) -> Result<(), Problem> {
+async fn check_classes(
+    context: &Context,
+    given: &RawValue,
+    examined: &ExaminedWorkflow,
+) -> Result<(), Problem> {
     let Some(service) = examined.service.clone() else { return Ok(()) };
     let classes = examined.classes.clone();
     let unknown = context.plane.look(move |plane, _| plane.unknown_classes(&service, classes)).await?;

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use remuda_core::id::Tenant;
 use remuda_core::refusal::Refusal;
-use remuda_core::workflow::{self, Invalid};
+use remuda_core::workflow::{self, InvalidWorkflow};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
@@ -92,15 +92,15 @@ fn told(id: &str, number: &Value, node_errors: &Value) -> Json<Value> {
 }
 
 /// What cannot run wherever it is tried.
-fn broken(invalid: &Invalid) -> Refused {
+fn broken(invalid: &InvalidWorkflow) -> Refused {
     match invalid.kind() {
-        workflow::Kind::TooLarge => {
+        workflow::InvalidKind::TooLarge => {
             Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", invalid.to_string()).into()
         }
-        workflow::Kind::Malformed => {
+        workflow::InvalidKind::Malformed => {
             Refused::prompt("invalid_prompt", "The prompt cannot be read", invalid.to_string())
         }
-        workflow::Kind::Invalid => Refused::prompt(
+        workflow::InvalidKind::Invalid => Refused::prompt(
             "prompt_outputs_failed_validation",
             "Prompt outputs failed validation",
             invalid.to_string(),

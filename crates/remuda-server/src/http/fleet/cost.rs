@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
-use remuda_core::cost::{Bill, Window};
+use remuda_core::cost::{Bill, CostWindow};
 use remuda_core::id::JobId;
 use remuda_core::money::Money;
 use remuda_core::plane::Plane;
@@ -50,7 +50,7 @@ enum By {
 }
 
 impl Asked {
-    fn window(&self, now: Timestamp) -> Result<Window, Problem> {
+    fn window(&self, now: Timestamp) -> Result<CostWindow, Problem> {
         let until = self.until.map_or(now, |millis| Timestamp::from_millis(millis).min(now));
         let from = self.from.map_or(until.minus(USUAL), Timestamp::from_millis).max(now.minus(BACK_MAX));
         if from >= until {
@@ -63,7 +63,7 @@ impl Asked {
                 "hours are told for three days at most: ask for less, or by fleet",
             ));
         }
-        Ok(Window { from, until })
+        Ok(CostWindow { from, until })
     }
 }
 
@@ -95,7 +95,7 @@ pub(in crate::http) async fn cost(
 }
 
 /// The fleets, and what all of them have spent together.
-fn totals(plane: &Plane, window: Window, now: Timestamp) -> (Value, Money) {
+fn totals(plane: &Plane, window: CostWindow, now: Timestamp) -> (Value, Money) {
     let mut sum = (Money::ZERO, Money::ZERO);
     let mut fleets = Vec::new();
     for id in plane.fleets_known() {
@@ -122,7 +122,7 @@ fn totals(plane: &Plane, window: Window, now: Timestamp) -> (Value, Money) {
 }
 
 /// What jobs have cost, and whether there were too many to look at.
-async fn bill(context: &Context, window: Window) -> Result<(Bill, bool), Problem> {
+async fn bill(context: &Context, window: CostWindow) -> Result<(Bill, bool), Problem> {
     let oldest = window.from.minus(WAITED_MAX);
     // Those that are open for longer than that; everything else is found in the store.
     let old = move |plane: &Plane, now: Timestamp| {

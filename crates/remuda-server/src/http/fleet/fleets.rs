@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use remuda_core::cycle::Report;
-use remuda_core::fleet::{Avoided, Fleet, FleetSettings, Order, Policy};
+use remuda_core::cycle::CycleReport;
+use remuda_core::fleet::{Avoidance, Fleet, FleetOrder, FleetSettings, ScalingPolicy};
 use remuda_core::id::FleetId;
 use remuda_core::plane::{Event, Plane};
 use remuda_core::time::Timestamp;
@@ -42,7 +42,7 @@ pub(in crate::http) async fn one(
     }
 }
 
-fn view(plane: &Plane, now: Timestamp, settings: &FleetSettings, plan: &Report) -> Value {
+fn view(plane: &Plane, now: Timestamp, settings: &FleetSettings, plan: &CycleReport) -> Value {
     let id = &settings.id;
     let fleet = plane.fleet(id);
     let mut machines: BTreeMap<&str, u32> = BTreeMap::new();
@@ -78,8 +78,8 @@ fn view(plane: &Plane, now: Timestamp, settings: &FleetSettings, plan: &Report) 
 fn configured(settings: &FleetSettings) -> Value {
     let (scaling, limits) = (&settings.scaling, &settings.limits);
     let policy = match settings.policy {
-        Policy::Queue => json!({ "name": "queue", "jobs_per_worker": scaling.jobs_per_worker }),
-        Policy::Latency { wait_max } => {
+        ScalingPolicy::Queue => json!({ "name": "queue", "jobs_per_worker": scaling.jobs_per_worker }),
+        ScalingPolicy::Latency { wait_max } => {
             json!({ "name": "latency", "wait_max_seconds": wait_max.as_secs_f64() })
         }
     };
@@ -108,7 +108,7 @@ fn configured(settings: &FleetSettings) -> Value {
     })
 }
 
-fn avoided(now: Timestamp, avoided: &BTreeMap<String, Avoided>) -> Vec<Value> {
+fn avoided(now: Timestamp, avoided: &BTreeMap<String, Avoidance>) -> Vec<Value> {
     let still = avoided.iter().filter(|(_, avoided)| !avoided.is_over(now));
     let shown = still.map(|(name, it)| json!({ "name": name, "until": it.until.to_string(), "why": it.why }));
     shown.collect()
@@ -132,21 +132,21 @@ pub(in crate::http) async fn pause(
 ) -> Result<Json<Value>, Problem> {
     let pause: Pause = if body.is_empty() { Pause::default() } else { read(&body, "{\"reason\": \"…\"}")? };
     let reason = if pause.reason.is_empty() { "paused by hand".to_owned() } else { pause.reason };
-    order(&context, &fleet, Order::Pause { reason }).await
+    order(&context, &fleet, FleetOrder::Pause { reason }).await
 }
 
 pub(in crate::http) async fn resume(
     State(context): State<Context>,
     Path(fleet): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    order(&context, &fleet, Order::Resume).await
+    order(&context, &fleet, FleetOrder::Resume).await
 }
 
 pub(in crate::http) async fn reset_brake(
     State(context): State<Context>,
     Path(fleet): Path<String>,
 ) -> Result<Json<Value>, Problem> {
-    order(&context, &fleet, Order::LiftBrake).await
+    order(&context, &fleet, FleetOrder::LiftBrake).await
 }
 
 #[derive(Debug, Deserialize)]
@@ -162,7 +162,7 @@ pub(in crate::http) async fn scale(
 ) -> Result<Json<Value>, Problem> {
     let Scale { machines } =
         read(&body, "{\"machines\": 4}, or {\"machines\": null} to follow the policy again")?;
-    order(&context, &fleet, Order::Scale { machines }).await
+    order(&context, &fleet, FleetOrder::Scale { machines }).await
 }
 
 fn read<T: DeserializeOwned>(body: &Bytes, expected: &str) -> Result<T, Problem> {
@@ -171,7 +171,7 @@ fn read<T: DeserializeOwned>(body: &Bytes, expected: &str) -> Result<T, Problem>
 }
 
 /// Gives the order, and shows how the fleet stands from then on.
-async fn order(context: &Context, fleet: &str, order: Order) -> Result<Json<Value>, Problem> {
+async fn order(context: &Context, fleet: &str, order: FleetOrder) -> Result<Json<Value>, Problem> {
     let fleet: FleetId = fleet.parse()?;
     context.plane.ask(Event::Order { fleet: fleet.clone(), order }).await?;
     one(State(context.clone()), Path(fleet.to_string())).await

@@ -6,11 +6,11 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use remuda_core::cost::Window;
+use remuda_core::cost::CostWindow;
 use remuda_core::id::MachineId;
 use remuda_core::machine::{self, WorkerState};
 use remuda_core::plane::{Event, Plane};
-use remuda_core::rental::{Rental, Visit};
+use remuda_core::rental::{Bootstrap, Rental};
 use remuda_core::time::Timestamp;
 use remuda_core::worker::Worker;
 use serde::Deserialize;
@@ -87,7 +87,7 @@ fn rented(plane: &Plane, now: Timestamp, rental: &Rental) -> Value {
         })
     });
     let said = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let whole_life = Window { from: rental.wanted_at, until: now };
+    let whole_life = CostWindow { from: rental.wanted_at, until: now };
     json!({
         "is_rented": true,
         "fleet": rental.fleet,
@@ -104,7 +104,7 @@ fn rented(plane: &Plane, now: Timestamp, rental: &Rental) -> Value {
         "price_dollars": plane.price(rental).map(dollars),
         "cost_dollars": dollars(plane.cost_of_machine(rental, whole_life, now)),
         "waiting": waiting,
-        "visit": plane.visit(&rental.machine).map(Visit::spoken),
+        "visit": plane.visit(&rental.machine).map(Bootstrap::spoken),
         "drain_until": rental.drain_until.map(|until| until.to_string()),
         "reason": rental.reason,
     })

@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use remuda_core::cause::Cause;
 use remuda_core::id::{JobId, WorkerId};
-use remuda_core::need::Needs;
+use remuda_core::need::Requirements;
 use remuda_core::plane::Event;
 use remuda_core::record::StateRow;
 use remuda_core::workflow;
@@ -88,7 +88,7 @@ impl Following {
         let request = intake::Request {
             service: Some(model.parse()?),
             deadline: Some(patience),
-            needs: Needs { excluded, ..Needs::default() },
+            needs: Requirements { excluded, ..Requirements::default() },
             ..intake::Request::new(Arc::from(workflow), caller.tenant(None)?)
         };
         let Taken { job, .. } = context.intake().take_examined(request, examined).await?;

@@ -10,7 +10,7 @@ use clap::Args;
 use futures_util::{Stream, StreamExt as _};
 use remuda_comfyui::{Client as Comfyui, Prompt, Socket, Tag, Target};
 use remuda_core::id::{Attempt, JobId};
-use remuda_core::service::{Seen, Submission, Trigger};
+use remuda_core::service::{ProbeResult, ProbeTrigger, SubmitOutcome};
 use remuda_fakes::comfyui::{Fake, Fault, Faults, Options as FakeOptions};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -135,12 +135,12 @@ async fn directly(server: &Fake) -> anyhow::Result<Vec<Duration>> {
         };
         let started = Instant::now();
         ensure!(
-            matches!(client.submit(&prompt).await, Submission::Accepted),
+            matches!(client.submit(&prompt).await, SubmitOutcome::Accepted),
             "the stand-in refused a prompt"
         );
         while !socket.next().await?.is_end_of(&id) {}
-        let seen = client.look(&id, Trigger::SaidDone).await;
-        ensure!(matches!(seen, Seen::Succeeded { .. }), "the stand-in said {seen:?}");
+        let seen = client.look(&id, ProbeTrigger::SaidDone).await;
+        ensure!(matches!(seen, ProbeResult::Succeeded { .. }), "the stand-in said {seen:?}");
         latencies.push(started.elapsed());
     }
     socket.close().await;

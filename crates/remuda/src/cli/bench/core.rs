@@ -9,7 +9,7 @@ use remuda_core::plane::{Answer, Event, Plane, Proof, Submission};
 use remuda_core::record::Stored;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
-use remuda_core::wire::{Beat, Finished, Join, Joined, Outcome};
+use remuda_core::wire::{AttemptOutcome, Beat, FinishedAttempt, JoinReply, JoinRequest};
 use serde_json::value::RawValue;
 
 const EACH: Duration = Duration::from_secs(2);
@@ -40,9 +40,9 @@ struct World {
     workflow: Arc<RawValue>,
     next: u128,
     worker: WorkerId,
-    joined: Option<Joined>,
+    joined: Option<JoinReply>,
     seq: u64,
-    held: Vec<Finished>,
+    held: Vec<FinishedAttempt>,
 }
 
 impl World {
@@ -69,10 +69,10 @@ impl World {
             // Eight kinds of work, as a fleet would have.
             shape: Hash::of(&[(self.next % 8) as u8]),
             workflow_hash: Hash::of(&[1]),
-            needs: remuda_core::need::Needs::default(),
+            needs: remuda_core::need::Requirements::default(),
             deadline: None,
             attempts_max: None,
-            options: remuda_core::options::Options::default(),
+            options: remuda_core::options::JobOptions::default(),
             key: None,
             known: None,
             labels: std::collections::BTreeMap::new(),
@@ -85,7 +85,7 @@ impl World {
     }
 
     fn join(&mut self) -> anyhow::Result<()> {
-        let join: Join = serde_json::from_value(
+        let join: JoinRequest = serde_json::from_value(
             serde_json::json!({ "worker": "bench", "services": ["exec"], "slots": SLOTS }),
         )?;
         match self
@@ -135,11 +135,11 @@ impl World {
     }
 }
 
-fn done(job: JobId, attempt: remuda_core::id::Attempt) -> Finished {
-    Finished {
+fn done(job: JobId, attempt: remuda_core::id::Attempt) -> FinishedAttempt {
+    FinishedAttempt {
         job,
         attempt,
-        outcome: Outcome::Completed,
+        outcome: AttemptOutcome::Completed,
         result: None,
         cause: None,
         fault: None,

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use remuda_core::id::Hash;
-use remuda_core::workflow::{self, Limits};
+use remuda_core::workflow::{self, WorkflowLimits};
 use serde_json::json;
 
 const EACH: Duration = Duration::from_secs(2);
@@ -38,7 +38,7 @@ pub(super) fn sha_megabytes_per_second() -> anyhow::Result<f64> {
 /// Megabytes of a 50 KB workflow that are read, checked and hashed a second.
 pub(super) fn workflow_megabytes_per_second() -> anyhow::Result<f64> {
     let body = workflow();
-    let limits = Limits::default();
+    let limits = WorkflowLimits::default();
     rate(|| {
         black_box(workflow::examine(black_box(&body), &limits)?);
         Ok(body.len() as f64 / 1e6)

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use remuda_core::id::{Attempt, JobId, Term};
-use remuda_core::wire::{Beat, Finished, Joined, Outcome, Reply};
+use remuda_core::wire::{Beat, FinishedAttempt, JoinReply, AttemptOutcome, BeatReply};
 use serde_json::json;
 use tokio::sync::oneshot;
 
@@ -100,15 +100,15 @@ pub(super) async fn worker(
     let join = json!({ "worker": name, "services": ["exec"], "slots": slots });
     let (status, body) = line.post("/remuda/v1/workers", "", join.to_string().as_bytes()).await?;
     ensure!(status == 201, "the worker was not let in: {}", String::from_utf8_lossy(&body));
-    let joined: Joined = serde_json::from_slice(&body)?;
+    let joined: JoinReply = serde_json::from_slice(&body)?;
     let path = format!("/remuda/v1/workers/{name}/beat?wait=20");
-    let mut finished: Vec<Finished> = Vec::new();
+    let mut finished: Vec<FinishedAttempt> = Vec::new();
     let mut term = joined.term;
     for seq in 1.. {
         let beat = beat(&joined, seq, term, std::mem::take(&mut finished));
         let (status, body) = line.post(&path, &joined.token, &serde_json::to_vec(&beat)?).await?;
         ensure!(status == 200, "a beat was answered {status}: {}", String::from_utf8_lossy(&body));
-        let reply: Reply = serde_json::from_slice(&body)?;
+        let reply: BeatReply = serde_json::from_slice(&body)?;
         let now = Instant::now();
         term = reply.term;
         if tells == Tells::Ends {
@@ -130,7 +130,7 @@ pub(super) async fn get(address: &str, path: &str) -> anyhow::Result<Vec<u8>> {
     Ok(response.bytes().await?.to_vec())
 }
 
-pub(super) fn beat(joined: &Joined, seq: u64, term: Term, finished: Vec<Finished>) -> Beat {
+pub(super) fn beat(joined: &JoinReply, seq: u64, term: Term, finished: Vec<FinishedAttempt>) -> Beat {
     Beat {
         incarnation: joined.incarnation,
         seq,
@@ -146,11 +146,11 @@ pub(super) fn beat(joined: &Joined, seq: u64, term: Term, finished: Vec<Finished
     }
 }
 
-pub(super) fn done(job: JobId, attempt: Attempt) -> Finished {
-    Finished {
+pub(super) fn done(job: JobId, attempt: Attempt) -> FinishedAttempt {
+    FinishedAttempt {
         job,
         attempt,
-        outcome: Outcome::Completed,
+        outcome: AttemptOutcome::Completed,
         result: None,
         cause: None,
         fault: None,

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use remuda_core::id::{Shape, WorkerId};
-use remuda_core::workflow::{self, Limits};
+use remuda_core::workflow::{self, WorkflowLimits};
 use serde_json::{Value, json};
 
 use super::super::table::{plain, table};
@@ -90,7 +90,7 @@ fn whole_shape(typed: &str) -> anyhow::Result<Shape> {
         bail!("{typed:?} is neither a whole shape (64 digits) nor a workflow file");
     }
     let text = std::fs::read_to_string(typed).with_context(|| format!("cannot read {typed}"))?;
-    let examined = workflow::examine(&text, &Limits::default());
+    let examined = workflow::examine(&text, &WorkflowLimits::default());
     Ok(examined.with_context(|| format!("{typed} is no workflow"))?.shape)
 }
 

@@ -106,7 +106,7 @@ impl Drain {
     fn told(&self, meant: Meant) -> String {
         let (name, what) = (&self.name, meant.as_str());
         let until = self.deadline.map_or(String::new(), |deadline| {
-            format!(", in {} at the latest", remuda_core::time::spoken(deadline))
+            format!(", in {} at the latest", remuda_core::time::humanize(deadline))
         });
         match meant {
             Meant::Worker => {
@@ -168,7 +168,7 @@ async fn gone(client: &Client, path: &str) -> anyhow::Result<()> {
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
-    bail!("it is still there after {}", remuda_core::time::spoken(WAIT_MAX))
+    bail!("it is still there after {}", remuda_core::time::humanize(WAIT_MAX))
 }
 
 #[cfg(test)]

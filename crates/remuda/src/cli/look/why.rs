@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use remuda_core::id::JobId;
-use remuda_core::time::spoken;
+use remuda_core::time::humanize;
 use serde_json::Value;
 
 use super::super::table::{plain, table};
@@ -55,8 +55,9 @@ fn attempts(attempts: &[Value]) -> String {
         .iter()
         .map(|attempt| {
             let (began, ended) = (moment(&attempt["started_at"]), moment(&attempt["ended_at"]));
-            let took =
-                began.zip(ended).map_or_else(|| "-".to_owned(), |(began, ended)| spoken(ended.since(began)));
+            let took = began
+                .zip(ended)
+                .map_or_else(|| "-".to_owned(), |(began, ended)| humanize(ended.since(began)));
             let verdict = if ended.is_none() { "under way".to_owned() } else { cell(&attempt["verdict"]) };
             let began = began.map_or_else(|| "-".to_owned(), |at| at.to_string());
             vec![

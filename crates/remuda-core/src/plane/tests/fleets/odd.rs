@@ -9,7 +9,7 @@ fn a_pod_that_was_just_made_is_not_gone_because_neither_lists_nor_its_return_kno
     world.pass(3);
     let machine = world.story.plane.rentals().next().unwrap().machine.clone();
     world.story.step(Event::DrainMachine { machine, reason: "enough".to_owned(), within: None }).unwrap();
-    world.refuses = Some(Fault::new(FaultClass::Capacity, "none"));
+    world.refuses = Some(ProviderError::new(ProviderErrorClass::Capacity, "none"));
     world.shows = Some(Ok(Vec::new()));
     world.pass(40);
     assert_eq!(world.phases(), ["returning"], "it counts until it could have been seen");
@@ -32,7 +32,7 @@ fn a_pod_that_nobody_knows_takes_its_room_and_money_until_five_lists_in_a_row_la
     world.pass(3);
     assert_eq!(world.created, 0, "it costs as much as any other: {}", world.held_back());
     for _ in 0..4 {
-        world.say(News::Listed { result: Ok(Vec::new()) });
+        world.say(ProviderEvent::Listed { result: Ok(Vec::new()) });
     }
     world.pass(1);
     assert_eq!(world.created, 0, "nothing but lists tells of it, and four may be wrong");
@@ -40,7 +40,7 @@ fn a_pod_that_nobody_knows_takes_its_room_and_money_until_five_lists_in_a_row_la
     let other: FleetId = "others".parse().unwrap();
     for _ in 0..90 {
         world.pass(1);
-        let news = Box::new(News::Listed { result: Ok(Vec::new()) });
+        let news = Box::new(ProviderEvent::Listed { result: Ok(Vec::new()) });
         world.story.step(Event::Provider { fleet: other.clone(), news }).unwrap();
     }
     assert_eq!(world.created, 1, "what another fleet lists in between does not count");
@@ -68,7 +68,7 @@ fn the_grace_of_a_pod_that_nobody_knows_does_not_begin_anew_when_lists_lack_it_n
     world.pass(10);
     for _ in 0..40 {
         for _ in 0..3 {
-            world.say(News::Listed { result: Ok(Vec::new()) });
+            world.say(ProviderEvent::Listed { result: Ok(Vec::new()) });
         }
         world.pass(10);
     }
@@ -82,13 +82,13 @@ fn a_worker_gets_nothing_before_it_has_said_that_it_can_work() {
     let job = world.jobs(1)[0];
     world.pass(3);
     let rental = world.story.plane.rentals().next().unwrap().machine.clone();
-    let join = Join {
+    let join = JoinRequest {
         worker: id(rental.as_str()),
         machine: Some(rental.clone()),
         fleet: None,
         services: ["exec".parse().unwrap()].into(),
         slots: 1,
-        offer: Offer::default(),
+        offer: Capabilities::default(),
         incarnation: None,
         held: Vec::new(),
         stale_after_millis: None,
@@ -110,7 +110,7 @@ fn a_host_that_gave_a_bad_machine_does_not_speak_against_one_that_works_there() 
     world.join(0).unwrap();
     world.pass(60);
     assert_eq!(world.phases(), ["up", "made"]);
-    world.refuses = Some(Fault::new(FaultClass::Capacity, "none"));
+    world.refuses = Some(ProviderError::new(ProviderErrorClass::Capacity, "none"));
     world.pass(400);
     assert_eq!(world.phases(), ["up"], "nobody registered on the other");
 }
@@ -120,13 +120,13 @@ fn a_host_that_gave_a_bad_machine_does_not_speak_against_one_that_works_there() 
 fn whoever_was_let_in_once_and_has_no_machine_any_more_is_told_to_stop() {
     let mut world = Rented::new(settings(|_| {}));
     let machine: MachineId = "gpus-before".parse().unwrap();
-    let join = Join {
+    let join = JoinRequest {
         worker: id("gpus-before"),
         machine: Some(machine.clone()),
         fleet: Some(gpus()),
         services: ["exec".parse().unwrap()].into(),
         slots: 1,
-        offer: Offer::default(),
+        offer: Capabilities::default(),
         incarnation: None,
         held: Vec::new(),
         stale_after_millis: None,
@@ -146,7 +146,7 @@ fn money_that_was_counted_for_one_offer_does_not_pay_for_a_dearer_one() {
     }));
     world.pass(2);
     let prices = [("cheap".to_owned(), dollars("1")), ("dear".to_owned(), dollars("2"))].into();
-    world.say(News::Priced { result: Ok(prices) });
+    world.say(ProviderEvent::Priced { result: Ok(prices) });
     world.pass(3);
     world.join(0).unwrap();
     world.pass(320);
@@ -177,8 +177,9 @@ fn a_price_that_a_budget_waits_for_is_asked_for_again_soon() {
     world.jobs(1);
     world.story.wait(1);
     world.story.calls.clear();
-    world.say(News::Listed { result: Ok(Vec::new()) });
-    world.say(News::Priced { result: Err(Fault::new(FaultClass::Transient, "502")) });
+    world.say(ProviderEvent::Listed { result: Ok(Vec::new()) });
+    world
+        .say(ProviderEvent::Priced { result: Err(ProviderError::new(ProviderErrorClass::Transient, "502")) });
     world.story.wait(30);
     assert!(world.held_back().contains("is not known, and there is a budget"), "{}", world.held_back());
     world.pass(60);

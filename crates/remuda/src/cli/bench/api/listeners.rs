@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use remuda_core::id::{Attempt, JobId};
-use remuda_core::wire::{Joined, Reply};
+use remuda_core::wire::{BeatReply, JoinReply};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -192,7 +192,7 @@ async fn hear(mut line: TcpStream, began: Instant, lags: Lags) -> anyhow::Result
 /// A worker that takes everything, ends nothing, and tells how far it is.
 struct Worker {
     line: Line,
-    joined: Joined,
+    joined: JoinReply,
     seq: u64,
     held: Vec<(JobId, Attempt)>,
 }
@@ -220,14 +220,14 @@ impl Worker {
         self.beat().await.map(drop)
     }
 
-    async fn beat(&mut self) -> anyhow::Result<Reply> {
+    async fn beat(&mut self) -> anyhow::Result<BeatReply> {
         self.seq += 1;
         let held: Vec<_> = self
             .held
             .iter()
             .map(|(job, attempt)| json!({ "job": job, "attempt": attempt, "step": self.seq }))
             .collect();
-        let Joined { incarnation, term, token, .. } = &self.joined;
+        let JoinReply { incarnation, term, token, .. } = &self.joined;
         let beat = json!({ "incarnation": incarnation, "seq": self.seq, "term": term, "held": held });
         let path = format!("/remuda/v1/workers/{NAME}/beat");
         let (status, body) = self.line.post(&path, token, beat.to_string().as_bytes()).await?;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use remuda_core::wire::{Joined, Reply};
+use remuda_core::wire::{BeatReply, JoinReply};
 use serde_json::json;
 use tokio::task::JoinSet;
 
@@ -136,7 +136,7 @@ async fn join(plane: &Plane, count: usize, seen: &Arc<Seen>) -> anyhow::Result<J
 struct Worker {
     line: Line,
     path: String,
-    joined: Joined,
+    joined: JoinReply,
 }
 
 async fn enter(address: String, name: String) -> anyhow::Result<Worker> {
@@ -162,7 +162,7 @@ async fn work(mut worker: Worker, seen: Arc<Seen>) -> anyhow::Result<()> {
             seen.took(asked.elapsed());
         }
         seen.count(&seen.beats, 1);
-        let reply: Reply = serde_json::from_slice(&body).context("a reply could not be read")?;
+        let reply: BeatReply = serde_json::from_slice(&body).context("a reply could not be read")?;
         term = reply.term;
         seen.count(&seen.done, reply.settled.len() as u64);
         if !reply.start.is_empty() {

@@ -9,10 +9,10 @@ use remuda_core::fleet::FleetSettings;
 use remuda_core::id::{Hash, JobId, MachineId, Term};
 use remuda_core::plane::{Answer, Event, Plane, Proof, Submission};
 use remuda_core::record::Stored;
-use remuda_core::rental::{Phase, Rental};
+use remuda_core::rental::{Rental, RentalPhase};
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
-use remuda_core::wire::Join;
+use remuda_core::wire::JoinRequest;
 use serde_json::json;
 use serde_json::value::RawValue;
 
@@ -64,7 +64,7 @@ fn rented(machines: usize) -> anyhow::Result<Plane> {
         let (machine, tag) = (machine(n)?, format!("remuda-00000000-bench-{n:06}"));
         let mut rental = Rental::wanted(NOW, machine, tag, "any".to_owned(), &fleet);
         (rental.made_at, rental.running_at) = (Some(NOW), Some(NOW));
-        rental.go(NOW, Phase::Up, "up".to_owned());
+        rental.go(NOW, RentalPhase::Up, "up".to_owned());
         documents.push(rental.document().context("a rental can be stored")?);
     }
     let settings = Settings { fleets: vec![fleet], ..Settings::default() };
@@ -77,7 +77,7 @@ fn machine(n: usize) -> anyhow::Result<MachineId> {
 
 fn join(plane: &mut Plane, n: usize, is_rented: bool) -> anyhow::Result<()> {
     let machine = machine(n)?;
-    let join: Join = serde_json::from_value(
+    let join: JoinRequest = serde_json::from_value(
         json!({ "worker": machine, "machine": machine, "services": ["exec"], "slots": 1 }),
     )?;
     let proof = if is_rented { Proof::Machine(machine) } else { Proof::Anybody };
@@ -97,10 +97,10 @@ fn submit(plane: &mut Plane, n: u64) -> anyhow::Result<()> {
         // Eight kinds of work, as a fleet would have.
         shape: Hash::of(&(n % 8).to_le_bytes()),
         workflow_hash: Hash::of(&[1]),
-        needs: remuda_core::need::Needs::default(),
+        needs: remuda_core::need::Requirements::default(),
         deadline: None,
         attempts_max: None,
-        options: remuda_core::options::Options::default(),
+        options: remuda_core::options::JobOptions::default(),
         key: None,
         known: None,
         labels: std::collections::BTreeMap::new(),
