@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use remuda_core::agent::{AgentEvent, CallError};
 use remuda_core::id::{Attempt, JobId, WorkerId};
-use remuda_core::wire::{Beat, JoinRequest, JoinReply, BeatReply};
+use remuda_core::wire::{Beat, BeatReply, JoinReply, JoinRequest};
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 

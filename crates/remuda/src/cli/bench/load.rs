@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use remuda_core::id::{Attempt, JobId, Term};
-use remuda_core::wire::{Beat, FinishedAttempt, JoinReply, AttemptOutcome, BeatReply};
+use remuda_core::wire::{AttemptOutcome, Beat, BeatReply, FinishedAttempt, JoinReply};
 use serde_json::json;
 use tokio::sync::oneshot;
 
