@@ -3,60 +3,34 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::Command;
 
+use remuda_testkit::SmallDisk;
 use reqwest::{Method, StatusCode, header};
 use serde_json::json;
-use tempfile::TempDir;
 
 use crate::harness::{Hand, Plane, answered, has_all, wait_until};
 
-/// A disk of 96 MiB of our own.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    /// None, and the reason printed, where nobody may mount one.
-    fn mount() -> Option<SmallDisk> {
-        let folder = tempfile::tempdir().unwrap();
-        let mut mount = Command::new("mount");
-        let mount = mount.args(["-t", "tmpfs", "-o", "size=96m", "none"]).arg(folder.path()).output();
-        let problem = match mount {
-            Ok(output) if output.status.success() => return Some(SmallDisk(folder)),
-            Ok(output) => String::from_utf8_lossy(&output.stderr).into_owned(),
-            Err(error) => error.to_string(),
-        };
-        eprintln!("NOT TESTED: a small disk cannot be mounted here: {problem}");
-        None
+/// Writes until nothing more fits.
+fn fill(disk: &SmallDisk) -> PathBuf {
+    let path = disk.path().join("other-file");
+    let mut file = File::create(&path).unwrap();
+    for piece in [1 << 20, 4096, 1] {
+        while file.write_all(&vec![1; piece]).is_ok() {}
     }
-
-    /// Writes until nothing more fits.
-    fn fill(&self) -> PathBuf {
-        let path = self.0.path().join("someone-elses-film");
-        let mut file = File::create(&path).unwrap();
-        for piece in [1 << 20, 4096, 1] {
-            while file.write_all(&vec![1; piece]).is_ok() {}
-        }
-        path
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        Command::new("umount").arg("-l").arg(self.0.path()).status().ok();
-    }
+    path
 }
 
 /// Faults: D2, A14.
 #[tokio::test]
 async fn a_full_disk_refuses_submissions_records_completions_and_heals() {
-    let Some(disk) = SmallDisk::mount() else { return };
-    let mut plane = Plane::plan(&[]).data_in(&disk.0.path().join("data")).start().await;
+    let Some(disk) = SmallDisk::mount("96m") else { return };
+    let mut plane = Plane::plan(&[]).data_in(&disk.path().join("data")).start().await;
     let mut hand = Hand::join(&plane, "w", 1).await;
     let mut accepted = Vec::new();
     for n in 0..5 {
         accepted.push(plane.submit(json!({ "n": n })).await);
     }
-    let film = disk.fill();
+    let film = fill(&disk);
     let refused = loop {
         let padded = json!({ "workflow": { "n": accepted.len(), "text": "x".repeat(20_000) } });
         let answer = plane.request(Method::POST, "/remuda/v1/jobs").json(&padded).send().await.unwrap();
@@ -113,8 +87,8 @@ async fn a_full_disk_refuses_submissions_records_completions_and_heals() {
 /// Faults: D2, A14, B8.
 #[tokio::test]
 async fn a_blob_that_does_not_fit_leaves_nothing_and_jobs_go_on() {
-    let Some(disk) = SmallDisk::mount() else { return };
-    let plane = Plane::plan(&[]).data_in(&disk.0.path().join("data")).start().await;
+    let Some(disk) = SmallDisk::mount("96m") else { return };
+    let plane = Plane::plan(&[]).data_in(&disk.path().join("data")).start().await;
     let mut hand = Hand::join(&plane, "w", 1).await;
     plane.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
@@ -123,7 +97,7 @@ async fn a_blob_that_does_not_fit_leaves_nothing_and_jobs_go_on() {
     assert_eq!(answer.status(), StatusCode::INSUFFICIENT_STORAGE);
     assert!(answer.headers().contains_key(header::RETRY_AFTER));
     has_all(&answer.text().await.unwrap(), &["store_full", "no space left in", "nothing was stored"]);
-    let blobs = disk.0.path().join("data/blobs");
+    let blobs = disk.path().join("data/blobs");
     assert_eq!(std::fs::read_dir(blobs.join("tmp")).unwrap().count(), 0);
     assert_eq!(std::fs::read_dir(&blobs).unwrap().count(), 2, "the lock and an empty folder");
 

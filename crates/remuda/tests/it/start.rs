@@ -139,20 +139,12 @@ async fn a_job_is_run_from_the_command_line() {
     has_all(&said, &["exit code 9: bad luck", "failures of its own: 3"]);
 }
 
-/// Whether this machine has Python; the examples are no use without it.
-fn has_python() -> bool {
-    Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success())
-}
-
 #[tokio::test]
 async fn a_worker_of_the_standard_library_runs_a_job() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
-    if !has_python() {
-        eprintln!("NOT TESTED: there is no python3 here");
-        return;
-    }
+    let Some(python) = remuda_testkit::program("python3") else { return };
     let plane = Plane::start(&[]).await;
-    let mut python = Command::new("python3");
+    let mut python = Command::new(python);
     python.arg(examples.join("worker.py")).args([&plane.url, "speller"]);
     let mut worker = Process::start("worker.py", &mut python);
     worker.line("joined as speller").await.expect("it should join");

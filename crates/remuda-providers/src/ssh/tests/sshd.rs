@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,7 @@ struct Door {
 impl Sshd {
     /// `lines` are added to its settings.
     pub(super) fn start(lines: &str) -> Sshd {
-        fetch();
+        make_run_folder();
         let folder = tempfile::tempdir().unwrap();
         let key = Key::open(&folder.path().join("id_ed25519")).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -184,17 +184,9 @@ fn serve(config: &Path, socket: TcpStream, door: &Arc<Door>) {
     });
 }
 
-/// What is missing comes from Debian's packages.
-fn fetch() {
-    static FETCHED: Once = Once::new();
-    FETCHED.call_once(|| {
-        if !Path::new(SSHD).exists() {
-            let install = "apt-get install -y --no-install-recommends openssh-server";
-            said("sh", &["-c", &format!("{install} || (apt-get update && {install})")]);
-        }
-        // Its own service makes this one, and does not run here.
-        drop(fs::create_dir_all("/run/sshd"));
-    });
+/// Makes the folder that the system's own sshd service would make.
+fn make_run_folder() {
+    drop(fs::create_dir_all("/run/sshd"));
 }
 
 pub(super) fn said(program: &str, arguments: &[&str]) -> String {

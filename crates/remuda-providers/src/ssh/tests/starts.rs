@@ -7,11 +7,14 @@ use std::process::Command;
 
 use super::super::{Preparation, Upload};
 use super::check;
-use super::checks::TinyDisk;
 use super::sshd::{Sshd, TOKEN, is_alive, said, session, until};
+use remuda_testkit::SmallDisk;
 
 #[tokio::test]
 async fn a_worker_is_started_and_outlives_the_visit() {
+    if remuda_testkit::program("sshd").is_none() {
+        return;
+    }
     let sshd = Sshd::start("");
     let heard = sshd.path("heard");
     let worker =
@@ -33,6 +36,9 @@ async fn a_worker_is_started_and_outlives_the_visit() {
 
 #[tokio::test]
 async fn the_environment_is_left_nowhere_but_in_the_worker() {
+    if remuda_testkit::program("sshd").is_none() {
+        return;
+    }
     let sshd = Sshd::start("");
     sshd.visit(&sshd.settings("exec sleep 1000")).await.unwrap();
     let mut names: Vec<_> =
@@ -59,6 +65,9 @@ fn noting(sshd: &Sshd) -> Preparation {
 
 #[tokio::test]
 async fn two_visits_start_one_worker() {
+    if remuda_testkit::program("sshd").is_none() {
+        return;
+    }
     let sshd = Sshd::start("");
     // A start that takes its time, so that the other one comes in the middle of it.
     let slow = sshd.path("setsid");
@@ -78,6 +87,9 @@ async fn two_visits_start_one_worker() {
 
 #[tokio::test]
 async fn a_worker_that_died_is_started_anew() {
+    if remuda_testkit::program("sshd").is_none() {
+        return;
+    }
     let sshd = Sshd::start("");
     let settings = noting(&sshd);
     sshd.visit(&settings).await.unwrap();
@@ -91,6 +103,9 @@ async fn a_worker_that_died_is_started_anew() {
 
 #[tokio::test]
 async fn another_process_under_the_workers_number_is_not_the_worker() {
+    if remuda_testkit::program("sshd").is_none() {
+        return;
+    }
     let sshd = Sshd::start("");
     fs::create_dir(sshd.path("remuda")).unwrap();
     // Alive and born at another time: the number was given out again, as after a start of the pod.
@@ -112,6 +127,9 @@ async fn another_process_under_the_workers_number_is_not_the_worker() {
 
 #[tokio::test]
 async fn a_worker_that_ends_at_once_tells_why() {
+    if remuda_testkit::program("sshd").is_none() {
+        return;
+    }
     let sshd = Sshd::start("");
     let settings = sshd.settings("seq 1 100000; echo \"$REMUDA_TOKEN: nobody at plane:7777\" >&2; exit 1");
     let result = sshd.visit(&settings).await;
@@ -123,6 +141,9 @@ async fn a_worker_that_ends_at_once_tells_why() {
 
 #[tokio::test]
 async fn what_cannot_be_a_variable_is_said_before_anybody_is_visited() {
+    if remuda_testkit::program("sshd").is_none() {
+        return;
+    }
     let sshd = Sshd::start("");
     let mut settings = sshd.settings("exec sleep 1000");
     settings.environment.insert("A B".to_owned(), "secret".to_owned());
@@ -147,6 +168,9 @@ fn program(sshd: &Sshd, name: &str) -> Vec<u8> {
 
 #[tokio::test]
 async fn a_program_is_uploaded_once_and_again_when_it_changed() {
+    if remuda_testkit::program("sshd").is_none() {
+        return;
+    }
     let sshd = Sshd::start("");
     let folder = tempfile::tempdir().unwrap();
     let (settings, there) = (uploading(&sshd, folder.path()), folder.path().join("bin/remuda"));
@@ -167,11 +191,14 @@ async fn a_program_is_uploaded_once_and_again_when_it_changed() {
 
 #[tokio::test]
 async fn a_program_that_does_not_fit_or_does_not_exist_is_told() {
+    if remuda_testkit::program("sshd").is_none() {
+        return;
+    }
     let sshd = Sshd::start("");
-    let Some(disk) = TinyDisk::mount() else { return };
-    let settings = uploading(&sshd, disk.0.path());
+    let Some(disk) = SmallDisk::mount("64k") else { return };
+    let settings = uploading(&sshd, disk.path());
     check(sshd.visit(&settings).await, "upload", false, &["our own", "No such file"]);
     program(&sshd, "large");
     check(sshd.visit(&settings).await, "upload", false, &["No space left"]);
-    assert_eq!(fs::read_dir(disk.0.path().join("bin")).unwrap().count(), 0, "a part was left behind");
+    assert_eq!(fs::read_dir(disk.path().join("bin")).unwrap().count(), 0, "a part was left behind");
 }

@@ -7,6 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 use remuda_core::id::Sequence;
 use remuda_core::record::Record;
+use remuda_testkit::strace;
 
 use super::Folder;
 use crate::contract::sample::{self, accepted, body, completed, event, job, queued};
@@ -172,28 +173,9 @@ async fn d15_killed_while_it_is_made_it_is_made_anew() {
     }
 }
 
-/// Whether this machine lets us watch a process's calls; what is missing for it is fetched from Debian's packages.
-fn has_strace() -> bool {
-    let works = || {
-        Command::new("strace").args(["-o", "/dev/null", "true"]).output().is_ok_and(|it| it.status.success())
-    };
-    static FETCHED: std::sync::Once = std::sync::Once::new();
-    if !works() {
-        FETCHED.call_once(|| {
-            let script = "apt-get install -y strace || (apt-get update && apt-get install -y strace)";
-            drop(Command::new("sh").args(["-c", script]).output());
-        });
-    }
-    let is_there = works();
-    if !is_there {
-        eprintln!("skipped: strace is not here or not allowed");
-    }
-    is_there
-}
-
 #[tokio::test]
 async fn d5_nothing_is_acknowledged_before_it_is_synced() {
-    if !has_strace() {
+    if strace().is_none() {
         return;
     }
     let folder = Folder::new();
@@ -238,7 +220,7 @@ async fn check_broken(under: &[&str]) {
 
 #[tokio::test]
 async fn d3_after_a_failed_sync_nothing_is_written_until_it_is_opened_again() {
-    if has_strace() {
+    if strace().is_some() {
         // Each thread is counted by itself: opening takes fewer than 20, the writer gets there.
         let fail = "inject=fsync,fdatasync:error=EIO:when=20+";
         check_broken(&["strace", "-f", "-e", "trace=fsync,fdatasync", "-e", fail, "-o", "/dev/null"]).await;

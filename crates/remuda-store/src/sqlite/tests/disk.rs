@@ -3,12 +3,11 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use remuda_core::record::Record;
-use tempfile::TempDir;
+use remuda_testkit::SmallDisk;
 use tokio::sync::oneshot;
 
 use super::super::files::{Lock, Reserve};
@@ -18,40 +17,18 @@ use super::Folder;
 use crate::contract::sample::{accepted, body, completed, id, job, queued};
 use crate::{Batch, Store, StoreError};
 
-/// A disk of 96 MiB of our own, where we are allowed to mount one.
-struct SmallDisk(TempDir);
-
-impl SmallDisk {
-    fn mount() -> Option<SmallDisk> {
-        let folder = tempfile::tempdir().unwrap();
-        let mount =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m", "none"]).arg(folder.path()).output();
-        let is_mounted = mount.is_ok_and(|mount| mount.status.success());
-        if !is_mounted {
-            eprintln!("skipped: mounting a small disk is not allowed here");
-        }
-        is_mounted.then_some(SmallDisk(folder))
-    }
-
-    fn url(&self) -> String {
-        format!("sqlite:{}", self.0.path().join("remuda.db").display())
-    }
-
-    /// Writes until nothing more fits.
-    fn fill(&self) -> PathBuf {
-        let path = self.0.path().join("someone-elses-film");
-        let mut file = File::create(&path).unwrap();
-        for chunk in [1 << 20, 4096, 1] {
-            while file.write_all(&vec![1; chunk]).is_ok() {}
-        }
-        path
-    }
+fn url(disk: &SmallDisk) -> String {
+    format!("sqlite:{}", disk.path().join("remuda.db").display())
 }
 
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        Command::new("umount").arg("-l").arg(self.0.path()).status().ok();
+/// Writes until nothing more fits.
+fn fill(disk: &SmallDisk) -> PathBuf {
+    let path = disk.path().join("other-file");
+    let mut file = File::create(&path).unwrap();
+    for chunk in [1 << 20, 4096, 1] {
+        while file.write_all(&vec![1; chunk]).is_ok() {}
     }
+    path
 }
 
 fn end(n: u128) -> Batch {
@@ -68,15 +45,15 @@ fn submit(n: u128) -> Batch {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d2_a_full_disk_takes_completions_refuses_submissions_and_heals() {
-    let Some(disk) = SmallDisk::mount() else { return };
-    let mut store = Store::open(&disk.url()).await.unwrap();
+    let Some(disk) = SmallDisk::mount("96m") else { return };
+    let mut store = Store::open(&url(&disk)).await.unwrap();
     let mut term = store.lead().await.unwrap();
     for n in 0..50 {
         store.commit(term, submit(n)).await.unwrap();
     }
     assert!(store.has_reserve());
 
-    let film = disk.fill();
+    let film = fill(&disk);
     let mut accepted = 50;
     let refused = loop {
         match store.commit(term, submit(accepted)).await {
@@ -89,7 +66,7 @@ async fn d2_a_full_disk_takes_completions_refuses_submissions_and_heals() {
     for n in 0..50 {
         if n == 25 {
             drop(store);
-            store = Store::open(&disk.url()).await.unwrap();
+            store = Store::open(&url(&disk)).await.unwrap();
             term = store.lead().await.unwrap();
         }
         store.commit(term, end(n)).await.unwrap();
@@ -108,19 +85,19 @@ async fn d2_a_full_disk_takes_completions_refuses_submissions_and_heals() {
     tokio::time::timeout(Duration::from_secs(30), healed).await.expect("room comes back by itself");
     store.commit(term, submit(999)).await.unwrap();
     drop(store);
-    let stored = Store::open(&disk.url()).await.unwrap().restore().await.unwrap();
+    let stored = Store::open(&url(&disk)).await.unwrap().restore().await.unwrap();
     assert_eq!(stored.jobs.len() as u128, accepted - 50 + 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn d2_the_reserve_lasts_for_thousands_of_completions() {
     const JOBS: u128 = 9000;
-    let Some(disk) = SmallDisk::mount() else { return };
-    let store = Store::open(&disk.url()).await.unwrap();
+    let Some(disk) = SmallDisk::mount("96m") else { return };
+    let store = Store::open(&url(&disk)).await.unwrap();
     let term = store.lead().await.unwrap();
     let jobs: Vec<Record> = (0..JOBS).map(|n| accepted(job(n), queued(1))).collect();
     store.commit(term, jobs.into()).await.unwrap();
-    disk.fill();
+    fill(&disk);
     // One by one, which is the dearest way: each writes whole pages to the log.
     for n in 0..JOBS {
         if let Err(error) = store.commit(term, end(n)).await {

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{client_of, closed, code, token};
 use crate::harness::{Client, Hand, Plane, Raw, Stream, answered, has_all, wait_until};
-use crate::source;
+use remuda_tidy::source::{rust_files, workspace_root};
 
 /// What a request with these headers is answered.
 async fn asked(client: &Client, method: Method, headers: &[(&str, &str)]) -> (u16, String) {
@@ -213,16 +213,16 @@ async fn a_worker_that_only_pretends_to_work_holds_nobody_up_for_ever() {
 /// against it.
 #[test]
 fn nothing_hashes_what_others_send_without_a_key_or_matches_it_with_patterns() {
-    let manifest = std::fs::read_to_string(source::root().join("Cargo.toml")).unwrap();
+    let manifest = std::fs::read_to_string(workspace_root().join("Cargo.toml")).unwrap();
     let dependencies = manifest.split("[workspace.dependencies]").nth(1).unwrap();
     let dependencies = dependencies.split("\n[").next().unwrap();
     for name in ["regex", "fancy-regex", "fxhash", "rustc-hash", "ahash", "hashbrown", "nohash"] {
         let is_there = dependencies.lines().any(|line| line.starts_with(&format!("{name} ")));
         assert!(!is_there, "{name} hashes without a key, or matches patterns");
     }
-    for source in source::all() {
+    for source in rust_files() {
         for word in [concat!("BuildHasher", "Default"), concat!("with_", "hasher")] {
-            let found = source.production().find(|(_, line)| line.contains(word));
+            let found = source.production_lines().find(|(_, line)| line.contains(word));
             assert!(found.is_none(), "{}: {found:?}", source.name);
         }
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::source::root;
+use remuda_tidy::source::workspace_root;
 
 /// Licences that ask for nothing but to be named.
 const LICENCES: &[&str] = &[
@@ -38,7 +38,7 @@ fn metadata() -> Value {
     let host = told.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--locked", "--offline", "--format-version", "1", "--filter-platform", host]);
-    let output = cargo.current_dir(root()).output().unwrap();
+    let output = cargo.current_dir(workspace_root()).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -46,7 +46,7 @@ fn metadata() -> Value {
 /// Faults: X21.
 #[test]
 fn every_part_is_locked_and_may_be_used() {
-    let lock = std::fs::read_to_string(root().join("Cargo.lock")).unwrap();
+    let lock = std::fs::read_to_string(workspace_root().join("Cargo.lock")).unwrap();
     let mut locked = BTreeSet::new();
     for package in lock.split("[[package]]").skip(1) {
         let field = |name: &str| {

@@ -4,14 +4,14 @@ use std::fs;
 use std::path::Path;
 
 use super::fleet::{Fleet, ended_well, script};
-use super::tools::{Tools, chromium, shelf};
+use super::tools::{Tools, chromium, screenshots};
 use crate::harness::{Plane, QUICK};
 
 /// Faults: V8.
 #[tokio::test]
 async fn the_web_ui_shows_its_picture_though_the_server_dies() {
-    let tools = Tools::ready();
-    let chromium = chromium();
+    let Some(tools) = Tools::find() else { return };
+    let Some(chromium) = chromium() else { return };
     let ui = tools.package("comfyui_frontend_package");
     let plan = Plane::plan(QUICK).arguments(&["--ui", ui.to_str().unwrap()]);
     let mut fleet = Fleet::on(plan.start().await).await;
@@ -28,7 +28,7 @@ async fn the_web_ui_shows_its_picture_though_the_server_dies() {
     }
     ended_well(script).await;
     for picture in ["running.png", "done.png"] {
-        fs::copy(fleet.folder().join("client").join(picture), shelf().join(picture)).unwrap();
+        fs::copy(fleet.folder().join("client").join(picture), screenshots().join(picture)).unwrap();
     }
     fleet.was_done_elsewhere(&job).await;
 }

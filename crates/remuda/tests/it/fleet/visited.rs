@@ -16,7 +16,7 @@ const QUICK: &str = "list_every = '500ms'\nvisible_max = '2s'\nturn_min = '1s'\n
 #[tokio::test]
 async fn a_pod_without_a_worker_is_rented_visited_used_and_given_back() {
     let folder = tempfile::tempdir().unwrap();
-    let machine = Machine::start();
+    let Some(machine) = Machine::start() else { return };
     let data = folder.path().join("data");
     machine.admit(&Key::open(&data.join("ssh/id_ed25519")).unwrap());
     let port = machine.address.port.to_string();

@@ -19,12 +19,13 @@ struct Known {
     ends: bool,
 }
 
-fn served() -> Pool {
+fn served() -> Option<Pool> {
+    let folder = remuda_testkit::model("smollm2-135m")?;
     let pool = Pool::start(PoolSettings::default(), engine::engines());
-    let found = pool.add(ModelSpec::new("it", super::folder("smollm2-135m"))).unwrap();
+    let found = pool.add(ModelSpec::new("it", folder)).unwrap();
     assert_eq!(found.engine, "gguf");
     assert!(found.architecture.starts_with("llama, 134 million weights, Q4_1"), "{}", found.architecture);
-    pool
+    Some(pool)
 }
 
 fn question(text: &str, sampling: Sampling) -> Request {
@@ -45,7 +46,7 @@ fn text(answer: Answer) -> Generated {
 
 #[test]
 fn a_language_model_says_what_llama_cpp_says() {
-    let pool = served();
+    let Some(pool) = served() else { return };
     let known = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/models/chat/answers.json");
     let known: Vec<Known> = serde_json::from_slice(&std::fs::read(known).unwrap()).unwrap();
     for known in known {
@@ -62,7 +63,7 @@ fn a_language_model_says_what_llama_cpp_says() {
 
 #[tokio::test]
 async fn an_answer_comes_piece_by_piece_and_stops_where_it_is_told() {
-    let pool = served();
+    let Some(pool) = served() else { return };
     let sampling = Sampling { stop: vec!["spacetime".to_owned()], ..up_to(64) };
     let mut ticket = pool.call("it", question("What is gravity?", sampling), Call::default()).unwrap();
     let mut pieces = Vec::new();
@@ -79,7 +80,7 @@ async fn an_answer_comes_piece_by_piece_and_stops_where_it_is_told() {
 
 #[test]
 fn more_than_fits_is_refused_with_both_numbers() {
-    let pool = served();
+    let Some(pool) = served() else { return };
     let told = pool.call("it", question(&"horse ".repeat(9000), up_to(8)), Call::default());
     let Err(PoolError::Input(told)) = told else { panic!("{told:?}") };
     assert!(told.contains("90") && told.contains("8191 fit"), "{told}");

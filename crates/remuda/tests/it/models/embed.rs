@@ -45,15 +45,16 @@ fn distances(said: &[Vec<f32>]) -> Vec<f64> {
 
 #[test]
 fn texts_become_the_vectors_that_the_reference_has_for_them() {
-    let distances = distances(&said(ModelSpec::new("it", super::folder(MODEL))));
+    let Some(folder) = remuda_testkit::model(MODEL) else { return };
+    let distances = distances(&said(ModelSpec::new("it", folder)));
     eprintln!("distances from the reference: {distances:?}");
     assert!(distances.iter().all(|distance| *distance < 1e-6), "{distances:?}");
 }
 
 #[test]
 fn int8_keeps_the_direction_of_every_vector() {
-    let spec =
-        ModelSpec { precision: Precision::Int8, threads: 2, ..ModelSpec::new("it", super::folder(MODEL)) };
+    let Some(folder) = remuda_testkit::model(MODEL) else { return };
+    let spec = ModelSpec { precision: Precision::Int8, threads: 2, ..ModelSpec::new("it", folder) };
     let distances = distances(&said(spec));
     eprintln!("distances from the reference: {distances:.4?}");
     assert!(distances.iter().all(|distance| *distance < 0.01), "{distances:?}");

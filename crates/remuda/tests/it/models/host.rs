@@ -6,10 +6,15 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::clients::tools::python;
+use crate::clients::tools::openai_python;
 use crate::harness::{Client, Process, free_address, remuda, wait_until};
 
 const PACKAGES: &str = include_str!("requirements.txt");
+
+/// The Python with OpenAI's client; without it the test is skipped.
+pub(super) fn python() -> Option<PathBuf> {
+    openai_python(PACKAGES)
+}
 
 /// `remuda up --model …`.
 #[derive(Debug)]
@@ -79,16 +84,22 @@ impl Host {
     }
 
     /// Starts a script of OpenAI's client.
-    pub(super) fn script(&self, name: &str, arguments: &[&str]) -> Process {
-        script(self, self.folder(), name, arguments)
+    pub(super) fn script(&self, python: &Path, name: &str, arguments: &[&str]) -> Process {
+        script(self, python, self.folder(), name, arguments)
     }
 }
 
 /// The same against any plane.
-pub(super) fn script(client: &Client, folder: &Path, name: &str, arguments: &[&str]) -> Process {
+pub(super) fn script(
+    client: &Client,
+    python: &Path,
+    folder: &Path,
+    name: &str,
+    arguments: &[&str],
+) -> Process {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/models").join(name);
     let key = if client.token.is_empty() { "nobody asks" } else { &client.token };
-    let mut command = std::process::Command::new(python(PACKAGES));
+    let mut command = std::process::Command::new(python);
     command.current_dir(folder).arg("-u").arg(ours).args(arguments);
     command.env("OPENAI_BASE_URL", format!("{}/v1", client.url)).env("OPENAI_API_KEY", key);
     Process::start(name, command.env("NO_PROXY", "127.0.0.1"))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use super::host::{Host, copies, ended_well};
+use super::host::{Host, copies, ended_well, python};
 use crate::harness::{let_pass, wait_until};
 
 /// How often in a test that runs every day; `REMUDA_KILLS=60` is a minute of it.
@@ -17,8 +17,9 @@ fn kills() -> u32 {
 
 /// Kills one of two copies every second while a client asks in a loop, and sees that nothing failed.
 async fn no_call_fails(model: &str, kills: u32) {
+    let Some(python) = python() else { return };
     let mut host = Host::up(&[model]).await;
-    let mut script = host.script("loop.py", &["embed"]);
+    let mut script = host.script(&python, "loop.py", &["embed"]);
     assert!(script.line("asking").await.is_some(), "{}", script.said());
     let mut killed = Vec::new();
     for _ in 0..kills {
@@ -52,8 +53,9 @@ async fn no_call_fails(model: &str, kills: u32) {
 /// Faults: T1, T6.
 #[tokio::test]
 async fn no_call_of_others_fails_while_somebody_makes_copies_panic() {
+    let Some(python) = python() else { return };
     let host = Host::up(&["embed=embed.fake,copies=2,isolation=thread"]).await;
-    let mut script = host.script("loop.py", &["embed"]);
+    let mut script = host.script(&python, "loop.py", &["embed"]);
     assert!(script.line("asking").await.is_some(), "{}", script.said());
     for _ in 0..kills() {
         let (status, answer) =
@@ -71,7 +73,7 @@ async fn no_call_of_others_fails_while_somebody_makes_copies_panic() {
 /// Faults: T1, T10.
 #[tokio::test]
 async fn no_call_to_a_real_model_fails_while_one_of_two_copies_is_killed_every_second() {
-    let folder = super::folder("all-minilm-l6-v2");
+    let Some(folder) = remuda_testkit::model("all-minilm-l6-v2") else { return };
     // Fewer: without optimisation each copy takes seconds to load.
     no_call_fails(&format!("embed={},copies=2,isolation=process", folder.display()), kills() / 3).await;
 }

@@ -3,15 +3,16 @@
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::host::{Host, copies, ended_well};
+use super::host::{Host, copies, ended_well, python};
 use crate::harness::{answered, has_all, wait_until};
 
 const BOTH: [&str; 2] = ["embed=embed.fake", "chat=chat.fake"];
 
 #[tokio::test]
 async fn the_openai_package_finds_its_way() {
+    let Some(python) = python() else { return };
     let host = Host::up(&BOTH).await;
-    let said = ended_well(host.script("client.py", &["embed", "chat"])).await;
+    let said = ended_well(host.script(&python, "client.py", &["embed", "chat"])).await;
     has_all(&said, &["models chat embed", "floats equal base64", "streamed", "refused", "done"]);
     // Asked directly: no job was made of any of it.
     assert_eq!(host.jobs().await.len(), 0);
@@ -19,14 +20,16 @@ async fn the_openai_package_finds_its_way() {
 
 #[tokio::test]
 async fn the_openai_package_gets_its_pictures() {
+    let Some(python) = python() else { return };
     let host = Host::up(&["draw=draw.fake"]).await;
-    has_all(&ended_well(host.script("pictures.py", &["draw"])).await, &["done"]);
+    has_all(&ended_well(host.script(&python, "pictures.py", &["draw"])).await, &["done"]);
 }
 
 #[tokio::test]
 async fn a_full_queue_is_told_with_when_to_come_back() {
+    let Some(python) = python() else { return };
     let host = Host::up(&["embed=embed.fake"]).await;
-    has_all(&ended_well(host.script("full.py", &["embed"])).await, &["RateLimitError", "done"]);
+    has_all(&ended_well(host.script(&python, "full.py", &["embed"])).await, &["RateLimitError", "done"]);
 }
 
 /// Faults: X17.

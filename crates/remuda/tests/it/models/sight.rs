@@ -9,11 +9,12 @@ fn picture(name: &str) -> Vec<u8> {
     std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/models/sight").join(name)).unwrap()
 }
 
-fn served(name: &str, capability: Capability) -> Pool {
+fn served(name: &str, capability: Capability) -> Option<Pool> {
+    let folder = remuda_testkit::model(name)?;
     let pool = Pool::start(PoolSettings::default(), engine::engines());
-    let found = pool.add(ModelSpec::new("it", super::folder(name))).unwrap();
+    let found = pool.add(ModelSpec::new("it", folder)).unwrap();
     assert_eq!((found.engine, found.capability), ("rten", capability));
-    pool
+    Some(pool)
 }
 
 fn ask(pool: &Pool, request: Request) -> PartAnswer {
@@ -35,7 +36,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 
 #[test]
 fn a_picture_becomes_the_vector_that_the_reference_has_for_it() {
-    let pool = served("dinov2-small", Capability::ImageEmbedding);
+    let Some(pool) = served("dinov2-small", Capability::ImageEmbedding) else { return };
     let expected = |name: &str| serde_json::from_slice::<Vec<f32>>(&picture(name)).unwrap();
     // Decoders of JPEG round differently; everything else is bit for bit as it was there.
     for (name, reference, distance_max) in
@@ -52,7 +53,7 @@ fn a_picture_becomes_the_vector_that_the_reference_has_for_it() {
 
 #[test]
 fn text_is_read_wherever_and_however_it_stands() {
-    let pool = served("ppocr-v4", Capability::Vision);
+    let Some(pool) = served("ppocr-v4", Capability::Vision) else { return };
     let PartAnswer::Seen(Seen { text, lines }) =
         ask(&pool, Request::Vision(Look { image: picture("lines.png"), question: None }))
     else {
@@ -79,7 +80,7 @@ fn text_is_read_wherever_and_however_it_stands() {
 /// Weights that come as a pickle, which was read and never run, and names that come from somewhere else.
 #[test]
 fn what_is_on_a_picture_is_told_as_the_reference_tells_it() {
-    let pool = served("efficientnet-lite0", Capability::ImageEmbedding);
+    let Some(pool) = served("efficientnet-lite0", Capability::ImageEmbedding) else { return };
     let PartAnswer::Picture(embedded) =
         ask(&pool, Request::ImageEmbedding { images: vec![picture("scene.png")] })
     else {
