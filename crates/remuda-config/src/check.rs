@@ -32,10 +32,10 @@ pub(super) const RULES: &[Rule] = &[
     below("beat.idle", "beat.stale_after", "a worker that beats in time is not offline"),
     below("beat.busy", "stuck_after", "progress comes with the beats"),
     below("order_grace", "lease", "the lease would end before the grace does"),
-    below("own_delay_max", "lease", "an attempt is not given up because the plane stood still"),
+    below("plane_stall_max", "lease", "an attempt is not given up because the plane stood still"),
     at_most("retry.base", "retry.max", "the first wait is the shortest"),
     at_most("block.cooldown", "block.cooldown_max", "the first block is the shortest"),
-    at_most("poison_after", "mishaps_max", "a job would end before it could be found to be poison"),
+    at_most("poison_after", "infra_failures_max", "a job would end before it could be found to be poison"),
     at_most("scaling.machines_min", "scaling.machines_max", "there is no number between them otherwise"),
     at_most("limits.streams_max", "limits.connections_max", "each stream holds a connection"),
 ];

@@ -1,5 +1,6 @@
 //! Writes `docs/configuration.md` from the table, so that the document cannot drift.
 
+use std::env;
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use super::{Fleet, Model, Origin, Resolved, load};
 const HEAD: &str = "\
 # Configuration
 
-*Written by a test from `crates/remuda/src/config/table.rs`; edit that instead.*
+*Generated from `crates/remuda-config/src/table.rs`; edit the table, then run
+`REMUDA_WRITE_DOCS=1 cargo test -p remuda-config document`.*
 
 Remuda runs without any configuration. What is written in `remuda.toml` replaces the defaults, the environment
 replaces the file, and flags replace all of them. `remuda config show` prints every value and where it came from.
@@ -34,7 +36,7 @@ The data folder is `$XDG_DATA_HOME/remuda` or `~/.local/share/remuda`, on macOS
 
 const EXAMPLE: &str = r#"listen = "127.0.0.1:8288"
 data = "/var/lib/remuda"
-retain_for = "30d"
+retention = "30d"
 
 [beat]
 idle = "20s"
@@ -63,8 +65,8 @@ const FLEETS_EXAMPLE: &str = r#"[[fleet]]
 name = "local"
 provider = "process"
 command = "remuda worker --exec ./render.sh"
-min = 1
-max = 4
+machines_min = 1
+machines_max = 4
 
 [[fleet]]
 name = "gpus"
@@ -75,7 +77,7 @@ data_centers = ["EU-RO-1"]
 url = "https://plane.example.org:8288"
 services = ["comfyui"]
 labels = { tier = "large" }
-max = 6
+machines_max = 6
 price_max = 0.90
 budget_hourly = 4
 budget_daily = 40
@@ -110,7 +112,7 @@ fn document() -> String {
     let mut text = format!("{HEAD}```toml\n{EXAMPLE}```\n");
     for group in GROUPS {
         writeln!(text, "\n## {}\n", group.title).unwrap();
-        text.push_str("| key | default | may be | environment | meaning |\n|---|---|---|---|---|\n");
+        text.push_str("| key | default | allowed values | environment | meaning |\n|---|---|---|---|---|\n");
         for key in group.keys {
             let default = match key.name {
                 "data" => "the data folder".to_owned(),
@@ -127,7 +129,7 @@ fn document() -> String {
     let fleet = Fleet::new("fleet".parse().unwrap(), began, defaults.settings.scaling);
     for group in fleets::GROUPS {
         writeln!(text, "\n### {}\n", group.title).unwrap();
-        text.push_str("| key | default | may be | meaning |\n|---|---|---|---|\n");
+        text.push_str("| key | default | allowed values | meaning |\n|---|---|---|---|\n");
         for key in group.keys {
             let shown = key.shown(&fleet);
             let general = fleets::FALLBACKS.iter().find(|(own, _)| *own == key.name);
@@ -141,7 +143,7 @@ fn document() -> String {
         }
     }
     text.push_str(&format!("{MODELS}{MODELS_EXAMPLE}```\n\n"));
-    text.push_str("| key | default | may be | meaning |\n|---|---|---|---|\n");
+    text.push_str("| key | default | allowed values | meaning |\n|---|---|---|---|\n");
     let model = Model::new("model", Origin::Default);
     for key in models::KEYS {
         let shown = key.shown(&model);
@@ -166,15 +168,18 @@ fn variables(key: &Key) -> String {
     format!("`{}`{}", key.variable(), seed.unwrap_or_default())
 }
 
+/// The command that writes the document; the test only compares.
+const WRITE: &str = "REMUDA_WRITE_DOCS=1 cargo test -p remuda-config document";
+
 #[test]
-fn the_document_says_what_the_table_says() {
+fn document_matches_the_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
     let text = document();
-    if fs::read_to_string(&path).ok().as_ref() != Some(&text) {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, text).unwrap();
-        panic!("docs/configuration.md was not up to date; regenerated, commit it");
+    if env::var_os("REMUDA_WRITE_DOCS").is_some() {
+        fs::write(&path, &text).unwrap();
     }
+    let is_current = fs::read_to_string(&path).is_ok_and(|found| found == text);
+    assert!(is_current, "docs/configuration.md does not match the table of settings; write it with: {WRITE}");
 }
 
 #[test]

@@ -42,8 +42,8 @@ pub struct Source {
     /// For whatever runs on its machines.
     pub env: BTreeMap<String, Secret>,
     /// A machine that has not reached the plane for this long stops itself.
-    pub dead_man: Duration,
-    pub dead_man_command: Option<String>,
+    pub contact_timeout: Duration,
+    pub contact_timeout_command: Option<String>,
     /// `fixed`: the machines there are.
     pub machines: Vec<String>,
     /// What is started, by `sh -c`, where the image does not say.
@@ -52,7 +52,7 @@ pub struct Source {
     /// What an hour of one is said to cost, to rehearse budgets.
     pub price: Option<Money>,
     /// How long one may take to end by itself.
-    pub grace: Duration,
+    pub stop_grace: Duration,
     pub runpod: Runpod,
 }
 
@@ -76,7 +76,7 @@ pub struct Runpod {
     pub data_centers: Vec<String>,
     pub clouds: Vec<String>,
     /// Of the container, in GB.
-    pub disk: u32,
+    pub disk_gb: u32,
     pub network_volume: Option<String>,
     pub mount_path: Option<String>,
     pub ports: Vec<String>,
@@ -109,23 +109,23 @@ pub(super) enum PolicyName {
 }
 
 /// A quarter of an hour: longer than a plane takes to come back, shorter than a bill takes to hurt.
-const DEAD_MAN: Duration = Duration::from_secs(15 * 60);
+const CONTACT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// A worker hands back what it holds, and goes.
-const GRACE: Duration = Duration::from_secs(10);
+const STOP_GRACE: Duration = Duration::from_secs(10);
 /// Small ones failed to find a place, large ones find few.
 const DISK_GB: u32 = 50;
 
 /// For a provider that is this very machine: what it says is so, and at once.
 pub(super) const OWN_LIMITS: RentalLimits = RentalLimits {
     list_every: Duration::from_secs(5),
-    visible_max: Duration::from_secs(5),
-    lost_max: Duration::from_secs(10),
-    pull_max: Duration::from_secs(60),
-    check_max: Duration::from_secs(600),
+    list_lag_max: Duration::from_secs(5),
+    lost_create_timeout: Duration::from_secs(10),
+    image_pull_timeout: Duration::from_secs(60),
+    readiness_timeout: Duration::from_secs(600),
     orphan_grace: Duration::from_secs(30),
-    return_max: Duration::from_secs(60),
-    avoid_for: Duration::from_secs(60),
+    return_timeout: Duration::from_secs(60),
+    offer_cooldown: Duration::from_secs(60),
 };
 
 impl Fleet {
@@ -138,20 +138,20 @@ impl Fleet {
                 start: Start::Image,
                 url: None,
                 env: BTreeMap::new(),
-                dead_man: DEAD_MAN,
-                dead_man_command: None,
+                contact_timeout: CONTACT_TIMEOUT,
+                contact_timeout_command: None,
                 machines: Vec::new(),
                 command: None,
                 ssh: Ssh { user: None, setup: None, gpu_check: Some("built-in".to_owned()), upload: true },
                 price: None,
-                grace: GRACE,
+                stop_grace: STOP_GRACE,
                 runpod: Runpod {
                     image: None,
                     gpus: Vec::new(),
                     gpu_count: 1,
                     data_centers: Vec::new(),
                     clouds: vec!["secure".to_owned()],
-                    disk: DISK_GB,
+                    disk_gb: DISK_GB,
                     network_volume: None,
                     mount_path: None,
                     ports: Vec::new(),
@@ -247,9 +247,9 @@ impl Fleet {
         if scaling.machines_min > scaling.machines_max {
             let (min, max) = (scaling.machines_min, scaling.machines_max);
             let told = format!(
-                "has a `min` of {min} ({}) and a `max` of {max} ({})",
-                self.told("min"),
-                self.told("max")
+                "has a `machines_min` of {min} ({}) and a `machines_max` of {max} ({})",
+                self.told("machines_min"),
+                self.told("machines_max")
             );
             return Err(self.conflict(&format!("{told}: there is no number between them")));
         }
@@ -323,7 +323,7 @@ impl Source {
             runpod.gpu_count,
             runpod.data_centers,
             runpod.clouds,
-            runpod.disk,
+            runpod.disk_gb,
             runpod.network_volume,
             runpod.mount_path,
             runpod.ports,

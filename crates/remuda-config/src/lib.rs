@@ -91,7 +91,7 @@ pub struct ServeSettings {
     /// The largest blob.
     pub blob_bytes_max: u64,
     /// How long the next piece of a blob may take to come.
-    pub blob_pause_max: Duration,
+    pub blob_upload_idle_timeout: Duration,
     pub webhooks_allow_private: AllowPrivate,
     pub access: AccessSettings,
     /// The worker is started, over SSH, on machines of fleets that want it so.
@@ -130,13 +130,13 @@ pub struct AgentSettings {
     /// A service that says nothing about a running attempt for this long is asked about it.
     pub inactivity: Duration,
     /// Between the first time a service does not know an attempt and the second, which counts.
-    pub second_look: Duration,
+    pub unknown_recheck: Duration,
     /// Whoever goes on for longer with what it was told to stop is sick.
-    pub stop_max: Duration,
+    pub cancel_timeout: Duration,
     /// So long one thing may run at a service while our work waits behind it.
-    pub behind_max: Duration,
+    pub queue_stall_max: Duration,
     /// How long a service may take for the smallest of workflows.
-    pub check_max: Duration,
+    pub self_test_timeout: Duration,
 }
 
 impl Resolved {
@@ -164,7 +164,7 @@ impl Resolved {
                 // A minute of video as it leaves a model, some minutes once it is encoded.
                 blob_bytes_max: 2 << 30,
                 // As for any other body: whoever takes longer has gone without a word.
-                blob_pause_max: Duration::from_secs(15),
+                blob_upload_idle_timeout: Duration::from_secs(15),
                 webhooks_allow_private: AllowPrivate::Auto,
                 access: AccessSettings::default(),
                 start_worker: true,
@@ -175,12 +175,12 @@ impl Resolved {
                 probe_every: Duration::from_secs(30),
                 inactivity: Duration::from_secs(30),
                 // Whatever was on its way to the service has arrived by then.
-                second_look: Duration::from_secs(5),
+                unknown_recheck: Duration::from_secs(5),
                 // An interrupt is heard between two steps of a sampler, and a step may be long.
-                stop_max: Duration::from_secs(30),
-                behind_max: Duration::from_secs(3600),
+                cancel_timeout: Duration::from_secs(30),
+                queue_stall_max: Duration::from_secs(3600),
                 // A service that has just started may load for a while first.
-                check_max: Duration::from_secs(60),
+                self_test_timeout: Duration::from_secs(60),
             },
             models: ModelsSettings::default(),
             fleets: Vec::new(),

@@ -17,7 +17,7 @@ pub struct ModelsSettings {
     /// What all copies together may take; by default a share of what the machine has.
     pub memory_bytes: Option<u64>,
     /// How long a call may take.
-    pub answer_max: Duration,
+    pub request_timeout: Duration,
     /// Each `[[model]]`.
     pub own: Vec<Model>,
 }
@@ -25,7 +25,7 @@ pub struct ModelsSettings {
 impl Default for ModelsSettings {
     fn default() -> Self {
         // As long as OpenAI's own clients wait.
-        ModelsSettings { memory_bytes: None, answer_max: Duration::from_secs(600), own: Vec::new() }
+        ModelsSettings { memory_bytes: None, request_timeout: Duration::from_secs(600), own: Vec::new() }
     }
 }
 

@@ -40,7 +40,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 const TICK: Duration = Duration::from_millis(10);
 const SECOND: Duration = Duration::from_secs(1);
 /// A plane with nothing to do looks up once a second: that must not pass for an absence, or nobody is ever found silent.
-const OWN_DELAY_MIN: Duration = Duration::from_millis(1500);
+const PLANE_STALL_MIN: Duration = Duration::from_millis(1500);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 const YEARS: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
@@ -59,7 +59,7 @@ const PLANE: &[Key] = &[
     Key::new("store", slot!(serve.store), Store, "Where the plane keeps what it knows."),
     Key::new("insecure", slot!(serve.insecure), Switch, "Serve other addresses than loopback without TLS."),
     Key::new(
-        "retain_for",
+        "retention",
         slot!(serve.retention),
         duration(SECOND, YEARS),
         "How long finished jobs and their results are kept.",
@@ -79,9 +79,9 @@ const PLANE: &[Key] = &[
         "A worker that has been offline for this long is forgotten.",
     ),
     Key::new(
-        "own_delay_max",
-        slot!(settings.own_delay_max),
-        duration(OWN_DELAY_MIN, HOUR),
+        "plane_stall_max",
+        slot!(settings.plane_stall_max),
+        duration(PLANE_STALL_MIN, HOUR),
         "When the plane itself stood still for this long, nobody else is blamed for it.",
     ),
     Key::new(
@@ -107,8 +107,8 @@ const BEATS: &[Key] = &[
         "An idle worker that is silent for this long is offline.",
     ),
     Key::new(
-        "beat.stale_alert",
-        slot!(settings.stale_alert),
+        "beat.flaps_before_alert",
+        slot!(settings.flaps_before_alert),
         number(1, reliability::MOMENTS_MAX as u64),
         "A worker or machine that goes stale so often within an hour is told of.",
     ),
@@ -153,8 +153,8 @@ const ATTEMPTS: &[Key] = &[
         "Failures of its own making before a job has failed.",
     ),
     Key::new(
-        "mishaps_max",
-        slot!(settings.mishaps_max),
+        "infra_failures_max",
+        slot!(settings.infra_failures_max),
         number(1, 100),
         "Failures of every other class before a job is quarantined.",
     ),
@@ -204,8 +204,8 @@ const SUSPICION: &[Key] = &[
         "How long they are kept apart at most.",
     ),
     Key::new(
-        "block.spare_the_only_worker",
-        slot!(settings.spare_the_only_worker),
+        "block.exempt_sole_worker",
+        slot!(settings.exempt_sole_worker),
         Switch,
         "Keep a worker that is all there is from nothing: a retry runs at once instead of when its block ends.",
     ),
@@ -243,8 +243,8 @@ const ROUTING: &[Key] = &[
         "How many waiting kinds of work a free worker may look past to find one it has warm.",
     ),
     Key::new(
-        "warm_patience",
-        slot!(settings.warm_patience),
+        "warm_wait_max",
+        slot!(settings.warm_wait_max),
         duration(Duration::ZERO, DAY),
         "A job that has waited this long is not passed over for a warm one any more.",
     ),
@@ -298,14 +298,14 @@ const LIMITS: &[Key] = &[
 
 const BLOBS: &[Key] = &[
     Key::new(
-        "blobs.size_max",
+        "blobs.bytes_max",
         slot!(serve.blob_bytes_max),
         Bytes { min: 1 << 10, max: 1 << 40 },
         "The largest blob: a file that a job takes or gives.",
     ),
     Key::new(
-        "blobs.pause_max",
-        slot!(serve.blob_pause_max),
+        "blobs.upload_idle_timeout",
+        slot!(serve.blob_upload_idle_timeout),
         duration(SECOND, HOUR),
         "How long the next 256 KiB of a blob may take to come; the whole may take as long as it needs.",
     ),
@@ -369,14 +369,14 @@ const SCALING: &[Key] = &[
     )
     .seed("GPU_HEALTH_CHECK_TIMEOUT_SEC", Unit::Seconds),
     Key::new(
-        "scaling.turn_min",
-        slot!(settings.scaling.turn_min),
+        "scaling.reversal_cooldown",
+        slot!(settings.scaling.reversal_cooldown),
         duration(TICK, DAY),
         "A fleet turns from growing to shrinking, or back, at most once in this time.",
     ),
     Key::new(
-        "scaling.life_min",
-        slot!(settings.scaling.life_min),
+        "scaling.uptime_min",
+        slot!(settings.scaling.uptime_min),
         duration(TICK, DAY),
         "A worker is not returned before it was active for this long.",
     ),
@@ -405,26 +405,26 @@ const AGENT: &[Key] = &[
     )
     .seed("WORKER_WEBSOCKET_INACTIVITY_TIMEOUT_MS", Unit::Milliseconds),
     Key::new(
-        "agent.second_look",
-        slot!(agent.second_look),
+        "agent.unknown_recheck",
+        slot!(agent.unknown_recheck),
         duration(TICK, HOUR),
         "How long after a service did not know an attempt it is asked again; the second time counts.",
     ),
     Key::new(
-        "agent.stop_max",
-        slot!(agent.stop_max),
+        "agent.cancel_timeout",
+        slot!(agent.cancel_timeout),
         duration(TICK, HOUR),
         "A service that goes on for this long with what it was told to stop is sick.",
     ),
     Key::new(
-        "agent.behind_max",
-        slot!(agent.behind_max),
+        "agent.queue_stall_max",
+        slot!(agent.queue_stall_max),
         duration(TICK, DAY),
         "So long one thing may run at a ComfyUI server while a job of ours waits behind it, before the server counts as sick.",
     ),
     Key::new(
-        "agent.check_max",
-        slot!(agent.check_max),
+        "agent.self_test_timeout",
+        slot!(agent.self_test_timeout),
         duration(SECOND, HOUR),
         "How long a service may take for the smallest of workflows, which shows that it works.",
     ),
@@ -438,8 +438,8 @@ const MODELS: &[Key] = &[
         "What all copies of all models on this machine may take together; by default three quarters of its memory.",
     ),
     Key::new(
-        "models.answer_max",
-        slot!(models.answer_max),
+        "models.request_timeout",
+        slot!(models.request_timeout),
         duration(SECOND, DAY),
         "How long a call at `/v1` may take, unless it asks for less.",
     ),

@@ -56,7 +56,7 @@ pub struct AgentDeadlines {
     /// How long it may be silent while it holds nothing, in place of what the plane says.
     pub stale_after: Option<Duration>,
     /// Whoever had no contact with its plane for this long stops, and its machine with it: nobody else would.
-    pub dead_man: Option<Duration>,
+    pub contact_timeout: Option<Duration>,
     /// How long it has to finish what it holds once it is asked to stop; the rest is handed back in time.
     pub notice: Option<Duration>,
 }
@@ -65,11 +65,11 @@ pub struct AgentDeadlines {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgentTimeouts {
     /// Between the first "I do not know it" and the second, which counts: anything in flight has arrived by then.
-    pub second_look: Duration,
+    pub unknown_recheck: Duration,
     /// Whoever goes on for longer with what it was told to stop is sick.
-    pub stop_max: Duration,
+    pub cancel_timeout: Duration,
     /// So long one thing may run at the service while ours waits behind it; after that nothing moves there any more.
-    pub behind_max: Duration,
+    pub queue_stall_max: Duration,
     /// How often a service that was given up is looked at: somebody may have mended it.
     pub look_every: Duration,
 }
@@ -78,9 +78,9 @@ impl Default for AgentTimeouts {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         AgentTimeouts {
-            second_look: seconds(5),
-            stop_max: seconds(30),
-            behind_max: seconds(3600),
+            unknown_recheck: seconds(5),
+            cancel_timeout: seconds(30),
+            queue_stall_max: seconds(3600),
             look_every: seconds(30),
         }
     }

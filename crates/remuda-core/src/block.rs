@@ -1,7 +1,7 @@
 //! Workers and shapes kept apart. A pair that failed often enough is blocked for a while; then one trial decides
 //! whether it is open again or blocked for twice as long. Asking about a block changes nothing; its end is an event.
 //! That holds for a worker that is all there is, too: the retry runs when its block ends. Who would rather have it tried
-//! again at once sets `spare_the_only_worker`; and what was not the workflow's own fault does not count there, because
+//! again at once sets `exempt_sole_worker`; and what was not the workflow's own fault does not count there, because
 //! the service has been mended by then and nobody else could take it.
 //!
 //! ```text

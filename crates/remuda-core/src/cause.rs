@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The class of a failure; each has its cap (`Settings::attempts_max`, `Settings::mishaps_max`).
+/// The class of a failure; each has its cap (`Settings::attempts_max`, `Settings::infra_failures_max`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {

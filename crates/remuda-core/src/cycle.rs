@@ -39,7 +39,7 @@ mod shrink;
 mod tests;
 
 /// A rented machine stops itself after 15 minutes without contact: from then on nothing is left to hope for.
-const DEAD_MAN: Duration = Duration::from_secs(15 * 60);
+const CONTACT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// A fleet as the plane believes it to be.
 #[derive(Clone, Debug, Default)]
@@ -190,7 +190,7 @@ impl<'a> Cycle<'a> {
             return Some(reason.to_owned());
         }
         let is_silent = worker.is_rented && worker.presence == Presence::Offline;
-        if is_silent && self.is_past(heard_at, DEAD_MAN.max(self.settings.scaling.idle_timeout)) {
+        if is_silent && self.is_past(heard_at, CONTACT_TIMEOUT.max(self.settings.scaling.idle_timeout)) {
             return Some(format!("Heartbeat expired: not heard for {}", humanize(self.now.since(heard_at))));
         }
         // Of a worker that is not heard nobody knows whether it advances; its lease decides.

@@ -91,8 +91,8 @@ impl FleetSettings {
         let scaling = Scaling {
             machines_min: 0,
             machines_max: 0,
-            turn_min: Duration::ZERO,
-            life_min: Duration::ZERO,
+            reversal_cooldown: Duration::ZERO,
+            uptime_min: Duration::ZERO,
             ..Scaling::default()
         };
         FleetSettings { scaling, offers: Vec::new(), ..FleetSettings::new(id, true) }
@@ -118,19 +118,19 @@ pub struct RentalLimits {
     /// How often the provider is asked what there is.
     pub list_every: Duration,
     /// How long a pod may be missing from lists before that means anything.
-    pub visible_max: Duration,
+    pub list_lag_max: Duration,
     /// How long a creation whose answer was lost is looked for before another takes its place.
-    pub lost_max: Duration,
+    pub lost_create_timeout: Duration,
     /// From its creation until it runs: the pull of the image and the boot.
-    pub pull_max: Duration,
+    pub image_pull_timeout: Duration,
     /// From the registration of its worker until it may work: the start check and the loading of models.
-    pub check_max: Duration,
+    pub readiness_timeout: Duration,
     /// A pod with our tag that we know nothing of is left alone for this long.
     pub orphan_grace: Duration,
     /// A return that takes longer is an alarm.
-    pub return_max: Duration,
+    pub return_timeout: Duration,
     /// How long an offer that gave a bad machine, or had none, is passed over.
-    pub avoid_for: Duration,
+    pub offer_cooldown: Duration,
 }
 
 impl Default for RentalLimits {
@@ -138,14 +138,14 @@ impl Default for RentalLimits {
         RentalLimits {
             list_every: Duration::from_secs(30),
             // One client had to widen its window to 16 s; others look three times within 6 s.
-            visible_max: Duration::from_secs(60),
-            lost_max: Duration::from_secs(600),
+            list_lag_max: Duration::from_secs(60),
+            lost_create_timeout: Duration::from_secs(600),
             // Cold pulls take 5 to 13 minutes; what is not running after twice that never will be.
-            pull_max: Duration::from_secs(30 * 60),
-            check_max: Duration::from_secs(600),
+            image_pull_timeout: Duration::from_secs(30 * 60),
+            readiness_timeout: Duration::from_secs(600),
             orphan_grace: Duration::from_secs(300),
-            return_max: Duration::from_secs(600),
-            avoid_for: Duration::from_secs(600),
+            return_timeout: Duration::from_secs(600),
+            offer_cooldown: Duration::from_secs(600),
         }
     }
 }

@@ -264,7 +264,7 @@ impl Job {
         if self.failures >= self.attempts_max.unwrap_or(settings.attempts_max) {
             return failed(cause, message, false);
         }
-        if self.mishaps >= settings.mishaps_max {
+        if self.mishaps >= settings.infra_failures_max {
             let evidence =
                 format!("{} attempts ended through no fault of its own, the last: {message}", self.mishaps);
             return failed(cause, evidence, true);

@@ -134,14 +134,14 @@ impl Reliability {
     }
 
     /// Whether it goes stale so often that somebody should look.
-    pub fn is_unreliable(&self, now: Timestamp, stale_alert: u32) -> bool {
-        self.stales_lately(now) >= stale_alert.max(1) as usize
+    pub fn is_unreliable(&self, now: Timestamp, flaps_before_alert: u32) -> bool {
+        self.stales_lately(now) >= flaps_before_alert.max(1) as usize
     }
 
     /// Whether that is worth telling now: once in an hour.
-    pub fn tells(&mut self, now: Timestamp, stale_alert: u32) -> bool {
+    pub fn tells(&mut self, now: Timestamp, flaps_before_alert: u32) -> bool {
         let is_told = self.told_at.is_some_and(|at| now.since(at) < HOUR);
-        let tells = !is_told && self.is_unreliable(now, stale_alert);
+        let tells = !is_told && self.is_unreliable(now, flaps_before_alert);
         if tells {
             self.told_at = Some(now);
         }

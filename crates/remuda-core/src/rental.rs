@@ -228,8 +228,8 @@ impl Rental {
     }
 
     /// What follows from how often it was missing, or was seen ended. `is_heard`: its worker beats, and so it is there.
-    pub fn sighting(&self, now: Timestamp, is_heard: bool, visible_max: Duration) -> Sighting {
-        let made_long_ago = self.made_at.is_some_and(|at| now.since(at) >= visible_max);
+    pub fn sighting(&self, now: Timestamp, is_heard: bool, list_lag_max: Duration) -> Sighting {
+        let made_long_ago = self.made_at.is_some_and(|at| now.since(at) >= list_lag_max);
         let is_returning = self.phase == RentalPhase::Returning;
         // A pod that was just made may be missing from lists and unknown to its return: that is no proof either.
         if self.missed >= LISTS_MIN && made_long_ago && !is_heard {
@@ -263,12 +263,12 @@ impl Rental {
         let limits = &fleet.limits;
         let after = |since: Timestamp, limit: Duration| Some(since.plus(limit + Duration::from_millis(1)));
         match (self.phase, self.made_at, self.running_at, self.joined_at) {
-            (RentalPhase::Lost, ..) => after(self.since, limits.lost_max),
-            (RentalPhase::Made, Some(made_at), None, _) => after(made_at, limits.pull_max),
+            (RentalPhase::Lost, ..) => after(self.since, limits.lost_create_timeout),
+            (RentalPhase::Made, Some(made_at), None, _) => after(made_at, limits.image_pull_timeout),
             (RentalPhase::Made, _, Some(running_at), None) => {
                 after(running_at, fleet.scaling.spawning_timeout)
             }
-            (RentalPhase::Made, _, Some(_), Some(joined_at)) => after(joined_at, limits.check_max),
+            (RentalPhase::Made, _, Some(_), Some(joined_at)) => after(joined_at, limits.readiness_timeout),
             (RentalPhase::Draining, ..) => {
                 self.drain_until.or(after(self.since, fleet.scaling.drain_timeout))
             }
@@ -284,18 +284,18 @@ impl Rental {
         }
         let what = match (self.phase, self.running_at, self.joined_at) {
             (RentalPhase::Lost, ..) => {
-                let (tag, limit) = (&self.tag, humanize(limits.lost_max));
+                let (tag, limit) = (&self.tag, humanize(limits.lost_create_timeout));
                 format!("the answer to its creation was lost, and no pod {tag} appeared for {limit}")
             }
             (_, None, _) => {
-                format!("its image was not pulled and started within {}", humanize(limits.pull_max))
+                format!("its image was not pulled and started within {}", humanize(limits.image_pull_timeout))
             }
             (_, Some(_), None) => {
                 let limit = humanize(fleet.scaling.spawning_timeout);
                 format!("it runs, and no worker registered within {limit}")
             }
             (_, Some(_), Some(_)) => {
-                let limit = humanize(limits.check_max);
+                let limit = humanize(limits.readiness_timeout);
                 format!("its worker was not ready for work within {limit} of its registration")
             }
         };

@@ -68,9 +68,9 @@ impl ScalingTrend {
     }
 
     /// When the fleet may go this way; a moment long past if it already does.
-    pub fn free_at(&self, direction: ScalingDirection, turn_min: Duration) -> Timestamp {
+    pub fn free_at(&self, direction: ScalingDirection, reversal_cooldown: Duration) -> Timestamp {
         match self.0 {
-            Some((before, turned_at)) if before != direction => turned_at.plus(turn_min),
+            Some((before, turned_at)) if before != direction => turned_at.plus(reversal_cooldown),
             Some(_) | None => Timestamp::ZERO,
         }
     }

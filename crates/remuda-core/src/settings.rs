@@ -18,7 +18,7 @@ pub struct Settings {
     /// An idle worker is offline after this: three beats of 30 s, one may be lost and one late.
     pub stale_after: Duration,
     /// Whoever goes stale so often within an hour is told of: twice is a bad day, three times a bad machine.
-    pub stale_alert: u32,
+    pub flaps_before_alert: u32,
     /// No new work for a busy worker after three missed beats of 5 s.
     pub suspect_after: Duration,
     /// How long an attempt may go unnamed by any beat.
@@ -32,7 +32,7 @@ pub struct Settings {
     /// Failures of class *job* before the job has failed.
     pub attempts_max: u8,
     /// Failures of every other class before the job is quarantined.
-    pub mishaps_max: u8,
+    pub infra_failures_max: u8,
     /// A job that took down this many distinct workers is poison.
     pub poison_after: u8,
     /// A shape that failed on this many distinct workers without a success is suspect.
@@ -51,7 +51,7 @@ pub struct Settings {
     /// Kept apart at most this long, however often the trial fails.
     pub block_cooldown_max: Duration,
     /// A worker that is all there is gets no blocks: they would only make everyone wait.
-    pub spare_the_only_worker: bool,
+    pub exempt_sole_worker: bool,
     /// `shape`: jobs of one kind share blocks; `exact`: only the same workflow to the letter does.
     pub block_on: BlockOn,
     /// Failures in a row, over different shapes, that put a worker on probation.
@@ -59,12 +59,12 @@ pub struct Settings {
     /// How many waiting kinds of work a free worker may look past to find one it has warm.
     pub look_ahead: usize,
     /// A job that has waited this long is not passed over for a warm one any more.
-    pub warm_patience: Duration,
+    pub warm_wait_max: Duration,
     /// Share of the fleet (in percent, and at least three workers) whose loss within one lease is taken for our own
     /// fault: nothing is requeued until things have been calm for a lease.
     pub mass_loss_percent: u8,
     /// The plane was not running for this long (paused, slow store): nobody else is blamed for it.
-    pub own_delay_max: Duration,
+    pub plane_stall_max: Duration,
     /// Unfinished jobs the plane will hold; more are refused with a hint to come back.
     pub open_jobs_max: usize,
     /// Blocks kept at most; the one that ends first makes room.
@@ -85,14 +85,14 @@ impl Default for Settings {
             beat_idle: Duration::from_secs(30),
             beat_busy: Duration::from_secs(5),
             stale_after: Duration::from_secs(90),
-            stale_alert: 3,
+            flaps_before_alert: 3,
             suspect_after: Duration::from_secs(15),
             lease: Duration::from_secs(30),
             order_grace: Duration::from_secs(5),
             stuck_after: Duration::from_secs(300),
             stuck_policy: StuckPolicy::Progress,
             attempts_max: 3,
-            mishaps_max: 5,
+            infra_failures_max: 5,
             poison_after: 2,
             suspect_shape_after: 3,
             quarantine_cooldown: Duration::from_secs(60),
@@ -102,13 +102,13 @@ impl Default for Settings {
             max_failures_before_block: 1,
             block_cooldown: Duration::from_secs(60),
             block_cooldown_max: Duration::from_secs(600),
-            spare_the_only_worker: false,
+            exempt_sole_worker: false,
             block_on: BlockOn::Shape,
             probation_after: 3,
             look_ahead: 32,
-            warm_patience: Duration::from_secs(60),
+            warm_wait_max: Duration::from_secs(60),
             mass_loss_percent: 50,
-            own_delay_max: Duration::from_secs(3),
+            plane_stall_max: Duration::from_secs(3),
             open_jobs_max: 2_000_000,
             blocks_max: 10_000,
             forget_workers_after: Duration::from_secs(24 * 3600),
@@ -138,9 +138,9 @@ pub struct Scaling {
     pub vram_stale_after: Duration,
     /// A fleet turns from growing to shrinking, or back, at most once in this time. A machine takes about as long to
     /// come up cold, so turning faster pays for machines that never work.
-    pub turn_min: Duration,
+    pub reversal_cooldown: Duration,
     /// A worker is not returned before it was active for this long: what it took to bring it up is paid for already.
-    pub life_min: Duration,
+    pub uptime_min: Duration,
 }
 
 impl Default for Scaling {
@@ -153,8 +153,8 @@ impl Default for Scaling {
             spawning_timeout: Duration::from_secs(300),
             drain_timeout: Duration::from_secs(600),
             vram_stale_after: Duration::from_secs(120),
-            turn_min: Duration::from_secs(600),
-            life_min: Duration::from_secs(600),
+            reversal_cooldown: Duration::from_secs(600),
+            uptime_min: Duration::from_secs(600),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //!  rent ──▶ intent in FOLDER/TAG.json ──▶ spawn ──▶ pid and start time into it
 //!  list ──▶ the records, each held against /proc: running, stopped, or never started
-//!  give back ──▶ SIGTERM ──grace──▶ SIGKILL ──▶ gone: the record is removed
+//!  give back ──▶ SIGTERM ──stop_grace──▶ SIGKILL ──▶ gone: the record is removed
 //! ```
 //!
 //! Pods outlive the plane that started them, like those of any provider. The intent is written before anything starts,
@@ -43,7 +43,7 @@ pub const OFFER: &str = "any";
 const MARK: &str = "REMUDA_POD";
 
 /// A worker hands back what it holds, and goes; one that does not is killed.
-const GRACE: Duration = Duration::from_secs(10);
+const STOP_GRACE: Duration = Duration::from_secs(10);
 
 /// What a pod may know of the plane's environment. Only this, because the rest may hold keys.
 const INHERITED: [&str; 14] = [
@@ -74,12 +74,12 @@ pub struct ProcessSettings {
     /// What an hour is said to cost, to rehearse budgets.
     pub price: Option<Money>,
     /// How long a pod may take to end by itself.
-    pub grace: Duration,
+    pub stop_grace: Duration,
 }
 
 impl ProcessSettings {
     pub fn new(command: Vec<String>, folder: PathBuf) -> ProcessSettings {
-        ProcessSettings { command, folder, price: None, grace: GRACE }
+        ProcessSettings { command, folder, price: None, stop_grace: STOP_GRACE }
     }
 }
 

@@ -73,7 +73,7 @@ pub struct Context {
     pub reload: Reload,
     /// Places for blobs on their way in, which keep the disk busy.
     pub uploads: Arc<Semaphore>,
-    pub blob_pause_max: Duration,
+    pub blob_upload_idle_timeout: Duration,
     pub access: Arc<Access>,
     /// How long what has ended is kept, and an asset of which nobody said.
     pub retention: Duration,
@@ -81,7 +81,7 @@ pub struct Context {
     /// Those of this process, which `/v1` asks directly.
     pub models: Models,
     /// How long a call at `/v1` may take.
-    pub answer_max: Duration,
+    pub request_timeout: Duration,
     comfy_v2: comfy_v2::ComfyV2State,
     /// Where the web interface lies, if it is to be served.
     pub ui: Option<std::path::PathBuf>,
@@ -355,7 +355,7 @@ impl Context {
         reload: Reload,
         access: Arc<Access>,
     ) -> Self {
-        let (settings, answer_max) = (reload.settings(), reload.answer_max());
+        let (settings, request_timeout) = (reload.settings(), reload.request_timeout());
         let limits = WorkflowLimits {
             depth_max: settings.depth_max,
             nodes_max: settings.nodes_max,
@@ -381,13 +381,13 @@ impl Context {
             body_bytes_max: settings.body_bytes_max,
             reload,
             uploads: Arc::new(Semaphore::new(blobs::UPLOADS_MAX)),
-            blob_pause_max: settings.blob_pause_max,
+            blob_upload_idle_timeout: settings.blob_upload_idle_timeout,
             access,
             retention: settings.retention,
             comfy_v2,
             comfyui: ComfyuiApi::default(),
             models: Models::default(),
-            answer_max,
+            request_timeout,
             ui: settings.ui.clone(),
             forward_to: settings.forward_to.as_slice().into(),
         }

@@ -261,7 +261,7 @@ async fn retain(store: Store, plane: Handle, retention: Duration, mut stopping: 
             warn!(%error, "what has expired could not be cleared away; trying again later");
         }
         if cleared > 0 {
-            info!(cleared, "cleared away what is older than retain_for");
+            info!(cleared, "cleared away what is older than retention");
         }
     }
 }

@@ -49,7 +49,7 @@ pub(crate) enum Happening {
     PodRuns { pod: PodId },
     PodEnds { pod: PodId },
     PodGoes { pod: PodId },
-    DeadMan { host: usize },
+    ContactTimeout { host: usize },
     // To a client.
     Submit { client: usize, is_changed: bool },
     ToClient { client: usize, call: u64, told: Told },

@@ -189,7 +189,7 @@ impl<'t> World<'t> {
             Happening::PodRuns { pod } => self.pod_runs(&pod),
             Happening::PodEnds { pod } => self.pod_ends(&pod),
             Happening::PodGoes { pod } => self.pod_goes(&pod),
-            Happening::DeadMan { host } => self.dead_man(host),
+            Happening::ContactTimeout { host } => self.contact_timeout(host),
             Happening::HandedIn { host, arrival } => self.handed_in(host, arrival),
             Happening::PromptDue { host, mark } => self.prompt_due(host, mark),
             Happening::Stop { host, key, is_ours } => self.stop_prompt(host, key, is_ours),

@@ -46,7 +46,7 @@ pub struct Blobs(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     folder: PathBuf,
-    size_max: u64,
+    bytes_max: u64,
     /// One for each folder of blobs. Whoever holds it looks and then acts: what was seen or touched is not cleared
     /// away, and nobody sees a name that is not synced yet.
     turns: [Mutex<()>; 256],
@@ -65,8 +65,8 @@ pub struct Blob {
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
     /// Send less, or have the limit raised.
-    #[error("the blob is larger than {size_max} bytes (blobs.size_max)")]
-    TooLarge { size_max: u64 },
+    #[error("the blob is larger than {bytes_max} bytes (blobs.bytes_max)")]
+    TooLarge { bytes_max: u64 },
 
     /// Nothing was stored; send what was named, or name what was sent.
     #[error("the content is {actual} and not {expected}: nothing was stored")]
@@ -87,14 +87,14 @@ pub enum BlobError {
 
 impl Blobs {
     /// Takes the folder, makes it where there is none, and clears away what a killed process left half written.
-    pub async fn open(folder: PathBuf, size_max: u64) -> Result<Blobs, BlobError> {
-        blocking(folder.clone(), move || Shared::open(folder, size_max))
+    pub async fn open(folder: PathBuf, bytes_max: u64) -> Result<Blobs, BlobError> {
+        blocking(folder.clone(), move || Shared::open(folder, bytes_max))
             .await
             .map(|shared| Blobs(shared.into()))
     }
 
-    pub fn size_max(&self) -> u64 {
-        self.0.size_max
+    pub fn bytes_max(&self) -> u64 {
+        self.0.bytes_max
     }
 
     /// How large it is, if it is there.
@@ -147,7 +147,7 @@ async fn blocking<T: Send + 'static>(
 }
 
 impl Shared {
-    fn open(folder: PathBuf, size_max: u64) -> Result<Shared, BlobError> {
+    fn open(folder: PathBuf, bytes_max: u64) -> Result<Shared, BlobError> {
         let failed = |error| failed(&folder, error);
         fs::create_dir_all(folder.join(upload::FOLDER)).map_err(failed)?;
         let lock = lock(&folder)?;
@@ -163,7 +163,7 @@ impl Shared {
         }
         sync_folder(&folder).and_then(|()| sync_folder(&folder.join(".."))).map_err(failed)?;
         let turns = std::array::from_fn(|_| Mutex::new(()));
-        Ok(Shared { folder, size_max, turns, _lock: lock })
+        Ok(Shared { folder, bytes_max, turns, _lock: lock })
     }
 
     fn path(&self, hash: BlobHash) -> PathBuf {

@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | disk | there is room for what comes and goes | |
 //! | GPU | the driver answers for every one there is | 10 s |
-//! | command | `--check-cmd` ends with 0: a real computation, by whatever can compute here | `--check-max` |
+//! | command | `--check-cmd` ends with 0: a real computation, by whatever can compute here | `--check-timeout` |
 //! | service | it answers and does something small for real (`comfyui/start.rs`) | the plane's |
 
 use std::path::Path;

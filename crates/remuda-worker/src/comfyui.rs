@@ -55,7 +55,7 @@ pub struct ComfyuiOptions {
     /// How long one request may take.
     pub timeout: Duration,
     /// How long the check may take: a server that has just started may load for a while first.
-    pub check_max: Duration,
+    pub self_test_timeout: Duration,
 }
 
 /// How long one request to ComfyUI may take.
@@ -64,8 +64,8 @@ pub const REQUEST_MAX: Duration = Duration::from_secs(5);
 impl ComfyuiOptions {
     /// A server that somebody else started, asked as the settings say.
     pub fn new(target: Target, resolved: &Resolved) -> ComfyuiOptions {
-        let check_max = resolved.agent.check_max;
-        ComfyuiOptions { target, command: None, timeout: REQUEST_MAX, check_max }
+        let self_test_timeout = resolved.agent.self_test_timeout;
+        ComfyuiOptions { target, command: None, timeout: REQUEST_MAX, self_test_timeout }
     }
 }
 
@@ -106,7 +106,7 @@ struct Shared {
     /// The blob with what the server says of its node classes.
     info: Mutex<Option<String>>,
     scratch: PathBuf,
-    check_max: Duration,
+    self_test_timeout: Duration,
 }
 
 /// What is known of an attempt that the server has.

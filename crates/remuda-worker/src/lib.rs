@@ -91,7 +91,7 @@ impl Options {
             Does::Exec(_) | Does::Comfyui(_) => 1,
             Does::Models(models) => models.slots(),
         };
-        let AgentSettings { second_look, stop_max, behind_max, probe_every, inactivity, .. } = resolved.agent;
+        let AgentSettings { unknown_recheck, cancel_timeout, queue_stall_max, probe_every, inactivity, .. } = resolved.agent;
         Options {
             url: plane.to_owned(),
             credentials,
@@ -103,7 +103,7 @@ impl Options {
             offer: Capabilities::default(),
             does,
             inactivity,
-            patience: AgentTimeouts { second_look, stop_max, behind_max, look_every: probe_every },
+            patience: AgentTimeouts { unknown_recheck, cancel_timeout, queue_stall_max, look_every: probe_every },
             deadlines: AgentDeadlines::default(),
             check: Check::default(),
             data: resolved.serve.data.join("workers"),

@@ -33,15 +33,15 @@ pub(crate) const GROUPS: &[Group] = &[
 
 /// Keys whose default is another key's value.
 pub(crate) const FALLBACKS: &[(&str, &str)] = &[
-    ("min", "scaling.machines_min"),
-    ("max", "scaling.machines_max"),
-    ("threshold", "scaling.jobs_per_worker"),
+    ("machines_min", "scaling.machines_min"),
+    ("machines_max", "scaling.machines_max"),
+    ("jobs_per_worker", "scaling.jobs_per_worker"),
     ("idle_timeout", "scaling.idle_timeout"),
     ("spawning_timeout", "scaling.spawning_timeout"),
     ("drain_timeout", "scaling.drain_timeout"),
     ("vram_stale_after", "scaling.vram_stale_after"),
-    ("turn_min", "scaling.turn_min"),
-    ("life_min", "scaling.life_min"),
+    ("reversal_cooldown", "scaling.reversal_cooldown"),
+    ("uptime_min", "scaling.uptime_min"),
 ];
 
 const MACHINES: Kind = number(0, 10_000);
@@ -83,14 +83,14 @@ const FIXED: &[Key<Fleet>] = &[Key::new(
 
 const SCALED: &[Key<Fleet>] = &[
     Key::new(
-        "min",
+        "machines_min",
         fleet_slot!(settings.scaling.machines_min),
         MACHINES,
         "Machines kept even when nothing waits.",
     ),
-    Key::new("max", fleet_slot!(settings.scaling.machines_max), MACHINES, "Never more machines than this."),
+    Key::new("machines_max", fleet_slot!(settings.scaling.machines_max), MACHINES, "Never more machines than this."),
     Key::new(
-        "threshold",
+        "jobs_per_worker",
         fleet_slot!(settings.scaling.jobs_per_worker),
         number(1, 1_000_000),
         "More machines are rented when more jobs than this wait for each worker.",
@@ -108,14 +108,14 @@ const SCALED: &[Key<Fleet>] = &[
         "How long a job may wait, by the run times measured so far; for `latency`.",
     ),
     Key::new(
-        "turn_min",
-        fleet_slot!(settings.scaling.turn_min),
+        "reversal_cooldown",
+        fleet_slot!(settings.scaling.reversal_cooldown),
         duration(TICK, DAY),
         "It turns from growing to shrinking, or back, at most once in this time.",
     ),
     Key::new(
-        "life_min",
-        fleet_slot!(settings.scaling.life_min),
+        "uptime_min",
+        fleet_slot!(settings.scaling.uptime_min),
         duration(TICK, DAY),
         "A worker is not returned before it was active for this long.",
     ),
@@ -166,26 +166,26 @@ const RENTED: &[Key<Fleet>] = &[
         "How often the provider is asked what there is.",
     ),
     Key::new(
-        "visible_max",
-        fleet_slot!(settings.limits.visible_max),
+        "list_lag_max",
+        fleet_slot!(settings.limits.list_lag_max),
         duration(TICK, HOUR),
         "How long a machine may be missing from lists before that means anything.",
     ),
     Key::new(
-        "lost_max",
-        fleet_slot!(settings.limits.lost_max),
+        "lost_create_timeout",
+        fleet_slot!(settings.limits.lost_create_timeout),
         duration(TICK, DAY),
         "How long a creation whose answer was lost is looked for before another takes its place.",
     ),
     Key::new(
-        "pull_max",
-        fleet_slot!(settings.limits.pull_max),
+        "image_pull_timeout",
+        fleet_slot!(settings.limits.image_pull_timeout),
         duration(TICK, DAY),
         "From its creation until it runs: the pull of the image and the boot.",
     ),
     Key::new(
-        "check_max",
-        fleet_slot!(settings.limits.check_max),
+        "readiness_timeout",
+        fleet_slot!(settings.limits.readiness_timeout),
         duration(TICK, DAY),
         "From the registration of its worker until it may work: the start check and the loading of models.",
     ),
@@ -196,14 +196,14 @@ const RENTED: &[Key<Fleet>] = &[
         "A machine with our tag that we know nothing of is left alone for this long.",
     ),
     Key::new(
-        "return_max",
-        fleet_slot!(settings.limits.return_max),
+        "return_timeout",
+        fleet_slot!(settings.limits.return_timeout),
         duration(TICK, DAY),
         "A return that takes longer is an alarm.",
     ),
     Key::new(
-        "avoid_for",
-        fleet_slot!(settings.limits.avoid_for),
+        "offer_cooldown",
+        fleet_slot!(settings.limits.offer_cooldown),
         duration(TICK, DAY),
         "How long an offer that gave a bad machine, or had none, is passed over.",
     ),
@@ -225,14 +225,14 @@ const TOLD: &[Key<Fleet>] = &[
     ),
     Key::new("env", fleet_slot!(source.env), Environment, "More of the environment of what runs on them."),
     Key::new(
-        "dead_man",
-        fleet_slot!(source.dead_man),
+        "contact_timeout",
+        fleet_slot!(source.contact_timeout),
         duration(SECOND, DAY),
         "A machine that has not reached the plane for this long stops itself.",
     ),
     Key::new(
-        "dead_man_command",
-        fleet_slot!(source.dead_man_command),
+        "contact_timeout_command",
+        fleet_slot!(source.contact_timeout_command),
         Text,
         "What it runs to do so; without one its worker ends.",
     ),
@@ -246,8 +246,8 @@ const PROCESS: &[Key<Fleet>] = &[
         "What an hour of one is said to cost, to rehearse budgets.",
     ),
     Key::new(
-        "grace",
-        fleet_slot!(source.grace),
+        "stop_grace",
+        fleet_slot!(source.stop_grace),
         duration(TICK, HOUR),
         "How long one may take to end by itself when it is given back, before it is killed.",
     ),
@@ -274,7 +274,7 @@ const RUNPOD: &[Key<Fleet>] = &[
         List,
         "`secure`, `community` or both, in the order to try.",
     ),
-    Key::new("disk", fleet_slot!(source.runpod.disk), number(1, 10_000), "Its container's disk, in GB."),
+    Key::new("disk_gb", fleet_slot!(source.runpod.disk_gb), number(1, 10_000), "Its container's disk, in GB."),
     Key::new(
         "network_volume",
         fleet_slot!(source.runpod.network_volume),

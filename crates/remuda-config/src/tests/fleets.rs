@@ -17,7 +17,7 @@ fn fleet(text: &str) -> Fleet {
 
 #[test]
 fn fleets_are_read_in_order_and_know_where_each_value_came_from() {
-    let text = format!("[scaling]\nmachines_max = 7\n{LOCAL}max = 3\n{PODS}");
+    let text = format!("[scaling]\nmachines_max = 7\n{LOCAL}machines_max = 3\n{PODS}");
     let story = story().file(&text).variable("MIN_ACTIVE_GPUS", "1");
     let resolved = story.load().unwrap();
     let [local, pods] = &resolved.fleets[..] else { panic!("{:?}", resolved.fleets) };
@@ -47,14 +47,14 @@ fn fleets_are_read_in_order_and_know_where_each_value_came_from() {
 fn what_is_wrong_with_a_fleet_is_said_with_its_place() {
     let with = |text: &str| format!("{LOCAL}{text}");
     for (text, complaint) in [
-        (with("maxx = 3"), "unknown key `fleet.maxx` in remuda.toml, line 5: did you mean `max`?"),
+        (with("maxx = 3"), "unknown key `fleet.maxx` in remuda.toml, line 5: did you mean `machines_max`?"),
         (
             with("weather = 3"),
             "unknown key `fleet.weather` in remuda.toml, line 5: docs/configuration.md lists the keys of a fleet",
         ),
         (
-            with("max = -1"),
-            "`max` cannot be `-1` (file remuda.toml:5): it must be a whole number from 0 to 10000",
+            with("machines_max = -1"),
+            "`machines_max` cannot be `-1` (file remuda.toml:5): it must be a whole number from 0 to 10000",
         ),
         (
             with("price_max = 'much'"),
@@ -65,8 +65,8 @@ fn what_is_wrong_with_a_fleet_is_said_with_its_place() {
             "fleet local (file remuda.toml:1) has `image`, which means nothing to provider `process`",
         ),
         (
-            with("min = 3\nmax = 2"),
-            "fleet local (file remuda.toml:1) has a `min` of 3 (file remuda.toml:5) and a `max` of 2 (file remuda.toml:6): there is no number between them",
+            with("machines_min = 3\nmachines_max = 2"),
+            "fleet local (file remuda.toml:1) has a `machines_min` of 3 (file remuda.toml:5) and a `machines_max` of 2 (file remuda.toml:6): there is no number between them",
         ),
         (
             with(LOCAL),
@@ -133,11 +133,11 @@ fn no_key_or_environment_of_a_fleet_is_ever_shown() {
 fn a_machine_that_would_be_made_differently_has_another_revision() {
     let revision = |text: &str| fleet(&format!("{PODS}{text}")).settings.revision;
     let plain = revision("");
-    for same in ["max = 9", "price_max = 3", "turn_min = '1m'", "base_url = 'http://127.0.0.1:1'"] {
+    for same in ["machines_max = 9", "price_max = 3", "reversal_cooldown = '1m'", "base_url = 'http://127.0.0.1:1'"] {
         assert_eq!(revision(same), plain, "{same}");
     }
     let others =
-        ["env = { A = 'b' }", "env = { A = 'c' }", "disk = 60", "labels = { a = 'b' }", "min_cuda = '12.8'"];
+        ["env = { A = 'b' }", "env = { A = 'c' }", "disk_gb = 60", "labels = { a = 'b' }", "min_cuda = '12.8'"];
     let all: BTreeSet<_> = others.iter().map(|text| revision(text)).chain([plain]).collect();
     assert_eq!(all.len(), others.len() + 1);
 }

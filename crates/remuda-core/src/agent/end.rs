@@ -50,8 +50,8 @@ impl Agent {
 
     /// When nobody has answered for so long that nobody will.
     fn forgotten_at(&self) -> Option<Timestamp> {
-        let dead_man = self.settings.deadlines.dead_man.filter(|_| self.failures >= FAILURES_MIN)?;
-        Some(self.contact_at.plus(dead_man))
+        let contact_timeout = self.settings.deadlines.contact_timeout.filter(|_| self.failures >= FAILURES_MIN)?;
+        Some(self.contact_at.plus(contact_timeout))
     }
 
     /// Two of us must not fight over one name: nothing more is said, and what the service runs is the other's now.

@@ -140,7 +140,7 @@ impl Agent {
                 work.question.look_at = Some(now.plus(ASK_AGAIN));
                 let told_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
                 self.health.unanswered(now, &why);
-                if told_for >= self.settings.patience.stop_max {
+                if told_for >= self.settings.patience.cancel_timeout {
                     self.sicken(now, format!("it does not answer, nor stop what it was told to: {why}"));
                 }
             }
@@ -213,8 +213,8 @@ impl Agent {
 
     /// It waits in the service's own queue: for somebody else's work, or because nothing runs there any more.
     fn waits(&mut self, now: Timestamp, job: JobId, ahead: Option<u64>, waited: Duration) {
-        let behind_max = self.settings.patience.behind_max;
-        let longest = if ahead.is_some() { behind_max } else { NOTHING_RUNS_MAX.min(behind_max) };
+        let queue_stall_max = self.settings.patience.queue_stall_max;
+        let longest = if ahead.is_some() { queue_stall_max } else { NOTHING_RUNS_MAX.min(queue_stall_max) };
         if waited >= longest {
             let what = if ahead.is_some() { "one thing runs" } else { "nothing runs" };
             self.sicken(now, format!("work waits there, and {what} for {}", humanize(waited)));
@@ -265,12 +265,12 @@ impl Agent {
         (asked_at, trigger): (Timestamp, ProbeTrigger),
         mut failure: ServiceFailure,
     ) {
-        let second_look = self.settings.patience.second_look;
+        let unknown_recheck = self.settings.patience.unknown_recheck;
         let Some(work) = self.held.get_mut(&job) else { return };
         let since = *work.question.missing_since.get_or_insert(now);
         let missing_for = now.since(since);
-        if work.stage == Stage::Submitting || asked_at.since(since) < second_look {
-            work.question.look_at = Some(since.plus(second_look).max(now.plus(EARLY_LOOK)));
+        if work.stage == Stage::Submitting || asked_at.since(since) < unknown_recheck {
+            work.question.look_at = Some(since.plus(unknown_recheck).max(now.plus(EARLY_LOOK)));
         } else if work.stage == Stage::Unsure && work.handed_in < HANDED_IN_MAX && work.cancelled_at.is_none()
         {
             self.hand_in(job);
@@ -312,14 +312,14 @@ impl Agent {
 
     /// It was told to stop and goes on: told again, and past the limit the service itself is at fault.
     fn not_stopped(&mut self, now: Timestamp, job: JobId) {
-        let stop_max = self.settings.patience.stop_max;
+        let cancel_timeout = self.settings.patience.cancel_timeout;
         let Some(work) = self.held.get_mut(&job) else { return };
         let told_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
-        if told_for < STOP_AGAIN.min(stop_max) {
+        if told_for < STOP_AGAIN.min(cancel_timeout) {
             work.question.look_at = Some(now.plus(STOPPED_LOOK.max(told_for)));
             return;
         }
-        if told_for >= stop_max {
+        if told_for >= cancel_timeout {
             self.sicken(
                 now,
                 format!("it does not stop what it runs, {} after it was told", humanize(told_for)),
@@ -329,7 +329,7 @@ impl Agent {
     }
 
     fn stop_again(&mut self, now: Timestamp, job: JobId) {
-        let again = STOP_AGAIN.min(self.settings.patience.stop_max).max(STOPPED_LOOK);
+        let again = STOP_AGAIN.min(self.settings.patience.cancel_timeout).max(STOPPED_LOOK);
         let Some(work) = self.held.get_mut(&job) else { return };
         work.question.look_at = Some(now.plus(again));
         let (attempt, reason) = (work.attempt, "it was told to stop before".to_owned());

@@ -266,8 +266,8 @@ impl Agent {
 
     /// Whether something that was told to stop long ago still runs there.
     fn is_stuck(&self, now: Timestamp) -> bool {
-        let stop_max = self.settings.patience.stop_max;
-        self.held.values().any(|work| work.cancelled_at.is_some_and(|at| now.since(at) >= stop_max))
+        let cancel_timeout = self.settings.patience.cancel_timeout;
+        self.held.values().any(|work| work.cancelled_at.is_some_and(|at| now.since(at) >= cancel_timeout))
     }
 
     /// Nothing we may do helps: said so, and looked at again and again, because somebody may mend it.

@@ -59,7 +59,7 @@ impl Cycle<'_> {
         if let Some(reason) = spent.as_ref().or(no_creation.as_ref()) {
             return Some(reason.clone());
         }
-        let free_at = heading.free_at(ScalingDirection::Up, scaling.turn_min);
+        let free_at = heading.free_at(ScalingDirection::Up, scaling.reversal_cooldown);
         // The damper is for fleets that swing, not for one that has lost what it cannot do without, nor for people.
         let is_damped = self.now < free_at && capacity >= scaling.machines_min.max(1) && ordered.is_none();
         is_damped.then(|| format!("the fleet shrank just now: not before {free_at}"))

@@ -84,13 +84,13 @@ impl Cycle<'_> {
 
     fn drain_idle(&mut self) {
         let active = self.count(WorkerState::Active);
-        let life_min = self.settings.scaling.life_min;
+        let uptime_min = self.settings.scaling.uptime_min;
         let idle =
-            self.leavers(|worker| worker.attempts.is_empty() && self.now.since(worker.since) >= life_min);
+            self.leavers(|worker| worker.attempts.is_empty() && self.now.since(worker.since) >= uptime_min);
         let idle_count = u32::try_from(idle.len()).unwrap_or(u32::MAX);
         let wanted = self.wanted();
         let surplus = active.saturating_sub(wanted).min(idle_count);
-        let free_at = self.snapshot.heading.free_at(ScalingDirection::Down, self.settings.scaling.turn_min);
+        let free_at = self.snapshot.heading.free_at(ScalingDirection::Down, self.settings.scaling.reversal_cooldown);
         if surplus > 0 && self.now < free_at {
             self.held_back
                 .push(format!("an idle surplus of {surplus} stays until {free_at}: the fleet grew just now"));

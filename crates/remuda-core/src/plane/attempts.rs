@@ -255,7 +255,7 @@ impl Plane {
                 // In quarantine it is the shape that is kept away, not the worker.
                 let is_quarantined = self.suspicions.of(&shape).is_some_and(Suspicion::is_quarantined);
                 // What was not the workflow's own fault has been seen to by then, and nobody else could take it.
-                let is_spared = self.settings.spare_the_only_worker || !cause.is_jobs_own();
+                let is_spared = self.settings.exempt_sole_worker || !cause.is_jobs_own();
                 if is_quarantined || is_spared && self.is_alone(worker) {
                     self.blocks.released(worker, &shape, job);
                 } else {

@@ -145,7 +145,7 @@ impl Plane {
     /// Whether so much is missing at once that the list is more likely wrong than the world.
     fn doubt(&mut self, now: Timestamp, settings: &FleetSettings, ours: &BTreeMap<MachineId, Pod>) -> bool {
         let is_expected = |rental: &&crate::rental::Rental| {
-            let long_made = rental.made_at.is_some_and(|at| now.since(at) >= settings.limits.visible_max);
+            let long_made = rental.made_at.is_some_and(|at| now.since(at) >= settings.limits.list_lag_max);
             rental.phase != RentalPhase::Returning && long_made
         };
         let expected: Vec<_> = self.rentals_of(&settings.id).filter(is_expected).collect();
@@ -248,12 +248,12 @@ impl Plane {
             let is_myth = rental.phase == RentalPhase::Returning
                 && rental.made_at.is_none()
                 && rental.missed >= 2
-                && now.since(rental.wanted_at) >= settings.limits.lost_max;
+                && now.since(rental.wanted_at) >= settings.limits.lost_create_timeout;
             if is_myth {
                 self.forget_rental(now, &machine, "never seen");
                 continue;
             }
-            match (rental.sighting(now, is_heard, settings.limits.visible_max), rental.phase) {
+            match (rental.sighting(now, is_heard, settings.limits.list_lag_max), rental.phase) {
                 (Sighting::Nothing, _) => {}
                 (Sighting::Gone, RentalPhase::Returning) => self.forget_rental(now, &machine, "returned"),
                 (Sighting::Gone, _) => {
@@ -368,7 +368,7 @@ impl Plane {
         for machine in machines {
             self.ask_back(now, &machine);
             let Some(rental) = self.fleets.rentals.get_mut(&machine) else { continue };
-            let alarm_at = rental.since.plus(settings.limits.return_max);
+            let alarm_at = rental.since.plus(settings.limits.return_timeout);
             if now >= alarm_at && !rental.is_alarmed {
                 rental.is_alarmed = true;
                 let (pod, returns) = (rental.pod.clone(), rental.returns);
@@ -395,7 +395,7 @@ impl Plane {
         let pod = pod.map_or("a pod that was never seen".to_owned(), |pod| format!("pod {pod}"));
         let reason = format!(
             "{pod} was to be returned {} ago and is still not gone, after {returns} requests: look at your provider",
-            humanize(settings.limits.return_max)
+            humanize(settings.limits.return_timeout)
         );
         let told = detail([
             ("machine", machine.as_str().into()),

@@ -25,7 +25,7 @@ impl Plane {
     /// We were paused, or the store was slow: the time we did not listen is nobody's silence.
     pub(super) fn notice_own_absence(&mut self, now: Timestamp) {
         let away = now.since(self.stepped_at);
-        if away < self.settings.own_delay_max {
+        if away < self.settings.plane_stall_max {
             return;
         }
         for worker in self.workers.values_mut() {

@@ -39,7 +39,7 @@ impl Plane {
             Went::Stale(seen_at) => it.went_stale(now, seen_at),
             Went::Left => it.left(now),
         }
-        if it.tells(now, self.settings.stale_alert) {
+        if it.tells(now, self.settings.flaps_before_alert) {
             let stales = it.stales_lately(now);
             let told = detail([("machine", machine.as_str().into()), ("stale_in_an_hour", stales.into())]);
             self.happened(now, "machine:unreliable", About::default(), told);
@@ -59,7 +59,7 @@ impl Plane {
 
     pub(super) fn tell_if_unreliable(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
-        if worker.reliability.tells(now, self.settings.stale_alert) {
+        if worker.reliability.tells(now, self.settings.flaps_before_alert) {
             let stales = worker.reliability.stales_lately(now);
             self.store_worker(now, id);
             let told = detail([("stale_in_an_hour", stales.into())]);
@@ -83,13 +83,13 @@ impl Plane {
 
     /// Machines that went stale too often within the last hour.
     pub fn unreliable_machines(&self, now: Timestamp) -> impl Iterator<Item = &MachineId> {
-        let is_so = move |it: &Reliability| it.is_unreliable(now, self.settings.stale_alert);
+        let is_so = move |it: &Reliability| it.is_unreliable(now, self.settings.flaps_before_alert);
         self.machines.iter().filter(move |(_, it)| is_so(it)).map(|(machine, _)| machine)
     }
 
     /// Workers that did.
     pub fn unreliable_workers(&self, now: Timestamp) -> impl Iterator<Item = &WorkerId> {
-        let is_so = move |it: &Reliability| it.is_unreliable(now, self.settings.stale_alert);
+        let is_so = move |it: &Reliability| it.is_unreliable(now, self.settings.flaps_before_alert);
         self.workers.values().filter(move |worker| is_so(&worker.reliability)).map(|worker| &worker.id)
     }
 }

@@ -117,7 +117,7 @@ impl Plane {
             }
             return;
         }
-        let (offer, wait) = (rental.offer.clone(), self.avoid_for(id));
+        let (offer, wait) = (rental.offer.clone(), self.offer_cooldown(id));
         let fleet = self.fleets.fleets.entry(id.clone()).or_default();
         match fault.class {
             ProviderErrorClass::Capacity => {
@@ -131,8 +131,8 @@ impl Plane {
         self.forget_rental(now, machine, &format!("not made: {fault}"));
     }
 
-    fn avoid_for(&self, id: &FleetId) -> Duration {
-        self.fleet_settings(id).map_or(CAPACITY_WAIT, |settings| settings.limits.avoid_for)
+    fn offer_cooldown(&self, id: &FleetId) -> Duration {
+        self.fleet_settings(id).map_or(CAPACITY_WAIT, |settings| settings.limits.offer_cooldown)
     }
 
     /// Is it what was ordered?
@@ -214,7 +214,7 @@ impl Plane {
     fn came_to_nothing(&mut self, now: Timestamp, machine: &MachineId, reason: &str) {
         let Some(rental) = self.fleets.rentals.get(machine) else { return };
         let (id, offer, host) = (rental.fleet.clone(), rental.offer.clone(), rental.host.clone());
-        let wait = self.avoid_for(&id);
+        let wait = self.offer_cooldown(&id);
         let has_choice = self.fleet_settings(&id).is_some_and(|settings| settings.offers.len() > 1);
         let fleet = self.fleets.fleets.entry(id.clone()).or_default();
         fleet.creation.failed(now, reason);

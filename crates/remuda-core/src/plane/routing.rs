@@ -273,7 +273,7 @@ impl Taste for Eye<'_> {
     }
 
     fn is_overdue(&self, job: JobId) -> bool {
-        let patience = self.plane.settings.warm_patience;
+        let patience = self.plane.settings.warm_wait_max;
         self.plane.jobs.get(&job).is_some_and(|job| job.age(self.now) >= patience)
     }
 }

@@ -274,7 +274,7 @@ impl Plane {
         let daily = settings.day_max.map(|max| {
             let (spent, scaling) = (self.spent_today(now, settings), &settings.scaling);
             let kept = max.minus(spent.plus(rate.over(scaling.drain_timeout)));
-            let least = price.over(scaling.life_min + scaling.drain_timeout).max(Money::from_micros(1));
+            let least = price.over(scaling.uptime_min + scaling.drain_timeout).max(Money::from_micros(1));
             let count = u32::try_from(kept.as_micros() / least.as_micros()).unwrap_or(u32::MAX);
             (count, format!("{spent} of {max} are spent today"))
         });

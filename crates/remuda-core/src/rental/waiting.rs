@@ -27,19 +27,19 @@ impl Rental {
     pub fn waiting(&self, fleet: &FleetSettings) -> Option<RentalWait> {
         let limits = &fleet.limits;
         let (what, since, max) = match (self.phase, self.running_at, self.joined_at) {
-            (RentalPhase::Wanted, ..) => ("answer of the provider", self.since, limits.lost_max),
+            (RentalPhase::Wanted, ..) => ("answer of the provider", self.since, limits.lost_create_timeout),
             (RentalPhase::Lost, ..) => {
-                ("sign of a pod whose creation was not answered", self.since, limits.lost_max)
+                ("sign of a pod whose creation was not answered", self.since, limits.lost_create_timeout)
             }
             (RentalPhase::Made, None, _) => {
-                ("image pull", self.made_at.unwrap_or(self.since), limits.pull_max)
+                ("image pull", self.made_at.unwrap_or(self.since), limits.image_pull_timeout)
             }
             (RentalPhase::Made, Some(running_at), None) => {
                 ("registration", running_at, fleet.scaling.spawning_timeout)
             }
-            (RentalPhase::Made, Some(_), Some(joined_at)) => ("start check", joined_at, limits.check_max),
+            (RentalPhase::Made, Some(_), Some(joined_at)) => ("start check", joined_at, limits.readiness_timeout),
             (RentalPhase::Draining, ..) => ("drain", self.since, self.drain_max(fleet)),
-            (RentalPhase::Returning, ..) => ("proof that it is gone", self.since, limits.return_max),
+            (RentalPhase::Returning, ..) => ("proof that it is gone", self.since, limits.return_timeout),
             (RentalPhase::Up, ..) => return None,
         };
         Some(RentalWait { what, since, max })

@@ -55,7 +55,7 @@ async fn end(shared: &Shared, record: &Record) -> io::Result<()> {
             looks.tick().await;
         }
     };
-    if tokio::time::timeout(shared.settings.grace, gone).await.is_err() {
+    if tokio::time::timeout(shared.settings.stop_grace, gone).await.is_err() {
         info!(pod = %record.id, "a pod did not end by itself: killing it");
         if let Some(life) = life {
             life.send(Signal::KILL);

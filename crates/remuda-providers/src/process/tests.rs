@@ -44,7 +44,7 @@ const IGNORES_TERM: &str = "trap '' TERM; echo here; while :; do sleep 0.1; done
 fn process(folder: &Path, script: &str) -> Process {
     let command = ["sh", "-c", script].map(str::to_owned).to_vec();
     Process::open(ProcessSettings {
-        grace: Duration::from_millis(300),
+        stop_grace: Duration::from_millis(300),
         price: Some("0.5".parse().unwrap()),
         ..ProcessSettings::new(command, folder.to_owned())
     })

@@ -185,9 +185,9 @@ impl Maker {
         tell("REMUDA_MACHINE", machine.to_string());
         tell("REMUDA_FLEET", self.fleet().to_string());
         tell("REMUDA_LABELS", labels.join(","));
-        tell("REMUDA_DEAD_MAN", source.dead_man.as_secs().to_string());
-        if let Some(command) = &source.dead_man_command {
-            tell("REMUDA_DEAD_MAN_COMMAND", command.clone());
+        tell("REMUDA_CONTACT_TIMEOUT", source.contact_timeout.as_secs().to_string());
+        if let Some(command) = &source.contact_timeout_command {
+            tell("REMUDA_CONTACT_TIMEOUT_COMMAND", command.clone());
         }
         Ok(all)
     }
@@ -213,7 +213,7 @@ fn provider(fleet: &remuda_config::Fleet, surroundings: &Surroundings) -> anyhow
             let shell = ["sh", "-c", source.command.as_deref().unwrap_or_default()];
             let folder = surroundings.data.join("fleets").join(fleet.settings.id.as_str());
             let mut settings = ProcessSettings::new(shell.map(str::to_owned).to_vec(), folder.clone());
-            (settings.price, settings.grace) = (source.price, source.grace);
+            (settings.price, settings.stop_grace) = (source.price, source.stop_grace);
             Arc::new(Process::open(settings).with_context(|| format!("cannot use {}", folder.display()))?)
         }
         ProviderKind::Runpod => {
@@ -233,7 +233,7 @@ fn pods(fleet: &remuda_config::Fleet) -> anyhow::Result<RunPodSettings> {
         gpu_count: runpod.gpu_count,
         data_centres: runpod.data_centers.clone(),
         clouds: clouds.map_err(said)?,
-        disk_gb: runpod.disk,
+        disk_gb: runpod.disk_gb,
         ports: ports(&fleet.source),
         volume: runpod.volume(),
         registry: runpod.registry.clone(),

@@ -29,7 +29,7 @@ use super::{Context, Problem};
 
 /// Each may hold a thread that waits for the disk, of the 512 there are, and that much memory as it gathers.
 pub(super) const UPLOADS_MAX: usize = 64;
-/// What has to come within `blobs.pause_max`: a byte now and then must not hold a place for ever.
+/// What has to come within `blobs.upload_idle_timeout`: a byte now and then must not hold a place for ever.
 const STEP_BYTES: u64 = 256 << 10;
 /// A body that nobody needs is read to its end if it is this short: an answer in the middle of it would cost a line.
 const SKIP_BYTES_MAX: u64 = 1 << 20;
@@ -65,9 +65,9 @@ fn told(stored: Stored) -> Response {
 }
 
 async fn receive(context: &Context, body: Body, expected: Option<BlobHash>) -> Result<Stored, Problem> {
-    let size_max = context.blobs.size_max();
-    if body.size_hint().lower() > size_max {
-        return Err(BlobError::TooLarge { size_max }.into());
+    let bytes_max = context.blobs.bytes_max();
+    if body.size_hint().lower() > bytes_max {
+        return Err(BlobError::TooLarge { bytes_max }.into());
     }
     let _place = place(context)?;
     let mut upload = context.blobs.begin().await?;
@@ -108,7 +108,7 @@ impl Pieces {
 /// How quickly a body has to come.
 #[derive(Debug)]
 pub(super) struct Pace {
-    pause_max: Duration,
+    upload_idle_timeout: Duration,
     /// Of the step that is due. What we take ourselves to store a piece is not held against the sender.
     waited: Duration,
     seen_bytes: u64,
@@ -116,12 +116,12 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) fn new(context: &Context) -> Pace {
-        Pace { pause_max: context.blob_pause_max, waited: Duration::ZERO, seen_bytes: 0 }
+        Pace { upload_idle_timeout: context.blob_upload_idle_timeout, waited: Duration::ZERO, seen_bytes: 0 }
     }
 
     pub(super) async fn wait<T>(&mut self, next: impl Future<Output = T>) -> Result<T, Problem> {
         let asked_at = Instant::now();
-        let patience = self.pause_max.saturating_sub(self.waited);
+        let patience = self.upload_idle_timeout.saturating_sub(self.waited);
         let came = tokio::time::timeout(patience, next).await.map_err(|_| too_slow())?;
         self.waited += asked_at.elapsed();
         Ok(came)
@@ -157,7 +157,7 @@ pub(super) async fn read(
 async fn find(context: &Context, hash: &str) -> Result<(BlobHash, Blob), Problem> {
     let hash: BlobHash = hash.parse()?;
     let blob = context.blobs.read(hash, context.plane.clock.now()).await?.ok_or_else(|| {
-        Problem::not_found(format!("there is no {hash}; it may have been cleared away (retain_for)"))
+        Problem::not_found(format!("there is no {hash}; it may have been cleared away (retention)"))
     })?;
     Ok((hash, blob))
 }

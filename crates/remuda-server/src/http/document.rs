@@ -203,11 +203,11 @@ curl -o photo.png "$REMUDA_URL/remuda/v1/blobs/$HASH?name=photo.png"
 - A blob that was answered with `201` or `200` is whole and synced. Sending it again changes nothing, so whoever did not
   hear the answer sends it again. `HEAD` tells whether it is there; `PUT` of one that is there is answered at once, and the
   line is closed if the rest of the body is long. A body that is something else than its name says stores nothing.
-- Blobs may be larger than other bodies (`blobs.size_max`) and take as long as they need, as long as they keep coming
-  (`blobs.pause_max`). A cut download goes on with `Range`.
+- Blobs may be larger than other bodies (`blobs.bytes_max`) and take as long as they need, as long as they keep coming
+  (`blobs.upload_idle_timeout`). A cut download goes on with `Range`.
 - They are served as attachments, never as pages; `?name=` gives a file name and the type of a known picture, film,
   sound, text or JSON, anything else is `application/octet-stream`.
-- A blob is kept while an unfinished job names it, and for `retain_for` and a day after it was last sent, read, or named by
+- A blob is kept while an unfinished job names it, and for `retention` and a day after it was last sent, read, or named by
   a job when that was submitted or completed. Then it is cleared away.
 
 ## Comfy API v2

@@ -232,7 +232,7 @@ pub(super) async fn one(State(context): State<Context>, Path(id): Path<String>) 
 }
 
 pub(super) fn unknown(id: JobId) -> Problem {
-    Problem::not_found(format!("there is no job {id}; it may have been cleared away (retain_for)"))
+    Problem::not_found(format!("there is no job {id}; it may have been cleared away (retention)"))
 }
 
 #[derive(Debug, Deserialize)]

@@ -39,8 +39,8 @@ impl Reload {
     }
 
     /// How long a call to a model may take.
-    pub fn answer_max(&self) -> Duration {
-        self.at_start.models.answer_max
+    pub fn request_timeout(&self) -> Duration {
+        self.at_start.models.request_timeout
     }
 
     /// What the shell was set up with at the start.

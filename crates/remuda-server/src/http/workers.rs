@@ -298,7 +298,7 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> View {
         lost: worker.tally.lost,
         went_stale: worker.tally.went_stale,
         reliability: worker.reliability.summary(now),
-        unreliable: worker.reliability.is_unreliable(now, settings.stale_alert),
+        unreliable: worker.reliability.is_unreliable(now, settings.flaps_before_alert),
         stale_after_seconds: worker.stale_after(settings).as_secs_f64(),
         check: worker.check.clone(),
         labels: json!(worker.offer.labels),

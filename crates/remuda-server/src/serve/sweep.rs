@@ -1,7 +1,7 @@
 //! Clearing away blobs that nothing wants any more.
 //!
 //! A blob's file remembers when the blob was last wanted: sent, read, or named by a job when that was submitted or
-//! completed. It goes `retain_for` and a margin after that, which is later than whatever named it goes from the store.
+//! completed. It goes `retention` and a margin after that, which is later than whatever named it goes from the store.
 //! The exceptions are a job that stays open for longer, an asset that was promised for longer, and a file that somebody
 //! sent by name and may use at any time: they are looked up and touched before anything is removed. If the store cannot be
 //! asked, nothing is removed.

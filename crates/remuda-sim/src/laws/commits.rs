@@ -126,9 +126,9 @@ impl Laws {
 
     /// S7: caps, causes, and poison that is none.
     fn bounded(&mut self, at: u64, job: JobId, life: &Life) {
-        let (attempts_max, mishaps_max) = (self.rules.attempts_max, self.rules.mishaps_max);
-        let starts_max = u32::from(attempts_max) + u32::from(mishaps_max);
-        if life.failures > attempts_max || life.mishaps > mishaps_max || life.attempt.0 > starts_max {
+        let (attempts_max, infra_failures_max) = (self.rules.attempts_max, self.rules.infra_failures_max);
+        let starts_max = u32::from(attempts_max) + u32::from(infra_failures_max);
+        if life.failures > attempts_max || life.mishaps > infra_failures_max || life.attempt.0 > starts_max {
             let (attempt, failures, mishaps) = (life.attempt, life.failures, life.mishaps);
             let what = format!("job {job}: attempt {attempt}, {failures} failures and {mishaps} mishaps");
             self.broken(Law::S7, at, what);

@@ -128,7 +128,7 @@ impl Laws {
             .pods
             .ordered_at
             .get(id)
-            .is_some_and(|then| at < then + scaling.turn_min.as_millis() as u64 || *then == u64::MAX);
+            .is_some_and(|then| at < then + scaling.reversal_cooldown.as_millis() as u64 || *then == u64::MAX);
         let capacity = self.pods.rentals.iter().filter(|(name, rental)| {
             let is_capacity = matches!(
                 rental.phase,
@@ -139,7 +139,7 @@ impl Laws {
         let is_bare = is_up && capacity.count() < scaling.machines_min.max(1) as usize;
         let is_spent = !is_up && plan.settings.day_max.is_some();
         let since = at - turned_at;
-        if since + 1000 < scaling.turn_min.as_millis() as u64 && !is_ordered && !is_bare && !is_spent {
+        if since + 1000 < scaling.reversal_cooldown.as_millis() as u64 && !is_ordered && !is_bare && !is_spent {
             let way = if is_up { "grows" } else { "shrinks" };
             self.broken(Law::L5, at, format!("{id} {way} {} s after it turned", since / 1000));
         }
@@ -196,7 +196,7 @@ impl Laws {
     /// L4: who is drained is let go in time.
     pub(super) fn draining_ends(&mut self, now: Timestamp, at: u64, plane: &Plane, scene: &Scene) {
         let listens_long = now.since(self.listens_since.max(self.braked_at)) > DRAIN_MARGIN;
-        if !listens_long || now.since(self.stepped_at) >= self.rules.own_delay_max {
+        if !listens_long || now.since(self.stepped_at) >= self.rules.plane_stall_max {
             return;
         }
         for rental in plane.rentals().filter(|rental| rental.phase == RentalPhase::Draining) {

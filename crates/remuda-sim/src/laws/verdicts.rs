@@ -32,7 +32,7 @@ const MARGIN: Duration = Duration::from_millis(1500);
 impl Laws {
     pub(crate) fn before_step(&mut self, now: Timestamp, plane: &Plane, ask: Option<&Ask>) -> Before {
         let away = now.since(self.stepped_at);
-        if away >= self.rules.own_delay_max {
+        if away >= self.rules.plane_stall_max {
             let later = |then: &mut Timestamp| *then = then.plus(away).min(now);
             self.heard.values_mut().for_each(later);
             self.progress.values_mut().for_each(|(then, _)| later(then));

@@ -99,7 +99,7 @@ impl Laws {
     /// L3: what the dead hold is taken from them.
     pub(crate) fn look(&mut self, at: u64, plane: Option<(&Plane, Timestamp)>, hosts: &[Host]) {
         let Some((plane, now)) = plane else { return };
-        let listens_now = now.since(self.stepped_at) < self.rules.own_delay_max;
+        let listens_now = now.since(self.stepped_at) < self.rules.plane_stall_max;
         let listens_long = listens_now && now.since(self.listens_since.max(self.braked_at)) > TAKEN_WITHIN;
         for worker in plane.workers().filter(|worker| !worker.holds.is_empty() && listens_long) {
             if dead_for(at, &worker.id, hosts).is_some_and(|dead_for| dead_for > 60_000) {

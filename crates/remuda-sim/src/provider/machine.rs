@@ -14,7 +14,7 @@ use crate::service::ServicePlan;
 use crate::world::World;
 
 /// A machine without contact for this long stops itself.
-pub(crate) const DEAD_MAN: u64 = 900_000;
+pub(crate) const CONTACT_TIMEOUT: u64 = 900_000;
 
 impl World<'_> {
     /// When it will run, and when that will be over.
@@ -22,11 +22,11 @@ impl World<'_> {
         if pod.fate == Some(Trouble::NeverRuns) {
             return;
         }
-        let pull_max = self.limit(pod.fleet.as_ref(), |fleet| fleet.limits.pull_max);
+        let image_pull_timeout = self.limit(pod.fleet.as_ref(), |fleet| fleet.limits.image_pull_timeout);
         let is_cold = self.random.permille(150);
         let pull =
             if is_cold { self.random.between(120_000, 780_000) } else { self.random.between(15_000, 90_000) };
-        let runs_at = self.now + pull.min(pull_max * 3 / 4);
+        let runs_at = self.now + pull.min(image_pull_timeout * 3 / 4);
         pod.runs_at = Some(runs_at);
         self.schedule(runs_at, Happening::PodRuns { pod: pod.id.clone() });
         if matches!(pod.fate, Some(Trouble::Exits | Trouble::Vanishes | Trouble::Dies)) {
@@ -97,7 +97,7 @@ impl World<'_> {
             pod.sim_host = Some(host);
         }
         self.at(boot, Happening::Begin { host });
-        self.at(boot + DEAD_MAN, Happening::DeadMan { host });
+        self.at(boot + CONTACT_TIMEOUT, Happening::ContactTimeout { host });
     }
 
     /// By itself: it stops, is taken away, or dies.
@@ -142,15 +142,15 @@ impl World<'_> {
     }
 
     /// Looks whether a machine has heard from anybody.
-    pub(crate) fn dead_man(&mut self, host: usize) {
+    pub(crate) fn contact_timeout(&mut self, host: usize) {
         let it = &self.hosts[host];
         if it.is_gone {
             return;
         }
-        let due = it.contact_at + DEAD_MAN;
+        let due = it.contact_at + CONTACT_TIMEOUT;
         if self.now >= due {
-            return self.stop_machine(host, "dead man");
+            return self.stop_machine(host, "contact timeout");
         }
-        self.schedule(due, Happening::DeadMan { host });
+        self.schedule(due, Happening::ContactTimeout { host });
     }
 }

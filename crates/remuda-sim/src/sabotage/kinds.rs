@@ -195,12 +195,12 @@ impl Sabotage {
     pub(crate) fn set(self, core: &mut Settings) {
         let never = Duration::from_secs(1 << 32);
         match self {
-            Sabotage::NoAttemptCap => (core.attempts_max, core.mishaps_max) = (u8::MAX, u8::MAX),
+            Sabotage::NoAttemptCap => (core.attempts_max, core.infra_failures_max) = (u8::MAX, u8::MAX),
             Sabotage::PoisonSpreads => core.poison_after = u8::MAX,
             Sabotage::NoBrake => core.mass_loss_percent = u8::MAX,
             Sabotage::FixedTimeLimit => core.stuck_policy = StuckPolicy::Age,
             Sabotage::BlockByHash => core.block_on = BlockOn::Exact,
-            Sabotage::NoStartGrace | Sabotage::WallClockLeases => core.own_delay_max = never,
+            Sabotage::NoStartGrace | Sabotage::WallClockLeases => core.plane_stall_max = never,
             Sabotage::EndlessBlocks => {
                 (core.block_cooldown, core.block_cooldown_max) = (never, never);
                 core.quarantine_cooldown = never;

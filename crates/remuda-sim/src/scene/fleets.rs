@@ -46,8 +46,8 @@ fn fleet(random: &mut Random, n: usize, is_alone: bool) -> FleetPlan {
         jobs_per_worker: random.between(1, 5) as u32,
         spawning_timeout: seconds(random, &[60, 120, 300]),
         drain_timeout: seconds(random, &[30, 120, 600]),
-        turn_min: seconds(random, &[60, 300, 600]),
-        life_min: seconds(random, &[60, 300, 600]),
+        reversal_cooldown: seconds(random, &[60, 300, 600]),
+        uptime_min: seconds(random, &[60, 300, 600]),
         ..Scaling::default()
     };
     if random.permille(300) {
@@ -63,10 +63,10 @@ fn fleet(random: &mut Random, n: usize, is_alone: bool) -> FleetPlan {
         .then(|| Money::from_micros(dearest.as_micros() * random.between(20, 120) / 60));
     settings.limits = RentalLimits {
         list_every: seconds(random, &[10, 30]),
-        visible_max: seconds(random, &[30, 60]),
-        lost_max: seconds(random, &[120, 600]),
-        pull_max: seconds(random, &[300, 1800]),
-        avoid_for: seconds(random, &[120, 600]),
+        list_lag_max: seconds(random, &[30, 60]),
+        lost_create_timeout: seconds(random, &[120, 600]),
+        image_pull_timeout: seconds(random, &[300, 1800]),
+        offer_cooldown: seconds(random, &[120, 600]),
         ..RentalLimits::default()
     };
     FleetPlan {

@@ -10,9 +10,9 @@ use super::*;
 const NOW: Timestamp = Timestamp::from_millis(1_794_744_190_042);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-async fn blobs(size_max: u64) -> (TempDir, Blobs) {
+async fn blobs(bytes_max: u64) -> (TempDir, Blobs) {
     let folder = tempfile::tempdir().unwrap();
-    let blobs = Blobs::open(folder.path().join("blobs"), size_max).await.unwrap();
+    let blobs = Blobs::open(folder.path().join("blobs"), bytes_max).await.unwrap();
     (folder, blobs)
 }
 
@@ -91,7 +91,7 @@ async fn what_is_refused_or_dropped_leaves_nothing() {
         matches!(mismatch, BlobError::Mismatch { expected, actual } if expected == other && actual == BlobHash::of(b"horse"))
     );
     let too_large = put(&blobs, &[0; 1001], None).await.unwrap_err();
-    assert!(matches!(too_large, BlobError::TooLarge { size_max: 1000 }), "{too_large}");
+    assert!(matches!(too_large, BlobError::TooLarge { bytes_max: 1000 }), "{too_large}");
     put(&blobs, &[0; 1000], None).await.unwrap();
     let upload = blobs.begin().await.unwrap().write(b"half of it").await.unwrap();
     assert_eq!(files(&folder.path().join("blobs/tmp")).len(), 1);

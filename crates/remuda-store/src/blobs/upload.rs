@@ -65,9 +65,9 @@ impl Upload {
     /// Takes the next piece; gives itself back, unless it cannot go on.
     pub async fn write(mut self, mut piece: &[u8]) -> Result<Upload, BlobError> {
         self.size_bytes += piece.len() as u64;
-        let size_max = self.blobs.size_max();
-        if self.size_bytes > size_max {
-            return Err(BlobError::TooLarge { size_max });
+        let bytes_max = self.blobs.bytes_max();
+        if self.size_bytes > bytes_max {
+            return Err(BlobError::TooLarge { bytes_max });
         }
         while !piece.is_empty() {
             let (now, later) = piece.split_at(piece.len().min(GATHER_BYTES - self.gathered.len()));

@@ -70,7 +70,7 @@ impl Comfyui {
         Shows { previews, reports }: Shows,
         says: &Says,
     ) -> anyhow::Result<Ready> {
-        let ComfyuiOptions { target, command, timeout, check_max } = comfyui;
+        let ComfyuiOptions { target, command, timeout, self_test_timeout } = comfyui;
         let client = Client::new(&target, timeout)?;
         let scratch = options.data.join("scratch").join(options.worker.as_str());
         std::fs::create_dir_all(&scratch)
@@ -106,7 +106,7 @@ impl Comfyui {
             metrics: Default::default(),
             info: Default::default(),
             scratch,
-            check_max,
+            self_test_timeout,
         });
         shared.lives.began();
         let (offer, found) = shared.fit_for_work(options.slots as usize, says).await;
@@ -220,7 +220,7 @@ impl Shared {
     /// Has it do something small for real, and sees what it has.
     pub(super) async fn check(&self) -> Result<Capabilities, Unfit> {
         let canary = self.client.canary(&self.worker, &self.client_id);
-        if let Err(sick) = self.client.sing(&canary, self.check_max).await {
+        if let Err(sick) = self.client.sing(&canary, self.self_test_timeout).await {
             // It must not wait there until somebody mends the server.
             self.client.cancel(canary.id()).await.ok();
             return Err(sick.into());

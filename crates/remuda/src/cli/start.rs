@@ -57,11 +57,11 @@ pub(crate) struct WorkTerms {
     #[arg(long, value_name = "DURATION", env = "REMUDA_STALE_AFTER", value_parser = remuda_config::written_seconds)]
     pub(crate) stale_after: Option<Duration>,
     /// Without contact with the plane for this long it stops itself: all it started ends, and the command below runs
-    #[arg(long, value_name = "DURATION", env = "REMUDA_DEAD_MAN", value_parser = remuda_config::written_seconds)]
-    pub(crate) dead_man: Option<Duration>,
+    #[arg(long, value_name = "DURATION", env = "REMUDA_CONTACT_TIMEOUT", value_parser = remuda_config::written_seconds)]
+    pub(crate) contact_timeout: Option<Duration>,
     /// Command that ends this machine, by `sh -c`; run when nobody wants it any more or nobody is left who could
-    #[arg(long, value_name = "COMMAND", env = "REMUDA_DEAD_MAN_COMMAND")]
-    pub(crate) dead_man_command: Option<String>,
+    #[arg(long, value_name = "COMMAND", env = "REMUDA_CONTACT_TIMEOUT_COMMAND")]
+    pub(crate) contact_timeout_command: Option<String>,
     /// Once asked to stop, finish within this time or hand back what is not done; by default as long as it takes
     #[arg(long, value_name = "DURATION", env = "REMUDA_NOTICE", value_parser = remuda_config::written_seconds)]
     pub(crate) notice: Option<Duration>,
@@ -72,9 +72,9 @@ pub(crate) struct WorkTerms {
     #[arg(long, value_name = "COMMAND", env = "REMUDA_CHECK")]
     pub(crate) check_cmd: Option<String>,
     /// How long that command may take
-    #[arg(long, value_name = "DURATION", env = "REMUDA_CHECK_MAX", default_value = "2m",
+    #[arg(long, value_name = "DURATION", env = "REMUDA_CHECK_TIMEOUT", default_value = "2m",
           value_parser = remuda_config::written_seconds)]
-    pub(crate) check_max: Duration,
+    pub(crate) check_timeout: Duration,
     /// Free space the disk with the data folder has to have
     #[arg(long, value_name = "BYTES", env = "REMUDA_DISK_MIN", default_value = "256MiB",
           value_parser = remuda_config::read_bytes)]

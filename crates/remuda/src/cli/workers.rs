@@ -197,18 +197,18 @@ pub(super) fn with(worker: &Options) -> String {
 
 impl WorkTerms {
     pub(super) fn put_into(&self, options: &mut Options) {
-        let WorkTerms { stale_after, dead_man, notice, .. } = *self;
-        options.deadlines = AgentDeadlines { stale_after, dead_man, notice };
+        let WorkTerms { stale_after, contact_timeout, notice, .. } = *self;
+        options.deadlines = AgentDeadlines { stale_after, contact_timeout, notice };
         options.check = Check {
             command: self.check_cmd.clone(),
-            command_max: self.check_max,
+            command_max: self.check_timeout,
             disk_min_bytes: self.disk_min,
         };
     }
 
     /// The machine ends itself, if it was told how.
     pub(super) async fn end_machine(&self) {
-        let Some(command) = &self.dead_man_command else { return };
+        let Some(command) = &self.contact_timeout_command else { return };
         warn!(command, "ending this machine");
         let mut shell = tokio::process::Command::new("sh");
         for secret in VARIABLES {

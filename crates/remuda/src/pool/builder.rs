@@ -157,7 +157,7 @@ impl Builder {
     }
 
     /// How long ended jobs and their files are kept (seven days).
-    pub fn retain_for(self, time: Duration) -> Builder {
+    pub fn retention(self, time: Duration) -> Builder {
         self.set(move |it| it.serve.retention = time)
     }
 

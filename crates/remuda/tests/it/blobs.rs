@@ -94,7 +94,7 @@ async fn fifty_megabytes_go_in_and_out_in_little_memory() {
 /// Faults: V19, B6.
 #[tokio::test]
 async fn what_is_not_what_it_should_be_leaves_nothing() {
-    let plane = Plane::start(&["blobs.size_max=64KiB"]).await;
+    let plane = Plane::start(&["blobs.bytes_max=64KiB"]).await;
     let hash = BlobHash::of(b"horse");
     let (status, answer) = answered(plane.request(Method::PUT, &path(&hash)).body("cow")).await;
     assert_eq!(
@@ -106,7 +106,7 @@ async fn what_is_not_what_it_should_be_leaves_nothing() {
     // Not a byte of the body ever comes.
     let (status, error) = raw_put(&plane, &hash, "content-length: 65537").await.refusal().await;
     assert_eq!((status, &error["code"]), (413, &json!("too_large")));
-    has_all(error["message"].as_str().unwrap(), &["65536 bytes", "blobs.size_max"]);
+    has_all(error["message"].as_str().unwrap(), &["65536 bytes", "blobs.bytes_max"]);
     // A body that does not say how large it is, in pieces of 16 KiB.
     let mut raw = raw_put(&plane, &hash, "transfer-encoding: chunked").await;
     for _ in 0..5 {
@@ -236,7 +236,7 @@ async fn nothing_is_shown_as_a_page() {
 /// Faults: B7.
 #[tokio::test]
 async fn what_is_packed_stays_packed() {
-    let plane = Plane::start(&["blobs.size_max=64KiB"]).await;
+    let plane = Plane::start(&["blobs.bytes_max=64KiB"]).await;
     let pack = Command::new("sh").args(["-c", "head -c 50000000 /dev/zero | gzip -9"]).output().unwrap();
     let bomb = pack.stdout;
     assert!(bomb.len() > 10_000 && bomb.len() < 64 << 10, "{} bytes", bomb.len());
@@ -274,7 +274,7 @@ async fn killed_in_the_middle_of_an_upload_it_has_no_blob_and_cleans_up() {
 /// Faults: B6.
 #[tokio::test]
 async fn who_does_not_keep_sending_is_given_up_and_who_does_is_not() {
-    let plane = Plane::start(&["blobs.pause_max=2s"]).await;
+    let plane = Plane::start(&["blobs.upload_idle_timeout=2s"]).await;
     let content = "x".repeat(3 * 300_000);
     let hash = BlobHash::of(content.as_bytes());
     let length = format!("content-length: {}", content.len());
@@ -340,7 +340,7 @@ fn age(plane: &Plane, hash: &BlobHash, days: u64) {
 
 #[tokio::test]
 async fn what_nothing_wants_any_more_is_cleared_away() {
-    let mut plane = Plane::start(&["retain_for=7d"]).await;
+    let mut plane = Plane::start(&["retention=7d"]).await;
     let mut hashes = Vec::new();
     for name in ["nobody's", "an input", "an output", "read", "put again", "a week old"] {
         hashes.push(put(&plane, name.as_bytes()).await);

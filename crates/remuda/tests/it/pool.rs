@@ -34,9 +34,9 @@ fn hurried() -> Builder {
         it.settings.suspect_after = Duration::from_millis(600);
         it.settings.order_grace = Duration::from_millis(500);
         it.agent.inactivity = Duration::from_millis(500);
-        it.agent.second_look = Duration::from_millis(400);
+        it.agent.unknown_recheck = Duration::from_millis(400);
         it.agent.probe_every = Duration::from_millis(300);
-        it.agent.stop_max = Duration::from_secs(1);
+        it.agent.cancel_timeout = Duration::from_secs(1);
     })
 }
 

@@ -154,7 +154,7 @@ async fn go_stale(plane: &Plane, round: u64) {
 
 #[tokio::test]
 async fn a_worker_that_goes_stale_too_often_is_told_of_everywhere() {
-    let mut plane = Plane::start(&[QUICK, &["beat.stale_alert=2"]].concat()).await;
+    let mut plane = Plane::start(&[QUICK, &["beat.flaps_before_alert=2"]].concat()).await;
     go_stale(&plane, 1).await;
     assert_eq!(plane.get("/remuda/v1/status").await["unreliable"], json!({ "workers": [], "machines": [] }));
     plane.kill();

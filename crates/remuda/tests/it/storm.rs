@@ -40,7 +40,7 @@ struct Storm {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_plane_killed_a_hundred_times_under_load_loses_nothing_and_doubles_nothing() {
     let mut luck = Luck::new();
-    let mut plane = Plane::start(&["own_delay_max=5s"]).await;
+    let mut plane = Plane::start(&["plane_stall_max=5s"]).await;
     let storm = Storm::new(&plane);
     let mut clients = JoinSet::new();
     let mut workers = JoinSet::new();

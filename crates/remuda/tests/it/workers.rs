@@ -205,7 +205,7 @@ async fn a_worker_whose_clock_runs_slow_keeps_what_it_holds() {
         "beat.busy=900ms",
         "beat.suspect_after=1200ms",
         "order_grace=1s",
-        "own_delay_max=1500ms",
+        "plane_stall_max=1500ms",
     ])
     .await;
     let mut hand = Hand::join(&plane, "w", 1).await;

@@ -97,7 +97,7 @@ fn a_notice_ends_also_where_no_plane_answers() {
 /// Faults: P12.
 #[test]
 fn who_has_no_contact_for_too_long_ends_with_all_it_holds() {
-    let mut agent = busy(AgentDeadlines { dead_man: seconds(900), ..AgentDeadlines::default() });
+    let mut agent = busy(AgentDeadlines { contact_timeout: seconds(900), ..AgentDeadlines::default() });
     let mut seq = 2;
     let mut now = 100;
     let effects = loop {
@@ -122,7 +122,7 @@ fn who_has_no_contact_for_too_long_ends_with_all_it_holds() {
 #[test]
 fn a_pause_of_its_own_is_no_reason_before_the_plane_was_asked_again() {
     check(
-        &mut busy(AgentDeadlines { dead_man: seconds(900), ..AgentDeadlines::default() }),
+        &mut busy(AgentDeadlines { contact_timeout: seconds(900), ..AgentDeadlines::default() }),
         vec![
             (2_000_000, AgentEvent::Tick, &[]),
             (2_000_001, unreachable(2), &[]),

@@ -301,7 +301,7 @@ fn what_was_told_to_stop_is_looked_after_until_it_has() {
 fn what_was_told_to_stop_and_may_still_be_on_its_way_is_looked_for_twice() {
     let cancel = || CancelOrder { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
     let unsure = || submitted(SubmitOutcome::Unsure("connection reset".to_owned()));
-    for (second_look, then) in [
+    for (unknown_recheck, then) in [
         (ProbeResult::Unknown, &["cancelled"] as &[&str]),
         (ProbeResult::Pending { ahead: None }, &["cancel 1 1"]),
     ] {
@@ -318,7 +318,7 @@ fn what_was_told_to_stop_and_may_still_be_on_its_way_is_looked_for_twice() {
                 (10, unsure(), &["cancel 1 1", "probe 1 1"]),
                 (20, probed(ProbeResult::Unknown), &[]),
                 (5020, AgentEvent::Tick, &["probe 1 1"]),
-                (5030, probed(second_look), then),
+                (5030, probed(unknown_recheck), then),
             ],
         );
     }

@@ -197,7 +197,7 @@ fn a_retry_that_waited_for_a_worker_is_taken_back_when_that_worker_will_not_take
 
 #[test]
 fn who_is_alone_is_spared_if_that_is_wished_for() {
-    let mut story = Story::with(Settings { spare_the_only_worker: true, ..Settings::default() });
+    let mut story = Story::with(Settings { exempt_sole_worker: true, ..Settings::default() });
     story.join("a");
     let job = story.submit("s");
     for second in [5, 10, 15] {
@@ -225,7 +225,7 @@ fn who_is_alone_is_not_blocked_for_what_was_not_the_workflows_own_fault() {
 /// Found by world 10037954.
 #[test]
 fn a_trial_that_fails_on_who_is_alone_by_then_does_not_stay_a_trial_for_ever() {
-    let mut story = Story::with(Settings { spare_the_only_worker: true, ..Settings::default() });
+    let mut story = Story::with(Settings { exempt_sole_worker: true, ..Settings::default() });
     story.join_bystander();
     story.join("a");
     let job = story.submit("s");

@@ -134,7 +134,7 @@ fn tale(steps: usize) -> Vec<String> {
 /// Faults: D16.
 #[test]
 fn a_store_put_back_from_a_backup_gives_no_number_out_twice() {
-    let mut story = Story::with(Settings { spare_the_only_worker: true, ..Settings::default() });
+    let mut story = Story::with(Settings { exempt_sole_worker: true, ..Settings::default() });
     story.join("a");
     let job = story.submit("s");
     story.is(job, "running on a, attempt 1");

@@ -173,7 +173,7 @@ fn pod(id: &str, tag: &str, status: PodStatus, offer: &str) -> Pod {
 
 #[test]
 fn what_waits_is_rented_for_worked_off_and_returned() {
-    let mut world = Rented::new(settings(|fleet| fleet.scaling.life_min = Duration::from_secs(60)));
+    let mut world = Rented::new(settings(|fleet| fleet.scaling.uptime_min = Duration::from_secs(60)));
     let jobs = world.jobs(5);
     world.pass(3);
     assert_eq!((world.created, world.phases()), (3, vec!["made"; 3]), "the maximum is three");
@@ -247,7 +247,7 @@ fn a_plane_with_an_old_store_believes_no_single_list() {
 /// It says nothing about the provider: three of them do not hold back the rest.
 #[test]
 fn wishes_that_were_lost_with_their_plane_are_no_failures_of_the_provider() {
-    let mut world = Rented::new(settings(|fleet| fleet.limits.lost_max = Duration::from_secs(10)));
+    let mut world = Rented::new(settings(|fleet| fleet.limits.lost_create_timeout = Duration::from_secs(10)));
     world.jobs(5);
     world.story.wait(1);
     world.answer(ProviderCall::List);

@@ -216,5 +216,5 @@ impl Seen {
 
 /// Never was, is no more, or is somebody else's: nobody is told which.
 pub(super) fn missing() -> Problem {
-    Problem::not_found("there is no such job; it may have been cleared away (retain_for)")
+    Problem::not_found("there is no such job; it may have been cleared away (retention)")
 }

@@ -29,9 +29,9 @@ pub(super) async fn upload(
     request: Request,
 ) -> Result<Response, Problem> {
     let tenant = caller.tenant(None)?;
-    let size_max = context.blobs.size_max();
-    if request.body().size_hint().lower() > size_max + FORM_BYTES_MAX {
-        return Err(BlobError::TooLarge { size_max }.into());
+    let bytes_max = context.blobs.bytes_max();
+    if request.body().size_hint().lower() > bytes_max + FORM_BYTES_MAX {
+        return Err(BlobError::TooLarge { bytes_max }.into());
     }
     let claim = match upload_keys::key(&headers)? {
         Some(key) => Some(Claim::take(&context, &tenant, &key).await?),

@@ -20,7 +20,7 @@ const VERSION: &str = "0.30.0";
 
 pub(super) fn features(context: &Context) -> Value {
     json!({
-        "supports_preview_metadata": true, "max_upload_size": context.blobs.size_max(), "node_replacements": false,
+        "supports_preview_metadata": true, "max_upload_size": context.blobs.bytes_max(), "node_replacements": false,
         "assets": false,
     })
 }

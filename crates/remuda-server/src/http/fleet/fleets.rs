@@ -96,15 +96,15 @@ fn configured(settings: &FleetSettings) -> Value {
         "day_max_dollars": settings.day_max.map(dollars),
         "needs_preparing": settings.needs_preparing,
         "stale_after_seconds": settings.stale_after.map(|time| time.as_secs_f64()),
-        "turn_min_seconds": scaling.turn_min.as_secs_f64(),
-        "life_min_seconds": scaling.life_min.as_secs_f64(),
+        "reversal_cooldown_seconds": scaling.reversal_cooldown.as_secs_f64(),
+        "uptime_min_seconds": scaling.uptime_min.as_secs_f64(),
         "drain_timeout_seconds": scaling.drain_timeout.as_secs_f64(),
         "spawning_timeout_seconds": scaling.spawning_timeout.as_secs_f64(),
-        "pull_max_seconds": limits.pull_max.as_secs_f64(),
-        "check_max_seconds": limits.check_max.as_secs_f64(),
-        "lost_max_seconds": limits.lost_max.as_secs_f64(),
-        "return_max_seconds": limits.return_max.as_secs_f64(),
-        "avoid_for_seconds": limits.avoid_for.as_secs_f64(),
+        "image_pull_timeout_seconds": limits.image_pull_timeout.as_secs_f64(),
+        "readiness_timeout_seconds": limits.readiness_timeout.as_secs_f64(),
+        "lost_create_timeout_seconds": limits.lost_create_timeout.as_secs_f64(),
+        "return_timeout_seconds": limits.return_timeout.as_secs_f64(),
+        "offer_cooldown_seconds": limits.offer_cooldown.as_secs_f64(),
     })
 }
 

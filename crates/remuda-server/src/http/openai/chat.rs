@@ -25,7 +25,7 @@ pub(super) async fn complete(
 ) -> Result<Response, Problem> {
     let mut asked = Asked::read(&body)?;
     let model = asked.model()?;
-    let patience = asked.patience(context.answer_max)?;
+    let patience = asked.patience(context.request_timeout)?;
     let streamed = read::streamed(&mut asked)?;
     let request = Request::TextToText(read::chat(&mut asked)?);
     let answering = routing::call(&context, &caller, Call { model: &model, request, patience }).await?;

@@ -54,7 +54,7 @@ pub(super) async fn embed(
     let mut asked = Asked::read(&body)?;
     let (model, texts, form) = (asked.model()?, texts(asked.take("input"))?, form(&mut asked)?);
     let dimensions = asked.whole("dimensions", 1, DIMENSIONS_MAX)?.map(|number| number as usize);
-    let patience = asked.patience(context.answer_max)?;
+    let patience = asked.patience(context.request_timeout)?;
     let count = texts.len();
     let call = Call { model: &model, request: Request::TextEmbedding { texts }, patience };
     let answer = routing::call(&context, &caller, call).await?.answer().await?;

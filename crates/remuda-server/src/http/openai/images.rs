@@ -28,7 +28,7 @@ pub(super) async fn draw(
 ) -> Result<Response, Problem> {
     let mut asked = Asked::read(&body)?;
     let model = asked.model()?;
-    let patience = asked.patience(context.answer_max)?;
+    let patience = asked.patience(context.request_timeout)?;
     refuse(&mut asked)?;
     let count = asked.whole("n", 1, PICTURES_MAX)?.unwrap_or(1);
     let draw = read(&mut asked)?;

@@ -74,10 +74,10 @@ impl Asked {
     }
 
     /// How long the caller waits; longer than we do is as long as we do.
-    pub(super) fn patience(&mut self, answer_max: Duration) -> Result<Duration, Problem> {
+    pub(super) fn patience(&mut self, request_timeout: Duration) -> Result<Duration, Problem> {
         let asked = self.number("deadline_seconds", 0.001, f32::MAX)?;
         let asked = asked.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
-        Ok(asked.map_or(answer_max, |asked| asked.min(answer_max)))
+        Ok(asked.map_or(request_timeout, |asked| asked.min(request_timeout)))
     }
 
     /// A field that may only say what is so anyway.

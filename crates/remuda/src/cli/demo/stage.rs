@@ -206,10 +206,10 @@ fn hurry(resolved: &mut Resolved) {
     settings.suspect_after = Duration::from_millis(1200);
     settings.lease = Duration::from_millis(2500);
     settings.order_grace = Duration::from_secs(1);
-    settings.own_delay_max = Duration::from_millis(1500);
+    settings.plane_stall_max = Duration::from_millis(1500);
     settings.retry_base = Duration::from_millis(300);
     // On a machine so busy that workers seem lost that are not, a job is not to be taken for poison.
-    settings.poison_after = settings.mishaps_max;
+    settings.poison_after = settings.infra_failures_max;
 }
 
 struct Folder(PathBuf);

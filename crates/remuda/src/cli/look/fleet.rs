@@ -210,11 +210,11 @@ fn one(fleet: &Value) -> String {
         "limits",
         format!(
             "image pull {}, registration {}, start check {}, drain {}, return {}",
-            seconds("pull_max_seconds"),
+            seconds("image_pull_timeout_seconds"),
             seconds("spawning_timeout_seconds"),
-            seconds("check_max_seconds"),
+            seconds("readiness_timeout_seconds"),
             seconds("drain_timeout_seconds"),
-            seconds("return_max_seconds")
+            seconds("return_timeout_seconds")
         ),
     );
     for trouble in troubles(fleet) {
@@ -242,7 +242,7 @@ mod tests {
             "avoided": [{ "name": "4090", "until": "12:30", "why": "no capacity" }],
             "settings": {
                 "can_rent": true, "policy": { "name": "queue", "jobs_per_worker": 3 }, "machines_min": 0, "machines_max": 4,
-                "hour_max_dollars": 5.0, "day_max_dollars": null, "offers": ["4090", "A6000"], "pull_max_seconds": 1800.0,
+                "hour_max_dollars": 5.0, "day_max_dollars": null, "offers": ["4090", "A6000"], "image_pull_timeout_seconds": 1800.0,
             },
         })
     }

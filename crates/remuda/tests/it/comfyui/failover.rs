@@ -101,7 +101,7 @@ async fn with_a_single_server_the_retry_runs_when_its_block_ends() {
 
 #[tokio::test]
 async fn a_single_server_that_is_spared_is_tried_again_at_once() {
-    let settings = ["block.cooldown=1h", "block.cooldown_max=1h", "block.spare_the_only_worker=true"];
+    let settings = ["block.cooldown=1h", "block.cooldown_max=1h", "block.exempt_sole_worker=true"];
     let stage = Stage::with(instant_server().await, &settings, &[]).await;
     let ended = stage.run(picture(1).fail("error").saved()).await;
     assert_eq!((&ended["state"], &ended["attempt"]), (&json!("failed"), &json!(3)), "{ended}");

@@ -101,7 +101,7 @@ async fn a_workflow_that_kills_two_servers_is_not_given_a_third() {
 #[tokio::test]
 async fn a_sick_server_that_nobody_may_restart_is_given_up_until_somebody_did() {
     let server = Server::fake(Options::default()).await;
-    let stage = Stage::with(server, &[STUCK], &["--set", "agent.check_max=1s"]).await;
+    let stage = Stage::with(server, &[STUCK], &["--set", "agent.self_test_timeout=1s"]).await;
     stage.server.as_fake().control().strike_next(Fault::ExecutorDead);
     let job = stage.submit(picture(1).sleep(0.2, 2).saved()).await;
     let closed = wait_until("it is given up", async || {

@@ -23,7 +23,7 @@ const CHANCE: f64 = 0.05;
 const WASTE_MAX_PERCENT: usize = 2;
 /// What an agent can mend, it has mostly mended by then.
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(2500);
-/// More than `mishaps_max` and the job's own attempts together.
+/// More than `infra_failures_max` and the job's own attempts together.
 const ATTEMPTS_MAX: u32 = 103;
 
 /// Whoever judges by how rare something is would be wrong here: nothing is rare.
@@ -32,7 +32,7 @@ const STORM: &[&str] = &[
     "beat.suspect_after=10s",
     "beat.stale_after=20s",
     "stuck_after=1200ms",
-    "mishaps_max=100",
+    "infra_failures_max=100",
     "poison_after=100",
     "suspect_shape_after=100",
     "probation_after=1000",
@@ -41,10 +41,10 @@ const STORM: &[&str] = &[
 ];
 const AGENT: &[&str] = &[
     "agent.inactivity=300ms",
-    "agent.second_look=300ms",
-    "agent.stop_max=500ms",
-    "agent.behind_max=5s",
-    "agent.check_max=1s",
+    "agent.unknown_recheck=300ms",
+    "agent.cancel_timeout=500ms",
+    "agent.queue_stall_max=5s",
+    "agent.self_test_timeout=1s",
     "agent.probe_every=300ms",
 ];
 

@@ -16,7 +16,7 @@ async fn join(client: &Client, name: &str) -> (u16, Value) {
 /// Faults: M7. A machine is known by the token it was given, not by its name or address.
 #[tokio::test]
 async fn a_stranger_with_a_machines_name_is_refused() {
-    let yard = Yard::start("min = 1\nmax = 1\n", None, "cat").await;
+    let yard = Yard::start("machines_min = 1\nmachines_max = 1\n", None, "cat").await;
     let machine = yard.until_active(1).await.remove(0);
     assert_eq!(
         join(&yard, &machine).await,
@@ -38,7 +38,7 @@ async fn a_stranger_with_a_machines_name_is_refused() {
 #[tokio::test]
 async fn on_a_closed_plane_a_machine_needs_nothing_but_its_own_token() {
     const ADMIN: &str = "an-admin-whom-nobody-guesses";
-    let yard = Yard::closed(ADMIN, "min = 1\nmax = 1\n", "cat").await;
+    let yard = Yard::closed(ADMIN, "machines_min = 1\nmachines_max = 1\n", "cat").await;
     let admin = yard.with(ADMIN);
     let job = admin.submit(json!({ "n": 7 })).await;
     let ended = admin.ended(&job).await;
@@ -68,7 +68,7 @@ async fn a_machine_that_registers_after_it_was_given_up_is_told_to_stop() {
         "trap \"\" TERM; while [ -e {} ]; do sleep 0.05; done; ",
         folder.path().join("late").display()
     );
-    let keys = "min = 1\nmax = 1\nspawning_timeout = '1s'\n".to_owned();
+    let keys = "machines_min = 1\nmachines_max = 1\nspawning_timeout = '1s'\n".to_owned();
     let yard = Yard::booting(&keys, &boot, None, "cat").await;
     let machine = wait_until("one is started", async || yard.processes().into_iter().next()).await.0;
     wait_until("it is given up", async || {

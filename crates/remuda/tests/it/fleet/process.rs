@@ -12,7 +12,7 @@ use crate::harness::wait_until;
 /// Faults: P17. From the minimum to what the formula says, `ceil(30 / 10)`, and back.
 #[tokio::test]
 async fn thirty_jobs_grow_a_fleet_to_the_computed_size_and_quiet_shrinks_it_again() {
-    let yard = Yard::start("min = 1\nmax = 4\nthreshold = 10\n", Some("gate"), "sleep 0.1; echo '{}'").await;
+    let yard = Yard::start("machines_min = 1\nmachines_max = 4\njobs_per_worker = 10\n", Some("gate"), "sleep 0.1; echo '{}'").await;
     yard.until_active(1).await;
     let jobs = yard.submit_many(30).await;
     let machines = yard.until_active(3).await;
@@ -45,7 +45,7 @@ async fn thirty_jobs_grow_a_fleet_to_the_computed_size_and_quiet_shrinks_it_agai
 #[tokio::test]
 async fn a_plane_that_is_killed_finds_its_machines_again_and_orders_none_twice() {
     let mut yard =
-        Yard::start("min = 1\nmax = 4\nthreshold = 1\n", Some("gate"), "sleep 0.05; echo '{}'").await;
+        Yard::start("machines_min = 1\nmachines_max = 4\njobs_per_worker = 1\n", Some("gate"), "sleep 0.05; echo '{}'").await;
     let jobs = yard.submit_many(30).await;
     wait_until("the first machine was started", async || (!yard.starts().is_empty()).then_some(())).await;
     yard.kill();
@@ -78,7 +78,7 @@ async fn a_plane_that_is_killed_finds_its_machines_again_and_orders_none_twice()
 /// the machine it is.
 #[tokio::test]
 async fn a_machine_that_stood_still_is_refused_and_joins_again() {
-    let keys = "min = 2\nmax = 2\nidle_timeout = '1h'\n";
+    let keys = "machines_min = 2\nmachines_max = 2\nidle_timeout = '1h'\n";
     let yard = Yard::start(keys, Some("gate"), "echo '{}'").await;
     yard.until_active(2).await;
     let job = yard.submit(json!({ "n": 1 })).await;

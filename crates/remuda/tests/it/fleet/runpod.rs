@@ -14,9 +14,9 @@ const MAX: usize = 4;
 const BUDGET: f64 = 0.81;
 
 /// Seconds where a provider takes minutes; it is sixty times faster, too.
-const QUICK: &str = "turn_min = '1s'\nlife_min = '1s'\nlist_every = '500ms'\nvisible_max = '2s'\norphan_grace = '2s'\n\
-                     lost_max = '5s'\npull_max = '20s'\nspawning_timeout = '10s'\ncheck_max = '10s'\navoid_for = '2s'\n\
-                     drain_timeout = '20s'\ndead_man = '60s'\n";
+const QUICK: &str = "reversal_cooldown = '1s'\nuptime_min = '1s'\nlist_every = '500ms'\nlist_lag_max = '2s'\norphan_grace = '2s'\n\
+                     lost_create_timeout = '5s'\nimage_pull_timeout = '20s'\nspawning_timeout = '10s'\nreadiness_timeout = '10s'\noffer_cooldown = '2s'\n\
+                     drain_timeout = '20s'\ncontact_timeout = '60s'\n";
 
 struct Stage {
     plane: Plane,
@@ -41,12 +41,12 @@ impl Stage {
             .variable("RUNPOD_API_KEY", "rpa_canary");
         // Whatever befalls the machines is nobody's fault among the jobs.
         let general =
-            "cycle_every = '1s'\nmishaps_max = 100\npoison_after = 100\nsuspect_shape_after = 100\n";
+            "cycle_every = '1s'\ninfra_failures_max = 100\npoison_after = 100\nsuspect_shape_after = 100\n";
         let plan = plan.listening();
         let text = format!(
             "{general}[[fleet]]\nname = 'gpus'\nprovider = 'runpod'\nimage = 'ours:1'\nurl = 'http://{}'\n\
              gpus = ['NVIDIA RTX A4000', 'NVIDIA RTX A5000']\nclouds = ['secure', 'community']\nbase_url = '{}'\n\
-             min = 0\nmax = {MAX}\nthreshold = 2\nprice_max = 0.27\nbudget_hourly = {BUDGET}\n{QUICK}",
+             machines_min = 0\nmachines_max = {MAX}\njobs_per_worker = 2\nprice_max = 0.27\nbudget_hourly = {BUDGET}\n{QUICK}",
             plan.address(),
             account.url
         );

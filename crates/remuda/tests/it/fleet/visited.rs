@@ -8,8 +8,8 @@ use super::account::Account;
 use crate::harness::{Plane, wait_until};
 use crate::ssh::Machine;
 
-const QUICK: &str = "list_every = '500ms'\nvisible_max = '2s'\nturn_min = '1s'\nlife_min = '1s'\nlost_max = '5s'\n\
-                     pull_max = '20s'\nspawning_timeout = '60s'\ncheck_max = '10s'\ndead_man = '120s'\n";
+const QUICK: &str = "list_every = '500ms'\nlist_lag_max = '2s'\nreversal_cooldown = '1s'\nuptime_min = '1s'\nlost_create_timeout = '5s'\n\
+                     image_pull_timeout = '20s'\nspawning_timeout = '60s'\nreadiness_timeout = '10s'\ncontact_timeout = '120s'\n";
 
 /// From the order to the return. The program lies there already: how it is brought along is tested where nobody waits for
 /// a large file of an unoptimised build.
@@ -31,8 +31,8 @@ async fn a_pod_without_a_worker_is_rented_visited_used_and_given_back() {
     let text = format!(
         "cycle_every = '1s'\n[[fleet]]\nname = 'bare'\nprovider = 'runpod'\nimage = 'theirs:1'\nurl = 'http://{}'\n\
          gpus = ['NVIDIA RTX A4000']\nclouds = ['secure']\nbase_url = '{}'\nports = ['22/tcp']\nstart = 'ssh'\n\
-         command = \"remuda worker --exec 'echo done'\"\ngpu_check = 'none'\nupload = false\nssh_user = '{}'\nmin = 0\nmax = 1\n\
-         threshold = 1\nprice_max = 0.27\n{QUICK}",
+         command = \"remuda worker --exec 'echo done'\"\ngpu_check = 'none'\nupload = false\nssh_user = '{}'\nmachines_min = 0\nmachines_max = 1\n\
+         jobs_per_worker = 1\nprice_max = 0.27\n{QUICK}",
         plan.address(),
         account.url,
         machine.address.user,

@@ -10,8 +10,8 @@ use tempfile::TempDir;
 use crate::harness::{Client, Gate, Plan, Plane, wait_until};
 
 /// Moments where a fleet would have minutes.
-const QUICK: &str = "turn_min = '1s'\nlife_min = '1s'\nlist_every = '500ms'\nvisible_max = '2s'\norphan_grace = '2s'\nlost_max = '2s'\ncheck_max = '5s'\n\
-                     grace = '20s'\ndead_man = '60s'\n";
+const QUICK: &str = "reversal_cooldown = '1s'\nuptime_min = '1s'\nlist_every = '500ms'\nlist_lag_max = '2s'\norphan_grace = '2s'\nlost_create_timeout = '2s'\nreadiness_timeout = '5s'\n\
+                     stop_grace = '20s'\ncontact_timeout = '60s'\n";
 
 pub(super) struct Yard {
     pub(super) plane: Plane,

@@ -26,7 +26,7 @@ async fn a_worker_whose_plane_is_gone_for_good_stops_itself_with_all_it_started(
     let (child, ended) = (plane.folder().join("child"), plane.folder().join("ended"));
     let command = format!("echo $$ > '{}'; {}", child.display(), gated(&gate));
     let last = format!("echo machine ends; touch '{}'", ended.display());
-    let more = ["--dead-man", "3s", "--dead-man-command", &last];
+    let more = ["--contact-timeout", "3s", "--contact-timeout-command", &last];
     let mut worker = Worker::start_with(&plane, "a", &command, &more).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     assert_eq!(holder(&plane, &job).await, "a");
@@ -49,7 +49,7 @@ async fn a_worker_whose_plane_is_gone_for_good_stops_itself_with_all_it_started(
 async fn a_worker_whose_plane_comes_back_in_time_goes_on() {
     let mut plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
-    let worker = Worker::start_with(&plane, "a", &gated(&gate), &["--dead-man", "30s"]).await;
+    let worker = Worker::start_with(&plane, "a", &gated(&gate), &["--contact-timeout", "30s"]).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     assert_eq!(holder(&plane, &job).await, worker.name);
     plane.kill();
@@ -66,7 +66,7 @@ async fn a_server_that_never_answered_ends_with_the_worker_that_started_it() {
     // No plane was ever there, and what it starts is no ComfyUI.
     let (plane, server) = (format!("http://{}", free_address()), format!("http://{}", free_address()));
     let mut command = remuda(folder.path());
-    command.args(["worker", "--url", &plane, "--name", "a", "--fleet", "gpus", "--dead-man", "3s"]);
+    command.args(["worker", "--url", &plane, "--name", "a", "--fleet", "gpus", "--contact-timeout", "3s"]);
     command.args(["--comfyui", &server, "--comfyui-cmd", "sleep 600", "--data", "data"]);
     let mut worker = Process::start("a", &mut command);
     let marker = folder.path().join("data/workers/a.pid");
@@ -128,7 +128,7 @@ fn rented(folder: &Path, url: &str) -> Command {
         .env("REMUDA_WORKER", "gpus-1")
         .env("REMUDA_MACHINE", "gpus-1")
         .env("REMUDA_FLEET", "gpus")
-        .env("REMUDA_DEAD_MAN_COMMAND", "echo machine ends, token ${REMUDA_TOKEN:-hidden}");
+        .env("REMUDA_CONTACT_TIMEOUT_COMMAND", "echo machine ends, token ${REMUDA_TOKEN:-hidden}");
     command
 }
 

@@ -75,7 +75,7 @@ async fn a_rented_machine_finds_all_it_needs_in_its_environment_and_flags_win() 
         .env("REMUDA_MACHINE", "gpus-7")
         .env("REMUDA_FLEET", "gpus")
         .env("REMUDA_LABELS", "gpu=a100,zone=a")
-        .env("REMUDA_DEAD_MAN", "900");
+        .env("REMUDA_CONTACT_TIMEOUT", "900");
     let _worker = Process::start("gpus-7", &mut command);
     let worker = wait_until("it has joined and may work", async || {
         let request = plane.request(reqwest::Method::GET, "/remuda/v1/workers/gpus-7");
