@@ -91,7 +91,9 @@ impl Options {
             Does::Exec(_) | Does::Comfyui(_) => 1,
             Does::Models(models) => models.slots(),
         };
-        let AgentSettings { unknown_recheck, cancel_timeout, queue_stall_max, probe_every, inactivity, .. } = resolved.agent;
+        let AgentSettings {
+            unknown_recheck, cancel_timeout, queue_stall_max, probe_every, inactivity, ..
+        } = resolved.agent;
         Options {
             url: plane.to_owned(),
             credentials,
@@ -103,7 +105,12 @@ impl Options {
             offer: Capabilities::default(),
             does,
             inactivity,
-            patience: AgentTimeouts { unknown_recheck, cancel_timeout, queue_stall_max, look_every: probe_every },
+            patience: AgentTimeouts {
+                unknown_recheck,
+                cancel_timeout,
+                queue_stall_max,
+                look_every: probe_every,
+            },
             deadlines: AgentDeadlines::default(),
             check: Check::default(),
             data: resolved.serve.data.join("workers"),

@@ -88,7 +88,12 @@ const SCALED: &[Key<Fleet>] = &[
         MACHINES,
         "Machines kept even when nothing waits.",
     ),
-    Key::new("machines_max", fleet_slot!(settings.scaling.machines_max), MACHINES, "Never more machines than this."),
+    Key::new(
+        "machines_max",
+        fleet_slot!(settings.scaling.machines_max),
+        MACHINES,
+        "Never more machines than this.",
+    ),
     Key::new(
         "jobs_per_worker",
         fleet_slot!(settings.scaling.jobs_per_worker),
@@ -274,7 +279,12 @@ const RUNPOD: &[Key<Fleet>] = &[
         List,
         "`secure`, `community` or both, in the order to try.",
     ),
-    Key::new("disk_gb", fleet_slot!(source.runpod.disk_gb), number(1, 10_000), "Its container's disk, in GB."),
+    Key::new(
+        "disk_gb",
+        fleet_slot!(source.runpod.disk_gb),
+        number(1, 10_000),
+        "Its container's disk, in GB.",
+    ),
     Key::new(
         "network_volume",
         fleet_slot!(source.runpod.network_volume),

@@ -133,11 +133,18 @@ fn no_key_or_environment_of_a_fleet_is_ever_shown() {
 fn a_machine_that_would_be_made_differently_has_another_revision() {
     let revision = |text: &str| fleet(&format!("{PODS}{text}")).settings.revision;
     let plain = revision("");
-    for same in ["machines_max = 9", "price_max = 3", "reversal_cooldown = '1m'", "base_url = 'http://127.0.0.1:1'"] {
+    for same in
+        ["machines_max = 9", "price_max = 3", "reversal_cooldown = '1m'", "base_url = 'http://127.0.0.1:1'"]
+    {
         assert_eq!(revision(same), plain, "{same}");
     }
-    let others =
-        ["env = { A = 'b' }", "env = { A = 'c' }", "disk_gb = 60", "labels = { a = 'b' }", "min_cuda = '12.8'"];
+    let others = [
+        "env = { A = 'b' }",
+        "env = { A = 'c' }",
+        "disk_gb = 60",
+        "labels = { a = 'b' }",
+        "min_cuda = '12.8'",
+    ];
     let all: BTreeSet<_> = others.iter().map(|text| revision(text)).chain([plain]).collect();
     assert_eq!(all.len(), others.len() + 1);
 }

@@ -50,7 +50,8 @@ impl Agent {
 
     /// When nobody has answered for so long that nobody will.
     fn forgotten_at(&self) -> Option<Timestamp> {
-        let contact_timeout = self.settings.deadlines.contact_timeout.filter(|_| self.failures >= FAILURES_MIN)?;
+        let contact_timeout =
+            self.settings.deadlines.contact_timeout.filter(|_| self.failures >= FAILURES_MIN)?;
         Some(self.contact_at.plus(contact_timeout))
     }
 

@@ -90,7 +90,8 @@ impl Cycle<'_> {
         let idle_count = u32::try_from(idle.len()).unwrap_or(u32::MAX);
         let wanted = self.wanted();
         let surplus = active.saturating_sub(wanted).min(idle_count);
-        let free_at = self.snapshot.heading.free_at(ScalingDirection::Down, self.settings.scaling.reversal_cooldown);
+        let free_at =
+            self.snapshot.heading.free_at(ScalingDirection::Down, self.settings.scaling.reversal_cooldown);
         if surplus > 0 && self.now < free_at {
             self.held_back
                 .push(format!("an idle surplus of {surplus} stays until {free_at}: the fleet grew just now"));

@@ -37,7 +37,9 @@ impl Rental {
             (RentalPhase::Made, Some(running_at), None) => {
                 ("registration", running_at, fleet.scaling.spawning_timeout)
             }
-            (RentalPhase::Made, Some(_), Some(joined_at)) => ("start check", joined_at, limits.readiness_timeout),
+            (RentalPhase::Made, Some(_), Some(joined_at)) => {
+                ("start check", joined_at, limits.readiness_timeout)
+            }
             (RentalPhase::Draining, ..) => ("drain", self.since, self.drain_max(fleet)),
             (RentalPhase::Returning, ..) => ("proof that it is gone", self.since, limits.return_timeout),
             (RentalPhase::Up, ..) => return None,

@@ -124,11 +124,9 @@ impl Laws {
         }
         self.pods.turned.insert(id.clone(), (is_up, at));
         let Some((_, turned_at)) = before else { return };
-        let is_ordered = self
-            .pods
-            .ordered_at
-            .get(id)
-            .is_some_and(|then| at < then + scaling.reversal_cooldown.as_millis() as u64 || *then == u64::MAX);
+        let is_ordered = self.pods.ordered_at.get(id).is_some_and(|then| {
+            at < then + scaling.reversal_cooldown.as_millis() as u64 || *then == u64::MAX
+        });
         let capacity = self.pods.rentals.iter().filter(|(name, rental)| {
             let is_capacity = matches!(
                 rental.phase,
@@ -139,7 +137,8 @@ impl Laws {
         let is_bare = is_up && capacity.count() < scaling.machines_min.max(1) as usize;
         let is_spent = !is_up && plan.settings.day_max.is_some();
         let since = at - turned_at;
-        if since + 1000 < scaling.reversal_cooldown.as_millis() as u64 && !is_ordered && !is_bare && !is_spent {
+        if since + 1000 < scaling.reversal_cooldown.as_millis() as u64 && !is_ordered && !is_bare && !is_spent
+        {
             let way = if is_up { "grows" } else { "shrinks" };
             self.broken(Law::L5, at, format!("{id} {way} {} s after it turned", since / 1000));
         }

@@ -27,7 +27,8 @@ impl Sabotage {
                 Sabotage::NoHourlyBudget => fleet.hour_max = None,
                 Sabotage::NoDailyBudget => fleet.day_max = None,
                 Sabotage::NoDamper => {
-                    (fleet.scaling.reversal_cooldown, fleet.scaling.uptime_min) = (Duration::ZERO, Duration::ZERO);
+                    (fleet.scaling.reversal_cooldown, fleet.scaling.uptime_min) =
+                        (Duration::ZERO, Duration::ZERO);
                 }
                 Sabotage::BusyLists => fleet.limits.list_every = Duration::from_secs(1),
                 Sabotage::NoSweep => fleet.limits.orphan_grace = never,

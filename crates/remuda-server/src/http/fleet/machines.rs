@@ -67,7 +67,8 @@ fn view(plane: &Plane, now: Timestamp, machine: &MachineId, workers: &[&Worker])
     (shown["machine"], shown["presence"], shown["workers"]) = (json!(machine), json!(presence), json!(names));
     let past = plane.machine_reliability(machine);
     shown["reliability"] = json!(past.map(|it| it.summary(now)));
-    shown["unreliable"] = past.is_some_and(|it| it.is_unreliable(now, plane.settings().flaps_before_alert)).into();
+    shown["unreliable"] =
+        past.is_some_and(|it| it.is_unreliable(now, plane.settings().flaps_before_alert)).into();
     if shown["gpu"].is_null() {
         let mut told = workers.iter().filter_map(|worker| Some(worker.check.as_ref()?.gpu.as_str()));
         shown["gpu"] = told.find(|gpu| !gpu.is_empty()).into();

@@ -11,8 +11,12 @@ use super::tools::Tools;
 use crate::harness::{Client, Plane, Process, QUICK, remuda, wait_until};
 
 /// An agent in a hurry, in the proportions of a patient one.
-const AGENT: &[&str] =
-    &["agent.inactivity=500ms", "agent.unknown_recheck=400ms", "agent.cancel_timeout=1s", "agent.probe_every=300ms"];
+const AGENT: &[&str] = &[
+    "agent.inactivity=500ms",
+    "agent.unknown_recheck=400ms",
+    "agent.cancel_timeout=1s",
+    "agent.probe_every=300ms",
+];
 
 #[derive(Debug)]
 pub(super) struct Fleet {

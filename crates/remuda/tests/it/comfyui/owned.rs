@@ -53,7 +53,8 @@ impl Owned {
 }
 
 async fn start(plane: &Plane, name: &str, url: &str, command: &str, data: &std::path::Path) -> Worker {
-    let more = ["--comfyui-cmd", command, "--data", data.to_str().unwrap(), "--set", "agent.self_test_timeout=1s"];
+    let more =
+        ["--comfyui-cmd", command, "--data", data.to_str().unwrap(), "--set", "agent.self_test_timeout=1s"];
     worker(plane, name, url, &more).await
 }
 

@@ -12,8 +12,12 @@ use serde_json::{Value, json};
 use crate::harness::{Plane, QUICK, Worker, answered, wait_until};
 
 /// An agent in a hurry, in the proportions of a patient one.
-pub(crate) const AGENT: &[&str] =
-    &["agent.inactivity=500ms", "agent.unknown_recheck=400ms", "agent.cancel_timeout=1s", "agent.probe_every=300ms"];
+pub(crate) const AGENT: &[&str] = &[
+    "agent.inactivity=500ms",
+    "agent.unknown_recheck=400ms",
+    "agent.cancel_timeout=1s",
+    "agent.probe_every=300ms",
+];
 
 /// Where a real server is, if these tests are to run against one.
 fn real() -> Option<String> {

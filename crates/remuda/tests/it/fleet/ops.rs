@@ -36,9 +36,12 @@ fn dollars(value: &Value) -> f64 {
 #[tokio::test]
 async fn a_rented_machine_is_shown_with_what_it_is_and_costs() {
     // A hundred dollars an hour: a second is nearly three cents.
-    let yard =
-        Yard::start("machines_min = 1\nmachines_max = 1\nprice = 100\nidle_timeout = '1h'\n", None, "sleep 0.5; echo '{}'")
-            .await;
+    let yard = Yard::start(
+        "machines_min = 1\nmachines_max = 1\nprice = 100\nidle_timeout = '1h'\n",
+        None,
+        "sleep 0.5; echo '{}'",
+    )
+    .await;
     let name = yard.until_active(1).await.remove(0);
     let machine = yard.get(&format!("/remuda/v1/machines/{name}")).await;
     assert_eq!(
@@ -80,9 +83,12 @@ async fn a_rented_machine_is_shown_with_what_it_is_and_costs() {
 
 #[tokio::test]
 async fn what_machines_cost_is_known_by_fleet_tenant_job_and_hour() {
-    let yard =
-        Yard::start("machines_min = 1\nmachines_max = 1\nprice = 100\nidle_timeout = '1h'\n", None, "sleep 0.5; echo '{}'")
-            .await;
+    let yard = Yard::start(
+        "machines_min = 1\nmachines_max = 1\nprice = 100\nidle_timeout = '1h'\n",
+        None,
+        "sleep 0.5; echo '{}'",
+    )
+    .await;
     yard.until_active(1).await;
     let job = yard.submit_as(json!({ "workflow": { "n": 1 }, "tenant": "anna" })).await;
     yard.until_done(std::slice::from_ref(&job)).await;
@@ -145,7 +151,9 @@ async fn what_machines_cost_is_known_by_fleet_tenant_job_and_hour() {
 
 #[tokio::test]
 async fn a_fleet_does_as_it_is_told() {
-    let yard = Yard::start("machines_min = 0\nmachines_max = 3\njobs_per_worker = 1\n", Some("gate"), "echo '{}'").await;
+    let yard =
+        Yard::start("machines_min = 0\nmachines_max = 3\njobs_per_worker = 1\n", Some("gate"), "echo '{}'")
+            .await;
     has_all(
         &done(&yard, &["fleet", "pause", "local", "--reason", "a bad day"]).await,
         &["local neither grows"],
@@ -274,7 +282,9 @@ async fn a_drain_has_an_end_and_a_name_has_one_meaning() {
 
 #[tokio::test]
 async fn a_rented_machine_that_is_drained_is_returned_and_another_takes_its_place() {
-    let yard = Yard::start("machines_min = 1\nmachines_max = 2\nidle_timeout = '1h'\n", Some("gate"), "echo '{}'").await;
+    let yard =
+        Yard::start("machines_min = 1\nmachines_max = 2\nidle_timeout = '1h'\n", Some("gate"), "echo '{}'")
+            .await;
     let name = yard.until_active(1).await.remove(0);
     let job = yard.submit(json!({ "n": 1 })).await;
     assert_eq!(yard.runs_on(&job).await, name);

@@ -12,7 +12,12 @@ use crate::harness::wait_until;
 /// Faults: P17. From the minimum to what the formula says, `ceil(30 / 10)`, and back.
 #[tokio::test]
 async fn thirty_jobs_grow_a_fleet_to_the_computed_size_and_quiet_shrinks_it_again() {
-    let yard = Yard::start("machines_min = 1\nmachines_max = 4\njobs_per_worker = 10\n", Some("gate"), "sleep 0.1; echo '{}'").await;
+    let yard = Yard::start(
+        "machines_min = 1\nmachines_max = 4\njobs_per_worker = 10\n",
+        Some("gate"),
+        "sleep 0.1; echo '{}'",
+    )
+    .await;
     yard.until_active(1).await;
     let jobs = yard.submit_many(30).await;
     let machines = yard.until_active(3).await;
@@ -44,8 +49,12 @@ async fn thirty_jobs_grow_a_fleet_to_the_computed_size_and_quiet_shrinks_it_agai
 /// is killed while it works.
 #[tokio::test]
 async fn a_plane_that_is_killed_finds_its_machines_again_and_orders_none_twice() {
-    let mut yard =
-        Yard::start("machines_min = 1\nmachines_max = 4\njobs_per_worker = 1\n", Some("gate"), "sleep 0.05; echo '{}'").await;
+    let mut yard = Yard::start(
+        "machines_min = 1\nmachines_max = 4\njobs_per_worker = 1\n",
+        Some("gate"),
+        "sleep 0.05; echo '{}'",
+    )
+    .await;
     let jobs = yard.submit_many(30).await;
     wait_until("the first machine was started", async || (!yard.starts().is_empty()).then_some(())).await;
     yard.kill();
