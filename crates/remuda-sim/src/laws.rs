@@ -9,7 +9,7 @@
 //! | S4 | attempt numbers rise, one worker each; nothing is handed to a service that has it, nor to whoever is on the way out | `commits`, `services`, `rentals` |
 //! | S5 | no agent and no service hears of an attempt that is not stored, nor by another name; no pod is asked for or returned before that is stored, and none twice | `laws`, `services`, `pods` |
 //! | S6 | an attempt is lost only on evidence, never by a worker that is well nor while its service has it; the brake holds, and lets all return | `verdicts`, `services` |
-//! | S7 | attempts are bounded, poison takes no third worker, nobody is blamed unheard, failures have causes | `commits` |
+//! | S7 | attempts are bounded, poison duration no third worker, nobody is blamed unheard, failures have causes | `commits` |
 //! | S8 | never more pods than allowed nor dearer ones, by the hour and by the day; nobody else's is touched; what is forgotten is gone, who was given up does not come back; after three that came to nothing the next is waited with | `pods`, `rentals` |
 //! | S9 | nothing of an older term is written | `commits` |
 //! | S10 | as S6: every world has clocks that jump and run apart | `verdicts` |
@@ -28,16 +28,15 @@
 //! get wrong (how the service is asked).
 
 mod commits;
-mod places;
+mod fairness;
+mod placement;
+mod plane_state;
 mod pods;
 mod rentals;
 mod services;
-mod share;
 mod verdicts;
-mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use remuda_core::id::{Attempt, JobId, Shape, WorkerId};
 use remuda_core::plane::Plane;
@@ -46,70 +45,18 @@ use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
 use remuda_core::wire::BeatReply;
 
-use crate::Violation;
-use crate::scene::{JobPlan, Scene, TIGHT_BLOCKS, TIGHT_JOBS};
+use crate::law::Law;
+use crate::outcome::Violation;
+use crate::scenario::{JobPlan, SMALL_BLOCKS_MAX, SMALL_JOBS_MAX, Scenario};
 use crate::service::Key;
 use crate::store::Store;
 
-pub(crate) use share::Share;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Law {
-    S1,
-    S2,
-    S3,
-    S4,
-    S5,
-    S6,
-    S7,
-    S8,
-    S9,
-    S10,
-    S11,
-    S12,
-    L1,
-    L2,
-    L3,
-    L4,
-    L5,
-    L6,
-    Fair,
-    Events,
-}
-
-pub const LAWS: [Law; 20] = [
-    Law::S1,
-    Law::S2,
-    Law::S3,
-    Law::S4,
-    Law::S5,
-    Law::S6,
-    Law::S7,
-    Law::S8,
-    Law::S9,
-    Law::S10,
-    Law::S11,
-    Law::S12,
-    Law::L1,
-    Law::L2,
-    Law::L3,
-    Law::L4,
-    Law::L5,
-    Law::L6,
-    Law::Fair,
-    Law::Events,
-];
-
-impl fmt::Display for Law {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
-    }
-}
+pub(crate) use fairness::FairShare;
 
 /// Violations after which a world has said enough.
-const ENOUGH: usize = 8;
+const VIOLATIONS_MAX: usize = 8;
 
-/// All that the laws know of the world, and what was broken.
+/// All that the laws know of the world, and what was violated.
 #[derive(Debug)]
 pub(crate) struct Laws {
     pub(crate) violations: Vec<Violation>,
@@ -159,7 +106,7 @@ pub(crate) struct Laws {
     braked_since: Option<Timestamp>,
     returned_at: Option<Timestamp>,
     steps: u64,
-    share: Option<Share>,
+    share: Option<FairShare>,
     pods: pods::Pods,
     calls: Option<(u64, Vec<u64>)>,
 }
@@ -177,18 +124,18 @@ enum Order {
 }
 
 impl Laws {
-    pub(crate) fn new(scene: &Scene) -> Self {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
         let tight = |is: usize, tight: usize, usual: usize| if is == tight { tight } else { usual };
         let usual = Settings::default();
         let rules = Settings {
-            blocks_max: tight(scene.blocks_max, TIGHT_BLOCKS, usual.blocks_max),
-            open_jobs_max: tight(scene.core.open_jobs_max, TIGHT_JOBS, usual.open_jobs_max),
+            blocks_max: tight(scenario.blocks_max, SMALL_BLOCKS_MAX, usual.blocks_max),
+            open_jobs_max: tight(scenario.core.open_jobs_max, SMALL_JOBS_MAX, usual.open_jobs_max),
             ..usual
         };
         Laws {
             violations: Vec::new(),
             rules,
-            plans: scene.jobs.clone(),
+            plans: scenario.jobs.clone(),
             acknowledged: BTreeSet::new(),
             told: BTreeSet::new(),
             given: BTreeMap::new(),
@@ -202,7 +149,7 @@ impl Laws {
             blocks: BTreeMap::new(),
             running: BTreeMap::new(),
             holderless: BTreeMap::new(),
-            knows_pairs: scene.blocks_max != TIGHT_BLOCKS,
+            knows_pairs: scenario.blocks_max != SMALL_BLOCKS_MAX,
             heard: BTreeMap::new(),
             progress: BTreeMap::new(),
             named: BTreeSet::new(),
@@ -215,18 +162,18 @@ impl Laws {
             braked_since: None,
             returned_at: None,
             steps: 0,
-            share: Share::new(scene),
+            share: FairShare::new(scenario),
             pods: pods::Pods::default(),
             calls: None,
         }
     }
 
-    pub(crate) fn is_enough(&self) -> bool {
-        self.violations.len() >= ENOUGH
+    pub(crate) fn is_full(&self) -> bool {
+        self.violations.len() >= VIOLATIONS_MAX
     }
 
-    fn broken(&mut self, law: Law, at: u64, what: String) {
-        if !self.is_enough() {
+    fn violated(&mut self, law: Law, at: u64, what: String) {
+        if !self.is_full() {
             self.violations.push(Violation { law, at, what });
         }
     }
@@ -242,22 +189,22 @@ impl Laws {
     ) {
         self.acknowledged.insert(job);
         if store.life(job).is_none() {
-            self.broken(Law::S1, at, format!("job {job} was acknowledged and is not stored"));
+            self.violated(Law::S1, at, format!("job {job} was acknowledged and is not stored"));
         }
         if known.is_some_and(|known| known != job || is_new) {
-            self.broken(Law::S2, at, format!("{known:?} was submitted again and became {job}"));
+            self.violated(Law::S2, at, format!("{known:?} was submitted again and became {job}"));
         }
     }
 
     pub(crate) fn conflict(&mut self, at: u64, client: usize, job: JobId, known: Option<JobId>) {
         if known.is_none_or(|known| known != job) {
-            self.broken(Law::S2, at, format!("client {client} has {known:?} and was told of {job}"));
+            self.violated(Law::S2, at, format!("client {client} has {known:?} and was told of {job}"));
         }
     }
 
     pub(crate) fn cancelled(&mut self, at: u64, job: JobId, store: &Store) {
         if store.life(job).is_none_or(|life| life.state.is_open()) {
-            self.broken(Law::S2, at, format!("job {job} was said to be over and is not"));
+            self.violated(Law::S2, at, format!("job {job} was said to be over and is not"));
         }
     }
 
@@ -265,9 +212,9 @@ impl Laws {
     pub(crate) fn restored(&mut self, now: Timestamp, at: u64, plane: &Plane, store: &Store) {
         for job in self.acknowledged.clone() {
             match store.life(job) {
-                None => self.broken(Law::S1, at, format!("job {job} is not stored any more")),
+                None => self.violated(Law::S1, at, format!("job {job} is not stored any more")),
                 Some(life) if life.state.is_open() && plane.job(job).is_none() => {
-                    self.broken(Law::S1, at, format!("job {job} is open, and the plane forgot it"));
+                    self.violated(Law::S1, at, format!("job {job} is open, and the plane forgot it"));
                 }
                 Some(_) => {}
             }
@@ -318,7 +265,7 @@ impl Laws {
             self.orders.insert((start.job, start.attempt), Order::Received { host });
             if store.life(start.job).is_none_or(|life| life.attempt < start.attempt) {
                 let (job, attempt) = (start.job, start.attempt);
-                self.broken(
+                self.violated(
                     Law::S5,
                     at,
                     format!("{worker} is to start job {job} attempt {attempt}: not stored"),
@@ -334,7 +281,7 @@ impl Laws {
             });
             if !is_stored {
                 let what = format!("job {} attempt {} is called recorded, and is not", key.0, key.1);
-                self.broken(Law::L2, at, what);
+                self.violated(Law::L2, at, what);
             }
         }
     }

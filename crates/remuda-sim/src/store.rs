@@ -10,7 +10,7 @@ use remuda_core::record::{Accepted, BlockRow, Life, Record, StateRow, Stored, Su
 use remuda_core::rental::Rental;
 use remuda_core::time::Timestamp;
 
-use crate::scene::Scene;
+use crate::scenario::Scenario;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Store {
@@ -28,10 +28,10 @@ pub(crate) struct Store {
 
 impl Store {
     /// What operators said before the world began.
-    pub(crate) fn with_affinities(scene: &Scene) -> Store {
+    pub(crate) fn with_affinities(scenario: &Scenario) -> Store {
         let mut store = Store::default();
-        for (shape, affinity) in &scene.affinities {
-            store.apply(Record::Document(affinity.document(&scene.shape(*shape))));
+        for (shape, affinity) in &scenario.affinities {
+            store.apply(Record::Document(affinity.document(&scenario.shape(*shape))));
         }
         store
     }
@@ -71,7 +71,7 @@ impl Store {
     }
 
     /// The store is put back to a time at which a machine and its worker were not there yet; whether it could be.
-    pub(crate) fn put_back(&mut self, machine: &str) -> bool {
+    pub(crate) fn roll_back(&mut self, machine: &str) -> bool {
         let is_busy = self.jobs.values().any(
             |(_, life)| matches!(&life.state, StateRow::Running { worker, .. } if worker.as_str() == machine),
         );

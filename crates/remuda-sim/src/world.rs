@@ -1,6 +1,16 @@
 //! Virtual time: one heap of things to come, taken in order. What happens to whom is decided in the other files; here it
 //! is only handed on.
 
+mod agents;
+mod clients;
+mod faults;
+mod network;
+mod operators;
+mod plane;
+mod provider;
+mod sabotage;
+mod service;
+
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
@@ -13,25 +23,27 @@ use serde_json::value::RawValue;
 
 use crate::client::Client;
 use crate::driver::Driver;
-use crate::happening::{Entry, Happening};
+use crate::event_queue::{QueuedEvent, SimEvent};
 use crate::host::Host;
 use crate::laws::Laws;
-use crate::provider::{Account, Trouble};
+use crate::outcome::Outcome;
+use crate::provider::Account;
 use crate::random::Random;
 use crate::sabotage::Sabotage;
-use crate::scene::Scene;
-use crate::service::{self, Key};
+use crate::scenario::Scenario;
+use crate::service::{Key, job_result};
+use crate::settings::WorldSettings;
 use crate::store::Store;
-use crate::{Outcome, WorldSettings};
+use crate::trouble::Trouble;
 
 /// A seed, lived through.
 pub struct World<'t> {
     pub(crate) now: u64,
-    heap: BinaryHeap<Entry>,
+    heap: BinaryHeap<QueuedEvent>,
     serial: u64,
     calls: u64,
     pub(crate) random: Random,
-    pub(crate) scene: Scene,
+    pub(crate) scenario: Scenario,
     pub(crate) store: Store,
     /// Every plane there ever was; those that ended are nothing.
     pub(crate) drivers: Vec<Option<Box<Driver>>>,
@@ -43,15 +55,15 @@ pub struct World<'t> {
     pub(crate) laws: Laws,
     pub(crate) sabotage: Option<Sabotage>,
     /// For saboteurs: the store one batch ago, and reports that were called recorded.
-    pub(crate) earlier: Option<Box<Store>>,
-    pub(crate) forgotten: Vec<Key>,
+    pub(crate) previous_store: Option<Box<Store>>,
+    pub(crate) falsely_settled: Vec<Key>,
     /// In which life of its service each attempt was taken in.
-    pub(crate) taken_in: BTreeMap<Key, ServiceIncarnation>,
+    pub(crate) accepted_in: BTreeMap<Key, ServiceIncarnation>,
     pub(crate) is_calm: bool,
-    pub(crate) foul_until: u64,
+    pub(crate) degraded_until: u64,
     pub(crate) slow_until: u64,
     pub(crate) slow_commit: u64,
-    pub(crate) away_until: u64,
+    pub(crate) store_down_until: u64,
     pub(crate) failing_until: u64,
     /// Since when there has been nothing left to do.
     quiet_since: Option<u64>,
@@ -64,9 +76,9 @@ pub struct World<'t> {
 }
 
 /// How often the world as a whole is looked at.
-const LOOK_EVERY: u64 = 5000;
+const INSPECT_EVERY: u64 = 5000;
 /// A world is over when nothing has been left to do for this long: time enough for everyone to notice the dead.
-const QUIET: u64 = 130_000;
+const QUIET_FOR: u64 = 130_000;
 /// The longest way from the calm to the last job's end: a quarantine is tried every ten minutes at worst, the mass-loss
 /// brake holds for fifteen, and a fleet works off its queue in between.
 const CALM_MAX: u64 = 4 * 3_600_000;
@@ -74,61 +86,64 @@ const CALM_MAX: u64 = 4 * 3_600_000;
 impl<'t> World<'t> {
     pub fn new(seed: u64, settings: &WorldSettings) -> Self {
         let mut random = Random::new(seed);
-        let scene = Scene::draw(&mut random, settings);
+        let scenario = Scenario::draw(&mut random, settings);
         let mut world = World {
             now: 0,
             heap: BinaryHeap::new(),
             serial: 0,
             calls: 0,
             random,
-            store: Store::with_affinities(&scene),
+            store: Store::with_affinities(&scenario),
             drivers: Vec::new(),
             lead: None,
-            hosts: scene.hosts.iter().cloned().map(Host::new).collect(),
-            clients: vec![Client::default(); scene.jobs.len()],
-            account: Account::new(scene.offers(), scene.troubles.clone()),
-            laws: Laws::new(&scene),
+            hosts: scenario.hosts.iter().cloned().map(Host::new).collect(),
+            clients: vec![Client::default(); scenario.jobs.len()],
+            account: Account::new(scenario.offers(), scenario.troubles.clone()),
+            laws: Laws::new(&scenario),
             sabotage: settings.sabotage,
-            earlier: None,
-            forgotten: Vec::new(),
-            taken_in: BTreeMap::new(),
+            previous_store: None,
+            falsely_settled: Vec::new(),
+            accepted_in: BTreeMap::new(),
             is_calm: false,
-            foul_until: 0,
+            degraded_until: 0,
             slow_until: 0,
             slow_commit: 0,
-            away_until: 0,
+            store_down_until: 0,
             failing_until: 0,
             quiet_since: None,
-            result: service::result(),
+            result: job_result(),
             steps: 0,
             attempts: 0,
             executions: 0,
             hash: seed,
             trace: None,
-            scene,
+            scenario,
         };
-        world.set_out();
+        world.schedule_start();
         world
     }
 
-    fn set_out(&mut self) {
-        self.schedule(0, Happening::PlaneStart { jump: 0 });
+    fn schedule_start(&mut self) {
+        self.schedule(0, SimEvent::PlaneStart { jump: 0 });
         for host in 0..self.hosts.len() {
             let at = self.random.below(2000);
-            self.schedule(at, Happening::Begin { host });
+            self.schedule(at, SimEvent::AgentStart { host });
         }
         for client in 0..self.clients.len() {
-            self.schedule(self.scene.jobs[client].at, Happening::Submit { client, is_changed: false });
+            self.schedule(
+                self.scenario.jobs[client].at,
+                SimEvent::ClientSubmit { client, is_changed: false },
+            );
         }
-        for index in 0..self.scene.faults.len() {
-            self.schedule(self.scene.faults[index].at, Happening::Fault { index });
+        for index in 0..self.scenario.faults.len() {
+            self.schedule(self.scenario.faults[index].at, SimEvent::Fault { index });
         }
-        if self.scene.troubles.chance(Trouble::Strangers) > 0 {
-            let fleets: Vec<_> = self.scene.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
-            self.account.settle_strangers(&mut self.random, &fleets);
+        if self.scenario.troubles.permille_for(Trouble::ForeignPods) > 0 {
+            let fleets: Vec<_> = self.scenario.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
+            self.account.add_foreign_pods(&mut self.random, &fleets);
         }
-        self.schedule(self.scene.storm_end, Happening::Calm);
-        self.schedule(LOOK_EVERY, Happening::Look);
+        self.schedule(self.scenario.storm_end, SimEvent::StormEnd);
+        self.schedule(INSPECT_EVERY, SimEvent::Inspect);
     }
 
     /// Tells every line of what happens to `tell`.
@@ -139,14 +154,14 @@ impl<'t> World<'t> {
     pub fn run(mut self) -> Outcome {
         while let Some(entry) = self.heap.pop() {
             self.now = entry.at;
-            self.happen(entry.what);
+            self.dispatch(entry.what);
             if self.is_over() {
                 break;
             }
         }
-        self.look_back();
+        self.final_check();
         for violation in self.laws.violations.clone() {
-            self.say(&format!("BROKEN {violation}"));
+            self.trace_line(&format!("BROKEN {violation}"));
         }
         Outcome {
             jobs: self.store.jobs.len() as u64,
@@ -154,137 +169,145 @@ impl<'t> World<'t> {
             executions: self.executions,
             steps: self.steps,
             pods: self.account.pods.values().filter(|pod| pod.is_ours()).count() as u64,
-            met: self.account.met,
+            trouble_counts: self.account.trouble_counts,
             violations: self.laws.violations,
             trace_hash: self.hash,
         }
     }
 
     fn is_over(&self) -> bool {
-        let is_quiet = self.quiet_since.is_some_and(|since| self.now >= since + QUIET);
-        is_quiet || self.laws.is_enough() || self.is_calm && self.now > self.scene.storm_end + CALM_MAX
+        let is_quiet = self.quiet_since.is_some_and(|since| self.now >= since + QUIET_FOR);
+        is_quiet || self.laws.is_full() || self.is_calm && self.now > self.scenario.storm_end + CALM_MAX
     }
 
-    fn happen(&mut self, what: Happening) {
+    fn dispatch(&mut self, what: SimEvent) {
         match what {
-            Happening::Arrive(call) => self.arrive(*call),
-            Happening::Step { driver, at } => self.step_plane(driver, at),
-            Happening::Committed { driver } => self.committed(driver),
-            Happening::PollOver { at, worker, call } => self.poll_over(at, &worker, call),
-            Happening::HungUp { worker, call } => self.hung_up(&worker, call),
-            Happening::PlaneStart { jump } => self.plane_starts(jump),
-            Happening::PlaneResume { driver } => self.resume_plane(driver),
-            Happening::Begin { host } => self.begin_agent(host),
-            Happening::Resume { host } => self.resume_agent(host),
-            Happening::TwinEnds { host } => {
+            SimEvent::CallArrives(call) => self.arrive(*call),
+            SimEvent::PlaneStep { driver, at } => self.step_plane(driver, at),
+            SimEvent::CommitDone { driver } => self.committed(driver),
+            SimEvent::PollTimeout { at, worker, call } => self.poll_timeout(at, &worker, call),
+            SimEvent::ConnectionClosed { worker, call } => self.connection_closed(&worker, call),
+            SimEvent::PlaneStart { jump } => self.plane_start(jump),
+            SimEvent::PlaneResume { driver } => self.resume_plane(driver),
+            SimEvent::AgentStart { host } => self.start_agent(host),
+            SimEvent::AgentResume { host } => self.resume_agent(host),
+            SimEvent::TwinStop { host } => {
                 self.kill_agent(host, false, "twin ends");
-                self.hosts[host].is_gone = true;
+                self.hosts[host].is_removed = true;
             }
-            Happening::AtProvider { driver, fleet, number, call } => {
-                self.at_provider(driver, fleet, number, &call);
+            SimEvent::ProviderCallArrives { driver, fleet, number, call } => {
+                self.provider_call_arrives(driver, fleet, number, &call);
             }
-            Happening::FromProvider { driver, fleet, number, news } => {
-                self.hear_provider(driver, fleet, number, news);
+            SimEvent::ProviderAnswer { driver, fleet, number, news } => {
+                self.provider_answer(driver, fleet, number, news);
             }
-            Happening::PodRuns { pod } => self.pod_runs(&pod),
-            Happening::PodEnds { pod } => self.pod_ends(&pod),
-            Happening::PodGoes { pod } => self.pod_goes(&pod),
-            Happening::ContactTimeout { host } => self.contact_timeout(host),
-            Happening::HandedIn { host, arrival } => self.handed_in(host, arrival),
-            Happening::PromptDue { host, mark } => self.prompt_due(host, mark),
-            Happening::Stop { host, key, is_ours } => self.stop_prompt(host, key, is_ours),
-            Happening::Submit { client, is_changed } => self.submit(client, is_changed),
-            Happening::ToClient { client, call, told } => self.told_client(client, call, told),
-            Happening::ClientGaveUp { client, call } => self.client_gave_up(client, call),
-            Happening::TryAgain { client } => self.client_tries_again(client),
-            Happening::ChangeMind { client } => self.change_mind(client),
-            Happening::Fault { index } => {
-                let fault = self.scene.faults[index].fault;
+            SimEvent::PodStart { pod } => self.pod_started(&pod),
+            SimEvent::PodFate { pod } => self.pod_fate(&pod),
+            SimEvent::PodDelete { pod } => self.delete_pod(&pod),
+            SimEvent::ContactTimeout { host } => self.contact_timeout(host),
+            SimEvent::SubmissionArrives { host, submission } => self.submission_arrived(host, submission),
+            SimEvent::PromptDue { host, mark } => self.prompt_due(host, mark),
+            SimEvent::StopPrompt { host, key, is_ours } => self.stop_prompt(host, key, is_ours),
+            SimEvent::ClientSubmit { client, is_changed } => self.submit(client, is_changed),
+            SimEvent::ClientResponse { client, call, response } => {
+                self.client_response(client, call, response)
+            }
+            SimEvent::ClientTimeout { client, call } => self.client_timeout(client, call),
+            SimEvent::ClientRetry { client } => self.client_retry(client),
+            SimEvent::ClientCancel { client } => self.client_cancel(client),
+            SimEvent::Fault { index } => {
+                let fault = self.scenario.faults[index].fault;
                 self.note("fault", index as u64, 0);
-                self.say(&format!("fault {fault:?}"));
-                self.befall(fault);
+                self.trace_line(&format!("fault {fault:?}"));
+                self.apply_fault(fault);
             }
-            Happening::Calm => {
+            SimEvent::StormEnd => {
                 self.note("calm", 0, 0);
-                self.calm();
+                self.end_storm();
             }
-            Happening::Look => self.look(),
-            to_agent => self.happen_to_agent(to_agent),
+            SimEvent::Inspect => self.inspect(),
+            to_agent => self.dispatch_to_agent(to_agent),
         }
     }
 
     /// What reaches an agent reaches it only while its process runs.
-    fn happen_to_agent(&mut self, what: Happening) {
-        let (Happening::Wake { host, .. }
-        | Happening::Answer { host, .. }
-        | Happening::GaveUp { host, .. }
-        | Happening::Submitted { host, .. }
-        | Happening::ReadQueue { host, .. }
-        | Happening::ReadHistory { host, .. }
-        | Happening::Probed { host, .. }
-        | Happening::Collected { host, .. }
-        | Happening::Heard { host, .. }
-        | Happening::SocketOpens { host, .. }
-        | Happening::SocketClosed { host, .. }
-        | Happening::Treated { host, .. }
-        | Happening::Checked { host, .. }) = what
+    fn dispatch_to_agent(&mut self, what: SimEvent) {
+        let (SimEvent::AgentTimer { host, .. }
+        | SimEvent::AgentResponse { host, .. }
+        | SimEvent::AgentCallTimeout { host, .. }
+        | SimEvent::SubmitAnswered { host, .. }
+        | SimEvent::ReadQueue { host, .. }
+        | SimEvent::ReadHistory { host, .. }
+        | SimEvent::Probed { host, .. }
+        | SimEvent::OutputsFetched { host, .. }
+        | SimEvent::SocketMessage { host, .. }
+        | SimEvent::SocketOpen { host, .. }
+        | SimEvent::SocketClosed { host, .. }
+        | SimEvent::RemedyDone { host, .. }
+        | SimEvent::CheckDone { host, .. }) = what
         else {
             return;
         };
-        if self.keep_for_later(host, &what) {
+        if self.defer_if_paused(host, &what) {
             return;
         }
         match what {
-            Happening::Wake { host, process, at } if self.hosts[host].process == process => {
-                self.wake_agent(host, at);
+            SimEvent::AgentTimer { host, process, at } if self.hosts[host].process == process => {
+                self.agent_timer(host, at);
             }
-            Happening::Answer { host, process, call, answer } => self.answered(host, process, call, *answer),
-            Happening::GaveUp { host, process, call } => self.gave_up(host, process, call),
-            from_service => self.happen_from_service(from_service),
+            SimEvent::AgentResponse { host, process, call, answer } => {
+                self.agent_response(host, process, call, *answer)
+            }
+            SimEvent::AgentCallTimeout { host, process, call } => {
+                self.agent_call_timeout(host, process, call)
+            }
+            from_service => self.dispatch_from_service(from_service),
         }
     }
 
     /// What a service says reaches the process it was said to.
-    fn happen_from_service(&mut self, what: Happening) {
+    fn dispatch_from_service(&mut self, what: SimEvent) {
         match what {
-            Happening::Submitted { host, process, key, life, answer } => {
+            SimEvent::SubmitAnswered { host, process, key, life, answer } => {
                 self.submitted(host, process, key, life, answer);
             }
-            Happening::ReadQueue { host, process, key, was_known } => {
+            SimEvent::ReadQueue { host, process, key, was_known } => {
                 self.read_queue(host, process, key, was_known);
             }
-            Happening::ReadHistory { host, process, key, was_known } => {
+            SimEvent::ReadHistory { host, process, key, was_known } => {
                 self.read_history(host, process, key, was_known);
             }
-            Happening::Probed { host, process, key, life, seen } => {
+            SimEvent::Probed { host, process, key, life, seen } => {
                 self.probed(host, process, key, life, *seen);
             }
-            Happening::Collected { host, process, key, life } => self.collected(host, process, key, life),
-            Happening::Heard { host, process, message } => self.heard(host, process, message),
-            Happening::SocketOpens { host, process, number } => self.socket_opens(host, process, number),
-            Happening::SocketClosed { host, process, number } => self.socket_closed(host, process, number),
-            Happening::Treated { host, process, remedy, problem } => {
-                self.treated(host, process, remedy, problem);
+            SimEvent::OutputsFetched { host, process, key, life } => {
+                self.outputs_fetched(host, process, key, life)
             }
-            Happening::Checked { host, process, problem } => self.checked(host, process, problem),
+            SimEvent::SocketMessage { host, process, message } => self.socket_message(host, process, message),
+            SimEvent::SocketOpen { host, process, number } => self.socket_opens(host, process, number),
+            SimEvent::SocketClosed { host, process, number } => self.socket_closed(host, process, number),
+            SimEvent::RemedyDone { host, process, remedy, problem } => {
+                self.remedy_done(host, process, remedy, problem);
+            }
+            SimEvent::CheckDone { host, process, problem } => self.check_done(host, process, problem),
             _ => {}
         }
     }
 
     /// Now and then the world as a whole is held against the plane's view of it.
-    fn look(&mut self) {
-        self.at(LOOK_EVERY, Happening::Look);
-        self.maybe_beat_for_the_dead();
+    fn inspect(&mut self) {
+        self.at(INSPECT_EVERY, SimEvent::Inspect);
+        self.maybe_forge_ghost_beats();
         self.maybe_lift_brakes();
         if self.is_calm {
-            self.people_let_go();
+            self.withdraw_operator_orders();
         }
-        self.look_after_services();
+        self.repair_abandoned_services();
         let driver = self.lead.and_then(|at| self.drivers[at].as_deref());
         let plane = driver.map(|driver| (&driver.plane, driver.clock(self.now)));
-        self.laws.look(self.now, plane, &self.hosts);
-        self.laws.look_at_pods(self.now, plane, &self.account, &self.scene, self.is_calm);
-        self.laws.look_at_services(self.now, self.is_calm.then_some(self.scene.storm_end), &self.hosts);
+        self.laws.check_plane(self.now, plane, &self.hosts);
+        self.laws.check_pods(self.now, plane, &self.account, &self.scenario, self.is_calm);
+        self.laws.check_services(self.now, self.is_calm.then_some(self.scenario.storm_end), &self.hosts);
         let is_idle = driver.is_some_and(Driver::is_idle) && self.store.open == 0;
         let is_well = self.hosts.iter().all(|host| host.is_well(self.now));
         let is_settled = driver.is_some_and(|driver| self.is_settled(&driver.plane));
@@ -295,7 +318,7 @@ impl<'t> World<'t> {
                 self.note("quiet", 0, 0);
                 self.quiet_since = Some(self.now);
             }
-            (true, Some(since)) if self.now >= since + QUIET / 2 => {
+            (true, Some(since)) if self.now >= since + QUIET_FOR / 2 => {
                 self.laws.count_calls(self.now, &self.hosts);
             }
             (true, Some(_)) => {}
@@ -309,26 +332,33 @@ impl<'t> World<'t> {
         let are_known = self.account.ours().filter(|pod| pod.is_well()).count() == plane.rentals().count();
         is_up
             && are_known
-            && self.scene.fleets.iter().all(|plan| {
+            && self.scenario.fleets.iter().all(|plan| {
                 let its = plane.rentals().filter(|rental| rental.fleet == plan.settings.id).count();
                 its <= plan.settings.scaling.machines_min as usize
             })
     }
 
-    fn look_back(&mut self) {
+    fn final_check(&mut self) {
         let driver = self.lead.and_then(|at| self.drivers[at].as_deref());
         let is_quiet = self.quiet_since.is_some();
         let clock = driver.map(|driver| driver.clock(self.now));
-        self.laws.look_back(self.now, is_quiet, driver.map(|it| &it.plane), clock, &self.hosts, &self.store);
+        self.laws.final_check(
+            self.now,
+            is_quiet,
+            driver.map(|it| &it.plane),
+            clock,
+            &self.hosts,
+            &self.store,
+        );
     }
 
-    pub(crate) fn at(&mut self, delay: u64, what: Happening) {
+    pub(crate) fn at(&mut self, delay: u64, what: SimEvent) {
         self.schedule(self.now + delay, what);
     }
 
-    pub(crate) fn schedule(&mut self, at: u64, what: Happening) {
+    pub(crate) fn schedule(&mut self, at: u64, what: SimEvent) {
         self.serial += 1;
-        self.heap.push(Entry { at, serial: self.serial, what });
+        self.heap.push(QueuedEvent { at, serial: self.serial, what });
     }
 
     pub(crate) fn next_call(&mut self) -> u64 {
@@ -342,9 +372,9 @@ impl<'t> World<'t> {
 
     pub(crate) fn tenant_of(&self, client: usize) -> Tenant {
         if self.is_sabotaged(Sabotage::OneTenant) {
-            return self.scene.jobs[0].tenant.clone();
+            return self.scenario.jobs[0].tenant.clone();
         }
-        self.scene.jobs[client].tenant.clone()
+        self.scenario.jobs[client].tenant.clone()
     }
 
     pub(crate) fn is_sabotaged(&self, sabotage: Sabotage) -> bool {
@@ -356,7 +386,7 @@ impl<'t> World<'t> {
     }
 
     /// A line for whoever replays.
-    pub(crate) fn say(&mut self, line: &str) {
+    pub(crate) fn trace_line(&mut self, line: &str) {
         if let Some(tell) = &mut self.trace {
             let (seconds, millis) = (self.now / 1000, self.now % 1000);
             tell(&format!("{seconds:>5}.{millis:03} {line}"));
@@ -371,21 +401,21 @@ impl<'t> World<'t> {
             self.hash = (self.hash ^ part).wrapping_mul(0x0100_0000_01b3).rotate_left(23);
         }
         if self.trace.is_some() && what != "step" {
-            self.say(&format!("{what} {a} {b}"));
+            self.trace_line(&format!("{what} {a} {b}"));
         }
     }
 
     pub(crate) fn note_job(&mut self, what: &'static str, job: JobId, attempt: Attempt, host: usize) {
         self.attempts += 1;
         if self.is_traced() {
-            self.say(&format!("{what} {job} attempt {attempt} on host {host}"));
+            self.trace_line(&format!("{what} {job} attempt {attempt} on host {host}"));
         }
         self.note(what, job.as_u128() as u64, u64::from(attempt.0) << 8 | host as u64);
     }
 
     pub(crate) fn note_prompt(&mut self, what: &'static str, (job, attempt): Key, host: usize) {
         if self.is_traced() {
-            self.say(&format!("host {host}: its service: {what} {job} attempt {attempt}"));
+            self.trace_line(&format!("host {host}: its service: {what} {job} attempt {attempt}"));
         }
         self.note(what, job.as_u128() as u64, u64::from(attempt.0) << 8 | host as u64);
     }

@@ -1,4 +1,4 @@
-//! Fleets at a provider that gets one thing wrong at a time: each is met, and no law is broken. What the laws say about
+//! Fleets at a provider that gets one thing wrong at a time: each is met, and no law is broken. What the laws trace_line about
 //! pods stands in `laws`: never more than allowed nor dearer, none without a record, none left over, nobody else's
 //! touched, no work before a machine can do it and none for whoever is on the way out, no storm of calls.
 
@@ -21,7 +21,7 @@ fn check(first: u64, troubles: &[Trouble]) -> Vec<Outcome> {
     for (seed, outcome) in &outcomes {
         let broken: Vec<_> = outcome.violations.iter().map(ToString::to_string).collect();
         assert!(broken.is_empty(), "seed {seed}: {}", broken.join("\n"));
-        outcome.met.iter().for_each(|(trouble, times)| *met.entry(*trouble).or_default() += times);
+        outcome.trouble_counts.iter().for_each(|(trouble, times)| *met.entry(*trouble).or_default() += times);
     }
     for trouble in troubles {
         assert!(met.contains_key(trouble), "{trouble:?} was never met: {met:?}");
@@ -36,13 +36,13 @@ fn pods(outcomes: &[Outcome]) -> u64 {
 /// Faults: M1.
 #[test]
 fn machines_that_die_or_vanish_are_replaced_and_their_records_reconciled() {
-    check(100, &[Trouble::Dies, Trouble::Vanishes]);
+    check(100, &[Trouble::HostDies, Trouble::PodVanishes]);
 }
 
 /// Faults: M1.
 #[test]
 fn machines_that_stop_by_themselves_are_returned() {
-    check(200, &[Trouble::Exits]);
+    check(200, &[Trouble::PodExits]);
 }
 
 /// Faults: M2.
@@ -78,13 +78,13 @@ fn nothing_is_given_to_a_machine_whose_models_are_still_on_their_way() {
 /// Faults: P1.
 #[test]
 fn a_creation_whose_answer_is_lost_is_looked_for_and_never_repeated() {
-    check(800, &[Trouble::AnswerLost, Trouble::ErrorThoughMade, Trouble::ErrorNotMade, Trouble::Hangs]);
+    check(800, &[Trouble::AnswerLost, Trouble::ErrorThoughMade, Trouble::ErrorNotMade, Trouble::CreateHangs]);
 }
 
 /// Faults: P2.
 #[test]
 fn a_pod_that_lists_do_not_show_yet_is_not_gone() {
-    check(900, &[Trouble::SlowToShow, Trouble::ListOmits]);
+    check(900, &[Trouble::ListedLate, Trouble::ListOmits]);
 }
 
 /// Faults: P3.
@@ -138,19 +138,19 @@ fn a_key_that_is_refused_and_an_empty_purse_make_no_storm() {
 /// Faults: P10.
 #[test]
 fn pods_that_a_store_from_a_backup_does_not_know_are_swept_up_within_the_maximum() {
-    check(1800, &[Trouble::OldStore]);
+    check(1800, &[Trouble::StoreRolledBack]);
 }
 
 /// Faults: P11.
 #[test]
 fn other_peoples_pods_and_those_of_another_deployment_are_never_touched() {
-    check(1900, &[Trouble::Strangers, Trouble::OldStore]);
+    check(1900, &[Trouble::ForeignPods, Trouble::StoreRolledBack]);
 }
 
 /// Faults: P13.
 #[test]
 fn machines_that_nothing_ends_by_itself_are_returned_all_the_same() {
-    check(2000, &[Trouble::Outlives, Trouble::PlaneDies]);
+    check(2000, &[Trouble::NoSelfStop, Trouble::PlaneDies]);
 }
 
 /// Faults: P14.
@@ -175,13 +175,13 @@ fn an_empty_fleet_gets_a_machine_as_soon_as_something_waits() {
 /// Faults: P17.
 #[test]
 fn who_is_drained_gets_nothing_more_and_goes_in_time() {
-    check(2400, &[Trouble::People]);
+    check(2400, &[Trouble::Operators]);
 }
 
 /// Faults: P18.
 #[test]
 fn what_is_dearer_than_agreed_or_something_else_never_works_for_us() {
-    check(2500, &[Trouble::Dearer, Trouble::OtherKind, Trouble::NoPrice]);
+    check(2500, &[Trouble::PricierPod, Trouble::WrongGpu, Trouble::NoPrice]);
 }
 
 /// Faults: C1, P1.

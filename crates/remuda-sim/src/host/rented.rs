@@ -7,7 +7,7 @@ use super::Host;
 
 impl Host {
     /// How it shows who it is.
-    pub(super) fn proof(&self) -> Proof {
+    pub(crate) fn proof(&self) -> Proof {
         match &self.plan.machine {
             Some(_) if self.has_joined => Proof::Former(self.token),
             Some(machine) => Proof::Machine(machine.clone()),
@@ -16,12 +16,12 @@ impl Host {
     }
 
     /// A rented machine says what its start check found.
-    pub(super) fn check_machine(&self, now: u64, beat: &mut Beat) {
+    pub(crate) fn add_start_check(&self, now: u64, beat: &mut Beat) {
         if self.pod.is_none() {
             return;
         }
         let gpu = "as ordered".to_owned();
-        if self.is_bad {
+        if self.has_bad_gpu {
             let problem = "CUDA error: device-side assert".to_owned();
             beat.check = Some(StartCheck { passed: false, problem, gpu });
         } else if now >= self.ready_at {

@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use remuda_core::id::{JobId, Shape, Term, WorkerId};
 use remuda_core::record::{Life, Record, StateRow, Try};
 
-use super::{Law, Laws, Order};
-use crate::scene::Scene;
+use super::{Laws, Order};
+use crate::law::Law;
+use crate::scenario::Scenario;
 use crate::store::Store;
 
 impl Laws {
@@ -16,13 +17,13 @@ impl Laws {
         term: Term,
         records: &[Record],
         store: &Store,
-        scene: &Scene,
+        scenario: &Scenario,
     ) {
         if term < store.term {
-            self.broken(Law::S9, at, format!("term {term} wrote while {} leads", store.term));
+            self.violated(Law::S9, at, format!("term {term} wrote while {} leads", store.term));
         }
         if let Some(conflict) = store.conflict(records) {
-            self.broken(Law::S2, at, conflict);
+            self.violated(Law::S2, at, conflict);
         }
         for (place, record) in records.iter().enumerate() {
             match record {
@@ -33,7 +34,7 @@ impl Laws {
                         Record::Accepted { job: of, life, .. } if of.id == *job => Some(life),
                         _ => None,
                     });
-                    self.changed(at, *job, before.or_else(|| store.life(*job)), life, scene);
+                    self.changed(at, *job, before.or_else(|| store.life(*job)), life, scenario);
                 }
                 Record::Happened(event) => {
                     self.numbered(at, event.seq.0);
@@ -41,20 +42,20 @@ impl Laws {
                     if let Some(job) = event.job.filter(|_| is_end)
                         && !self.told.insert(job)
                     {
-                        self.broken(Law::S2, at, format!("the end of job {job} is told twice"));
+                        self.violated(Law::S2, at, format!("the end of job {job} is told twice"));
                     }
                 }
                 Record::Block(row) => {
-                    if !scene.has_shape(row.shape) {
+                    if !scenario.has_shape(row.shape) {
                         let what = format!("{} is kept from {:?}, which is no shape", row.worker, row.shape);
-                        self.broken(Law::S12, at, what);
+                        self.violated(Law::S12, at, what);
                     }
                     self.blocks.insert((row.worker.clone(), row.shape), row.until);
                 }
                 Record::BlockLifted { worker, shape } => {
                     self.blocks.remove(&(worker.clone(), *shape));
-                    if self.knows_pairs && !is_reason_to_lift(records, worker, *shape, scene) {
-                        self.broken(
+                    if self.knows_pairs && !is_reason_to_lift(records, worker, *shape, scenario) {
+                        self.violated(
                             Law::S12,
                             at,
                             format!("the block of {worker} is forgotten, and nobody said so"),
@@ -73,27 +74,27 @@ impl Laws {
             }
         }
         if !self.blocks.is_empty() {
-            self.one_trial(at, scene);
+            self.one_trial(at, scenario);
         }
     }
 
     fn numbered(&mut self, at: u64, seq: u64) {
         if seq != self.sequence + 1 {
-            self.broken(Law::Events, at, format!("event {seq} follows event {}", self.sequence));
+            self.violated(Law::Events, at, format!("event {seq} follows event {}", self.sequence));
         }
         self.sequence = self.sequence.max(seq);
     }
 
-    fn changed(&mut self, at: u64, job: JobId, before: Option<&Life>, life: &Life, scene: &Scene) {
+    fn changed(&mut self, at: u64, job: JobId, before: Option<&Life>, life: &Life, scenario: &Scenario) {
         let Some(before) = before else {
-            return self.broken(Law::S1, at, format!("job {job} lives and was never accepted"));
+            return self.violated(Law::S1, at, format!("job {job} lives and was never accepted"));
         };
         if !before.state.is_open() && before.state != life.state {
             let (was, is) = (before.state.name(), life.state.name());
-            self.broken(Law::S2, at, format!("job {job} was {was} and became {is}"));
+            self.violated(Law::S2, at, format!("job {job} was {was} and became {is}"));
         }
         if life.attempt < before.attempt {
-            self.broken(Law::S4, at, format!("job {job} went back to attempt {}", life.attempt));
+            self.violated(Law::S4, at, format!("job {job} went back to attempt {}", life.attempt));
         }
         self.bounded(at, job, life);
         self.running.remove(&job);
@@ -105,19 +106,19 @@ impl Laws {
                 let is_reused = self.given.get(&job).is_some_and(|(last, _)| life.attempt <= *last);
                 if is_new && is_reused {
                     let what = format!("job {job} attempt {} was given out before", life.attempt);
-                    self.broken(Law::S4, at, what);
+                    self.violated(Law::S4, at, what);
                 }
                 self.given.insert(job, given);
                 if is_new {
-                    self.in_its_place(at, job, worker, scene);
-                    self.kept_apart(at, job, life, scene);
+                    self.check_placement(at, job, worker, scenario);
+                    self.kept_apart(at, job, life, scenario);
                     self.no_third(at, job, life);
                 }
             }
             StateRow::Completed { worker } => {
                 if !self.completed.contains(&((job, life.attempt), worker.clone())) {
                     let what = format!("job {job} attempt {} never completed on {worker}", life.attempt);
-                    self.broken(Law::S3, at, what);
+                    self.violated(Law::S3, at, what);
                 }
             }
             StateRow::Queued { .. } | StateRow::Failed { .. } | StateRow::Cancelled { .. } => {}
@@ -131,12 +132,12 @@ impl Laws {
         if life.failures > attempts_max || life.mishaps > infra_failures_max || life.attempt.0 > starts_max {
             let (attempt, failures, mishaps) = (life.attempt, life.failures, life.mishaps);
             let what = format!("job {job}: attempt {attempt}, {failures} failures and {mishaps} mishaps");
-            self.broken(Law::S7, at, what);
+            self.violated(Law::S7, at, what);
         }
         let is_failed = matches!(life.state, StateRow::Queued { .. } | StateRow::Failed { .. });
         let without_cause = |one: &&Try| one.ended_at.is_some() && one.cause.is_none();
         if let Some(one) = life.tries.iter().find(without_cause).filter(|_| is_failed) {
-            self.broken(Law::S7, at, format!("job {job} attempt {} failed without a cause", one.attempt));
+            self.violated(Law::S7, at, format!("job {job} attempt {} failed without a cause", one.attempt));
         }
         for worker in &life.took_down {
             // What a plane before this one began may have been taken on, for all this one knows.
@@ -150,12 +151,12 @@ impl Laws {
             });
             if !is_known {
                 let what = format!("job {job} is said to have taken down {worker}, and did not");
-                self.broken(Law::S7, at, what);
+                self.violated(Law::S7, at, what);
             }
         }
     }
 
-    /// S7: poison takes two workers and never a third, as far as anyone can know: a worker that died before it named the
+    /// S7: poison duration two workers and never a third, as far as anyone can know: a worker that died before it named the
     /// job may as well have died of something else.
     fn no_third(&mut self, at: u64, job: JobId, life: &Life) {
         let taken = life.tries.iter().filter(|one| {
@@ -165,34 +166,34 @@ impl Laws {
         });
         let taken: BTreeSet<_> = taken.map(|one| &one.worker).collect();
         if taken.len() >= usize::from(self.rules.poison_after) {
-            self.broken(Law::S7, at, format!("job {job} took down {taken:?} and goes on"));
+            self.violated(Law::S7, at, format!("job {job} took down {taken:?} and goes on"));
         }
     }
 
     /// S12: who is kept from a shape does not get it before the wait is over, and then once at a time.
-    fn kept_apart(&mut self, at: u64, job: JobId, life: &Life, scene: &Scene) {
+    fn kept_apart(&mut self, at: u64, job: JobId, life: &Life, scenario: &Scenario) {
         let StateRow::Running { worker, started_at, .. } = &life.state else { return };
-        let shape = scene.shape_of(job);
+        let shape = scenario.shape_of(job);
         let Some(until) = self.blocks.get(&(worker.clone(), shape)).copied() else { return };
         if *started_at < until {
             let early = until.since(*started_at);
-            self.broken(Law::S12, at, format!("{worker} gets job {job} {early:?} before its block ends"));
+            self.violated(Law::S12, at, format!("{worker} gets job {job} {early:?} before its block ends"));
         }
     }
 
     /// Looked at when the whole batch is known: within it, one may begin before the other is said to have ended.
-    fn one_trial(&mut self, at: u64, scene: &Scene) {
+    fn one_trial(&mut self, at: u64, scenario: &Scenario) {
         let mut trials = BTreeSet::new();
         let mut found = None;
         for (job, (worker, since)) in &self.running {
-            let pair = (worker.clone(), scene.shape_of(*job));
+            let pair = (worker.clone(), scenario.shape_of(*job));
             let is_trial = self.blocks.get(&pair).is_some_and(|until| since >= until);
             if is_trial && !trials.insert(pair) {
                 found = Some(format!("{worker} has more than one trial of the shape of job {job}"));
             }
         }
         if let Some(what) = found {
-            self.broken(Law::S12, at, what);
+            self.violated(Law::S12, at, what);
         }
     }
 
@@ -203,11 +204,11 @@ impl Laws {
 }
 
 /// A success, a quarantine of the shape, or the end of the worker.
-fn is_reason_to_lift(records: &[Record], worker: &WorkerId, shape: Shape, scene: &Scene) -> bool {
+fn is_reason_to_lift(records: &[Record], worker: &WorkerId, shape: Shape, scenario: &Scenario) -> bool {
     records.iter().any(|record| match record {
         Record::Life { job, life } => {
             matches!(&life.state, StateRow::Completed { worker: by } if by == worker)
-                && scene.shape_of(*job) == shape
+                && scenario.shape_of(*job) == shape
         }
         Record::Suspicion(row) => row.shape == shape && row.trial_at.is_some(),
         Record::WorkerForgotten { worker: forgotten } => forgotten == worker,

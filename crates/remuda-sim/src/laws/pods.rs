@@ -11,10 +11,12 @@ use remuda_core::provider::{Pod, ProviderCall, ProviderError, ProviderErrorClass
 use remuda_core::rental::{Rental, RentalPhase};
 use remuda_core::time::Timestamp;
 
-use super::{Law, Laws};
-use crate::provider::{Account, SimPod, Trouble};
-use crate::scene::Scene;
+use super::Laws;
+use crate::law::Law;
+use crate::provider::{Account, SimPod};
+use crate::scenario::Scenario;
 use crate::store::Store;
+use crate::trouble::Trouble;
 
 /// What the laws know of pods.
 #[derive(Debug, Default)]
@@ -72,7 +74,7 @@ const BRAKE_MIN: u64 = 50_000;
 const SPENT_MARGIN: Duration = Duration::from_secs(60);
 
 impl Laws {
-    /// S5: what a plane decides to ask for is stored. L5: who was told to be silent is.
+    /// S5: what a plane decides to request for is stored. L5: who was told to be silent is.
     pub(crate) fn asks(
         &mut self,
         at: u64,
@@ -83,7 +85,7 @@ impl Laws {
     ) {
         if let Some(until) = self.pods.quiet_until.get(fleet).filter(|until| at < **until) {
             let what = format!("{fleet} was told to be silent until {until} ms and asks {call:?}");
-            self.broken(Law::L5, at, what);
+            self.violated(Law::L5, at, what);
         }
         let ProviderCall::Rent { machine, tag, .. } = call else { return };
         if self.pods.failures.get(fleet).is_some_and(|failures| *failures >= FAILURES_MAX) {
@@ -91,7 +93,11 @@ impl Laws {
         }
         let is_stored = store.machine(machine.as_str()).is_some_and(|rental| rental.tag == *tag);
         if !is_stored && !is_late {
-            self.broken(Law::S5, at, format!("a pod called {tag} is asked for, and nobody wrote that down"));
+            self.violated(
+                Law::S5,
+                at,
+                format!("a pod called {tag} is asked for, and nobody wrote that down"),
+            );
         }
     }
 
@@ -103,7 +109,7 @@ impl Laws {
         let before = self.pods.tried_at.insert(fleet.clone(), at);
         if before.is_some_and(|before| at < before + BRAKE_MIN) {
             let what = format!("machine after machine of {fleet} came to nothing, and it goes on");
-            self.broken(Law::S8, at, what);
+            self.violated(Law::S8, at, what);
         }
     }
 
@@ -117,13 +123,13 @@ impl Laws {
         if calls.len() > CALLS_MAX {
             let what = format!("{fleet} asked its provider {} times in ten minutes", calls.len());
             calls.clear();
-            self.broken(Law::L5, at, what);
+            self.violated(Law::L5, at, what);
         }
         let ProviderCall::Rent { tag, .. } = call else { return };
         let asked = self.pods.asked.entry(tag.clone()).or_default();
         *asked += 1;
         if *asked > 1 {
-            self.broken(Law::S5, at, format!("a pod called {tag} is asked for once more"));
+            self.violated(Law::S5, at, format!("a pod called {tag} is asked for once more"));
         }
     }
 
@@ -174,24 +180,24 @@ impl Laws {
     /// S8: nobody else's; and ours only when that is stored, or when it is nobody's for long enough.
     pub(crate) fn returned(&mut self, at: u64, id: &PodId, account: &Account, grace: u64) {
         let Some(pod) = account.pods.get(id) else {
-            return self.broken(Law::S8, at, format!("{id} is returned, and never was"));
+            return self.violated(Law::S8, at, format!("{id} is returned, and never was"));
         };
         if !pod.is_ours() {
-            return self.broken(Law::S8, at, format!("{} is returned, which is not ours", pod.tag));
+            return self.violated(Law::S8, at, format!("{} is returned, which is not ours", pod.tag));
         }
         let rental = self.pods.rentals.values().find(|rental| rental.tag == pod.tag);
         match rental.map(|rental| rental.phase) {
             Some(RentalPhase::Returning) => {}
             Some(phase) => {
                 let what = format!("{} is returned, and is stored as {}", pod.tag, phase.as_str());
-                self.broken(Law::S5, at, what);
+                self.violated(Law::S5, at, what);
             }
-            None if at < pod.made_at + grace
+            None if at < pod.created_at + grace
                 && pod.is_alive()
                 && !self.pods.given_up.contains_key(&pod.tag) =>
             {
-                let age = (at - pod.made_at) / 1000;
-                self.broken(Law::S8, at, format!("{} is returned as nobody's after {age} s", pod.tag));
+                let age = (at - pod.created_at) / 1000;
+                self.violated(Law::S8, at, format!("{} is returned as nobody's after {age} s", pod.tag));
             }
             None => {}
         }
@@ -199,28 +205,28 @@ impl Laws {
 
     /// S8: not one more than allowed, in number or in money, whenever one is made. Not later: one that nobody could know
     /// of may come to light again.
-    pub(crate) fn pods_changed(&mut self, at: u64, fleet: &FleetId, account: &Account, scene: &Scene) {
-        for plan in scene.fleets.iter().filter(|plan| plan.settings.id == *fleet) {
+    pub(crate) fn pods_changed(&mut self, at: u64, fleet: &FleetId, account: &Account, scenario: &Scenario) {
+        for plan in scenario.fleets.iter().filter(|plan| plan.settings.id == *fleet) {
             let settings = &plan.settings;
             let is_its = |pod: &&SimPod| pod.fleet.as_ref() == Some(&settings.id) && pod.is_up();
-            let is_known = |pod: &&SimPod| !pod.is_stray && !self.is_unseen(&settings.id, pod);
+            let is_known = |pod: &&SimPod| !pod.is_created_by_old_plane && !self.is_unseen(&settings.id, pod);
             let there: Vec<_> = account.ours().filter(is_its).filter(is_known).collect();
             let (count, most) = (there.len(), settings.scaling.machines_max as usize);
             // What costs more than was agreed is sent back as soon as that is seen.
             let agreed = |pod: &&SimPod| plan.prices.get(&pod.offer).copied().unwrap_or_default();
             let price: Money = there.iter().map(agreed).sum();
             if count > most {
-                self.broken(Law::S8, at, format!("{} has {count} pods, {most} are allowed", settings.id));
+                self.violated(Law::S8, at, format!("{} has {count} pods, {most} are allowed", settings.id));
             }
             if let Some(most) = settings.hour_max.filter(|most| price > *most) {
                 let what = format!("{} costs {price} an hour, {most} are allowed", settings.id);
-                self.broken(Law::S8, at, what);
+                self.violated(Law::S8, at, what);
             }
         }
         let mut tags: Vec<_> = account.ours().map(|pod| &pod.tag).collect();
         tags.sort_unstable();
         if let Some(two) = tags.windows(2).find(|two| two[0] == two[1]) {
-            self.broken(Law::S5, at, format!("there are two pods called {}", two[0]));
+            self.violated(Law::S5, at, format!("there are two pods called {}", two[0]));
         }
     }
 
@@ -232,53 +238,54 @@ impl Laws {
     }
 
     /// L4 and S8: in the calm every pod of ours is somebody's, every record is of a pod, and what goes goes.
-    pub(crate) fn look_at_pods(
+    pub(crate) fn check_pods(
         &mut self,
         at: u64,
         plane: Option<(&Plane, Timestamp)>,
         account: &Account,
-        scene: &Scene,
+        scenario: &Scenario,
         is_calm: bool,
     ) {
         let Some((plane, now)) = plane else { return };
-        if scene.fleets.is_empty() {
+        if scenario.fleets.is_empty() {
             return;
         }
-        self.draining_ends(now, at, plane, scene);
-        self.day_is_paid(at, account, scene);
+        self.draining_ends(now, at, plane, scenario);
+        self.day_is_paid(at, account, scenario);
         if !is_calm {
             return;
         }
         self.every_pod_is_somebodys(at, plane, account);
         self.every_record_is_of_a_pod(at, plane, account);
-        self.somebody_comes(at, plane, account, scene);
+        self.somebody_comes(at, plane, account, scenario);
     }
 
-    /// S8: no day costs more than allowed, but for what it takes to see that. From the moment at which a machine was given
-    /// up it is the provider who takes his time.
-    fn day_is_paid(&mut self, at: u64, account: &Account, scene: &Scene) {
+    /// S8: no day costs more than allowed, but for what it duration to see that. From the moment at which a machine was given
+    /// up it is the provider who duration his time.
+    fn day_is_paid(&mut self, at: u64, account: &Account, scenario: &Scenario) {
         // While the mass-loss brake holds nobody is sent away, whatever it costs; nor while nobody is there to do it.
-        if self.braked_at > Timestamp::ZERO || account.met.contains_key(&Trouble::PlaneDies) {
+        if self.braked_at > Timestamp::ZERO || account.trouble_counts.contains_key(&Trouble::PlaneDies) {
             return;
         }
-        for plan in &scene.fleets {
+        for plan in &scenario.fleets {
             let Some(most) = plan.settings.day_max else { continue };
             let (mut spent, mut slack) = (Money::ZERO, Money::ZERO);
             for pod in account.pods.values().filter(|pod| pod.fleet.as_ref() == Some(&plan.settings.id)) {
                 let given_up = self.pods.given_up.get(&pod.tag).copied().unwrap_or(at);
                 let until = given_up.min(pod.gone_at.unwrap_or(at)).min(pod.stopped_at.unwrap_or(at));
                 let price = plan.prices.get(&pod.offer).copied().unwrap_or_default();
-                let is_unknown = pod.is_stray || pod.is_unrecorded || self.pods.unseen.contains(&pod.tag);
+                let is_unknown =
+                    pod.is_created_by_old_plane || pod.is_unrecorded || self.pods.unseen.contains(&pod.tag);
                 if is_unknown {
                     continue;
                 }
-                let while_up = Duration::from_millis(until.saturating_sub(pod.made_at));
+                let while_up = Duration::from_millis(until.saturating_sub(pod.created_at));
                 spent = spent.plus(price.over(while_up));
                 slack = slack.plus(price.over(SPENT_MARGIN));
             }
             if spent > most.plus(slack) {
                 let what = format!("{} has cost {spent} today, {most} are allowed", plan.settings.id);
-                return self.broken(Law::S8, at, what);
+                return self.violated(Law::S8, at, what);
             }
         }
     }
@@ -305,7 +312,7 @@ impl Laws {
         }
         self.pods.odd_since = odd;
         if let Some(what) = found {
-            self.broken(Law::L4, at, what);
+            self.violated(Law::L4, at, what);
         }
     }
 
@@ -329,13 +336,13 @@ impl Laws {
         }
         self.pods.empty_since = empty;
         if let Some(what) = found {
-            self.broken(Law::L4, at, what);
+            self.violated(Law::L4, at, what);
         }
     }
 
     /// P16: work that only a fleet can do brings a machine.
-    fn somebody_comes(&mut self, at: u64, plane: &Plane, account: &Account, scene: &Scene) {
-        let waits = plane.ready_jobs() > 0 && scene.hosts.is_empty();
+    fn somebody_comes(&mut self, at: u64, plane: &Plane, account: &Account, scenario: &Scenario) {
+        let waits = plane.ready_jobs() > 0 && scenario.hosts.is_empty();
         if !waits || account.ours().any(SimPod::is_up) {
             self.pods.idle_since = None;
             return;
@@ -343,7 +350,7 @@ impl Laws {
         let since = *self.pods.idle_since.get_or_insert(at);
         if at > since + COMES_WITHIN {
             self.pods.idle_since = None;
-            self.broken(Law::L1, at, format!("work waits since {since} ms, and no machine comes"));
+            self.violated(Law::L1, at, format!("work waits since {since} ms, and no machine comes"));
         }
     }
 }

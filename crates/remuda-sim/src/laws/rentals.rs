@@ -12,10 +12,11 @@ use remuda_core::rental::{Rental, RentalPhase};
 use remuda_core::time::Timestamp;
 use remuda_core::wire::JoinRequest;
 
-use super::{Law, Laws};
+use super::Laws;
 use crate::host::Host;
+use crate::law::Law;
 use crate::provider::{Account, SimPod};
-use crate::scene::Scene;
+use crate::scenario::Scenario;
 
 /// A drain is over when the cycle looks next, and the return has begun.
 const DRAIN_MARGIN: Duration = Duration::from_secs(40);
@@ -26,9 +27,9 @@ impl Laws {
         at: u64,
         records: &[Record],
         account: &Account,
-        scene: &Scene,
+        scenario: &Scenario,
     ) {
-        if scene.fleets.is_empty() {
+        if scenario.fleets.is_empty() {
             return;
         }
         let known: Vec<_> = self.pods.rentals.keys().cloned().collect();
@@ -41,14 +42,14 @@ impl Laws {
         }
         for record in records {
             if let Record::Happened(event) = record {
-                self.no_swing(at, event, &known, scene);
+                self.no_swing(at, event, &known, scenario);
             }
         }
     }
 
     fn stored(&mut self, at: u64, document: &Arc<Document>) {
         let Ok(rental) = serde_json::from_str::<Rental>(document.body.get()) else {
-            return self.broken(Law::S8, at, format!("the record of {} cannot be read", document.id));
+            return self.violated(Law::S8, at, format!("the record of {} cannot be read", document.id));
         };
         let before = self.pods.rentals.insert(document.id.clone(), rental.clone());
         if rental.phase == RentalPhase::Returning {
@@ -58,7 +59,7 @@ impl Laws {
         let was_given_up = before.is_some_and(|before| before.phase == RentalPhase::Returning);
         if was_given_up && rental.phase != RentalPhase::Returning {
             let what = format!("{} was given up and is {}", rental.tag, rental.phase.as_str());
-            self.broken(Law::S8, at, what);
+            self.violated(Law::S8, at, what);
         }
     }
 
@@ -86,7 +87,7 @@ impl Laws {
         };
         match account.with_tag(&rental.tag).find(is_seen) {
             Some(pod) => {
-                self.broken(Law::S8, at, format!("{} is forgotten, and {} is there", rental.tag, pod.id));
+                self.violated(Law::S8, at, format!("{} is forgotten, and {} is there", rental.tag, pod.id));
             }
             None => {
                 self.pods.unseen.insert(rental.tag.clone());
@@ -100,7 +101,7 @@ impl Laws {
     }
 
     /// The store was put back to a time before this machine.
-    pub(crate) fn machine_put_back(&mut self, machine: &str) {
+    pub(crate) fn machine_rolled_back(&mut self, machine: &str) {
         if let Some(rental) = self.pods.rentals.remove(machine) {
             // The one that was tried may have been this.
             self.pods.failures.remove(&rental.fleet);
@@ -109,14 +110,16 @@ impl Laws {
     }
 
     /// L5: up, down, up is for people, and for a fleet that lost what it cannot do without.
-    fn no_swing(&mut self, at: u64, event: &Happened, known: &[String], scene: &Scene) {
+    fn no_swing(&mut self, at: u64, event: &Happened, known: &[String], scenario: &Scenario) {
         let is_up = match &*event.name {
             "scale:up" => true,
             "scale:down" => false,
             _ => return,
         };
         let fleet = event.detail.get("fleet").and_then(|it| it.as_str()).unwrap_or_default();
-        let Some(plan) = scene.fleets.iter().find(|plan| plan.settings.id.as_str() == fleet) else { return };
+        let Some(plan) = scenario.fleets.iter().find(|plan| plan.settings.id.as_str() == fleet) else {
+            return;
+        };
         let (id, scaling) = (&plan.settings.id, &plan.settings.scaling);
         let before = self.pods.turned.get(id).copied();
         if before.is_some_and(|(was_up, _)| was_up == is_up) {
@@ -140,7 +143,7 @@ impl Laws {
         if since + 1000 < scaling.reversal_cooldown.as_millis() as u64 && !is_ordered && !is_bare && !is_spent
         {
             let way = if is_up { "grows" } else { "shrinks" };
-            self.broken(Law::L5, at, format!("{id} {way} {} s after it turned", since / 1000));
+            self.violated(Law::L5, at, format!("{id} {way} {} s after it turned", since / 1000));
         }
     }
 
@@ -149,7 +152,7 @@ impl Laws {
         let (Some(machine), Ok(Answer::Joined(_))) = (&join.machine, &step.answer) else { return };
         let phase = plane.rental(machine).map(|rental| rental.phase);
         if join.fleet.is_some() && phase.is_none_or(|phase| phase == RentalPhase::Returning) {
-            self.broken(Law::S8, at, format!("{machine} was given up and is let in"));
+            self.violated(Law::S8, at, format!("{machine} was given up and is let in"));
         }
     }
 
@@ -168,17 +171,17 @@ impl Laws {
             let StateRow::Running { worker, started_at, .. } = &life.state else { continue };
             let its = hosts.iter().find(|host| host.pod.is_some() && host.name() == worker);
             let Some(host) = its.filter(|_| *started_at == now) else { continue };
-            if host.is_bad || host.is_other || at < host.ready_at {
-                self.broken(Law::S12, at, format!("{worker} gets job {job} and cannot work"));
+            if host.has_bad_gpu || host.is_wrong_machine || at < host.ready_at {
+                self.violated(Law::S12, at, format!("{worker} gets job {job} and cannot work"));
             }
             let Some(machine) = &host.plan.machine else { continue };
             if self.pods.drained.contains(machine) {
-                self.broken(Law::S4, at, format!("{worker} gets job {job}, and somebody drained it"));
+                self.violated(Law::S4, at, format!("{worker} gets job {job}, and somebody drained it"));
             }
             let rental = plane.rental(machine);
             if let Some(rental) = rental.filter(|rental| rental.phase != RentalPhase::Up) {
                 let what = format!("{worker} gets job {job} and is {}", rental.phase.as_str());
-                self.broken(Law::S4, at, what);
+                self.violated(Law::S4, at, what);
             }
         }
     }
@@ -193,24 +196,24 @@ impl Laws {
     }
 
     /// L4: who is drained is let go in time.
-    pub(super) fn draining_ends(&mut self, now: Timestamp, at: u64, plane: &Plane, scene: &Scene) {
+    pub(super) fn draining_ends(&mut self, now: Timestamp, at: u64, plane: &Plane, scenario: &Scenario) {
         let listens_long = now.since(self.listens_since.max(self.braked_at)) > DRAIN_MARGIN;
         if !listens_long || now.since(self.stepped_at) >= self.rules.plane_stall_max {
             return;
         }
         for rental in plane.rentals().filter(|rental| rental.phase == RentalPhase::Draining) {
-            let plan = scene.fleets.iter().find(|plan| plan.settings.id == rental.fleet);
+            let plan = scenario.fleets.iter().find(|plan| plan.settings.id == rental.fleet);
             let usual = plan.map_or(Duration::ZERO, |plan| plan.settings.scaling.drain_timeout);
             let until = rental.drain_until.unwrap_or(rental.since.plus(usual));
             if now > until.max(rental.since).plus(DRAIN_MARGIN) {
                 let what = format!("{} drains since {} and is not done", rental.machine, rental.since);
-                return self.broken(Law::L4, at, what);
+                return self.violated(Law::L4, at, what);
             }
         }
     }
 
     /// A person ordered a fleet about: what follows is their doing.
-    pub(crate) fn ordered_about(&mut self, at: u64, fleet: &FleetId) {
+    pub(crate) fn operator_ordered(&mut self, at: u64, fleet: &FleetId) {
         self.pods.ordered_at.insert(fleet.clone(), at);
         self.pods.failures.remove(fleet);
         self.forgot_waits();

@@ -7,16 +7,17 @@ use remuda_core::id::WorkerId;
 use remuda_core::service::ServiceIncarnation;
 use remuda_core::wire::{AttemptOutcome, FinishedAttempt};
 
-use super::{Law, Laws};
+use super::Laws;
 use crate::host::Host;
+use crate::law::Law;
 use crate::service::Key;
 use crate::store::Store;
 
 /// What the laws know of attempts at services.
 #[derive(Debug, Default)]
 pub(super) struct Services {
-    told_to_stop: BTreeSet<Key>,
-    not_collected: BTreeSet<Key>,
+    stop_requested: BTreeSet<Key>,
+    outputs_missing: BTreeSet<Key>,
     /// Attempts of which somebody on the way made two: they may end in two ways.
     copied: BTreeSet<Key>,
     /// Attempts that were asked about in the moment in which they were nowhere.
@@ -44,7 +45,7 @@ const DEAF_MARGIN: u64 = 10_000;
 
 impl Laws {
     /// S5 and S4: what is handed to a service was stored before, under the name it is handed in by.
-    pub(crate) fn handed_in(
+    pub(crate) fn prompt_submitted(
         &mut self,
         at: u64,
         number: usize,
@@ -56,17 +57,17 @@ impl Laws {
         let ((job, attempt), worker) = (key, host.name());
         let held = host.agent.as_ref().map_or(0, |agent| agent.held().count());
         if held > host.plan.slots as usize {
-            self.broken(Law::S11, at, format!("{worker} takes on more than it has room for: {held}"));
+            self.violated(Law::S11, at, format!("{worker} duration on more than it has room for: {held}"));
         }
         let is_stored = store.life(job).is_some_and(|life| life.attempt >= attempt);
         if !is_stored || service_job_id != job.service_job_id(attempt) {
             let what =
                 format!("{worker} hands in job {job} attempt {attempt} as {service_job_id}: not stored");
-            self.broken(Law::S5, at, what);
+            self.violated(Law::S5, at, what);
         }
-        self.not_wanted(at, key, store);
+        self.check_not_cancelled(at, key, store);
         if self.ran.insert(key, number).is_some_and(|before| before != number) {
-            self.broken(
+            self.violated(
                 Law::S4,
                 at,
                 format!("job {job} attempt {attempt} runs on {worker} and ran elsewhere"),
@@ -75,16 +76,16 @@ impl Laws {
     }
 
     /// S4 and S6: nothing is handed to a service that has it, nor begins after it was given up.
-    pub(crate) fn taken_in(&mut self, at: u64, number: usize, host: &Host, key: Key) {
+    pub(crate) fn prompt_accepted(&mut self, at: u64, number: usize, host: &Host, key: Key) {
         let ((job, attempt), worker) = (key, host.name());
         let is_excused = self.services.copied.contains(&key) || self.services.in_gap.contains(&key);
         if host.service.knows(key) && !is_excused {
             let what = format!("job {job} attempt {attempt} is handed to {worker} once more, which has it");
-            self.broken(Law::S4, at, what);
+            self.violated(Law::S4, at, what);
         }
         if self.services.reported.contains(&(number, key)) {
             let what = format!("job {job} attempt {attempt} begins on {worker} after it was given up there");
-            self.broken(Law::S6, at, what);
+            self.violated(Law::S6, at, what);
         }
     }
 
@@ -94,7 +95,7 @@ impl Laws {
         let before = self.services.executed.insert(key, life);
         if before == Some(life) && !self.services.copied.contains(&key) {
             let ((job, attempt), worker) = (key, host.name());
-            self.broken(
+            self.violated(
                 Law::S4,
                 at,
                 format!("{worker} runs job {job} attempt {attempt} for the second time"),
@@ -106,8 +107,8 @@ impl Laws {
         self.services.copied.insert(key);
     }
 
-    pub(crate) fn told_to_stop(&mut self, key: Key) {
-        self.services.told_to_stop.insert(key);
+    pub(crate) fn stop_requested(&mut self, key: Key) {
+        self.services.stop_requested.insert(key);
     }
 
     /// An agent restarts its service: what was there did not take it down.
@@ -115,8 +116,8 @@ impl Laws {
         self.services.ended_by_us.extend(keys);
     }
 
-    pub(crate) fn not_collected(&mut self, key: Key) {
-        self.services.not_collected.insert(key);
+    pub(crate) fn outputs_missing(&mut self, key: Key) {
+        self.services.outputs_missing.insert(key);
     }
 
     pub(crate) fn asked_in_gap(&mut self, key: Key) {
@@ -127,7 +128,7 @@ impl Laws {
     pub(crate) fn denied(&mut self, at: u64, worker: &WorkerId, (job, attempt): Key) {
         let what =
             format!("{worker} had job {job} attempt {attempt} all the time and is said not to know it");
-        self.broken(Law::S6, at, what);
+        self.violated(Law::S6, at, what);
     }
 
     /// S6: an agent says how an attempt ended.
@@ -139,8 +140,8 @@ impl Laws {
             return;
         }
         let service = &host.service;
-        let Services { told_to_stop, not_collected, copied, .. } = &self.services;
-        let is_excused = [told_to_stop, not_collected, copied].iter().any(|keys| keys.contains(&key));
+        let Services { stop_requested, outputs_missing, copied, .. } = &self.services;
+        let is_excused = [stop_requested, outputs_missing, copied].iter().any(|keys| keys.contains(&key));
         if !is_excused && service.knows(key) && !service.has_failed(key) {
             let what = format!(
                 "job {} attempt {} was given up ({}), and the service of {} has it",
@@ -149,7 +150,7 @@ impl Laws {
                 finished.message,
                 host.name()
             );
-            self.broken(Law::S6, at, what);
+            self.violated(Law::S6, at, what);
         }
     }
 
@@ -159,7 +160,7 @@ impl Laws {
     }
 
     /// Holds what the agents hold against what their services have.
-    pub(crate) fn look_at_services(&mut self, at: u64, calm_since: Option<u64>, hosts: &[Host]) {
+    pub(crate) fn check_services(&mut self, at: u64, calm_since: Option<u64>, hosts: &[Host]) {
         for (number, host) in hosts.iter().enumerate().filter(|(_, host)| host.agent.is_some()) {
             self.no_deafness(at, host);
             if let Some(calm_since) = calm_since {
@@ -172,17 +173,17 @@ impl Laws {
 
     /// L2: a socket on which nothing is heard is opened anew after the first silence, and then after two, four and so on.
     fn no_deafness(&mut self, at: u64, host: &Host) {
-        let Some(deaf_since) = host.service.socket.deaf_since else { return };
-        for runs_since in host.service.runs_since() {
-            let since = deaf_since.max(runs_since).max(host.undisturbed_since());
-            let silences = if runs_since >= deaf_since {
+        let Some(mute_since) = host.service.socket.mute_since else { return };
+        for running_since in host.service.running_since() {
+            let since = mute_since.max(running_since).max(host.undisturbed_since());
+            let silences = if running_since >= mute_since {
                 host.inactivity()
             } else {
-                at.saturating_sub(runs_since) / 2 + 2 * host.inactivity()
+                at.saturating_sub(running_since) / 2 + 2 * host.inactivity()
             };
             if at.saturating_sub(since) > silences + DEAF_MARGIN {
                 let what = format!("{} hears nothing of what runs for {} ms", host.name(), at - since);
-                return self.broken(Law::L2, at, what);
+                return self.violated(Law::L2, at, what);
             }
         }
     }
@@ -191,7 +192,7 @@ impl Laws {
     fn noticed(&mut self, at: u64, calm_since: u64, host: &Host) {
         let Some(agent) = &host.agent else { return };
         let longest = host.inactivity() + NOTICED_WITHIN;
-        let found = host.service.untaken().find(|(key, since)| {
+        let found = host.service.unnoticed().find(|(key, since)| {
             let since = (*since).max(calm_since).max(host.undisturbed_since());
             at.saturating_sub(since) > longest && agent.held().any(|held| held == *key)
         });
@@ -200,7 +201,7 @@ impl Laws {
                 "job {job} attempt {attempt} is over on {} since {since} ms, and nobody noticed",
                 host.name()
             );
-            self.broken(Law::L2, at, what);
+            self.violated(Law::L2, at, what);
         }
     }
 
@@ -222,7 +223,7 @@ impl Laws {
         }
         if let Some((job, attempt)) = long {
             let what = format!("{} holds job {job} attempt {attempt}, which its service lost", host.name());
-            self.broken(Law::L4, at, what);
+            self.violated(Law::L4, at, what);
         }
     }
 
@@ -230,10 +231,10 @@ impl Laws {
     fn treated(&mut self, at: u64, calm_since: u64, host: &Host) {
         let Some(evidence_at) = host.service.evidence_at.filter(|_| host.service.is_owned()) else { return };
         let since = evidence_at.max(calm_since).max(host.undisturbed_since());
-        let is_ignored = host.service.is_sick() && host.closed_since.is_none();
+        let is_ignored = host.service.is_sick() && host.unavailable_since.is_none();
         if is_ignored && at.saturating_sub(since) > TREATED_WITHIN {
             let what = format!("the service of {} is sick and nothing is done about it", host.name());
-            self.broken(Law::L4, at, what);
+            self.violated(Law::L4, at, what);
         }
     }
 }

@@ -12,10 +12,11 @@ use remuda_core::record::{Life, Record, StateRow, Try};
 use remuda_core::time::Timestamp;
 use remuda_core::wire::{Beat, FinishedAttempt};
 
-use super::{Law, Laws, Order};
-use crate::client;
+use super::{Laws, Order};
 use crate::host::Host;
-use crate::net::Ask;
+use crate::law::Law;
+use crate::net::PlaneRequest;
+use crate::scenario::client_of;
 
 /// What was believed about jobs that a stale report speaks of, and whether the whole beat is stale.
 #[derive(Debug, Default)]
@@ -30,7 +31,12 @@ const HOLD_MAX: Duration = Duration::from_secs(15 * 60);
 const MARGIN: Duration = Duration::from_millis(1500);
 
 impl Laws {
-    pub(crate) fn before_step(&mut self, now: Timestamp, plane: &Plane, ask: Option<&Ask>) -> Before {
+    pub(crate) fn before_step(
+        &mut self,
+        now: Timestamp,
+        plane: &Plane,
+        request: Option<&PlaneRequest>,
+    ) -> Before {
         let away = now.since(self.stepped_at);
         if away >= self.rules.plane_stall_max {
             let later = |then: &mut Timestamp| *then = then.plus(away).min(now);
@@ -43,7 +49,7 @@ impl Laws {
         if plane.mass_loss().is_on(now) && self.braked_since.is_none() {
             (self.braked_since, self.returned_at) = (Some(now), None);
         }
-        let Some(Ask::Beat { worker, beat, .. }) = ask else { return Before::default() };
+        let Some(PlaneRequest::Beat { worker, beat, .. }) = request else { return Before::default() };
         let is_old_beat = plane.worker(worker).is_none_or(|it| {
             beat.incarnation != it.incarnation || beat.term != plane.term() || beat.seq <= it.beat_seq
         });
@@ -67,7 +73,7 @@ impl Laws {
         now: Timestamp,
         at: u64,
         plane: &Plane,
-        ask: Option<&Ask>,
+        request: Option<&PlaneRequest>,
         step: &Step,
         before: Before,
         hosts: &[Host],
@@ -89,20 +95,20 @@ impl Laws {
             if let Some(last) =
                 last.filter(|last| last.cause.is_some() && self.judged.insert((*job, last.attempt, now)))
             {
-                self.on_evidence(now, at, *job, life, last, plane, ask, hosts);
+                self.on_evidence(now, at, *job, life, last, plane, request, hosts);
             }
         }
-        self.listen(now, ask, step, plane);
+        self.listen(now, request, step, plane);
         self.no_work_for_the_silent(now, at, step);
         self.no_early_work(now, at, plane, step, hosts);
-        match ask {
-            Some(Ask::Join { join, .. }) => self.no_late_comers(at, plane, join, step),
-            Some(Ask::DrainMachine { machine, .. }) => self.note_drain(machine, step),
+        match request {
+            Some(PlaneRequest::Join { join, .. }) => self.no_late_comers(at, plane, join, step),
+            Some(PlaneRequest::DrainMachine { machine, .. }) => self.note_drain(machine, step),
             _ => {}
         }
-        self.preferred_first(now, at, plane, ask, step);
-        self.share(at, step);
-        self.view(now, at, plane);
+        self.preferred_first(now, at, plane, request, step);
+        self.check_fairness(at, step);
+        self.check_state(now, at, plane);
     }
 
     /// S3: a report with a wrong fence changed nothing.
@@ -114,7 +120,7 @@ impl Laws {
                 || matches!(life.state, StateRow::Completed { .. });
             if *of == job && is_moved {
                 let what = format!("a stale report moved job {job} to {}", life.state.name());
-                return self.broken(Law::S3, at, what);
+                return self.violated(Law::S3, at, what);
             }
         }
     }
@@ -125,7 +131,7 @@ impl Laws {
             let Record::Life { job, life } = record else { continue };
             if life.tries.last().is_some_and(|last| last.ended_at == Some(now)) {
                 let what = format!("an old beat ended attempt {} of job {job}", life.attempt);
-                return self.broken(Law::S3, at, what);
+                return self.violated(Law::S3, at, what);
             }
         }
     }
@@ -140,14 +146,14 @@ impl Laws {
         life: &Life,
         last: &Try,
         plane: &Plane,
-        ask: Option<&Ask>,
+        request: Option<&PlaneRequest>,
         hosts: &[Host],
     ) {
         let key = (job, last.attempt);
         let verdict = last.verdict.as_str();
         let (silence, stalled) = (self.silence(now, &last.worker), self.stalled(now, key));
-        let true_beat = match ask {
-            Some(Ask::Beat { worker, beat, .. }) if *worker == last.worker => Some(&**beat),
+        let true_beat = match request {
+            Some(PlaneRequest::Beat { worker, beat, .. }) if *worker == last.worker => Some(&**beat),
             _ => None,
         };
         let is_reported = true_beat.is_some_and(|beat| reports(beat, key));
@@ -165,8 +171,8 @@ impl Laws {
                 (false, true) => None,
             }
         } else if verdict.contains("started anew") {
-            let is_named = match ask {
-                Some(Ask::Join { join, .. }) => {
+            let is_named = match request {
+                Some(PlaneRequest::Join { join, .. }) => {
                     join.held.iter().any(|held| held.job == job && held.attempt == last.attempt)
                 }
                 _ => true,
@@ -177,7 +183,7 @@ impl Laws {
         } else if verdict.contains("stuck") {
             self.services.stuck.push((last.worker.clone(), key));
             let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker && host.is_pristine);
-            match its_hosts.any(|host| host.service.waits_its_turn(key)) {
+            match its_hosts.any(|host| host.service.is_queued_behind_progress(key)) {
                 true => Some("it waits for its turn".to_owned()),
                 false => (stalled + MARGIN < self.rules.stuck_after)
                     .then(|| format!("it advanced {stalled:?} ago")),
@@ -196,7 +202,7 @@ impl Laws {
         };
         if let Some(problem) = problem {
             let what = format!("job {job} attempt {} was lost ({verdict}), but {problem}", last.attempt);
-            self.broken(Law::S6, at, what);
+            self.violated(Law::S6, at, what);
         }
         // Without an order nothing was lost but a number.
         let is_lost = !is_reported && !is_our_doing(verdict) && !verdict.contains("stuck");
@@ -209,7 +215,7 @@ impl Laws {
                 last.attempt,
                 life.state.name()
             );
-            self.broken(Law::S6, at, what);
+            self.violated(Law::S6, at, what);
         }
     }
 
@@ -222,7 +228,7 @@ impl Laws {
         stalled: Duration,
         hosts: &[Host],
     ) -> Option<String> {
-        let options = &self.plans[client::of(job)].options;
+        let options = &self.plans[client_of(job)].options;
         let key = (job, last.attempt);
         if last.verdict.contains("its start limit") {
             let (limit, waited) = (options.start_limit.unwrap_or_default(), now.since(last.started_at));
@@ -230,7 +236,7 @@ impl Laws {
             return is_early.then(|| format!("it was handed out {waited:?} ago"));
         }
         let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker && host.is_pristine);
-        if its_hosts.any(|host| host.service.waits_its_turn(key)) {
+        if its_hosts.any(|host| host.service.is_queued_behind_progress(key)) {
             return Some("it waits for its turn".to_owned());
         }
         let is_early =
@@ -257,7 +263,7 @@ impl Laws {
         let is_mass = silent >= 4 && silent * 100 > (fleet + 1) * 60;
         if is_mass && now.since(its_last) < lease * 2 {
             let what = format!("{silent} of {fleet} workers fell silent together, and {worker} was given up");
-            self.broken(Law::S6, at, what);
+            self.violated(Law::S6, at, what);
         }
     }
 
@@ -267,7 +273,7 @@ impl Laws {
         let is_early = now.since(returned_at) + MARGIN < self.rules.lease;
         if is_early && now.since(since) + MARGIN < HOLD_MAX {
             let ago = now.since(returned_at);
-            self.broken(
+            self.violated(
                 Law::S6,
                 at,
                 format!("{worker} was given up {ago:?} after the first of many returned"),
@@ -283,22 +289,22 @@ impl Laws {
             let heard_at = self.heard.get(worker).copied();
             let is_silent = heard_at.is_none_or(|then| now.since(then) > self.rules.beat_idle * 2);
             if *started_at == now && is_silent {
-                self.broken(Law::S12, at, format!("{worker} gets job {job} and was heard {heard_at:?}"));
+                self.violated(Law::S12, at, format!("{worker} gets job {job} and was heard {heard_at:?}"));
             }
         }
     }
 
     /// What the plane may know from this step.
-    fn listen(&mut self, now: Timestamp, ask: Option<&Ask>, step: &Step, plane: &Plane) {
+    fn listen(&mut self, now: Timestamp, request: Option<&PlaneRequest>, step: &Step, plane: &Plane) {
         let is_released =
             |record: &Record| matches!(record, Record::Happened(it) if it.name == "fleet:brake_released");
         if step.records.iter().any(is_released) {
             (self.braked_since, self.returned_at) = (None, None);
         }
-        match (ask, &step.answer) {
-            (Some(Ask::Join { join, .. }), Ok(_)) => self.is_heard(now, &join.worker),
-            (Some(Ask::Beat { .. }), Ok(Answer::Reply(reply))) if reply.beat_again => {}
-            (Some(Ask::Beat { worker, beat, .. }), Ok(_)) => {
+        match (request, &step.answer) {
+            (Some(PlaneRequest::Join { join, .. }), Ok(_)) => self.is_heard(now, &join.worker),
+            (Some(PlaneRequest::Beat { .. }), Ok(Answer::Reply(reply))) if reply.beat_again => {}
+            (Some(PlaneRequest::Beat { worker, beat, .. }), Ok(_)) => {
                 self.is_heard(now, worker);
                 for held in &beat.held {
                     // What it names after it was given up is no news of the attempt that was given up.
@@ -346,7 +352,7 @@ fn is_omission(verdict: &str) -> bool {
 /// was ordered.
 fn given_up_for_nothing(verdict: &str, worker: &WorkerId, hosts: &[Host]) -> Option<String> {
     let is_other = verdict.contains("in place of") || verdict.contains("were agreed");
-    let is_there = hosts.iter().any(|host| host.name() == worker && !host.is_gone && host.is_pristine);
+    let is_there = hosts.iter().any(|host| host.name() == worker && !host.is_removed && host.is_pristine);
     (is_there && !is_other).then(|| "its machine is well".to_owned())
 }
 

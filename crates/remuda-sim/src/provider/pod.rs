@@ -1,10 +1,10 @@
-//! One pod at the provider, as it really is; what is shown of it may differ.
+//! One pod at the provider, as it really is; what is listed of it may differ.
 
 use remuda_core::id::{FleetId, MachineId, PodId};
 use remuda_core::money::Money;
 use remuda_core::provider::{Pod, PodStatus, PodTag};
 
-use super::trouble::Trouble;
+use crate::trouble::Trouble;
 
 #[derive(Clone, Debug)]
 pub(crate) struct SimPod {
@@ -14,26 +14,26 @@ pub(crate) struct SimPod {
     pub(crate) fleet: Option<FleetId>,
     pub(crate) offer: String,
     pub(crate) kind: String,
-    pub(crate) place: String,
+    pub(crate) datacenter: String,
     pub(crate) host: String,
     /// What it costs.
     pub(crate) price: Money,
     /// What it is said to cost.
-    pub(crate) told_price: Option<Money>,
-    pub(crate) made_at: u64,
-    pub(crate) shows_from: u64,
+    pub(crate) quoted_price: Option<Money>,
+    pub(crate) created_at: u64,
+    pub(crate) listed_from: u64,
     pub(crate) runs_at: Option<u64>,
     /// It does not run any more, by itself or because its agent stopped it.
     pub(crate) stopped_at: Option<u64>,
     pub(crate) gone_at: Option<u64>,
-    /// Its host lost power; it is shown all the same.
+    /// Its host lost power; it is listed all the same.
     pub(crate) is_dead: bool,
     /// What is wrong with it.
     pub(crate) fate: Option<Trouble>,
     /// Where its agent is, once it has one.
     pub(crate) sim_host: Option<usize>,
     /// Made by a plane that was not in charge any more.
-    pub(crate) is_stray: bool,
+    pub(crate) is_created_by_old_plane: bool,
     /// The store was put back to a time before it.
     pub(crate) is_unrecorded: bool,
 }
@@ -62,7 +62,7 @@ impl SimPod {
         format!("{fleet}-{number}").parse().ok()
     }
 
-    pub(crate) fn shown(&self, now: u64, flickers: bool) -> Pod {
+    pub(crate) fn listed(&self, now: u64, flickers: bool) -> Pod {
         let status = match (self.stopped_at, self.runs_at) {
             (Some(_), _) => PodStatus::Stopped,
             (None, Some(runs_at)) if now >= runs_at && !flickers => PodStatus::Running,
@@ -74,9 +74,9 @@ impl SimPod {
             tag: self.tag.clone(),
             status,
             kind: self.kind.clone(),
-            place: self.place.clone(),
+            place: self.datacenter.clone(),
             host: Some(self.host.clone()),
-            price: self.told_price,
+            price: self.quoted_price,
             ssh: None,
             started: self.runs_at.map(|at| at.to_string()).unwrap_or_default(),
         }

@@ -12,42 +12,42 @@ use remuda_core::need::Capabilities;
 use remuda_core::options::JobOptions;
 use remuda_core::settings::Settings;
 
-use crate::client;
-use crate::faults::{self, Planned};
-use crate::provider::Troubles;
+use crate::faults::{self, PERMANENT_WORKERS, PlannedFault};
 use crate::random::Random;
-use crate::service::{Oddities, ServicePlan};
-use crate::{Weather, WorldSettings};
+use crate::service::{FaultRates, ServicePlan};
+use crate::settings::WorldSettings;
+use crate::trouble::Troubles;
+use crate::weather::Weather;
 use remuda_core::money::Money;
 
 pub(crate) use fleets::FleetPlan;
 
 #[derive(Clone, Debug)]
-pub(crate) struct Scene {
+pub(crate) struct Scenario {
     pub(crate) weather: Weather,
     pub(crate) core: Settings,
     /// As it should be, whatever a saboteur sets.
     pub(crate) blocks_max: usize,
-    pub(crate) shapes: Vec<Nature>,
+    pub(crate) shapes: Vec<WorkflowKind>,
     /// Where shapes should run, and where not, by their number.
     pub(crate) affinities: BTreeMap<usize, Affinity>,
     pub(crate) hosts: Vec<HostPlan>,
     pub(crate) jobs: Vec<JobPlan>,
-    pub(crate) faults: Vec<Planned>,
+    pub(crate) faults: Vec<PlannedFault>,
     /// No fault begins after this, and everything heals.
     pub(crate) storm_end: u64,
     /// Thousandths of messages lost, doubled, and doubled minutes later.
     pub(crate) loss: u64,
     pub(crate) copies: u64,
     pub(crate) late_copies: u64,
-    pub(crate) oddities: Oddities,
+    pub(crate) fault_rates: FaultRates,
     pub(crate) fleets: Vec<FleetPlan>,
     pub(crate) troubles: Troubles,
 }
 
 /// What becomes of the attempts of a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Nature {
+pub(crate) enum WorkflowKind {
     Good,
     /// Works, but says nothing for most of its time.
     Quiet,
@@ -56,7 +56,7 @@ pub(crate) enum Nature {
     /// Takes the agent down with it.
     Poison,
     /// Fails on every other worker until the calm, and works on the rest.
-    Picky,
+    MissingModel,
 }
 
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ pub(crate) enum Quirk {
     /// Fails everything at once.
     BlackHole,
     /// Says it has more slots than it has.
-    Boaster,
+    OverstatesSlots,
 }
 
 #[derive(Clone, Debug)]
@@ -100,19 +100,17 @@ pub(crate) struct JobPlan {
     pub(crate) deadline: Option<Duration>,
     pub(crate) attempts_max: Option<u8>,
     pub(crate) cancel_after: Option<u64>,
-    pub(crate) takes: u64,
+    pub(crate) duration: u64,
     /// Nothing for so long, then done.
     pub(crate) progress_every: u64,
 }
 
-/// The first two workers are never gone for good: between them they offer every service and every zone.
-pub(crate) const STAYERS: usize = 2;
 const SERVICES: [&str; 2] = ["comfyui", "exec"];
 const ZONES: [&str; 2] = ["a", "b"];
 const TENANTS: [&str; 4] = ["ada", "bob", "eve", "joe"];
 
-impl Scene {
-    pub(crate) fn draw(random: &mut Random, settings: &WorldSettings) -> Scene {
+impl Scenario {
+    pub(crate) fn draw(random: &mut Random, settings: &WorldSettings) -> Scenario {
         let weather = match settings.weather {
             Some(weather) => weather,
             None if !settings.faults => Weather::Fair,
@@ -120,39 +118,40 @@ impl Scene {
         };
         let storm_end = settings.storm.as_millis() as u64 * random.between(500, 1500) / 1000;
         if weather == Weather::Fleet {
-            return Scene::draw_with_fleets(random, settings, storm_end * FLEET_STORM);
+            return Scenario::draw_with_fleets(random, settings, storm_end * FLEET_STORM_FACTOR);
         }
-        let is_alone = random.permille(50);
-        let hosts_count = settings.workers.unwrap_or_else(|| random.between(3, 8) as usize).max(STAYERS);
-        let hosts_count = if is_alone && settings.workers.is_none() { 1 } else { hosts_count };
+        let is_sole_fleet = random.permille(50);
+        let hosts_count =
+            settings.workers.unwrap_or_else(|| random.between(3, 8) as usize).max(PERMANENT_WORKERS);
+        let hosts_count = if is_sole_fleet && settings.workers.is_none() { 1 } else { hosts_count };
         let hosts: Vec<_> = (0..hosts_count).map(|n| host(random, weather, n)).collect();
         let shapes = shapes(random, weather);
         let jobs_count = settings.jobs.unwrap_or_else(|| random.between(30, 300) as usize);
         let mut jobs: Vec<_> =
             (0..jobs_count).map(|_| job(random, weather, storm_end, &shapes, &hosts)).collect();
-        spare_the_fleet(&mut jobs, &shapes, hosts.len());
+        limit_failing_jobs(&mut jobs, &shapes, hosts.len());
         let affinities = affinities(random, weather, &shapes, &hosts);
         let faults = faults::draw(random, weather, storm_end, hosts.len());
         let storm_end = faults::end(&faults, storm_end);
-        let is_foul = matches!(weather, Weather::Network | Weather::Wild);
-        let (loss, copies, late_copies) = if is_foul {
+        let is_degraded = matches!(weather, Weather::Network | Weather::Wild);
+        let (loss, copies, late_copies) = if is_degraded {
             (random.between(0, 40), random.between(0, 50), random.between(0, 30))
         } else {
             (0, 0, 0)
         };
-        let oddities = Oddities::draw(random, weather);
+        let fault_rates = FaultRates::draw(random, weather);
         let mut core = Settings::default();
         if random.permille(200) {
-            core.blocks_max = TIGHT_BLOCKS;
+            core.blocks_max = SMALL_BLOCKS_MAX;
         }
         if random.permille(100) {
-            core.open_jobs_max = TIGHT_JOBS;
+            core.open_jobs_max = SMALL_JOBS_MAX;
         }
         let blocks_max = core.blocks_max;
         if let Some(sabotage) = settings.sabotage {
-            sabotage.set(&mut core);
+            sabotage.configure(&mut core);
         }
-        Scene {
+        Scenario {
             weather,
             core,
             blocks_max,
@@ -165,25 +164,25 @@ impl Scene {
             loss,
             copies,
             late_copies,
-            oddities,
+            fault_rates,
             fleets: Vec::new(),
             troubles: Troubles::default(),
         }
     }
 
     /// Machines take minutes to come and hours to pay off: a long storm, and work that comes in waves.
-    fn draw_with_fleets(random: &mut Random, settings: &WorldSettings, storm_end: u64) -> Scene {
+    fn draw_with_fleets(random: &mut Random, settings: &WorldSettings, storm_end: u64) -> Scenario {
         let weather = Weather::Fleet;
-        let is_alone = random.permille(600);
-        let hosts_count = if is_alone { 0 } else { random.between(2, 3) as usize };
+        let is_sole_fleet = random.permille(600);
+        let hosts_count = if is_sole_fleet { 0 } else { random.between(2, 3) as usize };
         let hosts: Vec<_> = (0..hosts_count).map(|n| host(random, Weather::Fair, n)).collect();
-        let fleets = fleets::draw(random, is_alone);
+        let fleets = fleets::draw(random, is_sole_fleet);
         let troubles = match settings.faults {
             true => Troubles::draw(random, settings.troubles.as_deref()),
             false => Troubles::default(),
         };
         let shapes: Vec<_> = (0..random.between(2, 5))
-            .map(|n| if n > 0 && random.permille(200) { Nature::Quiet } else { Nature::Good })
+            .map(|n| if n > 0 && random.permille(200) { WorkflowKind::Quiet } else { WorkflowKind::Good })
             .collect();
         let waves = fleets::waves(random, storm_end);
         let jobs_count = settings.jobs.unwrap_or_else(|| random.between(30, 300) as usize);
@@ -191,8 +190,8 @@ impl Scene {
             (0..jobs_count).map(|_| job(random, weather, storm_end, &shapes, &hosts)).collect();
         for job in &mut jobs {
             job.at = fleets::arrival(random, storm_end, &waves);
-            job.takes = fleets::takes(random);
-            job.zone = job.zone.filter(|_| !is_alone || fleets.len() == ZONES.len());
+            job.duration = fleets::duration(random);
+            job.zone = job.zone.filter(|_| !is_sole_fleet || fleets.len() == ZONES.len());
         }
         let faults = faults::draw_for_fleets(random, &troubles, storm_end);
         let storm_end = faults::end(&faults, storm_end);
@@ -202,9 +201,9 @@ impl Scene {
         };
         let blocks_max = core.blocks_max;
         if let Some(sabotage) = settings.sabotage {
-            sabotage.set(&mut core);
+            sabotage.configure(&mut core);
         }
-        Scene {
+        Scenario {
             weather,
             core,
             blocks_max,
@@ -217,7 +216,7 @@ impl Scene {
             loss: random.pick(&[0, 0, 0, 10]),
             copies: 0,
             late_copies: 0,
-            oddities: Oddities::draw(random, weather),
+            fault_rates: FaultRates::draw(random, weather),
             fleets,
             troubles,
         }
@@ -233,35 +232,35 @@ impl Scene {
     }
 
     pub(crate) fn shape_of(&self, job: JobId) -> Shape {
-        self.shape(self.jobs[client::of(job)].shape)
+        self.shape(self.jobs[client_of(job)].shape)
     }
 
     pub(crate) fn has_shape(&self, shape: Shape) -> bool {
         (0..self.shapes.len()).any(|index| self.shape(index) == shape)
     }
 
-    pub(crate) fn nature(&self, index: usize) -> Nature {
+    pub(crate) fn workflow_kind(&self, index: usize) -> WorkflowKind {
         self.shapes[index]
     }
 }
 
 /// How much longer the storm is where machines are rented.
-const FLEET_STORM: u64 = 25;
+const FLEET_STORM_FACTOR: u64 = 25;
 /// Bounds small enough for a world to reach them.
-pub(crate) const TIGHT_BLOCKS: usize = 3;
-pub(crate) const TIGHT_JOBS: usize = 25;
+pub(crate) const SMALL_BLOCKS_MAX: usize = 3;
+pub(crate) const SMALL_JOBS_MAX: usize = 25;
 
 fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
     let mut services: BTreeSet<Service> = SERVICES.iter().filter_map(|name| name.parse().ok()).collect();
-    let is_stayer = n < STAYERS;
-    if !is_stayer && random.permille(500) {
+    let is_permanent = n < PERMANENT_WORKERS;
+    if !is_permanent && random.permille(500) {
         let keep = random.index(2);
         services.retain(|service| service.as_str() == SERVICES[keep]);
     }
-    let zone = if is_stayer { ZONES[n] } else { random.pick(&ZONES) };
+    let zone = if is_permanent { ZONES[n] } else { random.pick(&ZONES) };
     let quirk = match random.below(10) {
-        0 if !is_stayer && weather != Weather::Fair => Quirk::BlackHole,
-        1 | 2 if weather != Weather::Fair => Quirk::Boaster,
+        0 if !is_permanent && weather != Weather::Fair => Quirk::BlackHole,
+        1 | 2 if weather != Weather::Fair => Quirk::OverstatesSlots,
         _ => Quirk::None,
     };
     let slots = random.between(1, 4) as u32;
@@ -269,8 +268,8 @@ fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
     let service = ServicePlan {
         slots: if is_narrow { 1 } else { slots as usize },
         is_owned: random.permille(600),
-        is_plain: random.permille(200),
-        shows_last: random.permille(500),
+        reports_outcome: random.permille(200),
+        lists_finished_as_running: random.permille(500),
     };
     HostPlan {
         name: format!("w{n}").parse().expect("a short name is a name"),
@@ -290,16 +289,16 @@ fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
     }
 }
 
-fn shapes(random: &mut Random, weather: Weather) -> Vec<Nature> {
+fn shapes(random: &mut Random, weather: Weather) -> Vec<WorkflowKind> {
     let count = random.between(3, 10) as usize;
     (0..count)
         .map(|n| match random.below(20) {
-            _ if n == 0 || weather == Weather::Fair => Nature::Good,
-            0..=2 => Nature::Bad,
-            3 if weather != Weather::Plane && weather != Weather::Store => Nature::Poison,
-            4..=6 => Nature::Picky,
-            7..=8 => Nature::Quiet,
-            _ => Nature::Good,
+            _ if n == 0 || weather == Weather::Fair => WorkflowKind::Good,
+            0..=2 => WorkflowKind::Bad,
+            3 if weather != Weather::Plane && weather != Weather::Store => WorkflowKind::Poison,
+            4..=6 => WorkflowKind::MissingModel,
+            7..=8 => WorkflowKind::Quiet,
+            _ => WorkflowKind::Good,
         })
         .collect()
 }
@@ -308,12 +307,12 @@ fn job(
     random: &mut Random,
     weather: Weather,
     storm_end: u64,
-    shapes: &[Nature],
+    shapes: &[WorkflowKind],
     hosts: &[HostPlan],
 ) -> JobPlan {
     let is_fair = weather == Weather::Fair;
     let shape = random.index(shapes.len());
-    let takes = match random.below(200) {
+    let duration = match random.below(200) {
         // Longer than any fixed limit one might think of; it says how far it is, and must be left alone.
         0 if random.permille(60) => random.between(310_000, 360_000),
         1..=4 => random.between(10_000, 60_000),
@@ -321,16 +320,16 @@ fn job(
         _ => random.between(50, 1500),
     };
     let tenant = if random.permille(600) { TENANTS[0] } else { random.pick(&TENANTS) };
-    let stayers = STAYERS.min(hosts.len());
-    let pin = (random.permille(20) && stayers > 0).then(|| hosts[random.index(stayers)].name.clone());
-    let excluded = (pin.is_none() && random.permille(40)).then(|| leaver(random, hosts)).flatten();
+    let permanent = PERMANENT_WORKERS.min(hosts.len());
+    let pin = (random.permille(20) && permanent > 0).then(|| hosts[random.index(permanent)].name.clone());
+    let excluded = (pin.is_none() && random.permille(40)).then(|| removable_worker(random, hosts)).flatten();
     JobPlan {
         at: random.below(storm_end),
         tenant: tenant.parse().expect("a short name is a name"),
         priority: if random.permille(100) { random.below(3) as i8 - 1 } else { 0 },
         service: random.pick(&SERVICES).parse().expect("a short name is a name"),
         shape,
-        zone: (pin.is_none() && random.permille(100)).then(|| ZONES[random.index(stayers)]),
+        zone: (pin.is_none() && random.permille(100)).then(|| ZONES[random.index(permanent)]),
         pin,
         excluded,
         options: options(random, is_fair, hosts),
@@ -338,34 +337,34 @@ fn job(
         deadline: (!is_fair && random.permille(40)).then(|| Duration::from_millis(random.below(120_000))),
         attempts_max: random.permille(50).then(|| random.between(1, 3) as u8),
         cancel_after: (!is_fair && random.permille(60)).then(|| random.below(30_000)),
-        takes,
+        duration,
         progress_every: random.between(500, 4000),
     }
 }
 
 /// A worker that others can do without.
-fn leaver(random: &mut Random, hosts: &[HostPlan]) -> Option<WorkerId> {
-    let leavers = hosts.get(STAYERS..).filter(|leavers| !leavers.is_empty())?;
-    Some(leavers[random.index(leavers.len())].name.clone())
+fn removable_worker(random: &mut Random, hosts: &[HostPlan]) -> Option<WorkerId> {
+    let removable = hosts.get(PERMANENT_WORKERS..).filter(|removable| !removable.is_empty())?;
+    Some(removable[random.index(removable.len())].name.clone())
 }
 
 fn options(random: &mut Random, is_fair: bool, hosts: &[HostPlan]) -> JobOptions {
     let seconds = |random: &mut Random| Duration::from_secs(random.between(15, 60));
-    let likes = if random.permille(100) && !hosts.is_empty() { random.between(1, 2) } else { 0 };
+    let preferred_count = if random.permille(100) && !hosts.is_empty() { random.between(1, 2) } else { 0 };
     JobOptions {
         retry_delay: random.permille(50).then(|| Duration::from_millis(random.below(5000))),
-        preferred: (0..likes).map(|_| hosts[random.index(hosts.len())].name.clone()).collect(),
+        preferred: (0..preferred_count).map(|_| hosts[random.index(hosts.len())].name.clone()).collect(),
         start_limit: (!is_fair && random.permille(40)).then(|| seconds(random)),
         node_limit: (!is_fair && random.permille(40)).then(|| seconds(random)),
         ..JobOptions::default()
     }
 }
 
-/// In fair weather only preferences: among jobs that not everyone may take, turns say nothing.
+/// In fair weather only preferences: among jobs that not everyone may take, turns trace_line nothing.
 fn affinities(
     random: &mut Random,
     weather: Weather,
-    shapes: &[Nature],
+    shapes: &[WorkflowKind],
     hosts: &[HostPlan],
 ) -> BTreeMap<usize, Affinity> {
     let mut affinities = BTreeMap::new();
@@ -373,20 +372,27 @@ fn affinities(
         if random.permille(150) {
             let preferred = [hosts[random.index(hosts.len())].name.clone()].into();
             let keeps_away = weather != Weather::Fair && random.permille(600);
-            let excluded = keeps_away.then(|| leaver(random, hosts)).flatten().into_iter().collect();
+            let excluded =
+                keeps_away.then(|| removable_worker(random, hosts)).flatten().into_iter().collect();
             affinities.insert(shape, Affinity { preferred, excluded });
         }
     }
     affinities
 }
 
-/// Where there is only one worker, every trial of a sick shape is waited for.
-const SICK_ALONE_MAX: usize = 2;
+/// Where there is only one worker, every trial of a failing shape is waited for.
+const FAILING_JOBS_SOLE_WORKER_MAX: usize = 2;
 /// Sick jobs in a world: where only one or two workers could take them, each costs a trial every ten minutes.
-const SICK_MAX: usize = 5;
+const FAILING_JOBS_MAX: usize = 5;
 
-fn spare_the_fleet(jobs: &mut [JobPlan], shapes: &[Nature], workers: usize) {
-    let sick_max = if workers == 1 { SICK_ALONE_MAX } else { SICK_MAX };
-    let sick = jobs.iter_mut().filter(|job| matches!(shapes[job.shape], Nature::Bad | Nature::Poison));
-    sick.skip(sick_max).for_each(|job| job.shape = 0);
+fn limit_failing_jobs(jobs: &mut [JobPlan], shapes: &[WorkflowKind], workers: usize) {
+    let failing_max = if workers == 1 { FAILING_JOBS_SOLE_WORKER_MAX } else { FAILING_JOBS_MAX };
+    let failing =
+        jobs.iter_mut().filter(|job| matches!(shapes[job.shape], WorkflowKind::Bad | WorkflowKind::Poison));
+    failing.skip(failing_max).for_each(|job| job.shape = 0);
+}
+
+/// The client behind a job: its number is in the id.
+pub(crate) fn client_of(job: JobId) -> usize {
+    (job.as_u128() & 0xffff) as usize
 }

@@ -23,13 +23,13 @@ pub(crate) struct FleetPlan {
 const FLEETS: [&str; 2] = ["big-gpus", "small"];
 const OFFERS: [&str; 3] = ["4090", "A6000", "L40S"];
 
-/// `is_alone`: nobody else is there to do the work, so that whoever forbids machines forbids everything.
-pub(super) fn draw(random: &mut Random, is_alone: bool) -> Vec<FleetPlan> {
+/// `is_sole_fleet`: nobody else is there to do the work, so that whoever forbids machines forbids everything.
+pub(super) fn draw(random: &mut Random, is_sole_fleet: bool) -> Vec<FleetPlan> {
     let count = if random.permille(300) { 2 } else { 1 };
-    (0..count).map(|n| fleet(random, n, is_alone)).collect()
+    (0..count).map(|n| fleet(random, n, is_sole_fleet)).collect()
 }
 
-fn fleet(random: &mut Random, n: usize, is_alone: bool) -> FleetPlan {
+fn fleet(random: &mut Random, n: usize, is_sole_fleet: bool) -> FleetPlan {
     let seconds = |random: &mut Random, from: &[u64]| Duration::from_secs(random.pick(from));
     let offers = random.between(1, 3) as usize;
     let prices: BTreeMap<String, Money> = (0..offers)
@@ -59,7 +59,7 @@ fn fleet(random: &mut Random, n: usize, is_alone: bool) -> FleetPlan {
     settings.hour_max =
         random.permille(500).then(|| Money::from_micros((dearest.as_micros() + 2) * affordable));
     // Some minutes of one machine: where others do the work, too, nothing waits for tomorrow.
-    settings.day_max = (!is_alone && random.permille(300))
+    settings.day_max = (!is_sole_fleet && random.permille(300))
         .then(|| Money::from_micros(dearest.as_micros() * random.between(20, 120) / 60));
     settings.limits = RentalLimits {
         list_every: seconds(random, &[10, 30]),
@@ -90,7 +90,7 @@ pub(super) fn waves(random: &mut Random, storm_end: u64) -> Vec<u64> {
 }
 
 /// Work that is worth a machine.
-pub(super) fn takes(random: &mut Random) -> u64 {
+pub(super) fn duration(random: &mut Random) -> u64 {
     match random.below(10) {
         0 => random.between(60_000, 250_000),
         1..=3 => random.between(15_000, 60_000),

@@ -1,6 +1,4 @@
-//! Breakages where machines are rented: at the boundary between the plane and its provider, or in a fleet's settings.
-
-use std::time::Duration;
+//! Sabotage where machines are rented: at the boundary between the plane and its provider.
 
 use remuda_core::document::Shelf;
 use remuda_core::fleet::FleetOrder;
@@ -8,79 +6,56 @@ use remuda_core::plane::Proof;
 use remuda_core::provider::{Pod, ProviderCall, ProviderError, ProviderErrorClass, ProviderEvent};
 use remuda_core::record::Stored;
 use remuda_core::rental::RentalPhase;
-use remuda_core::settings::Settings;
 use remuda_core::wire::{Beat, JoinRequest};
 
-use super::Sabotage;
 use crate::driver::Driver;
-use crate::net::{self, Ask, Caller};
-use crate::provider::{DEPLOYMENT, STRANGER};
+use crate::net::{self, Caller, PlaneRequest};
+use crate::provider::{DEPLOYMENT, OTHER_DEPLOYMENT};
+use crate::sabotage::Sabotage;
 use crate::world::World;
-
-impl Sabotage {
-    /// Breakages that a fleet's setting can express.
-    pub(super) fn set_fleets(self, core: &mut Settings) {
-        let never = Duration::from_secs(1 << 32);
-        for fleet in &mut core.fleets {
-            match self {
-                Sabotage::NoMaximum => fleet.scaling.machines_max = 1000,
-                Sabotage::NoHourlyBudget => fleet.hour_max = None,
-                Sabotage::NoDailyBudget => fleet.day_max = None,
-                Sabotage::NoDamper => {
-                    (fleet.scaling.reversal_cooldown, fleet.scaling.uptime_min) =
-                        (Duration::ZERO, Duration::ZERO);
-                }
-                Sabotage::BusyLists => fleet.limits.list_every = Duration::from_secs(1),
-                Sabotage::NoSweep => fleet.limits.orphan_grace = never,
-                Sabotage::EndlessDrains => fleet.scaling.drain_timeout = never,
-                _ => {}
-            }
-        }
-    }
-}
 
 impl World<'_> {
     /// What a provider said, as the saboteur lets the plane hear it.
-    pub(crate) fn forged_news(&self, news: ProviderEvent) -> Vec<ProviderEvent> {
+    pub(in crate::world) fn forged_provider_events(&self, news: ProviderEvent) -> Vec<ProviderEvent> {
         match (self.sabotage, news) {
             (Some(Sabotage::BelieveFailedLists), ProviderEvent::Listed { result: Err(_) }) => {
                 vec![ProviderEvent::Listed { result: Ok(Vec::new()) }]
             }
             (Some(Sabotage::TrustOneList), news @ ProviderEvent::Listed { .. }) => vec![news.clone(), news],
             (Some(Sabotage::ReturnStrangers), ProviderEvent::Listed { result: Ok(pods) }) => {
-                let claim = |pod: Pod| Pod { tag: pod.tag.replace(STRANGER, DEPLOYMENT), ..pod };
+                let claim = |pod: Pod| Pod { tag: pod.tag.replace(OTHER_DEPLOYMENT, DEPLOYMENT), ..pod };
                 vec![ProviderEvent::Listed { result: Ok(pods.into_iter().map(claim).collect()) }]
             }
             (Some(Sabotage::TakeAnything), ProviderEvent::Listed { result: Ok(pods) }) => {
-                vec![ProviderEvent::Listed { result: Ok(pods.into_iter().map(unsaid).collect()) }]
+                vec![ProviderEvent::Listed { result: Ok(pods.into_iter().map(without_details).collect()) }]
             }
             (Some(Sabotage::TakeAnything), ProviderEvent::Rented { machine, result: Ok(pod) }) => {
-                vec![ProviderEvent::Rented { machine, result: Ok(unsaid(pod)) }]
+                vec![ProviderEvent::Rented { machine, result: Ok(without_details(pod)) }]
             }
             (Some(Sabotage::DeafToWaits), ProviderEvent::Listed { result: Err(fault) }) => {
-                vec![ProviderEvent::Listed { result: Err(deaf(fault)) }]
+                vec![ProviderEvent::Listed { result: Err(without_wait(fault)) }]
             }
             (Some(Sabotage::DeafToWaits), ProviderEvent::Rented { machine, result: Err(fault) }) => {
-                vec![ProviderEvent::Rented { machine, result: Err(deaf(fault)) }]
+                vec![ProviderEvent::Rented { machine, result: Err(without_wait(fault)) }]
             }
             (_, news) => vec![news],
         }
     }
 
     /// Whether a call is taken for made, and is not.
-    pub(crate) fn is_pretended(&self, call: &ProviderCall) -> bool {
+    pub(in crate::world) fn is_faked(&self, call: &ProviderCall) -> bool {
         self.is_sabotaged(Sabotage::PretendToReturn) && matches!(call, ProviderCall::Return { .. })
     }
 
     /// Whether a call whose outcome is unknown is made once more.
-    pub(crate) fn is_repeated(&self, news: &ProviderEvent) -> bool {
+    pub(in crate::world) fn is_repeated_call(&self, news: &ProviderEvent) -> bool {
         let is_unknown = matches!(news, ProviderEvent::Rented { result: Err(fault), .. }
             if fault.class == ProviderErrorClass::Ambiguous);
         self.is_sabotaged(Sabotage::RentAgain) && is_unknown
     }
 
     /// Whoever comes late comes as somebody else.
-    pub(crate) fn forged_join(
+    pub(in crate::world) fn forged_join(
         &self,
         driver: &Driver,
         mut join: Box<JoinRequest>,
@@ -98,7 +73,7 @@ impl World<'_> {
     }
 
     /// Nobody is told that a machine is not ready.
-    pub(crate) fn maybe_call_ready(&self, beat: &mut Beat) {
+    pub(in crate::world) fn maybe_hide_unready(&self, beat: &mut Beat) {
         if self.is_sabotaged(Sabotage::WorkBeforeReady) {
             beat.check = None;
             beat.closed.clear();
@@ -106,13 +81,13 @@ impl World<'_> {
     }
 
     /// Somebody lifts the brake as soon as it holds.
-    pub(crate) fn maybe_lift_brakes(&mut self) {
+    pub(in crate::world) fn maybe_lift_brakes(&mut self) {
         if self.is_sabotaged(Sabotage::NoCreationBrake) {
-            let fleets: Vec<_> = self.scene.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
+            let fleets: Vec<_> = self.scenario.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
             for fleet in fleets {
                 let id = self.next_call();
-                let ask = Ask::Order { fleet, order: FleetOrder::LiftBrake };
-                self.arrive(net::Call { from: Caller::Nobody, id, ask });
+                let request = PlaneRequest::Order { fleet, order: FleetOrder::LiftBrake };
+                self.arrive(net::PlaneCall { from: Caller::None, id, request });
             }
         }
     }
@@ -124,10 +99,10 @@ impl World<'_> {
     }
 }
 
-fn unsaid(pod: Pod) -> Pod {
+fn without_details(pod: Pod) -> Pod {
     Pod { kind: String::new(), price: None, ..pod }
 }
 
-fn deaf(fault: ProviderError) -> ProviderError {
+fn without_wait(fault: ProviderError) -> ProviderError {
     ProviderError { class: ProviderErrorClass::Transient, wait: None, ..fault }
 }

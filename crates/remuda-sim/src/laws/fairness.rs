@@ -1,4 +1,4 @@
-//! The fair share, looked at where nothing else disturbs it: among jobs of one priority that ask for the same, a tenant
+//! The fair share, looked at where nothing else disturbs it: among jobs of one priority that request for the same, a tenant
 //! that waits is not passed over again and again for the others.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,13 +7,13 @@ use remuda_core::id::{JobId, Tenant};
 use remuda_core::plane::Step;
 use remuda_core::record::{Record, StateRow};
 
-use super::{Law, Laws};
-use crate::Weather;
-use crate::client;
-use crate::scene::{JobPlan, Scene};
+use super::Laws;
+use crate::law::Law;
+use crate::scenario::{JobPlan, Scenario, client_of};
+use crate::weather::Weather;
 
 #[derive(Debug)]
-pub(crate) struct Share {
+pub(crate) struct FairShare {
     plans: Vec<JobPlan>,
     waiting: BTreeMap<Class, BTreeMap<Tenant, BTreeSet<JobId>>>,
     /// How often each tenant was passed over since it was last served.
@@ -26,11 +26,11 @@ type Class = (i8, String);
 /// Turns a tenant may wait while others are served: a few for each of the other three.
 const PASSED_MAX: u32 = 12;
 
-impl Share {
-    pub(crate) fn new(scene: &Scene) -> Option<Self> {
-        let is_fair = scene.weather == Weather::Fair;
-        is_fair.then(|| Share {
-            plans: scene.jobs.clone(),
+impl FairShare {
+    pub(crate) fn new(scenario: &Scenario) -> Option<Self> {
+        let is_fair = scenario.weather == Weather::Fair;
+        is_fair.then(|| FairShare {
+            plans: scenario.jobs.clone(),
             waiting: BTreeMap::new(),
             passed: BTreeMap::new(),
         })
@@ -42,9 +42,9 @@ impl Share {
     }
 
     fn of(&self, job: JobId) -> (Class, Tenant) {
-        let plan = &self.plans[client::of(job)];
-        let ask = format!("{} {:?} {:?} {:?}", plan.service, plan.zone, plan.pin, plan.excluded);
-        ((plan.priority, ask), plan.tenant.clone())
+        let plan = &self.plans[client_of(job)];
+        let request = format!("{} {:?} {:?} {:?}", plan.service, plan.zone, plan.pin, plan.excluded);
+        ((plan.priority, request), plan.tenant.clone())
     }
 
     fn waits(&mut self, job: JobId) {
@@ -75,7 +75,7 @@ impl Share {
 }
 
 impl Laws {
-    pub(super) fn share(&mut self, at: u64, step: &Step) {
+    pub(super) fn check_fairness(&mut self, at: u64, step: &Step) {
         let Some(share) = &mut self.share else { return };
         let mut starved = None;
         for record in &step.records {
@@ -88,7 +88,7 @@ impl Laws {
             }
         }
         if let Some(what) = starved {
-            self.broken(Law::Fair, at, what);
+            self.violated(Law::Fair, at, what);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! How planes begin and end: at any instant, with all that was not committed; or paused, while another takes the lead.
+//! Planes start, are killed at any instant together with all that is not committed, or are paused while another plane
+//! takes the lead.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -6,22 +7,22 @@ use remuda_core::agent::CallError;
 use remuda_core::plane::Plane;
 use remuda_core::time::Timestamp;
 
-use super::{Driver, EPOCH};
-use crate::happening::Happening;
-use crate::net::{Answered, Ask, Call, Caller};
+use crate::driver::{Driver, EPOCH};
+use crate::event_queue::SimEvent;
+use crate::net::{AgentResponse, Caller, PlaneCall, PlaneRequest};
 use crate::sabotage::Sabotage;
 use crate::world::World;
 
 impl World<'_> {
-    pub(crate) fn start_plane(&mut self, jump: i64) {
-        let term = self.take_the_lead();
+    pub(in crate::world) fn start_plane(&mut self, jump: i64) {
+        let term = self.acquire_term();
         let stored = self.restore();
         let wall = (EPOCH + self.now).saturating_add_signed(jump);
         let now = Timestamp::from_millis(wall.max(stored.latest.as_millis()));
         let offset = now.as_millis() as i64 - self.now as i64;
         let began_at = if self.is_sabotaged(Sabotage::NoStartGrace) { stored.latest } else { now };
         self.note("plane", term.0, now.as_millis());
-        let plane = Plane::restore(self.scene.core.clone(), term, began_at, stored);
+        let plane = Plane::restore(self.scenario.core.clone(), term, began_at, stored);
         self.laws.restored(now, self.now, &plane, &self.store);
         let driver = Driver {
             number: self.drivers.len(),
@@ -39,25 +40,28 @@ impl World<'_> {
         self.drivers.push(Some(Box::new(driver)));
         self.lead = Some(self.drivers.len() - 1);
         let id = self.next_call();
-        self.deliver(self.drivers.len() - 1, Call { from: Caller::Nobody, id, ask: Ask::Deployment });
+        self.deliver(
+            self.drivers.len() - 1,
+            PlaneCall { from: Caller::None, id, request: PlaneRequest::Deployment },
+        );
         self.plan_step(self.drivers.len() - 1, self.now);
     }
 
     /// At any instant: what was not committed is lost, and of what was, nobody may have heard.
-    pub(crate) fn kill_plane(&mut self, away: u64, jump: i64) {
+    pub(in crate::world) fn kill_plane(&mut self, down_for: u64, jump: i64) {
         let Some(at) = self.lead.take() else { return };
-        self.note("kill plane", away, jump as u64);
+        self.note("kill plane", down_for, jump as u64);
         self.end_driver(at);
-        self.at(away, Happening::PlaneStart { jump });
+        self.at(down_for, SimEvent::PlaneStart { jump });
     }
 
     fn end_driver(&mut self, at: usize) {
         let Some(mut driver) = self.drivers[at].take() else { return };
-        self.drop_lines(at);
+        self.drop_provider_calls(at);
         if let Some(batch) = driver.committing.take()
             && self.random.permille(500)
         {
-            self.keep(driver.term, batch.records);
+            self.commit(driver.term, batch.records);
         }
         let parked = driver.parked.values().map(|parked| (parked.from, parked.call));
         let queued = driver.inbox.iter().map(|incoming| (incoming.call.from, incoming.call.id));
@@ -65,30 +69,30 @@ impl World<'_> {
         for (from, call) in callers {
             if self.random.permille(700) {
                 let gone = CallError::Unreachable("connection reset".to_owned());
-                self.send_down(from, call, Answered::Not(gone));
+                self.send_to_agent(from, call, AgentResponse::Failed(gone));
             }
         }
     }
 
-    pub(crate) fn pause_plane(&mut self, lasts: u64) {
+    pub(in crate::world) fn pause_plane(&mut self, lasts: u64) {
         let Some(at) = self.lead else { return };
         let until = self.now + lasts;
         let Some(driver) = &mut self.drivers[at] else { return };
         driver.paused_until = until;
         self.note("pause plane", lasts, 0);
-        self.schedule(until, Happening::PlaneResume { driver: at });
+        self.schedule(until, SimEvent::PlaneResume { driver: at });
     }
 
-    /// Another plane takes the lead while this one is paused.
-    pub(crate) fn usurp(&mut self, after: u64, resumes: u64, jump: i64) {
+    /// Another plane duration the lead while this one is paused.
+    pub(in crate::world) fn replace_plane(&mut self, after: u64, resumes: u64, jump: i64) {
         if self.lead.is_none() {
             return;
         }
         self.pause_plane(resumes);
-        self.at(after, Happening::PlaneStart { jump });
+        self.at(after, SimEvent::PlaneStart { jump });
     }
 
-    pub(crate) fn plane_starts(&mut self, jump: i64) {
+    pub(in crate::world) fn plane_start(&mut self, jump: i64) {
         let is_needed = match self.lead {
             None => true,
             // A rival waits until the one in charge is paused, or it would not be wanted.
@@ -99,7 +103,7 @@ impl World<'_> {
         }
     }
 
-    pub(crate) fn resume_plane(&mut self, at: usize) {
+    pub(in crate::world) fn resume_plane(&mut self, at: usize) {
         let now = self.now;
         let Some(driver) = self.drivers[at].as_mut().filter(|driver| !driver.is_paused(now)) else { return };
         let unreleased = std::mem::take(&mut driver.unreleased);

@@ -1,100 +1,105 @@
-//! Asking a service about an attempt, as a connector does it: its queue, and a moment later its history. Neither may
-//! answer, and either answer may be late.
+//! Queries about an attempt, as the connector sends them: first the queue, a moment later the history. Either may stay
+//! unanswered, and either answer may be late.
 
 use remuda_core::agent::{AgentEvent, AttemptEnd, FoundAttempt};
 use remuda_core::cause::Cause;
 use remuda_core::service::{ProbeResult, ProbeTrigger, ServiceFault, ServiceIncarnation};
 
-use super::door::REQUEST_MAX;
-use super::prompt::{End, FAILED};
-use super::{Ailment, Key};
-use crate::happening::Happening;
+use super::submit::REQUEST_MAX;
+use crate::event_queue::SimEvent;
 use crate::sabotage::Sabotage;
+use crate::service::{Defect, FAILED, Key, Prompt, PromptEnd};
 use crate::world::World;
 
 /// How many of those that are over and done with a new process finds, besides all that are not.
-const OLD_FOUND: usize = 2;
+const FINISHED_FOUND_MAX: usize = 2;
 /// After this the agent asks again, so that an answer even later comes out of turn.
-const LATE: u64 = 20_000;
+const LATE_ANSWER_DELAY: u64 = 20_000;
 
 impl World<'_> {
     /// All that a new process finds at the service: what waits, runs, and is over, in no particular order.
-    pub(crate) fn left_over(&mut self, host: usize) -> Vec<FoundAttempt> {
+    pub(in crate::world) fn find_attempts(&mut self, host: usize) -> Vec<FoundAttempt> {
         let now = self.now;
         let service = &self.hosts[host].service;
         if !service.is_up(now) {
             return Vec::new();
         }
-        let old = service.history.iter().filter(|(_, done)| done.is_taken).map(|(key, _)| *key);
-        let mut found: Vec<Key> = old.take(OLD_FOUND).chain(service.untaken().map(|(key, _)| key)).collect();
+        let old = service.history.iter().filter(|(_, done)| done.is_noticed).map(|(key, _)| *key);
+        let mut found: Vec<Key> =
+            old.take(FINISHED_FOUND_MAX).chain(service.unnoticed().map(|(key, _)| key)).collect();
         found.extend(service.ours());
         let turn = self.random.index(found.len().max(1));
         found.rotate_left(turn);
         found.into_iter().map(|(job, attempt)| FoundAttempt { job, attempt }).collect()
     }
 
-    pub(crate) fn ask_service(&mut self, host: usize, key: Key, trigger: ProbeTrigger) {
-        let is_idle_question = matches!(trigger, ProbeTrigger::Silence | ProbeTrigger::Again);
-        if is_idle_question && self.is_sabotaged(Sabotage::NeverAskTheSilent) {
+    pub(in crate::world) fn query_service(&mut self, host: usize, key: Key, trigger: ProbeTrigger) {
+        let is_silence_probe = matches!(trigger, ProbeTrigger::Silence | ProbeTrigger::Again);
+        if is_silence_probe && self.is_sabotaged(Sabotage::NeverAskTheSilent) {
             return;
         }
-        let longest = if self.is_odd(self.scene.oddities.slow) { 1000 } else { 30 };
+        let longest = if self.draw_fault(self.scenario.fault_rates.requests_slow) { 1000 } else { 30 };
         let delay = self.random.between(2, longest);
         if self.is_sabotaged(Sabotage::HistoryOnly) || self.is_sabotaged(Sabotage::HistoryFirst) {
-            return self.at_host(host, delay, |process| Happening::ReadHistory {
+            return self.schedule_for_host(host, delay, |process| SimEvent::ReadHistory {
                 host,
                 process,
                 key,
                 was_known: false,
             });
         }
-        self.at_host(host, delay, |process| Happening::ReadQueue { host, process, key, was_known: false });
+        self.schedule_for_host(host, delay, |process| SimEvent::ReadQueue {
+            host,
+            process,
+            key,
+            was_known: false,
+        });
     }
 
-    pub(crate) fn read_queue(&mut self, host: usize, process: u32, key: Key, was_known: bool) {
-        if !self.is_answering(host, process, key) {
+    pub(in crate::world) fn read_queue(&mut self, host: usize, process: u32, key: Key, was_known: bool) {
+        if !self.can_answer(host, process, key) {
             return;
         }
         let service = &self.hosts[host].service;
         let is_known = service.knows(key);
-        match service.queue(self.now, key) {
+        match service.lookup_queue(self.now, key) {
             Some(seen) => {
                 // Two under one id: the one that waits is taken out.
                 let is_copied = service.ours().filter(|it| *it == key).count() > 1;
                 if is_copied {
-                    let is_copy = |prompt: &super::Prompt| prompt.key == Some(key) && prompt.is_copy;
+                    let is_copy = |prompt: &Prompt| prompt.key == Some(key) && prompt.is_copy;
                     self.hosts[host].service.pending.retain(|prompt| !is_copy(prompt));
                 }
                 self.answer(host, process, key, seen);
             }
             None if self.is_sabotaged(Sabotage::HistoryFirst) => {
-                self.unknown(host, process, key, was_known);
+                self.answer_unknown(host, process, key, was_known);
             }
             None => {
                 let delay = self.random.between(1, 15);
-                self.at(delay, Happening::ReadHistory { host, process, key, was_known: is_known });
+                self.at(delay, SimEvent::ReadHistory { host, process, key, was_known: is_known });
             }
         }
     }
 
-    pub(crate) fn read_history(&mut self, host: usize, process: u32, key: Key, was_known: bool) {
-        if !self.is_answering(host, process, key) {
+    pub(in crate::world) fn read_history(&mut self, host: usize, process: u32, key: Key, was_known: bool) {
+        if !self.can_answer(host, process, key) {
             return;
         }
         let service = &self.hosts[host].service;
         let is_known = service.knows(key);
-        match service.past(self.now, key, &self.result) {
+        match service.lookup_history(self.now, key, &self.result) {
             Some(seen) => self.answer(host, process, key, seen),
             None if self.is_sabotaged(Sabotage::HistoryFirst) && !was_known => {
                 let delay = self.random.between(1, 15);
-                self.at(delay, Happening::ReadQueue { host, process, key, was_known: is_known });
+                self.at(delay, SimEvent::ReadQueue { host, process, key, was_known: is_known });
             }
-            None => self.unknown(host, process, key, was_known),
+            None => self.answer_unknown(host, process, key, was_known),
         }
     }
 
     /// Looked for in both places, and not found.
-    fn unknown(&mut self, host: usize, process: u32, key: Key, was_known: bool) {
+    fn answer_unknown(&mut self, host: usize, process: u32, key: Key, was_known: bool) {
         let service = &self.hosts[host].service;
         let is_written = service.history.get(&key).is_none_or(|done| done.written_at <= self.now);
         if !is_written {
@@ -106,7 +111,7 @@ impl World<'_> {
     }
 
     /// Whether there is an answer at all; if not, the agent hears of that, in time.
-    fn is_answering(&mut self, host: usize, process: u32, key: Key) -> bool {
+    fn can_answer(&mut self, host: usize, process: u32, key: Key) -> bool {
         let it = &self.hosts[host];
         if it.process != process || it.agent.is_none() {
             return false;
@@ -115,10 +120,10 @@ impl World<'_> {
             self.answer(host, process, key, ProbeResult::Gone("connection refused".to_owned()));
             return false;
         }
-        if self.now < it.service.mute_until || self.is_odd(self.scene.oddities.unanswered) {
+        if self.now < it.service.mute_until || self.draw_fault(self.scenario.fault_rates.queries_unanswered) {
             let (life, seen) = (self.hosts[host].service.life, ProbeResult::NoAnswer("timed out".to_owned()));
-            self.hosts[host].trouble_at = self.now + REQUEST_MAX;
-            self.at(REQUEST_MAX, Happening::Probed { host, process, key, life, seen: Box::new(seen) });
+            self.hosts[host].disturbed_until = self.now + REQUEST_MAX;
+            self.at(REQUEST_MAX, SimEvent::Probed { host, process, key, life, seen: Box::new(seen) });
             return false;
         }
         true
@@ -126,16 +131,16 @@ impl World<'_> {
 
     fn answer(&mut self, host: usize, process: u32, key: Key, seen: ProbeResult) {
         let life = self.hosts[host].service.life;
-        if self.is_odd(self.scene.oddities.late_answers) {
-            let delay = LATE + self.random.below(10_000);
-            self.hosts[host].trouble_at = self.now + delay;
-            self.at(delay, Happening::Probed { host, process, key, life, seen: Box::new(seen) });
+        if self.draw_fault(self.scenario.fault_rates.late_answers) {
+            let delay = LATE_ANSWER_DELAY + self.random.below(10_000);
+            self.hosts[host].disturbed_until = self.now + delay;
+            self.at(delay, SimEvent::Probed { host, process, key, life, seen: Box::new(seen) });
         } else {
             self.probed(host, process, key, life, seen);
         }
     }
 
-    pub(crate) fn probed(
+    pub(in crate::world) fn probed(
         &mut self,
         host: usize,
         process: u32,
@@ -149,22 +154,22 @@ impl World<'_> {
         let (job, attempt) = key;
         let (life, seen) = self.forged_seen(key, life, seen);
         if matches!(seen, ProbeResult::Failed(_) | ProbeResult::Interrupted) {
-            self.take_notice(host, key, &seen);
+            self.note_failure(host, key, &seen);
         }
-        self.tell_agent(host, AgentEvent::Probed { job, attempt, life, seen });
+        self.step_agent(host, AgentEvent::Probed { job, attempt, life, seen });
     }
 
     /// The agent hears how it failed, and with that perhaps that its service is sick.
-    fn take_notice(&mut self, host: usize, key: Key, seen: &ProbeResult) {
+    fn note_failure(&mut self, host: usize, key: Key, seen: &ProbeResult) {
         let now = self.now;
         let service = &mut self.hosts[host].service;
         if let Some(done) = service.history.get_mut(&key) {
-            done.is_taken = true;
+            done.is_noticed = true;
         }
         let is_evidence = match seen {
             ProbeResult::Failed(failure) => match failure.fault {
-                ServiceFault::Device => service.ailment == Ailment::Device,
-                ServiceFault::Disk => service.ailment == Ailment::Disk,
+                ServiceFault::Device => service.defect == Defect::Device,
+                ServiceFault::Disk => service.defect == Defect::Disk,
                 _ => false,
             },
             _ => false,
@@ -174,45 +179,51 @@ impl World<'_> {
         }
     }
 
-    /// What was made is brought home: it takes a while, and may not be there.
-    pub(crate) fn collect(&mut self, host: usize, key: Key) {
-        let longest = if self.is_odd(self.scene.oddities.slow) { 20_000 } else { 100 };
+    /// What was made is brought home: it duration a while, and may not be there.
+    pub(in crate::world) fn fetch_outputs(&mut self, host: usize, key: Key) {
+        let longest = if self.draw_fault(self.scenario.fault_rates.requests_slow) { 20_000 } else { 100 };
         let delay = self.random.between(1, longest);
         let life = self.hosts[host].service.life;
-        self.at_host(host, delay, |process| Happening::Collected { host, process, key, life });
+        self.schedule_for_host(host, delay, |process| SimEvent::OutputsFetched { host, process, key, life });
     }
 
-    pub(crate) fn collected(&mut self, host: usize, process: u32, key: Key, life: ServiceIncarnation) {
-        let is_gone = self.is_odd(self.scene.oddities.outputs_gone);
+    pub(in crate::world) fn outputs_fetched(
+        &mut self,
+        host: usize,
+        process: u32,
+        key: Key,
+        life: ServiceIncarnation,
+    ) {
+        let is_removed = self.draw_fault(self.scenario.fault_rates.outputs_lost);
         let it = &mut self.hosts[host];
         if it.process != process || it.agent.is_none() {
             return;
         }
         if let Some(done) = it.service.history.get_mut(&key) {
-            done.is_taken = true;
+            done.is_noticed = true;
         }
         let is_there = it.service.life == life && it.service.is_up(self.now);
-        if is_there && !is_gone {
+        if is_there && !is_removed {
             self.complete(host, key);
         } else {
-            self.laws.not_collected(key);
+            self.laws.outputs_missing(key);
             let message = "what it made is not there".to_owned();
-            self.end(host, AttemptEnd::Failed { cause: Cause::Service, message }, key);
+            self.end_attempt(host, AttemptEnd::Failed { cause: Cause::Service, message }, key);
         }
     }
 
     /// Where the connector itself tells the agent how things ended.
-    pub(super) fn end_plainly(&mut self, host: usize, key: Key) {
+    pub(super) fn report_outcome(&mut self, host: usize, key: Key) {
         let Some(done) = self.hosts[host].service.history.get_mut(&key) else { return };
-        done.is_taken = true;
+        done.is_noticed = true;
         let cause = match done.end {
-            End::Fails(fault) => fault.cause(),
-            End::Interrupted => Cause::Service,
-            End::Succeeds | End::KillsAgent | End::Hangs => {
+            PromptEnd::Fails(fault) => fault.cause(),
+            PromptEnd::Interrupted => Cause::Service,
+            PromptEnd::Succeeds | PromptEnd::KillsAgent | PromptEnd::Hangs => {
                 return self.complete(host, key);
             }
         };
-        self.end(host, AttemptEnd::Failed { cause, message: FAILED.to_owned() }, key);
+        self.end_attempt(host, AttemptEnd::Failed { cause, message: FAILED.to_owned() }, key);
     }
 
     /// It counts if the agent still holds it: of two copies one may be done with already.
@@ -221,10 +232,10 @@ impl World<'_> {
         if it.agent.as_ref().is_some_and(|agent| agent.held().any(|held| held == key)) {
             self.laws.completed(it.name(), key);
         }
-        self.end(host, AttemptEnd::Completed { result: self.result.clone() }, key);
+        self.end_attempt(host, AttemptEnd::Completed { result: self.result.clone() }, key);
     }
 
-    fn end(&mut self, host: usize, outcome: AttemptEnd, (job, attempt): Key) {
-        self.tell_agent(host, AgentEvent::Ended { job, attempt, outcome });
+    fn end_attempt(&mut self, host: usize, outcome: AttemptEnd, (job, attempt): Key) {
+        self.step_agent(host, AgentEvent::Ended { job, attempt, outcome });
     }
 }

@@ -15,7 +15,7 @@ pub enum Trouble {
     /// An error is answered, and it is one.
     ErrorNotMade,
     /// No pod is made, and nobody hears that either.
-    Hangs,
+    CreateHangs,
     /// An offer has nothing to give for a while.
     NoCapacity,
     NoCredit,
@@ -24,7 +24,7 @@ pub enum Trouble {
     RateLimit,
     Outage,
     // Lists.
-    SlowToShow,
+    ListedLate,
     ListFails,
     ListEmpty,
     ListCut,
@@ -42,31 +42,31 @@ pub enum Trouble {
     BadGpu,
     /// Its worker is there long before it can work.
     SlowModels,
-    /// Another GPU than was asked for.
-    OtherKind,
-    Dearer,
+    /// Another GPU than was fixed for.
+    WrongGpu,
+    PricierPod,
     NoPrice,
     /// Stops by itself, and is shown so.
-    Exits,
+    PodExits,
     /// Taken away without a word.
-    Vanishes,
+    PodVanishes,
     /// Its host loses power; the provider goes on showing it.
-    Dies,
+    HostDies,
     /// Does not look as if it ran, for a moment.
-    Flickers,
+    StatusFlickers,
     /// Everything on some hosts is bad.
     BadHosts,
     /// Whatever is to end it by itself does not.
-    Outlives,
+    NoSelfStop,
     // The account, and we.
     /// Others have pods there, another deployment of ours among them.
-    Strangers,
+    ForeignPods,
     /// Our store is put back to a time at which some of the pods were not there yet.
-    OldStore,
+    StoreRolledBack,
     PlaneDies,
     CommitsFail,
     /// People pause, scale and drain.
-    People,
+    Operators,
 }
 
 impl Trouble {
@@ -74,13 +74,13 @@ impl Trouble {
         Trouble::AnswerLost,
         Trouble::ErrorThoughMade,
         Trouble::ErrorNotMade,
-        Trouble::Hangs,
+        Trouble::CreateHangs,
         Trouble::NoCapacity,
         Trouble::NoCredit,
         Trouble::KeyRefused,
         Trouble::RateLimit,
         Trouble::Outage,
-        Trouble::SlowToShow,
+        Trouble::ListedLate,
         Trouble::ListFails,
         Trouble::ListEmpty,
         Trouble::ListCut,
@@ -93,24 +93,24 @@ impl Trouble {
         Trouble::LateAgent,
         Trouble::BadGpu,
         Trouble::SlowModels,
-        Trouble::OtherKind,
-        Trouble::Dearer,
+        Trouble::WrongGpu,
+        Trouble::PricierPod,
         Trouble::NoPrice,
-        Trouble::Exits,
-        Trouble::Vanishes,
-        Trouble::Dies,
-        Trouble::Flickers,
+        Trouble::PodExits,
+        Trouble::PodVanishes,
+        Trouble::HostDies,
+        Trouble::StatusFlickers,
         Trouble::BadHosts,
-        Trouble::Outlives,
-        Trouble::Strangers,
-        Trouble::OldStore,
+        Trouble::NoSelfStop,
+        Trouble::ForeignPods,
+        Trouble::StoreRolledBack,
         Trouble::PlaneDies,
         Trouble::CommitsFail,
-        Trouble::People,
+        Trouble::Operators,
     ];
 
     /// Comes over everything for a while, at a time that is drawn before the world begins.
-    pub(crate) fn is_spell(self) -> bool {
+    pub(crate) fn is_timed(self) -> bool {
         matches!(
             self,
             Trouble::NoCapacity
@@ -118,34 +118,34 @@ impl Trouble {
                 | Trouble::KeyRefused
                 | Trouble::RateLimit
                 | Trouble::Outage
-                | Trouble::OldStore
+                | Trouble::StoreRolledBack
                 | Trouble::PlaneDies
                 | Trouble::CommitsFail
-                | Trouble::People
+                | Trouble::Operators
         )
     }
 }
 
-/// The troubles of a world, in thousandths of the cases that each could befall.
+/// The troubles of a world, in thousandths of the cases that each could apply_fault.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Troubles(BTreeMap<Trouble, u64>);
 
 /// Kinds of trouble that one world has at most.
 const KINDS_MAX: u64 = 8;
 /// How much of it there is when nothing else is.
-const ALONE: u64 = 400;
+const FIXED_PERMILLE: u64 = 400;
 
 impl Troubles {
-    pub(crate) fn draw(random: &mut Random, asked: Option<&[Trouble]>) -> Troubles {
-        if let Some(asked) = asked {
-            return Troubles(asked.iter().map(|trouble| (*trouble, ALONE)).collect());
+    pub(crate) fn draw(random: &mut Random, fixed: Option<&[Trouble]>) -> Troubles {
+        if let Some(fixed) = fixed {
+            return Troubles(fixed.iter().map(|trouble| (*trouble, FIXED_PERMILLE)).collect());
         }
         let count = random.below(KINDS_MAX + 1);
         let kinds = (0..count).map(|_| (random.pick(&Trouble::ALL), random.between(50, 400)));
         Troubles(kinds.collect())
     }
 
-    pub(crate) fn chance(&self, trouble: Trouble) -> u64 {
+    pub(crate) fn permille_for(&self, trouble: Trouble) -> u64 {
         self.0.get(&trouble).copied().unwrap_or(0)
     }
 

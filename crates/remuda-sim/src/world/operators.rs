@@ -1,62 +1,67 @@
-//! People who mean well: they pause fleets, order so and so many machines, drain what they like, put a store back from a
-//! backup. When the storm is over they take back what they ordered.
+//! Operators mean well: they pause fleets, set machine counts, drain machines and restore the store from a backup. When
+//! the storm is over they withdraw their orders.
 
 use remuda_core::fleet::FleetOrder;
 use remuda_core::id::FleetId;
 
-use crate::net::{Ask, Call, Caller};
-use crate::provider::Trouble;
+use super::World;
+use crate::net::{Caller, PlaneCall, PlaneRequest};
+use crate::provider::SimPod;
 use crate::sabotage::Sabotage;
-use crate::world::World;
+use crate::trouble::Trouble;
 
 impl World<'_> {
-    pub(crate) fn somebody_orders(&mut self) {
-        if self.scene.fleets.is_empty() {
+    pub(super) fn operator_order(&mut self) {
+        if self.scenario.fleets.is_empty() {
             return;
         }
-        let at = self.random.index(self.scene.fleets.len());
-        let settings = &self.scene.fleets[at].settings;
+        let at = self.random.index(self.scenario.fleets.len());
+        let settings = &self.scenario.fleets[at].settings;
         let (fleet, most) = (settings.id.clone(), u64::from(settings.scaling.machines_max) + 2);
-        self.account.meet(Trouble::People);
+        self.account.count_trouble(Trouble::Operators);
         let order = match self.random.below(10) {
             0 | 1 => FleetOrder::Pause { reason: "maintenance".to_owned() },
             2 => FleetOrder::Resume,
             3 | 4 => FleetOrder::Scale { machines: Some(self.random.below(most) as u32) },
             5 => FleetOrder::Scale { machines: None },
             6 => FleetOrder::LiftBrake,
-            _ => return self.somebody_drains(),
+            _ => return self.operator_drain(),
         };
         self.order(fleet, order);
     }
 
     fn order(&mut self, fleet: FleetId, order: FleetOrder) {
-        self.laws.ordered_about(self.now, &fleet);
+        self.laws.operator_ordered(self.now, &fleet);
         let id = self.next_call();
-        self.arrive(Call { from: Caller::Nobody, id, ask: Ask::Order { fleet, order } });
+        self.arrive(PlaneCall { from: Caller::None, id, request: PlaneRequest::Order { fleet, order } });
     }
 
-    fn somebody_drains(&mut self) {
-        let machines: Vec<_> = self.account.ours().filter_map(crate::provider::SimPod::machine).collect();
+    fn operator_drain(&mut self) {
+        let machines: Vec<_> = self.account.ours().filter_map(SimPod::machine).collect();
         if machines.is_empty() {
             return;
         }
         let machine = machines[self.random.index(machines.len())].clone();
         let within = self.random.permille(500).then(|| self.random.between(5000, 120_000));
         let id = self.next_call();
-        self.arrive(Call { from: Caller::Nobody, id, ask: Ask::DrainMachine { machine, within } });
+        self.arrive(PlaneCall {
+            from: Caller::None,
+            id,
+            request: PlaneRequest::DrainMachine { machine, within },
+        });
     }
 
     /// In the calm nobody stands in the way.
-    pub(crate) fn people_let_go(&mut self) {
+    pub(super) fn withdraw_operator_orders(&mut self) {
         if self.is_sabotaged(Sabotage::StayAtZero) {
-            let fleets: Vec<_> = self.scene.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
+            let fleets: Vec<_> = self.scenario.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
             for fleet in fleets {
                 self.order(fleet, FleetOrder::Pause { reason: "forgotten".to_owned() });
             }
             return;
         }
         let Some(driver) = self.lead.and_then(|at| self.drivers[at].as_deref()) else { return };
-        let held = self.scene.fleets.iter().map(|plan| &plan.settings.id);
+        let held = self.scenario.fleets.iter().map(|plan| &plan.settings.id);
         let held: Vec<_> = held
             .filter(|id| {
                 let fleet = driver.plane.fleet(id);
@@ -71,16 +76,14 @@ impl World<'_> {
     }
 
     /// The store is put back to a time before some of the machines.
-    pub(crate) fn put_store_back(&mut self) {
+    pub(super) fn roll_back_store(&mut self) {
         let machines: Vec<_> = self.store.machines().map(ToOwned::to_owned).collect();
         self.kill_plane(1, 0);
         for machine in machines {
-            if self.random.permille(500) && self.store.put_back(&machine) {
-                self.account.meet(Trouble::OldStore);
-                self.laws.machine_put_back(&machine);
-                let its = |pod: &&mut crate::provider::SimPod| {
-                    pod.machine().is_some_and(|it| it.as_str() == machine)
-                };
+            if self.random.permille(500) && self.store.roll_back(&machine) {
+                self.account.count_trouble(Trouble::StoreRolledBack);
+                self.laws.machine_rolled_back(&machine);
+                let its = |pod: &&mut SimPod| pod.machine().is_some_and(|it| it.as_str() == machine);
                 self.account.pods.values_mut().filter(its).for_each(|pod| pod.is_unrecorded = true);
             }
         }

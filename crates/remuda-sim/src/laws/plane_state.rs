@@ -1,4 +1,4 @@
-//! Laws about how things stand: the plane's view held against the world, now and then while it goes on and once when all
+//! Laws about how things stand: the plane's check_state held against the world, now and then while it goes on and once when all
 //! is quiet.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,39 +12,40 @@ use remuda_core::plane::Plane;
 use remuda_core::suspicion;
 use remuda_core::time::Timestamp;
 
-use super::{Law, Laws};
+use super::Laws;
 use crate::host::Host;
-use crate::scene::Quirk;
+use crate::law::Law;
+use crate::scenario::Quirk;
 use crate::store::Store;
 
 /// Every step changes little: one in so many is looked at all over.
-const LOOK_EVERY: u64 = 8;
+const INSPECT_EVERY: u64 = 8;
 /// A dead worker's jobs are taken from it within this time, while the plane listens.
 const TAKEN_WITHIN: Duration = Duration::from_secs(60);
 /// A dead worker that held nothing is noticed after three idle beats.
 const NOTICED_WITHIN: u64 = 110_000;
-/// Idle workers ask twice a minute; more than this in a quiet minute is a storm of our own making.
+/// Idle workers request twice a minute; more than this in a quiet minute is a storm of our own making.
 const CALLS_MAX: u64 = 6;
 /// An attempt that nobody has is given up within this time, in milliseconds: three orders may get lost one after the
-/// other, each noticed when the agent's patience ends.
+/// other, each noticed when the agent's timeout ends.
 const HOLDERLESS_MAX: u64 = 90_000;
 /// Attempts a worker may have been told to stop and still names.
 const CANCELS_MAX: usize = 64;
 
 impl Laws {
-    pub(super) fn view(&mut self, now: Timestamp, at: u64, plane: &Plane) {
+    pub(super) fn check_state(&mut self, now: Timestamp, at: u64, plane: &Plane) {
         self.steps += 1;
         if plane.mass_loss().is_on(now) {
             self.braked_at = now;
         }
-        if !self.steps.is_multiple_of(LOOK_EVERY) {
+        if !self.steps.is_multiple_of(INSPECT_EVERY) {
             return;
         }
         // An alarm that is due is noticed by the tick that ends the batch.
         if plane.wake_at().0 > now
             && let Err(what) = plane.check_indexes()
         {
-            self.broken(Law::S12, at, what);
+            self.violated(Law::S12, at, what);
         }
         self.bounds(at, plane);
         self.blocks(now, at, plane);
@@ -52,20 +53,20 @@ impl Laws {
         if let Some(job) = waiting.nth((self.steps % 7) as usize)
             && plane.reason(now, job).is_empty()
         {
-            self.broken(Law::S12, at, format!("job {} waits, and nobody can say why", job.id));
+            self.violated(Law::S12, at, format!("job {} waits, and nobody can trace_line why", job.id));
         }
     }
 
     fn bounds(&mut self, at: u64, plane: &Plane) {
         let (blocks, suspicions) = (plane.blocks().len(), plane.suspicions().iter().count());
         if blocks > self.rules.blocks_max || suspicions > self.rules.blocks_max {
-            self.broken(Law::S11, at, format!("{blocks} blocks and {suspicions} suspicions are kept"));
+            self.violated(Law::S11, at, format!("{blocks} blocks and {suspicions} suspicions are kept"));
         }
         if plane.open_jobs() > self.rules.open_jobs_max {
-            self.broken(Law::S11, at, format!("{} jobs are open", plane.open_jobs()));
+            self.violated(Law::S11, at, format!("{} jobs are open", plane.open_jobs()));
         }
         if let Some(worker) = plane.workers().find(|worker| worker.cancels.len() > CANCELS_MAX) {
-            self.broken(Law::S11, at, format!("{} has {} cancels", worker.id, worker.cancels.len()));
+            self.violated(Law::S11, at, format!("{} has {} cancels", worker.id, worker.cancels.len()));
         }
     }
 
@@ -92,19 +93,19 @@ impl Laws {
             }
         }
         if let Some(what) = found {
-            self.broken(Law::L6, at, what);
+            self.violated(Law::L6, at, what);
         }
     }
 
     /// L3: what the dead hold is taken from them.
-    pub(crate) fn look(&mut self, at: u64, plane: Option<(&Plane, Timestamp)>, hosts: &[Host]) {
+    pub(crate) fn check_plane(&mut self, at: u64, plane: Option<(&Plane, Timestamp)>, hosts: &[Host]) {
         let Some((plane, now)) = plane else { return };
         let listens_now = now.since(self.stepped_at) < self.rules.plane_stall_max;
         let listens_long = listens_now && now.since(self.listens_since.max(self.braked_at)) > TAKEN_WITHIN;
         for worker in plane.workers().filter(|worker| !worker.holds.is_empty() && listens_long) {
             if dead_for(at, &worker.id, hosts).is_some_and(|dead_for| dead_for > 60_000) {
                 let what = format!("{} is dead and holds {} jobs", worker.id, worker.holds.len());
-                self.broken(Law::L3, at, what);
+                self.violated(Law::L3, at, what);
             }
         }
         self.no_holderless(at, plane, hosts, listens_long);
@@ -129,18 +130,18 @@ impl Laws {
         let what = long.map(|((job, attempt), _)| format!("nobody has job {job} attempt {attempt}"));
         self.holderless = holderless;
         if let Some(what) = what {
-            self.broken(Law::L4, at, what);
+            self.violated(Law::L4, at, what);
         }
     }
 
-    /// L5: begins to count how often quiet workers ask.
+    /// L5: begins to count how often quiet workers request.
     pub(crate) fn count_calls(&mut self, at: u64, hosts: &[Host]) {
         if self.calls.is_none() {
             self.calls = Some((at, hosts.iter().map(|host| host.calls).collect()));
         }
     }
 
-    pub(crate) fn look_back(
+    pub(crate) fn final_check(
         &mut self,
         at: u64,
         is_quiet: bool,
@@ -149,7 +150,7 @@ impl Laws {
         hosts: &[Host],
         store: &Store,
     ) {
-        if self.is_enough() {
+        if self.is_full() {
             return;
         }
         if !is_quiet {
@@ -157,7 +158,7 @@ impl Laws {
         }
         for (job, (_, life)) in &store.jobs {
             if !life.state.is_open() && !self.told.contains(job) {
-                self.broken(Law::S2, at, format!("job {job} ended and nobody was told"));
+                self.violated(Law::S2, at, format!("job {job} ended and nobody was told"));
             }
         }
         if let Some(plane) = plane.filter(|_| is_quiet) {
@@ -169,7 +170,7 @@ impl Laws {
             let calls = host.calls - before;
             if calls > CALLS_MAX * minutes {
                 let what = format!("{} asked {calls} times in {minutes} quiet minutes", host.name());
-                self.broken(Law::L5, at, what);
+                self.violated(Law::L5, at, what);
             }
         }
     }
@@ -187,11 +188,11 @@ impl Laws {
                 let rentals =
                     plane.rentals().map(|it| format!("{} {}: {}", it.machine, it.phase.as_str(), it.reason));
                 let what = format!("the fleet never settles: {}", rentals.collect::<Vec<_>>().join("; "));
-                return self.broken(Law::L4, at, what);
+                return self.violated(Law::L4, at, what);
             }
             (None, ..) => "somebody still waits for an answer".to_owned(),
         };
-        self.broken(Law::L1, at, what);
+        self.violated(Law::L1, at, what);
     }
 
     /// L4: the fleet is as the plane believes it to be.
@@ -200,31 +201,31 @@ impl Laws {
             let dead_for = dead_for(at, &worker.id, hosts);
             let is_phantom = dead_for.is_some_and(|dead_for| dead_for > NOTICED_WITHIN);
             if is_phantom && worker.presence == Presence::Online {
-                self.broken(Law::L4, at, format!("{} is dead and online", worker.id));
+                self.violated(Law::L4, at, format!("{} is dead and online", worker.id));
             }
             if dead_for.is_none() && worker.presence != Presence::Online {
                 let what = format!("{} is alive and {} ({})", worker.id, worker.presence, worker.reason);
-                self.broken(Law::L4, at, what);
+                self.violated(Law::L4, at, what);
             }
             if dead_for.is_none() && worker.state != WorkerState::Active {
                 let what = format!("{} is alive and {} ({})", worker.id, worker.state, worker.reason);
-                self.broken(Law::L4, at, what);
+                self.violated(Law::L4, at, what);
             }
             let plan = hosts.iter().find(|host| *host.name() == worker.id).map(|host| &host.plan);
-            let is_honest = plan.is_some_and(|plan| plan.quirk != Quirk::Boaster);
+            let is_honest = plan.is_some_and(|plan| plan.quirk != Quirk::OverstatesSlots);
             let room = plan.map_or(0, |plan| plan.slots);
             let believed = worker.slots.min(worker.slots_seen.unwrap_or(u32::MAX));
             if is_honest && dead_for.is_none() && believed < room {
                 let what = format!("{} has room for {room} and is believed to have less", worker.id);
-                self.broken(Law::L4, at, what);
+                self.violated(Law::L4, at, what);
             }
             if let Some(job) = worker.holds.keys().next() {
-                self.broken(Law::L4, at, format!("{} holds job {job}, which has ended", worker.id));
+                self.violated(Law::L4, at, format!("{} holds job {job}, which has ended", worker.id));
             }
         }
         let held = hosts.iter().filter_map(|host| Some((host, host.agent.as_ref()?.held().next()?))).next();
         if let Some((host, (job, _))) = held {
-            self.broken(Law::L4, at, format!("{} still runs job {job}, which has ended", host.name()));
+            self.violated(Law::L4, at, format!("{} still runs job {job}, which has ended", host.name()));
         }
     }
 }

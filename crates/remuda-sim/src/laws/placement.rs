@@ -5,16 +5,16 @@ use remuda_core::job::State;
 use remuda_core::plane::{Answer, Plane, Step};
 use remuda_core::time::Timestamp;
 
-use super::{Law, Laws};
-use crate::client;
-use crate::net::Ask;
-use crate::scene::Scene;
+use super::Laws;
+use crate::law::Law;
+use crate::net::PlaneRequest;
+use crate::scenario::{Scenario, client_of};
 
 impl Laws {
     /// S12: a pin holds, and who is excluded by the job or for its shape never gets it.
-    pub(super) fn in_its_place(&mut self, at: u64, job: JobId, worker: &WorkerId, scene: &Scene) {
-        let plan = &scene.jobs[client::of(job)];
-        let affinity = scene.affinities.get(&plan.shape);
+    pub(super) fn check_placement(&mut self, at: u64, job: JobId, worker: &WorkerId, scenario: &Scenario) {
+        let plan = &scenario.jobs[client_of(job)];
+        let affinity = scenario.affinities.get(&plan.shape);
         let problem = if plan.pin.as_ref().is_some_and(|pin| pin != worker) {
             "is pinned to another"
         } else if plan.excluded.as_ref() == Some(worker) {
@@ -24,7 +24,7 @@ impl Laws {
         } else {
             return;
         };
-        self.broken(Law::S12, at, format!("{worker} gets job {job}, which {problem}"));
+        self.violated(Law::S12, at, format!("{worker} gets job {job}, which {problem}"));
     }
 
     /// S12: whoever is preferred and could take a job when it is submitted gets it before others. Looked at there because
@@ -34,16 +34,17 @@ impl Laws {
         now: Timestamp,
         at: u64,
         plane: &Plane,
-        ask: Option<&Ask>,
+        request: Option<&PlaneRequest>,
         step: &Step,
     ) {
-        let (Some(Ask::Submit { .. }), Ok(Answer::Accepted { job, is_new: true })) = (ask, &step.answer)
+        let (Some(PlaneRequest::Submit { .. }), Ok(Answer::Accepted { job, is_new: true })) =
+            (request, &step.answer)
         else {
             return;
         };
         let Some(job) = plane.job(*job) else { return };
         let State::Running { worker, .. } = job.state() else { return };
-        let preferred = &self.plans[client::of(job.id)].options.preferred;
+        let preferred = &self.plans[client_of(job.id)].options.preferred;
         if preferred.contains(worker) {
             return;
         }
@@ -52,17 +53,22 @@ impl Laws {
         let mut free = free.filter(|it| it.standing.on_probation().is_none());
         if let Some(free) = free.find(|it| plane.passed_over(now, job, it).is_none()) {
             let what = format!("{worker} gets job {}, which prefers {}, which is free", job.id, free.id);
-            self.broken(Law::S12, at, what);
+            self.violated(Law::S12, at, what);
         }
     }
 
     /// S2: what was cancelled is not begun any more, in any attempt that was not under way.
-    pub(super) fn not_wanted(&mut self, at: u64, key: crate::service::Key, store: &crate::store::Store) {
+    pub(super) fn check_not_cancelled(
+        &mut self,
+        at: u64,
+        key: crate::service::Key,
+        store: &crate::store::Store,
+    ) {
         use remuda_core::record::StateRow;
         let (job, attempt) = key;
         let Some(life) = store.life(job) else { return };
         if matches!(life.state, StateRow::Cancelled { .. }) && attempt > life.attempt {
-            self.broken(Law::S2, at, format!("job {job} was cancelled and begins attempt {attempt}"));
+            self.violated(Law::S2, at, format!("job {job} was cancelled and begins attempt {attempt}"));
         }
     }
 }

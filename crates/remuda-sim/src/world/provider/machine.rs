@@ -1,20 +1,20 @@
-//! The machine inside a pod: it runs when its image is there, starts an agent, and ends when the pod does, when it is
-//! told that nobody wants it, or when it has heard from nobody for too long.
+//! The machine inside a pod. It starts once its image is pulled, runs an agent, and stops when the pod ends, when the
+//! plane says that the machine is retired, or when it has had no contact with the plane for too long.
 
 use std::time::Duration;
 
 use remuda_core::id::{FleetId, PodId};
 
-use super::pod::SimPod;
-use super::trouble::Trouble;
-use crate::happening::Happening;
+use crate::event_queue::SimEvent;
 use crate::host::Host;
-use crate::scene::HostPlan;
+use crate::provider::SimPod;
+use crate::scenario::{HostPlan, Quirk};
 use crate::service::ServicePlan;
+use crate::trouble::Trouble;
 use crate::world::World;
 
 /// A machine without contact for this long stops itself.
-pub(crate) const CONTACT_TIMEOUT: u64 = 900_000;
+pub(in crate::world) const CONTACT_TIMEOUT: u64 = 900_000;
 
 impl World<'_> {
     /// When it will run, and when that will be over.
@@ -28,10 +28,10 @@ impl World<'_> {
             if is_cold { self.random.between(120_000, 780_000) } else { self.random.between(15_000, 90_000) };
         let runs_at = self.now + pull.min(image_pull_timeout * 3 / 4);
         pod.runs_at = Some(runs_at);
-        self.schedule(runs_at, Happening::PodRuns { pod: pod.id.clone() });
-        if matches!(pod.fate, Some(Trouble::Exits | Trouble::Vanishes | Trouble::Dies)) {
+        self.schedule(runs_at, SimEvent::PodStart { pod: pod.id.clone() });
+        if matches!(pod.fate, Some(Trouble::PodExits | Trouble::PodVanishes | Trouble::HostDies)) {
             let ends_at = runs_at + self.random.between(1000, 900_000);
-            self.schedule(ends_at, Happening::PodEnds { pod: pod.id.clone() });
+            self.schedule(ends_at, SimEvent::PodFate { pod: pod.id.clone() });
         }
     }
 
@@ -40,15 +40,15 @@ impl World<'_> {
         fleet: Option<&FleetId>,
         limit: impl Fn(&remuda_core::fleet::FleetSettings) -> Duration,
     ) -> u64 {
-        let plans = &self.scene.fleets;
+        let plans = &self.scenario.fleets;
         let its = plans.iter().find(|plan| Some(&plan.settings.id) == fleet);
         its.map_or(0, |plan| limit(&plan.settings).as_millis() as u64)
     }
 
-    pub(crate) fn pod_runs(&mut self, id: &PodId) {
+    pub(in crate::world) fn pod_started(&mut self, id: &PodId) {
         let Some(pod) = self.account.pods.get(id).filter(|pod| pod.is_up()) else { return };
         let (fate, Some(fleet), Some(machine)) = (pod.fate, pod.fleet.clone(), pod.machine()) else { return };
-        let told = self.account.told_prices.get(&fleet);
+        let told = self.account.quoted_offers.get(&fleet);
         let has_price = told.is_some_and(|offers| offers.contains(&pod.offer));
         let boot = match fate {
             Some(Trouble::NoAgent) => return,
@@ -58,7 +58,7 @@ impl World<'_> {
             }
             _ => self.random.between(1000, 15_000),
         };
-        let Some(plan) = self.scene.fleets.iter().find(|plan| plan.settings.id == fleet) else { return };
+        let Some(plan) = self.scenario.fleets.iter().find(|plan| plan.settings.id == fleet) else { return };
         let labels = plan.settings.labels.clone();
         let plan = HostPlan {
             name: machine.as_str().parse().expect("a machine's name is a worker's"),
@@ -67,46 +67,46 @@ impl World<'_> {
             services: plan.services.clone(),
             slots: plan.slots,
             offer: remuda_core::need::Capabilities { labels, ..Default::default() },
-            quirk: crate::scene::Quirk::None,
+            quirk: Quirk::None,
             clock_offset: self.random.below(10 * 365 * 86_400_000),
             clock_speed: self.random.between(950, 1050),
             inactivity: Duration::from_secs(self.random.between(5, 30)),
             service: ServicePlan {
                 slots: plan.slots as usize,
                 is_owned: true,
-                is_plain: self.random.permille(200),
-                shows_last: self.random.permille(500),
+                reports_outcome: self.random.permille(200),
+                lists_finished_as_running: self.random.permille(500),
             },
         };
         let mut host = Host::new(plan);
         host.pod = Some(id.clone());
-        host.contact_at = self.now + boot;
+        host.last_contact_at = self.now + boot;
         host.ready_at = match fate {
             Some(Trouble::SlowModels) => self.now + boot + self.random.between(30_000, 500_000),
             _ => self.now + boot + self.random.between(0, 5000),
         };
-        host.is_bad = matches!(fate, Some(Trouble::BadGpu | Trouble::BadHosts));
+        host.has_bad_gpu = matches!(fate, Some(Trouble::BadGpu | Trouble::BadHosts));
         // Dearer than what? Without a price nothing was agreed.
-        host.is_other = match fate {
-            Some(Trouble::Dearer) => has_price,
-            other => other == Some(Trouble::OtherKind),
+        host.is_wrong_machine = match fate {
+            Some(Trouble::PricierPod) => has_price,
+            other => other == Some(Trouble::WrongGpu),
         };
         self.hosts.push(host);
         let host = self.hosts.len() - 1;
         if let Some(pod) = self.account.pods.get_mut(id) {
             pod.sim_host = Some(host);
         }
-        self.at(boot, Happening::Begin { host });
-        self.at(boot + CONTACT_TIMEOUT, Happening::ContactTimeout { host });
+        self.at(boot, SimEvent::AgentStart { host });
+        self.at(boot + CONTACT_TIMEOUT, SimEvent::ContactTimeout { host });
     }
 
     /// By itself: it stops, is taken away, or dies.
-    pub(crate) fn pod_ends(&mut self, id: &PodId) {
+    pub(in crate::world) fn pod_fate(&mut self, id: &PodId) {
         let Some(pod) = self.account.pods.get_mut(id).filter(|pod| pod.is_up()) else { return };
         let fate = pod.fate;
         match fate {
-            Some(Trouble::Exits) => pod.stopped_at = Some(self.now),
-            Some(Trouble::Vanishes) => pod.gone_at = Some(self.now),
+            Some(Trouble::PodExits) => pod.stopped_at = Some(self.now),
+            Some(Trouble::PodVanishes) => pod.gone_at = Some(self.now),
             _ => pod.is_dead = true,
         }
         self.note("pod ends", fate.map_or(0, |fate| fate as u64), 0);
@@ -114,7 +114,7 @@ impl World<'_> {
     }
 
     /// It is gone, and its machine with it.
-    pub(crate) fn pod_goes(&mut self, id: &PodId) {
+    pub(in crate::world) fn delete_pod(&mut self, id: &PodId) {
         let now = self.now;
         let Some(pod) = self.account.pods.get_mut(id).filter(|pod| pod.is_alive()) else { return };
         pod.gone_at = Some(now);
@@ -126,15 +126,15 @@ impl World<'_> {
         let host = self.account.pods.get(id).and_then(|pod| pod.sim_host);
         if let Some(host) = host {
             self.kill_agent(host, false, "its pod ended");
-            self.hosts[host].is_gone = true;
+            self.hosts[host].is_removed = true;
         }
     }
 
     /// Nobody wants it any more, or nobody is there: it stops, and somebody has yet to return it.
-    pub(crate) fn stop_machine(&mut self, host: usize, why: &'static str) {
+    pub(in crate::world) fn stop_machine(&mut self, host: usize, why: &'static str) {
         let Some(id) = self.hosts[host].pod.clone() else { return };
         self.note(why, host as u64, 0);
-        let is_stubborn = self.account.pods.get(&id).is_some_and(|pod| pod.fate == Some(Trouble::Outlives));
+        let is_stubborn = self.account.pods.get(&id).is_some_and(|pod| pod.fate == Some(Trouble::NoSelfStop));
         if let Some(pod) = self.account.pods.get_mut(&id).filter(|pod| pod.is_up() && !is_stubborn) {
             pod.stopped_at = Some(self.now);
         }
@@ -142,15 +142,15 @@ impl World<'_> {
     }
 
     /// Looks whether a machine has heard from anybody.
-    pub(crate) fn contact_timeout(&mut self, host: usize) {
+    pub(in crate::world) fn contact_timeout(&mut self, host: usize) {
         let it = &self.hosts[host];
-        if it.is_gone {
+        if it.is_removed {
             return;
         }
-        let due = it.contact_at + CONTACT_TIMEOUT;
+        let due = it.last_contact_at + CONTACT_TIMEOUT;
         if self.now >= due {
             return self.stop_machine(host, "contact timeout");
         }
-        self.schedule(due, Happening::ContactTimeout { host });
+        self.schedule(due, SimEvent::ContactTimeout { host });
     }
 }

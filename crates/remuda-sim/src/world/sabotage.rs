@@ -1,0 +1,252 @@
+//! Applies a sabotage at the boundary between the core and the world: forged beats, answers, probes and commits. Each
+//! hook stands for a line of code that could be deleted by mistake. `fleets` has the hooks that need a provider.
+
+mod fleets;
+
+use remuda_core::id::Term;
+use remuda_core::plane::Event;
+use remuda_core::record::{Life, Record, StateRow, Stored};
+use remuda_core::service::{ProbeResult, ServiceIncarnation};
+use remuda_core::wire::{AttemptOutcome, FinishedAttempt, HeldAttempt, StartOrder};
+
+use super::World;
+use crate::driver::Driver;
+use crate::net::{AgentResponse, Caller, PlaneCall, PlaneRequest};
+use crate::sabotage::Sabotage;
+use crate::service::Key;
+
+impl World<'_> {
+    pub(super) fn acquire_term(&mut self) -> Term {
+        if self.is_sabotaged(Sabotage::LoseBatch)
+            && let Some(previous_store) = self.previous_store.take()
+        {
+            let term = self.store.term;
+            self.store = *previous_store;
+            self.store.term = term;
+        }
+        self.store.lead()
+    }
+
+    pub(super) fn restore(&mut self) -> Stored {
+        let mut stored = self.store.restore();
+        if self.is_sabotaged(Sabotage::ReuseAttempt) {
+            let waiting =
+                stored.jobs.iter_mut().filter(|(_, life)| matches!(life.state, StateRow::Queued { .. }));
+            waiting.for_each(|(_, life)| life.attempt.0 = life.attempt.0.saturating_sub(1));
+        }
+        if self.is_sabotaged(Sabotage::ForgetAffinities) {
+            stored.documents.clear();
+        }
+        self.maybe_forget_machines(&mut stored);
+        stored
+    }
+
+    /// What the store does with a batch; whether it took it.
+    pub(super) fn commit(&mut self, term: Term, mut records: Vec<Record>) -> bool {
+        if term < self.store.term && !self.is_sabotaged(Sabotage::NoTerm) {
+            return false;
+        }
+        self.tamper(&mut records);
+        if self.is_sabotaged(Sabotage::LoseBatch) {
+            self.previous_store = Some(Box::new(self.store.clone()));
+        }
+        self.laws.committed(self.now, term, &records, &self.store, &self.scenario);
+        self.laws.rentals_committed(self.now, &records, &self.account, &self.scenario);
+        records.into_iter().for_each(|record| self.store.apply(record));
+        true
+    }
+
+    fn tamper(&mut self, records: &mut Vec<Record>) {
+        match self.sabotage {
+            Some(Sabotage::ChangeOutcome) => {
+                let done = self.store.jobs.iter().find(|(_, (_, life))| !life.state.is_open());
+                if let Some((job, (_, life))) = done {
+                    let mut life = life.clone();
+                    life.state = StateRow::Cancelled { message: "or was it?".to_owned() };
+                    records.push(Record::Life { job: *job, life });
+                }
+            }
+            Some(Sabotage::DoubleTerminal) => {
+                let is_end =
+                    |record: &&Record| matches!(record, Record::Happened(it) if it.name == "job:completed");
+                if let Some(end) = records.iter().find(is_end).cloned() {
+                    records.push(end);
+                }
+            }
+            Some(Sabotage::DropEvent) => {
+                let at = records.iter().position(|record| matches!(record, Record::Happened(_)));
+                if let Some(at) = at.filter(|_| self.random.permille(100)) {
+                    records.remove(at);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A beat as the saboteur lets the plane see it.
+    pub(super) fn forged_beat(&mut self, driver: &Driver, event: Event) -> Event {
+        let (Some(sabotage), Event::Beat { worker, token_hash, mut beat, waits }) =
+            (self.sabotage, event.clone())
+        else {
+            return event;
+        };
+        let plane = &driver.plane;
+        match sabotage {
+            Sabotage::IgnoreInventory => {
+                let holds = plane.worker(&worker).into_iter().flat_map(|worker| &worker.holds);
+                for (job, hold) in holds {
+                    let is_over = beat.finished.iter().any(|it| it.job == *job && it.attempt == hold.attempt);
+                    if !is_over && beat.held.iter().all(|held| held.job != *job) {
+                        beat.held.push(forged(*job, hold.attempt));
+                    }
+                }
+            }
+            Sabotage::AnyBeat => {
+                let Some(worker) = plane.worker(&worker) else { return event };
+                (beat.incarnation, beat.term) = (worker.incarnation, driver.term);
+                beat.seq = beat.seq.max(worker.beat_seq + 1);
+                return Event::Beat { worker: worker.id.clone(), token_hash: worker.token_hash, beat, waits };
+            }
+            Sabotage::DropFence => {
+                let holder = |it: &FinishedAttempt| {
+                    let current = plane.workers().find(|worker| worker.holds.contains_key(&it.job))?;
+                    (current.id != worker).then_some(current)
+                };
+                let Some((finished, holder)) =
+                    beat.finished.iter().find_map(|it| Some((it.clone(), holder(it)?)))
+                else {
+                    return event;
+                };
+                let attempt = holder.holds.get(&finished.job).map_or(finished.attempt, |hold| hold.attempt);
+                (beat.incarnation, beat.seq, beat.term) =
+                    (holder.incarnation, holder.beat_seq + 1, driver.term);
+                beat.held = holder.holds.iter().map(|(job, hold)| forged(*job, hold.attempt)).collect();
+                beat.held.retain(|held| held.job != finished.job);
+                beat.finished = vec![FinishedAttempt { attempt, ..finished }];
+                return Event::Beat {
+                    worker: holder.id.clone(),
+                    token_hash: holder.token_hash,
+                    beat,
+                    waits: false,
+                };
+            }
+            Sabotage::SettleAndForget if self.random.permille(100) => {
+                let is_completed = |it: &FinishedAttempt| it.outcome == AttemptOutcome::Completed;
+                self.falsely_settled.extend(
+                    beat.finished.iter().filter(|it| is_completed(it)).map(|it| (it.job, it.attempt)),
+                );
+                beat.finished.retain(|it| !is_completed(it));
+            }
+            _ => {}
+        }
+        Event::Beat { worker, token_hash, beat, waits }
+    }
+
+    pub(super) fn forged_answer(&mut self, answer: AgentResponse) -> AgentResponse {
+        match answer {
+            AgentResponse::Reply(mut reply) if !self.falsely_settled.is_empty() => {
+                for (job, attempt) in std::mem::take(&mut self.falsely_settled) {
+                    let verdict = "recorded".to_owned();
+                    reply.settled.push(remuda_core::wire::SettledAttempt { job, attempt, verdict });
+                }
+                AgentResponse::Reply(reply)
+            }
+            AgentResponse::Reply(mut reply) if self.is_sabotaged(Sabotage::RestartCancelled) => {
+                reply.start.extend(self.start_cancelled_job());
+                AgentResponse::Reply(reply)
+            }
+            answer => answer,
+        }
+    }
+
+    fn start_cancelled_job(&self) -> Option<StartOrder> {
+        let is_cancelled = |life: &Life| matches!(life.state, StateRow::Cancelled { .. });
+        let (job, (accepted, life)) = self.store.jobs.iter().find(|(_, (_, life))| is_cancelled(life))?;
+        let attempt = life.attempt.next();
+        Some(StartOrder {
+            job: *job,
+            attempt,
+            service: accepted.service.clone(),
+            service_job_id: job.service_job_id(attempt),
+            include_outputs: std::collections::BTreeSet::new(),
+            workflow: Some(self.result.clone()),
+        })
+    }
+
+    /// What a service says as the saboteur lets the agent hear it.
+    pub(super) fn forged_seen(
+        &self,
+        key: Key,
+        life: ServiceIncarnation,
+        seen: ProbeResult,
+    ) -> (ServiceIncarnation, ProbeResult) {
+        match (self.sabotage, seen) {
+            (Some(Sabotage::RequeueOnNoAnswer), ProbeResult::NoAnswer(_)) => (life, ProbeResult::Unknown),
+            (Some(Sabotage::OneLook), ProbeResult::Unknown) => {
+                (ServiceIncarnation(life.0 + 1), ProbeResult::Unknown)
+            }
+            (Some(Sabotage::IgnoreNewLife), ProbeResult::Unknown)
+                if self.accepted_in.get(&key).is_some_and(|then| *then < life) =>
+            {
+                (life, ProbeResult::Running)
+            }
+            (_, seen) => (life, seen),
+        }
+    }
+
+    /// Silence taken for an empty hand.
+    pub(super) fn maybe_forge_empty_inventory(&mut self, host: usize) {
+        if self.is_sabotaged(Sabotage::RequeueOnTimeout) {
+            self.forge_beat(host, false);
+        }
+    }
+
+    /// The dead go on beating.
+    pub(super) fn maybe_forge_ghost_beats(&mut self) {
+        if self.is_sabotaged(Sabotage::GhostBeats) {
+            let dead: Vec<_> = (0..self.hosts.len()).filter(|host| self.hosts[*host].is_removed).collect();
+            dead.into_iter().for_each(|host| self.forge_beat(host, true));
+        }
+    }
+
+    fn forge_beat(&mut self, host: usize, names_all: bool) {
+        let id = self.next_call();
+        let it = &self.hosts[host];
+        let Some(driver) = self.lead.and_then(|at| self.drivers[at].as_ref()) else { return };
+        let Some(worker) = driver.plane.worker(it.name()) else { return };
+        let held = worker.holds.iter().map(|(job, hold)| forged(*job, hold.attempt));
+        let beat = remuda_core::wire::Beat {
+            incarnation: worker.incarnation,
+            seq: worker.beat_seq + 1,
+            term: driver.term,
+            held: if names_all { held.collect() } else { Vec::new() },
+            finished: Vec::new(),
+            closed: String::new(),
+            slots: None,
+            offer: None,
+            metrics: serde_json::Map::new(),
+            check: None,
+            draining: false,
+        };
+        let request = PlaneRequest::Beat {
+            worker: worker.id.clone(),
+            token: worker.token_hash,
+            beat: Box::new(beat),
+            wait: 0,
+        };
+        self.arrive(PlaneCall { from: Caller::None, id, request });
+    }
+
+    /// Full traffic returns as soon as a block ends.
+    pub(super) fn maybe_lift(&mut self, driver: &Driver) -> Option<Event> {
+        if !self.is_sabotaged(Sabotage::NoHalfOpen) {
+            return None;
+        }
+        let over = driver.plane.blocks().iter().find(|(_, _, block)| !block.is_blocked());
+        over.map(|(worker, shape, _)| Event::Lift { worker: worker.clone(), shape: *shape })
+    }
+}
+
+fn forged(job: remuda_core::id::JobId, attempt: remuda_core::id::Attempt) -> HeldAttempt {
+    HeldAttempt { job, attempt, progress: 0.0, step: 0, phase: String::new(), service: None }
+}
