@@ -9,10 +9,10 @@
 //!
 //! What goes to a provider and what it answers may hold keys and tokens: neither is logged.
 
+mod client;
 mod deployment;
-mod maker;
-#[cfg_attr(not(feature = "ssh"), path = "fleets/unvisited.rs")]
-mod visit;
+#[cfg_attr(not(feature = "ssh"), path = "fleets/no_ssh.rs")]
+mod ssh;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,43 +24,43 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, error};
 
-use self::maker::{Maker, unanswered};
-use crate::drive::Handle;
-use crate::serve::stopped;
+use self::client::{FleetClient, unanswered};
+use crate::plane_handle::PlaneHandle;
+use crate::shutdown::stopped;
 use remuda_config as config;
 
-pub use self::maker::Surroundings;
+pub use self::client::FleetContext;
 
 /// Creations of a fleet under way at the same time, and preparations: a provider that is slow is not helped by more.
 const AT_ONCE_MAX: usize = 4;
 
 /// How each fleet's calls are made, by the newest settings.
-type Makers = BTreeMap<FleetId, Arc<Maker>>;
+type FleetClients = BTreeMap<FleetId, Arc<FleetClient>>;
 
 /// Where new settings are put.
 #[derive(Clone, Debug)]
 pub struct Fleets {
-    surroundings: Arc<Surroundings>,
-    makers: watch::Sender<Makers>,
+    context: Arc<FleetContext>,
+    makers: watch::Sender<FleetClients>,
 }
 
 /// Fleets whose providers can be spoken to, by settings that are not in force yet.
 #[derive(Debug)]
-pub struct Ready(Makers);
+pub struct Ready(FleetClients);
 
 impl Fleets {
-    pub fn new(surroundings: Surroundings) -> Fleets {
-        Fleets { surroundings: Arc::new(surroundings), makers: watch::Sender::default() }
+    pub fn new(context: FleetContext) -> Fleets {
+        Fleets { context: Arc::new(context), makers: watch::Sender::default() }
     }
 
     /// Makes everything ready for these fleets, and changes nothing yet; or says what is missing.
     pub async fn ready(&self, fleets: &[config::Fleet]) -> anyhow::Result<Ready> {
         if !fleets.is_empty() {
-            deployment::settle(&self.surroundings).await?;
+            deployment::settle(&self.context).await?;
         }
-        let mut makers = Makers::new();
+        let mut makers = FleetClients::new();
         for fleet in fleets {
-            let maker = Maker::new(fleet.clone(), self.surroundings.clone())?;
+            let maker = FleetClient::new(fleet.clone(), self.context.clone())?;
             makers.insert(fleet.settings.id.clone(), Arc::new(maker));
         }
         Ok(Ready(makers))
@@ -68,7 +68,7 @@ impl Fleets {
 
     /// From now on calls are made as these say. A fleet that is in the settings no longer is still spoken to: it may have
     /// machines to give back.
-    pub fn put_in_force(&self, Ready(ready): Ready) {
+    pub fn activate(&self, Ready(ready): Ready) {
         self.makers.send_modify(|makers| makers.extend(ready));
     }
 
@@ -78,7 +78,7 @@ impl Fleets {
         mut calls: mpsc::UnboundedReceiver<(FleetId, ProviderCall)>,
         mut stopping: watch::Receiver<bool>,
     ) {
-        let mut desks = BTreeMap::<FleetId, Desk>::new();
+        let mut queues = BTreeMap::<FleetId, CallQueue>::new();
         let mut tasks = JoinSet::new();
         loop {
             let (fleet, call) = tokio::select! {
@@ -97,28 +97,28 @@ impl Fleets {
             let Some(maker) = self.makers.borrow().get(&fleet).cloned() else {
                 let why = "it is in the settings no longer: put it back until its machines are returned";
                 let news = unanswered(&call, ProviderErrorClass::Invalid, why);
-                let plane = self.surroundings.plane.clone();
+                let plane = self.context.plane.clone();
                 tasks.spawn(async move { tell(&plane, fleet, news).await });
                 continue;
             };
-            let desk =
-                desks.entry(fleet).or_insert_with(|| Desk::new(self.surroundings.plane.clone(), &mut tasks));
-            desk.take(maker, call, &mut tasks);
+            let queue =
+                queues.entry(fleet).or_insert_with(|| CallQueue::new(self.context.plane.clone(), &mut tasks));
+            queue.take(maker, call, &mut tasks);
         }
     }
 }
 
 /// Where the calls of one fleet are made.
-struct Desk {
-    plane: Handle,
+struct CallQueue {
+    plane: PlaneHandle,
     creations: Arc<Semaphore>,
     preparations: Arc<Semaphore>,
-    rest: mpsc::UnboundedSender<(Arc<Maker>, ProviderCall)>,
+    rest: mpsc::UnboundedSender<(Arc<FleetClient>, ProviderCall)>,
 }
 
-impl Desk {
-    fn new(plane: Handle, tasks: &mut JoinSet<()>) -> Desk {
-        let (rest, mut waiting) = mpsc::unbounded_channel::<(Arc<Maker>, ProviderCall)>();
+impl CallQueue {
+    fn new(plane: PlaneHandle, tasks: &mut JoinSet<()>) -> CallQueue {
+        let (rest, mut waiting) = mpsc::unbounded_channel::<(Arc<FleetClient>, ProviderCall)>();
         let teller = plane.clone();
         tasks.spawn(async move {
             while let Some((maker, call)) = waiting.recv().await {
@@ -126,10 +126,10 @@ impl Desk {
             }
         });
         let [creations, preparations] = [(); 2].map(|()| Arc::new(Semaphore::new(AT_ONCE_MAX)));
-        Desk { plane, creations, preparations, rest }
+        CallQueue { plane, creations, preparations, rest }
     }
 
-    fn take(&self, maker: Arc<Maker>, call: ProviderCall, tasks: &mut JoinSet<()>) {
+    fn take(&self, maker: Arc<FleetClient>, call: ProviderCall, tasks: &mut JoinSet<()>) {
         debug!(fleet = %maker.fleet(), call = name(&call), "a call to a provider");
         let places = match call {
             ProviderCall::Rent { .. } => &self.creations,
@@ -148,15 +148,15 @@ impl Desk {
     }
 }
 
-async fn answer(plane: &Handle, maker: &Maker, call: ProviderCall) {
+async fn answer(plane: &PlaneHandle, maker: &FleetClient, call: ProviderCall) {
     let news = maker.make(call).await;
     tell(plane, maker.fleet().clone(), news).await;
 }
 
-async fn tell(plane: &Handle, fleet: FleetId, news: ProviderEvent) {
+async fn tell(plane: &PlaneHandle, fleet: FleetId, news: ProviderEvent) {
     let news = Box::new(news);
     // If it is not heard, the plane has been restored, or ends: whoever comes next looks for itself.
-    drop(plane.ask_patiently(Event::Provider { fleet, news }).await);
+    drop(plane.request_queued(Event::Provider { fleet, news }).await);
 }
 
 fn name(call: &ProviderCall) -> &'static str {

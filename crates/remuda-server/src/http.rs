@@ -1,5 +1,5 @@
 //! The plane over HTTP: routes, and nothing that decides. A handler turns a request into an event or a look, and what
-//! comes back into JSON; every refusal becomes a `Problem` in one place.
+//! comes back into JSON; every refusal becomes a `ApiError` in one place.
 
 mod access;
 mod affinities;
@@ -10,15 +10,15 @@ mod comfy_v2;
 mod comfyui;
 #[cfg(test)]
 mod document;
+mod error;
 mod events;
-mod fleet;
 mod jobs;
 mod listen;
 mod live;
+mod native;
 mod openai;
 mod path;
 mod preview;
-mod problem;
 mod reload;
 mod workers;
 
@@ -34,34 +34,35 @@ use remuda_store::Store;
 use remuda_store::blobs::Blobs;
 use tokio::sync::{Semaphore, broadcast};
 
-pub use self::access::{Access, Caller, JoinKey, Role, Token, Wanted};
+pub use self::access::{AccessControl, Caller, JoinKey, Role, Token, TokenRequest};
 pub use self::comfyui::{ComfyuiApi, run_publisher};
+pub use self::error::ApiError;
+use self::error::unexpected_answer;
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};
 pub use self::openai::Models;
-pub use self::problem::Problem;
-use self::problem::misplaced;
 pub use self::reload::Reload;
 
-use crate::carry_out::{Bodies, Live, News};
-use crate::drive::Handle;
+use crate::effects::LiveState;
 use crate::intake::Intake;
-use crate::keyring::Keyring;
-use crate::live::Doings;
+use crate::job_secrets::JobSecrets;
+use crate::live::{LiveAttempts, LiveEvent};
+use crate::plane_handle::PlaneHandle;
 use crate::previews::Previews;
 use crate::webhooks::Policy;
+use crate::workflow_cache::WorkflowCache;
 
 /// What every handler can reach.
 #[derive(Clone, Debug)]
 pub struct Context {
-    pub plane: Handle,
+    pub plane: PlaneHandle,
     pub store: Store,
     pub blobs: Blobs,
-    pub bodies: Bodies,
+    pub workflows: WorkflowCache,
     pub previews: Previews,
-    pub doings: Doings,
-    pub keyring: Keyring,
-    pub news: broadcast::Sender<News>,
+    pub live_attempts: LiveAttempts,
+    pub secrets: JobSecrets,
+    pub events: broadcast::Sender<LiveEvent>,
     pub limits: WorkflowLimits,
     /// Where webhooks may go.
     pub webhooks: Policy,
@@ -74,7 +75,7 @@ pub struct Context {
     /// Places for blobs on their way in, which keep the disk busy.
     pub uploads: Arc<Semaphore>,
     pub blob_upload_idle_timeout: Duration,
-    pub access: Arc<Access>,
+    pub access: Arc<AccessControl>,
     /// How long what has ended is kept, and an asset of which nobody said.
     pub retention: Duration,
     pub comfyui: ComfyuiApi,
@@ -281,7 +282,7 @@ pub fn router(context: Context) -> Router {
         .route("/remuda/v1/blobs", post(blobs::store))
         .route("/remuda/v1/blobs/{hash}", get(blobs::read).put(blobs::store_named))
         .merge(comfyui::streamed())
-        .method_not_allowed_fallback(problem::wrong_method);
+        .method_not_allowed_fallback(error::wrong_method);
     Router::new()
         .route("/remuda/v1/jobs", post(jobs::submit).get(jobs::list))
         .route("/remuda/v1/jobs/{id}", get(jobs::one))
@@ -296,36 +297,36 @@ pub fn router(context: Context) -> Router {
         .route("/remuda/v1/workers/{id}/preview", put(preview::put))
         .route("/remuda/v1/workers/{id}/live", put(live::put))
         .route("/remuda/v1/workers/{id}/drain", post(workers::drain))
-        .route("/remuda/v1/machines", get(fleet::machines::list))
-        .route("/remuda/v1/machines/{id}", get(fleet::machines::one))
-        .route("/remuda/v1/machines/{id}/drain", post(fleet::machines::drain))
-        .route("/remuda/v1/fleets", get(fleet::fleets::list))
-        .route("/remuda/v1/fleets/{id}", get(fleet::fleets::one))
-        .route("/remuda/v1/fleets/{id}/pause", post(fleet::fleets::pause))
-        .route("/remuda/v1/fleets/{id}/resume", post(fleet::fleets::resume))
-        .route("/remuda/v1/fleets/{id}/scale", post(fleet::fleets::scale))
-        .route("/remuda/v1/fleets/{id}/reset-brake", post(fleet::fleets::reset_brake))
-        .route("/remuda/v1/cost", get(fleet::cost::cost))
-        .route("/remuda/v1/blocks", get(fleet::blocks))
-        .route("/remuda/v1/blocks/{worker}/{shape}", delete(fleet::lift))
+        .route("/remuda/v1/machines", get(native::machines::list))
+        .route("/remuda/v1/machines/{id}", get(native::machines::one))
+        .route("/remuda/v1/machines/{id}/drain", post(native::machines::drain))
+        .route("/remuda/v1/fleets", get(native::fleets::list))
+        .route("/remuda/v1/fleets/{id}", get(native::fleets::one))
+        .route("/remuda/v1/fleets/{id}/pause", post(native::fleets::pause))
+        .route("/remuda/v1/fleets/{id}/resume", post(native::fleets::resume))
+        .route("/remuda/v1/fleets/{id}/scale", post(native::fleets::scale))
+        .route("/remuda/v1/fleets/{id}/reset-brake", post(native::fleets::reset_brake))
+        .route("/remuda/v1/cost", get(native::cost::cost))
+        .route("/remuda/v1/blocks", get(native::blocks))
+        .route("/remuda/v1/blocks/{worker}/{shape}", delete(native::lift))
         .route("/remuda/v1/affinities", get(affinities::list))
         .route("/remuda/v1/affinities/{shape}", get(affinities::one).put(affinities::set))
         .route("/remuda/v1/affinities/{shape}", delete(affinities::remove))
-        .route("/remuda/v1/quarantine", get(fleet::quarantine))
-        .route("/remuda/v1/quarantine/{shape}", delete(fleet::release))
+        .route("/remuda/v1/quarantine", get(native::quarantine))
+        .route("/remuda/v1/quarantine/{shape}", delete(native::release))
         .route("/remuda/v1/events", get(events::stream))
-        .route("/remuda/v1/cycles", get(fleet::cycles::list).post(fleet::cycles::now))
-        .route("/remuda/v1/plan", get(fleet::cycles::plan))
+        .route("/remuda/v1/cycles", get(native::cycles::list).post(native::cycles::now))
+        .route("/remuda/v1/plan", get(native::cycles::plan))
         .route("/remuda/v1/reload", post(reload::reload))
         .route("/remuda/v1/tokens", post(access::tokens::create).get(access::tokens::list))
         .route("/remuda/v1/tokens/{id}", delete(access::tokens::revoke))
-        .route("/remuda/v1/status", get(fleet::status))
-        .route("/remuda/v1/views/{name}", get(fleet::view))
-        .route("/health/live", get(fleet::live))
-        .route("/health/ready", get(fleet::ready))
+        .route("/remuda/v1/status", get(native::status))
+        .route("/remuda/v1/views/{name}", get(native::view))
+        .route("/health/live", get(native::live))
+        .route("/health/ready", get(native::ready))
         .merge(comfyui::routes())
         .fallback(comfyui::file)
-        .method_not_allowed_fallback(problem::wrong_method)
+        .method_not_allowed_fallback(error::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .merge(streamed)
         .merge(openai::router(&context))
@@ -342,18 +343,18 @@ pub fn router(context: Context) -> Router {
 impl Context {
     /// The way in for jobs.
     pub fn intake(&self) -> Intake {
-        let Context { plane, store, blobs, bodies, keyring, limits, webhooks, .. } = self.clone();
-        Intake { plane, store, blobs, bodies, keyring, limits, webhooks }
+        let Context { plane, store, blobs, workflows, secrets, limits, webhooks, .. } = self.clone();
+        Intake { plane, store, blobs, workflows, secrets, limits, webhooks }
     }
 
     pub fn new(
-        plane: Handle,
+        plane: PlaneHandle,
         store: Store,
         blobs: Blobs,
-        live: Live,
+        live: LiveState,
         stopping: tokio::sync::watch::Receiver<bool>,
         reload: Reload,
-        access: Arc<Access>,
+        access: Arc<AccessControl>,
     ) -> Self {
         let (settings, request_timeout) = (reload.settings(), reload.request_timeout());
         let limits = WorkflowLimits {
@@ -363,17 +364,17 @@ impl Context {
             ..WorkflowLimits::default()
         };
         let streams = Arc::new(Semaphore::new(settings.streams_max));
-        let Live { bodies, previews, doings, keyring, news, .. } = live;
-        let comfy_v2 = comfy_v2::ComfyV2State::new(&news);
+        let LiveState { workflows, previews, attempts, secrets, events, .. } = live;
+        let comfy_v2 = comfy_v2::ComfyV2State::new(&events);
         Context {
             plane,
             store,
             blobs,
-            bodies,
+            workflows,
             previews,
-            doings,
-            keyring,
-            news,
+            live_attempts: attempts,
+            secrets,
+            events,
             limits,
             webhooks: Policy { allow_private: settings.webhooks_may_be_private() },
             streams,

@@ -17,10 +17,10 @@ use remuda_store::{Store, StoreError};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
-use crate::carry_out::Bodies;
-use crate::drive::{Handle, Unanswered};
-use crate::keyring::{self, Keyring, Keys};
+use crate::job_secrets::{self, JobSecrets, Keys};
+use crate::plane_handle::{PlaneError, PlaneHandle};
 use crate::webhooks::Policy;
+use crate::workflow_cache::WorkflowCache;
 
 /// Metadata is on every event of the job, so it has to stay small.
 const METADATA_BYTES_MAX: usize = 4096;
@@ -90,16 +90,16 @@ pub enum NotTaken {
     #[error(transparent)]
     Blobs(#[from] BlobError),
     #[error(transparent)]
-    Plane(#[from] Unanswered),
+    Plane(#[from] PlaneError),
 }
 
 #[derive(Clone, Debug)]
 pub struct Intake {
-    pub plane: Handle,
+    pub plane: PlaneHandle,
     pub store: Store,
     pub blobs: Blobs,
-    pub bodies: Bodies,
-    pub keyring: Keyring,
+    pub workflows: WorkflowCache,
+    pub secrets: JobSecrets,
     pub limits: WorkflowLimits,
     /// Where webhooks may go.
     pub webhooks: Policy,
@@ -118,7 +118,7 @@ impl Intake {
         mut examined: ExaminedWorkflow,
     ) -> Result<Taken, NotTaken> {
         let mut keys = std::mem::take(&mut request.keys);
-        if let Some((workflow, found)) = keyring::take_out(&request.workflow) {
+        if let Some((workflow, found)) = job_secrets::take_out(&request.workflow) {
             examined = workflow::examine(workflow.get(), &self.limits)?;
             request.workflow = workflow;
             keys.extend(found);
@@ -128,18 +128,18 @@ impl Intake {
         // Before it is accepted: what an accepted job names is not cleared away.
         self.blobs.touch_all(named_in(workflow.get()), self.plane.clock.now()).await?;
         // Kept before it is accepted: the order to start it may go out before this answer does.
-        self.bodies.keep(id, workflow);
-        self.keyring.keep(id, keys);
+        self.workflows.insert(id, workflow);
+        self.secrets.insert(id, keys);
         // To the end even if whoever asked has hung up: only the answer says whether the keys are still needed.
-        let (plane, keyring) = (self.plane.clone(), self.keyring.clone());
+        let (plane, secrets) = (self.plane.clone(), self.secrets.clone());
         let asked = tokio::spawn(async move {
             let taken = ask(&plane, submission).await;
             if !taken.as_ref().is_ok_and(|taken| taken.is_new) {
-                keyring.forget(id);
+                secrets.remove(id);
             }
             taken
         });
-        asked.await.unwrap_or(Err(NotTaken::Plane(Unanswered::Stopping)))
+        asked.await.unwrap_or(Err(NotTaken::Plane(PlaneError::Stopping)))
     }
 
     async fn prepare(
@@ -184,7 +184,7 @@ impl Intake {
         let fingerprint = Hash::of(asked.as_bytes());
         let (key, known) = self.look_up(&request.tenant, request.idempotency_key, fingerprint).await?;
         Ok(Submission {
-            id: self.plane.draw_id(),
+            id: self.plane.new_job_id(),
             tenant: request.tenant,
             priority: request.priority,
             service,
@@ -218,8 +218,8 @@ impl Intake {
     }
 }
 
-async fn ask(plane: &Handle, submission: Submission) -> Result<Taken, NotTaken> {
-    match plane.ask(Event::Submit(Box::new(submission))).await? {
+async fn ask(plane: &PlaneHandle, submission: Submission) -> Result<Taken, NotTaken> {
+    match plane.request(Event::Submit(Box::new(submission))).await? {
         Answer::Accepted { job, is_new } => Ok(Taken { job, is_new }),
         answer => Err(NotTaken::Invalid(format!("the plane gave an answer to something else: {answer:?}"))),
     }

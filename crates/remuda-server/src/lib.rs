@@ -1,15 +1,24 @@
 //! The plane as a server: the event loop around `core::Plane`, the effects it runs, the HTTP surfaces, access control,
 //! webhooks and the calls to providers. It translates and acts; every decision is made in `remuda-core`.
+//!
+//! ```text
+//!  plane_handle ◀── effects ◀── event_loop          shutdown, live, previews, workflow_cache, job_secrets: leaves
+//!       ▲
+//!       └── intake, fleets, webhooks ◀── http ◀── serve
+//! ```
 
 pub mod audit;
-pub mod carry_out;
-pub mod drive;
+pub mod effects;
+pub mod event_loop;
 pub mod fleets;
 pub mod http;
 pub mod intake;
-pub mod keyring;
+pub mod job_secrets;
 pub mod live;
+pub mod plane_handle;
 pub mod previews;
 pub mod serve;
+pub mod shutdown;
 pub mod tls;
 pub mod webhooks;
+pub mod workflow_cache;

@@ -1,64 +1,106 @@
-//! What attempts are doing right now, as their workers tell it: how far, what the service said, which outputs are there
-//! already. In memory only: it goes with the attempt, a worker tells it anew, and nothing is decided by it.
+//! Live state of running attempts, and the events that subscribers get. All of it is in memory only: it ends with the
+//! attempt, a worker reports it again after a restart, and no decision depends on it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remuda_core::id::{Attempt, JobId, Tenant, WorkerId};
+use remuda_core::record::Happened;
 use remuda_core::wire::live::{LiveReport, ProgressSnapshot};
+use remuda_core::wire::preview::PreviewFormat;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-/// All that is known of an attempt under way.
+/// What subscribers receive.
 #[derive(Clone, Debug)]
-pub struct Doing {
-    pub attempt: Attempt,
-    pub progress: Option<ProgressSnapshot>,
-    pub outputs: Vec<Arc<RawValue>>,
+pub enum LiveEvent {
+    /// Stored and numbered; a subscriber that lags reads it from the store.
+    Stored(Arc<Happened>),
+    /// Not stored: the first to be dropped.
+    Progress {
+        job: JobId,
+        tenant: Tenant,
+        metadata: Arc<Map<String, Value>>,
+        worker: WorkerId,
+        progress: f32,
+        phase: String,
+    },
+    /// Not stored: the first to be dropped.
+    Preview(Arc<PreviewUpdate>),
+    /// Not stored: the first to be dropped.
+    Update(Arc<LiveUpdate>),
 }
 
-/// A report that was let through, for whoever listens.
+/// A new preview can be fetched.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct PreviewUpdate {
+    pub job: JobId,
+    pub tenant: Tenant,
+    pub metadata: Map<String, Value>,
+    pub worker: WorkerId,
+    pub attempt: Attempt,
+    pub media: PreviewFormat,
+    pub size_bytes: usize,
+    /// The node it shows, if the worker named one.
+    pub node: Option<String>,
+}
+
+/// A worker's report that the plane accepted.
+#[derive(Clone, Debug)]
+pub struct LiveUpdate {
     pub job: JobId,
     pub attempt: Attempt,
     pub tenant: Tenant,
-    /// As it was given with the job.
+    /// As submitted with the job.
     pub metadata: Map<String, Value>,
     pub worker: WorkerId,
     pub report: LiveReport,
 }
 
-/// Clones share what they keep.
-#[derive(Clone, Debug, Default)]
-pub struct Doings(Arc<Mutex<BTreeMap<JobId, Doing>>>);
+/// The newest report of a running attempt.
+#[derive(Clone, Debug)]
+pub struct LiveAttempt {
+    pub attempt: Attempt,
+    pub progress: Option<ProgressSnapshot>,
+    pub outputs: Vec<Arc<RawValue>>,
+}
 
-impl Doings {
-    /// Takes a report in; what another attempt did before is of no more use.
-    pub fn keep(&self, job: JobId, attempt: Attempt, report: &LiveReport) {
-        let mut doings = self.doings();
-        let doing = doings.entry(job).or_insert(Doing { attempt, progress: None, outputs: Vec::new() });
-        if doing.attempt != attempt {
-            *doing = Doing { attempt, progress: None, outputs: Vec::new() };
+impl LiveAttempt {
+    fn new(attempt: Attempt) -> LiveAttempt {
+        LiveAttempt { attempt, progress: None, outputs: Vec::new() }
+    }
+}
+
+/// The running attempt of each job. Clones share the table.
+#[derive(Clone, Debug, Default)]
+pub struct LiveAttempts(Arc<Mutex<BTreeMap<JobId, LiveAttempt>>>);
+
+impl LiveAttempts {
+    /// Merges a report: absent fields have not changed, and another attempt starts empty.
+    pub fn apply(&self, job: JobId, attempt: Attempt, report: &LiveReport) {
+        let mut attempts = self.lock();
+        let live = attempts.entry(job).or_insert_with(|| LiveAttempt::new(attempt));
+        if live.attempt != attempt {
+            *live = LiveAttempt::new(attempt);
         }
         if let Some(progress) = &report.progress {
-            doing.progress = Some(progress.clone());
+            live.progress = Some(progress.clone());
         }
         if let Some(outputs) = &report.outputs {
-            doing.outputs.clone_from(outputs);
+            live.outputs.clone_from(outputs);
         }
     }
 
-    pub fn find(&self, job: JobId) -> Option<Doing> {
-        self.doings().get(&job).cloned()
+    pub fn find(&self, job: JobId) -> Option<LiveAttempt> {
+        self.lock().get(&job).cloned()
     }
 
-    /// The attempt is over.
-    pub fn forget(&self, job: JobId) {
-        self.doings().remove(&job);
+    /// Called when the attempt has ended.
+    pub fn remove(&self, job: JobId) {
+        self.lock().remove(&job);
     }
 
-    fn doings(&self) -> MutexGuard<'_, BTreeMap<JobId, Doing>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, LiveAttempt>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -68,19 +110,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_absent_has_not_changed_and_another_attempt_begins_anew() {
-        let doings = Doings::default();
+    fn absent_fields_keep_their_value_and_another_attempt_starts_empty() {
+        let attempts = LiveAttempts::default();
         let job = JobId::from_u128(1);
         let report = |text: &str| serde_json::from_str::<LiveReport>(text).unwrap();
         let half = r#"{"progress":{"value":0.5,"nodes_done":1,"nodes_total":2},"outputs":[{"node":"9"}]}"#;
-        doings.keep(job, Attempt(1), &report(half));
-        doings.keep(job, Attempt(1), &report(r#"{"messages":[{"type":"executing","data":{}}]}"#));
-        let doing = doings.find(job).unwrap();
-        assert_eq!((doing.progress.unwrap().nodes_done, doing.outputs.len()), (1, 1));
-        doings.keep(job, Attempt(2), &LiveReport::default());
-        let doing = doings.find(job).unwrap();
-        assert_eq!((doing.attempt, doing.progress, doing.outputs.len()), (Attempt(2), None, 0));
-        doings.forget(job);
-        assert!(doings.find(job).is_none());
+        attempts.apply(job, Attempt(1), &report(half));
+        attempts.apply(job, Attempt(1), &report(r#"{"messages":[{"type":"executing","data":{}}]}"#));
+        let live = attempts.find(job).unwrap();
+        assert_eq!((live.progress.unwrap().nodes_done, live.outputs.len()), (1, 1));
+        attempts.apply(job, Attempt(2), &LiveReport::default());
+        let live = attempts.find(job).unwrap();
+        assert_eq!((live.attempt, live.progress, live.outputs.len()), (Attempt(2), None, 0));
+        attempts.remove(job);
+        assert!(attempts.find(job).is_none());
     }
 }

@@ -14,12 +14,15 @@ use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::audit::Audit;
-use crate::carry_out::{Bodies, CarryOut};
-use crate::drive::{Drive, Handle};
-use crate::fleets::{Fleets, Surroundings};
-use crate::http::{self, Access};
+use crate::effects::EffectRunner;
+use crate::event_loop::EventLoop;
+use crate::fleets::{FleetContext, Fleets};
+use crate::http::{self, AccessControl};
+use crate::plane_handle::PlaneHandle;
+use crate::shutdown::stopped;
 use crate::tls::Tls;
-use crate::webhooks::{Courier, Policy};
+use crate::webhooks::{Policy, WebhookSender};
+use crate::workflow_cache::WorkflowCache;
 use remuda_config::{Resolved, ServeSettings};
 use remuda_net::secret::Secret;
 
@@ -34,8 +37,8 @@ const TICK_AGE_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Serving {
     pub address: SocketAddr,
-    pub plane: Handle,
-    access: Arc<Access>,
+    pub plane: PlaneHandle,
+    access: Arc<AccessControl>,
     /// For whoever is in the same process and needs no line.
     pub context: http::Context,
     stop: watch::Sender<bool>,
@@ -55,7 +58,7 @@ impl Serving {
     ) -> anyhow::Result<Serving> {
         let serve = &resolved.serve;
         let tls = tls(serve)?;
-        refuse_strangers(serve, tls.is_some())?;
+        require_tls(serve, tls.is_some())?;
         let listening = http::listen(serve.listen).await.with_context(|| {
             format!(
                 "cannot listen on {}: is another remuda running? choose another with --listen",
@@ -69,13 +72,13 @@ impl Serving {
             .await
             .context("cannot open the folder of blobs")?;
         let (calls, called) = tokio::sync::mpsc::unbounded_channel();
-        let carry_out = CarryOut::new(Bodies::default(), calls);
+        let carry_out = EffectRunner::new(WorkflowCache::default(), calls);
         let live = carry_out.live();
-        let (plane, drive) = Drive::start(store.clone(), resolved.settings.clone(), carry_out).await?;
+        let (plane, drive) = EventLoop::start(store.clone(), resolved.settings.clone(), carry_out).await?;
         // It ends when nobody is left to ask it anything.
         let drive = tokio::spawn(drive.run());
         let (stop, stopping) = watch::channel(false);
-        let courier = Courier::new(
+        let courier = WebhookSender::new(
             plane.clone(),
             store.clone(),
             live.outbox.clone(),
@@ -85,13 +88,13 @@ impl Serving {
         let sweep = sweep::run(sweep, store.clone(), plane.clone(), retention, stopping.clone());
         let address = listening.address;
         let audit = Audit::open(&serve.data, plane.clock.now()).context("cannot open the audit log")?;
-        let access = Access::load(serve, address, &store, audit, tls.clone()).await?;
+        let access = AccessControl::load(serve, address, &store, audit, tls.clone()).await?;
         refuse_without_admin(serve, &access, plane.clock.now())?;
         let access = Arc::new(access);
-        let url = Surroundings::local_url(address, tls.is_some());
-        let surroundings = Surroundings::new(plane.clone(), access.clone(), url, serve.data.clone());
-        let fleets = Fleets::new(surroundings);
-        fleets.put_in_force(fleets.ready(&resolved.fleets).await?);
+        let url = FleetContext::local_url(address, tls.is_some());
+        let context = FleetContext::new(plane.clone(), access.clone(), url, serve.data.clone());
+        let fleets = Fleets::new(context);
+        fleets.activate(fleets.ready(&resolved.fleets).await?);
         let reload = http::Reload::new(resolved, read, fleets.clone());
         let context = http::Context::new(
             plane.clone(),
@@ -166,7 +169,7 @@ struct Tasks {
 }
 
 impl Tasks {
-    async fn run(mut self, plane: Handle, stop: watch::Sender<bool>) -> anyhow::Result<()> {
+    async fn run(mut self, plane: PlaneHandle, stop: watch::Sender<bool>) -> anyhow::Result<()> {
         let mut stopping = stop.subscribe();
         let result = tokio::select! {
             ended = &mut self.drive => {
@@ -189,11 +192,6 @@ impl Tasks {
     }
 }
 
-/// Until the program is told to stop.
-pub async fn stopped(stopping: &mut watch::Receiver<bool>) {
-    drop(stopping.wait_for(|stopping| *stopping).await);
-}
-
 fn tls(serve: &ServeSettings) -> anyhow::Result<Option<Tls>> {
     match (&serve.access.tls_cert, &serve.access.tls_key) {
         (Some(cert), Some(key)) => Tls::load(cert, key).map(Some),
@@ -208,7 +206,7 @@ fn tls(serve: &ServeSettings) -> anyhow::Result<Option<Tls>> {
 }
 
 /// Loopback needs neither token nor TLS; anywhere else whoever listens in would have every token.
-fn refuse_strangers(serve: &ServeSettings, has_tls: bool) -> anyhow::Result<()> {
+fn require_tls(serve: &ServeSettings, has_tls: bool) -> anyhow::Result<()> {
     if serve.listen.ip().is_loopback() || serve.insecure || has_tls {
         return Ok(());
     }
@@ -222,7 +220,7 @@ fn refuse_strangers(serve: &ServeSettings, has_tls: bool) -> anyhow::Result<()> 
 }
 
 /// Beyond loopback somebody has to be able to make tokens, or nobody could ever get in.
-fn refuse_without_admin(serve: &ServeSettings, access: &Access, now: Timestamp) -> anyhow::Result<()> {
+fn refuse_without_admin(serve: &ServeSettings, access: &AccessControl, now: Timestamp) -> anyhow::Result<()> {
     if serve.listen.ip().is_loopback() || access.has_admin(now) {
         return Ok(());
     }
@@ -239,7 +237,7 @@ fn refuse_without_admin(serve: &ServeSettings, access: &Access, now: Timestamp) 
 }
 
 /// Clears away what is older than `retention`, in small steps.
-async fn retain(store: Store, plane: Handle, retention: Duration, mut stopping: watch::Receiver<bool>) {
+async fn retain(store: Store, plane: PlaneHandle, retention: Duration, mut stopping: watch::Receiver<bool>) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(RETAIN_EVERY) => {}
@@ -267,7 +265,7 @@ async fn retain(store: Store, plane: Handle, retention: Duration, mut stopping: 
 }
 
 /// A loop that died quietly must not look alive: the process ends, and whoever supervises it starts it anew.
-fn watch_tick(plane: Handle) {
+fn watch_tick(plane: PlaneHandle) {
     let watchdog = std::thread::Builder::new().name("watchdog".to_owned());
     let started = watchdog.spawn(move || {
         loop {
@@ -297,8 +295,8 @@ mod tests {
     #[tokio::test]
     async fn a_loop_that_panics_ends_the_program_instead_of_looking_alive() {
         let store = Store::open("memory:").await.unwrap();
-        let carry_out = CarryOut::new(Bodies::default(), tokio::sync::mpsc::unbounded_channel().0);
-        let (plane, _) = Drive::start(store.clone(), Settings::default(), carry_out).await.unwrap();
+        let carry_out = EffectRunner::new(WorkflowCache::default(), tokio::sync::mpsc::unbounded_channel().0);
+        let (plane, _) = EventLoop::start(store.clone(), Settings::default(), carry_out).await.unwrap();
         let (stop, mut stopping) = watch::channel(false);
         let tasks = Tasks {
             drive: tokio::spawn(async { panic!("a rule was broken") }),

@@ -31,8 +31,8 @@ use tracing::{info, warn};
 pub use self::target::Policy;
 
 use self::target::Guard;
-use crate::drive::Handle;
-use crate::serve::stopped;
+use crate::plane_handle::PlaneHandle;
+use crate::shutdown::stopped;
 use remuda_net::http_client as dial;
 
 /// Whoever takes longer to say yes has said nothing.
@@ -50,8 +50,8 @@ const READ_EVERY: Duration = Duration::from_millis(200);
 const READ_SHARE: u32 = 10;
 
 #[derive(Debug)]
-pub(crate) struct Courier {
-    plane: Handle,
+pub(crate) struct WebhookSender {
+    plane: PlaneHandle,
     store: Store,
     /// Something new is on the shelf.
     outbox: Arc<Notify>,
@@ -80,16 +80,16 @@ struct Held {
 /// How a delivery went: the job, and what was wrong.
 type Outcome = (JobId, Result<(), String>);
 
-impl Courier {
+impl WebhookSender {
     pub(crate) fn new(
-        plane: Handle,
+        plane: PlaneHandle,
         store: Store,
         outbox: Arc<Notify>,
         policy: Policy,
-    ) -> anyhow::Result<Courier> {
+    ) -> anyhow::Result<WebhookSender> {
         let http = dial::client().dns_resolver(Guard(policy)).timeout(ANSWER_MAX);
         let http = http.build().context("cannot set up HTTP for webhooks")?;
-        Ok(Courier {
+        Ok(WebhookSender {
             plane,
             store,
             outbox,
@@ -185,7 +185,7 @@ impl Courier {
             warn!(job = %told.job, tries = told.tries, "a webhook is given up: {OLD}");
             self.let_go(told.job);
             let plane = self.plane.clone();
-            asked.spawn(async move { plane.ask_patiently(Event::Told(Box::new(told))).await });
+            asked.spawn(async move { plane.request_queued(Event::Told(Box::new(told))).await });
         }
         while let Some(answer) = asked.join_next().await {
             if let Ok(Err(error)) = answer {
@@ -244,7 +244,7 @@ impl Courier {
             }
         };
         let told = held.news.told(tries, problem);
-        match self.plane.ask_patiently(Event::Told(Box::new(told))).await {
+        match self.plane.request_queued(Event::Told(Box::new(told))).await {
             Ok(_) => self.let_go(job),
             // It is still on its shelf: told once more rather than never.
             Err(error) => {

@@ -41,9 +41,9 @@ pub use self::workflow::Workflow;
 use self::builder::Folder;
 use self::events::Follower;
 use self::hub::Hub;
-use remuda_server::drive::Unanswered;
 use remuda_server::http::Context;
 use remuda_server::intake::NotTaken;
+use remuda_server::plane_handle::PlaneError;
 use remuda_server::serve::Serving;
 
 /// ComfyUI servers that run workflows together. See [`Pool::builder`].
@@ -222,7 +222,7 @@ impl Pool {
             let queued = plane.open_jobs().saturating_sub(running);
             Stats { queued, running, workers, workers_online, ..Stats::default() }
         };
-        let stats = context.plane.look(look).await?;
+        let stats = context.plane.read(look).await?;
         Ok(self.inner.hub.count(stats))
     }
 
@@ -253,7 +253,7 @@ impl Pool {
             };
             servers.into_iter().map(status).collect()
         };
-        Ok(context.plane.look(look).await?)
+        Ok(context.plane.read(look).await?)
     }
 
     /// Says where workflows of this kind (the graph and its models, whatever their texts, seeds and sizes) would rather
@@ -270,7 +270,7 @@ impl Pool {
         let examined = remuda_core::workflow::examine(workflow.get(), &context.limits)
             .map_err(|invalid| PoolError::Invalid(invalid.to_string()))?;
         let affinity = Affinity { preferred, excluded };
-        context.plane.ask(PlaneEvent::SetAffinity { shape: examined.shape, affinity }).await?;
+        context.plane.request(PlaneEvent::SetAffinity { shape: examined.shape, affinity }).await?;
         Ok(())
     }
 }
@@ -307,9 +307,9 @@ impl Inner {
     async fn cancel(&self, job: JobId) -> Result<(), PoolError> {
         let context = self.context().ok_or(PoolError::Stopped)?;
         let message = "cancelled by the program".to_owned();
-        match context.plane.ask(PlaneEvent::Cancel { job, message }).await {
+        match context.plane.request(PlaneEvent::Cancel { job, message }).await {
             Ok(_) => Ok(()),
-            Err(Unanswered::Refused(Refusal::UnknownJob(_))) => {
+            Err(PlaneError::Refused(Refusal::UnknownJob(_))) => {
                 let known = context.store.job(job).await.map_err(busy)?;
                 let (_, life) = known.ok_or(PoolError::Unknown(job))?;
                 Err(PoolError::Ended { state: life.state.name() })
@@ -323,15 +323,15 @@ fn busy(error: impl std::fmt::Display) -> PoolError {
     PoolError::Busy(error.to_string())
 }
 
-impl From<Unanswered> for PoolError {
-    fn from(why: Unanswered) -> Self {
+impl From<PlaneError> for PoolError {
+    fn from(why: PlaneError) -> Self {
         match why {
-            Unanswered::Stopping => PoolError::Stopped,
-            Unanswered::Refused(Refusal::Ended { state }) => PoolError::Ended { state },
-            Unanswered::Refused(Refusal::UnknownJob(job)) => PoolError::Unknown(job),
-            Unanswered::Refused(refusal @ Refusal::QueueFull { .. }) => busy(refusal),
-            Unanswered::Refused(refusal) => PoolError::Invalid(refusal.to_string()),
-            why @ (Unanswered::Overloaded | Unanswered::NotStored(_)) => busy(why),
+            PlaneError::Stopping => PoolError::Stopped,
+            PlaneError::Refused(Refusal::Ended { state }) => PoolError::Ended { state },
+            PlaneError::Refused(Refusal::UnknownJob(job)) => PoolError::Unknown(job),
+            PlaneError::Refused(refusal @ Refusal::QueueFull { .. }) => busy(refusal),
+            PlaneError::Refused(refusal) => PoolError::Invalid(refusal.to_string()),
+            why @ (PlaneError::Overloaded | PlaneError::NotStored(_)) => busy(why),
         }
     }
 }

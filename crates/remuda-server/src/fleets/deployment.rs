@@ -7,27 +7,27 @@ use anyhow::Context as _;
 use remuda_core::plane::{Event, Plane};
 use tracing::info;
 
-use super::Surroundings;
+use super::FleetContext;
 use crate::http::JoinKey;
 use remuda_net::secret::draw;
 
 /// Eight hexadecimal digits: two deployments that share an account will not share a name.
 const NAME_BYTES: usize = 4;
 
-pub(super) async fn settle(surroundings: &Surroundings) -> anyhow::Result<()> {
-    let Surroundings { plane, access, .. } = surroundings;
+pub(super) async fn settle(context: &FleetContext) -> anyhow::Result<()> {
+    let FleetContext { plane, access, .. } = context;
     let unsettled = "nothing can be rented, because what rented machines go by could not be stored";
     if access.join_key().is_none() {
         let key = JoinKey::draw()?;
         let document = key.document()?;
-        plane.ask_patiently(Event::Keep(Arc::new(document))).await.context(unsettled)?;
+        plane.request_queued(Event::Keep(Arc::new(document))).await.context(unsettled)?;
         access.honour(key);
     }
     let is_nameless = |plane: &Plane, _| plane.deployment().is_none();
-    if plane.look(is_nameless).await? {
+    if plane.read(is_nameless).await? {
         let name = draw(NAME_BYTES)?;
         info!(deployment = %name, "every machine this plane rents is tagged with its name");
-        plane.ask_patiently(Event::Deployment(name)).await.context(unsettled)?;
+        plane.request_queued(Event::Deployment(name)).await.context(unsettled)?;
     }
     Ok(())
 }

@@ -10,9 +10,10 @@ use remuda_providers::{Provider, RentOrder};
 use remuda_store::Store;
 
 use super::*;
-use crate::carry_out::{Bodies, CarryOut};
-use crate::drive::Drive;
-use crate::http::Access;
+use crate::effects::EffectRunner;
+use crate::event_loop::EventLoop;
+use crate::http::AccessControl;
+use crate::workflow_cache::WorkflowCache;
 use remuda_config::Resolved;
 
 /// Says what it is asked; creations never end, and a return is more than it can take.
@@ -48,24 +49,25 @@ impl Provider for Slow {
     }
 }
 
-async fn maker() -> (Arc<Maker>, mpsc::UnboundedReceiver<&'static str>, tempfile::TempDir) {
+async fn maker() -> (Arc<FleetClient>, mpsc::UnboundedReceiver<&'static str>, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open("memory:").await.unwrap();
-    let carry_out = CarryOut::new(Bodies::default(), mpsc::unbounded_channel().0);
-    let (plane, drive) = Drive::start(store.clone(), Settings::default(), carry_out).await.unwrap();
+    let carry_out = EffectRunner::new(WorkflowCache::default(), mpsc::unbounded_channel().0);
+    let (plane, drive) = EventLoop::start(store.clone(), Settings::default(), carry_out).await.unwrap();
     tokio::spawn(drive.run());
     let resolved = Resolved::defaults(folder.path().to_path_buf());
     let audit = crate::audit::Audit::open(folder.path(), plane.clock.now()).unwrap();
-    let access = Access::load(&resolved.serve, resolved.serve.listen, &store, audit, None).await.unwrap();
+    let access =
+        AccessControl::load(&resolved.serve, resolved.serve.listen, &store, audit, None).await.unwrap();
     let (url, data) = ("http://127.0.0.1:1".to_owned(), folder.path().to_path_buf());
-    let surroundings = Arc::new(Surroundings::new(plane, Arc::new(access), url, data));
-    deployment::settle(&surroundings).await.unwrap();
+    let context = Arc::new(FleetContext::new(plane, Arc::new(access), url, data));
+    deployment::settle(&context).await.unwrap();
     let (asked, heard) = mpsc::unbounded_channel();
     let toml = folder.path().join("remuda.toml");
     std::fs::write(&toml, "[[fleet]]\nname = 'a'\nprovider = 'fixed'\nmachines = ['one']\n").unwrap();
     let home = [("HOME".to_owned(), "/nowhere".to_owned())];
     let fleet = config::load(Some(&toml), home, &[]).unwrap().fleets.remove(0);
-    let maker = Maker::with(fleet, Arc::new(Slow(asked)), surroundings);
+    let maker = FleetClient::with(fleet, Arc::new(Slow(asked)), context);
     (Arc::new(maker), heard, folder)
 }
 
@@ -78,13 +80,13 @@ fn rent(machine: &str) -> ProviderCall {
 async fn creations_that_take_long_hold_up_neither_lists_nor_returns_and_are_few_at_a_time() {
     let (maker, mut heard, _folder) = maker().await;
     let mut tasks = JoinSet::new();
-    let desk = Desk::new(maker.plane().clone(), &mut tasks);
+    let queue = CallQueue::new(maker.plane().clone(), &mut tasks);
     for number in 0..AT_ONCE_MAX + 3 {
-        desk.take(maker.clone(), rent(&format!("a-{number}")), &mut tasks);
+        queue.take(maker.clone(), rent(&format!("a-{number}")), &mut tasks);
     }
     for call in [ProviderCall::Return { pod: "p".parse().unwrap() }, ProviderCall::List, ProviderCall::Price]
     {
-        desk.take(maker.clone(), call, &mut tasks);
+        queue.take(maker.clone(), call, &mut tasks);
     }
     let mut asked = Vec::new();
     while asked.last() != Some(&"price") || asked.len() < AT_ONCE_MAX + 3 {
@@ -107,8 +109,8 @@ async fn a_call_that_panics_is_answered_as_one_in_doubt() {
 async fn a_deployment_is_settled_once_and_for_ever() {
     let (maker, _heard, _folder) = maker().await;
     let look = |plane: &remuda_core::plane::Plane, _| plane.deployment().map(str::to_owned);
-    let name = maker.plane().look(look).await.unwrap().unwrap();
+    let name = maker.plane().read(look).await.unwrap().unwrap();
     assert!(name.len() == 8 && name.bytes().all(|byte| byte.is_ascii_hexdigit()), "{name}");
-    deployment::settle(maker.surroundings()).await.unwrap();
-    assert_eq!(maker.plane().look(look).await.unwrap(), Some(name));
+    deployment::settle(maker.context()).await.unwrap();
+    assert_eq!(maker.plane().read(look).await.unwrap(), Some(name));
 }

@@ -7,15 +7,15 @@
 //! Without any token everybody may do everything: on loopback, or where somebody insisted. The first token closes the
 //! plane for all who have none.
 
-mod book;
 mod caller;
 mod credential;
 mod guard;
 mod join;
 mod origin;
+mod revocation;
 mod rules;
+mod token_store;
 pub(super) mod tokens;
-mod watch;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
@@ -30,21 +30,21 @@ use remuda_core::time::Timestamp;
 use remuda_store::{Store, StoreError};
 use tracing::{error, warn};
 
-pub use self::book::{Role, Token, Wanted};
 pub use self::caller::Caller;
 pub(super) use self::guard::{network, usual};
 pub use self::join::JoinKey;
 #[cfg(test)]
 pub(super) use self::rules::who;
+pub use self::token_store::{Role, Token, TokenRequest};
 
-use self::book::{Book, Entry, is_ticket};
 use self::credential::credential;
 use self::guard::{Counted, Guard};
 use self::join::{KEY_ID, is_join_token};
 use self::origin::Origins;
-use self::rules::{Rule, Who, rule_of};
-use super::listen::{End, Peer};
-use super::{Context, Problem};
+use self::rules::{Access, Rule, rule_of};
+use self::token_store::{Entry, TokenStore, is_ticket};
+use super::listen::{ConnectionEnd, Peer};
+use super::{ApiError, Context};
 use crate::audit::{Audit, Note};
 use crate::tls::Tls;
 use remuda_config::ServeSettings;
@@ -61,8 +61,8 @@ const PAGE: usize = 1000;
 
 /// Everything that decides who may ask.
 #[derive(Debug)]
-pub struct Access {
-    book: RwLock<Book>,
+pub struct AccessControl {
+    book: RwLock<TokenStore>,
     /// An admin's token that is in no list: from the environment or a file.
     admin: Option<Arc<Entry>>,
     /// Given to the workers of this very process.
@@ -82,14 +82,14 @@ pub struct Access {
     pub tls: Option<Tls>,
 }
 
-impl Access {
+impl AccessControl {
     pub async fn load(
         settings: &ServeSettings,
         address: SocketAddr,
         store: &Store,
         audit: Audit,
         tls: Option<Tls>,
-    ) -> anyhow::Result<Access> {
+    ) -> anyhow::Result<AccessControl> {
         let access = &settings.access;
         let origins = Origins {
             listen: address,
@@ -99,7 +99,7 @@ impl Access {
         let own_secret = Secret::new(remuda_net::secret::draw(32)?);
         let join = store.document(Shelf::Token, KEY_ID).await?;
         let admin = settings.admin_token()?;
-        Ok(Access {
+        Ok(AccessControl {
             book: RwLock::new(load(store).await?),
             admin: admin.map(|secret| Entry::fixed("admin", Role::Admin, &secret)),
             own: Entry::fixed("this process", Role::Worker, &own_secret),
@@ -133,7 +133,7 @@ impl Access {
     }
 
     /// The priority that was asked for, if this one may ask for it.
-    pub(super) fn priority(&self, caller: &Caller, asked: i8) -> Result<i8, Problem> {
+    pub(super) fn priority(&self, caller: &Caller, asked: i8) -> Result<i8, ApiError> {
         let max = self.priority_max(caller);
         if asked <= max {
             return Ok(asked);
@@ -141,7 +141,7 @@ impl Access {
         let message = format!(
             "priority {asked} is more than this token may ask for: {max} is the most (limits.client_priority_max)"
         );
-        Err(Problem::invalid(message))
+        Err(ApiError::invalid(message))
     }
 
     /// What a worker of this process joins with.
@@ -159,11 +159,11 @@ impl Access {
         drop(self.join.set(key));
     }
 
-    fn book(&self) -> RwLockReadGuard<'_, Book> {
+    fn book(&self) -> RwLockReadGuard<'_, TokenStore> {
         self.book.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, change: impl FnOnce(&mut Book)) {
+    fn change(&self, change: impl FnOnce(&mut TokenStore)) {
         change(&mut self.book.write().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -186,18 +186,18 @@ impl Access {
         if !caller.is_joined() && !caller.is_anyone() && !who.admits(caller.role) {
             let (role, path) = (caller.role, &asked.path);
             let message = format!("this token is for a {role}, and {path} is for: {}", who.as_str());
-            let problem = Problem::new(StatusCode::FORBIDDEN, "forbidden", message);
+            let problem = ApiError::new(StatusCode::FORBIDDEN, "forbidden", message);
             return Err(Refused { problem, who: caller.shown() });
         }
         Ok(caller)
     }
 
-    fn identify(&self, asked: &Asked, secret: Option<&Secret>, now: Timestamp) -> Result<Caller, Problem> {
+    fn identify(&self, asked: &Asked, secret: Option<&Secret>, now: Timestamp) -> Result<Caller, ApiError> {
         let Asked { from, rule, .. } = *asked;
         if let Some(caller) = secret.and_then(|secret| self.rejoining(asked, secret, now)) {
             return caller;
         }
-        if rule.who == Who::Anyone || self.is_open() {
+        if rule.who == Access::Public || self.is_open() {
             return Ok(Caller::anyone(from));
         }
         let Some(secret) = secret else {
@@ -216,7 +216,7 @@ impl Access {
             if !caller.as_ref().is_some_and(|caller| caller.was_known_before(since)) {
                 let message =
                     "too many wrong tokens came from this address: no new one is listened to for a while";
-                let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "locked_out", message);
+                let problem = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "locked_out", message);
                 return Err(problem.later(left.as_secs().max(1)));
             }
         }
@@ -227,7 +227,7 @@ impl Access {
 
     /// Who joins with what its machine was given, or with what it was given itself when it joined before. Where nobody
     /// needs a token these still count: a rented machine's name is its own.
-    fn rejoining(&self, asked: &Asked, secret: &Secret, now: Timestamp) -> Option<Result<Caller, Problem>> {
+    fn rejoining(&self, asked: &Asked, secret: &Secret, now: Timestamp) -> Option<Result<Caller, ApiError>> {
         if !asked.rule.who.takes_join_tokens() {
             return None;
         }
@@ -243,17 +243,17 @@ impl Access {
         Some(entry.map(|entry| Caller::former(entry, secret, asked.from)).ok_or_else(wrong))
     }
 
-    fn wrong(&self, asked: &Asked, secret: &Secret, now: Timestamp) -> Problem {
+    fn wrong(&self, asked: &Asked, secret: &Secret, now: Timestamp) -> ApiError {
         if self.guard.wrong(asked.from, secret.hash(), now) {
             error!(from = %asked.from, "many wrong tokens: no new one is listened to from there for a while");
         }
         let message = "this token is unknown, expired or revoked: `remuda token create` makes a new one";
-        Problem::new(StatusCode::UNAUTHORIZED, "wrong_token", message)
+        ApiError::new(StatusCode::UNAUTHORIZED, "wrong_token", message)
     }
 }
 
-async fn load(store: &Store) -> Result<Book, StoreError> {
-    let mut book = Book::default();
+async fn load(store: &Store) -> Result<TokenStore, StoreError> {
+    let mut book = TokenStore::default();
     let mut after = String::new();
     loop {
         let page = store.documents(Shelf::Token, &after, PAGE).await?;
@@ -272,20 +272,20 @@ async fn load(store: &Store) -> Result<Book, StoreError> {
     }
 }
 
-fn no_token() -> Problem {
+fn no_token() -> ApiError {
     let message = "send a token: Authorization: Bearer TOKEN, or --token or REMUDA_TOKEN with remuda's own commands; \
                    an admin makes one with `remuda token create`";
-    Problem::new(StatusCode::UNAUTHORIZED, "no_token", message)
+    ApiError::new(StatusCode::UNAUTHORIZED, "no_token", message)
 }
 
 /// Why somebody was not let through, and who that was.
 struct Refused {
-    problem: Problem,
+    problem: ApiError,
     who: String,
 }
 
-impl From<Problem> for Refused {
-    fn from(problem: Problem) -> Refused {
+impl From<ApiError> for Refused {
+    fn from(problem: ApiError) -> Refused {
         Refused { problem, who: ANYONE.to_owned() }
     }
 }
@@ -293,7 +293,7 @@ impl From<Problem> for Refused {
 /// A request, as far as access is concerned.
 struct Asked {
     from: IpAddr,
-    line: Option<Arc<End>>,
+    line: Option<Arc<ConnectionEnd>>,
     /// It would open a socket under a protocol of ours.
     speaks_remuda: bool,
     rule: &'static Rule,
@@ -354,7 +354,7 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
         Ok(caller) => caller,
         Err(refused) => return refuse(&access, &asked, now, refused).await,
     };
-    if (caller.is_joined() && asked.rule.who == Who::Known || caller.is_former())
+    if (caller.is_joined() && asked.rule.who == Access::AnyToken || caller.is_former())
         && let Some(secret) = &secret
         && !has_joined(&context, secret).await
     {
@@ -369,7 +369,7 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
     }
     request.extensions_mut().insert(caller.clone());
     let mut response =
-        watch::until_revoked(&access, &asked, &caller, context.plane.clock, next.run(request)).await;
+        revocation::until_revoked(&access, &asked, &caller, context.plane.clock, next.run(request)).await;
     if caller.is_joined() && response.status() == StatusCode::FORBIDDEN {
         // The plane knows no such worker by this.
         if let Some(secret) = &secret {
@@ -394,7 +394,7 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
     response
 }
 
-async fn refuse(access: &Access, asked: &Asked, now: Timestamp, refused: Refused) -> Response {
+async fn refuse(access: &AccessControl, asked: &Asked, now: Timestamp, refused: Refused) -> Response {
     let Refused { problem, who } = refused;
     let (status, code) = (problem.status, problem.code);
     if code != "too_many_requests" {
@@ -413,15 +413,15 @@ async fn refuse(access: &Access, asked: &Asked, now: Timestamp, refused: Refused
 /// Whether this is what a worker that is there was given; where a route names the worker, its handler asks the same.
 async fn has_joined(context: &Context, ticket: &Secret) -> bool {
     let hash = ticket.hash();
-    context.plane.look(move |plane, _| plane.has_joined(hash)).await.unwrap_or(false)
+    context.plane.read(move |plane, _| plane.has_joined(hash)).await.unwrap_or(false)
 }
 
 /// Whoever belongs to a tenant hears of no job of another, not even that there is one.
-async fn belongs(context: &Context, caller: &Caller, asked: &Asked) -> Result<(), Problem> {
+async fn belongs(context: &Context, caller: &Caller, asked: &Asked) -> Result<(), ApiError> {
     let (Some(id), Some(_)) = (asked.job(), caller.only()) else { return Ok(()) };
     // What is not plainly an id might be one to the handler, which reads escapes.
     let Ok(id) = id.parse::<JobId>() else {
-        return Err(Problem::not_found(format!("{:?} is the id of no job", id.escape_debug().to_string())));
+        return Err(ApiError::not_found(format!("{:?} is the id of no job", id.escape_debug().to_string())));
     };
     match context.store.job(id).await? {
         Some((accepted, _)) if caller.may_see(&accepted.tenant) => Ok(()),

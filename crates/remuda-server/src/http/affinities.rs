@@ -9,10 +9,10 @@ use remuda_core::plane::Event;
 use serde_json::{Value, json};
 
 use super::path::Path;
-use super::{Context, Problem};
+use super::{ApiError, Context};
 
-pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let affinities = context.plane.look(|plane, _| {
+pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
+    let affinities = context.plane.read(|plane, _| {
         let affinities = plane.affinities().iter().map(|(shape, affinity)| view(shape, affinity));
         affinities.collect::<Vec<_>>()
     });
@@ -22,38 +22,38 @@ pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, 
 pub(super) async fn one(
     State(context): State<Context>,
     Path(shape): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let shape: Shape = shape.parse()?;
     let look = move |plane: &remuda_core::plane::Plane, _| {
         plane.affinities().of(&shape).map(|affinity| view(&shape, affinity))
     };
-    let found = context.plane.look(look).await?;
-    found.map(Json).ok_or_else(|| Problem::not_found(format!("shape {shape} has no affinity")))
+    let found = context.plane.read(look).await?;
+    found.map(Json).ok_or_else(|| ApiError::not_found(format!("shape {shape} has no affinity")))
 }
 
 pub(super) async fn set(
     State(context): State<Context>,
     Path(shape): Path<String>,
     affinity: Result<Json<Affinity>, JsonRejection>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let shape: Shape = shape.parse()?;
     let Json(affinity) = affinity?;
     if affinity == Affinity::default() {
-        return Err(Problem::invalid(
+        return Err(ApiError::invalid(
             "an affinity has \"preferred\" or \"excluded\" workers, or both; DELETE removes it",
         ));
     }
     let answer = view(&shape, &affinity);
-    context.plane.ask(Event::SetAffinity { shape, affinity }).await?;
+    context.plane.request(Event::SetAffinity { shape, affinity }).await?;
     Ok(Json(answer))
 }
 
 pub(super) async fn remove(
     State(context): State<Context>,
     Path(shape): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let shape: Shape = shape.parse()?;
-    context.plane.ask(Event::RemoveAffinity { shape }).await?;
+    context.plane.request(Event::RemoveAffinity { shape }).await?;
     Ok(Json(json!({ "shape": shape, "removed": true })))
 }
 

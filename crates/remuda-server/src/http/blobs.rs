@@ -2,7 +2,7 @@
 //! in is bounded in size, in number at a time, and in how long it may stand still; what goes out is an attachment that
 //! no browser takes for a page.
 
-mod head;
+mod headers;
 
 use std::time::{Duration, Instant};
 
@@ -20,12 +20,12 @@ use serde_json::json;
 use serde_json::value::RawValue;
 use tokio::sync::SemaphorePermit;
 
-pub(super) use self::head::{content_type, disposition, is_harmless};
+pub(super) use self::headers::{content_type, disposition, is_harmless};
 
-use self::head::{Part, part};
+use self::headers::{Part, part};
 use super::body::too_slow;
 use super::path::Path;
-use super::{Context, Problem};
+use super::{ApiError, Context};
 
 /// Each may hold a thread that waits for the disk, of the 512 there are, and that much memory as it gathers.
 pub(super) const UPLOADS_MAX: usize = 64;
@@ -34,7 +34,7 @@ const STEP_BYTES: u64 = 256 << 10;
 /// A body that nobody needs is read to its end if it is this short: an answer in the middle of it would cost a line.
 const SKIP_BYTES_MAX: u64 = 1 << 20;
 
-pub(super) async fn store(State(context): State<Context>, body: Body) -> Result<Response, Problem> {
+pub(super) async fn store(State(context): State<Context>, body: Body) -> Result<Response, ApiError> {
     let stored = receive(&context, body, None).await?;
     Ok(told(stored))
 }
@@ -43,7 +43,7 @@ pub(super) async fn store_named(
     State(context): State<Context>,
     Path(hash): Path<String>,
     body: Body,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let hash: BlobHash = hash.parse()?;
     if let Some(size_bytes) = context.blobs.touch(hash, context.plane.clock.now()).await? {
         if body.size_hint().upper().is_some_and(|size| size <= SKIP_BYTES_MAX) {
@@ -64,7 +64,7 @@ fn told(stored: Stored) -> Response {
     (status, [(header::LOCATION, location)], Json(answer)).into_response()
 }
 
-async fn receive(context: &Context, body: Body, expected: Option<BlobHash>) -> Result<Stored, Problem> {
+async fn receive(context: &Context, body: Body, expected: Option<BlobHash>) -> Result<Stored, ApiError> {
     let bytes_max = context.blobs.bytes_max();
     if body.size_hint().lower() > bytes_max {
         return Err(BlobError::TooLarge { bytes_max }.into());
@@ -79,10 +79,10 @@ async fn receive(context: &Context, body: Body, expected: Option<BlobHash>) -> R
 }
 
 /// A place among the blobs on their way in.
-pub(super) fn place(context: &Context) -> Result<SemaphorePermit<'_>, Problem> {
+pub(super) fn place(context: &Context) -> Result<SemaphorePermit<'_>, ApiError> {
     context.uploads.try_acquire().map_err(|_| {
         let message = format!("{UPLOADS_MAX} blobs are on their way in: send it again in a moment");
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_uploads", message).later(1)
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_uploads", message).later(1)
     })
 }
 
@@ -97,9 +97,9 @@ impl Pieces {
         Pieces { body: body.into_data_stream(), pace: Pace::new(context) }
     }
 
-    async fn next(&mut self) -> Result<Option<Bytes>, Problem> {
+    async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         let piece = self.pace.wait(self.body.next()).await?.transpose();
-        let piece = piece.map_err(|error| Problem::bad_request(format!("the body broke off: {error}")))?;
+        let piece = piece.map_err(|error| ApiError::bad_request(format!("the body broke off: {error}")))?;
         self.pace.seen(piece.as_ref().map_or(0, Bytes::len));
         Ok(piece)
     }
@@ -119,7 +119,7 @@ impl Pace {
         Pace { upload_idle_timeout: context.blob_upload_idle_timeout, waited: Duration::ZERO, seen_bytes: 0 }
     }
 
-    pub(super) async fn wait<T>(&mut self, next: impl Future<Output = T>) -> Result<T, Problem> {
+    pub(super) async fn wait<T>(&mut self, next: impl Future<Output = T>) -> Result<T, ApiError> {
         let asked_at = Instant::now();
         let patience = self.upload_idle_timeout.saturating_sub(self.waited);
         let came = tokio::time::timeout(patience, next).await.map_err(|_| too_slow())?;
@@ -138,7 +138,7 @@ impl Pace {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Shown {
+pub(super) struct DownloadQuery {
     /// What to call it; decides its type.
     name: Option<String>,
 }
@@ -146,18 +146,18 @@ pub(super) struct Shown {
 pub(super) async fn read(
     State(context): State<Context>,
     Path(hash): Path<String>,
-    shown: Result<Query<Shown>, QueryRejection>,
+    shown: Result<Query<DownloadQuery>, QueryRejection>,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
-    let Query(Shown { name }) = shown?;
+) -> Result<Response, ApiError> {
+    let Query(DownloadQuery { name }) = shown?;
     let (hash, blob) = find(&context, &hash).await?;
     Ok(send(blob, hash, content_type(name.as_deref()), disposition(name.as_deref()), &headers))
 }
 
-async fn find(context: &Context, hash: &str) -> Result<(BlobHash, Blob), Problem> {
+async fn find(context: &Context, hash: &str) -> Result<(BlobHash, Blob), ApiError> {
     let hash: BlobHash = hash.parse()?;
     let blob = context.blobs.read(hash, context.plane.clock.now()).await?.ok_or_else(|| {
-        Problem::not_found(format!("there is no {hash}; it may have been cleared away (retention)"))
+        ApiError::not_found(format!("there is no {hash}; it may have been cleared away (retention)"))
     })?;
     Ok((hash, blob))
 }
@@ -169,7 +169,7 @@ pub(super) async fn show(
     hash: &str,
     name: &str,
     headers: &HeaderMap,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let (hash, blob) = find(context, hash).await?;
     let inline = disposition(Some(name)).replacen("attachment", "inline", 1);
     let mut response = send(blob, hash, content_type(Some(name)), inline, headers);
@@ -193,7 +193,7 @@ pub(super) fn send(
         Part::Known => (StatusCode::NOT_MODIFIED, 0, 0),
         Part::OutOfRange => {
             let message = format!("{hash} has {size} bytes");
-            let problem = Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", message);
+            let problem = ApiError::new(StatusCode::RANGE_NOT_SATISFIABLE, "range_not_satisfiable", message);
             return ([(header::CONTENT_RANGE, format!("bytes */{size}"))], problem).into_response();
         }
     };
@@ -204,7 +204,7 @@ pub(super) fn send(
         // Every value is made of letters that a header may have.
         answer.extend(HeaderValue::try_from(value).ok().map(|value| (name, value)));
     };
-    set(header::ETAG, head::etag(hash));
+    set(header::ETAG, headers::etag(hash));
     // Content never changes under its name.
     set(header::CACHE_CONTROL, "private, max-age=31536000, immutable".to_owned());
     if status == StatusCode::NOT_MODIFIED {

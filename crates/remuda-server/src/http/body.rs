@@ -10,7 +10,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use futures_util::StreamExt as _;
 
-use super::{Context, Problem};
+use super::{ApiError, Context};
 
 /// Between two pieces of a body; whoever takes longer has gone without a word.
 const PAUSE_MAX: Duration = Duration::from_secs(15);
@@ -21,7 +21,7 @@ pub(super) async fn read_whole(
     State(context): State<Context>,
     request: Request,
     next: Next,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     if request.body().is_end_stream() {
         return Ok(next.run(request).await);
     }
@@ -32,23 +32,23 @@ pub(super) async fn read_whole(
     Ok(next.run(Request::from_parts(head, Body::from(body))).await)
 }
 
-async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, Problem> {
+async fn read(body: Body, bytes_max: usize) -> Result<Vec<u8>, ApiError> {
     let announced = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if announced > bytes_max {
-        return Err(Problem::too_large(bytes_max));
+        return Err(ApiError::too_large(bytes_max));
     }
     let mut whole = Vec::with_capacity(announced);
     let mut pieces = body.into_data_stream();
     while let Some(piece) = tokio::time::timeout(PAUSE_MAX, pieces.next()).await.map_err(|_| too_slow())? {
-        let piece = piece.map_err(|error| Problem::bad_request(format!("the body broke off: {error}")))?;
+        let piece = piece.map_err(|error| ApiError::bad_request(format!("the body broke off: {error}")))?;
         if whole.len() + piece.len() > bytes_max {
-            return Err(Problem::too_large(bytes_max));
+            return Err(ApiError::too_large(bytes_max));
         }
         whole.extend_from_slice(&piece);
     }
     Ok(whole)
 }
 
-pub(super) fn too_slow() -> Problem {
-    Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", "the body did not come in time: send it again")
+pub(super) fn too_slow() -> ApiError {
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, "too_slow", "the body did not come in time: send it again")
 }

@@ -41,8 +41,8 @@ use tokio::sync::broadcast;
 pub(super) use self::error_format::put_on;
 use self::job_watch::Hub;
 use self::upload_keys::Claims;
-use super::{Context, body, problem};
-use crate::carry_out::News;
+use super::{Context, body, error};
+use crate::live::LiveEvent;
 
 /// What the handlers of this surface share.
 #[derive(Clone, Debug)]
@@ -52,16 +52,16 @@ pub(super) struct ComfyV2State {
 }
 
 impl ComfyV2State {
-    pub(super) fn new(news: &broadcast::Sender<News>) -> ComfyV2State {
-        ComfyV2State { claims: Claims::default(), hub: Hub::new(news.clone()) }
+    pub(super) fn new(events: &broadcast::Sender<LiveEvent>) -> ComfyV2State {
+        ComfyV2State { claims: Claims::default(), hub: Hub::new(events.clone()) }
     }
 }
 
 pub(super) fn router(context: &Context) -> Router<Context> {
     let streamed = Router::new()
         .route("/api/v2/assets", post(upload::upload))
-        .method_not_allowed_fallback(problem::wrong_method);
-    let nothing = any(problem::no_such_route);
+        .method_not_allowed_fallback(error::wrong_method);
+    let nothing = any(error::no_such_route);
     // Beside them nothing is found, whoever else serves paths that begin alike.
     let nothing = Router::new().route("/api/v2", nothing.clone()).route("/api/v2/{*rest}", nothing);
     Router::new()
@@ -75,7 +75,7 @@ pub(super) fn router(context: &Context) -> Router<Context> {
         .route("/api/v2/jobs/{id}/events", get(stream::stream))
         .route("/api/v2/jobs/{id}/cancel", post(jobs::cancel))
         .route("/openapi.json", get(openapi::document))
-        .method_not_allowed_fallback(problem::wrong_method)
+        .method_not_allowed_fallback(error::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .merge(streamed)
         .merge(nothing)

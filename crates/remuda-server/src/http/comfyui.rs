@@ -82,7 +82,7 @@ pub(super) fn streamed() -> Router<Context> {
         Router::new()
             .route("/upload/image", post(uploads::image))
             .route("/upload/mask", post(upload_mask::mask))
-            .method_not_allowed_fallback(super::problem::wrong_method)
+            .method_not_allowed_fallback(super::error::wrong_method)
     };
     Router::new().merge(both()).nest("/api", both())
 }

@@ -317,13 +317,13 @@ fn every_code_is_told_in_the_document() {
         include_str!("access/guard.rs"),
         include_str!("access/origin.rs"),
         include_str!("access/tokens.rs"),
-        include_str!("access/watch.rs"),
+        include_str!("access/revocation.rs"),
         include_str!("blobs.rs"),
         include_str!("body.rs"),
         include_str!("events.rs"),
         include_str!("jobs.rs"),
         include_str!("preview.rs"),
-        include_str!("problem.rs"),
+        include_str!("error.rs"),
         include_str!("workers.rs"),
     ];
     let codes = sources.iter().flat_map(|source| source.split("StatusCode::")).filter_map(|part| {

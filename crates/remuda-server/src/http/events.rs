@@ -1,7 +1,7 @@
 //! Events as they happen, over SSE. Whoever comes back with `Last-Event-ID` goes on where it stopped; whoever is too
 //! slow gets a gap mark and catches up from the store, and nobody else notices.
 
-mod wanted;
+mod filter;
 
 use std::convert::Infallible;
 
@@ -15,10 +15,10 @@ use remuda_core::record::Happened;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 
-use self::wanted::{Of, Wanted};
-use super::{Caller, Context, Problem, preview};
-use crate::carry_out::{News, Shown};
-use crate::serve::stopped;
+use self::filter::{EventFields, EventFilter};
+use super::{ApiError, Caller, Context, preview};
+use crate::live::{LiveEvent, PreviewUpdate};
+use crate::shutdown::stopped;
 
 const PAGE: usize = 512;
 
@@ -27,11 +27,11 @@ pub(super) async fn stream(
     caller: Caller,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
     headers: HeaderMap,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    let mut wanted = Wanted::read(query?.0)?;
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
+    let mut wanted = EventFilter::read(query?.0)?;
     wanted.tenant = caller.narrowed(wanted.tenant)?;
     let place = context.streams.clone().try_acquire_owned().map_err(|_| {
-        let mut problem = Problem::new(
+        let mut problem = ApiError::new(
             StatusCode::TOO_MANY_REQUESTS,
             "too_many_streams",
             "too many event streams are open",
@@ -43,12 +43,12 @@ pub(super) async fn stream(
         match headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default().trim().parse::<u64>()) {
             Some(Ok(after)) => Some(after),
             Some(Err(_)) => {
-                return Err(Problem::bad_request("Last-Event-ID is the number of the last event you saw"));
+                return Err(ApiError::bad_request("Last-Event-ID is the number of the last event you saw"));
             }
             None => wanted.after,
         };
     // Subscribed before anything is read: what happens in between is in both, and the number tells.
-    let news = context.news.subscribe();
+    let news = context.events.subscribe();
     let seen = resumed.map(Sequence);
     let follower = Follower {
         stopping: context.stopping.clone(),
@@ -70,8 +70,8 @@ pub(super) async fn stream(
 
 struct Follower {
     context: Context,
-    wanted: Wanted,
-    news: broadcast::Receiver<News>,
+    wanted: EventFilter,
+    news: broadcast::Receiver<LiveEvent>,
     seen: Option<Sequence>,
     /// Read from the store and not yet sent, newest first.
     backlog: Vec<Happened>,
@@ -108,13 +108,13 @@ impl Follower {
                 () = stopped(&mut self.stopping) => return None,
             };
             match news {
-                Ok(News::Happened(happened)) => {
+                Ok(LiveEvent::Stored(happened)) => {
                     if let Some(event) = self.show(&happened) {
                         return Some(event);
                     }
                 }
-                Ok(News::Progress { job, tenant, metadata, worker, progress, phase }) => {
-                    let of = Of {
+                Ok(LiveEvent::Progress { job, tenant, metadata, worker, progress, phase }) => {
+                    let of = EventFields {
                         name: "job:progress",
                         job: Some(job),
                         tenant: Some(&tenant),
@@ -126,8 +126,8 @@ impl Follower {
                         return Some(event);
                     }
                 }
-                Ok(News::Preview(it)) => {
-                    let of = Of {
+                Ok(LiveEvent::Preview(it)) => {
+                    let of = EventFields {
                         name: "job:preview",
                         job: Some(it.job),
                         tenant: Some(&it.tenant),
@@ -138,7 +138,7 @@ impl Follower {
                         return Some(event);
                     }
                 }
-                Ok(News::Told(_)) => {}
+                Ok(LiveEvent::Update(_)) => {}
                 Err(broadcast::error::RecvError::Lagged(missed)) => {
                     self.catching_up = self.seen.is_some();
                     return Some(Event::default().event("gap").data(json!({ "missed": missed }).to_string()));
@@ -153,7 +153,7 @@ impl Follower {
             return None;
         }
         self.seen = Some(happened.seq);
-        let is_wanted = self.wanted.is(&Of {
+        let is_wanted = self.wanted.is(&EventFields {
             name: &happened.name,
             job: happened.job,
             tenant: happened.tenant.as_ref(),
@@ -165,7 +165,7 @@ impl Follower {
     }
 
     /// What is live only has no number.
-    fn show_live(&self, of: &Of<'_>, mut data: Value) -> Option<Event> {
+    fn show_live(&self, of: &EventFields<'_>, mut data: Value) -> Option<Event> {
         if !self.wanted.is(of) {
             return None;
         }
@@ -178,7 +178,7 @@ impl Follower {
     }
 }
 
-fn preview_json(shown: &Shown) -> Value {
+fn preview_json(shown: &PreviewUpdate) -> Value {
     json!({
         "attempt": shown.attempt, "media": shown.media.as_str(), "url": preview::url(shown.job),
         "size_bytes": shown.size_bytes,

@@ -27,10 +27,10 @@ use serde_json::{Map, Value, json};
 pub(super) use self::why::why;
 
 use super::path::Path;
-use super::{Caller, Context, Problem};
-use crate::drive::Unanswered;
+use super::{ApiError, Caller, Context};
 use crate::intake::{Request, Taken};
-use crate::live::Doing;
+use crate::live::LiveAttempt;
+use crate::plane_handle::PlaneError;
 use remuda_core::wire::live::ProgressSnapshot;
 
 /// What a client sends to submit a job.
@@ -69,12 +69,12 @@ pub(super) async fn submit(
     caller: Caller,
     headers: HeaderMap,
     body: Bytes,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let body = read(&body)?;
     let in_header = headers.get("idempotency-key").map(|key| {
         key.to_str()
             .map(str::to_owned)
-            .map_err(|_| Problem::bad_request("the Idempotency-Key header is not plain text"))
+            .map_err(|_| ApiError::bad_request("the Idempotency-Key header is not plain text"))
     });
     let options = JobOptions {
         retry_delay: seconds("retry_delay_seconds", body.retry_delay_seconds)?,
@@ -109,26 +109,26 @@ pub(super) async fn submit(
 /// Longer than anybody waits, and short enough to be added to any moment.
 const SECONDS_MAX: f64 = 10.0 * 365.0 * 86_400.0;
 
-fn seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, Problem> {
+fn seconds(name: &str, given: Option<f64>) -> Result<Option<Duration>, ApiError> {
     match given {
         Some(given) if !(0.0..=SECONDS_MAX).contains(&given) => {
-            Err(Problem::invalid(format!("{name} is {given}: a number of seconds, from 0 to ten years")))
+            Err(ApiError::invalid(format!("{name} is {given}: a number of seconds, from 0 to ten years")))
         }
         given => Ok(given.map(Duration::from_secs_f64)),
     }
 }
 
-fn read(body: &[u8]) -> Result<Body<'_>, Problem> {
+fn read(body: &[u8]) -> Result<Body<'_>, ApiError> {
     let text = std::str::from_utf8(body)
-        .map_err(|error| Problem::bad_request(format!("the body is not UTF-8: {error}")))?;
+        .map_err(|error| ApiError::bad_request(format!("the body is not UTF-8: {error}")))?;
     serde_json::from_str(text).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => {
             let hint = "a submission is an object with \"workflow\" and, if you like, tenant, priority, service, needs, \
                         deadline_seconds, attempts_max, retry_delay_seconds, preferred, start_limit_seconds, \
                         node_limit_seconds, include_outputs, attachments, webhook, idempotency_key, labels, metadata";
-            Problem::invalid(format!("{error}; {hint}"))
+            ApiError::invalid(format!("{error}; {hint}"))
         }
-        _ => Problem::bad_request(format!("the body is not JSON: {error}")),
+        _ => ApiError::bad_request(format!("the body is not JSON: {error}")),
     })
 }
 
@@ -203,7 +203,7 @@ impl View {
         }
     }
 
-    fn doing(mut self, doing: Option<Doing>) -> Self {
+    fn doing(mut self, doing: Option<LiveAttempt>) -> Self {
         if let Some(doing) = doing.filter(|doing| doing.attempt.0 == self.attempt) {
             (self.progress, self.outputs) = (doing.progress, doing.outputs);
         }
@@ -211,11 +211,14 @@ impl View {
     }
 }
 
-pub(super) async fn one(State(context): State<Context>, Path(id): Path<String>) -> Result<Response, Problem> {
+pub(super) async fn one(
+    State(context): State<Context>,
+    Path(id): Path<String>,
+) -> Result<Response, ApiError> {
     let id: JobId = id.parse()?;
     let open = context
         .plane
-        .look(move |plane, now| plane.job(id).map(|job| (job.life(now), plane.reason(now, job))))
+        .read(move |plane, now| plane.job(id).map(|job| (job.life(now), plane.reason(now, job))))
         .await?;
     let (accepted, stored) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
     // What is stored has ended for good; what is still open is best known to the plane.
@@ -227,12 +230,12 @@ pub(super) async fn one(State(context): State<Context>, Path(id): Path<String>) 
         }
     };
     let result = context.store.result(id).await?;
-    let doing = context.doings.find(id).filter(|_| life.state.is_open());
+    let doing = context.live_attempts.find(id).filter(|_| life.state.is_open());
     Ok(Json(View::new(&accepted, &life, reason, result).doing(doing)).into_response())
 }
 
-pub(super) fn unknown(id: JobId) -> Problem {
-    Problem::not_found(format!("there is no job {id}; it may have been cleared away (retention)"))
+pub(super) fn unknown(id: JobId) -> ApiError {
+    ApiError::not_found(format!("there is no job {id}; it may have been cleared away (retention)"))
 }
 
 #[derive(Debug, Deserialize)]
@@ -251,11 +254,11 @@ pub(super) async fn list(
     State(context): State<Context>,
     caller: Caller,
     page: Result<Query<Page>, QueryRejection>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let Query(page) = page?;
     let state: Option<JobState> = match page.state.as_deref() {
         Some(word) => {
-            Some(word.parse().map_err(|bad: remuda_store::BadWord| Problem::bad_request(bad.to_string()))?)
+            Some(word.parse().map_err(|bad: remuda_store::BadWord| ApiError::bad_request(bad.to_string()))?)
         }
         None => None,
     };
@@ -267,7 +270,7 @@ pub(super) async fn list(
         jobs.iter().filter(|(_, life)| life.state.is_open()).map(|(accepted, _)| accepted.id).collect();
     let reasons: BTreeMap<JobId, String> = context
         .plane
-        .look(move |plane, now| {
+        .read(move |plane, now| {
             open.into_iter().filter_map(|id| Some((id, plane.reason(now, plane.job(id)?)))).collect()
         })
         .await?;
@@ -285,7 +288,7 @@ pub(super) async fn list(
 pub(super) async fn workflow(
     State(context): State<Context>,
     Path(id): Path<String>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let id: JobId = id.parse()?;
     let workflow = context.store.workflow(id).await?.ok_or_else(|| unknown(id))?;
     Ok(Json(workflow).into_response())
@@ -294,13 +297,13 @@ pub(super) async fn workflow(
 pub(super) async fn result(
     State(context): State<Context>,
     Path(id): Path<String>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let id: JobId = id.parse()?;
     match context.store.result(id).await? {
         Some(result) => Ok(Json(result).into_response()),
         None => {
             let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
-            Err(Problem::not_found(format!("job {id} is {} and has no result", life.state.name())))
+            Err(ApiError::not_found(format!("job {id} is {} and has no result", life.state.name())))
         }
     }
 }
@@ -316,18 +319,18 @@ pub(super) async fn cancel(
     State(context): State<Context>,
     Path(id): Path<String>,
     body: Bytes,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let id: JobId = id.parse()?;
     let cancel = if body.is_empty() {
         Cancel::default()
     } else {
         serde_json::from_slice(&body)
-            .map_err(|error| Problem::bad_request(format!("expected {{\"reason\": \"…\"}}: {error}")))?
+            .map_err(|error| ApiError::bad_request(format!("expected {{\"reason\": \"…\"}}: {error}")))?
     };
     let message = if cancel.reason.is_empty() { "cancelled on request".to_owned() } else { cancel.reason };
-    match context.plane.ask(Event::Cancel { job: id, message }).await {
+    match context.plane.request(Event::Cancel { job: id, message }).await {
         Ok(_) => Ok(Json(json!({ "id": id, "state": "cancelled" })).into_response()),
-        Err(Unanswered::Refused(Refusal::UnknownJob(_))) => {
+        Err(PlaneError::Refused(Refusal::UnknownJob(_))) => {
             // It may have ended long before the plane's memory begins.
             let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
             Err(Refusal::Ended { state: life.state.name() }.into())

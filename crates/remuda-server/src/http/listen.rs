@@ -1,6 +1,6 @@
 //! Connections: so many and no more, each with time-outs, all of them closed gracefully.
 
-mod line;
+mod connection;
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -19,11 +19,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tracing::{debug, warn};
 
-pub(super) use self::line::End;
+pub(super) use self::connection::ConnectionEnd;
 
-use self::line::{Line, Place, Seats, Stream};
+use self::connection::{Connection, ConnectionPermits, ConnectionQuota, Stream};
 use super::access::{network, usual};
-use crate::serve::stopped;
+use crate::shutdown::stopped;
 use crate::tls::Tls;
 use remuda_config::ServeSettings;
 
@@ -46,7 +46,7 @@ const GOODBYE_BYTES: u64 = 64 << 10;
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) address: SocketAddr,
-    pub(super) end: Arc<End>,
+    pub(super) end: Arc<ConnectionEnd>,
 }
 
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Listening {
         mut stopping: watch::Receiver<bool>,
     ) {
         let places = Arc::new(Semaphore::new(settings.connections_max));
-        let seats = Seats::default();
+        let seats = ConnectionQuota::default();
         let shared = Shared { router, tls, stopping: stopping.clone() };
         // Held by every connection: when all are gone, so are the senders.
         let (open, mut all_closed) = tokio::sync::mpsc::channel::<()>(1);
@@ -109,7 +109,7 @@ impl Listening {
             };
             drop(stream.set_nodelay(true));
             let (shared, open) = (shared.clone(), open.clone());
-            let place = Place { _one_of_all: place, _one_of_address: seat };
+            let place = ConnectionPermits { _one_of_all: place, _one_of_address: seat };
             tokio::spawn(async move {
                 shared.serve(stream, peer, place).await;
                 drop(open);
@@ -124,7 +124,7 @@ impl Listening {
 }
 
 impl Shared {
-    async fn serve(mut self, stream: TcpStream, peer: SocketAddr, place: Place) {
+    async fn serve(mut self, stream: TcpStream, peer: SocketAddr, place: ConnectionPermits) {
         let stream = match &self.tls {
             None => Stream::Plain(stream),
             Some(tls) => match tokio::time::timeout(HANDSHAKE_MAX, tls.accept(stream)).await {
@@ -134,7 +134,7 @@ impl Shared {
             },
         };
         let inner = TowerToHyperService::new(self.router);
-        let end = Arc::<End>::default();
+        let end = Arc::<ConnectionEnd>::default();
         let peer = Peer { address: peer, end: end.clone() };
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(peer.clone());
@@ -144,7 +144,7 @@ impl Shared {
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEADERS_MAX)
-            .serve_connection(TokioIo::new(Line { stream, end, _place: place }), service)
+            .serve_connection(TokioIo::new(Connection { stream, end, _place: place }), service)
             .with_upgrades();
         let mut connection = pin!(connection);
         let ended = tokio::select! {

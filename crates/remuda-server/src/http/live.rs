@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use super::path::Path;
 use super::preview::Of;
 use super::workers::token;
-use super::{Context, Problem, blobs};
-use crate::carry_out::News;
-use crate::live::Told;
+use super::{ApiError, Context, blobs};
+use crate::live::LiveEvent;
+use crate::live::LiveUpdate;
 use remuda_core::wire::live::LiveReport;
 
 /// A graph of thousands of nodes tells as much in one report; what is larger is no report.
@@ -30,7 +30,7 @@ pub(super) async fn put(
     of: Result<Query<Of>, QueryRejection>,
     headers: HeaderMap,
     report: Result<Json<LiveReport>, JsonRejection>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let worker: WorkerId = worker.parse()?;
     let (Query(Of { job, attempt, .. }), Json(report)) = (of?, report?);
     let token_hash = token(&headers)?;
@@ -38,19 +38,19 @@ pub(super) async fn put(
     if report.messages.len() > REPORT_MESSAGES_MAX || outputs.len() > OUTPUTS_MAX {
         let message =
             format!("a report has at most {REPORT_MESSAGES_MAX} messages and {OUTPUTS_MAX} outputs");
-        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
     }
     blobs::want(&context, outputs.iter().map(|output| &**output)).await?;
-    let doings = context.doings.clone();
+    let attempts = context.live_attempts.clone();
     // Kept while the plane looks: if the attempt ends a moment later, it is forgotten after it was kept.
     let look = move |plane: &Plane, _| {
         let running = plane.runs(&worker, token_hash, job, attempt)?;
         let (tenant, metadata) = (running.tenant.clone(), running.metadata());
-        doings.keep(job, attempt, &report);
-        Ok::<_, Refusal>(Told { job, attempt, tenant, metadata, worker, report })
+        attempts.apply(job, attempt, &report);
+        Ok::<_, Refusal>(LiveUpdate { job, attempt, tenant, metadata, worker, report })
     };
-    let told = context.plane.look(look).await??;
+    let told = context.plane.read(look).await??;
     // Nobody may be listening, which is fine.
-    drop(context.news.send(News::Told(Arc::new(told))));
+    drop(context.events.send(LiveEvent::Update(Arc::new(told))));
     Ok(Json(json!({ "job": job, "attempt": attempt })))
 }

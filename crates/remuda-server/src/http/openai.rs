@@ -28,10 +28,10 @@ use axum::routing::{any, get, post};
 
 pub(super) use self::error_format::put_on;
 pub use self::routing::Models;
-use super::{Context, body, problem};
+use super::{Context, body, error};
 
 pub(super) fn router(context: &Context) -> Router<Context> {
-    let nothing = any(problem::no_such_route);
+    let nothing = any(error::no_such_route);
     // Beside them nothing is found, whoever else serves paths that begin alike.
     let nothing = Router::new().route("/v1", nothing.clone()).route("/v1/{*rest}", nothing);
     Router::new()
@@ -41,7 +41,7 @@ pub(super) fn router(context: &Context) -> Router<Context> {
         .route("/v1/models", get(models::list))
         .route("/v1/models/{id}", get(models::one))
         .route("/remuda/v1/models", get(models::status))
-        .method_not_allowed_fallback(problem::wrong_method)
+        .method_not_allowed_fallback(error::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .merge(nothing)
 }

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 
 use super::path::Path;
 use super::workers::token;
-use super::{Context, Problem};
-use crate::carry_out::{News, Shown};
+use super::{ApiError, Context};
+use crate::live::{LiveEvent, PreviewUpdate};
 use crate::previews::Preview;
 use remuda_core::wire::preview::{PREVIEW_BYTES_MAX, PreviewFormat};
 
@@ -35,16 +35,16 @@ pub(super) async fn put(
     of: Result<Query<Of>, QueryRejection>,
     headers: HeaderMap,
     bytes: Bytes,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let worker: WorkerId = worker.parse()?;
     let Query(Of { job, attempt, node }) = of?;
     let token_hash = token(&headers)?;
     if bytes.len() > PREVIEW_BYTES_MAX {
         let message = format!("a preview has at most {PREVIEW_BYTES_MAX} bytes, not {}", bytes.len());
-        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
+        return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
     }
     let media = PreviewFormat::of(&bytes)
-        .ok_or_else(|| Problem::invalid("a preview is a picture: JPEG, PNG or WebP, and nothing else"))?;
+        .ok_or_else(|| ApiError::invalid("a preview is a picture: JPEG, PNG or WebP, and nothing else"))?;
     // Copied: what came is part of a larger buffer, which would be kept along with it.
     let preview = Preview { attempt, media, bytes: Bytes::copy_from_slice(&bytes), node: node.clone() };
     let (previews, size_bytes) = (context.previews.clone(), bytes.len());
@@ -52,8 +52,8 @@ pub(super) async fn put(
     let look = move |plane: &remuda_core::plane::Plane, _| {
         let of = plane.runs(&worker, token_hash, job, attempt)?;
         let (tenant, metadata) = (of.tenant.clone(), of.metadata());
-        previews.keep(job, preview);
-        Ok::<_, remuda_core::refusal::Refusal>(Shown {
+        previews.insert(job, preview);
+        Ok::<_, remuda_core::refusal::Refusal>(PreviewUpdate {
             job,
             tenant,
             metadata,
@@ -64,19 +64,19 @@ pub(super) async fn put(
             node,
         })
     };
-    let shown = context.plane.look(look).await??;
+    let shown = context.plane.read(look).await??;
     // Nobody may be listening, which is fine.
-    drop(context.news.send(News::Preview(Arc::new(shown))));
+    drop(context.events.send(LiveEvent::Preview(Arc::new(shown))));
     Ok(Json(json!({ "job": job, "attempt": attempt, "size_bytes": size_bytes })))
 }
 
 pub(super) async fn get(
     State(context): State<Context>,
     Path(job): Path<String>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let job: JobId = job.parse()?;
     let preview = context.previews.find(job).ok_or_else(|| {
-        Problem::not_found(format!(
+        ApiError::not_found(format!(
             "there is no preview of job {job}: only running jobs have one, if their worker shows any"
         ))
     })?;

@@ -11,7 +11,7 @@ use remuda_core::plane::Event;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::{Context, Problem};
+use super::{ApiError, Context};
 use crate::fleets::Fleets;
 use remuda_config::{Resolved, ServeSettings};
 
@@ -49,36 +49,36 @@ impl Reload {
     }
 }
 
-pub(super) async fn reload(State(context): State<Context>) -> Result<Json<Value>, Problem> {
+pub(super) async fn reload(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let reload = context.reload.clone();
     let read = tokio::task::spawn_blocking(move || (reload.read)()).await;
     let resolved = match read {
         Ok(Ok(resolved)) => resolved,
         Ok(Err(error)) => {
             warn!(%error, "the settings were not loaded; the old ones stay");
-            return Err(Problem::invalid(format!("nothing was changed: {error:#}")));
+            return Err(ApiError::invalid(format!("nothing was changed: {error:#}")));
         }
-        Err(error) => return Err(Problem::invalid(format!("nothing was changed: {error}"))),
+        Err(error) => return Err(ApiError::invalid(format!("nothing was changed: {error}"))),
     };
     if let Some(tls) = context.access.tls.clone() {
         let read = tokio::task::spawn_blocking(move || tls.reload()).await;
         if let Err(error) = read.map_err(anyhow::Error::from).flatten() {
             warn!(%error, "the certificate was not loaded; the old one stays");
-            return Err(Problem::invalid(format!("nothing was changed: {error:#}")));
+            return Err(ApiError::invalid(format!("nothing was changed: {error:#}")));
         }
     }
     let ready = match context.reload.fleets.ready(&resolved.fleets).await {
         Ok(ready) => ready,
         Err(error) => {
             warn!(%error, "the fleets were not loaded; the old ones stay");
-            return Err(Problem::invalid(format!("nothing was changed: {error:#}")));
+            return Err(ApiError::invalid(format!("nothing was changed: {error:#}")));
         }
     };
     // Before the core knows of them: its first call finds them.
-    context.reload.fleets.put_in_force(ready);
+    context.reload.fleets.activate(ready);
     let at_start = &context.reload.at_start;
     let needs_restart = resolved.serve != at_start.serve || resolved.models != at_start.models;
-    context.plane.ask(Event::Settings(Box::new(resolved.settings))).await?;
+    context.plane.request(Event::Settings(Box::new(resolved.settings))).await?;
     info!(needs_restart, "the settings were loaded anew");
     Ok(Json(json!({ "loaded": true, "needs_restart": needs_restart })))
 }

@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 use tracing::warn;
 
 use super::access::About;
-use super::fleet::machines::{BY_HAND, Drain};
+use super::native::machines::{BY_HAND, Drain};
 use super::path::Path;
-use super::{Caller, Context, Problem, blobs, misplaced};
-use crate::drive::{Handle, Unanswered};
-use crate::serve::stopped;
+use super::{ApiError, Caller, Context, blobs, unexpected_answer};
+use crate::plane_handle::{PlaneError, PlaneHandle};
+use crate::shutdown::stopped;
 
 /// The longest a line is kept open: below what middleboxes cut.
 const WAIT_MAX: Duration = Duration::from_secs(25);
@@ -34,14 +34,14 @@ pub(super) async fn join(
     State(context): State<Context>,
     caller: Caller,
     join: Result<Json<JoinRequest>, JsonRejection>,
-) -> Result<(StatusCode, Extension<About>, Json<JoinReply>), Problem> {
+) -> Result<(StatusCode, Extension<About>, Json<JoinReply>), ApiError> {
     let Json(join) = join?;
     // None: it cannot work yet, and says with a beat when it can.
     if join.slots > SLOTS_MAX {
-        return Err(Problem::invalid(format!("a worker has at most {SLOTS_MAX} slots, not {}", join.slots)));
+        return Err(ApiError::invalid(format!("a worker has at most {SLOTS_MAX} slots, not {}", join.slots)));
     }
     if join.services.is_empty() {
-        return Err(Problem::invalid("a worker offers at least one service"));
+        return Err(ApiError::invalid("a worker offers at least one service"));
     }
     caller.may_join_as(&join.worker, join.machine.as_ref())?;
     let proof = caller.proof();
@@ -51,28 +51,28 @@ pub(super) async fn join(
     let token = caller.ticket()?;
     let about = about(&context, &join.worker).await?;
     let token_hash = Hash::of(token.as_bytes());
-    match context.plane.ask_patiently(Event::Join { join: Box::new(join), token_hash, proof }).await? {
+    match context.plane.request_queued(Event::Join { join: Box::new(join), token_hash, proof }).await? {
         Answer::Joined(joined) => Ok((StatusCode::CREATED, about, Json(JoinReply { token, ..joined }))),
-        _ => Err(misplaced()),
+        _ => Err(unexpected_answer()),
     }
 }
 
 /// Who joins again does so under the name it had.
-async fn same_worker(context: &Context, worker: &WorkerId, ticket: Hash) -> Result<(), Problem> {
+async fn same_worker(context: &Context, worker: &WorkerId, ticket: Hash) -> Result<(), ApiError> {
     let name = worker.clone();
     let look = move |plane: &Plane, _| plane.worker(&name).is_some_and(|it| it.token_hash == ticket);
-    if context.plane.look(look).await? {
+    if context.plane.read(look).await? {
         return Ok(());
     }
     let message = format!("this was not given to worker {worker}, or not the last time it joined");
-    Err(Problem::new(StatusCode::FORBIDDEN, "wrong_token", message))
+    Err(ApiError::new(StatusCode::FORBIDDEN, "wrong_token", message))
 }
 
 /// Whoever takes the place of a worker that is there may be that worker after a restart, or a thief.
-async fn about(context: &Context, worker: &WorkerId) -> Result<Extension<About>, Problem> {
+async fn about(context: &Context, worker: &WorkerId) -> Result<Extension<About>, ApiError> {
     let name = worker.clone();
     let is_there = |worker: &Worker| worker.presence == Presence::Online;
-    let was_there = context.plane.look(move |plane, _| plane.worker(&name).is_some_and(is_there)).await?;
+    let was_there = context.plane.read(move |plane, _| plane.worker(&name).is_some_and(is_there)).await?;
     if was_there {
         warn!(%worker, "another worker takes the place of the one that is online");
     }
@@ -91,7 +91,7 @@ pub(super) async fn beat(
     wait: Result<Query<Wait>, QueryRejection>,
     headers: HeaderMap,
     beat: Result<Json<Beat>, JsonRejection>,
-) -> Result<Json<BeatReply>, Problem> {
+) -> Result<Json<BeatReply>, ApiError> {
     let worker: WorkerId = worker.parse()?;
     let (Query(wait), Json(beat)) = (wait?, beat?);
     // What cannot be waited for at all (less than nothing, no number) is not; longer than allowed is as long as allowed.
@@ -113,7 +113,7 @@ pub(super) async fn beat(
         let line = Line { plane: context.plane.clone(), worker, seq, is_open: true };
         line.wait(&context, event, wait.min(WAIT_MAX)).await?
     } else {
-        Some(context.plane.ask_patiently(event).await?)
+        Some(context.plane.request_queued(event).await?)
     };
     match answer {
         Some(Answer::Reply(mut reply)) => {
@@ -121,13 +121,13 @@ pub(super) async fn beat(
             Ok(Json(reply))
         }
         Some(Answer::Hold) | None => Ok(Json(BeatReply { term, ..BeatReply::default() })),
-        Some(_) => Err(misplaced()),
+        Some(_) => Err(unexpected_answer()),
     }
 }
 
 /// An open line. If it is dropped before it was answered, the plane is told: a reason to look closer.
 struct Line {
-    plane: Handle,
+    plane: PlaneHandle,
     worker: WorkerId,
     seq: u64,
     is_open: bool,
@@ -139,13 +139,13 @@ impl Line {
         context: &Context,
         event: Event,
         wait: Duration,
-    ) -> Result<Option<Answer>, Problem> {
+    ) -> Result<Option<Answer>, ApiError> {
         let mut stopping = context.stopping.clone();
         let answer = tokio::select! {
-            answer = self.plane.ask_patiently(event) => match answer {
+            answer = self.plane.request_queued(event) => match answer {
                 // The line was given up, for a newer one of the same worker or because we stop: nothing to say.
-                Err(Unanswered::Stopping) => Ok(None),
-                answer => answer.map(Some).map_err(Problem::from),
+                Err(PlaneError::Stopping) => Ok(None),
+                answer => answer.map(Some).map_err(ApiError::from),
             },
             () = tokio::time::sleep(wait) => Ok(None),
             () = stopped(&mut stopping) => Ok(None),
@@ -158,7 +158,7 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         if self.is_open {
-            self.plane.tell(Event::LineDropped { worker: self.worker.clone(), seq: self.seq });
+            self.plane.notify(Event::LineDropped { worker: self.worker.clone(), seq: self.seq });
         }
     }
 }
@@ -167,21 +167,21 @@ impl Drop for Line {
 /// left out, and comes again with the next beat.
 async fn fill_in(context: &Context, reply: &mut BeatReply) {
     for start in &mut reply.start {
-        start.workflow = match context.bodies.find(start.job) {
+        start.workflow = match context.workflows.find(start.job) {
             Some(body) => Some(body),
             None => context.store.workflow(start.job).await.ok().flatten(),
         };
-        start.workflow = start.workflow.take().map(|workflow| context.keyring.put_into(start.job, workflow));
+        start.workflow = start.workflow.take().map(|workflow| context.secrets.put_into(start.job, workflow));
     }
     reply.start.retain(|start| start.workflow.is_some());
 }
 
-pub(super) fn token(headers: &HeaderMap) -> Result<Hash, Problem> {
+pub(super) fn token(headers: &HeaderMap) -> Result<Hash, ApiError> {
     let token =
         headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
     let token = token.ok_or_else(|| {
         let message = "send the token this worker was given when it joined: Authorization: Bearer TOKEN";
-        Problem::new(StatusCode::UNAUTHORIZED, "no_token", message)
+        ApiError::new(StatusCode::UNAUTHORIZED, "no_token", message)
     })?;
     Ok(Hash::of(token.as_bytes()))
 }
@@ -199,14 +199,14 @@ pub(super) async fn leave(
     Path(worker): Path<String>,
     goodbye: Result<Query<Goodbye>, QueryRejection>,
     headers: HeaderMap,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let worker: WorkerId = worker.parse()?;
     let Query(goodbye) = goodbye?;
     let speaks_itself =
         caller.is_joined() || headers.contains_key(header::AUTHORIZATION) && caller.is_anyone();
     let token_hash = if speaks_itself { Some(token(&headers)?) } else { None };
     let reason = if goodbye.reason.is_empty() { "it said goodbye".to_owned() } else { goodbye.reason };
-    context.plane.ask_patiently(Event::Leave { worker: worker.clone(), token_hash, reason }).await?;
+    context.plane.request_queued(Event::Leave { worker: worker.clone(), token_hash, reason }).await?;
     Ok(Json(json!({ "worker": worker, "presence": "offline" })))
 }
 
@@ -215,12 +215,12 @@ pub(super) async fn drain(
     Path(worker): Path<String>,
     goodbye: Result<Query<Goodbye>, QueryRejection>,
     body: Bytes,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let worker: WorkerId = worker.parse()?;
     let (Query(goodbye), (within, reason)) = (goodbye?, Drain::read(&body)?);
     let reason = [reason, goodbye.reason].into_iter().find(|reason| !reason.is_empty());
     let reason = reason.unwrap_or_else(|| BY_HAND.to_owned());
-    context.plane.ask(Event::Drain { worker: worker.clone(), reason, within }).await?;
+    context.plane.request(Event::Drain { worker: worker.clone(), reason, within }).await?;
     let deadline = within.map(|within| within.as_secs_f64());
     Ok(Json(json!({ "worker": worker, "state": "terminating", "deadline_seconds": deadline })))
 }
@@ -307,23 +307,23 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> View {
     }
 }
 
-pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, Problem> {
+pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let look = |plane: &Plane, now| {
         plane.workers().map(|worker| view(worker, plane.settings(), now)).collect::<Vec<_>>()
     };
-    let workers = context.plane.look(look).await?;
+    let workers = context.plane.read(look).await?;
     Ok(Json(json!({ "workers": workers })))
 }
 
 pub(super) async fn one(
     State(context): State<Context>,
     Path(worker): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let id: WorkerId = worker.parse()?;
     let name = id.clone();
     let look = move |plane: &Plane, now| plane.worker(&id).map(|worker| view(worker, plane.settings(), now));
-    let found = context.plane.look(look).await?;
+    let found = context.plane.read(look).await?;
     found.map(|view| Json(json!(view))).ok_or_else(|| {
-        Problem::not_found(format!("no worker {name} has joined; `remuda workers` lists those that have"))
+        ApiError::not_found(format!("no worker {name} has joined; `remuda workers` lists those that have"))
     })
 }

@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::stopped;
-use crate::drive::Handle;
+use crate::plane_handle::PlaneHandle;
 
 /// Going through a million files takes some seconds of a disk's time.
 const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
@@ -33,7 +33,7 @@ const PAGE: usize = 500;
 pub(super) async fn run(
     blobs: Blobs,
     store: Store,
-    plane: Handle,
+    plane: PlaneHandle,
     retention: Duration,
     mut stopping: watch::Receiver<bool>,
 ) {
@@ -123,15 +123,16 @@ mod tests {
     use serde_json::value::RawValue;
 
     use super::*;
-    use crate::carry_out::{Bodies, CarryOut};
-    use crate::drive::Drive;
+    use crate::effects::EffectRunner;
+    use crate::event_loop::EventLoop;
+    use crate::workflow_cache::WorkflowCache;
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     const RETENTION: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
     /// A plane with blobs, and nobody to run anything.
     struct Story {
-        plane: Handle,
+        plane: PlaneHandle,
         store: Store,
         blobs: Blobs,
         _folder: tempfile::TempDir,
@@ -142,8 +143,10 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let store = Store::open("memory:").await.unwrap();
             let blobs = Blobs::open(folder.path().join("blobs"), 1000).await.unwrap();
-            let carry_out = CarryOut::new(Bodies::default(), tokio::sync::mpsc::unbounded_channel().0);
-            let (plane, drive) = Drive::start(store.clone(), Settings::default(), carry_out).await.unwrap();
+            let carry_out =
+                EffectRunner::new(WorkflowCache::default(), tokio::sync::mpsc::unbounded_channel().0);
+            let (plane, drive) =
+                EventLoop::start(store.clone(), Settings::default(), carry_out).await.unwrap();
             tokio::spawn(drive.run());
             Story { plane, store, blobs, _folder: folder }
         }
@@ -157,7 +160,7 @@ mod tests {
         async fn submit(&self, blob: BlobHash) -> JobId {
             let text = format!("{{\"picture\":{{\"info\":{{\"hash\":\"{blob}\"}}}}}}");
             let examined = workflow::examine(&text, &WorkflowLimits::default()).unwrap();
-            let id = self.plane.draw_id();
+            let id = self.plane.new_job_id();
             let submission = Submission {
                 id,
                 tenant: "default".parse().unwrap(),
@@ -175,7 +178,7 @@ mod tests {
                 metadata: Default::default(),
                 workflow: Arc::from(RawValue::from_string(text).unwrap()),
             };
-            self.plane.ask(Event::Submit(Box::new(submission))).await.unwrap();
+            self.plane.request(Event::Submit(Box::new(submission))).await.unwrap();
             id
         }
 
@@ -200,7 +203,7 @@ mod tests {
         // Touched for the open job just now, so that it lies around for as long again.
         assert_eq!(story.sweep_after(2 * RETENTION, &blobs).await, [false, true]);
         assert_eq!(story.sweep_after(100 * RETENTION, &blobs).await, [false, true]);
-        story.plane.ask(Event::Cancel { job, message: String::new() }).await.unwrap();
+        story.plane.request(Event::Cancel { job, message: String::new() }).await.unwrap();
         assert_eq!(story.sweep_after(101 * RETENTION, &blobs).await, [false, true]);
         assert_eq!(story.sweep_after(102 * RETENTION, &blobs).await, [false, false]);
     }
@@ -217,7 +220,7 @@ mod tests {
             expires_at: Some(story.plane.clock.now().plus(3 * RETENTION)),
             body: Arc::from(RawValue::NULL.to_owned()),
         };
-        story.plane.ask(Event::Keep(Arc::new(document))).await.unwrap();
+        story.plane.request(Event::Keep(Arc::new(document))).await.unwrap();
         assert_eq!(story.sweep_after(2 * RETENTION, &blobs).await, [false, true]);
         assert_eq!(story.sweep_after(3 * RETENTION + DAY / 2, &blobs).await, [false, true]);
         assert_eq!(story.sweep_after(4 * RETENTION + 2 * DAY, &blobs).await, [false, false]);

@@ -5,8 +5,9 @@ use remuda_core::webhook::GIVE_UP_AFTER;
 use serde_json::Map;
 
 use super::*;
-use crate::carry_out::{Bodies, CarryOut};
-use crate::drive::Drive;
+use crate::effects::EffectRunner;
+use crate::event_loop::EventLoop;
+use crate::workflow_cache::WorkflowCache;
 
 /// Faults: C11.
 #[tokio::test]
@@ -14,18 +15,18 @@ async fn news_that_is_a_day_old_is_given_up_and_nobody_is_called() {
     let receiver = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/", receiver.local_addr().unwrap());
     let store = Store::open("memory:").await.unwrap();
-    let carry_out = CarryOut::new(Bodies::default(), tokio::sync::mpsc::unbounded_channel().0);
-    let (plane, drive) = Drive::start(store.clone(), Settings::default(), carry_out).await.unwrap();
+    let carry_out = EffectRunner::new(WorkflowCache::default(), tokio::sync::mpsc::unbounded_channel().0);
+    let (plane, drive) = EventLoop::start(store.clone(), Settings::default(), carry_out).await.unwrap();
     tokio::spawn(drive.run());
     let ended_at = plane.clock.now().minus(GIVE_UP_AFTER);
-    let whose = (plane.draw_id(), "anna".parse().unwrap(), Map::new());
+    let whose = (plane.new_job_id(), "anna".parse().unwrap(), Map::new());
     let news =
         WebhookDelivery::new(whose, &Webhook { url, secret: None }, ended_at, "job:completed", &Map::new());
     let document = Document { expires_at: None, ..(*news.document()).clone() };
-    plane.ask(Event::Keep(Arc::new(document))).await.unwrap();
+    plane.request(Event::Keep(Arc::new(document))).await.unwrap();
     let (_stop, stopping) = watch::channel(false);
     let policy = Policy { allow_private: true };
-    let courier = Courier::new(plane, store.clone(), Arc::default(), policy).unwrap();
+    let courier = WebhookSender::new(plane, store.clone(), Arc::default(), policy).unwrap();
     let until_empty = async {
         while !store.documents(Shelf::Webhook, "", 1).await.unwrap().is_empty() {
             tokio::task::yield_now().await;

@@ -19,7 +19,7 @@ use super::{Client, Connection, Settings, say};
 use remuda_config::written_duration;
 use remuda_net::clock::Clock;
 use remuda_server::audit::{Audit, Note};
-use remuda_server::http::{self, Role, Wanted};
+use remuda_server::http::{self, Role, TokenRequest};
 
 pub(super) const EXAMPLES: &str = "\
 Examples:
@@ -107,8 +107,8 @@ impl Token {
 }
 
 impl Create {
-    fn wanted(&self) -> Wanted {
-        Wanted {
+    fn wanted(&self) -> TokenRequest {
+        TokenRequest {
             role: self.role,
             tenant: self.tenant.clone(),
             name: self.name.clone(),
@@ -119,7 +119,7 @@ impl Create {
 }
 
 /// As a plane would, with the lead: nobody else may have the store open.
-async fn make_in(data: &str, wanted: Wanted) -> anyhow::Result<Value> {
+async fn make_in(data: &str, wanted: TokenRequest) -> anyhow::Result<Value> {
     let settings = Settings { data: Some(data.to_owned()), ..Settings::default() };
     let serve = settings.load()?.serve;
     std::fs::create_dir_all(&serve.data)

@@ -11,8 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::broadcast;
 
 use super::Inner;
-use remuda_server::carry_out::{self, Shown};
-use remuda_server::live::Told;
+use remuda_server::live::{LiveEvent, LiveUpdate, PreviewUpdate};
 
 /// Events read from the store at a time.
 const PAGE: usize = 500;
@@ -83,15 +82,15 @@ impl Filter {
 #[derive(Debug)]
 pub(super) enum News {
     Happened(Arc<Happened>),
-    Told(Arc<Told>),
-    Preview(Arc<Shown>),
+    Told(Arc<LiveUpdate>),
+    Preview(Arc<PreviewUpdate>),
 }
 
 #[derive(Debug)]
 pub(super) struct Follower {
     inner: Arc<Inner>,
     /// None once the pool has stopped.
-    news: Option<broadcast::Receiver<carry_out::News>>,
+    news: Option<broadcast::Receiver<LiveEvent>>,
     seen: Sequence,
     backlog: VecDeque<Happened>,
     is_behind: bool,
@@ -101,7 +100,7 @@ pub(super) struct Follower {
 impl Follower {
     pub(super) fn new(inner: &Arc<Inner>, filter: Filter) -> Follower {
         // First the ear and then the number: what comes between is heard and known.
-        let news = inner.context().map(|context| context.news.subscribe());
+        let news = inner.context().map(|context| context.events.subscribe());
         let (inner, seen) = (inner.clone(), inner.hub.seen());
         Follower { inner, news, seen, backlog: VecDeque::new(), is_behind: false, filter }
     }
@@ -136,14 +135,14 @@ impl Follower {
                 continue;
             }
             match self.news.as_mut()?.recv().await {
-                Ok(carry_out::News::Happened(happened)) if happened.seq > self.seen => {
+                Ok(LiveEvent::Stored(happened)) if happened.seq > self.seen => {
                     self.seen = happened.seq;
                     return Some(News::Happened(happened));
                 }
                 // How far it is comes with what is told of it.
-                Ok(carry_out::News::Happened(_) | carry_out::News::Progress { .. }) => {}
-                Ok(carry_out::News::Told(told)) => return Some(News::Told(told)),
-                Ok(carry_out::News::Preview(shown)) => return Some(News::Preview(shown)),
+                Ok(LiveEvent::Stored(_) | LiveEvent::Progress { .. }) => {}
+                Ok(LiveEvent::Update(told)) => return Some(News::Told(told)),
+                Ok(LiveEvent::Preview(shown)) => return Some(News::Preview(shown)),
                 Err(broadcast::error::RecvError::Lagged(_)) => self.is_behind = true,
                 Err(broadcast::error::RecvError::Closed) => return None,
             }
@@ -152,7 +151,7 @@ impl Follower {
 }
 
 /// A report may be of other things only.
-fn of_progress(told: &Told) -> Option<Event> {
+fn of_progress(told: &LiveUpdate) -> Option<Event> {
     let progress = told.report.progress.as_ref()?;
     let Ok(Value::Object(detail)) = serde_json::to_value(progress) else { return None };
     Some(live("job:progress", told.job, &told.worker, told.metadata.clone(), detail))
@@ -170,7 +169,7 @@ fn of_happened(happened: &Happened) -> Event {
     }
 }
 
-fn of_preview(shown: &Shown) -> Event {
+fn of_preview(shown: &PreviewUpdate) -> Event {
     let mut detail = Map::new();
     detail.insert("media".to_owned(), shown.media.as_str().into());
     detail.insert("size_bytes".to_owned(), shown.size_bytes.into());

@@ -15,7 +15,7 @@ use super::{Follower, Inner, JobError, Outcome, Stats};
 use remuda_core::wire::live::ProgressSnapshot;
 use remuda_server::http::Context;
 use remuda_server::previews::Preview;
-use remuda_server::serve::stopped;
+use remuda_server::shutdown::stopped;
 
 /// How a job stands.
 #[derive(Clone, Debug, Default)]

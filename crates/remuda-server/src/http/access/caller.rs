@@ -10,9 +10,9 @@ use remuda_core::id::{MachineId, Tenant, WorkerId};
 use remuda_core::plane::Proof;
 use remuda_core::time::Timestamp;
 
-use super::super::{Context, Problem};
-use super::book::{Entry, draw_ticket};
+use super::super::{ApiError, Context};
 use super::guard::{Counted, network};
+use super::token_store::{Entry, draw_ticket};
 use super::{ANYONE, Role, Token};
 use remuda_net::clock::Clock;
 use remuda_net::secret::{NoLuck, Secret};
@@ -67,11 +67,11 @@ impl Caller {
     }
 
     /// The tenant that a submission of this caller belongs to; whoever belongs to one cannot speak for another.
-    pub fn tenant(&self, asked: Option<&Tenant>) -> Result<Tenant, Problem> {
+    pub fn tenant(&self, asked: Option<&Tenant>) -> Result<Tenant, ApiError> {
         match (&self.tenant, asked) {
             (Some(own), Some(asked)) if own != asked => {
                 let message = format!("this token is for tenant {own}, not {asked}");
-                Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", message))
+                Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message))
             }
             (Some(own), _) => Ok(own.clone()),
             (None, Some(asked)) => Ok(asked.clone()),
@@ -90,7 +90,7 @@ impl Caller {
     }
 
     /// To whose a listing is narrowed, if it was asked for somebody's; whoever belongs to a tenant sees its own.
-    pub fn narrowed(&self, asked: Option<Tenant>) -> Result<Option<Tenant>, Problem> {
+    pub fn narrowed(&self, asked: Option<Tenant>) -> Result<Option<Tenant>, ApiError> {
         match &self.tenant {
             Some(_) => self.tenant(asked.as_ref()).map(Some),
             None => Ok(asked),
@@ -127,12 +127,12 @@ impl Caller {
         &self,
         worker: &WorkerId,
         machine: Option<&MachineId>,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         if let Proof::Machine(own) = &self.proof {
             let rest = worker.as_str().strip_prefix(own.as_str());
             if machine != Some(own) || !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) {
                 let message = format!("this token is for workers of machine {own}, called {own} or {own}-…");
-                return Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", message));
+                return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
             }
         }
         let names = self.entry.as_ref().map_or(&[][..], |entry| &entry.token.workers);
@@ -140,7 +140,7 @@ impl Caller {
             return Ok(());
         }
         let message = format!("this token is not for a worker called {worker}");
-        Err(Problem::new(StatusCode::FORBIDDEN, "forbidden", message))
+        Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message))
     }
 
     /// What a worker that joins goes by from then on; it ends with the token it joins with.
@@ -183,11 +183,11 @@ impl Caller {
 }
 
 impl FromRequestParts<Context> for Caller {
-    type Rejection = Problem;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &Context) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, _: &Context) -> Result<Self, ApiError> {
         let message = "nobody looked at who asks";
-        let unasked = || Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message);
+        let unasked = || ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message);
         parts.extensions.get().cloned().ok_or_else(unasked)
     }
 }

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use remuda_core::id::Hash;
 use remuda_core::time::Timestamp;
 
-use super::super::Problem;
+use super::super::ApiError;
 
 /// What strangers may ask for where nothing is set; whoever is on this machine may ask for as much as it likes.
 const REQUESTS_PER_SECOND: usize = 200;
@@ -71,7 +71,7 @@ impl Guard {
     }
 
     /// Counts a request, or says when to come back.
-    pub(super) fn request(&self, whose: Counted, from: IpAddr, now: Timestamp) -> Result<(), Problem> {
+    pub(super) fn request(&self, whose: Counted, from: IpAddr, now: Timestamp) -> Result<(), ApiError> {
         let Some(rate) = usual(self.requests_per_second, REQUESTS_PER_SECOND, from) else { return Ok(()) };
         let (rate, mut buckets) = (rate as f64, locked(&self.buckets));
         let burst = (rate * BURST_SECONDS).max(1.0);
@@ -128,13 +128,13 @@ impl Guard {
     }
 
     /// A place for a stream, if there is one left.
-    pub(super) fn stream(&self, whose: Counted, from: IpAddr) -> Result<Stream, Problem> {
+    pub(super) fn stream(&self, whose: Counted, from: IpAddr) -> Result<Stream, ApiError> {
         let most = usual(self.streams_max, STREAMS, from).unwrap_or(usize::MAX);
         let mut streams = locked(&self.streams);
         let open = streams.entry(whose.clone()).or_default();
         if *open >= most {
             let message = format!("{open} streams are open already (limits.streams_per_token_max)");
-            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).later(5));
+            return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).later(5));
         }
         *open += 1;
         drop(streams);
@@ -170,9 +170,9 @@ pub(in crate::http) fn network(address: IpAddr) -> IpAddr {
     }
 }
 
-fn busy(why: &str, seconds: u64) -> Problem {
+fn busy(why: &str, seconds: u64) -> ApiError {
     let message = format!("{why}: come back in {seconds} s");
-    Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message).later(seconds)
+    ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message).later(seconds)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 
-use super::super::Problem;
+use super::super::ApiError;
 
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -25,7 +25,7 @@ impl Origins {
         method: &Method,
         headers: &HeaderMap,
         is_open: bool,
-    ) -> Result<Option<HeaderValue>, Problem> {
+    ) -> Result<Option<HeaderValue>, ApiError> {
         let host = text(headers, &header::HOST)?;
         // No browser leaves it out.
         if let Some(host) = host.filter(|host| !self.is_ours(host, is_open)) {
@@ -33,7 +33,7 @@ impl Origins {
             let message = format!(
                 "this plane is not {name:?}: ask for it by its address, or allow the name in http.allowed_hosts"
             );
-            return Err(Problem::new(StatusCode::FORBIDDEN, "host_not_allowed", message));
+            return Err(ApiError::new(StatusCode::FORBIDDEN, "host_not_allowed", message));
         }
         if let Some(origin) = text(headers, &header::ORIGIN)? {
             if self.origins.iter().any(|allowed| allowed.eq_ignore_ascii_case(origin)) {
@@ -45,13 +45,13 @@ impl Origins {
                 let message = format!(
                     "pages of {origin:?} may not ask this plane; http.allowed_origins allows them to"
                 );
-                return Err(Problem::new(StatusCode::FORBIDDEN, "origin_not_allowed", message));
+                return Err(ApiError::new(StatusCode::FORBIDDEN, "origin_not_allowed", message));
             }
         }
         let is_cross = headers.get(FETCH_SITE).is_some_and(|site| site == "cross-site");
         if is_cross && !method.is_safe() {
             let message = "another page made this browser ask; http.allowed_origins allows pages to";
-            return Err(Problem::new(StatusCode::FORBIDDEN, "origin_not_allowed", message));
+            return Err(ApiError::new(StatusCode::FORBIDDEN, "origin_not_allowed", message));
         }
         Ok(None)
     }
@@ -89,9 +89,9 @@ pub(super) fn allowed(headers: &mut HeaderMap, origin: HeaderValue, is_question:
     }
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Problem> {
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ApiError> {
     let value = headers.get(name).map(HeaderValue::to_str).transpose();
-    value.map_err(|_| Problem::bad_request(format!("the header {name} is not plain text")))
+    value.map_err(|_| ApiError::bad_request(format!("the header {name} is not plain text")))
 }
 
 /// Without the port.

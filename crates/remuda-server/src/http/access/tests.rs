@@ -6,8 +6,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::ROUTES;
-use super::rules::{Who, who};
-use super::{Role, Wanted};
+use super::rules::{Access, who};
+use super::{Role, TokenRequest};
 use crate::serve::Serving;
 use remuda_config::Resolved;
 use remuda_net::secret::Secret;
@@ -27,7 +27,7 @@ impl Plane {
         Plane { serving, http: remuda_net::http_client::client().build().unwrap(), _folder: folder }
     }
 
-    async fn ask(&self, method: &str, path: &str, token: &str, body: Value) -> (u16, Value) {
+    async fn request(&self, method: &str, path: &str, token: &str, body: Value) -> (u16, Value) {
         let method: Method = method.parse().unwrap();
         let mut request = self.http.request(method, format!("{}{path}", self.serving.url()));
         if !token.is_empty() {
@@ -46,8 +46,8 @@ impl Plane {
 
     async fn token(&self, admin: &str, role: Role) -> String {
         let tenant = (role == Role::Client).then(|| "anna".parse().unwrap());
-        let wanted = Wanted { role, tenant, name: None, workers: Vec::new(), expires_seconds: None };
-        let (status, made) = self.ask("POST", "/remuda/v1/tokens", admin, json!(wanted)).await;
+        let wanted = TokenRequest { role, tenant, name: None, workers: Vec::new(), expires_seconds: None };
+        let (status, made) = self.request("POST", "/remuda/v1/tokens", admin, json!(wanted)).await;
         assert_eq!(status, 201, "{made}");
         made["token"].as_str().unwrap().to_owned()
     }
@@ -81,11 +81,11 @@ async fn every_route_is_for_those_the_table_says_and_nobody_else() {
     for (method, path, _) in ROUTES {
         let who = who(method, path);
         for (name, token) in &tokens {
-            let (status, body) = plane.ask(method, &filled(path), token, Value::Null).await;
+            let (status, body) = plane.request(method, &filled(path), token, Value::Null).await;
             let role = name.parse::<Role>().ok();
             // As the document tells people.
             let told = who.as_str().split(", ").any(|told| role.is_some_and(|role| told == role.as_str()));
-            let expected = who == Who::Anyone || told;
+            let expected = who == Access::Public || told;
             let told = format!("{method} {path} for {name}: {status} {body}");
             assert_eq!(is_let_through(status, &body), expected, "{told}");
             if !expected {
@@ -112,7 +112,7 @@ async fn a_stranger_learns_nothing_of_what_there_is() {
         "/.git/config",
     ] {
         for method in ["GET", "POST", "OPTIONS", "PATCH"] {
-            let (status, body) = plane.ask(method, path, "", Value::Null).await;
+            let (status, body) = plane.request(method, path, "", Value::Null).await;
             let word = if path.starts_with("/api/v2") { "unauthorized" } else { "no_token" };
             assert_eq!((status, &body["error"]["code"]), (401, &json!(word)), "{method} {path}");
         }
@@ -126,7 +126,7 @@ async fn the_workers_of_this_process_join_whoever_else_may() {
     plane.token("", Role::Admin).await;
     let own: Secret = plane.serving.own_token();
     let join = json!({ "worker": "a", "services": ["exec"] });
-    let (status, joined) = plane.ask("POST", "/remuda/v1/workers", own.reveal(), join).await;
+    let (status, joined) = plane.request("POST", "/remuda/v1/workers", own.reveal(), join).await;
     assert_eq!(status, 201, "{joined}");
     plane.serving.stop().await.unwrap();
 }

@@ -12,28 +12,28 @@ use remuda_core::plane::Event;
 use serde_json::{Value, json};
 
 use super::super::path::Path;
-use super::super::{Context, Problem};
-use super::book::{BadToken, Entry, TOKENS_MAX};
-use super::{About, Role, Token, Wanted};
+use super::super::{ApiError, Context};
+use super::token_store::{BadToken, Entry, TOKENS_MAX};
+use super::{About, Role, Token, TokenRequest};
 
 pub(in crate::http) async fn create(
     State(context): State<Context>,
-    wanted: Result<Json<Wanted>, JsonRejection>,
-) -> Result<Response, Problem> {
+    wanted: Result<Json<TokenRequest>, JsonRejection>,
+) -> Result<Response, ApiError> {
     let Json(wanted) = wanted?;
     let (access, now) = (&context.access, context.plane.clock.now());
     let _alone = access.changing.lock().await;
     if wanted.role != Role::Admin && !access.has_admin(now) {
         let message = "the first token is an admin's: without one nobody could make or revoke any. \
                        Make it with `remuda token create --role admin`";
-        return Err(Problem::new(StatusCode::CONFLICT, "no_admin", message));
+        return Err(ApiError::new(StatusCode::CONFLICT, "no_admin", message));
     }
     if access.book().len() >= TOKENS_MAX {
-        return Err(Problem::invalid(format!("there are {TOKENS_MAX} tokens: revoke some first")));
+        return Err(ApiError::invalid(format!("there are {TOKENS_MAX} tokens: revoke some first")));
     }
     let (token, secret) = Token::make(wanted, now)?;
-    let document = token.document().map_err(|error| Problem::invalid(error.to_string()))?;
-    context.plane.ask(Event::Keep(Arc::new(document))).await?;
+    let document = token.document().map_err(|error| ApiError::invalid(error.to_string()))?;
+    context.plane.request(Event::Keep(Arc::new(document))).await?;
     let mut answer = token.shown(now);
     answer["token"] = secret.reveal().into();
     let about = About(format!("{} ({} {})", token.name, token.role, token.id));
@@ -58,7 +58,7 @@ pub(in crate::http) async fn list(State(context): State<Context>) -> Json<Value>
 pub(in crate::http) async fn revoke(
     State(context): State<Context>,
     Path(which): Path<String>,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let (access, now) = (&context.access, context.plane.clock.now());
     let _alone = access.changing.lock().await;
     let all = access.book().all();
@@ -67,7 +67,7 @@ pub(in crate::http) async fn revoke(
     let token = match meant[..] {
         [entry] => &entry.token,
         [] => {
-            return Err(Problem::not_found(format!(
+            return Err(ApiError::not_found(format!(
                 "there is no token {which:?}; `remuda token list` shows all"
             )));
         }
@@ -75,7 +75,7 @@ pub(in crate::http) async fn revoke(
             let ids: Vec<_> = meant.iter().map(|entry| entry.token.id.as_str()).collect();
             let message =
                 format!("{} tokens are called {which:?}: name one by its id: {}", ids.len(), ids.join(", "));
-            return Err(Problem::new(StatusCode::CONFLICT, "ambiguous", message));
+            return Err(ApiError::new(StatusCode::CONFLICT, "ambiguous", message));
         }
     };
     let is_last_admin = token.role == Role::Admin
@@ -86,27 +86,27 @@ pub(in crate::http) async fn revoke(
     let would_open = access.may_be_open && all.len() == 1;
     if is_last_admin && !would_open {
         let message = "this is the last admin: make another first, with `remuda token create --role admin`";
-        return Err(Problem::new(StatusCode::CONFLICT, "last_admin", message));
+        return Err(ApiError::new(StatusCode::CONFLICT, "last_admin", message));
     }
     let id = token.id.clone();
-    context.plane.ask(Event::Discard { shelf: Shelf::Token, id: id.clone() }).await?;
+    context.plane.request(Event::Discard { shelf: Shelf::Token, id: id.clone() }).await?;
     access.change(|book| book.strike(&id));
     let mut response = Json(json!({ "id": id, "name": token.name, "revoked": true })).into_response();
     response.extensions_mut().insert(About(format!("{} ({} {})", token.name, token.role, token.id)));
     Ok(response)
 }
 
-impl From<BadToken> for Problem {
+impl From<BadToken> for ApiError {
     fn from(bad: BadToken) -> Self {
         match bad {
-            BadToken::Unfit(why) => Problem::invalid(why),
+            BadToken::Unfit(why) => ApiError::invalid(why),
             BadToken::NoLuck(no_luck) => no_luck.into(),
         }
     }
 }
 
-impl From<remuda_net::secret::NoLuck> for Problem {
+impl From<remuda_net::secret::NoLuck> for ApiError {
     fn from(no_luck: remuda_net::secret::NoLuck) -> Self {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", no_luck.to_string())
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", no_luck.to_string())
     }
 }

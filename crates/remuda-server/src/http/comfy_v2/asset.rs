@@ -14,7 +14,7 @@ use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::links::Links;
 use super::output;
 
@@ -63,8 +63,8 @@ pub(super) struct Wanted {
 
 impl Wanted {
     /// Everything of it is kept, so everything of it has a bound.
-    pub(super) fn check(&self) -> Result<(), Problem> {
-        let refuse = |message: String| Err(Problem::invalid(message));
+    pub(super) fn check(&self) -> Result<(), ApiError> {
+        let refuse = |message: String| Err(ApiError::invalid(message));
         let path = self.file_path.as_deref();
         if path.is_some_and(|path| path.is_empty() || path.len() > FILE_PATH_BYTES_MAX || path.contains('\0'))
         {
@@ -130,8 +130,8 @@ impl Asset {
     }
 
     /// Stored for good once this returns.
-    pub(super) async fn keep(&self, context: &Context) -> Result<(), Problem> {
-        let body = to_raw_value(&self.of).map_err(|error| Problem::invalid(error.to_string()))?;
+    pub(super) async fn keep(&self, context: &Context) -> Result<(), ApiError> {
+        let body = to_raw_value(&self.of).map_err(|error| ApiError::invalid(error.to_string()))?;
         let document = Document {
             shelf: Shelf::Asset,
             id: self.id.to_string(),
@@ -140,7 +140,7 @@ impl Asset {
             expires_at: self.expires_at,
             body: Arc::from(body),
         };
-        context.plane.ask(Event::Keep(Arc::new(document))).await?;
+        context.plane.request(Event::Keep(Arc::new(document))).await?;
         Ok(())
     }
 
@@ -171,7 +171,7 @@ impl Asset {
 }
 
 /// The asset of this id, if the caller may know of it.
-pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result<Asset, Problem> {
+pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result<Asset, ApiError> {
     let found = match id.parse::<Uuid>() {
         Ok(uuid) if output::is_of_job(uuid) => output::find(context, caller, uuid).await?,
         Ok(uuid) => {
@@ -189,7 +189,7 @@ pub(super) async fn of_content(
     context: &Context,
     caller: &Caller,
     hash: BlobHash,
-) -> Result<Vec<Asset>, Problem> {
+) -> Result<Vec<Asset>, ApiError> {
     let now = context.plane.clock.now();
     let documents = context.store.marked(Shelf::Asset, &hash.to_string()).await?;
     let there = documents.iter().filter(|document| document.is_there(now));
@@ -200,10 +200,10 @@ pub(super) async fn of_content(
 }
 
 /// Never was, is no more, or is somebody else's: nobody is told which.
-pub(super) fn missing() -> Problem {
-    Problem::not_found("there is no such asset; it may have expired")
+pub(super) fn missing() -> ApiError {
+    ApiError::not_found("there is no such asset; it may have expired")
 }
 
-pub(super) fn no_blob() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "blob_not_found", "there is no content of this hash: upload it")
+pub(super) fn no_blob() -> ApiError {
+    ApiError::new(StatusCode::NOT_FOUND, "blob_not_found", "there is no content of this hash: upload it")
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::super::blobs;
 use super::super::path::Path;
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::asset::{self, Asset, Wanted, missing, no_blob};
 use super::links::Links;
 
@@ -21,7 +21,7 @@ async fn mintable(
     context: &Context,
     caller: &Caller,
     hash: &str,
-) -> Result<(BlobHash, u64, Vec<Asset>), Problem> {
+) -> Result<(BlobHash, u64, Vec<Asset>), ApiError> {
     let hash: BlobHash = hash.parse().map_err(|_| no_blob())?;
     let known = asset::of_content(context, caller, hash).await?;
     if known.is_empty() {
@@ -36,12 +36,12 @@ pub(super) async fn from_hash(
     caller: Caller,
     links: Links,
     body: Bytes,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let wanted: Wanted = serde_json::from_slice(&body).map_err(|error| {
-        Problem::invalid(format!("expected {{\"hash\", \"file_path\", \"tags\", \"expires_in\"}}: {error}"))
+        ApiError::invalid(format!("expected {{\"hash\", \"file_path\", \"tags\", \"expires_in\"}}: {error}"))
     })?;
     wanted.check()?;
-    let hash = wanted.hash.clone().ok_or_else(|| Problem::invalid("\"hash\" is missing"))?;
+    let hash = wanted.hash.clone().ok_or_else(|| ApiError::invalid("\"hash\" is missing"))?;
     let (hash, size_bytes, known) = mintable(&context, &caller, &hash).await?;
     let tenant = caller.tenant(None)?;
     let same = known.iter().find(|asset| {
@@ -65,7 +65,7 @@ pub(super) async fn by_hash(
     State(context): State<Context>,
     caller: Caller,
     Path(hash): Path<String>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, ApiError> {
     mintable(&context, &caller, &hash).await.map(|_| StatusCode::OK)
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn one(
     caller: Caller,
     links: Links,
     Path(id): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let asset = asset::find(&context, &caller, &id).await?;
     Ok(Json(asset.shown(&links, None)))
 }
@@ -83,13 +83,13 @@ pub(super) async fn delete(
     State(context): State<Context>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<StatusCode, Problem> {
+) -> Result<StatusCode, ApiError> {
     let asset = asset::find(&context, &caller, &id).await?;
     if asset.job.is_some() {
         let message = "the asset is in use and cannot be deleted now";
-        return Err(Problem::new(StatusCode::CONFLICT, "asset_in_use", message));
+        return Err(ApiError::new(StatusCode::CONFLICT, "asset_in_use", message));
     }
-    context.plane.ask(Event::Discard { shelf: Shelf::Asset, id: asset.id.to_string() }).await?;
+    context.plane.request(Event::Discard { shelf: Shelf::Asset, id: asset.id.to_string() }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -98,7 +98,7 @@ pub(super) async fn content(
     caller: Caller,
     Path(id): Path<String>,
     headers: HeaderMap,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let asset = asset::find(&context, &caller, &id).await?;
     let now = context.plane.clock.now();
     if let Some(text) = &asset.text {

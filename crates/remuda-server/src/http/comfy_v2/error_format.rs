@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use tracing::warn;
 
-use super::super::Problem;
+use super::super::ApiError;
 
 const SURFACE: &str = "/api/v2";
 
@@ -23,7 +23,7 @@ pub(in crate::http) async fn put_on(request: Request, next: Next) -> Response {
 }
 
 fn translate(mut response: Response) -> Response {
-    let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
+    let Some(problem) = response.extensions_mut().remove::<ApiError>() else { return response };
     let (status, code, message) = translated(problem.status, problem.code, &problem.message);
     if status.is_server_error() {
         warn!(code = problem.code, message = %problem.message, "a request could not be served");

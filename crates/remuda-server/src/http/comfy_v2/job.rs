@@ -9,7 +9,7 @@ use remuda_core::record::{Life, StateRow};
 use remuda_core::time::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::links::Links;
 use super::output::{self, Output};
 use remuda_core::wire::live::ProgressSnapshot;
@@ -87,15 +87,15 @@ pub(super) struct Seen {
 }
 
 /// The job of this id, if the caller may know of it.
-pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result<Seen, Problem> {
+pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result<Seen, ApiError> {
     // What is no id at all is nobody's.
     let id: JobId = id.parse().map_err(|_| missing())?;
     look(context, id).await?.filter(|seen| caller.may_see(&seen.tenant)).ok_or_else(missing)
 }
 
 /// An open job is asked of the plane alone: most polls cost no read.
-pub(super) async fn look(context: &Context, id: JobId) -> Result<Option<Seen>, Problem> {
-    let open = context.plane.look(move |plane, now| {
+pub(super) async fn look(context: &Context, id: JobId) -> Result<Option<Seen>, ApiError> {
+    let open = context.plane.read(move |plane, now| {
         let job = plane.job(id)?;
         let life = job.life(now);
         let held = life.state.worker().and_then(|worker| plane.worker(worker)?.holds.get(&id));
@@ -139,7 +139,7 @@ pub(super) async fn look(context: &Context, id: JobId) -> Result<Option<Seen>, P
 
 /// As its worker tells it while it works; failing that, as the last beat had it.
 fn progress(context: &Context, id: JobId, held: Option<(f32, String)>) -> Option<ProgressSnapshot> {
-    let told = context.doings.find(id).and_then(|doing| doing.progress);
+    let told = context.live_attempts.find(id).and_then(|doing| doing.progress);
     told.or_else(|| {
         let (value, phase) = held?;
         let message = Some(phase).filter(|phase| !phase.is_empty());
@@ -215,6 +215,6 @@ impl Seen {
 }
 
 /// Never was, is no more, or is somebody else's: nobody is told which.
-pub(super) fn missing() -> Problem {
-    Problem::not_found("there is no such job; it may have been cleared away (retention)")
+pub(super) fn missing() -> ApiError {
+    ApiError::not_found("there is no such job; it may have been cleared away (retention)")
 }

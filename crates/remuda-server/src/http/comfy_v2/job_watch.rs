@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use remuda_core::id::{JobId, Sequence};
 use tokio::sync::{broadcast, watch};
 
-use crate::carry_out::News;
+use crate::live::LiveEvent;
 
 /// How often there was something new.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(super) struct Pulse {
 
 #[derive(Clone, Debug)]
 pub(super) struct Hub {
-    news: broadcast::Sender<News>,
+    news: broadcast::Sender<LiveEvent>,
     board: Arc<Mutex<Board>>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Ear {
 }
 
 impl Hub {
-    pub(super) fn new(news: broadcast::Sender<News>) -> Hub {
+    pub(super) fn new(news: broadcast::Sender<LiveEvent>) -> Hub {
         Hub { news, board: Arc::default() }
     }
 
@@ -64,7 +64,7 @@ fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
 }
 
 /// Until nobody listens any more.
-async fn follow(mut news: broadcast::Receiver<News>, board: Arc<Mutex<Board>>) {
+async fn follow(mut news: broadcast::Receiver<LiveEvent>, board: Arc<Mutex<Board>>) {
     loop {
         let heard = news.recv().await;
         let mut board = lock(&board);
@@ -78,15 +78,15 @@ async fn follow(mut news: broadcast::Receiver<News>, board: Arc<Mutex<Board>>) {
             }
         };
         match heard {
-            Ok(News::Happened(happened)) => {
+            Ok(LiveEvent::Stored(happened)) => {
                 if let Some(job) = &happened.job {
                     wake(job, &|pulse| (pulse.turns, pulse.newest) = (pulse.turns + 1, Some(happened.seq)));
                 }
             }
-            Ok(News::Told(told)) => wake(&told.job, &|pulse| pulse.doings += 1),
+            Ok(LiveEvent::Update(told)) => wake(&told.job, &|pulse| pulse.doings += 1),
             // What a beat says of an attempt, its worker has told in more words.
-            Ok(News::Progress { .. }) => {}
-            Ok(News::Preview(shown)) => wake(&shown.job, &|pulse| pulse.previews += 1),
+            Ok(LiveEvent::Progress { .. }) => {}
+            Ok(LiveEvent::Preview(shown)) => wake(&shown.job, &|pulse| pulse.previews += 1),
             // Whatever was missed: everybody looks at everything.
             Err(broadcast::error::RecvError::Lagged(_)) => {
                 for pulse in board.jobs.values() {

@@ -12,11 +12,11 @@ use remuda_store::Filter;
 use serde_json::{Value, json};
 
 use super::super::path::Path;
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::job::{self, Status, missing};
 use super::links::Links;
 use super::validate;
-use crate::drive::Unanswered;
+use crate::plane_handle::PlaneError;
 
 const UNPROCESSABLE: StatusCode = StatusCode::UNPROCESSABLE_ENTITY;
 
@@ -25,7 +25,7 @@ pub(super) async fn one(
     caller: Caller,
     links: Links,
     Path(id): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let seen = job::find(&context, &caller, &id).await?;
     Ok(Json(seen.shown(&context, &links)))
 }
@@ -34,7 +34,7 @@ pub(super) async fn workflow(
     State(context): State<Context>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let seen = job::find(&context, &caller, &id).await?;
     let workflow = context.store.workflow(seen.id).await?.ok_or_else(missing)?;
     Ok(Json(json!({ "workflow": validate::bare(&workflow), "format": "api" })))
@@ -46,12 +46,12 @@ pub(super) async fn cancel(
     caller: Caller,
     links: Links,
     Path(id): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let seen = job::find(&context, &caller, &id).await?;
     let job = seen.id;
     if !seen.status.is_over() {
-        match context.plane.ask(Event::Cancel { job, message: "cancelled on request".to_owned() }).await {
-            Ok(_) | Err(Unanswered::Refused(Refusal::Ended { .. } | Refusal::UnknownJob(_))) => {}
+        match context.plane.request(Event::Cancel { job, message: "cancelled on request".to_owned() }).await {
+            Ok(_) | Err(PlaneError::Refused(Refusal::Ended { .. } | Refusal::UnknownJob(_))) => {}
             Err(other) => return Err(other.into()),
         }
     }
@@ -73,18 +73,18 @@ struct Listing {
 }
 
 impl Listing {
-    fn read(pairs: Vec<(String, String)>) -> Result<Listing, Problem> {
+    fn read(pairs: Vec<(String, String)>) -> Result<Listing, ApiError> {
         let mut listing = Listing { limit: PAGE, ..Listing::default() };
         for (name, value) in pairs {
             if let Some(key) = name.strip_prefix("metadata") {
                 let key = key.strip_prefix('[').and_then(|key| key.strip_suffix(']'));
                 let key = key.filter(|key| !key.is_empty()).ok_or_else(|| {
-                    Problem::new(UNPROCESSABLE, "invalid_metadata_filter", "write metadata[key]=value")
+                    ApiError::new(UNPROCESSABLE, "invalid_metadata_filter", "write metadata[key]=value")
                 })?;
                 listing.metadata.push((key.to_owned(), value));
                 continue;
             }
-            let bad = || Problem::invalid(format!("{name} has no meaning here, or not with this value"));
+            let bad = || ApiError::invalid(format!("{name} has no meaning here, or not with this value"));
             match name.as_str() {
                 "limit" => {
                     let limit = value.parse::<usize>().ok().filter(|limit| *limit > 0);
@@ -92,7 +92,7 @@ impl Listing {
                 }
                 "cursor" => {
                     let strange =
-                        |_| Problem::new(UNPROCESSABLE, "invalid_cursor", "the cursor is none of ours");
+                        |_| ApiError::new(UNPROCESSABLE, "invalid_cursor", "the cursor is none of ours");
                     listing.before = Some(value.parse().map_err(strange)?);
                 }
                 _ => return Err(bad()),
@@ -111,7 +111,7 @@ pub(super) async fn list(
     State(context): State<Context>,
     caller: Caller,
     query: Result<Query<Vec<(String, String)>>, QueryRejection>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let Query(pairs) = query?;
     let listing = Listing::read(pairs)?;
     let filter = Filter { state: None, tenant: caller.only().cloned() };

@@ -17,7 +17,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::asset::{About, Asset};
 use super::job::Lifetime;
 use super::links::Links;
@@ -150,7 +150,7 @@ pub(super) fn of_result(job: JobId, result: &RawValue) -> Vec<Output> {
 
 /// What an open job's attempt has stored so far.
 pub(super) fn so_far(context: &Context, job: JobId) -> Vec<Output> {
-    let listed = context.doings.find(job).map(|doing| doing.outputs).unwrap_or_default();
+    let listed = context.live_attempts.find(job).map(|doing| doing.outputs).unwrap_or_default();
     listed.iter().filter_map(|listed| Output::file(job, listed)).collect()
 }
 
@@ -160,7 +160,7 @@ pub(super) fn is_of_job(id: Uuid) -> bool {
 }
 
 /// The output of this id, of a job that the caller may know of.
-pub(super) async fn find(context: &Context, caller: &Caller, id: Uuid) -> Result<Option<Asset>, Problem> {
+pub(super) async fn find(context: &Context, caller: &Caller, id: Uuid) -> Result<Option<Asset>, ApiError> {
     let id = id.as_u128();
     let version = id >> (OWN_BITS - 4) & 0xf;
     let first = id & !OWN & !(0xf << VERSION_AT) | version << VERSION_AT;

@@ -20,12 +20,12 @@ use uuid::Uuid;
 
 use super::super::base64::base64;
 use super::super::path::Path;
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::job::{self, Lifetime, Seen, Status};
 use super::job_watch::{Ear, Pulse};
 use super::links::Links;
 use super::output;
-use crate::serve::stopped;
+use crate::shutdown::stopped;
 use remuda_core::wire::live::ProgressSnapshot;
 
 /// What an attempt is doing is told twice a second, as the contract says.
@@ -43,11 +43,11 @@ pub(super) async fn stream(
     links: Links,
     Path(id): Path<String>,
     headers: HeaderMap,
-) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
     let seen = job::find(&context, &caller, &id).await?;
     let place = context.streams.clone().try_acquire_owned().map_err(|_| {
         let message = "too many event streams are open: close one, or ask for the job now and then";
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).later(5)
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).later(5)
     })?;
     let job = seen.id;
     let resume = Resume::read(&headers)?;
@@ -84,7 +84,7 @@ struct Resume {
 }
 
 impl Resume {
-    fn read(headers: &HeaderMap) -> Result<Resume, Problem> {
+    fn read(headers: &HeaderMap) -> Result<Resume, ApiError> {
         if headers.get("remuda-resume").is_none_or(|wanted| wanted != "1") {
             return Ok(Resume::default());
         }
@@ -92,7 +92,7 @@ impl Resume {
             match headers.get("last-event-id") {
                 Some(id) => {
                     Some(id.to_str().ok().and_then(|id| id.trim().parse().ok()).map(Sequence).ok_or_else(
-                        || Problem::invalid("Last-Event-ID is the id of the last event you saw"),
+                        || ApiError::invalid("Last-Event-ID is the id of the last event you saw"),
                     )?)
                 }
                 None => None,
@@ -130,7 +130,7 @@ struct Follower {
 
 impl Follower {
     /// How it stands now.
-    async fn begin(&mut self) -> Result<(), Problem> {
+    async fn begin(&mut self) -> Result<(), ApiError> {
         if let Some(after) = self.resume.after {
             self.tell_again(after).await?;
         }
@@ -189,7 +189,7 @@ impl Follower {
     }
 
     /// Its life: what it gave, once it has ended, then how it stands.
-    async fn look(&mut self) -> Result<(), Problem> {
+    async fn look(&mut self) -> Result<(), ApiError> {
         self.position_at = Instant::now() + POSITION_EVERY;
         let seen = job::look(&self.context, self.job).await?.ok_or_else(job::missing)?;
         self.lifetime = seen.lifetime(&self.context);
@@ -223,7 +223,7 @@ impl Follower {
     /// What its attempt is doing.
     fn look_live(&mut self) {
         self.live_at = Instant::now() + LIVE_EVERY;
-        let doing = self.context.doings.find(self.job);
+        let doing = self.context.live_attempts.find(self.job);
         if let Some(progress) = doing.and_then(|doing| doing.progress)
             && self.sent.progress.as_ref() != Some(&progress)
         {
@@ -255,7 +255,7 @@ impl Follower {
     }
 
     /// The changes of status that were stored after one that was seen; how it stands now comes after them.
-    async fn tell_again(&mut self, mut after: Sequence) -> Result<(), Problem> {
+    async fn tell_again(&mut self, mut after: Sequence) -> Result<(), ApiError> {
         loop {
             let page = self.context.store.events(after, PAGE).await?;
             for happened in &page {

@@ -15,7 +15,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::job;
 use super::links::Links;
 use super::upload_keys::{self, KEEP_FOR};
@@ -60,7 +60,7 @@ pub(super) async fn submit(
     links: Links,
     headers: HeaderMap,
     body: Bytes,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let body = read(&body)?;
     let tenant = caller.tenant(body.tenant.as_ref())?;
     let key = upload_keys::key(&headers)?;
@@ -87,18 +87,18 @@ pub(super) async fn submit(
     Ok((StatusCode::CREATED, location, Json(seen.shown(&context, &links))).into_response())
 }
 
-fn read(body: &[u8]) -> Result<Body<'_>, Problem> {
+fn read(body: &[u8]) -> Result<Body<'_>, ApiError> {
     let text = std::str::from_utf8(body)
-        .map_err(|error| Problem::invalid(format!("the body is not UTF-8: {error}")))?;
+        .map_err(|error| ApiError::invalid(format!("the body is not UTF-8: {error}")))?;
     serde_json::from_str(text).map_err(|error| {
         let hint = "a submission is an object with \"workflow\" and, if you like, extra_data, tenant, priority, \
                     deadline_seconds, labels, metadata, webhook";
-        Problem::invalid(format!("{error}; {hint}"))
+        ApiError::invalid(format!("{error}; {hint}"))
     })
 }
 
 /// As the contract's own clients send it: a few texts.
-fn metadata(given: Option<Value>) -> Result<serde_json::Map<String, Value>, Problem> {
+fn metadata(given: Option<Value>) -> Result<serde_json::Map<String, Value>, ApiError> {
     match given {
         None | Some(Value::Null) => Ok(serde_json::Map::new()),
         Some(Value::Object(pairs)) if pairs.len() <= METADATA_MAX && pairs.values().all(Value::is_string) => {
@@ -106,22 +106,22 @@ fn metadata(given: Option<Value>) -> Result<serde_json::Map<String, Value>, Prob
         }
         Some(_) => {
             let message = format!("metadata is an object of at most {METADATA_MAX} texts");
-            Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "metadata_invalid", message))
+            Err(ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "metadata_invalid", message))
         }
     }
 }
 
-fn keys(extra: Option<Extra>) -> Result<crate::keyring::Keys, Problem> {
+fn keys(extra: Option<Extra>) -> Result<crate::job_secrets::Keys, ApiError> {
     let key = extra.and_then(|extra| extra.api_key_comfy_org);
     if key.as_ref().is_some_and(|key| key.len() > SECRET_BYTES_MAX) {
-        return Err(Problem::invalid(format!("api_key_comfy_org has at most {SECRET_BYTES_MAX} bytes")));
+        return Err(ApiError::invalid(format!("api_key_comfy_org has at most {SECRET_BYTES_MAX} bytes")));
     }
     Ok(key.map(|key| ("api_key_comfy_org".to_owned(), key)).into_iter().collect())
 }
 
 /// Under which name the key is kept with its job, apart from those of other surfaces. A key is free again after a day; its
 /// former job is then part of the name, since no two jobs that are stored have the same.
-async fn unused(context: &Context, tenant: &Tenant, key: &str) -> Result<String, Problem> {
+async fn unused(context: &Context, tenant: &Tenant, key: &str) -> Result<String, ApiError> {
     let now = context.plane.clock.now();
     let mut name = format!("v2:{key}");
     while let Some((job, _)) = context.store.by_key(tenant, &name).await? {

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use remuda_store::blobs::{BlobError, BlobHash, Upload};
 
 use super::super::blobs::{self, Pace};
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::asset::{self, Asset, Wanted};
 use super::links::Links;
 use super::upload_keys::{self, Claim};
@@ -27,7 +27,7 @@ pub(super) async fn upload(
     links: Links,
     headers: HeaderMap,
     request: Request,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let tenant = caller.tenant(None)?;
     let bytes_max = context.blobs.bytes_max();
     if request.body().size_hint().lower() > bytes_max + FORM_BYTES_MAX {
@@ -39,7 +39,7 @@ pub(super) async fn upload(
     };
     let _place = blobs::place(&context)?;
     let parts = Multipart::from_request(request, &()).await.map_err(|rejection| {
-        Problem::invalid(format!("an upload is a multipart/form-data: {}", rejection.body_text()))
+        ApiError::invalid(format!("an upload is a multipart/form-data: {}", rejection.body_text()))
     })?;
     let form = Form::read(&context, parts).await?;
     let (file, expected, wanted) = form.whole()?;
@@ -66,7 +66,7 @@ struct Form {
 }
 
 impl Form {
-    async fn read(context: &Context, mut parts: Multipart) -> Result<Form, Problem> {
+    async fn read(context: &Context, mut parts: Multipart) -> Result<Form, ApiError> {
         let (mut form, mut pace) = (Form::default(), Pace::new(context));
         for _ in 0..PARTS_MAX {
             match pace.wait(parts.next_field()).await?.map_err(broken)? {
@@ -74,10 +74,10 @@ impl Form {
                 None => return Ok(form),
             }
         }
-        Err(Problem::invalid(format!("an upload has at most {PARTS_MAX} parts")))
+        Err(ApiError::invalid(format!("an upload has at most {PARTS_MAX} parts")))
     }
 
-    async fn take(&mut self, context: &Context, pace: &mut Pace, part: Field<'_>) -> Result<(), Problem> {
+    async fn take(&mut self, context: &Context, pace: &mut Pace, part: Field<'_>) -> Result<(), ApiError> {
         let name = part.name().unwrap_or_default().to_owned();
         if name == "file" {
             let file = receive(context, pace, part).await?;
@@ -90,24 +90,24 @@ impl Form {
             "file_path" => once("file_path", wanted.file_path.replace(text).is_none()),
             "expected_hash" => {
                 let hash =
-                    text.parse().map_err(|error| Problem::invalid(format!("expected_hash: {error}")))?;
+                    text.parse().map_err(|error| ApiError::invalid(format!("expected_hash: {error}")))?;
                 once("expected_hash", self.expected.replace(hash).is_none())
             }
             "expires_in" => {
                 let seconds =
-                    text.parse().map_err(|_| Problem::invalid("expires_in is a number of seconds"))?;
+                    text.parse().map_err(|_| ApiError::invalid("expires_in is a number of seconds"))?;
                 once("expires_in", wanted.expires_in.replace(seconds).is_none())
             }
             "tags" => {
                 wanted.tags.push(text);
                 Ok(())
             }
-            _ => Err(Problem::invalid(format!("an upload has no part {name:?}"))),
+            _ => Err(ApiError::invalid(format!("an upload has no part {name:?}"))),
         }
     }
 
-    fn whole(self) -> Result<(Upload, Option<BlobHash>, Wanted), Problem> {
-        let missing = |name: &str| Problem::invalid(format!("the upload has no part {name:?}"));
+    fn whole(self) -> Result<(Upload, Option<BlobHash>, Wanted), ApiError> {
+        let missing = |name: &str| ApiError::invalid(format!("the upload has no part {name:?}"));
         let file = self.file.ok_or_else(|| missing("file"))?;
         self.wanted.content_type.as_ref().ok_or_else(|| missing("content_type"))?;
         self.wanted.file_path.as_ref().ok_or_else(|| missing("file_path"))?;
@@ -116,11 +116,11 @@ impl Form {
     }
 }
 
-fn once(name: &str, is_first: bool) -> Result<(), Problem> {
-    if is_first { Ok(()) } else { Err(Problem::invalid(format!("the upload has the part {name:?} twice"))) }
+fn once(name: &str, is_first: bool) -> Result<(), ApiError> {
+    if is_first { Ok(()) } else { Err(ApiError::invalid(format!("the upload has the part {name:?} twice"))) }
 }
 
-async fn receive(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<Upload, Problem> {
+async fn receive(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<Upload, ApiError> {
     let mut upload = context.blobs.begin().await?;
     while let Some(piece) = pace.wait(part.chunk()).await?.map_err(broken)? {
         pace.seen(piece.len());
@@ -129,18 +129,18 @@ async fn receive(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Res
     Ok(upload)
 }
 
-async fn text(pace: &mut Pace, mut part: Field<'_>, name: &str) -> Result<String, Problem> {
+async fn text(pace: &mut Pace, mut part: Field<'_>, name: &str) -> Result<String, ApiError> {
     let mut bytes = Vec::new();
     while let Some(piece) = pace.wait(part.chunk()).await?.map_err(broken)? {
         if bytes.len() + piece.len() > TEXT_BYTES_MAX {
-            return Err(Problem::invalid(format!("the part {name:?} has more than {TEXT_BYTES_MAX} bytes")));
+            return Err(ApiError::invalid(format!("the part {name:?} has more than {TEXT_BYTES_MAX} bytes")));
         }
         bytes.extend_from_slice(&piece);
     }
-    String::from_utf8(bytes).map_err(|_| Problem::invalid(format!("the part {name:?} is not UTF-8")))
+    String::from_utf8(bytes).map_err(|_| ApiError::invalid(format!("the part {name:?} is not UTF-8")))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
-fn broken(error: MultipartError) -> Problem {
-    Problem::invalid(format!("the upload broke off or is no multipart/form-data: {}", error.body_text()))
+fn broken(error: MultipartError) -> ApiError {
+    ApiError::invalid(format!("the upload broke off or is no multipart/form-data: {}", error.body_text()))
 }

@@ -11,7 +11,7 @@ use remuda_core::id::Tenant;
 use remuda_core::plane::Event;
 use serde_json::value::RawValue;
 
-use super::super::{Context, Problem};
+use super::super::{ApiError, Context};
 
 /// As the contract says.
 pub(super) const KEEP_FOR: Duration = Duration::from_secs(24 * 60 * 60);
@@ -29,21 +29,21 @@ impl Claims {
 }
 
 /// The key that came with a request, if it has one.
-pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
+pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
     match key.to_str() {
         Ok(key) if !key.is_empty() && key.len() <= KEY_BYTES_MAX => Ok(Some(key.to_owned())),
         Ok(_) | Err(_) => {
-            Err(Problem::invalid(format!("an Idempotency-Key is plain text of 1 to {KEY_BYTES_MAX} bytes")))
+            Err(ApiError::invalid(format!("an Idempotency-Key is plain text of 1 to {KEY_BYTES_MAX} bytes")))
         }
     }
 }
 
-pub(super) fn reused(key: &str) -> Problem {
+pub(super) fn reused(key: &str) -> ApiError {
     let message = format!(
         "the Idempotency-Key {key:?} was used before: each is good for one request, whatever became of it"
     );
-    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reuse", message)
+    ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reuse", message)
 }
 
 /// A key that nobody else has. Dropped before it is kept, it is free again.
@@ -55,7 +55,7 @@ pub(super) struct Claim {
 }
 
 impl Claim {
-    pub(super) async fn take(context: &Context, tenant: &Tenant, key: &str) -> Result<Claim, Problem> {
+    pub(super) async fn take(context: &Context, tenant: &Tenant, key: &str) -> Result<Claim, ApiError> {
         let (claims, id) = (context.comfy_v2.claims.clone(), format!("upload {tenant} {key}"));
         if !claims.under_way().insert(id.clone()) {
             return Err(reused(key));
@@ -69,7 +69,7 @@ impl Claim {
     }
 
     /// For good: it must not be used again.
-    pub(super) async fn keep(&self, context: &Context) -> Result<(), Problem> {
+    pub(super) async fn keep(&self, context: &Context) -> Result<(), ApiError> {
         let document = Document {
             shelf: Shelf::Claim,
             id: self.id.clone(),
@@ -78,7 +78,7 @@ impl Claim {
             expires_at: Some(context.plane.clock.now().plus(KEEP_FOR)),
             body: Arc::from(RawValue::NULL.to_owned()),
         };
-        context.plane.ask(Event::Keep(Arc::new(document))).await?;
+        context.plane.request(Event::Keep(Arc::new(document))).await?;
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use remuda_core::workflow::{self, ExaminedWorkflow, InvalidKind, InvalidWorkflow
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::asset::{self, Asset};
 
 /// How a workflow names a file where a file's name would stand.
@@ -30,7 +30,7 @@ impl Sound {
         context: &Context,
         caller: &Caller,
         given: &RawValue,
-    ) -> Result<Sound, Problem> {
+    ) -> Result<Sound, ApiError> {
         let examined = workflow::examine(given.get(), &context.limits).map_err(refused)?;
         if examined.service.is_none() || is_wrapped(given) {
             return Err(no_graph(given));
@@ -52,13 +52,13 @@ fn is_wrapped(given: &RawValue) -> bool {
     prompt.is_some_and(|(_, prompt)| !members(&prompt).0.iter().any(|(key, _)| key == "class_type"))
 }
 
-fn problem(code: &'static str, message: impl Into<String>, node_errors: &Value) -> Problem {
-    let mut problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, code, message);
+fn problem(code: &'static str, message: impl Into<String>, node_errors: &Value) -> ApiError {
+    let mut problem = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, code, message);
     problem.detail = json!({ "node_errors": node_errors });
     problem
 }
 
-fn refused(invalid: InvalidWorkflow) -> Problem {
+fn refused(invalid: InvalidWorkflow) -> ApiError {
     if invalid.kind() == InvalidKind::TooLarge {
         return invalid.into();
     }
@@ -78,7 +78,7 @@ fn refused(invalid: InvalidWorkflow) -> Problem {
     problem("invalid_workflow", message, &node_errors)
 }
 
-fn no_graph(given: &RawValue) -> Problem {
+fn no_graph(given: &RawValue) -> ApiError {
     let members = members(given);
     let is_list = |name| members.0.iter().any(|(key, value)| key == name && value.get().starts_with('['));
     if is_list("nodes") && is_list("links") {
@@ -97,10 +97,10 @@ async fn check_classes(
     context: &Context,
     given: &RawValue,
     examined: &ExaminedWorkflow,
-) -> Result<(), Problem> {
+) -> Result<(), ApiError> {
     let Some(service) = examined.service.clone() else { return Ok(()) };
     let classes = examined.classes.clone();
-    let unknown = context.plane.look(move |plane, _| plane.unknown_classes(&service, classes)).await?;
+    let unknown = context.plane.read(move |plane, _| plane.unknown_classes(&service, classes)).await?;
     if unknown.is_empty() {
         return check_inputs(&context.comfyui.classes(context).await.classes, given);
     }
@@ -119,7 +119,7 @@ async fn check_classes(
 }
 
 /// That every node has what its class requires, as far as servers said what that is.
-fn check_inputs(classes: &Map<String, Value>, given: &RawValue) -> Result<(), Problem> {
+fn check_inputs(classes: &Map<String, Value>, given: &RawValue) -> Result<(), ApiError> {
     if classes.is_empty() {
         return Ok(());
     }
@@ -181,7 +181,7 @@ pub(super) fn bare(workflow: &RawValue) -> Value {
 
 /// Puts what is known of each file into the place where it is named: a worker finds it by its content. All else stays in
 /// the very words in which it came.
-async fn resolve(context: &Context, caller: &Caller, given: &RawValue) -> Result<Arc<RawValue>, Problem> {
+async fn resolve(context: &Context, caller: &Caller, given: &RawValue) -> Result<Arc<RawValue>, ApiError> {
     let mut known: BTreeMap<String, Asset> = BTreeMap::new();
     let mut node_errors: BTreeMap<String, Vec<Value>> = BTreeMap::new();
     for Named { node, input, id } in named_in(given) {

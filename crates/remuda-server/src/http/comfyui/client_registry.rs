@@ -14,7 +14,7 @@ use super::super::Context;
 use super::connection::{Frames, Inbox, Picture, Seat, Text, outbox};
 use super::queue::exec_info;
 use super::run_translator::{Run, Word};
-use crate::drive::Unanswered;
+use crate::plane_handle::PlaneError;
 
 /// Ends that nobody was there to hear, of all clients together and for so long.
 const MISSED_MAX: usize = 10_000;
@@ -63,11 +63,11 @@ pub(super) struct Taken {
 }
 
 /// How many of a tenant's jobs have not ended, and up to which event that is so.
-async fn count(context: &Context, tenant: &Tenant) -> Result<(usize, Sequence), Unanswered> {
+async fn count(context: &Context, tenant: &Tenant) -> Result<(usize, Sequence), PlaneError> {
     let tenant = tenant.clone();
     context
         .plane
-        .look(move |plane, _| (plane.jobs().filter(|job| job.tenant == tenant).count(), plane.sequence()))
+        .read(move |plane, _| (plane.jobs().filter(|job| job.tenant == tenant).count(), plane.sequence()))
         .await
 }
 
@@ -77,7 +77,7 @@ impl Hub {
     }
 
     /// What has not ended; what has is in the history by the time it is not counted.
-    pub(super) async fn remaining(&self, context: &Context, tenant: &Tenant) -> Result<usize, Unanswered> {
+    pub(super) async fn remaining(&self, context: &Context, tenant: &Tenant) -> Result<usize, PlaneError> {
         let (counted, _) = count(context, tenant).await?;
         Ok(self.rooms().rooms.get(tenant).map_or(counted, |room| room.open.max(counted)))
     }
@@ -88,7 +88,7 @@ impl Hub {
         context: &Context,
         tenant: &Tenant,
         client: &str,
-    ) -> Result<Taken, Unanswered> {
+    ) -> Result<Taken, PlaneError> {
         loop {
             let (open, counted) = count(context, tenant).await?;
             let mut rooms = self.rooms();
@@ -113,7 +113,7 @@ impl Hub {
     }
 
     /// Counts everybody's jobs anew: some news was missed.
-    pub(super) async fn recount(&self, context: &Context) -> Result<(), Unanswered> {
+    pub(super) async fn recount(&self, context: &Context) -> Result<(), PlaneError> {
         let tenants: Vec<Tenant> = self.rooms().rooms.keys().cloned().collect();
         for tenant in tenants {
             let (open, counted) = count(context, &tenant).await?;

@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::super::Problem;
+use super::super::ApiError;
 
 #[derive(Debug)]
 pub(super) enum Refused {
@@ -17,7 +17,7 @@ pub(super) enum Refused {
         details: String,
         node_errors: Value,
     },
-    Problem(Problem),
+    ApiError(ApiError),
 }
 
 impl Refused {
@@ -34,9 +34,9 @@ impl Refused {
     }
 }
 
-impl<E: Into<Problem>> From<E> for Refused {
+impl<E: Into<ApiError>> From<E> for Refused {
     fn from(error: E) -> Refused {
-        Refused::Problem(error.into())
+        Refused::ApiError(error.into())
     }
 }
 
@@ -48,7 +48,7 @@ impl IntoResponse for Refused {
                 let body = json!({ "error": error, "node_errors": node_errors });
                 (StatusCode::BAD_REQUEST, Json(body)).into_response()
             }
-            Refused::Problem(problem) => problem.into_response(),
+            Refused::ApiError(problem) => problem.into_response(),
         }
     }
 }

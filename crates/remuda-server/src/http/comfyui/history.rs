@@ -17,7 +17,7 @@ use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
 use super::super::path::Path;
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::error::Refused;
 use super::history_entry::entry;
 use super::prompt::Prompt;
@@ -86,7 +86,7 @@ pub(super) async fn list(
     let tenant = caller.tenant(None)?;
     let asked = query(&uri);
     let number = |key: &str| {
-        let wrong = || Problem::bad_request(format!("{key} is a whole number"));
+        let wrong = || ApiError::bad_request(format!("{key} is a whole number"));
         asked.get(key).map(|text| text.parse::<i64>().map_err(|_| wrong())).transpose()
     };
     let (max_items, offset) = (number("max_items")?, number("offset")?);
@@ -107,8 +107,8 @@ pub(super) async fn list(
     Ok(([(axum::http::header::CONTENT_TYPE, "application/json; charset=utf-8")], body).into_response())
 }
 
-fn odd(error: &serde_json::Error) -> Problem {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string())
+fn odd(error: &serde_json::Error) -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", error.to_string())
 }
 
 /// The newest `max_items`, or so many from `offset` on, counted from the oldest. Takes and gives the newest first.
@@ -149,7 +149,7 @@ pub(super) async fn settled(context: &Context, tenant: &Tenant, id: &str) -> Res
             return Ok(Some(prompt));
         }
         let job = prompt.job;
-        if context.plane.look(move |plane, _| plane.job(job).is_some()).await? {
+        if context.plane.read(move |plane, _| plane.job(job).is_some()).await? {
             return Ok(Some(prompt));
         }
         tokio::time::sleep(STORED_LOOK).await;
@@ -168,7 +168,7 @@ pub(super) async fn hide(
     if asked.clear {
         // What runs now is history only later, and is seen then.
         let ended = ended(&context, &tenant).await?;
-        let open = context.plane.look(|plane, _| plane.jobs().map(|job| job.id).next()).await?;
+        let open = context.plane.read(|plane, _| plane.jobs().map(|job| job.id).next()).await?;
         let newest = ended.iter().map(|prompt| prompt.job).find(|job| open.is_none_or(|open| *job < open));
         hidden.up_to = hidden.up_to.max(newest);
         hidden.jobs.extend(ended.iter().map(|prompt| prompt.job));
@@ -189,6 +189,6 @@ pub(super) async fn hide(
         expires_at: None,
         body: Arc::from(to_raw_value(&json!(hidden)).map_err(|error| odd(&error))?),
     };
-    context.plane.ask(Event::Keep(Arc::new(document))).await?;
+    context.plane.request(Event::Keep(Arc::new(document))).await?;
     Ok(StatusCode::OK)
 }

@@ -161,7 +161,7 @@ pub(super) async fn stored_outputs(context: &Context, job: JobId) -> Result<Vec<
     if let Some(result) = context.store.result(job).await? {
         return Ok(Given::read(Some(&result)).outputs);
     }
-    let doing = context.doings.find(job);
+    let doing = context.live_attempts.find(job);
     Ok(so_far(doing.map(|doing| doing.outputs).as_deref().unwrap_or_default()))
 }
 

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::super::path::Path;
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::error::Refused;
 use super::history::{ended, settled};
 use super::history_entry::{Ended, entry};
@@ -118,7 +118,7 @@ async fn of_workflow(context: &Context, prompts: Vec<Prompt>, id: &str) -> Resul
     Ok(found)
 }
 
-async fn workflow(context: &Context, prompt: &Prompt) -> Result<Workflow, Problem> {
+async fn workflow(context: &Context, prompt: &Prompt) -> Result<Workflow, ApiError> {
     let body = context.store.workflow(prompt.job).await?;
     Ok(body.map(|body| Workflow::read(&body)).unwrap_or_default())
 }

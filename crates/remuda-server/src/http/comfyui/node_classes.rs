@@ -63,7 +63,7 @@ impl Known {
 impl Classes {
     /// The classes of all servers; what cannot be read is left out.
     pub(super) async fn merged(&self, context: &Context) -> Arc<Merged> {
-        let Ok(infos) = context.plane.look(|plane, _| Known::look(plane).infos).await else {
+        let Ok(infos) = context.plane.read(|plane, _| Known::look(plane).infos).await else {
             return self.last();
         };
         let last = self.last();
@@ -99,7 +99,7 @@ impl Classes {
         graph: &Graph,
         targets: Option<&[String]>,
     ) -> Result<Vec<String>, Refused> {
-        let names = context.plane.look(|plane, _| Known::look(plane).names).await?;
+        let names = context.plane.read(|plane, _| Known::look(plane).names).await?;
         if let Some(names) = names {
             let unknown = graph.nodes.iter().find(|(_, node)| !names.contains(&node.class));
             if let Some((id, node)) = unknown {

@@ -23,9 +23,9 @@ use super::connection::Picture;
 use super::history_entry::{Ended, last_words_id, so_far, stored_outputs};
 use super::prompt::{self, Prompt, Workflow};
 use super::run_translator::{Run, Word};
-use crate::carry_out::{News, Shown};
-use crate::live::Told;
-use crate::serve::stopped;
+use crate::live::LiveUpdate;
+use crate::live::{LiveEvent, PreviewUpdate};
+use crate::shutdown::stopped;
 
 /// How much of what a service said of a failure is kept: a traceback, and not the tensors it was given.
 const LAST_WORDS_BYTES_MAX: usize = 64 << 10;
@@ -38,7 +38,7 @@ const BEFORE_START_MAX: usize = 500;
 
 /// Until the program stops.
 pub async fn run_publisher(context: Context) {
-    let mut news = context.news.subscribe();
+    let mut news = context.events.subscribe();
     let mut stopping = context.stopping.clone();
     let publisher = Publisher { context };
     if let Err(error) = publisher.remember_before_start().await {
@@ -50,13 +50,13 @@ pub async fn run_publisher(context: Context) {
             () = stopped(&mut stopping) => return,
         };
         let told = match heard {
-            Ok(News::Happened(happened)) => publisher.happened(&happened).await,
-            Ok(News::Told(told)) => {
+            Ok(LiveEvent::Stored(happened)) => publisher.happened(&happened).await,
+            Ok(LiveEvent::Update(told)) => {
                 publisher.told(&told).await;
                 Ok(())
             }
-            Ok(News::Preview(shown)) => publisher.shown(&shown).await,
-            Ok(News::Progress { .. }) => Ok(()),
+            Ok(LiveEvent::Preview(shown)) => publisher.shown(&shown).await,
+            Ok(LiveEvent::Progress { .. }) => Ok(()),
             Err(RecvError::Lagged(_)) => publisher.catch_up().await,
             Err(RecvError::Closed) => return,
         };
@@ -100,19 +100,20 @@ impl Publisher {
         }
     }
 
-    async fn told(&self, told: &Told) {
+    async fn told(&self, told: &LiveUpdate) {
         let (job, attempt) = (told.job, told.attempt.0);
         if !self.context.comfyui.hub.rooms().runs.contains_key(&job) {
             // Begun before we listened.
             let Ok(Some(metadata)) =
-                self.context.plane.look(move |plane, _| plane.job(job).map(|job| job.metadata())).await
+                self.context.plane.read(move |plane, _| plane.job(job).map(|job| job.metadata())).await
             else {
                 return;
             };
             let run = Run::new(job, told.tenant.clone(), &metadata, attempt);
             self.context.comfyui.hub.rooms().runs.insert(job, run);
         }
-        let stored = self.context.doings.find(job).map(|doing| so_far(&doing.outputs)).unwrap_or_default();
+        let stored =
+            self.context.live_attempts.find(job).map(|doing| so_far(&doing.outputs)).unwrap_or_default();
         let mut rooms = self.context.comfyui.hub.rooms();
         let Some(run) = rooms.runs.get_mut(&job).filter(|run| run.attempt <= attempt) else { return };
         run.begin(attempt);
@@ -133,7 +134,7 @@ impl Publisher {
         }
     }
 
-    async fn shown(&self, shown: &Shown) -> Result<(), StoreError> {
+    async fn shown(&self, shown: &PreviewUpdate) -> Result<(), StoreError> {
         let Some(preview) = self.context.previews.find(shown.job) else { return Ok(()) };
         let is_new =
             self.context.comfyui.hub.rooms().runs.get(&shown.job).is_some_and(|run| run.senders.is_none());
@@ -156,7 +157,7 @@ impl Publisher {
 
     /// Nodes of the one class that gives its results over the socket.
     async fn senders(&self, job: JobId) -> Result<BTreeSet<String>, StoreError> {
-        let body = match self.context.bodies.find(job) {
+        let body = match self.context.workflows.find(job) {
             Some(body) => Some(body),
             None => self.context.store.workflow(job).await?,
         };
@@ -288,7 +289,7 @@ impl Publisher {
             expires_at: Some(self.context.plane.clock.now().plus(self.context.retention)),
             body: Arc::from(body),
         };
-        if let Err(error) = self.context.plane.ask(Event::Keep(Arc::new(document))).await {
+        if let Err(error) = self.context.plane.request(Event::Keep(Arc::new(document))).await {
             warn!(%job, %error, "what the service said of a failure is not kept");
         }
     }

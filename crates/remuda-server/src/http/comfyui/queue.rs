@@ -13,10 +13,10 @@ use remuda_core::plane::Event;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::error::Refused;
 use super::prompt::{self, DOORS_OWN, Prompt, SERVICE, Workflow};
-use crate::drive::Unanswered;
+use crate::plane_handle::PlaneError;
 
 /// Of those that wait, as many as are shown with their graphs; the next to run come first.
 const PENDING_MAX: usize = 1000;
@@ -37,11 +37,11 @@ pub(super) struct Open {
 }
 
 impl Open {
-    pub(super) async fn look(context: &Context, tenant: &Tenant) -> Result<Open, Unanswered> {
+    pub(super) async fn look(context: &Context, tenant: &Tenant) -> Result<Open, PlaneError> {
         let tenant = tenant.clone();
         let prompts: Vec<(bool, i8, Prompt)> = context
             .plane
-            .look(move |plane, now| {
+            .read(move |plane, now| {
                 let theirs = plane.jobs().filter(|job| is_of(job, &tenant));
                 theirs
                     .map(|job| {
@@ -106,11 +106,11 @@ async fn tuples(
     context: &Context,
     prompts: &[Prompt],
     bytes_left: &mut usize,
-) -> Result<Vec<Box<RawValue>>, Problem> {
+) -> Result<Vec<Box<RawValue>>, ApiError> {
     let outputs = context.comfyui.classes.outputs(context).await;
     let mut tuples = Vec::with_capacity(prompts.len());
     for prompt in prompts {
-        let body = match context.bodies.find(prompt.job) {
+        let body = match context.workflows.find(prompt.job) {
             _ if *bytes_left == 0 => None,
             Some(body) => Some(body),
             None => context.store.workflow(prompt.job).await?,
@@ -119,7 +119,7 @@ async fn tuples(
         let workflow = body.filter(|_| size <= *bytes_left).map(|body| Workflow::read(&body));
         *bytes_left = bytes_left.saturating_sub(size);
         let tuple = prompt.tuple(&workflow.unwrap_or_default(), &outputs);
-        tuples.push(to_raw_value(&tuple).map_err(|error| Problem::invalid(error.to_string()))?);
+        tuples.push(to_raw_value(&tuple).map_err(|error| ApiError::invalid(error.to_string()))?);
     }
     Ok(tuples)
 }
@@ -132,9 +132,9 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    pub(super) fn read(body: &[u8]) -> Result<Asked, Problem> {
+    pub(super) fn read(body: &[u8]) -> Result<Asked, ApiError> {
         let asked: Value = serde_json::from_slice(body)
-            .map_err(|error| Problem::bad_request(format!("the body is not JSON: {error}")))?;
+            .map_err(|error| ApiError::bad_request(format!("the body is not JSON: {error}")))?;
         let clear = match &asked["clear"] {
             Value::Null => false,
             Value::Bool(is_so) => *is_so,
@@ -145,7 +145,7 @@ impl Asked {
         let listed = asked["delete"].as_array().map_or(&[][..], Vec::as_slice);
         if listed.len() > DELETE_MAX {
             let message = format!("delete has at most {DELETE_MAX} ids: ask again for the rest, or clear");
-            return Err(Problem::bad_request(message));
+            return Err(ApiError::bad_request(message));
         }
         let delete = listed.iter().filter_map(Value::as_str).map(str::to_owned).collect();
         Ok(Asked { clear, delete })
@@ -178,7 +178,7 @@ pub(super) async fn interrupt(
     let tenant = caller.tenant(None)?;
     let asked: Value = serde_json::from_slice(&body).unwrap_or_else(|_| json!({}));
     if !asked.is_object() {
-        return Err(Problem::bad_request("an interrupt is {} or {\"prompt_id\": \"…\"}").into());
+        return Err(ApiError::bad_request("an interrupt is {} or {\"prompt_id\": \"…\"}").into());
     }
     let id = asked["prompt_id"].as_str().filter(|id| !id.is_empty());
     for prompt in Open::look(&context, &tenant).await?.running {
@@ -190,10 +190,10 @@ pub(super) async fn interrupt(
 }
 
 /// Whether it was still to be stopped.
-pub(super) async fn cancel(context: &Context, job: JobId, why: &str) -> Result<bool, Unanswered> {
-    match context.plane.ask(Event::Cancel { job, message: why.to_owned() }).await {
+pub(super) async fn cancel(context: &Context, job: JobId, why: &str) -> Result<bool, PlaneError> {
+    match context.plane.request(Event::Cancel { job, message: why.to_owned() }).await {
         Ok(_) => Ok(true),
-        Err(Unanswered::Refused(_)) => Ok(false),
+        Err(PlaneError::Refused(_)) => Ok(false),
         Err(other) => Err(other),
     }
 }

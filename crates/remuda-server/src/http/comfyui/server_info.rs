@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
 use super::super::path::Path;
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::error::Refused;
 use super::prompt::SERVICE;
 use super::proxy;
@@ -30,10 +30,10 @@ pub(super) async fn all_features(State(context): State<Context>) -> Json<Value> 
 }
 
 /// The machine is the fleet: every worker's device is one of its devices.
-pub(super) async fn system_stats(State(context): State<Context>, _: Caller) -> Result<Json<Value>, Problem> {
+pub(super) async fn system_stats(State(context): State<Context>, _: Caller) -> Result<Json<Value>, ApiError> {
     let workers = context
         .plane
-        .look(|plane, _| {
+        .read(|plane, _| {
             let theirs = plane.workers().filter(|it| it.services.iter().any(|name| name.as_str() == SERVICE));
             theirs.map(|worker| (worker.id.to_string(), worker.metrics.clone())).collect::<Vec<_>>()
         })

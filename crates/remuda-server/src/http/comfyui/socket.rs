@@ -17,14 +17,14 @@ use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, warn};
 
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::client_registry::{Missed, Taken};
 use super::error::Refused;
 use super::publisher::retell;
 use super::queue::query;
 use super::run_translator::Word;
 use super::server_info::features;
-use crate::serve::stopped;
+use crate::shutdown::stopped;
 
 /// The most a client may say at once, as in ComfyUI.
 const MESSAGE_MAX: usize = 4 << 20;
@@ -46,15 +46,15 @@ pub(super) async fn open(
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response, Refused> {
     let tenant = caller.tenant(None)?;
-    let upgrade = upgrade.map_err(|rejection| Problem::bad_request(rejection.to_string()))?;
+    let upgrade = upgrade.map_err(|rejection| ApiError::bad_request(rejection.to_string()))?;
     let client = query(&uri).remove("clientId").filter(|client| !client.is_empty());
     if client.as_ref().is_some_and(|client| client.len() > CLIENT_BYTES_MAX) {
-        return Err(Problem::bad_request(format!("clientId has at most {CLIENT_BYTES_MAX} bytes")).into());
+        return Err(ApiError::bad_request(format!("clientId has at most {CLIENT_BYTES_MAX} bytes")).into());
     }
     let client = client.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
     let place = context.streams.clone().try_acquire_owned().map_err(|_| {
         let message = "too many event streams and sockets are open (limits.streams_max)";
-        let mut problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message);
+        let mut problem = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message);
         problem.retry_after = Some(5);
         problem
     })?;

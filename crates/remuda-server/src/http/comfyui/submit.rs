@@ -15,14 +15,14 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::error::Refused;
 use super::prompt::{self, Prompt, SERVICE};
 use super::uploads;
 use super::validate::{self, Sound};
-use crate::drive::Unanswered;
 use crate::intake::{NotTaken, Request, Taken};
-use crate::keyring::{self, Keys};
+use crate::job_secrets::{self, Keys};
+use crate::plane_handle::PlaneError;
 
 /// Before everything of the same tenant that nobody hurries.
 pub(super) const FRONT: i8 = 10;
@@ -76,7 +76,7 @@ pub(super) async fn submit(
             Ok(told(&prompt::id(job, &metadata), &number, &node_errors))
         }
         // Somebody else was quicker with the same id.
-        Err(NotTaken::Plane(Unanswered::Refused(Refusal::KeyConflict { .. }))) => {
+        Err(NotTaken::Plane(PlaneError::Refused(Refusal::KeyConflict { .. }))) => {
             match asked.known(&context, &tenant, &workflow).await? {
                 Some(known) => Ok(told(&known.id, &known.number, &node_errors)),
                 None => Err(asked.taken_id()),
@@ -95,7 +95,7 @@ fn told(id: &str, number: &Value, node_errors: &Value) -> Json<Value> {
 fn broken(invalid: &InvalidWorkflow) -> Refused {
     match invalid.kind() {
         workflow::InvalidKind::TooLarge => {
-            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", invalid.to_string()).into()
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", invalid.to_string()).into()
         }
         workflow::InvalidKind::Malformed => {
             Refused::prompt("invalid_prompt", "The prompt cannot be read", invalid.to_string())
@@ -141,7 +141,7 @@ impl Asked {
             _ => return Err(wrong("extra_data must be an object")),
         };
         let mut keys = Keys::new();
-        for name in keyring::NAMES {
+        for name in job_secrets::NAMES {
             if let Some(Value::String(secret)) = extra.remove(name) {
                 if secret.len() > SECRET_BYTES_MAX {
                     return Err(wrong(&format!("{name} has at most {SECRET_BYTES_MAX} bytes")));

@@ -8,7 +8,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 
-use super::super::{Context, Problem, problem};
+use super::super::{ApiError, Context, error};
 use super::proxy;
 
 const TYPES: [(&str, &str); 16] = [
@@ -48,7 +48,7 @@ pub(in super::super) async fn file(
     if is_read && let Some(answer) = proxy::ask(&context, &headers, &uri).await {
         return answer;
     }
-    problem::no_such_route(uri).await.into_response()
+    error::no_such_route(uri).await.into_response()
 }
 
 const HELLO: &str = "This is Remuda: a fleet of ComfyUI servers behind one address, which speaks ComfyUI's own API.\n\
@@ -84,7 +84,7 @@ fn percent_decoded(path: &str) -> Option<String> {
 async fn serve(path: PathBuf, asked: &str, headers: &HeaderMap) -> Response {
     let unreadable = |error: std::io::Error| {
         let message = format!("a file of the web interface cannot be read: {error}");
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message).into_response()
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", message).into_response()
     };
     let about = match tokio::fs::metadata(&path).await {
         Ok(about) => about,

@@ -15,14 +15,14 @@ use remuda_store::blobs::{BlobHash, Stored};
 use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::error::Refused;
 use super::history_entry::stored_outputs;
 use super::prompt::{DOORS_OWN, SERVICE};
 use super::uploads::{Form, find};
 use super::{submit, view};
-use crate::carry_out::News;
 use crate::intake::Request;
+use crate::live::LiveEvent;
 
 /// A job of four nodes; whoever waits longer finds the fleet busy and asks again.
 const JOIN_MAX: Duration = Duration::from_secs(120);
@@ -42,7 +42,7 @@ pub(super) async fn mask(
 /// The hash of the picture that the mask is for: `{"filename", "subfolder", "type"}`.
 async fn original(context: &Context, tenant: &Tenant, reference: &str) -> Result<String, Refused> {
     let wrong =
-        || Problem::bad_request("original_ref is {\"filename\", \"subfolder\", \"type\"} of a picture");
+        || ApiError::bad_request("original_ref is {\"filename\", \"subfolder\", \"type\"} of a picture");
     let reference: Value = serde_json::from_str(reference).map_err(|_| wrong())?;
     let part = |key: &str| reference[key].as_str().unwrap_or_default();
     let kind = Some(part("type")).filter(|kind| !kind.is_empty()).unwrap_or("output");
@@ -50,7 +50,7 @@ async fn original(context: &Context, tenant: &Tenant, reference: &str) -> Result
         Some(upload) => Some(upload.hash),
         None => view::output(context, tenant, part("subfolder"), part("filename"), kind).await?,
     };
-    found.ok_or_else(|| Problem::bad_request("there is no picture that original_ref names").into())
+    found.ok_or_else(|| ApiError::bad_request("there is no picture that original_ref names").into())
 }
 
 async fn join(context: &Context, tenant: &Tenant, original: &str, mask: &str) -> Result<Stored, Refused> {
@@ -62,22 +62,22 @@ async fn join(context: &Context, tenant: &Tenant, original: &str, mask: &str) ->
         "3": { "class_type": "JoinImageWithAlpha", "inputs": { "image": ["1", 0], "alpha": ["2", 0] } },
         "4": { "class_type": "SaveImage", "inputs": { "images": ["3", 0], "filename_prefix": "mask" } },
     });
-    let graph = to_raw_value(&graph).map_err(|error| Problem::invalid(error.to_string()))?;
+    let graph = to_raw_value(&graph).map_err(|error| ApiError::invalid(error.to_string()))?;
     if context.comfyui.classes.check(context, &submit::Graph::read(&graph)?, None).await.is_err() {
         let message = "no server of the fleet can join a picture and a mask (JoinImageWithAlpha)";
-        return Err(Problem::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", message).into());
+        return Err(ApiError::new(StatusCode::NOT_IMPLEMENTED, "not_implemented", message).into());
     }
     let mut request = Request::new(Arc::from(graph), tenant.clone());
     request.service = SERVICE.parse().ok();
     request.priority = submit::FRONT;
     request.deadline = Some(JOIN_MAX);
     request.labels.insert(DOORS_OWN.to_owned(), "mask".to_owned());
-    let mut news = context.news.subscribe();
+    let mut news = context.events.subscribe();
     let job = context.intake().take(request).await?.job;
     let ended = async {
         loop {
             match news.recv().await {
-                Ok(News::Happened(it)) if it.job == Some(job) && is_end(&it.name) => return,
+                Ok(LiveEvent::Stored(it)) if it.job == Some(job) && is_end(&it.name) => return,
                 Ok(_) => {}
                 // What was missed may be the end: the store says.
                 Err(_) => return,
@@ -95,7 +95,7 @@ fn is_end(name: &str) -> bool {
 
 async fn given(context: &Context, job: JobId) -> Result<Stored, Refused> {
     let unable = |why: String| {
-        Problem::new(
+        ApiError::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "overloaded",
             format!("the mask was not applied: {why}"),

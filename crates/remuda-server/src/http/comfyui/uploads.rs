@@ -19,7 +19,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Mutex;
 
 use super::super::blobs::{self, Pace};
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::error::Refused;
 use super::node_classes::is_upload;
 use super::submit::Graph;
@@ -92,10 +92,10 @@ impl Form {
         context: &Context,
         parts: Result<Multipart, MultipartRejection>,
     ) -> Result<(Form, Place, Stored), Refused> {
-        let parts = parts.map_err(|rejection| Problem::bad_request(rejection.body_text()))?;
+        let parts = parts.map_err(|rejection| ApiError::bad_request(rejection.body_text()))?;
         let form = Form::read(context, parts).await?;
         let Some((name, stored)) = &form.file else {
-            return Err(Problem::bad_request("the form has no file named image").into());
+            return Err(ApiError::bad_request("the form has no file named image").into());
         };
         let (place, stored) = (Place::read(&form, name)?, *stored);
         Ok((form, place, stored))
@@ -106,7 +106,7 @@ impl Form {
         matches!(self.field("overwrite"), "true" | "1")
     }
 
-    async fn read(context: &Context, mut parts: Multipart) -> Result<Form, Problem> {
+    async fn read(context: &Context, mut parts: Multipart) -> Result<Form, ApiError> {
         let (mut form, mut pace) = (Form::default(), Pace::new(context));
         for _ in 0..PARTS_MAX {
             match pace.wait(parts.next_field()).await?.map_err(|error| broken(&error))? {
@@ -114,14 +114,14 @@ impl Form {
                 None => return Ok(form),
             }
         }
-        Err(Problem::bad_request(format!("the form has more than {PARTS_MAX} parts")))
+        Err(ApiError::bad_request(format!("the form has more than {PARTS_MAX} parts")))
     }
 
-    async fn take(&mut self, context: &Context, pace: &mut Pace, part: Field<'_>) -> Result<(), Problem> {
+    async fn take(&mut self, context: &Context, pace: &mut Pace, part: Field<'_>) -> Result<(), ApiError> {
         let name = part.name().unwrap_or_default().to_owned();
         match part.file_name().map(str::to_owned) {
             Some(_) if name == "image" && self.file.is_some() => {
-                return Err(Problem::bad_request("the form has the file image twice: send one at a time"));
+                return Err(ApiError::bad_request("the form has the file image twice: send one at a time"));
             }
             Some(file_name) if name == "image" => {
                 self.file = Some((file_name, store(context, pace, part).await?));
@@ -139,22 +139,22 @@ impl Form {
     }
 }
 
-fn broken(error: &axum::extract::multipart::MultipartError) -> Problem {
-    Problem::new(error.status(), "bad_request", format!("the form cannot be read: {error}"))
+fn broken(error: &axum::extract::multipart::MultipartError) -> ApiError {
+    ApiError::new(error.status(), "bad_request", format!("the form cannot be read: {error}"))
 }
 
-async fn text(pace: &mut Pace, mut part: Field<'_>) -> Result<String, Problem> {
+async fn text(pace: &mut Pace, mut part: Field<'_>) -> Result<String, ApiError> {
     let mut bytes = Vec::new();
     while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| broken(&error))? {
         if bytes.len() + piece.len() > FIELD_BYTES_MAX {
-            return Err(Problem::bad_request("a field of the form is too long"));
+            return Err(ApiError::bad_request("a field of the form is too long"));
         }
         bytes.extend_from_slice(&piece);
     }
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-async fn store(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<Stored, Problem> {
+async fn store(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<Stored, ApiError> {
     let _place = blobs::place(context)?;
     let mut upload = context.blobs.begin().await?;
     while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| broken(&error))? {
@@ -183,23 +183,23 @@ pub(super) struct Place {
 }
 
 impl Place {
-    pub(super) fn read(form: &Form, name: &str) -> Result<Place, Problem> {
+    pub(super) fn read(form: &Form, name: &str) -> Result<Place, ApiError> {
         let is_odd = |text: &str| text.chars().any(char::is_control) || text.contains('\\');
         let kind = Some(form.field("type")).filter(|kind| !kind.is_empty()).unwrap_or("input");
         let Some(kind) = KINDS.into_iter().find(|known| *known == kind) else {
-            return Err(Problem::bad_request("type is input, temp or output"));
+            return Err(ApiError::bad_request("type is input, temp or output"));
         };
         if name.is_empty() || name.contains('/') || matches!(name, "." | "..") || is_odd(name) {
-            return Err(Problem::bad_request("the file needs a plain name, without folders"));
+            return Err(ApiError::bad_request("the file needs a plain name, without folders"));
         }
         let folder = form.field("subfolder");
         let parts: Vec<&str> = folder.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
         if folder.starts_with('/') || parts.contains(&"..") || is_odd(folder) {
-            return Err(Problem::bad_request("subfolder is a path below the folder of files, without .."));
+            return Err(ApiError::bad_request("subfolder is a path below the folder of files, without .."));
         }
         let folder = parts.join("/");
         if name.len() > NAME_BYTES_MAX || folder.len() > FOLDER_BYTES_MAX {
-            return Err(Problem::bad_request(format!(
+            return Err(ApiError::bad_request(format!(
                 "a name has at most {NAME_BYTES_MAX} bytes, a subfolder {FOLDER_BYTES_MAX}"
             )));
         }
@@ -233,13 +233,13 @@ impl Place {
                 tenant: Some(tenant.clone()),
                 mark: mark(tenant, self.kind),
                 expires_at: None,
-                body: Arc::from(to_raw_value(&upload).map_err(|error| Problem::invalid(error.to_string()))?),
+                body: Arc::from(to_raw_value(&upload).map_err(|error| ApiError::invalid(error.to_string()))?),
             };
-            context.plane.ask(Event::Keep(Arc::new(document))).await?;
+            context.plane.request(Event::Keep(Arc::new(document))).await?;
             return Ok(self.told(&upload));
         }
         let message = format!("there are {RENAMES_MAX} other files named {}", self.name);
-        Err(Problem::new(StatusCode::CONFLICT, "refused", message).into())
+        Err(ApiError::new(StatusCode::CONFLICT, "refused", message).into())
     }
 }
 
@@ -250,12 +250,12 @@ impl Place {
 }
 
 /// Whether there is room for one more name.
-fn room(count: usize) -> Result<(), Problem> {
+fn room(count: usize) -> Result<(), ApiError> {
     if count < NAMES_MAX {
         return Ok(());
     }
     let message = format!("{NAMES_MAX} files have names already: send it under one of them, with overwrite");
-    Err(Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message))
+    Err(ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message))
 }
 
 fn numbered(name: &str, number: u32) -> String {
@@ -281,7 +281,7 @@ pub(super) async fn place(
             }
             let Ok(named) = serde_json::from_str::<String>(value.get()) else { continue };
             if let Some(asset) = asset(context, tenant, &named).await? {
-                *value = to_raw_value(&asset).map_err(|error| Problem::invalid(error.to_string()))?;
+                *value = to_raw_value(&asset).map_err(|error| ApiError::invalid(error.to_string()))?;
             }
         }
     }

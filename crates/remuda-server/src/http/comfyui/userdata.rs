@@ -16,7 +16,7 @@ use serde_json::value::to_raw_value;
 use serde_json::{Map, Value, json};
 
 use super::super::path::Path;
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::error::Refused;
 use super::queue::query;
 
@@ -61,7 +61,7 @@ pub(super) async fn set_all(
 ) -> Result<StatusCode, Refused> {
     let tenant = caller.tenant(None)?;
     let new: Map<String, Value> = serde_json::from_slice(&body)
-        .map_err(|error| Problem::bad_request(format!("settings are a JSON object: {error}")))?;
+        .map_err(|error| ApiError::bad_request(format!("settings are a JSON object: {error}")))?;
     change_settings(&context, &tenant, new).await
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn set_one(
 ) -> Result<StatusCode, Refused> {
     let tenant = caller.tenant(None)?;
     let value: Value = serde_json::from_slice(&body)
-        .map_err(|error| Problem::bad_request(format!("a setting is a JSON value: {error}")))?;
+        .map_err(|error| ApiError::bad_request(format!("a setting is a JSON value: {error}")))?;
     change_settings(&context, &tenant, Map::from_iter([(id, value)])).await
 }
 
@@ -87,9 +87,9 @@ async fn change_settings(
     let _one_at_a_time = context.comfyui.naming.lock().await;
     let mut settings = read_settings(context, tenant).await?;
     settings.extend(new);
-    let body = to_raw_value(&settings).map_err(|error| Problem::invalid(error.to_string()))?;
+    let body = to_raw_value(&settings).map_err(|error| ApiError::invalid(error.to_string()))?;
     if body.get().len() > SETTINGS_BYTES_MAX {
-        return Err(Problem::too_large(SETTINGS_BYTES_MAX).into());
+        return Err(ApiError::too_large(SETTINGS_BYTES_MAX).into());
     }
     let document = Document {
         shelf: Shelf::Comfyui,
@@ -99,7 +99,7 @@ async fn change_settings(
         expires_at: None,
         body: Arc::from(body),
     };
-    context.plane.ask(Event::Keep(Arc::new(document))).await?;
+    context.plane.request(Event::Keep(Arc::new(document))).await?;
     Ok(StatusCode::OK)
 }
 
@@ -131,11 +131,11 @@ fn id(tenant: &Tenant, path: &str) -> String {
 }
 
 /// A path as it is kept: below the tenant's own folder.
-fn sound(path: &str) -> Result<String, Problem> {
+fn sound(path: &str) -> Result<String, ApiError> {
     let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     let is_odd = parts.contains(&"..") || path.chars().any(char::is_control) || path.contains('\\');
     if parts.is_empty() || is_odd || path.len() > PATH_BYTES_MAX {
-        return Err(Problem::new(
+        return Err(ApiError::new(
             StatusCode::FORBIDDEN,
             "forbidden",
             "this is no path below your own folder",
@@ -156,14 +156,14 @@ async fn keep(context: &Context, tenant: &Tenant, kept: &Kept) -> Result<(), Ref
         tenant: Some(tenant.clone()),
         mark: mark(tenant),
         expires_at: None,
-        body: Arc::from(to_raw_value(kept).map_err(|error| Problem::invalid(error.to_string()))?),
+        body: Arc::from(to_raw_value(kept).map_err(|error| ApiError::invalid(error.to_string()))?),
     };
-    context.plane.ask(Event::Keep(Arc::new(document))).await?;
+    context.plane.request(Event::Keep(Arc::new(document))).await?;
     Ok(())
 }
 
 async fn discard(context: &Context, tenant: &Tenant, path: &str) -> Result<(), Refused> {
-    context.plane.ask(Event::Discard { shelf: Shelf::Comfyui, id: id(tenant, path) }).await?;
+    context.plane.request(Event::Discard { shelf: Shelf::Comfyui, id: id(tenant, path) }).await?;
     Ok(())
 }
 
@@ -176,7 +176,7 @@ pub(super) async fn list(
     let tenant = caller.tenant(None)?;
     let asked = query(&uri);
     let Some(folder) = asked.get("dir").filter(|folder| !folder.is_empty()) else {
-        return Err(Problem::bad_request("Directory not provided").into());
+        return Err(ApiError::bad_request("Directory not provided").into());
     };
     let is = |key: &str| asked.get(key).is_some_and(|value| value == "true");
     let prefix = format!("{}/", sound(folder)?);
@@ -197,7 +197,7 @@ pub(super) async fn list(
         })
         .collect();
     if files.is_empty() {
-        return Err(Problem::not_found("Directory not found").into());
+        return Err(ApiError::not_found("Directory not found").into());
     }
     Ok(Json(files).into_response())
 }
@@ -210,7 +210,7 @@ pub(super) async fn get(
     let tenant = caller.tenant(None)?;
     let path = sound(&path)?;
     let Some(kept) = read(&context, &tenant, &path).await? else {
-        return Err(Problem::not_found("there is no such file").into());
+        return Err(ApiError::not_found("there is no such file").into());
     };
     // Somebody's own text, and never a page.
     let kind = if path.ends_with(".json") { "application/json" } else { "text/plain; charset=utf-8" };
@@ -230,14 +230,14 @@ pub(super) async fn put(
     let path = sound(&path)?;
     let asked = query(&uri);
     if body.len() > FILE_BYTES_MAX {
-        return Err(Problem::too_large(FILE_BYTES_MAX).into());
+        return Err(ApiError::too_large(FILE_BYTES_MAX).into());
     }
     let text = String::from_utf8(body.into())
-        .map_err(|_| Problem::bad_request("only text is kept here; files for nodes go to /upload/image"))?;
+        .map_err(|_| ApiError::bad_request("only text is kept here; files for nodes go to /upload/image"))?;
     let _one_at_a_time = context.comfyui.naming.lock().await;
     let known = read(&context, &tenant, &path).await?;
     if known.is_some() && asked.get("overwrite").is_some_and(|value| value == "false") {
-        return Err(Problem::new(StatusCode::CONFLICT, "refused", "File already exists").into());
+        return Err(ApiError::new(StatusCode::CONFLICT, "refused", "File already exists").into());
     }
     let now = context.plane.clock.now().as_millis();
     let created_millis = known.map_or(now, |known| known.created_millis);
@@ -250,7 +250,7 @@ pub(super) async fn put(
 /// Whether there is room for it beside the tenant's other files.
 async fn fit(context: &Context, tenant: &Tenant, kept: &Kept) -> Result<(), Refused> {
     let id = id(tenant, &kept.path);
-    let own = to_raw_value(kept).map_err(|error| Problem::invalid(error.to_string()))?;
+    let own = to_raw_value(kept).map_err(|error| ApiError::invalid(error.to_string()))?;
     let others = context.store.marked(Shelf::Comfyui, &mark(tenant)).await?;
     let others = others.iter().filter(|other| other.id != id);
     let (count, bytes) = others
@@ -258,7 +258,7 @@ async fn fit(context: &Context, tenant: &Tenant, kept: &Kept) -> Result<(), Refu
     if count > FILES_MAX || bytes > FILES_BYTES_MAX {
         let message =
             format!("at most {FILES_MAX} files of {FILES_BYTES_MAX} bytes in all are kept: delete some");
-        return Err(Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).into());
+        return Err(ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).into());
     }
     Ok(())
 }
@@ -278,7 +278,7 @@ pub(super) async fn delete(
     let tenant = caller.tenant(None)?;
     let path = sound(&path)?;
     if read(&context, &tenant, &path).await?.is_none() {
-        return Err(Problem::not_found("there is no such file").into());
+        return Err(ApiError::not_found("there is no such file").into());
     }
     discard(&context, &tenant, &path).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -295,11 +295,11 @@ pub(super) async fn rename(
     let asked = query(&uri);
     let _one_at_a_time = context.comfyui.naming.lock().await;
     let Some(mut kept) = read(&context, &tenant, &from).await? else {
-        return Err(Problem::not_found("there is no such file").into());
+        return Err(ApiError::not_found("there is no such file").into());
     };
     let is_taken = read(&context, &tenant, &to).await?.is_some();
     if is_taken && asked.get("overwrite").is_some_and(|value| value == "false") {
-        return Err(Problem::new(StatusCode::CONFLICT, "refused", "File already exists").into());
+        return Err(ApiError::new(StatusCode::CONFLICT, "refused", "File already exists").into());
     }
     kept.path = to;
     keep(&context, &tenant, &kept).await?;

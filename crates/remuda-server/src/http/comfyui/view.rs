@@ -6,7 +6,7 @@ use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::Response;
 use remuda_core::id::{JobId, Tenant};
 
-use super::super::{Caller, Context, Problem, blobs};
+use super::super::{ApiError, Caller, Context, blobs};
 use super::error::Refused;
 use super::history_entry::stored_outputs;
 use super::prompt::Prompt;
@@ -25,10 +25,10 @@ pub(super) async fn view(
     let (name, folder) = (part("filename"), part("subfolder"));
     let kind = Some(part("type")).filter(|kind| !kind.is_empty()).unwrap_or("output");
     if name.is_empty() || name.starts_with('/') || name.contains("..") {
-        return Err(Problem::bad_request("filename is the plain name of a file").into());
+        return Err(ApiError::bad_request("filename is the plain name of a file").into());
     }
     if !["output", "temp", "input"].contains(&kind) {
-        return Err(Problem::bad_request("type is output, temp or input").into());
+        return Err(ApiError::bad_request("type is output, temp or input").into());
     }
     let hash = match uploads::find(&context, &tenant, kind, folder, name).await? {
         Some(upload) => Some(upload.hash),
@@ -36,7 +36,7 @@ pub(super) async fn view(
     };
     let Some(hash) = hash else {
         let message = format!("there is no {kind} file {name:?} in {folder:?}");
-        return Err(Problem::new(StatusCode::NOT_FOUND, "not_found", message).into());
+        return Err(ApiError::new(StatusCode::NOT_FOUND, "not_found", message).into());
     };
     Ok(blobs::show(&context, &hash, name, &headers).await?)
 }

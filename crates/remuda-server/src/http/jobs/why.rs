@@ -7,15 +7,15 @@ use remuda_core::plane::{Plane, Why};
 use serde_json::{Value, json};
 
 use super::super::path::Path;
-use super::super::{Context, Problem};
+use super::super::{ApiError, Context};
 use super::unknown;
 
 pub(in crate::http) async fn why(
     State(context): State<Context>,
     Path(id): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let id: JobId = id.parse()?;
-    let why = match context.plane.look(move |plane, now| plane.why(now, id)).await? {
+    let why = match context.plane.read(move |plane, now| plane.why(now, id)).await? {
         Some(why) => why,
         None => {
             let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;

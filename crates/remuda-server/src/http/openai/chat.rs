@@ -14,7 +14,7 @@ use remuda_models::{Answer, PartAnswer, Request};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::request_fields::Asked;
 use super::routing::{self, Call, off};
 
@@ -22,7 +22,7 @@ pub(super) async fn complete(
     State(context): State<Context>,
     caller: Caller,
     body: Bytes,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let mut asked = Asked::read(&body)?;
     let model = asked.model()?;
     let patience = asked.patience(context.request_timeout)?;
@@ -63,7 +63,7 @@ pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn generated(answer: Answer, model: &str) -> Result<Generated, Problem> {
+fn generated(answer: Answer, model: &str) -> Result<Generated, ApiError> {
     match answer.parts.into_iter().next() {
         Some(PartAnswer::Text(text)) => Ok(text),
         _ => Err(off(model, "gave something else than a text")),

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::super::base64::base64;
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::request_fields::{Asked, wrong};
 use super::routing::{self, Call, off};
 
@@ -50,7 +50,7 @@ pub(super) async fn embed(
     State(context): State<Context>,
     caller: Caller,
     body: Bytes,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let mut asked = Asked::read(&body)?;
     let (model, texts, form) = (asked.model()?, texts(asked.take("input"))?, form(&mut asked)?);
     let dimensions = asked.whole("dimensions", 1, DIMENSIONS_MAX)?.map(|number| number as usize);
@@ -77,7 +77,7 @@ pub(super) async fn embed(
     Ok(Json(List { object: "list", data, model, usage }).into_response())
 }
 
-fn texts(input: Option<Value>) -> Result<Vec<String>, Problem> {
+fn texts(input: Option<Value>) -> Result<Vec<String>, ApiError> {
     let texts = match input {
         None => return Err(wrong("input", "is missing: a text, or a list of texts")),
         Some(Value::String(text)) => vec![text],
@@ -93,7 +93,7 @@ fn texts(input: Option<Value>) -> Result<Vec<String>, Problem> {
     Ok(texts)
 }
 
-fn text(value: Value) -> Result<String, Problem> {
+fn text(value: Value) -> Result<String, ApiError> {
     match value {
         Value::String(text) => Ok(text),
         Value::Number(_) | Value::Array(_) => Err(wrong(
@@ -106,7 +106,7 @@ fn text(value: Value) -> Result<String, Problem> {
     }
 }
 
-fn form(asked: &mut Asked) -> Result<Form, Problem> {
+fn form(asked: &mut Asked) -> Result<Form, ApiError> {
     match asked.text("encoding_format")?.as_deref() {
         None | Some("float") => Ok(Form::Float),
         Some("base64") => Ok(Form::Base64),
@@ -115,7 +115,7 @@ fn form(asked: &mut Asked) -> Result<Form, Problem> {
 }
 
 /// The first of its numbers, of length 1 again.
-fn cut(mut vector: Vec<f32>, dimensions: Option<usize>) -> Result<Vec<f32>, Problem> {
+fn cut(mut vector: Vec<f32>, dimensions: Option<usize>) -> Result<Vec<f32>, ApiError> {
     let Some(dimensions) = dimensions.filter(|wanted| *wanted != vector.len()) else { return Ok(vector) };
     if dimensions > vector.len() {
         let why = format!("is {dimensions}, and the vectors of this model have {}", vector.len());

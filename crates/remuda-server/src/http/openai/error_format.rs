@@ -8,7 +8,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
-use super::super::Problem;
+use super::super::ApiError;
 
 const SURFACE: &str = "/v1";
 
@@ -21,7 +21,7 @@ pub(in crate::http) async fn put_on(request: Request, next: Next) -> Response {
 }
 
 fn translate(mut response: Response) -> Response {
-    let Some(problem) = response.extensions_mut().remove::<Problem>() else { return response };
+    let Some(problem) = response.extensions_mut().remove::<ApiError>() else { return response };
     let anew = (status(&problem), Json(told(&problem))).into_response();
     // What else it says, such as when to come back, holds as it did.
     *response.status_mut() = status(&problem);
@@ -31,7 +31,7 @@ fn translate(mut response: Response) -> Response {
 }
 
 /// What is wrong with a request is one status here.
-fn status(problem: &Problem) -> StatusCode {
+fn status(problem: &ApiError) -> StatusCode {
     match problem.status {
         StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
         status => status,
@@ -39,7 +39,7 @@ fn status(problem: &Problem) -> StatusCode {
 }
 
 /// Also said in the middle of a stream, where there is no status any more.
-pub(super) fn told(problem: &Problem) -> Value {
+pub(super) fn told(problem: &ApiError) -> Value {
     let (kind, code) = match problem.status {
         StatusCode::UNAUTHORIZED => ("authentication_error", "invalid_api_key"),
         StatusCode::FORBIDDEN => ("permission_error", problem.code),
@@ -57,18 +57,18 @@ mod tests {
 
     #[test]
     fn every_problem_has_openais_form() {
-        let full = Problem::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", "the queue is full").later(2);
+        let full = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", "the queue is full").later(2);
         assert_eq!(
             told(&full),
             json!({ "error": {
                 "message": "the queue is full", "type": "rate_limit_error", "param": null, "code": "rate_limit_exceeded",
             }})
         );
-        let mut wrong = Problem::bad_request("n is 2");
+        let mut wrong = ApiError::bad_request("n is 2");
         wrong.detail = json!({ "param": "n" });
         assert_eq!((&told(&wrong)["error"]["param"], status(&wrong)), (&json!("n"), StatusCode::BAD_REQUEST));
-        assert_eq!(status(&Problem::invalid("…")), StatusCode::BAD_REQUEST);
-        let stranger = Problem::new(StatusCode::UNAUTHORIZED, "no_token", "…");
+        assert_eq!(status(&ApiError::invalid("…")), StatusCode::BAD_REQUEST);
+        let stranger = ApiError::new(StatusCode::UNAUTHORIZED, "no_token", "…");
         assert_eq!(told(&stranger)["error"]["code"], "invalid_api_key");
     }
 }

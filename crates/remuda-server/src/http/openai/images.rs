@@ -9,7 +9,7 @@ use remuda_models::{PartAnswer, Request};
 use serde_json::{Value, json};
 
 use super::super::base64::base64;
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::chat::now;
 use super::request_fields::{Asked, is_empty, wrong};
 use super::routing::{self, Call, off};
@@ -25,7 +25,7 @@ pub(super) async fn draw(
     State(context): State<Context>,
     caller: Caller,
     body: Bytes,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let mut asked = Asked::read(&body)?;
     let model = asked.model()?;
     let patience = asked.patience(context.request_timeout)?;
@@ -49,7 +49,7 @@ pub(super) async fn draw(
     Ok(Json(json!({ "created": now(), "data": data, "output_format": "png" })).into_response())
 }
 
-fn refuse(asked: &mut Asked) -> Result<(), Problem> {
+fn refuse(asked: &mut Asked) -> Result<(), ApiError> {
     let is = |word: &'static str| move |value: &Value| value == word;
     asked.only(
         "response_format",
@@ -61,7 +61,7 @@ fn refuse(asked: &mut Asked) -> Result<(), Problem> {
     asked.only("background", |value| value != "transparent", "cannot be transparent")
 }
 
-fn read(asked: &mut Asked) -> Result<Draw, Problem> {
+fn read(asked: &mut Asked) -> Result<Draw, ApiError> {
     let prompt = asked.text("prompt")?.ok_or_else(|| wrong("prompt", "is missing: say what to draw"))?;
     if prompt.len() > PROMPT_BYTES_MAX {
         return Err(wrong("prompt", &format!("has {} bytes; {PROMPT_BYTES_MAX} are the most", prompt.len())));
@@ -76,7 +76,7 @@ fn read(asked: &mut Asked) -> Result<Draw, Problem> {
     })
 }
 
-fn size(asked: &mut Asked) -> Result<Option<(u32, u32)>, Problem> {
+fn size(asked: &mut Asked) -> Result<Option<(u32, u32)>, ApiError> {
     let Some(text) = asked.text("size")?.filter(|text| text != "auto") else { return Ok(None) };
     let sides =
         text.split_once('x').and_then(|(width, height)| Some((width.parse().ok()?, height.parse().ok()?)));

@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 use tokio::sync::broadcast::{self, error::RecvError};
 use tracing::debug;
 
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::routing::{off, problem};
-use crate::carry_out::News;
-use crate::drive::Handle;
 use crate::intake::{self, Taken};
+use crate::live::LiveEvent;
+use crate::plane_handle::PlaneHandle;
 use remuda_models::result::{ModelResult, read_streamed_text};
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Following {
     context: Context,
     model: String,
     wanted: Wanted,
-    news: broadcast::Receiver<News>,
+    news: broadcast::Receiver<LiveEvent>,
     ready: VecDeque<Piece>,
     heard: Heard,
     is_over: bool,
@@ -55,7 +55,7 @@ impl Heard {
 #[derive(Debug)]
 struct Wanted {
     job: JobId,
-    plane: Handle,
+    plane: PlaneHandle,
     is_over: bool,
 }
 
@@ -64,7 +64,7 @@ impl Drop for Wanted {
         if !self.is_over {
             debug!(job = %self.job, "nobody waits for it any more");
             let message = "whoever asked has hung up".to_owned();
-            self.plane.tell(Event::Cancel { job: self.job, message });
+            self.plane.notify(Event::Cancel { job: self.job, message });
         }
     }
 }
@@ -77,14 +77,14 @@ impl Following {
         request: Request,
         patience: Duration,
         excluded: BTreeSet<WorkerId>,
-    ) -> Result<Following, Problem> {
+    ) -> Result<Following, ApiError> {
         let workflow = to_raw_value(&workflow(model, request)?);
-        let workflow = workflow.map_err(|error| Problem::bad_request(error.to_string()))?;
+        let workflow = workflow.map_err(|error| ApiError::bad_request(error.to_string()))?;
         let mut examined = workflow::examine(workflow.get(), &context.limits)?;
         // Texts are texts here, whatever they look like.
         examined.models = [model.to_owned()].into();
         // Before it is handed in: nothing of it is missed.
-        let news = context.news.subscribe();
+        let news = context.events.subscribe();
         let request = intake::Request {
             service: Some(model.parse()?),
             deadline: Some(patience),
@@ -106,7 +106,7 @@ impl Following {
     }
 
     /// The next piece; nothing once it has ended.
-    pub(super) async fn piece(&mut self) -> Result<Option<Piece>, Problem> {
+    pub(super) async fn piece(&mut self) -> Result<Option<Piece>, ApiError> {
         loop {
             if let Some(piece) = self.ready.pop_front() {
                 return Ok(Some(piece));
@@ -118,17 +118,17 @@ impl Following {
         }
     }
 
-    pub(super) async fn answer(mut self) -> Result<Answer, Problem> {
+    pub(super) async fn answer(mut self) -> Result<Answer, ApiError> {
         while !self.is_over {
             self.hear().await?;
         }
         self.outcome().await
     }
 
-    async fn hear(&mut self) -> Result<(), Problem> {
+    async fn hear(&mut self) -> Result<(), ApiError> {
         let job = self.wanted.job;
         match self.news.recv().await {
-            Ok(News::Told(told)) if told.job == job => {
+            Ok(LiveEvent::Update(told)) if told.job == job => {
                 for (at, text) in told.report.messages.iter().filter_map(|it| read_streamed_text(it)) {
                     let new = self.heard.new_of(at, &text);
                     self.ready.extend(new.map(|new| Piece::Text(new.to_owned())));
@@ -136,7 +136,7 @@ impl Following {
                 let progress = told.report.progress.as_ref().map(|progress| progress.value as f32);
                 self.ready.extend(progress.map(Piece::Progress));
             }
-            Ok(News::Happened(happened)) if happened.job == Some(job) => {
+            Ok(LiveEvent::Stored(happened)) if happened.job == Some(job) => {
                 let end = ["job:completed", "job:failed", "job:cancelled"];
                 self.is_over = end.contains(&&*happened.name);
             }
@@ -151,7 +151,7 @@ impl Following {
         Ok(())
     }
 
-    async fn outcome(mut self) -> Result<Answer, Problem> {
+    async fn outcome(mut self) -> Result<Answer, ApiError> {
         self.wanted.is_over = true;
         let (job, model) = (self.wanted.job, &self.model);
         let (accepted, life) = self.context.store.job(job).await?.ok_or_else(|| gone(job))?;
@@ -161,7 +161,7 @@ impl Following {
                 Err(problem(PoolError::Deadline { model: model.clone() }))
             }
             StateRow::Failed { cause: Cause::Job, message, .. } => {
-                Err(Problem::new(StatusCode::BAD_REQUEST, "invalid_value", message.clone()))
+                Err(ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", message.clone()))
             }
             StateRow::Failed { message, .. } | StateRow::Cancelled { message } => {
                 let why = format!("{message} (job {job})");
@@ -171,7 +171,7 @@ impl Following {
         }
     }
 
-    async fn result(&self) -> Result<Answer, Problem> {
+    async fn result(&self) -> Result<Answer, ApiError> {
         let job = self.wanted.job;
         let result = self.context.store.result(job).await?.ok_or_else(|| gone(job))?;
         let unlike = || off(&self.model, &format!("gave a result that is none of a model's (job {job})"));
@@ -195,17 +195,17 @@ impl Following {
 }
 
 /// As workers read it. What was drawn by chance on one of them is drawn the same on the next: the seed goes with it.
-fn workflow(model: &str, mut request: Request) -> Result<Value, Problem> {
+fn workflow(model: &str, mut request: Request) -> Result<Value, ApiError> {
     request.draw_seed();
     let mut workflow =
-        serde_json::to_value(&request).map_err(|error| Problem::bad_request(error.to_string()))?;
+        serde_json::to_value(&request).map_err(|error| ApiError::bad_request(error.to_string()))?;
     workflow["model"] = json!(model);
     Ok(workflow)
 }
 
-fn gone(job: JobId) -> Problem {
+fn gone(job: JobId) -> ApiError {
     let message = format!("what job {job} gave is gone: ask again");
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "gone", message).later(1)
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "gone", message).later(1)
 }
 
 #[cfg(test)]

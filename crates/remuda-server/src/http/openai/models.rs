@@ -5,11 +5,11 @@ use axum::extract::State;
 use serde_json::{Map, Value, json};
 
 use super::super::path::Path;
-use super::super::{Context, Problem};
+use super::super::{ApiError, Context};
 use super::routing::{Offered, offered, unknown};
 use remuda_core::wire::metric::MODELS_METRIC;
 
-pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, Problem> {
+pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let data: Vec<_> = offered(&context).await?.iter().map(|(name, offered)| shown(name, offered)).collect();
     Ok(Json(json!({ "object": "list", "data": data })))
 }
@@ -17,7 +17,7 @@ pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, 
 pub(super) async fn one(
     State(context): State<Context>,
     Path(id): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let known = offered(&context).await?;
     match known.get(&id) {
         Some(offered) => Ok(Json(shown(&id, offered))),
@@ -34,11 +34,11 @@ fn shown(name: &str, offered: &Offered) -> Value {
 }
 
 /// Every model with whoever has it, copy by copy: this process, and workers as their last beat said.
-pub(super) async fn status(State(context): State<Context>) -> Result<Json<Value>, Problem> {
+pub(super) async fn status(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let known = offered(&context).await?;
     let mut seen = context
         .plane
-        .look(|plane, _| {
+        .read(|plane, _| {
             let told = plane.workers().filter_map(|worker| {
                 Some((worker.id.to_string(), worker.metrics.get(MODELS_METRIC)?.as_object()?.clone()))
             });

@@ -6,18 +6,18 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::super::Problem;
+use super::super::ApiError;
 
 /// A body that is an object.
 #[derive(Debug)]
 pub(super) struct Asked(Map<String, Value>);
 
 impl Asked {
-    pub(super) fn read(body: &[u8]) -> Result<Asked, Problem> {
+    pub(super) fn read(body: &[u8]) -> Result<Asked, ApiError> {
         match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => Ok(Asked(fields)),
-            Ok(_) => Err(Problem::bad_request("the body is a JSON object")),
-            Err(error) => Err(Problem::bad_request(format!("the body is not JSON: {error}"))),
+            Ok(_) => Err(ApiError::bad_request("the body is a JSON object")),
+            Err(error) => Err(ApiError::bad_request(format!("the body is not JSON: {error}"))),
         }
     }
 
@@ -26,11 +26,11 @@ impl Asked {
         self.0.remove(name).filter(|value| !value.is_null())
     }
 
-    pub(super) fn model(&mut self) -> Result<String, Problem> {
+    pub(super) fn model(&mut self) -> Result<String, ApiError> {
         self.text("model")?.ok_or_else(|| wrong("model", "is missing: name one of GET /v1/models"))
     }
 
-    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, Problem> {
+    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
@@ -38,7 +38,7 @@ impl Asked {
         }
     }
 
-    pub(super) fn switch(&mut self, name: &str) -> Result<bool, Problem> {
+    pub(super) fn switch(&mut self, name: &str) -> Result<bool, ApiError> {
         match self.take(name) {
             None => Ok(false),
             Some(Value::Bool(is_on)) => Ok(is_on),
@@ -46,7 +46,7 @@ impl Asked {
         }
     }
 
-    pub(super) fn whole(&mut self, name: &str, min: u64, max: u64) -> Result<Option<u64>, Problem> {
+    pub(super) fn whole(&mut self, name: &str, min: u64, max: u64) -> Result<Option<u64>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         match value.as_u64().filter(|number| (min..=max).contains(number)) {
             Some(number) => Ok(Some(number)),
@@ -54,7 +54,7 @@ impl Asked {
         }
     }
 
-    pub(super) fn number(&mut self, name: &str, min: f32, max: f32) -> Result<Option<f32>, Problem> {
+    pub(super) fn number(&mut self, name: &str, min: f32, max: f32) -> Result<Option<f32>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         match value.as_f64().map(|number| number as f32).filter(|number| (min..=max).contains(number)) {
             Some(number) => Ok(Some(number)),
@@ -63,7 +63,7 @@ impl Asked {
     }
 
     /// A number that draws the same picture or text again; OpenAI's may be negative.
-    pub(super) fn seed(&mut self) -> Result<Option<u64>, Problem> {
+    pub(super) fn seed(&mut self) -> Result<Option<u64>, ApiError> {
         match self.take("seed") {
             None => Ok(None),
             Some(seed) => {
@@ -74,7 +74,7 @@ impl Asked {
     }
 
     /// How long the caller waits; longer than we do is as long as we do.
-    pub(super) fn patience(&mut self, request_timeout: Duration) -> Result<Duration, Problem> {
+    pub(super) fn patience(&mut self, request_timeout: Duration) -> Result<Duration, ApiError> {
         let asked = self.number("deadline_seconds", 0.001, f32::MAX)?;
         let asked = asked.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
         Ok(asked.map_or(request_timeout, |asked| asked.min(request_timeout)))
@@ -86,7 +86,7 @@ impl Asked {
         name: &str,
         is_so: impl Fn(&Value) -> bool,
         why: &str,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), ApiError> {
         match self.take(name) {
             Some(value) if !is_so(&value) => {
                 let mut problem = wrong(name, why);
@@ -99,10 +99,10 @@ impl Asked {
 }
 
 /// What is wrong with a field: a sentence that begins with its name.
-pub(super) fn wrong(param: &str, why: &str) -> Problem {
+pub(super) fn wrong(param: &str, why: &str) -> ApiError {
     let message = format!("`{param}` {why}");
     let detail = json!({ "param": param });
-    Problem { detail, ..Problem::new(StatusCode::BAD_REQUEST, "invalid_value", message) }
+    ApiError { detail, ..ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", message) }
 }
 
 /// Whether it says nothing worth mentioning: nothing at all, an empty list, false, zero.

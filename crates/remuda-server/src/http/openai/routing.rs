@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::super::{Caller, Context, Problem};
+use super::super::{ApiError, Caller, Context};
 use super::job_call::Following;
 use remuda_core::wire::metric::MODEL_LABEL;
 
@@ -70,8 +70,8 @@ impl Offered {
 }
 
 /// All that could be asked, by name: of this process, and of workers as they said when they joined.
-pub(super) async fn offered(context: &Context) -> Result<BTreeMap<String, Offered>, Problem> {
-    let mut offered = context.plane.look(|plane, _| of_fleet(plane)).await?;
+pub(super) async fn offered(context: &Context) -> Result<BTreeMap<String, Offered>, ApiError> {
+    let mut offered = context.plane.read(|plane, _| of_fleet(plane)).await?;
     for (spec, found) in context.models.own().map(Pool::models).unwrap_or_default() {
         let own = offered.entry(spec.name).or_insert_with(|| Offered::new(found.capability));
         (own.capability, own.is_own) = (found.capability, true);
@@ -121,7 +121,7 @@ enum From {
 }
 
 /// Asks whoever has the model.
-pub(super) async fn call(context: &Context, caller: &Caller, call: Call<'_>) -> Result<Answering, Problem> {
+pub(super) async fn call(context: &Context, caller: &Caller, call: Call<'_>) -> Result<Answering, ApiError> {
     let Call { model, request, patience } = call;
     let (model, until) = (model.to_owned(), Instant::now() + patience);
     if let Some(pool) = context.models.has(&model) {
@@ -159,7 +159,7 @@ async fn by_job(
     request: Request,
     until: Instant,
     excluded: BTreeSet<WorkerId>,
-) -> Result<Answering, Problem> {
+) -> Result<Answering, ApiError> {
     let patience = until.saturating_duration_since(Instant::now());
     let following = Following::begin(context, caller, model, request, patience, excluded).await?;
     Ok(Answering { model: model.to_owned(), until, from: From::Job(Box::new(following)) })
@@ -186,9 +186,9 @@ async fn has_others(
     model: &str,
     asked: Capability,
     hands: &BTreeSet<WorkerId>,
-) -> Result<bool, Problem> {
+) -> Result<bool, ApiError> {
     let hands: Vec<_> = hands.iter().map(ToString::to_string).collect();
-    let known = context.plane.look(|plane, _| of_fleet(plane)).await?;
+    let known = context.plane.read(|plane, _| of_fleet(plane)).await?;
     let offered = known.get(model).filter(|offered| offered.capability == asked);
     Ok(offered.is_some_and(|offered| offered.workers.iter().any(|worker| !hands.contains(worker))))
 }
@@ -199,16 +199,17 @@ async fn ask(
     model: String,
     request: Request,
     until: Instant,
-) -> Result<Result<Ticket, PoolError>, Problem> {
+) -> Result<Result<Ticket, PoolError>, ApiError> {
     let terms = remuda_models::Call { deadline: Some(until.into_std()) };
     let asked = tokio::task::spawn_blocking(move || pool.call(&model, request, terms)).await;
-    asked
-        .map_err(|panicked| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", panicked.to_string()))
+    asked.map_err(|panicked| {
+        ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", panicked.to_string())
+    })
 }
 
 impl Answering {
     /// The next thing that is said of the answer while it is made; nothing once it is made, or cannot be.
-    pub(super) async fn piece(&mut self) -> Result<Option<Piece>, Problem> {
+    pub(super) async fn piece(&mut self) -> Result<Option<Piece>, ApiError> {
         let piece = async {
             match &mut self.from {
                 From::Own(ticket) => Ok(ticket.piece().await),
@@ -221,7 +222,7 @@ impl Answering {
         }
     }
 
-    pub(super) async fn answer(self) -> Result<Answer, Problem> {
+    pub(super) async fn answer(self) -> Result<Answer, ApiError> {
         let Answering { model, until, from } = self;
         let answer = async {
             match from {
@@ -237,7 +238,7 @@ impl Answering {
 }
 
 /// What went wrong, as a caller is told.
-pub(super) fn problem(error: PoolError) -> Problem {
+pub(super) fn problem(error: PoolError) -> ApiError {
     use StatusCode as S;
     let message = error.to_string();
     match error {
@@ -246,43 +247,43 @@ pub(super) fn problem(error: PoolError) -> Problem {
         }
         PoolError::WrongCapability { .. } => {
             let detail = json!({ "param": "model" });
-            Problem { detail, ..Problem::new(S::BAD_REQUEST, "wrong_model", message) }
+            ApiError { detail, ..ApiError::new(S::BAD_REQUEST, "wrong_model", message) }
         }
         PoolError::Input(_) | PoolError::Failed { failure: Failure::Input(_), .. } => {
-            Problem::new(S::BAD_REQUEST, "invalid_value", message)
+            ApiError::new(S::BAD_REQUEST, "invalid_value", message)
         }
         PoolError::Full { retry_after, .. } => {
             let seconds = retry_after.as_millis().div_ceil(1000).max(1);
-            Problem::new(S::TOO_MANY_REQUESTS, "queue_full", message).later(seconds.try_into().unwrap_or(60))
+            ApiError::new(S::TOO_MANY_REQUESTS, "queue_full", message).later(seconds.try_into().unwrap_or(60))
         }
         PoolError::NoWorkers { .. } => {
-            Problem::new(S::SERVICE_UNAVAILABLE, "model_unavailable", message).later(1)
+            ApiError::new(S::SERVICE_UNAVAILABLE, "model_unavailable", message).later(1)
         }
         PoolError::Differs { .. } => {
-            Problem::new(S::SERVICE_UNAVAILABLE, "stream_diverged", message).later(1)
+            ApiError::new(S::SERVICE_UNAVAILABLE, "stream_diverged", message).later(1)
         }
-        PoolError::Deadline { .. } => Problem::new(S::GATEWAY_TIMEOUT, "deadline", message),
+        PoolError::Deadline { .. } => ApiError::new(S::GATEWAY_TIMEOUT, "deadline", message),
         PoolError::Cancelled | PoolError::Closing => {
-            Problem::new(S::SERVICE_UNAVAILABLE, "stopping", message).later(2)
+            ApiError::new(S::SERVICE_UNAVAILABLE, "stopping", message).later(2)
         }
         PoolError::Failed { failure: Failure::OutOfMemory(_), .. } => {
-            Problem::new(S::SERVICE_UNAVAILABLE, "out_of_memory", message).later(1)
+            ApiError::new(S::SERVICE_UNAVAILABLE, "out_of_memory", message).later(1)
         }
-        PoolError::Failed { .. } => Problem::new(S::INTERNAL_SERVER_ERROR, "model_failed", message),
+        PoolError::Failed { .. } => ApiError::new(S::INTERNAL_SERVER_ERROR, "model_failed", message),
     }
 }
 
-pub(super) fn unknown(model: &str, known: &[String]) -> Problem {
+pub(super) fn unknown(model: &str, known: &[String]) -> ApiError {
     let there = match known.is_empty() {
         true => "there is none at all: start one with `remuda up --model NAME=PATH`".to_owned(),
         false => format!("there are: {}", known.join(", ")),
     };
     let message = format!("there is no model called {model}; {there}");
     let detail = json!({ "param": "model" });
-    Problem { detail, ..Problem::new(StatusCode::NOT_FOUND, "model_not_found", message) }
+    ApiError { detail, ..ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message) }
 }
 
 /// An answer that is none.
-pub(super) fn off(model: &str, what: &str) -> Problem {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "model_failed", format!("{model} {what}"))
+pub(super) fn off(model: &str, what: &str) -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "model_failed", format!("{model} {what}"))
 }

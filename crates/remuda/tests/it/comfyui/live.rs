@@ -2,7 +2,7 @@
 
 use remuda_config::{self as config, Flag};
 use remuda_fakes::comfyui::{Fake, Options};
-use remuda_server::carry_out::News;
+use remuda_server::live::LiveEvent;
 use remuda_server::serve::Serving;
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -72,7 +72,7 @@ async fn what_a_killed_worker_told_goes_with_its_attempt() {
 struct Followed {
     serving: Serving,
     client: Client,
-    news: broadcast::Receiver<News>,
+    news: broadcast::Receiver<LiveEvent>,
     server: Fake,
     worker: Process,
     _folder: tempfile::TempDir,
@@ -100,7 +100,7 @@ impl Followed {
             .map(|(key, value)| Flag { key, value, name: key });
         let serving = Serving::start(&config::load(None, [], &flags).unwrap()).await.unwrap();
         let client = Client::new(format!("http://{}", serving.address));
-        let news = serving.context.news.subscribe();
+        let news = serving.context.events.subscribe();
         let server = Fake::start(options).await.unwrap();
         let mut worker = remuda(folder.path());
         worker.args(["worker", "--url", &client.url, "--name", "w", "--comfyui", &server.url()]);
@@ -119,13 +119,13 @@ impl Followed {
         while story.end.is_empty() {
             let news = tokio::time::timeout(PATIENCE, self.news.recv()).await.expect("the job should end");
             match news.unwrap() {
-                News::Told(told) if told.job.to_string() == job => {
+                LiveEvent::Update(told) if told.job.to_string() == job => {
                     story.reports += 1;
                     let messages =
                         told.report.messages.iter().map(|raw| serde_json::from_str(raw.get()).unwrap());
                     story.messages.extend(messages);
                 }
-                News::Happened(it) if it.job.is_some_and(|it| it.to_string() == job) => {
+                LiveEvent::Stored(it) if it.job.is_some_and(|it| it.to_string() == job) => {
                     let is_end = matches!(&*it.name, "job:completed" | "job:failed");
                     story.end = if is_end { it.name.to_string() } else { String::new() };
                 }

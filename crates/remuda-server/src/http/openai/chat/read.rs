@@ -3,7 +3,7 @@
 use remuda_models::request::{Chat, Message, Sampling};
 use serde_json::Value;
 
-use super::super::super::Problem;
+use super::super::super::ApiError;
 use super::super::request_fields::{Asked, is_empty, wrong};
 
 const STOPS_MAX: usize = 4;
@@ -19,7 +19,7 @@ pub(super) struct Streamed {
     pub(super) has_usage: bool,
 }
 
-pub(super) fn streamed(asked: &mut Asked) -> Result<Option<Streamed>, Problem> {
+pub(super) fn streamed(asked: &mut Asked) -> Result<Option<Streamed>, ApiError> {
     let is_streamed = asked.switch("stream")?;
     let has_usage = match asked.take("stream_options") {
         None => false,
@@ -30,13 +30,13 @@ pub(super) fn streamed(asked: &mut Asked) -> Result<Option<Streamed>, Problem> {
     Ok(is_streamed.then_some(Streamed { has_usage }))
 }
 
-pub(super) fn chat(asked: &mut Asked) -> Result<Chat, Problem> {
+pub(super) fn chat(asked: &mut Asked) -> Result<Chat, ApiError> {
     refuse(asked)?;
     Ok(Chat { messages: messages(asked.take("messages"))?, sampling: sampling(asked)? })
 }
 
 /// What would make the answer another one, and cannot be done here.
-fn refuse(asked: &mut Asked) -> Result<(), Problem> {
+fn refuse(asked: &mut Asked) -> Result<(), ApiError> {
     asked.only("n", |n| n.as_u64() == Some(1), "is more than 1: ask once for each answer")?;
     for (name, what) in [
         ("tools", "is not supported: no model here calls tools"),
@@ -58,7 +58,7 @@ fn refuse(asked: &mut Asked) -> Result<(), Problem> {
     asked.only("modalities", are_texts, "can only be text")
 }
 
-fn messages(given: Option<Value>) -> Result<Vec<Message>, Problem> {
+fn messages(given: Option<Value>) -> Result<Vec<Message>, ApiError> {
     let Some(Value::Array(all)) = given else {
         return Err(wrong("messages", "is a list of messages, the oldest first"));
     };
@@ -69,7 +69,7 @@ fn messages(given: Option<Value>) -> Result<Vec<Message>, Problem> {
     all.iter().enumerate().map(|(at, message)| read(at, message)).collect()
 }
 
-fn read(at: usize, message: &Value) -> Result<Message, Problem> {
+fn read(at: usize, message: &Value) -> Result<Message, ApiError> {
     let param = |field: &str| format!("messages[{at}].{field}");
     let role = match message["role"].as_str() {
         Some("developer") => "system",
@@ -89,7 +89,7 @@ fn read(at: usize, message: &Value) -> Result<Message, Problem> {
     Ok(Message { role: role.to_owned(), content })
 }
 
-fn text_of<'a>(param: &str, part: &'a Value) -> Result<&'a str, Problem> {
+fn text_of<'a>(param: &str, part: &'a Value) -> Result<&'a str, ApiError> {
     match (part["type"].as_str(), part["text"].as_str()) {
         (Some("text"), Some(text)) => Ok(text),
         (Some(other), _) if other != "text" => {
@@ -99,7 +99,7 @@ fn text_of<'a>(param: &str, part: &'a Value) -> Result<&'a str, Problem> {
     }
 }
 
-fn sampling(asked: &mut Asked) -> Result<Sampling, Problem> {
+fn sampling(asked: &mut Asked) -> Result<Sampling, ApiError> {
     let old = asked.whole("max_tokens", 1, TOKENS_MAX)?;
     let tokens_max = asked.whole("max_completion_tokens", 1, TOKENS_MAX)?.or(old);
     Ok(Sampling {
@@ -113,7 +113,7 @@ fn sampling(asked: &mut Asked) -> Result<Sampling, Problem> {
     })
 }
 
-fn stop(given: Option<Value>) -> Result<Vec<String>, Problem> {
+fn stop(given: Option<Value>) -> Result<Vec<String>, ApiError> {
     let texts = match given {
         None => Vec::new(),
         Some(Value::String(text)) => vec![text],

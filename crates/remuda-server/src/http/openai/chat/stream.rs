@@ -13,12 +13,12 @@ use remuda_models::{Answer, Piece, PoolError};
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
-use super::super::super::{Context, Problem};
+use super::super::super::{ApiError, Context};
 use super::super::error_format::told;
 use super::super::routing::{Answering, problem};
 use super::read::Streamed;
 use super::{Head, finish, generated, usage};
-use crate::serve::stopped;
+use crate::shutdown::stopped;
 
 /// A prompt may be read for long before the next word comes; lines that are silent are cut by those between us.
 const COMMENT_EVERY: Duration = Duration::from_secs(10);
@@ -28,10 +28,10 @@ pub(super) async fn stream(
     head: Head,
     mut answering: Answering,
     streamed: Streamed,
-) -> Result<Response, Problem> {
+) -> Result<Response, ApiError> {
     let place = context.streams.clone().try_acquire_owned().map_err(|_| {
         let message = "too many streams are open: close one, or ask without `stream`";
-        Problem::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).later(1)
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).later(1)
     })?;
     let first = answering.piece().await?;
     let mut telling = Telling {
@@ -107,7 +107,7 @@ impl Telling {
     }
 
     /// Whatever of the whole was not said piece by piece is said now.
-    fn end(&mut self, answer: Answer) -> Result<(), Problem> {
+    fn end(&mut self, answer: Answer) -> Result<(), ApiError> {
         let usage = usage(&answer);
         let whole = generated(answer, &self.head.model)?;
         match whole.text.strip_prefix(self.said.as_str()) {

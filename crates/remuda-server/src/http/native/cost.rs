@@ -14,7 +14,7 @@ use remuda_store::Filter;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::super::{Context, Problem};
+use super::super::{ApiError, Context};
 use super::dollars;
 
 /// Jobs that are looked at for one answer, the newest first; if there are more, the answer says so.
@@ -50,16 +50,16 @@ enum By {
 }
 
 impl Asked {
-    fn window(&self, now: Timestamp) -> Result<CostWindow, Problem> {
+    fn window(&self, now: Timestamp) -> Result<CostWindow, ApiError> {
         let until = self.until.map_or(now, |millis| Timestamp::from_millis(millis).min(now));
         let from = self.from.map_or(until.minus(USUAL), Timestamp::from_millis).max(now.minus(BACK_MAX));
         if from >= until {
-            return Err(Problem::bad_request(
+            return Err(ApiError::bad_request(
                 "the time ends before it begins: from= and until= are milliseconds since 1970",
             ));
         }
         if self.by == By::Hour && until.since(from) > HOURS_MAX {
-            return Err(Problem::bad_request(
+            return Err(ApiError::bad_request(
                 "hours are told for three days at most: ask for less, or by fleet",
             ));
         }
@@ -70,14 +70,14 @@ impl Asked {
 pub(in crate::http) async fn cost(
     State(context): State<Context>,
     asked: Result<Query<Asked>, QueryRejection>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let Query(asked) = asked?;
     let window = asked.window(context.plane.clock.now())?;
-    let (mut answer, spent) = context.plane.look(move |plane, now| totals(plane, window, now)).await?;
+    let (mut answer, spent) = context.plane.read(move |plane, now| totals(plane, window, now)).await?;
     match asked.by {
         By::Fleet => {}
         By::Hour => {
-            let hours = context.plane.look(move |plane, now| plane.spent_by_hour(window, now)).await?;
+            let hours = context.plane.read(move |plane, now| plane.spent_by_hour(window, now)).await?;
             let shown = |(from, spent): (Timestamp, Money)| json!({ "from": from.to_string(), "spent_dollars": dollars(spent) });
             answer["hours"] = hours.into_iter().map(shown).collect();
         }
@@ -122,7 +122,7 @@ fn totals(plane: &Plane, window: CostWindow, now: Timestamp) -> (Value, Money) {
 }
 
 /// What jobs have cost, and whether there were too many to look at.
-async fn bill(context: &Context, window: CostWindow) -> Result<(Bill, bool), Problem> {
+async fn bill(context: &Context, window: CostWindow) -> Result<(Bill, bool), ApiError> {
     let oldest = window.from.minus(WAITED_MAX);
     // Those that are open for longer than that; everything else is found in the store.
     let old = move |plane: &Plane, now: Timestamp| {
@@ -132,7 +132,7 @@ async fn bill(context: &Context, window: CostWindow) -> Result<(Bill, bool), Pro
         }
         bill
     };
-    let mut bill = context.plane.look(old).await?;
+    let mut bill = context.plane.read(old).await?;
     let now = context.plane.clock.now();
     let mut before: Option<JobId> = None;
     for _ in 0..JOBS_MAX / PAGE {

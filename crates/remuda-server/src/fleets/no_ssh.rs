@@ -9,10 +9,10 @@ use remuda_core::provider::{BootstrapError, Pod};
 use remuda_config::Source;
 
 #[derive(Clone, Debug)]
-pub(super) struct Calling(Infallible);
+pub(super) struct SshIdentity(Infallible);
 
-impl Calling {
-    pub(super) fn open(_data: &Path) -> anyhow::Result<Calling> {
+impl SshIdentity {
+    pub(super) fn open(_data: &Path) -> anyhow::Result<SshIdentity> {
         anyhow::bail!(
             "this build has no SSH: use an image that starts `remuda worker`, or build with `--features ssh`"
         )
@@ -20,19 +20,19 @@ impl Calling {
 }
 
 #[derive(Debug)]
-pub(super) struct Visit(Infallible);
+pub(super) struct SshBootstrap(Infallible);
 
-impl Visit {
+impl SshBootstrap {
     #[expect(clippy::needless_pass_by_value, reason = "as `visit` has it")]
-    pub(super) fn new(_source: &Source, calling: Calling) -> anyhow::Result<Visit> {
-        match calling.0 {}
+    pub(super) fn new(_source: &Source, ssh_identity: SshIdentity) -> anyhow::Result<SshBootstrap> {
+        match ssh_identity.0 {}
     }
 
     pub(super) fn public_key(&self) -> &str {
         match self.0 {}
     }
 
-    pub(super) async fn pay(
+    pub(super) async fn run(
         &self,
         _pod: &Pod,
         _environment: &BTreeMap<String, String>,

@@ -19,9 +19,9 @@ use remuda_providers::process::{Process, ProcessSettings};
 use remuda_providers::runpod::{Cloud, RunPod, RunPodSettings};
 use remuda_providers::{Provider, RentOrder};
 
-use super::visit::{Calling, Visit};
-use crate::drive::Handle;
-use crate::http::Access;
+use super::ssh::{SshBootstrap, SshIdentity};
+use crate::http::AccessControl;
+use crate::plane_handle::PlaneHandle;
 use remuda_config::{ProviderKind, Start};
 
 /// Providers bound their own waits; this is for one that does not.
@@ -32,27 +32,27 @@ const PREPARE_MAX: Duration = Duration::from_secs(2400);
 
 /// What every fleet of a plane has around it.
 #[derive(Clone, Debug)]
-pub struct Surroundings {
-    pub plane: Handle,
-    pub access: Arc<Access>,
+pub struct FleetContext {
+    pub plane: PlaneHandle,
+    pub access: Arc<AccessControl>,
     /// Where the plane answers, for whoever is on the same machine.
     pub url: String,
     pub data: PathBuf,
     /// How machines are called on, once a fleet wants that.
-    pub(super) calling: OnceLock<Calling>,
+    pub(super) ssh_identity: OnceLock<SshIdentity>,
 }
 
-impl Surroundings {
-    pub fn new(plane: Handle, access: Arc<Access>, url: String, data: PathBuf) -> Surroundings {
-        Surroundings { plane, access, url, data, calling: OnceLock::new() }
+impl FleetContext {
+    pub fn new(plane: PlaneHandle, access: Arc<AccessControl>, url: String, data: PathBuf) -> FleetContext {
+        FleetContext { plane, access, url, data, ssh_identity: OnceLock::new() }
     }
 
-    fn calling(&self) -> anyhow::Result<Calling> {
-        if let Some(calling) = self.calling.get() {
-            return Ok(calling.clone());
+    fn ssh_identity(&self) -> anyhow::Result<SshIdentity> {
+        if let Some(ssh_identity) = self.ssh_identity.get() {
+            return Ok(ssh_identity.clone());
         }
-        let opened = Calling::open(&self.data)?;
-        Ok(self.calling.get_or_init(|| opened).clone())
+        let opened = SshIdentity::open(&self.data)?;
+        Ok(self.ssh_identity.get_or_init(|| opened).clone())
     }
 
     /// Where a plane that listens there is found on its own machine.
@@ -68,41 +68,44 @@ impl Surroundings {
 }
 
 #[derive(Debug)]
-pub(super) struct Maker {
+pub(super) struct FleetClient {
     fleet: remuda_config::Fleet,
     provider: Arc<dyn Provider>,
     /// Its machines start no worker by themselves.
-    visit: Option<Visit>,
-    surroundings: Arc<Surroundings>,
+    visit: Option<SshBootstrap>,
+    context: Arc<FleetContext>,
 }
 
-impl Maker {
-    pub(super) fn new(fleet: remuda_config::Fleet, surroundings: Arc<Surroundings>) -> anyhow::Result<Maker> {
+impl FleetClient {
+    pub(super) fn new(
+        fleet: remuda_config::Fleet,
+        context: Arc<FleetContext>,
+    ) -> anyhow::Result<FleetClient> {
         let about = || format!("fleet {}", fleet.settings.id);
-        let provider = provider(&fleet, &surroundings).with_context(about)?;
+        let provider = provider(&fleet, &context).with_context(about)?;
         let is_visited = fleet.source.start == Start::Ssh;
-        let visit = is_visited.then(|| Visit::new(&fleet.source, surroundings.calling()?));
+        let visit = is_visited.then(|| SshBootstrap::new(&fleet.source, context.ssh_identity()?));
         let visit = visit.transpose().with_context(about)?;
-        Ok(Maker { fleet, provider, visit, surroundings })
+        Ok(FleetClient { fleet, provider, visit, context })
     }
 
     #[cfg(test)]
     pub(super) fn with(
         fleet: remuda_config::Fleet,
         provider: Arc<dyn Provider>,
-        surroundings: Arc<Surroundings>,
-    ) -> Maker {
-        Maker { fleet, provider, visit: None, surroundings }
+        context: Arc<FleetContext>,
+    ) -> FleetClient {
+        FleetClient { fleet, provider, visit: None, context }
     }
 
     #[cfg(test)]
-    pub(super) fn plane(&self) -> &Handle {
-        &self.surroundings.plane
+    pub(super) fn plane(&self) -> &PlaneHandle {
+        &self.context.plane
     }
 
     #[cfg(test)]
-    pub(super) fn surroundings(&self) -> &Surroundings {
-        &self.surroundings
+    pub(super) fn context(&self) -> &FleetContext {
+        &self.context
     }
 
     pub(super) fn fleet(&self) -> &FleetId {
@@ -149,7 +152,7 @@ impl Maker {
         let failed = |message| BootstrapError { stage: "start", message, is_early: true };
         let environment = self.environment(machine).map_err(|fault| failed(fault.message))?;
         match &self.visit {
-            Some(visit) => visit.pay(pod, &environment).await,
+            Some(visit) => visit.run(pod, &environment).await,
             None => Err(failed("the fleet's settings do not say how: `start = \"ssh\"`".to_owned())),
         }
     }
@@ -157,7 +160,7 @@ impl Maker {
     /// What a machine is told: where the plane is, who it is, and how it says so. What the fleet's owner adds comes first,
     /// so that nothing takes its name away.
     fn environment(&self, machine: &MachineId) -> Result<BTreeMap<String, String>, ProviderError> {
-        let Surroundings { access, url, .. } = &*self.surroundings;
+        let FleetContext { access, url, .. } = &*self.context;
         let source = &self.fleet.source;
         let key = access.join_key().ok_or_else(|| {
             ProviderError::new(
@@ -201,7 +204,7 @@ fn path_with_us() -> Option<String> {
     std::env::join_paths(folders).ok()?.into_string().ok()
 }
 
-fn provider(fleet: &remuda_config::Fleet, surroundings: &Surroundings) -> anyhow::Result<Arc<dyn Provider>> {
+fn provider(fleet: &remuda_config::Fleet, context: &FleetContext) -> anyhow::Result<Arc<dyn Provider>> {
     let source = &fleet.source;
     Ok(match source.provider {
         ProviderKind::Fixed => {
@@ -211,7 +214,7 @@ fn provider(fleet: &remuda_config::Fleet, surroundings: &Surroundings) -> anyhow
         }
         ProviderKind::Process => {
             let shell = ["sh", "-c", source.command.as_deref().unwrap_or_default()];
-            let folder = surroundings.data.join("fleets").join(fleet.settings.id.as_str());
+            let folder = context.data.join("fleets").join(fleet.settings.id.as_str());
             let mut settings = ProcessSettings::new(shell.map(str::to_owned).to_vec(), folder.clone());
             (settings.price, settings.stop_grace) = (source.price, source.stop_grace);
             Arc::new(Process::open(settings).with_context(|| format!("cannot use {}", folder.display()))?)

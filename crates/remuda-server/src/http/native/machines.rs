@@ -17,11 +17,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::super::path::Path;
-use super::super::{Context, Problem};
+use super::super::{ApiError, Context};
 use super::dollars;
 
-pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let machines = context.plane.look(|plane, now| {
+pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
+    let machines = context.plane.read(|plane, now| {
         let mut workers: BTreeMap<&MachineId, Vec<&Worker>> = BTreeMap::new();
         for rental in plane.rentals() {
             workers.entry(&rental.machine).or_default();
@@ -39,15 +39,15 @@ pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json
 pub(in crate::http) async fn one(
     State(context): State<Context>,
     Path(machine): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let id: MachineId = machine.parse()?;
     let name = id.clone();
-    let found = context.plane.look(move |plane, now| {
+    let found = context.plane.read(move |plane, now| {
         let workers: Vec<_> = plane.workers().filter(|worker| worker.machine == id).collect();
         is_there(plane, &id, &workers).then(|| view(plane, now, &id, &workers))
     });
     found.await?.map(Json).ok_or_else(|| {
-        Problem::not_found(format!("there is no machine {name}; `remuda machines` lists those there are"))
+        ApiError::not_found(format!("there is no machine {name}; `remuda machines` lists those there are"))
     })
 }
 
@@ -138,12 +138,12 @@ const DEADLINE_MAX: Duration = Duration::from_secs(30 * 86_400);
 
 impl Drain {
     /// From a body that need not be there.
-    pub(in crate::http) fn read(body: &Bytes) -> Result<(Option<Duration>, String), Problem> {
+    pub(in crate::http) fn read(body: &Bytes) -> Result<(Option<Duration>, String), ApiError> {
         let drain: Drain = if body.is_empty() {
             Drain::default()
         } else {
             serde_json::from_slice(body).map_err(|error| {
-                Problem::bad_request(format!(
+                ApiError::bad_request(format!(
                     "expected {{\"deadline_seconds\": 600, \"reason\": \"…\"}}, both optional: {error}"
                 ))
             })?
@@ -151,7 +151,7 @@ impl Drain {
         let within = drain.deadline_seconds.map(|seconds| {
             let within = Duration::try_from_secs_f64(seconds).ok().filter(|within| *within <= DEADLINE_MAX);
             within.ok_or_else(|| {
-                Problem::invalid(format!(
+                ApiError::invalid(format!(
                     "deadline_seconds is {seconds}: a number of seconds, from 0 to 30 days"
                 ))
             })
@@ -167,11 +167,11 @@ pub(in crate::http) async fn drain(
     State(context): State<Context>,
     Path(machine): Path<String>,
     body: Bytes,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let machine: MachineId = machine.parse()?;
     let (within, reason) = Drain::read(&body)?;
     let reason = if reason.is_empty() { BY_HAND.to_owned() } else { reason };
-    context.plane.ask(Event::DrainMachine { machine: machine.clone(), reason, within }).await?;
+    context.plane.request(Event::DrainMachine { machine: machine.clone(), reason, within }).await?;
     let deadline = within.map(|within| within.as_secs_f64());
     Ok(Json(json!({ "machine": machine, "state": "terminating", "deadline_seconds": deadline })))
 }

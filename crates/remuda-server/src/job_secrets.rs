@@ -1,6 +1,6 @@
-//! What goes with a job to its worker and is never stored: the keys with which whoever submitted it pays for nodes that
-//! call others. In memory only, until the job has ended. A plane that is started again has forgotten them, and such a node
-//! then fails for want of its key, which is said in its own words.
+//! Keys that travel with a job to its worker and are never stored: credentials with which the submitter pays for ComfyUI
+//! nodes that call paid services. They are in memory only, until the job has ended. A restarted plane has lost them; such
+//! a node then fails and reports the missing key itself.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,55 +11,55 @@ use remuda_core::id::JobId;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-/// Names and values as ComfyUI knows them in its `extra_data`.
+/// Names and values of ComfyUI's `extra_data`.
 pub type Keys = BTreeMap<String, String>;
 
-/// Those that are stored nowhere, whichever way a job comes in.
+/// Names that are removed before a workflow is stored, on every surface.
 pub const NAMES: [&str; 2] = ["api_key_comfy_org", "auth_token_comfy_org"];
 
-/// Clones share what they keep.
+/// Clones share the keys.
 #[derive(Clone, Default)]
-pub struct Keyring(Arc<Mutex<BTreeMap<JobId, Keys>>>);
+pub struct JobSecrets(Arc<Mutex<BTreeMap<JobId, Keys>>>);
 
-impl fmt::Debug for Keyring {
+impl fmt::Debug for JobSecrets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Keyring(***)")
+        f.write_str("JobSecrets(***)")
     }
 }
 
-impl Keyring {
-    pub fn keep(&self, job: JobId, keys: Keys) {
+impl JobSecrets {
+    pub fn insert(&self, job: JobId, keys: Keys) {
         if !keys.is_empty() {
-            self.kept().insert(job, keys);
+            self.lock().insert(job, keys);
         }
     }
 
-    /// The job is over, or was never taken.
-    pub fn forget(&self, job: JobId) {
-        self.kept().remove(&job);
+    /// Called when the job has ended or was refused.
+    pub fn remove(&self, job: JobId) {
+        self.lock().remove(&job);
     }
 
-    /// The workflow of a job with its keys in it, as a worker gets it.
+    /// The workflow with the job's keys inserted, as its worker gets it.
     pub fn put_into(&self, job: JobId, workflow: Arc<RawValue>) -> Arc<RawValue> {
-        let keys = self.kept().get(&job).cloned();
+        let keys = self.lock().get(&job).cloned();
         match keys {
-            Some(keys) => together(&workflow, &keys).map_or(workflow, Arc::from),
+            Some(keys) => with_keys(&workflow, &keys).map_or(workflow, Arc::from),
             None => workflow,
         }
     }
 
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.kept().is_empty()
+        self.lock().is_empty()
     }
 
-    fn kept(&self) -> MutexGuard<'_, BTreeMap<JobId, Keys>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Keys>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// `{"prompt": graph, "extra_data": …}`, whether or not the workflow has that form already.
-fn together(workflow: &RawValue, keys: &Keys) -> Option<Box<RawValue>> {
+fn with_keys(workflow: &RawValue, keys: &Keys) -> Option<Box<RawValue>> {
     let members: Members<Box<RawValue>> = serde_json::from_str(workflow.get()).ok()?;
     let member = |name: &str| members.0.iter().find(|(key, _)| key == name).map(|(_, value)| value);
     let is_wrapped = member("prompt").is_some_and(|prompt| !is_node(prompt));
@@ -69,16 +69,16 @@ fn together(workflow: &RawValue, keys: &Keys) -> Option<Box<RawValue>> {
     } else {
         whole.insert("prompt", workflow.to_owned());
     }
-    let given = whole.get("extra_data").and_then(|given| serde_json::from_str(given.get()).ok());
-    let mut given: serde_json::Map<String, Value> = given.unwrap_or_default();
-    given.extend(keys.iter().map(|(key, value)| (key.clone(), value.as_str().into())));
-    whole.insert("extra_data", to_raw_value(&given).ok()?);
+    let extra = whole.get("extra_data").and_then(|extra| serde_json::from_str(extra.get()).ok());
+    let mut extra: serde_json::Map<String, Value> = extra.unwrap_or_default();
+    extra.extend(keys.iter().map(|(key, value)| (key.clone(), value.as_str().into())));
+    whole.insert("extra_data", to_raw_value(&extra).ok()?);
     to_raw_value(&whole).ok()
 }
 
-/// The workflow without the keys that go with it, and the keys; nothing if there are none in it.
+/// Splits a workflow into the part that is stored and its keys; `None` if it has no keys.
 pub fn take_out(workflow: &RawValue) -> Option<(Arc<RawValue>, Keys)> {
-    // Nearly all have none, and need not be read once more; a name may be spelled with escapes.
+    // Nearly all workflows have none and are not parsed again; a name may be written with escapes.
     let text = workflow.get();
     if !NAMES.iter().any(|name| text.contains(name)) && !text.contains("\\u") {
         return None;
@@ -98,13 +98,13 @@ pub fn take_out(workflow: &RawValue) -> Option<(Arc<RawValue>, Keys)> {
     } else {
         whole.insert("extra_data".to_owned(), to_raw_value(&extra).ok()?);
     }
-    // What is no text is no key, and is not kept either.
+    // A value that is not a string is no key and is dropped.
     let keys =
         found.into_iter().filter_map(|(name, key)| Some((name, serde_json::from_str(key.get()).ok()?)));
     Some((Arc::from(to_raw_value(&whole).ok()?), keys.collect()))
 }
 
-/// A node that somebody called `prompt` is no graph.
+/// A node whose id is `prompt` is not a wrapped graph.
 fn is_node(value: &RawValue) -> bool {
     let fields: Members<serde::de::IgnoredAny> = serde_json::from_str(value.get()).unwrap_or_default();
     fields.0.iter().any(|(key, _)| key == "class_type")
@@ -115,18 +115,18 @@ mod tests {
     use super::*;
 
     fn check(workflow: &str, expected: &str) {
-        let (keyring, job) = (Keyring::default(), JobId::from_u128(1));
+        let (secrets, job) = (JobSecrets::default(), JobId::from_u128(1));
         let workflow: Arc<RawValue> = RawValue::from_string(workflow.to_owned()).unwrap().into();
-        keyring.keep(job, [("api_key_comfy_org".to_owned(), "k".to_owned())].into());
-        assert_eq!(keyring.put_into(job, workflow.clone()).get(), expected);
-        assert!(!format!("{keyring:?}").contains("\"k\""));
-        keyring.forget(job);
-        assert_eq!(keyring.put_into(job, workflow.clone()).get(), workflow.get());
+        secrets.insert(job, [("api_key_comfy_org".to_owned(), "k".to_owned())].into());
+        assert_eq!(secrets.put_into(job, workflow.clone()).get(), expected);
+        assert!(!format!("{secrets:?}").contains("\"k\""));
+        secrets.remove(job);
+        assert_eq!(secrets.put_into(job, workflow.clone()).get(), workflow.get());
     }
 
     /// Faults: X10.
     #[test]
-    fn a_key_goes_to_the_worker_with_its_job_and_is_forgotten_with_it() {
+    fn keys_reach_the_worker_with_their_job_and_are_dropped_at_its_end() {
         check(
             r#"{"1":{"class_type":"A","inputs":{"seed":18446744073709551615}}}"#,
             r#"{"extra_data":{"api_key_comfy_org":"k"},"prompt":{"1":{"class_type":"A","inputs":{"seed":18446744073709551615}}}}"#,
@@ -148,7 +148,7 @@ mod tests {
 
     /// Faults: X10.
     #[test]
-    fn keys_are_taken_out_however_they_are_written_and_the_rest_stays_as_it_is() {
+    fn keys_are_taken_out_in_any_spelling_and_the_rest_is_unchanged() {
         check_taken_out(
             r#"{"prompt":{"1":{"class_type":"A","inputs":{"seed":1.50}}},"extra_data":{"api_key_comfy_org":"k","a":1.0}}"#,
             Some((

@@ -15,11 +15,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::super::path::Path;
-use super::super::{Context, Problem};
+use super::super::{ApiError, Context};
 use super::dollars;
 
-pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let fleets = context.plane.look(|plane, now| {
+pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
+    let fleets = context.plane.read(|plane, now| {
         let plan = plane.plan(now);
         let fleets = plane.settings().fleets.iter().map(|settings| view(plane, now, settings, &plan));
         fleets.collect::<Vec<_>>()
@@ -30,9 +30,9 @@ pub(in crate::http) async fn list(State(context): State<Context>) -> Result<Json
 pub(in crate::http) async fn one(
     State(context): State<Context>,
     Path(fleet): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let id: FleetId = fleet.parse()?;
-    let shown = context.plane.look(move |plane, now| {
+    let shown = context.plane.read(move |plane, now| {
         let settings = plane.settings().fleets.iter().find(|fleet| fleet.id == id);
         settings.map(|settings| view(plane, now, settings, &plane.plan(now))).ok_or(id)
     });
@@ -129,7 +129,7 @@ pub(in crate::http) async fn pause(
     State(context): State<Context>,
     Path(fleet): Path<String>,
     body: Bytes,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let pause: Pause = if body.is_empty() { Pause::default() } else { read(&body, "{\"reason\": \"…\"}")? };
     let reason = if pause.reason.is_empty() { "paused by hand".to_owned() } else { pause.reason };
     order(&context, &fleet, FleetOrder::Pause { reason }).await
@@ -138,14 +138,14 @@ pub(in crate::http) async fn pause(
 pub(in crate::http) async fn resume(
     State(context): State<Context>,
     Path(fleet): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     order(&context, &fleet, FleetOrder::Resume).await
 }
 
 pub(in crate::http) async fn reset_brake(
     State(context): State<Context>,
     Path(fleet): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     order(&context, &fleet, FleetOrder::LiftBrake).await
 }
 
@@ -159,20 +159,20 @@ pub(in crate::http) async fn scale(
     State(context): State<Context>,
     Path(fleet): Path<String>,
     body: Bytes,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let Scale { machines } =
         read(&body, "{\"machines\": 4}, or {\"machines\": null} to follow the policy again")?;
     order(&context, &fleet, FleetOrder::Scale { machines }).await
 }
 
-fn read<T: DeserializeOwned>(body: &Bytes, expected: &str) -> Result<T, Problem> {
+fn read<T: DeserializeOwned>(body: &Bytes, expected: &str) -> Result<T, ApiError> {
     serde_json::from_slice(body)
-        .map_err(|error| Problem::bad_request(format!("expected {expected}: {error}")))
+        .map_err(|error| ApiError::bad_request(format!("expected {expected}: {error}")))
 }
 
 /// Gives the order, and shows how the fleet stands from then on.
-async fn order(context: &Context, fleet: &str, order: FleetOrder) -> Result<Json<Value>, Problem> {
+async fn order(context: &Context, fleet: &str, order: FleetOrder) -> Result<Json<Value>, ApiError> {
     let fleet: FleetId = fleet.parse()?;
-    context.plane.ask(Event::Order { fleet: fleet.clone(), order }).await?;
+    context.plane.request(Event::Order { fleet: fleet.clone(), order }).await?;
     one(State(context.clone()), Path(fleet.to_string())).await
 }

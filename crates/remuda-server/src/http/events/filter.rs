@@ -5,10 +5,10 @@ use std::borrow::Borrow;
 use remuda_core::id::{JobId, Tenant, WorkerId};
 use serde_json::{Map, Value};
 
-use crate::http::Problem;
+use crate::http::ApiError;
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct EventFilter {
     pub(super) job: Option<JobId>,
     pub(super) tenant: Option<Tenant>,
     worker: Option<WorkerId>,
@@ -21,7 +21,7 @@ pub(super) struct Wanted {
 }
 
 /// An event, as far as anyone picks by it.
-pub(super) struct Of<'a> {
+pub(super) struct EventFields<'a> {
     pub(super) name: &'a str,
     pub(super) job: Option<JobId>,
     pub(super) tenant: Option<&'a Tenant>,
@@ -32,9 +32,9 @@ pub(super) struct Of<'a> {
 /// A person types one or two; more would only slow everybody's events down.
 const METADATA_MAX: usize = 16;
 
-impl Wanted {
-    pub(super) fn read(query: Vec<(String, String)>) -> Result<Wanted, Problem> {
-        let mut wanted = Wanted::default();
+impl EventFilter {
+    pub(super) fn read(query: Vec<(String, String)>) -> Result<EventFilter, ApiError> {
+        let mut wanted = EventFilter::default();
         for (key, value) in query {
             match key.as_str() {
                 "job" => wanted.job = Some(value.parse()?),
@@ -43,7 +43,7 @@ impl Wanted {
                 "name" => wanted.name = Some(value),
                 "after" => {
                     let number = value.parse().map_err(|_| {
-                        Problem::bad_request(format!("after={value:?}: it is the number of an event"))
+                        ApiError::bad_request(format!("after={value:?}: it is the number of an event"))
                     })?;
                     wanted.after = Some(number);
                 }
@@ -52,10 +52,12 @@ impl Wanted {
                         wanted.metadata.push((path.split('.').map(str::to_owned).collect(), value));
                     }
                     Some(_) => {
-                        return Err(Problem::bad_request(format!("at most {METADATA_MAX} metadata filters")));
+                        return Err(ApiError::bad_request(format!(
+                            "at most {METADATA_MAX} metadata filters"
+                        )));
                     }
                     None => {
-                        return Err(Problem::bad_request(format!(
+                        return Err(ApiError::bad_request(format!(
                             "{key:?} is nothing to pick events by: job, tenant, worker, name, after, metadata.KEY"
                         )));
                     }
@@ -65,7 +67,7 @@ impl Wanted {
         Ok(wanted)
     }
 
-    pub(super) fn is(&self, event: &Of<'_>) -> bool {
+    pub(super) fn is(&self, event: &EventFields<'_>) -> bool {
         is_or_any(self.job.as_ref(), event.job.as_ref())
             && is_or_any(self.tenant.as_ref(), event.tenant)
             && is_or_any(self.worker.as_ref(), event.worker)
@@ -104,8 +106,8 @@ mod tests {
 
     use super::*;
 
-    fn wanted(query: &[(&str, &str)]) -> Result<Wanted, Problem> {
-        Wanted::read(query.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
+    fn wanted(query: &[(&str, &str)]) -> Result<EventFilter, ApiError> {
+        EventFilter::read(query.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())
     }
 
     #[test]
@@ -114,7 +116,7 @@ mod tests {
             unreachable!()
         };
         let (tenant, worker): (Tenant, WorkerId) = ("t".parse().unwrap(), "a".parse().unwrap());
-        let event = Of {
+        let event = EventFields {
             name: "job:failed",
             job: None,
             tenant: Some(&tenant),

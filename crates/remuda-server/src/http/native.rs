@@ -18,7 +18,7 @@ use remuda_store::{BadWord, View};
 use serde_json::{Value, json};
 
 use super::path::Path;
-use super::{Context, Problem};
+use super::{ApiError, Context};
 
 /// The loop looks up every second; this long without is not slowness any more.
 pub(super) const TICK_AGE_MAX: Duration = Duration::from_secs(30);
@@ -31,8 +31,8 @@ fn dollars(money: Money) -> f64 {
     money.as_micros() as f64 / 1e6
 }
 
-pub(super) async fn blocks(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let blocks = context.plane.look(|plane, _| {
+pub(super) async fn blocks(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
+    let blocks = context.plane.read(|plane, _| {
         let blocks = plane.blocks().iter().map(|(worker, shape, block)| {
             json!({
                 "worker": worker,
@@ -53,14 +53,14 @@ pub(super) async fn blocks(State(context): State<Context>) -> Result<Json<Value>
 pub(super) async fn lift(
     State(context): State<Context>,
     Path((worker, shape)): Path<(String, String)>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let (worker, shape): (WorkerId, Shape) = (worker.parse()?, shape.parse()?);
-    context.plane.ask(Event::Lift { worker: worker.clone(), shape }).await?;
+    context.plane.request(Event::Lift { worker: worker.clone(), shape }).await?;
     Ok(Json(json!({ "worker": worker, "shape": shape, "lifted": true })))
 }
 
-pub(super) async fn quarantine(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let shapes = context.plane.look(|plane, _| {
+pub(super) async fn quarantine(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
+    let shapes = context.plane.read(|plane, _| {
         let shapes = plane.suspicions().iter().map(|(shape, suspicion)| {
             let row = suspicion.row(shape);
             json!({
@@ -80,14 +80,14 @@ pub(super) async fn quarantine(State(context): State<Context>) -> Result<Json<Va
 pub(super) async fn release(
     State(context): State<Context>,
     Path(shape): Path<String>,
-) -> Result<Json<Value>, Problem> {
+) -> Result<Json<Value>, ApiError> {
     let shape: Shape = shape.parse()?;
-    context.plane.ask(Event::Release { shape }).await?;
+    context.plane.request(Event::Release { shape }).await?;
     Ok(Json(json!({ "shape": shape, "released": true })))
 }
 
-pub(super) async fn status(State(context): State<Context>) -> Result<Json<Value>, Problem> {
-    let status = context.plane.look(|plane, now| {
+pub(super) async fn status(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
+    let status = context.plane.read(|plane, now| {
         let (wake_at, reason) = plane.wake_at();
         let refusals = plane.refusals;
         json!({
@@ -118,8 +118,8 @@ pub(super) async fn status(State(context): State<Context>) -> Result<Json<Value>
 pub(super) async fn view(
     State(context): State<Context>,
     Path(name): Path<String>,
-) -> Result<Json<Value>, Problem> {
-    let view: View = name.parse().map_err(|bad: BadWord| Problem::not_found(bad.to_string()))?;
+) -> Result<Json<Value>, ApiError> {
+    let view: View = name.parse().map_err(|bad: BadWord| ApiError::not_found(bad.to_string()))?;
     Ok(Json(json!({ view.as_str(): context.store.view(view).await? })))
 }
 
@@ -130,9 +130,9 @@ pub(super) async fn live(State(context): State<Context>) -> (StatusCode, Json<Va
     (status, Json(json!({ "live": status == StatusCode::OK, "tick_age_millis": age })))
 }
 
-pub(super) async fn ready(State(context): State<Context>) -> Result<(StatusCode, Json<Value>), Problem> {
+pub(super) async fn ready(State(context): State<Context>) -> Result<(StatusCode, Json<Value>), ApiError> {
     let (open_jobs, open_max) =
-        context.plane.look(|plane, _| (plane.open_jobs(), plane.settings().open_jobs_max)).await?;
+        context.plane.read(|plane, _| (plane.open_jobs(), plane.settings().open_jobs_max)).await?;
     let has_reserve = context.store.has_reserve();
     let reason = match (open_jobs < open_max, has_reserve) {
         (_, false) => "the disk is full: submissions are refused until there is space",

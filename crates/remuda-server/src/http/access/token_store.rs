@@ -73,7 +73,7 @@ impl FromStr for Role {
 /// A token that is asked for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Wanted {
+pub struct TokenRequest {
     pub role: Role,
     /// Whose jobs a client may see and submit.
     #[serde(default)]
@@ -111,7 +111,7 @@ pub enum BadToken {
 
 impl Token {
     /// Makes one; the secret is known to nobody once it is dropped.
-    pub fn make(wanted: Wanted, now: Timestamp) -> Result<(Token, Secret), BadToken> {
+    pub fn make(wanted: TokenRequest, now: Timestamp) -> Result<(Token, Secret), BadToken> {
         let unfit = |why: &str| Err(BadToken::Unfit(why.to_owned()));
         let tenant = match (wanted.role, wanted.tenant) {
             (Role::Client, Some(tenant)) => Some(tenant),
@@ -229,9 +229,9 @@ impl Entry {
 
 /// All tokens there are.
 #[derive(Debug, Default)]
-pub(super) struct Book(HashMap<String, Arc<Entry>>);
+pub(super) struct TokenStore(HashMap<String, Arc<Entry>>);
 
-impl Book {
+impl TokenStore {
     pub(super) fn enter(&mut self, token: Token) {
         self.0.insert(token.id.clone(), Arc::new(Entry::new(token)));
     }
@@ -299,9 +299,9 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_millis(1_000_000);
 
-    fn wanted(role: Role) -> Wanted {
+    fn wanted(role: Role) -> TokenRequest {
         let tenant = (role == Role::Client).then(|| "anna".parse().unwrap());
-        Wanted { role, tenant, name: None, workers: Vec::new(), expires_seconds: None }
+        TokenRequest { role, tenant, name: None, workers: Vec::new(), expires_seconds: None }
     }
 
     /// Faults: X3, X9.
@@ -312,7 +312,7 @@ mod tests {
         let document = token.document().unwrap();
         let hidden = secret.reveal().rsplit('_').next().unwrap();
         assert!(!format!("{document:?} {token:?}").contains(hidden));
-        let mut book = Book::default();
+        let mut book = TokenStore::default();
         book.enter(serde_json::from_str(document.body.get()).unwrap());
         assert_eq!(book.find(&secret, NOW).unwrap().token.id, token.id);
         let mut almost = secret.reveal().to_owned();
@@ -330,7 +330,7 @@ mod tests {
         wanted.expires_seconds = Some(60);
         let (token, secret) = Token::make(wanted, NOW).unwrap();
         let ticket = draw_ticket(Some(&token.id)).unwrap();
-        let mut book = Book::default();
+        let mut book = TokenStore::default();
         book.enter(token);
         let (before, after) = (NOW.plus(Duration::from_secs(59)), NOW.plus(Duration::from_secs(60)));
         assert!(book.find(&secret, before).is_some() && book.honours(&ticket, before).is_some());

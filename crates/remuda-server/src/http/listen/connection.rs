@@ -16,21 +16,21 @@ use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio_rustls::server::TlsStream;
 
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct Connection {
     pub(super) stream: Stream,
-    pub(super) end: Arc<End>,
-    pub(super) _place: Place,
+    pub(super) end: Arc<ConnectionEnd>,
+    pub(super) _place: ConnectionPermits,
 }
 
 /// How a line is ended by somebody who does not hold it, and how its end is heard of.
 #[derive(Debug, Default)]
-pub(in crate::http) struct End {
+pub(in crate::http) struct ConnectionEnd {
     is_cut: AtomicBool,
     waker: AtomicWaker,
     is_over: watch::Sender<bool>,
 }
 
-impl End {
+impl ConnectionEnd {
     pub(in crate::http) fn cut(&self) {
         self.is_cut.store(true, Ordering::Release);
         self.waker.wake();
@@ -50,7 +50,7 @@ impl End {
     }
 }
 
-impl Drop for Line {
+impl Drop for Connection {
     fn drop(&mut self) {
         self.end.is_over.send_replace(true);
     }
@@ -64,35 +64,35 @@ pub(super) enum Stream {
 
 /// A place among all, and one among those of the same address.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ConnectionPermits {
     pub(super) _one_of_all: OwnedSemaphorePermit,
-    pub(super) _one_of_address: Seat,
+    pub(super) _one_of_address: QuotaPermit,
 }
 
 /// How many connections each address has open.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seats(Arc<Mutex<HashMap<IpAddr, usize>>>);
+pub(super) struct ConnectionQuota(Arc<Mutex<HashMap<IpAddr, usize>>>);
 
 #[derive(Debug)]
-pub(super) struct Seat {
-    seats: Seats,
+pub(super) struct QuotaPermit {
+    seats: ConnectionQuota,
     address: IpAddr,
 }
 
-impl Seats {
+impl ConnectionQuota {
     /// One more for this address, if it has fewer than `most`.
-    pub(super) fn take(&self, address: IpAddr, most: usize) -> Option<Seat> {
+    pub(super) fn take(&self, address: IpAddr, most: usize) -> Option<QuotaPermit> {
         let mut seats = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = seats.entry(address).or_default();
         if *taken >= most {
             return None;
         }
         *taken += 1;
-        Some(Seat { seats: self.clone(), address })
+        Some(QuotaPermit { seats: self.clone(), address })
     }
 }
 
-impl Drop for Seat {
+impl Drop for QuotaPermit {
     fn drop(&mut self) {
         let mut seats = self.seats.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(taken) = seats.get_mut(&self.address) {
@@ -104,7 +104,7 @@ impl Drop for Seat {
     }
 }
 
-impl AsyncRead for Line {
+impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -118,7 +118,7 @@ impl AsyncRead for Line {
     }
 }
 
-impl AsyncWrite for Line {
+impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         match &mut self.stream {
             Stream::Plain(stream) => Pin::new(stream).poll_write(cx, bytes),
@@ -166,7 +166,7 @@ mod tests {
     /// Faults: X13.
     #[test]
     fn each_address_has_so_many_seats_and_gets_them_back() {
-        let seats = Seats::default();
+        let seats = ConnectionQuota::default();
         let [a, b]: [IpAddr; 2] = ["10.0.0.1", "10.0.0.2"].map(|address| address.parse().unwrap());
         let first = seats.take(a, 2).unwrap();
         let _second = seats.take(a, 2).unwrap();

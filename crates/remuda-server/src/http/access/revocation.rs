@@ -5,14 +5,14 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 
-use super::super::Problem;
-use super::{Access, Asked, Caller, credential};
+use super::super::ApiError;
+use super::{AccessControl, Asked, Caller, credential};
 use remuda_net::clock::Clock;
 
 /// The answer, unless the token ends before it comes; a stream of events or a socket lasts no longer than the token
 /// either, and counts against what one may have open.
 pub(super) async fn until_revoked(
-    access: &Access,
+    access: &AccessControl,
     asked: &Asked,
     caller: &Caller,
     clock: Clock,
@@ -22,7 +22,7 @@ pub(super) async fn until_revoked(
         response = answer => response,
         () = caller.revoked(clock) => {
             let message = "the token was revoked or has expired";
-            return Problem::new(StatusCode::UNAUTHORIZED, "wrong_token", message).into_response();
+            return ApiError::new(StatusCode::UNAUTHORIZED, "wrong_token", message).into_response();
         }
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
@@ -47,7 +47,13 @@ pub(super) async fn until_revoked(
     })
 }
 
-fn socket(access: &Access, asked: &Asked, caller: &Caller, clock: Clock, mut response: Response) -> Response {
+fn socket(
+    access: &AccessControl,
+    asked: &Asked,
+    caller: &Caller,
+    clock: Clock,
+    mut response: Response,
+) -> Response {
     let place = match access.guard.stream(caller.counted(), caller.from) {
         Ok(place) => place,
         Err(problem) => return problem.into_response(),

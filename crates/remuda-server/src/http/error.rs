@@ -11,12 +11,12 @@ use remuda_store::StoreError;
 use remuda_store::blobs::{BadHash, BlobError};
 use serde_json::json;
 
-use crate::drive::Unanswered;
 use crate::intake::NotTaken;
+use crate::plane_handle::PlaneError;
 
 /// What goes wrong for a caller.
 #[derive(Clone, Debug)]
-pub struct Problem {
+pub struct ApiError {
     pub status: StatusCode,
     /// A word for programs.
     pub code: &'static str,
@@ -27,26 +27,26 @@ pub struct Problem {
     pub detail: serde_json::Value,
 }
 
-impl Problem {
+impl ApiError {
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Problem { status, code, message: message.into(), retry_after: None, detail: serde_json::Value::Null }
+        ApiError { status, code, message: message.into(), retry_after: None, detail: serde_json::Value::Null }
     }
 
     pub fn bad_request(message: impl Into<String>) -> Self {
-        Problem::new(StatusCode::BAD_REQUEST, "bad_request", message)
+        ApiError::new(StatusCode::BAD_REQUEST, "bad_request", message)
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
-        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message)
+        ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", message)
     }
 
     pub fn not_found(message: impl Into<String>) -> Self {
-        Problem::new(StatusCode::NOT_FOUND, "not_found", message)
+        ApiError::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
     pub fn too_large(bytes_max: usize) -> Self {
         let message = format!("the body is larger than {bytes_max} bytes (limits.body_bytes_max)");
-        Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+        ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 
     pub(super) fn later(mut self, seconds: u64) -> Self {
@@ -55,7 +55,7 @@ impl Problem {
     }
 }
 
-impl IntoResponse for Problem {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut error = json!({ "code": self.code, "message": self.message });
         if !self.detail.is_null() {
@@ -71,26 +71,26 @@ impl IntoResponse for Problem {
     }
 }
 
-impl From<Unanswered> for Problem {
-    fn from(unanswered: Unanswered) -> Self {
+impl From<PlaneError> for ApiError {
+    fn from(unanswered: PlaneError) -> Self {
         match unanswered {
-            Unanswered::Refused(refusal) => refusal.into(),
-            Unanswered::NotStored(error) => error.into(),
-            Unanswered::Overloaded => Problem::new(
+            PlaneError::Refused(refusal) => refusal.into(),
+            PlaneError::NotStored(error) => error.into(),
+            PlaneError::Overloaded => ApiError::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 "overloaded",
-                Unanswered::Overloaded.to_string(),
+                PlaneError::Overloaded.to_string(),
             )
             .later(1),
-            Unanswered::Stopping => {
-                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", Unanswered::Stopping.to_string())
+            PlaneError::Stopping => {
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", PlaneError::Stopping.to_string())
                     .later(2)
             }
         }
     }
 }
 
-impl From<Refusal> for Problem {
+impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
         let (status, code) = match &refusal {
@@ -114,7 +114,7 @@ impl From<Refusal> for Problem {
             | Refusal::Leaving(_)
             | Refusal::MachineLeaving(_) => (StatusCode::CONFLICT, "refused"),
         };
-        let problem = Problem::new(status, code, message);
+        let problem = ApiError::new(status, code, message);
         match refusal {
             Refusal::QueueFull { retry_after, .. } => problem.later(retry_after.as_secs()),
             _ => problem,
@@ -122,43 +122,43 @@ impl From<Refusal> for Problem {
     }
 }
 
-impl From<StoreError> for Problem {
+impl From<StoreError> for ApiError {
     fn from(error: StoreError) -> Self {
         let message = format!("nothing was stored: {error}");
         match error {
             StoreError::Full { .. } => {
-                Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).later(10)
+                ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).later(10)
             }
-            _ => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message).later(2),
+            _ => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message).later(2),
         }
     }
 }
 
-impl From<BlobError> for Problem {
+impl From<BlobError> for ApiError {
     fn from(error: BlobError) -> Self {
         let message = error.to_string();
         match error {
-            BlobError::TooLarge { .. } => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message),
+            BlobError::TooLarge { .. } => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message),
             BlobError::Mismatch { actual, .. } => {
-                let mut problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "hash_mismatch", message);
+                let mut problem = ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "hash_mismatch", message);
                 problem.detail = json!({ "hash": actual });
                 problem
             }
             BlobError::Full { .. } => {
-                Problem::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).later(10)
+                ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).later(10)
             }
             BlobError::InUse { .. } | BlobError::Unreachable { .. } => {
-                Problem::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message).later(2)
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message).later(2)
             }
         }
     }
 }
 
-impl From<NotTaken> for Problem {
+impl From<NotTaken> for ApiError {
     fn from(not_taken: NotTaken) -> Self {
         match not_taken {
             NotTaken::Workflow(invalid) => invalid.into(),
-            NotTaken::Invalid(message) => Problem::invalid(message),
+            NotTaken::Invalid(message) => ApiError::invalid(message),
             NotTaken::Store(error) => error.into(),
             NotTaken::Blobs(error) => error.into(),
             NotTaken::Plane(unanswered) => unanswered.into(),
@@ -166,53 +166,53 @@ impl From<NotTaken> for Problem {
     }
 }
 
-impl From<BadHash> for Problem {
+impl From<BadHash> for ApiError {
     fn from(bad: BadHash) -> Self {
-        Problem::bad_request(bad.to_string())
+        ApiError::bad_request(bad.to_string())
     }
 }
 
-impl From<InvalidWorkflow> for Problem {
+impl From<InvalidWorkflow> for ApiError {
     fn from(invalid: InvalidWorkflow) -> Self {
         let message = format!("the workflow cannot be taken: {invalid}");
         match invalid.kind() {
-            InvalidKind::Malformed => Problem::new(StatusCode::BAD_REQUEST, "malformed", message),
-            InvalidKind::TooLarge => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message),
+            InvalidKind::Malformed => ApiError::new(StatusCode::BAD_REQUEST, "malformed", message),
+            InvalidKind::TooLarge => ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message),
             InvalidKind::Invalid => {
-                Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_workflow", message)
+                ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid_workflow", message)
             }
         }
     }
 }
 
-impl From<BadId> for Problem {
+impl From<BadId> for ApiError {
     fn from(bad: BadId) -> Self {
-        Problem::bad_request(bad.to_string())
+        ApiError::bad_request(bad.to_string())
     }
 }
 
-impl From<QueryRejection> for Problem {
+impl From<QueryRejection> for ApiError {
     fn from(rejection: QueryRejection) -> Self {
-        Problem::bad_request(rejection.body_text())
+        ApiError::bad_request(rejection.body_text())
     }
 }
 
-impl From<JsonRejection> for Problem {
+impl From<JsonRejection> for ApiError {
     fn from(rejection: JsonRejection) -> Self {
-        Problem::new(rejection.status(), "bad_request", rejection.body_text())
+        ApiError::new(rejection.status(), "bad_request", rejection.body_text())
     }
 }
 
 /// The plane answered something that was not asked.
-pub(super) fn misplaced() -> Problem {
-    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plane gave an answer to something else")
+pub(super) fn unexpected_answer() -> ApiError {
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plane gave an answer to something else")
 }
 
-pub(super) async fn no_such_route(uri: Uri) -> Problem {
-    Problem::not_found(format!("there is nothing at {}; docs/http.md lists every route", uri.path()))
+pub(super) async fn no_such_route(uri: Uri) -> ApiError {
+    ApiError::not_found(format!("there is nothing at {}; docs/http.md lists every route", uri.path()))
 }
 
-pub(super) async fn wrong_method(method: Method, uri: Uri) -> Problem {
+pub(super) async fn wrong_method(method: Method, uri: Uri) -> ApiError {
     let message = format!("{} does not take {method}; docs/http.md lists every route", uri.path());
-    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", message)
+    ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", message)
 }

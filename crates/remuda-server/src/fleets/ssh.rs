@@ -20,30 +20,31 @@ const COMMAND: &str = "remuda worker";
 
 /// What all fleets share.
 #[derive(Clone, Debug)]
-pub(super) struct Calling {
+pub(super) struct SshIdentity {
     key: Key,
     hosts: Arc<HostKeys>,
 }
 
-impl Calling {
-    pub(super) fn open(data: &Path) -> anyhow::Result<Calling> {
+impl SshIdentity {
+    pub(super) fn open(data: &Path) -> anyhow::Result<SshIdentity> {
         let folder = data.join("ssh");
         let key = Key::open(&folder.join("id_ed25519"))?;
         let hosts = HostKeys::open(&folder.join("hosts.json"))?;
-        Ok(Calling { key, hosts: Arc::new(hosts) })
+        Ok(SshIdentity { key, hosts: Arc::new(hosts) })
     }
 }
 
 /// How the machines of one fleet are prepared.
 #[derive(Debug)]
-pub(super) struct Visit(Preparation);
+pub(super) struct SshBootstrap(Preparation);
 
-impl Visit {
-    pub(super) fn new(source: &Source, calling: Calling) -> anyhow::Result<Visit> {
+impl SshBootstrap {
+    pub(super) fn new(source: &Source, ssh_identity: SshIdentity) -> anyhow::Result<SshBootstrap> {
         let ssh = &source.ssh;
         let command = source.command.as_deref().unwrap_or(COMMAND);
         let command = format!("PATH=\"$HOME/{FOLDER}:$PATH\"; export PATH; {command}");
-        let mut preparation = Preparation::new(calling.key, HostKey::Pinned(calling.hosts), command);
+        let mut preparation =
+            Preparation::new(ssh_identity.key, HostKey::Pinned(ssh_identity.hosts), command);
         preparation.user.clone_from(&ssh.user);
         preparation.dependencies = ssh.setup.iter().cloned().collect();
         preparation.gpu = match ssh.gpu_check.as_deref() {
@@ -57,7 +58,7 @@ impl Visit {
             let from = std::env::current_exe().context("this program does not know where it lies")?;
             preparation.upload = Some(Upload { from, to: format!("{FOLDER}/remuda") });
         }
-        Ok(Visit(preparation))
+        Ok(SshBootstrap(preparation))
     }
 
     /// What lets us in, as a pod is told.
@@ -65,7 +66,7 @@ impl Visit {
         self.0.key.public()
     }
 
-    pub(super) async fn pay(
+    pub(super) async fn run(
         &self,
         pod: &Pod,
         environment: &BTreeMap<String, String>,

@@ -1,0 +1,271 @@
+//! The event loop around the core: gather events, step, commit once, run the effects.
+//!
+//! ```text
+//!  inbox ──▶ step, step, step ──▶ batch ──▶ commit (one at a time) ──▶ answers, orders, events
+//!                                   ▲  while a commit is under way, the next batch gathers
+//! ```
+//!
+//! No answer and no effect leaves before its records are stored. If a commit fails, every decision since then is
+//! discarded: the plane is restored from the store and each caller is told to retry, which every message here allows.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use remuda_core::id::{Term, WorkerId};
+use remuda_core::plane::{Answer, Effect, Event, Plane};
+use remuda_core::record::{Happened, Record};
+use remuda_core::refusal::Refusal;
+use remuda_core::settings::Settings;
+use remuda_core::time::Timestamp;
+use remuda_net::clock::Clock;
+use remuda_store::{Batch, Store, StoreError};
+use tokio::sync::{mpsc, oneshot};
+use tracing::{error, info, warn};
+
+use crate::effects::EffectRunner;
+use crate::plane_handle::{Message, PlaneError, PlaneHandle, PlaneResult};
+
+/// Messages stepped before the loop checks anything else.
+const GATHER_MAX: usize = 1024;
+/// A commit that takes longer comes from a slow store, and the time spent on it is the plane's own delay.
+const SLOW_COMMIT: Duration = Duration::from_millis(500);
+/// Open jobs restored at a time: a million at once would need memory that is never used again.
+const RESTORE_PAGE: usize = 5000;
+
+/// Decisions that are stored together.
+#[derive(Debug, Default)]
+struct PendingBatch {
+    records: Vec<Record>,
+    answers: Vec<PendingAnswer>,
+    effects: Vec<Effect>,
+}
+
+/// An answer that waits until its records are stored.
+#[derive(Debug)]
+struct PendingAnswer {
+    to: oneshot::Sender<PlaneResult>,
+    outcome: Result<Answer, Refusal>,
+    /// The sender of a beat, whose long poll may have to be held.
+    worker: Option<WorkerId>,
+}
+
+impl PendingBatch {
+    fn is_empty(&self) -> bool {
+        self.records.is_empty() && self.answers.is_empty() && self.effects.is_empty()
+    }
+}
+
+#[derive(Debug)]
+pub struct EventLoop {
+    store: Store,
+    term: Term,
+    settings: Settings,
+    plane: Plane,
+    clock: Clock,
+    effects: EffectRunner,
+    inbox: mpsc::Receiver<Message>,
+    tick: Arc<AtomicU64>,
+    /// Decided and not yet sent to the store.
+    pending: PendingBatch,
+}
+
+impl EventLoop {
+    /// Becomes the leader of the store and restores the plane from it.
+    pub async fn start(
+        store: Store,
+        settings: Settings,
+        effects: EffectRunner,
+    ) -> Result<(PlaneHandle, EventLoop), StoreError> {
+        let term = store.lead().await?;
+        let (plane, clock) = restore(&store, &settings, term, None).await?;
+        info!(%term, open_jobs = plane.open_jobs(), workers = plane.workers().count(), "plane restored");
+        let (handle, inbox, tick) = PlaneHandle::new(clock);
+        let pending = PendingBatch::default();
+        Ok((handle, EventLoop { store, term, settings, plane, clock, effects, inbox, tick, pending }))
+    }
+
+    /// Runs until it is told to stop, or until the store fails in a way that a restored plane cannot recover from.
+    pub async fn run(mut self) -> Result<(), StoreError> {
+        let mut gathered = Vec::with_capacity(GATHER_MAX);
+        loop {
+            let wake = tokio::time::Instant::from_std(self.clock.instant(self.plane.wake_at().0));
+            tokio::select! {
+                biased;
+                count = self.inbox.recv_many(&mut gathered, GATHER_MAX) => if count == 0 { return self.finish().await },
+                () = tokio::time::sleep_until(wake) => {}
+            }
+            if self.step_all(&mut gathered) {
+                return self.finish().await;
+            }
+            self.commit_pending(&mut gathered).await?;
+        }
+    }
+
+    /// Commits until nothing is pending; while a commit is under way the next batch gathers.
+    async fn commit_pending(&mut self, gathered: &mut Vec<Message>) -> Result<(), StoreError> {
+        while !self.pending.is_empty() {
+            let mut batch = std::mem::take(&mut self.pending);
+            let records = std::mem::take(&mut batch.records);
+            if records.is_empty() {
+                self.release(batch, &[]);
+                continue;
+            }
+            let events = EffectRunner::stored_events(&records);
+            let store = self.store.clone();
+            let commit = store.commit(self.term, Batch { records });
+            tokio::pin!(commit);
+            let slow = tokio::time::sleep(SLOW_COMMIT);
+            tokio::pin!(slow);
+            let result = loop {
+                let wake = tokio::time::Instant::from_std(self.clock.instant(self.plane.wake_at().0));
+                tokio::select! {
+                    biased;
+                    result = &mut commit => break result,
+                    () = &mut slow => break self.wait_for_commit(&mut commit).await,
+                    count = self.inbox.recv_many(gathered, GATHER_MAX), if gathered.is_empty() => {
+                        if count == 0 {
+                            break commit.await;
+                        }
+                    }
+                    () = tokio::time::sleep_until(wake) => {}
+                }
+                if self.step_all(gathered) {
+                    // The caller that asked to stop sees everything stored first.
+                    self.inbox.close();
+                }
+            };
+            match result {
+                Ok(()) => self.release(batch, &events),
+                Err(error) => self.recover(batch, error).await?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for a slow store. No event is stepped meanwhile, so that the plane recognises the gap as its own delay and
+    /// holds it against no worker; the tick still advances, because the loop is alive.
+    async fn wait_for_commit<T>(&self, commit: &mut (impl Future<Output = T> + Unpin)) -> T {
+        warn!("store commit slow; decisions paused");
+        loop {
+            tokio::select! {
+                result = &mut *commit => return result,
+                () = tokio::time::sleep(SLOW_COMMIT) => {
+                    self.tick.store(self.clock.now().as_millis(), Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Steps everything gathered; returns whether the loop was told to stop.
+    fn step_all(&mut self, gathered: &mut Vec<Message>) -> bool {
+        let now = self.clock.now();
+        self.tick.store(now.as_millis(), Ordering::Relaxed);
+        let mut stops = false;
+        for message in gathered.drain(..) {
+            match message {
+                Message::Request { event, answer } => self.step(now, event, Some(answer)),
+                Message::Notify(event) => self.step(now, event, None),
+                Message::Read(read) => read(&self.plane, now),
+                Message::Stop => stops = true,
+            }
+        }
+        if self.plane.wake_at().0 <= now {
+            self.step(now, Event::Tick, None);
+        }
+        self.step(now, Event::Flush, None);
+        stops
+    }
+
+    fn step(&mut self, now: Timestamp, event: Event, answer: Option<oneshot::Sender<PlaneResult>>) {
+        if is_new_work(&event) && !self.store.has_reserve() {
+            if let Some(answer) = answer {
+                let path = std::path::PathBuf::from("the store");
+                drop(answer.send(Err(PlaneError::NotStored(StoreError::Full { path }))));
+            }
+            return;
+        }
+        let worker = match &event {
+            Event::Beat { worker, .. } => Some(worker.clone()),
+            Event::Settings(settings) => {
+                // Needed when the plane has to be restored from the store.
+                self.settings = (**settings).clone();
+                None
+            }
+            _ => None,
+        };
+        let step = self.plane.step(now, event);
+        self.pending.records.extend(step.records);
+        self.pending.effects.extend(step.effects);
+        if let Some(to) = answer {
+            self.pending.answers.push(PendingAnswer { to, outcome: step.answer, worker });
+        }
+    }
+
+    /// Sends the answers and runs the effects of a stored batch.
+    fn release(&mut self, batch: PendingBatch, events: &[Arc<Happened>]) {
+        for PendingAnswer { to, outcome, worker } in batch.answers {
+            match (outcome, worker) {
+                (Ok(Answer::Hold), Some(worker)) => self.effects.hold_beat(worker, to),
+                (outcome, _) => drop(to.send(outcome.map_err(PlaneError::Refused))),
+            }
+        }
+        self.effects.run(batch.effects);
+        self.effects.publish(events);
+    }
+
+    /// Handles a failed commit: discards every decision since, and restores the plane if the store can continue.
+    async fn recover(&mut self, batch: PendingBatch, error: StoreError) -> Result<(), StoreError> {
+        let pending = std::mem::take(&mut self.pending);
+        for answer in batch.answers.into_iter().chain(pending.answers) {
+            drop(answer.to.send(Err(PlaneError::NotStored(error.clone()))));
+        }
+        if !matches!(error, StoreError::Full { .. } | StoreError::Busy(_) | StoreError::Conflict { .. }) {
+            error!(%error, "store failed; the plane cannot continue");
+            return Err(error);
+        }
+        warn!(%error, "commit failed; state reloaded from the store");
+        self.effects.drop_held_beats();
+        // A new term: messages from before the failure must not count as new evidence.
+        self.term = self.store.lead().await?;
+        (self.plane, _) = restore(&self.store, &self.settings, self.term, Some(self.clock)).await?;
+        Ok(())
+    }
+
+    async fn finish(mut self) -> Result<(), StoreError> {
+        self.inbox.close();
+        let mut gathered = Vec::new();
+        self.commit_pending(&mut gathered).await?;
+        self.effects.drop_held_beats();
+        info!("shutdown complete");
+        Ok(())
+    }
+}
+
+/// Whether the event only makes the store larger: the reserve is for the ends of jobs already accepted.
+fn is_new_work(event: &Event) -> bool {
+    match event {
+        Event::Submit(_) => true,
+        Event::Keep(document) => document.shelf.is_of_clients(),
+        _ => false,
+    }
+}
+
+/// The plane as the store has it, and the clock it runs by.
+async fn restore(
+    store: &Store,
+    settings: &Settings,
+    term: Term,
+    clock: Option<Clock>,
+) -> Result<(Plane, Clock), StoreError> {
+    let fleet = store.restore_fleet().await?;
+    let clock = clock.unwrap_or_else(|| Clock::after(fleet.latest));
+    let mut plane = Plane::restore(settings.clone(), term, clock.now(), fleet);
+    let mut after = None;
+    loop {
+        let page = store.open_jobs(after, RESTORE_PAGE).await?;
+        let Some((last, _)) = page.last() else { return Ok((plane, clock)) };
+        after = Some(last.id);
+        plane.take_back(clock.now(), page);
+    }
+}

@@ -1,0 +1,135 @@
+//! How every other task talks to the plane: a bounded channel into the event loop. Requests are events of the core;
+//! reads are closures that run where the plane is, so that no task ever holds a lock on it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use remuda_core::id::JobId;
+use remuda_core::plane::{Answer, Event, Plane};
+use remuda_core::refusal::Refusal;
+use remuda_core::time::Timestamp;
+use remuda_net::clock::Clock;
+use remuda_store::StoreError;
+use tokio::sync::{mpsc, oneshot};
+use uuid::{ContextV7, Timestamp as UuidTime, Uuid};
+
+/// Messages that may wait for the event loop; further requests are refused.
+pub(crate) const INBOX_MAX: usize = 16_384;
+
+/// Why the plane gave no answer.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum PlaneError {
+    #[error("{0}")]
+    Refused(Refusal),
+    /// No state changed; the caller may retry.
+    #[error("the plane is overloaded: {INBOX_MAX} requests are waiting")]
+    Overloaded,
+    #[error("nothing was stored: {0}")]
+    NotStored(StoreError),
+    #[error("the plane is stopping")]
+    Stopping,
+}
+
+pub(crate) type PlaneResult = Result<Answer, PlaneError>;
+
+/// A read of the plane, sent to the task that owns it.
+type ReadFn = Box<dyn FnOnce(&Plane, Timestamp) + Send>;
+
+/// What the event loop receives.
+pub(crate) enum Message {
+    Request {
+        event: Event,
+        answer: oneshot::Sender<PlaneResult>,
+    },
+    /// An event whose sender does not wait for an answer.
+    Notify(Event),
+    Read(ReadFn),
+    Stop,
+}
+
+impl std::fmt::Debug for Message {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Message::Request { .. } => "Request",
+            Message::Notify(_) => "Notify",
+            Message::Read(_) => "Read",
+            Message::Stop => "Stop",
+        })
+    }
+}
+
+#[derive(Clone, Debug)]
+pub struct PlaneHandle {
+    inbox: mpsc::Sender<Message>,
+    ids: Arc<Mutex<ContextV7>>,
+    pub clock: Clock,
+    /// The plane's time of the event loop's last iteration, in milliseconds.
+    tick: Arc<AtomicU64>,
+}
+
+impl PlaneHandle {
+    /// The handle, and the event loop's ends of its channel and tick.
+    pub(crate) fn new(clock: Clock) -> (PlaneHandle, mpsc::Receiver<Message>, Arc<AtomicU64>) {
+        let (sender, inbox) = mpsc::channel(INBOX_MAX);
+        let tick = Arc::new(AtomicU64::new(clock.now().as_millis()));
+        let ids = Arc::new(Mutex::new(ContextV7::new()));
+        (PlaneHandle { inbox: sender, ids, clock, tick: tick.clone() }, inbox, tick)
+    }
+
+    /// A new job id: ordered by time, not guessable.
+    pub fn new_job_id(&self) -> JobId {
+        let millis = self.clock.now().as_millis();
+        let nanos = u32::try_from(millis % 1000 * 1_000_000).unwrap_or(0);
+        let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
+        JobId::from_u128(Uuid::new_v7(UuidTime::from_unix(&*ids, millis / 1000, nanos)).as_u128())
+    }
+
+    /// Sends an event; the answer comes once every record it depends on is stored. A full inbox refuses.
+    pub async fn request(&self, event: Event) -> PlaneResult {
+        let (answer, reply) = oneshot::channel();
+        match self.inbox.try_send(Message::Request { event, answer }) {
+            Ok(()) => reply.await.unwrap_or(Err(PlaneError::Stopping)),
+            Err(mpsc::error::TrySendError::Full(_)) => Err(PlaneError::Overloaded),
+            Err(mpsc::error::TrySendError::Closed(_)) => Err(PlaneError::Stopping),
+        }
+    }
+
+    /// As `request`, for workers and our own tasks: a full inbox delays them and never refuses them.
+    pub async fn request_queued(&self, event: Event) -> PlaneResult {
+        let (answer, reply) = oneshot::channel();
+        match self.inbox.send(Message::Request { event, answer }).await {
+            Ok(()) => reply.await.unwrap_or(Err(PlaneError::Stopping)),
+            Err(_) => Err(PlaneError::Stopping),
+        }
+    }
+
+    /// Sends an event without waiting for its answer; dropped if the inbox is full.
+    pub fn notify(&self, event: Event) {
+        drop(self.inbox.try_send(Message::Notify(event)));
+    }
+
+    /// Reads the plane as it is now, which may be ahead of the store by the commit under way.
+    pub async fn read<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Plane, Timestamp) -> T + Send + 'static,
+    ) -> Result<T, PlaneError> {
+        let (answer, reply) = oneshot::channel();
+        let read = Box::new(move |plane: &Plane, now| drop(answer.send(question(plane, now))));
+        self.inbox.send(Message::Read(read)).await.map_err(|_| PlaneError::Stopping)?;
+        reply.await.map_err(|_| PlaneError::Stopping)
+    }
+
+    pub async fn stop(&self) {
+        drop(self.inbox.send(Message::Stop).await);
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.inbox.is_closed()
+    }
+
+    /// How long ago the event loop last completed an iteration.
+    pub fn tick_age(&self) -> Duration {
+        self.clock.now().since(Timestamp::from_millis(self.tick.load(Ordering::Relaxed)))
+    }
+}
