@@ -4,7 +4,7 @@ use remuda_core::id::JobId;
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Client {
-    /// The job it was told it has.
+    /// The job id from the acknowledgement.
     pub(crate) job: Option<JobId>,
     pub(crate) call: Option<u64>,
     pub(crate) sends: u32,

@@ -17,15 +17,15 @@ pub(crate) struct Driver {
     pub(crate) number: usize,
     pub(crate) plane: Plane,
     pub(crate) term: Term,
-    /// Added to the true time: the wall clock at its start, or what the store knew of, whichever was later.
+    /// Added to the true time: the wall clock at the start, or the latest time in the store if that is later.
     pub(crate) offset: i64,
     pub(crate) paused_until: u64,
     pub(crate) inbox: VecDeque<Incoming>,
     pub(crate) committing: Option<Batch>,
     pub(crate) stepped: Option<Batch>,
-    /// Committed while we were paused.
+    /// Batches whose commit finished while this plane was paused.
     pub(crate) unreleased: Vec<Batch>,
-    /// Lines on which nothing was to be said yet.
+    /// Long polls without an order so far.
     pub(crate) parked: BTreeMap<WorkerId, ParkedPoll>,
     pub(crate) step_at: u64,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Incoming {
 pub(crate) struct Batch {
     pub(crate) records: Vec<Record>,
     pub(crate) releases: Vec<Release>,
-    /// Carried out when every answer is given.
+    /// Run after every answer of the batch is sent.
     pub(crate) effects: Vec<Release>,
 }
 
@@ -63,7 +63,7 @@ impl Driver {
     }
 }
 
-/// When a world begins, by the wall clock.
+/// The wall clock when a world starts.
 pub(crate) const EPOCH: u64 = 1_794_744_000_000;
 
 #[derive(Debug)]
@@ -78,7 +78,7 @@ pub(crate) enum Release {
         call: u64,
         response: ClientResponse,
     },
-    /// Nothing to trace_line yet: the poll stays open.
+    /// No order yet: the poll stays parked.
     Hold {
         worker: WorkerId,
         poll: ParkedPoll,
@@ -87,7 +87,7 @@ pub(crate) enum Release {
         worker: WorkerId,
         reply: BeatReply,
     },
-    /// To be asked of a fleet's provider.
+    /// A call to a fleet's provider.
     ProviderCall {
         fleet: FleetId,
         call: provider::ProviderCall,
@@ -98,7 +98,7 @@ pub(crate) enum Release {
 pub(crate) struct ParkedPoll {
     pub(crate) from: Caller,
     pub(crate) call: u64,
-    /// What an empty answer says.
+    /// The term that an empty reply carries.
     pub(crate) term: Term,
     pub(crate) until: u64,
 }

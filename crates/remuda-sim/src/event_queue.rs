@@ -1,4 +1,4 @@
-//! What can happen, to whom, and which of two things happens first.
+//! Everything that can happen in a world, and the order in which it happens: by time, then by the order of scheduling.
 
 use std::cmp::Ordering;
 
@@ -62,7 +62,7 @@ pub(crate) enum SimEvent {
     Inspect,
 }
 
-/// Something to come.
+/// An event with its due time.
 #[derive(Debug)]
 pub(crate) struct QueuedEvent {
     pub(crate) at: u64,
@@ -84,7 +84,7 @@ impl PartialOrd for QueuedEvent {
     }
 }
 
-/// The heap gives out the greatest first: that is the earliest, and among equals the one that was planned first.
+/// `BinaryHeap` pops the greatest first: the earliest event, and of two at the same time the one scheduled first.
 impl Ord for QueuedEvent {
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.serial).cmp(&(self.at, self.serial))

@@ -6,7 +6,7 @@ use crate::service::Defect;
 use crate::trouble::{Trouble, Troubles};
 use crate::weather::Weather;
 
-/// The first two workers are never gone for good: between them they offer every service and every zone.
+/// The first two workers are never removed for good: between them they offer every service and every zone.
 pub(crate) const PERMANENT_WORKERS: usize = 2;
 
 #[derive(Clone, Copy, Debug)]
@@ -15,10 +15,10 @@ pub(crate) struct PlannedFault {
     pub(crate) fault: Fault,
 }
 
-/// Times are milliseconds.
+/// Times are in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
-    /// `back_after` is nothing for a worker that is gone for good.
+    /// `back_after` is `None` for a worker that never comes back.
     KillAgent {
         host: usize,
         back_after: Option<u64>,
@@ -28,7 +28,7 @@ pub(crate) enum Fault {
         host: usize,
         lasts: u64,
     },
-    /// Somebody starts a second agent under the same name.
+    /// A second agent starts under the same name.
     Twin {
         host: usize,
         lasts: u64,
@@ -37,7 +37,7 @@ pub(crate) enum Fault {
         host: usize,
         down_for: u64,
     },
-    /// A service that is too busy to answer.
+    /// The service is too busy to answer.
     MuteService {
         host: usize,
         lasts: u64,
@@ -49,7 +49,7 @@ pub(crate) enum Fault {
     BreakSocket {
         host: usize,
     },
-    /// Somebody else has work for a service, too.
+    /// Other clients submit prompts to the service.
     ForeignPrompts {
         host: usize,
         count: u64,
@@ -70,12 +70,12 @@ pub(crate) enum Fault {
         down: bool,
         lasts: u64,
     },
-    /// A share of all workers, in percent: our own link, or a switch.
+    /// Cuts the links of `percent` of all workers, as a failed uplink or switch would.
     CutMany {
         percent: u64,
         lasts: u64,
     },
-    /// Three in ten messages are lost and the rest take two seconds.
+    /// 30 % of the messages are lost and the others take two seconds.
     DegradeNetwork {
         lasts: u64,
     },
@@ -86,7 +86,7 @@ pub(crate) enum Fault {
     PausePlane {
         lasts: u64,
     },
-    /// A plane is paused, another duration the lead, and then the first goes on as if nothing had been.
+    /// The plane is paused, another takes the lead, and then the first resumes without noticing.
     ReplacePlane {
         after: u64,
         resumes: u64,
@@ -96,29 +96,29 @@ pub(crate) enum Fault {
         commit: u64,
         lasts: u64,
     },
-    /// What is written now is kept when the store comes back.
+    /// Commits wait until the store is back, and are kept.
     StoreOutage {
         lasts: u64,
     },
-    /// What is written now is not kept, and whoever writes it is told so.
+    /// Commits fail, and the writer is told so.
     FailCommits {
         lasts: u64,
     },
-    /// A person lifts whatever is blocked.
+    /// An operator lifts a block.
     LiftBlocks,
-    /// Something comes over the provider.
+    /// The provider has this trouble for a while.
     ProviderTrouble {
         trouble: Trouble,
         lasts: u64,
     },
-    /// A person orders a fleet about.
+    /// An operator gives a fleet an order.
     Order,
-    /// The store is put back from a backup.
+    /// The store is restored from a backup.
     RollBackStore,
 }
 
 impl Fault {
-    /// How long an outage of the plane or the store lasts: a storm is not over before it is.
+    /// How long the plane, the store or the provider is down; the storm lasts at least until then.
     fn outage(self) -> u64 {
         match self {
             Fault::KillPlane { down_for, .. } => down_for,
@@ -130,7 +130,7 @@ impl Fault {
     }
 }
 
-/// When the last of them is over, if that is later than the storm was meant to end.
+/// When the last fault is over, if that is later than the planned end of the storm.
 pub(crate) fn end(faults: &[PlannedFault], storm_end: u64) -> u64 {
     let ends = faults.iter().map(|planned| planned.at + planned.fault.outage() + 1);
     ends.max().unwrap_or(0).max(storm_end)
@@ -146,7 +146,7 @@ pub(crate) fn draw(random: &mut Random, weather: Weather, storm_end: u64, hosts:
         Weather::Store => &[13, 13, 14, 22],
         Weather::Wild => &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22],
     };
-    // A single one of those that concern a service often draw_trouble nothing there.
+    // A single fault at a service often finds nothing to disturb.
     let count = random.between(1, 8) * if weather == Weather::Service { 4 } else { 1 };
     let mut faults = Vec::new();
     for _ in 0..count {
@@ -193,7 +193,7 @@ fn fault(
             Fault::ReplacePlane { after, resumes: after + some(random, 30_000), jump }
         }
         12 => {
-            // A crash loop: it comes back just to go again.
+            // A crash loop: the agent comes back and dies again.
             for n in 1..=random.between(2, 6) {
                 let back_after = Some(some(random, 4000));
                 let fault = Fault::KillAgent { host, back_after, service_survives };
@@ -221,7 +221,7 @@ fn fault(
     }
 }
 
-/// Where machines are rented: what comes over the provider for a while, and what happens to us meanwhile.
+/// Where machines are rented: the provider's timed troubles, and the faults of our own plane, store and operators.
 pub(crate) fn draw_for_fleets(random: &mut Random, troubles: &Troubles, storm_end: u64) -> Vec<PlannedFault> {
     let mut faults = Vec::new();
     for trouble in troubles.kinds().filter(|trouble| trouble.is_timed()) {
@@ -245,7 +245,7 @@ pub(crate) fn draw_for_fleets(random: &mut Random, troubles: &Troubles, storm_en
     faults
 }
 
-/// Mostly minutes; an outage sometimes hours.
+/// Mostly minutes; an outage sometimes takes hours.
 fn trouble_duration(random: &mut Random, trouble: Trouble) -> u64 {
     match trouble {
         Trouble::Outage if random.permille(100) => random.between(3_600_000, 2 * 3_600_000),
@@ -254,12 +254,12 @@ fn trouble_duration(random: &mut Random, trouble: Trouble) -> u64 {
     }
 }
 
-/// Mostly seconds, sometimes longer than anything of ours may stand still.
+/// Mostly seconds, sometimes longer than one of our prompts may stand still.
 fn foreign_duration(random: &mut Random) -> u64 {
     if random.permille(100) { random.between(310_000, 500_000) } else { random.between(500, 30_000) }
 }
 
-/// Mostly seconds, sometimes minutes: longer than a lease, a beat, an idle timeout.
+/// Mostly seconds, sometimes minutes: longer than a lease, a beat interval or an idle timeout.
 fn outage(random: &mut Random) -> u64 {
     match random.below(10) {
         0 => random.between(280_000, 700_000),

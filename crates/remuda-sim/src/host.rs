@@ -16,44 +16,44 @@ use crate::service::{Key, Service};
 pub(crate) struct Host {
     pub(crate) plan: HostPlan,
     pub(crate) agent: Option<Agent>,
-    /// Which process this is; news for an older one is dropped.
+    /// Number of the current agent process; events for an older one are dropped.
     pub(crate) process: u32,
-    /// The one question under way; its answer is waited for and no other's.
+    /// The call under way. An answer to any other call is ignored.
     pub(crate) call: Option<u64>,
     pub(crate) token: Hash,
-    /// Somebody of this name was let in from here before.
+    /// A worker of this name has joined from this host before.
     pub(crate) has_joined: bool,
     pub(crate) paused_until: u64,
-    /// What happened while it was paused.
+    /// Events that arrived while the agent was paused.
     pub(crate) deferred: Vec<SimEvent>,
     pub(crate) timer_at: u64,
     pub(crate) service: Service,
     /// Submissions on their way to the service.
     pub(crate) in_flight: Vec<Key>,
-    /// Until when the service did not answer as it should.
+    /// Until when the service does not answer normally.
     pub(crate) disturbed_until: u64,
-    /// Since when its agent says that it duration no work.
+    /// Since when the agent reports that it takes no work.
     pub(crate) unavailable_since: Option<u64>,
-    /// When this process began.
+    /// When this agent process started.
     pub(crate) started_at: u64,
     pub(crate) link: Link,
     pub(crate) is_removed: bool,
     pub(crate) is_twin: bool,
-    /// Nothing ever went wrong here or on the way from here.
+    /// No fault has ever touched this host or its link.
     pub(crate) is_pristine: bool,
-    /// When its agent last died.
+    /// When the agent last died.
     pub(crate) dead_since: Option<u64>,
-    /// Questions asked, for the law on load.
+    /// Calls made, for the law on load.
     pub(crate) calls: u64,
-    /// The pod that it is the inside of.
+    /// The pod that this host runs in.
     pub(crate) pod: Option<PodId>,
-    /// When it last heard from a plane.
+    /// When it last had an answer from a plane.
     pub(crate) last_contact_at: u64,
-    /// When its models are loaded; nothing runs there before.
+    /// When its models are loaded; it can run nothing before.
     pub(crate) ready_at: u64,
-    /// Its GPU does not compute.
+    /// The GPU fails its start check.
     pub(crate) has_bad_gpu: bool,
-    /// It is not what was ordered.
+    /// The machine is not what was ordered.
     pub(crate) is_wrong_machine: bool,
 }
 
@@ -92,28 +92,28 @@ impl Host {
         &self.plan.name
     }
 
-    /// Nobody is here, or there is nothing wrong with what is.
+    /// No agent runs, or the service is up, healthy and taking work.
     pub(crate) fn is_well(&self, now: u64) -> bool {
         let is_well = self.service.is_up(now) && !self.service.is_sick() && self.unavailable_since.is_none();
         self.agent.is_none() || is_well
     }
 
-    /// The longest that a silence may last before the agent asks, by the true time.
+    /// The longest silence before the agent probes, in true time.
     pub(crate) fn inactivity(&self) -> u64 {
         self.plan.inactivity.as_millis() as u64 * 1000 / self.plan.clock_speed + 1
     }
 
-    /// Since when everything between the agent and its service is as it should be.
+    /// Since when nothing has disturbed the agent and its service.
     pub(crate) fn undisturbed_since(&self) -> u64 {
         self.started_at.max(self.disturbed_until).max(self.paused_until)
     }
 
-    /// Its own clock, wrong by years and a little fast or slow: only its own moments are ever compared.
+    /// The host's clock: off by years and slightly fast or slow. Only timestamps of one host are ever compared.
     pub(crate) fn clock(&self, now: u64) -> Timestamp {
         Timestamp::from_millis(self.plan.clock_offset + now * self.plan.clock_speed / 1000)
     }
 
-    /// When its clock shows that moment.
+    /// The true time at which the host's clock shows `at`.
     pub(crate) fn when(&self, at: Timestamp) -> u64 {
         let millis = at.as_millis().saturating_sub(self.plan.clock_offset);
         (millis.saturating_mul(1000)).div_ceil(self.plan.clock_speed)

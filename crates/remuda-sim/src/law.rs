@@ -1,4 +1,4 @@
-//! TODO
+//! The names of the laws; `laws` describes and checks them.
 
 use std::fmt;
 

@@ -1,31 +1,31 @@
-//! What must hold whatever goes wrong: the rules of the fault catalogue, as far as these parts reach. The laws know what
-//! is true in the world (who died, what ran, which message was lost) and compare it with what the plane decides.
+//! The rules of the fault catalogue, checked while a world runs. The laws know what is true in the world (who died,
+//! what ran, which message was lost) and compare it with what the plane decides.
 //!
-//! | law | what is looked at | where |
+//! | law | what must hold | where it is checked |
 //! |---|---|---|
 //! | S1 | an acknowledged submission is in the store, and in memory until it ends | `laws`, at every restart |
-//! | S2 | an outcome never changes and is told once; one key is one job; what was cancelled is not begun | `commits`, `places` |
-//! | S3 | a report with a wrong fence and an old beat change nothing; what is completed was completed there | `verdicts`, `commits` |
-//! | S4 | attempt numbers rise, one worker each; nothing is handed to a service that has it, nor to whoever is on the way out | `commits`, `services`, `rentals` |
-//! | S5 | no agent and no service hears of an attempt that is not stored, nor by another name; no pod is asked for or returned before that is stored, and none twice | `laws`, `services`, `pods` |
-//! | S6 | an attempt is lost only on evidence, never by a worker that is well nor while its service has it; the brake holds, and lets all return | `verdicts`, `services` |
-//! | S7 | attempts are bounded, poison duration no third worker, nobody is blamed unheard, failures have causes | `commits` |
-//! | S8 | never more pods than allowed nor dearer ones, by the hour and by the day; nobody else's is touched; what is forgotten is gone, who was given up does not come back; after three that came to nothing the next is waited with | `pods`, `rentals` |
+//! | S2 | an outcome never changes and is published once; one key is one job; no attempt of a cancelled job starts | `commits`, `placement` |
+//! | S3 | a report with a wrong fence and a stale beat change nothing; a completed attempt did complete on that worker | `verdicts`, `commits` |
+//! | S4 | attempt numbers rise, one worker each; no attempt is submitted to a service that has it; a machine on its way out gets no work | `commits`, `services`, `rentals` |
+//! | S5 | agents and services get only committed attempts, under the committed id; pods are requested and returned only after a commit, and no tag twice | `laws`, `services`, `pods` |
+//! | S6 | an attempt is lost only on evidence, never by a healthy worker nor while its service has it; the mass-loss brake holds until the workers could return | `verdicts`, `services` |
+//! | S7 | attempts are bounded, poison crashes no third worker, no worker is blamed for an attempt it never got, failures have causes | `commits` |
+//! | S8 | no more pods than allowed and no more money, per hour and per day; foreign pods are never touched; a forgotten machine is gone, one that was given up does not come back; after three failed creations the next is delayed | `pods`, `rentals` |
 //! | S9 | nothing of an older term is written | `commits` |
-//! | S10 | as S6: every world has clocks that jump and run apart | `verdicts` |
-//! | S11 | blocks, jobs, inventories and cancels stay within their bounds | `view` |
-//! | S12 | a block is of a shape, holds, ends in one trial and for a reason; no work for the silent; a reason for all who wait; pins, exclusions and preferences hold; no work before a machine can do it; every index is right | `commits`, `places`, `verdicts`, `rentals`, `view` |
-//! | L1 | every job ends; work that only a fleet can do brings a machine | at the end, `pods` |
-//! | L2 | what is called recorded is recorded; what is over at a service is noticed; no socket stays deaf | `laws`, `services` |
-//! | L3 | what a dead worker held is taken from it in time | `view` |
-//! | L4 | nobody is believed to hold what he has not; what a service lost is let go, and a sick one treated; every pod is somebody's and every record of a pod, and who is drained goes; at the end the plane's view of the fleet is the fleet, and no machine is left over | `view`, `services`, `pods`, `rentals` |
-//! | L5 | a quiet fleet is quiet; a provider is not stormed, and who is told to wait waits; a load that swings makes no fleet swing | `view`, `pods`, `rentals` |
-//! | L6 | no block and no trial outlives its reason | `view` |
-//! | fair | a tenant is not passed over again and again | `share` |
-//! | events | numbered without gaps | `commits` |
+//! | S10 | as S6: in every world clocks jump and drift | `verdicts` |
+//! | S11 | blocks, jobs, inventories and cancels stay within their limits | `plane_state` |
+//! | S12 | a block concerns a shape, holds, and ends with one trial and for a recorded reason; silent workers get no work; every waiting job has a reason; pins, exclusions and preferences hold; no work before a machine is ready; every index is correct | `commits`, `placement`, `verdicts`, `rentals`, `plane_state` |
+//! | L1 | every job ends; jobs that only a fleet can run bring a machine | at the end, `pods` |
+//! | L2 | a confirmed result is recorded; an end at a service is noticed; no socket stays mute | `laws`, `services` |
+//! | L3 | a dead worker's attempts are taken from it in time | `plane_state` |
+//! | L4 | no worker is believed to hold what it does not have; an attempt lost by its service is given up, a sick service is repaired; every pod has a record and every record a pod; drained machines are returned; at the end the plane's view of the fleet is correct, and no machine is left over | `plane_state`, `services`, `pods`, `rentals` |
+//! | L5 | an idle fleet makes few calls; a provider gets no call storm, and its waits are respected; a varying load makes no fleet oscillate | `plane_state`, `pods`, `rentals` |
+//! | L6 | no block and no trial outlives its reason | `plane_state` |
+//! | fair | a tenant is not passed over again and again | `fairness` |
+//! | events | sequence numbers have no gaps | `commits` |
 //!
-//! Not here: S13 to S15 (tokens, secrets and bytes from outside belong to the program's tests), and what only a connector can
-//! get wrong (how the service is asked).
+//! Not here: S13 to S15 (tokens, secrets and untrusted input are covered by the program's tests), and faults of a
+//! connector itself.
 
 mod commits;
 mod fairness;
@@ -53,58 +53,59 @@ use crate::store::Store;
 
 pub(crate) use fairness::FairShare;
 
-/// Violations after which a world has said enough.
+/// A world stops after this many violations.
 const VIOLATIONS_MAX: usize = 8;
 
-/// All that the laws know of the world, and what was violated.
+/// What the laws know of the world, and what was violated.
 #[derive(Debug)]
 pub(crate) struct Laws {
     pub(crate) violations: Vec<Violation>,
-    /// The rules as they should be, whatever a saboteur made of them.
+    /// The correct settings, even if a sabotage changed the plane's.
     rules: Settings,
-    /// What was asked for, by client.
+    /// The plan of each job, by client.
     plans: Vec<JobPlan>,
     acknowledged: BTreeSet<JobId>,
-    /// Jobs whose end was told.
-    told: BTreeSet<JobId>,
-    /// The newest attempt that was stored, and whose it is.
-    given: BTreeMap<JobId, (Attempt, WorkerId)>,
-    /// Attempts that ran, and where.
+    /// Jobs whose terminal event was published.
+    ended: BTreeSet<JobId>,
+    /// The newest committed attempt of each job, and its worker.
+    latest_attempt: BTreeMap<JobId, (Attempt, WorkerId)>,
+    /// Attempts that were submitted, and the host.
     ran: BTreeMap<Key, usize>,
     services: services::Services,
     completed: BTreeSet<(Key, WorkerId)>,
-    /// Those of which the agent that learned it is still there.
-    known: BTreeSet<(Key, WorkerId)>,
-    /// What became of the orders to start an attempt.
+    /// Completed attempts whose agent is still alive.
+    live_completed: BTreeSet<(Key, WorkerId)>,
+    /// What happened to the order to start each attempt.
     orders: BTreeMap<Key, Order>,
-    took_down: BTreeSet<Key>,
+    crashed_agents: BTreeSet<Key>,
     sequence: u64,
-    /// Pairs that are kept apart, or on trial, and until when.
+    /// When the block of a worker and shape ends; kept during the trial.
     blocks: BTreeMap<(WorkerId, Shape), Timestamp>,
-    /// What runs where, and since when.
+    /// Running jobs: the worker, and since when.
     running: BTreeMap<JobId, (WorkerId, Timestamp)>,
-    /// Since when the plane believes in an attempt that its worker does not have.
-    holderless: BTreeMap<Key, u64>,
-    /// Where few blocks are kept, or a person lifts some, one may be gone for no other reason.
-    knows_pairs: bool,
-    /// When the plane last heard of each worker, as far as it listened.
-    heard: BTreeMap<WorkerId, Timestamp>,
-    /// When it last heard of progress, and of how much.
+    /// Since when the plane assigns an attempt to a worker that does not hold it.
+    unheld: BTreeMap<Key, u64>,
+    /// False where the block limit is small or an operator lifts blocks: there a block may disappear without a recorded
+    /// reason.
+    tracks_blocks: bool,
+    /// When the plane last heard from each worker.
+    last_heard: BTreeMap<WorkerId, Timestamp>,
+    /// When the plane last saw progress of an attempt, and how much.
     progress: BTreeMap<Key, (Timestamp, u64)>,
-    /// Attempts that were named in a beat.
+    /// Attempts that a beat listed.
     named: BTreeSet<Key>,
-    /// Verdicts looked at.
+    /// Verdicts that were already checked.
     judged: BTreeSet<(JobId, Attempt, Timestamp)>,
-    /// When the plane began, later by every time it was away.
+    /// When the plane started, shifted by every stall since.
     began_at: Timestamp,
     restored_at: Timestamp,
-    /// When it began, or was last away.
+    /// When the plane started, or its last stall ended.
     listens_since: Timestamp,
     stepped_at: Timestamp,
     braked_at: Timestamp,
-    /// Since when the brake holds, and when the first was heard since.
+    /// Since when the brake is on, and when the first worker returned.
     braked_since: Option<Timestamp>,
-    returned_at: Option<Timestamp>,
+    rereversed_at: Option<Timestamp>,
     steps: u64,
     share: Option<FairShare>,
     pods: pods::Pods,
@@ -116,7 +117,7 @@ enum Order {
     OnItsWay,
     /// The network lost it.
     Lost,
-    /// It came to an agent that waited for something newer, or was gone.
+    /// It reached an agent that was gone or waited for a newer answer.
     Missed,
     Received {
         host: usize,
@@ -137,20 +138,20 @@ impl Laws {
             rules,
             plans: scenario.jobs.clone(),
             acknowledged: BTreeSet::new(),
-            told: BTreeSet::new(),
-            given: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            latest_attempt: BTreeMap::new(),
             ran: BTreeMap::new(),
             services: services::Services::default(),
             completed: BTreeSet::new(),
-            known: BTreeSet::new(),
+            live_completed: BTreeSet::new(),
             orders: BTreeMap::new(),
-            took_down: BTreeSet::new(),
+            crashed_agents: BTreeSet::new(),
             sequence: 0,
             blocks: BTreeMap::new(),
             running: BTreeMap::new(),
-            holderless: BTreeMap::new(),
-            knows_pairs: scenario.blocks_max != SMALL_BLOCKS_MAX,
-            heard: BTreeMap::new(),
+            unheld: BTreeMap::new(),
+            tracks_blocks: scenario.blocks_max != SMALL_BLOCKS_MAX,
+            last_heard: BTreeMap::new(),
             progress: BTreeMap::new(),
             named: BTreeSet::new(),
             judged: BTreeSet::new(),
@@ -160,7 +161,7 @@ impl Laws {
             stepped_at: Timestamp::ZERO,
             braked_at: Timestamp::ZERO,
             braked_since: None,
-            returned_at: None,
+            rereversed_at: None,
             steps: 0,
             share: FairShare::new(scenario),
             pods: pods::Pods::default(),
@@ -178,7 +179,7 @@ impl Laws {
         }
     }
 
-    /// S1: a client was told that its job is accepted.
+    /// S1: a client got an acknowledgement.
     pub(crate) fn acknowledged(
         &mut self,
         at: u64,
@@ -192,41 +193,49 @@ impl Laws {
             self.violated(Law::S1, at, format!("job {job} was acknowledged and is not stored"));
         }
         if known.is_some_and(|known| known != job || is_new) {
-            self.violated(Law::S2, at, format!("{known:?} was submitted again and became {job}"));
+            self.violated(Law::S2, at, format!("{known:?} was resubmitted and became {job}"));
         }
     }
 
     pub(crate) fn conflict(&mut self, at: u64, client: usize, job: JobId, known: Option<JobId>) {
         if known.is_none_or(|known| known != job) {
-            self.violated(Law::S2, at, format!("client {client} has {known:?} and was told of {job}"));
+            self.violated(
+                Law::S2,
+                at,
+                format!("client {client} has {known:?} and got a conflict with {job}"),
+            );
         }
     }
 
     pub(crate) fn cancelled(&mut self, at: u64, job: JobId, store: &Store) {
         if store.life(job).is_none_or(|life| life.state.is_open()) {
-            self.violated(Law::S2, at, format!("job {job} was said to be over and is not"));
+            self.violated(Law::S2, at, format!("job {job} was confirmed as ended and is still open"));
         }
     }
 
-    /// S1: what a new plane knows.
+    /// S1: a restarted plane knows every open job.
     pub(crate) fn restored(&mut self, now: Timestamp, at: u64, plane: &Plane, store: &Store) {
         for job in self.acknowledged.clone() {
             match store.life(job) {
                 None => self.violated(Law::S1, at, format!("job {job} is not stored any more")),
                 Some(life) if life.state.is_open() && plane.job(job).is_none() => {
-                    self.violated(Law::S1, at, format!("job {job} is open, and the plane forgot it"));
+                    self.violated(
+                        Law::S1,
+                        at,
+                        format!("job {job} is open, and the restarted plane does not know it"),
+                    );
                 }
                 Some(_) => {}
             }
         }
-        self.forgot_waits();
+        self.forget_waits();
         self.forget_drains();
-        self.heard.clear();
+        self.last_heard.clear();
         self.progress.values_mut().for_each(|(heard_at, _)| *heard_at = now);
         self.restored_at = now;
         (self.began_at, self.listens_since) = (now, now);
         (self.stepped_at, self.braked_at) = (now, Timestamp::ZERO);
-        (self.braked_since, self.returned_at) = (None, None);
+        (self.braked_since, self.rereversed_at) = (None, None);
         if let Some(share) = &mut self.share {
             share.restart();
         }
@@ -252,7 +261,7 @@ impl Laws {
         }
     }
 
-    /// S5 and L2: what an agent hears is stored.
+    /// S5 and L2: an agent gets only what is committed.
     pub(crate) fn reply_received(
         &mut self,
         at: u64,
@@ -268,19 +277,19 @@ impl Laws {
                 self.violated(
                     Law::S5,
                     at,
-                    format!("{worker} is to start job {job} attempt {attempt}: not stored"),
+                    format!("{worker} was ordered to start job {job} attempt {attempt}, which is not stored"),
                 );
             }
         }
         for settled in reply.settled.iter().filter(|settled| settled.verdict == "recorded") {
             let key = (settled.job, settled.attempt);
-            let is_completed = self.known.contains(&(key, worker.clone()));
+            let is_completed = self.live_completed.contains(&(key, worker.clone()));
             let is_stored = store.life(settled.job).is_some_and(|life| {
                 life.tries.iter().any(|one| one.attempt == settled.attempt && one.ended_at.is_some())
                     && (!is_completed || matches!(life.state, StateRow::Completed { .. }))
             });
             if !is_stored {
-                let what = format!("job {} attempt {} is called recorded, and is not", key.0, key.1);
+                let what = format!("job {} attempt {} was confirmed as recorded and is not", key.0, key.1);
                 self.violated(Law::L2, at, what);
             }
         }
@@ -288,17 +297,17 @@ impl Laws {
 
     /// What only this agent knew is lost with it.
     pub(crate) fn agent_died(&mut self, worker: &WorkerId) {
-        self.known.retain(|(_, knower)| knower != worker);
+        self.live_completed.retain(|(_, knower)| knower != worker);
     }
 
     /// An agent learns that an attempt completed.
     pub(crate) fn completed(&mut self, worker: &WorkerId, key: Key) {
         self.completed.insert((key, worker.clone()));
-        self.known.insert((key, worker.clone()));
+        self.live_completed.insert((key, worker.clone()));
     }
 
-    /// A run took its agent down.
-    pub(crate) fn took_down(&mut self, key: Key) {
-        self.took_down.insert(key);
+    /// A run crashed its agent.
+    pub(crate) fn agent_crashed(&mut self, key: Key) {
+        self.crashed_agents.insert(key);
     }
 }

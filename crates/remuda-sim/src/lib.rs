@@ -1,21 +1,25 @@
-//! Worlds that go wrong, and the laws that hold all the same. A world is a seed: who works, who submits, what fails and
-//! when are drawn from it, and the same seed is the same world to the last step.
+//! Randomised worlds with faults, and the laws that must hold in them. A world is drawn from a seed: workers, jobs, and
+//! what fails when. The same seed gives the same world, step by step.
 //!
 //! ```text
-//!            virtual time, one heap of things to come
+//!            virtual time, one queue of events
 //!  ┌──────────────────────────────────────────────────────────────────────┐
 //!  │  client ──submit, cancel──▶┐                                         │
-//!  │                            │  net: late, lost, doubled, cut          │
+//!  │                            │  net: late, lost, duplicated, cut       │
 //!  │  host: core::Agent ──beat──┼─────────▶ driver: core::Plane ──▶ store │
 //!  │    └─ service: a ComfyUI ◀─┴─orders──      step, flush, commit, then │
-//!  │       and all its fault_rates                 answer: as in production  │
+//!  │       with its faults                      answer: as in production  │
 //!  │  provider: pods, each with a host in it ◀──rent, list, return──┘     │
 //!  └──────────────────────────────────────────────────────────────────────┘
-//!       faults: the storm, then the calm          laws: look on at every step
+//!       faults: a storm, then calm          laws: checked after every step
 //! ```
 //!
-//! The plane and the agents are the real ones. Nothing here knows a rule of theirs: the laws compare what they decide
-//! with what is true in the world. A failing seed is replayed with `replay`, one line a step.
+//! The plane and the agents are the real ones. The simulator knows none of their rules: the laws compare their
+//! decisions with what is true in the world. `replay` prints a failing seed, one line per step.
+//!
+//! Modules, lowest first: `weather`, `law`, `random`, `trouble`, `sabotage` and `settings` are plain values; `service`,
+//! `net` and `faults` build on them; `scenario` draws a world; `client`, `host`, `provider`, `store` and `driver` hold
+//! the state of each actor; `laws` judges; `world` owns all state and handles the events.
 
 mod client;
 mod driver;
@@ -45,14 +49,14 @@ pub use trouble::Trouble;
 pub use weather::Weather;
 pub use world::World;
 
-/// Lives through one world.
+/// Runs one world.
 pub fn run(seed: u64, settings: &WorldSettings) -> Outcome {
     World::new(seed, settings).run()
 }
 
-/// Lives through it again, one line a step.
-pub fn replay(seed: u64, settings: &WorldSettings, tell: &mut dyn FnMut(&str)) -> Outcome {
+/// Runs one world and passes a line per step to `trace`.
+pub fn replay(seed: u64, settings: &WorldSettings, trace: &mut dyn FnMut(&str)) -> Outcome {
     let mut world = World::new(seed, settings);
-    world.trace(tell);
+    world.trace(trace);
     world.run()
 }

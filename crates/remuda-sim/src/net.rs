@@ -7,7 +7,7 @@ use remuda_core::plane::Proof;
 use remuda_core::provider::ProviderEvent;
 use remuda_core::wire::{Beat, BeatReply, JoinReply, JoinRequest};
 
-/// A question on its way to the plane.
+/// A call on its way to the plane.
 #[derive(Clone, Debug)]
 pub(crate) struct PlaneCall {
     pub(crate) from: Caller,
@@ -23,7 +23,7 @@ pub(crate) enum Caller {
         process: u32,
     },
     Client(usize),
-    /// A copy of a message, or the plane's own doing: nobody waits.
+    /// A duplicated message, or a call that the simulator makes for the plane: no one waits for the answer.
     None,
 }
 
@@ -58,12 +58,12 @@ pub(crate) enum PlaneRequest {
         worker: WorkerId,
     },
     LiftBlocks,
-    /// What a provider said.
+    /// The result of a provider call.
     ProviderEvent {
         fleet: FleetId,
         news: Box<ProviderEvent>,
     },
-    /// What a person wants of a fleet, or of a machine.
+    /// An operator's order for a fleet.
     Order {
         fleet: FleetId,
         order: FleetOrder,
@@ -72,7 +72,7 @@ pub(crate) enum PlaneRequest {
         machine: MachineId,
         within: Option<u64>,
     },
-    /// What this deployment is called.
+    /// Tells the plane the name of its deployment.
     Deployment,
 }
 
@@ -81,7 +81,7 @@ pub(crate) enum AgentResponse {
     Joined(JoinReply, Hash),
     Reply(BeatReply),
     Failed(CallError),
-    /// Its machine was given up: it is to stop.
+    /// The machine was given up and must stop.
     Unwanted,
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Link {
     pub(crate) cut_down_until: u64,
 }
 
-/// What a client hears.
+/// What a client gets as an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ClientResponse {
     Accepted { job: JobId, is_new: bool },

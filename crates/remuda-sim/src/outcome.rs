@@ -1,4 +1,4 @@
-//! TODO
+//! How a world ended, and which laws were violated.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,26 +9,26 @@ use crate::trouble::Trouble;
 /// How a world ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Jobs that were accepted: lives lived.
+    /// Jobs that were accepted.
     pub jobs: u64,
     pub attempts: u64,
-    /// How often a service began to run something for us: what exceeds the jobs was done again or for nothing.
+    /// How often a service started a run for us. More than the number of jobs means that work was repeated or wasted.
     pub executions: u64,
     pub steps: u64,
-    /// Pods that were made for us.
+    /// Pods created for us.
     pub pods: u64,
-    /// How often each trouble was trouble_counts.
+    /// How often each trouble occurred.
     pub trouble_counts: BTreeMap<Trouble, u64>,
     pub violations: Vec<Violation>,
-    /// The same for the same seed, whoever runs it.
+    /// Fingerprint of the trace: the same for the same seed on every machine.
     pub trace_hash: u64,
 }
 
-/// A law was broken.
+/// A law that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
     pub law: Law,
-    /// Milliseconds since the world began.
+    /// Milliseconds since the world started.
     pub at: u64,
     pub what: String,
 }

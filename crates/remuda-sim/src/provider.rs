@@ -21,34 +21,34 @@ use crate::trouble::{Trouble, Troubles};
 
 pub(crate) use pod::SimPod;
 
-/// An account at the provider. Pods that are gone stay here, for whoever counts.
+/// An account at the provider. Deleted pods stay here, because the laws count them.
 #[derive(Debug, Default)]
 pub(crate) struct Account {
     pub(crate) pods: BTreeMap<PodId, SimPod>,
-    /// What an hour of each costs.
+    /// The price of an hour, by offer.
     pub(crate) offers: BTreeMap<String, Money>,
     /// The offers whose price each fleet was last told.
     pub(crate) quoted_offers: BTreeMap<FleetId, BTreeSet<String>>,
     pub(crate) troubles: Troubles,
-    /// Until when each trouble lasts, and each offer has nothing.
+    /// Until when each trouble lasts, and until when each offer has no capacity.
     pub(crate) active: BTreeMap<Trouble, u64>,
     pub(crate) empty: BTreeMap<String, u64>,
-    /// How often each trouble was trouble_counts.
+    /// How often each trouble occurred.
     pub(crate) trouble_counts: BTreeMap<Trouble, u64>,
     pub(crate) call_queues: BTreeMap<(usize, FleetId), CallQueue>,
     pub(crate) pods_created: u64,
 }
 
-/// The calls of a fleet are pods_created in order, one at a time.
+/// Calls of one fleet: sent in order, one at a time.
 #[derive(Debug, Default)]
 pub(crate) struct CallQueue {
     pub(crate) waiting: VecDeque<ProviderCall>,
     pub(crate) under_way: Option<u64>,
 }
 
-/// Physical hosts that the provider has; few, so that a bad one comes again.
+/// Physical hosts of the provider; few, so that a bad one is assigned again.
 const HOSTS: u64 = 8;
-/// Those of them that are bad where some are.
+/// How many of them are bad in worlds with `Trouble::BadHosts`.
 const BAD_HOSTS: u64 = 2;
 
 impl Account {
@@ -56,7 +56,7 @@ impl Account {
         Account { offers, troubles, ..Account::default() }
     }
 
-    /// Ours that somebody pays for.
+    /// Our pods that are billed.
     pub(crate) fn ours(&self) -> impl Iterator<Item = &SimPod> {
         self.pods.values().filter(|pod| pod.is_ours() && pod.is_alive())
     }
@@ -73,12 +73,12 @@ impl Account {
         *self.trouble_counts.entry(trouble).or_default() += 1;
     }
 
-    /// Others who have pods here, too: people, and another deployment of ours that has fleets of the same names.
+    /// Adds pods that are not ours: other people's, and those of another deployment with fleets of the same names.
     pub(crate) fn add_foreign_pods(&mut self, random: &mut Random, fleets: &[FleetId]) {
         for n in 0..random.between(1, 6) {
             let tag = match fleets.first().filter(|_| random.permille(600)) {
                 Some(fleet) => format!("remuda-{OTHER_DEPLOYMENT}-{fleet}-{n}"),
-                None => format!("somebodys-pod-{n}"),
+                None => format!("foreign-pod-{n}"),
             };
             let price = Money::from_micros(random.between(100_000, 3_000_000));
             let pod = SimPod {
@@ -100,7 +100,7 @@ impl Account {
         self.pods_created += 1;
         let host = random.below(HOSTS);
         SimPod {
-            id: format!("pod{:04}", self.pods_created).parse().expect("a short name is a name"),
+            id: format!("pod{:04}", self.pods_created).parse().expect("a short name is a valid id"),
             tag: String::new(),
             fleet: None,
             offer: String::new(),
@@ -124,6 +124,6 @@ impl Account {
     }
 }
 
-/// The name of this deployment, and of the other one.
+/// The names of this deployment and of the other one.
 pub(crate) const DEPLOYMENT: &str = "0a1b2c3d";
 pub(crate) const OTHER_DEPLOYMENT: &str = "ffee9988";

@@ -1,5 +1,4 @@
-//! Luck, as a function of the seed and nothing else: splitmix64, which passes every test that matters here and fits
-//! on a card.
+//! Random numbers as a function of the seed alone: splitmix64, which is short and good enough for drawing worlds.
 
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
@@ -17,13 +16,13 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From 0 up to and without `end`.
+    /// From 0 to `end`, exclusive.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
-        // The bias of a multiply-shift is one in 2^64 / end: nobody will ever see it.
+        // The bias of a multiply-shift is one in 2^64 / end: too small to matter.
         ((u128::from(self.draw()) * u128::from(end.max(1))) >> 64) as u64
     }
 
-    /// Both ends included.
+    /// Both bounds inclusive.
     pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + self.below(most.saturating_sub(least) + 1)
     }
@@ -32,7 +31,7 @@ impl Random {
         self.below(len as u64) as usize
     }
 
-    /// True in so many of a thousand cases.
+    /// True in `chance` of a thousand cases.
     pub(crate) fn permille(&mut self, chance: u64) -> bool {
         chance > 0 && self.below(1000) < chance
     }

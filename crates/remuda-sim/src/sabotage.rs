@@ -1,4 +1,5 @@
-//! Every breakage by its name, and which laws have to notice.
+//! Deliberate defects, and the laws that must detect each. A suite that stays green with one of them is too weak. The
+//! hooks are in `world::sabotage`; some defects are a changed setting.
 
 use std::time::Duration;
 
@@ -8,137 +9,137 @@ use crate::law::Law;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// Submitters are answered before the batch is committed.
+    /// Clients get their acknowledgement before the batch is committed.
     AckBeforeCommit,
     /// A restart finds the store as it was one batch earlier.
     LoseBatch,
-    /// A failed outcome is written over a completed one.
+    /// A cancelled outcome overwrites a finished one.
     ChangeOutcome,
-    /// A job's end is told twice.
+    /// A job's terminal event is published twice.
     DoubleTerminal,
-    /// What anyone reports about a job is taken for its current attempt.
+    /// A report about a job counts for its current attempt, whichever worker sent it.
     DropFence,
-    /// A beat counts however old it is, and whoever sent it.
-    AnyBeat,
-    /// A restart forgets that an attempt's number was given out.
+    /// A beat counts regardless of its age and incarnation.
+    AcceptStaleBeats,
+    /// A restart forgets that an attempt number was used.
     ReuseAttempt,
-    /// Orders leave before the attempt is stored.
+    /// Orders are sent before the attempt is committed.
     OrdersBeforeCommit,
-    /// A worker that does not answer in time is taken to hold nothing.
+    /// A worker that does not answer in time is assumed to hold nothing.
     RequeueOnTimeout,
-    /// A plane that starts blames the workers for its own absence.
+    /// A starting plane counts its own downtime as the workers' silence.
     NoStartGrace,
-    /// Leases are counted by a wall clock that jumps.
+    /// Leases follow a wall clock that jumps.
     WallClockLeases,
-    /// An attempt may not take longer than a fixed time, however well it goes.
+    /// An attempt has a fixed time limit, regardless of its progress.
     FixedTimeLimit,
-    /// Nothing is held back when most of the fleet falls silent at once.
-    NoBrake,
-    /// What a worker does not name is believed to be there all the same.
+    /// No brake when most of the fleet falls silent at once.
+    NoMassLossBrake,
+    /// Attempts that a worker no longer lists are still assumed to run there.
     IgnoreInventory,
     NoAttemptCap,
     PoisonSpreads,
-    /// The store duration writes of any term.
+    /// The store accepts writes of any term.
     NoTerm,
     UnboundedBlocks,
-    /// Blocks are kept by the whole workflow, texts and seeds included.
+    /// Blocks apply to the exact workflow, with its texts and seeds, instead of the shape.
     BlockByHash,
-    /// A block that ends is forgotten, and everything comes back at once.
+    /// A block that ends is removed at once, without a trial.
     NoHalfOpen,
     EndlessBlocks,
-    /// Something goes on beating for workers that are dead.
+    /// Beats keep coming for dead workers.
     GhostBeats,
     BusyBeats,
-    /// Everyone is the same tenant: first come, first served.
+    /// All jobs belong to one tenant: first come, first served.
     OneTenant,
     DropEvent,
-    /// A report is called recorded, and is not.
+    /// A result is confirmed as recorded and then dropped.
     SettleAndForget,
-    /// A batch that could not be stored is carried out all the same.
-    CarryOutUnstored,
-    /// Only a service's history is asked: what waits or runs there is not known.
+    /// A batch whose commit failed still takes effect.
+    RunUncommittedEffects,
+    /// Only the service's history is queried, so pending and running prompts are unknown.
     HistoryOnly,
-    /// History first, then the queue: what ends in between is in neither.
+    /// History is queried before the queue, so a prompt that ends in between is in neither.
     HistoryFirst,
-    /// The service's own name for an attempt is written down when it has answered.
-    NameAfterwards,
-    /// A service that does not answer is taken to know nothing.
+    /// The id of an attempt at the service is recorded only after the service has answered.
+    RecordIdAfterSubmit,
+    /// A service that does not answer is assumed to know nothing.
     RequeueOnNoAnswer,
-    /// A submission whose answer was lost is sent again without looking.
-    HandInBlindly,
-    /// One "I do not know it" is enough.
-    OneLook,
-    /// A service that restarted is believed to have what it had.
-    IgnoreNewLife,
+    /// A submission without an answer is sent again without a query.
+    ResubmitBlindly,
+    /// One "unknown" answer is enough to give an attempt up.
+    TrustOneUnknown,
+    /// A restarted service is assumed to still have its prompts.
+    IgnoreServiceRestart,
     NeverReopen,
-    /// A message that something is done is taken for its result.
-    BelieveMessages,
-    /// Sick services are said to be treated, and are not.
-    PretendToTreat,
-    /// Messages are waited for, however long none comes.
-    NeverAskTheSilent,
-    /// A pinned job runs anywhere, and with whom it excludes.
+    /// A "done" message is taken as the result.
+    TrustDoneMessages,
+    /// Remedies for sick services are reported as done, but not carried out.
+    FakeRemedies,
+    /// A silent service is never probed.
+    NeverProbeSilence,
+    /// Pins and exclusions of jobs are ignored.
     IgnorePins,
     IgnorePreferences,
-    /// A restart forgets what operators said about shapes.
+    /// A restart forgets the affinities set by operators.
     ForgetAffinities,
-    /// A job that was cancelled is handed out once more.
+    /// A cancelled job is started once more.
     RestartCancelled,
-    /// A creation whose answer was lost is asked for once more.
+    /// A creation whose answer was lost is repeated.
     RentAgain,
-    /// A pod is asked for before anyone wrote down that it is wanted.
+    /// A pod is requested before the rental is committed.
     RentBeforeCommit,
-    /// A list that failed is taken for an empty one.
-    BelieveFailedLists,
-    /// What one list lacks is gone.
+    /// A failed list counts as an empty one.
+    TrustFailedLists,
+    /// A pod missing from one list counts as gone.
     TrustOneList,
-    /// Returns are said to be made, and are not.
-    PretendToReturn,
-    /// Another deployment's pods are taken for ours.
-    ReturnStrangers,
+    /// Returns are reported as done, but not made.
+    FakeReturns,
+    /// Pods of another deployment are treated as ours.
+    ClaimForeignPods,
     NoMaximum,
     NoHourlyBudget,
     NoDailyBudget,
-    /// Fleets grow and shrink as the load swings.
-    NoDamper,
+    /// Fleets grow and shrink with every change of load.
+    NoReversalCooldown,
     BusyLists,
-    /// Pods that nobody knows of are left alone.
+    /// Pods without a record are never returned.
     NoSweep,
     EndlessDrains,
-    /// A machine that was given up is let in all the same.
-    LetInTheLate,
-    /// A restart forgets what was rented.
+    /// A machine that was given up may still join.
+    AdmitRetiredMachines,
+    /// A restart forgets the rented machines.
     ForgetMachines,
-    /// Work is given out before a machine can do it.
+    /// Work is assigned before a machine is ready.
     WorkBeforeReady,
-    /// Whoever is asked to wait asks again.
-    DeafToWaits,
-    /// A fleet that is empty stays so, whatever waits.
+    /// Rate limits and refused keys are ignored: the plane calls again at once.
+    IgnoreWaits,
+    /// An empty fleet stays empty although jobs wait.
     StayAtZero,
-    /// However many machines come to nothing, the next is rented at once.
+    /// After failed creations the next machine is rented at once.
     NoCreationBrake,
-    /// What is delivered is taken, whatever was ordered.
-    TakeAnything,
-    /// Who is drained gets work all the same.
-    FeedTheDrained,
+    /// A machine is accepted even if it is not what was ordered.
+    AcceptAnyMachine,
+    /// Drained machines still get work.
+    AssignToDrained,
 }
 
 impl Sabotage {
-    /// Every one, with the laws of which at least one must notice.
+    /// Every sabotage, with laws of which at least one must detect it.
     pub const ALL: [(Sabotage, &'static [Law]); 63] = [
         (Sabotage::AckBeforeCommit, &[Law::S1]),
         (Sabotage::LoseBatch, &[Law::S1]),
         (Sabotage::ChangeOutcome, &[Law::S2]),
         (Sabotage::DoubleTerminal, &[Law::S2]),
         (Sabotage::DropFence, &[Law::S3]),
-        (Sabotage::AnyBeat, &[Law::S3]),
+        (Sabotage::AcceptStaleBeats, &[Law::S3]),
         (Sabotage::ReuseAttempt, &[Law::S4]),
         (Sabotage::OrdersBeforeCommit, &[Law::S5]),
         (Sabotage::RequeueOnTimeout, &[Law::S6]),
         (Sabotage::NoStartGrace, &[Law::S6]),
         (Sabotage::WallClockLeases, &[Law::S6, Law::S10]),
         (Sabotage::FixedTimeLimit, &[Law::S6]),
-        (Sabotage::NoBrake, &[Law::S6]),
+        (Sabotage::NoMassLossBrake, &[Law::S6]),
         (Sabotage::IgnoreInventory, &[Law::L4]),
         (Sabotage::NoAttemptCap, &[Law::S7]),
         (Sabotage::PoisonSpreads, &[Law::S7]),
@@ -152,52 +153,52 @@ impl Sabotage {
         (Sabotage::OneTenant, &[Law::Fair]),
         (Sabotage::DropEvent, &[Law::Events]),
         (Sabotage::SettleAndForget, &[Law::L2]),
-        (Sabotage::CarryOutUnstored, &[Law::S1, Law::S5]),
+        (Sabotage::RunUncommittedEffects, &[Law::S1, Law::S5]),
         (Sabotage::HistoryOnly, &[Law::S6]),
         (Sabotage::HistoryFirst, &[Law::S6]),
-        (Sabotage::NameAfterwards, &[Law::S5]),
+        (Sabotage::RecordIdAfterSubmit, &[Law::S5]),
         (Sabotage::RequeueOnNoAnswer, &[Law::S6]),
-        (Sabotage::HandInBlindly, &[Law::S4]),
-        (Sabotage::OneLook, &[Law::S6]),
-        (Sabotage::IgnoreNewLife, &[Law::L4]),
+        (Sabotage::ResubmitBlindly, &[Law::S4]),
+        (Sabotage::TrustOneUnknown, &[Law::S6]),
+        (Sabotage::IgnoreServiceRestart, &[Law::L4]),
         (Sabotage::NeverReopen, &[Law::L2]),
-        (Sabotage::BelieveMessages, &[Law::S3]),
-        (Sabotage::PretendToTreat, &[Law::L4]),
-        (Sabotage::NeverAskTheSilent, &[Law::L2]),
+        (Sabotage::TrustDoneMessages, &[Law::S3]),
+        (Sabotage::FakeRemedies, &[Law::L4]),
+        (Sabotage::NeverProbeSilence, &[Law::L2]),
         (Sabotage::IgnorePins, &[Law::S12]),
         (Sabotage::IgnorePreferences, &[Law::S12]),
         (Sabotage::ForgetAffinities, &[Law::S12]),
         (Sabotage::RestartCancelled, &[Law::S2]),
         (Sabotage::RentAgain, &[Law::S5]),
         (Sabotage::RentBeforeCommit, &[Law::S5]),
-        (Sabotage::BelieveFailedLists, &[Law::S8]),
+        (Sabotage::TrustFailedLists, &[Law::S8]),
         (Sabotage::TrustOneList, &[Law::S8]),
-        (Sabotage::PretendToReturn, &[Law::L4]),
-        (Sabotage::ReturnStrangers, &[Law::S8]),
+        (Sabotage::FakeReturns, &[Law::L4]),
+        (Sabotage::ClaimForeignPods, &[Law::S8]),
         (Sabotage::NoMaximum, &[Law::S8]),
         (Sabotage::NoHourlyBudget, &[Law::S8]),
         (Sabotage::NoDailyBudget, &[Law::S8]),
-        (Sabotage::NoDamper, &[Law::L5]),
+        (Sabotage::NoReversalCooldown, &[Law::L5]),
         (Sabotage::BusyLists, &[Law::L5]),
         (Sabotage::NoSweep, &[Law::L4]),
         (Sabotage::EndlessDrains, &[Law::L4]),
-        (Sabotage::LetInTheLate, &[Law::S8]),
+        (Sabotage::AdmitRetiredMachines, &[Law::S8]),
         (Sabotage::ForgetMachines, &[Law::S5, Law::S8]),
         (Sabotage::WorkBeforeReady, &[Law::S12]),
-        (Sabotage::DeafToWaits, &[Law::L5]),
+        (Sabotage::IgnoreWaits, &[Law::L5]),
         (Sabotage::StayAtZero, &[Law::L1]),
         (Sabotage::NoCreationBrake, &[Law::S8]),
-        (Sabotage::TakeAnything, &[Law::S12]),
-        (Sabotage::FeedTheDrained, &[Law::S4]),
+        (Sabotage::AcceptAnyMachine, &[Law::S12]),
+        (Sabotage::AssignToDrained, &[Law::S4]),
     ];
 
-    /// Breakages that a setting can express.
+    /// Defects that a setting can express.
     pub(crate) fn configure(self, core: &mut Settings) {
         let never = Duration::from_secs(1 << 32);
         match self {
             Sabotage::NoAttemptCap => (core.attempts_max, core.infra_failures_max) = (u8::MAX, u8::MAX),
             Sabotage::PoisonSpreads => core.poison_after = u8::MAX,
-            Sabotage::NoBrake => core.mass_loss_percent = u8::MAX,
+            Sabotage::NoMassLossBrake => core.mass_loss_percent = u8::MAX,
             Sabotage::FixedTimeLimit => core.stuck_policy = StuckPolicy::Age,
             Sabotage::BlockByHash => core.block_on = BlockOn::Exact,
             Sabotage::NoStartGrace | Sabotage::WallClockLeases => core.plane_stall_max = never,
@@ -211,7 +212,7 @@ impl Sabotage {
         }
     }
 
-    /// Breakages that a fleet's setting can express.
+    /// Defects that a fleet setting can express.
     fn configure_fleets(self, core: &mut Settings) {
         let never = Duration::from_secs(1 << 32);
         for fleet in &mut core.fleets {
@@ -219,7 +220,7 @@ impl Sabotage {
                 Sabotage::NoMaximum => fleet.scaling.machines_max = 1000,
                 Sabotage::NoHourlyBudget => fleet.hour_max = None,
                 Sabotage::NoDailyBudget => fleet.day_max = None,
-                Sabotage::NoDamper => {
+                Sabotage::NoReversalCooldown => {
                     (fleet.scaling.reversal_cooldown, fleet.scaling.uptime_min) =
                         (Duration::ZERO, Duration::ZERO);
                 }

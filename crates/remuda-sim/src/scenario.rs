@@ -1,5 +1,5 @@
-//! What a seed says before the first moment passes: who works, what is asked for, what the weather is like. Everything
-//! that goes wrong is in `faults`, drawn from the same seed; `fleets` says what is rented.
+//! Everything that a seed determines before a world starts: workers, workflows, jobs and fault rates. `faults` draws
+//! what goes wrong, `fleets` what can be rented.
 
 mod fleets;
 
@@ -26,17 +26,17 @@ pub(crate) use fleets::FleetPlan;
 pub(crate) struct Scenario {
     pub(crate) weather: Weather,
     pub(crate) core: Settings,
-    /// As it should be, whatever a saboteur sets.
+    /// The correct limit, even if a sabotage changes `core`.
     pub(crate) blocks_max: usize,
     pub(crate) shapes: Vec<WorkflowKind>,
-    /// Where shapes should run, and where not, by their number.
+    /// Preferred and excluded workers, by index of the shape.
     pub(crate) affinities: BTreeMap<usize, Affinity>,
     pub(crate) hosts: Vec<HostPlan>,
     pub(crate) jobs: Vec<JobPlan>,
     pub(crate) faults: Vec<PlannedFault>,
-    /// No fault begins after this, and everything heals.
+    /// No fault starts after this time, and all of them end.
     pub(crate) storm_end: u64,
-    /// Thousandths of messages lost, doubled, and doubled minutes later.
+    /// Rates in permille: messages lost, duplicated, and duplicated minutes later.
     pub(crate) loss: u64,
     pub(crate) copies: u64,
     pub(crate) late_copies: u64,
@@ -45,31 +45,31 @@ pub(crate) struct Scenario {
     pub(crate) troubles: Troubles,
 }
 
-/// What becomes of the attempts of a shape.
+/// How the attempts of a shape behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkflowKind {
     Good,
-    /// Works, but says nothing for most of its time.
+    /// Succeeds, but reports no progress.
     Quiet,
-    /// Fails wherever it runs, and it is the job's own fault.
+    /// Fails on every worker, through the job's own fault.
     Bad,
-    /// Takes the agent down with it.
+    /// Crashes the agent.
     Poison,
-    /// Fails on every other worker until the calm, and works on the rest.
+    /// Fails on every other worker until the storm ends.
     MissingModel,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct HostPlan {
     pub(crate) name: WorkerId,
-    /// The rented machine that it is on.
+    /// The rented machine that the host runs on.
     pub(crate) machine: Option<MachineId>,
     pub(crate) fleet: Option<FleetId>,
     pub(crate) services: BTreeSet<Service>,
     pub(crate) slots: u32,
     pub(crate) offer: Capabilities,
     pub(crate) quirk: Quirk,
-    /// Its clock is off by this many milliseconds and runs at this many thousandths of the true speed.
+    /// The clock is off by this many milliseconds and runs at this many permille of the true speed.
     pub(crate) clock_offset: u64,
     pub(crate) clock_speed: u64,
     pub(crate) inactivity: Duration,
@@ -79,9 +79,9 @@ pub(crate) struct HostPlan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quirk {
     None,
-    /// Fails everything at once.
+    /// Fails every run at once.
     BlackHole,
-    /// Says it has more slots than it has.
+    /// Reports more slots than it has.
     OverstatesSlots,
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct JobPlan {
     pub(crate) attempts_max: Option<u8>,
     pub(crate) cancel_after: Option<u64>,
     pub(crate) duration: u64,
-    /// Nothing for so long, then done.
+    /// Interval between progress reports.
     pub(crate) progress_every: u64,
 }
 
@@ -170,7 +170,7 @@ impl Scenario {
         }
     }
 
-    /// Machines take minutes to come and hours to pay off: a long storm, and work that comes in waves.
+    /// Machines take minutes to start and hours to pay off: a long storm, and work that comes in waves.
     fn draw_with_fleets(random: &mut Random, settings: &WorldSettings, storm_end: u64) -> Scenario {
         let weather = Weather::Fleet;
         let is_sole_fleet = random.permille(600);
@@ -222,7 +222,7 @@ impl Scenario {
         }
     }
 
-    /// All that can be rented, and what it costs.
+    /// Every offer, with its price.
     pub(crate) fn offers(&self) -> BTreeMap<String, Money> {
         self.fleets.iter().flat_map(|plan| plan.prices.clone()).collect()
     }
@@ -244,9 +244,9 @@ impl Scenario {
     }
 }
 
-/// How much longer the storm is where machines are rented.
+/// How much longer the storm lasts where machines are rented.
 const FLEET_STORM_FACTOR: u64 = 25;
-/// Bounds small enough for a world to reach them.
+/// Limits small enough for a world to reach them.
 pub(crate) const SMALL_BLOCKS_MAX: usize = 3;
 pub(crate) const SMALL_JOBS_MAX: usize = 25;
 
@@ -272,7 +272,7 @@ fn host(random: &mut Random, weather: Weather, n: usize) -> HostPlan {
         lists_finished_as_running: random.permille(500),
     };
     HostPlan {
-        name: format!("w{n}").parse().expect("a short name is a name"),
+        name: format!("w{n}").parse().expect("a short name is a valid id"),
         machine: None,
         fleet: None,
         services,
@@ -313,7 +313,7 @@ fn job(
     let is_fair = weather == Weather::Fair;
     let shape = random.index(shapes.len());
     let duration = match random.below(200) {
-        // Longer than any fixed limit one might think of; it says how far it is, and must be left alone.
+        // Longer than a fixed time limit would allow; it reports progress and must be left alone.
         0 if random.permille(60) => random.between(310_000, 360_000),
         1..=4 => random.between(10_000, 60_000),
         5..=60 => random.between(1000, 5000),
@@ -325,9 +325,9 @@ fn job(
     let excluded = (pin.is_none() && random.permille(40)).then(|| removable_worker(random, hosts)).flatten();
     JobPlan {
         at: random.below(storm_end),
-        tenant: tenant.parse().expect("a short name is a name"),
+        tenant: tenant.parse().expect("a short name is a valid id"),
         priority: if random.permille(100) { random.below(3) as i8 - 1 } else { 0 },
-        service: random.pick(&SERVICES).parse().expect("a short name is a name"),
+        service: random.pick(&SERVICES).parse().expect("a short name is a valid id"),
         shape,
         zone: (pin.is_none() && random.permille(100)).then(|| ZONES[random.index(permanent)]),
         pin,
@@ -342,7 +342,7 @@ fn job(
     }
 }
 
-/// A worker that others can do without.
+/// A worker that may be removed for good.
 fn removable_worker(random: &mut Random, hosts: &[HostPlan]) -> Option<WorkerId> {
     let removable = hosts.get(PERMANENT_WORKERS..).filter(|removable| !removable.is_empty())?;
     Some(removable[random.index(removable.len())].name.clone())
@@ -360,7 +360,7 @@ fn options(random: &mut Random, is_fair: bool, hosts: &[HostPlan]) -> JobOptions
     }
 }
 
-/// In fair weather only preferences: among jobs that not everyone may take, turns trace_line nothing.
+/// In fair weather only preferences: jobs that not every worker may take would hide the order of turns.
 fn affinities(
     random: &mut Random,
     weather: Weather,
@@ -380,9 +380,9 @@ fn affinities(
     affinities
 }
 
-/// Where there is only one worker, every trial of a failing shape is waited for.
+/// With a single worker every trial of a failing shape delays all others.
 const FAILING_JOBS_SOLE_WORKER_MAX: usize = 2;
-/// Sick jobs in a world: where only one or two workers could take them, each costs a trial every ten minutes.
+/// Failing jobs in a world. Where only one or two workers can take them, each costs a trial every ten minutes.
 const FAILING_JOBS_MAX: usize = 5;
 
 fn limit_failing_jobs(jobs: &mut [JobPlan], shapes: &[WorkflowKind], workers: usize) {
@@ -392,7 +392,7 @@ fn limit_failing_jobs(jobs: &mut [JobPlan], shapes: &[WorkflowKind], workers: us
     failing.skip(failing_max).for_each(|job| job.shape = 0);
 }
 
-/// The client behind a job: its number is in the id.
+/// The client that submitted a job: its index is part of the id.
 pub(crate) fn client_of(job: JobId) -> usize {
     (job.as_u128() & 0xffff) as usize
 }

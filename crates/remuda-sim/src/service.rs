@@ -29,16 +29,16 @@ pub(crate) use submission::{Submission, SubmitAnswer};
 
 pub(crate) type Key = (JobId, Attempt);
 
-/// What a service is like, whatever happens to it.
+/// Properties of a service that never change.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ServicePlan {
-    /// How many it runs at a time.
+    /// How many prompts it runs at a time.
     pub(crate) slots: usize,
-    /// The agent started it and may start it again.
+    /// The agent started it and may restart it.
     pub(crate) is_owned: bool,
-    /// Whoever talks to it tells the agent how things ended, and not only that they did.
+    /// Its connector reports how a prompt ended, and not only that it ended.
     pub(crate) reports_outcome: bool,
-    /// What is done and not written down yet is still shown as running.
+    /// A finished prompt that is not in the history yet is still listed as running.
     pub(crate) lists_finished_as_running: bool,
 }
 
@@ -47,17 +47,17 @@ pub(crate) struct Service {
     pub(crate) plan: ServicePlan,
     pub(crate) life: ServiceIncarnation,
     pub(crate) defect: Defect,
-    /// Nothing listens there before this.
+    /// Connections are refused before this time.
     pub(crate) down_until: u64,
-    /// It is too busy to answer anybody before this.
+    /// Too busy to answer before this time.
     pub(crate) mute_until: u64,
     pub(crate) pending: Vec<Prompt>,
     pub(crate) running: Vec<Prompt>,
     pub(crate) history: BTreeMap<Key, FinishedPrompt>,
     pub(crate) socket: Socket,
-    /// Every prompt has one, in all its lives.
+    /// Last prompt number, counted across incarnations.
     pub(crate) marks: u64,
-    /// Since when the agent could know that it is sick.
+    /// Since when the agent has evidence that the service is sick.
     pub(crate) evidence_at: Option<u64>,
 }
 
@@ -90,7 +90,7 @@ impl Service {
         now >= self.down_until
     }
 
-    /// Everything it knew is forgotten.
+    /// The process ends and loses all it had in memory.
     pub(crate) fn die(&mut self) {
         self.life.0 += 1;
         self.pending.clear();
@@ -102,45 +102,45 @@ impl Service {
         }
     }
 
-    /// Whether something will never come to an end here unless somebody does something.
+    /// Whether something here never ends without a repair.
     pub(crate) fn is_sick(&self) -> bool {
         self.defect != Defect::None || self.running.iter().any(|prompt| prompt.end == PromptEnd::Hangs)
     }
 
-    /// Has it, runs it, or knows how it ended.
+    /// Queued, running or in the history.
     pub(crate) fn knows(&self, key: Key) -> bool {
         self.has(key) || self.history.contains_key(&key)
     }
 
-    /// Waits or runs here.
+    /// Queued or running.
     pub(crate) fn has(&self, key: Key) -> bool {
         self.ours().any(|it| it == key)
     }
 
-    /// All that waits or runs here for us.
+    /// Our queued and running prompts.
     pub(crate) fn ours(&self) -> impl Iterator<Item = Key> {
         self.pending.iter().chain(&self.running).filter_map(|prompt| prompt.key)
     }
 
-    /// What is over here and what nobody has taken notice of, and since when.
+    /// Finished prompts that the agent has not noticed yet, and since when.
     pub(crate) fn unnoticed(&self) -> impl Iterator<Item = (Key, u64)> {
         let unnoticed = self.history.iter().filter(|(key, done)| !done.is_noticed && !self.has(**key));
         unnoticed.map(|(key, done)| (*key, done.at))
     }
 
-    /// How it ended, if that says that there is nothing more to come of it.
+    /// Whether the history says that it ended without success.
     pub(crate) fn has_failed(&self, key: Key) -> bool {
         self.history.get(&key).is_some_and(|done| done.end != PromptEnd::Succeeds) && !self.has(key)
     }
 
-    /// Whether it waits behind something that goes on.
+    /// Whether it waits behind a prompt that makes progress.
     pub(crate) fn is_queued_behind_progress(&self, key: Key) -> bool {
         self.defect != Defect::Executor
             && self.pending.iter().any(|prompt| prompt.key == Some(key))
             && self.running.iter().any(|prompt| prompt.end != PromptEnd::Hangs)
     }
 
-    /// Since when each of ours runs that says how far it is.
+    /// When each of our running prompts with progress reports started.
     pub(crate) fn running_since(&self) -> impl Iterator<Item = u64> {
         let is_ours = |prompt: &&Prompt| prompt.key.is_some() && prompt.progress_every < u64::MAX;
         let ours = self.running.iter().filter(is_ours).map(|prompt| prompt.started_at);
@@ -152,7 +152,7 @@ impl Service {
         self.marks
     }
 
-    /// The next one that may begin, if there is room.
+    /// Starts the next prompt if a slot is free.
     pub(crate) fn next(&mut self, now: u64) -> Option<&mut Prompt> {
         let may = self.is_up(now)
             && self.defect != Defect::Executor
@@ -176,7 +176,7 @@ impl Service {
         Some(self.running.remove(at))
     }
 
-    /// What a look into its queue says.
+    /// The answer to a query of the queue.
     pub(crate) fn lookup_queue(&self, now: u64, key: Key) -> Option<ProbeResult> {
         if self.running.iter().any(|prompt| prompt.key == Some(key)) {
             return Some(ProbeResult::Running);
@@ -188,7 +188,7 @@ impl Service {
         self.history.get(&key).filter(is_last).map(|_| ProbeResult::Running)
     }
 
-    /// What a look into its history says.
+    /// The answer to a query of the history.
     pub(crate) fn lookup_history(&self, now: u64, key: Key, outputs: &Arc<RawValue>) -> Option<ProbeResult> {
         let done = self.history.get(&key).filter(|done| done.written_at <= now)?;
         Some(match done.end {
@@ -208,10 +208,10 @@ pub(crate) fn job_result() -> Arc<RawValue> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Defect {
     None,
-    /// It answers, and runs nothing any more.
+    /// It answers, but runs nothing.
     Executor,
-    /// Everything fails until it is restarted.
+    /// Every run fails until a restart.
     Device,
-    /// Everything fails until somebody makes room.
+    /// Every run fails until an operator frees disk space.
     Disk,
 }

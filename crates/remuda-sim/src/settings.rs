@@ -1,4 +1,4 @@
-//! TODO
+//! What kind of world to draw.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use crate::sabotage::Sabotage;
 use crate::trouble::Trouble;
 use crate::weather::Weather;
 
-/// What kind of world to draw. The defaults draw everything from the seed.
+/// What kind of world to draw. By default everything comes from the seed.
 #[derive(Clone, Debug)]
 pub struct WorldSettings {
-    /// Submissions; from 30 to 300 unless said.
+    /// Number of jobs; 30 to 300 by default.
     pub jobs: Option<usize>,
-    /// Workers; from 3 to 8 unless said.
+    /// Number of workers; 3 to 8 by default.
     pub workers: Option<usize>,
     /// Without faults the weather is fair.
     pub faults: bool,
     pub weather: Option<Weather>,
-    /// What the provider gets wrong where machines are rented; drawn unless said.
+    /// What goes wrong at the provider where machines are rented; drawn by default.
     pub troubles: Option<Vec<Trouble>>,
-    /// How long the storm lasts, give or take half of it.
+    /// Length of the storm; the drawn length varies by half of it.
     pub storm: Duration,
-    /// A deliberate breakage that the laws must notice.
+    /// A deliberate defect that the laws must detect.
     pub sabotage: Option<Sabotage>,
 }
 

@@ -1,5 +1,5 @@
-//! The model of a store: what every real one promises, and nothing else. A batch is kept whole or not at all, under a
-//! term that is not lower than the leader's.
+//! A model of the store with the guarantees of every real one: a batch is committed whole or not at all, and only under
+//! a term that is not older than the leader's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// What operators said before the world began.
+    /// A store with the affinities that operators set before the world starts.
     pub(crate) fn with_affinities(scenario: &Scenario) -> Store {
         let mut store = Store::default();
         for (shape, affinity) in &scenario.affinities {
@@ -64,13 +64,13 @@ impl Store {
         serde_json::from_str(document.body.get()).ok()
     }
 
-    /// The names of all machines there is a record of.
+    /// The names of all recorded machines.
     pub(crate) fn machines(&self) -> impl Iterator<Item = &str> {
         let machines = self.documents.values().filter(|document| document.shelf == Shelf::Machine);
         machines.map(|document| document.id.as_str())
     }
 
-    /// The store is put back to a time at which a machine and its worker were not there yet; whether it could be.
+    /// Forgets a machine and its worker, as a restored backup would. Refuses while a job runs there.
     pub(crate) fn roll_back(&mut self, machine: &str) -> bool {
         let is_busy = self.jobs.values().any(
             |(_, life)| matches!(&life.state, StateRow::Running { worker, .. } if worker.as_str() == machine),
@@ -86,7 +86,7 @@ impl Store {
         self.jobs.get(&job).map(|(_, life)| life)
     }
 
-    /// Why a batch contradicts what is kept: one key, one job.
+    /// Why a batch contradicts the store: two jobs with one key.
     pub(crate) fn conflict(&self, records: &[Record]) -> Option<String> {
         records.iter().find_map(|record| {
             let Record::Accepted { job, .. } = record else { return None };

@@ -1,5 +1,5 @@
-//! What a provider gets wrong, each kind by itself, so that a world can be given one of them or many. All of it heals
-//! with the calm; what was made badly before stays so.
+//! What a provider can get wrong. Each kind can be enabled alone or with others. Everything ends with the storm, but
+//! pods that were created badly stay so.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use crate::random::Random;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
     // Creations.
-    /// A pod is made, and nobody hears of it.
+    /// The pod is created, and the answer is lost.
     AnswerLost,
-    /// A pod is made, and an error is answered.
+    /// The pod is created, and the answer is an error.
     ErrorThoughMade,
-    /// An error is answered, and it is one.
+    /// The answer is an error, and no pod is created.
     ErrorNotMade,
-    /// No pod is made, and nobody hears that either.
+    /// No pod is created, and no answer comes.
     CreateHangs,
-    /// An offer has nothing to give for a while.
+    /// An offer has no capacity for a while.
     NoCapacity,
     NoCredit,
     // Every call, for a while.
@@ -30,7 +30,7 @@ pub enum Trouble {
     ListCut,
     ListOmits,
     // Returns.
-    /// Said to be gone, and lives on.
+    /// Confirmed, but the pod stays.
     ReturnIgnored,
     ErrorThoughReturned,
     ReturnFails,
@@ -38,34 +38,34 @@ pub enum Trouble {
     NeverRuns,
     NoAgent,
     LateAgent,
-    /// The start check of its worker fails.
+    /// The worker's start check fails.
     BadGpu,
-    /// Its worker is there long before it can work.
+    /// The worker joins long before it is ready.
     SlowModels,
-    /// Another GPU than was fixed for.
+    /// Another GPU than ordered.
     WrongGpu,
     PricierPod,
     NoPrice,
-    /// Stops by itself, and is shown so.
+    /// Stops by itself; lists show it as stopped.
     PodExits,
-    /// Taken away without a word.
+    /// Disappears from lists.
     PodVanishes,
-    /// Its host loses power; the provider goes on showing it.
+    /// The physical host loses power; lists still show the pod.
     HostDies,
-    /// Does not look as if it ran, for a moment.
+    /// Looks as if it were still starting, in one list.
     StatusFlickers,
-    /// Everything on some hosts is bad.
+    /// Every pod on some physical hosts is bad.
     BadHosts,
-    /// Whatever is to end it by itself does not.
+    /// The machine does not stop itself when it should.
     NoSelfStop,
-    // The account, and we.
-    /// Others have pods there, another deployment of ours among them.
+    // The account, and our own side.
+    /// The account has pods of others, and of another deployment of ours.
     ForeignPods,
-    /// Our store is put back to a time at which some of the pods were not there yet.
+    /// Our store is restored to a time before some of the pods.
     StoreRolledBack,
     PlaneDies,
     CommitsFail,
-    /// People pause, scale and drain.
+    /// Operators pause, scale and drain.
     Operators,
 }
 
@@ -109,7 +109,7 @@ impl Trouble {
         Trouble::Operators,
     ];
 
-    /// Comes over everything for a while, at a time that is drawn before the world begins.
+    /// Whether it lasts for a while, starting at a time drawn before the world starts.
     pub(crate) fn is_timed(self) -> bool {
         matches!(
             self,
@@ -126,13 +126,13 @@ impl Trouble {
     }
 }
 
-/// The troubles of a world, in thousandths of the cases that each could apply_fault.
+/// The troubles of a world, with their rate in permille.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Troubles(BTreeMap<Trouble, u64>);
 
-/// Kinds of trouble that one world has at most.
+/// How many kinds of trouble one world has at most.
 const KINDS_MAX: u64 = 8;
-/// How much of it there is when nothing else is.
+/// The rate of troubles that the settings name.
 const FIXED_PERMILLE: u64 = 400;
 
 impl Troubles {

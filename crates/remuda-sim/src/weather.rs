@@ -1,23 +1,23 @@
-//! TODO
+//! The kinds of weather: which part of a world has faults.
 
-/// What goes wrong in a world.
+/// Which part of a world has faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Weather {
-    /// Nothing does: here the laws of fairness are looked at.
+    /// No faults. Only here is fairness checked.
     Fair,
-    /// Agents and services die, stop, come twice.
+    /// Agents and services crash, pause, or run twice.
     Agents,
-    /// Messages are lost, doubled, late; links are cut.
+    /// Messages are lost, duplicated or late; links are cut.
     Network,
-    /// Services lose, forget, deny and repeat things, fall ill and have other guests; the rest is well.
+    /// Services lose, forget and repeat things, break, and have other users. Everything else works.
     Service,
-    /// The plane dies, stops, is replaced; workers are well and must not suffer for it.
+    /// The plane crashes, pauses, is replaced. Workers have no faults, and must not lose work.
     Plane,
-    /// The store is slow or away; workers are well and must not suffer for it.
+    /// The store is slow or down. Workers have no faults, and must not lose work.
     Store,
     /// All of it at once.
     Wild,
-    /// Machines are rented and returned, and the provider gets everything wrong that one can.
+    /// Machines are rented and returned, and the provider has every kind of trouble.
     Fleet,
 }
 

@@ -1,5 +1,5 @@
-//! Virtual time: one heap of things to come, taken in order. What happens to whom is decided in the other files; here it
-//! is only handed on.
+//! Owns all state and the virtual time, and dispatches events in order. The submodules handle the events of one actor
+//! each.
 
 mod agents;
 mod clients;
@@ -36,7 +36,7 @@ use crate::settings::WorldSettings;
 use crate::store::Store;
 use crate::trouble::Trouble;
 
-/// A seed, lived through.
+/// One seed, being run.
 pub struct World<'t> {
     pub(crate) now: u64,
     heap: BinaryHeap<QueuedEvent>,
@@ -45,19 +45,19 @@ pub struct World<'t> {
     pub(crate) random: Random,
     pub(crate) scenario: Scenario,
     pub(crate) store: Store,
-    /// Every plane there ever was; those that ended are nothing.
+    /// Every plane that ever ran; `None` for those that ended.
     pub(crate) drivers: Vec<Option<Box<Driver>>>,
-    /// The one at the address that everyone knows.
+    /// The plane at the public address.
     pub(crate) lead: Option<usize>,
     pub(crate) hosts: Vec<Host>,
     pub(crate) clients: Vec<Client>,
     pub(crate) account: Account,
     pub(crate) laws: Laws,
     pub(crate) sabotage: Option<Sabotage>,
-    /// For saboteurs: the store one batch ago, and reports that were called recorded.
+    /// For sabotage: the store before the last batch, and reports that were confirmed but dropped.
     pub(crate) previous_store: Option<Box<Store>>,
     pub(crate) falsely_settled: Vec<Key>,
-    /// In which life of its service each attempt was taken in.
+    /// The service incarnation in which each attempt was accepted.
     pub(crate) accepted_in: BTreeMap<Key, ServiceIncarnation>,
     pub(crate) is_calm: bool,
     pub(crate) degraded_until: u64,
@@ -65,7 +65,7 @@ pub struct World<'t> {
     pub(crate) slow_commit: u64,
     pub(crate) store_down_until: u64,
     pub(crate) failing_until: u64,
-    /// Since when there has been nothing left to do.
+    /// Since when there is nothing left to do.
     quiet_since: Option<u64>,
     pub(crate) result: Arc<RawValue>,
     pub(crate) steps: u64,
@@ -75,12 +75,12 @@ pub struct World<'t> {
     trace: Option<&'t mut dyn FnMut(&str)>,
 }
 
-/// How often the world as a whole is looked at.
+/// How often the world as a whole is checked.
 const INSPECT_EVERY: u64 = 5000;
-/// A world is over when nothing has been left to do for this long: time enough for everyone to notice the dead.
+/// A world is over when nothing has been left to do for this long: enough to detect every dead worker.
 const QUIET_FOR: u64 = 130_000;
-/// The longest way from the calm to the last job's end: a quarantine is tried every ten minutes at worst, the mass-loss
-/// brake holds for fifteen, and a fleet works off its queue in between.
+/// The longest time from the end of the storm to the end of the last job: a quarantine is tried every ten minutes at
+/// worst, the mass-loss brake holds for fifteen, and a fleet works off its queue in between.
 const CALM_MAX: u64 = 4 * 3_600_000;
 
 impl<'t> World<'t> {
@@ -146,9 +146,9 @@ impl<'t> World<'t> {
         self.schedule(INSPECT_EVERY, SimEvent::Inspect);
     }
 
-    /// Tells every line of what happens to `tell`.
-    pub fn trace(&mut self, tell: &'t mut dyn FnMut(&str)) {
-        self.trace = Some(tell);
+    /// Passes a line per event to `trace`.
+    pub fn trace(&mut self, trace: &'t mut dyn FnMut(&str)) {
+        self.trace = Some(trace);
     }
 
     pub fn run(mut self) -> Outcome {
@@ -161,7 +161,7 @@ impl<'t> World<'t> {
         }
         self.final_check();
         for violation in self.laws.violations.clone() {
-            self.trace_line(&format!("BROKEN {violation}"));
+            self.trace_line(&format!("VIOLATED {violation}"));
         }
         Outcome {
             jobs: self.store.jobs.len() as u64,
@@ -230,7 +230,7 @@ impl<'t> World<'t> {
         }
     }
 
-    /// What reaches an agent reaches it only while its process runs.
+    /// An agent gets events only while its process runs.
     fn dispatch_to_agent(&mut self, what: SimEvent) {
         let (SimEvent::AgentTimer { host, .. }
         | SimEvent::AgentResponse { host, .. }
@@ -265,7 +265,7 @@ impl<'t> World<'t> {
         }
     }
 
-    /// What a service says reaches the process it was said to.
+    /// An answer of a service goes to the process that sent the request.
     fn dispatch_from_service(&mut self, what: SimEvent) {
         match what {
             SimEvent::SubmitAnswered { host, process, key, life, answer } => {
@@ -294,7 +294,7 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Now and then the world as a whole is held against the plane's view of it.
+    /// Periodically compares the world as a whole with the plane's view of it.
     fn inspect(&mut self) {
         self.at(INSPECT_EVERY, SimEvent::Inspect);
         self.maybe_forge_ghost_beats();
@@ -326,7 +326,7 @@ impl<'t> World<'t> {
         }
     }
 
-    /// Every machine is at work, and there are no more of them than without any work.
+    /// Every machine is up, and no fleet has more than its minimum.
     fn is_settled(&self, plane: &Plane) -> bool {
         let is_up = plane.rentals().all(|rental| rental.phase == RentalPhase::Up);
         let are_known = self.account.ours().filter(|pod| pod.is_well()).count() == plane.rentals().count();
@@ -385,15 +385,15 @@ impl<'t> World<'t> {
         self.trace.is_some()
     }
 
-    /// A line for whoever replays.
+    /// A line for a replay.
     pub(crate) fn trace_line(&mut self, line: &str) {
-        if let Some(tell) = &mut self.trace {
+        if let Some(trace) = &mut self.trace {
             let (seconds, millis) = (self.now / 1000, self.now % 1000);
-            tell(&format!("{seconds:>5}.{millis:03} {line}"));
+            trace(&format!("{seconds:>5}.{millis:03} {line}"));
         }
     }
 
-    /// Something happened; it becomes part of the hash, whether or not anyone looks on.
+    /// Adds an event to the trace hash, and to the trace if there is one.
     pub(crate) fn note(&mut self, what: &'static str, a: u64, b: u64) {
         let what_number =
             what.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(byte)));
@@ -415,7 +415,7 @@ impl<'t> World<'t> {
 
     pub(crate) fn note_prompt(&mut self, what: &'static str, (job, attempt): Key, host: usize) {
         if self.is_traced() {
-            self.trace_line(&format!("host {host}: its service: {what} {job} attempt {attempt}"));
+            self.trace_line(&format!("service {host}: {what} {job} attempt {attempt}"));
         }
         self.note(what, job.as_u128() as u64, u64::from(attempt.0) << 8 | host as u64);
     }

@@ -1,21 +1,21 @@
-//! Many worlds, and not one law broken. A failing seed is printed; `cargo sim SEED` replays it.
+//! Runs many worlds in which no law may be violated. A failing seed is printed; `cargo sim SEED` replays it.
 
 use remuda_sim::{Weather, WorldSettings, replay, run};
 
-/// What services may run for a hundred jobs: the rest was lost, failed or cancelled, and was done again.
+/// Runs at services per hundred jobs: more than a hundred because lost, failed and cancelled work is repeated.
 const EXECUTIONS_MAX: u64 = 115;
 
-/// Lives through worlds from `first` on until `lives` jobs have been lived.
-fn check(first: u64, lives: u64, settings: &WorldSettings) {
-    let (mut seed, mut lived, mut executions) = (first, 0, 0);
-    while lived < lives {
+/// Runs worlds from seed `first` on until they have had `jobs` jobs.
+fn check(first: u64, jobs: u64, settings: &WorldSettings) {
+    let (mut seed, mut done, mut executions) = (first, 0, 0);
+    while done < jobs {
         let outcome = run(seed, settings);
-        let broken: Vec<_> = outcome.violations.iter().map(ToString::to_string).collect();
-        assert!(broken.is_empty(), "seed {seed}: {}", broken.join("\n"));
-        assert!(outcome.jobs > 0, "seed {seed} lived nothing");
-        (seed, lived, executions) = (seed + 1, lived + outcome.jobs, executions + outcome.executions);
+        let violations: Vec<_> = outcome.violations.iter().map(ToString::to_string).collect();
+        assert!(violations.is_empty(), "seed {seed}: {}", violations.join("\n"));
+        assert!(outcome.jobs > 0, "seed {seed} had no jobs");
+        (seed, done, executions) = (seed + 1, done + outcome.jobs, executions + outcome.executions);
     }
-    assert!(executions * 100 <= lived * EXECUTIONS_MAX, "{executions} executions for {lived} jobs");
+    assert!(executions * 100 <= done * EXECUTIONS_MAX, "{executions} executions for {done} jobs");
 }
 
 /// Each weather has its own range of seeds, so that a change in one leaves the others as they were.
@@ -39,7 +39,7 @@ fn worlds_with_a_bad_network_keep_the_laws() {
 }
 
 #[test]
-fn worlds_with_odd_services_keep_the_laws() {
+fn worlds_with_faulty_services_keep_the_laws() {
     check_weather(Weather::Service, 7_000_000);
 }
 
@@ -58,28 +58,28 @@ fn wild_worlds_keep_the_laws() {
     check_weather(Weather::Wild, 6_000_000);
 }
 
-/// Hours pass in each of these, so that there are fewer.
+/// Each of these worlds covers hours, so there are fewer.
 #[test]
 fn worlds_with_rented_machines_keep_the_laws() {
     check(8_000_000, 7000, &WorldSettings { weather: Some(Weather::Fleet), ..WorldSettings::default() });
 }
 
 #[test]
-fn a_seed_is_the_same_world_every_time_and_whoever_looks_on() {
+fn seed_determines_the_world() {
     let settings = WorldSettings::default();
     for seed in 0..20 {
         let (first, second) = (run(seed, &settings), run(seed, &settings));
         let mut lines = 0;
-        let watched = replay(seed, &settings, &mut |_| lines += 1);
+        let traced = replay(seed, &settings, &mut |_| lines += 1);
         assert_eq!(first, second, "seed {seed}");
-        assert_eq!(first, watched, "seed {seed}");
-        assert!(lines > 100, "a replay of seed {seed} tells a story");
+        assert_eq!(first, traced, "seed {seed}");
+        assert!(lines > 100, "the replay of seed {seed} has only {lines} lines");
     }
     assert_ne!(run(1, &settings).trace_hash, run(2, &settings).trace_hash);
 }
 
 #[test]
-fn a_world_is_as_large_as_it_is_asked_to_be() {
+fn world_has_the_requested_size() {
     let settings =
         WorldSettings { jobs: Some(40), workers: Some(5), faults: false, ..WorldSettings::default() };
     let outcome = run(7, &settings);

@@ -1,4 +1,4 @@
-//! What is different on a rented machine: its worker shows whose it is, and tells what it found when it tried the machine.
+//! What differs on a rented machine: the worker proves which machine it is, and reports its start check.
 
 use remuda_core::plane::Proof;
 use remuda_core::wire::{Beat, StartCheck};
@@ -6,7 +6,7 @@ use remuda_core::wire::{Beat, StartCheck};
 use super::Host;
 
 impl Host {
-    /// How it shows who it is.
+    /// How the worker proves its identity when it joins.
     pub(crate) fn proof(&self) -> Proof {
         match &self.plan.machine {
             Some(_) if self.has_joined => Proof::Former(self.token),
@@ -15,7 +15,7 @@ impl Host {
         }
     }
 
-    /// A rented machine says what its start check found.
+    /// Adds the result of the start check to a beat.
     pub(crate) fn add_start_check(&self, now: u64, beat: &mut Beat) {
         if self.pod.is_none() {
             return;
@@ -27,7 +27,7 @@ impl Host {
         } else if now >= self.ready_at {
             beat.check = Some(StartCheck { passed: true, problem: String::new(), gpu });
         } else if beat.closed.is_empty() {
-            "its models are being loaded".clone_into(&mut beat.closed);
+            "models are being loaded".clone_into(&mut beat.closed);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The fair share, looked at where nothing else disturbs it: among jobs of one priority that request for the same, a tenant
-//! that waits is not passed over again and again for the others.
+//! Fair share, checked only in fair weather: among jobs with the same priority and requirements, a waiting tenant is
+//! not passed over again and again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,10 +20,10 @@ pub(crate) struct FairShare {
     passed: BTreeMap<(Class, Tenant), u32>,
 }
 
-/// Jobs that any worker may take one as well as the other.
+/// Jobs that the same workers can take: priority and requirements.
 type Class = (i8, String);
 
-/// Turns a tenant may wait while others are served: a few for each of the other three.
+/// How often a tenant may be passed over: a few times for each of the three others.
 const PASSED_MAX: u32 = 12;
 
 impl FairShare {
@@ -52,7 +52,7 @@ impl FairShare {
         self.waiting.entry(class).or_default().entry(tenant).or_default().insert(job);
     }
 
-    /// Someone else who was passed over too often.
+    /// Returns a tenant that was passed over too often.
     fn starts(&mut self, job: JobId) -> Option<String> {
         let (class, served) = self.of(job);
         let tenants = self.waiting.entry(class.clone()).or_default();

@@ -1,4 +1,4 @@
-//! Laws about where jobs run: only where they may, and with whom they prefer while that one is free.
+//! Laws about where jobs run: only where they may, and on a preferred worker while one is free.
 
 use remuda_core::id::{JobId, WorkerId};
 use remuda_core::job::State;
@@ -11,25 +11,25 @@ use crate::net::PlaneRequest;
 use crate::scenario::{Scenario, client_of};
 
 impl Laws {
-    /// S12: a pin holds, and who is excluded by the job or for its shape never gets it.
+    /// S12: pins hold, and a worker excluded by the job or its shape never gets it.
     pub(super) fn check_placement(&mut self, at: u64, job: JobId, worker: &WorkerId, scenario: &Scenario) {
         let plan = &scenario.jobs[client_of(job)];
         let affinity = scenario.affinities.get(&plan.shape);
         let problem = if plan.pin.as_ref().is_some_and(|pin| pin != worker) {
-            "is pinned to another"
+            "is pinned to another worker"
         } else if plan.excluded.as_ref() == Some(worker) {
             "excludes it"
         } else if affinity.is_some_and(|affinity| affinity.excluded.contains(worker)) {
-            "has a shape that is kept away from it"
+            "has a shape that excludes it"
         } else {
             return;
         };
-        self.violated(Law::S12, at, format!("{worker} gets job {job}, which {problem}"));
+        self.violated(Law::S12, at, format!("{worker} got job {job}, which {problem}"));
     }
 
-    /// S12: whoever is preferred and could take a job when it is submitted gets it before others. Looked at there because
-    /// nobody becomes free in the same moment.
-    pub(super) fn preferred_first(
+    /// S12: a preferred worker that can take a job at submission gets it. Checked only there, because no worker becomes
+    /// free in the same moment.
+    pub(super) fn check_preferred(
         &mut self,
         now: Timestamp,
         at: u64,
@@ -48,16 +48,16 @@ impl Laws {
         if preferred.contains(worker) {
             return;
         }
-        // Probation ends by itself, and the alarm that notices may be due in this very moment.
+        // Probation ends by itself, and the timer for that may be due at this very moment.
         let free = preferred.iter().filter_map(|name| plane.worker(name));
         let mut free = free.filter(|it| it.standing.on_probation().is_none());
         if let Some(free) = free.find(|it| plane.passed_over(now, job, it).is_none()) {
-            let what = format!("{worker} gets job {}, which prefers {}, which is free", job.id, free.id);
+            let what = format!("{worker} got job {}, which prefers {}, which is free", job.id, free.id);
             self.violated(Law::S12, at, what);
         }
     }
 
-    /// S2: what was cancelled is not begun any more, in any attempt that was not under way.
+    /// S2: no new attempt of a cancelled job starts.
     pub(super) fn check_not_cancelled(
         &mut self,
         at: u64,
@@ -68,7 +68,7 @@ impl Laws {
         let (job, attempt) = key;
         let Some(life) = store.life(job) else { return };
         if matches!(life.state, StateRow::Cancelled { .. }) && attempt > life.attempt {
-            self.violated(Law::S2, at, format!("job {job} was cancelled and begins attempt {attempt}"));
+            self.violated(Law::S2, at, format!("job {job} was cancelled and still starts attempt {attempt}"));
         }
     }
 }

@@ -1,5 +1,4 @@
-//! Laws about how things stand: the plane's check_state held against the world, now and then while it goes on and once when all
-//! is quiet.
+//! Laws about the plane's view of the world: compared periodically, and once more when everything is quiet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,18 +17,18 @@ use crate::law::Law;
 use crate::scenario::Quirk;
 use crate::store::Store;
 
-/// Every step changes little: one in so many is looked at all over.
+/// Each step changes little, so only every eighth is checked in full.
 const INSPECT_EVERY: u64 = 8;
-/// A dead worker's jobs are taken from it within this time, while the plane listens.
-const TAKEN_WITHIN: Duration = Duration::from_secs(60);
-/// A dead worker that held nothing is noticed after three idle beats.
+/// A dead worker's jobs are taken from it within this time while the plane is running.
+const REASSIGNED_WITHIN: Duration = Duration::from_secs(60);
+/// A dead worker that held nothing is detected after three idle beats.
 const NOTICED_WITHIN: u64 = 110_000;
-/// Idle workers request twice a minute; more than this in a quiet minute is a storm of our own making.
+/// Idle workers call twice a minute; more than this in a quiet minute is a call storm.
 const CALLS_MAX: u64 = 6;
-/// An attempt that nobody has is given up within this time, in milliseconds: three orders may get lost one after the
-/// other, each noticed when the agent's timeout ends.
-const HOLDERLESS_MAX: u64 = 90_000;
-/// Attempts a worker may have been told to stop and still names.
+/// An attempt that no worker holds is given up within this many milliseconds: three orders may be lost in a row, each
+/// detected by the agent's timeout.
+const UNHELD_MAX: u64 = 90_000;
+/// Cancelled attempts that a worker may still list.
 const CANCELS_MAX: usize = 64;
 
 impl Laws {
@@ -41,26 +40,26 @@ impl Laws {
         if !self.steps.is_multiple_of(INSPECT_EVERY) {
             return;
         }
-        // An alarm that is due is noticed by the tick that ends the batch.
+        // A timer that is due is handled by the tick at the end of the batch.
         if plane.wake_at().0 > now
             && let Err(what) = plane.check_indexes()
         {
             self.violated(Law::S12, at, what);
         }
-        self.bounds(at, plane);
-        self.blocks(now, at, plane);
+        self.check_limits(at, plane);
+        self.check_blocks(now, at, plane);
         let mut waiting = plane.jobs().filter(|job| matches!(job.state(), State::Waiting { .. }));
         if let Some(job) = waiting.nth((self.steps % 7) as usize)
             && plane.reason(now, job).is_empty()
         {
-            self.violated(Law::S12, at, format!("job {} waits, and nobody can trace_line why", job.id));
+            self.violated(Law::S12, at, format!("job {} waits without a reason", job.id));
         }
     }
 
-    fn bounds(&mut self, at: u64, plane: &Plane) {
+    fn check_limits(&mut self, at: u64, plane: &Plane) {
         let (blocks, suspicions) = (plane.blocks().len(), plane.suspicions().iter().count());
         if blocks > self.rules.blocks_max || suspicions > self.rules.blocks_max {
-            self.violated(Law::S11, at, format!("{blocks} blocks and {suspicions} suspicions are kept"));
+            self.violated(Law::S11, at, format!("{blocks} blocks and {suspicions} quarantine entries exist"));
         }
         if plane.open_jobs() > self.rules.open_jobs_max {
             self.violated(Law::S11, at, format!("{} jobs are open", plane.open_jobs()));
@@ -70,8 +69,8 @@ impl Laws {
         }
     }
 
-    /// L6: no wait is longer than the longest, and no trial is waited for that nobody runs.
-    fn blocks(&mut self, now: Timestamp, at: u64, plane: &Plane) {
+    /// L6: no block is longer than the maximum, and no trial is pending that no worker runs.
+    fn check_blocks(&mut self, now: Timestamp, at: u64, plane: &Plane) {
         let longest = now.plus(self.rules.block_cooldown_max);
         let mut found = None;
         for (worker, shape, it) in plane.blocks().iter() {
@@ -80,7 +79,7 @@ impl Laws {
                 block::Standing::Open | block::Standing::Blocked { .. } => false,
             };
             if it.until > longest || is_idle_trial {
-                found = Some(format!("{worker} is kept from a shape until {}: {it:?}", it.until));
+                found = Some(format!("{worker} is blocked for a shape until {}: {it:?}", it.until));
             }
         }
         for (shape, it) in plane.suspicions().iter() {
@@ -89,7 +88,7 @@ impl Laws {
                 suspicion::Standing::Free | suspicion::Standing::Quarantined { .. } => false,
             };
             if it.row.trial_at.is_some_and(|trial_at| trial_at > longest) || is_idle_trial {
-                found = Some(format!("a shape is kept from everyone: {it:?}"));
+                found = Some(format!("a shape is quarantined without a running trial: {it:?}"));
             }
         }
         if let Some(what) = found {
@@ -97,23 +96,24 @@ impl Laws {
         }
     }
 
-    /// L3: what the dead hold is taken from them.
+    /// L3: attempts of dead workers are taken from them.
     pub(crate) fn check_plane(&mut self, at: u64, plane: Option<(&Plane, Timestamp)>, hosts: &[Host]) {
         let Some((plane, now)) = plane else { return };
         let listens_now = now.since(self.stepped_at) < self.rules.plane_stall_max;
-        let listens_long = listens_now && now.since(self.listens_since.max(self.braked_at)) > TAKEN_WITHIN;
+        let listens_long =
+            listens_now && now.since(self.listens_since.max(self.braked_at)) > REASSIGNED_WITHIN;
         for worker in plane.workers().filter(|worker| !worker.holds.is_empty() && listens_long) {
             if dead_for(at, &worker.id, hosts).is_some_and(|dead_for| dead_for > 60_000) {
                 let what = format!("{} is dead and holds {} jobs", worker.id, worker.holds.len());
                 self.violated(Law::L3, at, what);
             }
         }
-        self.no_holderless(at, plane, hosts, listens_long);
+        self.check_holders(at, plane, hosts, listens_long);
     }
 
-    /// L4: what the plane believes a living worker has, it has, or will soon.
-    fn no_holderless(&mut self, at: u64, plane: &Plane, hosts: &[Host], listens_long: bool) {
-        let mut holderless = BTreeMap::new();
+    /// L4: an attempt that the plane assigns to a live worker is held there, or will be soon.
+    fn check_holders(&mut self, at: u64, plane: &Plane, hosts: &[Host], listens_long: bool) {
+        let mut unheld = BTreeMap::new();
         for worker in plane.workers().filter(|_| listens_long) {
             let agent =
                 hosts.iter().filter(|host| *host.name() == worker.id).find_map(|host| host.agent.as_ref());
@@ -122,19 +122,19 @@ impl Laws {
             for (job, hold) in &worker.holds {
                 let key = (*job, hold.attempt);
                 if !held.contains(&key) {
-                    holderless.insert(key, self.holderless.get(&key).copied().unwrap_or(at));
+                    unheld.insert(key, self.unheld.get(&key).copied().unwrap_or(at));
                 }
             }
         }
-        let long = holderless.iter().find(|(_, since)| at - **since > HOLDERLESS_MAX);
-        let what = long.map(|((job, attempt), _)| format!("nobody has job {job} attempt {attempt}"));
-        self.holderless = holderless;
+        let long = unheld.iter().find(|(_, since)| at - **since > UNHELD_MAX);
+        let what = long.map(|((job, attempt), _)| format!("no worker holds job {job} attempt {attempt}"));
+        self.unheld = unheld;
         if let Some(what) = what {
             self.violated(Law::L4, at, what);
         }
     }
 
-    /// L5: begins to count how often quiet workers request.
+    /// L5: starts counting the calls of idle workers.
     pub(crate) fn count_calls(&mut self, at: u64, hosts: &[Host]) {
         if self.calls.is_none() {
             self.calls = Some((at, hosts.iter().map(|host| host.calls).collect()));
@@ -154,29 +154,29 @@ impl Laws {
             return;
         }
         if !is_quiet {
-            self.all_ended(at, plane, now, store);
+            self.check_all_ended(at, plane, now, store);
         }
         for (job, (_, life)) in &store.jobs {
-            if !life.state.is_open() && !self.told.contains(job) {
-                self.violated(Law::S2, at, format!("job {job} ended and nobody was told"));
+            if !life.state.is_open() && !self.ended.contains(job) {
+                self.violated(Law::S2, at, format!("job {job} ended without an event"));
             }
         }
         if let Some(plane) = plane.filter(|_| is_quiet) {
-            self.same_view(at, plane, hosts);
+            self.check_fleet_view(at, plane, hosts);
         }
         let Some((since, before)) = self.calls.take().filter(|_| is_quiet) else { return };
         let minutes = (at - since).div_ceil(60_000);
         for (host, before) in hosts.iter().zip(before) {
             let calls = host.calls - before;
             if calls > CALLS_MAX * minutes {
-                let what = format!("{} asked {calls} times in {minutes} quiet minutes", host.name());
+                let what = format!("{} made {calls} calls in {minutes} quiet minutes", host.name());
                 self.violated(Law::L5, at, what);
             }
         }
     }
 
-    /// L1: nothing is left over.
-    fn all_ended(&mut self, at: u64, plane: Option<&Plane>, now: Option<Timestamp>, store: &Store) {
+    /// L1: every job has ended.
+    fn check_all_ended(&mut self, at: u64, plane: Option<&Plane>, now: Option<Timestamp>, store: &Store) {
         let open = store.jobs.iter().find(|(_, (_, life))| life.state.is_open());
         let what = match (open, plane, now) {
             (Some((job, (_, life))), Some(plane), Some(now)) => {
@@ -187,16 +187,16 @@ impl Laws {
             (None, Some(plane), _) if plane.rentals().next().is_some() => {
                 let rentals =
                     plane.rentals().map(|it| format!("{} {}: {}", it.machine, it.phase.as_str(), it.reason));
-                let what = format!("the fleet never settles: {}", rentals.collect::<Vec<_>>().join("; "));
+                let what = format!("the fleet never settled: {}", rentals.collect::<Vec<_>>().join("; "));
                 return self.violated(Law::L4, at, what);
             }
-            (None, ..) => "somebody still waits for an answer".to_owned(),
+            (None, ..) => "a client still waits for an answer".to_owned(),
         };
         self.violated(Law::L1, at, what);
     }
 
-    /// L4: the fleet is as the plane believes it to be.
-    fn same_view(&mut self, at: u64, plane: &Plane, hosts: &[Host]) {
+    /// L4: the plane's view of the fleet is correct.
+    fn check_fleet_view(&mut self, at: u64, plane: &Plane, hosts: &[Host]) {
         for worker in plane.workers() {
             let dead_for = dead_for(at, &worker.id, hosts);
             let is_phantom = dead_for.is_some_and(|dead_for| dead_for > NOTICED_WITHIN);
@@ -216,7 +216,7 @@ impl Laws {
             let room = plan.map_or(0, |plan| plan.slots);
             let believed = worker.slots.min(worker.slots_seen.unwrap_or(u32::MAX));
             if is_honest && dead_for.is_none() && believed < room {
-                let what = format!("{} has room for {room} and is believed to have less", worker.id);
+                let what = format!("{} has {room} slots and the plane assumes fewer", worker.id);
                 self.violated(Law::L4, at, what);
             }
             if let Some(job) = worker.holds.keys().next() {
@@ -237,7 +237,7 @@ fn runs_on(plane: &Plane, job: JobId) -> Option<&WorkerId> {
     }
 }
 
-/// How long nobody of this name has been alive; nothing if somebody is.
+/// For how long no worker of this name has been alive; `None` if one is.
 fn dead_for(at: u64, worker: &WorkerId, hosts: &[Host]) -> Option<u64> {
     let mut named = hosts.iter().filter(|host| host.name() == worker);
     named.try_fold(u64::MAX, |least, host| {

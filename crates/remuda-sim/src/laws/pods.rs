@@ -1,5 +1,5 @@
-//! Laws about what is asked of a provider, held against what really is in its account: never more pods than allowed nor
-//! dearer ones, none without a record, nobody else's touched, no storm of calls.
+//! Laws about calls to a provider, compared with its account: no more pods than allowed and none above the price limit,
+//! none without a record, no foreign pod touched, no call storm.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -18,64 +18,64 @@ use crate::scenario::Scenario;
 use crate::store::Store;
 use crate::trouble::Trouble;
 
-/// What the laws know of pods.
+/// What the laws know about pods.
 #[derive(Debug, Default)]
 pub(super) struct Pods {
-    /// Records of machines, as they are stored.
+    /// Records of machines, as committed.
     pub(super) rentals: BTreeMap<String, Rental>,
-    /// Tags of machines that were given up at some time, and when.
+    /// Tags of machines that were given up, and when.
     pub(super) given_up: BTreeMap<String, u64>,
-    /// Tags under which a pod was asked for.
-    asked: BTreeMap<String, u32>,
-    /// In how many lists in a row each of ours was missing, fleet by fleet.
+    /// How often a pod was requested under each tag.
+    requested: BTreeMap<String, u32>,
+    /// In how many consecutive lists of a fleet each of our pods was missing.
     pub(super) omitted: BTreeMap<(FleetId, PodId), u32>,
-    /// Tags of pods that nobody could know of: two lists in a row lacked them, or our store was put back to a time
-    /// before them and no list has shown them since.
+    /// Tags of pods that the plane could not know of: two consecutive lists lacked them, or the store was restored to a
+    /// time before them and no list has shown them since.
     pub(super) unseen: BTreeSet<String>,
-    /// When each fleet last asked, as far as that is looked at.
+    /// Recent calls of each fleet.
     calls: BTreeMap<FleetId, VecDeque<u64>>,
-    /// Until when each fleet was told to be silent.
+    /// Until when each fleet must not call.
     quiet_until: BTreeMap<FleetId, u64>,
-    /// When each fleet first saw a list in the calm.
+    /// When each fleet first got a list after the storm.
     calm_list: BTreeMap<FleetId, u64>,
-    /// Since when something about a pod is not as it should be.
-    odd_since: BTreeMap<(PodId, &'static str), u64>,
-    /// Since when a record is of no pod.
+    /// Since when a pod is in a wrong state.
+    wrong_since: BTreeMap<(PodId, &'static str), u64>,
+    /// Since when a record has no pod.
     empty_since: BTreeMap<String, u64>,
-    /// Since when there is work and no machine for it.
+    /// Since when jobs wait and no machine exists.
     idle_since: Option<u64>,
-    /// When a person last ordered a fleet about.
+    /// When an operator last gave a fleet an order.
     pub(super) ordered_at: BTreeMap<FleetId, u64>,
-    /// Machines that a person drained.
+    /// Machines drained by an operator.
     pub(super) drained: BTreeSet<MachineId>,
-    /// How many machines in a row came to nothing.
+    /// Consecutive failed creations.
     pub(super) failures: BTreeMap<FleetId, u32>,
-    /// Tags that were asked for after too many of them, and when a fleet last got one of those.
+    /// Tags requested while the creation brake was on, and when a fleet last created one of those.
     trials: BTreeSet<String>,
-    tried_at: BTreeMap<FleetId, u64>,
-    /// Which way each fleet last turned, and when.
-    pub(super) turned: BTreeMap<FleetId, (bool, u64)>,
+    trial_created_at: BTreeMap<FleetId, u64>,
+    /// In which direction each fleet last scaled, and when.
+    pub(super) reversed: BTreeMap<FleetId, (bool, u64)>,
 }
 
-/// Calls that a fleet may make in ten minutes, whatever happens: a list every five seconds while something is on its way,
-/// twice over, and what its machines need.
+/// Calls that a fleet may make in ten minutes in any case: a list every five seconds while something is under way,
+/// twice over, and the calls for its machines.
 const CALLS_MAX: usize = 260;
 const WINDOW: u64 = 600_000;
-/// How long a key that is refused is left alone, without what a person may order.
-const REFUSED_WAIT: u64 = 290_000;
-/// Untracked pods, and records of none, are sorted out this long after the calm.
-const SORTED_WITHIN: u64 = 360_000;
-/// The longest wait of a creation brake, and the way to a machine that works.
-const COMES_WITHIN: u64 = 50 * 60_000;
-/// After so many machines in a row that came to nothing, one is tried at a time, and not before this.
+/// How long the plane waits after a refused key, unless an operator orders otherwise.
+const REFUSED_KEY_WAIT: u64 = 290_000;
+/// Pods without a record, and records without a pod, are resolved within this time after the storm.
+const RESOLVED_WITHIN: u64 = 360_000;
+/// The longest wait of the creation brake plus the start of a working machine.
+const CREATED_WITHIN: u64 = 50 * 60_000;
+/// After this many consecutive failures machines are created one at a time, `BRAKE_MIN` apart.
 const FAILURES_MAX: u32 = 3;
 const BRAKE_MIN: u64 = 50_000;
-/// What is spent is seen by the next cycle, and a plane may be away.
+/// Spending is noticed by the next cycle, and the plane may be down meanwhile.
 const SPENT_MARGIN: Duration = Duration::from_secs(60);
 
 impl Laws {
-    /// S5: what a plane decides to request for is stored. L5: who was told to be silent is.
-    pub(crate) fn asks(
+    /// S5: a request for a pod is committed first. L5: a fleet that must wait makes no calls.
+    pub(crate) fn provider_call_queued(
         &mut self,
         at: u64,
         fleet: &FleetId,
@@ -84,7 +84,7 @@ impl Laws {
         store: &Store,
     ) {
         if let Some(until) = self.pods.quiet_until.get(fleet).filter(|until| at < **until) {
-            let what = format!("{fleet} was told to be silent until {until} ms and asks {call:?}");
+            let what = format!("{fleet} must wait until {until} ms and calls {call:?}");
             self.violated(Law::L5, at, what);
         }
         let ProviderCall::Rent { machine, tag, .. } = call else { return };
@@ -93,47 +93,45 @@ impl Laws {
         }
         let is_stored = store.machine(machine.as_str()).is_some_and(|rental| rental.tag == *tag);
         if !is_stored && !is_late {
-            self.violated(
-                Law::S5,
-                at,
-                format!("a pod called {tag} is asked for, and nobody wrote that down"),
-            );
+            self.violated(Law::S5, at, format!("pod {tag} was requested before that was stored"));
         }
     }
 
-    /// S8: after three that came to nothing the next is waited with, and tried alone.
-    pub(crate) fn pod_made(&mut self, at: u64, fleet: &FleetId, tag: &str) {
+    /// S8: after three failed machines the next one is delayed and tried alone.
+    pub(crate) fn pod_created(&mut self, at: u64, fleet: &FleetId, tag: &str) {
         if !self.pods.trials.contains(tag) {
             return;
         }
-        let before = self.pods.tried_at.insert(fleet.clone(), at);
+        let before = self.pods.trial_created_at.insert(fleet.clone(), at);
         if before.is_some_and(|before| at < before + BRAKE_MIN) {
-            let what = format!("machine after machine of {fleet} came to nothing, and it goes on");
+            let what =
+                format!("the machines of {fleet} keep failing, and it creates the next without a delay");
             self.violated(Law::S8, at, what);
         }
     }
 
-    /// S5: no name is asked for twice. L5: no storm of calls.
-    pub(crate) fn called(&mut self, at: u64, fleet: &FleetId, call: &ProviderCall) {
+    /// S5: no tag is requested twice. L5: no call storm.
+    pub(crate) fn provider_call_sent(&mut self, at: u64, fleet: &FleetId, call: &ProviderCall) {
         let calls = self.pods.calls.entry(fleet.clone()).or_default();
         calls.push_back(at);
         while calls.front().is_some_and(|first| first + WINDOW < at) {
             calls.pop_front();
         }
         if calls.len() > CALLS_MAX {
-            let what = format!("{fleet} asked its provider {} times in ten minutes", calls.len());
+            let what =
+                format!("{fleet} provider_call_sent its provider {} times in ten minutes", calls.len());
             calls.clear();
             self.violated(Law::L5, at, what);
         }
         let ProviderCall::Rent { tag, .. } = call else { return };
-        let asked = self.pods.asked.entry(tag.clone()).or_default();
-        *asked += 1;
-        if *asked > 1 {
-            self.violated(Law::S5, at, format!("a pod called {tag} is asked for once more"));
+        let requests = self.pods.requested.entry(tag.clone()).or_default();
+        *requests += 1;
+        if *requests > 1 {
+            self.violated(Law::S5, at, format!("pod {tag} was requested twice"));
         }
     }
 
-    /// What an answer asks of whoever hears it.
+    /// Notes how long the fleet must wait after this answer.
     pub(crate) fn answered(&mut self, at: u64, fleet: &FleetId, news: &ProviderEvent) {
         let fault = match news {
             ProviderEvent::Rented { result, .. } => result.as_ref().err(),
@@ -146,14 +144,14 @@ impl Laws {
             Some(ProviderError { class: ProviderErrorClass::RateLimited, wait: Some(wait), .. }) => {
                 at + wait.as_millis() as u64
             }
-            Some(ProviderError { class: ProviderErrorClass::Auth, .. }) => at + REFUSED_WAIT,
+            Some(ProviderError { class: ProviderErrorClass::Auth, .. }) => at + REFUSED_KEY_WAIT,
             _ => 0,
         };
         self.pods.quiet_until.insert(fleet.clone(), until);
     }
 
-    /// A plane that starts over has not heard what was not stored.
-    pub(crate) fn forgot_waits(&mut self) {
+    /// A reloaded plane does not know of waits that were not committed.
+    pub(crate) fn forget_waits(&mut self) {
         self.pods.quiet_until.clear();
     }
 
@@ -177,19 +175,20 @@ impl Laws {
         }
     }
 
-    /// S8: nobody else's; and ours only when that is stored, or when it is nobody's for long enough.
+    /// S8: no foreign pod is returned; one of ours only if that is committed, or if it had no record for the grace
+    /// period.
     pub(crate) fn returned(&mut self, at: u64, id: &PodId, account: &Account, grace: u64) {
         let Some(pod) = account.pods.get(id) else {
-            return self.violated(Law::S8, at, format!("{id} is returned, and never was"));
+            return self.violated(Law::S8, at, format!("{id} was returned and never existed"));
         };
         if !pod.is_ours() {
-            return self.violated(Law::S8, at, format!("{} is returned, which is not ours", pod.tag));
+            return self.violated(Law::S8, at, format!("foreign pod {} was returned", pod.tag));
         }
         let rental = self.pods.rentals.values().find(|rental| rental.tag == pod.tag);
         match rental.map(|rental| rental.phase) {
             Some(RentalPhase::Returning) => {}
             Some(phase) => {
-                let what = format!("{} is returned, and is stored as {}", pod.tag, phase.as_str());
+                let what = format!("{} was returned and is stored as {}", pod.tag, phase.as_str());
                 self.violated(Law::S5, at, what);
             }
             None if at < pod.created_at + grace
@@ -197,14 +196,18 @@ impl Laws {
                 && !self.pods.given_up.contains_key(&pod.tag) =>
             {
                 let age = (at - pod.created_at) / 1000;
-                self.violated(Law::S8, at, format!("{} is returned as nobody's after {age} s", pod.tag));
+                self.violated(
+                    Law::S8,
+                    at,
+                    format!("{} was returned as a pod without a record after {age} s", pod.tag),
+                );
             }
             None => {}
         }
     }
 
-    /// S8: not one more than allowed, in number or in money, whenever one is made. Not later: one that nobody could know
-    /// of may come to light again.
+    /// S8: no fleet exceeds its number of machines or its price per hour when a pod is created. Not checked later: a
+    /// pod that the plane could not know of may reappear.
     pub(crate) fn pods_changed(&mut self, at: u64, fleet: &FleetId, account: &Account, scenario: &Scenario) {
         for plan in scenario.fleets.iter().filter(|plan| plan.settings.id == *fleet) {
             let settings = &plan.settings;
@@ -212,7 +215,7 @@ impl Laws {
             let is_known = |pod: &&SimPod| !pod.is_created_by_old_plane && !self.is_unseen(&settings.id, pod);
             let there: Vec<_> = account.ours().filter(is_its).filter(is_known).collect();
             let (count, most) = (there.len(), settings.scaling.machines_max as usize);
-            // What costs more than was agreed is sent back as soon as that is seen.
+            // A pod above the agreed price is returned as soon as the plane sees the price.
             let agreed = |pod: &&SimPod| plan.prices.get(&pod.offer).copied().unwrap_or_default();
             let price: Money = there.iter().map(agreed).sum();
             if count > most {
@@ -226,18 +229,18 @@ impl Laws {
         let mut tags: Vec<_> = account.ours().map(|pod| &pod.tag).collect();
         tags.sort_unstable();
         if let Some(two) = tags.windows(2).find(|two| two[0] == two[1]) {
-            self.violated(Law::S5, at, format!("there are two pods called {}", two[0]));
+            self.violated(Law::S5, at, format!("there are two pods {}", two[0]));
         }
     }
 
-    /// Nobody could know of it.
+    /// Whether the plane could not know of this pod.
     fn is_unseen(&self, fleet: &FleetId, pod: &SimPod) -> bool {
         let omitted = self.pods.omitted.get(&(fleet.clone(), pod.id.clone())).copied();
         let is_lost = pod.is_unrecorded && omitted.is_some_and(|omitted| omitted >= 2);
         is_lost || self.pods.unseen.contains(&pod.tag)
     }
 
-    /// L4 and S8: in the calm every pod of ours is somebody's, every record is of a pod, and what goes goes.
+    /// L4 and S8: after the storm every pod of ours has a record, every record has a pod, and returned pods disappear.
     pub(crate) fn check_pods(
         &mut self,
         at: u64,
@@ -250,20 +253,20 @@ impl Laws {
         if scenario.fleets.is_empty() {
             return;
         }
-        self.draining_ends(now, at, plane, scenario);
-        self.day_is_paid(at, account, scenario);
+        self.check_drains_end(now, at, plane, scenario);
+        self.check_daily_budget(at, account, scenario);
         if !is_calm {
             return;
         }
-        self.every_pod_is_somebodys(at, plane, account);
-        self.every_record_is_of_a_pod(at, plane, account);
-        self.somebody_comes(at, plane, account, scenario);
+        self.check_pods_have_records(at, plane, account);
+        self.check_records_have_pods(at, plane, account);
+        self.check_machine_comes(at, plane, account, scenario);
     }
 
-    /// S8: no day costs more than allowed, but for what it duration to see that. From the moment at which a machine was given
-    /// up it is the provider who duration his time.
-    fn day_is_paid(&mut self, at: u64, account: &Account, scenario: &Scenario) {
-        // While the mass-loss brake holds nobody is sent away, whatever it costs; nor while nobody is there to do it.
+    /// S8: no day costs more than allowed, except for what is spent until the plane notices. After a machine was given
+    /// up, the delay is the provider's.
+    fn check_daily_budget(&mut self, at: u64, account: &Account, scenario: &Scenario) {
+        // Neither the mass-loss brake nor a dead plane returns machines, whatever they cost.
         if self.braked_at > Timestamp::ZERO || account.trouble_counts.contains_key(&Trouble::PlaneDies) {
             return;
         }
@@ -290,33 +293,33 @@ impl Laws {
         }
     }
 
-    fn every_pod_is_somebodys(&mut self, at: u64, plane: &Plane, account: &Account) {
+    fn check_pods_have_records(&mut self, at: u64, plane: &Plane, account: &Account) {
         let mut odd = BTreeMap::new();
         let mut found = None;
         for pod in account.ours() {
             let rental = pod.machine().and_then(|machine| plane.rental(&machine));
             let what = match rental.map(|rental| rental.phase) {
-                None => "nobody's",
+                None => "without a record",
                 Some(RentalPhase::Returning) => "to be returned",
                 Some(_) if pod.is_dead || pod.stopped_at.is_some() => "dead",
                 Some(_) => continue,
             };
-            let since = self.pods.odd_since.get(&(pod.id.clone(), what)).copied().unwrap_or(at);
+            let since = self.pods.wrong_since.get(&(pod.id.clone(), what)).copied().unwrap_or(at);
             odd.insert((pod.id.clone(), what), since);
             let listed = pod.fleet.as_ref().and_then(|fleet| self.pods.calm_list.get(fleet));
-            // A machine whose worker is silent may be out of reach; it would stop itself after a quarter of an hour.
-            let bound = if what == "dead" { SORTED_WITHIN + 900_000 } else { SORTED_WITHIN };
+            // A machine whose worker is silent may be unreachable; it stops itself after fifteen minutes.
+            let bound = if what == "dead" { RESOLVED_WITHIN + 900_000 } else { RESOLVED_WITHIN };
             if listed.is_some_and(|listed| at > since.max(*listed) + bound) {
                 found = Some(format!("{} is {what} since {since} ms", pod.tag));
             }
         }
-        self.pods.odd_since = odd;
+        self.pods.wrong_since = odd;
         if let Some(what) = found {
             self.violated(Law::L4, at, what);
         }
     }
 
-    fn every_record_is_of_a_pod(&mut self, at: u64, plane: &Plane, account: &Account) {
+    fn check_records_have_pods(&mut self, at: u64, plane: &Plane, account: &Account) {
         let mut empty = BTreeMap::new();
         let mut found = None;
         for rental in plane.rentals() {
@@ -330,8 +333,12 @@ impl Laws {
             let since = self.pods.empty_since.get(&rental.tag).copied().unwrap_or(at);
             empty.insert(rental.tag.clone(), since);
             let listed = self.pods.calm_list.get(&rental.fleet);
-            if listed.is_some_and(|listed| at > since.max(*listed) + SORTED_WITHIN) {
-                found = Some(format!("{} is {} and gone", rental.tag, rental.phase.as_str()));
+            if listed.is_some_and(|listed| at > since.max(*listed) + RESOLVED_WITHIN) {
+                found = Some(format!(
+                    "{} is recorded as {} and its pod is gone",
+                    rental.tag,
+                    rental.phase.as_str()
+                ));
             }
         }
         self.pods.empty_since = empty;
@@ -340,17 +347,17 @@ impl Laws {
         }
     }
 
-    /// P16: work that only a fleet can do brings a machine.
-    fn somebody_comes(&mut self, at: u64, plane: &Plane, account: &Account, scenario: &Scenario) {
+    /// P16: jobs that only a fleet can run bring a machine.
+    fn check_machine_comes(&mut self, at: u64, plane: &Plane, account: &Account, scenario: &Scenario) {
         let waits = plane.ready_jobs() > 0 && scenario.hosts.is_empty();
         if !waits || account.ours().any(SimPod::is_up) {
             self.pods.idle_since = None;
             return;
         }
         let since = *self.pods.idle_since.get_or_insert(at);
-        if at > since + COMES_WITHIN {
+        if at > since + CREATED_WITHIN {
             self.pods.idle_since = None;
-            self.violated(Law::L1, at, format!("work waits since {since} ms, and no machine comes"));
+            self.violated(Law::L1, at, format!("jobs wait since {since} ms, and no machine was created"));
         }
     }
 }

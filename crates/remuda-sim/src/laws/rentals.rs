@@ -1,5 +1,5 @@
-//! Laws about the records of machines: who was given up does not come back, what is forgotten is gone, who is drained
-//! goes, and no fleet swings.
+//! Laws about the records of machines: a machine that was given up does not come back, a forgotten one is gone, a
+//! drained one is returned in time, and no fleet oscillates.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::law::Law;
 use crate::provider::{Account, SimPod};
 use crate::scenario::Scenario;
 
-/// A drain is over when the cycle looks next, and the return has begun.
+/// A drain ends with the next cycle, when the return starts.
 const DRAIN_MARGIN: Duration = Duration::from_secs(40);
 
 impl Laws {
@@ -35,21 +35,23 @@ impl Laws {
         let known: Vec<_> = self.pods.rentals.keys().cloned().collect();
         for record in records {
             match record {
-                Record::Document(document) if document.shelf == Shelf::Machine => self.stored(at, document),
-                Record::DocumentGone { shelf: Shelf::Machine, id } => self.forgotten(at, id, account),
+                Record::Document(document) if document.shelf == Shelf::Machine => {
+                    self.machine_stored(at, document)
+                }
+                Record::DocumentGone { shelf: Shelf::Machine, id } => self.machine_forgotten(at, id, account),
                 _ => {}
             }
         }
         for record in records {
             if let Record::Happened(event) = record {
-                self.no_swing(at, event, &known, scenario);
+                self.check_oscillation(at, event, &known, scenario);
             }
         }
     }
 
-    fn stored(&mut self, at: u64, document: &Arc<Document>) {
+    fn machine_stored(&mut self, at: u64, document: &Arc<Document>) {
         let Ok(rental) = serde_json::from_str::<Rental>(document.body.get()) else {
-            return self.violated(Law::S8, at, format!("the record of {} cannot be read", document.id));
+            return self.violated(Law::S8, at, format!("the record of {} is unreadable", document.id));
         };
         let before = self.pods.rentals.insert(document.id.clone(), rental.clone());
         if rental.phase == RentalPhase::Returning {
@@ -63,13 +65,13 @@ impl Laws {
         }
     }
 
-    /// How many of a fleet's machines in a row came to nothing.
+    /// Counts a fleet's consecutive failed machines.
     fn count_failures(&mut self, rental: &Rental, before: Option<&Rental>) {
         let failures = self.pods.failures.entry(rental.fleet.clone()).or_default();
         let was = before.map_or(RentalPhase::Wanted, |before| before.phase);
         match (was, rental.phase) {
             (_, RentalPhase::Up) => *failures = 0,
-            // It was not its fault that there is no money left, nor that the plane died before it asked for it.
+            // An exhausted budget is not the machine's failure, nor is a plane that died before it requested the pod.
             (RentalPhase::Wanted | RentalPhase::Lost | RentalPhase::Made, RentalPhase::Returning) => {
                 let is_unasked = rental.is_unheard && rental.made_at.is_none();
                 *failures += u32::from(!is_unasked && !rental.reason.contains("a day are spent"));
@@ -78,8 +80,8 @@ impl Laws {
         }
     }
 
-    /// S8: what is forgotten is gone, as far as anyone could know.
-    fn forgotten(&mut self, at: u64, id: &str, account: &Account) {
+    /// S8: a forgotten machine is gone, as far as the plane can know.
+    fn machine_forgotten(&mut self, at: u64, id: &str, account: &Account) {
         let Some(rental) = self.pods.rentals.remove(id) else { return };
         let is_seen = |pod: &&SimPod| {
             let omitted = self.pods.omitted.get(&(rental.fleet.clone(), pod.id.clone()));
@@ -87,7 +89,11 @@ impl Laws {
         };
         match account.with_tag(&rental.tag).find(is_seen) {
             Some(pod) => {
-                self.violated(Law::S8, at, format!("{} is forgotten, and {} is there", rental.tag, pod.id));
+                self.violated(
+                    Law::S8,
+                    at,
+                    format!("{} was forgotten, and {} still exists", rental.tag, pod.id),
+                );
             }
             None => {
                 self.pods.unseen.insert(rental.tag.clone());
@@ -95,22 +101,22 @@ impl Laws {
         }
     }
 
-    /// A plane that starts over may not have heard what a person wants.
+    /// A reloaded plane may not know of drains that were not committed.
     pub(super) fn forget_drains(&mut self) {
         self.pods.drained.clear();
     }
 
-    /// The store was put back to a time before this machine.
+    /// The store was restored to a time before this machine.
     pub(crate) fn machine_rolled_back(&mut self, machine: &str) {
         if let Some(rental) = self.pods.rentals.remove(machine) {
-            // The one that was tried may have been this.
+            // This machine may have been the trial.
             self.pods.failures.remove(&rental.fleet);
             self.pods.unseen.insert(rental.tag);
         }
     }
 
-    /// L5: up, down, up is for people, and for a fleet that lost what it cannot do without.
-    fn no_swing(&mut self, at: u64, event: &Happened, known: &[String], scenario: &Scenario) {
+    /// L5: a fleet reverses its direction only on an operator's order, or if it lost its minimum.
+    fn check_oscillation(&mut self, at: u64, event: &Happened, known: &[String], scenario: &Scenario) {
         let is_up = match &*event.name {
             "scale:up" => true,
             "scale:down" => false,
@@ -121,12 +127,12 @@ impl Laws {
             return;
         };
         let (id, scaling) = (&plan.settings.id, &plan.settings.scaling);
-        let before = self.pods.turned.get(id).copied();
+        let before = self.pods.reversed.get(id).copied();
         if before.is_some_and(|(was_up, _)| was_up == is_up) {
             return;
         }
-        self.pods.turned.insert(id.clone(), (is_up, at));
-        let Some((_, turned_at)) = before else { return };
+        self.pods.reversed.insert(id.clone(), (is_up, at));
+        let Some((_, reversed_at)) = before else { return };
         let is_ordered = self.pods.ordered_at.get(id).is_some_and(|then| {
             at < then + scaling.reversal_cooldown.as_millis() as u64 || *then == u64::MAX
         });
@@ -139,26 +145,26 @@ impl Laws {
         });
         let is_bare = is_up && capacity.count() < scaling.machines_min.max(1) as usize;
         let is_spent = !is_up && plan.settings.day_max.is_some();
-        let since = at - turned_at;
+        let since = at - reversed_at;
         if since + 1000 < scaling.reversal_cooldown.as_millis() as u64 && !is_ordered && !is_bare && !is_spent
         {
             let way = if is_up { "grows" } else { "shrinks" };
-            self.violated(Law::L5, at, format!("{id} {way} {} s after it turned", since / 1000));
+            self.violated(Law::L5, at, format!("{id} {way} {} s after its last reversal", since / 1000));
         }
     }
 
-    /// M4: who was given up is not let in.
-    pub(super) fn no_late_comers(&mut self, at: u64, plane: &Plane, join: &JoinRequest, step: &Step) {
+    /// M4: a machine that was given up may not join.
+    pub(super) fn check_join(&mut self, at: u64, plane: &Plane, join: &JoinRequest, step: &Step) {
         let (Some(machine), Ok(Answer::Joined(_))) = (&join.machine, &step.answer) else { return };
         let phase = plane.rental(machine).map(|rental| rental.phase);
         if join.fleet.is_some() && phase.is_none_or(|phase| phase == RentalPhase::Returning) {
-            self.violated(Law::S8, at, format!("{machine} was given up and is let in"));
+            self.violated(Law::S8, at, format!("{machine} was given up and joined"));
         }
     }
 
-    /// S12: nobody works before the models are there, nor on a machine that is not what was ordered. S4: nobody gets
-    /// anything who is on the way out.
-    pub(super) fn no_early_work(
+    /// S12: no work before the models are loaded, nor on a machine that is not what was ordered. S4: no work for a
+    /// machine that is being drained or returned.
+    pub(super) fn check_ready(
         &mut self,
         now: Timestamp,
         at: u64,
@@ -172,31 +178,31 @@ impl Laws {
             let its = hosts.iter().find(|host| host.pod.is_some() && host.name() == worker);
             let Some(host) = its.filter(|_| *started_at == now) else { continue };
             if host.has_bad_gpu || host.is_wrong_machine || at < host.ready_at {
-                self.violated(Law::S12, at, format!("{worker} gets job {job} and cannot work"));
+                self.violated(Law::S12, at, format!("{worker} got job {job} and is not ready"));
             }
             let Some(machine) = &host.plan.machine else { continue };
             if self.pods.drained.contains(machine) {
-                self.violated(Law::S4, at, format!("{worker} gets job {job}, and somebody drained it"));
+                self.violated(Law::S4, at, format!("{worker} got job {job} after an operator drained it"));
             }
             let rental = plane.rental(machine);
             if let Some(rental) = rental.filter(|rental| rental.phase != RentalPhase::Up) {
-                let what = format!("{worker} gets job {job} and is {}", rental.phase.as_str());
+                let what = format!("{worker} got job {job} and is {}", rental.phase.as_str());
                 self.violated(Law::S4, at, what);
             }
         }
     }
 
-    /// A person drained a machine, and was told so.
+    /// An operator drained a machine, and the plane confirmed it.
     pub(super) fn note_drain(&mut self, machine: &MachineId, step: &Step) {
         if step.answer.is_ok() {
             self.pods.drained.insert(machine.clone());
-            // It may have been the one that was tried.
+            // It may have been the trial.
             self.pods.failures.clear();
         }
     }
 
-    /// L4: who is drained is let go in time.
-    pub(super) fn draining_ends(&mut self, now: Timestamp, at: u64, plane: &Plane, scenario: &Scenario) {
+    /// L4: a drained machine is returned in time.
+    pub(super) fn check_drains_end(&mut self, now: Timestamp, at: u64, plane: &Plane, scenario: &Scenario) {
         let listens_long = now.since(self.listens_since.max(self.braked_at)) > DRAIN_MARGIN;
         if !listens_long || now.since(self.stepped_at) >= self.rules.plane_stall_max {
             return;
@@ -206,16 +212,17 @@ impl Laws {
             let usual = plan.map_or(Duration::ZERO, |plan| plan.settings.scaling.drain_timeout);
             let until = rental.drain_until.unwrap_or(rental.since.plus(usual));
             if now > until.max(rental.since).plus(DRAIN_MARGIN) {
-                let what = format!("{} drains since {} and is not done", rental.machine, rental.since);
+                let what =
+                    format!("{} is draining since {} and was not returned", rental.machine, rental.since);
                 return self.violated(Law::L4, at, what);
             }
         }
     }
 
-    /// A person ordered a fleet about: what follows is their doing.
+    /// An operator gave an order: what follows is not the plane's decision.
     pub(crate) fn operator_ordered(&mut self, at: u64, fleet: &FleetId) {
         self.pods.ordered_at.insert(fleet.clone(), at);
         self.pods.failures.remove(fleet);
-        self.forgot_waits();
+        self.forget_waits();
     }
 }

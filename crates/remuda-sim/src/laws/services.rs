@@ -1,5 +1,4 @@
-//! Laws about what happens between an agent and its service. The world knows what the service has; the laws hold that
-//! against what the agent does and says.
+//! Laws about an agent and its service: what the agent does and reports, compared with what the service really has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,38 +12,38 @@ use crate::law::Law;
 use crate::service::Key;
 use crate::store::Store;
 
-/// What the laws know of attempts at services.
+/// What the laws know about attempts at services.
 #[derive(Debug, Default)]
 pub(super) struct Services {
     stop_requested: BTreeSet<Key>,
     outputs_missing: BTreeSet<Key>,
-    /// Attempts of which somebody on the way made two: they may end in two ways.
+    /// Attempts submitted twice by the network: they may end in two ways.
     copied: BTreeSet<Key>,
-    /// Attempts that were asked about in the moment in which they were nowhere.
-    in_gap: BTreeSet<Key>,
+    /// Attempts queried in the moment when neither list had them.
+    queried_in_gap: BTreeSet<Key>,
     /// Attempts that were at a service when its agent restarted it.
     pub(super) ended_by_us: BTreeSet<Key>,
-    /// Attempts that were run in the calm, and in which life of their service.
+    /// Attempts run after the storm, and the service incarnation.
     executed: BTreeMap<Key, ServiceIncarnation>,
-    /// Attempts of which an agent has said how they ended, and which one.
+    /// Attempts whose end an agent has reported, and the host.
     reported: BTreeSet<(usize, Key)>,
-    /// Since when an agent holds what its service does not have.
+    /// Since when an agent holds an attempt that its service does not have.
     lost: BTreeMap<(usize, Key), u64>,
-    /// Attempts that the plane just called stuck.
+    /// Attempts that the plane just declared stuck.
     pub(super) stuck: Vec<(WorkerId, Key)>,
 }
 
-/// What is over is noticed so long after the longest silence: two questions, and the way home.
+/// An end is noticed this long after the longest silence: two probes and the download.
 const NOTICED_WITHIN: u64 = 25_000;
-/// What is lost is let go so long after the longest silence: it is handed in three times at most.
-const LET_GO_WITHIN: u64 = 40_000;
-/// How long an agent may know that its service is sick and do nothing about it.
-const TREATED_WITHIN: u64 = 200_000;
-/// How long a socket may be deaf beyond the silences after which it is opened anew.
-const DEAF_MARGIN: u64 = 10_000;
+/// A lost attempt is given up this long after the longest silence: it is submitted three times at most.
+const GIVEN_UP_WITHIN: u64 = 40_000;
+/// How long an agent may know that its service is sick without acting.
+const REPAIRED_WITHIN: u64 = 200_000;
+/// How long a socket may stay mute beyond the silences after which it is reopened.
+const MUTE_MARGIN: u64 = 10_000;
 
 impl Laws {
-    /// S5 and S4: what is handed to a service was stored before, under the name it is handed in by.
+    /// S5 and S4: an attempt is committed before it is submitted to a service, under the id it is submitted with.
     pub(crate) fn prompt_submitted(
         &mut self,
         at: u64,
@@ -57,12 +56,13 @@ impl Laws {
         let ((job, attempt), worker) = (key, host.name());
         let held = host.agent.as_ref().map_or(0, |agent| agent.held().count());
         if held > host.plan.slots as usize {
-            self.violated(Law::S11, at, format!("{worker} duration on more than it has room for: {held}"));
+            self.violated(Law::S11, at, format!("{worker} holds {held} attempts, more than its slots"));
         }
         let is_stored = store.life(job).is_some_and(|life| life.attempt >= attempt);
         if !is_stored || service_job_id != job.service_job_id(attempt) {
-            let what =
-                format!("{worker} hands in job {job} attempt {attempt} as {service_job_id}: not stored");
+            let what = format!(
+                "{worker} submitted job {job} attempt {attempt} as {service_job_id}, which is not stored"
+            );
             self.violated(Law::S5, at, what);
         }
         self.check_not_cancelled(at, key, store);
@@ -70,36 +70,32 @@ impl Laws {
             self.violated(
                 Law::S4,
                 at,
-                format!("job {job} attempt {attempt} runs on {worker} and ran elsewhere"),
+                format!("job {job} attempt {attempt} runs on {worker} and ran on another host"),
             );
         }
     }
 
-    /// S4 and S6: nothing is handed to a service that has it, nor begins after it was given up.
+    /// S4 and S6: no attempt is submitted to a service that has it, nor starts after it was given up.
     pub(crate) fn prompt_accepted(&mut self, at: u64, number: usize, host: &Host, key: Key) {
         let ((job, attempt), worker) = (key, host.name());
-        let is_excused = self.services.copied.contains(&key) || self.services.in_gap.contains(&key);
+        let is_excused = self.services.copied.contains(&key) || self.services.queried_in_gap.contains(&key);
         if host.service.knows(key) && !is_excused {
-            let what = format!("job {job} attempt {attempt} is handed to {worker} once more, which has it");
+            let what = format!("job {job} attempt {attempt} was submitted again to {worker}, which has it");
             self.violated(Law::S4, at, what);
         }
         if self.services.reported.contains(&(number, key)) {
-            let what = format!("job {job} attempt {attempt} begins on {worker} after it was given up there");
+            let what = format!("job {job} attempt {attempt} started on {worker} after it was given up there");
             self.violated(Law::S6, at, what);
         }
     }
 
-    /// S4: in the calm nothing is run twice, unless the service lost it.
+    /// S4: after the storm nothing runs twice, unless the service lost it.
     pub(crate) fn executed(&mut self, at: u64, host: &Host, key: Key) {
         let life = host.service.life();
         let before = self.services.executed.insert(key, life);
         if before == Some(life) && !self.services.copied.contains(&key) {
             let ((job, attempt), worker) = (key, host.name());
-            self.violated(
-                Law::S4,
-                at,
-                format!("{worker} runs job {job} attempt {attempt} for the second time"),
-            );
+            self.violated(Law::S4, at, format!("{worker} ran job {job} attempt {attempt} twice"));
         }
     }
 
@@ -111,7 +107,7 @@ impl Laws {
         self.services.stop_requested.insert(key);
     }
 
-    /// An agent restarts its service: what was there did not take it down.
+    /// An agent restarts its service: the prompts there did not crash it.
     pub(crate) fn ended_by_us(&mut self, keys: impl Iterator<Item = Key>) {
         self.services.ended_by_us.extend(keys);
     }
@@ -120,18 +116,18 @@ impl Laws {
         self.services.outputs_missing.insert(key);
     }
 
-    pub(crate) fn asked_in_gap(&mut self, key: Key) {
-        self.services.in_gap.insert(key);
+    pub(crate) fn queried_in_gap(&mut self, key: Key) {
+        self.services.queried_in_gap.insert(key);
     }
 
-    /// S6: what a service has all the time, it is said not to know.
+    /// S6: a service that had the attempt all the time is said not to know it.
     pub(crate) fn denied(&mut self, at: u64, worker: &WorkerId, (job, attempt): Key) {
         let what =
-            format!("{worker} had job {job} attempt {attempt} all the time and is said not to know it");
+            format!("{worker} had job {job} attempt {attempt} all the time and is reported not to know it");
         self.violated(Law::S6, at, what);
     }
 
-    /// S6: an agent says how an attempt ended.
+    /// S6: an agent reports how an attempt ended.
     pub(crate) fn reported(&mut self, at: u64, number: usize, host: &Host, finished: &FinishedAttempt) {
         let key = (finished.job, finished.attempt);
         if matches!(finished.outcome, AttemptOutcome::Completed | AttemptOutcome::Rejected)
@@ -154,25 +150,25 @@ impl Laws {
         }
     }
 
-    /// Attempts that were called stuck since this was last asked.
+    /// Attempts declared stuck since the last call.
     pub(crate) fn stuck(&mut self) -> Vec<(WorkerId, Key)> {
         std::mem::take(&mut self.services.stuck)
     }
 
-    /// Holds what the agents hold against what their services have.
+    /// Compares what the agents hold with what their services have.
     pub(crate) fn check_services(&mut self, at: u64, calm_since: Option<u64>, hosts: &[Host]) {
         for (number, host) in hosts.iter().enumerate().filter(|(_, host)| host.agent.is_some()) {
-            self.no_deafness(at, host);
+            self.check_mute_socket(at, host);
             if let Some(calm_since) = calm_since {
-                self.noticed(at, calm_since, host);
-                self.let_go(at, calm_since, number, host);
-                self.treated(at, calm_since, host);
+                self.check_ends_noticed(at, calm_since, host);
+                self.check_lost_given_up(at, calm_since, number, host);
+                self.check_repaired(at, calm_since, host);
             }
         }
     }
 
-    /// L2: a socket on which nothing is heard is opened anew after the first silence, and then after two, four and so on.
-    fn no_deafness(&mut self, at: u64, host: &Host) {
+    /// L2: a mute socket is reopened after the first silence, then after two, four and so on.
+    fn check_mute_socket(&mut self, at: u64, host: &Host) {
         let Some(mute_since) = host.service.socket.mute_since else { return };
         for running_since in host.service.running_since() {
             let since = mute_since.max(running_since).max(host.undisturbed_since());
@@ -181,15 +177,16 @@ impl Laws {
             } else {
                 at.saturating_sub(running_since) / 2 + 2 * host.inactivity()
             };
-            if at.saturating_sub(since) > silences + DEAF_MARGIN {
-                let what = format!("{} hears nothing of what runs for {} ms", host.name(), at - since);
+            if at.saturating_sub(since) > silences + MUTE_MARGIN {
+                let what =
+                    format!("{} got no message about its running prompt for {} ms", host.name(), at - since);
                 return self.violated(Law::L2, at, what);
             }
         }
     }
 
-    /// L2: what is over at the service is noticed, however the news of it was lost.
-    fn noticed(&mut self, at: u64, calm_since: u64, host: &Host) {
+    /// L2: an end at the service is noticed even if every message about it was lost.
+    fn check_ends_noticed(&mut self, at: u64, calm_since: u64, host: &Host) {
         let Some(agent) = &host.agent else { return };
         let longest = host.inactivity() + NOTICED_WITHIN;
         let found = host.service.unnoticed().find(|(key, since)| {
@@ -198,17 +195,17 @@ impl Laws {
         });
         if let Some(((job, attempt), since)) = found {
             let what = format!(
-                "job {job} attempt {attempt} is over on {} since {since} ms, and nobody noticed",
+                "job {job} attempt {attempt} ended on {} at {since} ms, and the agent did not notice",
                 host.name()
             );
             self.violated(Law::L2, at, what);
         }
     }
 
-    /// L4: what its service lost, an agent does not hold on to.
-    fn let_go(&mut self, at: u64, calm_since: u64, number: usize, host: &Host) {
+    /// L4: an agent gives up an attempt that its service lost.
+    fn check_lost_given_up(&mut self, at: u64, calm_since: u64, number: usize, host: &Host) {
         let Some(agent) = &host.agent else { return };
-        let longest = host.inactivity() + LET_GO_WITHIN;
+        let longest = host.inactivity() + GIVEN_UP_WITHIN;
         let mut long = None;
         for key in agent.held() {
             if host.service.knows(key) {
@@ -222,18 +219,19 @@ impl Laws {
             }
         }
         if let Some((job, attempt)) = long {
-            let what = format!("{} holds job {job} attempt {attempt}, which its service lost", host.name());
+            let what =
+                format!("{} still holds job {job} attempt {attempt}, which its service lost", host.name());
             self.violated(Law::L4, at, what);
         }
     }
 
-    /// L4: a service that is known to be sick is treated, or work is kept from it.
-    fn treated(&mut self, at: u64, calm_since: u64, host: &Host) {
+    /// L4: a service known to be sick is repaired, or gets no work.
+    fn check_repaired(&mut self, at: u64, calm_since: u64, host: &Host) {
         let Some(evidence_at) = host.service.evidence_at.filter(|_| host.service.is_owned()) else { return };
         let since = evidence_at.max(calm_since).max(host.undisturbed_since());
         let is_ignored = host.service.is_sick() && host.unavailable_since.is_none();
-        if is_ignored && at.saturating_sub(since) > TREATED_WITHIN {
-            let what = format!("the service of {} is sick and nothing is done about it", host.name());
+        if is_ignored && at.saturating_sub(since) > REPAIRED_WITHIN {
+            let what = format!("the service of {} is sick, and its agent does nothing about it", host.name());
             self.violated(Law::L4, at, what);
         }
     }

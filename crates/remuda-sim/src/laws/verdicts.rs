@@ -1,6 +1,6 @@
-//! Laws about single decisions: whether a report counted that should not have, and whether an attempt that was given up
-//! was given up on evidence. What is evidence is what is true in the world: what the worker said, what the plane heard
-//! while it listened, which messages the network lost.
+//! Laws about single decisions: whether a stale report counted, and whether an attempt was given up without evidence.
+//! Evidence is what is true in the world: what the worker sent, what reached the plane while it ran, which messages the
+//! network lost.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::law::Law;
 use crate::net::PlaneRequest;
 use crate::scenario::client_of;
 
-/// What was believed about jobs that a stale report speaks of, and whether the whole beat is stale.
+/// The failure counts of jobs that a stale report names, and whether the whole beat is stale.
 #[derive(Debug, Default)]
 pub(crate) struct Before {
     stale: Vec<(JobId, (u8, u8))>,
     is_old_beat: bool,
 }
 
-/// A fleet that is really gone is given up after this.
+/// The brake holds a fleet that is really gone for no longer than this.
 const HOLD_MAX: Duration = Duration::from_secs(15 * 60);
 /// Deadlines are noticed by ticks of a second, and a beat may be on its way.
 const MARGIN: Duration = Duration::from_millis(1500);
@@ -40,14 +40,14 @@ impl Laws {
         let away = now.since(self.stepped_at);
         if away >= self.rules.plane_stall_max {
             let later = |then: &mut Timestamp| *then = then.plus(away).min(now);
-            self.heard.values_mut().for_each(later);
+            self.last_heard.values_mut().for_each(later);
             self.progress.values_mut().for_each(|(then, _)| later(then));
             later(&mut self.began_at);
             self.listens_since = now;
         }
         self.stepped_at = now;
         if plane.mass_loss().is_on(now) && self.braked_since.is_none() {
-            (self.braked_since, self.returned_at) = (Some(now), None);
+            (self.braked_since, self.rereversed_at) = (Some(now), None);
         }
         let Some(PlaneRequest::Beat { worker, beat, .. }) = request else { return Before::default() };
         let is_old_beat = plane.worker(worker).is_none_or(|it| {
@@ -79,10 +79,10 @@ impl Laws {
         hosts: &[Host],
     ) {
         for (job, failures) in before.stale {
-            self.unmoved(at, job, failures, step);
+            self.check_stale_report(at, job, failures, step);
         }
         if before.is_old_beat {
-            self.without_effect(now, at, step);
+            self.check_stale_beat(now, at, step);
         }
         for record in &step.records {
             let Record::Life { job, life } = record else { continue };
@@ -95,50 +95,50 @@ impl Laws {
             if let Some(last) =
                 last.filter(|last| last.cause.is_some() && self.judged.insert((*job, last.attempt, now)))
             {
-                self.on_evidence(now, at, *job, life, last, plane, request, hosts);
+                self.check_evidence(now, at, *job, life, last, plane, request, hosts);
             }
         }
-        self.listen(now, request, step, plane);
-        self.no_work_for_the_silent(now, at, step);
-        self.no_early_work(now, at, plane, step, hosts);
+        self.record_heard(now, request, step, plane);
+        self.check_assigned_workers_heard(now, at, step);
+        self.check_ready(now, at, plane, step, hosts);
         match request {
-            Some(PlaneRequest::Join { join, .. }) => self.no_late_comers(at, plane, join, step),
+            Some(PlaneRequest::Join { join, .. }) => self.check_join(at, plane, join, step),
             Some(PlaneRequest::DrainMachine { machine, .. }) => self.note_drain(machine, step),
             _ => {}
         }
-        self.preferred_first(now, at, plane, request, step);
+        self.check_preferred(now, at, plane, request, step);
         self.check_fairness(at, step);
         self.check_state(now, at, plane);
     }
 
-    /// S3: a report with a wrong fence changed nothing.
-    fn unmoved(&mut self, at: u64, job: JobId, before: (u8, u8), step: &Step) {
+    /// S3: a report with a wrong fence changes nothing.
+    fn check_stale_report(&mut self, at: u64, job: JobId, before: (u8, u8), step: &Step) {
         for record in &step.records {
             let Record::Life { job: of, life } = record else { continue };
             let is_omission = life.tries.last().is_some_and(|last| is_omission(&last.verdict));
             let is_moved = (life.failures, life.mishaps) != before && !is_omission
                 || matches!(life.state, StateRow::Completed { .. });
             if *of == job && is_moved {
-                let what = format!("a stale report moved job {job} to {}", life.state.name());
+                let what = format!("a stale report changed job {job} to {}", life.state.name());
                 return self.violated(Law::S3, at, what);
             }
         }
     }
 
-    /// S3: an old beat ended nothing.
-    fn without_effect(&mut self, now: Timestamp, at: u64, step: &Step) {
+    /// S3: a stale beat ends nothing.
+    fn check_stale_beat(&mut self, now: Timestamp, at: u64, step: &Step) {
         for record in &step.records {
             let Record::Life { job, life } = record else { continue };
             if life.tries.last().is_some_and(|last| last.ended_at == Some(now)) {
-                let what = format!("an old beat ended attempt {} of job {job}", life.attempt);
+                let what = format!("a stale beat ended attempt {} of job {job}", life.attempt);
                 return self.violated(Law::S3, at, what);
             }
         }
     }
 
-    /// S6: why an attempt was given up, held against what is true.
+    /// S6: compares the reason for which an attempt was given up with what is true.
     #[expect(clippy::too_many_arguments, reason = "a verdict with all that speaks for or against it")]
-    fn on_evidence(
+    fn check_evidence(
         &mut self,
         now: Timestamp,
         at: u64,
@@ -158,16 +158,16 @@ impl Laws {
         };
         let is_reported = true_beat.is_some_and(|beat| reports(beat, key));
         let problem = if verdict.contains("fell silent") {
-            self.brake_law(now, at, &last.worker, plane);
-            self.return_law(now, at, &last.worker);
-            (silence + MARGIN < self.rules.lease).then(|| format!("it was heard {silence:?} ago"))
+            self.check_mass_loss_brake(now, at, &last.worker, plane);
+            self.check_brake_release(now, at, &last.worker);
+            (silence + MARGIN < self.rules.lease).then(|| format!("it was last heard {silence:?} ago"))
         } else if is_omission(verdict) {
             let is_named = true_beat.is_none_or(|beat| names(beat, key));
             let was_told =
                 matches!(self.orders.get(&key), Some(Order::Received { .. } | Order::Lost | Order::Missed));
             match (is_named, was_told) {
-                (true, _) => Some("no beat of it said so".to_owned()),
-                (false, false) => Some("the order was still on its way".to_owned()),
+                (true, _) => Some("no beat of the worker said so".to_owned()),
+                (false, false) => Some("the order was still in transit".to_owned()),
                 (false, true) => None,
             }
         } else if verdict.contains("started anew") {
@@ -177,14 +177,14 @@ impl Laws {
                 }
                 _ => true,
             };
-            is_named.then(|| "it did not start anew without it".to_owned())
+            is_named.then(|| "it did not restart without it".to_owned())
         } else if verdict.contains("its start limit") || verdict.contains("its node limit") {
-            self.within_its_limit(now, job, last, stalled, hosts)
+            self.check_job_limit(now, job, last, stalled, hosts)
         } else if verdict.contains("stuck") {
             self.services.stuck.push((last.worker.clone(), key));
             let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker && host.is_pristine);
             match its_hosts.any(|host| host.service.is_queued_behind_progress(key)) {
-                true => Some("it waits for its turn".to_owned()),
+                true => Some("it is queued behind a running prompt".to_owned()),
                 false => (stalled + MARGIN < self.rules.stuck_after)
                     .then(|| format!("it advanced {stalled:?} ago")),
             }
@@ -194,23 +194,23 @@ impl Laws {
             (!is_silent && !is_stuck)
                 .then(|| format!("it was heard {silence:?} ago and advanced {stalled:?} ago"))
         } else if verdict.contains("was given up") {
-            given_up_for_nothing(verdict, &last.worker, hosts)
-        } else if is_our_doing(verdict) {
+            check_machine_given_up(verdict, &last.worker, hosts)
+        } else if needs_no_evidence(verdict) {
             None
         } else {
-            (!is_reported).then(|| "nobody reported that".to_owned())
+            (!is_reported).then(|| "the worker did not report that".to_owned())
         };
         if let Some(problem) = problem {
             let what = format!("job {job} attempt {} was lost ({verdict}), but {problem}", last.attempt);
             self.violated(Law::S6, at, what);
         }
-        // Without an order nothing was lost but a number.
-        let is_lost = !is_reported && !is_our_doing(verdict) && !verdict.contains("stuck");
+        // Without an order only an attempt number was lost.
+        let is_lost = !is_reported && !needs_no_evidence(verdict) && !verdict.contains("stuck");
         let is_lost = is_lost && (self.orders.contains_key(&key) || !verdict.contains("started anew"));
         let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker);
         if is_lost && last.cause == Some(Cause::Worker) && its_hosts.all(|host| host.is_pristine) {
             let what = format!(
-                "{} is well and lost job {job} attempt {} ({verdict}; {} now)",
+                "{} is healthy and lost job {job} attempt {} ({verdict}; {} now)",
                 last.worker,
                 last.attempt,
                 life.state.name()
@@ -219,8 +219,8 @@ impl Laws {
         }
     }
 
-    /// S6: a limit of the job's own, held against what it allows; the cause is whose measure it is.
-    fn within_its_limit(
+    /// S6: checks one of the job's own limits, and that the cause fits the limit.
+    fn check_job_limit(
         &self,
         now: Timestamp,
         job: JobId,
@@ -233,19 +233,19 @@ impl Laws {
         if last.verdict.contains("its start limit") {
             let (limit, waited) = (options.start_limit.unwrap_or_default(), now.since(last.started_at));
             let is_early = waited + MARGIN < limit || last.cause != Some(Cause::Service);
-            return is_early.then(|| format!("it was handed out {waited:?} ago"));
+            return is_early.then(|| format!("it was assigned {waited:?} ago"));
         }
         let mut its_hosts = hosts.iter().filter(|host| *host.name() == last.worker && host.is_pristine);
         if its_hosts.any(|host| host.service.is_queued_behind_progress(key)) {
-            return Some("it waits for its turn".to_owned());
+            return Some("it is queued behind a running prompt".to_owned());
         }
         let is_early =
             stalled + MARGIN < options.node_limit.unwrap_or_default() || last.cause != Some(Cause::Job);
         is_early.then(|| format!("it advanced {stalled:?} ago"))
     }
 
-    /// N5: when most of those who work fell silent together, it is our own link, and nothing is given up for it.
-    fn brake_law(&mut self, now: Timestamp, at: u64, worker: &WorkerId, plane: &Plane) {
+    /// N5: when most workers fall silent together, it is the plane's own link, and no attempt is given up for it.
+    fn check_mass_loss_brake(&mut self, now: Timestamp, at: u64, worker: &WorkerId, plane: &Plane) {
         let lease = self.rules.lease;
         let together = Duration::from_secs(5);
         let its_last = self.heard_at(worker);
@@ -254,7 +254,7 @@ impl Laws {
         let silent = plane.workers().filter(|it| {
             let heard_at = self.heard_at(&it.id);
             let apart = its_last.since(heard_at).max(heard_at.since(its_last));
-            // Who was given something only now is asked to beat faster only from now on.
+            // A worker with a new attempt is expected to beat faster only from then on.
             let watched_from =
                 it.holds.values().map(|hold| hold.assigned_at).min().unwrap_or(now).max(heard_at);
             apart <= together && now.since(watched_from) >= self.rules.suspect_after + together
@@ -262,17 +262,18 @@ impl Laws {
         let silent = silent.count() + usize::from(plane.worker(worker).is_some_and(|it| it.holds.is_empty()));
         let is_mass = silent >= 4 && silent * 100 > (fleet + 1) * 60;
         if is_mass && now.since(its_last) < lease * 2 {
-            let what = format!("{silent} of {fleet} workers fell silent together, and {worker} was given up");
+            let what =
+                format!("{silent} of {fleet} workers fell silent together, and {worker} was still given up");
             self.violated(Law::S6, at, what);
         }
     }
 
-    /// N5 and N6: when the first is heard again the others are on their way, and have a lease to arrive.
-    fn return_law(&mut self, now: Timestamp, at: u64, worker: &WorkerId) {
-        let (Some(since), Some(returned_at)) = (self.braked_since, self.returned_at) else { return };
-        let is_early = now.since(returned_at) + MARGIN < self.rules.lease;
+    /// N5 and N6: when the first worker returns, the others have one lease to return as well.
+    fn check_brake_release(&mut self, now: Timestamp, at: u64, worker: &WorkerId) {
+        let (Some(since), Some(rereversed_at)) = (self.braked_since, self.rereversed_at) else { return };
+        let is_early = now.since(rereversed_at) + MARGIN < self.rules.lease;
         if is_early && now.since(since) + MARGIN < HOLD_MAX {
-            let ago = now.since(returned_at);
+            let ago = now.since(rereversed_at);
             self.violated(
                 Law::S6,
                 at,
@@ -281,33 +282,37 @@ impl Laws {
         }
     }
 
-    /// S12: an attempt is given to someone who can be told of it.
-    fn no_work_for_the_silent(&mut self, now: Timestamp, at: u64, step: &Step) {
+    /// S12: an attempt goes only to a worker that the plane has heard from.
+    fn check_assigned_workers_heard(&mut self, now: Timestamp, at: u64, step: &Step) {
         for record in &step.records {
             let Record::Life { job, life } = record else { continue };
             let StateRow::Running { worker, started_at, .. } = &life.state else { continue };
-            let heard_at = self.heard.get(worker).copied();
+            let heard_at = self.last_heard.get(worker).copied();
             let is_silent = heard_at.is_none_or(|then| now.since(then) > self.rules.beat_idle * 2);
             if *started_at == now && is_silent {
-                self.violated(Law::S12, at, format!("{worker} gets job {job} and was heard {heard_at:?}"));
+                self.violated(
+                    Law::S12,
+                    at,
+                    format!("{worker} got job {job} and was last heard {heard_at:?}"),
+                );
             }
         }
     }
 
-    /// What the plane may know from this step.
-    fn listen(&mut self, now: Timestamp, request: Option<&PlaneRequest>, step: &Step, plane: &Plane) {
+    /// Records what the plane learned in this step.
+    fn record_heard(&mut self, now: Timestamp, request: Option<&PlaneRequest>, step: &Step, plane: &Plane) {
         let is_released =
             |record: &Record| matches!(record, Record::Happened(it) if it.name == "fleet:brake_released");
         if step.records.iter().any(is_released) {
-            (self.braked_since, self.returned_at) = (None, None);
+            (self.braked_since, self.rereversed_at) = (None, None);
         }
         match (request, &step.answer) {
-            (Some(PlaneRequest::Join { join, .. }), Ok(_)) => self.is_heard(now, &join.worker),
+            (Some(PlaneRequest::Join { join, .. }), Ok(_)) => self.worker_heard(now, &join.worker),
             (Some(PlaneRequest::Beat { .. }), Ok(Answer::Reply(reply))) if reply.beat_again => {}
             (Some(PlaneRequest::Beat { worker, beat, .. }), Ok(_)) => {
-                self.is_heard(now, worker);
+                self.worker_heard(now, worker);
                 for held in &beat.held {
-                    // What it names after it was given up is no news of the attempt that was given up.
+                    // A beat that lists an attempt after it was given up says nothing about that attempt.
                     let is_current = |job: &Job| {
                         job.attempt() == held.attempt && matches!(job.state(), State::Running { .. })
                     };
@@ -324,15 +329,15 @@ impl Laws {
         }
     }
 
-    fn is_heard(&mut self, now: Timestamp, worker: &WorkerId) {
-        self.heard.insert(worker.clone(), now);
+    fn worker_heard(&mut self, now: Timestamp, worker: &WorkerId) {
+        self.last_heard.insert(worker.clone(), now);
         if self.braked_since.is_some() {
-            self.returned_at.get_or_insert(now);
+            self.rereversed_at.get_or_insert(now);
         }
     }
 
     fn heard_at(&self, worker: &WorkerId) -> Timestamp {
-        self.heard.get(worker).copied().unwrap_or(self.began_at)
+        self.last_heard.get(worker).copied().unwrap_or(self.began_at)
     }
 
     fn silence(&self, now: Timestamp, worker: &WorkerId) -> Duration {
@@ -348,16 +353,16 @@ fn is_omission(verdict: &str) -> bool {
     verdict.contains("no longer holds it") || verdict.contains("never took it on")
 }
 
-/// A machine is given up with all that runs there when its provider does not have it any more, or when it is not what
-/// was ordered.
-fn given_up_for_nothing(verdict: &str, worker: &WorkerId, hosts: &[Host]) -> Option<String> {
+/// A machine may be given up with all that runs there if the provider no longer has it, or if it is not what was
+/// ordered.
+fn check_machine_given_up(verdict: &str, worker: &WorkerId, hosts: &[Host]) -> Option<String> {
     let is_other = verdict.contains("in place of") || verdict.contains("were agreed");
     let is_there = hosts.iter().any(|host| host.name() == worker && !host.is_removed && host.is_pristine);
-    (is_there && !is_other).then(|| "its machine is well".to_owned())
+    (is_there && !is_other).then(|| "its machine is healthy".to_owned())
 }
 
-/// Ends that need no evidence about the worker: it left, it was drained, time was up.
-fn is_our_doing(verdict: &str) -> bool {
+/// Ends that need no evidence about the worker: it left, it was drained, or a deadline passed.
+fn needs_no_evidence(verdict: &str) -> bool {
     ["left:", "was not done", "the deadline passed", "was given up"].iter().any(|ours| verdict.contains(ours))
 }
 

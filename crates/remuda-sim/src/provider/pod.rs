@@ -1,4 +1,4 @@
-//! One pod at the provider, as it really is; what is listed of it may differ.
+//! One pod at the provider, as it really is. `listed` gives what the provider shows of it.
 
 use remuda_core::id::{FleetId, MachineId, PodId};
 use remuda_core::money::Money;
@@ -10,41 +10,41 @@ use crate::trouble::Trouble;
 pub(crate) struct SimPod {
     pub(crate) id: PodId,
     pub(crate) tag: String,
-    /// Ours, and of which fleet; nothing for everybody else's.
+    /// The fleet it belongs to; `None` for a foreign pod.
     pub(crate) fleet: Option<FleetId>,
     pub(crate) offer: String,
     pub(crate) kind: String,
     pub(crate) datacenter: String,
     pub(crate) host: String,
-    /// What it costs.
+    /// The price that is billed.
     pub(crate) price: Money,
-    /// What it is said to cost.
+    /// The price that the provider states.
     pub(crate) quoted_price: Option<Money>,
     pub(crate) created_at: u64,
     pub(crate) listed_from: u64,
     pub(crate) runs_at: Option<u64>,
-    /// It does not run any more, by itself or because its agent stopped it.
+    /// When it stopped running, by itself or because its agent stopped it.
     pub(crate) stopped_at: Option<u64>,
     pub(crate) gone_at: Option<u64>,
-    /// Its host lost power; it is listed all the same.
+    /// Its physical host lost power; lists still show it as running.
     pub(crate) is_dead: bool,
     /// What is wrong with it.
     pub(crate) fate: Option<Trouble>,
-    /// Where its agent is, once it has one.
+    /// Index of the host with its agent, once there is one.
     pub(crate) sim_host: Option<usize>,
-    /// Made by a plane that was not in charge any more.
+    /// Created by a plane that had already been replaced.
     pub(crate) is_created_by_old_plane: bool,
-    /// The store was put back to a time before it.
+    /// The store was restored to a time before this pod was created.
     pub(crate) is_unrecorded: bool,
 }
 
 impl SimPod {
-    /// Somebody pays for it.
+    /// It is billed.
     pub(crate) fn is_alive(&self) -> bool {
         self.gone_at.is_none()
     }
 
-    /// Its machine runs or is about to.
+    /// Its machine runs or will run.
     pub(crate) fn is_up(&self) -> bool {
         self.is_alive() && self.stopped_at.is_none()
     }

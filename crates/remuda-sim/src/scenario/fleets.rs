@@ -1,4 +1,4 @@
-//! What a seed says of fleets: how they are set up, what may be rented, and how the load swings.
+//! Draws the fleets of a world: their settings, their offers, and how the load varies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::random::Random;
 
 #[derive(Clone, Debug)]
 pub(crate) struct FleetPlan {
-    /// As they should be, whatever a saboteur makes of them.
+    /// The correct settings, even if a sabotage changes those of the plane.
     pub(crate) settings: FleetSettings,
     pub(crate) services: BTreeSet<Service>,
     pub(crate) slots: u32,
@@ -23,7 +23,7 @@ pub(crate) struct FleetPlan {
 const FLEETS: [&str; 2] = ["big-gpus", "small"];
 const OFFERS: [&str; 3] = ["4090", "A6000", "L40S"];
 
-/// `is_sole_fleet`: nobody else is there to do the work, so that whoever forbids machines forbids everything.
+/// With `is_sole_fleet` no other worker can do the work, so no limit may forbid machines altogether.
 pub(super) fn draw(random: &mut Random, is_sole_fleet: bool) -> Vec<FleetPlan> {
     let count = if random.permille(300) { 2 } else { 1 };
     (0..count).map(|n| fleet(random, n, is_sole_fleet)).collect()
@@ -37,7 +37,7 @@ fn fleet(random: &mut Random, n: usize, is_sole_fleet: bool) -> FleetPlan {
         .collect();
     let dearest = prices.values().copied().max().unwrap_or_default();
     let machines_min = random.pick(&[0, 0, 0, 1, 2]);
-    let mut settings = FleetSettings::new(FLEETS[n].parse().expect("a short name is a name"), true);
+    let mut settings = FleetSettings::new(FLEETS[n].parse().expect("a short name is a valid id"), true);
     settings.labels = BTreeMap::from([("zone".to_owned(), ZONES[n].to_owned())]);
     settings.offers = prices.keys().cloned().collect();
     settings.scaling = Scaling {
@@ -58,7 +58,7 @@ fn fleet(random: &mut Random, n: usize, is_sole_fleet: bool) -> FleetPlan {
     let affordable = random.between(1, 5);
     settings.hour_max =
         random.permille(500).then(|| Money::from_micros((dearest.as_micros() + 2) * affordable));
-    // Some minutes of one machine: where others do the work, too, nothing waits for tomorrow.
+    // Enough for some minutes of one machine. Only where other workers exist, so that no job waits for the next day.
     settings.day_max = (!is_sole_fleet && random.permille(300))
         .then(|| Money::from_micros(dearest.as_micros() * random.between(20, 120) / 60));
     settings.limits = RentalLimits {
@@ -77,7 +77,7 @@ fn fleet(random: &mut Random, n: usize, is_sole_fleet: bool) -> FleetPlan {
     }
 }
 
-/// When the next job comes: in waves, with quiet times in between.
+/// When a job is submitted: in waves, with quiet times in between.
 pub(super) fn arrival(random: &mut Random, storm_end: u64, waves: &[u64]) -> u64 {
     match waves.is_empty() || random.permille(200) {
         true => random.below(storm_end),
@@ -89,7 +89,7 @@ pub(super) fn waves(random: &mut Random, storm_end: u64) -> Vec<u64> {
     (0..random.between(1, 5)).map(|_| random.below(storm_end)).collect()
 }
 
-/// Work that is worth a machine.
+/// Long enough to be worth a machine.
 pub(super) fn duration(random: &mut Random) -> u64 {
     match random.below(10) {
         0 => random.between(60_000, 250_000),

@@ -1,46 +1,46 @@
-//! How odd the services of a world are. Everything is in thousandths, and heals with the calm.
+//! How often the services of a world misbehave, in permille. All rates are zero after the storm.
 
 use crate::random::Random;
 use crate::weather::Weather;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FaultRates {
-    /// Submissions whose answer is lost, and perhaps the submission with it.
+    /// Submissions whose answer is lost; half of these submissions never arrive.
     pub(crate) submit_answers_lost: u64,
-    /// Submissions that somebody on the way sends twice.
+    /// Submissions that arrive twice.
     pub(crate) submits_copied: u64,
-    /// Requests that take their time.
+    /// Slow requests.
     pub(crate) requests_slow: u64,
-    /// Questions that get no answer.
+    /// Queries without an answer.
     pub(crate) queries_unanswered: u64,
-    /// Answers that come when the next question has been asked.
+    /// Answers that arrive after the next query was sent.
     pub(crate) late_answers: u64,
-    /// Messages that are lost.
+    /// Lost messages.
     pub(crate) messages_lost: u64,
-    /// Messages that come late, twice, or in another order.
+    /// Messages that come late, twice or out of order.
     pub(crate) messages_disordered: u64,
-    /// Sockets that hear nothing after they were opened again.
+    /// Sockets that deliver nothing after they are reopened.
     pub(crate) mute_sockets: u64,
-    /// Done, and for a moment neither running nor written down.
+    /// Prompts that for a moment are neither running nor in the history.
     pub(crate) gaps: u64,
-    /// Runs that end badly, or not at all.
+    /// Runs that fail or hang.
     pub(crate) runs_fail: u64,
-    /// Runs that need no time and trace_line nothing.
+    /// Runs that need no time and send no message.
     pub(crate) runs_cached: u64,
-    /// Runs that do not stop when they are told to.
+    /// Runs that ignore a stop request.
     pub(crate) runs_uninterruptible: u64,
-    /// Requests to stop that are lost.
+    /// Lost stop requests.
     pub(crate) stops_lost: u64,
-    /// Outputs that are not there.
+    /// Missing outputs.
     pub(crate) outputs_lost: u64,
-    /// Remedies that fail, or of which nothing is heard.
+    /// Remedies that fail or never report back.
     pub(crate) remedies_fail: u64,
 }
 
 impl FaultRates {
     pub(crate) fn draw(random: &mut Random, weather: Weather) -> FaultRates {
         let much = match weather {
-            // Where machines are rented, it is they who are odd.
+            // With rented machines, the provider has the faults.
             Weather::Fair | Weather::Fleet => return FaultRates::default(),
             Weather::Network | Weather::Plane | Weather::Store => 1,
             Weather::Agents => 2,

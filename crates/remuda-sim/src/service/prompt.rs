@@ -6,7 +6,7 @@ use super::Key;
 
 #[derive(Debug)]
 pub(crate) struct Prompt {
-    /// Nothing for what somebody else handed in.
+    /// `None` for a foreign prompt.
     pub(crate) key: Option<Key>,
     pub(crate) mark: u64,
     pub(crate) duration: u64,
@@ -14,11 +14,11 @@ pub(crate) struct Prompt {
     pub(crate) progress_every: u64,
     pub(crate) reported_at: u64,
     pub(crate) end: PromptEnd,
-    /// Deaf to being told to stop, until then.
+    /// Ignores stop requests before this time.
     pub(crate) uninterruptible_until: u64,
-    /// Nothing had to be computed: it is over at once, and nobody hears of it.
+    /// All results were cached: it ends at once and sends no message.
     pub(crate) is_cached: bool,
-    /// The second of two under one id.
+    /// The second of two prompts with one id.
     pub(crate) is_copy: bool,
 }
 
@@ -28,22 +28,22 @@ pub(crate) enum PromptEnd {
     Fails(ServiceFault),
     Interrupted,
     KillsAgent,
-    /// It never ends, whatever it is told.
+    /// Never ends, even when interrupted.
     Hangs,
 }
 
-/// How something ended, and when that was or will be written down.
+/// How a prompt ended, and when the history shows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FinishedPrompt {
     pub(crate) end: PromptEnd,
     pub(crate) at: u64,
     pub(crate) written_at: u64,
-    /// The agent has heard of a failure, or brought the outputs home.
+    /// The agent knows of the failure, or has fetched the outputs.
     pub(crate) is_noticed: bool,
 }
 
-/// What a run that fails says.
-pub(crate) const FAILED: &str = "it did not work";
+/// The message of a failed run.
+pub(crate) const FAILED: &str = "the run failed";
 
 impl Prompt {
     pub(crate) fn new(key: Option<Key>, mark: u64, duration: u64, progress_every: u64) -> Self {

@@ -1,17 +1,17 @@
-//! TODO
+//! A submission on its way to a service, and the answer to it.
 
 use remuda_core::service::{ServiceFault, ServiceIncarnation};
 
 use super::Key;
 
-/// A submission on its way.
+/// A submission on its way to a service.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Submission {
     pub(crate) key: Key,
-    /// Who waits for the answer; nobody if it is lost.
+    /// The agent process that waits for the answer; `None` if the answer is lost.
     pub(crate) process: Option<u32>,
     pub(crate) is_copy: bool,
-    /// It waits to be read by the service in this life, and would end with it.
+    /// It sits in the socket buffer of a busy service of this incarnation, and is lost if that one ends.
     pub(crate) waits_in: Option<ServiceIncarnation>,
 }
 

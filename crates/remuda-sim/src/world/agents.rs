@@ -12,12 +12,12 @@ use crate::scenario::Quirk;
 /// How long an agent waits for an answer that should come at once.
 const CALL_TIMEOUT: u64 = 10_000;
 
-/// How much longer than the wait it asked for an agent stays on the line: the longest wait and this together are less
-/// than a lease, so that an order that got lost on an open line costs nothing.
+/// How much longer than the requested wait an agent keeps a long poll open. Together with the longest wait it is less
+/// than a lease, so an order lost on an open poll costs nothing.
 const LONG_POLL_MARGIN: u64 = 3000;
 
 impl World<'_> {
-    /// The agent's process begins, and finds what a former one left running (or does not).
+    /// Starts the agent process, which usually finds what the previous one left running.
     pub(super) fn start_agent(&mut self, host: usize) {
         let it = &mut self.hosts[host];
         if it.is_removed || it.agent.is_some() {
@@ -71,7 +71,7 @@ impl World<'_> {
         }
     }
 
-    /// Keeps what happens to a paused agent for later; whether it was kept.
+    /// Keeps an event for a paused agent until it resumes. Returns whether it did.
     pub(super) fn defer_if_paused(&mut self, host: usize, event: &SimEvent) -> bool {
         let it = &mut self.hosts[host];
         let is_paused = self.now < it.paused_until;
@@ -100,7 +100,7 @@ impl World<'_> {
         }
     }
 
-    /// The answer to a question, if anyone still waits for it.
+    /// Delivers an answer if the agent still waits for it.
     pub(super) fn agent_response(&mut self, host: usize, process: u32, call: u64, answer: AgentResponse) {
         let it = &mut self.hosts[host];
         if it.process != process || it.agent.is_none() || it.call != Some(call) {
@@ -112,7 +112,7 @@ impl World<'_> {
         it.call = None;
         let seq = self.seq_of(call);
         if self.is_traced() {
-            self.trace_line(&format!("host {host} hears {answer:?}"));
+            self.trace_line(&format!("agent {host} got {answer:?}"));
         }
         if !matches!(answer, AgentResponse::Failed(CallError::Unreachable(_))) {
             self.hosts[host].last_contact_at = self.now;
@@ -152,7 +152,7 @@ impl World<'_> {
         let Some(agent) = &mut it.agent else { return };
         let effects = agent.step(clock, event);
         if self.is_traced() && !effects.is_empty() {
-            self.trace_line(&format!("host {host} does {effects:?}"));
+            self.trace_line(&format!("agent {host} effects {effects:?}"));
         }
         for effect in effects {
             self.run_effect(host, effect);
@@ -213,7 +213,7 @@ impl World<'_> {
         }
     }
 
-    /// The process ends by itself; whoever looks after it starts it again, a twin's victim only when the twin is gone.
+    /// The process exits. Its supervisor restarts it, but not while a twin of the same name runs.
     fn exit(&mut self, host: usize, has_problem: bool) {
         self.note("exit", host as u64, u64::from(has_problem));
         let it = &mut self.hosts[host];
@@ -221,7 +221,7 @@ impl World<'_> {
         it.dead_since = Some(self.now);
         it.is_pristine = false;
         it.service.evidence_at = None;
-        // What it started ends with it; what it did not goes on, and whoever comes next finds it.
+        // A service that the agent started ends with it; any other keeps running, and the next agent finds it.
         if it.service.is_owned() {
             it.service.die();
         }
@@ -241,7 +241,7 @@ impl World<'_> {
 
     fn call(&mut self, host: usize, seq: Option<u64>, request: PlaneRequest, timeout: u64) {
         let id = self.next_call();
-        // The sequence number travels in the low bits, so that an answer tells which beat it is for.
+        // The low bits carry the sequence number, so that an answer names its beat.
         let id = id << 32 | seq.unwrap_or(0);
         self.close_connection(host);
         let it = &mut self.hosts[host];
@@ -252,7 +252,7 @@ impl World<'_> {
         self.at(timeout, SimEvent::AgentCallTimeout { host, process, call: id });
     }
 
-    /// Nobody waits for the answer any more; the other end sees the connection close, unless the way is cut.
+    /// Abandons the current call; the plane sees the connection close unless the link is cut.
     fn close_connection(&mut self, host: usize) {
         let it = &mut self.hosts[host];
         let Some(call) = it.call.take() else { return };

@@ -13,7 +13,7 @@ use crate::event_queue::SimEvent;
 use crate::net::{Caller, ClientResponse, PlaneCall, PlaneRequest};
 use crate::sabotage::Sabotage;
 
-/// More sends than any outage of a world can use up.
+/// More than any outage of a world can use up.
 const SENDS_MAX: u32 = 1000;
 
 impl World<'_> {
@@ -44,9 +44,10 @@ impl World<'_> {
         let it = &self.clients[client];
         match (it.job, it.is_cancelling) {
             (Some(_), true) => self.request(client, PlaneRequest::Cancel { client }),
-            // It was response already; the question was one too many.
+            // The answer has arrived already; this retry is not needed.
             (Some(_), false) => {}
-            // Without a key nobody knows whether it was accepted: sending it again might make it two.
+            // Without a key the client cannot know whether the job was accepted, and a resend could create a second
+            // one.
             (None, _) if !self.scenario.jobs[client].has_key => self.clients[client].is_done = true,
             (None, _) => self.submit(client, false),
         }
@@ -103,7 +104,7 @@ impl World<'_> {
         self.request(client, PlaneRequest::Cancel { client });
     }
 
-    /// What the plane's front door makes of a submission: the id is drawn here, once for each request.
+    /// The submission as the HTTP layer builds it: the id is drawn here, once per request.
     pub(super) fn submission(&mut self, client: usize, is_changed: bool, known: Option<Known>) -> Submission {
         let serial = self.next_call();
         let id = JobId::from_u128(u128::from(self.now) << 80 | u128::from(serial) << 16 | client as u128);
@@ -145,7 +146,7 @@ impl World<'_> {
         }
     }
 
-    /// What the store says about the client's key, as the front door asks it.
+    /// What the store knows about the client's key, looked up as the HTTP layer does.
     pub(super) fn known(&self, client: usize) -> Option<Known> {
         let plan = self.scenario.jobs.get(client).filter(|plan| plan.has_key)?;
         let (job, fingerprint) = self.store.keys.get(&(plan.tenant.clone(), key(client)))?;

@@ -62,7 +62,7 @@ impl World<'_> {
         }
     }
 
-    /// What happens to ourselves where machines are rented.
+    /// Counts faults of our own side where machines are rented.
     fn count_own_fault(&mut self, fault: Fault) {
         match fault {
             Fault::KillPlane { .. } | Fault::PausePlane { .. } | Fault::ReplacePlane { .. } => {
@@ -73,7 +73,7 @@ impl World<'_> {
         }
     }
 
-    /// The storm is over: what is broken is mended.
+    /// The storm is over: everything is repaired.
     pub(super) fn end_storm(&mut self) {
         self.is_calm = true;
         (self.degraded_until, self.slow_until, self.failing_until) = (self.now, self.now, self.now);

@@ -7,14 +7,14 @@ use super::World;
 use crate::event_queue::SimEvent;
 use crate::net::{AgentResponse, Caller, ClientResponse, PlaneCall, PlaneRequest};
 
-/// A call's fate on one way.
+/// What happens to a message.
 enum Transit {
     Lost,
     After(u64),
 }
 
 impl World<'_> {
-    /// Sends a host's call up; what is lost shows as silence, or sometimes as an error at once.
+    /// Sends an agent's call to the plane. A lost call ends in the agent's timeout, or sometimes in a connection reset.
     pub(super) fn send_to_plane(&mut self, host: usize, call: PlaneCall) {
         let is_cut = self.now < self.hosts[host].link.cut_up_until;
         let Transit::After(delay) = self.transit(is_cut) else {
@@ -33,7 +33,7 @@ impl World<'_> {
         self.at(delay, SimEvent::CallArrives(Box::new(call)));
     }
 
-    /// A connection that breaks is noticed at once by some, and by the rest when their timeout ends.
+    /// Some broken connections are noticed at once, the others by the timeout.
     fn maybe_reset(&mut self, host: usize, call: &PlaneCall) {
         if let Caller::Host { process, .. } = call.from
             && self.random.permille(300)
@@ -51,7 +51,7 @@ impl World<'_> {
         !self.is_calm && self.random.permille(permille)
     }
 
-    /// Joins are not copied: nobody but the agent repeats them.
+    /// Only beats are duplicated; joins are repeated by the agent itself.
     fn send_copy(&mut self, call: &PlaneCall, delay: u64) {
         if matches!(call.request, PlaneRequest::Beat { .. }) {
             let copy = PlaneCall { from: Caller::None, ..call.clone() };
@@ -59,7 +59,7 @@ impl World<'_> {
         }
     }
 
-    /// Brings an answer back; whether anything was lost on the way.
+    /// Sends an answer to an agent. Returns whether it was lost.
     pub(super) fn send_to_agent(&mut self, to: Caller, call: u64, answer: AgentResponse) -> bool {
         let Caller::Host { host, process } = to else { return false };
         let is_cut = self.now < self.hosts[host].link.cut_down_until;

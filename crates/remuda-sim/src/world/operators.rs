@@ -51,7 +51,7 @@ impl World<'_> {
         });
     }
 
-    /// In the calm nobody stands in the way.
+    /// After the storm no operator order stands in the way.
     pub(super) fn withdraw_operator_orders(&mut self) {
         if self.is_sabotaged(Sabotage::StayAtZero) {
             let fleets: Vec<_> = self.scenario.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
@@ -75,7 +75,7 @@ impl World<'_> {
         }
     }
 
-    /// The store is put back to a time before some of the machines.
+    /// Restores the store to a time before some of the machines.
     pub(super) fn roll_back_store(&mut self) {
         let machines: Vec<_> = self.store.machines().map(ToOwned::to_owned).collect();
         self.kill_plane(1, 0);

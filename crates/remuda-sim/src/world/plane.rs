@@ -30,9 +30,9 @@ use crate::provider::DEPLOYMENT;
 use crate::sabotage::Sabotage;
 use release::{client_response, refusal_response};
 
-/// Events taken into one batch.
+/// Calls stepped in one batch.
 const BATCH_MAX: usize = 512;
-/// What the front door lets in; beyond it callers are sent away.
+/// Calls that may wait in the inbox; beyond it callers are turned away.
 const INBOX_MAX: usize = 1024;
 
 impl World<'_> {
@@ -148,7 +148,7 @@ impl World<'_> {
                 self.forged_beat(driver, Event::Beat { worker, token_hash: token, beat, waits: wait > 0 })
             }
             PlaneRequest::Leave { worker, token } => {
-                Event::Leave { worker, token_hash: Some(token), reason: "it was asked to stop".to_owned() }
+                Event::Leave { worker, token_hash: Some(token), reason: "stop requested".to_owned() }
             }
             PlaneRequest::ConnectionLost { worker, seq } => Event::LineDropped { worker, seq },
             PlaneRequest::Submit { client, is_changed } => {
@@ -156,7 +156,7 @@ impl World<'_> {
             }
             PlaneRequest::Cancel { client } => {
                 let job = self.clients[client].job?;
-                Event::Cancel { job, message: "changed my mind".to_owned() }
+                Event::Cancel { job, message: "cancelled by the client".to_owned() }
             }
             PlaneRequest::Drain { worker } => {
                 Event::Drain { worker, reason: "maintenance".to_owned(), within: None }
@@ -167,7 +167,7 @@ impl World<'_> {
             }
             PlaneRequest::ProviderEvent { fleet, news } => Event::Provider { fleet, news },
             PlaneRequest::Order { fleet, order } => Event::Order { fleet, order },
-            PlaneRequest::DrainMachine { .. } if self.is_sabotaged(Sabotage::FeedTheDrained) => Event::Tick,
+            PlaneRequest::DrainMachine { .. } if self.is_sabotaged(Sabotage::AssignToDrained) => Event::Tick,
             PlaneRequest::DrainMachine { machine, within } => {
                 let within = within.map(Duration::from_millis);
                 Event::DrainMachine { machine, reason: "maintenance".to_owned(), within }
@@ -177,7 +177,7 @@ impl World<'_> {
         Some((event, token))
     }
 
-    /// One step with the laws looking on.
+    /// Steps the plane once and checks the laws.
     pub(super) fn step_once(
         &mut self,
         driver: &mut Driver,
@@ -191,7 +191,7 @@ impl World<'_> {
         if is_external && self.is_traced() {
             self.trace_line(&format!("plane {}: {event:?}", driver.term));
         }
-        // What a plane decides that was replaced without noticing is never stored: the laws wait for the store there.
+        // Decisions of a plane that was replaced are never stored; for those the laws check only the commit.
         let is_leading = driver.term == self.store.term;
         let before = is_leading.then(|| self.laws.before_step(now, &driver.plane, request));
         let step = driver.plane.step(now, event);
@@ -248,13 +248,13 @@ impl World<'_> {
         let (term, is_paused) = (driver.term, driver.is_paused(now));
         let fails = now < self.failing_until && !is_paused && term == self.store.term;
         if fails && self.random.permille(300) {
-            if self.is_sabotaged(Sabotage::CarryOutUnstored) {
+            if self.is_sabotaged(Sabotage::RunUncommittedEffects) {
                 return self.release(at, batch);
             }
             return self.reload_after_failed_commit(at, batch);
         }
         if !self.commit(term, std::mem::take(&mut batch.records)) {
-            // Someone else leads: this one stops where it stands.
+            // Another plane leads: this one stops.
             self.note("superseded", term.0, 0);
             self.drop_provider_calls(at);
             self.drivers[at] = None;

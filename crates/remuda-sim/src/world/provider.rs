@@ -13,7 +13,7 @@ use crate::net::{self, Caller, PlaneRequest};
 use crate::trouble::Trouble;
 
 impl World<'_> {
-    /// Something goes wrong at the provider, or begins to.
+    /// Draws whether a trouble occurs, and counts it.
     pub(super) fn draw_trouble(&mut self, trouble: Trouble) -> bool {
         let permille_for = self.account.troubles.permille_for(trouble);
         let happens = !self.is_calm && self.random.permille(permille_for);
@@ -45,10 +45,10 @@ impl World<'_> {
         self.account.empty.clear();
     }
 
-    /// A plane has something to request of a fleet's provider.
+    /// Queues a call to a fleet's provider.
     pub(super) fn queue_provider_call(&mut self, driver: usize, fleet: FleetId, call: ProviderCall) {
         let is_late = self.lead != Some(driver);
-        self.laws.asks(self.now, &fleet, &call, is_late, &self.store);
+        self.laws.provider_call_queued(self.now, &fleet, &call, is_late, &self.store);
         let queue = self.account.call_queues.entry((driver, fleet.clone())).or_default();
         queue.waiting.push_back(call);
         self.send_next_call(driver, fleet);
@@ -70,7 +70,7 @@ impl World<'_> {
         self.at(delay, SimEvent::ProviderCallArrives { driver, fleet, number, call });
     }
 
-    /// A call reaches the provider, if whoever made it got that far.
+    /// A call reaches the provider, unless the plane died before it was sent.
     pub(super) fn provider_call_arrives(
         &mut self,
         driver: usize,
@@ -83,10 +83,10 @@ impl World<'_> {
             return;
         }
         self.note("provider", number, driver as u64);
-        self.laws.called(self.now, &fleet, call);
+        self.laws.provider_call_sent(self.now, &fleet, call);
         let (mut news, mut delay) = self.answer_call(driver, &fleet, call);
         if self.is_repeated_call(&news) {
-            self.laws.called(self.now, &fleet, call);
+            self.laws.provider_call_sent(self.now, &fleet, call);
             (news, delay) = self.answer_call(driver, &fleet, call);
         }
         if self.is_traced() {
@@ -119,12 +119,12 @@ impl World<'_> {
         self.send_next_call(driver, fleet);
     }
 
-    /// With a plane goes all that it was about to request, and everyone who would have heard the answers.
+    /// Calls of a plane that ended are dropped, with their answers.
     pub(super) fn drop_provider_calls(&mut self, driver: usize) {
         self.account.call_queues.retain(|(of, _), _| *of != driver);
     }
 
-    /// A plane that starts over may forget what it was about to request; what is under way is answered to it.
+    /// A reloaded plane may lose its queued calls; it still gets the answer to the call under way.
     pub(super) fn maybe_drop_queued_calls(&mut self, driver: usize) {
         if self.random.permille(500) {
             let call_queues = self.account.call_queues.iter_mut().filter(|((of, _), _)| *of == driver);

@@ -41,7 +41,7 @@ impl World<'_> {
         stored
     }
 
-    /// What the store does with a batch; whether it took it.
+    /// Commits a batch. Returns whether the store accepted its term.
     pub(super) fn commit(&mut self, term: Term, mut records: Vec<Record>) -> bool {
         if term < self.store.term && !self.is_sabotaged(Sabotage::NoTerm) {
             return false;
@@ -62,7 +62,7 @@ impl World<'_> {
                 let done = self.store.jobs.iter().find(|(_, (_, life))| !life.state.is_open());
                 if let Some((job, (_, life))) = done {
                     let mut life = life.clone();
-                    life.state = StateRow::Cancelled { message: "or was it?".to_owned() };
+                    life.state = StateRow::Cancelled { message: "forged".to_owned() };
                     records.push(Record::Life { job: *job, life });
                 }
             }
@@ -83,7 +83,7 @@ impl World<'_> {
         }
     }
 
-    /// A beat as the saboteur lets the plane see it.
+    /// The beat that the plane sees.
     pub(super) fn forged_beat(&mut self, driver: &Driver, event: Event) -> Event {
         let (Some(sabotage), Event::Beat { worker, token_hash, mut beat, waits }) =
             (self.sabotage, event.clone())
@@ -101,7 +101,7 @@ impl World<'_> {
                     }
                 }
             }
-            Sabotage::AnyBeat => {
+            Sabotage::AcceptStaleBeats => {
                 let Some(worker) = plane.worker(&worker) else { return event };
                 (beat.incarnation, beat.term) = (worker.incarnation, driver.term);
                 beat.seq = beat.seq.max(worker.beat_seq + 1);
@@ -173,7 +173,7 @@ impl World<'_> {
         })
     }
 
-    /// What a service says as the saboteur lets the agent hear it.
+    /// The probe result that the agent sees.
     pub(super) fn forged_seen(
         &self,
         key: Key,
@@ -182,10 +182,10 @@ impl World<'_> {
     ) -> (ServiceIncarnation, ProbeResult) {
         match (self.sabotage, seen) {
             (Some(Sabotage::RequeueOnNoAnswer), ProbeResult::NoAnswer(_)) => (life, ProbeResult::Unknown),
-            (Some(Sabotage::OneLook), ProbeResult::Unknown) => {
+            (Some(Sabotage::TrustOneUnknown), ProbeResult::Unknown) => {
                 (ServiceIncarnation(life.0 + 1), ProbeResult::Unknown)
             }
-            (Some(Sabotage::IgnoreNewLife), ProbeResult::Unknown)
+            (Some(Sabotage::IgnoreServiceRestart), ProbeResult::Unknown)
                 if self.accepted_in.get(&key).is_some_and(|then| *then < life) =>
             {
                 (life, ProbeResult::Running)
@@ -194,14 +194,14 @@ impl World<'_> {
         }
     }
 
-    /// Silence taken for an empty hand.
+    /// Treats a silent worker as one that holds nothing.
     pub(super) fn maybe_forge_empty_inventory(&mut self, host: usize) {
         if self.is_sabotaged(Sabotage::RequeueOnTimeout) {
             self.forge_beat(host, false);
         }
     }
 
-    /// The dead go on beating.
+    /// Sends beats for dead workers.
     pub(super) fn maybe_forge_ghost_beats(&mut self) {
         if self.is_sabotaged(Sabotage::GhostBeats) {
             let dead: Vec<_> = (0..self.hosts.len()).filter(|host| self.hosts[*host].is_removed).collect();
@@ -237,7 +237,7 @@ impl World<'_> {
         self.arrive(PlaneCall { from: Caller::None, id, request });
     }
 
-    /// Full traffic returns as soon as a block ends.
+    /// Removes a block as soon as it ends, without a trial.
     pub(super) fn maybe_lift(&mut self, driver: &Driver) -> Option<Event> {
         if !self.is_sabotaged(Sabotage::NoHalfOpen) {
             return None;

@@ -19,7 +19,7 @@ use crate::event_queue::SimEvent;
 use crate::service::{Defect, FinishedPrompt, Key, Prompt, PromptEnd, SocketMessage};
 
 impl World<'_> {
-    /// Its room is with_workflows from its queue.
+    /// Starts queued prompts while slots are free.
     pub(super) fn start_prompts(&mut self, host: usize) {
         while let Some(prompt) = self.hosts[host].service.next(self.now) {
             let (key, mark) = (prompt.key, prompt.mark);
@@ -43,7 +43,7 @@ impl World<'_> {
         }
     }
 
-    /// It says how far it is, or it is over.
+    /// A running prompt reports progress, or ends.
     pub(super) fn prompt_due(&mut self, host: usize, mark: u64) {
         let now = self.now;
         let service = &mut self.hosts[host].service;
@@ -72,7 +72,7 @@ impl World<'_> {
 
     fn crash_agent(&mut self, host: usize, key: Key) {
         if self.hosts[host].agent.is_some() {
-            self.laws.took_down(key);
+            self.laws.agent_crashed(key);
             self.kill_agent(host, false, "crash_agent");
             let delay = self.random.between(1000, 50_000);
             self.at(delay, SimEvent::AgentStart { host });
@@ -94,7 +94,7 @@ impl World<'_> {
         }
     }
 
-    /// In so many of a thousand cases, while the storm lasts.
+    /// True in `permille` of a thousand cases during the storm, and never after it.
     pub(super) fn draw_fault(&mut self, permille: u64) -> bool {
         !self.is_calm && self.random.permille(permille)
     }

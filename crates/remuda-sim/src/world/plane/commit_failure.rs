@@ -41,5 +41,5 @@ impl World<'_> {
 }
 
 fn not_stored() -> AgentResponse {
-    AgentResponse::Failed(CallError::Unreachable("nothing was stored".to_owned()))
+    AgentResponse::Failed(CallError::Unreachable("commit failed".to_owned()))
 }

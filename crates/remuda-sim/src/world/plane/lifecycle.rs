@@ -47,7 +47,7 @@ impl World<'_> {
         self.plan_step(self.drivers.len() - 1, self.now);
     }
 
-    /// At any instant: what was not committed is lost, and of what was, nobody may have heard.
+    /// Kills the plane at any instant: uncommitted batches are lost, and answers to committed ones may be.
     pub(in crate::world) fn kill_plane(&mut self, down_for: u64, jump: i64) {
         let Some(at) = self.lead.take() else { return };
         self.note("kill plane", down_for, jump as u64);
@@ -83,7 +83,7 @@ impl World<'_> {
         self.schedule(until, SimEvent::PlaneResume { driver: at });
     }
 
-    /// Another plane duration the lead while this one is paused.
+    /// Another plane takes the lead while this one is paused.
     pub(in crate::world) fn replace_plane(&mut self, after: u64, resumes: u64, jump: i64) {
         if self.lead.is_none() {
             return;
@@ -95,7 +95,7 @@ impl World<'_> {
     pub(in crate::world) fn plane_start(&mut self, jump: i64) {
         let is_needed = match self.lead {
             None => true,
-            // A rival waits until the one in charge is paused, or it would not be wanted.
+            // A second plane starts only while the first is paused.
             Some(at) => self.drivers[at].as_ref().is_some_and(|driver| driver.is_paused(self.now)),
         };
         if is_needed {

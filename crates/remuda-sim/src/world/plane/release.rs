@@ -14,7 +14,7 @@ use crate::sabotage::Sabotage;
 use crate::world::World;
 
 impl World<'_> {
-    /// Nothing came up while a worker waited: it is response so.
+    /// The wait of a long poll ended without an order: it gets an empty reply.
     pub(in crate::world) fn poll_timeout(&mut self, at: usize, worker: &WorkerId, call: u64) {
         let now = self.now;
         let Some(driver) = self.drivers[at].as_mut().filter(|driver| !driver.is_paused(now)) else { return };
@@ -30,7 +30,7 @@ impl World<'_> {
         self.send_to_agent(poll.from, poll.call, AgentResponse::Reply(empty));
     }
 
-    /// The plane's machine notices that somebody hung up.
+    /// The plane notices that an agent closed its connection.
     pub(in crate::world) fn connection_closed(&mut self, worker: &WorkerId, call: u64) {
         let Some(at) = self.lead else { return };
         let Some(driver) = &mut self.drivers[at] else { return };
@@ -43,7 +43,7 @@ impl World<'_> {
         }
     }
 
-    /// The core never holds a workflow: the shell puts it into the order.
+    /// The core never holds workflows: the shell adds them to the orders.
     pub(super) fn with_workflows(&self, mut reply: BeatReply) -> BeatReply {
         reply.start.iter_mut().for_each(|start| start.workflow = Some(self.result.clone()));
         reply
@@ -65,7 +65,7 @@ impl World<'_> {
         match release {
             Release::Hold { worker, poll } => {
                 let Some(driver) = &mut self.drivers[at] else { return };
-                // A newer beat duration the place of the one that waits.
+                // A newer beat replaces the parked poll.
                 if let Some(old) = driver.parked.insert(worker.clone(), poll) {
                     self.send_empty_reply(old);
                 }
@@ -100,7 +100,7 @@ impl World<'_> {
     }
 }
 
-/// What a client is response: everything that is neither accepted nor refused answers a wish to cancel.
+/// The answer to a client: everything that is neither accepted nor refused answers a cancel request.
 pub(super) fn client_response(answer: &Result<Answer, Refusal>) -> ClientResponse {
     match answer {
         Ok(Answer::Accepted { job, is_new }) => ClientResponse::Accepted { job: *job, is_new: *is_new },
@@ -110,7 +110,7 @@ pub(super) fn client_response(answer: &Result<Answer, Refusal>) -> ClientRespons
     }
 }
 
-/// What an agent is response of a refusal.
+/// The answer to an agent whose call the plane refused.
 pub(super) fn refusal_response(refusal: Refusal) -> AgentResponse {
     AgentResponse::Failed(match refusal {
         Refusal::NotWanted(_) => return AgentResponse::Unwanted,

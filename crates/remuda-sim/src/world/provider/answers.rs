@@ -11,9 +11,9 @@ use crate::provider::SimPod;
 use crate::trouble::Trouble;
 use crate::world::World;
 
-/// How long whoever calls waits for an answer.
+/// How long the plane waits for an answer.
 const CALL_TIMEOUT: u64 = 60_000;
-/// A pod that was just made may be missing from lists for this long.
+/// How long a new pod may be missing from lists.
 const LIST_LAG_MAX: u64 = 20_000;
 
 type Answer<T> = (Result<T, ProviderError>, u64);
@@ -52,7 +52,7 @@ impl World<'_> {
         }
     }
 
-    /// What every call may count_trouble.
+    /// Refusals that any call can get.
     fn account_refusal(&mut self) -> Option<Answer<()>> {
         let delay = self.random.between(20, 500);
         let is_active = |world: &Self, trouble| world.account.is_active(trouble, world.now);
@@ -102,7 +102,7 @@ impl World<'_> {
         let pod = self.create_pod(driver, fleet, machine, tag, offer);
         let listed = pod.listed(self.now, false);
         self.account.pods.insert(pod.id.clone(), pod);
-        self.laws.pod_made(self.now, fleet, tag);
+        self.laws.pod_created(self.now, fleet, tag);
         self.laws.pods_changed(self.now, fleet, &self.account, &self.scenario);
         if self.draw_trouble(Trouble::AnswerLost) {
             return (ambiguous("no answer"), CALL_TIMEOUT);
@@ -181,7 +181,7 @@ impl World<'_> {
         }
         if self.draw_trouble(Trouble::ListFails) {
             let class = self.random.pick(&[ProviderErrorClass::Transient, ProviderErrorClass::Ambiguous]);
-            return (Err(ProviderError::new(class, "the second page did not come")), delay);
+            return (Err(ProviderError::new(class, "the second page of the list failed")), delay);
         }
         let now = self.now;
         let seen = self.account.pods.values().filter(|pod| pod.is_alive() && pod.listed_from <= now);
@@ -192,7 +192,7 @@ impl World<'_> {
             let flickers = runs && self.draw_trouble(Trouble::StatusFlickers);
             listed.extend(self.account.pods.get(&id).map(|pod| pod.listed(now, flickers)));
         }
-        // The newest first.
+        // Newest first.
         listed.reverse();
         if self.draw_trouble(Trouble::ListEmpty) {
             listed.clear();
@@ -223,7 +223,7 @@ impl World<'_> {
             return (ambiguous(), delay);
         }
         if self.draw_trouble(Trouble::ReturnIgnored) {
-            // Some go after a while all the same, the others when they are asked once more.
+            // Some disappear later by themselves, the others when the return is repeated.
             if self.random.permille(500) {
                 let later = self.random.between(5000, 300_000);
                 self.at(later, SimEvent::PodDelete { pod: id.clone() });

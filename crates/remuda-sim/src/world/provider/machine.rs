@@ -17,7 +17,7 @@ use crate::world::World;
 pub(in crate::world) const CONTACT_TIMEOUT: u64 = 900_000;
 
 impl World<'_> {
-    /// When it will run, and when that will be over.
+    /// Schedules when the pod runs, and when it ends by itself.
     pub(super) fn plan_start(&mut self, pod: &mut SimPod) {
         if pod.fate == Some(Trouble::NeverRuns) {
             return;
@@ -48,8 +48,8 @@ impl World<'_> {
     pub(in crate::world) fn pod_started(&mut self, id: &PodId) {
         let Some(pod) = self.account.pods.get(id).filter(|pod| pod.is_up()) else { return };
         let (fate, Some(fleet), Some(machine)) = (pod.fate, pod.fleet.clone(), pod.machine()) else { return };
-        let told = self.account.quoted_offers.get(&fleet);
-        let has_price = told.is_some_and(|offers| offers.contains(&pod.offer));
+        let quoted = self.account.quoted_offers.get(&fleet);
+        let has_price = quoted.is_some_and(|offers| offers.contains(&pod.offer));
         let boot = match fate {
             Some(Trouble::NoAgent) => return,
             Some(Trouble::LateAgent) => {
@@ -61,7 +61,7 @@ impl World<'_> {
         let Some(plan) = self.scenario.fleets.iter().find(|plan| plan.settings.id == fleet) else { return };
         let labels = plan.settings.labels.clone();
         let plan = HostPlan {
-            name: machine.as_str().parse().expect("a machine's name is a worker's"),
+            name: machine.as_str().parse().expect("a machine id is a valid worker id"),
             machine: Some(machine),
             fleet: Some(fleet),
             services: plan.services.clone(),
@@ -86,7 +86,7 @@ impl World<'_> {
             _ => self.now + boot + self.random.between(0, 5000),
         };
         host.has_bad_gpu = matches!(fate, Some(Trouble::BadGpu | Trouble::BadHosts));
-        // Dearer than what? Without a price nothing was agreed.
+        // A pod can only be pricier than an agreed price.
         host.is_wrong_machine = match fate {
             Some(Trouble::PricierPod) => has_price,
             other => other == Some(Trouble::WrongGpu),
@@ -100,7 +100,7 @@ impl World<'_> {
         self.at(boot + CONTACT_TIMEOUT, SimEvent::ContactTimeout { host });
     }
 
-    /// By itself: it stops, is taken away, or dies.
+    /// The pod ends by itself: it stops, vanishes or dies.
     pub(in crate::world) fn pod_fate(&mut self, id: &PodId) {
         let Some(pod) = self.account.pods.get_mut(id).filter(|pod| pod.is_up()) else { return };
         let fate = pod.fate;
@@ -113,7 +113,7 @@ impl World<'_> {
         self.end_machine(id);
     }
 
-    /// It is gone, and its machine with it.
+    /// Deletes the pod and its machine.
     pub(in crate::world) fn delete_pod(&mut self, id: &PodId) {
         let now = self.now;
         let Some(pod) = self.account.pods.get_mut(id).filter(|pod| pod.is_alive()) else { return };
@@ -130,7 +130,7 @@ impl World<'_> {
         }
     }
 
-    /// Nobody wants it any more, or nobody is there: it stops, and somebody has yet to return it.
+    /// The machine stops itself because it is retired or has no contact; the pod still has to be returned.
     pub(in crate::world) fn stop_machine(&mut self, host: usize, why: &'static str) {
         let Some(id) = self.hosts[host].pod.clone() else { return };
         self.note(why, host as u64, 0);
@@ -141,7 +141,7 @@ impl World<'_> {
         self.end_machine(&id);
     }
 
-    /// Looks whether a machine has heard from anybody.
+    /// Stops a machine that has had no contact for too long.
     pub(in crate::world) fn contact_timeout(&mut self, host: usize) {
         let it = &self.hosts[host];
         if it.is_removed {

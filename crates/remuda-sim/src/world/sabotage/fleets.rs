@@ -15,46 +15,46 @@ use crate::sabotage::Sabotage;
 use crate::world::World;
 
 impl World<'_> {
-    /// What a provider said, as the saboteur lets the plane hear it.
+    /// The provider events that the plane sees.
     pub(in crate::world) fn forged_provider_events(&self, news: ProviderEvent) -> Vec<ProviderEvent> {
         match (self.sabotage, news) {
-            (Some(Sabotage::BelieveFailedLists), ProviderEvent::Listed { result: Err(_) }) => {
+            (Some(Sabotage::TrustFailedLists), ProviderEvent::Listed { result: Err(_) }) => {
                 vec![ProviderEvent::Listed { result: Ok(Vec::new()) }]
             }
             (Some(Sabotage::TrustOneList), news @ ProviderEvent::Listed { .. }) => vec![news.clone(), news],
-            (Some(Sabotage::ReturnStrangers), ProviderEvent::Listed { result: Ok(pods) }) => {
+            (Some(Sabotage::ClaimForeignPods), ProviderEvent::Listed { result: Ok(pods) }) => {
                 let claim = |pod: Pod| Pod { tag: pod.tag.replace(OTHER_DEPLOYMENT, DEPLOYMENT), ..pod };
                 vec![ProviderEvent::Listed { result: Ok(pods.into_iter().map(claim).collect()) }]
             }
-            (Some(Sabotage::TakeAnything), ProviderEvent::Listed { result: Ok(pods) }) => {
+            (Some(Sabotage::AcceptAnyMachine), ProviderEvent::Listed { result: Ok(pods) }) => {
                 vec![ProviderEvent::Listed { result: Ok(pods.into_iter().map(without_details).collect()) }]
             }
-            (Some(Sabotage::TakeAnything), ProviderEvent::Rented { machine, result: Ok(pod) }) => {
+            (Some(Sabotage::AcceptAnyMachine), ProviderEvent::Rented { machine, result: Ok(pod) }) => {
                 vec![ProviderEvent::Rented { machine, result: Ok(without_details(pod)) }]
             }
-            (Some(Sabotage::DeafToWaits), ProviderEvent::Listed { result: Err(fault) }) => {
+            (Some(Sabotage::IgnoreWaits), ProviderEvent::Listed { result: Err(fault) }) => {
                 vec![ProviderEvent::Listed { result: Err(without_wait(fault)) }]
             }
-            (Some(Sabotage::DeafToWaits), ProviderEvent::Rented { machine, result: Err(fault) }) => {
+            (Some(Sabotage::IgnoreWaits), ProviderEvent::Rented { machine, result: Err(fault) }) => {
                 vec![ProviderEvent::Rented { machine, result: Err(without_wait(fault)) }]
             }
             (_, news) => vec![news],
         }
     }
 
-    /// Whether a call is taken for made, and is not.
+    /// Whether a call is reported as done without being made.
     pub(in crate::world) fn is_faked(&self, call: &ProviderCall) -> bool {
-        self.is_sabotaged(Sabotage::PretendToReturn) && matches!(call, ProviderCall::Return { .. })
+        self.is_sabotaged(Sabotage::FakeReturns) && matches!(call, ProviderCall::Return { .. })
     }
 
-    /// Whether a call whose outcome is unknown is made once more.
+    /// Whether a call with an unknown outcome is repeated.
     pub(in crate::world) fn is_repeated_call(&self, news: &ProviderEvent) -> bool {
         let is_unknown = matches!(news, ProviderEvent::Rented { result: Err(fault), .. }
             if fault.class == ProviderErrorClass::Ambiguous);
         self.is_sabotaged(Sabotage::RentAgain) && is_unknown
     }
 
-    /// Whoever comes late comes as somebody else.
+    /// Lets a machine that was given up join under another name.
     pub(in crate::world) fn forged_join(
         &self,
         driver: &Driver,
@@ -63,7 +63,7 @@ impl World<'_> {
     ) -> (Box<JoinRequest>, Proof) {
         let rental = join.machine.as_ref().and_then(|machine| driver.plane.rental(machine));
         let is_late = rental.is_some_and(|rental| rental.phase == RentalPhase::Returning);
-        if !is_late || !self.is_sabotaged(Sabotage::LetInTheLate) {
+        if !is_late || !self.is_sabotaged(Sabotage::AdmitRetiredMachines) {
             return (join, proof);
         }
         let name = format!("late-{}", join.worker);
@@ -72,7 +72,7 @@ impl World<'_> {
         (join, Proof::Anybody)
     }
 
-    /// Nobody is told that a machine is not ready.
+    /// Hides that a machine is not ready.
     pub(in crate::world) fn maybe_hide_unready(&self, beat: &mut Beat) {
         if self.is_sabotaged(Sabotage::WorkBeforeReady) {
             beat.check = None;
@@ -80,7 +80,7 @@ impl World<'_> {
         }
     }
 
-    /// Somebody lifts the brake as soon as it holds.
+    /// Lifts the creation brake as soon as it is on.
     pub(in crate::world) fn maybe_lift_brakes(&mut self) {
         if self.is_sabotaged(Sabotage::NoCreationBrake) {
             let fleets: Vec<_> = self.scenario.fleets.iter().map(|plan| plan.settings.id.clone()).collect();

@@ -9,13 +9,13 @@ use crate::sabotage::Sabotage;
 use crate::service::{Defect, Key, Prompt};
 use crate::world::World;
 
-/// Something small that is really run duration no longer than this, or something is wrong.
+/// A health check runs a small prompt, which takes no longer than this at a healthy service.
 const CHECK_MAX: u64 = 30_000;
-/// When somebody comes to look after a service that its agent gave up.
+/// When an operator repairs a service that its agent gave up.
 const OPERATOR_REPAIR_AFTER: u64 = 700_000;
 
 impl World<'_> {
-    /// It ends, with all it knew, and is back after a while.
+    /// The service ends, loses its memory, and is back after a while.
     pub(in crate::world) fn crash_service(&mut self, host: usize, down_for: u64) {
         self.note("crash service", host as u64, down_for);
         let now = self.now;
@@ -41,7 +41,7 @@ impl World<'_> {
         }
     }
 
-    /// Somebody else uses the service, too.
+    /// Other clients submit prompts to the service.
     pub(in crate::world) fn add_foreign_prompts(&mut self, host: usize, count: u64, duration: u64) {
         self.note("intrude", host as u64, count);
         let service = &mut self.hosts[host].service;
@@ -51,20 +51,20 @@ impl World<'_> {
         for n in 0..count {
             let mark = service.mark();
             let prompt = Prompt::new(None, mark, duration / (n + 1), 1000);
-            // Some are in a hurry.
+            // Some of them jump the queue.
             let at = if n.is_multiple_of(2) { service.pending.len() } else { 0 };
             service.pending.insert(at, prompt);
         }
         self.start_prompts(host);
     }
 
-    /// Somebody else tidies up.
+    /// Another client clears the history.
     pub(in crate::world) fn clear_history(&mut self, host: usize) {
         self.note("clear history", host as u64, 0);
         self.hosts[host].service.history.clear();
     }
 
-    /// Somebody else stops whatever runs.
+    /// Another client interrupts the running prompt.
     pub(in crate::world) fn interrupt(&mut self, host: usize) {
         self.note("interrupt", host as u64, 0);
         let running = self.hosts[host].service.running.iter().find_map(|prompt| prompt.key);
@@ -76,9 +76,9 @@ impl World<'_> {
     pub(in crate::world) fn repair_service(&mut self, host: usize, remedy: ServiceRemedy) {
         self.note("treat", host as u64, remedy as u64);
         let is_owned = self.hosts[host].service.is_owned();
-        let is_faked = self.is_sabotaged(Sabotage::PretendToTreat);
+        let is_faked = self.is_sabotaged(Sabotage::FakeRemedies);
         let problem = match remedy {
-            ServiceRemedy::Restart if !is_owned => Some("it was not started by us"),
+            ServiceRemedy::Restart if !is_owned => Some("the agent did not start it"),
             ServiceRemedy::Free | ServiceRemedy::Restart => None,
         };
         let fails = self.draw_fault(self.scenario.fault_rates.remedies_fail);
@@ -86,16 +86,16 @@ impl World<'_> {
             ServiceRemedy::Restart if problem.is_none() && !is_faked => {
                 let down_for = self.random.between(1000, 20_000);
                 self.laws.ended_by_us(self.hosts[host].service.ours());
-                // Sometimes it does not come up again, and the agent cannot help that.
+                // Sometimes the service does not come up again, and the agent can do nothing about it.
                 self.crash_service(host, if fails { u64::MAX } else { down_for });
                 down_for + 1
             }
             ServiceRemedy::Restart => 1,
-            // Nothing is ever heard of some.
+            // Some remedies never report back.
             ServiceRemedy::Free if fails => return,
             ServiceRemedy::Free => self.random.between(1, 2000),
         };
-        let problem = problem.or(fails.then_some("it did not come up"));
+        let problem = problem.or(fails.then_some("the service did not come up"));
         self.schedule_for_host(host, delay, |process| SimEvent::RemedyDone {
             host,
             process,
@@ -117,7 +117,7 @@ impl World<'_> {
         }
     }
 
-    /// Something small is run for real: behind whatever runs there.
+    /// Runs a small prompt behind everything that runs there.
     pub(in crate::world) fn check_service(&mut self, host: usize) {
         self.note("check", host as u64, 0);
         let now = self.now;
@@ -128,15 +128,16 @@ impl World<'_> {
         let slot_free_at = if is_full { service.running.iter().map(Prompt::ends_at).min() } else { None };
         let wait = slot_free_at.map_or(0, |at| at.saturating_sub(now));
         let problem = match service.defect {
-            _ if self.is_sabotaged(Sabotage::PretendToTreat) => None,
+            _ if self.is_sabotaged(Sabotage::FakeRemedies) => None,
             _ if !service.is_up(now) => Some("connection refused"),
-            Defect::Executor => Some("nothing runs"),
-            Defect::Device => Some("the device is broken"),
-            Defect::Disk => Some("there is no room"),
-            Defect::None if is_mute || wait > CHECK_MAX => Some("nothing ran in time"),
+            Defect::Executor => Some("the executor does not run"),
+            Defect::Device => Some("the device failed"),
+            Defect::Disk => Some("the disk is full"),
+            Defect::None if is_mute || wait > CHECK_MAX => Some("the check prompt did not finish in time"),
             Defect::None => None,
         };
-        let is_slow = problem == Some("nothing runs") || problem == Some("nothing ran in time");
+        let is_slow = problem == Some("the executor does not run")
+            || problem == Some("the check prompt did not finish in time");
         let delay = if is_slow { CHECK_MAX } else { delay + wait.min(CHECK_MAX) };
         self.schedule_for_host(host, delay, |process| SimEvent::CheckDone { host, process, problem });
     }
@@ -149,7 +150,7 @@ impl World<'_> {
         }
     }
 
-    /// What stands still where everything does says that the service is sick.
+    /// A stuck attempt at a service where nothing moves is evidence that the service is sick.
     pub(in crate::world) fn record_stuck_evidence(&mut self) {
         for (worker, key) in self.laws.stuck() {
             let now = self.now;
@@ -160,7 +161,7 @@ impl World<'_> {
         }
     }
 
-    /// The storm is over: somebody makes room, and looks after what no agent may touch or can know of.
+    /// After the storm operators free disk space and repair what no agent may restart or can detect.
     pub(in crate::world) fn repair_services(&mut self) {
         for host in 0..self.hosts.len() {
             let now = self.now;
@@ -176,7 +177,7 @@ impl World<'_> {
         }
     }
 
-    /// Somebody comes by: what was given up long ago, or what nobody can know of, is started anew.
+    /// Operators restart services that their agents gave up long ago, or whose defect no agent can detect.
     pub(in crate::world) fn repair_abandoned_services(&mut self) {
         if !self.is_calm {
             return;

@@ -11,13 +11,13 @@ use crate::sabotage::Sabotage;
 use crate::service::{Defect, FAILED, Key, Prompt, PromptEnd};
 use crate::world::World;
 
-/// How many of those that are over and done with a new process finds, besides all that are not.
+/// How many finished and noticed prompts a new process finds, besides all others.
 const FINISHED_FOUND_MAX: usize = 2;
-/// After this the agent asks again, so that an answer even later comes out of turn.
+/// By then the agent has asked again, so the answer arrives out of order.
 const LATE_ANSWER_DELAY: u64 = 20_000;
 
 impl World<'_> {
-    /// All that a new process finds at the service: what waits, runs, and is over, in no particular order.
+    /// Everything that a new process finds at the service, in no particular order.
     pub(in crate::world) fn find_attempts(&mut self, host: usize) -> Vec<FoundAttempt> {
         let now = self.now;
         let service = &self.hosts[host].service;
@@ -35,7 +35,7 @@ impl World<'_> {
 
     pub(in crate::world) fn query_service(&mut self, host: usize, key: Key, trigger: ProbeTrigger) {
         let is_silence_probe = matches!(trigger, ProbeTrigger::Silence | ProbeTrigger::Again);
-        if is_silence_probe && self.is_sabotaged(Sabotage::NeverAskTheSilent) {
+        if is_silence_probe && self.is_sabotaged(Sabotage::NeverProbeSilence) {
             return;
         }
         let longest = if self.draw_fault(self.scenario.fault_rates.requests_slow) { 1000 } else { 30 };
@@ -64,7 +64,7 @@ impl World<'_> {
         let is_known = service.knows(key);
         match service.lookup_queue(self.now, key) {
             Some(seen) => {
-                // Two under one id: the one that waits is taken out.
+                // Two prompts with one id: the queued copy is removed.
                 let is_copied = service.ours().filter(|it| *it == key).count() > 1;
                 if is_copied {
                     let is_copy = |prompt: &Prompt| prompt.key == Some(key) && prompt.is_copy;
@@ -98,19 +98,19 @@ impl World<'_> {
         }
     }
 
-    /// Looked for in both places, and not found.
+    /// Neither list had it.
     fn answer_unknown(&mut self, host: usize, process: u32, key: Key, was_known: bool) {
         let service = &self.hosts[host].service;
         let is_written = service.history.get(&key).is_none_or(|done| done.written_at <= self.now);
         if !is_written {
-            self.laws.asked_in_gap(key);
+            self.laws.queried_in_gap(key);
         } else if was_known && service.knows(key) {
             self.laws.denied(self.now, self.hosts[host].name(), key);
         }
         self.answer(host, process, key, ProbeResult::Unknown);
     }
 
-    /// Whether there is an answer at all; if not, the agent hears of that, in time.
+    /// Whether the service answers. If not, the agent learns so after a timeout.
     fn can_answer(&mut self, host: usize, process: u32, key: Key) -> bool {
         let it = &self.hosts[host];
         if it.process != process || it.agent.is_none() {
@@ -159,7 +159,7 @@ impl World<'_> {
         self.step_agent(host, AgentEvent::Probed { job, attempt, life, seen });
     }
 
-    /// The agent hears how it failed, and with that perhaps that its service is sick.
+    /// The agent learns of a failure, which may be evidence that its service is sick.
     fn note_failure(&mut self, host: usize, key: Key, seen: &ProbeResult) {
         let now = self.now;
         let service = &mut self.hosts[host].service;
@@ -179,7 +179,7 @@ impl World<'_> {
         }
     }
 
-    /// What was made is brought home: it duration a while, and may not be there.
+    /// Downloads the outputs, which takes a while and may fail.
     pub(in crate::world) fn fetch_outputs(&mut self, host: usize, key: Key) {
         let longest = if self.draw_fault(self.scenario.fault_rates.requests_slow) { 20_000 } else { 100 };
         let delay = self.random.between(1, longest);
@@ -207,12 +207,12 @@ impl World<'_> {
             self.complete(host, key);
         } else {
             self.laws.outputs_missing(key);
-            let message = "what it made is not there".to_owned();
+            let message = "an output file is missing".to_owned();
             self.end_attempt(host, AttemptEnd::Failed { cause: Cause::Service, message }, key);
         }
     }
 
-    /// Where the connector itself tells the agent how things ended.
+    /// For connectors that report outcomes themselves.
     pub(super) fn report_outcome(&mut self, host: usize, key: Key) {
         let Some(done) = self.hosts[host].service.history.get_mut(&key) else { return };
         done.is_noticed = true;
@@ -226,7 +226,7 @@ impl World<'_> {
         self.end_attempt(host, AttemptEnd::Failed { cause, message: FAILED.to_owned() }, key);
     }
 
-    /// It counts if the agent still holds it: of two copies one may be done with already.
+    /// Counts only if the agent still holds it: of two copies one may have ended before.
     fn complete(&mut self, host: usize, key: Key) {
         let it = &self.hosts[host];
         if it.agent.as_ref().is_some_and(|agent| agent.held().any(|held| held == key)) {

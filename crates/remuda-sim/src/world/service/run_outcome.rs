@@ -8,14 +8,13 @@ use crate::service::{Defect, Key, PromptEnd};
 use crate::world::World;
 
 impl World<'_> {
-    /// What is asked for, and where, decides; for the rest there is luck, and only in the storm.
     pub(super) fn decide_end(&mut self, host: usize, key: Key, mark: u64) {
         let workflow_kind = self.scenario.workflow_kind(self.scenario.jobs[client_of(key.0)].shape);
         let fault_rates = self.scenario.fault_rates;
         let (quirk, defect) = (self.hosts[host].plan.quirk, self.hosts[host].service.defect);
         let is_fault = self.draw_fault(fault_rates.runs_fail);
         let is_cached = self.draw_fault(fault_rates.runs_cached);
-        let luck = self.random.draw();
+        let random = self.random.draw();
         let (end, most) = match (quirk, workflow_kind, defect) {
             (_, _, Defect::Device) => (PromptEnd::Fails(ServiceFault::Device), 500),
             (_, _, Defect::Disk) => (PromptEnd::Fails(ServiceFault::Disk), u64::MAX),
@@ -29,7 +28,7 @@ impl World<'_> {
                 Quirk::None | Quirk::OverstatesSlots,
                 WorkflowKind::Good | WorkflowKind::Quiet | WorkflowKind::MissingModel,
                 _,
-            ) => match luck % 6 {
+            ) => match random % 6 {
                 _ if !is_fault => (PromptEnd::Succeeds, if is_cached { 5 } else { u64::MAX }),
                 0 => (PromptEnd::Hangs, u64::MAX),
                 1 | 2 => (PromptEnd::Fails(ServiceFault::Memory), u64::MAX),
@@ -41,7 +40,7 @@ impl World<'_> {
             },
         };
         let uninterruptible_until = match self.draw_fault(fault_rates.runs_uninterruptible) {
-            true if luck.is_multiple_of(4) => u64::MAX,
+            true if random.is_multiple_of(4) => u64::MAX,
             true => self.now + self.random.between(1000, 60_000),
             false => 0,
         };
@@ -49,8 +48,8 @@ impl World<'_> {
         if end == PromptEnd::Fails(ServiceFault::Device) {
             service.defect = Defect::Device;
         }
-        // Some nodes only stand still; others take the thread that runs everything with them.
-        if end == PromptEnd::Hangs && luck.is_multiple_of(2) && !service.plan.reports_outcome {
+        // Some nodes only hang; others block the executor thread.
+        if end == PromptEnd::Hangs && random.is_multiple_of(2) && !service.plan.reports_outcome {
             service.defect = Defect::Executor;
         }
         if let Some(prompt) = service.running_mut(mark) {
@@ -63,7 +62,7 @@ impl World<'_> {
         }
     }
 
-    /// Every other worker lacks something, until somebody brings it.
+    /// Every other worker lacks a model until the storm ends.
     pub(super) fn lacks_model(&self, host: usize) -> bool {
         !self.is_calm && host.is_multiple_of(2)
     }

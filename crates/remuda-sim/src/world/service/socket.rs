@@ -38,7 +38,7 @@ impl World<'_> {
             SocketMessage::Done(key) if self.hosts[host].service.plan.reports_outcome => {
                 self.report_outcome(host, key)
             }
-            SocketMessage::Done((job, attempt)) if self.is_sabotaged(Sabotage::BelieveMessages) => {
+            SocketMessage::Done((job, attempt)) if self.is_sabotaged(Sabotage::TrustDoneMessages) => {
                 let outcome = remuda_core::agent::AttemptEnd::Completed { result: self.result.clone() };
                 self.step_agent(host, AgentEvent::Ended { job, attempt, outcome });
             }
@@ -49,7 +49,7 @@ impl World<'_> {
         }
     }
 
-    /// It is opened as soon as it can be.
+    /// Opens a new socket as soon as the service accepts it.
     pub(in crate::world) fn open_socket(&mut self, host: usize, delay: u64) {
         let socket = &mut self.hosts[host].service.socket;
         (socket.is_open, socket.mute_since) = (false, None);
@@ -74,7 +74,7 @@ impl World<'_> {
         self.step_agent(host, AgentEvent::Service(ServiceEvent::SocketOpened { life }));
     }
 
-    /// The connection breaks, which is noticed at once or when somebody tries it.
+    /// The connection breaks, which is noticed at once or later.
     pub(in crate::world) fn break_socket(&mut self, host: usize) {
         let is_half_open = self.draw_fault(300);
         let noticed = if is_half_open { self.random.below(20_000) } else { self.random.below(20) };

@@ -10,18 +10,18 @@ use crate::scenario::{WorkflowKind, client_of};
 use crate::service::{Defect, FAILED, Key, Prompt, PromptEnd, Submission, SubmitAnswer};
 use crate::world::World;
 
-/// A request that duration longer is given up by whoever sent it.
+/// The sender gives a request up after this time.
 pub(super) const REQUEST_MAX: u64 = 5000;
-/// By then everything has arrived that ever will, unless the service is too busy to read.
+/// By then every submission has arrived, unless the service is too busy to read it.
 const DELIVERY_MAX: u64 = 4000;
-/// Some services finish what they are about to finish, whatever they are told.
+/// A prompt this close to its end may ignore an interrupt.
 const ABOUT_TO_FINISH: u64 = 5000;
 
 impl World<'_> {
     pub(in crate::world) fn submit_prompt(&mut self, host: usize, key: Key, service_job_id: &str) {
         self.note_job("run", key.0, key.1, host);
-        let is_renamed = self.is_sabotaged(Sabotage::NameAfterwards);
-        let id = if is_renamed { "whatever the service says" } else { service_job_id };
+        let is_renamed = self.is_sabotaged(Sabotage::RecordIdAfterSubmit);
+        let id = if is_renamed { "the id the service chose" } else { service_job_id };
         self.laws.prompt_submitted(self.now, host, &self.hosts[host], key, id, &self.store);
         let fault_rates = self.scenario.fault_rates;
         let process = self.hosts[host].process;
@@ -64,7 +64,7 @@ impl World<'_> {
         let service = &self.hosts[host].service;
         let is_lost = submission.waits_in.is_some_and(|life| life != service.life);
         if !is_lost && service.is_up(now) && now < service.mute_until {
-            // It is read when the service reads again; who sent it has given up by then.
+            // The service reads it later, when the sender has given up.
             let (until, waits_in) = (service.mute_until, Some(service.life));
             if let Some(process) = submission.process {
                 self.answer_submission(host, process, REQUEST_MAX, key, SubmitAnswer::Unsure);
@@ -93,7 +93,7 @@ impl World<'_> {
         let plan = &self.scenario.jobs[client_of(key.0)];
         let (shape, duration, progress_every) = (plan.shape, plan.duration, plan.progress_every);
         let workflow_kind = self.scenario.workflow_kind(shape);
-        // What is half right is accepted and taken out again by whoever knows better: refused, either way.
+        // A partly valid graph is accepted and then withdrawn by the connector: a refusal in both cases.
         match workflow_kind {
             WorkflowKind::Bad if shape.is_multiple_of(2) => {
                 return SubmitAnswer::Refused(ServiceFault::Graph);
@@ -135,7 +135,7 @@ impl World<'_> {
         if self.hosts[host].process != process || self.hosts[host].agent.is_none() {
             return;
         }
-        if answer == SubmitAnswer::Unsure && self.is_sabotaged(Sabotage::HandInBlindly) {
+        if answer == SubmitAnswer::Unsure && self.is_sabotaged(Sabotage::ResubmitBlindly) {
             let submission =
                 Submission { key: (job, attempt), process: Some(process), is_copy: false, waits_in: None };
             return self.send_submission(host, 1, submission);
@@ -156,7 +156,7 @@ impl World<'_> {
         }
     }
 
-    /// What waits is deleted and leaves no trace; what runs is interrupted, if it listens.
+    /// A queued prompt is deleted without a trace; a running one is interrupted, unless it ignores that.
     pub(in crate::world) fn stop_prompt(&mut self, host: usize, key: Key, is_ours: bool) {
         let now = self.now;
         let is_too_late = self.random.permille(200);
