@@ -1,20 +1,20 @@
-//! A ComfyUI server as the hands of an agent. It does what the agent says and answers what the agent asks; it keeps no
-//! opinion of its own about jobs.
+//! A ComfyUI server as the service of an agent. It carries out the agent's effects and reports what the server answers;
+//! it decides nothing about jobs.
 //!
 //! ```text
-//!  agent ──run──▶ place inputs, prepare, POST /prompt ──▶ Submitted          ears: /ws ──▶ Signal, SaidDone, sockets
-//!        ──probe──▶ /queue, /history ──▶ Probed                              life: the same server as before?
-//!        ──collect──▶ /view ──▶ blobs ──▶ Ended                              process: the server, if we started it
-//!                                                                            early: outputs while the run goes on
+//!  agent ──run──▶ upload inputs, prepare, POST /prompt ──▶ Submitted      ws_listener: /ws ──▶ Signal, SaidDone, sockets
+//!        ──probe──▶ /queue, /history ──▶ Probed                           incarnation: did the server restart?
+//!        ──collect──▶ /view ──▶ blobs ──▶ Ended                           process: the server, if a worker started it
+//!                                                                         early_outputs: outputs of a run that continues
 //! ```
 
 mod collect;
-mod early;
-mod ears;
-mod life;
-mod place;
+mod early_outputs;
+mod incarnation;
+mod inputs;
 mod process;
-mod start;
+mod startup;
+mod ws_listener;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -25,105 +25,84 @@ use remuda_comfyui::{Client, Progress, Prompt, Tag, Target, outputs};
 use remuda_core::agent::AgentEvent;
 use remuda_core::id::{Attempt, JobId, WorkerId};
 use remuda_core::service::{
-    ProbeResult, ProbeTrigger, ServiceEvent, ServiceFailure, ServiceFault, ServiceRemedy, SubmitOutcome,
+    ProbeResult, ProbeTrigger, ServiceEvent, ServiceFailure, ServiceFault, ServiceIncarnation, ServiceRemedy,
+    SubmitOutcome,
 };
+use remuda_core::wire::metric::OBJECT_INFO;
+use remuda_net::secret::Secret;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{debug, info};
 
-use self::early::{Brought, PutOut};
-use self::ears::SentImage;
-use self::life::Lives;
-use self::process::Process;
-use super::Options;
-use super::blobs::BlobLink;
-use super::hands::{Events, Order, Wanted};
-use super::previews::Previews;
-use super::reports::Reports;
-use remuda_config::Resolved;
-use remuda_core::wire::metric::OBJECT_INFO;
-use remuda_net::secret::Secret;
+use self::early_outputs::{EarlyOutputs, NodeOutput};
+use self::incarnation::IncarnationTracker;
+use self::process::ServerProcess;
+pub(crate) use self::startup::ReadyComfyui;
+use self::ws_listener::SentImage;
+use crate::attempt::{AttemptRequest, Events, OutputFilter};
+use crate::blob_link::BlobLink;
+use crate::live_reports::LiveReports;
+use crate::options::WorkerOptions;
+use crate::previews::Previews;
 
-/// Which server, and whether it is ours to start and stop.
-#[derive(Clone, Debug)]
-pub struct ComfyuiOptions {
-    pub target: Target,
-    /// Starts the server; then it is also restarted when it is sick, and stopped with the worker.
-    pub command: Option<String>,
-    /// How long one request may take.
-    pub timeout: Duration,
-    /// How long the check may take: a server that has just started may load for a while first.
-    pub self_test_timeout: Duration,
-}
-
-/// How long one request to ComfyUI may take.
-pub const REQUEST_MAX: Duration = Duration::from_secs(5);
-
-impl ComfyuiOptions {
-    /// A server that somebody else started, asked as the settings say.
-    pub fn new(target: Target, resolved: &Resolved) -> ComfyuiOptions {
-        let self_test_timeout = resolved.agent.self_test_timeout;
-        ComfyuiOptions { target, command: None, timeout: REQUEST_MAX, self_test_timeout }
-    }
-}
-
-/// Where the number of the server stands that a worker started.
-fn marker(options: &Options) -> PathBuf {
+/// The file that names the server a worker started.
+fn pid_file(options: &WorkerOptions) -> PathBuf {
     options.data.join(format!("{}.pid", options.worker))
 }
 
-/// How long an end without outputs waits for what the socket says about it.
-const HEAR_OUT_MAX: Duration = Duration::from_secs(1);
-const HEAR_OUT_LOOK: Duration = Duration::from_millis(20);
+/// How long a success without outputs waits for the socket's final message, which may explain it.
+const FINAL_MESSAGE_TIMEOUT: Duration = Duration::from_secs(1);
+const FINAL_MESSAGE_POLL: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
-pub(super) struct Comfyui {
-    shared: Arc<Shared>,
+pub(crate) struct ComfyuiService {
+    context: Arc<ComfyuiContext>,
     tasks: JoinSet<()>,
 }
 
+/// Shared by the service and its background tasks.
 #[derive(Debug)]
-struct Shared {
+struct ComfyuiContext {
     client: Client,
     target: Target,
-    /// Events of a prompt go to whoever has the id it was submitted with.
+    /// The server sends a prompt's messages to the socket with the client id of its submission.
     client_id: String,
     worker: WorkerId,
     events: Events,
     previews: Previews,
-    reports: Reports,
-    early: mpsc::Sender<PutOut>,
+    reports: LiveReports,
+    early: mpsc::Sender<NodeOutput>,
     blobs: BlobLink,
-    lives: Lives,
-    process: Option<Process>,
+    incarnations: IncarnationTracker,
+    process: Option<ServerProcess>,
     reopen: Notify,
     runs: Mutex<BTreeMap<String, Run>>,
-    /// Names under which inputs were placed on the server.
-    placed: Mutex<BTreeMap<String, String>>,
+    /// Names on the server of inputs that were uploaded, by hash.
+    uploaded: Mutex<BTreeMap<String, String>>,
     metrics: Mutex<Map<String, Value>>,
-    /// The blob with what the server says of its node classes.
-    info: Mutex<Option<String>>,
+    /// The blob with the server's description of its node classes.
+    object_info: Mutex<Option<String>>,
     scratch: PathBuf,
     self_test_timeout: Duration,
 }
 
-/// What is known of an attempt that the server has.
+/// An attempt that was submitted to the server.
 #[derive(Debug)]
 struct Run {
     job: JobId,
     attempt: Attempt,
-    /// Nothing for what was found: its workflow is not at hand.
+    /// None for an adopted run, whose workflow is unknown.
     progress: Option<Progress>,
     phase: String,
-    /// Node classes, for outputs that come over the socket.
+    /// Class of each node, to recognise outputs that come over the socket.
     classes: BTreeMap<String, String>,
-    sent: Vec<SentImage>,
-    wanted: Wanted,
-    brought: Brought,
-    /// The socket has said the last it has to say.
-    is_heard_out: bool,
+    sent_images: Vec<SentImage>,
+    filter: OutputFilter,
+    early: EarlyOutputs,
+    /// The socket has delivered the prompt's last message.
+    has_final_message: bool,
     is_cancelled: watch::Sender<bool>,
 }
 
@@ -137,127 +116,132 @@ impl Run {
             progress: None,
             phase,
             classes: BTreeMap::new(),
-            sent: Vec::new(),
-            wanted: Wanted::default(),
-            brought: Brought::default(),
-            is_heard_out: false,
+            sent_images: Vec::new(),
+            filter: OutputFilter::default(),
+            early: EarlyOutputs::default(),
+            has_final_message: false,
             is_cancelled,
         }
     }
 }
 
-impl Comfyui {
-    pub(super) fn run(&mut self, order: Order) {
-        let cancelled = self.shared.with_run(&order.service_job_id, |runs, id| {
-            let run = runs.entry(id).or_insert_with(|| Run::new(order.job, order.attempt));
-            run.wanted.clone_from(&order.wanted);
+impl ComfyuiService {
+    pub(crate) fn run(&mut self, request: AttemptRequest) {
+        let cancelled = self.context.with_runs(&request.service_job_id, |runs, id| {
+            let run = runs.entry(id).or_insert_with(|| Run::new(request.job, request.attempt));
+            run.filter.clone_from(&request.filter);
             run.is_cancelled.subscribe()
         });
-        let shared = self.shared.clone();
+        let context = self.context.clone();
         self.spawn(async move {
-            let (job, attempt) = (order.job, order.attempt);
-            let answer = shared.hand_in(order, cancelled).await;
-            let life = shared.lives.current();
-            shared.tell(AgentEvent::Submitted { job, attempt, life, answer }).await;
+            let (job, attempt) = (request.job, request.attempt);
+            let answer = context.submit(request, cancelled).await;
+            let life = context.incarnations.current();
+            context.send(AgentEvent::Submitted { job, attempt, life, answer }).await;
         });
     }
 
-    pub(super) fn cancel(&mut self, job: JobId, attempt: Attempt) {
+    pub(crate) fn cancel(&mut self, job: JobId, attempt: Attempt) {
         let id = job.service_job_id(attempt);
-        self.shared.with_run(&id, |runs, id| runs.get(&id).map(|run| run.is_cancelled.send_replace(true)));
-        let shared = self.shared.clone();
+        self.context.with_runs(&id, |runs, id| runs.get(&id).map(|run| run.is_cancelled.send_replace(true)));
+        let context = self.context.clone();
         self.spawn(async move {
-            if let Err(error) = shared.client.cancel(&id).await {
-                // It is asked about in a moment, and told again if it still runs.
-                debug!(%job, %attempt, %error, "could not tell ComfyUI to stop it");
+            if let Err(error) = context.client.cancel(&id).await {
+                // The agent probes it soon, and cancels again if it still runs.
+                debug!(%job, %attempt, %error, "could not cancel a prompt on ComfyUI");
             }
         });
     }
 
-    pub(super) fn probe(&mut self, job: JobId, attempt: Attempt, trigger: ProbeTrigger) {
-        let shared = self.shared.clone();
+    pub(crate) fn probe(&mut self, job: JobId, attempt: Attempt, trigger: ProbeTrigger) {
+        let context = self.context.clone();
         self.spawn(async move {
-            let (life, seen) = shared.look(&job.service_job_id(attempt), trigger).await;
-            debug!(%job, %attempt, %trigger, seen = seen.as_str(), "asked ComfyUI");
-            // What was said of a failure is told before it; a success is still to be collected.
+            let (life, seen) = context.probe(&job.service_job_id(attempt), trigger).await;
+            debug!(%job, %attempt, %trigger, seen = seen.as_str(), "probed ComfyUI");
+            // A failure is reported after the messages that led to it; a success is still to be collected.
             if matches!(seen, ProbeResult::Failed(_)) {
-                shared.reports.told(job, attempt).await;
+                context.reports.flush(job, attempt).await;
             }
-            shared.tell(AgentEvent::Probed { job, attempt, life, seen }).await;
+            context.send(AgentEvent::Probed { job, attempt, life, seen }).await;
         });
     }
 
-    pub(super) fn collect(&mut self, job: JobId, attempt: Attempt, outputs: Arc<RawValue>, wanted: Wanted) {
-        let shared = self.shared.clone();
+    pub(crate) fn collect(
+        &mut self,
+        job: JobId,
+        attempt: Attempt,
+        outputs: Arc<RawValue>,
+        filter: OutputFilter,
+    ) {
+        let context = self.context.clone();
         self.spawn(async move {
-            let outcome = shared.collect(&job.service_job_id(attempt), &outputs, &wanted).await;
-            shared.reports.told(job, attempt).await;
-            shared.tell(AgentEvent::Ended { job, attempt, outcome }).await;
+            let outcome = context.collect(&job.service_job_id(attempt), &outputs, &filter).await;
+            context.reports.flush(job, attempt).await;
+            context.send(AgentEvent::Ended { job, attempt, outcome }).await;
         });
     }
 
-    pub(super) fn reopen(&mut self) {
-        self.shared.reopen.notify_one();
+    pub(crate) fn reopen(&mut self) {
+        self.context.reopen.notify_one();
     }
 
-    pub(super) fn treat(&mut self, remedy: ServiceRemedy) {
-        let shared = self.shared.clone();
+    pub(crate) fn repair(&mut self, remedy: ServiceRemedy) {
+        let context = self.context.clone();
         self.spawn(async move {
-            let problem = shared.treat(remedy).await.err();
+            let problem = context.repair(remedy).await.err();
             if let Some(problem) = &problem {
-                info!(?remedy, %problem, "the remedy did not help");
+                info!(?remedy, %problem, "repair of ComfyUI failed");
             }
-            shared.tell(AgentEvent::Service(ServiceEvent::Treated { remedy, problem })).await;
+            context.send(AgentEvent::Service(ServiceEvent::Treated { remedy, problem })).await;
         });
     }
 
-    pub(super) fn check(&mut self) {
-        let shared = self.shared.clone();
+    pub(crate) fn check(&mut self) {
+        let context = self.context.clone();
         self.spawn(async move {
-            let (problem, offer) = match shared.check().await {
+            let (problem, offer) = match context.self_test().await {
                 Ok(offer) => (None, Some(Box::new(offer))),
                 Err(problem) => (Some(problem.to_string()), None),
             };
             match &problem {
-                None => info!("ComfyUI works"),
-                Some(problem) => info!(%problem, "ComfyUI does not work"),
+                None => info!("self-test of ComfyUI passed"),
+                Some(problem) => info!(%problem, "self-test of ComfyUI failed"),
             }
-            let life = shared.lives.current();
-            shared.tell(AgentEvent::Service(ServiceEvent::Checked { life, problem, offer })).await;
+            let life = context.incarnations.current();
+            context.send(AgentEvent::Service(ServiceEvent::Checked { life, problem, offer })).await;
         });
     }
 
-    /// Files come and go under the worker's own name, whatever it joined with.
-    pub(super) fn joined(&self, token: &Secret) {
-        self.shared.blobs.go_by(token.clone());
+    pub(crate) fn set_token(&self, token: &Secret) {
+        self.context.blobs.set_token(token.clone());
     }
 
-    pub(super) fn keep_only(&mut self, held: &BTreeSet<(JobId, Attempt)>) {
-        let mut runs = self.shared.runs.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn retain(&mut self, held: &BTreeSet<(JobId, Attempt)>) {
+        let mut runs = self.context.runs.lock().unwrap_or_else(PoisonError::into_inner);
         runs.retain(|_, run| held.contains(&(run.job, run.attempt)));
     }
 
-    pub(super) fn metrics(&self) -> Map<String, Value> {
-        let mut metrics = self.shared.metrics.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let info = self.shared.info.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    pub(crate) fn metrics(&self) -> Map<String, Value> {
+        let mut metrics = self.context.metrics.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let info = self.context.object_info.lock().unwrap_or_else(PoisonError::into_inner).clone();
         metrics.extend(info.map(|info| (OBJECT_INFO.to_owned(), info.into())));
         metrics
     }
 
-    /// Why the server has ended, if we started it and it has.
-    pub(super) async fn ended(&self) -> Option<String> {
-        self.shared.process.as_ref()?.ended().await
+    /// Why the server exited, if this worker started it and it has exited.
+    pub(crate) async fn exit_reason(&self) -> Option<String> {
+        self.context.process.as_ref()?.exit_reason().await
     }
 
-    /// The server that a worker of this name started ends with it.
-    pub(super) async fn abandon(options: &Options) {
-        Process::stop_marked(&marker(options)).await;
+    /// Stops the server that a worker of this name started.
+    pub(crate) async fn abandon(options: &WorkerOptions) {
+        ServerProcess::stop_recorded(&pid_file(options)).await;
     }
 
-    /// A server that we started ends with us, unless another of our name has taken over: then it is that one's.
-    pub(super) async fn end(mut self, is_replaced: bool) {
+    /// Stops the server if this worker started it, unless another worker of the same name has taken it over.
+    pub(crate) async fn end(mut self, is_replaced: bool) {
         self.tasks.shutdown().await;
-        if let Some(process) = self.shared.process.as_ref().filter(|_| !is_replaced) {
+        if let Some(process) = self.context.process.as_ref().filter(|_| !is_replaced) {
             process.stop().await;
         }
     }
@@ -268,116 +252,114 @@ impl Comfyui {
     }
 }
 
-impl Shared {
-    async fn tell(&self, event: AgentEvent) {
-        // Nobody listens any more only when the worker ends.
+impl ComfyuiContext {
+    async fn send(&self, event: AgentEvent) {
+        // The receiver is gone only when the worker ends.
         drop(self.events.send(event).await);
     }
 
-    fn with_run<T>(&self, id: &str, act: impl FnOnce(&mut BTreeMap<String, Run>, String) -> T) -> T {
+    fn with_runs<T>(&self, id: &str, act: impl FnOnce(&mut BTreeMap<String, Run>, String) -> T) -> T {
         act(&mut self.runs.lock().unwrap_or_else(PoisonError::into_inner), id.to_owned())
     }
 
-    async fn hand_in(&self, order: Order, cancelled: watch::Receiver<bool>) -> SubmitOutcome {
-        let prompt = match self.prepare(&order, cancelled).await {
+    async fn submit(&self, request: AttemptRequest, cancelled: watch::Receiver<bool>) -> SubmitOutcome {
+        let prompt = match self.prepare(&request, cancelled).await {
             Ok(prompt) => prompt,
             Err(failure) => return SubmitOutcome::Refused(failure),
         };
-        // Before it is sent: its first message may come before the answer.
-        self.with_run(prompt.id(), |runs, id| {
+        // Before the submission: the first message may arrive before its answer.
+        self.with_runs(prompt.id(), |runs, id| {
             if let Some(run) = runs.get_mut(&id) {
-                (run.progress, run.phase) = (Some(Progress::new(&prompt)), "handed in".to_owned());
+                (run.progress, run.phase) = (Some(Progress::new(&prompt)), "submitted".to_owned());
                 let classes = prompt.nodes().iter().map(|(id, node)| (id.clone(), node.class.clone()));
                 run.classes = classes.collect();
             }
         });
         let answer = self.client.submit(&prompt).await;
         if let SubmitOutcome::Refused(ServiceFailure { fault: ServiceFault::Missing, .. }) = &answer {
-            // Perhaps it is an input that somebody cleared away.
-            self.placed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            // An uploaded input may have been deleted on the server: upload everything again next time.
+            self.uploaded.lock().unwrap_or_else(PoisonError::into_inner).clear();
         }
         answer
     }
 
     async fn prepare(
         &self,
-        order: &Order,
+        request: &AttemptRequest,
         mut cancelled: watch::Receiver<bool>,
     ) -> Result<Prompt, ServiceFailure> {
-        let stopped = || ServiceFailure::new(ServiceFault::Lost, "it was stopped before ComfyUI had it");
-        let placed = tokio::select! {
-            placed = self.place(&order.workflow) => placed?,
+        let stopped =
+            || ServiceFailure::new(ServiceFault::Lost, "cancelled before it was submitted to ComfyUI");
+        let inputs = tokio::select! {
+            inputs = self.upload_inputs(&request.workflow) => inputs?,
             Ok(_) = cancelled.wait_for(|it| *it) => return Err(stopped()),
         };
         if *cancelled.borrow() {
             return Err(stopped());
         }
-        let tag = Tag { worker: self.worker.clone(), job: order.job, attempt: order.attempt };
-        Prompt::prepare(&order.workflow, &tag, &order.service_job_id, &self.client_id, &placed)
+        let tag = Tag { worker: self.worker.clone(), job: request.job, attempt: request.attempt };
+        Prompt::prepare(&request.workflow, &tag, &request.service_job_id, &self.client_id, &inputs)
     }
 
-    /// Asks about a prompt. Whether the server is still the one that took it matters only when it does not know it.
-    async fn look(
-        &self,
-        id: &str,
-        trigger: ProbeTrigger,
-    ) -> (remuda_core::service::ServiceIncarnation, ProbeResult) {
+    /// Asks the server about a prompt. The incarnation only matters if the server does not know the prompt.
+    async fn probe(&self, id: &str, trigger: ProbeTrigger) -> (ServiceIncarnation, ProbeResult) {
         let (seen, copies) = self.client.look_closely(id, trigger).await;
         if copies > 0 {
             match self.client.take_out(id, copies).await {
-                Ok(()) => info!(prompt = id, copies, "took copies out of ComfyUI's queue that nobody needs"),
-                // They are seen again with the next look.
+                Ok(()) => info!(prompt = id, copies, "removed duplicate prompts from ComfyUI's queue"),
+                // The next probe finds them again.
                 Err(error) => {
-                    debug!(prompt = id, copies, %error, "could not take copies out of ComfyUI's queue");
+                    debug!(prompt = id, copies, %error, "could not remove duplicate prompts from ComfyUI's queue");
                 }
             }
         }
         if !matches!(seen, ProbeResult::Unknown) {
-            self.hear_out(id, &seen).await;
-            return (self.lives.current(), self.judge(id, seen));
+            self.await_final_message(id, &seen).await;
+            return (self.incarnations.current(), self.apply_socket_knowledge(id, seen));
         }
-        match self.lives.settle(&self.client).await {
+        match self.incarnations.confirm(&self.client).await {
             Ok(life) => (life, seen),
-            Err(error) => (self.lives.current(), ProbeResult::NoAnswer(error.to_string())),
+            Err(error) => (self.incarnations.current(), ProbeResult::NoAnswer(error.to_string())),
         }
     }
 
-    /// An end without outputs may be one that only the socket explains: what it has still to say is waited for, a moment.
-    async fn hear_out(&self, id: &str, seen: &ProbeResult) {
+    /// Only the socket may explain a success without outputs, so its final message is awaited for a moment.
+    async fn await_final_message(&self, id: &str, seen: &ProbeResult) {
         if !matches!(seen, ProbeResult::Succeeded { outputs } if outputs::is_empty(outputs)) {
             return;
         }
-        let is_heard = || self.with_run(id, |runs, id| runs.get(&id).is_none_or(|run| run.is_heard_out));
-        let heard = async {
-            while !is_heard() {
-                tokio::time::sleep(HEAR_OUT_LOOK).await;
+        let has_arrived =
+            || self.with_runs(id, |runs, id| runs.get(&id).is_none_or(|run| run.has_final_message));
+        let arrival = async {
+            while !has_arrived() {
+                tokio::time::sleep(FINAL_MESSAGE_POLL).await;
             }
         };
-        if tokio::time::timeout(HEAR_OUT_MAX, heard).await.is_err() {
-            debug!(prompt = id, "it ended without outputs, and the socket does not say why");
+        if tokio::time::timeout(FINAL_MESSAGE_TIMEOUT, arrival).await.is_err() {
+            debug!(prompt = id, "success without outputs, and no final message on the socket");
         }
     }
 
-    /// Some of what became of a prompt is told over the socket alone.
-    fn judge(&self, id: &str, seen: ProbeResult) -> ProbeResult {
-        self.with_run(id, |runs, id| match runs.get(&id).and_then(|run| run.progress.as_ref()) {
+    /// The socket reports some failures that the history does not show.
+    fn apply_socket_knowledge(&self, id: &str, seen: ProbeResult) -> ProbeResult {
+        self.with_runs(id, |runs, id| match runs.get(&id).and_then(|run| run.progress.as_ref()) {
             Some(progress) => progress.judge(seen),
             None => seen,
         })
     }
 
-    async fn treat(&self, remedy: ServiceRemedy) -> Result<(), String> {
+    async fn repair(&self, remedy: ServiceRemedy) -> Result<(), String> {
         match (remedy, &self.process) {
             (ServiceRemedy::Free, _) => self.client.free().await.map_err(|error| error.to_string()),
             (ServiceRemedy::Restart, None) => {
-                Err("Remuda did not start this server and cannot restart it: do it by hand, or let Remuda start it with \
-                     --comfyui-cmd"
+                Err("Remuda did not start this server and cannot restart it: restart it yourself, or let Remuda start it \
+                     with --comfyui-cmd"
                     .to_owned())
             }
             (ServiceRemedy::Restart, Some(process)) => {
                 process.restart().await?;
-                self.lives.began();
-                self.wait_until_it_answers(process).await
+                self.incarnations.advance();
+                self.await_answer(process).await
             }
         }
     }

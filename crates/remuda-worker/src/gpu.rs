@@ -1,29 +1,28 @@
-//! What the GPU of this machine says of itself, through NVIDIA's own library where there is one. Calls may hang in a
-//! sick driver: whoever asks has a thread to spare.
+//! Reads this machine's NVIDIA GPUs through NVML. A call may hang in a broken driver, so call it from a thread that may
+//! block.
 
 use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
-/// One device, as far as it could be read.
+/// One device; values that could not be read are None.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Gpu {
-    pub(super) name: String,
-    pub(super) driver: String,
-    pub(super) vram_total_bytes: Option<u64>,
-    pub(super) vram_used_bytes: Option<u64>,
-    pub(super) vram_free_bytes: Option<u64>,
-    pub(super) busy_percent: Option<u32>,
-    pub(super) temperature_celsius: Option<u32>,
+pub(crate) struct Gpu {
+    pub(crate) name: String,
+    pub(crate) driver: String,
+    pub(crate) vram_total_bytes: Option<u64>,
+    pub(crate) vram_used_bytes: Option<u64>,
+    pub(crate) vram_free_bytes: Option<u64>,
+    pub(crate) busy_percent: Option<u32>,
+    pub(crate) temperature_celsius: Option<u32>,
 }
 
-/// Everything that can be read of this machine's GPUs; nothing where there is none. A GPU that is there and cannot be
-/// read is a problem.
-pub(super) fn read() -> Result<Vec<Gpu>, String> {
+/// All GPUs of this machine; empty if there is none. A GPU that is present and cannot be read is an error.
+pub(crate) fn read() -> Result<Vec<Gpu>, String> {
     let nvml = match Nvml::init() {
         Ok(nvml) => nvml,
         Err(error) if is_absence(&error) => return Ok(Vec::new()),
-        Err(error) => return Err(format!("the GPU driver does not start: {error}")),
+        Err(error) => return Err(format!("the GPU driver cannot be initialised: {error}")),
     };
     let count = nvml.device_count().map_err(|error| format!("the GPU driver does not answer: {error}"))?;
     let driver = nvml.sys_driver_version().unwrap_or_default();
@@ -32,12 +31,13 @@ pub(super) fn read() -> Result<Vec<Gpu>, String> {
             let device = nvml
                 .device_by_index(index)
                 .map_err(|error| format!("GPU {index} cannot be used: {error}"))?;
-            described(&device, driver.clone()).map_err(|error| format!("GPU {index} is sick: {error}"))
+            read_device(&device, driver.clone())
+                .map_err(|error| format!("GPU {index} cannot be read: {error}"))
         })
         .collect()
 }
 
-/// No library, no driver, nothing to see: a machine without a GPU.
+/// No library, no driver or no device: a machine without a GPU.
 fn is_absence(error: &NvmlError) -> bool {
     matches!(
         error,
@@ -49,8 +49,8 @@ fn is_absence(error: &NvmlError) -> bool {
     )
 }
 
-/// A device whose memory cannot be read is of no use; whatever else it does not know is left out.
-fn described(device: &Device<'_>, driver: String) -> Result<Gpu, NvmlError> {
+/// A device without a name or memory figures is an error; the other values are optional.
+fn read_device(device: &Device<'_>, driver: String) -> Result<Gpu, NvmlError> {
     let memory = device.memory_info()?;
     Ok(Gpu {
         name: device.name()?,
@@ -68,18 +68,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_without_a_driver_has_no_gpu_and_no_problem() {
+    fn missing_driver_means_no_gpu_but_a_lost_gpu_is_an_error() {
         for absence in [NvmlError::LibraryNotFound, NvmlError::DriverNotLoaded, NvmlError::NotFound] {
             assert!(is_absence(&absence), "{absence}");
         }
-        for sickness in [NvmlError::GpuLost, NvmlError::Unknown, NvmlError::CorruptedInfoROM] {
-            assert!(!is_absence(&sickness), "{sickness}");
+        for failure in [NvmlError::GpuLost, NvmlError::Unknown, NvmlError::CorruptedInfoROM] {
+            assert!(!is_absence(&failure), "{failure}");
         }
     }
 
-    /// On a machine with a GPU this reads it, on any other it finds none.
+    /// Without a GPU the list is empty and nothing is compared.
     #[test]
-    fn what_is_there_is_read() {
+    fn every_gpu_has_a_name_and_plausible_memory() {
         for gpu in read().unwrap() {
             assert!(!gpu.name.is_empty() && gpu.vram_total_bytes >= gpu.vram_used_bytes, "{gpu:?}");
         }

@@ -1,12 +1,12 @@
-//! What the machine says of itself. Shown, never decided upon; what cannot be read is left out.
+//! Metrics of this machine. They are displayed only; a value that cannot be read is left out.
 //!
-//! | name | of |
+//! | name | source |
 //! |---|---|
 //! | `device`, `driver`, `gpus` | the first GPU's name, its driver, how many there are |
 //! | `vram_total_bytes`, `vram_used_bytes`, `vram_free_bytes`, `gpu_percent`, `gpu_celsius` | the first GPU |
 //! | `ram_total_bytes`, `ram_free_bytes`, `load` | the machine |
 //! | `disk_total_bytes`, `disk_free_bytes` | the disk with the worker's folder |
-//! | `service` | `well`, or why it takes no work |
+//! | `service` | `well`, or why the worker accepts no work |
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,30 +15,29 @@ use remuda_core::agent::AgentEvent;
 use serde_json::{Map, Value};
 use tracing::warn;
 
-use super::gpu::{self, Gpu};
-use super::hands::Events;
+use crate::attempt::Events;
+use crate::gpu::{self, Gpu};
 
-/// How often the machine is looked at.
-const EVERY: Duration = Duration::from_secs(10);
+const READ_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Reads on and on, on a thread of its own: a sick driver may keep it waiting for ever, and nobody else with it.
-pub(super) fn keep_reading(folder: PathBuf, events: Events) {
-    let read_on = move || {
+/// Reads metrics until the worker ends, on a separate thread: a call into a broken GPU driver may block for ever.
+pub(crate) fn spawn_reader(folder: PathBuf, events: Events) {
+    let read_all = move || {
         while events.blocking_send(AgentEvent::Metrics(read(&folder))).is_ok() {
-            std::thread::sleep(EVERY);
+            std::thread::sleep(READ_INTERVAL);
         }
     };
-    if let Err(error) = std::thread::Builder::new().name("metrics".to_owned()).spawn(read_on) {
-        warn!(%error, "nothing will be read of this machine");
+    if let Err(error) = std::thread::Builder::new().name("metrics".to_owned()).spawn(read_all) {
+        warn!(%error, "cannot start the metrics thread; this worker reports no metrics");
     }
 }
 
 fn read(folder: &Path) -> Map<String, Value> {
     let mut metrics = Map::new();
     if let Ok(text) = std::fs::read_to_string("/proc/meminfo") {
-        for (name, shown) in [("MemTotal:", "ram_total_bytes"), ("MemAvailable:", "ram_free_bytes")] {
-            if let Some(bytes) = kibibytes(&text, name) {
-                metrics.insert(shown.to_owned(), bytes.into());
+        for (field, name) in [("MemTotal:", "ram_total_bytes"), ("MemAvailable:", "ram_free_bytes")] {
+            if let Some(bytes) = meminfo_bytes(&text, field) {
+                metrics.insert(name.to_owned(), bytes.into());
             }
         }
     }
@@ -52,13 +51,13 @@ fn read(folder: &Path) -> Map<String, Value> {
         metrics.insert("disk_free_bytes".to_owned(), free.into());
     }
     match gpu::read() {
-        Ok(gpus) => metrics.extend(shown(&gpus)),
+        Ok(gpus) => metrics.extend(gpu_metrics(&gpus)),
         Err(problem) => drop(metrics.insert("gpu_problem".to_owned(), problem.into())),
     }
     metrics
 }
 
-fn shown(gpus: &[Gpu]) -> Map<String, Value> {
+fn gpu_metrics(gpus: &[Gpu]) -> Map<String, Value> {
     let Some(first) = gpus.first() else { return Map::new() };
     let numbers = [
         ("gpus", u64::try_from(gpus.len()).ok()),
@@ -68,19 +67,19 @@ fn shown(gpus: &[Gpu]) -> Map<String, Value> {
         ("gpu_percent", first.busy_percent.map(u64::from)),
         ("gpu_celsius", first.temperature_celsius.map(u64::from)),
     ];
-    let words = [("device", &first.name), ("driver", &first.driver)];
+    let texts = [("device", &first.name), ("driver", &first.driver)];
     let numbers = numbers.into_iter().filter_map(|(name, number)| Some((name.to_owned(), number?.into())));
-    numbers.chain(words.map(|(name, word)| (name.to_owned(), word.clone().into()))).collect()
+    numbers.chain(texts.map(|(name, text)| (name.to_owned(), text.clone().into()))).collect()
 }
 
-/// Bytes of the disk on which a folder is or would be, and those that are free to us.
-pub(super) fn disk(folder: &Path) -> Option<(u64, u64)> {
+/// Total bytes, and bytes available to this user, of the disk where the folder is or would be created.
+pub(crate) fn disk(folder: &Path) -> Option<(u64, u64)> {
     let disk = folder.ancestors().find_map(|folder| rustix::fs::statvfs(folder).ok())?;
     Some((disk.f_blocks.saturating_mul(disk.f_frsize), disk.f_bavail.saturating_mul(disk.f_frsize)))
 }
 
-fn kibibytes(meminfo: &str, name: &str) -> Option<u64> {
-    let line = meminfo.lines().find(|line| line.starts_with(name))?;
+fn meminfo_bytes(meminfo: &str, field: &str) -> Option<u64> {
+    let line = meminfo.lines().find(|line| line.starts_with(field))?;
     Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? << 10)
 }
 
@@ -89,14 +88,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_read_in_bytes() {
+    fn meminfo_is_converted_to_bytes() {
         let text = "MemTotal:       24576000 kB\nMemAvailable:     1024 kB\n";
-        assert_eq!(kibibytes(text, "MemAvailable:"), Some(1 << 20));
-        assert_eq!(kibibytes(text, "SwapFree:"), None);
+        assert_eq!(meminfo_bytes(text, "MemAvailable:"), Some(1 << 20));
+        assert_eq!(meminfo_bytes(text, "SwapFree:"), None);
     }
 
     #[test]
-    fn the_machine_says_what_it_has() {
+    fn memory_and_disk_are_reported() {
         let folder = tempfile::tempdir().unwrap();
         let metrics = read(&folder.path().join("not/there/yet"));
         for name in ["ram_total_bytes", "ram_free_bytes", "disk_total_bytes", "disk_free_bytes"] {
@@ -106,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_is_shown_under_the_names_that_views_read_and_what_it_does_not_know_is_left_out() {
+    fn gpu_metrics_have_fixed_names_and_omit_unknown_values() {
         let gpu = Gpu {
             name: "NVIDIA H200".to_owned(),
             driver: "570.1".to_owned(),
@@ -116,12 +115,12 @@ mod tests {
             busy_percent: Some(12),
             temperature_celsius: None,
         };
-        let shown = Value::Object(shown(&[gpu.clone(), gpu]));
+        let metrics = Value::Object(gpu_metrics(&[gpu.clone(), gpu]));
         let expected = serde_json::json!({
             "device": "NVIDIA H200", "driver": "570.1", "gpus": 2, "gpu_percent": 12,
             "vram_total_bytes": 100, "vram_used_bytes": 30, "vram_free_bytes": 70,
         });
-        assert_eq!(shown, expected);
-        assert!(super::shown(&[]).is_empty());
+        assert_eq!(metrics, expected);
+        assert!(gpu_metrics(&[]).is_empty());
     }
 }

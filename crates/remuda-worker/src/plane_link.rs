@@ -1,5 +1,5 @@
-//! The line to the plane: three calls, each answered by an event for the agent; and what is only shown, for which nobody
-//! answers.
+//! The worker's connection to the plane: join, beat and leave, each answered by an event for the agent; and live reports
+//! and previews, whose loss is harmless.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,26 +8,26 @@ use std::time::Duration;
 use bytes::Bytes;
 use remuda_core::agent::{AgentEvent, CallError};
 use remuda_core::id::{Attempt, JobId, WorkerId};
+use remuda_core::wire::live::LiveReport;
 use remuda_core::wire::{Beat, BeatReply, JoinReply, JoinRequest};
+use remuda_net::http_client::Credentials;
+use remuda_net::secret::Secret;
 use reqwest::{Client, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 
-use super::ticket::{Drawer, is_rented};
-use remuda_core::wire::live::LiveReport;
-use remuda_net::http_client::Credentials;
-use remuda_net::secret::Secret;
+use crate::worker_credential::{CredentialFile, is_machine_token};
 
-/// How long an answer may take before the line counts as cut: well below a lease.
-const ANSWER_MAX: Duration = Duration::from_secs(10);
-/// How much longer than it was asked to wait.
-const ANSWER_MARGIN: Duration = Duration::from_secs(3);
-/// What takes longer shows what is long past.
-const SHOW_MAX: Duration = Duration::from_secs(3);
-pub(super) const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Well below a lease, so that a hanging request does not cost the worker its attempts.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How much longer than the requested wait a long poll may take.
+const LONG_POLL_MARGIN: Duration = Duration::from_secs(3);
+/// A live report or preview that takes longer is outdated anyway.
+const LIVE_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why the plane did not take what is only shown.
+/// Why the plane did not accept a live report or preview.
 #[derive(Debug, thiserror::Error)]
-pub enum Untold {
+pub(crate) enum ReportError {
     #[error("refused with {0}")]
     Refused(StatusCode),
     #[error("{0}")]
@@ -35,127 +35,138 @@ pub enum Untold {
 }
 
 #[derive(Clone, Debug)]
-pub struct Link {
+pub(crate) struct PlaneLink {
     http: Client,
     url: Arc<str>,
     worker: WorkerId,
     credentials: Credentials,
     token: Secret,
-    drawer: Drawer,
+    credential_file: CredentialFile,
 }
 
-impl Link {
-    /// The credentials are for joining; from then on it goes by what it is given. A rented machine's are good once:
-    /// what a former process was given takes their place.
-    pub fn new(url: &str, worker: WorkerId, credentials: Credentials, folder: &Path) -> Self {
-        let http =
-            credentials.client().connect_timeout(CONNECT_MAX).tcp_nodelay(true).build().unwrap_or_default();
-        let drawer = Drawer::new(folder, &worker);
-        let former = drawer.open().filter(|_| is_rented(&credentials.token)).unwrap_or_default();
-        Link { http, url: url.trim_end_matches('/').into(), worker, credentials, token: former, drawer }
+impl PlaneLink {
+    /// The credentials are for joining; after that the worker uses the token it gets. A rented machine's credentials are
+    /// valid for a single join, so the token of an earlier process takes their place if there is one.
+    pub(crate) fn new(url: &str, worker: WorkerId, credentials: Credentials, folder: &Path) -> Self {
+        let http = credentials
+            .client()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .build()
+            .unwrap_or_default();
+        let credential_file = CredentialFile::new(folder, &worker);
+        let earlier = credential_file.read().filter(|_| is_machine_token(&credentials.token));
+        let token = earlier.unwrap_or_default();
+        PlaneLink { http, url: url.trim_end_matches('/').into(), worker, credentials, token, credential_file }
     }
 
-    /// What it was given, as long as that is known.
-    pub fn token(&self) -> &Secret {
+    /// The worker's token; empty before the first join.
+    pub(crate) fn token(&self) -> &Secret {
         &self.token
     }
 
-    pub fn joined(&mut self, token: Secret) {
-        if is_rented(&self.credentials.token) {
-            self.drawer.put(&token);
+    pub(crate) fn set_token(&mut self, token: Secret) {
+        if is_machine_token(&self.credentials.token) {
+            self.credential_file.write(&token);
         }
         self.token = token;
     }
 
-    pub async fn join(&self, join: &JoinRequest) -> AgentEvent {
-        let is_rented = is_rented(&self.credentials.token);
-        let by_ticket = match is_rented && !self.token.is_empty() {
-            true => Some(answer(self.join_request(join).bearer_auth(self.token.reveal())).await),
+    pub(crate) async fn join(&self, join: &JoinRequest) -> AgentEvent {
+        let is_machine = is_machine_token(&self.credentials.token);
+        let by_token = match is_machine && !self.token.is_empty() {
+            true => Some(call(self.join_request(join).bearer_auth(self.token.reveal())).await),
             false => None,
         };
-        let answered = match by_ticket {
-            Some(answered @ (Ok(_) | Err(CallError::Unreachable(_)))) => answered,
-            // A ticket of another time, or none: then it is what the machine came with.
-            Some(Err(_)) | None => answer::<JoinReply>(self.credentials.sign(self.join_request(join))).await,
+        let answer = match by_token {
+            Some(answer @ (Ok(_) | Err(CallError::Unreachable(_)))) => answer,
+            // The stored token is outdated, or there is none: use the machine's own.
+            Some(Err(_)) | None => call::<JoinReply>(self.credentials.sign(self.join_request(join))).await,
         };
-        match answered {
+        match answer {
             Ok(joined) => AgentEvent::Joined(joined),
-            // Nothing it could still show: whoever rented it will never hear from it.
-            Err(CallError::Replaced(why)) if is_rented => {
-                AgentEvent::Unanswered { seq: None, why: CallError::NotWanted(why), luck: luck() }
+            // A machine whose credentials are refused can never join again, so it is as good as retired.
+            Err(CallError::Replaced(why)) if is_machine => {
+                AgentEvent::Unanswered { seq: None, why: CallError::NotWanted(why), luck: random_u64() }
             }
-            Err(why) => AgentEvent::Unanswered { seq: None, why, luck: luck() },
+            Err(why) => AgentEvent::Unanswered { seq: None, why, luck: random_u64() },
         }
     }
 
     fn join_request(&self, join: &JoinRequest) -> RequestBuilder {
-        self.http.post(format!("{}/remuda/v1/workers", self.url)).timeout(ANSWER_MAX).json(join)
+        self.http.post(format!("{}/remuda/v1/workers", self.url)).timeout(REQUEST_TIMEOUT).json(join)
     }
 
-    pub async fn beat(&self, beat: &Beat, wait: Duration) -> AgentEvent {
+    pub(crate) async fn beat(&self, beat: &Beat, wait: Duration) -> AgentEvent {
         let url = format!("{}/remuda/v1/workers/{}/beat?wait={}", self.url, self.worker, wait.as_secs_f64());
         let request = self
             .http
             .post(url)
-            .timeout(ANSWER_MAX.max(wait + ANSWER_MARGIN))
+            .timeout(REQUEST_TIMEOUT.max(wait + LONG_POLL_MARGIN))
             .bearer_auth(self.token.reveal())
             .json(beat);
-        match answer::<BeatReply>(request).await {
+        match call::<BeatReply>(request).await {
             Ok(reply) => AgentEvent::Reply { seq: beat.seq, reply },
-            Err(why) => AgentEvent::Unanswered { seq: Some(beat.seq), why, luck: luck() },
+            Err(why) => AgentEvent::Unanswered { seq: Some(beat.seq), why, luck: random_u64() },
         }
     }
 
-    /// A picture of an attempt under way, and which part of the workflow it shows.
-    pub async fn preview(
+    /// Sends a preview image of a running attempt, and the node it shows.
+    pub(crate) async fn send_preview(
         &self,
         job: JobId,
         attempt: Attempt,
         node: Option<&str>,
         bytes: Bytes,
-    ) -> Result<(), Untold> {
-        let request = self.show("preview", job, attempt).body(bytes);
-        shown(request.query(&node.map(|node| ("node", node)).as_slice())).await
+    ) -> Result<(), ReportError> {
+        let request = self.live_request("preview", job, attempt).body(bytes);
+        send_live(request.query(&node.map(|node| ("node", node)).as_slice())).await
     }
 
-    /// What an attempt is doing.
-    pub async fn live(&self, job: JobId, attempt: Attempt, report: &LiveReport) -> Result<(), Untold> {
-        shown(self.show("live", job, attempt).json(report)).await
+    /// Sends what a running attempt is doing.
+    pub(crate) async fn send_report(
+        &self,
+        job: JobId,
+        attempt: Attempt,
+        report: &LiveReport,
+    ) -> Result<(), ReportError> {
+        send_live(self.live_request("live", job, attempt).json(report)).await
     }
 
-    fn show(&self, what: &str, job: JobId, attempt: Attempt) -> RequestBuilder {
+    fn live_request(&self, resource: &str, job: JobId, attempt: Attempt) -> RequestBuilder {
         let url =
-            format!("{}/remuda/v1/workers/{}/{what}?job={job}&attempt={attempt}", self.url, self.worker);
-        self.http.put(url).timeout(SHOW_MAX).bearer_auth(self.token.reveal())
+            format!("{}/remuda/v1/workers/{}/{resource}?job={job}&attempt={attempt}", self.url, self.worker);
+        self.http.put(url).timeout(LIVE_TIMEOUT).bearer_auth(self.token.reveal())
     }
 
-    pub async fn leave(&self, reason: &str) {
+    pub(crate) async fn leave(&self, reason: &str) {
         let url = format!("{}/remuda/v1/workers/{}", self.url, self.worker);
         let request = self.http.delete(url).query(&[("reason", reason)]).bearer_auth(self.token.reveal());
         drop(request.send().await);
     }
 }
 
-async fn shown(request: RequestBuilder) -> Result<(), Untold> {
-    let response = request.send().await.map_err(|error| Untold::Unreachable(described(&error)))?;
+async fn send_live(request: RequestBuilder) -> Result<(), ReportError> {
+    let response =
+        request.send().await.map_err(|error| ReportError::Unreachable(error_with_causes(&error)))?;
     match response.status() {
         status if status.is_success() => Ok(()),
-        status if status.is_server_error() => Err(Untold::Unreachable(status.to_string())),
-        status => Err(Untold::Refused(status)),
+        status if status.is_server_error() => Err(ReportError::Unreachable(status.to_string())),
+        status => Err(ReportError::Refused(status)),
     }
 }
 
-async fn answer<T: serde::de::DeserializeOwned>(request: RequestBuilder) -> Result<T, CallError> {
-    let unreachable = |error: reqwest::Error| CallError::Unreachable(described(&error));
+async fn call<T: serde::de::DeserializeOwned>(request: RequestBuilder) -> Result<T, CallError> {
+    let unreachable = |error: reqwest::Error| CallError::Unreachable(error_with_causes(&error));
     let response = request.send().await.map_err(unreachable)?;
     if response.status().is_success() {
         return response.json().await.map_err(unreachable);
     }
-    Err(refused(response).await)
+    Err(classify_refusal(response).await)
 }
 
-/// An error with its causes: the outermost one rarely says what is wrong.
-pub(super) fn described(error: &dyn std::error::Error) -> String {
+/// The error and its chain of causes: reqwest's outermost message rarely names the actual problem.
+pub(crate) fn error_with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(cause) = source {
@@ -165,7 +176,7 @@ pub(super) fn described(error: &dyn std::error::Error) -> String {
     text
 }
 
-async fn refused(response: Response) -> CallError {
+async fn classify_refusal(response: Response) -> CallError {
     let status = response.status();
     let body: Value = response.json().await.unwrap_or_default();
     let code = body["error"]["code"].as_str().unwrap_or_default().to_owned();
@@ -179,6 +190,7 @@ async fn refused(response: Response) -> CallError {
     }
 }
 
-pub(super) fn luck() -> u64 {
+/// Randomness for jitter.
+pub(crate) fn random_u64() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0
 }

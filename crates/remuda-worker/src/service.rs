@@ -1,83 +1,61 @@
-//! What an agent works with: commands of this machine, a ComfyUI server, or models of this process. The agent decides, hands do, and what comes
-//! of it goes back to the agent as an event; every question gets an answer, if only that there was none.
+//! The service that an agent runs attempts on: commands, a ComfyUI server, or models of this process.
+//!
+//! The agent decides; the service acts and answers every request with an event, even if only to say that there was no
+//! answer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use remuda_core::agent::{AgentEffect, AgentEvent};
+use remuda_core::agent::AgentEffect;
 use remuda_core::id::{Attempt, JobId};
 use remuda_core::service::{ProbeTrigger, ServiceRemedy};
+use remuda_net::secret::Secret;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use tokio::sync::mpsc;
 use tracing::{debug, warn};
 
-use super::comfyui::Comfyui;
-use super::exec::Commands;
-use super::models::Models;
-use super::{Does, Options};
-use remuda_net::secret::Secret;
-
-pub(super) type Events = mpsc::Sender<AgentEvent>;
-
-/// An attempt to begin.
-#[derive(Clone, Debug)]
-pub(super) struct Order {
-    pub(super) job: JobId,
-    pub(super) attempt: Attempt,
-    pub(super) service_job_id: String,
-    pub(super) wanted: Wanted,
-    pub(super) workflow: Arc<RawValue>,
-}
-
-/// Nodes whose outputs are wanted; all if none is named.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Wanted(pub(super) BTreeSet<String>);
-
-impl Wanted {
-    /// A node made at run time is called after the one that made it: `2.0.0.1` belongs to `2`.
-    pub(super) fn has(&self, node: &str) -> bool {
-        let root = node.split('.').next().unwrap_or(node);
-        self.0.is_empty() || self.0.contains(node) || self.0.contains(root)
-    }
-}
+use crate::attempt::{AttemptRequest, OutputFilter};
+use crate::comfyui::ComfyuiService;
+use crate::exec::ExecService;
+use crate::models::ModelService;
+use crate::options::{ServiceSpec, WorkerOptions};
 
 #[derive(Debug)]
-pub(super) enum Hands {
-    Commands(Commands),
-    Comfyui(Comfyui),
-    Models(Models),
+pub(crate) enum ServiceRunner {
+    Exec(ExecService),
+    Comfyui(ComfyuiService),
+    Models(ModelService),
 }
 
-/// A worker that never came to have hands may have started a service all the same: it ends with it.
-pub(super) async fn abandon(options: &Options) {
-    match &options.does {
-        Does::Exec(_) | Does::Models(_) => {}
-        Does::Comfyui(comfyui) if comfyui.command.is_some() => Comfyui::abandon(options).await,
-        Does::Comfyui(_) => {}
+/// Stops the server of a worker that ended before its service was ready: the server may have been started already.
+pub(crate) async fn abandon(options: &WorkerOptions) {
+    match &options.service {
+        ServiceSpec::Exec(_) | ServiceSpec::Models(_) => {}
+        ServiceSpec::Comfyui(comfyui) if comfyui.command.is_some() => ComfyuiService::abandon(options).await,
+        ServiceSpec::Comfyui(_) => {}
     }
 }
 
-impl Hands {
-    /// What the agent wants of its service; what it wants of the plane is not for hands.
-    pub(super) fn carry_out(&mut self, effect: AgentEffect) {
+impl ServiceRunner {
+    /// Runs the effects that concern the service; the shell runs those that concern the plane.
+    pub(crate) fn run_effect(&mut self, effect: AgentEffect) {
         match effect {
             AgentEffect::Run { job, attempt, service_job_id, include_outputs, workflow, .. } => {
-                let wanted = Wanted(include_outputs);
-                self.run(Order { job, attempt, service_job_id, wanted, workflow });
+                let filter = OutputFilter(include_outputs);
+                self.run(AttemptRequest { job, attempt, service_job_id, filter, workflow });
             }
             AgentEffect::Cancel { job, attempt, reason } => {
-                debug!(%job, %attempt, %reason, "told to stop");
+                debug!(%job, %attempt, %reason, "cancelling an attempt");
                 self.cancel(job, attempt, reason);
             }
             AgentEffect::Probe { job, attempt, trigger } => self.probe(job, attempt, trigger),
             AgentEffect::Collect { job, attempt, outputs, include_outputs } => {
-                self.collect(job, attempt, outputs, Wanted(include_outputs));
+                self.collect(job, attempt, outputs, OutputFilter(include_outputs));
             }
             AgentEffect::Reopen => self.reopen(),
             AgentEffect::Treat(remedy) => {
-                warn!(?remedy, "treating the service");
-                self.treat(remedy);
+                warn!(?remedy, "repairing the service");
+                self.repair(remedy);
             }
             AgentEffect::Check => self.check(),
             AgentEffect::Join(_)
@@ -87,102 +65,102 @@ impl Hands {
         }
     }
 
-    fn run(&mut self, order: Order) {
+    fn run(&mut self, request: AttemptRequest) {
         match self {
-            Hands::Commands(commands) => commands.run(order),
-            Hands::Comfyui(comfyui) => comfyui.run(order),
-            Hands::Models(models) => models.run(order),
+            ServiceRunner::Exec(exec) => exec.run(request),
+            ServiceRunner::Comfyui(comfyui) => comfyui.run(request),
+            ServiceRunner::Models(models) => models.run(request),
         }
     }
 
     fn cancel(&mut self, job: JobId, attempt: Attempt, reason: String) {
         match self {
-            Hands::Commands(commands) => commands.cancel(job, attempt, reason),
-            Hands::Comfyui(comfyui) => comfyui.cancel(job, attempt),
-            Hands::Models(models) => models.cancel(job, attempt, reason),
+            ServiceRunner::Exec(exec) => exec.cancel(job, attempt, reason),
+            ServiceRunner::Comfyui(comfyui) => comfyui.cancel(job, attempt),
+            ServiceRunner::Models(models) => models.cancel(job, attempt, reason),
         }
     }
 
     fn probe(&mut self, job: JobId, attempt: Attempt, trigger: ProbeTrigger) {
         match self {
-            Hands::Commands(commands) => commands.probe(job, attempt),
-            Hands::Comfyui(comfyui) => comfyui.probe(job, attempt, trigger),
-            Hands::Models(models) => models.probe(job, attempt),
+            ServiceRunner::Exec(exec) => exec.probe(job, attempt),
+            ServiceRunner::Comfyui(comfyui) => comfyui.probe(job, attempt, trigger),
+            ServiceRunner::Models(models) => models.probe(job, attempt),
         }
     }
 
-    fn collect(&mut self, job: JobId, attempt: Attempt, outputs: Arc<RawValue>, wanted: Wanted) {
+    fn collect(&mut self, job: JobId, attempt: Attempt, outputs: Arc<RawValue>, filter: OutputFilter) {
         match self {
-            // A command's result comes with its end, and so does a model's.
-            Hands::Commands(_) | Hands::Models(_) => {}
-            Hands::Comfyui(comfyui) => comfyui.collect(job, attempt, outputs, wanted),
+            // Commands and models report their result together with their end.
+            ServiceRunner::Exec(_) | ServiceRunner::Models(_) => {}
+            ServiceRunner::Comfyui(comfyui) => comfyui.collect(job, attempt, outputs, filter),
         }
     }
 
     fn reopen(&mut self) {
         match self {
-            Hands::Commands(_) | Hands::Models(_) => {}
-            Hands::Comfyui(comfyui) => comfyui.reopen(),
+            ServiceRunner::Exec(_) | ServiceRunner::Models(_) => {}
+            ServiceRunner::Comfyui(comfyui) => comfyui.reopen(),
         }
     }
 
-    fn treat(&mut self, remedy: ServiceRemedy) {
+    fn repair(&mut self, remedy: ServiceRemedy) {
         match self {
-            Hands::Commands(commands) => commands.treat(remedy),
-            Hands::Comfyui(comfyui) => comfyui.treat(remedy),
-            Hands::Models(models) => models.treat(remedy),
+            ServiceRunner::Exec(exec) => exec.repair(remedy),
+            ServiceRunner::Comfyui(comfyui) => comfyui.repair(remedy),
+            ServiceRunner::Models(models) => models.repair(remedy),
         }
     }
 
     fn check(&mut self) {
         match self {
-            Hands::Commands(commands) => commands.check(),
-            Hands::Comfyui(comfyui) => comfyui.check(),
-            Hands::Models(models) => models.check(),
+            ServiceRunner::Exec(exec) => exec.check(),
+            ServiceRunner::Comfyui(comfyui) => comfyui.check(),
+            ServiceRunner::Models(models) => models.check(),
         }
     }
 
-    /// The worker has joined, and goes by what it was given.
-    pub(super) fn joined(&self, token: &Secret) {
+    /// Blobs are transferred with this token from now on: the one the worker got when it joined.
+    pub(crate) fn set_token(&self, token: &Secret) {
         match self {
-            Hands::Commands(_) => {}
-            Hands::Comfyui(comfyui) => comfyui.joined(token),
-            Hands::Models(models) => models.joined(token),
+            ServiceRunner::Exec(_) => {}
+            ServiceRunner::Comfyui(comfyui) => comfyui.set_token(token),
+            ServiceRunner::Models(models) => models.set_token(token),
         }
     }
 
-    /// Whatever the agent does not hold is over: nothing more will be asked about it, however it ended.
-    pub(super) fn keep_only(&mut self, held: &BTreeSet<(JobId, Attempt)>) {
+    /// Drops the state of every attempt that the agent does not hold: it will not ask about them again.
+    pub(crate) fn retain(&mut self, held: &BTreeSet<(JobId, Attempt)>) {
         match self {
-            Hands::Commands(commands) => commands.keep_only(held),
-            Hands::Comfyui(comfyui) => comfyui.keep_only(held),
-            Hands::Models(models) => models.keep_only(held),
+            ServiceRunner::Exec(exec) => exec.retain(held),
+            ServiceRunner::Comfyui(comfyui) => comfyui.retain(held),
+            ServiceRunner::Models(models) => models.retain(held),
         }
     }
 
-    /// Why the service has ended, if we started it and it has.
-    pub(super) async fn ended(&self) -> Option<String> {
+    /// Why the service exited, if this worker started it and it has exited.
+    pub(crate) async fn exit_reason(&self) -> Option<String> {
         match self {
-            Hands::Commands(_) | Hands::Models(_) => None,
-            Hands::Comfyui(comfyui) => comfyui.ended().await,
+            ServiceRunner::Exec(_) | ServiceRunner::Models(_) => None,
+            ServiceRunner::Comfyui(comfyui) => comfyui.exit_reason().await,
         }
     }
 
-    /// What the service says of itself, to be shown.
-    pub(super) fn metrics(&self) -> Map<String, Value> {
+    /// The service's own metrics; displayed only.
+    pub(crate) fn metrics(&self) -> Map<String, Value> {
         match self {
-            Hands::Commands(_) => Map::new(),
-            Hands::Comfyui(comfyui) => comfyui.metrics(),
-            Hands::Models(models) => models.metrics(),
+            ServiceRunner::Exec(_) => Map::new(),
+            ServiceRunner::Comfyui(comfyui) => comfyui.metrics(),
+            ServiceRunner::Models(models) => models.metrics(),
         }
     }
 
-    /// Nothing that was started here outlives the worker, but for what another of its name has taken over.
-    pub(super) async fn end(self, is_replaced: bool) {
+    /// Stops everything this worker started, except a server that a replacing worker of the same name has taken over.
+    pub(crate) async fn end(self, is_replaced: bool) {
         match self {
-            Hands::Commands(commands) => commands.end().await,
-            Hands::Comfyui(comfyui) => comfyui.end(is_replaced).await,
-            Hands::Models(models) => models.end().await,
+            ServiceRunner::Exec(exec) => exec.end().await,
+            ServiceRunner::Comfyui(comfyui) => comfyui.end(is_replaced).await,
+            ServiceRunner::Models(models) => models.end().await,
         }
     }
 }

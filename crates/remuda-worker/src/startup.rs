@@ -1,5 +1,5 @@
-//! Everything between the start of the process and its first free slot: the start check, the service, and what a former
-//! agent of this name left there.
+//! Everything between the start of the process and its first free slot: the start check, the service, and the attempts
+//! that an earlier agent of this name left with the service.
 
 use std::time::Duration;
 
@@ -9,60 +9,68 @@ use remuda_core::service::ServiceIncarnation;
 use remuda_core::wire::StartCheck;
 use tokio::time::Instant;
 
-use super::check::Says;
-use super::comfyui::Comfyui;
-use super::exec::Commands;
-use super::hands::{Events, Hands};
-use super::models::Models;
-use super::ticket::Drawer;
-use super::{Does, Options, Shows};
+use crate::attempt::Events;
+use crate::comfyui::{ComfyuiService, ReadyComfyui};
+use crate::exec::ExecService;
+use crate::live_reports::LiveSinks;
+use crate::models::ModelService;
+use crate::options::{ServiceSpec, WorkerOptions};
+use crate::service::ServiceRunner;
+use crate::start_check::StartupReporter;
+use crate::worker_credential::CredentialFile;
 
-/// So long a worker that was here before waits for its service, and for what it left there, before it joins without.
-const FORMER_WORK_MAX: Duration = Duration::from_secs(30);
+/// How long a restarted worker of a fleet waits for its service, and for the attempts it left there, before it joins
+/// without them. If it joined at once, the plane would start those attempts elsewhere.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// It may begin.
+/// A service that is ready for work, and what the agent has to know about it.
 #[derive(Debug)]
-pub(super) struct Ready {
-    pub(super) hands: Hands,
-    /// What the service can do, where that is found out and not said.
-    pub(super) offer: Option<Capabilities>,
-    pub(super) found: Vec<FoundAttempt>,
-    pub(super) life: ServiceIncarnation,
-    pub(super) check: StartCheck,
+pub(crate) struct ReadyWorker {
+    pub(crate) service: ServiceRunner,
+    /// The capabilities of the service, where it reports them.
+    pub(crate) offer: Option<Capabilities>,
+    pub(crate) found: Vec<FoundAttempt>,
+    pub(crate) life: ServiceIncarnation,
+    pub(crate) check: StartCheck,
 }
 
-/// Waits until there is something to work with, however long that takes. What it waits for is told; a worker that
-/// belongs to a fleet joins meanwhile, so that the plane can tell a machine that loads from one that never came up.
-pub(super) async fn ready(options: Options, events: Events, shows: Shows) -> anyhow::Result<Ready> {
-    let was_here = Drawer::new(&options.data, &options.worker).open().is_some();
-    let patience = if was_here { FORMER_WORK_MAX } else { Duration::ZERO };
-    let joins_at = options.fleet.is_some().then(|| Instant::now() + patience);
-    let says = Says::new(events.clone(), joins_at);
+/// Waits until the service is ready, without a time limit, and reports what it waits for. A worker of a fleet joins in
+/// the meantime, so that the plane can tell a machine that is loading from one that never came up.
+pub(crate) async fn start_service(
+    options: WorkerOptions,
+    events: Events,
+    live: LiveSinks,
+) -> anyhow::Result<ReadyWorker> {
+    let has_run_before = CredentialFile::new(&options.data, &options.worker).read().is_some();
+    let delay = if has_run_before { RECOVERY_TIMEOUT } else { Duration::ZERO };
+    let joins_at = options.fleet.is_some().then(|| Instant::now() + delay);
+    let reporter = StartupReporter::new(events.clone(), joins_at);
     let gpu = loop {
-        match options.check.run(&options.data, &says).await {
+        match options.start_checks.run(&options.data, &reporter).await {
             Ok(gpu) => break gpu,
             Err(problem) => {
-                says.failed(&problem).await;
-                // Somebody may mend it: space is freed, a driver is loaded.
-                tokio::time::sleep(options.patience.look_every).await;
+                reporter.report_failure(&problem).await;
+                // An operator may free disk space or load a driver.
+                tokio::time::sleep(options.timeouts.look_every).await;
             }
         }
     };
     let check = StartCheck { passed: true, problem: String::new(), gpu };
-    Ok(match &options.does {
-        Does::Exec(exec) => {
-            let hands = Hands::Commands(Commands::new(exec.clone(), events));
-            Ready { hands, offer: None, found: Vec::new(), life: ServiceIncarnation(1), check }
+    Ok(match &options.service {
+        ServiceSpec::Exec(exec) => {
+            let service = ServiceRunner::Exec(ExecService::new(exec.clone(), events));
+            ReadyWorker { service, offer: None, found: Vec::new(), life: ServiceIncarnation(1), check }
         }
-        Does::Models(models) => {
-            let models = Models::new(models, &options, events, shows.reports);
-            let (offer, hands) = (Some(models.offer()), Hands::Models(models));
-            Ready { hands, offer, found: Vec::new(), life: ServiceIncarnation(1), check }
+        ServiceSpec::Models(models) => {
+            let models = ModelService::new(models, &options, events, live.reports);
+            let (offer, service) = (Some(models.offer()), ServiceRunner::Models(models));
+            ReadyWorker { service, offer, found: Vec::new(), life: ServiceIncarnation(1), check }
         }
-        Does::Comfyui(comfyui) => {
-            let ready = Comfyui::begin(comfyui.clone(), &options, events, shows, &says).await?;
-            let (hands, offer) = (Hands::Comfyui(ready.comfyui), Some(ready.offer));
-            Ready { hands, offer, found: ready.found, life: ready.life, check }
+        ServiceSpec::Comfyui(comfyui) => {
+            let ready = ComfyuiService::start(comfyui.clone(), &options, events, live, &reporter).await?;
+            let ReadyComfyui { comfyui, offer, found, life } = ready;
+            let (service, offer) = (ServiceRunner::Comfyui(comfyui), Some(offer));
+            ReadyWorker { service, offer, found, life, check }
         }
     })
 }

@@ -1,10 +1,10 @@
-//! What workers are called unless somebody names them.
+//! Default names of workers and machines.
 
 use remuda_core::id::{BadId, WorkerId};
 
-/// A name that is the same after a restart, so that a new agent finds what the old one left: the machine and the
-/// server's address.
-pub fn name_of(server: &str) -> Result<WorkerId, BadId> {
+/// A name made of the machine and the server's port. It is the same after a restart, so that a new agent finds the
+/// attempts that the old one left with that server.
+pub fn worker_name_for(server: &str) -> Result<WorkerId, BadId> {
     let rest = server.split_once("://").map_or(server, |(_, rest)| rest);
     let authority = rest.split('/').next().unwrap_or(rest);
     let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
@@ -15,7 +15,7 @@ pub fn name_of(server: &str) -> Result<WorkerId, BadId> {
     name.trim_matches('-').parse()
 }
 
-/// This machine's name as far as it can serve as one here.
+/// This machine's host name, reduced to characters that are valid in a worker name.
 pub fn hostname() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let name: String =
@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_gives_its_worker_a_name_that_lasts() {
+    fn worker_name_follows_from_the_server_address() {
         let here = hostname();
         for (server, expected) in [
             ("http://127.0.0.1:8188", format!("{here}-8188")),
@@ -36,7 +36,7 @@ mod tests {
             ("https://gpu7.example.org", "gpu7-example-org-80".to_owned()),
             ("http://10.0.0.7:8189/", "10-0-0-7-8189".to_owned()),
         ] {
-            assert_eq!(name_of(server).unwrap().as_str(), expected, "{server}");
+            assert_eq!(worker_name_for(server).unwrap().as_str(), expected, "{server}");
         }
     }
 }

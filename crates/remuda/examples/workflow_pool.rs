@@ -1,13 +1,13 @@
 //! A pool of ComfyUI servers in a program of its own.
 //!
 //! ```sh
-//! cargo run -p remuda --example pool                                    # two stand-ins, started here
-//! cargo run -p remuda --example pool http://127.0.0.1:8188 http://gpu-7:8188
+//! cargo run -p remuda --example workflow_pool                                    # two stand-ins, started here
+//! cargo run -p remuda --example workflow_pool http://127.0.0.1:8188 http://gpu-7:8188
 //! ```
 #![expect(clippy::print_stdout, reason = "it shows what happens")]
 
 use futures_util::StreamExt as _;
-use remuda::pool::{Options, Pool};
+use remuda::{EnqueueOptions, WorkflowPool};
 use remuda_fakes::comfyui::{Fake, Options as FakeOptions};
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ async fn main() -> anyhow::Result<()> {
         urls.extend(stand_ins.iter().map(Fake::url));
     }
 
-    let mut builder = Pool::builder().max_attempts(3);
+    let mut builder = WorkflowPool::builder().max_attempts(3);
     for url in &urls {
         builder = builder.comfyui(url);
     }
@@ -45,7 +45,7 @@ async fn main() -> anyhow::Result<()> {
 
     let mut jobs = Vec::new();
     for color in [0xc0_392b, 0x27_ae60, 0x29_80b9] {
-        jobs.push(pool.enqueue(workflow(color), Options::new().metadata("color", color)).await?);
+        jobs.push(pool.enqueue(workflow(color), EnqueueOptions::new().metadata("color", color)).await?);
     }
 
     let mut progress = Box::pin(jobs[0].progress());

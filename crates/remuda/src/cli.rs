@@ -4,9 +4,9 @@
 mod audit;
 mod bench;
 mod client;
+mod commands;
 mod demo;
 mod fake;
-mod look;
 #[cfg(feature = "models")]
 mod models;
 mod run;
@@ -14,8 +14,8 @@ mod sim;
 mod start;
 mod table;
 mod token;
-mod ui;
-mod workers;
+mod web_ui;
+mod worker_args;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -42,104 +42,104 @@ enum Command {
     /// Start a plane and a worker, run a few jobs, show what happens, clean up
     ///
     /// Example: remuda demo
-    Demo(demo::Demo),
+    Demo(demo::DemoCommand),
     /// Start a plane with an embedded store and workers on this machine
     ///
     /// Without a hint it works with the ComfyUI on 127.0.0.1:8188.
     /// Examples: remuda up; remuda up --comfyui http://gpu1:8188; remuda up --exec './render.sh' --slots 2;
     /// remuda up --model embed=models/all-minilm-l6-v2,copies=2
-    Up(start::Up),
+    Up(start::UpCommand),
     /// Start the plane
     ///
     /// Example: remuda serve --data ./data --listen 127.0.0.1:8288
-    Serve(start::Serve),
+    Serve(start::ServeCommand),
     /// Start a worker for ComfyUI servers or models, or one that runs a command for each attempt
     ///
     /// Examples: remuda worker --url http://plane:8288 --comfyui http://127.0.0.1:8188;
     /// remuda worker --comfyui http://127.0.0.1:8188 --comfyui-cmd 'python main.py --port 8188';
     /// remuda worker --exec 'python3 infer.py' --label gpu=a100 (the workflow comes on standard input, standard output is
     /// the result, lines on standard error are progress)
-    Worker(start::Work),
+    Worker(start::WorkerCommand),
     /// Submit a workflow, follow it, bring home what it gives
     ///
     /// Example: remuda run workflow.json --set 3.seed=42 --input LoadImage.image=photo.png -o out
     #[command(after_long_help = run::EXAMPLES)]
-    Run(run::Run),
+    Run(run::RunCommand),
     /// List jobs, newest first
     ///
     /// Example: remuda jobs --state failed --limit 20
-    Jobs(look::Jobs),
+    Jobs(commands::JobsCommand),
     /// Tell why a job is where it is: every attempt, every candidate
     ///
     /// Example: remuda why 0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11
-    Why(look::Why),
+    Why(commands::WhyCommand),
     /// Cancel jobs, wherever they are
-    Cancel(look::Cancel),
+    Cancel(commands::CancelCommand),
     /// List workers
-    Workers(look::Workers),
+    Workers(commands::WorkersCommand),
     /// List machines: rented or not, what they cost, what they wait for
     ///
     /// Examples: remuda machines; remuda machines gpus-mi2x4k1
-    Machines(look::Machines),
+    Machines(commands::MachinesCommand),
     /// List fleets, pause, resume or scale them
     ///
     /// Example: remuda fleet scale gpus 4
-    #[command(after_long_help = look::FLEET_EXAMPLES)]
-    Fleet(look::Fleet),
+    #[command(after_long_help = commands::FLEET_EXAMPLES)]
+    Fleet(commands::FleetCommand),
     /// Show what rented machines cost: an hour, each fleet, each tenant, each job
     ///
     /// Example: remuda cost --since 7d --by tenant
-    #[command(after_long_help = look::COST_EXAMPLES)]
-    Cost(look::Cost),
+    #[command(after_long_help = commands::COST_EXAMPLES)]
+    Cost(commands::CostCommand),
     /// Give a worker or a machine no new work; it leaves when it holds nothing
     ///
     /// Example: remuda drain gpu-7 --deadline 10m --wait
-    #[command(after_long_help = look::DRAIN_EXAMPLES)]
-    Drain(look::Drain),
+    #[command(after_long_help = commands::DRAIN_EXAMPLES)]
+    Drain(commands::DrainCommand),
     /// List or lift blocks: workers and shapes kept apart
-    Blocks(look::Blocks),
+    Blocks(commands::BlocksCommand),
     /// List, set or remove affinities: the workers a shape prefers or keeps away from
     ///
     /// Example: remuda affinities set workflow.json --prefer gpu-1 --exclude gpu-7
-    Affinities(look::Affinities),
+    Affinities(commands::AffinitiesCommand),
     /// List or release shapes that fail everywhere
-    Quarantine(look::Quarantine),
+    Quarantine(commands::QuarantineCommand),
     /// Store and fetch the files that jobs take and give
     ///
     /// Example: remuda blobs put photo.png; remuda blobs get blake3:1f3a… -o photo.png
-    Blobs(look::Blobs),
+    Blobs(commands::BlobsCommand),
     /// Follow what happens, from now on or from a number
     ///
     /// Example: remuda events --name job --after 0
-    Events(look::Events),
+    Events(commands::EventsCommand),
     /// Run a control cycle now and show what it did, or what one would do
     ///
     /// Examples: remuda cycle; remuda cycle --dry-run; remuda cycle --last 5
-    Cycle(look::Cycle),
+    Cycle(commands::CycleCommand),
     /// Make, list or revoke the tokens of clients, workers and admins
     ///
     /// Example: remuda token create --role client --tenant anna --name "anna's laptop" --expires 30d
     #[command(after_long_help = token::EXAMPLES)]
-    Token(token::Token),
+    Token(token::TokenCommand),
     /// Show who did what to the fleet, and check that nobody changed that
     ///
     /// Example: remuda audit --verify
-    Audit(audit::Audit),
+    Audit(audit::AuditCommand),
     /// Show every setting with its value and where it came from
-    Config(start::Config),
+    Config(start::ConfigCommand),
     /// Run simulated worlds that go wrong and check that the laws hold
     ///
     /// Example: remuda sim --seeds 1000; remuda sim --replay 42
-    Sim(sim::Sim),
+    Sim(sim::SimCommand),
     /// List, fetch and examine models that run in Remuda itself
     ///
     /// Examples: remuda models list; remuda models get all-minilm-l6-v2; remuda models check ./all-minilm-l6-v2
     #[cfg(feature = "models")]
-    Models(models::Models),
+    Models(models::ModelsCommand),
     /// Stand in for services that a test machine does not have
     ///
     /// Example: remuda fake comfyui --fault drop-completion=0.05
-    Fake(fake::Fake),
+    Fake(fake::FakeCommand),
     /// Measure this machine and Remuda on it, side by side
     ///
     /// Example: remuda bench queue
@@ -280,7 +280,7 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
 }
 
 /// Prints to standard output; a reader that went away (`| head`) ends the program quietly.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print_line(text: &str) {
     use std::io::Write;
     let mut out = std::io::stdout().lock();
     if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {

@@ -1,8 +1,17 @@
-//! The `remuda` program as a library: the command line, and the plane embedded in another Rust program (`Pool`).
+//! Remuda inside another Rust program: [`WorkflowPool`] runs the control plane and its ComfyUI workers in your process.
+//!
+//! Everything else in this crate belongs to the `remuda` command line and is private; `cli::main` is public only because
+//! the binary next to this library calls it.
 
+#[doc(hidden)]
 pub mod cli;
 #[cfg(feature = "models")]
+#[doc(hidden)]
 pub mod models;
-pub mod pool;
+mod workflow_pool;
 
-pub use self::pool::Pool;
+pub use self::workflow_pool::{
+    AttachmentContent, ComfyuiServer, EnqueueOptions, EventFilter, JobError, JobHandle, JobOutcome,
+    JobOutput, JobOutputError, NodeValue, PoolEvent, ShutdownError, WorkerStatus, WorkflowPool,
+    WorkflowPoolBuildError, WorkflowPoolBuilder, WorkflowPoolError, WorkflowPoolStats, WorkflowSource,
+};

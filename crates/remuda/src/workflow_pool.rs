@@ -3,7 +3,7 @@
 //! ```text
 //!  enqueue ──▶ plane (store, rules) ◀──loopback──▶ an agent for each server ──▶ ComfyUI
 //!                 │ news                            a server that is away delays nobody and joins when it comes
-//!                 └──▶ Hub ──▶ JobHandle: await, progress, previews, outputs so far
+//!                 └──▶ JobWatch ──▶ JobHandle: await, progress, previews, outputs so far
 //! ```
 //!
 //! It is the same plane and the same agents as `remuda up` starts, so the same promises hold: what was accepted is never
@@ -12,13 +12,13 @@
 //! signal is taken, the process is never ended, and any number of pools live side by side.
 
 mod builder;
+mod enqueue_options;
 mod events;
-mod handle;
-mod hub;
-mod job;
-mod output;
+mod job_handle;
+mod job_output;
+mod job_watch;
 mod shutdown;
-mod workflow;
+mod workflow_source;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,32 +31,33 @@ use remuda_core::refusal::Refusal;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-pub use self::builder::{BuildError, Builder, Server};
-pub use self::events::{Event, Filter};
-pub use self::handle::{JobError, JobHandle, Outcome};
-pub use self::job::{Content, Options};
-pub use self::output::{Output, OutputError};
-pub use self::workflow::Workflow;
+pub use self::builder::{ComfyuiServer, WorkflowPoolBuildError, WorkflowPoolBuilder};
+pub use self::enqueue_options::{AttachmentContent, EnqueueOptions};
+pub use self::events::{EventFilter, PoolEvent};
+pub use self::job_handle::{JobError, JobHandle, JobOutcome, NodeValue};
+pub use self::job_output::{JobOutput, JobOutputError};
+pub use self::shutdown::ShutdownError;
+pub use self::workflow_source::WorkflowSource;
 
-use self::builder::Folder;
+use self::builder::TempFolder;
 use self::events::Follower;
-use self::hub::Hub;
+use self::job_watch::JobWatch;
 use remuda_server::http::Context;
 use remuda_server::intake::NotTaken;
 use remuda_server::plane_handle::PlaneError;
 use remuda_server::serve::Serving;
 
-/// ComfyUI servers that run workflows together. See [`Pool::builder`].
+/// ComfyUI servers that run workflows together. See [`WorkflowPool::builder`].
 ///
 /// ```
-/// # use remuda::pool::{Options, Pool};
+/// # use remuda::{EnqueueOptions, WorkflowPool};
 /// # use remuda_fakes::comfyui::{Fake, Options as FakeOptions};
 /// # use serde_json::json;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let fake = Fake::start(FakeOptions { speed: f64::INFINITY, ..FakeOptions::default() }).await?;
 /// # let url = fake.url();
-/// let pool = Pool::builder()
+/// let pool = WorkflowPool::builder()
 ///     .comfyui(&url) // such as "http://127.0.0.1:8188"
 ///     .comfyui("http://127.0.0.1:9") // nobody there: delays nobody
 ///     .build()
@@ -66,7 +67,7 @@ use remuda_server::serve::Serving;
 ///     "1": { "class_type": "EmptyImage", "inputs": { "width": 64, "height": 64, "batch_size": 1, "color": 7 } },
 ///     "2": { "class_type": "SaveImage", "inputs": { "images": ["1", 0], "filename_prefix": "picture" } },
 /// });
-/// let outcome = pool.enqueue(workflow, Options::new()).await?.await?;
+/// let outcome = pool.enqueue(workflow, EnqueueOptions::new()).await?.await?;
 /// let picture = outcome.outputs[0].bytes().await?;
 /// assert!(picture.starts_with(b"\x89PNG"));
 ///
@@ -75,7 +76,7 @@ use remuda_server::serve::Serving;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Pool {
+pub struct WorkflowPool {
     inner: Arc<Inner>,
 }
 
@@ -83,7 +84,7 @@ pub struct Pool {
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    hub: Hub,
+    hub: JobWatch,
     servers: Vec<(WorkerId, String)>,
     runtime: tokio::runtime::Handle,
 }
@@ -105,12 +106,12 @@ struct Running {
     /// The hub, and whoever listens to events.
     listeners: JoinSet<()>,
     /// Removed when all else has ended.
-    _folder: Option<Folder>,
+    _folder: Option<TempFolder>,
 }
 
 /// Why a pool did not do what it was asked.
 #[derive(Clone, Debug, thiserror::Error)]
-pub enum PoolError {
+pub enum WorkflowPoolError {
     /// Enqueue it in another pool.
     #[error("the pool is shut down, or about to be")]
     Stopped,
@@ -130,7 +131,7 @@ pub enum PoolError {
 
 /// How much there is to do, and what was done since the pool was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct WorkflowPoolStats {
     pub queued: usize,
     pub running: usize,
     pub completed: u64,
@@ -154,41 +155,41 @@ pub struct WorkerStatus {
     pub failed: u64,
 }
 
-impl Pool {
-    pub fn builder() -> Builder {
-        Builder::default()
+impl WorkflowPool {
+    pub fn builder() -> WorkflowPoolBuilder {
+        WorkflowPoolBuilder::default()
     }
 
     /// Accepts a job. Once this returns it is stored, and will end in one way or another.
     pub async fn enqueue(
         &self,
-        workflow: impl Into<Workflow>,
-        options: Options,
-    ) -> Result<JobHandle, PoolError> {
+        workflow: impl Into<WorkflowSource>,
+        options: EnqueueOptions,
+    ) -> Result<JobHandle, WorkflowPoolError> {
         let context = self.inner.open_context()?;
-        let workflow = workflow.into().read().await.map_err(PoolError::Invalid)?;
+        let workflow = workflow.into().read().await.map_err(WorkflowPoolError::Invalid)?;
         let request = options.request(workflow, &context).await?;
         let taken = context.intake().take(request).await?;
         Ok(self.inner.handle(taken.job).await)
     }
 
     /// A job of this pool, also one that a former pool on the same folder accepted.
-    pub async fn job(&self, id: JobId) -> Result<JobHandle, PoolError> {
-        let context = self.inner.context().ok_or(PoolError::Stopped)?;
-        context.store.job(id).await.map_err(busy)?.ok_or(PoolError::Unknown(id))?;
+    pub async fn job(&self, id: JobId) -> Result<JobHandle, WorkflowPoolError> {
+        let context = self.inner.context().ok_or(WorkflowPoolError::Stopped)?;
+        context.store.job(id).await.map_err(busy)?.ok_or(WorkflowPoolError::Unknown(id))?;
         Ok(self.inner.handle(id).await)
     }
 
     /// Stops a job wherever it is; it is never run afterwards.
-    pub async fn cancel(&self, id: JobId) -> Result<(), PoolError> {
+    pub async fn cancel(&self, id: JobId) -> Result<(), WorkflowPoolError> {
         self.inner.cancel(id).await
     }
 
     /// Calls `act` for every event of this name (`job:completed`), or of all that begin with it (`job`), until the pool
     /// is shut down. Events come one after the other and none of those that are stored is left out, so `act` should be
     /// quick: send it on if there is much to do.
-    pub fn on(&self, name: &str, mut act: impl FnMut(Event) + Send + 'static) {
-        let mut follower = self.follow(Filter::new().name(name));
+    pub fn on(&self, name: &str, mut act: impl FnMut(PoolEvent) + Send + 'static) {
+        let mut follower = self.follow(EventFilter::new().name(name));
         let mut state = self.inner.state();
         if let Some(running) = &mut state.running {
             let listen = async move {
@@ -202,33 +203,33 @@ impl Pool {
 
     /// Events as they happen from now on. What is stored is never left out, however slowly it is read; progress and
     /// previews may be.
-    pub fn events(&self, filter: Filter) -> impl Stream<Item = Event> + Send + use<> {
+    pub fn events(&self, filter: EventFilter) -> impl Stream<Item = PoolEvent> + Send + use<> {
         futures_util::stream::unfold(self.follow(filter), |mut follower| async {
             let event = follower.next().await?;
             Some((event, follower))
         })
     }
 
-    fn follow(&self, filter: Filter) -> Follower {
+    fn follow(&self, filter: EventFilter) -> Follower {
         Follower::new(&self.inner, filter)
     }
 
-    pub async fn stats(&self) -> Result<Stats, PoolError> {
-        let context = self.inner.context().ok_or(PoolError::Stopped)?;
+    pub async fn stats(&self) -> Result<WorkflowPoolStats, WorkflowPoolError> {
+        let context = self.inner.context().ok_or(WorkflowPoolError::Stopped)?;
         let workers = self.inner.servers.len();
         let look = move |plane: &remuda_core::plane::Plane, _| {
             let running: usize = plane.workers().map(|worker| worker.holds.len()).sum();
             let workers_online = plane.workers().filter(|worker| is_online(worker)).count();
             let queued = plane.open_jobs().saturating_sub(running);
-            Stats { queued, running, workers, workers_online, ..Stats::default() }
+            WorkflowPoolStats { queued, running, workers, workers_online, ..WorkflowPoolStats::default() }
         };
         let stats = context.plane.read(look).await?;
         Ok(self.inner.hub.count(stats))
     }
 
     /// All servers, those that are away included.
-    pub async fn workers(&self) -> Result<Vec<WorkerStatus>, PoolError> {
-        let context = self.inner.context().ok_or(PoolError::Stopped)?;
+    pub async fn workers(&self) -> Result<Vec<WorkerStatus>, WorkflowPoolError> {
+        let context = self.inner.context().ok_or(WorkflowPoolError::Stopped)?;
         let servers = self.inner.servers.clone();
         let look = move |plane: &remuda_core::plane::Plane, _| {
             let status = |(worker, url): (WorkerId, String)| match plane.worker(&worker) {
@@ -260,15 +261,15 @@ impl Pool {
     /// run, and where never. In place of what was said of them before.
     pub async fn set_affinity(
         &self,
-        workflow: impl Into<Workflow>,
+        workflow: impl Into<WorkflowSource>,
         preferred: impl IntoIterator<Item = WorkerId>,
         excluded: impl IntoIterator<Item = WorkerId>,
-    ) -> Result<(), PoolError> {
+    ) -> Result<(), WorkflowPoolError> {
         let (preferred, excluded) = (BTreeSet::from_iter(preferred), BTreeSet::from_iter(excluded));
         let context = self.inner.open_context()?;
-        let workflow = workflow.into().read().await.map_err(PoolError::Invalid)?;
+        let workflow = workflow.into().read().await.map_err(WorkflowPoolError::Invalid)?;
         let examined = remuda_core::workflow::examine(workflow.get(), &context.limits)
-            .map_err(|invalid| PoolError::Invalid(invalid.to_string()))?;
+            .map_err(|invalid| WorkflowPoolError::Invalid(invalid.to_string()))?;
         let affinity = Affinity { preferred, excluded };
         context.plane.request(PlaneEvent::SetAffinity { shape: examined.shape, affinity }).await?;
         Ok(())
@@ -286,9 +287,9 @@ impl Inner {
     }
 
     /// For whoever brings more work.
-    fn open_context(&self) -> Result<Arc<Context>, PoolError> {
+    fn open_context(&self) -> Result<Arc<Context>, WorkflowPoolError> {
         let state = self.state();
-        state.context.clone().filter(|_| !state.is_closing).ok_or(PoolError::Stopped)
+        state.context.clone().filter(|_| !state.is_closing).ok_or(WorkflowPoolError::Stopped)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -304,45 +305,45 @@ impl Inner {
         JobHandle::new(id, self.clone(), now)
     }
 
-    async fn cancel(&self, job: JobId) -> Result<(), PoolError> {
-        let context = self.context().ok_or(PoolError::Stopped)?;
+    async fn cancel(&self, job: JobId) -> Result<(), WorkflowPoolError> {
+        let context = self.context().ok_or(WorkflowPoolError::Stopped)?;
         let message = "cancelled by the program".to_owned();
         match context.plane.request(PlaneEvent::Cancel { job, message }).await {
             Ok(_) => Ok(()),
             Err(PlaneError::Refused(Refusal::UnknownJob(_))) => {
                 let known = context.store.job(job).await.map_err(busy)?;
-                let (_, life) = known.ok_or(PoolError::Unknown(job))?;
-                Err(PoolError::Ended { state: life.state.name() })
+                let (_, life) = known.ok_or(WorkflowPoolError::Unknown(job))?;
+                Err(WorkflowPoolError::Ended { state: life.state.name() })
             }
             Err(other) => Err(other.into()),
         }
     }
 }
 
-fn busy(error: impl std::fmt::Display) -> PoolError {
-    PoolError::Busy(error.to_string())
+fn busy(error: impl std::fmt::Display) -> WorkflowPoolError {
+    WorkflowPoolError::Busy(error.to_string())
 }
 
-impl From<PlaneError> for PoolError {
+impl From<PlaneError> for WorkflowPoolError {
     fn from(why: PlaneError) -> Self {
         match why {
-            PlaneError::Stopping => PoolError::Stopped,
-            PlaneError::Refused(Refusal::Ended { state }) => PoolError::Ended { state },
-            PlaneError::Refused(Refusal::UnknownJob(job)) => PoolError::Unknown(job),
+            PlaneError::Stopping => WorkflowPoolError::Stopped,
+            PlaneError::Refused(Refusal::Ended { state }) => WorkflowPoolError::Ended { state },
+            PlaneError::Refused(Refusal::UnknownJob(job)) => WorkflowPoolError::Unknown(job),
             PlaneError::Refused(refusal @ Refusal::QueueFull { .. }) => busy(refusal),
-            PlaneError::Refused(refusal) => PoolError::Invalid(refusal.to_string()),
+            PlaneError::Refused(refusal) => WorkflowPoolError::Invalid(refusal.to_string()),
             why @ (PlaneError::Overloaded | PlaneError::NotStored(_)) => busy(why),
         }
     }
 }
 
-impl From<NotTaken> for PoolError {
+impl From<NotTaken> for WorkflowPoolError {
     fn from(why: NotTaken) -> Self {
         match why {
             NotTaken::Plane(why) => why.into(),
             NotTaken::Store(error) => busy(error),
             NotTaken::Blobs(error) => busy(error),
-            NotTaken::Workflow(_) | NotTaken::Invalid(_) => PoolError::Invalid(why.to_string()),
+            NotTaken::Workflow(_) | NotTaken::Invalid(_) => WorkflowPoolError::Invalid(why.to_string()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Brings home what the server made: every file goes to the plane as a blob before the attempt counts as completed.
+//! Stores the outputs of a run: every file becomes a blob on the plane before the attempt counts as completed.
 //!
 //! The result is `{"outputs": [{"node", "key", "name", "type", "media", "hash", "size_bytes"}, ..],
 //! "values": [{"node", "key", "value"}, ..]}`.
@@ -18,165 +18,178 @@ use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt;
 use tracing::{debug, warn};
 
-use super::Shared;
-use super::ears::SentImage;
-use crate::blobs::LinkError;
-use crate::hands::Wanted;
+use super::ComfyuiContext;
+use super::ws_listener::SentImage;
+use crate::attempt::OutputFilter;
+use crate::blob_link::BlobLinkError;
 
-/// A file that is listed and not there may be on its way to a slow disk; after so many looks it is gone.
+/// A listed file that is missing may still be written to a slow disk; after this many fetches it is lost.
 const FETCHES_MAX: u32 = 4;
-const FETCH_AGAIN: Duration = Duration::from_millis(250);
-/// While the plane's blobs are out of reach the result is kept here, and offered again and again.
-const STORE_AGAIN: Duration = Duration::from_secs(5);
-/// Nodes named like this give files; if they ran and gave none, the server lost them.
-const GIVES_FILES: [&str; 2] = ["SaveImage", "PreviewImage"];
+const FETCH_RETRY_DELAY: Duration = Duration::from_millis(250);
+/// While the plane cannot store blobs, the worker keeps the result and retries this often.
+const STORE_RETRY_INTERVAL: Duration = Duration::from_secs(5);
+/// Nodes of these classes always produce files; if they ran and listed none, the server lost them.
+const FILE_CLASSES: [&str; 2] = ["SaveImage", "PreviewImage"];
 
 /// Why an attempt that ran cannot be completed.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Gone {
+pub(super) enum CollectError {
     #[error("output {name} cannot be fetched from ComfyUI: {error}")]
     Fetch { name: String, error: Error },
-    #[error("output {name} cannot be kept here on its way: {error}")]
+    #[error("output {name} cannot be written to the scratch folder: {error}")]
     Local { name: String, error: std::io::Error },
-    #[error("output {name} is not taken by the plane: {error}")]
-    Store { name: String, error: LinkError },
-    #[error("output {name} is not whole: the picture ends before its end")]
-    Cut { name: String },
-    #[error("ComfyUI says it succeeded and lists no outputs")]
+    #[error("output {name} cannot be stored on the plane: {error}")]
+    Store { name: String, error: BlobLinkError },
+    #[error("output {name} is truncated: the image has no end marker")]
+    Truncated { name: String },
+    #[error("ComfyUI reports success and lists no outputs")]
     Empty,
-    #[error("the pictures a node sent over the socket were not all heard")]
-    NotHeard,
+    #[error("images that a node sent over the socket were lost")]
+    ImagesLost,
 }
 
-impl Gone {
-    /// Whether the server would answer the next time with the same, from its cache.
+impl CollectError {
+    /// Whether the server would give the same answer again from its cache.
     fn is_cached(&self) -> bool {
-        matches!(self, Gone::Fetch { error: Error::NotFound(_), .. } | Gone::Cut { .. } | Gone::Empty)
+        matches!(
+            self,
+            CollectError::Fetch { error: Error::NotFound(_), .. }
+                | CollectError::Truncated { .. }
+                | CollectError::Empty
+        )
     }
 }
 
-impl Shared {
-    pub(super) async fn collect(&self, id: &str, listed: &RawValue, wanted: &Wanted) -> AttemptEnd {
-        match self.bring_home(id, listed, wanted).await {
+impl ComfyuiContext {
+    pub(super) async fn collect(&self, id: &str, listed: &RawValue, filter: &OutputFilter) -> AttemptEnd {
+        match self.store_outputs(id, listed, filter).await {
             Ok(result) => {
-                self.lives.anchor(id);
+                self.incarnations.set_anchor(id);
                 AttemptEnd::Completed { result }
             }
-            Err(gone) => {
-                if gone.is_cached()
+            Err(error) => {
+                if error.is_cached()
                     && let Err(error) = self.client.free().await
                 {
                     debug!(prompt = id, %error, "could not empty ComfyUI's cache");
                 }
-                AttemptEnd::Failed { cause: Cause::Service, message: gone.to_string() }
+                AttemptEnd::Failed { cause: Cause::Service, message: error.to_string() }
             }
         }
     }
 
-    async fn bring_home(&self, id: &str, listed: &RawValue, wanted: &Wanted) -> Result<Arc<RawValue>, Gone> {
+    async fn store_outputs(
+        &self,
+        id: &str,
+        listed: &RawValue,
+        filter: &OutputFilter,
+    ) -> Result<Arc<RawValue>, CollectError> {
         let Outputs { mut files, mut values } = outputs::read(listed);
-        let (sent, is_sending, gives_files) = {
+        let (images, sends_images, produces_files) = {
             let runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
             let run = runs.get(id);
-            let gives_files = |class: &String| GIVES_FILES.contains(&class.as_str());
+            let produces_files = |class: &String| FILE_CLASSES.contains(&class.as_str());
             (
-                run.map(|run| run.sent.clone()).unwrap_or_default(),
+                run.map(|run| run.sent_images.clone()).unwrap_or_default(),
                 run.is_some_and(super::Run::sends_images),
-                run.is_some_and(|run| run.classes.values().any(gives_files)),
+                run.is_some_and(|run| run.classes.values().any(produces_files)),
             )
         };
-        if is_sending && sent.is_empty() {
-            return Err(Gone::NotHeard);
+        if sends_images && images.is_empty() {
+            return Err(CollectError::ImagesLost);
         }
-        if gives_files && files.is_empty() && values.is_empty() {
-            return Err(Gone::Empty);
+        if produces_files && files.is_empty() && values.is_empty() {
+            return Err(CollectError::Empty);
         }
-        files.retain(|file| wanted.has(&file.node));
-        values.retain(|value| wanted.has(&value.node));
-        let mut given = Vec::new();
+        files.retain(|file| filter.includes(&file.node));
+        values.retain(|value| filter.includes(&value.node));
+        let mut entries = Vec::new();
         for file in &files {
-            let (hash, size) = match self.brought_early(id, file).await {
-                Some(brought) => brought,
-                None => self.bring_file(file).await?,
+            let (hash, size) = match self.find_early(id, file).await {
+                Some(stored) => stored,
+                None => self.store_file(file).await?,
             };
-            given.push(output(file, hash, size));
+            entries.push(result_entry(file, hash, size));
         }
-        let sent = sent.into_iter().filter(|image| wanted.has(&image.node));
-        for (at, image) in sent.enumerate() {
-            given.push(self.bring_image(at, image).await?);
+        let images = images.into_iter().filter(|image| filter.includes(&image.node));
+        for (at, image) in images.enumerate() {
+            entries.push(self.store_image(at, image).await?);
         }
         let values: Vec<_> = values
             .iter()
             .map(|value| json!({ "node": value.node, "key": value.key, "value": value.json }))
             .collect();
-        let result = to_raw_value(&json!({ "outputs": given, "values": values }));
-        Ok(Arc::from(result.expect("texts, numbers and JSON values can be written")))
+        let result = to_raw_value(&json!({ "outputs": entries, "values": values }));
+        Ok(Arc::from(result.expect("texts, numbers and JSON values can be serialised")))
     }
 
-    async fn bring_file(&self, file: &File) -> Result<(BlobHash, u64), Gone> {
+    async fn store_file(&self, file: &File) -> Result<(BlobHash, u64), CollectError> {
         let path = self.scratch.join(uuid::Uuid::new_v4().to_string());
-        let brought = self.bring_through(file, &path).await;
-        // Nothing to remove if nothing was fetched.
+        let stored = self.store_with_retries(file, &path).await;
+        // The file does not exist if the fetch failed.
         tokio::fs::remove_file(&path).await.ok();
-        brought
+        stored
     }
 
-    /// As `bring_file`, for what is tried again at the end anyway.
-    pub(super) async fn bring_once(&self, file: &File) -> Result<(BlobHash, u64), Gone> {
+    /// As `store_file` without retries, for a file that `collect` would store later anyway.
+    pub(super) async fn store_once(&self, file: &File) -> Result<(BlobHash, u64), CollectError> {
         let path = self.scratch.join(uuid::Uuid::new_v4().to_string());
-        let brought = async {
+        let stored = async {
             self.fetch(file, &path).await?;
-            self.blobs.store(&path).await.map_err(|error| Gone::Store { name: file.name(), error })
+            self.blobs.store(&path).await.map_err(|error| CollectError::Store { name: file.name(), error })
         };
-        let brought = brought.await;
-        // Nothing to remove if nothing was fetched.
+        let stored = stored.await;
+        // The file does not exist if the fetch failed.
         tokio::fs::remove_file(&path).await.ok();
-        brought
+        stored
     }
 
-    async fn bring_through(&self, file: &File, path: &Path) -> Result<(BlobHash, u64), Gone> {
+    async fn store_with_retries(&self, file: &File, path: &Path) -> Result<(BlobHash, u64), CollectError> {
         let mut fetches = 1;
-        while let Err(gone) = self.fetch(file, path).await {
+        while let Err(error) = self.fetch(file, path).await {
             if fetches == FETCHES_MAX {
-                return Err(gone);
+                return Err(error);
             }
-            tokio::time::sleep(FETCH_AGAIN * fetches).await;
+            tokio::time::sleep(FETCH_RETRY_DELAY * fetches).await;
             fetches += 1;
         }
         loop {
             match self.blobs.store(path).await {
                 Ok(stored) => return Ok(stored),
-                Err(error @ LinkError::Unreachable { .. }) => {
-                    warn!(name = file.name(), %error, "the plane does not take an output now; trying on");
-                    tokio::time::sleep(STORE_AGAIN).await;
+                Err(error @ BlobLinkError::Unreachable { .. }) => {
+                    warn!(name = file.name(), %error, "plane cannot store an output; retrying");
+                    tokio::time::sleep(STORE_RETRY_INTERVAL).await;
                 }
-                Err(error) => return Err(Gone::Store { name: file.name(), error }),
+                Err(error) => return Err(CollectError::Store { name: file.name(), error }),
             }
         }
     }
 
-    async fn fetch(&self, file: &File, path: &Path) -> Result<(), Gone> {
-        let remote = |error| Gone::Fetch { name: file.name(), error };
-        let local = |error| Gone::Local { name: file.name(), error };
+    async fn fetch(&self, file: &File, path: &Path) -> Result<(), CollectError> {
+        let remote = |error| CollectError::Fetch { name: file.name(), error };
+        let local = |error| CollectError::Local { name: file.name(), error };
         let mut download = self.client.view(file).await.map_err(remote)?;
-        let mut kept = tokio::fs::File::create(path).await.map_err(local)?;
+        let mut copy = tokio::fs::File::create(path).await.map_err(local)?;
         while let Some(chunk) = download.chunk().await.map_err(remote)? {
-            kept.write_all(&chunk).await.map_err(local)?;
+            copy.write_all(&chunk).await.map_err(local)?;
         }
-        kept.flush().await.map_err(local)?;
+        copy.flush().await.map_err(local)?;
         let (path, name) = (path.to_owned(), file.name());
-        let is_cut = tokio::task::spawn_blocking(move || is_cut(&path)).await.map_err(std::io::Error::other);
-        match is_cut.and_then(|is_cut| is_cut).map_err(local)? {
-            true => Err(Gone::Cut { name }),
+        let check = tokio::task::spawn_blocking(move || is_truncated_png(&path));
+        match check.await.map_err(std::io::Error::other).flatten().map_err(local)? {
+            true => Err(CollectError::Truncated { name }),
             false => Ok(()),
         }
     }
 
-    async fn bring_image(&self, at: usize, image: SentImage) -> Result<Value, Gone> {
+    async fn store_image(&self, at: usize, image: SentImage) -> Result<Value, CollectError> {
         let name = format!("{}_{:05}.{}", image.node, at + 1, image.mime.rsplit('/').next().unwrap_or("bin"));
         let bytes = bytes::Bytes::from(image.bytes);
-        let (hash, size) =
-            self.blobs.store_bytes(bytes).await.map_err(|error| Gone::Store { name: name.clone(), error })?;
+        let (hash, size) = self
+            .blobs
+            .store_bytes(bytes)
+            .await
+            .map_err(|error| CollectError::Store { name: name.clone(), error })?;
         Ok(json!({
             "node": image.node, "key": "images", "name": name, "type": "socket", "media": image.mime,
             "hash": hash.to_string(), "size_bytes": size,
@@ -184,22 +197,22 @@ impl Shared {
     }
 }
 
-/// An output as it stands in the result.
-pub(super) fn output(file: &File, hash: BlobHash, size: u64) -> Value {
+/// An output file as an entry of the result.
+pub(super) fn result_entry(file: &File, hash: BlobHash, size: u64) -> Value {
     json!({
         "node": file.node, "key": file.key, "name": file.name(), "type": file.kind, "media": file.media,
         "hash": hash.to_string(), "size_bytes": size,
     })
 }
 
-/// What a picture of the usual kind begins with, and its last piece, behind which some programs put notes of their own.
+/// The first bytes of a PNG, and its last chunk. Some programs append notes after that chunk.
 const PNG_HEAD: &[u8] = b"\x89PNG\r\n\x1a\n";
 const PNG_END: &[u8] = b"IEND\xaeB`\x82";
 const NOTES_BYTES_MAX: u64 = 64 << 10;
 
-/// Whether it is a picture of which the end is missing: a disk that filled up, a server that died while it wrote. The
-/// server itself says of no file how long it should be.
-fn is_cut(path: &Path) -> std::io::Result<bool> {
+/// Whether the file is a PNG without its end: the disk was full, or the server died while writing it. The server does not
+/// report how long a file should be.
+fn is_truncated_png(path: &Path) -> std::io::Result<bool> {
     let mut file = std::fs::File::open(path)?;
     let mut head = Vec::new();
     file.by_ref().take(PNG_HEAD.len() as u64).read_to_end(&mut head)?;
@@ -218,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_picture_without_its_end_is_cut_and_nothing_else_is() {
+    fn only_a_png_without_its_end_is_truncated() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         let picture = [PNG_HEAD, &[7; 100_000], b"\0\0\0\0", PNG_END].concat();
@@ -234,7 +247,7 @@ mod tests {
             (b"some text", false),
         ] {
             std::fs::write(&path, content).unwrap();
-            assert_eq!(is_cut(&path).unwrap(), expected, "{} bytes", content.len());
+            assert_eq!(is_truncated_png(&path).unwrap(), expected, "{} bytes", content.len());
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Outputs that are there before the run is over: brought home in the background and told to the plane, so that whoever
-//! waits sees the first picture of a long run while it goes on. A run that ends in a moment is left to `collect`, and
-//! so is whatever fails here: `collect` brings all that history lists, and only knows some of it already.
+//! Stores outputs before the run has ended, so that a client sees the first image of a long run while it continues.
+//! Everything that fails here is left to `collect`, which stores all outputs that the server's history lists and skips
+//! those already stored. Short runs are left to it entirely.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -12,115 +12,116 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::{Run, Shared};
+use super::{ComfyuiContext, Run};
 
-/// What ends sooner than this after its first output gains nothing.
-const HOLD: Duration = Duration::from_millis(300);
-/// Nodes that have put something out and wait; what does not fit comes at the end.
-const WAITING_MAX: usize = 1_000;
+/// A run that ends within this time after an output gains nothing from storing it early.
+const DELAY: Duration = Duration::from_millis(300);
+/// Outputs waiting to be stored; those that do not fit are left to `collect`.
+const QUEUED_MAX: usize = 1_000;
 
-/// A node has put out files.
+/// A node has produced files.
 #[derive(Debug)]
-pub(super) struct PutOut {
+pub(super) struct NodeOutput {
     prompt: String,
     files: Vec<File>,
     at: Instant,
 }
 
-/// What was brought before the end, and what is on its way right now.
+/// The files of one run that were stored early, and the one being stored right now.
 #[derive(Debug, Default)]
-pub(super) struct Brought {
-    files: Vec<(File, BlobHash, u64)>,
-    on_its_way: watch::Sender<Option<File>>,
-    /// Nothing more is to be begun.
-    is_over: bool,
+pub(super) struct EarlyOutputs {
+    stored: Vec<(File, BlobHash, u64)>,
+    in_flight: watch::Sender<Option<File>>,
+    /// Set once `collect` has taken over: no further file is started here.
+    is_closed: bool,
 }
 
-impl Brought {
+impl EarlyOutputs {
     fn find(&self, file: &File) -> Option<(BlobHash, u64)> {
-        let is_it = |it: &File| {
+        let is_same = |it: &File| {
             (&it.kind, &it.subfolder, &it.filename) == (&file.kind, &file.subfolder, &file.filename)
         };
-        self.files.iter().find(|(it, ..)| is_it(it)).map(|(_, hash, size)| (*hash, *size))
+        self.stored.iter().find(|(it, ..)| is_same(it)).map(|(_, hash, size)| (*hash, *size))
     }
 
-    /// Each as it will stand in the result.
-    fn told(&self) -> Vec<Arc<RawValue>> {
-        let told = self.files.iter().map(|(file, hash, size)| {
-            let output = to_raw_value(&super::collect::output(file, *hash, *size));
-            Arc::from(output.expect("texts and numbers can be written"))
+    /// The stored files as entries of the result.
+    fn result_entries(&self) -> Vec<Arc<RawValue>> {
+        let entries = self.stored.iter().map(|(file, hash, size)| {
+            let entry = to_raw_value(&super::collect::result_entry(file, *hash, *size));
+            Arc::from(entry.expect("texts and numbers can be serialised"))
         });
-        told.collect()
+        entries.collect()
     }
 }
 
-pub(super) fn channel() -> (mpsc::Sender<PutOut>, mpsc::Receiver<PutOut>) {
-    mpsc::channel(WAITING_MAX)
+pub(super) fn channel() -> (mpsc::Sender<NodeOutput>, mpsc::Receiver<NodeOutput>) {
+    mpsc::channel(QUEUED_MAX)
 }
 
-impl Shared {
-    /// Takes note of what a node put out; never waits.
-    pub(super) fn put_out(&self, prompt: &str, node: &str, output: &RawValue) {
+impl ComfyuiContext {
+    /// Queues the files of a node's output; never blocks.
+    pub(super) fn queue_early(&self, prompt: &str, node: &str, output: &RawValue) {
         let files = outputs::files_of(node, output);
         if !files.is_empty() {
-            // If there is no room it comes at the end.
-            drop(self.early.try_send(PutOut { prompt: prompt.to_owned(), files, at: Instant::now() }));
+            // If the queue is full, `collect` stores the files at the end.
+            drop(self.early.try_send(NodeOutput { prompt: prompt.to_owned(), files, at: Instant::now() }));
         }
     }
 
-    /// Never ends by itself.
-    pub(super) async fn bring_early(self: Arc<Self>, mut put_out: mpsc::Receiver<PutOut>) {
-        while let Some(PutOut { prompt, files, at }) = put_out.recv().await {
-            tokio::time::sleep_until(at + HOLD).await;
+    /// Stores queued files until the task is dropped.
+    pub(super) async fn store_early(self: Arc<Self>, mut queue: mpsc::Receiver<NodeOutput>) {
+        while let Some(NodeOutput { prompt, files, at }) = queue.recv().await {
+            tokio::time::sleep_until(at + DELAY).await;
             for file in files {
-                if self.begins_early(&prompt, &file) {
-                    let brought = self.bring_once(&file).await;
-                    self.ends_early(&prompt, file, brought.ok());
+                if self.begin_early(&prompt, &file) {
+                    let stored = self.store_once(&file).await;
+                    self.finish_early(&prompt, file, stored.ok());
                 }
             }
         }
     }
 
-    fn begins_early(&self, prompt: &str, file: &File) -> bool {
-        self.with_early(prompt, |run| {
-            let is_new = !run.is_heard_out && !run.brought.is_over && run.brought.find(file).is_none();
-            let is_wanted = is_new && run.wanted.has(&file.node);
-            if is_wanted {
-                run.brought.on_its_way.send_replace(Some(file.clone()));
+    fn begin_early(&self, prompt: &str, file: &File) -> bool {
+        self.update_run(prompt, |run| {
+            let early = &run.early;
+            let is_open = !run.has_final_message && !early.is_closed && early.find(file).is_none();
+            let is_included = is_open && run.filter.includes(&file.node);
+            if is_included {
+                early.in_flight.send_replace(Some(file.clone()));
             }
-            is_wanted
+            is_included
         })
         .unwrap_or_default()
     }
 
-    fn ends_early(&self, prompt: &str, file: File, stored: Option<(BlobHash, u64)>) {
-        let told = self.with_early(prompt, |run| {
+    fn finish_early(&self, prompt: &str, file: File, stored: Option<(BlobHash, u64)>) {
+        let updated = self.update_run(prompt, |run| {
             if let Some((hash, size)) = stored {
-                debug!(job = %run.job, name = file.name(), "an output is there before the end");
-                run.brought.files.push((file, hash, size));
+                debug!(job = %run.job, name = file.name(), "stored an output before the end of its run");
+                run.early.stored.push((file, hash, size));
             }
-            run.brought.on_its_way.send_replace(None);
-            (run.job, run.attempt, run.brought.told())
+            run.early.in_flight.send_replace(None);
+            (run.job, run.attempt, run.early.result_entries())
         });
-        if let Some((job, attempt, told)) = told.filter(|_| stored.is_some()) {
-            self.reports.stored(job, attempt, told);
+        if let Some((job, attempt, entries)) = updated.filter(|_| stored.is_some()) {
+            self.reports.set_outputs(job, attempt, entries);
         }
     }
 
-    /// What was brought of a file before the end, if the plane still has it. Waits if it is just being brought: doing it
-    /// twice would take no less time.
-    pub(super) async fn brought_early(&self, prompt: &str, file: &File) -> Option<(BlobHash, u64)> {
-        let mut on_its_way = self.with_early(prompt, |run| {
-            run.brought.is_over = true;
-            run.brought.on_its_way.subscribe()
+    /// The blob of a file that was stored early, if the plane still has it. Waits for a file that is just being stored:
+    /// storing it a second time would not be faster.
+    pub(super) async fn find_early(&self, prompt: &str, file: &File) -> Option<(BlobHash, u64)> {
+        let mut in_flight = self.update_run(prompt, |run| {
+            run.early.is_closed = true;
+            run.early.in_flight.subscribe()
         })?;
-        // An error means that the run is gone, and what was brought of it.
-        on_its_way.wait_for(|it| it.as_ref() != Some(file)).await.ok()?;
-        let (hash, size) = self.with_early(prompt, |run| run.brought.find(file))??;
-        self.blobs.is_there(&hash).await.then_some((hash, size))
+        // An error means that the run was dropped together with its early outputs.
+        in_flight.wait_for(|it| it.as_ref() != Some(file)).await.ok()?;
+        let (hash, size) = self.update_run(prompt, |run| run.early.find(file))??;
+        self.blobs.is_stored(&hash).await.then_some((hash, size))
     }
 
-    fn with_early<T>(&self, prompt: &str, act: impl FnOnce(&mut Run) -> T) -> Option<T> {
+    fn update_run<T>(&self, prompt: &str, act: impl FnOnce(&mut Run) -> T) -> Option<T> {
         self.runs.lock().unwrap_or_else(PoisonError::into_inner).get_mut(prompt).map(act)
     }
 }

@@ -1,5 +1,5 @@
-//! Whether the server is still the one that took our prompts. It does not say when it started, but it forgets everything
-//! when it does: as long as its history knows the last prompt of ours that ended (the *anchor*), it has not restarted.
+//! Detects whether the ComfyUI server restarted. The server does not report when it started, but it forgets its history
+//! when it restarts: as long as its history has our last ended prompt (the *anchor*), it is the same incarnation.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,67 +7,67 @@ use remuda_comfyui::{Client, Error};
 use remuda_core::service::ServiceIncarnation;
 
 #[derive(Debug, Default)]
-pub(super) struct Lives(Mutex<State>);
+pub(super) struct IncarnationTracker(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    life: u64,
+    incarnation: u64,
     anchor: Option<String>,
-    /// The connection broke since the anchor was last seen.
-    is_doubted: bool,
+    /// The connection broke since the anchor was last seen, so the server may have restarted.
+    is_suspect: bool,
 }
 
-impl Lives {
+impl IncarnationTracker {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn current(&self) -> ServiceIncarnation {
-        ServiceIncarnation(self.state().life)
+        ServiceIncarnation(self.state().incarnation)
     }
 
-    /// The server knows this prompt. Not taken while there is doubt: it may have known it before it restarted.
-    pub(super) fn anchor(&self, id: &str) {
+    /// The server knows this prompt. Ignored while a restart is suspected: the server may have known it before.
+    pub(super) fn set_anchor(&self, id: &str) {
         let mut state = self.state();
-        if !state.is_doubted {
+        if !state.is_suspect {
             state.anchor = Some(id.to_owned());
         }
     }
 
-    /// It may have restarted.
-    pub(super) fn doubt(&self) {
-        self.state().is_doubted = true;
+    /// The server may have restarted.
+    pub(super) fn suspect_restart(&self) {
+        self.state().is_suspect = true;
     }
 
-    /// It has restarted.
-    pub(super) fn began(&self) {
+    /// The server was started or restarted.
+    pub(super) fn advance(&self) {
         let mut state = self.state();
-        state.life += 1;
-        (state.anchor, state.is_doubted) = (None, false);
+        state.incarnation += 1;
+        (state.anchor, state.is_suspect) = (None, false);
     }
 
-    /// Which life it is in, after asking if there is doubt.
-    pub(super) async fn settle(&self, client: &Client) -> Result<ServiceIncarnation, Error> {
+    /// The current incarnation; asks the server for the anchor if a restart is suspected.
+    pub(super) async fn confirm(&self, client: &Client) -> Result<ServiceIncarnation, Error> {
         let anchor = {
             let state = self.state();
-            if !state.is_doubted {
-                return Ok(ServiceIncarnation(state.life));
+            if !state.is_suspect {
+                return Ok(ServiceIncarnation(state.incarnation));
             }
             state.anchor.clone()
         };
         let is_known = match &anchor {
             Some(anchor) => client.knows(anchor).await?,
-            // Nothing to tell one life from another by: what it does not know is then asked about twice.
+            // Without an anchor two incarnations look alike. The agent asks twice about a prompt the server does not know.
             None => true,
         };
         let mut state = self.state();
-        // Somebody else may have settled it meanwhile.
-        if state.is_doubted && state.anchor == anchor {
+        // Another task may have confirmed it in the meantime.
+        if state.is_suspect && state.anchor == anchor {
             if !is_known {
-                (state.life, state.anchor) = (state.life + 1, None);
+                (state.incarnation, state.anchor) = (state.incarnation + 1, None);
             }
-            state.is_doubted = false;
+            state.is_suspect = false;
         }
-        Ok(ServiceIncarnation(state.life))
+        Ok(ServiceIncarnation(state.incarnation))
     }
 }

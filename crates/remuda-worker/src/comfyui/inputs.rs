@@ -1,6 +1,7 @@
-//! Brings the files that a workflow names to the server that will run it.
+//! Uploads the files that a workflow references to the server that will run it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::PoisonError;
 
 use remuda_comfyui::{Asset, assets};
@@ -8,64 +9,65 @@ use remuda_core::service::{ServiceFailure, ServiceFault};
 use remuda_store::blobs::BlobHash;
 use serde_json::value::RawValue;
 
-use super::Shared;
-use crate::blobs::LinkError;
+use super::ComfyuiContext;
+use crate::blob_link::BlobLinkError;
 
-impl Shared {
-    /// Under which name each file lies there.
-    pub(super) async fn place(
+impl ComfyuiContext {
+    /// Uploads every referenced file that the server does not have yet; returns the name of each there.
+    pub(super) async fn upload_inputs(
         &self,
         workflow: &RawValue,
     ) -> Result<BTreeMap<String, String>, ServiceFailure> {
         let mut names = BTreeMap::new();
         for asset in assets(workflow)? {
-            let known = self.placed.lock().unwrap_or_else(PoisonError::into_inner).get(&asset.hash).cloned();
+            let known =
+                self.uploaded.lock().unwrap_or_else(PoisonError::into_inner).get(&asset.hash).cloned();
             let name = match known {
                 Some(name) => name,
-                None => self.place_one(&asset).await?,
+                None => self.upload(&asset).await?,
             };
             names.insert(asset.hash, name);
         }
         Ok(names)
     }
 
-    async fn place_one(&self, asset: &Asset) -> Result<String, ServiceFailure> {
+    async fn upload(&self, asset: &Asset) -> Result<String, ServiceFailure> {
         let hash: BlobHash = asset.hash.parse().map_err(|error| {
             ServiceFailure::new(ServiceFault::Graph, format!("input {}: {error}", asset.hash))
         })?;
         let path = self.scratch.join(format!("{}-{}", hash.hex(), uuid::Uuid::new_v4()));
-        let placed = self.place_from(asset, hash, &path).await;
-        // Nothing to remove if nothing was fetched.
+        let uploaded = self.upload_through(asset, hash, &path).await;
+        // The file does not exist if the fetch failed.
         tokio::fs::remove_file(&path).await.ok();
-        let name = placed?;
-        let mut known = self.placed.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = uploaded?;
+        let mut known = self.uploaded.lock().unwrap_or_else(PoisonError::into_inner);
         known.insert(asset.hash.clone(), name.clone());
         Ok(name)
     }
 
-    async fn place_from(
+    async fn upload_through(
         &self,
         asset: &Asset,
         hash: BlobHash,
-        path: &std::path::Path,
+        path: &Path,
     ) -> Result<String, ServiceFailure> {
         let size = self.blobs.fetch(&hash, path).await.map_err(|error| match error {
-            LinkError::Missing { .. } => ServiceFailure::new(
+            BlobLinkError::Missing { .. } => ServiceFailure::new(
                 ServiceFault::Graph,
                 format!("the plane does not have input {hash}: store it again"),
             ),
-            error @ (LinkError::Refused { .. }
-            | LinkError::Unreachable { .. }
-            | LinkError::Wrong { .. }
-            | LinkError::Local { .. }
-            | LinkError::TooLarge { .. }) => {
+            error @ (BlobLinkError::Refused { .. }
+            | BlobLinkError::Unreachable { .. }
+            | BlobLinkError::Wrong { .. }
+            | BlobLinkError::Local { .. }
+            | BlobLinkError::TooLarge { .. }) => {
                 ServiceFailure::new(ServiceFault::Lost, format!("input {hash} could not be fetched: {error}"))
             }
         })?;
-        let lost = |what: &dyn std::fmt::Display| {
+        let lost = |problem: &dyn std::fmt::Display| {
             ServiceFailure::new(
                 ServiceFault::Lost,
-                format!("input {hash} could not be placed on ComfyUI: {what}"),
+                format!("input {hash} could not be uploaded to ComfyUI: {problem}"),
             )
         };
         let file = std::fs::File::open(path).map_err(|error| lost(&error))?;

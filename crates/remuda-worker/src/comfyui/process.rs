@@ -1,5 +1,6 @@
-//! A ComfyUI server that we started, and may therefore restart and stop. It outlives an agent that is killed, so that its
-//! prompts can be adopted; the next agent of that name knows it again by the marker file and owns it from then on.
+//! A ComfyUI server that a worker started, and may therefore restart and stop. It outlives a killed agent, so that the
+//! next agent of the same name can adopt its prompts: that agent finds the server through the PID file and owns it from
+//! then on.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, SeekFrom};
@@ -15,42 +16,47 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use tracing::{debug, info, warn};
 
-use crate::hands::Events;
 use remuda_net::secret::VARIABLES;
 
-/// It is asked to end, and after this long ended.
+use crate::attempt::Events;
+
+/// How long the server may take after SIGTERM before it is killed.
 const TERM_GRACE: Duration = Duration::from_secs(10);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How many of its last lines an end is told with.
-const LAST_LINES: usize = 10;
-const LAST_BYTES: u64 = 4096;
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// How much of the log is part of an exit's message.
+const LAST_LINES_MAX: usize = 10;
+const LAST_BYTES_MAX: u64 = 4096;
 
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ServerProcess {
     command: String,
-    /// Where its number stands for the next agent.
-    marker: PathBuf,
-    /// Where it writes; a pipe would break with the agent.
+    /// Names the process for the next agent.
+    pid_file: PathBuf,
+    /// The server's output; a pipe would break when the agent is killed.
     log: PathBuf,
     events: Events,
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<ServerPid>>,
 }
 
-/// Who runs, told apart from whoever may get the same number later.
+/// A process id with its start time, because the kernel reuses ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Running {
+struct ServerPid {
     pid: i32,
     started: u64,
 }
 
-impl Process {
-    /// Takes over what a former agent started, or starts it.
-    pub(super) async fn begin(command: String, marker: PathBuf, events: Events) -> anyhow::Result<Process> {
-        let log = marker.with_extension("log");
-        let process = Process { command, marker, log, events, running: Mutex::default() };
-        match marked(&process.marker) {
+impl ServerProcess {
+    /// Adopts the server that an earlier agent of this name started, or starts one.
+    pub(super) async fn adopt_or_start(
+        command: String,
+        pid_file: PathBuf,
+        events: Events,
+    ) -> anyhow::Result<ServerProcess> {
+        let log = pid_file.with_extension("log");
+        let process = ServerProcess { command, pid_file, log, events, running: Mutex::default() };
+        match read_pid_file(&process.pid_file) {
             Some(running) => {
-                info!(pid = running.pid, "ComfyUI runs already: a former worker of this name started it");
+                info!(pid = running.pid, "adopted the ComfyUI that an earlier worker of this name started");
                 *process.running.lock().await = Some(running);
                 process.watch(running);
             }
@@ -75,34 +81,35 @@ impl Process {
             .process_group(0)
             .spawn()
             .context("cannot start the command of --comfyui-cmd")?;
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).context("it ended at once")?;
-        let running = Running { pid, started: started(pid).unwrap_or_default() };
+        let pid = child.id().and_then(|pid| i32::try_from(pid).ok());
+        let pid = pid.context("the command of --comfyui-cmd exited at once")?;
+        let running = ServerPid { pid, started: start_time(pid).unwrap_or_default() };
         info!(pid, command = self.command, log = %self.log.display(), "started ComfyUI");
         tokio::spawn(async move { drop(child.wait().await) });
-        if let Err(error) = std::fs::write(&self.marker, format!("{pid} {}", running.started)) {
-            warn!(%error, "cannot write {}: a later worker will not know this server again", self.marker.display());
+        if let Err(error) = std::fs::write(&self.pid_file, format!("{pid} {}", running.started)) {
+            warn!(%error, path = %self.pid_file.display(), "could not write the PID file; a later worker cannot adopt this server");
         }
         *self.running.lock().await = Some(running);
         self.watch(running);
         Ok(())
     }
 
-    /// Says when it has ended. It may not be our child, so it is looked for.
-    fn watch(&self, running: Running) {
+    /// Reports when the server has exited. It polls, because an adopted server is not a child of this process.
+    fn watch(&self, running: ServerPid) {
         let (events, log) = (self.events.clone(), self.log.clone());
         tokio::spawn(async move {
             while running.is_alive() && !events.is_closed() {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
-            let why = said(&log);
+            let why = last_lines(&log);
             drop(events.send(AgentEvent::Service(ServiceEvent::Exited { why })).await);
         });
     }
 
-    /// Why it has ended, if it has.
-    pub(super) async fn ended(&self) -> Option<String> {
-        let is_alive = self.running.lock().await.is_some_and(Running::is_alive);
-        (!is_alive).then(|| said(&self.log))
+    /// The server's last lines, if it has exited.
+    pub(super) async fn exit_reason(&self) -> Option<String> {
+        let is_alive = self.running.lock().await.is_some_and(ServerPid::is_alive);
+        (!is_alive).then(|| last_lines(&self.log))
     }
 
     pub(super) async fn restart(&self) -> Result<(), String> {
@@ -113,34 +120,34 @@ impl Process {
     pub(super) async fn stop(&self) {
         let Some(running) = self.running.lock().await.take() else { return };
         running.end().await;
-        // It may never have been written.
-        std::fs::remove_file(&self.marker).ok();
+        // The file may never have been written.
+        std::fs::remove_file(&self.pid_file).ok();
     }
 
-    /// Ends what an agent started, if it runs.
-    pub(super) async fn stop_marked(marker: &Path) {
-        if let Some(running) = marked(marker) {
+    /// Stops the server that the PID file names, if it runs.
+    pub(super) async fn stop_recorded(pid_file: &Path) {
+        if let Some(running) = read_pid_file(pid_file) {
             running.end().await;
-            std::fs::remove_file(marker).ok();
+            std::fs::remove_file(pid_file).ok();
         }
     }
 
-    /// Whether a former agent started what runs now.
-    pub(super) fn is_marked(marker: &Path) -> bool {
-        marked(marker).is_some()
+    /// Whether a worker of this name started the server that runs now.
+    pub(super) fn is_recorded(pid_file: &Path) -> bool {
+        read_pid_file(pid_file).is_some()
     }
 }
 
-impl Running {
+impl ServerPid {
     fn is_alive(self) -> bool {
-        started(self.pid) == Some(self.started)
+        start_time(self.pid) == Some(self.started)
     }
 
     async fn end(self) {
         self.send(Signal::TERM);
         let ended = async {
             while self.is_alive() {
-                tokio::time::sleep(LOOK_EVERY).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
         };
         if tokio::time::timeout(TERM_GRACE, ended).await.is_err() {
@@ -148,7 +155,7 @@ impl Running {
         }
     }
 
-    /// To it and everything it started.
+    /// Sends the signal to the server and everything it started.
     fn send(self, signal: Signal) {
         let Some(pid) =
             Pid::from_raw(self.pid).filter(|pid| self.is_alive() && test_kill_process(*pid).is_ok())
@@ -156,22 +163,22 @@ impl Running {
             return;
         };
         if let Err(error) = kill_process_group(pid, signal) {
-            debug!(%error, "nothing left to end");
+            debug!(%error, "process group already gone");
         }
     }
 }
 
-fn marked(marker: &Path) -> Option<Running> {
-    let text = std::fs::read_to_string(marker).ok()?;
+fn read_pid_file(path: &Path) -> Option<ServerPid> {
+    let text = std::fs::read_to_string(path).ok()?;
     let (pid, started) = text.trim().split_once(' ')?;
-    let running = Running { pid: pid.parse().ok()?, started: started.parse().ok()? };
+    let running = ServerPid { pid: pid.parse().ok()?, started: started.parse().ok()? };
     running.is_alive().then_some(running)
 }
 
-/// When a process started, as the kernel counts it; nothing if there is none, or only what is left of one.
-fn started(pid: i32) -> Option<u64> {
+/// When a process started, in kernel ticks; None if there is no such process or it is a zombie.
+fn start_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in brackets may hold anything.
+    // The program name in parentheses may contain any character.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     if fields.next()? == "Z" {
         return None;
@@ -179,18 +186,18 @@ fn started(pid: i32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// The last lines of its log.
-fn said(log: &Path) -> String {
+/// The last lines of the server's log.
+fn last_lines(log: &Path) -> String {
     let read = || -> std::io::Result<String> {
         let mut file = File::open(log)?;
         let size = file.metadata()?.len();
-        file.seek(SeekFrom::Start(size.saturating_sub(LAST_BYTES)))?;
+        file.seek(SeekFrom::Start(size.saturating_sub(LAST_BYTES_MAX)))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     };
     let text = read().unwrap_or_default();
     let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
-    if last.is_empty() { "without a word".to_owned() } else { last.join(" / ") }
+    let last = &lines[lines.len().saturating_sub(LAST_LINES_MAX)..];
+    if last.is_empty() { "it printed nothing".to_owned() } else { last.join(" / ") }
 }

@@ -1,5 +1,5 @@
-//! Before an agent joins: the server answers, says what it has, and really computes; and what a former agent of this
-//! name left with it is found.
+//! Brings a ComfyUI server up for an agent: waits until it answers, finds the attempts an earlier agent of this name left
+//! with it, runs a small prompt as a self-test and reads its capabilities.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -18,229 +18,242 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use super::early;
-use super::life::Lives;
-use super::process::Process;
-use super::{Comfyui, ComfyuiOptions, Run, Shared, marker};
-use crate::Options;
-use crate::Shows;
-use crate::blobs::BlobLink;
-use crate::check::Says;
-use crate::hands::Events;
+use super::early_outputs;
+use super::incarnation::IncarnationTracker;
+use super::process::ServerProcess;
+use super::{ComfyuiContext, ComfyuiService, Run, pid_file};
+use crate::attempt::Events;
+use crate::blob_link::BlobLink;
+use crate::live_reports::LiveSinks;
+use crate::options::{ComfyuiOptions, WorkerOptions};
+use crate::start_check::StartupReporter;
 
-/// How often a server that does not answer yet is asked, and how often that is said.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
-const SAY_EVERY: u32 = 50;
-/// A server that answers and does not work is checked again after this long.
-const CHECK_AGAIN: Duration = Duration::from_secs(10);
-/// A server that fails so often in a row is not merely slow to begin.
-const UNFIT_MAX: u32 = 3;
-/// A server that we started answers by then, or something is wrong with it.
-const START_MAX: Duration = Duration::from_secs(600);
-const STATS_EVERY: Duration = Duration::from_secs(30);
-/// A megabyte or two, to a plane that is there.
-const LEND_MAX: Duration = Duration::from_secs(10);
-/// Reading what a server has keeps it from answering others for a moment: done rarely, and only when it is idle.
-const INVENTORY_EVERY: Duration = Duration::from_secs(300);
+/// How often a server that does not answer yet is asked, and after how many requests that is reported again.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const POLLS_PER_REPORT: u32 = 50;
+/// Pause after a failed self-test or start.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// After this many failures in a row the server is not merely slow to start, and the start check counts as failed.
+const FAILURES_MAX: u32 = 3;
+/// A restarted server that does not answer within this time is broken.
+const START_TIMEOUT: Duration = Duration::from_secs(600);
+const STATS_INTERVAL: Duration = Duration::from_secs(30);
+/// For a megabyte or two.
+const OBJECT_INFO_TIMEOUT: Duration = Duration::from_secs(10);
+/// Reading the inventory blocks the server for a moment, so it is done rarely and only while the server is idle.
+const INVENTORY_INTERVAL: Duration = Duration::from_secs(300);
 
-/// An agent may begin.
+/// A server that is ready for work.
 #[derive(Debug)]
-pub(crate) struct Ready {
-    pub(crate) comfyui: Comfyui,
+pub(crate) struct ReadyComfyui {
+    pub(crate) comfyui: ComfyuiService,
     pub(crate) offer: Capabilities,
     pub(crate) found: Vec<FoundAttempt>,
     pub(crate) life: ServiceIncarnation,
 }
 
-/// Why a server is not fit for work.
+/// Why a server is not ready for work.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unfit {
+pub(super) enum ServiceCheckError {
     #[error(transparent)]
     Silent(#[from] Error),
     #[error(transparent)]
     Sick(#[from] Sick),
 }
 
-impl Comfyui {
-    /// Waits until the server is fit for work, however long that takes.
-    pub(crate) async fn begin(
+impl ComfyuiService {
+    /// Waits until the server is ready for work, without a time limit.
+    pub(crate) async fn start(
         comfyui: ComfyuiOptions,
-        options: &Options,
+        options: &WorkerOptions,
         events: Events,
-        Shows { previews, reports }: Shows,
-        says: &Says,
-    ) -> anyhow::Result<Ready> {
-        let ComfyuiOptions { target, command, timeout, self_test_timeout } = comfyui;
-        let client = Client::new(&target, timeout)?;
+        LiveSinks { previews, reports }: LiveSinks,
+        reporter: &StartupReporter,
+    ) -> anyhow::Result<ReadyComfyui> {
+        let ComfyuiOptions { target, command, request_timeout, self_test_timeout } = comfyui;
+        let client = Client::new(&target, request_timeout)?;
         let scratch = options.data.join("scratch").join(options.worker.as_str());
         std::fs::create_dir_all(&scratch)
-            .with_context(|| format!("cannot make {} for files on their way", scratch.display()))?;
-        let marker = marker(options);
+            .with_context(|| format!("cannot create the scratch folder {}", scratch.display()))?;
+        let pid_file = pid_file(options);
         let process = match command {
-            Some(_) if !Process::is_marked(&marker) && client.stats().await.is_ok() => {
+            Some(_) if !ServerProcess::is_recorded(&pid_file) && client.stats().await.is_ok() => {
                 warn!(
                     url = target.url,
-                    "a ComfyUI runs there that no worker of this name started: it is used, and never restarted or stopped"
+                    "a ComfyUI that no worker of this name started is running; using it without restarting or stopping it"
                 );
                 None
             }
-            Some(command) => Some(Process::begin(command, marker, events.clone()).await?),
+            Some(command) => Some(ServerProcess::adopt_or_start(command, pid_file, events.clone()).await?),
             None => None,
         };
-        let (early, put_out) = early::channel();
-        let shared = Arc::new(Shared {
+        let (early, early_queue) = early_outputs::channel();
+        let context = Arc::new(ComfyuiContext {
             client,
             target,
             client_id: client_id(&options.worker, &options.url),
             worker: options.worker.clone(),
-            blobs: BlobLink::with(&options.url, &options.credentials),
+            blobs: BlobLink::with_credentials(&options.url, &options.credentials),
             events,
             previews,
             reports,
             early,
-            lives: Lives::default(),
+            incarnations: IncarnationTracker::default(),
             process,
             reopen: Notify::new(),
             runs: Default::default(),
-            placed: Default::default(),
+            uploaded: Default::default(),
             metrics: Default::default(),
-            info: Default::default(),
+            object_info: Default::default(),
             scratch,
             self_test_timeout,
         });
-        shared.lives.began();
-        let (offer, found) = shared.fit_for_work(options.slots as usize, says).await;
+        context.incarnations.advance();
+        let (offer, found) = context.await_ready(options.slots as usize, reporter).await;
         let mut tasks = JoinSet::new();
-        tasks.spawn(shared.clone().listen());
-        tasks.spawn(shared.clone().bring_early(put_out));
-        tasks.spawn(shared.clone().keep_looking());
-        let life = shared.lives.current();
-        Ok(Ready { comfyui: Comfyui { shared, tasks }, offer, found, life })
+        tasks.spawn(context.clone().listen());
+        tasks.spawn(context.clone().store_early(early_queue));
+        tasks.spawn(context.clone().refresh_metrics());
+        let life = context.incarnations.current();
+        Ok(ReadyComfyui { comfyui: ComfyuiService { context, tasks }, offer, found, life })
     }
 }
 
-impl Shared {
-    async fn fit_for_work(&self, slots: usize, says: &Says) -> (Capabilities, Vec<FoundAttempt>) {
-        self.wait_until_there(says).await;
+impl ComfyuiContext {
+    async fn await_ready(
+        &self,
+        slots: usize,
+        reporter: &StartupReporter,
+    ) -> (Capabilities, Vec<FoundAttempt>) {
+        self.await_first_answer(reporter).await;
         let mut failures = 0;
         loop {
-            says.waits_for("ComfyUI answers: it does something small for real").await;
-            // First what a former agent left: the check would wait behind it.
-            let found = self.find(slots).await;
+            reporter.report_phase("ComfyUI answers: running a self-test").await;
+            // Attempts of an earlier agent come first: the self-test would wait behind them.
+            let found = self.find_attempts(slots).await;
             let checked = match found {
-                Ok(found) if found.is_empty() => self.check().await.map(|offer| (offer, found)),
-                Ok(found) => self.offer().await.map(|offer| (offer, found)).map_err(Unfit::from),
+                Ok(found) if found.is_empty() => self.self_test().await.map(|offer| (offer, found)),
+                Ok(found) => {
+                    self.read_offer().await.map(|offer| (offer, found)).map_err(ServiceCheckError::from)
+                }
                 Err(error) => Err(error.into()),
             };
             match checked {
                 Ok(ready) => return ready,
                 Err(problem) => {
-                    warn!(%problem, url = %self.target.url, "ComfyUI is not fit for work; checking again in a while");
+                    warn!(%problem, url = %self.target.url, "ComfyUI is not ready for work; checking again later");
                     failures += 1;
-                    let told = format!("ComfyUI is not fit for work: {problem}");
-                    if failures >= UNFIT_MAX {
-                        says.failed(&told).await;
+                    let message = format!("ComfyUI is not ready for work: {problem}");
+                    if failures >= FAILURES_MAX {
+                        reporter.report_failure(&message).await;
                     } else {
-                        says.waits_for(told).await;
+                        reporter.report_phase(message).await;
                     }
-                    tokio::time::sleep(CHECK_AGAIN).await;
+                    tokio::time::sleep(RETRY_INTERVAL).await;
                 }
             }
         }
     }
 
-    async fn wait_until_there(&self, says: &Says) {
-        let (mut looks, mut ends) = (0, 0);
+    async fn await_first_answer(&self, reporter: &StartupReporter) {
+        let (mut polls, mut exits) = (0, 0);
         while let Err(error) = self.client.stats().await {
-            if looks % SAY_EVERY == 0 {
+            if polls % POLLS_PER_REPORT == 0 {
                 info!(url = %self.target.url, %error, "waiting for ComfyUI");
-                says.waits_for(format!("waits for ComfyUI to answer: {error}")).await;
+                reporter.report_phase(format!("waiting for ComfyUI to answer: {error}")).await;
             }
-            looks += 1;
-            tokio::time::sleep(LOOK_EVERY).await;
+            polls += 1;
+            tokio::time::sleep(POLL_INTERVAL).await;
             if let Some(process) = &self.process
-                && let Some(why) = process.ended().await
+                && let Some(reason) = process.exit_reason().await
             {
-                ends += 1;
-                self.start_again(process, &why, ends, says).await;
+                exits += 1;
+                self.restart_after_exit(process, &reason, exits, reporter).await;
             }
         }
     }
 
-    /// It ended before it ever answered: perhaps the next one does not.
-    async fn start_again(&self, process: &Process, why: &str, ends: u32, says: &Says) {
-        let told = format!("ComfyUI ended before it answered: {why}");
-        warn!(%why, "ComfyUI ended before it answered; starting it again in a while");
-        if ends >= UNFIT_MAX {
-            says.failed(&told).await;
+    /// The server exited before it ever answered; the next one may not.
+    async fn restart_after_exit(
+        &self,
+        process: &ServerProcess,
+        reason: &str,
+        exits: u32,
+        reporter: &StartupReporter,
+    ) {
+        let message = format!("ComfyUI exited before it answered: {reason}");
+        warn!(%reason, "ComfyUI exited before it answered; restarting it later");
+        if exits >= FAILURES_MAX {
+            reporter.report_failure(&message).await;
         } else {
-            says.waits_for(told).await;
+            reporter.report_phase(message).await;
         }
-        tokio::time::sleep(CHECK_AGAIN).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
         if let Err(problem) = process.restart().await {
-            warn!(%problem, "ComfyUI cannot be started again");
+            warn!(%problem, "restart of ComfyUI failed");
         }
-        self.lives.began();
+        self.incarnations.advance();
     }
 
-    pub(super) async fn wait_until_it_answers(&self, process: &Process) -> Result<(), String> {
-        let there = async {
+    /// Waits until a restarted server answers.
+    pub(super) async fn await_answer(&self, process: &ServerProcess) -> Result<(), String> {
+        let answer = async {
             while let Err(error) = self.client.stats().await {
-                if let Some(ended) = process.ended().await {
-                    return Err(format!("it ended right after it was started: {ended}"));
+                if let Some(reason) = process.exit_reason().await {
+                    return Err(format!("it exited right after it was started: {reason}"));
                 }
-                tracing::debug!(%error, "not there yet");
-                tokio::time::sleep(LOOK_EVERY).await;
+                tracing::debug!(%error, "restarted ComfyUI does not answer yet");
+                tokio::time::sleep(POLL_INTERVAL).await;
             }
             Ok(())
         };
-        let late = |_| Err(format!("it did not answer within {START_MAX:?} after it was started"));
-        tokio::time::timeout(START_MAX, there).await.unwrap_or_else(late)
+        let late = |_| Err(format!("it did not answer within {START_TIMEOUT:?} after it was started"));
+        tokio::time::timeout(START_TIMEOUT, answer).await.unwrap_or_else(late)
     }
 
-    /// What a former agent handed in and nobody may have heard the end of: all that runs or waits, and of what has ended
-    /// as much as an agent holds at a time.
-    async fn find(&self, slots: usize) -> Result<Vec<FoundAttempt>, Error> {
+    /// Attempts of an earlier agent whose end the plane may not know: all that run or wait, and of those that have ended
+    /// the newest, as many as an agent holds at a time.
+    async fn find_attempts(&self, slots: usize) -> Result<Vec<FoundAttempt>, Error> {
         let mut ours = self.client.ours(&self.worker).await?;
         let ended = ours.iter().filter(|it| it.place == Place::Ended).count();
-        let mut passed_over = ended.saturating_sub(slots);
+        let mut to_skip = ended.saturating_sub(slots);
         // The oldest come first.
         ours.retain(|it| {
-            let is_old = it.place == Place::Ended && passed_over > 0;
-            passed_over -= usize::from(is_old);
+            let is_old = it.place == Place::Ended && to_skip > 0;
+            to_skip -= usize::from(is_old);
             !is_old
         });
         for tagged in &ours {
-            info!(job = %tagged.job, attempt = %tagged.attempt, place = ?tagged.place, "found with ComfyUI");
-            self.with_run(&tagged.id, |runs, id| runs.insert(id, Run::new(tagged.job, tagged.attempt)));
+            info!(job = %tagged.job, attempt = %tagged.attempt, place = ?tagged.place, "adopted an attempt on ComfyUI");
+            self.with_runs(&tagged.id, |runs, id| runs.insert(id, Run::new(tagged.job, tagged.attempt)));
         }
         Ok(ours.into_iter().map(|tagged| FoundAttempt { job: tagged.job, attempt: tagged.attempt }).collect())
     }
 
-    /// Has it do something small for real, and sees what it has.
-    pub(super) async fn check(&self) -> Result<Capabilities, Unfit> {
+    /// Runs a small prompt, and reads the server's capabilities.
+    pub(super) async fn self_test(&self) -> Result<Capabilities, ServiceCheckError> {
         let canary = self.client.canary(&self.worker, &self.client_id);
         if let Err(sick) = self.client.sing(&canary, self.self_test_timeout).await {
-            // It must not wait there until somebody mends the server.
+            // It must not stay in the queue of a broken server.
             self.client.cancel(canary.id()).await.ok();
             return Err(sick.into());
         }
-        self.lives.anchor(canary.id());
-        Ok(self.offer().await?)
+        self.incarnations.set_anchor(canary.id());
+        Ok(self.read_offer().await?)
     }
 
-    async fn offer(&self) -> Result<Capabilities, Error> {
+    async fn read_offer(&self) -> Result<Capabilities, Error> {
         let stats = self.client.stats().await?;
         let (Inventory { classes, models }, info) = self.client.inventory_in_full().await?;
-        self.lend_info(&info).await;
+        self.store_object_info(&info).await;
         let vram_bytes = stats.devices.first().map(|device| device.vram_total_bytes);
         info!(
             version = stats.version,
             classes = classes.len(),
             models = models.len(),
-            "ComfyUI is fit for work"
+            "ComfyUI is ready for work"
         );
-        self.remember(&stats);
+        self.update_metrics(&stats);
         Ok(Capabilities {
             models: Some(models),
             classes: Some(classes),
@@ -249,21 +262,22 @@ impl Shared {
         })
     }
 
-    /// Has the plane keep what the server says of its classes, for clients who ask there. Nothing depends on it.
-    async fn lend_info(&self, info: &RawValue) {
+    /// Stores the description of the server's node classes on the plane, which passes it to clients of its ComfyUI API.
+    /// No job depends on it.
+    async fn store_object_info(&self, info: &RawValue) {
         let store = self.blobs.store_bytes(Bytes::copy_from_slice(info.get().as_bytes()));
-        match tokio::time::timeout(LEND_MAX, store).await {
+        match tokio::time::timeout(OBJECT_INFO_TIMEOUT, store).await {
             Ok(Ok((hash, _))) => {
-                *self.info.lock().unwrap_or_else(PoisonError::into_inner) = Some(hash.to_string());
+                *self.object_info.lock().unwrap_or_else(PoisonError::into_inner) = Some(hash.to_string());
             }
             Ok(Err(error)) => {
-                warn!(%error, "the plane does not keep what ComfyUI can do; offered again later");
+                warn!(%error, "could not store ComfyUI's node descriptions on the plane; retrying later");
             }
-            Err(_) => warn!("the plane takes too long to keep what ComfyUI can do; offered again later"),
+            Err(_) => warn!("storing ComfyUI's node descriptions on the plane timed out; retrying later"),
         }
     }
 
-    fn remember(&self, stats: &Stats) {
+    fn update_metrics(&self, stats: &Stats) {
         let mut metrics = Map::new();
         metrics.insert("comfyui_version".to_owned(), stats.version.clone().into());
         if let Some(device) = stats.devices.first() {
@@ -276,27 +290,27 @@ impl Shared {
         *self.metrics.lock().unwrap_or_else(PoisonError::into_inner) = metrics;
     }
 
-    /// Sees from time to time what the server has; never more than a question in ten seconds.
-    async fn keep_looking(self: Arc<Self>) {
-        let mut looked = tokio::time::Instant::now();
+    /// Reads the server's metrics, and now and then its inventory, until the task is dropped.
+    async fn refresh_metrics(self: Arc<Self>) {
+        let mut inventory_at = tokio::time::Instant::now();
         loop {
-            tokio::time::sleep(STATS_EVERY).await;
+            tokio::time::sleep(STATS_INTERVAL).await;
             if let Ok(stats) = self.client.stats().await {
-                self.remember(&stats);
+                self.update_metrics(&stats);
             }
             let is_idle = self.runs.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
             if is_idle
-                && looked.elapsed() >= INVENTORY_EVERY
-                && let Ok(offer) = self.offer().await
+                && inventory_at.elapsed() >= INVENTORY_INTERVAL
+                && let Ok(offer) = self.read_offer().await
             {
-                looked = tokio::time::Instant::now();
-                self.tell(AgentEvent::Offer(Box::new(offer))).await;
+                inventory_at = tokio::time::Instant::now();
+                self.send(AgentEvent::Offer(Box::new(offer))).await;
             }
         }
     }
 }
 
-/// The same for every agent of this name under this plane: who adopts a prompt also hears what is said of it.
+/// The same for every agent of this name under this plane, so that an agent that adopts a prompt also gets its messages.
 fn client_id(worker: &WorkerId, plane: &str) -> String {
     let plane = BlobHash::of(plane.as_bytes()).hex();
     format!("remuda-{worker}-{}", &plane[..8])

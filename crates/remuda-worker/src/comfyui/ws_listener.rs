@@ -1,4 +1,5 @@
-//! Keeps a socket to the server open and passes on what it says. All of it is a hint: nothing is lost if it is.
+//! Keeps a WebSocket to the server open and turns its messages into agent events. Every message is only a hint: the agent
+//! also finds out by probing what it would have said.
 
 use std::sync::Arc;
 use std::sync::PoisonError;
@@ -9,20 +10,21 @@ use remuda_core::agent::AgentEvent;
 use remuda_core::service::ServiceEvent;
 use tracing::{debug, info, warn};
 
-use super::{Run, Shared};
-use crate::link::luck;
-use crate::reports::Said;
 use remuda_core::wire::live::ProgressSnapshot;
 
-const CONNECT_MAX: Duration = Duration::from_secs(5);
+use super::{ComfyuiContext, Run};
+use crate::live_reports::ServiceMessage;
+use crate::plane_link::random_u64;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_BASE: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(5);
-/// Pictures that nodes send over the socket as their result; more than this one attempt cannot keep in memory.
+/// Images of one attempt that are kept in memory because a node sent them over the socket as its result.
 const SENT_BYTES_MAX: usize = 256 << 20;
-/// The one node of ComfyUI that gives its result this way.
-const SENDS_IMAGES: &str = "SaveImageWebsocket";
+/// The only node class of ComfyUI that returns its result over the socket.
+const SOCKET_OUTPUT_CLASS: &str = "SaveImageWebsocket";
 
-/// A picture that a node sent as its result.
+/// An image that a node sent over the socket as its result.
 #[derive(Clone, Debug)]
 pub(super) struct SentImage {
     pub(super) node: String,
@@ -30,76 +32,77 @@ pub(super) struct SentImage {
     pub(super) bytes: Vec<u8>,
 }
 
-/// Why a socket was left.
-enum Left {
+/// Why a socket is no longer read.
+enum CloseReason {
     Closed(String),
     Reopen,
 }
 
-impl Shared {
-    /// Never ends by itself.
+impl ComfyuiContext {
+    /// Connects again and again until the task is dropped.
     pub(super) async fn listen(self: Arc<Self>) {
         let (mut failures, mut is_open) = (0_u32, true);
         loop {
-            let why = match Socket::connect(&self.target, &self.client_id, CONNECT_MAX).await {
+            let why = match Socket::connect(&self.target, &self.client_id, CONNECT_TIMEOUT).await {
                 Ok(socket) => {
                     failures = 0;
-                    match self.hear(socket, &mut is_open).await {
-                        Left::Reopen => continue,
-                        Left::Closed(why) => why,
+                    match self.read_socket(socket, &mut is_open).await {
+                        CloseReason::Reopen => continue,
+                        CloseReason::Closed(why) => why,
                     }
                 }
                 Err(error) => error.to_string(),
             };
-            self.lives.doubt();
+            self.incarnations.suspect_restart();
             if is_open {
                 is_open = false;
-                warn!(%why, "no socket to ComfyUI; trying on");
-                self.tell(AgentEvent::Service(ServiceEvent::SocketClosed { why })).await;
+                warn!(%why, "socket to ComfyUI closed; reconnecting");
+                self.send(AgentEvent::Service(ServiceEvent::SocketClosed { why })).await;
             }
             let ceiling = RETRY_BASE.saturating_mul(1 << failures.min(8)).min(RETRY_MAX).as_millis() as u64;
             failures += 1;
-            tokio::time::sleep(Duration::from_millis(ceiling / 2 + luck() % (ceiling / 2 + 1))).await;
+            tokio::time::sleep(Duration::from_millis(ceiling / 2 + random_u64() % (ceiling / 2 + 1))).await;
         }
     }
 
-    async fn hear(&self, mut socket: Socket, is_open: &mut bool) -> Left {
-        let life = match self.lives.settle(&self.client).await {
+    async fn read_socket(&self, mut socket: Socket, is_open: &mut bool) -> CloseReason {
+        let life = match self.incarnations.confirm(&self.client).await {
             Ok(life) => life,
-            Err(error) => return Left::Closed(error.to_string()),
+            Err(error) => return CloseReason::Closed(error.to_string()),
         };
         if !*is_open {
             *is_open = true;
-            info!("the socket to ComfyUI is open again");
+            info!("socket to ComfyUI open again");
         }
-        self.tell(AgentEvent::Service(ServiceEvent::SocketOpened { life })).await;
+        self.send(AgentEvent::Service(ServiceEvent::SocketOpened { life })).await;
         loop {
             tokio::select! {
-                heard = socket.hear() => match heard {
-                    Ok(heard) => {
-                        if let Some(event) = self.heard(&heard) {
-                            self.tell(event).await;
+                received = socket.hear() => match received {
+                    Ok(received) => {
+                        if let Some(event) = self.apply_message(&received) {
+                            self.send(event).await;
                         }
                     }
-                    Err(closed) => return Left::Closed(closed.to_string()),
+                    Err(closed) => return CloseReason::Closed(closed.to_string()),
                 },
                 () = self.reopen.notified() => {
-                    debug!("nothing came over the socket for long: opening it anew");
+                    debug!("socket silent for too long; reopening it");
                     socket.close().await;
-                    return Left::Reopen;
+                    return CloseReason::Reopen;
                 }
             }
         }
     }
 
-    /// What a message means to the agent.
-    fn heard(&self, heard: &Heard) -> Option<AgentEvent> {
-        let message = &heard.message;
+    /// Updates the run that a message is about; returns what it means to the agent.
+    fn apply_message(&self, received: &Heard) -> Option<AgentEvent> {
+        let message = &received.message;
         let mut runs = self.runs.lock().unwrap_or_else(PoisonError::into_inner);
         let (id, run) = match message.prompt() {
             Some(id) => (id.to_owned(), runs.get_mut(id)?),
-            // It does not say whose it is: ours, if there is only one. Whoever connects late is told the running node in
-            // the same way; but that was asked for by connecting, and a prompt that stands still would look alive.
+            // A text message does not name its prompt: it is ours if there is only one. Other messages without a prompt
+            // are ignored: the server repeats the running node to each new connection, and a stuck prompt would look
+            // alive.
             None if runs.len() == 1 && matches!(message, Message::Text { .. }) => {
                 runs.iter_mut().next().map(|(id, run)| (id.clone(), run))?
             }
@@ -108,23 +111,23 @@ impl Shared {
         let (job, attempt) = (run.job, run.attempt);
         match message {
             Message::Preview { node, mime, bytes, .. } => {
-                run.keep(node.0.as_deref(), mime, bytes);
-                self.previews.offer(job, attempt, node.0.as_deref(), bytes);
+                run.keep_image(node.0.as_deref(), mime, bytes);
+                self.previews.add(job, attempt, node.0.as_deref(), bytes);
             }
             Message::Executed { node, output, .. } => {
-                self.put_out(&id, node.0.as_deref().unwrap_or_default(), output);
+                self.queue_early(&id, node.0.as_deref().unwrap_or_default(), output);
             }
             _ => {}
         }
         let step = run.progress.as_mut().and_then(|progress| progress.heard(message));
         let snapshot = step.as_ref().and(run.progress.as_ref()).map(snapshot);
-        self.reports.heard(job, attempt, said(heard), snapshot);
+        self.reports.add(job, attempt, report_message(received), snapshot);
         if message.is_end_of(&id) {
-            run.is_heard_out = true;
-            self.reports.hurry(job, attempt);
+            run.has_final_message = true;
+            self.reports.send_now(job, attempt);
             return Some(AgentEvent::SaidDone { job, attempt });
         }
-        // Who knows what it means; surely not that the prompt gets on.
+        // A message of an unknown type does not prove that the prompt makes progress.
         if matches!(message, Message::Other { .. }) {
             return None;
         }
@@ -136,14 +139,14 @@ impl Shared {
     }
 }
 
-/// In the server's own words; counts are named, so that only the newest is passed on.
-fn said(heard: &Heard) -> Option<Said> {
-    let count_of = match &heard.message {
+/// The server's message, unchanged. Of counters only the newest is passed on.
+fn report_message(received: &Heard) -> Option<ServiceMessage> {
+    let supersedes = match &received.message {
         Message::Progress { node, .. } => Some(format!("progress {}", node.0.as_deref().unwrap_or_default())),
         Message::ProgressState { .. } => Some("progress_state".to_owned()),
         _ => None,
     };
-    heard.raw().map(|raw| Said { raw: Arc::from(raw), count_of })
+    received.raw().map(|raw| ServiceMessage { raw: Arc::from(raw), supersedes })
 }
 
 fn snapshot(progress: &Progress) -> ProgressSnapshot {
@@ -161,21 +164,22 @@ fn snapshot(progress: &Progress) -> ProgressSnapshot {
 }
 
 impl Run {
-    /// Keeps a picture if it is a node's result and not only a preview of it.
-    fn keep(&mut self, node: Option<&str>, mime: &str, bytes: &[u8]) {
-        let Some(node) = node.filter(|node| self.classes.get(*node).is_some_and(|it| it == SENDS_IMAGES))
+    /// Keeps an image if it is a node's result and not only a preview.
+    fn keep_image(&mut self, node: Option<&str>, mime: &str, bytes: &[u8]) {
+        let Some(node) =
+            node.filter(|node| self.classes.get(*node).is_some_and(|it| it == SOCKET_OUTPUT_CLASS))
         else {
             return;
         };
-        let kept: usize = self.sent.iter().map(|image| image.bytes.len()).sum();
+        let kept: usize = self.sent_images.iter().map(|image| image.bytes.len()).sum();
         if kept + bytes.len() <= SENT_BYTES_MAX {
             let (node, mime, bytes) = (node.to_owned(), mime.to_owned(), bytes.to_owned());
-            self.sent.push(SentImage { node, mime, bytes });
+            self.sent_images.push(SentImage { node, mime, bytes });
         }
     }
 
-    /// Whether a node of this class sends its result over the socket.
+    /// Whether a node of this run sends its result over the socket.
     pub(super) fn sends_images(&self) -> bool {
-        self.classes.values().any(|class| class == SENDS_IMAGES)
+        self.classes.values().any(|class| class == SOCKET_OUTPUT_CLASS)
     }
 }

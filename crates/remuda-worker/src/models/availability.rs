@@ -1,6 +1,6 @@
-//! What becomes of models while nobody asks. The pool starts copies anew by itself and says when that does not help: such a
-//! model is offered no more until a copy of it has proved itself again. When none is left the agent is told, which closes
-//! the worker and looks again now and then.
+//! Which models are offered. The pool restarts copies by itself and escalates when that does not help: such a model is not
+//! offered until one of its copies is ready again. When no model is left the agent is told that the service exited; it
+//! then accepts no work and checks again from time to time.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,72 +13,73 @@ use remuda_models::{Escalation, Pool};
 use tokio::sync::broadcast::error::RecvError;
 use tracing::{info, warn};
 
-use super::Shared;
+use super::ModelContext;
 
-/// How often it is seen whether a model that was given up is back.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often an unavailable model is checked for a ready copy.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Models that their pool gave up for now. Clones share them.
+/// Models that the pool gave up for now; clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct GivenUp(Arc<Mutex<BTreeSet<String>>>);
+pub(super) struct UnavailableModels(Arc<Mutex<BTreeSet<String>>>);
 
-impl GivenUp {
-    /// What can be asked now.
+impl UnavailableModels {
+    /// The models that can be called now.
     pub(super) fn offer(&self, pool: &Pool) -> Capabilities {
-        let given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let unavailable = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let models = pool.models().into_iter().map(|(spec, _)| spec.name);
         Capabilities {
-            models: Some(models.filter(|name| !given_up.contains(name)).collect()),
+            models: Some(models.filter(|name| !unavailable.contains(name)).collect()),
             ..Capabilities::default()
         }
     }
 
-    /// Whether that is news.
+    /// Returns whether the model was available until now.
     fn add(&self, model: &str) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(model.to_owned())
     }
 
-    /// Those that are back.
-    fn take_back(&self, pool: &Pool) -> Vec<String> {
-        let mut given_up = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let back: Vec<_> = given_up.iter().filter(|model| has_ready_copy(pool, model)).cloned().collect();
-        given_up.retain(|model| !back.contains(model));
-        back
+    /// Removes and returns the models that have a ready copy again.
+    fn remove_recovered(&self, pool: &Pool) -> Vec<String> {
+        let mut unavailable = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let recovered: Vec<_> =
+            unavailable.iter().filter(|model| has_ready_copy(pool, model)).cloned().collect();
+        unavailable.retain(|model| !recovered.contains(model));
+        recovered
     }
 }
 
-/// Never ends by itself.
-pub(super) async fn watch(shared: Shared) {
-    let mut escalations = shared.pool.escalations();
+/// Follows the pool's escalations until the task is dropped or the pool closes.
+pub(super) async fn watch(context: ModelContext) {
+    let mut escalations = context.pool.escalations();
     loop {
         tokio::select! {
-            told = escalations.recv() => match told {
-                Ok(Escalation { model, why }) => given_up(&shared, &model, why).await,
-                // What is so badly off says it again.
+            escalation = escalations.recv() => match escalation {
+                Ok(Escalation { model, why }) => mark_unavailable(&context, &model, why).await,
+                // A model that stays broken escalates again.
                 Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return,
             },
-            () = tokio::time::sleep(LOOK_EVERY) => {
-                for model in shared.given_up.take_back(&shared.pool) {
-                    info!(model, "a model that was given up works again");
-                    shared.tell(AgentEvent::Offer(Box::new(shared.given_up.offer(&shared.pool)))).await;
+            () = tokio::time::sleep(POLL_INTERVAL) => {
+                for model in context.unavailable.remove_recovered(&context.pool) {
+                    info!(model, "model available again");
+                    context.send(AgentEvent::Offer(Box::new(context.unavailable.offer(&context.pool)))).await;
                 }
             }
         }
     }
 }
 
-/// One place of several may be beyond help while the others answer.
-async fn given_up(shared: &Shared, model: &str, why: String) {
-    if has_ready_copy(&shared.pool, model) || !shared.given_up.add(model) {
+/// One copy of a model may be beyond repair while the others answer; then the model stays available.
+async fn mark_unavailable(context: &ModelContext, model: &str, why: String) {
+    if has_ready_copy(&context.pool, model) || !context.unavailable.add(model) {
         return;
     }
-    warn!(model, why, "a model is offered no more until a copy of it works again");
-    let offer = shared.given_up.offer(&shared.pool);
+    warn!(model, why, "model unavailable until one of its copies works again");
+    let offer = context.unavailable.offer(&context.pool);
     let is_none = offer.models.as_ref().is_some_and(BTreeSet::is_empty);
-    shared.tell(AgentEvent::Offer(Box::new(offer))).await;
+    context.send(AgentEvent::Offer(Box::new(offer))).await;
     if is_none {
-        shared.tell(AgentEvent::Service(ServiceEvent::Exited { why: format!("{model}: {why}") })).await;
+        context.send(AgentEvent::Service(ServiceEvent::Exited { why: format!("{model}: {why}") })).await;
     }
 }
 

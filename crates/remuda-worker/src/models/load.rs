@@ -1,4 +1,4 @@
-//! From specifications to a pool: what cannot be loaded is said before anything else is started.
+//! Starts the model pool from the configured models. A model that cannot be loaded is reported before anything else starts.
 
 use std::ffi::OsString;
 
@@ -10,22 +10,22 @@ use tracing::info;
 use remuda_config::ModelsSettings;
 use remuda_net::secret::VARIABLES;
 
-/// Of the machine's memory: the rest is for the system, its caches and whoever else is there.
+/// Three quarters of the machine's memory: the rest is for the system, its caches and other processes.
 const MEMORY_SHARE: (u64, u64) = (3, 4);
-/// Where nobody says how much memory there is.
-const MEMORY_UNKNOWN: u64 = 8 << 30;
+/// Assumed if the machine's memory cannot be read.
+const MEMORY_FALLBACK_BYTES: u64 = 8 << 30;
 
-/// All that this build can load. The stand-in is for whoever names a file that ends in `.fake`.
+/// Every engine of this build, and a stand-in for files that end in `.fake`.
 fn engines() -> Engines {
     remuda_models::engine::engines().with(Fake)
 }
 
-/// What a copy does that is a process of its own, until whoever started it ends.
+/// Runs one model copy in this process until the parent process ends.
 pub fn serve_copy() -> std::io::Result<()> {
     remuda_models::child::run(&engines())
 }
 
-/// That each of them could be loaded, as far as names and headers tell.
+/// Checks that every model could be loaded, from names and file headers only.
 pub fn inspect(specs: &[ModelSpec]) -> anyhow::Result<()> {
     let engines = engines();
     for spec in specs {
@@ -34,9 +34,10 @@ pub fn inspect(specs: &[ModelSpec]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A pool with all of them; they load while others go on.
+/// Starts a pool with these models; it returns before they are loaded.
 pub fn start(specs: Vec<ModelSpec>, settings: &ModelsSettings) -> anyhow::Result<Pool> {
     let memory_bytes = settings.memory_bytes.unwrap_or_else(memory_share);
+    // A copy must not see the worker's secrets.
     let without = VARIABLES.iter().map(OsString::from).collect();
     let child = ChildCommand { without, ..ChildCommand::default() };
     let pool = Pool::start(PoolSettings { memory_bytes, child, ..PoolSettings::default() }, engines());
@@ -44,7 +45,7 @@ pub fn start(specs: Vec<ModelSpec>, settings: &ModelsSettings) -> anyhow::Result
         let (name, copies) = (spec.name.clone(), spec.copies);
         let found = pool.add(spec).with_context(|| format!("model {name} cannot be served"))?;
         let (engine, architecture) = (found.engine, &found.architecture);
-        info!(model = name, capability = %found.capability, engine, architecture, copies, "found a model");
+        info!(model = name, capability = %found.capability, engine, architecture, copies, "loading a model");
         for note in &found.notes {
             info!(model = name, "{note}");
         }
@@ -53,13 +54,13 @@ pub fn start(specs: Vec<ModelSpec>, settings: &ModelsSettings) -> anyhow::Result
 }
 
 fn memory_share() -> u64 {
-    let (of, all) = MEMORY_SHARE;
-    memory_bytes().map_or(MEMORY_UNKNOWN, |bytes| bytes / all * of)
+    let (numerator, denominator) = MEMORY_SHARE;
+    memory_bytes().map_or(MEMORY_FALLBACK_BYTES, |bytes| bytes / denominator * numerator)
 }
 
-/// What this process may have: the machine's memory, or less if its group of processes may have less.
+/// The machine's memory, or the limit of this process's cgroup if that is lower.
 fn memory_bytes() -> Option<u64> {
-    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text));
+    let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| mem_total(&text));
     let group = std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
     let group = group.and_then(|text| text.trim().parse().ok());
     match (machine, group) {
@@ -68,7 +69,7 @@ fn memory_bytes() -> Option<u64> {
     }
 }
 
-fn total_of(meminfo: &str) -> Option<u64> {
+fn mem_total(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes << 10)
@@ -79,8 +80,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_of_the_machine_is_read() {
-        assert_eq!(total_of("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(16 << 20));
-        assert_eq!(total_of("MemFree: 1 kB"), None);
+    fn total_memory_is_read_from_meminfo() {
+        assert_eq!(mem_total("MemTotal:       16384 kB\nMemFree: 1 kB\n"), Some(16 << 20));
+        assert_eq!(mem_total("MemFree: 1 kB"), None);
     }
 }

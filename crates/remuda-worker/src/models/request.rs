@@ -1,4 +1,4 @@
-//! What a job asks of a model: a workflow in the shape of the pool's own requests.
+//! A job for a model: a workflow in the shape of the pool's own requests.
 //!
 //! ```json
 //! { "model": "embed", "capability": "text_embedding", "texts": ["one", "two"] }
@@ -8,7 +8,7 @@
 //! { "model": "draw", "capability": "text_to_image", "prompt": "a wild horse", "size": [512, 512] }
 //! ```
 //!
-//! Pictures are blobs. Without `model` it is the first that does what is asked; without `capability` what the model does.
+//! Images are blobs. Without `model` the first model with the capability is used; without `capability` the model's own.
 
 use remuda_core::service::{ServiceFailure, ServiceFault};
 use remuda_models::request::Look;
@@ -17,87 +17,92 @@ use remuda_store::blobs::BlobHash;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::blobs::{BlobLink, LinkError};
+use crate::blob_link::{BlobLink, BlobLinkError};
 
-/// A picture that a model looks at; cameras give a tenth of it.
-const PICTURE_BYTES_MAX: usize = 64 << 20;
-const PICTURES_MAX: usize = 256;
+/// Ten times what a camera produces.
+const IMAGE_BYTES_MAX: usize = 64 << 20;
+const IMAGES_MAX: usize = 256;
 
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ModelJob {
     model: String,
     capability: Capability,
-    rest: Map<String, Value>,
+    /// The other fields of the workflow.
+    fields: Map<String, Value>,
 }
 
-impl Asked {
-    pub(super) fn read(workflow: &RawValue, pool: &Pool) -> Result<Asked, ServiceFailure> {
-        let mut rest: Map<String, Value> =
-            serde_json::from_str(workflow.get()).map_err(|error| wrong(error.to_string()))?;
-        let model = take_text(&mut rest, "model")?;
-        let capability: Option<Capability> = match take_text(&mut rest, "capability")? {
-            Some(word) => Some(word.parse().map_err(wrong::<String>)?),
+impl ModelJob {
+    pub(super) fn parse(workflow: &RawValue, pool: &Pool) -> Result<ModelJob, ServiceFailure> {
+        let mut fields: Map<String, Value> =
+            serde_json::from_str(workflow.get()).map_err(|error| invalid(error.to_string()))?;
+        let model = take_text(&mut fields, "model")?;
+        let capability: Option<Capability> = match take_text(&mut fields, "capability")? {
+            Some(word) => Some(word.parse().map_err(invalid::<String>)?),
             None => None,
         };
         let models = pool.models();
-        let fits = |can: Capability| capability.is_none_or(|asked| asked == can);
+        let fits = |offered: Capability| capability.is_none_or(|requested| requested == offered);
         let chosen = match &model {
             Some(model) => models.iter().find(|(spec, _)| spec.name == *model),
             None if capability.is_none() => {
-                return Err(wrong("name a `model`, or say with `capability` what it should do"));
+                return Err(invalid("name a `model`, or a `capability` that any model may have"));
             }
             None => models.iter().find(|(_, found)| fits(found.capability)),
         };
         match chosen {
             Some((spec, found)) if fits(found.capability) => {
-                Ok(Asked { model: spec.name.clone(), capability: found.capability, rest })
+                Ok(ModelJob { model: spec.name.clone(), capability: found.capability, fields })
             }
             Some((spec, found)) => {
-                Err(wrong(format!("{} does {} and nothing else", spec.name, found.capability)))
+                Err(invalid(format!("model {} only has the capability {}", spec.name, found.capability)))
             }
             None => Err(ServiceFailure::new(ServiceFault::Missing, "this worker has no such model")),
         }
     }
 
-    /// With the pictures it names.
-    pub(super) async fn request(mut self, blobs: &BlobLink) -> Result<(String, Request), ServiceFailure> {
+    /// The model's name and the request, with the images fetched from the plane.
+    pub(super) async fn into_request(
+        mut self,
+        blobs: &BlobLink,
+    ) -> Result<(String, Request), ServiceFailure> {
         let request = match self.capability {
             Capability::Vision => {
-                let image = self.rest.remove("image").unwrap_or_default();
-                let question = take_text(&mut self.rest, "question")?;
-                Request::Vision(Look { image: picture(&image, blobs).await?, question })
+                let image = self.fields.remove("image").unwrap_or_default();
+                let question = take_text(&mut self.fields, "question")?;
+                Request::Vision(Look { image: fetch_image(&image, blobs).await?, question })
             }
             Capability::ImageEmbedding => {
-                let named = self.rest.remove("images").unwrap_or_default();
-                let named = named.as_array().filter(|all| (1..=PICTURES_MAX).contains(&all.len()));
-                let named =
-                    named.ok_or_else(|| wrong(format!("`images` is a list of 1 to {PICTURES_MAX} blobs")))?;
+                let names = self.fields.remove("images").unwrap_or_default();
+                let names = names.as_array().filter(|all| (1..=IMAGES_MAX).contains(&all.len()));
+                let names = names
+                    .ok_or_else(|| invalid(format!("`images` must be a list of 1 to {IMAGES_MAX} blobs")))?;
                 let mut images = Vec::new();
-                for name in named {
-                    images.push(picture(name, blobs).await?);
+                for name in names {
+                    images.push(fetch_image(name, blobs).await?);
                 }
                 Request::ImageEmbedding { images }
             }
             Capability::TextEmbedding | Capability::TextToText | Capability::TextToImage => {
-                self.rest.insert("capability".to_owned(), self.capability.name().into());
-                serde_json::from_value(Value::Object(self.rest)).map_err(|error| wrong(error.to_string()))?
+                self.fields.insert("capability".to_owned(), self.capability.name().into());
+                serde_json::from_value(Value::Object(self.fields))
+                    .map_err(|error| invalid(error.to_string()))?
             }
         };
         Ok((self.model, request))
     }
 }
 
-async fn picture(name: &Value, blobs: &BlobLink) -> Result<Vec<u8>, ServiceFailure> {
+async fn fetch_image(name: &Value, blobs: &BlobLink) -> Result<Vec<u8>, ServiceFailure> {
     let hash = name.as_str().and_then(|name| name.parse::<BlobHash>().ok());
-    let hash = hash.ok_or_else(|| wrong("a picture is a blob: store it and name it as blake3:…"))?;
-    match blobs.fetch_bytes(&hash, PICTURE_BYTES_MAX).await {
+    let hash = hash.ok_or_else(|| invalid("an image must be a blob: store it and name it as blake3:…"))?;
+    match blobs.fetch_bytes(&hash, IMAGE_BYTES_MAX).await {
         Ok(bytes) => Ok(bytes.into()),
-        Err(error @ (LinkError::Missing { .. } | LinkError::TooLarge { .. })) => {
-            Err(wrong(error.to_string()))
+        Err(error @ (BlobLinkError::Missing { .. } | BlobLinkError::TooLarge { .. })) => {
+            Err(invalid(error.to_string()))
         }
         Err(error) => Err(ServiceFailure::new(
             ServiceFault::Lost,
-            format!("picture {hash} could not be fetched: {error}"),
+            format!("image {hash} could not be fetched: {error}"),
         )),
     }
 }
@@ -106,10 +111,10 @@ fn take_text(fields: &mut Map<String, Value>, name: &str) -> Result<Option<Strin
     match fields.remove(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
-        Some(_) => Err(wrong(format!("`{name}` is a text"))),
+        Some(_) => Err(invalid(format!("`{name}` must be a string"))),
     }
 }
 
-fn wrong<T: Into<String>>(why: T) -> ServiceFailure {
+fn invalid<T: Into<String>>(why: T) -> ServiceFailure {
     ServiceFailure::new(ServiceFault::Graph, why)
 }

@@ -11,8 +11,8 @@ use remuda_models::{Answer, Piece};
 use serde_json::value::{RawValue, to_raw_value};
 use tracing::warn;
 
-use crate::blobs::{BlobLink, LinkError};
-use crate::reports::Said;
+use crate::blob_link::{BlobLink, BlobLinkError};
+use crate::live_reports::ServiceMessage;
 
 /// While the plane cannot take blobs, the worker keeps the answer and offers it this often.
 const STORE_RETRY: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ async fn store_file(blobs: &BlobLink, bytes: Bytes) -> Result<(String, u64), Str
     loop {
         match blobs.store_bytes(bytes.clone()).await {
             Ok((hash, size_bytes)) => return Ok((hash.to_string(), size_bytes)),
-            Err(error @ LinkError::Unreachable { .. }) => {
+            Err(error @ BlobLinkError::Unreachable { .. }) => {
                 warn!(%error, "plane cannot store an output; retrying");
                 tokio::time::sleep(STORE_RETRY).await;
             }
@@ -54,12 +54,19 @@ pub(super) struct StreamedAnswer {
 
 impl StreamedAnswer {
     /// The next piece as a message and a snapshot for the live report, and as a phase for the beat.
-    pub(super) fn report(&mut self, piece: Piece) -> (Option<Said>, Option<ProgressSnapshot>, String) {
+    pub(super) fn report(
+        &mut self,
+        piece: Piece,
+    ) -> (Option<ServiceMessage>, Option<ProgressSnapshot>, String) {
         match piece {
             Piece::Text(text) => {
                 let raw = write_streamed_text(self.text_bytes, &text).map(Arc::from);
                 self.text_bytes += text.len();
-                (raw.map(|raw| Said { raw, count_of: None }), None, format!("{} bytes", self.text_bytes))
+                (
+                    raw.map(|raw| ServiceMessage { raw, supersedes: None }),
+                    None,
+                    format!("{} bytes", self.text_bytes),
+                )
             }
             Piece::Progress(progress) => {
                 self.progress = progress.clamp(self.progress, 1.0);

@@ -7,11 +7,11 @@ use clap::Args;
 use serde_json::json;
 
 use super::table::table;
-use super::{Settings, say};
+use super::{Settings, print_line};
 use remuda_server::audit::{self, FILE_NAME, Found, Line};
 
 #[derive(Debug, Args)]
-pub(super) struct Audit {
+pub(super) struct AuditCommand {
     #[command(flatten)]
     settings: Settings,
     /// Only check that nobody changed it: exit code 1 if somebody did
@@ -25,7 +25,7 @@ pub(super) struct Audit {
     json: bool,
 }
 
-impl Audit {
+impl AuditCommand {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let path = self.settings.load()?.serve.data.join(FILE_NAME);
         let found = audit::read(&path).with_context(|| {
@@ -38,15 +38,15 @@ impl Audit {
                 "lines": found.lines.len(), "torn": found.torn, "broken": found.broken, "head": found.head,
                 "newest": shown,
             });
-            say(&verdict.to_string());
+            print_line(&verdict.to_string());
         } else {
             if !shown.is_empty() {
-                say(&table(
+                print_line(&table(
                     &["AT", "WHO", "FROM", "WHAT", "ON", "OUTCOME"],
                     &shown.iter().map(row).collect::<Vec<_>>(),
                 ));
             }
-            say(&verdict(&found));
+            print_line(&verdict(&found));
         }
         Ok(if found.broken.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }

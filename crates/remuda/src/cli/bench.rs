@@ -21,11 +21,11 @@ use clap::{Args, Subcommand};
 #[derive(Debug, Args)]
 pub(super) struct Bench {
     #[command(subcommand)]
-    what: What,
+    action: BenchAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum BenchAction {
     /// The queue: durable lifecycles, dispatch latency, claims, memory, restart, hashes; and the machine's limits
     ///
     /// Run it once on disk and once with --data on a memory file system, where syncs are free and only CPU counts.
@@ -55,13 +55,13 @@ enum What {
 
 impl Bench {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        match self.what {
-            What::Queue(options) => queue::run(options).await,
-            What::Comfyui(options) => comfyui::run(options).await,
-            What::Api(options) => api::run(options).await,
-            What::Fleet(options) => fleet::run(options).await,
+        match self.action {
+            BenchAction::Queue(options) => queue::run(options).await,
+            BenchAction::Comfyui(options) => comfyui::run(options).await,
+            BenchAction::Api(options) => api::run(options).await,
+            BenchAction::Fleet(options) => fleet::run(options).await,
             #[cfg(feature = "models")]
-            What::Models(options) => models::run(options).await,
+            BenchAction::Models(options) => models::run(options).await,
         }
     }
 }

@@ -24,23 +24,23 @@ use reqwest::Method;
 use serde_json::Value;
 
 use super::table::plain;
-use super::{Client, Connection, say};
+use super::{Client, Connection, print_line};
 use remuda_net::clock::Clock;
 
-pub(super) use self::affinities::Affinities;
-pub(super) use self::blobs::Blobs;
-pub(super) use self::blocks::Blocks;
-pub(super) use self::cost::{Cost, EXAMPLES as COST_EXAMPLES};
-pub(super) use self::cycle::Cycle;
-pub(super) use self::drain::{Drain, EXAMPLES as DRAIN_EXAMPLES};
-pub(super) use self::events::{Events, open_events};
-pub(super) use self::fleet::{EXAMPLES as FLEET_EXAMPLES, Fleet};
-pub(super) use self::jobs::{Cancel, Jobs};
-pub(super) use self::machines::Machines;
-pub(super) use self::quarantine::Quarantine;
+pub(super) use self::affinities::AffinitiesCommand;
+pub(super) use self::blobs::BlobsCommand;
+pub(super) use self::blocks::BlocksCommand;
+pub(super) use self::cost::{CostCommand, EXAMPLES as COST_EXAMPLES};
+pub(super) use self::cycle::CycleCommand;
+pub(super) use self::drain::{DrainCommand, EXAMPLES as DRAIN_EXAMPLES};
+pub(super) use self::events::{EventsCommand, open_events};
+pub(super) use self::fleet::{EXAMPLES as FLEET_EXAMPLES, FleetCommand};
+pub(super) use self::jobs::{CancelCommand, JobsCommand};
+pub(super) use self::machines::MachinesCommand;
+pub(super) use self::quarantine::QuarantineCommand;
 pub(super) use self::sse::{Event, Reader};
-pub(super) use self::why::{Why, story};
-pub(super) use self::workers::Workers;
+pub(super) use self::why::{WhyCommand, story};
+pub(super) use self::workers::WorkersCommand;
 
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// As much of a shape as tables show; what lifts a block takes any part of it that is unique.
@@ -53,7 +53,7 @@ async fn ask(client: &Client, method: Method, path: &str, query: &[(&str, String
 
 /// JSON as it came, or what people read.
 pub(super) fn show(connection: &Connection, answer: &Value, shown: impl FnOnce() -> String) {
-    say(&if connection.json { answer.to_string() } else { shown() });
+    print_line(&if connection.json { answer.to_string() } else { shown() });
 }
 
 /// The rows of a list; an answer without it has none.

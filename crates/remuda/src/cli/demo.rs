@@ -5,8 +5,8 @@
 //!  stage ──▶ submit ──▶ follow the events, tell them, kill one worker ──▶ look at the end ──▶ clear the stage
 //! ```
 
-mod painter;
-mod stage;
+mod drawing;
+mod processes;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -18,15 +18,15 @@ use clap::Args;
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 
-use self::painter::Painter;
-use self::stage::Stage;
+use self::drawing::DrawingModel;
+use self::processes::DemoProcesses;
 use super::Client;
-use super::look::{Event, Reader, open_events, story};
+use super::commands::{Event, Reader, open_events, story};
 use super::start::stops;
 use super::table::plain;
 
 #[derive(Debug, Args)]
-pub(super) struct Demo {
+pub(super) struct DemoCommand {
     /// A model that draws; by default the one in models/emoji, where there is that and the build can draw
     #[arg(long, value_name = "FOLDER")]
     draw: Option<PathBuf>,
@@ -58,17 +58,17 @@ const KILL_AT: f64 = 0.3;
 /// Several times what it takes on a slow machine; then something is wrong.
 const DEMO_MAX: Duration = Duration::from_secs(60);
 
-impl Demo {
+impl DemoCommand {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let mut stops = stops()?;
-        let painter = Painter::find(self.draw)?;
+        let painter = DrawingModel::find(self.draw)?;
         if let Some(picture) = self.picture.as_ref().filter(|_| painter.is_none()) {
             bail!(
                 "there is nothing to draw {} with: name a model with --draw, or type this in the project's folder",
                 picture.display()
             );
         }
-        let mut stage = Stage::set(painter).await?;
+        let mut stage = DemoProcesses::set(painter).await?;
         let ended = tokio::select! {
             ended = tokio::time::timeout(DEMO_MAX, perform(&mut stage, !self.json, self.picture)) => Some(ended),
             _ = stops.recv() => None,
@@ -92,7 +92,11 @@ impl Demo {
     }
 }
 
-async fn perform(stage: &mut Stage, is_told: bool, picture: Option<PathBuf>) -> anyhow::Result<Value> {
+async fn perform(
+    stage: &mut DemoProcesses,
+    is_told: bool,
+    picture: Option<PathBuf>,
+) -> anyhow::Result<Value> {
     let client = Client::at(&stage.url)?;
     let mut play = Play { jobs: Vec::new(), began: Instant::now(), is_told, killed: None, picture };
     play.tell(&format!("remuda demo: a plane on {}, its store in {}\n", stage.url, stage.folder().display()));
@@ -112,7 +116,7 @@ async fn perform(stage: &mut Stage, is_told: bool, picture: Option<PathBuf>) -> 
         play.submit(&client, scene, &job).await?;
     }
     if stage.can_draw() {
-        play.submit(&client, painter::SCENE, &Painter::job()).await?;
+        play.submit(&client, drawing::SCENE, &DrawingModel::job()).await?;
     }
     let scenes: Vec<_> = play.jobs.iter().map(|job| job.scene).collect();
     play.note(&format!("{} jobs go in: {}", scenes.len(), scenes.join(", ")));
@@ -150,7 +154,7 @@ impl Play {
     }
 
     /// Follows the events until every job has ended; the worker of the victim is killed on the way.
-    async fn follow(&mut self, client: &Client, stage: &Stage) -> anyhow::Result<()> {
+    async fn follow(&mut self, client: &Client, stage: &DemoProcesses) -> anyhow::Result<()> {
         let mut stream = client.open(open_events(client, Some(0))).await?.bytes_stream();
         let mut reader = Reader::default();
         while self.jobs.iter().any(|job| matches!(job.state, "queued" | "running")) {
@@ -221,7 +225,7 @@ impl Play {
         ));
         self.tell(&format!("\nAnd `remuda why {victim}`:\n\n{}", indented(&story(&why))));
         if let Some(drawn) = self.jobs.get(SCENES.len()).filter(|job| job.state == "completed") {
-            self.tell(&painter::shown(client, &drawn.id, self.picture.as_deref()).await?);
+            self.tell(&drawing::shown(client, &drawn.id, self.picture.as_deref()).await?);
         }
         self.tell("\nNow with your own command: remuda up --exec 'COMMAND', then remuda run FILE");
         let jobs: Vec<_> = self

@@ -8,13 +8,13 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
-pub(super) struct Fake {
+pub(super) struct FakeCommand {
     #[command(subcommand)]
-    what: What,
+    action: FakeAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum FakeAction {
     /// Stand in for ComfyUI servers: same answers, same messages, faults on demand
     ///
     /// Example: remuda fake comfyui --servers 3 --speed 10 --fault drop-completion=0.05 --fault die=0.01
@@ -30,12 +30,12 @@ enum What {
     KeepPod(runpod::KeepPod),
 }
 
-impl Fake {
+impl FakeCommand {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        match self.what {
-            What::Comfyui(comfyui) => comfyui.run().await,
-            What::Runpod(runpod) => runpod.run().await,
-            What::KeepPod(keep) => keep.run(),
+        match self.action {
+            FakeAction::Comfyui(comfyui) => comfyui.run().await,
+            FakeAction::Runpod(runpod) => runpod.run().await,
+            FakeAction::KeepPod(keep) => keep.run(),
         }
     }
 }

@@ -9,13 +9,13 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 #[derive(Debug, Args)]
-pub(super) struct Models {
+pub(super) struct ModelsCommand {
     #[command(subcommand)]
-    what: What,
+    action: ModelsAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum ModelsAction {
     /// List the models that can be fetched by name, and which of them are here
     List(get::List),
     /// Fetch a model by name: a pinned version, checked by its hash, nothing in it ever run
@@ -32,13 +32,13 @@ enum What {
     Status(status::Status),
 }
 
-impl Models {
+impl ModelsCommand {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        match self.what {
-            What::List(list) => list.run(),
-            What::Get(get) => get.run().await,
-            What::Check(check) => check.run(),
-            What::Status(status) => status.run().await,
+        match self.action {
+            ModelsAction::List(list) => list.run(),
+            ModelsAction::Get(get) => get.run().await,
+            ModelsAction::Check(check) => check.run(),
+            ModelsAction::Status(status) => status.run().await,
         }
     }
 }

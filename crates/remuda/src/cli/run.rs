@@ -1,12 +1,12 @@
 //! `remuda run`: submit a workflow with what is changed in it, follow it to its end, bring home what it gave.
 
-mod board;
 mod follow;
-mod given;
 mod graph;
+mod job_options;
 mod preview;
+mod progress;
+mod result_view;
 mod save;
-mod wishes;
 mod workflow;
 
 use std::path::PathBuf;
@@ -23,13 +23,13 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 
-use self::board::Board;
-use self::follow::Follow;
+use self::follow::JobFollower;
+use self::job_options::JobOptionArgs;
 use self::preview::Previews;
-use self::wishes::Wishes;
+use self::progress::ProgressView;
 use self::workflow::{Change, File, Workflow, change, file};
 use super::table::plain;
-use super::{Client, Connection, Usage, say};
+use super::{Client, Connection, Usage, print_line};
 use remuda_worker::BlobLink;
 
 pub(super) const EXAMPLES: &str = "\
@@ -48,7 +48,7 @@ Exit code: 0 if every job completed, 1 if one did not, 2 for a mistake in what w
 const COPIES_MAX: i64 = 1000;
 
 #[derive(Debug, Args)]
-pub(super) struct Run {
+pub(super) struct RunCommand {
     /// File with the workflow, or - for standard input
     file: PathBuf,
     /// Change an input of a graph; NODE is an id, or a title or class that only one node has. VALUE is JSON if it is a
@@ -90,7 +90,7 @@ pub(super) struct Run {
     #[arg(long, conflicts_with = "output")]
     detach: bool,
     #[command(flatten)]
-    wishes: Wishes,
+    wishes: JobOptionArgs,
     #[command(flatten)]
     connection: Connection,
 }
@@ -118,7 +118,7 @@ const BRINGS_MAX: usize = 4;
 /// 128 + SIGINT, as shells have it.
 const INTERRUPTED: u8 = 130;
 
-impl Run {
+impl RunCommand {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let mut interrupts = interrupts()?;
@@ -129,18 +129,18 @@ impl Run {
         let submitted = self.submit(&client, &workflow, &mut interrupts).await?;
         if self.detach {
             for answer in &submitted {
-                say(&if self.connection.json { answer.to_string() } else { plain(&id_of(answer)) });
+                print_line(&if self.connection.json { answer.to_string() } else { plain(&id_of(answer)) });
             }
             return Ok(if submitted.len() == self.wanted() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
         let ids: Vec<String> = submitted.iter().map(id_of).collect();
         let previews = self.preview.clone().map(|path| Previews::keep(client.clone(), path));
-        let board = Board::new(&ids, self.connection.json);
+        let view = ProgressView::new(&ids, self.connection.json);
         // Whoever has a token hears of its own tenant anyway.
         let usual = client.credentials.token.is_empty().then_some("default");
         let tenant = self.tenant.as_deref().or(usual);
-        let follow = Follow::new(&client, tenant, &ids, board, previews.as_ref());
-        let mut homes = Homes::new(self.output.clone(), &client);
+        let follow = JobFollower::new(&client, tenant, &ids, view, previews.as_ref());
+        let mut homes = OutputSaver::new(self.output.clone(), &client);
         follow.until_all_ended(&mut interrupts, |at, job| homes.bring(at, job)).await?;
         let ended = homes.all().await;
         if let Some(previews) = previews {
@@ -169,7 +169,7 @@ impl Run {
             // Asked once, so that a plane that is not there is told at once and not after many tries.
             client.get("/health/live").await?;
         }
-        let link = BlobLink::with(&self.connection.url, &client.credentials);
+        let link = BlobLink::with_credentials(&self.connection.url, &client.credentials);
         for (place, file) in places.iter().zip(&self.files) {
             let path = &file.path;
             let (hash, _) =
@@ -237,17 +237,17 @@ impl Run {
     }
 
     /// What each gave, in the order in which they were submitted; the exit code.
-    fn tell(&self, ended: &[Ended]) -> ExitCode {
+    fn tell(&self, ended: &[EndedJob]) -> ExitCode {
         let mut are_all_done = ended.len() == self.wanted();
-        for Ended { job, saved, problems } in ended {
+        for EndedJob { job, saved, problems } in ended {
             let (id, is_completed) = (id_of(job), job["state"] == "completed");
             are_all_done &= is_completed && problems.is_empty();
             if self.connection.json {
-                say(&job.to_string());
+                print_line(&job.to_string());
             } else if is_completed {
                 let head = if ended.len() > 1 { format!("job {}\n", plain(&id)) } else { String::new() };
                 let gap = if ended.len() > 1 { "\n" } else { "" };
-                say(&format!("{head}{}{gap}", given::shown(&job["result"], saved)));
+                print_line(&format!("{head}{}{gap}", result_view::render_result(&job["result"], saved)));
             } else {
                 let reason = job["reason"].as_str().unwrap_or("did not complete");
                 eprintln!("remuda: job {} {}", plain(&id), plain(reason));
@@ -267,7 +267,7 @@ fn id_of(job: &Value) -> String {
 
 /// A job that has ended, and what became of its files.
 #[derive(Debug)]
-struct Ended {
+struct EndedJob {
     job: Value,
     /// Where each is, in the order of the result; nothing at all if nobody wanted them.
     saved: Vec<Option<PathBuf>>,
@@ -276,19 +276,19 @@ struct Ended {
 
 /// Brings home what jobs gave, each as soon as it has ended.
 #[derive(Debug)]
-struct Homes {
+struct OutputSaver {
     folder: Option<PathBuf>,
     link: BlobLink,
     places: Arc<Semaphore>,
-    tasks: JoinSet<(usize, Ended)>,
+    tasks: JoinSet<(usize, EndedJob)>,
 }
 
-impl Homes {
-    fn new(folder: Option<PathBuf>, client: &Client) -> Homes {
+impl OutputSaver {
+    fn new(folder: Option<PathBuf>, client: &Client) -> OutputSaver {
         let places = Arc::new(Semaphore::new(BRINGS_MAX));
-        Homes {
+        OutputSaver {
             folder,
-            link: BlobLink::with(&client.url, &client.credentials),
+            link: BlobLink::with_credentials(&client.url, &client.credentials),
             places,
             tasks: JoinSet::new(),
         }
@@ -309,12 +309,12 @@ impl Homes {
                     job["result"]["outputs"][index]["path"] = path.display().to_string().into();
                 }
             }
-            (at, Ended { job, saved, problems })
+            (at, EndedJob { job, saved, problems })
         });
     }
 
     /// In the order in which they were submitted.
-    async fn all(self) -> Vec<Ended> {
+    async fn all(self) -> Vec<EndedJob> {
         let mut ended = self.tasks.join_all().await;
         ended.sort_by_key(|(at, _)| *at);
         ended.into_iter().map(|(_, ended)| ended).collect()

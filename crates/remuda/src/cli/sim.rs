@@ -10,10 +10,10 @@ use clap::Args;
 use remuda_sim::{Violation, WorldSettings, replay, run};
 use serde_json::json;
 
-use super::say;
+use super::print_line;
 
 #[derive(Debug, Args)]
-pub(super) struct Sim {
+pub(super) struct SimCommand {
     /// How many worlds
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
@@ -50,7 +50,7 @@ const SHOW_EVERY: Duration = Duration::from_secs(2);
 /// Broken worlds after which there is no point in going on.
 const FAILED_MAX: usize = 20;
 
-impl Sim {
+impl SimCommand {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         match self.replay {
             Some(seed) => Ok(tell(seed)),
@@ -110,9 +110,9 @@ impl Sim {
                 "steps": sum.steps, "seconds": took.as_secs_f64(), "job_lives_per_second": rate,
                 "trace_hash": format!("{:016x}", sum.trace_hash), "broken_seeds": failed,
             });
-            say(&summary.to_string());
+            print_line(&summary.to_string());
         } else {
-            say(&format!(
+            print_line(&format!(
                 "{} worlds from seed {}: {} job lives, {} attempts, {} steps in {:.0} s ({rate:.0} lives/s), trace {:016x}",
                 sum.worlds,
                 self.from,
@@ -122,7 +122,7 @@ impl Sim {
                 took.as_secs_f64(),
                 sum.trace_hash
             ));
-            say(&match sum.failed.len() {
+            print_line(&match sum.failed.len() {
                 0 => "every law held".to_owned(),
                 broken => format!("{broken} worlds broke a law"),
             });
@@ -140,11 +140,11 @@ fn show_broken(seed: u64, violations: &[Violation]) {
 
 /// One world, a line a step.
 fn tell(seed: u64) -> ExitCode {
-    let outcome = replay(seed, &WorldSettings::default(), &mut |line| say(line));
+    let outcome = replay(seed, &WorldSettings::default(), &mut |line| print_line(line));
     for violation in &outcome.violations {
-        say(&format!("BROKEN {violation}"));
+        print_line(&format!("BROKEN {violation}"));
     }
-    say(&format!(
+    print_line(&format!(
         "seed {seed}: {} job lives, {} attempts, {} steps, trace {:016x}: {}",
         outcome.jobs,
         outcome.attempts,

@@ -14,13 +14,13 @@ use tokio::sync::mpsc;
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 
-use super::ui::Ui;
-use super::workers::{run_all, with};
-use super::{Client, Connection, Identity, Settings, say};
+use super::web_ui::WebUiArgs;
+use super::worker_args::{run_all, with};
+use super::{Client, Connection, Identity, Settings, print_line};
 use remuda_config::{Flag, Resolved};
 use remuda_net::http_client::Credentials;
 use remuda_server::serve::Serving;
-use remuda_worker::{Dismissed, inspect_models};
+use remuda_worker::{WorkerDismissed, inspect_models};
 
 /// A worker whose machine nobody wants any more ends with this; 3 would say that somebody may try again.
 const DISMISSED: u8 = 4;
@@ -28,31 +28,31 @@ const DISMISSED: u8 = 4;
 const FILE_LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
-pub(super) struct Serve {
+pub(super) struct ServeCommand {
     #[command(flatten)]
-    ui: Ui,
+    ui: WebUiArgs,
     #[command(flatten)]
     settings: Settings,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Work {
+pub(super) struct WorkerCommand {
     /// Address of the plane
     #[arg(long, env = "REMUDA_URL", default_value = "http://127.0.0.1:8288")]
     url: String,
     #[command(flatten)]
     identity: Identity,
     #[command(flatten)]
-    what: WorkWhat,
+    what: WorkerArgs,
     #[command(flatten)]
-    terms: WorkTerms,
+    terms: WorkerLimitArgs,
     #[command(flatten)]
     settings: Settings,
 }
 
 /// On which terms a worker works. A rented machine gets them in its environment.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct WorkTerms {
+pub(crate) struct WorkerLimitArgs {
     /// How long it may be silent while it holds nothing before it counts as gone; by default as its fleet or the plane says
     #[arg(long, value_name = "DURATION", env = "REMUDA_STALE_AFTER", value_parser = remuda_config::written_seconds)]
     pub(crate) stale_after: Option<Duration>,
@@ -83,7 +83,7 @@ pub(crate) struct WorkTerms {
 
 /// What a worker is and does.
 #[derive(Clone, Debug, Args)]
-pub(crate) struct WorkWhat {
+pub(crate) struct WorkerArgs {
     /// Command to run for each attempt, by `sh -c`
     #[arg(long, value_name = "COMMAND", conflicts_with = "comfyui")]
     pub(crate) exec: Option<String>,
@@ -125,23 +125,23 @@ pub(crate) struct WorkWhat {
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Up {
+pub(super) struct UpCommand {
     #[command(flatten)]
-    what: WorkWhat,
+    what: WorkerArgs,
     #[command(flatten)]
-    ui: Ui,
+    ui: WebUiArgs,
     #[command(flatten)]
     settings: Settings,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Config {
+pub(super) struct ConfigCommand {
     #[command(subcommand)]
-    command: ConfigCommand,
+    command: ConfigAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum ConfigCommand {
+enum ConfigAction {
     /// Print every setting, its value and its origin
     Show {
         #[command(flatten)]
@@ -214,13 +214,17 @@ async fn start_serving(resolved: &Resolved, settings: Settings) -> anyhow::Resul
     Ok(serving)
 }
 
-impl Serve {
+impl ServeCommand {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let mut resolved = self.settings.load()?;
         resolved.serve.ui = self.ui.folder()?;
         start_log(resolved.serve.log_json);
         let mut serving = start_serving(&resolved, self.settings.clone()).await?;
-        say(&format!("remuda serves on {} (data in {})", serving.url(), resolved.serve.data.display()));
+        print_line(&format!(
+            "remuda serves on {} (data in {})",
+            serving.url(),
+            resolved.serve.data.display()
+        ));
         let mut stops = stops()?;
         tokio::select! {
             result = serving.failed() => { result?; }
@@ -237,7 +241,7 @@ impl Serve {
     }
 }
 
-impl Work {
+impl WorkerCommand {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let resolved = self.settings.load()?;
         start_log(resolved.serve.log_json);
@@ -246,13 +250,13 @@ impl Work {
         let mut workers = self.what.workers(plane, pool.as_ref(), &resolved).await?;
         for worker in &mut workers {
             self.terms.put_into(worker);
-            say(&format!("remuda worker {} works for {}{}", worker.worker, self.url, with(worker)));
+            print_line(&format!("remuda worker {} works for {}{}", worker.worker, self.url, with(worker)));
         }
         let stops = stops_or(self.terms.preempt_file.clone())?;
         let ended = run_all(workers, stops).await;
         close(pool).await;
         match ended {
-            Err(error) if error.is::<Dismissed>() => {
+            Err(error) if error.is::<WorkerDismissed>() => {
                 eprintln!("remuda: this worker stops for good: {error:#}");
                 self.terms.end_machine().await;
                 Ok(ExitCode::from(DISMISSED))
@@ -262,7 +266,7 @@ impl Work {
     }
 }
 
-impl Up {
+impl UpCommand {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let mut resolved = self.settings.load()?;
         resolved.serve.ui = self.ui.folder()?;
@@ -288,7 +292,7 @@ impl Up {
         };
         serving.context.models.worked_by(workers.iter().map(|it| it.worker.clone()).collect());
         let names: Vec<_> = workers.iter().map(|it| format!("{}{}", it.worker, with(it))).collect();
-        say(&format!(
+        print_line(&format!(
             "remuda is up on {} with {} {} (data in {})",
             serving.url(),
             if names.len() == 1 { "worker" } else { "workers" },
@@ -360,25 +364,25 @@ fn checked(resolved: &Resolved) -> String {
     format!("these settings fit together: {} of them are set, {fleets}{models}", resolved.origins.len())
 }
 
-impl Config {
+impl ConfigCommand {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         match self.command {
-            ConfigCommand::Show { settings, json } => {
-                say(remuda_config::show(&settings.load()?, json).trim_end());
+            ConfigAction::Show { settings, json } => {
+                print_line(remuda_config::show(&settings.load()?, json).trim_end());
             }
-            ConfigCommand::Check { settings } => {
+            ConfigAction::Check { settings } => {
                 let resolved = settings.load()?;
                 resolved.serve.admin_token()?;
                 for fleet in &resolved.fleets {
                     fleet.check_key().with_context(|| format!("fleet {}", fleet.settings.id))?;
                 }
                 inspect_models(&resolved.models.with(&[])?)?;
-                say(&checked(&resolved));
+                print_line(&checked(&resolved));
             }
-            ConfigCommand::Reload { connection } => {
+            ConfigAction::Reload { connection } => {
                 let client = Client::new(&connection)?;
                 let answer = client.post("/remuda/v1/reload", &serde_json::json!({})).await?;
-                say(&match (connection.json, answer["needs_restart"] == true) {
+                print_line(&match (connection.json, answer["needs_restart"] == true) {
                     (true, _) => answer.to_string(),
                     (false, true) => {
                         "loaded; what the plane was started with (addresses, folders, limits) changes \

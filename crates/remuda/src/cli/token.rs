@@ -13,9 +13,9 @@ use remuda_core::time::Timestamp;
 use remuda_store::{Batch, Store, StoreError};
 use serde_json::{Value, json};
 
-use super::look::{cell, rows, show};
+use super::commands::{cell, rows, show};
 use super::table::{plain, table};
-use super::{Client, Connection, Settings, say};
+use super::{Client, Connection, Settings, print_line};
 use remuda_config::written_duration;
 use remuda_net::clock::Clock;
 use remuda_server::audit::{Audit, Note};
@@ -30,15 +30,15 @@ Examples:
   remuda token revoke \"anna's laptop\"";
 
 #[derive(Debug, Args)]
-pub(super) struct Token {
+pub(super) struct TokenCommand {
     #[command(subcommand)]
-    command: Command,
+    command: TokenAction,
     #[command(flatten)]
     connection: Connection,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum TokenAction {
     /// Make a token and print it, this once
     Create(Create),
     /// List tokens, without what is secret
@@ -72,11 +72,11 @@ struct Create {
     data: Option<String>,
 }
 
-impl Token {
+impl TokenCommand {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
         let connection = &self.connection;
         match self.command {
-            Command::Create(create) => {
+            TokenAction::Create(create) => {
                 let made = match &create.data {
                     Some(data) => make_in(data, create.wanted()).await?,
                     None => {
@@ -84,17 +84,17 @@ impl Token {
                     }
                 };
                 if connection.json {
-                    say(&made.to_string());
+                    print_line(&made.to_string());
                 } else {
                     eprintln!("{}", told(&made));
-                    say(made["token"].as_str().unwrap_or_default());
+                    print_line(made["token"].as_str().unwrap_or_default());
                 }
             }
-            Command::List => {
+            TokenAction::List => {
                 let answer = Client::new(connection)?.get("/remuda/v1/tokens").await?;
                 show(connection, &answer, || list(&answer));
             }
-            Command::Revoke { which } => {
+            TokenAction::Revoke { which } => {
                 let path = format!("/remuda/v1/tokens/{}", escaped(&which));
                 let answer = Client::new(connection)?.delete(&path).await?;
                 show(connection, &answer, || {

@@ -8,7 +8,7 @@ use anyhow::bail;
 use clap::Args;
 
 #[derive(Clone, Debug, Args)]
-pub(super) struct Ui {
+pub(super) struct WebUiArgs {
     /// Serve the stock ComfyUI web interface: from this folder, or as Python has it installed
     /// (pip install comfyui-frontend-package)
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "")]
@@ -18,7 +18,7 @@ pub(super) struct Ui {
 /// Where the files may lie below a folder that somebody names: the files themselves, the package, or where packages are.
 const BELOW: [&str; 3] = ["", "static", "comfyui_frontend_package/static"];
 
-impl Ui {
+impl WebUiArgs {
     /// The folder with `index.html`, if the interface is wanted.
     pub(super) fn folder(&self) -> anyhow::Result<Option<PathBuf>> {
         let Some(named) = &self.ui else { return Ok(None) };
@@ -60,11 +60,11 @@ mod tests {
         std::fs::create_dir_all(&files).unwrap();
         std::fs::write(files.join("index.html"), "").unwrap();
         for folder in [packages.path(), files.parent().unwrap(), &files] {
-            let ui = Ui { ui: Some(folder.to_owned()) };
+            let ui = WebUiArgs { ui: Some(folder.to_owned()) };
             assert_eq!(ui.folder().unwrap(), Some(files.clone()), "{}", folder.display());
         }
-        let elsewhere = Ui { ui: Some(files.join("assets")) };
+        let elsewhere = WebUiArgs { ui: Some(files.join("assets")) };
         assert!(elsewhere.folder().unwrap_err().to_string().contains("comfyui-frontend-package"));
-        assert_eq!(Ui { ui: None }.folder().unwrap(), None);
+        assert_eq!(WebUiArgs { ui: None }.folder().unwrap(), None);
     }
 }

@@ -15,11 +15,14 @@ use tokio::task::JoinSet;
 use tracing::warn;
 
 use super::Usage;
-use super::start::{WorkTerms, WorkWhat};
+use super::start::{WorkerArgs, WorkerLimitArgs};
 use remuda_config::Resolved;
 use remuda_net::http_client::Credentials;
 use remuda_net::secret::VARIABLES;
-use remuda_worker::{Check, ComfyuiOptions, Does, Exec, ModelsOptions, Options, hostname, name_of};
+use remuda_worker::{
+    ComfyuiOptions, ExecCommand, ModelsOptions, ServiceSpec, StartChecks, WorkerOptions, hostname,
+    worker_name_for,
+};
 
 /// Where ComfyUI listens unless it is told otherwise.
 const USUAL_COMFYUI: &str = "http://127.0.0.1:8188";
@@ -28,7 +31,7 @@ const LOOK_MAX: Duration = Duration::from_secs(2);
 /// Whatever ends a machine is done by then, or will never be.
 const LAST_COMMAND_MAX: Duration = Duration::from_secs(60);
 
-impl WorkWhat {
+impl WorkerArgs {
     /// The servers that whoever starts these workers can reach itself.
     pub(super) fn servers(&self, has_models: bool) -> anyhow::Result<Vec<Target>> {
         let headers = self.headers()?;
@@ -57,12 +60,12 @@ impl WorkWhat {
         (url, credentials): (&str, Credentials),
         pool: Option<&Pool>,
         resolved: &Resolved,
-    ) -> anyhow::Result<Vec<Options>> {
+    ) -> anyhow::Result<Vec<WorkerOptions>> {
         let plane = (url, &credentials);
         let mut workers = match &self.exec {
             Some(command) => {
-                let does = Does::Exec(Exec { command: command.clone() });
-                vec![self.options(plane, resolved, self.name_or(&own_name())?, does)?]
+                let service = ServiceSpec::Exec(ExecCommand { command: command.clone() });
+                vec![self.options(plane, resolved, self.name_or(&own_name())?, service)?]
             }
             None if pool.is_some() && self.comfyui.is_empty() => Vec::new(),
             None => self.comfyui_workers(plane, resolved).await?,
@@ -72,8 +75,8 @@ impl WorkWhat {
             if !workers.is_empty() {
                 name = format!("{name}-models").parse().context("choose a name with --name")?;
             }
-            let does = Does::Models(ModelsOptions { pool: pool.clone() });
-            workers.push(self.options(plane, resolved, name, does)?);
+            let service = ServiceSpec::Models(ModelsOptions { pool: pool.clone() });
+            workers.push(self.options(plane, resolved, name, service)?);
         }
         Ok(workers)
     }
@@ -82,7 +85,7 @@ impl WorkWhat {
         &self,
         plane: (&str, &Credentials),
         resolved: &Resolved,
-    ) -> anyhow::Result<Vec<Options>> {
+    ) -> anyhow::Result<Vec<WorkerOptions>> {
         let servers =
             if self.comfyui.is_empty() { vec![find_comfyui().await?] } else { self.comfyui.clone() };
         if self.comfyui_cmd.len() > servers.len() {
@@ -93,15 +96,16 @@ impl WorkWhat {
             );
         }
         let headers = self.headers()?;
-        let mut workers: Vec<Options> = Vec::new();
+        let mut workers: Vec<WorkerOptions> = Vec::new();
         for (at, server) in servers.iter().enumerate() {
             let target = Target { url: server.clone(), headers: headers.clone() };
             // Said now, not by a worker that waits for ever.
-            Client::new(&target, remuda_worker::REQUEST_MAX).map_err(|error| Usage(error.to_string()))?;
+            Client::new(&target, remuda_worker::COMFYUI_REQUEST_TIMEOUT)
+                .map_err(|error| Usage(error.to_string()))?;
             let name = match (&self.name, servers.len()) {
                 (Some(name), 1) => name.clone(),
                 (Some(name), _) => format!("{name}-{}", at + 1).parse()?,
-                (None, _) => name_of(server).with_context(|| "choose a name with --name")?,
+                (None, _) => worker_name_for(server).with_context(|| "choose a name with --name")?,
             };
             if workers.iter().any(|other| other.worker == name) {
                 bail!(
@@ -109,8 +113,9 @@ impl WorkWhat {
                 );
             }
             let command = self.comfyui_cmd.get(at).cloned();
-            let does = Does::Comfyui(ComfyuiOptions { command, ..ComfyuiOptions::new(target, resolved) });
-            workers.push(self.options(plane, resolved, name, does)?);
+            let service =
+                ServiceSpec::Comfyui(ComfyuiOptions { command, ..ComfyuiOptions::new(target, resolved) });
+            workers.push(self.options(plane, resolved, name, service)?);
         }
         Ok(workers)
     }
@@ -120,8 +125,8 @@ impl WorkWhat {
         (url, credentials): (&str, &Credentials),
         resolved: &Resolved,
         worker: WorkerId,
-        does: Does,
-    ) -> anyhow::Result<Options> {
+        service: ServiceSpec,
+    ) -> anyhow::Result<WorkerOptions> {
         let mut labels = BTreeMap::new();
         let given = self.more_labels.iter().map(|label| label.trim()).filter(|label| !label.is_empty());
         for label in given.chain(self.labels.iter().map(String::as_str)) {
@@ -129,15 +134,17 @@ impl WorkWhat {
                 label.split_once('=').with_context(|| format!("--label takes NAME=VALUE, not {label:?}"))?;
             labels.insert(name.to_owned(), value.to_owned());
         }
-        let mut options = Options::new(url, credentials.clone(), worker, does, resolved);
-        match &options.does {
+        let mut options = WorkerOptions::new(url, credentials.clone(), worker, service, resolved);
+        match &options.service {
             // Whoever asks for a model asks by its name.
-            Does::Models(models) => {
+            ServiceSpec::Models(models) => {
                 labels.extend(models.labels());
                 options.services.extend(self.services.iter().cloned());
             }
-            Does::Exec(_) | Does::Comfyui(_) if self.services.is_empty() => {}
-            Does::Exec(_) | Does::Comfyui(_) => options.services = self.services.iter().cloned().collect(),
+            ServiceSpec::Exec(_) | ServiceSpec::Comfyui(_) if self.services.is_empty() => {}
+            ServiceSpec::Exec(_) | ServiceSpec::Comfyui(_) => {
+                options.services = self.services.iter().cloned().collect()
+            }
         }
         options.machine = self.machine.clone().or(options.machine);
         options.fleet.clone_from(&self.fleet);
@@ -184,24 +191,24 @@ async fn find_comfyui() -> anyhow::Result<String> {
 }
 
 /// What a worker works with, for people.
-pub(super) fn with(worker: &Options) -> String {
-    match &worker.does {
-        Does::Exec(_) => String::new(),
-        Does::Comfyui(comfyui) => format!(" on ComfyUI at {}", comfyui.target.url),
-        Does::Models(models) => {
+pub(super) fn with(worker: &WorkerOptions) -> String {
+    match &worker.service {
+        ServiceSpec::Exec(_) => String::new(),
+        ServiceSpec::Comfyui(comfyui) => format!(" on ComfyUI at {}", comfyui.target.url),
+        ServiceSpec::Models(models) => {
             let names: Vec<_> = models.pool.models().into_iter().map(|(spec, _)| spec.name).collect();
             format!(" with {}", names.join(", "))
         }
     }
 }
 
-impl WorkTerms {
-    pub(super) fn put_into(&self, options: &mut Options) {
-        let WorkTerms { stale_after, contact_timeout, notice, .. } = *self;
+impl WorkerLimitArgs {
+    pub(super) fn put_into(&self, options: &mut WorkerOptions) {
+        let WorkerLimitArgs { stale_after, contact_timeout, notice, .. } = *self;
         options.deadlines = AgentDeadlines { stale_after, contact_timeout, notice };
-        options.check = Check {
+        options.start_checks = StartChecks {
             command: self.check_cmd.clone(),
-            command_max: self.check_timeout,
+            command_timeout: self.check_timeout,
             disk_min_bytes: self.disk_min,
         };
     }
@@ -225,7 +232,10 @@ impl WorkTerms {
 }
 
 /// Runs them side by side until all have ended; a stop is for all of them, and the first trouble ends all.
-pub(super) async fn run_all(workers: Vec<Options>, mut stops: mpsc::Receiver<()>) -> anyhow::Result<()> {
+pub(super) async fn run_all(
+    workers: Vec<WorkerOptions>,
+    mut stops: mpsc::Receiver<()>,
+) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
     let mut trouble = None;
     let mut each = Vec::new();

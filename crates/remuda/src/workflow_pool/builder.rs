@@ -12,12 +12,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::warn;
 
-use super::{Filter, Follower, Hub, Inner, Pool, Running, State};
+use super::{EventFilter, Follower, Inner, JobWatch, Running, State, WorkflowPool};
 use remuda_config::{Resolved, StoreUrl};
 use remuda_net::http_client::Credentials;
 use remuda_net::secret::{Secret, draw};
 use remuda_server::serve::Serving;
-use remuda_worker::{ComfyuiOptions, Does, REQUEST_MAX, name_of};
+use remuda_worker::{COMFYUI_REQUEST_TIMEOUT, ComfyuiOptions, ServiceSpec, worker_name_for};
 
 /// A pool that was dropped lets go of its folder in the background; whoever comes right after it waits this long.
 const LET_GO_MAX: Duration = Duration::from_secs(5);
@@ -27,10 +27,10 @@ const AGENT_AGAIN: Duration = Duration::from_secs(5);
 
 const TOKEN_BYTES: usize = 32;
 
-/// What a pool is made of. Made by [`Pool::builder`].
+/// What a pool is made of. Made by [`WorkflowPool::builder`].
 #[derive(Debug, Default)]
-pub struct Builder {
-    servers: Vec<Server>,
+pub struct WorkflowPoolBuilder {
+    servers: Vec<ComfyuiServer>,
     folder: Option<PathBuf>,
     changes: Vec<Change>,
 }
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Change {
 
 /// A ComfyUI server, by its address.
 #[derive(Clone, Debug)]
-pub struct Server {
+pub struct ComfyuiServer {
     target: Target,
     name: Option<WorkerId>,
     slots: u32,
@@ -53,12 +53,12 @@ pub struct Server {
 
 /// Why there is no pool.
 #[derive(Debug, thiserror::Error)]
-pub enum BuildError {
+pub enum WorkflowPoolBuildError {
     #[error("a pool needs a server: name one with `.comfyui(\"http://127.0.0.1:8188\")`")]
     NoServer,
     #[error("{url} is no address of a ComfyUI server: {why}")]
     Address { url: String, why: String },
-    #[error("two servers would be worker {0}: name them with `Server::new(url).name(…)`")]
+    #[error("two servers would be worker {0}: name them with `ComfyuiServer::new(url).name(…)`")]
     SameName(WorkerId),
     /// Another pool or program has it: shut that one down, or take another folder.
     #[error("the folder {} is in use: {why}", folder.display())]
@@ -67,81 +67,81 @@ pub enum BuildError {
     Start { folder: PathBuf, why: String },
 }
 
-impl Server {
-    pub fn new(url: impl Into<String>) -> Server {
-        Server { target: Target::new(url), name: None, slots: 1 }
+impl ComfyuiServer {
+    pub fn new(url: impl Into<String>) -> ComfyuiServer {
+        ComfyuiServer { target: Target::new(url), name: None, slots: 1 }
     }
 
     /// A header for every request to it, such as `Authorization`.
-    pub fn header(mut self, name: impl Into<String>, value: &str) -> Server {
+    pub fn header(mut self, name: impl Into<String>, value: &str) -> ComfyuiServer {
         self.target.headers.push((name.into(), Secret::new(value)));
         self
     }
 
     /// What its worker is called. The same server under the same name in two pools would be two agents that take each
     /// other's work for their own; names that are made up are different in each pool.
-    pub fn name(mut self, name: WorkerId) -> Server {
+    pub fn name(mut self, name: WorkerId) -> ComfyuiServer {
         self.name = Some(name);
         self
     }
 
     /// How many workflows are handed in at a time (1). ComfyUI runs one after the other all the same.
-    pub fn slots(mut self, slots: u32) -> Server {
+    pub fn slots(mut self, slots: u32) -> ComfyuiServer {
         self.slots = slots.max(1);
         self
     }
 }
 
-impl From<&str> for Server {
+impl From<&str> for ComfyuiServer {
     fn from(url: &str) -> Self {
-        Server::new(url)
+        ComfyuiServer::new(url)
     }
 }
 
-impl From<String> for Server {
+impl From<String> for ComfyuiServer {
     fn from(url: String) -> Self {
-        Server::new(url)
+        ComfyuiServer::new(url)
     }
 }
 
-impl From<&String> for Server {
+impl From<&String> for ComfyuiServer {
     fn from(url: &String) -> Self {
-        Server::new(url)
+        ComfyuiServer::new(url)
     }
 }
 
-impl Builder {
+impl WorkflowPoolBuilder {
     /// Adds a server. It need not be up: it joins when it is, and delays nobody until then.
-    pub fn comfyui(mut self, server: impl Into<Server>) -> Builder {
+    pub fn comfyui(mut self, server: impl Into<ComfyuiServer>) -> WorkflowPoolBuilder {
         self.servers.push(server.into());
         self
     }
 
     /// Keeps jobs and files in this folder: a pool that is built on it later goes on where this one ended, however it
     /// ended.
-    pub fn sqlite(mut self, folder: impl Into<PathBuf>) -> Builder {
+    pub fn sqlite(mut self, folder: impl Into<PathBuf>) -> WorkflowPoolBuilder {
         self.folder = Some(folder.into());
         self
     }
 
     /// Keeps jobs in memory and files in a temporary folder; both go with the pool. The default.
-    pub fn memory(mut self) -> Builder {
+    pub fn memory(mut self) -> WorkflowPoolBuilder {
         self.folder = None;
         self
     }
 
     /// Failures of a job's own before it has failed (3).
-    pub fn max_attempts(self, attempts: u8) -> Builder {
+    pub fn max_attempts(self, attempts: u8) -> WorkflowPoolBuilder {
         self.set(move |it| it.settings.attempts_max = attempts.max(1))
     }
 
     /// Failures of a server with one kind of workflow before the two are kept apart (1).
-    pub fn max_failures_before_block(self, failures: u32) -> Builder {
+    pub fn max_failures_before_block(self, failures: u32) -> WorkflowPoolBuilder {
         self.set(move |it| it.settings.max_failures_before_block = failures.max(1))
     }
 
     /// How long they are first kept apart (60 s).
-    pub fn cooldown(self, cooldown: Duration) -> Builder {
+    pub fn cooldown(self, cooldown: Duration) -> WorkflowPoolBuilder {
         self.set(move |it| {
             it.settings.block_cooldown = cooldown;
             it.settings.block_cooldown_max = it.settings.block_cooldown_max.max(cooldown);
@@ -149,7 +149,7 @@ impl Builder {
     }
 
     /// The first wait before a retry (1 s); it doubles from one to the next, up to 30 s.
-    pub fn retry_delay(self, delay: Duration) -> Builder {
+    pub fn retry_delay(self, delay: Duration) -> WorkflowPoolBuilder {
         self.set(move |it| {
             it.settings.retry_base = delay;
             it.settings.retry_max = it.settings.retry_max.max(delay);
@@ -157,21 +157,21 @@ impl Builder {
     }
 
     /// How long ended jobs and their files are kept (seven days).
-    pub fn retention(self, time: Duration) -> Builder {
+    pub fn retention(self, time: Duration) -> WorkflowPoolBuilder {
         self.set(move |it| it.serve.retention = time)
     }
 
     /// Everything else there is to set, as in `remuda.toml`. What belongs to the pool (addresses, folders) it sets itself.
-    pub fn set(mut self, change: impl FnOnce(&mut Resolved) + Send + 'static) -> Builder {
+    pub fn set(mut self, change: impl FnOnce(&mut Resolved) + Send + 'static) -> WorkflowPoolBuilder {
         self.changes.push(Change(Box::new(change)));
         self
     }
 
     /// Starts the pool. Waits for no server.
-    pub async fn build(self) -> Result<Pool, BuildError> {
+    pub async fn build(self) -> Result<WorkflowPool, WorkflowPoolBuildError> {
         let temporary = match self.folder {
             Some(_) => None,
-            None => Some(Folder::create()?),
+            None => Some(TempFolder::create()?),
         };
         let folder = self.folder.as_deref().or(temporary.as_ref().map(|it| it.0.as_path()));
         let folder = folder.unwrap_or(Path::new(".")).to_owned();
@@ -186,7 +186,7 @@ impl Builder {
             Some(_) => StoreUrl::Memory,
         };
         // Whoever else is on this machine finds a closed door; nobody ever learns this one.
-        let token = draw(TOKEN_BYTES).map_err(|error| BuildError::Start {
+        let token = draw(TOKEN_BYTES).map_err(|error| WorkflowPoolBuildError::Start {
             folder: folder.clone(),
             why: format!("no randomness: {error}"),
         })?;
@@ -197,36 +197,39 @@ impl Builder {
         let servers = named(self.servers, &mark[..6])?;
         let serving = start(&resolved, &folder).await?;
         let sequence = newest(&serving, &folder).await?;
-        Ok(Pool::run(serving, sequence, servers, &resolved, temporary))
+        Ok(WorkflowPool::run(serving, sequence, servers, &resolved, temporary))
     }
 }
 
 /// Each server with the name of its worker.
-fn named(servers: Vec<Server>, mark: &str) -> Result<Vec<(WorkerId, Server)>, BuildError> {
+fn named(
+    servers: Vec<ComfyuiServer>,
+    mark: &str,
+) -> Result<Vec<(WorkerId, ComfyuiServer)>, WorkflowPoolBuildError> {
     if servers.is_empty() {
-        return Err(BuildError::NoServer);
+        return Err(WorkflowPoolBuildError::NoServer);
     }
-    let mut all: Vec<(WorkerId, Server)> = Vec::new();
+    let mut all: Vec<(WorkerId, ComfyuiServer)> = Vec::new();
     for server in servers {
         let url = server.target.url.clone();
-        let wrong = |why: String| BuildError::Address { url: url.clone(), why };
-        Client::new(&server.target, REQUEST_MAX).map_err(|error| wrong(error.to_string()))?;
+        let wrong = |why: String| WorkflowPoolBuildError::Address { url: url.clone(), why };
+        Client::new(&server.target, COMFYUI_REQUEST_TIMEOUT).map_err(|error| wrong(error.to_string()))?;
         let name = match &server.name {
             Some(name) => name.clone(),
             None => {
-                let name = name_of(&url).map_err(|error| wrong(error.to_string()))?;
+                let name = worker_name_for(&url).map_err(|error| wrong(error.to_string()))?;
                 format!("{name}-{mark}").parse().map_err(|error| wrong(format!("{error}")))?
             }
         };
         if all.iter().any(|(other, _)| *other == name) {
-            return Err(BuildError::SameName(name));
+            return Err(WorkflowPoolBuildError::SameName(name));
         }
         all.push((name, server));
     }
     Ok(all)
 }
 
-async fn start(resolved: &Resolved, folder: &Path) -> Result<Serving, BuildError> {
+async fn start(resolved: &Resolved, folder: &Path) -> Result<Serving, WorkflowPoolBuildError> {
     let patience = tokio::time::Instant::now() + LET_GO_MAX;
     loop {
         let error = match Serving::start(resolved).await {
@@ -235,10 +238,10 @@ async fn start(resolved: &Resolved, folder: &Path) -> Result<Serving, BuildError
         };
         let (folder, why) = (folder.to_owned(), format!("{error:#}"));
         if !is_in_use(&error) {
-            return Err(BuildError::Start { folder, why });
+            return Err(WorkflowPoolBuildError::Start { folder, why });
         }
         if tokio::time::Instant::now() >= patience {
-            return Err(BuildError::InUse { folder, why });
+            return Err(WorkflowPoolBuildError::InUse { folder, why });
         }
         tokio::time::sleep(LET_GO_LOOK).await;
     }
@@ -249,27 +252,28 @@ fn is_in_use(error: &anyhow::Error) -> bool {
         || matches!(error.downcast_ref::<StoreError>(), Some(StoreError::InUse { .. }))
 }
 
-async fn newest(serving: &Serving, folder: &Path) -> Result<Sequence, BuildError> {
+async fn newest(serving: &Serving, folder: &Path) -> Result<Sequence, WorkflowPoolBuildError> {
     let stored = serving.context.store.restore_fleet().await;
     let folder = folder.to_owned();
-    Ok(stored.map_err(|error| BuildError::Start { folder, why: error.to_string() })?.sequence)
+    Ok(stored.map_err(|error| WorkflowPoolBuildError::Start { folder, why: error.to_string() })?.sequence)
 }
 
-impl Pool {
+impl WorkflowPool {
     fn run(
         serving: Serving,
         sequence: Sequence,
-        servers: Vec<(WorkerId, Server)>,
+        servers: Vec<(WorkerId, ComfyuiServer)>,
         resolved: &Resolved,
-        folder: Option<Folder>,
-    ) -> Pool {
+        folder: Option<TempFolder>,
+    ) -> WorkflowPool {
         let (plane, credentials) = (serving.url(), Credentials::of(serving.own_token()));
         let (mut workers, mut stops) = (JoinSet::new(), Vec::new());
         let mut urls = Vec::new();
         for (name, server) in servers {
             urls.push((name.clone(), server.target.url.clone()));
-            let does = Does::Comfyui(ComfyuiOptions::new(server.target, resolved));
-            let mut options = remuda_worker::Options::new(&plane, credentials.clone(), name, does, resolved);
+            let service = ServiceSpec::Comfyui(ComfyuiOptions::new(server.target, resolved));
+            let mut options =
+                remuda_worker::WorkerOptions::new(&plane, credentials.clone(), name, service, resolved);
             options.slots = server.slots;
             let (stop, stopped) = mpsc::channel(4);
             stops.push(stop);
@@ -280,20 +284,20 @@ impl Pool {
         let running = Running { serving, workers, stops, listeners: JoinSet::new(), _folder: folder };
         let inner = Arc::new(Inner {
             state: Mutex::new(State { context: Some(context), is_closing: false, running: Some(running) }),
-            hub: Hub::after(sequence),
+            hub: JobWatch::after(sequence),
             servers: urls,
             runtime: tokio::runtime::Handle::current(),
         });
-        let follower = Follower::new(&inner, Filter::new());
+        let follower = Follower::new(&inner, EventFilter::new());
         if let Some(running) = &mut inner.state().running {
-            running.listeners.spawn(Hub::run(inner.clone(), follower, stopping));
+            running.listeners.spawn(JobWatch::run(inner.clone(), follower, stopping));
         }
-        Pool { inner }
+        WorkflowPool { inner }
     }
 }
 
 /// Works until it is told to stop, whatever happens to the agent.
-async fn keep_working(options: remuda_worker::Options, mut stopped: mpsc::Receiver<()>) {
+async fn keep_working(options: remuda_worker::WorkerOptions, mut stopped: mpsc::Receiver<()>) {
     loop {
         let (stop, stops) = mpsc::channel(4);
         let mut agent = std::pin::pin!(remuda_worker::run(options.clone(), stops));
@@ -322,19 +326,19 @@ async fn keep_working(options: remuda_worker::Options, mut stopped: mpsc::Receiv
 
 /// A temporary folder, removed with all that is in it.
 #[derive(Debug)]
-pub(super) struct Folder(PathBuf);
+pub(super) struct TempFolder(PathBuf);
 
-impl Folder {
-    fn create() -> Result<Folder, BuildError> {
+impl TempFolder {
+    fn create() -> Result<TempFolder, WorkflowPoolBuildError> {
         let folder = std::env::temp_dir().join(format!("remuda-models-{}", uuid::Uuid::new_v4()));
         match std::fs::create_dir_all(&folder) {
-            Ok(()) => Ok(Folder(folder)),
-            Err(error) => Err(BuildError::Start { folder, why: error.to_string() }),
+            Ok(()) => Ok(TempFolder(folder)),
+            Err(error) => Err(WorkflowPoolBuildError::Start { folder, why: error.to_string() }),
         }
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         // What is left of it is temporary, and named so.
         drop(std::fs::remove_dir_all(&self.0));
@@ -344,11 +348,11 @@ impl Drop for Folder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pool::{JobError, Options as JobOptions, PoolError};
+    use crate::workflow_pool::{EnqueueOptions, JobError, WorkflowPoolError};
 
     #[tokio::test]
     async fn nothing_of_a_pool_in_memory_is_left_behind() {
-        let pool = Pool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
+        let pool = WorkflowPool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
         let folder = pool.inner.state().running.as_ref().unwrap()._folder.as_ref().unwrap().0.clone();
         assert!(folder.join("blobs").is_dir());
         pool.shutdown().await.unwrap();
@@ -357,7 +361,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stranger_on_this_machine_finds_a_closed_door() {
-        let pool = Pool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
+        let pool = WorkflowPool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
         let url = pool.inner.state().running.as_ref().unwrap().serving.url();
         let http = remuda_net::http_client::client().build().unwrap();
         for path in ["/remuda/v1/jobs", "/remuda/v1/workers", "/queue", "/remuda/v1/events"] {
@@ -369,24 +373,25 @@ mod tests {
 
     #[tokio::test]
     async fn nobody_waits_for_a_plane_that_ended_by_itself() {
-        let pool = Pool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
+        let pool = WorkflowPool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
         let workflow = serde_json::json!({ "1": { "class_type": "SaveImage", "inputs": {} } });
-        let job = pool.enqueue(workflow.clone(), JobOptions::new()).await.unwrap();
-        // As it does when the store cannot go on.
+        let job = pool.enqueue(workflow.clone(), EnqueueOptions::new()).await.unwrap();
+        // As it service when the store cannot go on.
         pool.inner.context().unwrap().plane.stop().await;
         let ended = tokio::time::timeout(Duration::from_secs(20), job).await.expect("it says so at once");
         assert!(matches!(ended, Err(JobError::Stopped)), "{ended:?}");
-        let late = pool.enqueue(workflow, JobOptions::new()).await;
-        assert!(matches!(late, Err(PoolError::Stopped)), "{late:?}");
+        let late = pool.enqueue(workflow, EnqueueOptions::new()).await;
+        assert!(matches!(late, Err(WorkflowPoolError::Stopped)), "{late:?}");
         pool.shutdown().await.unwrap();
     }
 
     #[test]
     fn workers_are_named_after_their_servers_and_the_pool() {
-        let name = |server: Server, mark: &str| named(vec![server], mark).unwrap()[0].0.to_string();
-        let [here, there] = ["aaaaaa", "bbbbbb"].map(|mark| name(Server::new("http://gpu-7:8188"), mark));
+        let name = |server: ComfyuiServer, mark: &str| named(vec![server], mark).unwrap()[0].0.to_string();
+        let [here, there] =
+            ["aaaaaa", "bbbbbb"].map(|mark| name(ComfyuiServer::new("http://gpu-7:8188"), mark));
         assert_eq!((here.as_str(), there.as_str()), ("gpu-7-8188-aaaaaa", "gpu-7-8188-bbbbbb"));
-        let given = Server::new("http://gpu-7:8188").name("mine".parse().unwrap());
+        let given = ComfyuiServer::new("http://gpu-7:8188").name("mine".parse().unwrap());
         assert_eq!(name(given, "aaaaaa"), "mine");
     }
 }

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 use tokio::io::AsyncReadExt as _;
 
-use super::{PoolError, busy};
+use super::{WorkflowPoolError, busy};
 use remuda_server::http::Context;
 use remuda_server::intake::Request;
 
@@ -23,9 +23,9 @@ const PIECE_BYTES: usize = 256 << 10;
 /// How a job should go; without any, as the pool is set up.
 ///
 /// ```
-/// # use remuda::pool::Options;
+/// # use remuda::EnqueueOptions;
 /// # use std::time::Duration;
-/// let options = Options::new()
+/// let options = EnqueueOptions::new()
 ///     .priority(5)
 ///     .max_attempts(2)
 ///     .deadline(Duration::from_secs(600))
@@ -33,7 +33,7 @@ const PIECE_BYTES: usize = 256 << 10;
 ///     .attach("photo.png", std::path::Path::new("holiday/42.png"));
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct EnqueueOptions {
     tenant: Option<Tenant>,
     priority: i8,
     needs: Requirements,
@@ -42,100 +42,104 @@ pub struct Options {
     options: remuda_core::options::JobOptions,
     key: Option<String>,
     metadata: Map<String, Value>,
-    files: BTreeMap<String, Content>,
+    files: BTreeMap<String, AttachmentContent>,
 }
 
 /// What is in a file that goes with a job.
 #[derive(Clone, Debug)]
-pub enum Content {
+pub enum AttachmentContent {
     Bytes(Bytes),
     File(PathBuf),
 }
 
-impl Options {
-    pub fn new() -> Options {
-        Options::default()
+impl EnqueueOptions {
+    pub fn new() -> EnqueueOptions {
+        EnqueueOptions::default()
     }
 
     /// From -128 to 127; higher goes first.
-    pub fn priority(mut self, priority: i8) -> Options {
+    pub fn priority(mut self, priority: i8) -> EnqueueOptions {
         self.priority = priority;
         self
     }
 
     /// Whose job it is: servers are shared fairly between tenants.
-    pub fn tenant(mut self, tenant: Tenant) -> Options {
+    pub fn tenant(mut self, tenant: Tenant) -> EnqueueOptions {
         self.tenant = Some(tenant);
         self
     }
 
     /// Failures of its own before it has failed. What a server is to blame for does not count.
-    pub fn max_attempts(mut self, attempts: u8) -> Options {
+    pub fn max_attempts(mut self, attempts: u8) -> EnqueueOptions {
         self.attempts_max = Some(attempts);
         self
     }
 
     /// Waits this long before every retry, instead of a wait that grows.
-    pub fn retry_delay(mut self, delay: Duration) -> Options {
+    pub fn retry_delay(mut self, delay: Duration) -> EnqueueOptions {
         self.options.retry_delay = Some(delay);
         self
     }
 
     /// It fails if it has not ended by then.
-    pub fn deadline(mut self, within: Duration) -> Options {
+    pub fn deadline(mut self, within: Duration) -> EnqueueOptions {
         self.deadline = Some(within);
         self
     }
 
     /// Chosen first while it is free; a preference and not a pin.
-    pub fn prefer(mut self, worker: WorkerId) -> Options {
+    pub fn prefer(mut self, worker: WorkerId) -> EnqueueOptions {
         self.options.preferred.insert(worker);
         self
     }
 
-    pub fn exclude(mut self, worker: WorkerId) -> Options {
+    pub fn exclude(mut self, worker: WorkerId) -> EnqueueOptions {
         self.needs.excluded.insert(worker);
         self
     }
 
     /// Only this worker will do, however long it takes.
-    pub fn pin(mut self, worker: WorkerId) -> Options {
+    pub fn pin(mut self, worker: WorkerId) -> EnqueueOptions {
         self.needs.pin = Some(worker);
         self
     }
 
     /// Only outputs of these nodes are wanted; without any, all are.
-    pub fn include_outputs(mut self, nodes: impl IntoIterator<Item = impl Into<String>>) -> Options {
+    pub fn include_outputs(mut self, nodes: impl IntoIterator<Item = impl Into<String>>) -> EnqueueOptions {
         self.options.include_outputs = nodes.into_iter().map(Into::into).collect::<BTreeSet<_>>();
         self
     }
 
     /// How long an attempt may take from when it is handed out until its server has begun it.
-    pub fn start_limit(mut self, limit: Duration) -> Options {
+    pub fn start_limit(mut self, limit: Duration) -> EnqueueOptions {
         self.options.start_limit = Some(limit);
         self
     }
 
     /// How long an attempt that was begun may go without progress.
-    pub fn node_limit(mut self, limit: Duration) -> Options {
+    pub fn node_limit(mut self, limit: Duration) -> EnqueueOptions {
         self.options.node_limit = Some(limit);
         self
     }
 
     /// The same key is the same job: it is accepted once, however often it is enqueued.
-    pub fn idempotency_key(mut self, key: impl Into<String>) -> Options {
+    pub fn idempotency_key(mut self, key: impl Into<String>) -> EnqueueOptions {
         self.key = Some(key.into());
         self
     }
 
     /// Seen again on every event of the job; 4096 bytes of JSON in all.
-    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<Value>) -> Options {
+    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<Value>) -> EnqueueOptions {
         self.metadata.insert(name.into(), value.into());
         self
     }
 
     /// Gives a file along: wherever `name` stands as an input of the graph (`"image": "photo.png"`), it is meant.
-    pub fn attach(mut self, name: impl Into<String>, content: impl Into<Content>) -> Options {
+    pub fn attach(
+        mut self,
+        name: impl Into<String>,
+        content: impl Into<AttachmentContent>,
+    ) -> EnqueueOptions {
         self.files.insert(name.into(), content.into());
         self
     }
@@ -145,10 +149,10 @@ impl Options {
         self,
         workflow: Arc<RawValue>,
         context: &Context,
-    ) -> Result<Request, PoolError> {
+    ) -> Result<Request, WorkflowPoolError> {
         let tenant = match self.tenant {
             Some(tenant) => tenant,
-            None => "default".parse().map_err(|bad| PoolError::Invalid(format!("{bad}")))?,
+            None => "default".parse().map_err(|bad| WorkflowPoolError::Invalid(format!("{bad}")))?,
         };
         let mut request = Request::new(workflow, tenant);
         for (name, content) in self.files {
@@ -166,14 +170,14 @@ impl Options {
     }
 }
 
-impl Content {
-    async fn store(self, name: &str, context: &Context) -> Result<BlobHash, PoolError> {
+impl AttachmentContent {
+    async fn store(self, name: &str, context: &Context) -> Result<BlobHash, WorkflowPoolError> {
         let mut upload = context.blobs.begin().await.map_err(busy)?;
         match self {
-            Content::Bytes(bytes) => upload = upload.write(&bytes).await.map_err(busy)?,
-            Content::File(path) => {
+            AttachmentContent::Bytes(bytes) => upload = upload.write(&bytes).await.map_err(busy)?,
+            AttachmentContent::File(path) => {
                 let unreadable = |error: std::io::Error| {
-                    PoolError::Invalid(format!(
+                    WorkflowPoolError::Invalid(format!(
                         "attachment {name:?}: {} cannot be read: {error}",
                         path.display()
                     ))
@@ -194,26 +198,26 @@ impl Content {
     }
 }
 
-impl From<Bytes> for Content {
+impl From<Bytes> for AttachmentContent {
     fn from(bytes: Bytes) -> Self {
-        Content::Bytes(bytes)
+        AttachmentContent::Bytes(bytes)
     }
 }
 
-impl From<Vec<u8>> for Content {
+impl From<Vec<u8>> for AttachmentContent {
     fn from(bytes: Vec<u8>) -> Self {
-        Content::Bytes(bytes.into())
+        AttachmentContent::Bytes(bytes.into())
     }
 }
 
-impl From<&Path> for Content {
+impl From<&Path> for AttachmentContent {
     fn from(path: &Path) -> Self {
-        Content::File(path.to_owned())
+        AttachmentContent::File(path.to_owned())
     }
 }
 
-impl From<PathBuf> for Content {
+impl From<PathBuf> for AttachmentContent {
     fn from(path: PathBuf) -> Self {
-        Content::File(path)
+        AttachmentContent::File(path)
     }
 }

@@ -18,7 +18,7 @@ const PAGE: usize = 500;
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Event {
+pub struct PoolEvent {
     /// `job:queued`, `job:started`, `job:progress`, `job:preview`, `job:retrying`, `job:completed`, `job:failed`,
     /// `job:cancelled`, `client:blocked_workflow`, `client:unblocked_workflow`, `worker:online`, …
     pub name: String,
@@ -35,41 +35,41 @@ pub struct Event {
 
 /// Which events are wanted; all, unless something is said.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
+pub struct EventFilter {
     names: Vec<String>,
     job: Option<JobId>,
     worker: Option<WorkerId>,
     metadata: Vec<(String, Value)>,
 }
 
-impl Filter {
-    pub fn new() -> Filter {
-        Filter::default()
+impl EventFilter {
+    pub fn new() -> EventFilter {
+        EventFilter::default()
     }
 
     /// A name, or the part before the colon; may be said again for more than one.
-    pub fn name(mut self, name: impl Into<String>) -> Filter {
+    pub fn name(mut self, name: impl Into<String>) -> EventFilter {
         self.names.push(name.into());
         self
     }
 
-    pub fn job(mut self, job: JobId) -> Filter {
+    pub fn job(mut self, job: JobId) -> EventFilter {
         self.job = Some(job);
         self
     }
 
-    pub fn worker(mut self, worker: WorkerId) -> Filter {
+    pub fn worker(mut self, worker: WorkerId) -> EventFilter {
         self.worker = Some(worker);
         self
     }
 
     /// Only of jobs that were given this; may be said again, and then all of it has to be so.
-    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<Value>) -> Filter {
+    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<Value>) -> EventFilter {
         self.metadata.push((name.into(), value.into()));
         self
     }
 
-    fn is(&self, event: &Event) -> bool {
+    fn is(&self, event: &PoolEvent) -> bool {
         let is_named = |name: &String| event.name == *name || event.name.split(':').next() == Some(name);
         (self.names.is_empty() || self.names.iter().any(is_named))
             && (self.job.is_none() || self.job == event.job)
@@ -94,11 +94,11 @@ pub(super) struct Follower {
     seen: Sequence,
     backlog: VecDeque<Happened>,
     is_behind: bool,
-    filter: Filter,
+    filter: EventFilter,
 }
 
 impl Follower {
-    pub(super) fn new(inner: &Arc<Inner>, filter: Filter) -> Follower {
+    pub(super) fn new(inner: &Arc<Inner>, filter: EventFilter) -> Follower {
         // First the ear and then the number: what comes between is heard and known.
         let news = inner.context().map(|context| context.events.subscribe());
         let (inner, seen) = (inner.clone(), inner.hub.seen());
@@ -106,7 +106,7 @@ impl Follower {
     }
 
     /// The next event that is wanted; nothing once the pool has stopped.
-    pub(super) async fn next(&mut self) -> Option<Event> {
+    pub(super) async fn next(&mut self) -> Option<PoolEvent> {
         loop {
             let event = match self.news().await? {
                 News::Happened(happened) => of_happened(&happened),
@@ -151,14 +151,14 @@ impl Follower {
 }
 
 /// A report may be of other things only.
-fn of_progress(told: &LiveUpdate) -> Option<Event> {
+fn of_progress(told: &LiveUpdate) -> Option<PoolEvent> {
     let progress = told.report.progress.as_ref()?;
     let Ok(Value::Object(detail)) = serde_json::to_value(progress) else { return None };
     Some(live("job:progress", told.job, &told.worker, told.metadata.clone(), detail))
 }
 
-fn of_happened(happened: &Happened) -> Event {
-    Event {
+fn of_happened(happened: &Happened) -> PoolEvent {
+    PoolEvent {
         name: happened.name.to_string(),
         number: Some(happened.seq.0),
         at: Some(happened.at),
@@ -169,7 +169,7 @@ fn of_happened(happened: &Happened) -> Event {
     }
 }
 
-fn of_preview(shown: &PreviewUpdate) -> Event {
+fn of_preview(shown: &PreviewUpdate) -> PoolEvent {
     let mut detail = Map::new();
     detail.insert("media".to_owned(), shown.media.as_str().into());
     detail.insert("size_bytes".to_owned(), shown.size_bytes.into());
@@ -183,9 +183,9 @@ fn live(
     worker: &WorkerId,
     metadata: Map<String, Value>,
     detail: Map<String, Value>,
-) -> Event {
+) -> PoolEvent {
     let (name, worker) = (name.to_owned(), Some(worker.clone()));
-    Event { name, number: None, at: None, job: Some(job), worker, metadata, detail }
+    PoolEvent { name, number: None, at: None, job: Some(job), worker, metadata, detail }
 }
 
 #[cfg(test)]
@@ -197,7 +197,7 @@ mod tests {
         let job = JobId::from_u128(1);
         let metadata = Map::from_iter([("user".to_owned(), json!("anna"))]);
         let event = live("job:progress", job, &"w".parse().unwrap(), metadata, Map::new());
-        let filter = Filter::new;
+        let filter = EventFilter::new;
         for (filter, is_wanted) in [
             (filter(), true),
             (filter().name("job"), true),

@@ -13,8 +13,8 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use tokio::sync::watch;
 
-use super::hub::Now;
-use super::{Inner, Output, PoolError};
+use super::job_watch::JobSnapshot;
+use super::{Inner, JobOutput, WorkflowPoolError};
 use remuda_core::wire::live::ProgressSnapshot;
 use remuda_server::http::Context;
 use remuda_server::previews::Preview;
@@ -24,15 +24,15 @@ use remuda_server::previews::Preview;
 pub struct JobHandle {
     id: JobId,
     inner: Arc<Inner>,
-    now: watch::Receiver<Now>,
+    now: watch::Receiver<JobSnapshot>,
 }
 
 /// What a job gave.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct JobOutcome {
     pub job: JobId,
     /// Files, in the order in which the nodes ended.
-    pub outputs: Vec<Output>,
+    pub outputs: Vec<JobOutput>,
     /// What nodes put out that is no file: texts, numbers.
     pub values: Vec<NodeValue>,
     pub worker: WorkerId,
@@ -59,13 +59,13 @@ pub enum JobError {
     /// A pool on the same folder goes on with it; in memory it is lost.
     #[error("the pool was shut down before the job had ended")]
     Stopped,
-    /// It ended, and what became of it cannot be read: see to the store, then ask `Pool::job` again.
+    /// It ended, and what became of it cannot be read: see to the store, then ask `WorkflowPool::job` again.
     #[error("what became of the job cannot be read: {0}")]
     Unreadable(String),
 }
 
 impl JobHandle {
-    pub(super) fn new(id: JobId, inner: Arc<Inner>, now: watch::Receiver<Now>) -> Self {
+    pub(super) fn new(id: JobId, inner: Arc<Inner>, now: watch::Receiver<JobSnapshot>) -> Self {
         JobHandle { id, inner, now }
     }
 
@@ -74,7 +74,7 @@ impl JobHandle {
     }
 
     /// Waits for the end.
-    pub async fn outcome(&self) -> Result<Outcome, JobError> {
+    pub async fn outcome(&self) -> Result<JobOutcome, JobError> {
         let mut now = self.now.clone();
         match now.wait_for(|now| now.ended.is_some()).await {
             Ok(now) => now.ended.clone().unwrap_or(Err(JobError::Stopped)),
@@ -84,7 +84,7 @@ impl JobHandle {
     }
 
     /// Stops the job wherever it is; it is never run afterwards.
-    pub async fn cancel(&self) -> Result<(), PoolError> {
+    pub async fn cancel(&self) -> Result<(), WorkflowPoolError> {
         self.inner.cancel(self.id).await
     }
 
@@ -99,12 +99,12 @@ impl JobHandle {
     }
 
     /// What it has put out so far; all of it once it has ended.
-    pub fn outputs(&self) -> Vec<Output> {
+    pub fn outputs(&self) -> Vec<JobOutput> {
         let now = self.now.borrow();
         match &now.ended {
             Some(Ok(outcome)) => outcome.outputs.clone(),
             Some(Err(_)) => Vec::new(),
-            None => now.outputs.iter().filter_map(|raw| Output::read(raw, &self.inner)).collect(),
+            None => now.outputs.iter().filter_map(|raw| JobOutput::read(raw, &self.inner)).collect(),
         }
     }
 
@@ -112,7 +112,7 @@ impl JobHandle {
     fn changes<T, F>(&self, of: F) -> impl Stream<Item = T> + Send + use<T, F>
     where
         T: PartialEq + Clone + Send + 'static,
-        F: Fn(&Now) -> Option<T> + Send + 'static,
+        F: Fn(&JobSnapshot) -> Option<T> + Send + 'static,
     {
         futures_util::stream::unfold((self.now.clone(), of, None), |(mut now, of, mut seen)| async {
             loop {
@@ -133,7 +133,7 @@ impl JobHandle {
 }
 
 impl IntoFuture for JobHandle {
-    type Output = Result<Outcome, JobError>;
+    type Output = Result<JobOutcome, JobError>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -154,7 +154,7 @@ pub(super) async fn ended(
     inner: &Arc<Inner>,
     context: &Context,
     job: JobId,
-) -> Option<Result<Outcome, JobError>> {
+) -> Option<Result<JobOutcome, JobError>> {
     let unreadable = |why: &dyn std::fmt::Display| Some(Err(JobError::Unreadable(why.to_string())));
     let life = match context.store.job(job).await {
         Ok(Some((_, life))) => life,
@@ -179,6 +179,6 @@ pub(super) async fn ended(
         Ok(written) => written.unwrap_or(Written { outputs: Vec::new(), values: Vec::new() }),
         Err(error) => return unreadable(&error),
     };
-    let outputs = outputs.iter().filter_map(|raw| Output::read(raw, inner)).collect();
-    Some(Ok(Outcome { job, outputs, values, worker, attempts }))
+    let outputs = outputs.iter().filter_map(|raw| JobOutput::read(raw, inner)).collect();
+    Some(Ok(JobOutcome { job, outputs, values, worker, attempts }))
 }

@@ -15,7 +15,7 @@ use super::Inner;
 /// A file that a node put out, kept by the pool. It can be read as long as the pool is up and keeps the job: seven days
 /// after its end, unless the pool is set up otherwise.
 #[derive(Clone, Debug)]
-pub struct Output {
+pub struct JobOutput {
     /// The node that put it out.
     pub node: String,
     /// Under which word the node did: `images`, `gifs`, `audio`, …
@@ -34,7 +34,7 @@ pub struct Output {
 
 /// Why a file is not to be had.
 #[derive(Debug, thiserror::Error)]
-pub enum OutputError {
+pub enum JobOutputError {
     /// Read outputs before the pool is shut down.
     #[error("the pool is shut down, and its files with it")]
     Stopped,
@@ -60,17 +60,17 @@ struct Listed {
     hash: String,
 }
 
-impl Output {
+impl JobOutput {
     /// What is no file is passed over.
-    pub(super) fn read(raw: &RawValue, inner: &Arc<Inner>) -> Option<Output> {
+    pub(super) fn read(raw: &RawValue, inner: &Arc<Inner>) -> Option<JobOutput> {
         let Listed { node, key, name, kind, media, size_bytes, hash } =
             serde_json::from_str(raw.get()).ok()?;
         let hash = hash.parse().ok()?;
-        Some(Output { node, key, name, kind, media, size_bytes, hash, inner: inner.clone() })
+        Some(JobOutput { node, key, name, kind, media, size_bytes, hash, inner: inner.clone() })
     }
 
     /// All of it; `save_to` is for what is large.
-    pub async fn bytes(&self) -> Result<Bytes, OutputError> {
+    pub async fn bytes(&self) -> Result<Bytes, JobOutputError> {
         let Blob { file, size_bytes } = self.open().await?;
         let mut whole = Vec::with_capacity(usize::try_from(size_bytes).unwrap_or_default());
         let mut pieces = std::pin::pin!(pieces(file, 0, size_bytes));
@@ -81,9 +81,9 @@ impl Output {
     }
 
     /// Writes it to a file, in place of what is there. How many bytes it has.
-    pub async fn save_to(&self, path: impl AsRef<Path>) -> Result<u64, OutputError> {
+    pub async fn save_to(&self, path: impl AsRef<Path>) -> Result<u64, JobOutputError> {
         let path = path.as_ref();
-        let local = |cause| OutputError::Local { path: path.to_owned(), cause };
+        let local = |cause| JobOutputError::Local { path: path.to_owned(), cause };
         let Blob { file, size_bytes } = self.open().await?;
         let mut pieces = std::pin::pin!(pieces(file, 0, size_bytes));
         let mut saved = tokio::fs::File::create(path).await.map_err(local)?;
@@ -95,14 +95,14 @@ impl Output {
         Ok(size_bytes)
     }
 
-    async fn open(&self) -> Result<Blob, OutputError> {
-        let context = self.inner.context().ok_or(OutputError::Stopped)?;
+    async fn open(&self) -> Result<Blob, JobOutputError> {
+        let context = self.inner.context().ok_or(JobOutputError::Stopped)?;
         let blob = context.blobs.read(self.hash, context.plane.clock.now()).await;
         let blob = blob.map_err(|error| self.unreadable(&error))?;
-        blob.ok_or_else(|| OutputError::Gone { name: self.name.clone() })
+        blob.ok_or_else(|| JobOutputError::Gone { name: self.name.clone() })
     }
 
-    fn unreadable(&self, why: &dyn std::error::Error) -> OutputError {
-        OutputError::Unreadable { name: self.name.clone(), why: why.to_string() }
+    fn unreadable(&self, why: &dyn std::error::Error) -> JobOutputError {
+        JobOutputError::Unreadable { name: self.name.clone(), why: why.to_string() }
     }
 }

@@ -10,8 +10,8 @@ use serde_json::value::RawValue;
 use tokio::sync::watch;
 
 use super::events::News;
-use super::handle::ended;
-use super::{Follower, Inner, JobError, Outcome, Stats};
+use super::job_handle::ended;
+use super::{Follower, Inner, JobError, JobOutcome, WorkflowPoolStats};
 use remuda_core::wire::live::ProgressSnapshot;
 use remuda_server::http::Context;
 use remuda_server::previews::Preview;
@@ -19,26 +19,26 @@ use remuda_server::shutdown::stopped;
 
 /// How a job stands.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Now {
+pub(super) struct JobSnapshot {
     pub(super) progress: Option<ProgressSnapshot>,
     pub(super) outputs: Vec<Arc<RawValue>>,
     pub(super) preview: Option<Preview>,
-    pub(super) ended: Option<Result<Outcome, JobError>>,
+    pub(super) ended: Option<Result<JobOutcome, JobError>>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Hub {
-    jobs: Mutex<BTreeMap<JobId, watch::Sender<Now>>>,
+pub(super) struct JobWatch {
+    jobs: Mutex<BTreeMap<JobId, watch::Sender<JobSnapshot>>>,
     seen: AtomicU64,
     completed: AtomicU64,
     failed: AtomicU64,
     cancelled: AtomicU64,
 }
 
-impl Hub {
+impl JobWatch {
     /// Begins after this event.
-    pub(super) fn after(sequence: Sequence) -> Hub {
-        Hub { seen: AtomicU64::new(sequence.0), ..Hub::default() }
+    pub(super) fn after(sequence: Sequence) -> JobWatch {
+        JobWatch { seen: AtomicU64::new(sequence.0), ..JobWatch::default() }
     }
 
     /// The newest event that is known: whoever follows from here misses nothing that comes.
@@ -46,14 +46,14 @@ impl Hub {
         Sequence(self.seen.load(Ordering::Acquire))
     }
 
-    pub(super) fn watch(&self, job: JobId) -> watch::Receiver<Now> {
-        self.jobs().entry(job).or_insert_with(|| watch::Sender::new(Now::default())).subscribe()
+    pub(super) fn watch(&self, job: JobId) -> watch::Receiver<JobSnapshot> {
+        self.jobs().entry(job).or_insert_with(|| watch::Sender::new(JobSnapshot::default())).subscribe()
     }
 
-    pub(super) fn count(&self, stats: Stats) -> Stats {
+    pub(super) fn count(&self, stats: WorkflowPoolStats) -> WorkflowPoolStats {
         let [completed, failed, cancelled] =
             [&self.completed, &self.failed, &self.cancelled].map(|count| count.load(Ordering::Relaxed));
-        Stats { completed, failed, cancelled, ..stats }
+        WorkflowPoolStats { completed, failed, cancelled, ..stats }
     }
 
     /// Until the plane ends. If that was not our doing, nobody is left waiting for what will not come.
@@ -80,7 +80,7 @@ impl Hub {
                     "job:failed" => &self.failed,
                     "job:cancelled" => &self.cancelled,
                     // What another attempt did is of no more use.
-                    "job:retrying" => return self.change(job, |now| *now = Now::default()),
+                    "job:retrying" => return self.change(job, |now| *now = JobSnapshot::default()),
                     _ => return,
                 };
                 count.fetch_add(1, Ordering::Relaxed);
@@ -129,13 +129,13 @@ impl Hub {
         self.jobs().clear();
     }
 
-    fn change(&self, job: JobId, change: impl FnOnce(&mut Now)) {
+    fn change(&self, job: JobId, change: impl FnOnce(&mut JobSnapshot)) {
         if let Some(now) = self.jobs().get(&job) {
             now.send_modify(change);
         }
     }
 
-    fn jobs(&self) -> MutexGuard<'_, BTreeMap<JobId, watch::Sender<Now>>> {
+    fn jobs(&self) -> MutexGuard<'_, BTreeMap<JobId, watch::Sender<JobSnapshot>>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-use super::{Pool, Running};
+use super::{Running, WorkflowPool};
 
 /// Running jobs may take this long, unless something else is said.
 const FINISH_MAX: Duration = Duration::from_secs(60);
@@ -17,7 +17,7 @@ const GIVE_UP_MAX: Duration = Duration::from_secs(6);
 #[error("the pool ended in trouble: {0}")]
 pub struct ShutdownError(String);
 
-impl Pool {
+impl WorkflowPool {
     /// Takes no more jobs, lets those that run finish (for up to a minute), and ends. Jobs that wait are not begun: a pool
     /// on the same folder goes on with them, and in memory they are lost. A second call does nothing.
     pub async fn shutdown(&self) -> Result<(), ShutdownError> {
@@ -63,7 +63,7 @@ async fn all_ended(workers: &mut JoinSet<()>, within: Duration) -> bool {
 }
 
 /// As after a crash: what is stored is safe, the rest is gone. The plane ends in the background.
-impl Drop for Pool {
+impl Drop for WorkflowPool {
     fn drop(&mut self) {
         let (running, context) = {
             let mut state = self.inner.state();

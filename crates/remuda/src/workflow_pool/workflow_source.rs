@@ -10,7 +10,7 @@ use serde_json::value::{RawValue, to_raw_value};
 ///
 /// Text and files are passed on in the very words in which they came: a seed of twenty digits stays that seed.
 #[derive(Clone, Debug)]
-pub struct Workflow(Source);
+pub struct WorkflowSource(Source);
 
 #[derive(Clone, Debug)]
 enum Source {
@@ -18,7 +18,7 @@ enum Source {
     File(PathBuf),
 }
 
-impl Workflow {
+impl WorkflowSource {
     pub(super) async fn read(self) -> Result<Arc<RawValue>, String> {
         let (text, place) = match self.0 {
             Source::Text(text) => (text, "the workflow".to_owned()),
@@ -36,46 +36,46 @@ impl Workflow {
     }
 }
 
-impl From<Value> for Workflow {
+impl From<Value> for WorkflowSource {
     fn from(value: Value) -> Self {
-        Workflow::from(&value)
+        WorkflowSource::from(&value)
     }
 }
 
-impl From<&Value> for Workflow {
+impl From<&Value> for WorkflowSource {
     fn from(value: &Value) -> Self {
         let raw = to_raw_value(value).expect("a JSON value can be written");
-        Workflow::from(raw)
+        WorkflowSource::from(raw)
     }
 }
 
-impl From<Box<RawValue>> for Workflow {
+impl From<Box<RawValue>> for WorkflowSource {
     fn from(raw: Box<RawValue>) -> Self {
-        Workflow(Source::Text(raw.get().to_owned()))
+        WorkflowSource(Source::Text(raw.get().to_owned()))
     }
 }
 
-impl From<&str> for Workflow {
+impl From<&str> for WorkflowSource {
     fn from(json: &str) -> Self {
-        Workflow(Source::Text(json.to_owned()))
+        WorkflowSource(Source::Text(json.to_owned()))
     }
 }
 
-impl From<String> for Workflow {
+impl From<String> for WorkflowSource {
     fn from(json: String) -> Self {
-        Workflow(Source::Text(json))
+        WorkflowSource(Source::Text(json))
     }
 }
 
-impl From<&Path> for Workflow {
+impl From<&Path> for WorkflowSource {
     fn from(path: &Path) -> Self {
-        Workflow(Source::File(path.to_owned()))
+        WorkflowSource(Source::File(path.to_owned()))
     }
 }
 
-impl From<PathBuf> for Workflow {
+impl From<PathBuf> for WorkflowSource {
     fn from(path: PathBuf) -> Self {
-        Workflow(Source::File(path))
+        WorkflowSource(Source::File(path))
     }
 }
 
@@ -89,18 +89,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("workflow.json");
         std::fs::write(&path, text).unwrap();
-        for workflow in [Workflow::from(text), text.to_owned().into(), path.as_path().into()] {
+        for workflow in [WorkflowSource::from(text), text.to_owned().into(), path.as_path().into()] {
             assert_eq!(workflow.read().await.unwrap().get(), text);
         }
         let value: Value = serde_json::from_str(text).unwrap();
-        assert!(Workflow::from(value).read().await.unwrap().get().contains("18446744073709551615"));
+        assert!(WorkflowSource::from(value).read().await.unwrap().get().contains("18446744073709551615"));
     }
 
     #[tokio::test]
     async fn what_is_no_workflow_says_what_to_give() {
         for (workflow, said) in [
-            (Workflow::from("workflow.json"), "give a Path"),
-            (Workflow::from(r#"{"1": "#), "not JSON"),
+            (WorkflowSource::from("workflow.json"), "give a Path"),
+            (WorkflowSource::from(r#"{"1": "#), "not JSON"),
             (Path::new("/nowhere/workflow.json").into(), "/nowhere/workflow.json cannot be read"),
         ] {
             let error = workflow.read().await.unwrap_err();

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};
 
 use remuda_store::blobs::BlobHash;
-use remuda_worker::{BlobLink, LinkError};
+use remuda_worker::{BlobLink, BlobLinkError};
 use reqwest::{Method, StatusCode, header};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -390,7 +390,7 @@ async fn people_put_and_get_files() {
     let other = BlobHash::of(b"other").to_string();
     let (code, said) = run(&folder, &["get", &other, "-o", "other", "--url", url]).await;
     assert_eq!(code, 1);
-    has_all(&said, &["the plane has no blake3:"]);
+    has_all(&said, &["the plane has no blob blake3:"]);
     let (code, said) = run(&folder, &["put", "nothing.png", "--url", url]).await;
     assert_eq!(code, 1);
     has_all(&said, &["cannot store nothing.png", "No such file"]);
@@ -431,7 +431,7 @@ async fn a_worker_stores_its_output_although_the_plane_was_away() {
     assert!(fs::read(copy).unwrap() == content);
     assert!(link.fetch_bytes(&hash, 4_000_000).await.unwrap() == content);
     let too_large = link.fetch_bytes(&hash, 1_000_000).await.unwrap_err();
-    assert!(matches!(too_large, LinkError::TooLarge { bytes_max: 1_000_000, .. }), "{too_large}");
+    assert!(matches!(too_large, BlobLinkError::TooLarge { bytes_max: 1_000_000, .. }), "{too_large}");
 }
 
 /// Takes one request after another; what `answer` makes of each goes back, and the line is closed.
@@ -485,7 +485,10 @@ async fn a_cut_download_goes_on_where_it_was_and_a_wrong_one_is_not_taken() {
     });
     let link = BlobLink::new(&url.await, "");
     let wrong = link.fetch(&hash, &into).await.unwrap_err();
-    assert!(matches!(wrong, LinkError::Wrong { actual, .. } if actual == BlobHash::of(b"cow")), "{wrong}");
-    assert!(matches!(link.fetch_bytes(&hash, 100).await.unwrap_err(), LinkError::Wrong { .. }));
+    assert!(
+        matches!(wrong, BlobLinkError::Wrong { actual, .. } if actual == BlobHash::of(b"cow")),
+        "{wrong}"
+    );
+    assert!(matches!(link.fetch_bytes(&hash, 100).await.unwrap_err(), BlobLinkError::Wrong { .. }));
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -1,4 +1,4 @@
-//! `remuda::Pool`: the library form, with servers that fail and programs that end as programs do.
+//! `remuda::WorkflowPool`: the library form, with servers that fail and programs that end as programs do.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
-use remuda::Pool;
-use remuda::pool::{
-    BuildError, Builder, Filter, JobError, JobHandle, Options, OutputError, PoolError, Server,
+use remuda::{
+    ComfyuiServer, EnqueueOptions, EventFilter, JobError, JobHandle, JobOutputError, WorkflowPool,
+    WorkflowPoolBuildError, WorkflowPoolBuilder, WorkflowPoolError,
 };
 use remuda_core::cause::Cause;
 use remuda_core::id::Attempt;
@@ -27,17 +27,19 @@ async fn instant_fake() -> Fake {
 }
 
 /// A pool in a hurry, in the proportions of a patient one.
-fn hurried() -> Builder {
-    Pool::builder().retry_delay(Duration::from_millis(50)).cooldown(Duration::from_millis(300)).set(|it| {
-        it.settings.beat_busy = Duration::from_millis(200);
-        it.settings.lease = Duration::from_secs(2);
-        it.settings.suspect_after = Duration::from_millis(600);
-        it.settings.order_grace = Duration::from_millis(500);
-        it.agent.inactivity = Duration::from_millis(500);
-        it.agent.unknown_recheck = Duration::from_millis(400);
-        it.agent.probe_every = Duration::from_millis(300);
-        it.agent.cancel_timeout = Duration::from_secs(1);
-    })
+fn hurried() -> WorkflowPoolBuilder {
+    WorkflowPool::builder().retry_delay(Duration::from_millis(50)).cooldown(Duration::from_millis(300)).set(
+        |it| {
+            it.settings.beat_busy = Duration::from_millis(200);
+            it.settings.lease = Duration::from_secs(2);
+            it.settings.suspect_after = Duration::from_millis(600);
+            it.settings.order_grace = Duration::from_millis(500);
+            it.agent.inactivity = Duration::from_millis(500);
+            it.agent.unknown_recheck = Duration::from_millis(400);
+            it.agent.probe_every = Duration::from_millis(300);
+            it.agent.cancel_timeout = Duration::from_secs(1);
+        },
+    )
 }
 
 fn picture(color: u64) -> Value {
@@ -56,11 +58,11 @@ fn slow(color: u64, seconds: f64) -> Value {
     graph
 }
 
-async fn enqueue(pool: &Pool, workflow: Value) -> JobHandle {
-    pool.enqueue(workflow, Options::new()).await.unwrap()
+async fn enqueue(pool: &WorkflowPool, workflow: Value) -> JobHandle {
+    pool.enqueue(workflow, EnqueueOptions::new()).await.unwrap()
 }
 
-async fn until_online(pool: &Pool, workers: usize) {
+async fn until_online(pool: &WorkflowPool, workers: usize) {
     wait_until(&format!("{workers} workers are online"), async || {
         (pool.stats().await.unwrap().workers_online == workers).then_some(())
     })
@@ -99,16 +101,16 @@ async fn a_workflow_goes_in_and_its_picture_comes_out() {
 
     let text = picture(2).to_string();
     std::fs::write(folder.path().join("workflow.json"), &text).unwrap();
-    pool.enqueue(text.as_str(), Options::new()).await.unwrap().await.unwrap();
+    pool.enqueue(text.as_str(), EnqueueOptions::new()).await.unwrap().await.unwrap();
     let file = folder.path().join("workflow.json");
-    pool.enqueue(file.as_path(), Options::new()).await.unwrap().await.unwrap();
+    pool.enqueue(file.as_path(), EnqueueOptions::new()).await.unwrap().await.unwrap();
     let stats = pool.stats().await.unwrap();
     assert_eq!((stats.completed, stats.queued, stats.running, stats.workers_online), (3, 0, 0, 1));
 
     pool.shutdown().await.unwrap();
-    assert!(matches!(output.bytes().await, Err(OutputError::Stopped)));
-    let late = pool.enqueue(picture(3), Options::new()).await;
-    assert!(matches!(late, Err(PoolError::Stopped)), "{late:?}");
+    assert!(matches!(output.bytes().await, Err(JobOutputError::Stopped)));
+    let late = pool.enqueue(picture(3), EnqueueOptions::new()).await;
+    assert!(matches!(late, Err(WorkflowPoolError::Stopped)), "{late:?}");
     pool.shutdown().await.unwrap();
 }
 
@@ -124,18 +126,19 @@ async fn a_file_goes_along_and_a_name_that_nothing_means_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mine.png");
     std::fs::write(&path, &made).unwrap();
-    for options in
-        [Options::new().attach("photo.png", made.clone()), Options::new().attach("photo.png", path.as_path())]
-    {
+    for options in [
+        EnqueueOptions::new().attach("photo.png", made.clone()),
+        EnqueueOptions::new().attach("photo.png", path.as_path()),
+    ] {
         let outcome = pool.enqueue(&workflow, options).await.unwrap().await.unwrap();
         assert!(is_picture(&outcome.outputs[0].bytes().await.unwrap()));
     }
     for (options, said) in [
-        (Options::new().attach("other.png", made), "other.png"),
-        (Options::new().attach("photo.png", Path::new("/nowhere/x.png")), "/nowhere/x.png"),
+        (EnqueueOptions::new().attach("other.png", made), "other.png"),
+        (EnqueueOptions::new().attach("photo.png", Path::new("/nowhere/x.png")), "/nowhere/x.png"),
     ] {
         let refused = pool.enqueue(&workflow, options).await.unwrap_err();
-        assert!(matches!(&refused, PoolError::Invalid(why) if why.contains(said)), "{refused}");
+        assert!(matches!(&refused, WorkflowPoolError::Invalid(why) if why.contains(said)), "{refused}");
     }
     pool.shutdown().await.unwrap();
 }
@@ -183,7 +186,8 @@ async fn a_server_that_is_away_at_the_start_delays_nobody_and_joins_when_it_come
     let late = Fake::start(options).await.unwrap();
     until_online(&pool, 2).await;
     let name = pool.workers().await.unwrap()[0].worker.clone();
-    let outcome = pool.enqueue(picture(2), Options::new().pin(name.clone())).await.unwrap().await.unwrap();
+    let outcome =
+        pool.enqueue(picture(2), EnqueueOptions::new().pin(name.clone())).await.unwrap().await.unwrap();
     assert_eq!(outcome.worker, name);
     assert_eq!(late.counts().successes.len(), 2, "the check and the job");
     pool.shutdown().await.unwrap();
@@ -195,7 +199,7 @@ async fn a_job_whose_server_is_killed_is_done_by_another() {
     let pool = hurried().comfyui(servers[0].url()).comfyui(servers[1].url()).build().await.unwrap();
     until_online(&pool, 2).await;
     let first = pool.workers().await.unwrap()[0].worker.clone();
-    let job = pool.enqueue(slow(1, 2.0), Options::new().prefer(first.clone())).await.unwrap();
+    let job = pool.enqueue(slow(1, 2.0), EnqueueOptions::new().prefer(first.clone())).await.unwrap();
     until_begun(&servers[0], &job).await;
     servers[0].kill().await;
     let outcome = job.await.unwrap();
@@ -215,12 +219,12 @@ async fn cancelled_work_is_never_run_and_what_has_ended_stays_as_it_is() {
     for job in [&running, &waiting] {
         let ended = job.outcome().await;
         assert!(matches!(ended, Err(JobError::Cancelled { .. })), "{ended:?}");
-        assert!(matches!(job.cancel().await, Err(PoolError::Ended { state: "cancelled" })));
+        assert!(matches!(job.cancel().await, Err(WorkflowPoolError::Ended { state: "cancelled" })));
     }
     enqueue(&pool, picture(3)).await.await.unwrap();
     assert_eq!(begun(&[&server], &waiting), 0);
     let unknown = remuda_core::id::JobId::from_u128(7);
-    assert!(matches!(pool.cancel(unknown).await, Err(PoolError::Unknown(id)) if id == unknown));
+    assert!(matches!(pool.cancel(unknown).await, Err(WorkflowPoolError::Unknown(id)) if id == unknown));
     pool.shutdown().await.unwrap();
 }
 
@@ -228,14 +232,14 @@ async fn cancelled_work_is_never_run_and_what_has_ended_stays_as_it_is() {
 async fn progress_previews_outputs_and_events_come_while_it_runs() {
     let server = fake().await;
     let pool = hurried().comfyui(server.url()).build().await.unwrap();
-    let mine = Filter::new().name("job").metadata("user", "anna");
+    let mine = EventFilter::new().name("job").metadata("user", "anna");
     let mut events = Box::pin(pool.events(mine));
-    let other = pool.enqueue(picture(1), Options::new().metadata("user", "otto")).await.unwrap();
+    let other = pool.enqueue(picture(1), EnqueueOptions::new().metadata("user", "otto")).await.unwrap();
     other.await.unwrap();
     let mut workflow = slow(2, 2.0);
     let early = json!({ "images": ["1", 0], "filename_prefix": "early" });
     workflow["4"] = json!({ "class_type": "SaveImage", "inputs": early });
-    let job = pool.enqueue(workflow, Options::new().metadata("user", "anna")).await.unwrap();
+    let job = pool.enqueue(workflow, EnqueueOptions::new().metadata("user", "anna")).await.unwrap();
     let progress = tokio::spawn(job.progress().collect::<Vec<_>>());
     let previews = tokio::spawn(job.previews().collect::<Vec<_>>());
     let outcome = job.clone().await.unwrap();
@@ -274,7 +278,7 @@ async fn whoever_reads_events_late_misses_none_that_is_stored() {
     // More than anybody is kept in memory for, of jobs that nobody can run.
     const JOBS: usize = 2_200;
     let pool = hurried().comfyui(format!("http://{}", free_address())).build().await.unwrap();
-    let mut events = Box::pin(pool.events(Filter::new().name("job")));
+    let mut events = Box::pin(pool.events(EventFilter::new().name("job")));
     let mut expected = Vec::new();
     for color in 0..JOBS {
         let job = enqueue(&pool, picture(color as u64)).await;
@@ -307,8 +311,8 @@ async fn a_job_that_fails_says_whose_fault_it_is() {
     let event = blocked.recv().await.unwrap();
     assert_eq!(event.worker, Some(pool.workers().await.unwrap()[0].worker.clone()));
     let loose = json!({ "1": { "class_type": "SaveImage", "inputs": { "images": ["9", 0] } } });
-    let refused = pool.enqueue(loose, Options::new()).await;
-    assert!(matches!(refused, Err(PoolError::Invalid(_))), "{refused:?}");
+    let refused = pool.enqueue(loose, EnqueueOptions::new()).await;
+    assert!(matches!(refused, Err(WorkflowPoolError::Invalid(_))), "{refused:?}");
     pool.shutdown().await.unwrap();
 }
 
@@ -383,7 +387,7 @@ async fn pools_live_side_by_side_on_one_server_and_a_folder_has_one_at_a_time() 
         assert_eq!(begun(&[&server], &job), 1);
     }
     let same = hurried().comfyui(server.url()).sqlite(folder.path()).build().await;
-    assert!(matches!(same, Err(BuildError::InUse { .. })), "{same:?}");
+    assert!(matches!(same, Err(WorkflowPoolBuildError::InUse { .. })), "{same:?}");
     for pool in pools.iter().chain([&third]) {
         pool.shutdown().await.unwrap();
     }
@@ -391,20 +395,24 @@ async fn pools_live_side_by_side_on_one_server_and_a_folder_has_one_at_a_time() 
 
 #[tokio::test]
 async fn what_is_no_pool_says_what_to_do() {
-    let none = Pool::builder().build().await.unwrap_err();
-    assert!(matches!(none, BuildError::NoServer), "{none}");
-    let address = Pool::builder().comfyui("not an address").build().await.unwrap_err();
-    assert!(matches!(&address, BuildError::Address { url, .. } if url == "not an address"), "{address}");
+    let none = WorkflowPool::builder().build().await.unwrap_err();
+    assert!(matches!(none, WorkflowPoolBuildError::NoServer), "{none}");
+    let address = WorkflowPool::builder().comfyui("not an address").build().await.unwrap_err();
+    assert!(
+        matches!(&address, WorkflowPoolBuildError::Address { url, .. } if url == "not an address"),
+        "{address}"
+    );
     let name = || "one".parse().unwrap();
-    let twice = Pool::builder()
-        .comfyui(Server::new("http://127.0.0.1:1").name(name()))
-        .comfyui(Server::new("http://127.0.0.1:2").name(name()))
+    let twice = WorkflowPool::builder()
+        .comfyui(ComfyuiServer::new("http://127.0.0.1:1").name(name()))
+        .comfyui(ComfyuiServer::new("http://127.0.0.1:2").name(name()))
         .build()
         .await
         .unwrap_err();
-    assert!(matches!(&twice, BuildError::SameName(worker) if *worker == name()), "{twice}");
-    let unwritable = Pool::builder().comfyui("http://127.0.0.1:1").sqlite("/proc/nowhere").build().await;
-    assert!(matches!(unwritable, Err(BuildError::Start { .. })), "{unwritable:?}");
+    assert!(matches!(&twice, WorkflowPoolBuildError::SameName(worker) if *worker == name()), "{twice}");
+    let unwritable =
+        WorkflowPool::builder().comfyui("http://127.0.0.1:1").sqlite("/proc/nowhere").build().await;
+    assert!(matches!(unwritable, Err(WorkflowPoolBuildError::Start { .. })), "{unwritable:?}");
 }
 
 #[tokio::test]

@@ -173,7 +173,7 @@ async fn an_output_that_cannot_be_fetched_is_told_and_is_no_success() {
     write(&plane, "job.json", r#"{"n": 1}"#);
     let ran = run(plane.folder(), &plane.url, &["job.json", "-o", "out"]).await;
     assert_eq!(ran.code, 1, "{ran:?}");
-    has_all(&ran.err, &["cannot fetch a.png", "the plane has no blake3:"]);
+    has_all(&ran.err, &["cannot fetch a.png", "the plane has no blob blake3:"]);
     assert_eq!(std::fs::read_dir(plane.folder().join("out")).unwrap().count(), 0);
 }
 

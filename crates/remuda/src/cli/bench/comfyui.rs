@@ -19,7 +19,7 @@ use super::child::{Plane, Workers};
 use super::line::Line;
 use super::load::percentile;
 use super::rows::{self, Rows};
-use crate::cli::look::Reader;
+use crate::cli::commands::Reader;
 use remuda_net::http_client as dial;
 
 #[derive(Debug, Args)]

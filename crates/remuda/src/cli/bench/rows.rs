@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use serde_json::{Map, Value};
 
-use crate::cli::say;
+use crate::cli::print_line;
 use crate::cli::table::table;
 
 #[derive(Debug, Default)]
@@ -28,9 +28,9 @@ impl Rows {
 
     pub(super) fn print(self, as_json: bool) {
         if as_json {
-            say(&Value::Object(self.json).to_string());
+            print_line(&Value::Object(self.json).to_string());
         } else {
-            say(&table(&["WHAT", "VALUE", "UNIT", "NOTE"], &self.rows));
+            print_line(&table(&["WHAT", "VALUE", "UNIT", "NOTE"], &self.rows));
         }
     }
 }

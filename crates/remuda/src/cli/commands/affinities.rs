@@ -14,15 +14,15 @@ use super::super::{Client, Connection};
 use super::{ANSWER_MAX, cell, find_shape, rows, short_shape, show};
 
 #[derive(Debug, Args)]
-pub(crate) struct Affinities {
+pub(crate) struct AffinitiesCommand {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<AffinitiesAction>,
     #[command(flatten)]
     connection: Connection,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum AffinitiesAction {
     /// Say where a shape should run, and where not; replaces what was said before
     ///
     /// Preferred workers are chosen first while they are free, and others take the job otherwise. Excluded workers never
@@ -45,7 +45,7 @@ enum Command {
     },
 }
 
-impl Affinities {
+impl AffinitiesCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         match self.command {
@@ -53,7 +53,7 @@ impl Affinities {
                 let answer = client.get("/remuda/v1/affinities").await?;
                 show(&self.connection, &answer, || list(rows(&answer, "affinities")));
             }
-            Some(Command::Set { shape, prefer, exclude }) => {
+            Some(AffinitiesAction::Set { shape, prefer, exclude }) => {
                 if prefer.is_empty() && exclude.is_empty() {
                     bail!(super::super::Usage("name workers with --prefer or --exclude, or both".to_owned()));
                 }
@@ -63,7 +63,7 @@ impl Affinities {
                 let answer = client.send(request.json(&body).timeout(ANSWER_MAX)).await?;
                 show(&self.connection, &answer, || list(std::slice::from_ref(&answer)));
             }
-            Some(Command::Remove { shape }) => {
+            Some(AffinitiesAction::Remove { shape }) => {
                 let answer = client.get("/remuda/v1/affinities").await?;
                 let shapes = rows(&answer, "affinities").iter().filter_map(|it| it["shape"].as_str());
                 let Some(shape) = find_shape(shapes, &shape)? else {

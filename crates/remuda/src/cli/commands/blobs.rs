@@ -13,15 +13,15 @@ use super::show;
 use remuda_worker::BlobLink;
 
 #[derive(Debug, Args)]
-pub(crate) struct Blobs {
+pub(crate) struct BlobsCommand {
     #[command(subcommand)]
-    command: Command,
+    command: BlobsAction,
     #[command(flatten)]
     connection: Connection,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum BlobsAction {
     /// Store a file and print its hash, which workflows can name
     ///
     /// Example: remuda blobs put photo.png
@@ -41,13 +41,13 @@ enum Command {
     },
 }
 
-impl Blobs {
+impl BlobsCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         // Asked once, so that a plane that is not there is told at once and not after many tries.
         Client::new(&self.connection)?.get("/health/live").await?;
-        let link = BlobLink::with(&self.connection.url, &self.connection.credentials()?);
+        let link = BlobLink::with_credentials(&self.connection.url, &self.connection.credentials()?);
         match self.command {
-            Command::Put { file } => {
+            BlobsAction::Put { file } => {
                 let stored = link.store(&file).await;
                 let (hash, size_bytes) =
                     stored.with_context(|| format!("cannot store {}", file.display()))?;
@@ -55,7 +55,7 @@ impl Blobs {
                     hash.to_string()
                 });
             }
-            Command::Get { hash, output } => {
+            BlobsAction::Get { hash, output } => {
                 let path = output.unwrap_or_else(|| hash.hex().into());
                 let size_bytes =
                     link.fetch(&hash, &path).await.with_context(|| format!("cannot fetch {hash}"))?;

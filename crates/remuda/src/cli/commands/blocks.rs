@@ -12,15 +12,15 @@ use super::super::{Client, Connection};
 use super::{cell, find_shape, rows, short_shape, show};
 
 #[derive(Debug, Args)]
-pub(crate) struct Blocks {
+pub(crate) struct BlocksCommand {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<BlocksAction>,
     #[command(flatten)]
     connection: Connection,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum BlocksAction {
     /// Let a worker run a shape again
     Lift {
         /// The worker
@@ -30,11 +30,11 @@ enum Command {
     },
 }
 
-impl Blocks {
+impl BlocksCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let answer = client.get("/remuda/v1/blocks").await?;
-        let Some(Command::Lift { worker, shape }) = self.command else {
+        let Some(BlocksAction::Lift { worker, shape }) = self.command else {
             show(&self.connection, &answer, || list(rows(&answer, "blocks")));
             return Ok(ExitCode::SUCCESS);
         };

@@ -20,7 +20,7 @@ Examples:
   remuda cost --by hour";
 
 #[derive(Debug, Args)]
-pub(crate) struct Cost {
+pub(crate) struct CostCommand {
     /// How far back, such as 1h or 7d; 40 days at most
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = written_duration)]
     since: Duration,
@@ -50,7 +50,7 @@ impl By {
     }
 }
 
-impl Cost {
+impl CostCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let from = present().minus(self.since).as_millis().to_string();

@@ -10,7 +10,7 @@ use super::super::{Client, Connection};
 use super::{cell, rows, show};
 
 #[derive(Debug, Args)]
-pub(crate) struct Cycle {
+pub(crate) struct CycleCommand {
     /// Show what a cycle would do now, and do nothing
     #[arg(long)]
     dry_run: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Cycle {
     connection: Connection,
 }
 
-impl Cycle {
+impl CycleCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         if self.dry_run {

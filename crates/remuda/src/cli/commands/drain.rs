@@ -20,7 +20,7 @@ Examples:
   remuda drain tower --machine           (all workers of the machine, where a worker has the same name)";
 
 #[derive(Debug, Args)]
-pub(crate) struct Drain {
+pub(crate) struct DrainCommand {
     /// A worker or a machine
     #[arg(value_name = "WORKER|MACHINE")]
     name: String,
@@ -70,7 +70,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Nobody sits before a terminal for longer.
 const WAIT_MAX: Duration = Duration::from_secs(24 * 3600);
 
-impl Drain {
+impl DrainCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let meant = self.meant(&client).await?;
@@ -84,7 +84,7 @@ impl Drain {
         if self.wait {
             gone(&client, &path).await?;
             if !self.connection.json {
-                super::say(&format!("{} {} is gone", meant.as_str(), self.name));
+                super::print_line(&format!("{} {} is gone", meant.as_str(), self.name));
             }
         }
         Ok(ExitCode::SUCCESS)

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::super::client::Unreachable;
 use super::super::table::plain;
-use super::super::{Client, Connection, say};
+use super::super::{Client, Connection, print_line};
 use super::cell;
 use super::sse::{Event, Reader};
 
@@ -21,7 +21,7 @@ const RECONNECT_WAIT: Duration = Duration::from_secs(1);
 const RECONNECTS_MAX: u32 = 600;
 
 #[derive(Debug, Args)]
-pub(crate) struct Events {
+pub(crate) struct EventsCommand {
     /// Only those of this job
     #[arg(long)]
     job: Option<JobId>,
@@ -47,7 +47,7 @@ pub(crate) struct Events {
     connection: Connection,
 }
 
-impl Events {
+impl EventsCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         tokio::select! {
             result = self.follow() => result?,
@@ -61,7 +61,7 @@ impl Events {
         if self.no_follow {
             let told = self.read(&client, &mut Some(self.after.unwrap_or(0))).await?;
             if told == 0 && !self.connection.json {
-                say("no such event is stored");
+                print_line("no such event is stored");
             }
             return Ok(());
         }
@@ -118,7 +118,7 @@ impl Events {
 
     fn tell(&self, event: &Event) {
         let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
-        say(&if self.connection.json { event.data.clone() } else { line(event, &data) });
+        print_line(&if self.connection.json { event.data.clone() } else { line(event, &data) });
     }
 }
 

@@ -22,15 +22,15 @@ Examples:
   remuda fleet reset-brake gpus      (the brake on creations, and offers that are passed over)";
 
 #[derive(Debug, Args)]
-pub(crate) struct Fleet {
+pub(crate) struct FleetCommand {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<FleetAction>,
     #[command(flatten)]
     connection: Connection,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum FleetAction {
     /// Show one fleet: limits, budget, what holds it back
     Show { fleet: FleetId },
     /// Let it neither grow nor shrink until it is resumed; what is sick is still returned
@@ -69,7 +69,7 @@ impl FromStr for Size {
     }
 }
 
-impl Fleet {
+impl FleetCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let Some(command) = self.command else {
@@ -78,24 +78,26 @@ impl Fleet {
             return Ok(ExitCode::SUCCESS);
         };
         let (fleet, order, body, done) = match command {
-            Command::Show { fleet } => {
+            FleetAction::Show { fleet } => {
                 let answer = client.get(&format!("/remuda/v1/fleets/{fleet}")).await?;
                 show(&self.connection, &answer, || one(&answer));
                 return Ok(ExitCode::SUCCESS);
             }
-            Command::Pause { fleet, reason } => {
+            FleetAction::Pause { fleet, reason } => {
                 let done = "neither grows nor shrinks until `remuda fleet resume`".to_owned();
                 (fleet, "pause", json!({ "reason": reason.unwrap_or_default() }), done)
             }
-            Command::Resume { fleet } => (fleet, "resume", json!({}), "follows its policy again".to_owned()),
-            Command::Scale { fleet, machines: Size(machines) } => {
+            FleetAction::Resume { fleet } => {
+                (fleet, "resume", json!({}), "follows its policy again".to_owned())
+            }
+            FleetAction::Scale { fleet, machines: Size(machines) } => {
                 let done = match machines {
                     Some(count) => format!("is to have {count} machines, whatever waits"),
                     None => "follows its policy again".to_owned(),
                 };
                 (fleet, "scale", json!({ "machines": machines }), done)
             }
-            Command::ResetBrake { fleet } => {
+            FleetAction::ResetBrake { fleet } => {
                 (fleet, "reset-brake", json!({}), "may create machines again".to_owned())
             }
         };
@@ -183,7 +185,7 @@ fn troubles(fleet: &Value) -> Vec<String> {
 fn one(fleet: &Value) -> String {
     let settings = &fleet["settings"];
     let mut lines = Vec::new();
-    let mut say = |name: &str, text: String| {
+    let mut row = |name: &str, text: String| {
         if text != "-" {
             lines.push(format!("{name:<11} {}", plain(&text)));
         }
@@ -192,21 +194,21 @@ fn one(fleet: &Value) -> String {
         let words: Vec<_> = value.as_array().into_iter().flatten().map(cell).collect();
         if words.is_empty() { "-".to_owned() } else { words.join(", ") }
     };
-    say("fleet", cell(&fleet["fleet"]));
-    say("policy", policy(settings));
+    row("fleet", cell(&fleet["fleet"]));
+    row("policy", policy(settings));
     let [min, max] = ["machines_min", "machines_max"].map(|name| cell(&settings[name]));
     let set =
         fleet["machines_set"].as_u64().map_or(String::new(), |set| format!("; {set} were ordered by hand"));
-    say("wanted", format!("{} of {min} to {max}{set}", cell(&fleet["machines_wanted"])));
-    say("machines", counts(&fleet["machines"]));
-    say("workers", counts(&fleet["workers"]));
-    say("queued", cell(&fleet["queued_jobs"]));
-    say("offers", listed(&settings["offers"]));
-    say("an hour", of(&money(&fleet["per_hour_dollars"]), &settings["hour_max_dollars"]));
-    say("today", of(&money(&fleet["today_dollars"]), &settings["day_max_dollars"]));
+    row("wanted", format!("{} of {min} to {max}{set}", cell(&fleet["machines_wanted"])));
+    row("machines", counts(&fleet["machines"]));
+    row("workers", counts(&fleet["workers"]));
+    row("queued", cell(&fleet["queued_jobs"]));
+    row("offers", listed(&settings["offers"]));
+    row("an hour", of(&money(&fleet["per_hour_dollars"]), &settings["hour_max_dollars"]));
+    row("today", of(&money(&fleet["today_dollars"]), &settings["day_max_dollars"]));
     let seconds =
         |name: &str| settings[name].as_f64().map_or("-".to_owned(), |seconds| format!("{seconds}s"));
-    say(
+    row(
         "limits",
         format!(
             "image pull {}, registration {}, start check {}, drain {}, return {}",
@@ -218,12 +220,12 @@ fn one(fleet: &Value) -> String {
         ),
     );
     for trouble in troubles(fleet) {
-        say("held back", trouble);
+        row("held back", trouble);
     }
     for name in ["avoided", "bad_hosts"] {
         for avoided in rows(fleet, name) {
             let [what, until, why] = ["name", "until", "why"].map(|name| cell(&avoided[name]));
-            say("passed over", format!("{what} until {until}: {why}"));
+            row("passed over", format!("{what} until {until}: {why}"));
         }
     }
     lines.join("\n")

@@ -11,12 +11,12 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::super::table::{plain, table};
-use super::super::{Client, Connection, say};
+use super::super::{Client, Connection, print_line};
 use super::{ask, brief, cell, columns, cut, moment, rows, show};
 use remuda_net::clock::Clock;
 
 #[derive(Debug, Args)]
-pub(crate) struct Jobs {
+pub(crate) struct JobsCommand {
     /// Only those in this state
     #[arg(long, value_parser = PossibleValuesParser::new(StateRow::NAMES))]
     state: Option<String>,
@@ -33,7 +33,7 @@ pub(crate) struct Jobs {
     connection: Connection,
 }
 
-impl Jobs {
+impl JobsCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let answer = ask(&client, Method::GET, "/remuda/v1/jobs", &self.query()).await?;
@@ -123,7 +123,7 @@ fn row(job: &Value, now: Timestamp) -> Vec<String> {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Cancel {
+pub(crate) struct CancelCommand {
     /// Jobs to cancel
     #[arg(required = true, value_name = "JOB")]
     jobs: Vec<JobId>,
@@ -134,7 +134,7 @@ pub(crate) struct Cancel {
     connection: Connection,
 }
 
-impl Cancel {
+impl CancelCommand {
     /// One that cannot be cancelled keeps none of the others from it.
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
@@ -147,7 +147,7 @@ impl Cancel {
                 Err(error) => {
                     code = ExitCode::FAILURE;
                     if self.connection.json {
-                        say(&json!({ "id": job, "error": error.to_string() }).to_string());
+                        print_line(&json!({ "id": job, "error": error.to_string() }).to_string());
                     } else {
                         eprintln!("remuda: job {job}: {}", plain(&format!("{error:#}")));
                     }
@@ -195,7 +195,7 @@ j2  running  b       -1    2      1m       red     comfyui: pending  running on 
         #[derive(Debug, clap::Parser)]
         struct Typed {
             #[command(flatten)]
-            jobs: Jobs,
+            jobs: JobsCommand,
         }
         let typed: Typed = clap::Parser::parse_from(["remuda", "--state", "failed", "--limit", "2"]);
         assert_eq!(typed.jobs.next_page("j9"), "remuda jobs --state failed --limit 2 --before j9");

@@ -12,14 +12,14 @@ use super::super::{Client, Connection};
 use super::{ago, cell, money, present, rows, show};
 
 #[derive(Debug, Args)]
-pub(crate) struct Machines {
+pub(crate) struct MachinesCommand {
     /// Show this one, with all that is known of it
     machine: Option<MachineId>,
     #[command(flatten)]
     connection: Connection,
 }
 
-impl Machines {
+impl MachinesCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         match &self.machine {
@@ -74,35 +74,35 @@ fn reason(machine: &Value) -> String {
 
 fn one(machine: &Value, now: Timestamp) -> String {
     let mut lines = Vec::new();
-    let mut say = |name: &str, text: String| {
+    let mut row = |name: &str, text: String| {
         if text != "-" {
             lines.push(format!("{name:<9} {}", plain(&text)));
         }
     };
-    say("machine", cell(&machine["machine"]));
-    say("fleet", cell(&machine["fleet"]));
-    say(
+    row("machine", cell(&machine["machine"]));
+    row("fleet", cell(&machine["fleet"]));
+    row(
         "state",
         format!("{}, {} for {}", state(machine), cell(&machine["presence"]), ago(&machine["since"], now)),
     );
-    say("pod", cell(&machine["pod"]));
-    say("tag", cell(&machine["tag"]));
+    row("pod", cell(&machine["pod"]));
+    row("tag", cell(&machine["tag"]));
     for name in ["offer", "gpu", "place", "host"] {
-        say(name, cell(&machine[name]));
+        row(name, cell(&machine[name]));
     }
     if machine["is_rented"] == true {
         let (price, cost) = (money(&machine["price_dollars"]), money(&machine["cost_dollars"]));
-        say("costs", format!("{price} an hour, {cost} so far"));
+        row("costs", format!("{price} an hour, {cost} so far"));
     }
     let workers: Vec<_> = rows(machine, "workers").iter().map(cell).collect();
-    say("workers", if workers.is_empty() { "-".to_owned() } else { workers.join(" ") });
-    say("waits for", cell(&machine["waiting"]["text"]));
-    say("SSH visit", cell(&machine["visit"]));
-    say(
+    row("workers", if workers.is_empty() { "-".to_owned() } else { workers.join(" ") });
+    row("waits for", cell(&machine["waiting"]["text"]));
+    row("SSH visit", cell(&machine["visit"]));
+    row(
         "drains",
         machine["drain_until"].as_str().map_or("-".to_owned(), |until| format!("until {until} at most")),
     );
-    say("reason", cell(&machine["reason"]));
+    row("reason", cell(&machine["reason"]));
     lines.join("\n")
 }
 

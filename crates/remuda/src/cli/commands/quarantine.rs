@@ -11,15 +11,15 @@ use super::super::{Client, Connection};
 use super::{cell, find_shape, rows, short_shape, show};
 
 #[derive(Debug, Args)]
-pub(crate) struct Quarantine {
+pub(crate) struct QuarantineCommand {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<QuarantineAction>,
     #[command(flatten)]
     connection: Connection,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum QuarantineAction {
     /// Trust a shape again
     Release {
         /// The shape, or as much of it as is unique
@@ -27,11 +27,11 @@ enum Command {
     },
 }
 
-impl Quarantine {
+impl QuarantineCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let answer = client.get("/remuda/v1/quarantine").await?;
-        let Some(Command::Release { shape }) = self.command else {
+        let Some(QuarantineAction::Release { shape }) = self.command else {
             show(&self.connection, &answer, || list(rows(&answer, "shapes")));
             return Ok(ExitCode::SUCCESS);
         };

@@ -12,14 +12,14 @@ use super::super::{Client, Connection};
 use super::{cell, moment, rows, short_shape, show};
 
 #[derive(Debug, Args)]
-pub(crate) struct Why {
+pub(crate) struct WhyCommand {
     /// The job
     job: JobId,
     #[command(flatten)]
     connection: Connection,
 }
 
-impl Why {
+impl WhyCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let why = client.get(&format!("/remuda/v1/jobs/{}/why", self.job)).await?;

@@ -11,12 +11,12 @@ use super::super::{Client, Connection};
 use super::{brief, cell, rows, show};
 
 #[derive(Debug, Args)]
-pub(crate) struct Workers {
+pub(crate) struct WorkersCommand {
     #[command(flatten)]
     connection: Connection,
 }
 
-impl Workers {
+impl WorkersCommand {
     pub(crate) async fn run(self) -> anyhow::Result<ExitCode> {
         let client = Client::new(&self.connection)?;
         let answer = client.get("/remuda/v1/workers").await?;

@@ -17,20 +17,20 @@ pub(super) const SCENE: &str = "a horse face on a blue background";
 const COLUMNS_MAX: u32 = 64;
 
 /// A model that this build can draw with.
-pub(super) struct Painter {
+pub(super) struct DrawingModel {
     pub(super) model: PathBuf,
 }
 
-impl Painter {
+impl DrawingModel {
     /// The model that was named; else the one at hand, if there is one and this build can use it.
-    pub(super) fn find(named: Option<PathBuf>) -> anyhow::Result<Option<Painter>> {
+    pub(super) fn find(named: Option<PathBuf>) -> anyhow::Result<Option<DrawingModel>> {
         let is_named = named.is_some();
         let model = named.unwrap_or_else(|| AT_HAND.into());
         let found = engine::engines().find(&ModelSpec::new("draw", &model));
         match found {
             Ok((_, found)) if found.capability == Capability::TextToImage => {
                 let model = std::path::absolute(&model).context("this folder has no name")?;
-                Ok(Some(Painter { model }))
+                Ok(Some(DrawingModel { model }))
             }
             Ok((_, found)) if is_named => {
                 bail!("{} is a model for {}, which draws nothing", model.display(), found.capability)

@@ -11,7 +11,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
 use super::super::Client;
-use super::painter::{self, Painter};
+use super::drawing::{self, DrawingModel};
 use remuda_config::Resolved;
 use remuda_server::serve::Serving;
 
@@ -39,9 +39,9 @@ const LIFELINE: &str = r#""$@" </dev/null & echo $!; exec >&-; read -r _; kill -
 const GOODBYE_MAX: Duration = Duration::from_secs(3);
 const JOIN_MAX: Duration = Duration::from_secs(15);
 
-pub(super) struct Stage {
+pub(super) struct DemoProcesses {
     pub(super) url: String,
-    painter: Option<Painter>,
+    painter: Option<DrawingModel>,
     // Dropped in this order: nobody works for a plane that is gone, nobody writes into a folder that is gone.
     workers: Vec<Worker>,
     serving: Option<Serving>,
@@ -57,15 +57,15 @@ pub(super) struct Worker {
     output: Lines<BufReader<ChildStdout>>,
 }
 
-impl Stage {
-    pub(super) async fn set(painter: Option<Painter>) -> anyhow::Result<Stage> {
+impl DemoProcesses {
+    pub(super) async fn set(painter: Option<DrawingModel>) -> anyhow::Result<DemoProcesses> {
         let folder = Folder::create()?;
         std::fs::write(folder.0.join("render.sh"), RENDER).context("cannot write the demo's renderer")?;
         let mut resolved = Resolved::defaults(folder.0.clone());
         resolved.serve.listen.set_port(0);
         hurry(&mut resolved);
         let serving = Serving::start(&resolved).await?;
-        Ok(Stage {
+        Ok(DemoProcesses {
             url: format!("http://{}", serving.address),
             painter,
             workers: Vec::new(),
@@ -89,7 +89,7 @@ impl Stage {
     pub(super) async fn start_workers(&mut self) -> anyhow::Result<()> {
         let renders = NAMES.map(|name| (name, ["--exec".to_owned(), "sh render.sh".to_owned()]));
         let draws = self.painter.as_ref().map(|painter| {
-            (painter::WORKER, ["--model".to_owned(), format!("draw={}", painter.model.display())])
+            (drawing::WORKER, ["--model".to_owned(), format!("draw={}", painter.model.display())])
         });
         for (name, does) in renders.into_iter().chain(draws) {
             let worker = Worker::start(name, &self.url, self.folder(), &does).await;

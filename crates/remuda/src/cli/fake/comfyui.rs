@@ -12,7 +12,7 @@ use remuda_fakes::comfyui::{self, Fault, Faults, Options, Version};
 use serde_json::json;
 
 use super::speed;
-use crate::cli::say;
+use crate::cli::print_line;
 use crate::cli::start::stops;
 
 #[derive(Debug, Args)]
@@ -115,9 +115,13 @@ impl Comfyui {
     fn tell(&self, servers: &[comfyui::Fake]) {
         let urls: Vec<String> = servers.iter().map(comfyui::Fake::url).collect();
         if self.json {
-            say(&json!({"version": self.comfyui_version.name(), "urls": urls}).to_string());
+            print_line(&json!({"version": self.comfyui_version.name(), "urls": urls}).to_string());
         } else {
-            say(&format!("ComfyUI {} stand-in ready: {}", self.comfyui_version.name(), urls.join(" ")));
+            print_line(&format!(
+                "ComfyUI {} stand-in ready: {}",
+                self.comfyui_version.name(),
+                urls.join(" ")
+            ));
         }
     }
 }

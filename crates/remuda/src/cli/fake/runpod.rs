@@ -12,7 +12,7 @@ use remuda_fakes::runpod::{self, Capacity, Exec, Fault, Faults, Options, Unknown
 use serde_json::json;
 
 use super::speed;
-use crate::cli::say;
+use crate::cli::print_line;
 use crate::cli::start::stops;
 
 #[derive(Debug, Args)]
@@ -82,9 +82,9 @@ impl Runpod {
         let fake =
             runpod::Fake::start(options).await.with_context(|| format!("cannot listen on {listen}"))?;
         if self.json {
-            say(&json!({"url": fake.url(), "control": control(&fake)}).to_string());
+            print_line(&json!({"url": fake.url(), "control": control(&fake)}).to_string());
         } else {
-            say(&format!("RunPod stand-in ready: {} (behind it: {})", fake.url(), control(&fake)));
+            print_line(&format!("RunPod stand-in ready: {} (behind it: {})", fake.url(), control(&fake)));
         }
         stops.recv().await;
         fake.stop().await;

@@ -8,7 +8,7 @@ use remuda_models::{Capability, Device, Found, LoadError, ModelSpec, engine};
 use serde_json::json;
 
 use super::size;
-use crate::cli::say;
+use crate::cli::print_line;
 use crate::cli::table::plain;
 
 #[derive(Debug, Args)]
@@ -35,12 +35,12 @@ impl Check {
         };
         match engine::engines().find(&spec) {
             Ok((_, found)) => {
-                say(&if self.json { json!({ "found": found }).to_string() } else { told(&found) });
+                print_line(&if self.json { json!({ "found": found }).to_string() } else { told(&found) });
                 Ok(ExitCode::SUCCESS)
             }
             Err(error) => {
                 if self.json {
-                    say(&json!({ "error": error.to_string(), "kind": kind(&error) }).to_string());
+                    print_line(&json!({ "error": error.to_string(), "kind": kind(&error) }).to_string());
                 } else {
                     eprintln!("remuda: {}", plain(&error.to_string()));
                 }

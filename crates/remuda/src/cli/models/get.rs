@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::size;
 use crate::cli::table::table;
-use crate::cli::{Settings, say};
+use crate::cli::{Settings, print_line};
 use crate::models::fetch::{INDEX, Stage};
 use crate::models::{Fetch, GetError, KNOWN, Outcome, Package, Presence};
 use remuda_config::nearest;
@@ -61,7 +61,7 @@ impl List {
                     "is_here": package.presence(&folder) == Presence::Whole,
                 })
             });
-            say(&json!({ "folder": folder, "models": models.collect::<Vec<_>>() }).to_string());
+            print_line(&json!({ "folder": folder, "models": models.collect::<Vec<_>>() }).to_string());
             return Ok(ExitCode::SUCCESS);
         }
         let rows: Vec<_> = KNOWN
@@ -72,7 +72,7 @@ impl List {
                 vec![name, capability, size(package.download_bytes()), licence, what, here(package)]
             })
             .collect();
-        say(&table(&["NAME", "CAPABILITY", "SIZE", "LICENCE", "WHAT", "HERE"], &rows));
+        print_line(&table(&["NAME", "CAPABILITY", "SIZE", "LICENCE", "WHAT", "HERE"], &rows));
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -107,10 +107,10 @@ impl Get {
                 "name": package.name, "capability": package.capability, "path": path, "licence": package.licence,
                 "bytes": package.unpacked_bytes(), "was_here": urls.is_none(), "urls": urls,
             });
-            say(&told.to_string());
+            print_line(&told.to_string());
         } else {
             let (name, path, bytes) = (package.name, path.display(), size(package.unpacked_bytes()));
-            say(&match urls {
+            print_line(&match urls {
                 None => format!("{name} is already here, and whole: {path} ({bytes})"),
                 Some(_) => format!("{name} is here: {path} ({bytes}, {})", package.licence),
             });

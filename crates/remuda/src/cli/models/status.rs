@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::Value;
 
-use super::super::look::{cell, rows, show};
+use super::super::commands::{cell, rows, show};
 use super::super::table::table;
 use super::super::{Client, Connection};
 

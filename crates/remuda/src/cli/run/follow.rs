@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{interval, sleep, timeout};
 
-use super::board::{Board, Sight};
 use super::preview::Previews;
+use super::progress::{JobUpdate, ProgressView};
 use crate::cli::Client;
 use crate::cli::client::{ANSWER_MAX, is_passing};
-use crate::cli::look::{Event, Reader};
+use crate::cli::commands::{Event, Reader};
 
 /// A plane that restarts is back within seconds: no need to knock more often.
 const RECONNECT_WAIT: Duration = Duration::from_secs(1);
@@ -26,10 +26,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// Of many jobs only so many are looked at each time, one after the other.
 const LOOKS_MAX: usize = 8;
 
-pub(super) struct Follow<'a> {
+pub(super) struct JobFollower<'a> {
     pub(super) client: &'a Client,
     pub(super) tenant: Option<&'a str>,
-    pub(super) board: Board,
+    pub(super) view: ProgressView,
     pub(super) previews: Option<&'a Previews>,
     jobs: Vec<Job>,
     is_cancelling: bool,
@@ -40,26 +40,26 @@ pub(super) struct Follow<'a> {
 
 struct Job {
     id: String,
-    stage: Stage,
+    stage: JobStage,
 }
 
 #[derive(PartialEq)]
-enum Stage {
+enum JobStage {
     Waiting,
     Running,
     Ended,
 }
 
-impl<'a> Follow<'a> {
+impl<'a> JobFollower<'a> {
     pub(super) fn new(
         client: &'a Client,
         tenant: Option<&'a str>,
         ids: &[String],
-        board: Board,
+        view: ProgressView,
         previews: Option<&'a Previews>,
     ) -> Self {
-        let jobs = ids.iter().map(|id| Job { id: id.clone(), stage: Stage::Waiting }).collect();
-        Follow { client, tenant, board, previews, jobs, is_cancelling: false, last: None, looked: 0 }
+        let jobs = ids.iter().map(|id| Job { id: id.clone(), stage: JobStage::Waiting }).collect();
+        JobFollower { client, tenant, view, previews, jobs, is_cancelling: false, last: None, looked: 0 }
     }
 
     /// Gives each job to `ended` as it then is, with its place among the others.
@@ -69,7 +69,7 @@ impl<'a> Follow<'a> {
         mut ended: impl FnMut(usize, Value),
     ) -> anyhow::Result<()> {
         for at in 0..self.jobs.len() {
-            self.board.show(at, &Sight::Submitted);
+            self.view.show(at, &JobUpdate::Submitted);
         }
         let mut failures = 0;
         while self.is_any_open() {
@@ -80,19 +80,19 @@ impl<'a> Follow<'a> {
                 Err(error) => return Err(error),
             }
             if failures <= 1 {
-                self.board.say("the line to the plane was cut; trying again");
+                self.view.print_line("the line to the plane was cut; trying again");
             }
             tokio::select! {
                 () = sleep(RECONNECT_WAIT) => {}
                 Some(()) = interrupts.recv() => self.cancel().await,
             }
         }
-        self.board.close();
+        self.view.close();
         Ok(())
     }
 
     fn is_any_open(&self) -> bool {
-        self.jobs.iter().any(|job| job.stage != Stage::Ended)
+        self.jobs.iter().any(|job| job.stage != JobStage::Ended)
     }
 
     /// Until all have ended, or the line is cut.
@@ -123,8 +123,8 @@ impl<'a> Follow<'a> {
                 Some(()) = interrupts.recv() => self.cancel().await,
             }
             let count = |stage| self.jobs.iter().filter(|job| job.stage == stage).count();
-            let [waiting, running, done] = [Stage::Waiting, Stage::Running, Stage::Ended].map(count);
-            self.board.tally(waiting, running, done);
+            let [waiting, running, done] = [JobStage::Waiting, JobStage::Running, JobStage::Ended].map(count);
+            self.view.tally(waiting, running, done);
         }
         Ok(())
     }
@@ -148,7 +148,7 @@ impl<'a> Follow<'a> {
         }
         let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
         let Some(at) = self.jobs.iter().position(|job| data["job"] == job.id.as_str()) else { return Ok(()) };
-        if self.jobs[at].stage == Stage::Ended {
+        if self.jobs[at].stage == JobStage::Ended {
             return Ok(());
         }
         let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
@@ -156,12 +156,12 @@ impl<'a> Follow<'a> {
             "job:started" => self.runs(at, &text(&data["worker"])),
             "job:progress" => {
                 let (fraction, phase) = (data["progress"].as_f64().unwrap_or(0.0), text(&data["phase"]));
-                self.jobs[at].stage = Stage::Running;
-                self.board.show(at, &Sight::Progress { fraction, phase: &phase });
+                self.jobs[at].stage = JobStage::Running;
+                self.view.show(at, &JobUpdate::Progress { fraction, phase: &phase });
             }
             "job:retrying" => {
-                self.jobs[at].stage = Stage::Waiting;
-                self.board.show(at, &Sight::Retrying { reason: &text(&data["detail"]["reason"]) });
+                self.jobs[at].stage = JobStage::Waiting;
+                self.view.show(at, &JobUpdate::Retrying { reason: &text(&data["detail"]["reason"]) });
             }
             "job:preview" => {
                 if let Some(previews) = self.previews {
@@ -176,9 +176,9 @@ impl<'a> Follow<'a> {
 
     /// A look may have shown it before the event that tells it.
     fn runs(&mut self, at: usize, worker: &str) {
-        if self.jobs[at].stage != Stage::Running {
-            self.jobs[at].stage = Stage::Running;
-            self.board.show(at, &Sight::Running { worker });
+        if self.jobs[at].stage != JobStage::Running {
+            self.jobs[at].stage = JobStage::Running;
+            self.view.show(at, &JobUpdate::Running { worker });
         }
     }
 
@@ -198,20 +198,20 @@ impl<'a> Follow<'a> {
     }
 
     async fn look(&mut self, at: usize, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
-        if self.jobs[at].stage == Stage::Ended {
+        if self.jobs[at].stage == JobStage::Ended {
             return Ok(());
         }
         let job = self.client.get(&format!("/remuda/v1/jobs/{}", self.jobs[at].id)).await?;
         let reason = job["reason"].as_str().unwrap_or_default();
         match job["state"].as_str().unwrap_or_default() {
             "queued" => {
-                self.jobs[at].stage = Stage::Waiting;
-                self.board.show(at, &Sight::Waiting { reason });
+                self.jobs[at].stage = JobStage::Waiting;
+                self.view.show(at, &JobUpdate::Waiting { reason });
             }
             "running" => self.runs(at, job["worker"].as_str().unwrap_or_default()),
             state => {
-                self.jobs[at].stage = Stage::Ended;
-                self.board.show(at, &Sight::Ended { is_completed: state == "completed", reason });
+                self.jobs[at].stage = JobStage::Ended;
+                self.view.show(at, &JobUpdate::Ended { is_completed: state == "completed", reason });
                 ended(at, job);
             }
         }
@@ -220,10 +220,10 @@ impl<'a> Follow<'a> {
 
     /// Their end comes as any other. What cannot be told now is told when the line is open again.
     async fn cancel(&mut self) {
-        let open: Vec<_> = self.jobs.iter().filter(|job| job.stage != Stage::Ended).collect();
+        let open: Vec<_> = self.jobs.iter().filter(|job| job.stage != JobStage::Ended).collect();
         if !self.is_cancelling {
             let which = if open.len() == 1 { "the job".to_owned() } else { format!("{} jobs", open.len()) };
-            self.board.say(&format!("cancelling {which}; Ctrl-C again leaves at once"));
+            self.view.print_line(&format!("cancelling {which}; Ctrl-C again leaves at once"));
         }
         self.is_cancelling = true;
         for job in open {

@@ -18,7 +18,7 @@ const CHOICES_MAX: usize = 30;
 const SEEDS: [&str; 2] = ["seed", "noise_seed"];
 
 #[derive(Clone, Debug)]
-pub(super) struct Graph {
+pub(super) struct EditableGraph {
     /// What the graph stands in, if it is wrapped: `{"prompt": graph, "extra_data": {..}}`.
     around: Option<Members>,
     nodes: BTreeMap<String, Node>,
@@ -34,30 +34,30 @@ struct Node {
 
 /// An input of a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct InputRef {
     pub(super) node: String,
     pub(super) input: String,
 }
 
-impl Graph {
+impl EditableGraph {
     /// Nothing if the workflow is no graph in ComfyUI's API format.
-    pub(super) fn read(workflow: &RawValue) -> Option<Graph> {
+    pub(super) fn read(workflow: &RawValue) -> Option<EditableGraph> {
         let members = members(workflow)?;
         if let Some(nodes) = nodes(&members) {
-            return Some(Graph { around: None, nodes });
+            return Some(EditableGraph { around: None, nodes });
         }
         let nodes = nodes(&self::members(members.get("prompt")?)?)?;
-        Some(Graph { around: Some(members), nodes })
+        Some(EditableGraph { around: Some(members), nodes })
     }
 
     /// The input that `NODE.INPUT` means. Titles and inputs may have dots in them, so that every dot is tried.
-    pub(super) fn find(&self, key: &str) -> Result<Place, String> {
+    pub(super) fn find(&self, key: &str) -> Result<InputRef, String> {
         let cuts: Vec<_> = key.match_indices('.').map(|(at, _)| (&key[..at], &key[at + 1..])).collect();
         let mut problem = None;
         for (name, input) in cuts.iter().rev() {
             match self.node(name) {
                 Ok(node) if self.nodes[node].inputs.contains_key(*input) => {
-                    return Ok(Place { node: node.to_owned(), input: (*input).to_owned() });
+                    return Ok(InputRef { node: node.to_owned(), input: (*input).to_owned() });
                 }
                 Ok(node) => problem = Some(self.no_input(node, input)),
                 Err(unknown) => problem = problem.or(Some(unknown)),
@@ -105,7 +105,7 @@ impl Graph {
         format!("node {} ({name}) has no input {input:?}{hint} It has {all}", plain(id))
     }
 
-    pub(super) fn set(&mut self, place: &Place, value: &impl Serialize) {
+    pub(super) fn set(&mut self, place: &InputRef, value: &impl Serialize) {
         let value = to_raw_value(value).expect("what was read or made here can be written");
         if let Some(node) = self.nodes.get_mut(&place.node) {
             node.inputs.insert(place.input.clone(), value);
@@ -113,10 +113,10 @@ impl Graph {
     }
 
     /// Gives each seed that is a plain number, and was not chosen by hand, the next that is drawn.
-    pub(super) fn draw_seeds(&mut self, chosen: &BTreeSet<Place>, mut draw: impl FnMut() -> u64) {
+    pub(super) fn draw_seeds(&mut self, chosen: &BTreeSet<InputRef>, mut draw: impl FnMut() -> u64) {
         for (id, node) in &mut self.nodes {
             for (name, value) in &mut node.inputs {
-                let place = Place { node: id.clone(), input: name.clone() };
+                let place = InputRef { node: id.clone(), input: name.clone() };
                 let is_number = matches!(serde_json::from_str(value.get()), Ok(Value::Number(_)));
                 if SEEDS.contains(&name.as_str()) && is_number && !chosen.contains(&place) {
                     *value = to_raw_value(&draw()).expect("a number can be written");

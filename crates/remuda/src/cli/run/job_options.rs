@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "How it should go")]
-pub(super) struct Wishes {
+pub(super) struct JobOptionArgs {
     /// Only this worker will do
     #[arg(long, value_name = "WORKER")]
     pin: Option<WorkerId>,
@@ -45,7 +45,7 @@ pub(super) struct Wishes {
     webhook_secret: Option<String>,
 }
 
-impl Wishes {
+impl JobOptionArgs {
     /// The fields of a submission that say so.
     pub(super) fn fields(&self) -> Map<String, Value> {
         let mut fields = Map::new();
@@ -84,14 +84,14 @@ mod tests {
 
     #[test]
     fn only_what_was_typed_is_asked_for() {
-        assert!(Wishes::default().fields().is_empty());
-        let wishes = Wishes {
+        assert!(JobOptionArgs::default().fields().is_empty());
+        let wishes = JobOptionArgs {
             pin: Some("a".parse().unwrap()),
             exclude: vec!["b".parse().unwrap()],
             prefer: vec!["c".parse().unwrap()],
             retry_delay: Some(0.5),
             webhook: Some("http://x".to_owned()),
-            ..Wishes::default()
+            ..JobOptionArgs::default()
         };
         let expected = json!({
             "needs": { "pin": "a", "excluded": ["b"] }, "preferred": ["c"], "retry_delay_seconds": 0.5,

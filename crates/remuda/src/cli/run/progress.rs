@@ -16,7 +16,7 @@ const SPIN_EVERY: Duration = Duration::from_millis(120);
 
 /// What there is to show of a job.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Sight<'a> {
+pub(super) enum JobUpdate<'a> {
     Submitted,
     Waiting { reason: &'a str },
     Running { worker: &'a str },
@@ -25,46 +25,46 @@ pub(super) enum Sight<'a> {
     Ended { is_completed: bool, reason: &'a str },
 }
 
-pub(super) enum Board {
+pub(super) enum ProgressView {
     Bars(Box<Bars>),
     Lines(Lines),
     Nothing,
 }
 
-impl Board {
+impl ProgressView {
     /// `is_for_scripts`: somebody wants JSON, and a bar only if it is looked at.
-    pub(super) fn new(jobs: &[String], is_for_scripts: bool) -> Board {
+    pub(super) fn new(jobs: &[String], is_for_scripts: bool) -> ProgressView {
         if std::io::stderr().is_terminal() {
-            Board::Bars(Box::new(Bars::new(jobs)))
+            ProgressView::Bars(Box::new(Bars::new(jobs)))
         } else if is_for_scripts {
-            Board::Nothing
+            ProgressView::Nothing
         } else {
-            Board::Lines(Lines { jobs: jobs.to_vec(), told: vec![Told::default(); jobs.len()] })
+            ProgressView::Lines(Lines { jobs: jobs.to_vec(), told: vec![LastLine::default(); jobs.len()] })
         }
     }
 
-    pub(super) fn show(&mut self, job: usize, sight: &Sight<'_>) {
+    pub(super) fn show(&mut self, job: usize, sight: &JobUpdate<'_>) {
         match self {
-            Board::Bars(bars) => bars.show(job, sight),
-            Board::Lines(lines) => {
+            ProgressView::Bars(bars) => bars.show(job, sight),
+            ProgressView::Lines(lines) => {
                 if let Some(line) = lines.line(job, sight, Instant::now()) {
                     eprintln!("{line}");
                 }
             }
-            Board::Nothing => {}
+            ProgressView::Nothing => {}
         }
     }
 
     /// Something to say that is not about one job.
-    pub(super) fn say(&self, text: &str) {
+    pub(super) fn print_line(&self, text: &str) {
         match self {
-            Board::Bars(bars) => bars.all.suspend(|| eprintln!("remuda: {text}")),
-            Board::Lines(_) | Board::Nothing => eprintln!("remuda: {text}"),
+            ProgressView::Bars(bars) => bars.all.suspend(|| eprintln!("remuda: {text}")),
+            ProgressView::Lines(_) | ProgressView::Nothing => eprintln!("remuda: {text}"),
         }
     }
 
     pub(super) fn tally(&self, waiting: usize, running: usize, ended: usize) {
-        if let Board::Bars(bars) = self
+        if let ProgressView::Bars(bars) = self
             && let Some(tally) = &bars.tally
         {
             tally.set_message(format!("{waiting} waiting, {running} running, {ended} ended"));
@@ -73,7 +73,7 @@ impl Board {
 
     /// What ended stays to be seen, everything else goes.
     pub(super) fn close(self) {
-        if let Board::Bars(bars) = self {
+        if let ProgressView::Bars(bars) = self {
             bars.tally.iter().for_each(ProgressBar::finish_and_clear);
             bars.bars
                 .iter()
@@ -112,45 +112,45 @@ impl Bars {
         }
     }
 
-    fn show(&mut self, job: usize, sight: &Sight<'_>) {
-        if let Sight::Retrying { reason } = sight {
+    fn show(&mut self, job: usize, sight: &JobUpdate<'_>) {
+        if let JobUpdate::Retrying { reason } = sight {
             // It stays to be seen: the bar goes on to other things.
             let line = format!("{}retrying: {}", self.prefix(job), plain(reason));
             self.all.suspend(|| eprintln!("{line}"));
         }
         let are_few = self.bars.len() <= BARS_MAX;
-        let is_under_way = matches!(sight, Sight::Running { .. } | Sight::Progress { .. });
+        let is_under_way = matches!(sight, JobUpdate::Running { .. } | JobUpdate::Progress { .. });
         let has_place = are_few || is_under_way && self.bars.iter().flatten().count() < BARS_MAX;
         if self.bars[job].is_none() && !has_place {
             return;
         }
         let bar = self.bar(job);
         match sight {
-            Sight::Submitted => {
+            JobUpdate::Submitted => {
                 bar.set_style(self.waiting.clone());
                 bar.set_message("submitted");
             }
-            Sight::Waiting { reason } | Sight::Retrying { reason } => {
+            JobUpdate::Waiting { reason } | JobUpdate::Retrying { reason } => {
                 bar.set_style(self.waiting.clone());
-                let what = if matches!(sight, Sight::Retrying { .. }) { "retrying" } else { "waiting" };
+                let what = if matches!(sight, JobUpdate::Retrying { .. }) { "retrying" } else { "waiting" };
                 bar.set_message(format!("{what}: {}", plain(reason)));
             }
-            Sight::Running { worker } => {
+            JobUpdate::Running { worker } => {
                 bar.set_style(self.running.clone());
                 bar.set_position(0);
                 bar.set_message(format!("running on {}", plain(worker)));
             }
-            Sight::Progress { fraction, phase } => {
+            JobUpdate::Progress { fraction, phase } => {
                 bar.set_style(self.running.clone());
                 bar.set_position(percent(*fraction));
                 bar.set_message(plain(phase));
             }
-            Sight::Ended { .. } if !are_few => {
+            JobUpdate::Ended { .. } if !are_few => {
                 bar.finish_and_clear();
                 self.all.remove(&bar);
                 self.bars[job] = None;
             }
-            Sight::Ended { is_completed, reason } => {
+            JobUpdate::Ended { is_completed, reason } => {
                 bar.set_style(self.ended.clone());
                 let mark = if *is_completed { "✓" } else { "✗" };
                 bar.finish_with_message(format!("{mark} {}", plain(reason)));
@@ -183,26 +183,26 @@ impl Bars {
 #[derive(Debug)]
 pub(super) struct Lines {
     jobs: Vec<String>,
-    told: Vec<Told>,
+    told: Vec<LastLine>,
 }
 
 /// What was last said of a job.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct LastLine {
     text: String,
     at: Option<Instant>,
 }
 
 impl Lines {
     /// Every change, but how far it is and why it waits only now and then.
-    fn line(&mut self, job: usize, sight: &Sight<'_>, now: Instant) -> Option<String> {
+    fn line(&mut self, job: usize, sight: &JobUpdate<'_>, now: Instant) -> Option<String> {
         let (text, is_urgent) = match sight {
-            Sight::Submitted => ("submitted".to_owned(), true),
-            Sight::Waiting { reason } => (format!("waiting: {reason}"), false),
-            Sight::Running { worker } => (format!("running on {worker}"), true),
-            Sight::Progress { fraction, phase } => (format!("{} % {phase}", percent(*fraction)), false),
-            Sight::Retrying { reason } => (format!("retrying: {reason}"), true),
-            Sight::Ended { reason, .. } => ((*reason).to_owned(), true),
+            JobUpdate::Submitted => ("submitted".to_owned(), true),
+            JobUpdate::Waiting { reason } => (format!("waiting: {reason}"), false),
+            JobUpdate::Running { worker } => (format!("running on {worker}"), true),
+            JobUpdate::Progress { fraction, phase } => (format!("{} % {phase}", percent(*fraction)), false),
+            JobUpdate::Retrying { reason } => (format!("retrying: {reason}"), true),
+            JobUpdate::Ended { reason, .. } => ((*reason).to_owned(), true),
         };
         let told = &mut self.told[job];
         let is_due = told.at.is_none_or(|at| now.duration_since(at) >= LINE_EVERY);
@@ -210,7 +210,7 @@ impl Lines {
             return None;
         }
         // What is urgent leaves room for the first word on how it goes on.
-        *told = Told { at: (!is_urgent).then_some(now), text };
+        *told = LastLine { at: (!is_urgent).then_some(now), text };
         Some(format!("job {}: {}", self.jobs[job], plain(told.text.trim_end())))
     }
 }
@@ -225,24 +225,28 @@ mod tests {
 
     #[test]
     fn without_a_terminal_every_change_is_a_line_and_progress_only_now_and_then() {
-        let mut lines = Lines { jobs: vec!["j1".to_owned()], told: vec![Told::default()] };
+        let mut lines = Lines { jobs: vec!["j1".to_owned()], told: vec![LastLine::default()] };
         let start = Instant::now();
-        let progress = |fraction, phase| Sight::Progress { fraction, phase };
+        let progress = |fraction, phase| JobUpdate::Progress { fraction, phase };
         let story = [
-            (0, Sight::Submitted, Some("job j1: submitted")),
-            (0, Sight::Waiting { reason: "all are busy" }, Some("job j1: waiting: all are busy")),
-            (1, Sight::Waiting { reason: "all are still busy" }, None),
-            (6, Sight::Waiting { reason: "all are still busy" }, Some("job j1: waiting: all are still busy")),
-            (7, Sight::Running { worker: "red\u{1b}[2J" }, Some("job j1: running on red\\u{1b}[2J")),
+            (0, JobUpdate::Submitted, Some("job j1: submitted")),
+            (0, JobUpdate::Waiting { reason: "all are busy" }, Some("job j1: waiting: all are busy")),
+            (1, JobUpdate::Waiting { reason: "all are still busy" }, None),
+            (
+                6,
+                JobUpdate::Waiting { reason: "all are still busy" },
+                Some("job j1: waiting: all are still busy"),
+            ),
+            (7, JobUpdate::Running { worker: "red\u{1b}[2J" }, Some("job j1: running on red\\u{1b}[2J")),
             (7, progress(0.25, "KSampler 1/4"), Some("job j1: 25 % KSampler 1/4")),
             (8, progress(0.5, "KSampler 2/4"), None),
             (13, progress(0.75, "KSampler 3/4"), Some("job j1: 75 % KSampler 3/4")),
-            (14, Sight::Retrying { reason: "it fell silent" }, Some("job j1: retrying: it fell silent")),
-            (14, Sight::Running { worker: "blue" }, Some("job j1: running on blue")),
+            (14, JobUpdate::Retrying { reason: "it fell silent" }, Some("job j1: retrying: it fell silent")),
+            (14, JobUpdate::Running { worker: "blue" }, Some("job j1: running on blue")),
             (14, progress(1.0, ""), Some("job j1: 100 %")),
             (
                 15,
-                Sight::Ended { is_completed: true, reason: "completed by blue" },
+                JobUpdate::Ended { is_completed: true, reason: "completed by blue" },
                 Some("job j1: completed by blue"),
             ),
         ];

@@ -11,7 +11,7 @@ use crate::cli::table::table;
 const VALUE_CHARS_MAX: usize = 120;
 
 /// `saved` has a path for each output that was saved, in the order of the result.
-pub(super) fn shown(result: &Value, saved: &[Option<PathBuf>]) -> String {
+pub(super) fn render_result(result: &Value, saved: &[Option<PathBuf>]) -> String {
     let Some(files) = save::outputs(result) else {
         return serde_json::to_string_pretty(result).unwrap_or_default();
     };
@@ -95,10 +95,10 @@ NODE  OUTPUT  VALUE
 12    text    [\"a\\ncat\"]
 12    n       5"
         );
-        assert_eq!(shown(&result, &saved), expected);
-        assert!(shown(&result, &[]).contains("SIZE      HASH"));
-        assert_eq!(shown(&json!({ "outputs": [], "values": [] }), &[]), "no outputs");
-        assert_eq!(shown(&json!({ "picture": 1 }), &[]), "{\n  \"picture\": 1\n}");
+        assert_eq!(render_result(&result, &saved), expected);
+        assert!(render_result(&result, &[]).contains("SIZE      HASH"));
+        assert_eq!(render_result(&json!({ "outputs": [], "values": [] }), &[]), "no outputs");
+        assert_eq!(render_result(&json!({ "picture": 1 }), &[]), "{\n  \"picture\": 1\n}");
         assert_eq!(shortened(&"x ".repeat(500)).chars().count(), VALUE_CHARS_MAX);
     }
 

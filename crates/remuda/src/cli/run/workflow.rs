@@ -9,7 +9,7 @@ use remuda_store::blobs::BlobHash;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::graph::{self, Graph, Place};
+use super::graph::{self, EditableGraph, InputRef};
 use crate::cli::Usage;
 
 /// `--set NODE.INPUT=VALUE`
@@ -39,9 +39,9 @@ pub(super) fn file(typed: &str) -> Result<File, String> {
 #[derive(Debug)]
 pub(super) struct Workflow {
     text: Box<RawValue>,
-    graph: Option<Graph>,
+    graph: Option<EditableGraph>,
     /// What was chosen by hand: no seed is drawn there.
-    chosen: BTreeSet<Place>,
+    chosen: BTreeSet<InputRef>,
     is_changed: bool,
 }
 
@@ -59,7 +59,7 @@ impl Workflow {
         };
         let text: Box<RawValue> =
             serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
-        let graph = Graph::read(&text);
+        let graph = EditableGraph::read(&text);
         if graph.is_none() && !is_for_another && is_of_the_web_interface(&text) {
             let message = format!(
                 "{} is in the format of ComfyUI's web interface, which only that can run: export it there with \"Export (API)\"",
@@ -79,7 +79,7 @@ impl Workflow {
     }
 
     /// Which inputs the files are for; all of them are there and can be read.
-    pub(super) fn places(&self, files: &[File]) -> anyhow::Result<Vec<Place>> {
+    pub(super) fn places(&self, files: &[File]) -> anyhow::Result<Vec<InputRef>> {
         let place = |file: &File| {
             let place = self.find("--input", &file.key)?;
             let problem = match std::fs::metadata(&file.path) {
@@ -93,13 +93,13 @@ impl Workflow {
     }
 
     /// The input becomes what lies on the plane under this hash.
-    pub(super) fn place(&mut self, place: &Place, path: &Path, hash: BlobHash) {
+    pub(super) fn place(&mut self, place: &InputRef, path: &Path, hash: BlobHash) {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         let info = json!({ "hash": hash, "file_path": name.unwrap_or_default() });
         self.put(place.clone(), &json!({ "__type": "core/ASSET", "info": info }));
     }
 
-    fn find(&self, flag: &str, key: &str) -> anyhow::Result<Place> {
+    fn find(&self, flag: &str, key: &str) -> anyhow::Result<InputRef> {
         let found = match &self.graph {
             Some(graph) => graph.find(key),
             None => {
@@ -110,7 +110,7 @@ impl Workflow {
         found.map_err(|problem| Usage(format!("{flag} {key}: {problem}")).into())
     }
 
-    fn put(&mut self, place: Place, value: &impl serde::Serialize) {
+    fn put(&mut self, place: InputRef, value: &impl serde::Serialize) {
         if let Some(graph) = &mut self.graph {
             graph.set(&place, value);
             self.chosen.insert(place);

@@ -12,7 +12,8 @@ async fn a_machine_that_is_not_ready_is_there_and_gets_no_work() {
     let more = ["--fleet", "gpus", "--check-cmd", &gate.wait()];
     let _worker = Worker::start_with(&plane, "a", "echo done", &more).await;
     wait_until("it says what it does", async || {
-        (plane.worker("a").await["unavailable_reason"] == "start check: runs the check command").then_some(())
+        (plane.worker("a").await["unavailable_reason"] == "start check: running the check command")
+            .then_some(())
     })
     .await;
     let worker = plane.worker("a").await;

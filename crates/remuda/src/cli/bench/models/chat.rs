@@ -18,11 +18,11 @@ const NOTE: &str = "on a Zen 4 core llama.cpp says 109 and 75 are wanted";
 pub(super) async fn measure(table: &mut Rows, model: &Path) -> anyhow::Result<()> {
     let pool = Pool::start(PoolSettings::default(), engines());
     pool.add(ModelSpec::new("chat", model))?;
-    say(&pool, 4).await?;
+    print_line(&pool, 4).await?;
     let mut rates = Vec::new();
     for _ in 0..ROUNDS {
         let used = Used::by(&pool)?;
-        let said = say(&pool, TOKENS).await?;
+        let said = print_line(&pool, TOKENS).await?;
         rates.push(f64::from(said) / used.since(&pool)?.as_secs_f64());
     }
     table.add("chat: smollm2-135m, 1 thread", median(rates), "tokens/CPU s", NOTE.to_owned());
@@ -30,7 +30,7 @@ pub(super) async fn measure(table: &mut Rows, model: &Path) -> anyhow::Result<()
     Ok(())
 }
 
-async fn say(pool: &Pool, tokens: u32) -> anyhow::Result<u32> {
+async fn print_line(pool: &Pool, tokens: u32) -> anyhow::Result<u32> {
     let content = "Tell me everything you know about horses, at length.".to_owned();
     let messages = vec![Message { role: "user".to_owned(), content }];
     let sampling = Sampling { tokens_max: Some(tokens), ..Sampling::default() };

@@ -165,7 +165,7 @@ class SentenceTransformers:
         return self.model.encode(texts, batch_size=max(1, len(texts)), show_progress_bar=False)
 
 
-def say(what):
+def print_line(what):
     print(json.dumps(what), file=out, flush=True)
 
 
@@ -178,14 +178,14 @@ try:
     versions["sentence_transformers"] = sentence_transformers.__version__
 except ImportError as error:
     print(f"no sentence-transformers here: {error}", file=sys.stderr)
-say(versions)
+print_line(versions)
 
 for line in sys.stdin:
     question = json.loads(line)
     engine = engines[question["engine"]]
     if "vectors" in question:
         vectors = [engine.embed([text], 1)[0] for text in question["vectors"]]
-        say({"vectors": [[float(number) for number in vector] for vector in vectors]})
+        print_line({"vectors": [[float(number) for number in vector] for vector in vectors]})
         continue
     texts, threads = question["texts"], question["threads"]
     engine.embed(texts, threads)
@@ -193,4 +193,4 @@ for line in sys.stdin:
     while time.process_time() - began < question["seconds"]:
         engine.embed(texts, threads)
         count += len(texts)
-    say({"rate": count / (time.process_time() - began)})
+    print_line({"rate": count / (time.process_time() - began)})

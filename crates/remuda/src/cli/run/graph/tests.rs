@@ -7,8 +7,8 @@ const GRAPH: &str = r#"{
     "7": {"class_type": "CLIPTextEncode", "inputs": {"text": "", "clip": ["4", 1]}, "_meta": {"title": "Negative"}},
     "8": {"class_type": "Resize", "inputs": {"how.width": 64, "noise_seed": 1.5, "seed": ["3", 0]}}}"#;
 
-fn graph() -> Graph {
-    Graph::read(&RawValue::from_string(GRAPH.to_owned()).unwrap()).unwrap()
+fn graph() -> EditableGraph {
+    EditableGraph::read(&RawValue::from_string(GRAPH.to_owned()).unwrap()).unwrap()
 }
 
 fn found(key: &str) -> String {
@@ -97,7 +97,7 @@ fn only_what_was_set_is_changed() {
 #[test]
 fn what_a_graph_is_wrapped_in_stays() {
     let wrapped = format!(r#"{{"prompt": {GRAPH}, "extra_data": {{"preview_method": "auto"}}}}"#);
-    let mut graph = Graph::read(&RawValue::from_string(wrapped).unwrap()).unwrap();
+    let mut graph = EditableGraph::read(&RawValue::from_string(wrapped).unwrap()).unwrap();
     let place = graph.find("3.steps").unwrap();
     graph.set(&place, &value("4"));
     let written: Value = serde_json::from_str(graph.written().get()).unwrap();
@@ -128,6 +128,6 @@ fn what_is_no_graph_has_no_inputs() {
     for odd in
         ["{}", "[1]", "5", r#"{"scene": "a horse"}"#, r#"{"1": {"inputs": {}}}"#, r#"{"prompt": "a cat"}"#]
     {
-        assert!(Graph::read(&RawValue::from_string(odd.to_owned()).unwrap()).is_none(), "{odd}");
+        assert!(EditableGraph::read(&RawValue::from_string(odd.to_owned()).unwrap()).is_none(), "{odd}");
     }
 }
