@@ -40,7 +40,7 @@ pub use self::error::ApiError;
 use self::error::unexpected_answer;
 pub use self::events::event_json;
 pub use self::listen::{Listening, listen};
-pub use self::openai::Models;
+pub use self::openai::LocalModels;
 pub use self::reload::Reload;
 
 use crate::effects::LiveState;
@@ -80,7 +80,7 @@ pub struct Context {
     pub retention: Duration,
     pub comfyui: ComfyuiApi,
     /// Those of this process, which `/v1` asks directly.
-    pub models: Models,
+    pub models: LocalModels,
     /// How long a call at `/v1` may take.
     pub request_timeout: Duration,
     comfy_v2: comfy_v2::ComfyV2State,
@@ -325,7 +325,7 @@ pub fn router(context: Context) -> Router {
         .route("/health/live", get(native::live))
         .route("/health/ready", get(native::ready))
         .merge(comfyui::routes())
-        .fallback(comfyui::file)
+        .fallback(comfyui::fallback)
         .method_not_allowed_fallback(error::wrong_method)
         .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
         .merge(streamed)
@@ -335,8 +335,8 @@ pub fn router(context: Context) -> Router {
         .layer(DefaultBodyLimit::disable())
         // The outermost: nothing is read for whoever may not ask.
         .layer(middleware::from_fn_with_state(context.clone(), access::check))
-        .layer(middleware::from_fn(openai::put_on))
-        .layer(middleware::from_fn(comfy_v2::put_on))
+        .layer(middleware::from_fn(openai::format_errors))
+        .layer(middleware::from_fn(comfy_v2::format_errors))
         .with_state(context)
 }
 
@@ -387,7 +387,7 @@ impl Context {
             retention: settings.retention,
             comfy_v2,
             comfyui: ComfyuiApi::default(),
-            models: Models::default(),
+            models: LocalModels::default(),
             request_timeout,
             ui: settings.ui.clone(),
             forward_to: settings.forward_to.as_slice().into(),

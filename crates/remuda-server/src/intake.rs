@@ -1,4 +1,5 @@
-//! The one way in for jobs, whatever a client speaks: examine, look the key up, want the files it names, ask the plane.
+//! The one entry for jobs of every surface: examine the workflow, look up the idempotency key, touch the named blobs, submit to
+//! the plane.
 
 mod attach;
 
@@ -22,37 +23,37 @@ use crate::plane_handle::{PlaneError, PlaneHandle};
 use crate::webhooks::Policy;
 use crate::workflow_cache::WorkflowCache;
 
-/// Metadata is on every event of the job, so it has to stay small.
+/// Metadata is copied into every event of the job, so it must stay small.
 const METADATA_BYTES_MAX: usize = 4096;
 const KEY_BYTES_MAX: usize = 255;
 const LABELS_MAX: usize = 64;
 
-/// What somebody wants to be run, and how.
+/// A job to submit.
 #[derive(Clone, Debug)]
-pub struct Request {
-    /// A graph, a graph with what goes with it (`{"prompt": graph, "extra_data": …}`), or any object.
+pub struct SubmitFields {
+    /// A graph, a wrapped graph (`{"prompt": graph, "extra_data": …}`), or any other object.
     pub workflow: Arc<RawValue>,
     pub tenant: Tenant,
     pub priority: i8,
-    /// By default as the workflow says.
+    /// Derived from the workflow if absent.
     pub service: Option<Service>,
     pub needs: Requirements,
     pub deadline: Option<Duration>,
     pub attempts_max: Option<u8>,
     pub options: JobOptions,
-    /// Files by the name that stands for them in the graph's inputs.
+    /// Files by the name that stands for them in inputs of the graph.
     pub attachments: BTreeMap<String, BlobHash>,
     pub idempotency_key: Option<String>,
     pub labels: BTreeMap<String, String>,
     pub metadata: Map<String, Value>,
-    /// Goes with it to the worker and is never stored.
+    /// Sent to the worker with the job and never stored.
     pub keys: Keys,
 }
 
-impl Request {
-    /// With nothing asked for but the workflow itself.
-    pub fn new(workflow: Arc<RawValue>, tenant: Tenant) -> Request {
-        Request {
+impl SubmitFields {
+    /// Defaults for everything except workflow and tenant.
+    pub fn new(workflow: Arc<RawValue>, tenant: Tenant) -> SubmitFields {
+        SubmitFields {
             workflow,
             tenant,
             priority: 0,
@@ -70,18 +71,18 @@ impl Request {
     }
 }
 
-/// A job that was accepted: stored for good.
+/// A job that was accepted and is durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct Submitted {
     pub job: JobId,
-    /// Not, if the key is known: then it is the job of that key.
+    /// False if the idempotency key was known; `job` is then the existing job.
     pub is_new: bool,
 }
 
-/// Why a job was not accepted; nothing of it is stored.
+/// Why a job was not accepted; nothing was stored.
 #[derive(Debug, thiserror::Error)]
-pub enum NotTaken {
-    #[error("the workflow cannot be taken: {0}")]
+pub enum IntakeError {
+    #[error("the workflow is invalid: {0}")]
     Workflow(#[from] InvalidWorkflow),
     #[error("{0}")]
     Invalid(String),
@@ -101,22 +102,22 @@ pub struct Intake {
     pub workflows: WorkflowCache,
     pub secrets: JobSecrets,
     pub limits: WorkflowLimits,
-    /// Where webhooks may go.
+    /// Allowed webhook targets.
     pub webhooks: Policy,
 }
 
 impl Intake {
-    pub async fn take(&self, request: Request) -> Result<Taken, NotTaken> {
+    pub async fn submit(&self, request: SubmitFields) -> Result<Submitted, IntakeError> {
         let examined = workflow::examine(request.workflow.get(), &self.limits)?;
-        self.take_examined(request, examined).await
+        self.submit_examined(request, examined).await
     }
 
-    /// As `take`, for whoever had to look at the workflow already.
-    pub async fn take_examined(
+    /// Like `submit`, for callers that have already examined the workflow.
+    pub async fn submit_examined(
         &self,
-        mut request: Request,
+        mut request: SubmitFields,
         mut examined: ExaminedWorkflow,
-    ) -> Result<Taken, NotTaken> {
+    ) -> Result<Submitted, IntakeError> {
         let mut keys = std::mem::take(&mut request.keys);
         if let Some((workflow, found)) = job_secrets::take_out(&request.workflow) {
             examined = workflow::examine(workflow.get(), &self.limits)?;
@@ -125,47 +126,49 @@ impl Intake {
         }
         let submission = self.prepare(request, examined).await?;
         let (id, workflow) = (submission.id, submission.workflow.clone());
-        // Before it is accepted: what an accepted job names is not cleared away.
+        // Before acceptance, so that the sweep does not remove blobs of an accepted job.
         self.blobs.touch_all(named_in(workflow.get()), self.plane.clock.now()).await?;
-        // Kept before it is accepted: the order to start it may go out before this answer does.
+        // Cached before acceptance: the start order may be sent before this call returns.
         self.workflows.insert(id, workflow);
         self.secrets.insert(id, keys);
-        // To the end even if whoever asked has hung up: only the answer says whether the keys are still needed.
+        // Runs to the end even if the client disconnects: only the answer tells whether the keys are still needed.
         let (plane, secrets) = (self.plane.clone(), self.secrets.clone());
-        let asked = tokio::spawn(async move {
-            let taken = ask(&plane, submission).await;
-            if !taken.as_ref().is_ok_and(|taken| taken.is_new) {
+        let task = tokio::spawn(async move {
+            let submitted = commit(&plane, submission).await;
+            if !submitted.as_ref().is_ok_and(|submitted| submitted.is_new) {
                 secrets.remove(id);
             }
-            taken
+            submitted
         });
-        asked.await.unwrap_or(Err(NotTaken::Plane(PlaneError::Stopping)))
+        task.await.unwrap_or(Err(IntakeError::Plane(PlaneError::Stopping)))
     }
 
     async fn prepare(
         &self,
-        mut request: Request,
+        mut request: SubmitFields,
         mut examined: ExaminedWorkflow,
-    ) -> Result<Submission, NotTaken> {
+    ) -> Result<Submission, IntakeError> {
         if !request.attachments.is_empty() {
             request.workflow =
-                attach::attach(&request.workflow, &request.attachments).map_err(NotTaken::Invalid)?;
+                attach::attach(&request.workflow, &request.attachments).map_err(IntakeError::Invalid)?;
             examined = workflow::examine(request.workflow.get(), &self.limits)?;
         }
         let ExaminedWorkflow { workflow_hash, body_hash, shape, service, models, classes, .. } = examined;
         check_sizes(&request)?;
         if let Some(webhook) = &request.options.webhook {
-            self.webhooks.check(&webhook.url).map_err(|why| NotTaken::Invalid(format!("webhook: {why}")))?;
+            self.webhooks
+                .check(&webhook.url)
+                .map_err(|why| IntakeError::Invalid(format!("webhook: {why}")))?;
         }
         let service = match request.service.or(service) {
             Some(service) => service,
-            // Nothing in it says who should run it: the plainest worker there is.
-            None => "exec".parse().map_err(|bad: BadId| NotTaken::Invalid(bad.to_string()))?,
+            // The workflow names no service: use the plainest one.
+            None => "exec".parse().map_err(|bad: BadId| IntakeError::Invalid(bad.to_string()))?,
         };
         let mut needs = request.needs;
         needs.models.extend(models);
         needs.classes.extend(classes);
-        let mut asked = json!([
+        let mut fingerprint = json!([
             body_hash,
             service,
             request.priority,
@@ -176,13 +179,13 @@ impl Intake {
             request.attempts_max,
         ])
         .to_string();
-        // Without any it is what it was before labels counted: keys that are stored go on being known.
+        // Without labels the fingerprint stays what it was before labels were part of it, so stored keys still match.
         if !request.labels.is_empty() {
-            asked.push_str(&json!(request.labels).to_string());
+            fingerprint.push_str(&json!(request.labels).to_string());
         }
-        // All that was asked for, so that the same key with something else is noticed.
-        let fingerprint = Hash::of(asked.as_bytes());
-        let (key, known) = self.look_up(&request.tenant, request.idempotency_key, fingerprint).await?;
+        // Covers all fields, so that the same key with another request is detected.
+        let fingerprint = Hash::of(fingerprint.as_bytes());
+        let (key, known) = self.find_known(&request.tenant, request.idempotency_key, fingerprint).await?;
         Ok(Submission {
             id: self.plane.new_job_id(),
             tenant: request.tenant,
@@ -202,15 +205,15 @@ impl Intake {
         })
     }
 
-    async fn look_up(
+    async fn find_known(
         &self,
         tenant: &Tenant,
         key: Option<String>,
         fingerprint: Hash,
-    ) -> Result<(Option<IdempotencyKey>, Option<Known>), NotTaken> {
+    ) -> Result<(Option<IdempotencyKey>, Option<Known>), IntakeError> {
         let Some(key) = key else { return Ok((None, None)) };
         if key.is_empty() || key.len() > KEY_BYTES_MAX {
-            return Err(NotTaken::Invalid(format!("an idempotency key has 1 to {KEY_BYTES_MAX} bytes")));
+            return Err(IntakeError::Invalid(format!("an idempotency key has 1 to {KEY_BYTES_MAX} bytes")));
         }
         let known = self.store.by_key(tenant, &key).await?;
         let known = known.map(|(job, fingerprint)| Known { job, fingerprint });
@@ -218,27 +221,27 @@ impl Intake {
     }
 }
 
-async fn ask(plane: &PlaneHandle, submission: Submission) -> Result<Taken, NotTaken> {
+async fn commit(plane: &PlaneHandle, submission: Submission) -> Result<Submitted, IntakeError> {
     match plane.request(Event::Submit(Box::new(submission))).await? {
-        Answer::Accepted { job, is_new } => Ok(Taken { job, is_new }),
-        answer => Err(NotTaken::Invalid(format!("the plane gave an answer to something else: {answer:?}"))),
+        Answer::Accepted { job, is_new } => Ok(Submitted { job, is_new }),
+        answer => Err(IntakeError::Invalid(format!("unexpected answer of the plane: {answer:?}"))),
     }
 }
 
-fn check_sizes(request: &Request) -> Result<(), NotTaken> {
+fn check_sizes(request: &SubmitFields) -> Result<(), IntakeError> {
     let metadata = serde_json::to_string(&request.metadata).map_or(0, |text| text.len());
     if metadata > METADATA_BYTES_MAX {
-        return Err(NotTaken::Invalid(format!(
-            "metadata has {metadata} bytes; {METADATA_BYTES_MAX} are the most"
+        return Err(IntakeError::Invalid(format!(
+            "metadata has {metadata} bytes; the limit is {METADATA_BYTES_MAX}"
         )));
     }
     if request.labels.len() > LABELS_MAX {
         let labels = request.labels.len();
-        return Err(NotTaken::Invalid(format!("{labels} labels; {LABELS_MAX} are the most")));
+        return Err(IntakeError::Invalid(format!("{labels} labels; the limit is {LABELS_MAX}")));
     }
-    let Request { needs, options, labels, metadata, .. } = request;
+    let SubmitFields { needs, options, labels, metadata, .. } = request;
     let asked = RequestedOptions { needs, options, labels, metadata };
-    asked.check().map_err(|too_much| NotTaken::Invalid(too_much.to_string()))
+    asked.check().map_err(|too_much| IntakeError::Invalid(too_much.to_string()))
 }
 
 #[cfg(test)]

@@ -43,7 +43,7 @@ use self::builder::TempFolder;
 use self::events::Follower;
 use self::job_watch::JobWatch;
 use remuda_server::http::Context;
-use remuda_server::intake::NotTaken;
+use remuda_server::intake::IntakeError;
 use remuda_server::plane_handle::PlaneError;
 use remuda_server::serve::Serving;
 
@@ -169,8 +169,8 @@ impl WorkflowPool {
         let context = self.inner.open_context()?;
         let workflow = workflow.into().read().await.map_err(WorkflowPoolError::Invalid)?;
         let request = options.request(workflow, &context).await?;
-        let taken = context.intake().take(request).await?;
-        Ok(self.inner.handle(taken.job).await)
+        let submitted = context.intake().submit(request).await?;
+        Ok(self.inner.handle(submitted.job).await)
     }
 
     /// A job of this pool, also one that a former pool on the same folder accepted.
@@ -337,13 +337,13 @@ impl From<PlaneError> for WorkflowPoolError {
     }
 }
 
-impl From<NotTaken> for WorkflowPoolError {
-    fn from(why: NotTaken) -> Self {
+impl From<IntakeError> for WorkflowPoolError {
+    fn from(why: IntakeError) -> Self {
         match why {
-            NotTaken::Plane(why) => why.into(),
-            NotTaken::Store(error) => busy(error),
-            NotTaken::Blobs(error) => busy(error),
-            NotTaken::Workflow(_) | NotTaken::Invalid(_) => WorkflowPoolError::Invalid(why.to_string()),
+            IntakeError::Plane(why) => why.into(),
+            IntakeError::Store(error) => busy(error),
+            IntakeError::Blobs(error) => busy(error),
+            IntakeError::Workflow(_) | IntakeError::Invalid(_) => WorkflowPoolError::Invalid(why.to_string()),
         }
     }
 }

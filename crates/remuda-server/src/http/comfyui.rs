@@ -1,21 +1,21 @@
-//! The ComfyUI front door: to stock clients and to the stock web interface, Remuda is one ComfyUI that happens to be a fleet.
+//! The ComfyUI-compatible API: stock clients and the stock web interface use a fleet as if it were one ComfyUI server.
 //!
 //! ```text
 //!  POST /prompt ──▶ submit ──▶ intake ──▶ plane            every job of the tenant that ComfyUI runs is a prompt here
-//!  GET  /queue, /history, /api/jobs ◀── prompt, entry ◀── store: histories survive restarts
-//!  GET  /ws ◀── hub ◀── publisher ◀── news: what happened, what workers told, previews
+//! GET  /queue, /history, /api/jobs ◀── prompt, history_entry ◀── store: the history survives restarts
+//! GET  /ws ◀── client_registry ◀── publisher ◀── stored events, live reports of workers, previews
 //!  GET  /view, POST /upload/* ◀──▶ blobs, found by name
 //! ```
 //!
-//! | of ComfyUI | here |
+//! | ComfyUI | Remuda |
 //! |---|---|
-//! | `prompt_id` | the client's own, kept as the job's key; else the job's id |
+//! | `prompt_id` | the client's id, stored as the job's idempotency key; otherwise the job id |
 //! | output `subfolder` | `<job>/<node>`: two servers may both have written `ComfyUI_00001_.png` |
-//! | `number`, `front` | below zero and in front are a higher priority; among equals the oldest goes first |
-//! | input files | documents of the tenant, by name; a graph that names one gets its content by hash |
-//! | `/history` delete, clear | hidden from this door; the jobs stay as long as every other |
+//! | `number`, `front` | a negative number or `front` raises the priority; equal priorities run oldest first |
+//! | input files | documents of the tenant, found by name; a graph that names one refers to its content by hash |
+//! | `/history` delete, clear | hides entries in this API only; the jobs are kept as long as any other |
 //!
-//! Every route stands also under `/api`. Who asks sees the jobs of one tenant and of nobody else.
+//! Every route is also served under `/api`. A caller sees only the jobs of its own tenant.
 
 mod client_registry;
 mod connection;
@@ -45,43 +45,43 @@ use axum::Router;
 use axum::routing::{get, post};
 
 pub use self::publisher::run_publisher;
-pub(super) use self::ui::file;
+pub(super) use self::ui::fallback;
 
-use self::client_registry::Hub;
+use self::client_registry::ClientRegistry;
 use super::Context;
 
-/// What the door keeps in memory; clones share it.
+/// State of the ComfyUI API that lives in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct ComfyuiApi {
-    hub: Arc<Hub>,
-    classes: Arc<node_classes::Classes>,
-    naming: Arc<uploads::Naming>,
-    forward: Arc<proxy::Forward>,
+    clients: Arc<ClientRegistry>,
+    node_classes: Arc<node_classes::NodeClassCache>,
+    name_lock: Arc<uploads::NameLock>,
+    proxy: Arc<proxy::ServerProxy>,
 }
 
 impl ComfyuiApi {
-    /// What the servers of the fleet say of their classes, as one.
-    pub(super) async fn classes(&self, context: &Context) -> Arc<node_classes::Merged> {
-        self.classes.merged(context).await
+    /// Node classes of all servers of the fleet, merged.
+    pub(super) async fn classes(&self, context: &Context) -> Arc<node_classes::MergedClasses> {
+        self.node_classes.merged(context).await
     }
 }
 
 pub(super) fn routes() -> Router<Context> {
-    // Newer ones, which stand nowhere else.
+    // Newer routes, which ComfyUI serves under `/api` only.
     let jobs = Router::new()
         .route("/api/jobs", get(jobs::list))
         .route("/api/jobs/cancel", post(jobs::cancel_many))
-        .route("/api/jobs/{id}", get(jobs::one))
+        .route("/api/jobs/{id}", get(jobs::show))
         .route("/api/jobs/{id}/cancel", post(jobs::cancel_one));
     Router::new().merge(plain()).nest("/api", plain()).merge(jobs)
 }
 
-/// Those that take files, which may be larger than other bodies.
+/// Routes that accept files, which may exceed the body limit of the others.
 pub(super) fn streamed() -> Router<Context> {
     let both = || {
         Router::new()
-            .route("/upload/image", post(uploads::image))
-            .route("/upload/mask", post(upload_mask::mask))
+            .route("/upload/image", post(uploads::upload))
+            .route("/upload/mask", post(upload_mask::upload))
             .method_not_allowed_fallback(super::error::wrong_method)
     };
     Router::new().merge(both()).nest("/api", both())
@@ -90,27 +90,27 @@ pub(super) fn streamed() -> Router<Context> {
 fn plain() -> Router<Context> {
     let mut routes = Router::new();
     for path in EMPTY_LISTS {
-        routes = routes.route(path, get(server_info::none));
+        routes = routes.route(path, get(server_info::empty_list));
     }
     for path in EMPTY_OBJECTS {
-        routes = routes.route(path, get(server_info::nothing));
+        routes = routes.route(path, get(server_info::empty_object));
     }
     routes
-        .route("/prompt", post(submit::submit).get(queue::remaining))
+        .route("/prompt", post(submit::submit).get(queue::count))
         .route("/queue", get(queue::list).post(queue::change))
         .route("/interrupt", post(queue::interrupt))
         .route("/history", get(history::list).post(history::hide))
-        .route("/history/{id}", get(history::one))
+        .route("/history/{id}", get(history::show))
         .route("/view", get(view::view))
         .route("/ws", get(socket::open))
-        .route("/object_info", get(node_classes::all))
-        .route("/object_info/{name}", get(node_classes::one))
+        .route("/object_info", get(node_classes::list))
+        .route("/object_info/{name}", get(node_classes::show))
         .route("/system_stats", get(server_info::system_stats))
         .route("/features", get(server_info::all_features))
         .route("/models", get(server_info::model_folders))
         .route("/models/{name}", get(server_info::models))
-        .route("/free", post(server_info::done))
-        .route("/users", get(server_info::users).post(server_info::done))
+        .route("/free", post(server_info::accept))
+        .route("/users", get(server_info::users).post(server_info::accept))
         .route("/settings", get(userdata::settings).post(userdata::set_all))
         .route("/settings/{id}", get(userdata::setting).post(userdata::set_one))
         .route("/userdata", get(userdata::list))
@@ -118,6 +118,6 @@ fn plain() -> Router<Context> {
         .route("/userdata/{name}/move/{id}", post(userdata::rename))
 }
 
-/// Where there is nothing to be said; a server that is known to the plane is asked instead.
+/// Paths that are empty unless a server that the plane can reach answers them.
 const EMPTY_LISTS: [&str; 3] = ["/embeddings", "/extensions", "/experiment/models"];
 const EMPTY_OBJECTS: [&str; 4] = ["/i18n", "/global_subgraphs", "/workflow_templates", "/node_replacements"];

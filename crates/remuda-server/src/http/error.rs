@@ -11,7 +11,7 @@ use remuda_store::StoreError;
 use remuda_store::blobs::{BadHash, BlobError};
 use serde_json::json;
 
-use crate::intake::NotTaken;
+use crate::intake::IntakeError;
 use crate::plane_handle::PlaneError;
 
 /// What goes wrong for a caller.
@@ -154,14 +154,14 @@ impl From<BlobError> for ApiError {
     }
 }
 
-impl From<NotTaken> for ApiError {
-    fn from(not_taken: NotTaken) -> Self {
-        match not_taken {
-            NotTaken::Workflow(invalid) => invalid.into(),
-            NotTaken::Invalid(message) => ApiError::invalid(message),
-            NotTaken::Store(error) => error.into(),
-            NotTaken::Blobs(error) => error.into(),
-            NotTaken::Plane(unanswered) => unanswered.into(),
+impl From<IntakeError> for ApiError {
+    fn from(error: IntakeError) -> Self {
+        match error {
+            IntakeError::Workflow(invalid) => invalid.into(),
+            IntakeError::Invalid(message) => ApiError::invalid(message),
+            IntakeError::Store(error) => error.into(),
+            IntakeError::Blobs(error) => error.into(),
+            IntakeError::Plane(unanswered) => unanswered.into(),
         }
     }
 }

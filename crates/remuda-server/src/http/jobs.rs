@@ -28,7 +28,7 @@ pub(super) use self::why::why;
 
 use super::path::Path;
 use super::{ApiError, Caller, Context};
-use crate::intake::{Request, Taken};
+use crate::intake::{SubmitFields, Submitted};
 use crate::live::LiveAttempt;
 use crate::plane_handle::PlaneError;
 use remuda_core::wire::live::ProgressSnapshot;
@@ -84,7 +84,7 @@ pub(super) async fn submit(
         include_outputs: body.include_outputs,
         webhook: body.webhook,
     };
-    let request = Request {
+    let request = SubmitFields {
         workflow: Arc::from(body.workflow.to_owned()),
         tenant: caller.tenant(body.tenant.as_ref())?,
         priority: context.access.priority(&caller, body.priority)?,
@@ -99,7 +99,7 @@ pub(super) async fn submit(
         metadata: body.metadata,
         keys: Default::default(),
     };
-    let Taken { job, is_new } = context.intake().take(request).await?;
+    let Submitted { job, is_new } = context.intake().submit(request).await?;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/remuda/v1/jobs/{job}");
     Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "created": is_new })))

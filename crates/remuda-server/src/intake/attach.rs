@@ -1,5 +1,4 @@
-//! Files given by name: where the name stands as an input of the graph, a reference to the file's content takes its place.
-//! Everything else of the workflow stays in the words in which it came.
+//! Replaces file names in inputs of a graph by references to attached content. All other text of the workflow stays unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,14 +9,14 @@ use serde_json::value::{RawValue, to_raw_value};
 
 type Members = BTreeMap<String, Box<RawValue>>;
 
-/// The workflow with references in place of names, or why that cannot be.
+/// The workflow with references in place of names.
 pub(super) fn attach(
     workflow: &RawValue,
     attachments: &BTreeMap<String, BlobHash>,
 ) -> Result<Arc<RawValue>, String> {
     let mut body = members(workflow).ok_or("attachments need a graph that names them")?;
     let mut used = BTreeSet::new();
-    // As the workflow is examined: a graph that something goes with stands under `prompt`.
+    // As in `examine`: a wrapped graph stands under `prompt`.
     let wrapped = body.get("prompt").and_then(|inner| members(inner));
     match wrapped.filter(|inner| !inner.contains_key("class_type")) {
         Some(mut graph) => {
@@ -65,7 +64,7 @@ fn members(value: &RawValue) -> Option<Members> {
 }
 
 fn raw(value: &impl serde::Serialize) -> Result<Box<RawValue>, String> {
-    to_raw_value(value).map_err(|error| format!("the workflow cannot be written again: {error}"))
+    to_raw_value(value).map_err(|error| format!("the workflow cannot be serialized: {error}"))
 }
 
 #[cfg(test)]
@@ -73,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_becomes_a_reference_and_the_rest_stays_to_the_letter() {
+    fn name_becomes_a_reference_and_other_text_is_unchanged() {
         let hash = BlobHash::of(b"picture");
         let given: BTreeMap<_, _> = [("photo.png".to_owned(), hash)].into();
         let graph = r#"{"1":{"class_type":"LoadImage","inputs":{"image":"photo.png","n":12345678901234567890123}},"2":{"class_type":"Note"}}"#;

@@ -280,7 +280,7 @@ impl UpCommand {
         resolved.serve.forward_to = self.what.servers(pool.is_some())?;
         let mut serving = start_serving(&resolved, self.settings.clone()).await?;
         if let Some(pool) = &pool {
-            serving.context.models.share(pool.clone());
+            serving.context.models.set_pool(pool.clone());
         }
         let credentials = Credentials::of(serving.own_token());
         let workers = match self.what.workers((&serving.url(), credentials), pool.as_ref(), &resolved).await {
@@ -290,7 +290,7 @@ impl UpCommand {
                 return Err(error);
             }
         };
-        serving.context.models.worked_by(workers.iter().map(|it| it.worker.clone()).collect());
+        serving.context.models.set_workers(workers.iter().map(|it| it.worker.clone()).collect());
         let names: Vec<_> = workers.iter().map(|it| format!("{}{}", it.worker, with(it))).collect();
         print_line(&format!(
             "remuda is up on {} with {} {} (data in {})",

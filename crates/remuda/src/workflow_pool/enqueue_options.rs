@@ -15,7 +15,7 @@ use tokio::io::AsyncReadExt as _;
 
 use super::{WorkflowPoolError, busy};
 use remuda_server::http::Context;
-use remuda_server::intake::Request;
+use remuda_server::intake::SubmitFields;
 
 /// A file is read in pieces of this size.
 const PIECE_BYTES: usize = 256 << 10;
@@ -149,12 +149,12 @@ impl EnqueueOptions {
         self,
         workflow: Arc<RawValue>,
         context: &Context,
-    ) -> Result<Request, WorkflowPoolError> {
+    ) -> Result<SubmitFields, WorkflowPoolError> {
         let tenant = match self.tenant {
             Some(tenant) => tenant,
             None => "default".parse().map_err(|bad| WorkflowPoolError::Invalid(format!("{bad}")))?,
         };
-        let mut request = Request::new(workflow, tenant);
+        let mut request = SubmitFields::new(workflow, tenant);
         for (name, content) in self.files {
             let hash = content.store(&name, context).await?;
             request.attachments.insert(name, hash);

@@ -1,4 +1,4 @@
-//! An asset: a record, which belongs to somebody and has a name and an end, over a blob, which has neither.
+//! An asset: a record with owner, name and expiry, over a blob, which has none of them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ const FILE_PATH_BYTES_MAX: usize = 4096;
 const CONTENT_TYPE_BYTES_MAX: usize = 255;
 const TAGS_MAX: usize = 32;
 const TAG_BYTES_MAX: usize = 128;
-/// In seconds, as the contract says.
-const EXPIRES_IN: std::ops::RangeInclusive<u64> = 60..=604_800;
+/// In seconds, as the contract specifies.
+const EXPIRES_IN_SECONDS: std::ops::RangeInclusive<u64> = 60..=604_800;
 
 #[derive(Clone, Debug)]
 pub(super) struct Asset {
@@ -31,16 +31,16 @@ pub(super) struct Asset {
     pub(super) tenant: Tenant,
     pub(super) hash: BlobHash,
     pub(super) expires_at: Option<Timestamp>,
-    pub(super) of: About,
-    /// The job that gave it, if nobody sent it.
+    pub(super) meta: AssetMeta,
+    /// The job that produced it, if it was not uploaded.
     pub(super) job: Option<JobId>,
-    /// What is in it, if that is so short that it stands in the job's result.
+    /// The content, if it is so short that it is part of the job's result.
     pub(super) text: Option<String>,
 }
 
-/// What is known of it beside its content, as it is stored.
+/// Stored metadata of an asset.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct About {
+pub(super) struct AssetMeta {
     pub(super) size_bytes: u64,
     pub(super) content_type: String,
     pub(super) file_path: Option<String>,
@@ -49,10 +49,10 @@ pub(super) struct About {
     pub(super) created_at: Timestamp,
 }
 
-/// What a caller says of an asset to be.
+/// Fields of a request that creates an asset.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Wanted {
+pub(super) struct AssetFields {
     pub(super) hash: Option<String>,
     pub(super) file_path: Option<String>,
     pub(super) tags: Vec<String>,
@@ -61,8 +61,8 @@ pub(super) struct Wanted {
     pub(super) content_type: Option<String>,
 }
 
-impl Wanted {
-    /// Everything of it is kept, so everything of it has a bound.
+impl AssetFields {
+    /// Every field is stored, so every field has a limit.
     pub(super) fn check(&self) -> Result<(), ApiError> {
         let refuse = |message: String| Err(ApiError::invalid(message));
         let path = self.file_path.as_deref();
@@ -83,8 +83,8 @@ impl Wanted {
         {
             return refuse(format!("at most {TAGS_MAX} tags of 1 to {TAG_BYTES_MAX} bytes each"));
         }
-        if self.expires_in.is_some_and(|seconds| !EXPIRES_IN.contains(&seconds)) {
-            let (least, most) = (EXPIRES_IN.start(), EXPIRES_IN.end());
+        if self.expires_in.is_some_and(|seconds| !EXPIRES_IN_SECONDS.contains(&seconds)) {
+            let (least, most) = (EXPIRES_IN_SECONDS.start(), EXPIRES_IN_SECONDS.end());
             return refuse(format!("expires_in is a number of seconds from {least} to {most}"));
         }
         Ok(())
@@ -92,29 +92,29 @@ impl Wanted {
 }
 
 impl Asset {
-    /// A new record. What refers to content that is there already lives at least as long as what did before.
-    pub(super) fn mint(
+    /// Creates a record. It lives at least as long as earlier records of the same content.
+    pub(super) fn create(
         context: &Context,
         tenant: Tenant,
         hash: BlobHash,
         size_bytes: u64,
-        wanted: Wanted,
+        fields: AssetFields,
         known: &[Asset],
     ) -> Asset {
         let now = context.plane.clock.now();
-        let keep_for = wanted.expires_in.map_or(context.retention, Duration::from_secs);
+        let keep_for = fields.expires_in.map_or(context.retention, Duration::from_secs);
         let expires_at =
             known.iter().filter_map(|asset| asset.expires_at).fold(now.plus(keep_for), Timestamp::max);
-        let content_type = wanted.content_type.or_else(|| Some(known.first()?.of.content_type.clone()));
+        let content_type = fields.content_type.or_else(|| Some(known.first()?.meta.content_type.clone()));
         let content_type = content_type.unwrap_or_else(|| "application/octet-stream".to_owned());
-        let of = About {
+        let meta = AssetMeta {
             size_bytes,
             content_type,
-            file_path: wanted.file_path,
-            tags: wanted.tags,
+            file_path: fields.file_path,
+            tags: fields.tags,
             created_at: now,
         };
-        Asset { id: Uuid::new_v4(), tenant, hash, expires_at: Some(expires_at), of, job: None, text: None }
+        Asset { id: Uuid::new_v4(), tenant, hash, expires_at: Some(expires_at), meta, job: None, text: None }
     }
 
     fn read(document: &Document) -> Option<Asset> {
@@ -123,15 +123,15 @@ impl Asset {
             tenant: document.tenant.clone()?,
             hash: document.mark.parse().ok()?,
             expires_at: document.expires_at,
-            of: serde_json::from_str(document.body.get()).ok()?,
+            meta: serde_json::from_str(document.body.get()).ok()?,
             job: None,
             text: None,
         })
     }
 
-    /// Stored for good once this returns.
-    pub(super) async fn keep(&self, context: &Context) -> Result<(), ApiError> {
-        let body = to_raw_value(&self.of).map_err(|error| ApiError::invalid(error.to_string()))?;
+    /// Durable once this returns.
+    pub(super) async fn store(&self, context: &Context) -> Result<(), ApiError> {
+        let body = to_raw_value(&self.meta).map_err(|error| ApiError::invalid(error.to_string()))?;
         let document = Document {
             shelf: Shelf::Asset,
             id: self.id.to_string(),
@@ -144,36 +144,36 @@ impl Asset {
         Ok(())
     }
 
-    /// As the contract shows it; `created_new` only to whoever has just made it.
-    pub(super) fn shown(&self, links: &Links, created_new: Option<bool>) -> Value {
+    /// The asset in the format of the contract; `created_new` only in the answer to its creation.
+    pub(super) fn to_json(&self, links: &Links, created_new: Option<bool>) -> Value {
         let never = Timestamp::from_millis(253_402_300_799_000);
-        let mut shown = json!({
+        let mut json = json!({
             "id": self.id.to_string(),
             "hash": self.hash,
-            "size_bytes": self.of.size_bytes,
-            "content_type": self.of.content_type,
-            "file_path": self.of.file_path,
-            "tags": self.of.tags,
-            "created_at": self.of.created_at.to_string(),
+            "size_bytes": self.meta.size_bytes,
+            "content_type": self.meta.content_type,
+            "file_path": self.meta.file_path,
+            "tags": self.meta.tags,
+            "created_at": self.meta.created_at.to_string(),
             "url": links.content(self.id),
-            // The address is good for as long as the asset is.
+            // The URL is valid as long as the asset.
             "url_expires_at": self.expires_at.unwrap_or(never).to_string(),
             "expires_at": self.expires_at.map(|at| at.to_string()),
         });
         if let Some(created_new) = created_new {
-            shown["created_new"] = created_new.into();
+            json["created_new"] = created_new.into();
         }
         if let Some(job) = self.job {
-            shown["job_id"] = job.to_string().into();
+            json["job_id"] = job.to_string().into();
         }
-        shown
+        json
     }
 }
 
-/// The asset of this id, if the caller may know of it.
+/// The asset with this id, if the caller may see it.
 pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result<Asset, ApiError> {
     let found = match id.parse::<Uuid>() {
-        Ok(uuid) if output::is_of_job(uuid) => output::find(context, caller, uuid).await?,
+        Ok(uuid) if output::is_output_id(uuid) => output::find(context, caller, uuid).await?,
         Ok(uuid) => {
             let document = context.store.document(Shelf::Asset, &uuid.to_string()).await?;
             let now = context.plane.clock.now();
@@ -181,29 +181,29 @@ pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result
         }
         Err(_) => None,
     };
-    found.filter(|asset| caller.may_see(&asset.tenant)).ok_or_else(missing)
+    found.filter(|asset| caller.may_see(&asset.tenant)).ok_or_else(not_found)
 }
 
-/// All that the caller has of this content, oldest id first.
-pub(super) async fn of_content(
+/// All assets of the caller with this content, oldest id first.
+pub(super) async fn with_content(
     context: &Context,
     caller: &Caller,
     hash: BlobHash,
 ) -> Result<Vec<Asset>, ApiError> {
     let now = context.plane.clock.now();
     let documents = context.store.marked(Shelf::Asset, &hash.to_string()).await?;
-    let there = documents.iter().filter(|document| document.is_there(now));
-    Ok(there
+    let current = documents.iter().filter(|document| document.is_there(now));
+    Ok(current
         .filter_map(|document| Asset::read(document))
         .filter(|asset| caller.may_see(&asset.tenant))
         .collect())
 }
 
-/// Never was, is no more, or is somebody else's: nobody is told which.
-pub(super) fn missing() -> ApiError {
+/// Not found, expired or owned by another tenant: the answer does not tell which.
+pub(super) fn not_found() -> ApiError {
     ApiError::not_found("there is no such asset; it may have expired")
 }
 
-pub(super) fn no_blob() -> ApiError {
+pub(super) fn blob_not_found() -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, "blob_not_found", "there is no content of this hash: upload it")
 }

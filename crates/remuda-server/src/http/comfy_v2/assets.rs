@@ -1,4 +1,4 @@
-//! Assets, once they are there: found by id or by content, read, made anew from what was sent before, forgotten.
+//! Routes of existing assets: find by id or content, read, create again from known content, delete.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -13,21 +13,21 @@ use serde_json::Value;
 use super::super::blobs;
 use super::super::path::Path;
 use super::super::{ApiError, Caller, Context};
-use super::asset::{self, Asset, Wanted, missing, no_blob};
+use super::asset::{self, Asset, AssetFields, blob_not_found, not_found};
 use super::links::Links;
 
-/// What may be made anew: content that this caller sent, and that is still there.
-async fn mintable(
+/// Content that this caller uploaded and that still exists.
+async fn reusable_content(
     context: &Context,
     caller: &Caller,
     hash: &str,
 ) -> Result<(BlobHash, u64, Vec<Asset>), ApiError> {
-    let hash: BlobHash = hash.parse().map_err(|_| no_blob())?;
-    let known = asset::of_content(context, caller, hash).await?;
+    let hash: BlobHash = hash.parse().map_err(|_| blob_not_found())?;
+    let known = asset::with_content(context, caller, hash).await?;
     if known.is_empty() {
-        return Err(no_blob());
+        return Err(blob_not_found());
     }
-    let size = context.blobs.touch(hash, context.plane.clock.now()).await?.ok_or_else(no_blob)?;
+    let size = context.blobs.touch(hash, context.plane.clock.now()).await?.ok_or_else(blob_not_found)?;
     Ok((hash, size, known))
 }
 
@@ -37,28 +37,28 @@ pub(super) async fn from_hash(
     links: Links,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let wanted: Wanted = serde_json::from_slice(&body).map_err(|error| {
+    let fields: AssetFields = serde_json::from_slice(&body).map_err(|error| {
         ApiError::invalid(format!("expected {{\"hash\", \"file_path\", \"tags\", \"expires_in\"}}: {error}"))
     })?;
-    wanted.check()?;
-    let hash = wanted.hash.clone().ok_or_else(|| ApiError::invalid("\"hash\" is missing"))?;
-    let (hash, size_bytes, known) = mintable(&context, &caller, &hash).await?;
+    fields.check()?;
+    let hash = fields.hash.clone().ok_or_else(|| ApiError::invalid("\"hash\" is missing"))?;
+    let (hash, size_bytes, known) = reusable_content(&context, &caller, &hash).await?;
     let tenant = caller.tenant(None)?;
     let same = known.iter().find(|asset| {
-        asset.tenant == tenant && asset.of.file_path == wanted.file_path && asset.of.tags == wanted.tags
+        asset.tenant == tenant && asset.meta.file_path == fields.file_path && asset.meta.tags == fields.tags
     });
-    let same = same.map(|asset| (asset.id, asset.of.clone()));
-    let mut asset = Asset::mint(&context, tenant, hash, size_bytes, wanted, &known);
+    let same = same.map(|asset| (asset.id, asset.meta.clone()));
+    let mut asset = Asset::create(&context, tenant, hash, size_bytes, fields, &known);
     let status = match same {
-        Some((id, of)) => {
-            (asset.id, asset.of) = (id, of);
+        Some((id, meta)) => {
+            (asset.id, asset.meta) = (id, meta);
             StatusCode::OK
         }
         None => StatusCode::CREATED,
     };
-    asset.keep(&context).await?;
+    asset.store(&context).await?;
     let location = [(header::LOCATION, format!("/api/v2/assets/{}", asset.id))];
-    Ok((status, location, Json(asset.shown(&links, Some(false)))).into_response())
+    Ok((status, location, Json(asset.to_json(&links, Some(false)))).into_response())
 }
 
 pub(super) async fn by_hash(
@@ -66,17 +66,17 @@ pub(super) async fn by_hash(
     caller: Caller,
     Path(hash): Path<String>,
 ) -> Result<StatusCode, ApiError> {
-    mintable(&context, &caller, &hash).await.map(|_| StatusCode::OK)
+    reusable_content(&context, &caller, &hash).await.map(|_| StatusCode::OK)
 }
 
-pub(super) async fn one(
+pub(super) async fn show(
     State(context): State<Context>,
     caller: Caller,
     links: Links,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let asset = asset::find(&context, &caller, &id).await?;
-    Ok(Json(asset.shown(&links, None)))
+    Ok(Json(asset.to_json(&links, None)))
 }
 
 pub(super) async fn delete(
@@ -102,14 +102,14 @@ pub(super) async fn content(
     let asset = asset::find(&context, &caller, &id).await?;
     let now = context.plane.clock.now();
     if let Some(text) = &asset.text {
-        // A blob from now on: read, in parts as well, as any other.
+        // Store the text as a blob, so that ranges work as for any other.
         let upload = context.blobs.begin().await?.write(text.as_bytes()).await?;
         upload.finish(Some(asset.hash), now).await?;
     }
-    let blob = context.blobs.read(asset.hash, now).await?.ok_or_else(missing)?;
-    let declared = asset.of.content_type.as_str();
-    // What a browser might run is only bytes to it, whatever its sender calls it.
+    let blob = context.blobs.read(asset.hash, now).await?.ok_or_else(not_found)?;
+    let declared = asset.meta.content_type.as_str();
+    // A type that a browser might run is served as plain bytes, whatever the uploader declared.
     let content_type = if blobs::is_harmless(declared) { declared } else { "application/octet-stream" };
-    let name = asset.of.file_path.as_deref().and_then(|path| path.rsplit(['/', '\\']).next());
+    let name = asset.meta.file_path.as_deref().and_then(|path| path.rsplit(['/', '\\']).next());
     Ok(blobs::send(blob, asset.hash, content_type, blobs::disposition(name), &headers))
 }

@@ -1,6 +1,6 @@
-//! Errors in the form and the words of the contract, made from the one form they all have. Where the contract does not
-//! know a status, the nearest one it knows is used; what no contract can rule out (a body that is too large or too slow,
-//! another method) keeps its own and stands among our additions.
+//! Errors in the format and vocabulary of the contract, translated from the common `ApiError`. A status that the contract
+//! does not have is mapped to the nearest one it has; errors that no contract can rule out (a body too large or too slow, a
+//! wrong method) keep their status and are listed in our additions.
 
 use axum::Json;
 use axum::extract::Request;
@@ -14,8 +14,8 @@ use super::super::ApiError;
 
 const SURFACE: &str = "/api/v2";
 
-/// Around everything, so that whoever is turned away at the gate is told in the same form.
-pub(in crate::http) async fn put_on(request: Request, next: Next) -> Response {
+/// Wraps every route, so that a request refused by the access checks gets the same format.
+pub(in crate::http) async fn format_errors(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let is_here = path == SURFACE || path.strip_prefix(SURFACE).is_some_and(|rest| rest.starts_with('/'));
     let response = next.run(request).await;
@@ -24,21 +24,21 @@ pub(in crate::http) async fn put_on(request: Request, next: Next) -> Response {
 
 fn translate(mut response: Response) -> Response {
     let Some(problem) = response.extensions_mut().remove::<ApiError>() else { return response };
-    let (status, code, message) = translated(problem.status, problem.code, &problem.message);
+    let (status, code, message) = contract_error(problem.status, problem.code, &problem.message);
     if status.is_server_error() {
-        warn!(code = problem.code, message = %problem.message, "a request could not be served");
+        warn!(code = problem.code, message = %problem.message, "request failed");
     }
     let details = if problem.detail.is_object() { problem.detail } else { serde_json::Value::Null };
     let error = json!({ "code": code, "message": message, "details": details });
-    let anew = (status, Json(json!({ "error": error }))).into_response();
-    // What else it says, such as when to come back, holds as it did.
+    let replaced = (status, Json(json!({ "error": error }))).into_response();
+    // Other headers, such as Retry-After, stay as they are.
     *response.status_mut() = status;
     response.headers_mut().remove(header::CONTENT_LENGTH);
-    *response.body_mut() = anew.into_body();
+    *response.body_mut() = replaced.into_body();
     response
 }
 
-fn translated<'a>(status: StatusCode, code: &'a str, message: &'a str) -> (StatusCode, &'a str, &'a str) {
+fn contract_error<'a>(status: StatusCode, code: &'a str, message: &'a str) -> (StatusCode, &'a str, &'a str) {
     use StatusCode as S;
     match (status, code) {
         (S::UNAUTHORIZED, _) => (S::UNAUTHORIZED, "unauthorized", message),
@@ -52,10 +52,12 @@ fn translated<'a>(status: StatusCode, code: &'a str, message: &'a str) -> (Statu
         (_, "key_conflict") => (S::UNPROCESSABLE_ENTITY, "idempotency_key_reuse", message),
         (S::TOO_MANY_REQUESTS, "queue_full" | "too_many_streams") => (status, code, message),
         (S::TOO_MANY_REQUESTS, _) | (_, "overloaded") => (S::TOO_MANY_REQUESTS, "rate_limited", message),
-        // What went wrong behind this surface is in the log, and nobody's business out there.
-        _ if status.is_server_error() => {
-            (S::INTERNAL_SERVER_ERROR, "upstream_error", "it could not be done now: try again in a moment")
-        }
+        // Internal errors are logged and not shown to clients.
+        _ if status.is_server_error() => (
+            S::INTERNAL_SERVER_ERROR,
+            "upstream_error",
+            "the request could not be processed: try again in a moment",
+        ),
         _ => (status, code, message),
     }
 }
@@ -65,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_has_a_word_of_the_contract_or_of_the_additions() {
+    fn every_error_has_a_code_of_the_contract_or_the_additions() {
         for (status, code, expected) in [
             (400, "bad_request", (422, "invalid_request")),
             (400, "malformed", (422, "invalid_request")),
@@ -83,7 +85,7 @@ mod tests {
             (503, "overloaded", (429, "rate_limited")),
             (507, "store_full", (500, "upstream_error")),
         ] {
-            let (given, word, _) = translated(StatusCode::from_u16(status).unwrap(), code, "");
+            let (given, word, _) = contract_error(StatusCode::from_u16(status).unwrap(), code, "");
             assert_eq!((given.as_u16(), word), expected, "{status} {code}");
         }
     }

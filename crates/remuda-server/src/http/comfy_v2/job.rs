@@ -1,5 +1,5 @@
-//! A job as the contract shows it. What has ended stands in the store; what is open is best known to the plane, and how far
-//! it is to whoever told of its attempt last.
+//! A job in the format of the contract. Ended jobs are read from the store; open ones from the plane, and their progress from
+//! the latest live report.
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use serde_json::{Map, Value, json};
 
 use super::super::{ApiError, Caller, Context};
 use super::links::Links;
-use super::output::{self, Output};
+use super::output::{self, JobOutput};
 use remuda_core::wire::live::ProgressSnapshot;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub(super) enum ApiStatus {
     Queued,
     Running,
     Succeeded,
@@ -24,107 +24,107 @@ pub(super) enum Status {
     Expired,
 }
 
-impl Status {
-    pub(super) fn of(deadline: Option<Timestamp>, life: &Life) -> Status {
+impl ApiStatus {
+    pub(super) fn new(deadline: Option<Timestamp>, life: &Life) -> ApiStatus {
         match &life.state {
-            StateRow::Queued { .. } => Status::Queued,
-            StateRow::Running { .. } => Status::Running,
-            StateRow::Completed { .. } => Status::Succeeded,
-            StateRow::Cancelled { .. } => Status::Canceled,
-            StateRow::Failed { .. } if life.has_expired(deadline) => Status::Expired,
-            StateRow::Failed { .. } => Status::Failed,
+            StateRow::Queued { .. } => ApiStatus::Queued,
+            StateRow::Running { .. } => ApiStatus::Running,
+            StateRow::Completed { .. } => ApiStatus::Succeeded,
+            StateRow::Cancelled { .. } => ApiStatus::Canceled,
+            StateRow::Failed { .. } if life.has_expired(deadline) => ApiStatus::Expired,
+            StateRow::Failed { .. } => ApiStatus::Failed,
         }
     }
 
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Status::Queued => "queued",
-            Status::Running => "running",
-            Status::Succeeded => "succeeded",
-            Status::Canceled => "canceled",
-            Status::Failed => "failed",
-            Status::Expired => "expired",
+            ApiStatus::Queued => "queued",
+            ApiStatus::Running => "running",
+            ApiStatus::Succeeded => "succeeded",
+            ApiStatus::Canceled => "canceled",
+            ApiStatus::Failed => "failed",
+            ApiStatus::Expired => "expired",
         }
     }
 
-    pub(super) fn is_over(self) -> bool {
-        !matches!(self, Status::Queued | Status::Running)
+    pub(super) fn has_ended(self) -> bool {
+        !matches!(self, ApiStatus::Queued | ApiStatus::Running)
     }
 }
 
-/// The moments of a job.
+/// Timestamps of a job.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lifetime {
+pub(super) struct JobTimes {
     pub(super) started_at: Option<Timestamp>,
     pub(super) completed_at: Option<Timestamp>,
     pub(super) expires_at: Timestamp,
 }
 
-impl Lifetime {
-    pub(super) fn of(accepted_at: Timestamp, life: &Life, retention: Duration) -> Lifetime {
+impl JobTimes {
+    pub(super) fn new(accepted_at: Timestamp, life: &Life, retention: Duration) -> JobTimes {
         let completed_at = (!life.state.is_open()).then_some(life.changed_at);
-        Lifetime {
+        JobTimes {
             started_at: life.tries.first().map(|first| first.started_at),
             completed_at,
-            // An open job is kept whatever its age; this is the least that can be promised.
+            // An open job is kept regardless of its age; this is the earliest possible expiry.
             expires_at: completed_at.unwrap_or(accepted_at.max(life.changed_at)).plus(retention),
         }
     }
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
+pub(super) struct JobView {
     pub(super) id: JobId,
     tenant: Tenant,
     accepted_at: Timestamp,
     metadata: Map<String, Value>,
     life: Life,
-    pub(super) status: Status,
-    /// 1 for whoever is next; nothing if it does not wait, or too many do.
+    pub(super) status: ApiStatus,
+    /// 1 for the next job; `None` if it is not queued or too many jobs are ahead.
     pub(super) queue_position: Option<usize>,
     pub(super) progress: Option<ProgressSnapshot>,
-    pub(super) outputs: Vec<Output>,
+    pub(super) outputs: Vec<JobOutput>,
 }
 
-/// The job of this id, if the caller may know of it.
-pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result<Seen, ApiError> {
-    // What is no id at all is nobody's.
-    let id: JobId = id.parse().map_err(|_| missing())?;
-    look(context, id).await?.filter(|seen| caller.may_see(&seen.tenant)).ok_or_else(missing)
+/// The job with this id, if the caller may see it.
+pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result<JobView, ApiError> {
+    // A malformed id is answered like an unknown one.
+    let id: JobId = id.parse().map_err(|_| not_found())?;
+    read(context, id).await?.filter(|view| caller.may_see(&view.tenant)).ok_or_else(not_found)
 }
 
-/// An open job is asked of the plane alone: most polls cost no read.
-pub(super) async fn look(context: &Context, id: JobId) -> Result<Option<Seen>, ApiError> {
+/// Open jobs are read from the plane alone: most polls need no store access.
+pub(super) async fn read(context: &Context, id: JobId) -> Result<Option<JobView>, ApiError> {
     let open = context.plane.read(move |plane, now| {
         let job = plane.job(id)?;
         let life = job.life(now);
         let held = life.state.worker().and_then(|worker| plane.worker(worker)?.holds.get(&id));
         let held = held.map(|hold| (hold.progress, hold.phase.clone()));
-        let seen = Seen {
+        let view = JobView {
             id,
             tenant: job.tenant.clone(),
             accepted_at: job.accepted_at,
             metadata: job.metadata(),
-            status: Status::of(job.deadline, &life),
+            status: ApiStatus::new(job.deadline, &life),
             life,
             queue_position: plane.ahead(id).map(|ahead| ahead + 1),
             progress: None,
             outputs: Vec::new(),
         };
-        Some((seen, held))
+        Some((view, held))
     });
-    if let Some((mut seen, held)) = open.await? {
-        if seen.status == Status::Running {
-            seen.progress = progress(context, id, held);
-            seen.outputs = output::so_far(context, id);
+    if let Some((mut view, held)) = open.await? {
+        if view.status == ApiStatus::Running {
+            view.progress = progress(context, id, held);
+            view.outputs = output::live_outputs(context, id);
         }
-        return Ok(Some(seen));
+        return Ok(Some(view));
     }
     let Some((accepted, life)) = context.store.job(id).await? else { return Ok(None) };
-    let status = Status::of(accepted.deadline, &life);
-    let result = if status == Status::Succeeded { context.store.result(id).await? } else { None };
-    let outputs = result.map(|result| output::of_result(id, &result)).unwrap_or_default();
-    Ok(Some(Seen {
+    let status = ApiStatus::new(accepted.deadline, &life);
+    let result = if status == ApiStatus::Succeeded { context.store.result(id).await? } else { None };
+    let outputs = result.map(|result| output::from_result(id, &result)).unwrap_or_default();
+    Ok(Some(JobView {
         id,
         tenant: accepted.tenant,
         accepted_at: accepted.accepted_at,
@@ -137,61 +137,61 @@ pub(super) async fn look(context: &Context, id: JobId) -> Result<Option<Seen>, A
     }))
 }
 
-/// As its worker tells it while it works; failing that, as the last beat had it.
+/// Progress of the latest live report; otherwise of the last beat.
 fn progress(context: &Context, id: JobId, held: Option<(f32, String)>) -> Option<ProgressSnapshot> {
-    let told = context.live_attempts.find(id).and_then(|doing| doing.progress);
-    told.or_else(|| {
+    let reported = context.live_attempts.find(id).and_then(|doing| doing.progress);
+    reported.or_else(|| {
         let (value, phase) = held?;
         let message = Some(phase).filter(|phase| !phase.is_empty());
         Some(ProgressSnapshot { value: value.into(), message, ..ProgressSnapshot::default() })
     })
 }
 
-/// Every number within the bounds that the contract has.
-pub(super) fn shown_progress(progress: &ProgressSnapshot) -> Value {
-    // To four places: what a worker counted in halves of the precision has no more.
+/// Every number is within the bounds of the contract.
+pub(super) fn progress_json(progress: &ProgressSnapshot) -> Value {
+    // Rounded to four digits; workers report single precision.
     let value = (progress.value.clamp(0.0, 1.0) * 1e4).round() / 1e4;
     let value = if value.is_finite() { value } else { 0.0 };
-    let mut shown = json!(progress);
-    shown["value"] = value.into();
-    shown
+    let mut json = json!(progress);
+    json["value"] = value.into();
+    json
 }
 
-impl Seen {
-    pub(super) fn lifetime(&self, context: &Context) -> Lifetime {
-        Lifetime::of(self.accepted_at, &self.life, context.retention)
+impl JobView {
+    pub(super) fn times(&self, context: &Context) -> JobTimes {
+        JobTimes::new(self.accepted_at, &self.life, context.retention)
     }
 
-    pub(super) fn shown(&self, context: &Context, links: &Links) -> Value {
-        let (id, lifetime) = (self.id, self.lifetime(context));
-        let outputs: Vec<_> = self.outputs.iter().map(|output| output.shown(id, lifetime, links)).collect();
-        let mut shown = json!({
+    pub(super) fn to_json(&self, context: &Context, links: &Links) -> Value {
+        let (id, times) = (self.id, self.times(context));
+        let outputs: Vec<_> = self.outputs.iter().map(|output| output.to_json(id, times, links)).collect();
+        let mut json = json!({
             "id": id.to_string(),
             "status": self.status.as_str(),
             "created_at": self.accepted_at.to_string(),
-            "started_at": lifetime.started_at.map(|at| at.to_string()),
-            "completed_at": lifetime.completed_at.map(|at| at.to_string()),
-            "expires_at": lifetime.expires_at.to_string(),
+            "started_at": times.started_at.map(|at| at.to_string()),
+            "completed_at": times.completed_at.map(|at| at.to_string()),
+            "expires_at": times.expires_at.to_string(),
             "queue_position": self.queue_position,
-            "progress": self.progress.as_ref().map(shown_progress),
+            "progress": self.progress.as_ref().map(progress_json),
             "outputs": outputs,
             "error": self.error(),
-            "metrics": self.metrics(lifetime),
+            "metrics": self.metrics(times),
             "urls": Links::job(id),
         });
         if !self.metadata.is_empty() {
-            shown["metadata"] = Value::Object(self.metadata.clone());
+            json["metadata"] = Value::Object(self.metadata.clone());
         }
-        shown
+        json
     }
 
     fn error(&self) -> Value {
         let StateRow::Failed { cause, message, .. } = &self.life.state else { return Value::Null };
         let at = fault::place(message);
-        let ran_out = self.life.tries.last().is_some_and(|last| last.out_of_memory.is_some());
+        let is_out_of_memory = self.life.tries.last().is_some_and(|last| last.out_of_memory.is_some());
         let code = match (self.status, at) {
-            (Status::Expired, _) => "deadline_exceeded".to_owned(),
-            _ if ran_out => "out_of_memory".to_owned(),
+            (ApiStatus::Expired, _) => "deadline_exceeded".to_owned(),
+            _ if is_out_of_memory => "out_of_memory".to_owned(),
             (_, Some(_)) => "node_execution_error".to_owned(),
             (_, None) => format!("{cause}_error"),
         };
@@ -204,17 +204,17 @@ impl Seen {
         })
     }
 
-    fn metrics(&self, lifetime: Lifetime) -> Value {
+    fn metrics(&self, times: JobTimes) -> Value {
         let millis = |from: Timestamp, to: Timestamp| u64::try_from(to.since(from).as_millis()).ok();
         let last = self.life.tries.last();
         json!({
-            "queue_ms": lifetime.started_at.and_then(|started_at| millis(self.accepted_at, started_at)),
+            "queue_ms": times.started_at.and_then(|started_at| millis(self.accepted_at, started_at)),
             "execution_ms": last.and_then(|last| millis(last.started_at, last.ended_at?)),
         })
     }
 }
 
-/// Never was, is no more, or is somebody else's: nobody is told which.
-pub(super) fn missing() -> ApiError {
-    ApiError::not_found("there is no such job; it may have been cleared away (retention)")
+/// Not found, expired or owned by another tenant: the answer does not tell which.
+pub(super) fn not_found() -> ApiError {
+    ApiError::not_found("there is no such job; it may have been removed after its retention time (retention)")
 }

@@ -1,6 +1,6 @@
-//! Who waits for news of which job. A listener hears only that there is something new, and looks what it is when it has
-//! time: nothing is queued for anybody, so a slow reader costs no memory and holds up no one. One task hears all that
-//! happens and wakes those whom it concerns; with a thousand listeners, each is woken for its own job alone.
+//! Change notifications per job. A subscriber learns only that something changed and reads the state when it is ready:
+//! nothing is queued, so a slow reader costs no memory and delays no one. One task receives all events and wakes the
+//! subscribers of the job concerned; with a thousand subscribers, each is woken for its own job alone.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,118 +10,120 @@ use tokio::sync::{broadcast, watch};
 
 use crate::live::LiveEvent;
 
-/// How often there was something new.
+/// Counters of changes of one job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Pulse {
-    /// In the job's life.
-    pub(super) turns: u64,
-    /// In what its attempt is doing.
-    pub(super) doings: u64,
+pub(super) struct ChangeCounts {
+    /// Events of the job.
+    pub(super) events: u64,
+    /// Live reports of its attempt.
+    pub(super) live: u64,
     pub(super) previews: u64,
-    /// The newest event of the job, if there was one since somebody listens.
+    /// The newest event of the job since the first subscription.
     pub(super) newest: Option<Sequence>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Hub {
+pub(super) struct JobWatchers {
     news: broadcast::Sender<LiveEvent>,
-    board: Arc<Mutex<Board>>,
+    watched: Arc<Mutex<WatchedJobs>>,
 }
 
 #[derive(Debug, Default)]
-struct Board {
-    jobs: BTreeMap<JobId, watch::Sender<Pulse>>,
-    /// Somebody hears the news for all of them.
-    is_followed: bool,
+struct WatchedJobs {
+    jobs: BTreeMap<JobId, watch::Sender<ChangeCounts>>,
+    /// The task that receives events is running.
+    is_running: bool,
 }
 
-/// One listener's place; given back when it is dropped.
+/// A subscription; dropping it unsubscribes.
 #[derive(Debug)]
-pub(super) struct Ear {
+pub(super) struct JobWatch {
     job: JobId,
-    board: Arc<Mutex<Board>>,
-    pulse: watch::Receiver<Pulse>,
+    watched: Arc<Mutex<WatchedJobs>>,
+    counts: watch::Receiver<ChangeCounts>,
 }
 
-impl Hub {
-    pub(super) fn new(news: broadcast::Sender<LiveEvent>) -> Hub {
-        Hub { news, board: Arc::default() }
+impl JobWatchers {
+    pub(super) fn new(news: broadcast::Sender<LiveEvent>) -> JobWatchers {
+        JobWatchers { news, watched: Arc::default() }
     }
 
-    /// From now on; what was before has to be looked up after this.
-    pub(super) fn listen(&self, job: JobId) -> Ear {
-        let mut board = lock(&self.board);
-        let pulse = board.jobs.entry(job).or_default().subscribe();
-        if !std::mem::replace(&mut board.is_followed, true) {
-            tokio::spawn(follow(self.news.subscribe(), self.board.clone()));
+    /// Subscribes to later changes; the caller reads the current state after this call.
+    pub(super) fn subscribe(&self, job: JobId) -> JobWatch {
+        let mut watched = lock(&self.watched);
+        let counts = watched.jobs.entry(job).or_default().subscribe();
+        if !std::mem::replace(&mut watched.is_running, true) {
+            tokio::spawn(run(self.news.subscribe(), self.watched.clone()));
         }
-        Ear { job, board: self.board.clone(), pulse }
+        JobWatch { job, watched: self.watched.clone(), counts }
     }
 }
 
-fn lock(board: &Mutex<Board>) -> MutexGuard<'_, Board> {
-    board.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(watched: &Mutex<WatchedJobs>) -> MutexGuard<'_, WatchedJobs> {
+    watched.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Until nobody listens any more.
-async fn follow(mut news: broadcast::Receiver<LiveEvent>, board: Arc<Mutex<Board>>) {
+/// Runs until there is no subscriber left.
+async fn run(mut news: broadcast::Receiver<LiveEvent>, watched: Arc<Mutex<WatchedJobs>>) {
     loop {
-        let heard = news.recv().await;
-        let mut board = lock(&board);
-        if board.jobs.is_empty() {
-            board.is_followed = false;
+        let received = news.recv().await;
+        let mut watched = lock(&watched);
+        if watched.jobs.is_empty() {
+            watched.is_running = false;
             return;
         }
-        let wake = |job: &JobId, change: &dyn Fn(&mut Pulse)| {
-            if let Some(pulse) = board.jobs.get(job) {
-                pulse.send_modify(|pulse| change(pulse));
+        let notify = |job: &JobId, change: &dyn Fn(&mut ChangeCounts)| {
+            if let Some(counts) = watched.jobs.get(job) {
+                counts.send_modify(|counts| change(counts));
             }
         };
-        match heard {
-            Ok(LiveEvent::Stored(happened)) => {
-                if let Some(job) = &happened.job {
-                    wake(job, &|pulse| (pulse.turns, pulse.newest) = (pulse.turns + 1, Some(happened.seq)));
+        match received {
+            Ok(LiveEvent::Stored(event)) => {
+                if let Some(job) = &event.job {
+                    notify(job, &|counts| {
+                        (counts.events, counts.newest) = (counts.events + 1, Some(event.seq))
+                    });
                 }
             }
-            Ok(LiveEvent::Update(told)) => wake(&told.job, &|pulse| pulse.doings += 1),
-            // What a beat says of an attempt, its worker has told in more words.
+            Ok(LiveEvent::Update(update)) => notify(&update.job, &|counts| counts.live += 1),
+            // Live reports carry more detail than the progress of a beat.
             Ok(LiveEvent::Progress { .. }) => {}
-            Ok(LiveEvent::Preview(shown)) => wake(&shown.job, &|pulse| pulse.previews += 1),
-            // Whatever was missed: everybody looks at everything.
+            Ok(LiveEvent::Preview(shown)) => notify(&shown.job, &|counts| counts.previews += 1),
+            // Events were missed: every subscriber reads everything.
             Err(broadcast::error::RecvError::Lagged(_)) => {
-                for pulse in board.jobs.values() {
-                    pulse.send_modify(|pulse| {
-                        (pulse.turns, pulse.doings, pulse.previews) =
-                            (pulse.turns + 1, pulse.doings + 1, pulse.previews + 1);
+                for counts in watched.jobs.values() {
+                    counts.send_modify(|counts| {
+                        (counts.events, counts.live, counts.previews) =
+                            (counts.events + 1, counts.live + 1, counts.previews + 1);
                     });
                 }
             }
             Err(broadcast::error::RecvError::Closed) => {
-                board.jobs.clear();
-                board.is_followed = false;
+                watched.jobs.clear();
+                watched.is_running = false;
                 return;
             }
         }
     }
 }
 
-impl Ear {
-    pub(super) fn pulse(&mut self) -> Pulse {
-        *self.pulse.borrow_and_update()
+impl JobWatch {
+    pub(super) fn counts(&mut self) -> ChangeCounts {
+        *self.counts.borrow_and_update()
     }
 
-    /// Until there is something new since `pulse`; false if there never will be.
+    /// Waits for a change since `counts`; false if there will be none.
     pub(super) async fn changed(&mut self) -> bool {
-        self.pulse.changed().await.is_ok()
+        self.counts.changed().await.is_ok()
     }
 }
 
-impl Drop for Ear {
+impl Drop for JobWatch {
     fn drop(&mut self) {
-        let mut board = lock(&self.board);
-        // The last of its job, which is still counted here.
-        if board.jobs.get(&self.job).is_some_and(|pulse| pulse.receiver_count() <= 1) {
-            board.jobs.remove(&self.job);
+        let mut watched = lock(&self.watched);
+        // This subscription is still counted here.
+        if watched.jobs.get(&self.job).is_some_and(|counts| counts.receiver_count() <= 1) {
+            watched.jobs.remove(&self.job);
         }
     }
 }

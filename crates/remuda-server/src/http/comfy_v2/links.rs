@@ -1,4 +1,4 @@
-//! Where things are found: the contract wants whole addresses for content, and paths for what belongs to a job.
+//! URLs: the contract has absolute ones for content, and paths for jobs.
 
 use std::convert::Infallible;
 
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::super::Context;
 
-/// The address under which this caller reaches us, as the caller names it: other names may not be known over there.
+/// The address as the caller wrote it; other names may not resolve for the caller.
 #[derive(Clone, Debug)]
 pub(super) struct Links {
     origin: String,
@@ -23,7 +23,7 @@ impl Links {
         format!("{}/api/v2/assets/{asset}/content", self.origin)
     }
 
-    /// Without the host, which the caller knows best.
+    /// Without a host, which the caller knows best.
     pub(super) fn job(job: JobId) -> Value {
         let path = format!("/api/v2/jobs/{job}");
         json!({ "self": path, "events": format!("{path}/events"), "cancel": format!("{path}/cancel") })
@@ -36,7 +36,7 @@ impl FromRequestParts<Context> for Links {
     async fn from_request_parts(parts: &mut Parts, context: &Context) -> Result<Self, Infallible> {
         let named = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok()?.parse().ok());
         let authority: Option<Authority> = named.or_else(|| parts.uri.authority().cloned());
-        // Whoever names nobody is on the same machine, or does not look.
+        // Without a Host header the caller is on the same machine or does not care.
         let host = authority.as_ref().map_or("localhost", |authority| {
             let host = authority.as_str();
             host.rsplit_once('@').map_or(host, |(_, host)| host)

@@ -1,4 +1,4 @@
-//! The document of this surface as it is served: the contract, word for word, and over it what was added.
+//! The OpenAPI document as served: the contract, unchanged, with our additions merged over it.
 
 use std::sync::LazyLock;
 
@@ -6,9 +6,9 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use serde_json::{Map, Value};
 
-/// Converted from the published `openapi.yaml`, and otherwise as it is.
+/// Converted from the published `openapi.yaml`, otherwise unchanged.
 const CONTRACT: &str = include_str!("contract.json");
-/// Merged over it: members of objects one by one, anything else in place of what is there. Only ever adds.
+/// Merged over the contract: objects member by member, other values replace. Only adds.
 const ADDITIONS: &str = include_str!("additions.json");
 
 static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
@@ -52,12 +52,12 @@ mod tests {
     }
 
     #[test]
-    fn the_document_has_all_of_the_contract_and_only_adds_to_it() {
+    fn document_contains_the_contract_and_only_adds_to_it() {
         let contract: Value = serde_json::from_str(CONTRACT).unwrap();
         let document: Value = serde_json::from_str(&DOCUMENT).unwrap();
         let mut found = Vec::new();
         changed(&contract, &document, "", &mut found);
-        // Programs that read the stream by its schema take it for a list of such frames. Who serves it is ours to say.
+        // Programs that read the stream by its schema treat it as a list of such frames. `servers` is ours to define.
         let frames =
             "/paths//api/v2/jobs/{id}/events/get/responses/200/content/text/event-stream/schema/type";
         assert_eq!(found, [frames, "/servers"]);

@@ -1,13 +1,13 @@
-//! What a job gave, as assets. Nothing is stored for them: an output's id is made from its job's and leads back to it.
+//! Outputs of jobs as assets. Nothing is stored for them: the id of an output is derived from its job's id and leads back to it.
 //!
 //! ```text
 //!   0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11   the job
-//!   0193e7a0-5b1c-8d52-9c7e-0a4b7xxxxxxx   its output: version 8, the job's own version, 28 bits of what and where it is
+//!   0193e7a0-5b1c-8d52-9c7e-0a4b7xxxxxxx   its output: version 8, the version of the job id, 28 bits of content hash
 //! ```
 //!
-//! The first 96 bits are the job's, and jobs are drawn so that those tell them apart; if somebody chose two ids that
-//! share them, both are looked at. An id stays what it is while outputs come in, and after a restart. An output of an
-//! attempt that was lost is gone with the attempt; the next one gives it anew.
+//! The first 96 bits are those of the job, and generated job ids differ in them; if a client chose ids that share them, all
+//! are searched. The id stays the same while outputs arrive and after a restart. The outputs of a lost attempt disappear with
+//! it; the next attempt produces them again.
 
 use remuda_core::id::JobId;
 use remuda_store::Filter;
@@ -18,31 +18,31 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::super::{ApiError, Caller, Context};
-use super::asset::{About, Asset};
-use super::job::Lifetime;
+use super::asset::{Asset, AssetMeta};
+use super::job::JobTimes;
 use super::links::Links;
 
 const VERSION_AT: u32 = 76;
 const OWN_BITS: u32 = 32;
 const OWN: u128 = (1 << OWN_BITS) - 1;
-/// Jobs that share 96 bits of their ids, of which all but one were chosen by hand.
-const ALIKE_MAX: usize = 16;
+/// Jobs whose ids share 96 bits; all but one were chosen by clients.
+const CANDIDATES_MAX: usize = 16;
 
 #[derive(Clone, Debug)]
-pub(super) struct Output {
+pub(super) struct JobOutput {
     pub(super) id: Uuid,
     node: String,
     name: String,
     content_type: String,
     size_bytes: u64,
     hash: BlobHash,
-    /// It is no file, but stands in the result itself.
+    /// The text, if the output is part of the result and not a file.
     text: Option<String>,
 }
 
-/// A file as a worker lists it.
+/// A file as workers report it.
 #[derive(Deserialize)]
-struct Listed {
+struct ListedFile {
     node: String,
     #[serde(default)]
     key: String,
@@ -54,7 +54,7 @@ struct Listed {
 }
 
 #[derive(Deserialize)]
-struct Given {
+struct NodeTexts {
     node: String,
     #[serde(default)]
     key: String,
@@ -63,32 +63,37 @@ struct Given {
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Whole {
+struct ResultLists {
     outputs: Vec<Box<RawValue>>,
     values: Vec<Box<RawValue>>,
 }
 
-impl Output {
-    fn new(job: JobId, key: &str, output: Output) -> Output {
-        let what = [&output.node, key, &output.name, &output.hash.to_string()].join("\0");
-        let digits = &BlobHash::of(what.as_bytes()).hex()[..7];
-        let what = u128::from_str_radix(digits, 16).unwrap_or_default();
+impl JobOutput {
+    fn new(job: JobId, key: &str, output: JobOutput) -> JobOutput {
+        let identity = [&output.node, key, &output.name, &output.hash.to_string()].join("\0");
+        let digits = &BlobHash::of(identity.as_bytes()).hex()[..7];
+        let digest = u128::from_str_radix(digits, 16).unwrap_or_default();
         let job = job.as_u128();
         let version = job >> VERSION_AT & 0xf;
         let first = job & !OWN & !(0xf << VERSION_AT) | 8 << VERSION_AT;
-        Output { id: Uuid::from_u128(first | version << (OWN_BITS - 4) | what), ..output }
+        JobOutput { id: Uuid::from_u128(first | version << (OWN_BITS - 4) | digest), ..output }
     }
 
-    fn file(job: JobId, listed: &RawValue) -> Option<Output> {
-        let Listed { node, key, name, media, hash, size_bytes } = serde_json::from_str(listed.get()).ok()?;
+    fn file(job: JobId, listed: &RawValue) -> Option<JobOutput> {
+        let ListedFile { node, key, name, media, hash, size_bytes } =
+            serde_json::from_str(listed.get()).ok()?;
         let content_type = if media.contains('/') { media } else { "application/octet-stream".to_owned() };
         let id = Uuid::nil();
-        Some(Output::new(job, &key, Output { id, node, name, content_type, size_bytes, hash, text: None }))
+        Some(JobOutput::new(
+            job,
+            &key,
+            JobOutput { id, node, name, content_type, size_bytes, hash, text: None },
+        ))
     }
 
-    /// A text is a text of its own; whatever else a node gave is the JSON that it is.
-    fn texts(job: JobId, given: &RawValue) -> Vec<Output> {
-        let Ok(Given { node, key, value }) = serde_json::from_str(given.get()) else { return Vec::new() };
+    /// Each text is an output; any other value is one JSON output.
+    fn texts(job: JobId, given: &RawValue) -> Vec<JobOutput> {
+        let Ok(NodeTexts { node, key, value }) = serde_json::from_str(given.get()) else { return Vec::new() };
         let (ending, content_type, texts) = match serde_json::from_str::<Vec<String>>(value.get()) {
             Ok(texts) => ("txt", "text/plain; charset=utf-8", texts),
             Err(_) => match serde_json::from_str::<String>(value.get()) {
@@ -97,7 +102,7 @@ impl Output {
             },
         };
         let outputs = texts.into_iter().enumerate().map(|(at, text)| {
-            let output = Output {
+            let output = JobOutput {
                 id: Uuid::nil(),
                 node: node.clone(),
                 name: format!("{node}_{key}_{:05}.{ending}", at + 1),
@@ -106,7 +111,7 @@ impl Output {
                 hash: BlobHash::of(text.as_bytes()),
                 text: Some(text),
             };
-            Output::new(job, &key, output)
+            JobOutput::new(job, &key, output)
         });
         outputs.collect()
     }
@@ -124,7 +129,7 @@ impl Output {
         }
     }
 
-    pub(super) fn shown(&self, job: JobId, lifetime: Lifetime, links: &Links) -> Value {
+    pub(super) fn to_json(&self, job: JobId, times: JobTimes, links: &Links) -> Value {
         json!({
             "node_id": self.node,
             "name": self.name,
@@ -134,62 +139,62 @@ impl Output {
             "id": self.id.to_string(),
             "hash": self.hash,
             "url": links.content(self.id),
-            "url_expires_at": lifetime.expires_at.to_string(),
+            "url_expires_at": times.expires_at.to_string(),
             "job_id": job.to_string(),
         })
     }
 }
 
-/// What a result lists.
-pub(super) fn of_result(job: JobId, result: &RawValue) -> Vec<Output> {
-    // A result of another service has another form, and no outputs in this sense.
-    let Whole { outputs, values } = serde_json::from_str(result.get()).unwrap_or_default();
-    let files = outputs.iter().filter_map(|listed| Output::file(job, listed));
-    files.chain(values.iter().flat_map(|given| Output::texts(job, given))).collect()
+/// The outputs listed in a result.
+pub(super) fn from_result(job: JobId, result: &RawValue) -> Vec<JobOutput> {
+    // Results of other services have another format and no outputs of this kind.
+    let ResultLists { outputs, values } = serde_json::from_str(result.get()).unwrap_or_default();
+    let files = outputs.iter().filter_map(|listed| JobOutput::file(job, listed));
+    files.chain(values.iter().flat_map(|given| JobOutput::texts(job, given))).collect()
 }
 
-/// What an open job's attempt has stored so far.
-pub(super) fn so_far(context: &Context, job: JobId) -> Vec<Output> {
+/// Outputs that the running attempt has stored so far.
+pub(super) fn live_outputs(context: &Context, job: JobId) -> Vec<JobOutput> {
     let listed = context.live_attempts.find(job).map(|doing| doing.outputs).unwrap_or_default();
-    listed.iter().filter_map(|listed| Output::file(job, listed)).collect()
+    listed.iter().filter_map(|listed| JobOutput::file(job, listed)).collect()
 }
 
-/// Whether an asset's id was made from a job's.
-pub(super) fn is_of_job(id: Uuid) -> bool {
+/// True if the id was derived from a job id.
+pub(super) fn is_output_id(id: Uuid) -> bool {
     id.get_version_num() == 8
 }
 
-/// The output of this id, of a job that the caller may know of.
+/// The output with this id, of a job that the caller may see.
 pub(super) async fn find(context: &Context, caller: &Caller, id: Uuid) -> Result<Option<Asset>, ApiError> {
     let id = id.as_u128();
     let version = id >> (OWN_BITS - 4) & 0xf;
     let first = id & !OWN & !(0xf << VERSION_AT) | version << VERSION_AT;
     let Some(behind) = (first | OWN).checked_add(1) else { return Ok(None) };
-    let jobs = context.store.jobs(Filter::default(), Some(JobId::from_u128(behind)), ALIKE_MAX).await?;
+    let jobs = context.store.jobs(Filter::default(), Some(JobId::from_u128(behind)), CANDIDATES_MAX).await?;
     for (accepted, life) in jobs {
         if accepted.id.as_u128() < first || !caller.may_see(&accepted.tenant) {
             continue;
         }
         let job = accepted.id;
         let outputs = match context.store.result(job).await? {
-            Some(result) => of_result(job, &result),
-            None => so_far(context, job),
+            Some(result) => from_result(job, &result),
+            None => live_outputs(context, job),
         };
         let Some(output) = outputs.into_iter().find(|output| output.id.as_u128() == id) else { continue };
-        let lifetime = Lifetime::of(accepted.accepted_at, &life, context.retention);
-        let of = About {
+        let times = JobTimes::new(accepted.accepted_at, &life, context.retention);
+        let meta = AssetMeta {
             size_bytes: output.size_bytes,
             content_type: output.content_type,
             file_path: Some(output.name),
             tags: Vec::new(),
-            created_at: lifetime.completed_at.unwrap_or(accepted.accepted_at),
+            created_at: times.completed_at.unwrap_or(accepted.accepted_at),
         };
         return Ok(Some(Asset {
             id: output.id,
             tenant: accepted.tenant,
             hash: output.hash,
-            expires_at: Some(lifetime.expires_at),
-            of,
+            expires_at: Some(times.expires_at),
+            meta,
             job: Some(job),
             text: output.text,
         }));
@@ -202,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_output_is_known_by_its_job_and_by_what_it_is() {
+    fn output_id_is_derived_from_job_and_content() {
         let job: JobId = "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11".parse().unwrap();
         let listed = |name: &str| {
             let hash = BlobHash::of(b"x");
@@ -217,7 +222,7 @@ mod tests {
             listed("b.png"),
         );
         let result = RawValue::from_string(result).unwrap();
-        let outputs = of_result(job, &result);
+        let outputs = from_result(job, &result);
         let shown: Vec<_> = outputs.iter().map(|it| (it.name.as_str(), it.kind())).collect();
         let expected = [
             ("a.png", "image"),
@@ -230,10 +235,10 @@ mod tests {
         for output in &outputs {
             let id = output.id.to_string();
             assert!(id.starts_with("0193e7a0-5b1c-8d52-9c7e-0a4b7"), "{id}");
-            assert!(is_of_job(output.id) && !is_of_job(Uuid::new_v4()));
+            assert!(is_output_id(output.id) && !is_output_id(Uuid::new_v4()));
         }
-        // The same file alone, as it came in before the others were there.
-        let alone = Output::file(job, &RawValue::from_string(listed("b.png")).unwrap()).unwrap();
+        // The same file alone, reported before the others.
+        let alone = JobOutput::file(job, &RawValue::from_string(listed("b.png")).unwrap()).unwrap();
         assert_eq!(alone.id, outputs[1].id);
     }
 }

@@ -1,8 +1,8 @@
-//! A job as it goes on (SSE): how it stands first, then what changes, the terminal `status` last. Every event is made when
-//! it can be sent, from how things stand at that moment; whoever reads slowly gets fewer of them, and none is wrong.
+//! Event stream of a job (SSE): its current state, then changes, the terminal `status` last. Every event is created when it
+//! can be sent, from the state at that moment: a slow reader gets fewer events and never a stale one.
 //!
-//! The contract has no ids on events. Whoever sends `Remuda-Resume: 1` gets the number of the newest event of the job as
-//! the id of each `status`, and with `Last-Event-ID` first the changes of status since then.
+//! The contract has no event ids. With the header `Remuda-Resume: 1` every `status` carries the sequence number of the newest
+//! event of the job as its id, and `Last-Event-ID` replays the status changes since then.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::convert::Infallible;
@@ -21,62 +21,62 @@ use uuid::Uuid;
 use super::super::base64::base64;
 use super::super::path::Path;
 use super::super::{ApiError, Caller, Context};
-use super::job::{self, Lifetime, Seen, Status};
-use super::job_watch::{Ear, Pulse};
+use super::job::{self, ApiStatus, JobTimes, JobView};
+use super::job_watch::{ChangeCounts, JobWatch};
 use super::links::Links;
 use super::output;
 use crate::shutdown::stopped;
 use remuda_core::wire::live::ProgressSnapshot;
 
-/// What an attempt is doing is told twice a second, as the contract says.
-const LIVE_EVERY: Duration = Duration::from_millis(500);
-/// Its place in the queue changes when others go, of which nobody tells it.
-const POSITION_EVERY: Duration = Duration::from_secs(2);
-/// Clients give a silent line up after 45 s.
-const COMMENT_EVERY: Duration = Duration::from_secs(10);
-/// Stored events read at a time.
+/// Live state is sent twice a second, as the contract specifies.
+const LIVE_INTERVAL: Duration = Duration::from_millis(500);
+/// The queue position changes when other jobs start, without an event of this job.
+const POSITION_INTERVAL: Duration = Duration::from_secs(2);
+/// Clients give up after 45 s of silence.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// Stored events per read.
 const PAGE: usize = 512;
 
-pub(super) async fn stream(
+pub(super) async fn subscribe(
     State(context): State<Context>,
     caller: Caller,
     links: Links,
     Path(id): Path<String>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let seen = job::find(&context, &caller, &id).await?;
-    let place = context.streams.clone().try_acquire_owned().map_err(|_| {
-        let message = "too many event streams are open: close one, or ask for the job now and then";
+    let view = job::find(&context, &caller, &id).await?;
+    let permit = context.streams.clone().try_acquire_owned().map_err(|_| {
+        let message = "too many event streams are open: close one, or poll the job";
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).later(5)
     })?;
-    let job = seen.id;
+    let job = view.id;
     let resume = Resume::read(&headers)?;
     let stopping = context.stopping.clone();
-    let mut follower = Follower {
-        ear: context.comfy_v2.hub.listen(job),
+    let mut stream = JobStream {
+        watch: context.comfy_v2.watchers.subscribe(job),
         links,
         job,
-        lifetime: seen.lifetime(&context),
+        times: view.times(&context),
         resume,
         ready: VecDeque::new(),
         sent: Sent::default(),
-        heard: Pulse::default(),
+        seen: ChangeCounts::default(),
         live_at: Instant::now(),
         position_at: Instant::now(),
-        is_over: false,
+        has_ended: false,
         stopping,
-        _place: place,
+        _permit: permit,
         context,
     };
-    follower.begin().await?;
-    let stream = futures_util::stream::unfold(follower, |mut follower| async {
-        let event = follower.next().await?;
-        Some((Ok(event), follower))
+    stream.start().await?;
+    let stream = futures_util::stream::unfold(stream, |mut stream| async {
+        let event = stream.next().await?;
+        Some((Ok(event), stream))
     });
-    Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(COMMENT_EVERY)))
+    Ok(Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_INTERVAL)))
 }
 
-/// Whether events carry ids, and which was the last one seen.
+/// Whether events carry ids, and the last one that the client saw.
 #[derive(Clone, Copy, Debug, Default)]
 struct Resume {
     is_wanted: bool,
@@ -101,43 +101,43 @@ impl Resume {
     }
 }
 
-/// What this listener knows already.
+/// What was already sent on this stream.
 #[derive(Debug, Default)]
 struct Sent {
-    status: Option<(Status, Option<usize>)>,
+    status: Option<(ApiStatus, Option<usize>)>,
     progress: Option<ProgressSnapshot>,
     outputs: BTreeSet<Uuid>,
     previews: Option<u64>,
 }
 
-struct Follower {
+struct JobStream {
     context: Context,
     links: Links,
     job: JobId,
-    lifetime: Lifetime,
+    times: JobTimes,
     resume: Resume,
-    ear: Ear,
+    watch: JobWatch,
     ready: VecDeque<Event>,
     sent: Sent,
-    heard: Pulse,
-    /// When the next word on what its attempt is doing is due.
+    seen: ChangeCounts,
+    /// When live state may be sent next.
     live_at: Instant,
     position_at: Instant,
-    is_over: bool,
+    has_ended: bool,
     stopping: watch::Receiver<bool>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Follower {
-    /// How it stands now.
-    async fn begin(&mut self) -> Result<(), ApiError> {
+impl JobStream {
+    /// Queues the current state.
+    async fn start(&mut self) -> Result<(), ApiError> {
         if let Some(after) = self.resume.after {
-            self.tell_again(after).await?;
+            self.replay(after).await?;
         }
-        self.heard = self.ear.pulse();
-        self.look().await?;
-        if !self.is_over {
-            self.look_live();
+        self.seen = self.watch.counts();
+        self.push_status_change().await?;
+        if !self.has_ended {
+            self.push_live();
         }
         Ok(())
     }
@@ -147,40 +147,40 @@ impl Follower {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
             }
-            if self.is_over {
+            if self.has_ended {
                 return None;
             }
             self.wait().await?;
-            let pulse = self.ear.pulse();
-            let is_turned = pulse.turns != self.heard.turns;
-            if is_turned || self.is_queued() && Instant::now() >= self.position_at {
-                // A store that cannot be asked now ends the stream; whoever comes back is told how it stands.
-                self.look().await.ok()?;
+            let counts = self.watch.counts();
+            let has_event = counts.events != self.seen.events;
+            if has_event || self.is_queued() && Instant::now() >= self.position_at {
+                // A store failure ends the stream; a client that reconnects gets the current state.
+                self.push_status_change().await.ok()?;
             }
-            let is_live = (pulse.doings, pulse.previews) != (self.heard.doings, self.heard.previews);
-            if is_live && !self.is_over && Instant::now() >= self.live_at {
-                self.heard = pulse;
-                self.look_live();
+            let has_live = (counts.live, counts.previews) != (self.seen.live, self.seen.previews);
+            if has_live && !self.has_ended && Instant::now() >= self.live_at {
+                self.seen = counts;
+                self.push_live();
             }
-            self.heard.turns = pulse.turns;
+            self.seen.events = counts.events;
         }
     }
 
     fn is_queued(&self) -> bool {
-        self.sent.status.is_some_and(|(status, _)| status == Status::Queued)
+        self.sent.status.is_some_and(|(status, _)| status == ApiStatus::Queued)
     }
 
-    /// Until there is something to look at.
+    /// Waits until there is something to send.
     async fn wait(&mut self) -> Option<()> {
         loop {
-            let pulse = self.ear.pulse();
-            if pulse.turns != self.heard.turns {
+            let counts = self.watch.counts();
+            if counts.events != self.seen.events {
                 return Some(());
             }
-            let has_live = (pulse.doings, pulse.previews) != (self.heard.doings, self.heard.previews);
+            let has_live = (counts.live, counts.previews) != (self.seen.live, self.seen.previews);
             let is_queued = self.is_queued();
             tokio::select! {
-                is_open = self.ear.changed() => if !is_open { return None },
+                is_open = self.watch.changed() => if !is_open { return None },
                 () = tokio::time::sleep_until(self.live_at), if has_live => return Some(()),
                 () = tokio::time::sleep_until(self.position_at), if is_queued => return Some(()),
                 () = stopped(&mut self.stopping) => return None,
@@ -188,86 +188,86 @@ impl Follower {
         }
     }
 
-    /// Its life: what it gave, once it has ended, then how it stands.
-    async fn look(&mut self) -> Result<(), ApiError> {
-        self.position_at = Instant::now() + POSITION_EVERY;
-        let seen = job::look(&self.context, self.job).await?.ok_or_else(job::missing)?;
-        self.lifetime = seen.lifetime(&self.context);
-        let stands = (seen.status, seen.queue_position);
-        if seen.status.is_over() {
-            self.is_over = true;
+    /// Sends the outputs once the job has ended, then its status.
+    async fn push_status_change(&mut self) -> Result<(), ApiError> {
+        self.position_at = Instant::now() + POSITION_INTERVAL;
+        let view = job::read(&self.context, self.job).await?.ok_or_else(job::not_found)?;
+        self.times = view.times(&self.context);
+        let status = (view.status, view.queue_position);
+        if view.status.has_ended() {
+            self.has_ended = true;
             if self.sent.status.is_some() {
-                self.show_outputs(&seen.outputs);
+                self.push_outputs(&view.outputs);
             }
         }
-        if self.sent.status != Some(stands) {
-            self.sent.status = Some(stands);
-            self.show_status(&seen);
+        if self.sent.status != Some(status) {
+            self.sent.status = Some(status);
+            self.push_status(&view);
         }
         Ok(())
     }
 
-    fn show_status(&mut self, seen: &Seen) {
-        let data = json!({ "status": seen.status.as_str(), "queue_position": seen.queue_position });
-        let mut event = event("status", &data);
-        if let Some(newest) = self.heard_newest().filter(|_| self.resume.is_wanted) {
+    fn push_status(&mut self, view: &JobView) {
+        let data = json!({ "status": view.status.as_str(), "queue_position": view.queue_position });
+        let mut event = sse_event("status", &data);
+        if let Some(newest) = self.newest_seq().filter(|_| self.resume.is_wanted) {
             event = event.id(newest.to_string());
         }
         self.ready.push_back(event);
     }
 
-    fn heard_newest(&mut self) -> Option<Sequence> {
-        self.ear.pulse().newest.or(self.resume.after)
+    fn newest_seq(&mut self) -> Option<Sequence> {
+        self.watch.counts().newest.or(self.resume.after)
     }
 
-    /// What its attempt is doing.
-    fn look_live(&mut self) {
-        self.live_at = Instant::now() + LIVE_EVERY;
+    /// Sends progress, outputs and preview of the running attempt.
+    fn push_live(&mut self) {
+        self.live_at = Instant::now() + LIVE_INTERVAL;
         let doing = self.context.live_attempts.find(self.job);
         if let Some(progress) = doing.and_then(|doing| doing.progress)
             && self.sent.progress.as_ref() != Some(&progress)
         {
-            self.ready.push_back(event("progress", &job::shown_progress(&progress)));
+            self.ready.push_back(sse_event("progress", &job::progress_json(&progress)));
             self.sent.progress = Some(progress);
         }
-        let outputs = output::so_far(&self.context, self.job);
-        self.show_outputs(&outputs);
-        if self.sent.previews != Some(self.heard.previews)
+        let outputs = output::live_outputs(&self.context, self.job);
+        self.push_outputs(&outputs);
+        if self.sent.previews != Some(self.seen.previews)
             && let Some(preview) = self.context.previews.find(self.job)
         {
-            self.sent.previews = Some(self.heard.previews);
+            self.sent.previews = Some(self.seen.previews);
             let data = json!({
                 "node_id": preview.node.unwrap_or_default(),
                 "content_type": preview.media.as_str(),
                 "data_base64": base64(&preview.bytes),
             });
-            self.ready.push_back(event("preview", &data));
+            self.ready.push_back(sse_event("preview", &data));
         }
     }
 
-    fn show_outputs(&mut self, outputs: &[output::Output]) {
+    fn push_outputs(&mut self, outputs: &[output::JobOutput]) {
         for output in outputs {
             if self.sent.outputs.insert(output.id) {
-                let data = output.shown(self.job, self.lifetime, &self.links);
-                self.ready.push_back(event("output", &data));
+                let data = output.to_json(self.job, self.times, &self.links);
+                self.ready.push_back(sse_event("output", &data));
             }
         }
     }
 
-    /// The changes of status that were stored after one that was seen; how it stands now comes after them.
-    async fn tell_again(&mut self, mut after: Sequence) -> Result<(), ApiError> {
+    /// Replays the status changes stored after the given event; the current state follows.
+    async fn replay(&mut self, mut after: Sequence) -> Result<(), ApiError> {
         loop {
             let page = self.context.store.events(after, PAGE).await?;
-            for happened in &page {
-                after = happened.seq;
-                let status = match (&*happened.name, happened.job) {
-                    ("job:queued" | "job:retrying", Some(job)) if job == self.job => Status::Queued,
-                    ("job:started", Some(job)) if job == self.job => Status::Running,
+            for event in &page {
+                after = event.seq;
+                let status = match (&*event.name, event.job) {
+                    ("job:queued" | "job:retrying", Some(job)) if job == self.job => ApiStatus::Queued,
+                    ("job:started", Some(job)) if job == self.job => ApiStatus::Running,
                     _ => continue,
                 };
                 let data = json!({ "status": status.as_str(), "queue_position": null });
-                self.ready.push_back(event("status", &data).id(happened.seq.to_string()));
-                self.resume.after = Some(happened.seq);
+                self.ready.push_back(sse_event("status", &data).id(event.seq.to_string()));
+                self.resume.after = Some(event.seq);
             }
             if page.len() < PAGE {
                 return Ok(());
@@ -276,6 +276,6 @@ impl Follower {
     }
 }
 
-fn event(name: &str, data: &Value) -> Event {
+fn sse_event(name: &str, data: &Value) -> Event {
     Event::default().event(name).data(data.to_string())
 }

@@ -1,4 +1,4 @@
-//! Submitting a workflow. All that can be known to be wrong with it is said at once; a `201` means that it is stored.
+//! Submission of a workflow. All known errors are reported at once; `201` means that the job is stored.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,20 +18,20 @@ use serde_json::value::RawValue;
 use super::super::{ApiError, Caller, Context};
 use super::job;
 use super::links::Links;
-use super::upload_keys::{self, KEEP_FOR};
-use super::validate::Sound;
-use crate::intake::{Request, Taken};
+use super::upload_keys::{self, KEY_TTL};
+use super::validate::ValidWorkflow;
+use crate::intake::{SubmitFields, Submitted};
 
 const METADATA_MAX: usize = 16;
 const SECRET_BYTES_MAX: usize = 4096;
 
-/// What the contract knows, and what was added to it.
+/// Fields of the contract, and our additions.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Body<'a> {
+struct SubmitBody<'a> {
     #[serde(borrow)]
     workflow: &'a RawValue,
-    extra_data: Option<Extra>,
+    extra_data: Option<ExtraData>,
     tenant: Option<Tenant>,
     #[serde(default)]
     priority: i8,
@@ -44,13 +44,13 @@ struct Body<'a> {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Extra {
+struct ExtraData {
     api_key_comfy_org: Option<String>,
 }
 
-impl std::fmt::Debug for Extra {
+impl std::fmt::Debug for ExtraData {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Extra(***)")
+        f.write_str("ExtraData(***)")
     }
 }
 
@@ -63,31 +63,31 @@ pub(super) async fn submit(
 ) -> Result<Response, ApiError> {
     let body = read(&body)?;
     let tenant = caller.tenant(body.tenant.as_ref())?;
-    let key = upload_keys::key(&headers)?;
-    let Sound { workflow, examined } = Sound::check(&context, &caller, body.workflow).await?;
-    let request = Request {
+    let key = upload_keys::read_key(&headers)?;
+    let ValidWorkflow { workflow, examined } = ValidWorkflow::check(&context, &caller, body.workflow).await?;
+    let request = SubmitFields {
         priority: context.access.priority(&caller, body.priority)?,
         deadline: body.deadline_seconds.map(Duration::from_secs),
         idempotency_key: match &key {
-            Some(key) => Some(unused(&context, &tenant, key).await?),
+            Some(key) => Some(free_key_name(&context, &tenant, key).await?),
             None => None,
         },
         labels: body.labels,
         metadata: metadata(body.metadata)?,
         keys: keys(body.extra_data)?,
         options: JobOptions { webhook: body.webhook, ..JobOptions::default() },
-        ..Request::new(workflow, tenant)
+        ..SubmitFields::new(workflow, tenant)
     };
-    let Taken { job, is_new } = context.intake().take_examined(request, examined).await?;
+    let Submitted { job, is_new } = context.intake().submit_examined(request, examined).await?;
     if let Some(key) = key.filter(|_| !is_new) {
-        return Err(upload_keys::reused(&key));
+        return Err(upload_keys::key_reused(&key));
     }
-    let seen = job::look(&context, job).await?.ok_or_else(job::missing)?;
+    let view = job::read(&context, job).await?.ok_or_else(job::not_found)?;
     let location = [(header::LOCATION, format!("/api/v2/jobs/{job}"))];
-    Ok((StatusCode::CREATED, location, Json(seen.shown(&context, &links))).into_response())
+    Ok((StatusCode::CREATED, location, Json(view.to_json(&context, &links))).into_response())
 }
 
-fn read(body: &[u8]) -> Result<Body<'_>, ApiError> {
+fn read(body: &[u8]) -> Result<SubmitBody<'_>, ApiError> {
     let text = std::str::from_utf8(body)
         .map_err(|error| ApiError::invalid(format!("the body is not UTF-8: {error}")))?;
     serde_json::from_str(text).map_err(|error| {
@@ -97,7 +97,7 @@ fn read(body: &[u8]) -> Result<Body<'_>, ApiError> {
     })
 }
 
-/// As the contract's own clients send it: a few texts.
+/// A few strings, as the official clients send them.
 fn metadata(given: Option<Value>) -> Result<serde_json::Map<String, Value>, ApiError> {
     match given {
         None | Some(Value::Null) => Ok(serde_json::Map::new()),
@@ -111,7 +111,7 @@ fn metadata(given: Option<Value>) -> Result<serde_json::Map<String, Value>, ApiE
     }
 }
 
-fn keys(extra: Option<Extra>) -> Result<crate::job_secrets::Keys, ApiError> {
+fn keys(extra: Option<ExtraData>) -> Result<crate::job_secrets::Keys, ApiError> {
     let key = extra.and_then(|extra| extra.api_key_comfy_org);
     if key.as_ref().is_some_and(|key| key.len() > SECRET_BYTES_MAX) {
         return Err(ApiError::invalid(format!("api_key_comfy_org has at most {SECRET_BYTES_MAX} bytes")));
@@ -119,24 +119,24 @@ fn keys(extra: Option<Extra>) -> Result<crate::job_secrets::Keys, ApiError> {
     Ok(key.map(|key| ("api_key_comfy_org".to_owned(), key)).into_iter().collect())
 }
 
-/// Under which name the key is kept with its job, apart from those of other surfaces. A key is free again after a day; its
-/// former job is then part of the name, since no two jobs that are stored have the same.
-async fn unused(context: &Context, tenant: &Tenant, key: &str) -> Result<String, ApiError> {
+/// The name under which the key is stored with its job, distinct from keys of other surfaces. A key is free again after a
+/// day; the name then contains its former job, because stored names are unique.
+async fn free_key_name(context: &Context, tenant: &Tenant, key: &str) -> Result<String, ApiError> {
     let now = context.plane.clock.now();
     let mut name = format!("v2:{key}");
     while let Some((job, _)) = context.store.by_key(tenant, &name).await? {
-        name = name_after(key, job, now).ok_or_else(|| upload_keys::reused(key))?;
+        name = next_key_name(key, job, now).ok_or_else(|| upload_keys::key_reused(key))?;
     }
     Ok(name)
 }
 
-/// The next name of a key that this job had; nothing while it is that job's.
-fn name_after(key: &str, job: JobId, now: Timestamp) -> Option<String> {
-    (now.since(drawn_at(job)) >= KEEP_FOR).then(|| format!("v2:{key}:{job}"))
+/// The next name of a key that this job used; `None` while the key is still reserved.
+fn next_key_name(key: &str, job: JobId, now: Timestamp) -> Option<String> {
+    (now.since(id_created_at(job)) >= KEY_TTL).then(|| format!("v2:{key}:{job}"))
 }
 
-/// When a job was accepted, give or take a moment: it stands in the id that it was given here.
-fn drawn_at(job: JobId) -> Timestamp {
+/// The approximate time of acceptance, which is part of generated job ids.
+fn id_created_at(job: JobId) -> Timestamp {
     Timestamp::from_millis(u64::try_from(job.as_u128() >> 80).unwrap_or(u64::MAX))
 }
 
@@ -146,7 +146,7 @@ mod tests {
 
     /// Faults: B5, X10.
     #[test]
-    fn a_body_is_what_the_contract_says_or_refused() {
+    fn body_outside_the_contract_is_refused() {
         let body = read(br#"{"workflow":{"1":{}},"extra_data":{"api_key_comfy_org":"hidden"},"priority":3}"#)
             .unwrap();
         assert!(!format!("{body:?}").contains("hidden"));
@@ -168,17 +168,17 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_free_again_after_a_day_under_another_name() {
+    fn key_is_free_again_after_a_day() {
         let job: JobId = "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11".parse().unwrap();
-        let drawn_at = Timestamp::from_millis(0x0193_e7a0_5b1c);
-        let after = |time: Duration| name_after("k", job, drawn_at.plus(time));
-        assert_eq!(after(KEEP_FOR - Duration::from_millis(1)), None);
-        assert_eq!(after(KEEP_FOR), Some("v2:k:0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11".to_owned()));
-        assert_eq!(name_after("k", job, Timestamp::ZERO), None, "however clocks were set");
+        let id_created_at = Timestamp::from_millis(0x0193_e7a0_5b1c);
+        let after = |time: Duration| next_key_name("k", job, id_created_at.plus(time));
+        assert_eq!(after(KEY_TTL - Duration::from_millis(1)), None);
+        assert_eq!(after(KEY_TTL), Some("v2:k:0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11".to_owned()));
+        assert_eq!(next_key_name("k", job, Timestamp::ZERO), None, "however clocks were set");
     }
 
     #[test]
-    fn metadata_is_a_few_texts() {
+    fn metadata_is_limited_to_a_few_strings() {
         for (given, is_taken) in [
             (serde_json::json!({ "a": "b" }), true),
             (Value::Null, true),

@@ -1,5 +1,5 @@
-//! An upload: one `multipart/form-data`, its file written to a blob as it comes, so that a film takes no more memory than a
-//! picture. The parts may come in any order; what they say is looked at when all of them are there.
+//! An upload as `multipart/form-data`. The file is written to a blob as it arrives, so its size does not cost memory. Parts may
+//! arrive in any order and are checked when all of them are there.
 
 use axum::Json;
 use axum::body::HttpBody as _;
@@ -11,14 +11,14 @@ use remuda_store::blobs::{BlobError, BlobHash, Upload};
 
 use super::super::blobs::{self, Pace};
 use super::super::{ApiError, Caller, Context};
-use super::asset::{self, Asset, Wanted};
+use super::asset::{self, Asset, AssetFields};
 use super::links::Links;
-use super::upload_keys::{self, Claim};
+use super::upload_keys::{self, KeyClaim};
 
-/// Of one that is no file.
+/// Size limit of a part that is not the file.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 const PARTS_MAX: usize = 100;
-/// What stands around the file in the form.
+/// Size limit of the form without the file.
 const FORM_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) async fn upload(
@@ -33,43 +33,43 @@ pub(super) async fn upload(
     if request.body().size_hint().lower() > bytes_max + FORM_BYTES_MAX {
         return Err(BlobError::TooLarge { bytes_max }.into());
     }
-    let claim = match upload_keys::key(&headers)? {
-        Some(key) => Some(Claim::take(&context, &tenant, &key).await?),
+    let claim = match upload_keys::read_key(&headers)? {
+        Some(key) => Some(KeyClaim::claim(&context, &tenant, &key).await?),
         None => None,
     };
-    let _place = blobs::place(&context)?;
+    let _permit = blobs::place(&context)?;
     let parts = Multipart::from_request(request, &()).await.map_err(|rejection| {
         ApiError::invalid(format!("an upload is a multipart/form-data: {}", rejection.body_text()))
     })?;
-    let form = Form::read(&context, parts).await?;
-    let (file, expected, wanted) = form.whole()?;
+    let form = UploadParts::read(&context, parts).await?;
+    let (file, expected, fields) = form.finish()?;
     let stored = file.finish(expected, context.plane.clock.now()).await?;
-    let known = asset::of_content(&context, &caller, stored.hash).await?;
-    let asset = Asset::mint(&context, tenant, stored.hash, stored.size_bytes, wanted, &known);
+    let known = asset::with_content(&context, &caller, stored.hash).await?;
+    let asset = Asset::create(&context, tenant, stored.hash, stored.size_bytes, fields, &known);
     if let Some(claim) = &claim {
-        claim.keep(&context).await?;
+        claim.store(&context).await?;
     }
-    asset.keep(&context).await?;
-    // That somebody else has the same content is nobody's business.
+    asset.store(&context).await?;
+    // Whether another tenant has the same content is not revealed.
     let is_new = stored.is_new || known.is_empty();
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let location = [(header::LOCATION, format!("/api/v2/assets/{}", asset.id))];
-    Ok((status, location, Json(asset.shown(&links, Some(is_new)))).into_response())
+    Ok((status, location, Json(asset.to_json(&links, Some(is_new)))).into_response())
 }
 
-/// What has come so far.
+/// The parts received so far.
 #[derive(Debug, Default)]
-struct Form {
+struct UploadParts {
     file: Option<Upload>,
     expected: Option<BlobHash>,
-    wanted: Wanted,
+    fields: AssetFields,
 }
 
-impl Form {
-    async fn read(context: &Context, mut parts: Multipart) -> Result<Form, ApiError> {
-        let (mut form, mut pace) = (Form::default(), Pace::new(context));
+impl UploadParts {
+    async fn read(context: &Context, mut parts: Multipart) -> Result<UploadParts, ApiError> {
+        let (mut form, mut pace) = (UploadParts::default(), Pace::new(context));
         for _ in 0..PARTS_MAX {
-            match pace.wait(parts.next_field()).await?.map_err(broken)? {
+            match pace.wait(parts.next_field()).await?.map_err(bad_form)? {
                 Some(part) => form.take(context, &mut pace, part).await?,
                 None => return Ok(form),
             }
@@ -81,57 +81,57 @@ impl Form {
         let name = part.name().unwrap_or_default().to_owned();
         if name == "file" {
             let file = receive(context, pace, part).await?;
-            return once("file", self.file.replace(file).is_none());
+            return check_once("file", self.file.replace(file).is_none());
         }
-        let text = text(pace, part, &name).await?;
-        let wanted = &mut self.wanted;
+        let text = read_text(pace, part, &name).await?;
+        let fields = &mut self.fields;
         match name.as_str() {
-            "content_type" => once("content_type", wanted.content_type.replace(text).is_none()),
-            "file_path" => once("file_path", wanted.file_path.replace(text).is_none()),
+            "content_type" => check_once("content_type", fields.content_type.replace(text).is_none()),
+            "file_path" => check_once("file_path", fields.file_path.replace(text).is_none()),
             "expected_hash" => {
                 let hash =
                     text.parse().map_err(|error| ApiError::invalid(format!("expected_hash: {error}")))?;
-                once("expected_hash", self.expected.replace(hash).is_none())
+                check_once("expected_hash", self.expected.replace(hash).is_none())
             }
             "expires_in" => {
                 let seconds =
                     text.parse().map_err(|_| ApiError::invalid("expires_in is a number of seconds"))?;
-                once("expires_in", wanted.expires_in.replace(seconds).is_none())
+                check_once("expires_in", fields.expires_in.replace(seconds).is_none())
             }
             "tags" => {
-                wanted.tags.push(text);
+                fields.tags.push(text);
                 Ok(())
             }
             _ => Err(ApiError::invalid(format!("an upload has no part {name:?}"))),
         }
     }
 
-    fn whole(self) -> Result<(Upload, Option<BlobHash>, Wanted), ApiError> {
+    fn finish(self) -> Result<(Upload, Option<BlobHash>, AssetFields), ApiError> {
         let missing = |name: &str| ApiError::invalid(format!("the upload has no part {name:?}"));
         let file = self.file.ok_or_else(|| missing("file"))?;
-        self.wanted.content_type.as_ref().ok_or_else(|| missing("content_type"))?;
-        self.wanted.file_path.as_ref().ok_or_else(|| missing("file_path"))?;
-        self.wanted.check()?;
-        Ok((file, self.expected, self.wanted))
+        self.fields.content_type.as_ref().ok_or_else(|| missing("content_type"))?;
+        self.fields.file_path.as_ref().ok_or_else(|| missing("file_path"))?;
+        self.fields.check()?;
+        Ok((file, self.expected, self.fields))
     }
 }
 
-fn once(name: &str, is_first: bool) -> Result<(), ApiError> {
+fn check_once(name: &str, is_first: bool) -> Result<(), ApiError> {
     if is_first { Ok(()) } else { Err(ApiError::invalid(format!("the upload has the part {name:?} twice"))) }
 }
 
 async fn receive(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<Upload, ApiError> {
     let mut upload = context.blobs.begin().await?;
-    while let Some(piece) = pace.wait(part.chunk()).await?.map_err(broken)? {
+    while let Some(piece) = pace.wait(part.chunk()).await?.map_err(bad_form)? {
         pace.seen(piece.len());
         upload = upload.write(&piece).await?;
     }
     Ok(upload)
 }
 
-async fn text(pace: &mut Pace, mut part: Field<'_>, name: &str) -> Result<String, ApiError> {
+async fn read_text(pace: &mut Pace, mut part: Field<'_>, name: &str) -> Result<String, ApiError> {
     let mut bytes = Vec::new();
-    while let Some(piece) = pace.wait(part.chunk()).await?.map_err(broken)? {
+    while let Some(piece) = pace.wait(part.chunk()).await?.map_err(bad_form)? {
         if bytes.len() + piece.len() > TEXT_BYTES_MAX {
             return Err(ApiError::invalid(format!("the part {name:?} has more than {TEXT_BYTES_MAX} bytes")));
         }
@@ -141,6 +141,9 @@ async fn text(pace: &mut Pace, mut part: Field<'_>, name: &str) -> Result<String
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
-fn broken(error: MultipartError) -> ApiError {
-    ApiError::invalid(format!("the upload broke off or is no multipart/form-data: {}", error.body_text()))
+fn bad_form(error: MultipartError) -> ApiError {
+    ApiError::invalid(format!(
+        "the upload was interrupted or is not multipart/form-data: {}",
+        error.body_text()
+    ))
 }

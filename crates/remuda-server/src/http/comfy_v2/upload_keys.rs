@@ -1,5 +1,5 @@
-//! Keys that are good for one upload. Claimed in memory first, so that of two requests at the same moment one is told no;
-//! then on a shelf of the store, so that the next plane knows as well. A request that fails lets go of its key.
+//! Idempotency keys of uploads. A key is claimed in memory first, so that one of two concurrent requests fails, then stored, so
+//! that it survives a restart. A failed request releases its key.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,23 +13,23 @@ use serde_json::value::RawValue;
 
 use super::super::{ApiError, Context};
 
-/// As the contract says.
-pub(super) const KEEP_FOR: Duration = Duration::from_secs(24 * 60 * 60);
-/// A UUID has 36. Leaves room for what is put around it where it is kept.
+/// As the contract specifies.
+pub(super) const KEY_TTL: Duration = Duration::from_secs(24 * 60 * 60);
+/// A UUID has 36; the stored name adds a prefix.
 const KEY_BYTES_MAX: usize = 200;
 
-/// Keys of requests under way. Clones share them.
+/// Keys of requests in progress. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Claims(Arc<Mutex<BTreeSet<String>>>);
+pub(super) struct KeyClaims(Arc<Mutex<BTreeSet<String>>>);
 
-impl Claims {
-    fn under_way(&self) -> MutexGuard<'_, BTreeSet<String>> {
+impl KeyClaims {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The key that came with a request, if it has one.
-pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+/// The idempotency key of a request, if any.
+pub(super) fn read_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let Some(key) = headers.get("idempotency-key") else { return Ok(None) };
     match key.to_str() {
         Ok(key) if !key.is_empty() && key.len() <= KEY_BYTES_MAX => Ok(Some(key.to_owned())),
@@ -39,43 +39,43 @@ pub(super) fn key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     }
 }
 
-pub(super) fn reused(key: &str) -> ApiError {
+pub(super) fn key_reused(key: &str) -> ApiError {
     let message = format!(
-        "the Idempotency-Key {key:?} was used before: each is good for one request, whatever became of it"
+        "the Idempotency-Key {key:?} was used before: each key is valid for one request, even if it failed"
     );
     ApiError::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reuse", message)
 }
 
-/// A key that nobody else has. Dropped before it is kept, it is free again.
+/// A key reserved for this request. Dropping it before `store` releases it.
 #[derive(Debug)]
-pub(super) struct Claim {
-    claims: Claims,
+pub(super) struct KeyClaim {
+    claims: KeyClaims,
     id: String,
     tenant: Tenant,
 }
 
-impl Claim {
-    pub(super) async fn take(context: &Context, tenant: &Tenant, key: &str) -> Result<Claim, ApiError> {
+impl KeyClaim {
+    pub(super) async fn claim(context: &Context, tenant: &Tenant, key: &str) -> Result<KeyClaim, ApiError> {
         let (claims, id) = (context.comfy_v2.claims.clone(), format!("upload {tenant} {key}"));
-        if !claims.under_way().insert(id.clone()) {
-            return Err(reused(key));
+        if !claims.lock().insert(id.clone()) {
+            return Err(key_reused(key));
         }
-        let claim = Claim { claims, id, tenant: tenant.clone() };
+        let claim = KeyClaim { claims, id, tenant: tenant.clone() };
         let known = context.store.document(Shelf::Claim, &claim.id).await?;
         match known.is_some_and(|known| known.is_there(context.plane.clock.now())) {
-            true => Err(reused(key)),
+            true => Err(key_reused(key)),
             false => Ok(claim),
         }
     }
 
-    /// For good: it must not be used again.
-    pub(super) async fn keep(&self, context: &Context) -> Result<(), ApiError> {
+    /// Stores the key: it cannot be used again.
+    pub(super) async fn store(&self, context: &Context) -> Result<(), ApiError> {
         let document = Document {
             shelf: Shelf::Claim,
             id: self.id.clone(),
             tenant: Some(self.tenant.clone()),
             mark: String::new(),
-            expires_at: Some(context.plane.clock.now().plus(KEEP_FOR)),
+            expires_at: Some(context.plane.clock.now().plus(KEY_TTL)),
             body: Arc::from(RawValue::NULL.to_owned()),
         };
         context.plane.request(Event::Keep(Arc::new(document))).await?;
@@ -83,8 +83,8 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for KeyClaim {
     fn drop(&mut self) {
-        self.claims.under_way().remove(&self.id);
+        self.claims.lock().remove(&self.id);
     }
 }

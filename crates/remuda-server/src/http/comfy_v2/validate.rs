@@ -1,5 +1,5 @@
-//! What a workflow must be before it is submitted here: a graph in API format, of node classes that somebody in the fleet
-//! has, with files that belong to whoever submits it. Each complaint names the nodes it is about.
+//! Checks of a submitted workflow: a graph in API format, of node classes that some worker has, with files that the caller
+//! may use. Each error names the nodes concerned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -14,39 +14,39 @@ use serde_json::{Map, Value, json};
 use super::super::{ApiError, Caller, Context};
 use super::asset::{self, Asset};
 
-/// How a workflow names a file where a file's name would stand.
-const TYPE_KEY: &str = "__type";
-const TYPE: &str = "core/ASSET";
+/// An asset reference stands in place of a file name.
+const ASSET_TYPE_KEY: &str = "__type";
+const ASSET_TYPE: &str = "core/ASSET";
 
-/// A workflow that may be submitted, with the files it names looked up.
+/// A valid workflow with its asset references resolved.
 #[derive(Debug)]
-pub(super) struct Sound {
+pub(super) struct ValidWorkflow {
     pub(super) workflow: Arc<RawValue>,
     pub(super) examined: ExaminedWorkflow,
 }
 
-impl Sound {
+impl ValidWorkflow {
     pub(super) async fn check(
         context: &Context,
         caller: &Caller,
         given: &RawValue,
-    ) -> Result<Sound, ApiError> {
-        let examined = workflow::examine(given.get(), &context.limits).map_err(refused)?;
+    ) -> Result<ValidWorkflow, ApiError> {
+        let examined = workflow::examine(given.get(), &context.limits).map_err(invalid_workflow)?;
         if examined.service.is_none() || is_wrapped(given) {
-            return Err(no_graph(given));
+            return Err(not_a_graph(given));
         }
         check_classes(context, given, &examined).await?;
-        if !given.get().contains(TYPE_KEY) {
-            return Ok(Sound { workflow: Arc::from(given.to_owned()), examined });
+        if !given.get().contains(ASSET_TYPE_KEY) {
+            return Ok(ValidWorkflow { workflow: Arc::from(given.to_owned()), examined });
         }
         let workflow = resolve(context, caller, given).await?;
-        // What it is called follows from what is in its files, and not from how it names them.
-        let examined = workflow::examine(workflow.get(), &context.limits).map_err(refused)?;
-        Ok(Sound { workflow, examined })
+        // The hash must depend on the content of files, not on their asset ids.
+        let examined = workflow::examine(workflow.get(), &context.limits).map_err(invalid_workflow)?;
+        Ok(ValidWorkflow { workflow, examined })
     }
 }
 
-/// With what goes with it in other surfaces, which is no part of a workflow here.
+/// True for `{"prompt": graph, …}`, which is not a workflow of this API.
 fn is_wrapped(given: &RawValue) -> bool {
     let prompt = members(given).0.into_iter().find(|(key, _)| key == "prompt");
     prompt.is_some_and(|(_, prompt)| !members(&prompt).0.iter().any(|(key, _)| key == "class_type"))
@@ -58,11 +58,11 @@ fn problem(code: &'static str, message: impl Into<String>, node_errors: &Value) 
     problem
 }
 
-fn refused(invalid: InvalidWorkflow) -> ApiError {
+fn invalid_workflow(invalid: InvalidWorkflow) -> ApiError {
     if invalid.kind() == InvalidKind::TooLarge {
         return invalid.into();
     }
-    let message = format!("the workflow cannot be taken: {invalid}");
+    let message = format!("the workflow is invalid: {invalid}");
     let about =
         |node: &str, field: &str, reason: &str| json!({ node: [{ "field": field, "reason": reason }] });
     let node_errors = match &invalid {
@@ -78,7 +78,7 @@ fn refused(invalid: InvalidWorkflow) -> ApiError {
     problem("invalid_workflow", message, &node_errors)
 }
 
-fn no_graph(given: &RawValue) -> ApiError {
+fn not_a_graph(given: &RawValue) -> ApiError {
     let members = members(given);
     let is_list = |name| members.0.iter().any(|(key, value)| key == name && value.get().starts_with('['));
     if is_list("nodes") && is_list("links") {
@@ -118,73 +118,76 @@ async fn check_classes(
     Err(problem("invalid_workflow", message, &Value::Object(node_errors)))
 }
 
-/// That every node has what its class requires, as far as servers said what that is.
+/// Checks that every executed node has its required inputs, as far as servers reported their classes.
 fn check_inputs(classes: &Map<String, Value>, given: &RawValue) -> Result<(), ApiError> {
     if classes.is_empty() {
         return Ok(());
     }
     let graph: Map<String, Value> = serde_json::from_str(given.get()).unwrap_or_default();
     let mut node_errors = Map::new();
-    let mut said = String::new();
-    for id in wanted(classes, &graph) {
+    let mut message = String::new();
+    for id in executed_nodes(classes, &graph) {
         let Some(class) = graph[id]["class_type"].as_str() else { continue };
         let Some(required) = classes.get(class).and_then(|info| info["input"]["required"].as_object()) else {
             continue;
         };
-        // What a class makes up as it goes is known by other names in the graph.
+        // Dynamic inputs appear under other names in the graph.
         let is_plain = |spec: &Value| !spec[0].as_str().is_some_and(|kind| kind.starts_with("COMFY_"));
         let missing =
             required.iter().filter(|(name, spec)| is_plain(spec) && graph[id]["inputs"].get(name).is_none());
         let missing: Vec<_> = missing.map(|(name, _)| name).collect();
-        if let Some(first) = missing.first().filter(|_| said.is_empty()) {
-            said = format!("Node {id} ({class}): required input '{first}' is not connected");
+        if let Some(first) = missing.first().filter(|_| message.is_empty()) {
+            message = format!("Node {id} ({class}): required input '{first}' is not connected");
         }
         if !missing.is_empty() {
             let errors = missing.iter().map(|name| json!({ "field": name, "reason": "missing_input" }));
             node_errors.insert(id.to_owned(), errors.collect());
         }
     }
-    if node_errors.is_empty() { Ok(()) } else { Err(problem("invalid_workflow", said, &node_errors.into())) }
+    if node_errors.is_empty() {
+        Ok(())
+    } else {
+        Err(problem("invalid_workflow", message, &node_errors.into()))
+    }
 }
 
-/// The nodes of which something comes: a server looks at no others either.
-fn wanted<'a>(classes: &Map<String, Value>, graph: &'a Map<String, Value>) -> BTreeSet<&'a str> {
+/// The nodes that lead to an output; servers check no others either.
+fn executed_nodes<'a>(classes: &Map<String, Value>, graph: &'a Map<String, Value>) -> BTreeSet<&'a str> {
     let gives = |node: &Value| {
         let class = node["class_type"].as_str().and_then(|class| classes.get(class));
         class.is_none_or(|class| class["output_node"] == true)
     };
     let mut next: Vec<&str> =
         graph.iter().filter(|(_, node)| gives(node)).map(|(id, _)| id.as_str()).collect();
-    let mut wanted = BTreeSet::new();
+    let mut executed = BTreeSet::new();
     while let Some(id) = next.pop() {
-        if wanted.insert(id) {
+        if executed.insert(id) {
             let inputs = graph[id]["inputs"].as_object().into_iter().flat_map(Map::values);
             let links =
                 inputs.filter_map(|input| input.as_array().filter(|link| link.len() == 2)?[0].as_str());
             next.extend(links.filter(|id| graph.contains_key(*id)));
         }
     }
-    wanted
+    executed
 }
 
 fn members(value: &RawValue) -> Members<Box<RawValue>> {
     serde_json::from_str(value.get()).unwrap_or_default()
 }
 
-/// The graph itself, of a workflow with or without what goes with it.
-pub(super) fn bare(workflow: &RawValue) -> Value {
+/// The graph of a workflow, wrapped or not.
+pub(super) fn graph_only(workflow: &RawValue) -> Value {
     let whole: Value = serde_json::from_str(workflow.get()).unwrap_or_default();
     let prompt =
         whole.get("prompt").filter(|prompt| prompt.is_object() && prompt.get("class_type").is_none());
     prompt.cloned().unwrap_or(whole)
 }
 
-/// Puts what is known of each file into the place where it is named: a worker finds it by its content. All else stays in
-/// the very words in which it came.
+/// Adds the content hash to each asset reference, so that a worker can fetch it. All other text stays unchanged.
 async fn resolve(context: &Context, caller: &Caller, given: &RawValue) -> Result<Arc<RawValue>, ApiError> {
     let mut known: BTreeMap<String, Asset> = BTreeMap::new();
     let mut node_errors: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for Named { node, input, id } in named_in(given) {
+    for AssetReference { node, input, id } in asset_references(given) {
         let reason = match &id {
             Some(id) if known.contains_key(id) => continue,
             Some(id) => match asset::find(context, caller, id).await {
@@ -202,33 +205,34 @@ async fn resolve(context: &Context, caller: &Caller, given: &RawValue) -> Result
     }
     if let Some((node, _)) = node_errors.first_key_value() {
         let message =
-            format!("node {node:?} names an asset that is not there, or not yours: upload it again");
+            format!("node {node:?} names an asset that does not exist or is not yours: upload it again");
         return Err(problem("missing_asset", message, &json!(node_errors)));
     }
     let mut put = |_: &RawValue, id: Option<String>| {
         let asset = known.get(&id?)?;
-        let info = json!({ "id": asset.id.to_string(), "hash": asset.hash, "file_path": asset.of.file_path });
-        to_raw_value(&json!({ TYPE_KEY: TYPE, "info": info })).ok()
+        let info =
+            json!({ "id": asset.id.to_string(), "hash": asset.hash, "file_path": asset.meta.file_path });
+        to_raw_value(&json!({ ASSET_TYPE_KEY: ASSET_TYPE, "info": info })).ok()
     };
-    Ok(walk(given, &mut put).map_or_else(|| Arc::from(given.to_owned()), Arc::from))
+    Ok(replace_references(given, &mut put).map_or_else(|| Arc::from(given.to_owned()), Arc::from))
 }
 
-/// A file as a node names it.
+/// An asset reference in an input.
 #[derive(Debug)]
-struct Named {
+struct AssetReference {
     node: String,
     input: String,
-    /// Nothing, if the reference has none.
+    /// `None` if the reference has no id.
     id: Option<String>,
 }
 
-fn named_in(graph: &RawValue) -> Vec<Named> {
+fn asset_references(graph: &RawValue) -> Vec<AssetReference> {
     let mut named = Vec::new();
     for (node, value) in members(graph).0 {
         let inputs = members(&value).0.into_iter().find(|(key, _)| key == "inputs");
         for (input, value) in inputs.map(|(_, inputs)| members(&inputs).0).unwrap_or_default() {
-            walk(&value, &mut |_, id| {
-                named.push(Named { node: node.clone(), input: input.clone(), id });
+            replace_references(&value, &mut |_, id| {
+                named.push(AssetReference { node: node.clone(), input: input.clone(), id });
                 None
             });
         }
@@ -236,19 +240,19 @@ fn named_in(graph: &RawValue) -> Vec<Named> {
     named
 }
 
-/// Meets every reference to a file in a value; what is given for it stands in its place. Nothing if nothing was changed.
-/// The workflow was examined before this, so that it is not too deep to go down into.
-fn walk(
+/// Calls `replace` for every asset reference in a value; `None` if nothing changed. The limits were checked before, so
+/// recursion depth is bounded.
+fn replace_references(
     value: &RawValue,
-    meet: &mut impl FnMut(&RawValue, Option<String>) -> Option<Box<RawValue>>,
+    replace: &mut impl FnMut(&RawValue, Option<String>) -> Option<Box<RawValue>>,
 ) -> Option<Box<RawValue>> {
     let text = value.get();
-    if !text.contains(TYPE_KEY) {
+    if !text.contains(ASSET_TYPE_KEY) {
         return None;
     }
     if text.starts_with('[') {
         let items: Vec<Box<RawValue>> = serde_json::from_str(text).ok()?;
-        let walked: Vec<_> = items.iter().map(|item| walk(item, meet)).collect();
+        let walked: Vec<_> = items.iter().map(|item| replace_references(item, replace)).collect();
         let is_changed = walked.iter().any(Option::is_some);
         let items: Vec<_> = walked.into_iter().zip(items).map(|(new, old)| new.unwrap_or(old)).collect();
         return is_changed.then(|| to_raw_value(&items).ok())?;
@@ -256,12 +260,12 @@ fn walk(
     let members = members(value).0;
     let of = |name: &str| members.iter().find(|(key, _)| key == name).map(|(_, value)| &**value);
     let text_of = |value: &RawValue| serde_json::from_str::<String>(value.get()).ok();
-    if of(TYPE_KEY).and_then(text_of).is_some_and(|kind| kind == TYPE) {
+    if of(ASSET_TYPE_KEY).and_then(text_of).is_some_and(|kind| kind == ASSET_TYPE) {
         let info = of("info").map(|info| self::members(info).0).unwrap_or_default();
         let id = info.iter().find(|(key, _)| key == "id").and_then(|(_, id)| text_of(id));
-        return meet(value, id);
+        return replace(value, id);
     }
-    let walked: Vec<_> = members.iter().map(|(_, value)| walk(value, meet)).collect();
+    let walked: Vec<_> = members.iter().map(|(_, value)| replace_references(value, replace)).collect();
     if walked.iter().all(Option::is_none) {
         return None;
     }
@@ -280,25 +284,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_references_are_written_anew() {
+    fn only_asset_references_are_rewritten() {
         let given = r#"{"2": {"class_type":"L","inputs":{"image":{"__type":"core/ASSET","info":{"id":"x"}},"seed": 18446744073709551617}},
             "1": {"class_type":"M","inputs":{"list":[1.50, {"__type":"core/ASSET","info":{}}],"kind":{"__type":"other"}}}}"#;
         let given = RawValue::from_string(given.to_owned()).unwrap();
-        let named: Vec<_> = named_in(&given).into_iter().map(|it| (it.node, it.input, it.id)).collect();
+        let named: Vec<_> =
+            asset_references(&given).into_iter().map(|it| (it.node, it.input, it.id)).collect();
         let [two, one] = [("2", "image", Some("x")), ("1", "list", None)]
             .map(|(node, input, id)| (node.to_owned(), input.to_owned(), id.map(str::to_owned)));
         assert_eq!(named, [two, one]);
-        let put = walk(&given, &mut |_, id| id.map(|_| RawValue::from_string("\"y\"".to_owned()).unwrap()));
+        let put = replace_references(&given, &mut |_, id| {
+            id.map(|_| RawValue::from_string("\"y\"".to_owned()).unwrap())
+        });
         let put = put.unwrap().get().replace(char::is_whitespace, "");
         let expected = given.get().replace(char::is_whitespace, "");
         let expected = expected.replace(r#"{"__type":"core/ASSET","info":{"id":"x"}}"#, "\"y\"");
         assert_eq!(put, expected);
-        assert!(walk(&given, &mut |_, _| None).is_none());
+        assert!(replace_references(&given, &mut |_, _| None).is_none());
     }
 
     /// Faults: B4.
     #[test]
-    fn what_a_class_requires_is_asked_of_nodes_of_which_something_comes() {
+    fn required_inputs_are_checked_for_executed_nodes() {
         let classes = json!({
             "Load": { "input": { "required": { "name": ["STRING"], "more": ["COMFY_AUTOGROW_V3"] } } },
             "Save": { "output_node": true, "input": { "required": { "images": ["IMAGE"] }, "optional": { "x": ["INT"] } } },
@@ -314,22 +321,26 @@ mod tests {
             |from: &str| json!({ "class_type": "Save", "inputs": { "images": [from, 0] } }),
         );
         assert_eq!(check(json!({ "1": load, "2": save("1") })), Ok(()));
-        let bare = json!({ "class_type": "Load" });
-        assert_eq!(check(json!({ "1": load, "2": save("1"), "3": bare })), Ok(()), "nothing comes of it");
-        let (message, errors) = check(json!({ "1": bare, "2": save("1") })).unwrap_err();
+        let graph_only = json!({ "class_type": "Load" });
+        assert_eq!(
+            check(json!({ "1": load, "2": save("1"), "3": graph_only })),
+            Ok(()),
+            "nothing comes of it"
+        );
+        let (message, errors) = check(json!({ "1": graph_only, "2": save("1") })).unwrap_err();
         assert_eq!(message, "Node 1 (Load): required input 'name' is not connected");
         assert_eq!(errors, json!({ "1": [{ "field": "name", "reason": "missing_input" }] }));
     }
 
     #[test]
-    fn a_workflow_is_shown_without_what_goes_with_it() {
+    fn workflow_is_shown_without_its_wrapper() {
         for (stored, shown) in [
             (r#"{"1":{"class_type":"A"}}"#, r#"{"1":{"class_type":"A"}}"#),
             (r#"{"prompt":{"1":{"class_type":"A"}},"extra_data":{}}"#, r#"{"1":{"class_type":"A"}}"#),
             (r#"{"prompt":{"class_type":"A"}}"#, r#"{"prompt":{"class_type":"A"}}"#),
         ] {
             let stored = RawValue::from_string(stored.to_owned()).unwrap();
-            assert_eq!(bare(&stored).to_string(), shown);
+            assert_eq!(graph_only(&stored).to_string(), shown);
         }
     }
 }

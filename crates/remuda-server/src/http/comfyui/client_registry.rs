@@ -1,5 +1,6 @@
-//! Who listens, and what each of them is told. One that does not read misses previews and progress first and is then let
-//! go; nobody waits for it.
+//! Connected ComfyUI clients, and what each of them receives.
+//!
+//! A client that reads too slowly first loses previews and progress, then its connection. It never delays another client.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,58 +12,60 @@ use remuda_core::time::Timestamp;
 use serde_json::json;
 
 use super::super::Context;
-use super::connection::{Frames, Inbox, Picture, Seat, Text, outbox};
+use super::connection::{
+    Connection, EncodedImage, EncodedMessage, OutboxReceiver, SocketImage, outbox_channel,
+};
 use super::queue::exec_info;
-use super::run_translator::{Run, Word};
+use super::run_translator::{ClientMessage, RunTranslator};
 use crate::plane_handle::PlaneError;
 
-/// Ends that nobody was there to hear, of all clients together and for so long.
+/// Ends of prompts whose client was not connected: how many are remembered, for all clients together, and for how long.
 const MISSED_MAX: usize = 10_000;
-pub(super) const MISSED_FOR: Duration = Duration::from_secs(600);
+pub(super) const MISSED_TTL: Duration = Duration::from_secs(600);
 
 #[derive(Debug, Default)]
-pub(super) struct Hub(Mutex<Rooms>);
+pub(super) struct ClientRegistry(Mutex<Clients>);
 
 #[derive(Debug, Default)]
-pub(super) struct Rooms {
-    rooms: BTreeMap<Tenant, Room>,
-    pub(super) runs: BTreeMap<JobId, Run>,
-    missed: VecDeque<Missed>,
+pub(super) struct Clients {
+    tenants: BTreeMap<Tenant, TenantClients>,
+    pub(super) runs: BTreeMap<JobId, RunTranslator>,
+    missed: VecDeque<MissedEnd>,
     serial: u64,
-    /// The last event that was taken in.
-    pub(super) heard: Sequence,
+    /// Sequence number of the last event that was applied.
+    pub(super) last_seq: Sequence,
 }
 
-/// All sockets of a tenant.
+/// All connections of a tenant.
 #[derive(Debug)]
-struct Room {
-    seats: BTreeMap<u64, Seat>,
-    /// Jobs that have not ended, as of `counted`.
+struct TenantClients {
+    connections: BTreeMap<u64, Connection>,
+    /// Open jobs, as of event `counted_at`.
     open: usize,
-    counted: Sequence,
+    counted_at: Sequence,
 }
 
-/// An end that its client was not there to hear.
+/// The end of a prompt whose client was not connected.
 #[derive(Debug)]
-pub(super) struct Missed {
+pub(super) struct MissedEnd {
     tenant: Tenant,
     client: String,
     pub(super) job: JobId,
     at: Timestamp,
 }
 
-/// A place that was taken.
+/// A connection that was just opened.
 #[derive(Debug)]
-pub(super) struct Taken {
+pub(super) struct OpenConnection {
     pub(super) serial: u64,
-    pub(super) inbox: Inbox,
+    pub(super) inbox: OutboxReceiver,
     pub(super) knows_metadata: Arc<AtomicBool>,
     pub(super) owes_status: Arc<AtomicBool>,
-    /// What ended while this client was away; whatever of it is not told is to be handed back.
-    pub(super) missed: VecDeque<Missed>,
+    /// Prompts that ended while this client was away. Ends that could not be sent are returned to `disconnect`.
+    pub(super) missed: VecDeque<MissedEnd>,
 }
 
-/// How many of a tenant's jobs have not ended, and up to which event that is so.
+/// The number of open jobs of a tenant, and the event up to which it was counted.
 async fn count(context: &Context, tenant: &Tenant) -> Result<(usize, Sequence), PlaneError> {
     let tenant = tenant.clone();
     context
@@ -71,198 +74,211 @@ async fn count(context: &Context, tenant: &Tenant) -> Result<(usize, Sequence), 
         .await
 }
 
-impl Hub {
-    pub(super) fn rooms(&self) -> MutexGuard<'_, Rooms> {
+impl ClientRegistry {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Clients> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has not ended; what has is in the history by the time it is not counted.
-    pub(super) async fn remaining(&self, context: &Context, tenant: &Tenant) -> Result<usize, PlaneError> {
+    /// Open jobs. A job that is no longer counted is already in the history.
+    pub(super) async fn open_jobs(&self, context: &Context, tenant: &Tenant) -> Result<usize, PlaneError> {
         let (counted, _) = count(context, tenant).await?;
-        Ok(self.rooms().rooms.get(tenant).map_or(counted, |room| room.open.max(counted)))
+        Ok(self.lock().tenants.get(tenant).map_or(counted, |group| group.open.max(counted)))
     }
 
-    /// Takes a place; the greeting, and the node that runs, are the first that it hears.
-    pub(super) async fn enter(
+    /// Opens a connection. Its first messages are the status and the node that is executing.
+    pub(super) async fn connect(
         &self,
         context: &Context,
         tenant: &Tenant,
         client: &str,
-    ) -> Result<Taken, PlaneError> {
+    ) -> Result<OpenConnection, PlaneError> {
         loop {
             let (open, counted) = count(context, tenant).await?;
-            let mut rooms = self.rooms();
-            // What happened between the look and now must be counted once: if it was not, look again.
-            if rooms.rooms.contains_key(tenant) || rooms.heard <= counted {
+            let mut clients = self.lock();
+            // An event between the count and now must be counted exactly once; if one was published meanwhile, count again.
+            if clients.tenants.contains_key(tenant) || clients.last_seq <= counted {
                 let now = context.plane.clock.now();
-                return Ok(rooms.seat(tenant, client, open, counted, now));
+                return Ok(clients.add_connection(tenant, client, open, counted, now));
             }
         }
     }
 
-    /// Gives a place up, with what its client was still to be told.
-    pub(super) fn leave(&self, tenant: &Tenant, serial: u64, untold: VecDeque<Missed>) {
-        let mut rooms = self.rooms();
-        untold.into_iter().for_each(|missed| rooms.put_back(missed));
-        if let Some(room) = rooms.rooms.get_mut(tenant) {
-            room.seats.remove(&serial);
-            if room.seats.is_empty() {
-                rooms.rooms.remove(tenant);
+    /// Closes a connection and remembers the ends it could not deliver.
+    pub(super) fn disconnect(&self, tenant: &Tenant, serial: u64, undelivered: VecDeque<MissedEnd>) {
+        let mut clients = self.lock();
+        undelivered.into_iter().for_each(|missed| clients.put_back(missed));
+        if let Some(group) = clients.tenants.get_mut(tenant) {
+            group.connections.remove(&serial);
+            if group.connections.is_empty() {
+                clients.tenants.remove(tenant);
             }
         }
     }
 
-    /// Counts everybody's jobs anew: some news was missed.
+    /// Counts the open jobs of every connected tenant again, after events were missed.
     pub(super) async fn recount(&self, context: &Context) -> Result<(), PlaneError> {
-        let tenants: Vec<Tenant> = self.rooms().rooms.keys().cloned().collect();
+        let tenants: Vec<Tenant> = self.lock().tenants.keys().cloned().collect();
         for tenant in tenants {
             let (open, counted) = count(context, &tenant).await?;
-            let mut rooms = self.rooms();
-            if let Some(room) = rooms.rooms.get_mut(&tenant) {
-                (room.open, room.counted) = (open, counted);
+            let mut clients = self.lock();
+            if let Some(group) = clients.tenants.get_mut(&tenant) {
+                (group.open, group.counted_at) = (open, counted);
             }
-            rooms.tell_status(&tenant);
+            clients.publish_status(&tenant);
         }
         Ok(())
     }
 }
 
-impl Rooms {
-    fn seat(
+impl Clients {
+    fn add_connection(
         &mut self,
         tenant: &Tenant,
         client: &str,
         open: usize,
-        counted: Sequence,
+        counted_at: Sequence,
         now: Timestamp,
-    ) -> Taken {
-        let (outbox, inbox) = outbox();
+    ) -> OpenConnection {
+        let (outbox, inbox) = outbox_channel();
         self.serial += 1;
         let serial = self.serial;
         let (knows_metadata, owes_status) =
             (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let seat = Seat {
+        let connection = Connection {
             client: client.to_owned(),
             outbox,
             knows_metadata: knows_metadata.clone(),
             owes_status: owes_status.clone(),
         };
-        let room = self.rooms.entry(tenant.clone()).or_insert_with(|| Room {
-            seats: BTreeMap::new(),
+        let group = self.tenants.entry(tenant.clone()).or_insert_with(|| TenantClients {
+            connections: BTreeMap::new(),
             open,
-            counted,
+            counted_at,
         });
-        let greeting = json!({ "status": exec_info(room.open.max(open)), "sid": client });
-        seat.tell(&Text::of(&Word::new("status", greeting)));
-        let runs = self.runs.values().filter(|run| run.is_of(tenant, client));
+        let greeting = json!({ "status": exec_info(group.open.max(open)), "sid": client });
+        connection.send_text(&EncodedMessage::new(&ClientMessage::new("status", greeting)));
+        let runs = self.runs.values().filter(|run| run.is_from(tenant, client));
         for executing in runs.filter_map(|run| run.executing.clone()) {
-            seat.tell(&Text::of(&Word::new("executing", executing)));
+            connection.send_text(&EncodedMessage::new(&ClientMessage::new("executing", executing)));
         }
-        room.seats.insert(serial, seat);
+        group.connections.insert(serial, connection);
         let missed = self.take_missed(tenant, client, now);
-        Taken { serial, inbox, knows_metadata, owes_status, missed }
+        OpenConnection { serial, inbox, knows_metadata, owes_status, missed }
     }
 
-    fn take_missed(&mut self, tenant: &Tenant, client: &str, now: Timestamp) -> VecDeque<Missed> {
-        let is_fresh = |missed: &Missed| now.since(missed.at) < MISSED_FOR;
-        let is_theirs = |missed: &Missed| missed.tenant == *tenant && missed.client == client;
+    fn take_missed(&mut self, tenant: &Tenant, client: &str, now: Timestamp) -> VecDeque<MissedEnd> {
+        let is_fresh = |missed: &MissedEnd| now.since(missed.at) < MISSED_TTL;
+        let is_theirs = |missed: &MissedEnd| missed.tenant == *tenant && missed.client == client;
         let fresh = std::mem::take(&mut self.missed).into_iter().filter(is_fresh);
         let (theirs, others) = fresh.partition(is_theirs);
         self.missed = others;
         theirs
     }
 
-    /// For whoever comes back with this client's id.
-    pub(super) fn miss(&mut self, tenant: Tenant, client: String, job: JobId, at: Timestamp) {
-        self.put_back(Missed { tenant, client, job, at });
+    /// Remembers an end until a connection with this client id is opened.
+    pub(super) fn record_missed(&mut self, tenant: Tenant, client: String, job: JobId, at: Timestamp) {
+        self.put_back(MissedEnd { tenant, client, job, at });
     }
 
-    fn put_back(&mut self, missed: Missed) {
+    fn put_back(&mut self, missed: MissedEnd) {
         if self.missed.len() == MISSED_MAX {
             self.missed.pop_front();
         }
         self.missed.push_back(missed);
     }
 
-    pub(super) fn is_heard(&self, tenant: &Tenant, client: &str) -> bool {
-        let room = self.rooms.get(tenant);
-        room.is_some_and(|room| room.seats.values().any(|seat| seat.client == client))
+    pub(super) fn is_connected(&self, tenant: &Tenant, client: &str) -> bool {
+        let group = self.tenants.get(tenant);
+        group.is_some_and(|group| group.connections.values().any(|connection| connection.client == client))
     }
 
-    /// A job was queued, or ended.
-    pub(super) fn count(&mut self, tenant: &Tenant, seq: Sequence, change: isize) {
-        if let Some(room) = self.rooms.get_mut(tenant)
-            && seq > room.counted
+    /// Applies one queued (+1) or ended (-1) job to the count.
+    pub(super) fn adjust_open(&mut self, tenant: &Tenant, seq: Sequence, change: isize) {
+        if let Some(group) = self.tenants.get_mut(tenant)
+            && seq > group.counted_at
         {
-            room.open = room.open.saturating_add_signed(change);
-            room.counted = seq;
+            group.open = group.open.saturating_add_signed(change);
+            group.counted_at = seq;
         }
     }
 
     pub(super) fn has_open(&self, tenant: &Tenant) -> bool {
-        self.rooms.get(tenant).is_some_and(|room| room.open > 0)
+        self.tenants.get(tenant).is_some_and(|group| group.open > 0)
     }
 
-    pub(super) fn status(&self, tenant: &Tenant) -> Option<Word> {
-        let room = self.rooms.get(tenant)?;
-        Some(Word::new("status", json!({ "status": exec_info(room.open) })))
+    pub(super) fn status_message(&self, tenant: &Tenant) -> Option<ClientMessage> {
+        let group = self.tenants.get(tenant)?;
+        Some(ClientMessage::new("status", json!({ "status": exec_info(group.open) })))
     }
 
-    pub(super) fn tell_status(&mut self, tenant: &Tenant) {
-        let Some(status) = self.status(tenant).as_ref().map(Text::of) else { return };
-        let Some(room) = self.rooms.get_mut(tenant) else { return };
-        for seat in room.seats.values() {
-            if seat.outbox.is_busy() || !seat.tell(&status) {
-                seat.owes_status.store(true, Ordering::Relaxed);
+    pub(super) fn publish_status(&mut self, tenant: &Tenant) {
+        let Some(status) = self.status_message(tenant).as_ref().map(EncodedMessage::new) else { return };
+        let Some(group) = self.tenants.get_mut(tenant) else { return };
+        for connection in group.connections.values() {
+            if connection.outbox.is_busy() || !connection.send_text(&status) {
+                connection.owes_status.store(true, Ordering::Relaxed);
             }
         }
     }
 
-    /// To everyone with this client's id, or to the whole tenant.
-    pub(super) fn tell(&mut self, tenant: &Tenant, client: Option<&str>, words: &[Word]) {
-        let Some(room) = self.rooms.get_mut(tenant) else { return };
-        let texts: Vec<Text> = words.iter().map(Text::of).collect();
-        room.seats.retain(|_, seat| {
-            if client.is_some_and(|client| client != seat.client) {
+    /// Sends messages to all connections with this client id, or to the whole tenant.
+    pub(super) fn publish(&mut self, tenant: &Tenant, client: Option<&str>, messages: &[ClientMessage]) {
+        let Some(group) = self.tenants.get_mut(tenant) else { return };
+        let texts: Vec<EncodedMessage> = messages.iter().map(EncodedMessage::new).collect();
+        group.connections.retain(|_, connection| {
+            if client.is_some_and(|client| client != connection.client) {
                 return true;
             }
-            // Dropping the sending end is what tells the socket to close.
-            texts.iter().all(|text| (text.is_light && seat.outbox.is_busy()) || seat.tell(text))
+            // Dropping the sender closes the socket.
+            texts
+                .iter()
+                .all(|text| (text.is_droppable && connection.outbox.is_busy()) || connection.send_text(text))
         });
     }
 
-    /// An answer to what one of them said.
-    pub(super) fn tell_one(&mut self, tenant: &Tenant, serial: u64, words: &[Word]) {
-        let Some(room) = self.rooms.get_mut(tenant) else { return };
-        if let Some(seat) = room.seats.get(&serial)
-            && !words.iter().all(|word| seat.tell(&Text::of(word)))
+    /// Answers one connection.
+    pub(super) fn reply(&mut self, tenant: &Tenant, serial: u64, messages: &[ClientMessage]) {
+        let Some(group) = self.tenants.get_mut(tenant) else { return };
+        if let Some(connection) = group.connections.get(&serial)
+            && !messages.iter().all(|message| connection.send_text(&EncodedMessage::new(message)))
         {
-            room.seats.remove(&serial);
+            group.connections.remove(&serial);
         }
     }
 
-    /// A preview; dropped for whoever does not keep up.
-    pub(super) fn show(&self, run: &Run, picture: &Picture<'_>) {
-        let Some(room) = self.rooms.get(&run.tenant) else { return };
+    /// Sends a preview; connections that are behind do not get it.
+    pub(super) fn publish_preview(&self, run: &RunTranslator, image: &SocketImage<'_>) {
+        let Some(group) = self.tenants.get(&run.tenant) else { return };
         let client = run.client.as_deref();
-        let seats = room.seats.values().filter(|seat| client.is_none_or(|client| client == seat.client));
-        let frames = Frames::new(&run.prompt, picture);
-        for seat in seats.filter(|seat| !seat.outbox.is_busy()) {
-            seat.send(&frames);
+        let connections = group
+            .connections
+            .values()
+            .filter(|connection| client.is_none_or(|client| client == connection.client));
+        let encoded = EncodedImage::new(&run.prompt, image);
+        for connection in connections.filter(|connection| !connection.outbox.is_busy()) {
+            connection.send_image(&encoded);
         }
     }
 
-    /// A picture that is a result.
-    pub(super) fn send(&mut self, tenant: &Tenant, client: &str, prompt: &str, picture: &Picture<'_>) {
-        if let Some(room) = self.rooms.get_mut(tenant) {
-            let frames = Frames::new(prompt, picture);
-            room.seats.retain(|_, seat| seat.client != client || seat.send(&frames));
+    /// Sends an image that is a result.
+    pub(super) fn publish_image(
+        &mut self,
+        tenant: &Tenant,
+        client: &str,
+        prompt: &str,
+        image: &SocketImage<'_>,
+    ) {
+        if let Some(group) = self.tenants.get_mut(tenant) {
+            let encoded = EncodedImage::new(prompt, image);
+            group
+                .connections
+                .retain(|_, connection| connection.client != client || connection.send_image(&encoded));
         }
     }
 }
 
-impl Run {
-    fn is_of(&self, tenant: &Tenant, client: &str) -> bool {
+impl RunTranslator {
+    fn is_from(&self, tenant: &Tenant, client: &str) -> bool {
         self.tenant == *tenant && self.client.as_deref() == Some(client)
     }
 }
@@ -272,103 +288,103 @@ mod tests {
     use bytes::Bytes;
     use tokio::sync::mpsc::error::TryRecvError;
 
-    use super::super::connection::{OUTBOX_LIGHT, OUTBOX_MAX, PREVIEW_BYTES_MAX, WORDS_BYTES_MAX};
+    use super::super::connection::{MESSAGES_BYTES_MAX, OUTBOX_BUSY, OUTBOX_MAX, PREVIEW_BYTES_MAX};
     use super::*;
 
     fn tenant() -> Tenant {
         "t".parse().unwrap()
     }
 
-    fn seat(rooms: &mut Rooms, client: &str) -> Taken {
-        rooms.seat(&tenant(), client, 0, Sequence(5), Timestamp::ZERO)
+    fn connection(clients: &mut Clients, client: &str) -> OpenConnection {
+        clients.add_connection(&tenant(), client, 0, Sequence(5), Timestamp::ZERO)
     }
 
-    fn heard(taken: &mut Taken) -> usize {
-        std::iter::from_fn(|| taken.inbox.try_recv().ok()).count()
+    fn received(open: &mut OpenConnection) -> usize {
+        std::iter::from_fn(|| open.inbox.try_recv().ok()).count()
     }
 
-    fn word(kind: &str) -> Word {
-        Word::new(kind, json!({ "prompt_id": "p" }))
+    fn message(kind: &str) -> ClientMessage {
+        ClientMessage::new(kind, json!({ "prompt_id": "p" }))
     }
 
     #[test]
-    fn whoever_does_not_read_misses_progress_first_and_is_then_let_go_alone() {
-        let mut rooms = Rooms::default();
-        let (mut deaf, mut other) = (seat(&mut rooms, "deaf"), seat(&mut rooms, "other"));
+    fn slow_client_loses_progress_first_then_its_connection() {
+        let mut clients = Clients::default();
+        let (mut deaf, mut other) = (connection(&mut clients, "deaf"), connection(&mut clients, "other"));
         for _ in 0..OUTBOX_MAX * 2 {
-            rooms.tell(&tenant(), Some("deaf"), &[word("progress")]);
+            clients.publish(&tenant(), Some("deaf"), &[message("progress")]);
         }
-        assert!(rooms.is_heard(&tenant(), "deaf"), "progress alone lets nobody go");
+        assert!(clients.is_connected(&tenant(), "deaf"), "progress alone disconnects no client");
         let bytes = Bytes::from_static(b"x");
-        let run = Run::new(JobId::from_u128(1), tenant(), &serde_json::Map::new(), 1);
-        rooms.show(&run, &Picture { node: None, mime: "image/png", bytes: &bytes });
-        assert_eq!(deaf.inbox.len(), OUTBOX_LIGHT, "half of the room is kept for what matters");
-        for _ in 0..=OUTBOX_LIGHT {
-            rooms.tell(&tenant(), Some("deaf"), &[word("executed")]);
+        let run = RunTranslator::new(JobId::from_u128(1), tenant(), &serde_json::Map::new(), 1);
+        clients.publish_preview(&run, &SocketImage { node: None, mime: "image/png", bytes: &bytes });
+        assert_eq!(deaf.inbox.len(), OUTBOX_BUSY, "half of the queue is reserved for other messages");
+        for _ in 0..=OUTBOX_BUSY {
+            clients.publish(&tenant(), Some("deaf"), &[message("executed")]);
         }
-        assert!(!rooms.is_heard(&tenant(), "deaf"));
-        heard(&mut deaf);
-        assert!(matches!(deaf.inbox.try_recv(), Err(TryRecvError::Disconnected)), "it is told to close");
-        assert_eq!(heard(&mut other), 2, "a greeting and a preview, and nothing in the way");
-        rooms.tell(&tenant(), None, &[word("executed")]);
-        assert_eq!(heard(&mut other), 1);
+        assert!(!clients.is_connected(&tenant(), "deaf"));
+        received(&mut deaf);
+        assert!(matches!(deaf.inbox.try_recv(), Err(TryRecvError::Disconnected)), "the socket is closed");
+        assert_eq!(received(&mut other), 2, "a status and a preview, undisturbed");
+        clients.publish(&tenant(), None, &[message("executed")]);
+        assert_eq!(received(&mut other), 1);
     }
 
     /// Faults: X7.
     #[test]
-    fn what_waits_for_one_who_does_not_read_is_bounded_in_bytes() {
-        let mut rooms = Rooms::default();
-        let (mut deaf, mut other) = (seat(&mut rooms, "deaf"), seat(&mut rooms, "other"));
+    fn queue_of_slow_client_is_bounded_in_bytes() {
+        let mut clients = Clients::default();
+        let (mut deaf, mut other) = (connection(&mut clients, "deaf"), connection(&mut clients, "other"));
         let bytes = Bytes::from(vec![0; 1 << 20]);
-        let run = Run::new(JobId::from_u128(1), tenant(), &serde_json::Map::new(), 1);
+        let run = RunTranslator::new(JobId::from_u128(1), tenant(), &serde_json::Map::new(), 1);
         for _ in 0..20 {
-            rooms.show(&run, &Picture { node: None, mime: "image/png", bytes: &bytes });
-            heard(&mut other);
+            clients.publish_preview(&run, &SocketImage { node: None, mime: "image/png", bytes: &bytes });
+            received(&mut other);
         }
         let previews = PREVIEW_BYTES_MAX / bytes.len();
         assert_eq!(deaf.inbox.len(), 1 + previews, "then previews are dropped");
-        rooms.tell(&tenant(), Some("deaf"), &[word("progress")]);
+        clients.publish(&tenant(), Some("deaf"), &[message("progress")]);
         assert_eq!(deaf.inbox.len(), 1 + previews, "and so is progress");
-        let large = Word::new("executed", json!({ "text": "x".repeat(1 << 20) }));
+        let large = ClientMessage::new("executed", json!({ "text": "x".repeat(1 << 20) }));
         let fit = (0..100).take_while(|_| {
-            rooms.tell(&tenant(), Some("deaf"), std::slice::from_ref(&large));
-            rooms.is_heard(&tenant(), "deaf")
+            clients.publish(&tenant(), Some("deaf"), std::slice::from_ref(&large));
+            clients.is_connected(&tenant(), "deaf")
         });
-        assert_eq!(fit.count(), WORDS_BYTES_MAX / (1 << 20) - 1, "then it is let go");
-        assert_eq!(heard(&mut deaf), previews + WORDS_BYTES_MAX / (1 << 20));
-        rooms.show(&run, &Picture { node: None, mime: "image/png", bytes: &bytes });
-        assert_eq!(heard(&mut other), 1, "whoever reads goes on");
+        assert_eq!(fit.count(), MESSAGES_BYTES_MAX / (1 << 20) - 1, "then the client is disconnected");
+        assert_eq!(received(&mut deaf), previews + MESSAGES_BYTES_MAX / (1 << 20));
+        clients.publish_preview(&run, &SocketImage { node: None, mime: "image/png", bytes: &bytes });
+        assert_eq!(received(&mut other), 1, "other clients are unaffected");
     }
 
     #[test]
-    fn what_happened_before_the_count_is_not_counted_twice() {
-        let mut rooms = Rooms::default();
-        let _taken = seat(&mut rooms, "a");
+    fn event_before_the_count_is_not_counted_twice() {
+        let mut clients = Clients::default();
+        let _taken = connection(&mut clients, "a");
         for (seq, change, expected) in [(4, 1, 0), (5, 1, 0), (6, 1, 1), (6, 1, 1), (7, -1, 0), (8, -1, 0)] {
-            rooms.count(&tenant(), Sequence(seq), change);
-            assert_eq!(rooms.rooms[&tenant()].open, expected, "after event {seq}");
+            clients.adjust_open(&tenant(), Sequence(seq), change);
+            assert_eq!(clients.tenants[&tenant()].open, expected, "after event {seq}");
         }
     }
 
     #[test]
-    fn missed_ends_are_told_to_their_client_once_and_not_for_ever() {
-        let mut rooms = Rooms::default();
+    fn missed_end_is_delivered_once_and_expires() {
+        let mut clients = Clients::default();
         let at = |millis| Timestamp::from_millis(millis);
-        rooms.miss(tenant(), "a".to_owned(), JobId::from_u128(1), at(0));
-        rooms.miss(tenant(), "a".to_owned(), JobId::from_u128(2), at(60_000));
-        rooms.miss(tenant(), "b".to_owned(), JobId::from_u128(3), at(60_000));
-        let late = at(MISSED_FOR.as_millis() as u64 + 1);
-        assert!(rooms.take_missed(&"other".parse().unwrap(), "a", at(60_000)).is_empty());
-        let missed = rooms.take_missed(&tenant(), "a", late);
+        clients.record_missed(tenant(), "a".to_owned(), JobId::from_u128(1), at(0));
+        clients.record_missed(tenant(), "a".to_owned(), JobId::from_u128(2), at(60_000));
+        clients.record_missed(tenant(), "b".to_owned(), JobId::from_u128(3), at(60_000));
+        let late = at(MISSED_TTL.as_millis() as u64 + 1);
+        assert!(clients.take_missed(&"other".parse().unwrap(), "a", at(60_000)).is_empty());
+        let missed = clients.take_missed(&tenant(), "a", late);
         assert_eq!(missed.iter().map(|missed| missed.job).collect::<Vec<_>>(), [JobId::from_u128(2)]);
-        assert!(rooms.take_missed(&tenant(), "a", late).is_empty());
-        let hub = Hub(Mutex::new(rooms));
-        hub.leave(&tenant(), 1, missed);
-        let mut rooms = hub.rooms();
-        assert_eq!(rooms.take_missed(&tenant(), "a", late).len(), 1, "it was not told after all");
+        assert!(clients.take_missed(&tenant(), "a", late).is_empty());
+        let registry = ClientRegistry(Mutex::new(clients));
+        registry.disconnect(&tenant(), 1, missed);
+        let mut clients = registry.lock();
+        assert_eq!(clients.take_missed(&tenant(), "a", late).len(), 1, "an undelivered end is kept");
         for job in 0..MISSED_MAX as u128 + 10 {
-            rooms.miss(tenant(), "c".to_owned(), JobId::from_u128(job), late);
+            clients.record_missed(tenant(), "c".to_owned(), JobId::from_u128(job), late);
         }
-        assert_eq!(rooms.missed.len(), MISSED_MAX);
+        assert_eq!(clients.missed.len(), MISSED_MAX);
     }
 }

@@ -1,4 +1,4 @@
-//! One listener's place: what waits for it is bounded in number and in bytes, and what is the same for several is kept once.
+//! The outgoing queue of one connection: bounded in messages and in bytes. A message for several connections is encoded once.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -9,98 +9,100 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::run_translator::Word;
+use super::run_translator::ClientMessage;
 
-/// Messages that wait for one socket.
+/// Messages queued for one connection.
 pub(super) const OUTBOX_MAX: usize = 1024;
-/// From here on it gets only what it cannot do without.
-pub(super) const OUTBOX_LIGHT: usize = OUTBOX_MAX / 2;
-/// The same in bytes of all kinds: a dozen previews.
+/// From this length on, droppable messages are skipped.
+pub(super) const OUTBOX_BUSY: usize = OUTBOX_MAX / 2;
+/// The same limit in bytes of all kinds: about a dozen previews.
 pub(super) const PREVIEW_BYTES_MAX: usize = 4 << 20;
-/// Words that wait; whoever leaves more unread is let go.
-pub(super) const WORDS_BYTES_MAX: usize = 8 << 20;
-/// Pictures that wait. Those of one prompt that are results come all at once and must fit.
-pub(super) const PICTURES_BYTES_MAX: usize = 64 << 20;
+/// Bytes of queued text messages. A client that leaves more unread is disconnected.
+pub(super) const MESSAGES_BYTES_MAX: usize = 8 << 20;
+/// Bytes of queued images. The result images of one prompt arrive together and must fit.
+pub(super) const IMAGES_BYTES_MAX: usize = 64 << 20;
 
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct Connection {
     pub(super) client: String,
     pub(super) outbox: Outbox,
     pub(super) knows_metadata: Arc<AtomicBool>,
     pub(super) owes_status: Arc<AtomicBool>,
 }
 
-impl Seat {
-    /// Whether there was room for it.
-    pub(super) fn tell(&self, text: &Text) -> bool {
-        self.outbox.put(Message::Text(text.json.clone()))
+impl Connection {
+    /// Returns false if the queue is full.
+    pub(super) fn send_text(&self, text: &EncodedMessage) -> bool {
+        self.outbox.push(Message::Text(text.json.clone()))
     }
 
-    pub(super) fn send(&self, frames: &Frames<'_>) -> bool {
-        self.outbox.put(Message::Binary(frames.get(self.knows_metadata.load(Ordering::Relaxed))))
+    pub(super) fn send_image(&self, image: &EncodedImage<'_>) -> bool {
+        self.outbox.push(Message::Binary(image.frame(self.knows_metadata.load(Ordering::Relaxed))))
     }
 }
 
-/// Bytes on their way to one socket.
+/// Bytes queued for one connection.
 #[derive(Debug, Default)]
-struct Waiting {
-    words: AtomicUsize,
-    pictures: AtomicUsize,
+struct PendingBytes {
+    messages: AtomicUsize,
+    images: AtomicUsize,
 }
 
-impl Waiting {
-    /// Where a message counts, and how much of that there may be.
-    fn of(&self, message: &Message) -> (&AtomicUsize, usize, usize) {
+impl PendingBytes {
+    /// The counter, the size and the budget that apply to a message.
+    fn budget(&self, message: &Message) -> (&AtomicUsize, usize, usize) {
         match message {
-            Message::Binary(bytes) => (&self.pictures, bytes.len(), PICTURES_BYTES_MAX),
-            Message::Text(text) => (&self.words, text.len(), WORDS_BYTES_MAX),
-            Message::Ping(_) | Message::Pong(_) | Message::Close(_) => (&self.words, 0, WORDS_BYTES_MAX),
+            Message::Binary(bytes) => (&self.images, bytes.len(), IMAGES_BYTES_MAX),
+            Message::Text(text) => (&self.messages, text.len(), MESSAGES_BYTES_MAX),
+            Message::Ping(_) | Message::Pong(_) | Message::Close(_) => {
+                (&self.messages, 0, MESSAGES_BYTES_MAX)
+            }
         }
     }
 }
 
-pub(super) fn outbox() -> (Outbox, Inbox) {
-    let ((sender, receiver), waiting) = (mpsc::channel(OUTBOX_MAX), Arc::<Waiting>::default());
-    (Outbox { sender, waiting: waiting.clone() }, Inbox { receiver, waiting })
+pub(super) fn outbox_channel() -> (Outbox, OutboxReceiver) {
+    let ((sender, receiver), pending) = (mpsc::channel(OUTBOX_MAX), Arc::<PendingBytes>::default());
+    (Outbox { sender, pending: pending.clone() }, OutboxReceiver { receiver, pending })
 }
 
 #[derive(Debug)]
 pub(super) struct Outbox {
     sender: mpsc::Sender<Message>,
-    waiting: Arc<Waiting>,
+    pending: Arc<PendingBytes>,
 }
 
 impl Outbox {
-    /// Whether it gets only what it cannot do without.
+    /// True if droppable messages should be skipped.
     pub(super) fn is_busy(&self) -> bool {
         let bytes =
-            self.waiting.words.load(Ordering::Relaxed) + self.waiting.pictures.load(Ordering::Relaxed);
-        self.sender.capacity() <= OUTBOX_LIGHT || bytes >= PREVIEW_BYTES_MAX
+            self.pending.messages.load(Ordering::Relaxed) + self.pending.images.load(Ordering::Relaxed);
+        self.sender.capacity() <= OUTBOX_BUSY || bytes >= PREVIEW_BYTES_MAX
     }
 
-    /// Whether there was room for it. A message that is larger than all the room goes alone.
-    fn put(&self, message: Message) -> bool {
-        let (waiting, size, max) = self.waiting.of(&message);
-        let before = waiting.fetch_add(size, Ordering::Relaxed);
-        let is_put = (before == 0 || before + size <= max) && self.sender.try_send(message).is_ok();
-        if !is_put {
-            waiting.fetch_sub(size, Ordering::Relaxed);
+    /// Returns false if the queue is full. A message larger than the whole budget is accepted into an empty queue.
+    fn push(&self, message: Message) -> bool {
+        let (pending, size, max) = self.pending.budget(&message);
+        let before = pending.fetch_add(size, Ordering::Relaxed);
+        let is_pushed = (before == 0 || before + size <= max) && self.sender.try_send(message).is_ok();
+        if !is_pushed {
+            pending.fetch_sub(size, Ordering::Relaxed);
         }
-        is_put
+        is_pushed
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Inbox {
+pub(super) struct OutboxReceiver {
     receiver: mpsc::Receiver<Message>,
-    waiting: Arc<Waiting>,
+    pending: Arc<PendingBytes>,
 }
 
-impl Inbox {
-    /// The next; nothing once its owner was let go.
+impl OutboxReceiver {
+    /// The next message; `None` once the connection was removed from the registry.
     pub(super) async fn recv(&mut self) -> Option<Message> {
         let message = self.receiver.recv().await?;
-        self.taken(&message);
+        self.release(&message);
         Some(message)
     }
 
@@ -108,17 +110,17 @@ impl Inbox {
         self.receiver.is_empty()
     }
 
-    fn taken(&self, message: &Message) {
-        let (waiting, size, _) = self.waiting.of(message);
-        waiting.fetch_sub(size, Ordering::Relaxed);
+    fn release(&self, message: &Message) {
+        let (pending, size, _) = self.pending.budget(message);
+        pending.fetch_sub(size, Ordering::Relaxed);
     }
 }
 
 #[cfg(test)]
-impl Inbox {
+impl OutboxReceiver {
     pub(super) fn try_recv(&mut self) -> Result<Message, mpsc::error::TryRecvError> {
         let message = self.receiver.try_recv()?;
-        self.taken(&message);
+        self.release(&message);
         Ok(message)
     }
 
@@ -127,63 +129,63 @@ impl Inbox {
     }
 }
 
-/// A word as it is sent, once for all who hear it.
+/// A message, encoded once for all connections that receive it.
 #[derive(Debug)]
-pub(super) struct Text {
-    pub(super) is_light: bool,
+pub(super) struct EncodedMessage {
+    pub(super) is_droppable: bool,
     json: Utf8Bytes,
 }
 
-impl Text {
-    pub(super) fn of(word: &Word) -> Text {
-        Text { is_light: word.is_light(), json: word.text().into() }
+impl EncodedMessage {
+    pub(super) fn new(message: &ClientMessage) -> EncodedMessage {
+        EncodedMessage { is_droppable: message.is_droppable(), json: message.to_json().into() }
     }
 }
 
-/// A picture on its way.
+/// An image that is sent over a socket.
 #[derive(Debug)]
-pub(super) struct Picture<'a> {
+pub(super) struct SocketImage<'a> {
     pub(super) node: Option<&'a str>,
     pub(super) mime: &'static str,
     pub(super) bytes: &'a Bytes,
 }
 
-/// A picture in both forms in which clients can read it, each made once if anybody wants it.
+/// An image in both binary formats of ComfyUI, each encoded on first use.
 #[derive(Debug)]
-pub(super) struct Frames<'a> {
+pub(super) struct EncodedImage<'a> {
     prompt: &'a str,
-    picture: &'a Picture<'a>,
-    named: OnceCell<Bytes>,
-    plain: OnceCell<Bytes>,
+    image: &'a SocketImage<'a>,
+    with_metadata: OnceCell<Bytes>,
+    without_metadata: OnceCell<Bytes>,
 }
 
-impl<'a> Frames<'a> {
-    pub(super) fn new(prompt: &'a str, picture: &'a Picture<'a>) -> Frames<'a> {
-        Frames { prompt, picture, named: OnceCell::new(), plain: OnceCell::new() }
+impl<'a> EncodedImage<'a> {
+    pub(super) fn new(prompt: &'a str, image: &'a SocketImage<'a>) -> EncodedImage<'a> {
+        EncodedImage { prompt, image, with_metadata: OnceCell::new(), without_metadata: OnceCell::new() }
     }
 
-    fn get(&self, is_named: bool) -> Bytes {
-        match is_named {
-            true => self.named.get_or_init(|| named_frame(self.prompt, self.picture).into()).clone(),
-            false => self.plain.get_or_init(|| plain_frame(self.picture).into()).clone(),
+    fn frame(&self, has_metadata: bool) -> Bytes {
+        match has_metadata {
+            true => self.with_metadata.get_or_init(|| metadata_frame(self.prompt, self.image).into()).clone(),
+            false => self.without_metadata.get_or_init(|| plain_frame(self.image).into()).clone(),
         }
     }
 }
 
 /// `[1][image type][image]`
-fn plain_frame(picture: &Picture<'_>) -> Vec<u8> {
-    let kind: u32 = if picture.mime == "image/png" { 2 } else { 1 };
-    [&1_u32.to_be_bytes()[..], &kind.to_be_bytes(), picture.bytes].concat()
+fn plain_frame(image: &SocketImage<'_>) -> Vec<u8> {
+    let format: u32 = if image.mime == "image/png" { 2 } else { 1 };
+    [&1_u32.to_be_bytes()[..], &format.to_be_bytes(), image.bytes].concat()
 }
 
 /// `[4][length][JSON][image]`
-fn named_frame(prompt: &str, picture: &Picture<'_>) -> Vec<u8> {
-    let node = picture.node.map_or(Value::Null, Value::from);
-    let about = json!({
+fn metadata_frame(prompt: &str, image: &SocketImage<'_>) -> Vec<u8> {
+    let node = image.node.map_or(Value::Null, Value::from);
+    let metadata = json!({
         "node_id": node, "prompt_id": prompt, "display_node_id": node, "parent_node_id": null, "real_node_id": node,
-        "image_type": picture.mime,
+        "image_type": image.mime,
     });
-    let about = about.to_string();
-    let length = u32::try_from(about.len()).unwrap_or(0);
-    [&4_u32.to_be_bytes()[..], &length.to_be_bytes(), about.as_bytes(), picture.bytes].concat()
+    let metadata = metadata.to_string();
+    let length = u32::try_from(metadata.len()).unwrap_or(0);
+    [&4_u32.to_be_bytes()[..], &length.to_be_bytes(), metadata.as_bytes(), image.bytes].concat()
 }

@@ -1,4 +1,4 @@
-//! `/api/jobs`: queue and history under one roof, as newer ComfyUI servers have it.
+//! `/api/jobs`: queue and history in one list, as newer ComfyUI servers serve it.
 
 use std::collections::BTreeMap;
 
@@ -14,19 +14,19 @@ use uuid::Uuid;
 
 use super::super::path::Path;
 use super::super::{ApiError, Caller, Context};
-use super::error::Refused;
-use super::history::{ended, settled};
-use super::history_entry::{Ended, entry};
-use super::prompt::{Prompt, Workflow};
-use super::queue::{Open, cancel, query};
+use super::error::ComfyuiError;
+use super::history::{find_stored, list_ended};
+use super::history_entry::{EndedPrompt, history_entry};
+use super::prompt::{Prompt, PromptWorkflow};
+use super::queue::{OpenPrompts, cancel, query};
 
 const STATUSES: [&str; 5] = ["pending", "in_progress", "completed", "failed", "cancelled"];
-/// Each is looked up in full; a client that wants more asks for the next page.
+/// Each job is read from the store; a client that wants more requests the next page.
 const LIMIT_MAX: usize = 1000;
-/// Cancelled in one request.
+/// Jobs cancelled by one request.
 const CANCEL_MAX: usize = 1000;
 
-/// How a prompt stands, in ComfyUI's words.
+/// The status in ComfyUI's vocabulary.
 fn status(prompt: &Prompt) -> &'static str {
     match prompt.life.state {
         StateRow::Queued { .. } => "pending",
@@ -37,7 +37,7 @@ fn status(prompt: &Prompt) -> &'static str {
     }
 }
 
-fn bad(message: &str) -> Response {
+fn bad_request(message: &str) -> Response {
     (StatusCode::BAD_REQUEST, Json(json!({ "error": message }))).into_response()
 }
 
@@ -45,70 +45,74 @@ pub(super) async fn list(
     State(context): State<Context>,
     caller: Caller,
     uri: Uri,
-) -> Result<Response, Refused> {
+) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let asked = query(&uri);
-    let wanted = match wanted(&asked) {
-        Ok(wanted) => wanted,
-        Err(refused) => return Ok(bad(&refused)),
+    let query = query(&uri);
+    let statuses = match parse_statuses(&query) {
+        Ok(statuses) => statuses,
+        Err(refused) => return Ok(bad_request(&refused)),
     };
-    let limit = match asked.get("limit").map(|text| text.parse::<usize>()) {
+    let limit = match query.get("limit").map(|text| text.parse::<usize>()) {
         None => None,
         Some(Ok(limit)) if limit > 0 => Some(limit),
-        Some(_) => return Ok(bad("limit must be a positive integer")),
+        Some(_) => return Ok(bad_request("limit must be a positive integer")),
     };
-    let offset = asked.get("offset").and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
-    let mut prompts = gather(&context, &tenant).await?;
-    prompts.retain(|prompt| wanted.is_empty() || wanted.contains(&status(prompt)));
-    if let Some(id) = asked.get("workflow_id") {
-        prompts = of_workflow(&context, prompts, id).await?;
+    let offset = query.get("offset").and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
+    let mut prompts = list_prompts(&context, &tenant).await?;
+    prompts.retain(|prompt| statuses.is_empty() || statuses.contains(&status(prompt)));
+    if let Some(id) = query.get("workflow_id") {
+        prompts = filter_by_workflow_id(&context, prompts, id).await?;
     }
-    match asked.get("sort_by").map(String::as_str) {
+    match query.get("sort_by").map(String::as_str) {
         Some("execution_duration") => prompts.sort_by_key(|prompt| (duration(prompt), prompt.job)),
         _ => prompts.sort_by_key(|prompt| prompt.job),
     }
-    if asked.get("sort_order").map(String::as_str) != Some("asc") {
+    if query.get("sort_order").map(String::as_str) != Some("asc") {
         prompts.reverse();
     }
     let total = prompts.len();
-    let shown = prompts.into_iter().skip(offset).take(limit.unwrap_or(LIMIT_MAX).min(LIMIT_MAX));
+    let page = prompts.into_iter().skip(offset).take(limit.unwrap_or(LIMIT_MAX).min(LIMIT_MAX));
     let mut jobs = Vec::new();
-    for prompt in shown {
-        jobs.push(brief(&context, &prompt).await?);
+    for prompt in page {
+        jobs.push(summary(&context, &prompt).await?);
     }
     let has_more = offset + jobs.len() < total;
     let pagination = json!({ "offset": offset, "limit": limit, "total": total, "has_more": has_more });
     Ok(Json(json!({ "jobs": jobs, "pagination": pagination })).into_response())
 }
 
-fn wanted(asked: &BTreeMap<String, String>) -> Result<Vec<&'static str>, String> {
+fn parse_statuses(query: &BTreeMap<String, String>) -> Result<Vec<&'static str>, String> {
     let named =
-        asked.get("status").map_or("", String::as_str).split(',').map(|name| name.trim().to_lowercase());
-    let mut wanted = Vec::new();
+        query.get("status").map_or("", String::as_str).split(',').map(|name| name.trim().to_lowercase());
+    let mut statuses = Vec::new();
     for name in named.filter(|name| !name.is_empty()) {
         match STATUSES.into_iter().find(|known| *known == name) {
-            Some(known) => wanted.push(known),
+            Some(known) => statuses.push(known),
             None => {
                 let known = STATUSES.join(", ");
                 return Err(format!("Invalid status value(s): {name}. Valid values: {known}"));
             }
         }
     }
-    Ok(wanted)
+    Ok(statuses)
 }
 
-/// Whatever has not ended, and whatever the history shows.
-async fn gather(context: &Context, tenant: &Tenant) -> Result<Vec<Prompt>, Refused> {
-    let open = Open::look(context, tenant).await?;
+/// All open prompts and all visible history entries.
+async fn list_prompts(context: &Context, tenant: &Tenant) -> Result<Vec<Prompt>, ComfyuiError> {
+    let open = OpenPrompts::read(context, tenant).await?;
     let mut prompts: BTreeMap<_, _> =
-        ended(context, tenant).await?.into_iter().map(|prompt| (prompt.job, prompt)).collect();
+        list_ended(context, tenant).await?.into_iter().map(|prompt| (prompt.job, prompt)).collect();
     for prompt in open.running.into_iter().chain(open.pending) {
         prompts.entry(prompt.job).or_insert(prompt);
     }
     Ok(prompts.into_values().collect())
 }
 
-async fn of_workflow(context: &Context, prompts: Vec<Prompt>, id: &str) -> Result<Vec<Prompt>, Refused> {
+async fn filter_by_workflow_id(
+    context: &Context,
+    prompts: Vec<Prompt>,
+    id: &str,
+) -> Result<Vec<Prompt>, ComfyuiError> {
     let mut found = Vec::new();
     for prompt in prompts {
         if workflow_id(&workflow(context, &prompt).await?).is_some_and(|it| it == id) {
@@ -118,12 +122,12 @@ async fn of_workflow(context: &Context, prompts: Vec<Prompt>, id: &str) -> Resul
     Ok(found)
 }
 
-async fn workflow(context: &Context, prompt: &Prompt) -> Result<Workflow, ApiError> {
+async fn workflow(context: &Context, prompt: &Prompt) -> Result<PromptWorkflow, ApiError> {
     let body = context.store.workflow(prompt.job).await?;
-    Ok(body.map(|body| Workflow::read(&body)).unwrap_or_default())
+    Ok(body.map(|body| PromptWorkflow::read(&body)).unwrap_or_default())
 }
 
-fn workflow_id(workflow: &Workflow) -> Option<Value> {
+fn workflow_id(workflow: &PromptWorkflow) -> Option<Value> {
     let info = workflow.extra.get("extra_pnginfo")?;
     Some(info["workflow"]["id"].clone()).filter(|id| !id.is_null())
 }
@@ -133,8 +137,8 @@ fn duration(prompt: &Prompt) -> u64 {
     started.map_or(0, |started| prompt.life.changed_at.as_millis().saturating_sub(started.as_millis()))
 }
 
-/// A prompt as a list shows it.
-async fn brief(context: &Context, prompt: &Prompt) -> Result<Value, Refused> {
+/// A prompt as it appears in lists.
+async fn summary(context: &Context, prompt: &Prompt) -> Result<Value, ComfyuiError> {
     let mut job = json!({
         "id": prompt.id, "status": status(prompt), "priority": prompt.number,
         "create_time": prompt.accepted_at.as_millis(), "outputs_count": 0,
@@ -145,8 +149,8 @@ async fn brief(context: &Context, prompt: &Prompt) -> Result<Value, Refused> {
     if prompt.is_open() {
         return Ok(job);
     }
-    let ended = Ended::read(context, prompt).await?;
-    let word = |kind: &str| ended.words.iter().find(|(said, _)| *said == kind).map(|(_, data)| data);
+    let ended = EndedPrompt::read(context, prompt).await?;
+    let word = |kind: &str| ended.messages.iter().find(|(said, _)| *said == kind).map(|(_, data)| data);
     job["execution_start_time"] = word("execution_start").map_or(Value::Null, |it| it["timestamp"].clone());
     job["execution_end_time"] = prompt.life.changed_at.as_millis().into();
     if let Some(error) = word("execution_error") {
@@ -173,19 +177,19 @@ fn files(outputs: &BTreeMap<String, Map<String, Value>>) -> Vec<(&str, &str, &Va
     files.collect()
 }
 
-pub(super) async fn one(
+pub(super) async fn show(
     State(context): State<Context>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<Response, Refused> {
+) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let found = settled(&context, &tenant, &id).await?;
+    let found = find_stored(&context, &tenant, &id).await?;
     let Some(prompt) = found.filter(|prompt| prompt.is_open() || prompt.is_history()) else {
         return Ok((StatusCode::NOT_FOUND, Json(json!({ "error": "Job not found" }))).into_response());
     };
-    let mut job = brief(&context, &prompt).await?;
+    let mut job = summary(&context, &prompt).await?;
     if !prompt.is_open() {
-        let mut entry = entry(&context, &prompt, &BTreeMap::new()).await?;
+        let mut entry = history_entry(&context, &prompt, &BTreeMap::new()).await?;
         job["outputs"] = entry["outputs"].take();
         job["execution_status"] = entry["status"].take();
         job["workflow"] =
@@ -198,7 +202,7 @@ pub(super) async fn cancel_one(
     State(context): State<Context>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<Json<Value>, Refused> {
+) -> Result<Json<Value>, ComfyuiError> {
     let tenant = caller.tenant(None)?;
     let is_cancelled = cancel_by_id(&context, &tenant, &id).await?;
     Ok(Json(json!({ "cancelled": is_cancelled })))
@@ -208,22 +212,22 @@ pub(super) async fn cancel_many(
     State(context): State<Context>,
     caller: Caller,
     body: Bytes,
-) -> Result<Response, Refused> {
+) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
     let Ok(body) = serde_json::from_slice::<Value>(&body) else {
-        return Ok(bad("Request body must be valid JSON"));
+        return Ok(bad_request("Request body must be valid JSON"));
     };
-    let Some(ids) = body["job_ids"].as_array() else { return Ok(bad("job_ids must be a list")) };
+    let Some(ids) = body["job_ids"].as_array() else { return Ok(bad_request("job_ids must be a list")) };
     if ids.len() > CANCEL_MAX {
-        return Ok(bad(&format!("job_ids has at most {CANCEL_MAX} ids")));
+        return Ok(bad_request(&format!("job_ids has at most {CANCEL_MAX} ids")));
     }
     let is_id = |id: &Value| {
         id.as_str().is_some_and(|id| Uuid::try_parse(id).is_ok_and(|uuid| uuid.to_string() == id))
     };
     let invalid: Vec<&Value> = ids.iter().filter(|id| !is_id(id)).collect();
     if !invalid.is_empty() {
-        let told = json!({ "error": "job_ids contains invalid id(s)", "invalid_ids": invalid });
-        return Ok((StatusCode::BAD_REQUEST, Json(told)).into_response());
+        let body = json!({ "error": "job_ids contains invalid id(s)", "invalid_ids": invalid });
+        return Ok((StatusCode::BAD_REQUEST, Json(body)).into_response());
     }
     let mut is_any = false;
     for id in ids.iter().filter_map(Value::as_str) {
@@ -232,7 +236,7 @@ pub(super) async fn cancel_many(
     Ok(Json(json!({ "cancelled": is_any })).into_response())
 }
 
-async fn cancel_by_id(context: &Context, tenant: &Tenant, id: &str) -> Result<bool, Refused> {
+async fn cancel_by_id(context: &Context, tenant: &Tenant, id: &str) -> Result<bool, ComfyuiError> {
     match Prompt::find(context, tenant, id).await? {
         Some(prompt) if prompt.is_open() => Ok(cancel(context, prompt.job, "cancelled on request").await?),
         Some(_) | None => Ok(false),

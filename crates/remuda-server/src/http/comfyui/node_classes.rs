@@ -1,6 +1,6 @@
-//! What the fleet's servers can do, as one: `/object_info`, merged. Each worker stores what its server says as a blob and
-//! names it among its metrics; here they are read once and put together. A choice that any server offers is offered, and
-//! who has the model or the class gets the job.
+//! `/object_info` of the whole fleet. Each worker stores the answer of its server as a blob and names the blob in its
+//! metrics; here the blobs are read once and merged. A choice that any server offers is offered, and the router sends the
+//! job to a worker that has the model and the class.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,38 +14,38 @@ use serde_json::{Map, Value};
 
 use super::super::path::Path;
 use super::super::{Caller, Context};
-use super::error::Refused;
+use super::error::ComfyuiError;
 use super::prompt::SERVICE;
-use super::submit::Graph;
+use super::submit::PromptGraph;
 use super::uploads;
 use remuda_core::wire::metric::OBJECT_INFO;
 
-/// A server with every custom node there is says less.
+/// Larger than the answer of a server with every known custom node.
 const INFO_BYTES_MAX: u64 = 64 << 20;
 
-/// What was merged last.
+/// The last merged answer.
 #[derive(Debug, Default)]
-pub(super) struct Classes(Mutex<Arc<Merged>>);
+pub(super) struct NodeClassCache(Mutex<Arc<MergedClasses>>);
 
 #[derive(Debug, Default)]
-pub(in crate::http) struct Merged {
+pub(in crate::http) struct MergedClasses {
     from: BTreeSet<BlobHash>,
     pub(in crate::http) classes: Map<String, Value>,
     outputs: Arc<BTreeMap<String, bool>>,
-    /// As they are told, written once.
+    /// Each class as JSON, written once.
     texts: BTreeMap<String, String>,
 }
 
-/// What the plane knows of the workers for ComfyUI.
+/// What the plane knows about ComfyUI workers.
 #[derive(Debug, Default)]
-struct Known {
+struct ClassSources {
     infos: BTreeSet<BlobHash>,
-    /// All classes that any worker has; nothing if one does not say.
+    /// All classes of all workers; `None` if a worker does not report its classes.
     names: Option<BTreeSet<String>>,
 }
 
-impl Known {
-    fn look(plane: &Plane) -> Known {
+impl ClassSources {
+    fn read(plane: &Plane) -> ClassSources {
         let workers: Vec<_> = plane
             .workers()
             .filter(|worker| worker.services.iter().any(|service| service.as_str() == SERVICE))
@@ -56,19 +56,19 @@ impl Known {
         let names = workers.iter().map(|worker| worker.offer.classes.as_ref());
         let names = names.collect::<Option<Vec<_>>>().filter(|all| !all.is_empty());
         let names = names.map(|all| all.into_iter().flatten().cloned().collect());
-        Known { infos: workers.iter().filter_map(info).collect(), names }
+        ClassSources { infos: workers.iter().filter_map(info).collect(), names }
     }
 }
 
-impl Classes {
-    /// The classes of all servers; what cannot be read is left out.
-    pub(super) async fn merged(&self, context: &Context) -> Arc<Merged> {
-        let Ok(infos) = context.plane.read(|plane, _| Known::look(plane).infos).await else {
-            return self.last();
+impl NodeClassCache {
+    /// The classes of all servers; unreadable answers are left out.
+    pub(super) async fn merged(&self, context: &Context) -> Arc<MergedClasses> {
+        let Ok(infos) = context.plane.read(|plane, _| ClassSources::read(plane).infos).await else {
+            return self.cached();
         };
-        let last = self.last();
-        if last.from == infos {
-            return last;
+        let cached = self.cached();
+        if cached.from == infos {
+            return cached;
         }
         let mut blobs = Vec::new();
         for hash in &infos {
@@ -76,51 +76,50 @@ impl Classes {
                 blobs.push(blob);
             }
         }
-        let merged = tokio::task::spawn_blocking(move || Arc::new(Merged::of(infos, blobs))).await;
-        let Ok(merged) = merged else { return last };
+        let merged = tokio::task::spawn_blocking(move || Arc::new(MergedClasses::merge(infos, blobs))).await;
+        let Ok(merged) = merged else { return cached };
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = merged.clone();
         merged
     }
 
-    fn last(&self) -> Arc<Merged> {
+    fn cached(&self) -> Arc<MergedClasses> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Which classes give something.
-    pub(super) async fn outputs(&self, context: &Context) -> Arc<BTreeMap<String, bool>> {
+    /// Whether each class is an output node.
+    pub(super) async fn output_classes(&self, context: &Context) -> Arc<BTreeMap<String, bool>> {
         self.merged(context).await.outputs.clone()
     }
 
-    /// Whether some server could run it, as far as the servers said what they have; and which of its nodes are known to give
-    /// something.
-    pub(super) async fn check(
+    /// Checks that some server knows every class, as far as servers reported classes. Returns the known output nodes.
+    pub(super) async fn check_known(
         &self,
         context: &Context,
-        graph: &Graph,
+        graph: &PromptGraph,
         targets: Option<&[String]>,
-    ) -> Result<Vec<String>, Refused> {
-        let names = context.plane.read(|plane, _| Known::look(plane).names).await?;
+    ) -> Result<Vec<String>, ComfyuiError> {
+        let names = context.plane.read(|plane, _| ClassSources::read(plane).names).await?;
         if let Some(names) = names {
             let unknown = graph.nodes.iter().find(|(_, node)| !names.contains(&node.class));
             if let Some((id, node)) = unknown {
                 let message = format!("Cannot execute because node {} does not exist.", node.class);
-                return Err(Refused::prompt("invalid_prompt", message, format!("Node ID '#{id}'")));
+                return Err(ComfyuiError::prompt("invalid_prompt", message, format!("Node ID '#{id}'")));
             }
         }
-        let outputs = self.outputs(context).await;
-        let is_wanted = |id: &String| targets.is_none_or(|targets| targets.contains(id));
-        let wanted: Vec<_> = graph.nodes.iter().filter(|(id, _)| is_wanted(id)).collect();
-        // A class of which nothing is known may well give something.
-        if wanted.iter().all(|(_, node)| outputs.get(&node.class) == Some(&false)) {
-            return Err(Refused::no_outputs());
+        let outputs = self.output_classes(context).await;
+        let is_target = |id: &String| targets.is_none_or(|targets| targets.contains(id));
+        let selected: Vec<_> = graph.nodes.iter().filter(|(id, _)| is_target(id)).collect();
+        // An unknown class may be an output node.
+        if selected.iter().all(|(_, node)| outputs.get(&node.class) == Some(&false)) {
+            return Err(ComfyuiError::no_outputs());
         }
-        let known = wanted.into_iter().filter(|(_, node)| outputs.get(&node.class) == Some(&true));
+        let known = selected.into_iter().filter(|(_, node)| outputs.get(&node.class) == Some(&true));
         Ok(known.map(|(id, _)| id.clone()).collect())
     }
 }
 
-impl Merged {
-    fn of(from: BTreeSet<BlobHash>, blobs: Vec<Blob>) -> Merged {
+impl MergedClasses {
+    fn merge(from: BTreeSet<BlobHash>, blobs: Vec<Blob>) -> MergedClasses {
         let mut classes = Map::new();
         for blob in blobs.into_iter().filter(|blob| blob.size_bytes <= INFO_BYTES_MAX) {
             let read = serde_json::from_reader(std::io::BufReader::new(blob.file));
@@ -135,13 +134,13 @@ impl Merged {
         let outputs = classes.iter().map(|(name, info)| (name.clone(), info["output_node"] == true));
         let outputs = Arc::new(outputs.collect());
         let texts = classes.iter().map(|(name, info)| (name.clone(), info.to_string())).collect();
-        Merged { from, classes, outputs, texts }
+        MergedClasses { from, classes, outputs, texts }
     }
 
-    /// All classes, or one, as JSON; where files can be chosen, those that the tenant sent are among the choices.
-    fn text(&self, only: Option<&str>, uploads: &[String]) -> String {
-        let wanted = self.classes.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
-        let told: Vec<String> = wanted
+    /// All classes, or one, as JSON. Inputs that choose files also list the uploads of the tenant.
+    fn to_json(&self, only: Option<&str>, uploads: &[String]) -> String {
+        let selected = self.classes.iter().filter(|(name, _)| only.is_none_or(|only| only == *name));
+        let entries: Vec<String> = selected
             .map(|(name, info)| {
                 let name_text = Value::from(name.as_str());
                 match takes_files(info) {
@@ -150,11 +149,11 @@ impl Merged {
                 }
             })
             .collect();
-        format!("{{{}}}", told.join(","))
+        format!("{{{}}}", entries.join(","))
     }
 }
 
-/// Whether an input of it says that a file can be sent for it.
+/// True if the input accepts uploaded files.
 pub(super) fn is_upload(spec: &Value) -> bool {
     let options = spec[1].as_object().into_iter().flatten();
     options.into_iter().any(|(key, value)| key.ends_with("_upload") && *value == true)
@@ -165,8 +164,8 @@ fn takes_files(info: &Value) -> bool {
     sections.filter_map(Value::as_object).flat_map(|inputs| inputs.values()).any(is_upload)
 }
 
-/// What workers placed on a server for jobs is nobody's choice.
-const PLACED: &str = "remuda-";
+/// Files that workers uploaded for jobs are not offered as choices.
+const WORKER_FILE_PREFIX: &str = "remuda-";
 
 fn with_uploads(mut info: Value, uploads: &[String]) -> Value {
     let sections = info["input"].as_object_mut().into_iter().flat_map(|sections| sections.values_mut());
@@ -176,7 +175,7 @@ fn with_uploads(mut info: Value, uploads: &[String]) -> Value {
         }
         let choices = if spec[0].is_array() { &mut spec[0] } else { &mut spec[1]["options"] };
         let Some(choices) = choices.as_array_mut() else { continue };
-        choices.retain(|choice| choice.as_str().is_none_or(|name| !name.starts_with(PLACED)));
+        choices.retain(|choice| choice.as_str().is_none_or(|name| !name.starts_with(WORKER_FILE_PREFIX)));
         for name in uploads {
             if !choices.iter().any(|choice| choice == name) {
                 choices.push(name.as_str().into());
@@ -186,14 +185,14 @@ fn with_uploads(mut info: Value, uploads: &[String]) -> Value {
     info
 }
 
-/// Adds the choices of another server's class to those that are known.
+/// Adds the choices of another server's class.
 fn join_inputs(known: &mut Value, more: &Value) {
     let Some(sections) = known.get_mut("input").and_then(Value::as_object_mut) else { return };
     for (section, inputs) in sections {
         let Some(inputs) = inputs.as_object_mut() else { continue };
         for (name, spec) in inputs {
             let other = &more["input"][section.as_str()][name.as_str()];
-            // A hidden input is a bare word, and a server may say anything at all.
+            // A hidden input is a plain string, and a server may answer with anything.
             if let Some(choices) = spec.get_mut(0) {
                 join_choices(choices, &other[0]);
             }
@@ -213,33 +212,33 @@ fn join_choices(known: &mut Value, more: &Value) {
     }
 }
 
-pub(super) async fn all(
+pub(super) async fn list(
     State(context): State<Context>,
     caller: Caller,
     headers: HeaderMap,
-) -> Result<Response, Refused> {
-    answer(&context, &caller, None, &headers).await
+) -> Result<Response, ComfyuiError> {
+    object_info(&context, &caller, None, &headers).await
 }
 
-/// Of a class that nobody has there is nothing to say.
-pub(super) async fn one(
+/// An unknown class answers an empty object, as in ComfyUI.
+pub(super) async fn show(
     State(context): State<Context>,
     caller: Caller,
     Path(class): Path<String>,
     headers: HeaderMap,
-) -> Result<Response, Refused> {
-    answer(&context, &caller, Some(&class), &headers).await
+) -> Result<Response, ComfyuiError> {
+    object_info(&context, &caller, Some(&class), &headers).await
 }
 
-async fn answer(
+async fn object_info(
     context: &Context,
     caller: &Caller,
     only: Option<&str>,
     headers: &HeaderMap,
-) -> Result<Response, Refused> {
+) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let merged = context.comfyui.classes.merged(context).await;
-    let text = merged.text(only, &uploads::names(context, &tenant).await?);
+    let merged = context.comfyui.node_classes.merged(context).await;
+    let text = merged.to_json(only, &uploads::names(context, &tenant).await?);
     let tag = format!("\"{}\"", BlobHash::of(text.as_bytes()).hex());
     let head = [
         (header::ETAG, tag.clone()),
@@ -259,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_of_all_servers_are_offered_and_files_are_those_of_the_tenant() {
+    fn choices_of_all_servers_are_merged_with_uploads_of_the_tenant() {
         let mut known = json!({"input": {"required": {
             "ckpt_name": [["a"], {}], "new": ["COMBO", {"options": ["x"]}], "n": ["INT", {"min": 1}],
             "image": [["remuda-1.png", "there.png"], {"image_upload": true}]}}});
@@ -277,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_inputs_are_left_as_they_are() {
+    fn malformed_inputs_are_kept_unchanged() {
         let odd = json!({"input": {"required": {"a": [], "b": {}, "c": [["x"]]}, "hidden": {"prompt": "PROMPT"}, "optional": 1}});
         let mut known = odd.clone();
         join_inputs(&mut known, &odd);

@@ -1,4 +1,4 @@
-//! A job as ComfyUI's clients know it: a prompt with an id, a number, and whoever submitted it.
+//! A job as ComfyUI clients see it: a prompt with an id, a queue number and the client that submitted it.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use super::super::Context;
 
 pub(super) const SERVICE: &str = "comfyui";
 
-/// The label of jobs that the door itself has run; nobody asked for them as prompts.
-pub(super) const DOORS_OWN: &str = "remuda.door";
+/// Label of jobs that this API submits itself, such as applying a mask; they are not shown as prompts.
+pub(super) const INTERNAL_LABEL: &str = "remuda.internal";
 
-/// Under what a client's own id is kept as the key of its job.
-pub(super) fn key(id: &str) -> String {
+/// The idempotency key that holds a client's own prompt id.
+pub(super) fn idempotency_key(id: &str) -> String {
     format!("prompt/{id}")
 }
 
@@ -32,17 +32,17 @@ pub(super) struct Prompt {
 }
 
 impl Prompt {
-    /// Nothing if it is a job that ComfyUI does not run.
-    pub(super) fn of(accepted: &Accepted, life: Life) -> Option<Prompt> {
-        if accepted.service.as_str() != SERVICE || accepted.labels.contains_key(DOORS_OWN) {
+    /// `None` for a job that ComfyUI does not run.
+    pub(super) fn from_record(accepted: &Accepted, life: Life) -> Option<Prompt> {
+        if accepted.service.as_str() != SERVICE || accepted.labels.contains_key(INTERNAL_LABEL) {
             return None;
         }
         let job = accepted.id;
         Some(Prompt {
             job,
-            id: id(job, &accepted.metadata),
-            client: client(&accepted.metadata),
-            number: number(job, accepted.priority, &accepted.metadata),
+            id: prompt_id(job, &accepted.metadata),
+            client: client_id(&accepted.metadata),
+            number: queue_number(job, accepted.priority, &accepted.metadata),
             accepted_at: accepted.accepted_at,
             life,
         })
@@ -50,16 +50,18 @@ impl Prompt {
 
     pub(super) async fn read(context: &Context, job: JobId) -> Result<Option<(Tenant, Prompt)>, StoreError> {
         let found = context.store.job(job).await?;
-        Ok(found.and_then(|(accepted, life)| Some((accepted.tenant.clone(), Prompt::of(&accepted, life)?))))
+        Ok(found.and_then(|(accepted, life)| {
+            Some((accepted.tenant.clone(), Prompt::from_record(&accepted, life)?))
+        }))
     }
 
-    /// By the client's own id, or by the job's.
+    /// Finds a prompt by the client's id or by the job id.
     pub(super) async fn find(
         context: &Context,
         tenant: &Tenant,
         id: &str,
     ) -> Result<Option<Prompt>, StoreError> {
-        let by_key = context.store.by_key(tenant, &key(id)).await?;
+        let by_key = context.store.by_key(tenant, &idempotency_key(id)).await?;
         let Some(job) = by_key.map(|(job, _)| job).or_else(|| id.parse().ok()) else { return Ok(None) };
         let found = Prompt::read(context, job).await?;
         Ok(found.filter(|(owner, _)| owner == tenant).map(|(_, prompt)| prompt))
@@ -69,7 +71,7 @@ impl Prompt {
         self.life.state.is_open()
     }
 
-    /// Whether it belongs into the history: a prompt that was taken out of the queue before it ran leaves no trace.
+    /// True if the prompt belongs in the history: a prompt that was deleted from the queue before it ran does not.
     pub(super) fn is_history(&self) -> bool {
         match self.life.state {
             StateRow::Queued { .. } | StateRow::Running { .. } => false,
@@ -79,7 +81,11 @@ impl Prompt {
     }
 
     /// `[number, id, graph, extra_data, [output nodes]]`
-    pub(super) fn tuple(&self, workflow: &Workflow, output_classes: &BTreeMap<String, bool>) -> Value {
+    pub(super) fn queue_tuple(
+        &self,
+        workflow: &PromptWorkflow,
+        output_classes: &BTreeMap<String, bool>,
+    ) -> Value {
         let mut extra = workflow.extra.clone();
         if let Some(client) = &self.client {
             extra.insert("client_id".to_owned(), client.as_str().into());
@@ -89,16 +95,16 @@ impl Prompt {
     }
 }
 
-pub(super) fn id(job: JobId, metadata: &Map<String, Value>) -> String {
+pub(super) fn prompt_id(job: JobId, metadata: &Map<String, Value>) -> String {
     metadata.get("prompt_id").and_then(Value::as_str).map_or_else(|| job.to_string(), str::to_owned)
 }
 
-pub(super) fn client(metadata: &Map<String, Value>) -> Option<String> {
+pub(super) fn client_id(metadata: &Map<String, Value>) -> Option<String> {
     metadata.get("client_id").and_then(Value::as_str).map(str::to_owned)
 }
 
-/// Lower runs first. The time it was submitted, unless the client chose another; below zero if it goes in front.
-pub(super) fn number(job: JobId, priority: i8, metadata: &Map<String, Value>) -> Value {
+/// Lower numbers run first. The submission time, unless the client chose a number; negative if the prompt was put in front.
+pub(super) fn queue_number(job: JobId, priority: i8, metadata: &Map<String, Value>) -> Value {
     if let Some(number) = metadata.get("number") {
         return number.clone();
     }
@@ -108,43 +114,43 @@ pub(super) fn number(job: JobId, priority: i8, metadata: &Map<String, Value>) ->
     if priority > 0 { (-millis).into() } else { millis.into() }
 }
 
-/// A workflow as it was submitted: a graph, and perhaps what goes with it.
+/// A stored workflow as ComfyUI clients see it: the graph and the fields submitted with it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Workflow {
+pub(super) struct PromptWorkflow {
     pub(super) graph: Value,
     pub(super) extra: Map<String, Value>,
-    /// Nodes that give something, as it was known when it was submitted.
+    /// Output nodes, as determined at submission.
     outputs: Option<Vec<String>>,
 }
 
-/// Where a submission at the door notes which nodes give something: servers that knew may be gone later.
+/// Field in which a submission records its output nodes: the servers that know them may be gone later.
 pub(super) const OUTPUTS: &str = "outputs_to_execute";
 
-impl Workflow {
-    pub(super) fn read(body: &RawValue) -> Workflow {
+impl PromptWorkflow {
+    pub(super) fn read(body: &RawValue) -> PromptWorkflow {
         let mut whole: Value = serde_json::from_str(body.get()).unwrap_or_default();
         let is_wrapped = whole["prompt"].is_object() && !whole["prompt"]["class_type"].is_string();
         if !is_wrapped {
-            name_assets(&mut whole);
-            return Workflow { graph: whole, ..Workflow::default() };
+            restore_file_names(&mut whole);
+            return PromptWorkflow { graph: whole, ..PromptWorkflow::default() };
         }
         let mut graph = whole["prompt"].take();
-        name_assets(&mut graph);
+        restore_file_names(&mut graph);
         let extra = match whole["extra_data"].take() {
             Value::Object(extra) => extra,
             _ => Map::new(),
         };
         let mut list = |key: &str| serde_json::from_value(whole[key].take()).ok();
         let outputs = list(OUTPUTS).or_else(|| list("partial_execution_targets"));
-        Workflow { graph, extra, outputs }
+        PromptWorkflow { graph, extra, outputs }
     }
 
-    /// Nodes that gave something; if nothing was noted, that tells as much, and the same whichever servers are there later.
-    pub(super) fn gave<'a>(&mut self, nodes: impl Iterator<Item = &'a String>) {
+    /// Uses the nodes that produced outputs if none were recorded; the answer then does not depend on which servers are connected.
+    pub(super) fn default_outputs<'a>(&mut self, nodes: impl Iterator<Item = &'a String>) {
         self.outputs.get_or_insert_with(|| nodes.cloned().collect());
     }
 
-    /// Nodes that give something: as noted, or all that are known to.
+    /// The recorded output nodes, or all nodes of known output classes.
     fn outputs(&self, output_classes: &BTreeMap<String, bool>) -> Vec<&str> {
         if let Some(outputs) = &self.outputs {
             return outputs.iter().map(String::as_str).collect();
@@ -157,8 +163,8 @@ impl Workflow {
     }
 }
 
-/// Puts the names under which files were sent back in place of their hashes: that is how the client knows them.
-fn name_assets(value: &mut Value) {
+/// Replaces asset references by the file names under which the client uploaded them.
+fn restore_file_names(value: &mut Value) {
     if value["__type"] == "core/ASSET"
         && let Some(name) = value["info"]["name"].as_str().or(value["info"]["file_path"].as_str())
     {
@@ -166,8 +172,8 @@ fn name_assets(value: &mut Value) {
         return;
     }
     match value {
-        Value::Array(items) => items.iter_mut().for_each(name_assets),
-        Value::Object(members) => members.values_mut().for_each(name_assets),
+        Value::Array(items) => items.iter_mut().for_each(restore_file_names),
+        Value::Object(members) => members.values_mut().for_each(restore_file_names),
         _ => {}
     }
 }
@@ -177,28 +183,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_workflow_is_shown_as_it_was_submitted_with_files_under_their_names() {
+    fn workflow_is_shown_with_file_names_instead_of_assets() {
         let asset = json!({"__type": "core/ASSET", "info": {"hash": "blake3:00", "file_path": "sub/a.png"}});
         let graph = json!({"1": {"class_type": "LoadImage", "inputs": {"image": asset, "x": ["2", 0]}}});
         let body =
             json!({"prompt": graph, "extra_data": {"a": 1}, "partial_execution_targets": ["1"]}).to_string();
-        let workflow = Workflow::read(&RawValue::from_string(body).unwrap());
+        let workflow = PromptWorkflow::read(&RawValue::from_string(body).unwrap());
         assert_eq!(workflow.graph["1"]["inputs"], json!({"image": "sub/a.png", "x": ["2", 0]}));
         assert_eq!(workflow.extra["a"], 1);
         assert_eq!(workflow.outputs(&BTreeMap::new()), ["1"]);
         let called_so = json!({"prompt": {"class_type": "SaveImage", "inputs": {}}}).to_string();
-        let workflow = Workflow::read(&RawValue::from_string(called_so).unwrap());
+        let workflow = PromptWorkflow::read(&RawValue::from_string(called_so).unwrap());
         let known = BTreeMap::from([("SaveImage".to_owned(), true)]);
         assert_eq!(workflow.outputs(&known), ["prompt"]);
     }
 
     #[test]
-    fn who_goes_in_front_has_a_number_below_zero() {
+    fn prompt_in_front_has_a_negative_number() {
         let job = JobId::from_u128(0x0193_e7a0_5b1c_7d52 << 64);
-        let plain = number(job, 0, &Map::new());
+        let plain = queue_number(job, 0, &Map::new());
         assert_eq!(plain, 0x0193_e7a0_5b1c_i64);
-        assert_eq!(number(job, 10, &Map::new()).as_i64(), plain.as_i64().map(|it| -it));
+        assert_eq!(queue_number(job, 10, &Map::new()).as_i64(), plain.as_i64().map(|it| -it));
         let chosen = Map::from_iter([("number".to_owned(), json!(2.5))]);
-        assert_eq!(number(job, 0, &chosen), 2.5);
+        assert_eq!(queue_number(job, 0, &chosen), 2.5);
     }
 }

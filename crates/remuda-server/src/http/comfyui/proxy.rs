@@ -1,7 +1,7 @@
-//! What only a server itself can say, such as the scripts of its custom nodes, is asked of one that the plane may call:
-//! those that run beside it (`remuda up`). Whoever asks gets the same server each time, as long as it answers. Only reading
-//! is passed on, and only what the web interface shows to everyone: a server knows no tenants, so its history, its files and
-//! its logs are nobody's to read here. What changes a server is done at the server.
+//! Forwards requests that only a ComfyUI server can answer, such as the scripts of custom nodes, to a server that the plane
+//! can reach (those started by `remuda up`). A session keeps its server while that server answers. Only reads are forwarded,
+//! and only paths that are the same for every tenant: a server knows no tenants, so its history, files and logs are never
+//! served. Requests that change a server are not forwarded.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ use tracing::debug;
 
 use super::super::Context;
 
-/// What stands at these places, and below them where they end in a slash, is the same for every tenant.
+/// Paths that are the same for every tenant. An entry that ends in a slash includes everything below it.
 const SHARED: [&str; 16] = [
     "/docs/",
     "/embeddings",
@@ -37,15 +37,15 @@ const SHARED: [&str; 16] = [
     "/workflow_templates/",
 ];
 
-/// A server that did not answer is not asked again for this long.
-const SICK_FOR: Duration = Duration::from_secs(10);
-const CONNECT_MAX: Duration = Duration::from_secs(2);
-const ANSWER_MAX: Duration = Duration::from_secs(30);
-/// What tells one session from another, as far as nobody has to log in.
-const SESSION: [HeaderName; 2] = [header::USER_AGENT, header::AUTHORIZATION];
-const ASKED_WITH: [HeaderName; 4] =
+/// A server that did not answer is tried last for this long.
+const UNREACHABLE_FOR: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Headers that distinguish sessions when no login is required.
+const SESSION_HEADERS: [HeaderName; 2] = [header::USER_AGENT, header::AUTHORIZATION];
+const REQUEST_HEADERS: [HeaderName; 4] =
     [header::ACCEPT, header::ACCEPT_LANGUAGE, header::IF_NONE_MATCH, header::RANGE];
-const ANSWERED_WITH: [HeaderName; 6] = [
+const RESPONSE_HEADERS: [HeaderName; 6] = [
     header::CONTENT_TYPE,
     header::CONTENT_LENGTH,
     header::CONTENT_RANGE,
@@ -54,101 +54,103 @@ const ANSWERED_WITH: [HeaderName; 6] = [
     header::CACHE_CONTROL,
 ];
 
-/// The way to the servers that may be asked.
+/// Connections to the servers that may be asked.
 #[derive(Debug, Default)]
-pub(super) struct Forward {
+pub(super) struct ServerProxy {
     client: Mutex<Option<Client>>,
-    sick: Mutex<BTreeMap<String, Instant>>,
+    unreachable: Mutex<BTreeMap<String, Instant>>,
 }
 
-impl Forward {
+impl ServerProxy {
     fn client(&self) -> Option<Client> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         if client.is_none() {
             *client = remuda_net::http_client::client()
-                .connect_timeout(CONNECT_MAX)
-                .timeout(ANSWER_MAX)
+                .connect_timeout(CONNECT_TIMEOUT)
+                .timeout(RESPONSE_TIMEOUT)
                 .build()
                 .ok();
         }
         client.clone()
     }
 
-    /// The servers in the order in which this visitor asks them; those that did not answer of late come last.
-    fn order<'t>(&self, targets: &'t [Target], headers: &HeaderMap) -> Vec<&'t Target> {
+    /// The servers in the order in which this session tries them; unreachable ones come last.
+    fn order_servers<'t>(&self, targets: &'t [Target], headers: &HeaderMap) -> Vec<&'t Target> {
         let mut session = Vec::new();
-        for name in SESSION {
+        for name in SESSION_HEADERS {
             session.extend(headers.get(name).map_or(&[][..], |value| value.as_bytes()));
             session.push(0);
         }
-        let sick = self.sick.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_sick = |target: &Target| sick.get(&target.url).is_some_and(|since| since.elapsed() < SICK_FOR);
+        let unreachable = self.unreachable.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_unreachable = |target: &Target| {
+            unreachable.get(&target.url).is_some_and(|since| since.elapsed() < UNREACHABLE_FOR)
+        };
         let mut order: Vec<_> = targets.iter().collect();
         order.sort_by_key(|target| {
-            let place = BlobHash::of(&[&session[..], target.url.as_bytes()].concat()).hex();
-            (is_sick(target), place)
+            let rank = BlobHash::of(&[&session[..], target.url.as_bytes()].concat()).hex();
+            (is_unreachable(target), rank)
         });
         order
     }
 }
 
-/// Whether a server may be asked for it.
+/// True if the path may be forwarded.
 fn is_shared(path: &str) -> bool {
     let below = path.strip_prefix("/api").unwrap_or(path);
     let is_listed = SHARED.iter().any(|at| match at.ends_with('/') {
         true => below.starts_with(at),
         false => below == *at,
     });
-    is_listed && is_plain(path)
+    is_listed && is_unambiguous(path)
 }
 
-/// Whether it means the same to everyone who reads it: no way up, and no letter that is written as an escape.
-fn is_plain(path: &str) -> bool {
-    let escapes_are_plain = path.split('%').skip(1).all(|after| {
+/// True if every server reads the path the same way: no dot segments, no escaped letters.
+fn is_unambiguous(path: &str) -> bool {
+    let escapes_are_harmless = path.split('%').skip(1).all(|after| {
         let byte = after.get(..2).and_then(|code| u8::from_str_radix(code, 16).ok());
         byte.is_some_and(|byte| {
             !byte.is_ascii_alphanumeric() && !byte.is_ascii_control() && !b"-._~/\\%".contains(&byte)
         })
     });
-    let has_way_up = path.split('/').any(|part| matches!(part, "." | ".."));
-    escapes_are_plain && !has_way_up && !path.contains('\\')
+    let has_dot_segment = path.split('/').any(|part| matches!(part, "." | ".."));
+    escapes_are_harmless && !has_dot_segment && !path.contains('\\')
 }
 
-/// What a server says to this; nothing if there is none that may be asked, or none knows it.
-pub(super) async fn ask(context: &Context, headers: &HeaderMap, uri: &Uri) -> Option<Response> {
+/// The server's answer; `None` if no server may be asked or none knows the path.
+pub(super) async fn forward(context: &Context, headers: &HeaderMap, uri: &Uri) -> Option<Response> {
     if !is_shared(uri.path()) {
         return None;
     }
-    let forward = &context.comfyui.forward;
-    let client = forward.client().filter(|_| !context.forward_to.is_empty())?;
-    for target in forward.order(&context.forward_to, headers) {
+    let proxy = &context.comfyui.proxy;
+    let client = proxy.client().filter(|_| !context.forward_to.is_empty())?;
+    for target in proxy.order_servers(&context.forward_to, headers) {
         let path = uri.path_and_query().map_or("/", |path| path.as_str());
         let mut request = client.get(format!("{}{path}", target.url.trim_end_matches('/')));
         for (name, value) in &target.headers {
             request = request.header(name, value.reveal());
         }
-        for name in ASKED_WITH {
+        for name in REQUEST_HEADERS {
             request =
                 headers.get(&name).into_iter().fold(request, |request, value| request.header(&name, value));
         }
         match request.send().await {
             Ok(answer) if answer.status().as_u16() == 404 => return None,
-            Ok(answer) => return Some(pass_on(answer)),
+            Ok(answer) => return Some(relay(answer)),
             Err(error) => {
-                debug!(url = %target.url, %error, "a server that the web interface asked did not answer");
-                let mut sick = forward.sick.lock().unwrap_or_else(PoisonError::into_inner);
-                sick.insert(target.url.clone(), Instant::now());
+                debug!(url = %target.url, %error, "ComfyUI server did not answer a forwarded request");
+                let mut unreachable = proxy.unreachable.lock().unwrap_or_else(PoisonError::into_inner);
+                unreachable.insert(target.url.clone(), Instant::now());
             }
         }
     }
     None
 }
 
-fn pass_on(answer: reqwest::Response) -> Response {
+fn relay(answer: reqwest::Response) -> Response {
     let (status, headers) = (answer.status(), answer.headers().clone());
     let mut response = Response::new(Body::from_stream(answer.bytes_stream()));
     *response.status_mut() = status;
-    for name in ANSWERED_WITH {
+    for name in RESPONSE_HEADERS {
         if let Some(value) = headers.get(&name) {
             response.headers_mut().insert(name, value.clone());
         }
@@ -162,7 +164,7 @@ mod tests {
 
     /// Faults: X16.
     #[test]
-    fn only_what_is_the_same_for_every_tenant_is_asked_of_a_server() {
+    fn only_paths_shared_by_all_tenants_are_forwarded() {
         for path in [
             "/extensions",
             "/api/extensions",
@@ -205,16 +207,16 @@ mod tests {
     }
 
     #[test]
-    fn a_session_stays_with_its_server_unless_that_does_not_answer() {
+    fn session_keeps_its_server_while_it_answers() {
         let targets: Vec<Target> = (1..=4).map(|n| Target::new(format!("http://server-{n}"))).collect();
-        let forward = Forward::default();
+        let proxy = ServerProxy::default();
         let session = |agent: &str| HeaderMap::from_iter([(header::USER_AGENT, agent.parse().unwrap())]);
-        let first = |agent: &str| forward.order(&targets, &session(agent))[0].url.clone();
+        let first = |agent: &str| proxy.order_servers(&targets, &session(agent))[0].url.clone();
         let chosen = first("a");
         assert_eq!(first("a"), chosen);
         let others: std::collections::BTreeSet<_> = (0..50).map(|n| first(&format!("agent {n}"))).collect();
         assert_eq!(others.len(), 4, "sessions are spread: {others:?}");
-        forward.sick.lock().unwrap().insert(chosen.clone(), Instant::now());
+        proxy.unreachable.lock().unwrap().insert(chosen.clone(), Instant::now());
         assert_ne!(first("a"), chosen);
     }
 }

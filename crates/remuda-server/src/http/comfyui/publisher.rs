@@ -1,5 +1,7 @@
-//! Listens to all news and tells those who listen at the door. What it says of an end, the history has already: it speaks
-//! only of what is stored. If news were missed, the store says how things ended.
+//! Publishes events, live reports and previews to connected ComfyUI clients.
+//!
+//! The end of a prompt is published only after it is stored, so a client that hears of it finds it in the history. After
+//! missed events the store tells how prompts ended.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,50 +20,48 @@ use tokio::sync::broadcast::error::RecvError;
 use tracing::warn;
 
 use super::super::Context;
-use super::client_registry::MISSED_FOR;
-use super::connection::Picture;
-use super::history_entry::{Ended, last_words_id, so_far, stored_outputs};
-use super::prompt::{self, Prompt, Workflow};
-use super::run_translator::{Run, Word};
+use super::client_registry::MISSED_TTL;
+use super::connection::SocketImage;
+use super::history_entry::{EndedPrompt, final_error_id, parse_outputs, stored_outputs};
+use super::prompt::{self, Prompt, PromptWorkflow};
+use super::run_translator::{ClientMessage, RunTranslator};
 use crate::live::LiveUpdate;
 use crate::live::{LiveEvent, PreviewUpdate};
 use crate::shutdown::stopped;
 
-/// How much of what a service said of a failure is kept: a traceback, and not the tensors it was given.
-const LAST_WORDS_BYTES_MAX: usize = 64 << 10;
-/// Pictures of one prompt that are sent whole over a socket; what goes beyond is read with `/view`. A seat has room for
-/// twice as much.
-const SENT_BYTES_MAX: u64 = 32 << 20;
-/// Ends of the last moments before a start: who was to hear of them may not have.
-const BEFORE_START: std::time::Duration = std::time::Duration::from_secs(30);
-const BEFORE_START_MAX: usize = 500;
+/// Size limit of a stored error message: a traceback fits, the tensors it mentions do not.
+const FINAL_ERROR_BYTES_MAX: usize = 64 << 10;
+const SOCKET_IMAGES_BYTES_MAX: u64 = 32 << 20;
+/// Ends shortly before a restart are remembered for their clients, who may not have received them.
+const REPLAY_WINDOW: std::time::Duration = std::time::Duration::from_secs(30);
+const REPLAY_MAX: usize = 500;
 
-/// Until the program stops.
+/// Runs until the program stops.
 pub async fn run_publisher(context: Context) {
     let mut news = context.events.subscribe();
     let mut stopping = context.stopping.clone();
     let publisher = Publisher { context };
-    if let Err(error) = publisher.remember_before_start().await {
-        warn!(%error, "what ended right before the start is told to nobody");
+    if let Err(error) = publisher.replay_recent_ends().await {
+        warn!(%error, "could not replay job completions from before the restart");
     }
     loop {
-        let heard = tokio::select! {
-            heard = news.recv() => heard,
+        let received = tokio::select! {
+            received = news.recv() => received,
             () = stopped(&mut stopping) => return,
         };
-        let told = match heard {
-            Ok(LiveEvent::Stored(happened)) => publisher.happened(&happened).await,
-            Ok(LiveEvent::Update(told)) => {
-                publisher.told(&told).await;
+        let published = match received {
+            Ok(LiveEvent::Stored(event)) => publisher.on_event(&event).await,
+            Ok(LiveEvent::Update(update)) => {
+                publisher.on_live_report(&update).await;
                 Ok(())
             }
-            Ok(LiveEvent::Preview(shown)) => publisher.shown(&shown).await,
+            Ok(LiveEvent::Preview(shown)) => publisher.on_preview(&shown).await,
             Ok(LiveEvent::Progress { .. }) => Ok(()),
             Err(RecvError::Lagged(_)) => publisher.catch_up().await,
             Err(RecvError::Closed) => return,
         };
-        if let Err(error) = told {
-            warn!(%error, "clients at the ComfyUI door were not told of something");
+        if let Err(error) = published {
+            warn!(%error, "failed to publish an event to ComfyUI clients");
         }
     }
 }
@@ -71,106 +71,119 @@ struct Publisher {
 }
 
 impl Publisher {
-    async fn happened(&self, happened: &Happened) -> Result<(), StoreError> {
-        let (Some(job), Some(tenant)) = (happened.job, &happened.tenant) else {
-            self.context.comfyui.hub.rooms().heard = happened.seq;
+    async fn on_event(&self, event: &Happened) -> Result<(), StoreError> {
+        let (Some(job), Some(tenant)) = (event.job, &event.tenant) else {
+            self.context.comfyui.clients.lock().last_seq = event.seq;
             return Ok(());
         };
         {
-            let mut rooms = self.context.comfyui.hub.rooms();
-            rooms.heard = happened.seq;
-            match &*happened.name {
+            let mut clients = self.context.comfyui.clients.lock();
+            clients.last_seq = event.seq;
+            match &*event.name {
                 "job:queued" => {
-                    rooms.count(tenant, happened.seq, 1);
-                    rooms.tell_status(tenant);
+                    clients.adjust_open(tenant, event.seq, 1);
+                    clients.publish_status(tenant);
                 }
                 "job:started" => {
-                    let attempt = happened.detail.get("attempt").and_then(Value::as_u64).unwrap_or(0);
+                    let attempt = event.detail.get("attempt").and_then(Value::as_u64).unwrap_or(0);
                     let attempt = u32::try_from(attempt).unwrap_or(0);
-                    let new = || Run::new(job, tenant.clone(), &happened.metadata, attempt);
-                    rooms.runs.entry(job).or_insert_with(new).begin(attempt);
-                    rooms.tell_status(tenant);
+                    let new = || RunTranslator::new(job, tenant.clone(), &event.metadata, attempt);
+                    clients.runs.entry(job).or_insert_with(new).start_attempt(attempt);
+                    clients.publish_status(tenant);
                 }
                 _ => {}
             }
         }
-        match &*happened.name {
-            "job:completed" | "job:failed" | "job:cancelled" => self.ended(job, Some(happened)).await,
+        match &*event.name {
+            "job:completed" | "job:failed" | "job:cancelled" => self.publish_end(job, Some(event)).await,
             _ => Ok(()),
         }
     }
 
-    async fn told(&self, told: &LiveUpdate) {
-        let (job, attempt) = (told.job, told.attempt.0);
-        if !self.context.comfyui.hub.rooms().runs.contains_key(&job) {
-            // Begun before we listened.
+    async fn on_live_report(&self, update: &LiveUpdate) {
+        let (job, attempt) = (update.job, update.attempt.0);
+        if !self.context.comfyui.clients.lock().runs.contains_key(&job) {
+            // The attempt started before this task subscribed.
             let Ok(Some(metadata)) =
                 self.context.plane.read(move |plane, _| plane.job(job).map(|job| job.metadata())).await
             else {
                 return;
             };
-            let run = Run::new(job, told.tenant.clone(), &metadata, attempt);
-            self.context.comfyui.hub.rooms().runs.insert(job, run);
+            let run = RunTranslator::new(job, update.tenant.clone(), &metadata, attempt);
+            self.context.comfyui.clients.lock().runs.insert(job, run);
         }
-        let stored =
-            self.context.live_attempts.find(job).map(|doing| so_far(&doing.outputs)).unwrap_or_default();
-        let mut rooms = self.context.comfyui.hub.rooms();
-        let Some(run) = rooms.runs.get_mut(&job).filter(|run| run.attempt <= attempt) else { return };
-        run.begin(attempt);
-        for message in &told.report.messages {
+        let stored = self
+            .context
+            .live_attempts
+            .find(job)
+            .map(|doing| parse_outputs(&doing.outputs))
+            .unwrap_or_default();
+        let mut clients = self.context.comfyui.clients.lock();
+        let Some(run) = clients.runs.get_mut(&job).filter(|run| run.attempt <= attempt) else { return };
+        run.start_attempt(attempt);
+        for message in &update.report.messages {
             if let Ok(message) = serde_json::from_str::<Value>(message.get()) {
-                run.hear(&message);
+                run.accept(&message);
             }
         }
-        let words = run.ready(&stored);
+        let messages = run.take_ready(&stored);
         let (tenant, client) = (run.tenant.clone(), run.client.clone());
         match client {
-            Some(client) => rooms.tell(&tenant, Some(&client), &words),
-            // As ComfyUI has it: without a client, how far it is is told to everyone, and the rest to nobody.
+            Some(client) => clients.publish(&tenant, Some(&client), &messages),
+            // As in ComfyUI: without a client id, progress goes to all connections and everything else to none.
             None => {
-                let light: Vec<Word> = words.into_iter().filter(Word::is_light).collect();
-                rooms.tell(&tenant, None, &light);
+                let droppable: Vec<ClientMessage> =
+                    messages.into_iter().filter(ClientMessage::is_droppable).collect();
+                clients.publish(&tenant, None, &droppable);
             }
         }
     }
 
-    async fn shown(&self, shown: &PreviewUpdate) -> Result<(), StoreError> {
+    async fn on_preview(&self, shown: &PreviewUpdate) -> Result<(), StoreError> {
         let Some(preview) = self.context.previews.find(shown.job) else { return Ok(()) };
-        let is_new =
-            self.context.comfyui.hub.rooms().runs.get(&shown.job).is_some_and(|run| run.senders.is_none());
-        let senders = if is_new { Some(self.senders(shown.job).await?) } else { None };
-        let mut rooms = self.context.comfyui.hub.rooms();
-        let Some(run) = rooms.runs.get_mut(&shown.job) else { return Ok(()) };
-        run.senders = senders.or(run.senders.take());
+        let is_new = self
+            .context
+            .comfyui
+            .clients
+            .lock()
+            .runs
+            .get(&shown.job)
+            .is_some_and(|run| run.websocket_nodes.is_none());
+        let websocket_nodes = if is_new { Some(self.websocket_nodes(shown.job).await?) } else { None };
+        let mut clients = self.context.comfyui.clients.lock();
+        let Some(run) = clients.runs.get_mut(&shown.job) else { return Ok(()) };
+        run.websocket_nodes = websocket_nodes.or(run.websocket_nodes.take());
         let node = preview.node.clone();
         let node = node.or_else(|| Some(run.executing.as_ref()?["node"].as_str()?.to_owned()));
-        // Its pictures are results: all of them are sent when they are stored.
-        if node.as_ref().is_some_and(|node| run.senders.as_ref().is_some_and(|it| it.contains(node))) {
+        // Images of this node are results; they are sent when they are stored.
+        if node.as_ref().is_some_and(|node| run.websocket_nodes.as_ref().is_some_and(|it| it.contains(node)))
+        {
             return Ok(());
         }
-        let picture = Picture { node: node.as_deref(), mime: preview.media.as_str(), bytes: &preview.bytes };
-        if let Some(run) = rooms.runs.get(&shown.job) {
-            rooms.show(run, &picture);
+        let image =
+            SocketImage { node: node.as_deref(), mime: preview.media.as_str(), bytes: &preview.bytes };
+        if let Some(run) = clients.runs.get(&shown.job) {
+            clients.publish_preview(run, &image);
         }
         Ok(())
     }
 
-    /// Nodes of the one class that gives its results over the socket.
-    async fn senders(&self, job: JobId) -> Result<BTreeSet<String>, StoreError> {
+    /// Nodes of the one class that sends its results over the socket.
+    async fn websocket_nodes(&self, job: JobId) -> Result<BTreeSet<String>, StoreError> {
         let body = match self.context.workflows.find(job) {
             Some(body) => Some(body),
             None => self.context.store.workflow(job).await?,
         };
-        let graph = body.map(|body| Workflow::read(&body).graph).unwrap_or_default();
+        let graph = body.map(|body| PromptWorkflow::read(&body).graph).unwrap_or_default();
         let nodes = graph.as_object().into_iter().flatten();
-        let senders = nodes.filter(|(_, node)| node["class_type"] == "SaveImageWebsocket");
-        Ok(senders.map(|(id, _)| id.clone()).collect())
+        let websocket_nodes = nodes.filter(|(_, node)| node["class_type"] == "SaveImageWebsocket");
+        Ok(websocket_nodes.map(|(id, _)| id.clone()).collect())
     }
 
-    /// Pictures that a node gave over its socket, as they are to be sent on: which node, what kind, and what is in it.
-    async fn sent_pictures(&self, job: JobId) -> Result<Vec<(String, &'static str, Bytes)>, StoreError> {
+    /// Stored images that a node sent over its socket: node, media type and content.
+    async fn websocket_images(&self, job: JobId) -> Result<Vec<(String, &'static str, Bytes)>, StoreError> {
         let outputs = stored_outputs(&self.context, job).await?;
-        let (mut pictures, mut bytes_left) = (Vec::new(), SENT_BYTES_MAX);
+        let (mut images, mut bytes_left) = (Vec::new(), SOCKET_IMAGES_BYTES_MAX);
         for output in outputs.into_iter().filter(|output| output.kind == "socket") {
             let Ok(hash) = output.hash.parse() else { continue };
             let Ok(Some(blob)) = self.context.blobs.read(hash, self.context.plane.clock.now()).await else {
@@ -186,183 +199,191 @@ impl Publisher {
                 bytes.extend_from_slice(&piece);
             }
             let mime = if output.name.ends_with(".png") { "image/png" } else { "image/jpeg" };
-            pictures.push((output.node, mime, bytes.into()));
+            images.push((output.node, mime, bytes.into()));
         }
-        Ok(pictures)
+        Ok(images)
     }
 
-    /// The last words, in the order in which ComfyUI says them.
-    async fn ended(&self, job: JobId, happened: Option<&Happened>) -> Result<(), StoreError> {
-        let mut run = self.context.comfyui.hub.rooms().runs.remove(&job);
+    /// Publishes the final messages in the order in which ComfyUI sends them.
+    async fn publish_end(&self, job: JobId, event: Option<&Happened>) -> Result<(), StoreError> {
+        let mut run = self.context.comfyui.clients.lock().runs.remove(&job);
         if let Some(run) = &mut run {
-            if happened.is_some_and(|it| it.name == "job:cancelled") && run.last_words.is_none() {
-                run.last_words = self.interrupted(run).await?;
+            if event.is_some_and(|it| it.name == "job:cancelled") && run.final_error.is_none() {
+                run.final_error = self.interruption(run).await?;
             }
-            if let Some(words) = &run.last_words {
-                self.keep_last_words(job, words).await;
+            if let Some(messages) = &run.final_error {
+                self.store_final_error(job, messages).await;
             }
         }
-        // Without a client there is nobody to tell of it, and nothing to look up.
-        let has_client = happened.is_none_or(|it| prompt::client(&it.metadata).is_some());
+        // Without a client id there is no recipient, and nothing has to be read.
+        let has_client = event.is_none_or(|it| prompt::client_id(&it.metadata).is_some());
         let found = if has_client { Prompt::read(&self.context, job).await? } else { None };
         let Some((tenant, prompt)) = found else {
-            if let Some((happened, tenant)) = happened.zip(happened.and_then(|it| it.tenant.as_ref())) {
-                let mut rooms = self.context.comfyui.hub.rooms();
-                rooms.count(tenant, happened.seq, -1);
-                rooms.tell_status(tenant);
+            if let Some((event, tenant)) = event.zip(event.and_then(|it| it.tenant.as_ref())) {
+                let mut clients = self.context.comfyui.clients.lock();
+                clients.adjust_open(tenant, event.seq, -1);
+                clients.publish_status(tenant);
             }
             return Ok(());
         };
-        let is_told = prompt.is_history()
+        let is_delivered = prompt.is_history()
             && prompt
                 .client
                 .as_ref()
-                .is_some_and(|it| self.context.comfyui.hub.rooms().is_heard(&tenant, it));
-        let (words, pictures) = match is_told {
+                .is_some_and(|it| self.context.comfyui.clients.lock().is_connected(&tenant, it));
+        let (messages, images) = match is_delivered {
             true => {
-                let pictures = self.sent_pictures(job).await?;
-                (ending(&prompt, run, &Ended::read(&self.context, &prompt).await?), pictures)
+                let images = self.websocket_images(job).await?;
+                (final_messages(&prompt, run, &EndedPrompt::read(&self.context, &prompt).await?), images)
             }
             false => (Vec::new(), Vec::new()),
         };
-        let mut rooms = self.context.comfyui.hub.rooms();
-        if let Some(happened) = happened {
-            rooms.count(&tenant, happened.seq, -1);
+        let mut clients = self.context.comfyui.clients.lock();
+        if let Some(event) = event {
+            clients.adjust_open(&tenant, event.seq, -1);
         }
         match &prompt.client {
-            Some(client) if is_told => {
-                let (last, first) = words
+            Some(client) if is_delivered => {
+                let (last, first) = messages
                     .split_last()
                     .map_or((&[][..], &[][..]), |(last, first)| (std::slice::from_ref(last), first));
-                rooms.tell(&tenant, Some(client), first);
-                for (node, mime, bytes) in &pictures {
+                clients.publish(&tenant, Some(client), first);
+                for (node, mime, bytes) in &images {
                     let data = json!({ "node": node, "display_node": node, "prompt_id": prompt.id });
-                    rooms.tell(&tenant, Some(client), &[Word::new("executing", data)]);
-                    let picture = Picture { node: Some(node), mime, bytes };
-                    rooms.send(&tenant, client, &prompt.id, &picture);
+                    clients.publish(&tenant, Some(client), &[ClientMessage::new("executing", data)]);
+                    let image = SocketImage { node: Some(node), mime, bytes };
+                    clients.publish_image(&tenant, client, &prompt.id, &image);
                 }
-                rooms.tell(&tenant, Some(client), last);
+                clients.publish(&tenant, Some(client), last);
             }
             Some(client) if prompt.is_history() => {
-                rooms.miss(tenant.clone(), client.clone(), job, prompt.life.changed_at);
+                clients.record_missed(tenant.clone(), client.clone(), job, prompt.life.changed_at);
             }
             Some(_) | None => {}
         }
-        rooms.tell_status(&tenant);
-        if is_told {
-            rooms.tell(&tenant, prompt.client.as_deref(), &[end_of(&prompt)]);
+        clients.publish_status(&tenant);
+        if is_delivered {
+            clients.publish(&tenant, prompt.client.as_deref(), &[idle_message(&prompt)]);
         }
         Ok(())
     }
 
-    /// It is stopped here before its service says where it stopped.
-    async fn interrupted(&self, run: &Run) -> Result<Option<Map<String, Value>>, StoreError> {
+    /// The job was cancelled before its service reported where it stopped.
+    async fn interruption(&self, run: &RunTranslator) -> Result<Option<Map<String, Value>>, StoreError> {
         let Some(node) = run.executing.as_ref().and_then(|data| data["node"].as_str()) else {
             return Ok(None);
         };
         let workflow = self.context.store.workflow(run.job).await?;
-        let class = workflow.map(|body| Workflow::read(&body).graph[node]["class_type"].clone());
+        let class = workflow.map(|body| PromptWorkflow::read(&body).graph[node]["class_type"].clone());
         let now = self.context.plane.clock.now().as_millis();
-        let words = json!({
-            "prompt_id": run.prompt, "node_id": node, "node_type": class.unwrap_or_default(), "executed": run.told,
+        let messages = json!({
+            "prompt_id": run.prompt, "node_id": node, "node_type": class.unwrap_or_default(), "executed": run.reported_nodes,
             "timestamp": now,
         });
-        Ok(words.as_object().cloned())
+        Ok(messages.as_object().cloned())
     }
 
-    /// For the history: the store keeps one sentence of a failure, and people look for the traceback.
-    async fn keep_last_words(&self, job: JobId, words: &Map<String, Value>) {
-        let mut words = words.clone();
-        if json!(words).to_string().len() > LAST_WORDS_BYTES_MAX {
-            words.remove("current_inputs");
-            words.remove("current_outputs");
+    /// The store keeps one sentence of a failure; users look for the traceback.
+    async fn store_final_error(&self, job: JobId, messages: &Map<String, Value>) {
+        let mut messages = messages.clone();
+        if json!(messages).to_string().len() > FINAL_ERROR_BYTES_MAX {
+            messages.remove("current_inputs");
+            messages.remove("current_outputs");
         }
-        let Ok(body) = to_raw_value(&words) else { return };
-        if body.get().len() > LAST_WORDS_BYTES_MAX {
+        let Ok(body) = to_raw_value(&messages) else { return };
+        if body.get().len() > FINAL_ERROR_BYTES_MAX {
             return;
         }
         let document = Document {
             shelf: Shelf::Comfyui,
-            id: last_words_id(job),
+            id: final_error_id(job),
             tenant: None,
             mark: String::new(),
             expires_at: Some(self.context.plane.clock.now().plus(self.context.retention)),
             body: Arc::from(body),
         };
         if let Err(error) = self.context.plane.request(Event::Keep(Arc::new(document))).await {
-            warn!(%job, %error, "what the service said of a failure is not kept");
+            warn!(%job, %error, "error details of the service not stored");
         }
     }
 
-    /// Some news were missed: whatever ended meanwhile is told now.
+    /// Events were missed: publish the prompts that ended meanwhile.
     async fn catch_up(&self) -> Result<(), StoreError> {
-        if let Err(error) = self.context.comfyui.hub.recount(&self.context).await {
-            warn!(%error, "the door could not count what is open");
+        if let Err(error) = self.context.comfyui.clients.recount(&self.context).await {
+            warn!(%error, "open jobs of ComfyUI clients could not be counted");
         }
-        let jobs: Vec<JobId> = self.context.comfyui.hub.rooms().runs.keys().copied().collect();
+        let jobs: Vec<JobId> = self.context.comfyui.clients.lock().runs.keys().copied().collect();
         for job in jobs {
             let stored = self.context.store.job(job).await?;
             if stored.is_none_or(|(_, life)| !life.state.is_open()) {
-                self.ended(job, None).await?;
+                self.publish_end(job, None).await?;
             }
         }
         Ok(())
     }
 
-    async fn remember_before_start(&self) -> Result<(), StoreError> {
+    async fn replay_recent_ends(&self) -> Result<(), StoreError> {
         let now = self.context.plane.clock.now();
-        let newest = self.context.store.jobs(Filter::default(), None, BEFORE_START_MAX).await?;
-        let mut rooms = self.context.comfyui.hub.rooms();
+        let newest = self.context.store.jobs(Filter::default(), None, REPLAY_MAX).await?;
+        let mut clients = self.context.comfyui.clients.lock();
         for (accepted, life) in newest.into_iter().rev() {
             let (tenant, at) = (accepted.tenant.clone(), life.changed_at);
-            let Some(prompt) = Prompt::of(&accepted, life) else { continue };
-            let is_fresh = now.since(at) < BEFORE_START.min(MISSED_FOR);
+            let Some(prompt) = Prompt::from_record(&accepted, life) else { continue };
+            let is_fresh = now.since(at) < REPLAY_WINDOW.min(MISSED_TTL);
             if let Some(client) = prompt.client.clone().filter(|_| prompt.is_history() && is_fresh) {
-                rooms.miss(tenant, client, prompt.job, now);
+                clients.record_missed(tenant, client, prompt.job, now);
             }
         }
         Ok(())
     }
 }
 
-/// All that is to be said up to the last word; `run` is what was told so far.
-pub(super) fn ending(prompt: &Prompt, run: Option<Run>, ended: &Ended) -> Vec<Word> {
-    let is_success = ended.words.last().is_some_and(|(kind, _)| *kind == "execution_success");
-    let (has_begun, told, held) = match run {
+/// All messages up to the final one; `run` tells what was already sent.
+pub(super) fn final_messages(
+    prompt: &Prompt,
+    run: Option<RunTranslator>,
+    ended: &EndedPrompt,
+) -> Vec<ClientMessage> {
+    let is_success = ended.messages.last().is_some_and(|(kind, _)| *kind == "execution_success");
+    let (has_started, reported, held) = match run {
         Some(mut run) => {
-            let held = run.rest(is_success);
-            (run.has_begun, run.told, held)
+            let held = run.take_held(is_success);
+            (run.has_started, run.reported_nodes, held)
         }
         None => (false, Default::default(), Vec::new()),
     };
-    let (last, first) = match ended.words.split_last() {
+    let (last, first) = match ended.messages.split_last() {
         Some((last, first)) => (Some(last), first),
         None => (None, &[][..]),
     };
-    let mut words = held;
-    if !has_begun {
-        words.extend(first.iter().map(|(kind, data)| Word::new(kind, data.clone())));
+    let mut messages = held;
+    if !has_started {
+        messages.extend(first.iter().map(|(kind, data)| ClientMessage::new(kind, data.clone())));
     }
-    for (node, output) in ended.outputs.iter().filter(|(node, _)| !told.contains(*node)) {
+    for (node, output) in ended.outputs.iter().filter(|(node, _)| !reported.contains(*node)) {
         let data = json!({ "node": node, "display_node": node, "output": output, "prompt_id": prompt.id });
-        words.push(Word::new("executed", data));
+        messages.push(ClientMessage::new("executed", data));
     }
-    words.extend(last.map(|(kind, data)| Word::new(kind, data.clone())));
-    words
+    messages.extend(last.map(|(kind, data)| ClientMessage::new(kind, data.clone())));
+    messages
 }
 
-/// Nothing more will come of this prompt.
-pub(super) fn end_of(prompt: &Prompt) -> Word {
-    Word::new("executing", json!({ "node": null, "prompt_id": prompt.id }))
+/// No more messages follow for this prompt.
+pub(super) fn idle_message(prompt: &Prompt) -> ClientMessage {
+    ClientMessage::new("executing", json!({ "node": null, "prompt_id": prompt.id }))
 }
 
-/// What a client that was away is told of a prompt that ended meanwhile.
-pub(super) async fn retell(context: &Context, tenant: &Tenant, job: JobId) -> Result<Vec<Word>, StoreError> {
+/// The messages for a client that was disconnected when its prompt ended.
+pub(super) async fn missed_end_messages(
+    context: &Context,
+    tenant: &Tenant,
+    job: JobId,
+) -> Result<Vec<ClientMessage>, StoreError> {
     let Some((owner, prompt)) = Prompt::read(context, job).await? else { return Ok(Vec::new()) };
     if owner != *tenant {
         return Ok(Vec::new());
     }
-    let mut words = ending(&prompt, None, &Ended::read(context, &prompt).await?);
-    words.push(end_of(&prompt));
-    Ok(words)
+    let mut messages = final_messages(&prompt, None, &EndedPrompt::read(context, &prompt).await?);
+    messages.push(idle_message(&prompt));
+    Ok(messages)
 }

@@ -1,5 +1,5 @@
-//! The rest of what stock clients and the web interface ask for. What a server would say of itself is said for the fleet; what
-//! people keep on a server is kept as documents of their tenant; where nothing is to be said, the answer is an empty one.
+//! Answers about the server itself: system statistics, features, model folders, users. The fleet answers as one server;
+//! paths without meaning here answer empty.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,11 @@ use serde_json::{Map, Value, json};
 
 use super::super::path::Path;
 use super::super::{ApiError, Caller, Context};
-use super::error::Refused;
+use super::error::ComfyuiError;
 use super::prompt::SERVICE;
 use super::proxy;
 
-/// As the web interface reads it: what a server of this version can do, the door can.
+/// Feature flags as the web interface reads them.
 const VERSION: &str = "0.30.0";
 
 pub(super) fn features(context: &Context) -> Value {
@@ -29,7 +29,7 @@ pub(super) async fn all_features(State(context): State<Context>) -> Json<Value> 
     Json(features(&context))
 }
 
-/// The machine is the fleet: every worker's device is one of its devices.
+/// The fleet is shown as one machine; every worker contributes its device.
 pub(super) async fn system_stats(State(context): State<Context>, _: Caller) -> Result<Json<Value>, ApiError> {
     let workers = context
         .plane
@@ -66,7 +66,7 @@ fn number(metrics: &Map<String, Value>, key: &str) -> u64 {
     metrics.get(key).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// Workers may say what they like, also more than there can be.
+/// Workers may report any number, even beyond the range.
 fn sum<'m>(metrics: impl Iterator<Item = &'m Map<String, Value>>, key: &str) -> u64 {
     metrics.fold(0, |sum, metrics| sum.saturating_add(number(metrics, key)))
 }
@@ -75,22 +75,22 @@ pub(super) async fn users() -> Json<Value> {
     Json(json!({ "storage": "server", "migrated": true }))
 }
 
-/// What a server says that may be asked; else nothing.
-pub(super) async fn nothing(State(context): State<Context>, headers: HeaderMap, uri: Uri) -> Response {
-    proxy::ask(&context, &headers, &uri).await.unwrap_or_else(|| Json(json!({})).into_response())
+/// The answer of a reachable server, or an empty object.
+pub(super) async fn empty_object(State(context): State<Context>, headers: HeaderMap, uri: Uri) -> Response {
+    proxy::forward(&context, &headers, &uri).await.unwrap_or_else(|| Json(json!({})).into_response())
 }
 
-/// What a server says that may be asked; else none.
-pub(super) async fn none(State(context): State<Context>, headers: HeaderMap, uri: Uri) -> Response {
-    proxy::ask(&context, &headers, &uri).await.unwrap_or_else(|| Json(json!([])).into_response())
+/// The answer of a reachable server, or an empty list.
+pub(super) async fn empty_list(State(context): State<Context>, headers: HeaderMap, uri: Uri) -> Response {
+    proxy::forward(&context, &headers, &uri).await.unwrap_or_else(|| Json(json!([])).into_response())
 }
 
-/// Servers free their memory by themselves, and a worker has its server do it when it is sick.
-pub(super) async fn done() -> StatusCode {
+/// Accepted without effect: servers free memory themselves, and agents do it when a service is sick.
+pub(super) async fn accept() -> StatusCode {
     StatusCode::OK
 }
 
-/// Folders of model files, as far as their names can be told from the inputs that choose them.
+/// Model folders, derived from the inputs that choose files of that kind.
 const FOLDERS: [(&str, &str); 12] = [
     ("checkpoints", "ckpt_name"),
     ("loras", "lora_name"),
@@ -110,16 +110,16 @@ pub(super) async fn model_folders() -> Json<Value> {
     Json(FOLDERS.iter().map(|(folder, _)| *folder).collect())
 }
 
-/// What any server of the fleet offers where a file of this kind is chosen.
+/// Every file that any server offers for this folder.
 pub(super) async fn models(
     State(context): State<Context>,
     _: Caller,
     Path(folder): Path<String>,
-) -> Result<Response, Refused> {
+) -> Result<Response, ComfyuiError> {
     let Some((_, input)) = FOLDERS.iter().find(|(known, _)| *known == folder) else {
         return Ok(StatusCode::NOT_FOUND.into_response());
     };
-    let merged = context.comfyui.classes.merged(&context).await;
+    let merged = context.comfyui.node_classes.merged(&context).await;
     let mut files = BTreeSet::new();
     for info in merged.classes.values() {
         let sections = info["input"].as_object().into_iter().flat_map(|sections| sections.values());
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_workers_say_of_their_memory_is_summed_up_whatever_they_say() {
+    fn memory_metrics_are_summed_without_overflow() {
         let said = [json!(5), json!(u64::MAX), json!(-1), json!("much"), json!(7)];
         let said = said.map(|it| Map::from_iter([("ram".to_owned(), it)]));
         assert_eq!(sum(said.iter(), "ram"), u64::MAX);

@@ -1,5 +1,5 @@
-//! `POST /prompt`. What is wrong is told in ComfyUI's own words; what is right becomes a job, under the client's own id if it
-//! has one.
+//! `POST /prompt`: validates a prompt, with errors in ComfyUI's format, and submits it as a job under the client's own id if
+//! it sent one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,91 +16,93 @@ use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
 use super::super::{ApiError, Caller, Context};
-use super::error::Refused;
+use super::error::ComfyuiError;
 use super::prompt::{self, Prompt, SERVICE};
 use super::uploads;
-use super::validate::{self, Sound};
-use crate::intake::{NotTaken, Request, Taken};
+use super::validate::{self, ValidGraph};
+use crate::intake::{IntakeError, SubmitFields, Submitted};
 use crate::job_secrets::{self, Keys};
 use crate::plane_handle::PlaneError;
 
-/// Before everything of the same tenant that nobody hurries.
-pub(super) const FRONT: i8 = 10;
-/// It is on every event of the job.
+/// Runs before all prompts of the same tenant that have no priority.
+pub(super) const FRONT_PRIORITY: i8 = 10;
+/// Copied into every event of the job.
 const CLIENT_BYTES_MAX: usize = 200;
-/// A key or a token has a few hundred.
+/// API keys and tokens have a few hundred bytes.
 const SECRET_BYTES_MAX: usize = 4096;
 
-type Fields = BTreeMap<String, Box<RawValue>>;
+type RawFields = BTreeMap<String, Box<RawValue>>;
 
 pub(super) async fn submit(
     State(context): State<Context>,
     caller: Caller,
     body: Bytes,
-) -> Result<Json<Value>, Refused> {
+) -> Result<Json<Value>, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let fields: Fields = serde_json::from_slice(&body).map_err(|error| {
-        Refused::prompt("invalid_prompt", "The request is no JSON object", error.to_string())
+    let fields: RawFields = serde_json::from_slice(&body).map_err(|error| {
+        ComfyuiError::prompt("invalid_prompt", "The request is not a JSON object", error.to_string())
     })?;
     let Some(graph) = fields.get("prompt") else {
-        return Err(Refused::prompt("no_prompt", "No prompt provided", "No prompt provided"));
+        return Err(ComfyuiError::prompt("no_prompt", "No prompt provided", "No prompt provided"));
     };
-    let mut asked = Asked::read(&fields)?;
-    let mut graph = Graph::read(graph)?;
-    // Before anything that takes longer the larger a graph is.
-    workflow::examine(graph.write()?.get(), &context.limits).map_err(|invalid| broken(&invalid))?;
-    let outputs = context.comfyui.classes.check(&context, &graph, asked.targets.as_deref()).await?;
-    let classes = context.comfyui.classes.merged(&context).await;
-    let Sound { node_errors, outputs } = validate::check(&graph, &classes.classes, outputs)?;
-    // What cannot run is left out; a worker takes no prompt that its server takes only in part.
+    let mut prompt_fields = PromptFields::read(&fields)?;
+    let mut graph = PromptGraph::read(graph)?;
+    // Check the limits before any work that grows with the size of the graph.
+    workflow::examine(graph.write()?.get(), &context.limits).map_err(|invalid| invalid_workflow(&invalid))?;
+    let outputs =
+        context.comfyui.node_classes.check_known(&context, &graph, prompt_fields.targets.as_deref()).await?;
+    let classes = context.comfyui.node_classes.merged(&context).await;
+    let ValidGraph { node_errors, outputs } = validate::check(&graph, &classes.classes, outputs)?;
+    // Invalid outputs are left out: a worker refuses a prompt that its server would accept only in part.
     if node_errors != json!({}) {
-        asked.targets = Some(outputs.clone());
+        prompt_fields.targets = Some(outputs.clone());
     }
-    uploads::place(&context, &tenant, &mut graph, &classes.classes).await?;
-    let workflow = asked.workflow(&graph, &outputs)?;
-    if let Some(known) = asked.known(&context, &tenant, &workflow).await? {
-        return Ok(told(&known.id, &known.number, &node_errors));
+    uploads::resolve_files(&context, &tenant, &mut graph, &classes.classes).await?;
+    let workflow = prompt_fields.workflow(&graph, &outputs)?;
+    if let Some(known) = prompt_fields.find_existing(&context, &tenant, &workflow).await? {
+        return Ok(accepted(&known.id, &known.number, &node_errors));
     }
-    let mut request = Request::new(workflow, tenant.clone());
+    let mut request = SubmitFields::new(workflow, tenant.clone());
     request.service = SERVICE.parse().ok();
-    // A stock client knows of no such limit, and is served as well as may be.
-    request.priority = if asked.is_in_front { FRONT.min(context.access.priority_max(&caller)) } else { 0 };
-    request.metadata = asked.metadata();
-    request.keys.clone_from(&asked.keys);
-    request.idempotency_key = asked.id.as_deref().map(prompt::key);
+    // A stock client cannot know its priority limit, so the priority is capped instead of refused.
+    request.priority =
+        if prompt_fields.is_in_front { FRONT_PRIORITY.min(context.access.priority_max(&caller)) } else { 0 };
+    request.metadata = prompt_fields.metadata();
+    request.keys.clone_from(&prompt_fields.keys);
+    request.idempotency_key = prompt_fields.id.as_deref().map(prompt::idempotency_key);
     let (priority, metadata, workflow) =
         (request.priority, request.metadata.clone(), request.workflow.clone());
-    match context.intake().take(request).await {
-        Ok(Taken { job, .. }) => {
-            let number = prompt::number(job, priority, &metadata);
-            Ok(told(&prompt::id(job, &metadata), &number, &node_errors))
+    match context.intake().submit(request).await {
+        Ok(Submitted { job, .. }) => {
+            let number = prompt::queue_number(job, priority, &metadata);
+            Ok(accepted(&prompt::prompt_id(job, &metadata), &number, &node_errors))
         }
-        // Somebody else was quicker with the same id.
-        Err(NotTaken::Plane(PlaneError::Refused(Refusal::KeyConflict { .. }))) => {
-            match asked.known(&context, &tenant, &workflow).await? {
-                Some(known) => Ok(told(&known.id, &known.number, &node_errors)),
-                None => Err(asked.taken_id()),
+        // A concurrent request used the same id first.
+        Err(IntakeError::Plane(PlaneError::Refused(Refusal::KeyConflict { .. }))) => {
+            match prompt_fields.find_existing(&context, &tenant, &workflow).await? {
+                Some(known) => Ok(accepted(&known.id, &known.number, &node_errors)),
+                None => Err(prompt_fields.id_conflict()),
             }
         }
-        Err(NotTaken::Workflow(invalid)) => Err(broken(&invalid)),
+        Err(IntakeError::Workflow(invalid)) => Err(invalid_workflow(&invalid)),
         Err(other) => Err(other.into()),
     }
 }
 
-fn told(id: &str, number: &Value, node_errors: &Value) -> Json<Value> {
+fn accepted(id: &str, number: &Value, node_errors: &Value) -> Json<Value> {
     Json(json!({ "prompt_id": id, "number": number, "node_errors": node_errors }))
 }
 
-/// What cannot run wherever it is tried.
-fn broken(invalid: &InvalidWorkflow) -> Refused {
+/// An error in the workflow itself, independent of any worker.
+fn invalid_workflow(invalid: &InvalidWorkflow) -> ComfyuiError {
     match invalid.kind() {
         workflow::InvalidKind::TooLarge => {
             ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", invalid.to_string()).into()
         }
         workflow::InvalidKind::Malformed => {
-            Refused::prompt("invalid_prompt", "The prompt cannot be read", invalid.to_string())
+            ComfyuiError::prompt("invalid_prompt", "The prompt cannot be read", invalid.to_string())
         }
-        workflow::InvalidKind::Invalid => Refused::prompt(
+        workflow::InvalidKind::Invalid => ComfyuiError::prompt(
             "prompt_outputs_failed_validation",
             "Prompt outputs failed validation",
             invalid.to_string(),
@@ -108,8 +110,8 @@ fn broken(invalid: &InvalidWorkflow) -> Refused {
     }
 }
 
-/// What stands beside the graph.
-struct Asked {
+/// Fields of the request other than the graph.
+struct PromptFields {
     id: Option<String>,
     client: Option<String>,
     number: Option<f64>,
@@ -119,8 +121,8 @@ struct Asked {
     targets: Option<Vec<String>>,
 }
 
-impl Asked {
-    fn read(fields: &Fields) -> Result<Asked, Refused> {
+impl PromptFields {
+    fn read(fields: &RawFields) -> Result<PromptFields, ComfyuiError> {
         let value = |key: &str| -> Value {
             fields.get(key).and_then(|raw| serde_json::from_str(raw.get()).ok()).unwrap_or_default()
         };
@@ -128,7 +130,7 @@ impl Asked {
             Value::Null => None,
             Value::String(id) if Uuid::try_parse(&id).is_ok_and(|uuid| uuid.to_string() == id) => Some(id),
             _ => {
-                return Err(Refused::prompt(
+                return Err(ComfyuiError::prompt(
                     "invalid_prompt_id",
                     "prompt_id must be a valid UUID",
                     "prompt_id must be a UUID string in canonical lowercase hyphenated form; omit it to let the server generate one",
@@ -138,13 +140,13 @@ impl Asked {
         let mut extra = match value("extra_data") {
             Value::Null => Map::new(),
             Value::Object(extra) => extra,
-            _ => return Err(wrong("extra_data must be an object")),
+            _ => return Err(bad_request("extra_data must be an object")),
         };
         let mut keys = Keys::new();
         for name in job_secrets::NAMES {
             if let Some(Value::String(secret)) = extra.remove(name) {
                 if secret.len() > SECRET_BYTES_MAX {
-                    return Err(wrong(&format!("{name} has at most {SECRET_BYTES_MAX} bytes")));
+                    return Err(bad_request(&format!("{name} has at most {SECRET_BYTES_MAX} bytes")));
                 }
                 keys.insert(name.to_owned(), secret);
             }
@@ -157,7 +159,9 @@ impl Asked {
                 Some(client)
             }
             _ => {
-                return Err(wrong(&format!("client_id must be a text of at most {CLIENT_BYTES_MAX} bytes")));
+                return Err(bad_request(&format!(
+                    "client_id must be a text of at most {CLIENT_BYTES_MAX} bytes"
+                )));
             }
         };
         let number = match value("number") {
@@ -166,24 +170,24 @@ impl Asked {
             Value::String(text) if text.trim().parse::<f64>().is_ok_and(f64::is_finite) => {
                 text.trim().parse().ok()
             }
-            _ => return Err(wrong("number must be a number")),
+            _ => return Err(bad_request("number must be a number")),
         };
         let targets = match value("partial_execution_targets") {
             Value::Null => None,
-            Value::Array(list) if list.is_empty() => return Err(Refused::no_outputs()),
+            Value::Array(list) if list.is_empty() => return Err(ComfyuiError::no_outputs()),
             list => {
                 let list = serde_json::from_value(list);
-                Some(list.map_err(|_| wrong("partial_execution_targets must be a list of node ids"))?)
+                Some(list.map_err(|_| bad_request("partial_execution_targets must be a list of node ids"))?)
             }
         };
         let is_in_front = value("front") == true || number.is_some_and(|number| number < 0.0);
-        Ok(Asked { id, client, number, is_in_front, extra, keys, targets })
+        Ok(PromptFields { id, client, number, is_in_front, extra, keys, targets })
     }
 
-    /// What is stored and handed to a worker.
-    fn workflow(&self, graph: &Graph, outputs: &[String]) -> Result<Arc<RawValue>, Refused> {
+    /// The workflow that is stored and sent to a worker.
+    fn workflow(&self, graph: &PromptGraph, outputs: &[String]) -> Result<Arc<RawValue>, ComfyuiError> {
         let mut whole: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
-        let raw = |value: &Value| to_raw_value(value).map_err(|error| wrong(&error.to_string()));
+        let raw = |value: &Value| to_raw_value(value).map_err(|error| bad_request(&error.to_string()));
         whole.insert("prompt", graph.write()?);
         if !self.extra.is_empty() {
             whole.insert("extra_data", raw(&json!(self.extra))?);
@@ -194,7 +198,7 @@ impl Asked {
         if let Some(targets) = &self.targets {
             whole.insert("partial_execution_targets", raw(&json!(targets))?);
         }
-        to_raw_value(&whole).map(Arc::from).map_err(|error| wrong(&error.to_string()))
+        to_raw_value(&whole).map(Arc::from).map_err(|error| bad_request(&error.to_string()))
     }
 
     fn metadata(&self) -> Map<String, Value> {
@@ -208,92 +212,98 @@ impl Asked {
         metadata
     }
 
-    /// The prompt that has this id already; with another graph that is a mistake.
-    async fn known(
+    /// The existing prompt with this id; a different graph under the same id is an error.
+    async fn find_existing(
         &self,
         context: &Context,
         tenant: &Tenant,
         workflow: &RawValue,
-    ) -> Result<Option<Prompt>, Refused> {
+    ) -> Result<Option<Prompt>, ComfyuiError> {
         let Some(id) = &self.id else { return Ok(None) };
-        let Some((job, _)) = context.store.by_key(tenant, &prompt::key(id)).await? else { return Ok(None) };
+        let Some((job, _)) = context.store.by_key(tenant, &prompt::idempotency_key(id)).await? else {
+            return Ok(None);
+        };
         let Some((accepted, life)) = context.store.job(job).await? else { return Ok(None) };
-        let examined =
-            workflow::examine(workflow.get(), &context.limits).map_err(|invalid| broken(&invalid))?;
+        let examined = workflow::examine(workflow.get(), &context.limits)
+            .map_err(|invalid| invalid_workflow(&invalid))?;
         if examined.workflow_hash != accepted.workflow_hash {
-            return Err(self.taken_id());
+            return Err(self.id_conflict());
         }
-        Ok(Prompt::of(&accepted, life))
+        Ok(Prompt::from_record(&accepted, life))
     }
 
-    fn taken_id(&self) -> Refused {
+    fn id_conflict(&self) -> ComfyuiError {
         let details = format!("{} is the id of another prompt", self.id.as_deref().unwrap_or_default());
-        Refused::prompt("invalid_prompt_id", "prompt_id is taken", details)
+        ComfyuiError::prompt("invalid_prompt_id", "prompt_id is taken", details)
     }
 }
 
-fn wrong(details: &str) -> Refused {
-    Refused::prompt("invalid_prompt", "The request cannot be taken", details)
+fn bad_request(details: &str) -> ComfyuiError {
+    ComfyuiError::prompt("invalid_prompt", "The request is invalid", details)
 }
 
-/// The nodes, with inputs in the very words in which they came.
+/// The nodes; input values keep their exact text.
 #[derive(Debug, Default)]
-pub(super) struct Graph {
-    pub(super) nodes: BTreeMap<String, Node>,
+pub(super) struct PromptGraph {
+    pub(super) nodes: BTreeMap<String, PromptNode>,
 }
 
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct PromptNode {
     pub(super) class: String,
     pub(super) inputs: BTreeMap<String, Box<RawValue>>,
     meta: Option<Box<RawValue>>,
 }
 
-impl Graph {
-    pub(super) fn read(raw: &RawValue) -> Result<Graph, Refused> {
+impl PromptGraph {
+    pub(super) fn read(raw: &RawValue) -> Result<PromptGraph, ComfyuiError> {
         if raw.get() == "[]" {
-            return Err(Refused::no_outputs());
+            return Err(ComfyuiError::no_outputs());
         }
         let nodes: BTreeMap<String, Box<RawValue>> =
-            serde_json::from_str(raw.get()).map_err(|_| wrong("prompt must be an object of nodes"))?;
+            serde_json::from_str(raw.get()).map_err(|_| bad_request("prompt must be an object of nodes"))?;
         if nodes.is_empty() {
-            return Err(Refused::no_outputs());
+            return Err(ComfyuiError::no_outputs());
         }
-        let nodes = nodes.into_iter().map(|(id, node)| Ok((id.clone(), Node::read(&id, &node)?)));
-        Ok(Graph { nodes: nodes.collect::<Result<_, Refused>>()? })
+        let nodes = nodes.into_iter().map(|(id, node)| Ok((id.clone(), PromptNode::read(&id, &node)?)));
+        Ok(PromptGraph { nodes: nodes.collect::<Result<_, ComfyuiError>>()? })
     }
 
-    fn write(&self) -> Result<Box<RawValue>, Refused> {
+    fn write(&self) -> Result<Box<RawValue>, ComfyuiError> {
         let mut written: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
-        let odd = |error: serde_json::Error| wrong(&error.to_string());
+        let unwritable = |error: serde_json::Error| bad_request(&error.to_string());
         for (id, node) in &self.nodes {
             let mut fields: BTreeMap<&str, Box<RawValue>> = BTreeMap::new();
-            fields.insert("class_type", to_raw_value(&node.class).map_err(odd)?);
-            fields.insert("inputs", to_raw_value(&node.inputs).map_err(odd)?);
+            fields.insert("class_type", to_raw_value(&node.class).map_err(unwritable)?);
+            fields.insert("inputs", to_raw_value(&node.inputs).map_err(unwritable)?);
             if let Some(meta) = &node.meta {
                 fields.insert("_meta", meta.clone());
             }
-            written.insert(id, to_raw_value(&fields).map_err(odd)?);
+            written.insert(id, to_raw_value(&fields).map_err(unwritable)?);
         }
-        to_raw_value(&written).map_err(odd)
+        to_raw_value(&written).map_err(unwritable)
     }
 }
 
-impl Node {
-    fn read(id: &str, raw: &RawValue) -> Result<Node, Refused> {
-        let mut fields: Fields = serde_json::from_str(raw.get()).unwrap_or_default();
+impl PromptNode {
+    fn read(id: &str, raw: &RawValue) -> Result<PromptNode, ComfyuiError> {
+        let mut fields: RawFields = serde_json::from_str(raw.get()).unwrap_or_default();
         let class = fields.get("class_type").and_then(|raw| serde_json::from_str::<String>(raw.get()).ok());
         let Some(class) = class.filter(|class| !class.is_empty()) else {
             let message = "Cannot execute because a node is missing the class_type property.";
-            return Err(Refused::prompt("invalid_prompt", message, format!("Node ID '#{id}'")));
+            return Err(ComfyuiError::prompt("invalid_prompt", message, format!("PromptNode ID '#{id}'")));
         };
         let inputs = match fields.remove("inputs") {
-            // To ComfyUI a loose node without inputs is poison; here it is a node without inputs.
+            // A node without inputs crashes ComfyUI unless the field exists; here it simply has no inputs.
             None => BTreeMap::new(),
             Some(raw) => serde_json::from_str(raw.get()).map_err(|_| {
-                Refused::prompt("invalid_prompt", "inputs must be an object", format!("Node ID '#{id}'"))
+                ComfyuiError::prompt(
+                    "invalid_prompt",
+                    "inputs must be an object",
+                    format!("PromptNode ID '#{id}'"),
+                )
             })?,
         };
-        Ok(Node { class, inputs, meta: fields.remove("_meta") })
+        Ok(PromptNode { class, inputs, meta: fields.remove("_meta") })
     }
 }

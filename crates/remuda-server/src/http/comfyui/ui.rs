@@ -1,6 +1,3 @@
-//! The stock web interface, where it is installed: files of one folder, as they are. They are scripts and styles from a
-//! package that the operator chose, so they are served as what they are; nothing that a client sent is ever among them.
-
 use std::path::{Component, PathBuf};
 use std::time::UNIX_EPOCH;
 
@@ -30,8 +27,8 @@ const TYPES: [(&str, &str); 16] = [
     ("txt", "text/plain; charset=utf-8"),
 ];
 
-/// Whatever no route has: a file of the web interface, what a server says that may be asked, or nothing.
-pub(in super::super) async fn file(
+/// Fallback for unknown paths: a file of the web interface, the answer of a reachable server, or 404.
+pub(in super::super) async fn fallback(
     State(context): State<Context>,
     method: Method,
     uri: Uri,
@@ -43,18 +40,18 @@ pub(in super::super) async fn file(
         return serve(path, uri.path(), &headers).await;
     }
     if is_read && uri.path() == "/" {
-        return ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], HELLO).into_response();
+        return ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], WELCOME).into_response();
     }
-    if is_read && let Some(answer) = proxy::ask(&context, &headers, &uri).await {
+    if is_read && let Some(answer) = proxy::forward(&context, &headers, &uri).await {
         return answer;
     }
     error::no_such_route(uri).await.into_response()
 }
 
-const HELLO: &str = "This is Remuda: a fleet of ComfyUI servers behind one address, which speaks ComfyUI's own API.\n\
+const WELCOME: &str = "This is Remuda: a fleet of ComfyUI servers behind one address, which speaks ComfyUI's own API.\n\
                      Start it with --ui to have the web interface here; docs/http.md lists every route.\n";
 
-/// A file below the folder; nothing for a path that leads elsewhere.
+/// Finds a file inside the folder; `None` for paths that lead outside.
 fn find(folder: &std::path::Path, path: &str) -> Option<PathBuf> {
     let path = percent_decoded(path)?;
     let path = path.trim_start_matches('/');
@@ -92,7 +89,7 @@ async fn serve(path: PathBuf, asked: &str, headers: &HeaderMap) -> Response {
     };
     let changed = about.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
     let tag = format!("\"{:x}-{:x}\"", changed.as_millis(), about.len());
-    // Names of assets have the hash of what is in them; all others are asked for anew.
+    // Asset names contain a content hash; all other files are revalidated.
     let cache = match asked.starts_with("/assets/") {
         true => "public, max-age=31536000, immutable",
         false => "no-cache",
@@ -121,7 +118,7 @@ mod tests {
 
     /// Faults: X6.
     #[test]
-    fn nothing_outside_the_folder_is_found() {
+    fn file_outside_the_folder_is_not_found() {
         let outside = tempfile::tempdir().unwrap();
         let folder = outside.path().join("ui");
         std::fs::create_dir_all(folder.join("assets")).unwrap();

@@ -1,6 +1,3 @@
-//! Files that clients send by name: `/upload/image` and its kin. The content becomes a blob; the name, a document of the
-//! tenant. A graph that names such a file gets it by its hash, and whichever server runs it is brought the content.
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -20,41 +17,41 @@ use tokio::sync::Mutex;
 
 use super::super::blobs::{self, Pace};
 use super::super::{ApiError, Caller, Context};
-use super::error::Refused;
+use super::error::ComfyuiError;
 use super::node_classes::is_upload;
-use super::submit::Graph;
+use super::submit::PromptGraph;
 use super::view;
 
-/// Longer names no file system has, and deeper folders nobody makes.
+/// File systems have no longer names.
 const NAME_BYTES_MAX: usize = 255;
 const FOLDER_BYTES_MAX: usize = 512;
-/// Fields beside the file are short words, and there are four of them.
+/// The other form fields are four short words.
 const FIELD_BYTES_MAX: usize = 16 << 10;
 const PARTS_MAX: usize = 20;
-/// Files of one name with other content; nobody has so many.
+/// Files with the same name and different content.
 const RENAMES_MAX: u32 = 10_000;
-/// Names of one kind that a tenant has; every list of choices has all of them.
+/// File names of one kind per tenant; every list of choices contains all of them.
 const NAMES_MAX: usize = 10_000;
 const KINDS: [&str; 3] = ["input", "temp", "output"];
 
-/// One at a time gets its name: two files of one name must not become one.
-pub(super) type Naming = Mutex<()>;
+/// Serializes naming: two files with one name must not become one.
+pub(super) type NameLock = Mutex<()>;
 
-/// What a name stands for.
+/// The file behind a name.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Upload {
+pub(super) struct UploadedFile {
     pub(super) folder: String,
     pub(super) name: String,
     pub(super) hash: String,
     pub(super) size_bytes: u64,
 }
 
-fn mark(tenant: &Tenant, kind: &str) -> String {
+fn index_key(tenant: &Tenant, kind: &str) -> String {
     format!("file/{tenant}/{kind}")
 }
 
 fn id(tenant: &Tenant, kind: &str, folder: &str, name: &str) -> String {
-    format!("{}/{folder}/{name}", mark(tenant, kind))
+    format!("{}/{folder}/{name}", index_key(tenant, kind))
 }
 
 pub(super) async fn find(
@@ -63,15 +60,15 @@ pub(super) async fn find(
     kind: &str,
     folder: &str,
     name: &str,
-) -> Result<Option<Upload>, StoreError> {
+) -> Result<Option<UploadedFile>, StoreError> {
     let kept = context.store.document(Shelf::Comfyui, &id(tenant, kind, folder, name)).await?;
     Ok(kept.and_then(|kept| serde_json::from_str(kept.body.get()).ok()))
 }
 
-/// Names of all files a tenant sent, with their folders.
+/// Paths of all input files of a tenant.
 pub(super) async fn names(context: &Context, tenant: &Tenant) -> Result<Vec<String>, StoreError> {
-    let kept = context.store.marked(Shelf::Comfyui, &mark(tenant, "input")).await?;
-    let read = kept.iter().filter_map(|kept| serde_json::from_str::<Upload>(kept.body.get()).ok());
+    let kept = context.store.marked(Shelf::Comfyui, &index_key(tenant, "input")).await?;
+    let read = kept.iter().filter_map(|kept| serde_json::from_str::<UploadedFile>(kept.body.get()).ok());
     Ok(read.map(|it| path(&it.folder, &it.name)).collect())
 }
 
@@ -79,37 +76,37 @@ fn path(folder: &str, name: &str) -> String {
     if folder.is_empty() { name.to_owned() } else { format!("{folder}/{name}") }
 }
 
-/// A form as it came: the file is stored already, whatever the other fields say.
+/// A received form. Its file is already stored, whatever the other fields contain.
 #[derive(Debug, Default)]
-pub(super) struct Form {
+pub(super) struct UploadForm {
     file: Option<(String, Stored)>,
     fields: BTreeMap<String, String>,
 }
 
-impl Form {
-    /// A form with a file in it, where that is to lie, and what was stored of it.
-    pub(super) async fn of_a_file(
+impl UploadForm {
+    /// Reads a form that must contain a file; returns its location and the stored blob.
+    pub(super) async fn read_file(
         context: &Context,
         parts: Result<Multipart, MultipartRejection>,
-    ) -> Result<(Form, Place, Stored), Refused> {
+    ) -> Result<(UploadForm, FileLocation, Stored), ComfyuiError> {
         let parts = parts.map_err(|rejection| ApiError::bad_request(rejection.body_text()))?;
-        let form = Form::read(context, parts).await?;
+        let form = UploadForm::read(context, parts).await?;
         let Some((name, stored)) = &form.file else {
             return Err(ApiError::bad_request("the form has no file named image").into());
         };
-        let (place, stored) = (Place::read(&form, name)?, *stored);
-        Ok((form, place, stored))
+        let (location, stored) = (FileLocation::read(&form, name)?, *stored);
+        Ok((form, location, stored))
     }
 
-    /// Whether it takes the place of what has its name.
+    /// True if an existing file with the name is to be replaced.
     pub(super) fn overwrites(&self) -> bool {
         matches!(self.field("overwrite"), "true" | "1")
     }
 
-    async fn read(context: &Context, mut parts: Multipart) -> Result<Form, ApiError> {
-        let (mut form, mut pace) = (Form::default(), Pace::new(context));
+    async fn read(context: &Context, mut parts: Multipart) -> Result<UploadForm, ApiError> {
+        let (mut form, mut pace) = (UploadForm::default(), Pace::new(context));
         for _ in 0..PARTS_MAX {
-            match pace.wait(parts.next_field()).await?.map_err(|error| broken(&error))? {
+            match pace.wait(parts.next_field()).await?.map_err(|error| bad_form(&error))? {
                 Some(part) => form.take(context, &mut pace, part).await?,
                 None => return Ok(form),
             }
@@ -124,10 +121,10 @@ impl Form {
                 return Err(ApiError::bad_request("the form has the file image twice: send one at a time"));
             }
             Some(file_name) if name == "image" => {
-                self.file = Some((file_name, store(context, pace, part).await?));
+                self.file = Some((file_name, store_file(context, pace, part).await?));
             }
             _ => {
-                let text = text(pace, part).await?;
+                let text = read_text(pace, part).await?;
                 self.fields.insert(name, text);
             }
         }
@@ -139,13 +136,13 @@ impl Form {
     }
 }
 
-fn broken(error: &axum::extract::multipart::MultipartError) -> ApiError {
+fn bad_form(error: &axum::extract::multipart::MultipartError) -> ApiError {
     ApiError::new(error.status(), "bad_request", format!("the form cannot be read: {error}"))
 }
 
-async fn text(pace: &mut Pace, mut part: Field<'_>) -> Result<String, ApiError> {
+async fn read_text(pace: &mut Pace, mut part: Field<'_>) -> Result<String, ApiError> {
     let mut bytes = Vec::new();
-    while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| broken(&error))? {
+    while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| bad_form(&error))? {
         if bytes.len() + piece.len() > FIELD_BYTES_MAX {
             return Err(ApiError::bad_request("a field of the form is too long"));
         }
@@ -154,36 +151,36 @@ async fn text(pace: &mut Pace, mut part: Field<'_>) -> Result<String, ApiError> 
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-async fn store(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<Stored, ApiError> {
-    let _place = blobs::place(context)?;
+async fn store_file(context: &Context, pace: &mut Pace, mut part: Field<'_>) -> Result<Stored, ApiError> {
+    let _permit = blobs::place(context)?;
     let mut upload = context.blobs.begin().await?;
-    while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| broken(&error))? {
+    while let Some(piece) = pace.wait(part.chunk()).await?.map_err(|error| bad_form(&error))? {
         pace.seen(piece.len());
         upload = upload.write(&piece).await?;
     }
     Ok(upload.finish(None, context.plane.clock.now()).await?)
 }
 
-pub(super) async fn image(
+pub(super) async fn upload(
     State(context): State<Context>,
     caller: Caller,
     parts: Result<Multipart, MultipartRejection>,
-) -> Result<Json<Value>, Refused> {
+) -> Result<Json<Value>, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let (form, place, stored) = Form::of_a_file(&context, parts).await?;
-    Ok(Json(place.keep(&context, &tenant, &stored, form.overwrites()).await?))
+    let (form, location, stored) = UploadForm::read_file(&context, parts).await?;
+    Ok(Json(location.store(&context, &tenant, &stored, form.overwrites()).await?))
 }
 
-/// Where a file is to lie.
+/// Kind, folder and name of an uploaded file.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct FileLocation {
     kind: &'static str,
     folder: String,
     name: String,
 }
 
-impl Place {
-    pub(super) fn read(form: &Form, name: &str) -> Result<Place, ApiError> {
+impl FileLocation {
+    pub(super) fn read(form: &UploadForm, name: &str) -> Result<FileLocation, ApiError> {
         let is_odd = |text: &str| text.chars().any(char::is_control) || text.contains('\\');
         let kind = Some(form.field("type")).filter(|kind| !kind.is_empty()).unwrap_or("input");
         let Some(kind) = KINDS.into_iter().find(|known| *known == kind) else {
@@ -203,54 +200,57 @@ impl Place {
                 "a name has at most {NAME_BYTES_MAX} bytes, a subfolder {FOLDER_BYTES_MAX}"
             )));
         }
-        Ok(Place { kind, folder, name: name.to_owned() })
+        Ok(FileLocation { kind, folder, name: name.to_owned() })
     }
 
-    /// Under its name, or under the next that is free: `name (1).png`. The same content keeps its name. The answer is as
-    /// ComfyUI gives it.
-    pub(super) async fn keep(
+    /// Stores the file under its name, or under the next free one: `name (1).png`. Identical content keeps its name. The answer
+    /// has the format of ComfyUI.
+    pub(super) async fn store(
         &self,
         context: &Context,
         tenant: &Tenant,
         stored: &Stored,
-        is_overwritten: bool,
-    ) -> Result<Value, Refused> {
+        overwrite: bool,
+    ) -> Result<Value, ComfyuiError> {
         let hash = stored.hash.to_string();
-        let _one_at_a_time = context.comfyui.naming.lock().await;
+        let _guard = context.comfyui.name_lock.lock().await;
         for number in 0..RENAMES_MAX {
-            let name = numbered(&self.name, number);
+            let name = numbered_name(&self.name, number);
             let known = find(context, tenant, self.kind, &self.folder, &name).await?;
             match known {
-                Some(known) if known.hash == hash => return Ok(self.told(&known)),
-                Some(_) if !is_overwritten => continue,
+                Some(known) if known.hash == hash => return Ok(self.response(&known)),
+                Some(_) if !overwrite => continue,
                 Some(_) => {}
-                None => room(context.store.marked(Shelf::Comfyui, &mark(tenant, self.kind)).await?.len())?,
+                None => check_quota(
+                    context.store.marked(Shelf::Comfyui, &index_key(tenant, self.kind)).await?.len(),
+                )?,
             }
-            let upload = Upload { folder: self.folder.clone(), name, hash, size_bytes: stored.size_bytes };
+            let upload =
+                UploadedFile { folder: self.folder.clone(), name, hash, size_bytes: stored.size_bytes };
             let document = Document {
                 shelf: Shelf::Comfyui,
                 id: id(tenant, self.kind, &upload.folder, &upload.name),
                 tenant: Some(tenant.clone()),
-                mark: mark(tenant, self.kind),
+                mark: index_key(tenant, self.kind),
                 expires_at: None,
                 body: Arc::from(to_raw_value(&upload).map_err(|error| ApiError::invalid(error.to_string()))?),
             };
             context.plane.request(Event::Keep(Arc::new(document))).await?;
-            return Ok(self.told(&upload));
+            return Ok(self.response(&upload));
         }
         let message = format!("there are {RENAMES_MAX} other files named {}", self.name);
         Err(ApiError::new(StatusCode::CONFLICT, "refused", message).into())
     }
 }
 
-impl Place {
-    fn told(&self, upload: &Upload) -> Value {
+impl FileLocation {
+    fn response(&self, upload: &UploadedFile) -> Value {
         json!({ "name": upload.name, "subfolder": upload.folder, "type": self.kind })
     }
 }
 
-/// Whether there is room for one more name.
-fn room(count: usize) -> Result<(), ApiError> {
+/// Refuses another name when the tenant has too many.
+fn check_quota(count: usize) -> Result<(), ApiError> {
     if count < NAMES_MAX {
         return Ok(());
     }
@@ -258,7 +258,7 @@ fn room(count: usize) -> Result<(), ApiError> {
     Err(ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message))
 }
 
-fn numbered(name: &str, number: u32) -> String {
+fn numbered_name(name: &str, number: u32) -> String {
     match (number, name.rsplit_once('.')) {
         (0, _) => name.to_owned(),
         (_, Some((stem, ending))) if !stem.is_empty() => format!("{stem} ({number}).{ending}"),
@@ -266,21 +266,21 @@ fn numbered(name: &str, number: u32) -> String {
     }
 }
 
-/// Puts the hash of what was sent in place of its name, wherever a node asks for a file. What was not sent here may lie on
-/// the servers themselves, and keeps its name.
-pub(super) async fn place(
+/// Replaces names of uploaded files by references to their content, wherever an input takes a file. A name that was not
+/// uploaded here may exist on the servers themselves and stays.
+pub(super) async fn resolve_files(
     context: &Context,
     tenant: &Tenant,
-    graph: &mut Graph,
+    graph: &mut PromptGraph,
     classes: &Map<String, Value>,
-) -> Result<(), Refused> {
+) -> Result<(), ComfyuiError> {
     for node in graph.nodes.values_mut() {
         for (input, value) in &mut node.inputs {
             if !value.get().starts_with('"') || !takes_file(classes, &node.class, input) {
                 continue;
             }
             let Ok(named) = serde_json::from_str::<String>(value.get()) else { continue };
-            if let Some(asset) = asset(context, tenant, &named).await? {
+            if let Some(asset) = find_asset(context, tenant, &named).await? {
                 *value = to_raw_value(&asset).map_err(|error| ApiError::invalid(error.to_string()))?;
             }
         }
@@ -288,7 +288,7 @@ pub(super) async fn place(
     Ok(())
 }
 
-/// Whether an input names a file: it says that files can be sent for it, or its class loads something.
+/// True if the input accepts uploads, or its class is a known loader.
 fn takes_file(classes: &Map<String, Value>, class: &str, input: &str) -> bool {
     let sections = classes.get(class).and_then(|info| info["input"].as_object());
     let spec = sections.and_then(|sections| sections.values().find_map(|inputs| inputs.get(input)));
@@ -296,21 +296,21 @@ fn takes_file(classes: &Map<String, Value>, class: &str, input: &str) -> bool {
         || (class.starts_with("Load") && ["image", "mask", "audio", "video", "file"].contains(&input))
 }
 
-async fn asset(context: &Context, tenant: &Tenant, named: &str) -> Result<Option<Value>, Refused> {
-    let (path, kind) = annotated(named);
+async fn find_asset(context: &Context, tenant: &Tenant, named: &str) -> Result<Option<Value>, ComfyuiError> {
+    let (path, kind) = split_annotation(named);
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let hash = match find(context, tenant, kind, folder, name).await? {
         Some(upload) => Some(upload.hash),
         None if kind == "input" => None,
-        None => view::output(context, tenant, folder, name, kind).await?,
+        None => view::find_output(context, tenant, folder, name, kind).await?,
     };
     let Some(hash) = hash.filter(|hash| hash.parse::<BlobHash>().is_ok()) else { return Ok(None) };
     let info = json!({ "hash": hash, "file_path": path, "name": named });
     Ok(Some(json!({ "__type": "core/ASSET", "info": info })))
 }
 
-/// `name [output]` is of another kind than `name`.
-fn annotated(named: &str) -> (&str, &'static str) {
+/// Splits `name [output]` into the name and its kind.
+fn split_annotation(named: &str) -> (&str, &'static str) {
     for kind in KINDS {
         if let Some(path) = named.strip_suffix(&format!("[{kind}]")) {
             return (path.trim_end(), kind);
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_taken_are_counted_up_as_comfyui_does() {
+    fn used_names_are_numbered_as_in_comfyui() {
         for (name, number, expected) in [
             ("a.png", 0, "a.png"),
             ("a.png", 1, "a (1).png"),
@@ -332,26 +332,26 @@ mod tests {
             ("a", 1, "a (1)"),
             (".png", 1, ".png (1)"),
         ] {
-            assert_eq!(numbered(name, number), expected);
+            assert_eq!(numbered_name(name, number), expected);
         }
     }
 
     #[test]
-    fn names_are_bounded() {
-        assert!(room(NAMES_MAX - 1).is_ok());
-        assert_eq!(room(NAMES_MAX).unwrap_err().status, StatusCode::INSUFFICIENT_STORAGE);
+    fn number_of_names_is_bounded() {
+        assert!(check_quota(NAMES_MAX - 1).is_ok());
+        assert_eq!(check_quota(NAMES_MAX).unwrap_err().status, StatusCode::INSUFFICIENT_STORAGE);
     }
 
     #[test]
-    fn a_name_may_say_of_which_kind_it_is() {
-        assert_eq!(annotated("a.png"), ("a.png", "input"));
-        assert_eq!(annotated("sub/a.png [input]"), ("sub/a.png", "input"));
-        assert_eq!(annotated("a.png [output]"), ("a.png", "output"));
-        assert_eq!(annotated("a.png[temp]"), ("a.png", "temp"));
+    fn name_may_carry_its_kind() {
+        assert_eq!(split_annotation("a.png"), ("a.png", "input"));
+        assert_eq!(split_annotation("sub/a.png [input]"), ("sub/a.png", "input"));
+        assert_eq!(split_annotation("a.png [output]"), ("a.png", "output"));
+        assert_eq!(split_annotation("a.png[temp]"), ("a.png", "temp"));
     }
 
     #[test]
-    fn only_inputs_that_ask_for_files_are_looked_up() {
+    fn only_file_inputs_are_resolved() {
         let classes = json!({
             "LoadImage": {"input": {"required": {"image": [["a"], {"image_upload": true}]}}},
             "CLIPTextEncode": {"input": {"required": {"text": ["STRING", {"multiline": true}]}}},
@@ -365,11 +365,12 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_below_the_folder_of_files() {
+    fn location_is_below_the_upload_folder() {
         let place = |name: &str, folder: &str, kind: &str| {
             let fields = [("subfolder", folder), ("type", kind)];
             let fields = fields.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-            Place::read(&Form { file: None, fields }, name).map(|place| (place.folder, place.name))
+            FileLocation::read(&UploadForm { file: None, fields }, name)
+                .map(|place| (place.folder, place.name))
         };
         let ok = |folder: &str, name: &str| (folder.to_owned(), name.to_owned());
         assert_eq!(place("a.png", "", "").unwrap(), ok("", "a.png"));

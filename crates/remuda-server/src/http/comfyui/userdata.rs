@@ -1,4 +1,4 @@
-//! What people keep on a server: settings, saved workflows, styles. Each is a document of the tenant, found by its path.
+//! `/settings` and `/userdata`: settings, saved workflows and styles. Each is a document of the tenant, found by its path.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use serde_json::{Map, Value, json};
 
 use super::super::path::Path;
 use super::super::{ApiError, Caller, Context};
-use super::error::Refused;
+use super::error::ComfyuiError;
 use super::queue::query;
 
-/// A workflow with all its notes has less than half of it.
+/// A large workflow has less than half of this.
 const FILE_BYTES_MAX: usize = 1 << 20;
-/// Of a tenant, as they are kept. To list them is to read them all.
+/// Limits per tenant. Listing reads all files.
 const FILES_MAX: usize = 500;
 const FILES_BYTES_MAX: usize = 32 << 20;
 const PATH_BYTES_MAX: usize = 512;
@@ -33,14 +33,14 @@ fn settings_id(tenant: &Tenant) -> String {
 }
 
 async fn read_settings(context: &Context, tenant: &Tenant) -> Result<Map<String, Value>, StoreError> {
-    let kept = context.store.document(Shelf::Comfyui, &settings_id(tenant)).await?;
-    Ok(kept.and_then(|kept| serde_json::from_str(kept.body.get()).ok()).unwrap_or_default())
+    let document = context.store.document(Shelf::Comfyui, &settings_id(tenant)).await?;
+    Ok(document.and_then(|document| serde_json::from_str(document.body.get()).ok()).unwrap_or_default())
 }
 
 pub(super) async fn settings(
     State(context): State<Context>,
     caller: Caller,
-) -> Result<Json<Map<String, Value>>, Refused> {
+) -> Result<Json<Map<String, Value>>, ComfyuiError> {
     let tenant = caller.tenant(None)?;
     Ok(Json(read_settings(&context, &tenant).await?))
 }
@@ -49,7 +49,7 @@ pub(super) async fn setting(
     State(context): State<Context>,
     caller: Caller,
     Path(id): Path<String>,
-) -> Result<Json<Value>, Refused> {
+) -> Result<Json<Value>, ComfyuiError> {
     let tenant = caller.tenant(None)?;
     Ok(Json(read_settings(&context, &tenant).await?.remove(&id).unwrap_or_default()))
 }
@@ -58,20 +58,20 @@ pub(super) async fn set_all(
     State(context): State<Context>,
     caller: Caller,
     body: Bytes,
-) -> Result<StatusCode, Refused> {
+) -> Result<StatusCode, ComfyuiError> {
     let tenant = caller.tenant(None)?;
     let new: Map<String, Value> = serde_json::from_slice(&body)
         .map_err(|error| ApiError::bad_request(format!("settings are a JSON object: {error}")))?;
     change_settings(&context, &tenant, new).await
 }
 
-/// The body is the bare value, whatever its type says.
+/// The body is the JSON value itself, whatever its content type.
 pub(super) async fn set_one(
     State(context): State<Context>,
     caller: Caller,
     Path(id): Path<String>,
     body: Bytes,
-) -> Result<StatusCode, Refused> {
+) -> Result<StatusCode, ComfyuiError> {
     let tenant = caller.tenant(None)?;
     let value: Value = serde_json::from_slice(&body)
         .map_err(|error| ApiError::bad_request(format!("a setting is a JSON value: {error}")))?;
@@ -82,9 +82,9 @@ async fn change_settings(
     context: &Context,
     tenant: &Tenant,
     new: Map<String, Value>,
-) -> Result<StatusCode, Refused> {
-    // One at a time: two changes at once must not undo each other.
-    let _one_at_a_time = context.comfyui.naming.lock().await;
+) -> Result<StatusCode, ComfyuiError> {
+    // Serialized: two concurrent changes must not undo each other.
+    let _guard = context.comfyui.name_lock.lock().await;
     let mut settings = read_settings(context, tenant).await?;
     settings.extend(new);
     let body = to_raw_value(&settings).map_err(|error| ApiError::invalid(error.to_string()))?;
@@ -103,17 +103,17 @@ async fn change_settings(
     Ok(StatusCode::OK)
 }
 
-/// A file as it is kept.
+/// A stored file.
 #[derive(Debug, Serialize, Deserialize)]
-struct Kept {
+struct UserFile {
     path: String,
     text: String,
     modified_millis: u64,
     created_millis: u64,
 }
 
-impl Kept {
-    fn about(&self) -> Value {
+impl UserFile {
+    fn info(&self) -> Value {
         let seconds = |millis: u64| millis as f64 / 1000.0;
         json!({
             "path": self.path, "size": self.text.len(), "modified": seconds(self.modified_millis),
@@ -122,47 +122,47 @@ impl Kept {
     }
 }
 
-fn mark(tenant: &Tenant) -> String {
+fn index_key(tenant: &Tenant) -> String {
     format!("userdata/{tenant}")
 }
 
 fn id(tenant: &Tenant, path: &str) -> String {
-    format!("{}/{path}", mark(tenant))
+    format!("{}/{path}", index_key(tenant))
 }
 
-/// A path as it is kept: below the tenant's own folder.
-fn sound(path: &str) -> Result<String, ApiError> {
+/// Normalizes a path and refuses one that leaves the folder of the tenant.
+fn check_path(path: &str) -> Result<String, ApiError> {
     let parts: Vec<&str> = path.split('/').filter(|part| !matches!(*part, "" | ".")).collect();
     let is_odd = parts.contains(&"..") || path.chars().any(char::is_control) || path.contains('\\');
     if parts.is_empty() || is_odd || path.len() > PATH_BYTES_MAX {
         return Err(ApiError::new(
             StatusCode::FORBIDDEN,
             "forbidden",
-            "this is no path below your own folder",
+            "the path leads outside your own folder",
         ));
     }
     Ok(parts.join("/"))
 }
 
-async fn read(context: &Context, tenant: &Tenant, path: &str) -> Result<Option<Kept>, StoreError> {
-    let kept = context.store.document(Shelf::Comfyui, &id(tenant, path)).await?;
-    Ok(kept.and_then(|kept| serde_json::from_str(kept.body.get()).ok()))
+async fn read_file(context: &Context, tenant: &Tenant, path: &str) -> Result<Option<UserFile>, StoreError> {
+    let document = context.store.document(Shelf::Comfyui, &id(tenant, path)).await?;
+    Ok(document.and_then(|document| serde_json::from_str(document.body.get()).ok()))
 }
 
-async fn keep(context: &Context, tenant: &Tenant, kept: &Kept) -> Result<(), Refused> {
+async fn put_file(context: &Context, tenant: &Tenant, file: &UserFile) -> Result<(), ComfyuiError> {
     let document = Document {
         shelf: Shelf::Comfyui,
-        id: id(tenant, &kept.path),
+        id: id(tenant, &file.path),
         tenant: Some(tenant.clone()),
-        mark: mark(tenant),
+        mark: index_key(tenant),
         expires_at: None,
-        body: Arc::from(to_raw_value(kept).map_err(|error| ApiError::invalid(error.to_string()))?),
+        body: Arc::from(to_raw_value(file).map_err(|error| ApiError::invalid(error.to_string()))?),
     };
     context.plane.request(Event::Keep(Arc::new(document))).await?;
     Ok(())
 }
 
-async fn discard(context: &Context, tenant: &Tenant, path: &str) -> Result<(), Refused> {
+async fn delete_file(context: &Context, tenant: &Tenant, path: &str) -> Result<(), ComfyuiError> {
     context.plane.request(Event::Discard { shelf: Shelf::Comfyui, id: id(tenant, path) }).await?;
     Ok(())
 }
@@ -172,50 +172,51 @@ pub(super) async fn list(
     State(context): State<Context>,
     caller: Caller,
     uri: Uri,
-) -> Result<Response, Refused> {
+) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
     let asked = query(&uri);
     let Some(folder) = asked.get("dir").filter(|folder| !folder.is_empty()) else {
         return Err(ApiError::bad_request("Directory not provided").into());
     };
     let is = |key: &str| asked.get(key).is_some_and(|value| value == "true");
-    let prefix = format!("{}/", sound(folder)?);
-    let kept = context.store.marked(Shelf::Comfyui, &mark(&tenant)).await?;
-    let kept = kept.iter().filter_map(|kept| serde_json::from_str::<Kept>(kept.body.get()).ok());
-    let files: Vec<Value> = kept
-        .filter_map(|mut kept| {
-            let path = kept.path.strip_prefix(&prefix)?.to_owned();
+    let prefix = format!("{}/", check_path(folder)?);
+    let documents = context.store.marked(Shelf::Comfyui, &index_key(&tenant)).await?;
+    let files =
+        documents.iter().filter_map(|document| serde_json::from_str::<UserFile>(document.body.get()).ok());
+    let listed: Vec<Value> = files
+        .filter_map(|mut file| {
+            let path = file.path.strip_prefix(&prefix)?.to_owned();
             if path.contains('/') && !is("recurse") {
                 return None;
             }
-            kept.path.clone_from(&path);
+            file.path.clone_from(&path);
             Some(match (is("full_info"), is("split")) {
-                (true, _) => kept.about(),
+                (true, _) => file.info(),
                 (false, true) => std::iter::once(&*path).chain(path.split('/')).collect(),
                 (false, false) => path.into(),
             })
         })
         .collect();
-    if files.is_empty() {
+    if listed.is_empty() {
         return Err(ApiError::not_found("Directory not found").into());
     }
-    Ok(Json(files).into_response())
+    Ok(Json(listed).into_response())
 }
 
 pub(super) async fn get(
     State(context): State<Context>,
     caller: Caller,
     Path(path): Path<String>,
-) -> Result<Response, Refused> {
+) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let path = sound(&path)?;
-    let Some(kept) = read(&context, &tenant, &path).await? else {
+    let path = check_path(&path)?;
+    let Some(file) = read_file(&context, &tenant, &path).await? else {
         return Err(ApiError::not_found("there is no such file").into());
     };
-    // Somebody's own text, and never a page.
+    // Plain text, never rendered as a page.
     let kind = if path.ends_with(".json") { "application/json" } else { "text/plain; charset=utf-8" };
     let kind = if path.ends_with(".css") { "text/css; charset=utf-8" } else { kind };
-    Ok(([(header::CONTENT_TYPE, kind), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")], kept.text)
+    Ok(([(header::CONTENT_TYPE, kind), (header::X_CONTENT_TYPE_OPTIONS, "nosniff")], file.text)
         .into_response())
 }
 
@@ -225,48 +226,48 @@ pub(super) async fn put(
     Path(path): Path<String>,
     uri: Uri,
     body: Bytes,
-) -> Result<Response, Refused> {
+) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let path = sound(&path)?;
+    let path = check_path(&path)?;
     let asked = query(&uri);
     if body.len() > FILE_BYTES_MAX {
         return Err(ApiError::too_large(FILE_BYTES_MAX).into());
     }
     let text = String::from_utf8(body.into())
-        .map_err(|_| ApiError::bad_request("only text is kept here; files for nodes go to /upload/image"))?;
-    let _one_at_a_time = context.comfyui.naming.lock().await;
-    let known = read(&context, &tenant, &path).await?;
+        .map_err(|_| ApiError::bad_request("only text is file here; files for nodes go to /upload/image"))?;
+    let _guard = context.comfyui.name_lock.lock().await;
+    let known = read_file(&context, &tenant, &path).await?;
     if known.is_some() && asked.get("overwrite").is_some_and(|value| value == "false") {
         return Err(ApiError::new(StatusCode::CONFLICT, "refused", "File already exists").into());
     }
     let now = context.plane.clock.now().as_millis();
     let created_millis = known.map_or(now, |known| known.created_millis);
-    let kept = Kept { path, text, modified_millis: now, created_millis };
-    fit(&context, &tenant, &kept).await?;
-    keep(&context, &tenant, &kept).await?;
-    Ok(told(&asked, &kept))
+    let file = UserFile { path, text, modified_millis: now, created_millis };
+    check_quota(&context, &tenant, &file).await?;
+    put_file(&context, &tenant, &file).await?;
+    Ok(response(&asked, &file))
 }
 
-/// Whether there is room for it beside the tenant's other files.
-async fn fit(context: &Context, tenant: &Tenant, kept: &Kept) -> Result<(), Refused> {
-    let id = id(tenant, &kept.path);
-    let own = to_raw_value(kept).map_err(|error| ApiError::invalid(error.to_string()))?;
-    let others = context.store.marked(Shelf::Comfyui, &mark(tenant)).await?;
+/// Refuses a file that exceeds the tenant's limits.
+async fn check_quota(context: &Context, tenant: &Tenant, file: &UserFile) -> Result<(), ComfyuiError> {
+    let id = id(tenant, &file.path);
+    let own = to_raw_value(file).map_err(|error| ApiError::invalid(error.to_string()))?;
+    let others = context.store.marked(Shelf::Comfyui, &index_key(tenant)).await?;
     let others = others.iter().filter(|other| other.id != id);
     let (count, bytes) = others
         .fold((1, own.get().len()), |(count, bytes), other| (count + 1, bytes + other.body.get().len()));
     if count > FILES_MAX || bytes > FILES_BYTES_MAX {
         let message =
-            format!("at most {FILES_MAX} files of {FILES_BYTES_MAX} bytes in all are kept: delete some");
+            format!("at most {FILES_MAX} files of {FILES_BYTES_MAX} bytes in all are file: delete some");
         return Err(ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).into());
     }
     Ok(())
 }
 
-fn told(asked: &std::collections::BTreeMap<String, String>, kept: &Kept) -> Response {
+fn response(asked: &std::collections::BTreeMap<String, String>, file: &UserFile) -> Response {
     match asked.get("full_info").map(String::as_str) {
-        Some("true") => Json(kept.about()).into_response(),
-        _ => Json(json!(kept.path)).into_response(),
+        Some("true") => Json(file.info()).into_response(),
+        _ => Json(json!(file.path)).into_response(),
     }
 }
 
@@ -274,13 +275,13 @@ pub(super) async fn delete(
     State(context): State<Context>,
     caller: Caller,
     Path(path): Path<String>,
-) -> Result<StatusCode, Refused> {
+) -> Result<StatusCode, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let path = sound(&path)?;
-    if read(&context, &tenant, &path).await?.is_none() {
+    let path = check_path(&path)?;
+    if read_file(&context, &tenant, &path).await?.is_none() {
         return Err(ApiError::not_found("there is no such file").into());
     }
-    discard(&context, &tenant, &path).await?;
+    delete_file(&context, &tenant, &path).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -289,22 +290,22 @@ pub(super) async fn rename(
     caller: Caller,
     Path((from, to)): Path<(String, String)>,
     uri: Uri,
-) -> Result<Response, Refused> {
+) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let (from, to) = (sound(&from)?, sound(&to)?);
+    let (from, to) = (check_path(&from)?, check_path(&to)?);
     let asked = query(&uri);
-    let _one_at_a_time = context.comfyui.naming.lock().await;
-    let Some(mut kept) = read(&context, &tenant, &from).await? else {
+    let _guard = context.comfyui.name_lock.lock().await;
+    let Some(mut file) = read_file(&context, &tenant, &from).await? else {
         return Err(ApiError::not_found("there is no such file").into());
     };
-    let is_taken = read(&context, &tenant, &to).await?.is_some();
+    let is_taken = read_file(&context, &tenant, &to).await?.is_some();
     if is_taken && asked.get("overwrite").is_some_and(|value| value == "false") {
         return Err(ApiError::new(StatusCode::CONFLICT, "refused", "File already exists").into());
     }
-    kept.path = to;
-    keep(&context, &tenant, &kept).await?;
-    if kept.path != from {
-        discard(&context, &tenant, &from).await?;
+    file.path = to;
+    put_file(&context, &tenant, &file).await?;
+    if file.path != from {
+        delete_file(&context, &tenant, &from).await?;
     }
-    Ok(told(&asked, &kept))
+    Ok(response(&asked, &file))
 }

@@ -1,100 +1,99 @@
-//! Whether a graph can run, as far as the fleet's classes tell: inputs that must be there, numbers within their bounds. One
-//! good output is enough, as in ComfyUI: the bad ones are told and left out. Choices and types of links are left to the
-//! servers: a class may take more than it lists, and what is listed may be older than a file.
+//! Validates a graph against the fleet's node classes: required inputs and numeric bounds. As in ComfyUI, one valid output
+//! is enough; invalid ones are reported and left out. Choices and link types are left to the servers: a class may accept
+//! more than it lists, and the list may be older than a file.
 
 use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
-use super::error::Refused;
-use super::submit::{Graph, Node};
+use super::error::ComfyuiError;
+use super::submit::{PromptGraph, PromptNode};
 
-/// Inputs of these kinds are given under other names than their own.
+/// Inputs of these types appear in the graph under other names.
 const DYNAMIC: &str = "COMFY_";
-/// Nodes that are told to be wrong, and outputs that are told with each: nobody mends more at once, and all of them of a
-/// graph of thousands would be an answer without end.
-const TOLD_MAX: usize = 100;
+/// Limits on reported nodes and on dependent outputs per node; all of a graph of thousands would make an unbounded answer.
+const REPORTED_NODES_MAX: usize = 100;
 const DEPENDENT_MAX: usize = 100;
 
-/// A graph of which something can run.
+/// The part of a graph that can run.
 #[derive(Debug)]
-pub(super) struct Sound {
-    /// What is wrong with which node, in ComfyUI's words.
+pub(super) struct ValidGraph {
+    /// Errors per node, in ComfyUI's format.
     pub(super) node_errors: Value,
-    /// The outputs that are left.
+    /// The valid output nodes.
     pub(super) outputs: Vec<String>,
 }
 
-/// Refused if no output is left.
+/// Fails if no valid output is left.
 pub(super) fn check(
-    graph: &Graph,
+    graph: &PromptGraph,
     classes: &Map<String, Value>,
     outputs: Vec<String>,
-) -> Result<Sound, Refused> {
+) -> Result<ValidGraph, ComfyuiError> {
     let mut errors: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for (id, node) in &graph.nodes {
-        let found = classes.get(&node.class).map(|info| wrong(node, info)).unwrap_or_default();
+        let found = classes.get(&node.class).map(|info| input_errors(node, info)).unwrap_or_default();
         if !found.is_empty() {
             errors.insert(id, found);
         }
     }
     if errors.is_empty() {
-        return Ok(Sound { node_errors: json!({}), outputs });
+        return Ok(ValidGraph { node_errors: json!({}), outputs });
     }
-    let links = Links::read(graph);
-    let places: BTreeMap<usize, &str> =
-        outputs.iter().filter_map(|output| Some((links.place(output)?, output.as_str()))).collect();
-    let bad = errors.keys().filter_map(|id| links.place(id));
-    let spoilt = reach(&links.after, bad);
-    let needed = reach(&links.before, places.keys().copied());
-    let (mut told, mut details) = (Map::new(), Vec::new());
+    let links = GraphLinks::read(graph);
+    let indexes: BTreeMap<usize, &str> =
+        outputs.iter().filter_map(|output| Some((links.index(output)?, output.as_str()))).collect();
+    let bad = errors.keys().filter_map(|id| links.index(id));
+    let invalid = reachable(&links.after, bad);
+    let needed = reachable(&links.before, indexes.keys().copied());
+    let (mut node_errors, mut details) = (Map::new(), Vec::new());
     for (id, reasons) in errors {
-        let Some(place) = links.place(id).filter(|place| needed.contains(place)) else { continue };
-        if told.len() == TOLD_MAX {
+        let Some(index) = links.index(id).filter(|index| needed.contains(index)) else { continue };
+        if node_errors.len() == REPORTED_NODES_MAX {
             break;
         }
-        let after = reach(&links.after, [place]);
-        let dependent = places.iter().filter(|(place, _)| after.contains(place));
+        let after = reachable(&links.after, [index]);
+        let dependent = indexes.iter().filter(|(index, _)| after.contains(index));
         let dependent: Vec<&str> = dependent.map(|(_, output)| *output).take(DEPENDENT_MAX).collect();
         let class = graph.nodes.get(id).map(|node| node.class.as_str());
         details.extend(reasons.iter().map(summary));
         let error = json!({ "errors": reasons, "dependent_outputs": dependent, "class_type": class });
-        told.insert(id.to_owned(), error);
+        node_errors.insert(id.to_owned(), error);
     }
-    let is_good = |output: &&String| links.place(output).is_none_or(|place| !spoilt.contains(&place));
+    let is_good = |output: &&String| links.index(output).is_none_or(|index| !invalid.contains(&index));
     let good: Vec<String> = outputs.iter().filter(is_good).cloned().collect();
-    if !good.is_empty() || told.is_empty() {
-        return Ok(Sound { node_errors: told.into(), outputs: good });
+    if !good.is_empty() || node_errors.is_empty() {
+        return Ok(ValidGraph { node_errors: node_errors.into(), outputs: good });
     }
-    Err(Refused::Prompt {
+    Err(ComfyuiError::Prompt {
         kind: "prompt_outputs_failed_validation",
         message: "Prompt outputs failed validation".to_owned(),
         details: details.join("\n"),
-        node_errors: told.into(),
+        node_errors: node_errors.into(),
     })
 }
 
 fn summary(reason: &Value) -> String {
-    let word = |key: &str| reason[key].as_str().unwrap_or_default();
-    format!("{}: {}", word("message"), word("details"))
+    let field = |key: &str| reason[key].as_str().unwrap_or_default();
+    format!("{}: {}", field("message"), field("details"))
 }
 
-/// Which node feeds which, by their places in the graph.
-struct Links<'g> {
-    places: BTreeMap<&'g str, usize>,
+/// Links between nodes, by index.
+struct GraphLinks<'g> {
+    indexes: BTreeMap<&'g str, usize>,
     before: Vec<Vec<usize>>,
     after: Vec<Vec<usize>>,
 }
 
-impl<'g> Links<'g> {
-    fn read(graph: &'g Graph) -> Links<'g> {
-        let places = graph.nodes.keys().enumerate().map(|(place, id)| (id.as_str(), place)).collect();
+impl<'g> GraphLinks<'g> {
+    fn read(graph: &'g PromptGraph) -> GraphLinks<'g> {
+        let indexes = graph.nodes.keys().enumerate().map(|(index, id)| (id.as_str(), index)).collect();
         let none = vec![Vec::new(); graph.nodes.len()];
-        let mut links = Links { places, before: none.clone(), after: none };
+        let mut links = GraphLinks { indexes, before: none.clone(), after: none };
         for (to, node) in graph.nodes.values().enumerate() {
             for given in node.inputs.values().filter(|value| value.get().starts_with('[')) {
                 let source = serde_json::from_str::<(String, f64)>(given.get()).ok();
-                if let Some(from) = source.and_then(|(from, _)| links.place(&from)) {
+                if let Some(from) = source.and_then(|(from, _)| links.index(&from)) {
                     links.before[to].push(from);
                     links.after[from].push(to);
                 }
@@ -103,22 +102,22 @@ impl<'g> Links<'g> {
         links
     }
 
-    fn place(&self, id: &str) -> Option<usize> {
-        self.places.get(id).copied()
+    fn index(&self, id: &str) -> Option<usize> {
+        self.indexes.get(id).copied()
     }
 }
 
-/// These nodes and all that can be reached from them.
-fn reach(links: &[Vec<usize>], from: impl IntoIterator<Item = usize>) -> HashSet<usize> {
+/// The given nodes and all nodes reachable from them.
+fn reachable(links: &[Vec<usize>], from: impl IntoIterator<Item = usize>) -> HashSet<usize> {
     let mut next: Vec<usize> = from.into_iter().collect();
     let mut seen: HashSet<usize> = next.iter().copied().collect();
-    while let Some(place) = next.pop() {
-        next.extend(links[place].iter().copied().filter(|place| seen.insert(*place)));
+    while let Some(index) = next.pop() {
+        next.extend(links[index].iter().copied().filter(|index| seen.insert(*index)));
     }
     seen
 }
 
-fn wrong(node: &Node, info: &Value) -> Vec<Value> {
+fn input_errors(node: &PromptNode, info: &Value) -> Vec<Value> {
     let required = info["input"]["required"].as_object().into_iter().flatten();
     let mut reasons = Vec::new();
     for (name, spec) in required {
@@ -159,8 +158,8 @@ mod tests {
 
     use super::*;
 
-    fn graph(nodes: &Value) -> Graph {
-        Graph::read(&to_raw_value(nodes).unwrap()).unwrap()
+    fn graph(nodes: &Value) -> PromptGraph {
+        PromptGraph::read(&to_raw_value(nodes).unwrap()).unwrap()
     }
 
     fn classes() -> Map<String, Value> {
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn one_good_output_is_enough_and_the_bad_ones_are_told() {
+    fn one_valid_output_is_enough_and_invalid_ones_are_reported() {
         let nodes = json!({
             "1": {"class_type": "Empty", "inputs": {"width": 8, "name": "a"}},
             "2": {"class_type": "Empty", "inputs": {"width": ["1", 0], "name": "a"}},
@@ -185,12 +184,13 @@ mod tests {
             "5": {"class_type": "Custom", "inputs": {}},
         });
         let graph = graph(&nodes);
-        let told = check(&graph, &classes(), outputs(&["3", "4"])).unwrap();
-        assert_eq!(told.outputs, ["4"]);
-        let told = told.node_errors;
-        assert_eq!(told["1"]["errors"][0]["type"], "value_smaller_than_min", "{told}");
-        assert_eq!(told["1"]["dependent_outputs"], json!(["3"]), "{told}");
-        let Err(Refused::Prompt { node_errors, details, .. }) = check(&graph, &classes(), outputs(&["3"]))
+        let valid = check(&graph, &classes(), outputs(&["3", "4"])).unwrap();
+        assert_eq!(valid.outputs, ["4"]);
+        let errors = valid.node_errors;
+        assert_eq!(errors["1"]["errors"][0]["type"], "value_smaller_than_min", "{errors}");
+        assert_eq!(errors["1"]["dependent_outputs"], json!(["3"]), "{errors}");
+        let Err(ComfyuiError::Prompt { node_errors, details, .. }) =
+            check(&graph, &classes(), outputs(&["3"]))
         else {
             panic!("nothing of it can run");
         };
@@ -199,11 +199,11 @@ mod tests {
         assert_eq!(check(&graph, &classes(), outputs(&["4"])).unwrap().node_errors, json!({}));
     }
 
-    /// Every output hangs on every bad node: the answer must not be their product.
+    /// Every output depends on every invalid node: the answer must not be their product.
     ///
     /// Faults: X7.
     #[test]
-    fn what_is_told_of_a_large_graph_is_bounded() {
+    fn errors_of_a_large_graph_are_bounded() {
         let mut nodes = Map::new();
         let mut last = json!("none");
         for number in 0..3000 {
@@ -217,20 +217,27 @@ mod tests {
         for id in &ends {
             nodes.insert(id.clone(), json!({"class_type": "Save", "inputs": {"images": last}}));
         }
-        let Err(Refused::Prompt { node_errors, details, .. }) =
+        let Err(ComfyuiError::Prompt { node_errors, details, .. }) =
             check(&graph(&nodes.into()), &classes(), ends)
         else {
             panic!("nothing of it can run");
         };
-        let told = node_errors.as_object().unwrap();
-        assert_eq!((told.len(), details.lines().count()), (TOLD_MAX, TOLD_MAX), "each is told once");
-        assert!(told.values().all(|it| it["dependent_outputs"].as_array().unwrap().len() == DEPENDENT_MAX));
+        let reported = node_errors.as_object().unwrap();
+        assert_eq!(
+            (reported.len(), details.lines().count()),
+            (REPORTED_NODES_MAX, REPORTED_NODES_MAX),
+            "each is reported once"
+        );
+        assert!(
+            reported.values().all(|it| it["dependent_outputs"].as_array().unwrap().len() == DEPENDENT_MAX)
+        );
     }
 
     #[test]
-    fn what_must_be_there_is_missed() {
+    fn missing_required_input_is_reported() {
         let nodes = json!({"3": {"class_type": "Save", "inputs": {}}});
-        let Err(Refused::Prompt { node_errors, .. }) = check(&graph(&nodes), &classes(), outputs(&["3"]))
+        let Err(ComfyuiError::Prompt { node_errors, .. }) =
+            check(&graph(&nodes), &classes(), outputs(&["3"]))
         else {
             panic!("nothing of it can run");
         };

@@ -1,5 +1,5 @@
-//! `GET /view`: a file by the name under which a prompt's outputs, or an upload, are known. It is shown in place, as ComfyUI
-//! does, but as nothing that could run in a page. Pictures are never decoded here: `preview` and `channel` get the original.
+//! `GET /view`: an output or upload by its name. It is shown inline, as in ComfyUI, but never with a type that a browser would
+//! run. Images are not decoded: `preview` and `channel` return the original.
 
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri};
@@ -7,7 +7,7 @@ use axum::response::Response;
 use remuda_core::id::{JobId, Tenant};
 
 use super::super::{ApiError, Caller, Context, blobs};
-use super::error::Refused;
+use super::error::ComfyuiError;
 use super::history_entry::stored_outputs;
 use super::prompt::Prompt;
 use super::queue::query;
@@ -18,10 +18,10 @@ pub(super) async fn view(
     caller: Caller,
     uri: Uri,
     headers: HeaderMap,
-) -> Result<Response, Refused> {
+) -> Result<Response, ComfyuiError> {
     let tenant = caller.tenant(None)?;
-    let asked = query(&uri);
-    let part = |key: &str| asked.get(key).map_or("", String::as_str);
+    let query = query(&uri);
+    let part = |key: &str| query.get(key).map_or("", String::as_str);
     let (name, folder) = (part("filename"), part("subfolder"));
     let kind = Some(part("type")).filter(|kind| !kind.is_empty()).unwrap_or("output");
     if name.is_empty() || name.starts_with('/') || name.contains("..") {
@@ -32,7 +32,7 @@ pub(super) async fn view(
     }
     let hash = match uploads::find(&context, &tenant, kind, folder, name).await? {
         Some(upload) => Some(upload.hash),
-        None => output(&context, &tenant, folder, name, kind).await?,
+        None => find_output(&context, &tenant, folder, name, kind).await?,
     };
     let Some(hash) = hash else {
         let message = format!("there is no {kind} file {name:?} in {folder:?}");
@@ -41,14 +41,14 @@ pub(super) async fn view(
     Ok(blobs::show(&context, &hash, name, &headers).await?)
 }
 
-/// The folder names the job and the node.
-pub(super) async fn output(
+/// The folder consists of job and node.
+pub(super) async fn find_output(
     context: &Context,
     tenant: &Tenant,
     folder: &str,
     name: &str,
     kind: &str,
-) -> Result<Option<String>, Refused> {
+) -> Result<Option<String>, ComfyuiError> {
     let Some((job, node)) = folder.split_once('/') else { return Ok(None) };
     let Ok(job) = job.parse::<JobId>() else { return Ok(None) };
     match Prompt::read(context, job).await? {

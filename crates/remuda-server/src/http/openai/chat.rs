@@ -1,6 +1,6 @@
-//! `POST /v1/chat/completions`: a conversation goes on, whole or word by word.
+//! `POST /v1/chat/completions`: chat completions, whole or streamed.
 
-mod read;
+mod parse;
 mod stream;
 
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,58 +15,57 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::super::{ApiError, Caller, Context};
-use super::request_fields::Asked;
-use super::routing::{self, Call, off};
+use super::request_fields::RequestFields;
+use super::routing::{self, ModelCall, model_error};
 
 pub(super) async fn complete(
     State(context): State<Context>,
     caller: Caller,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let mut asked = Asked::read(&body)?;
-    let model = asked.model()?;
-    let patience = asked.patience(context.request_timeout)?;
-    let streamed = read::streamed(&mut asked)?;
-    let request = Request::TextToText(read::chat(&mut asked)?);
-    let answering = routing::call(&context, &caller, Call { model: &model, request, patience }).await?;
-    let head = Head { id: format!("chatcmpl-{}", Uuid::new_v4().simple()), created: now(), model };
+    let mut fields = RequestFields::read(&body)?;
+    let model = fields.model()?;
+    let timeout = fields.timeout(context.request_timeout)?;
+    let streamed = parse::stream_options(&mut fields)?;
+    let request = Request::TextToText(parse::chat(&mut fields)?);
+    let pending = routing::call(&context, &caller, ModelCall { model: &model, request, timeout }).await?;
+    let head = CompletionHead { id: format!("chatcmpl-{}", Uuid::new_v4().simple()), created: now(), model };
     if let Some(streamed) = streamed {
-        return stream::stream(&context, head, answering, streamed).await;
+        return stream::respond(&context, head, pending, streamed).await;
     }
-    let answer = answering.answer().await?;
-    let (usage, text) = (usage(&answer), generated(answer, &head.model)?);
+    let answer = pending.answer().await?;
+    let (usage, text) = (usage(&answer), first_text(answer, &head.model)?);
     let message = json!({ "role": "assistant", "content": text.text, "refusal": null });
-    let choice =
-        json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": finish(text.finish) });
-    let mut whole = head.of("chat.completion", &[choice]);
+    let choice = json!({ "index": 0, "message": message, "logprobs": null, "finish_reason": finish_reason(text.finish) });
+    let mut whole = head.with_choices("chat.completion", &[choice]);
     whole["usage"] = usage;
     Ok(Json(whole).into_response())
 }
 
-/// What every part of an answer begins with.
+/// Fields common to all chunks of an answer.
 #[derive(Clone, Debug)]
-struct Head {
+struct CompletionHead {
     id: String,
     created: u64,
     model: String,
 }
 
-impl Head {
-    fn of(&self, object: &str, choices: &[Value]) -> Value {
-        let Head { id, created, model } = self;
+impl CompletionHead {
+    fn with_choices(&self, object: &str, choices: &[Value]) -> Value {
+        let CompletionHead { id, created, model } = self;
         json!({ "id": id, "object": object, "created": created, "model": model, "choices": choices })
     }
 }
 
-/// In seconds, as OpenAI counts.
+/// Unix time in seconds.
 pub(super) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-fn generated(answer: Answer, model: &str) -> Result<Generated, ApiError> {
+fn first_text(answer: Answer, model: &str) -> Result<Generated, ApiError> {
     match answer.parts.into_iter().next() {
         Some(PartAnswer::Text(text)) => Ok(text),
-        _ => Err(off(model, "gave something else than a text")),
+        _ => Err(model_error(model, "returned something other than text")),
     }
 }
 
@@ -79,7 +78,7 @@ fn usage(answer: &Answer) -> Value {
     json!({ "prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written })
 }
 
-fn finish(finish: Finish) -> &'static str {
+fn finish_reason(finish: Finish) -> &'static str {
     match finish {
         Finish::Stop => "stop",
         Finish::Length => "length",

@@ -1,4 +1,4 @@
-//! `POST /v1/embeddings`: a vector for each text.
+//! `POST /v1/embeddings`: one vector per text.
 
 use axum::Json;
 use axum::body::Bytes;
@@ -10,38 +10,38 @@ use serde_json::{Value, json};
 
 use super::super::base64::base64;
 use super::super::{ApiError, Caller, Context};
-use super::request_fields::{Asked, wrong};
-use super::routing::{self, Call, off};
+use super::request_fields::{RequestFields, invalid_field};
+use super::routing::{self, ModelCall, model_error};
 
-/// As many as OpenAI takes at once.
+/// As many as OpenAI accepts in one request.
 const TEXTS_MAX: usize = 2048;
 const DIMENSIONS_MAX: u64 = 1 << 16;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum VectorEncoding {
     Float,
     Base64,
 }
 
 #[derive(Serialize)]
-struct List {
+struct EmbeddingList {
     object: &'static str,
-    data: Vec<Item>,
+    data: Vec<EmbeddingItem>,
     model: String,
     usage: Value,
 }
 
 #[derive(Serialize)]
-struct Item {
+struct EmbeddingItem {
     object: &'static str,
     index: usize,
-    embedding: Vector,
+    embedding: EncodedVector,
 }
 
-/// Numbers of 32 bits, written as such: nine digits tell them apart.
+/// Single-precision numbers; nine digits identify each.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Vector {
+enum EncodedVector {
     Float(Vec<f32>),
     Base64(String),
 }
@@ -51,44 +51,47 @@ pub(super) async fn embed(
     caller: Caller,
     body: Bytes,
 ) -> Result<Response, ApiError> {
-    let mut asked = Asked::read(&body)?;
-    let (model, texts, form) = (asked.model()?, texts(asked.take("input"))?, form(&mut asked)?);
-    let dimensions = asked.whole("dimensions", 1, DIMENSIONS_MAX)?.map(|number| number as usize);
-    let patience = asked.patience(context.request_timeout)?;
+    let mut fields = RequestFields::read(&body)?;
+    let (model, texts, form) = (fields.model()?, texts(fields.take("input"))?, encoding(&mut fields)?);
+    let dimensions = fields.integer("dimensions", 1, DIMENSIONS_MAX)?.map(|number| number as usize);
+    let timeout = fields.timeout(context.request_timeout)?;
     let count = texts.len();
-    let call = Call { model: &model, request: Request::TextEmbedding { texts }, patience };
+    let call = ModelCall { model: &model, request: Request::TextEmbedding { texts }, timeout };
     let answer = routing::call(&context, &caller, call).await?.answer().await?;
     if answer.parts.len() != count {
-        return Err(off(&model, "gave another number of vectors than there were texts"));
+        return Err(model_error(&model, "returned a different number of vectors than texts"));
     }
     let usage = json!({ "prompt_tokens": answer.prompt_tokens, "total_tokens": answer.prompt_tokens });
     let mut data = Vec::with_capacity(count);
     for (index, part) in answer.parts.into_iter().enumerate() {
         let PartAnswer::Vector(vector) = part else {
-            return Err(off(&model, "gave something else than vectors"));
+            return Err(model_error(&model, "returned something other than vectors"));
         };
-        let vector = cut(vector, dimensions)?;
+        let vector = truncate(vector, dimensions)?;
         let embedding = match form {
-            Form::Float => Vector::Float(vector),
-            Form::Base64 => Vector::Base64(base64(&little_endian(&vector))),
+            VectorEncoding::Float => EncodedVector::Float(vector),
+            VectorEncoding::Base64 => EncodedVector::Base64(base64(&little_endian(&vector))),
         };
-        data.push(Item { object: "embedding", index, embedding });
+        data.push(EmbeddingItem { object: "embedding", index, embedding });
     }
-    Ok(Json(List { object: "list", data, model, usage }).into_response())
+    Ok(Json(EmbeddingList { object: "list", data, model, usage }).into_response())
 }
 
 fn texts(input: Option<Value>) -> Result<Vec<String>, ApiError> {
     let texts = match input {
-        None => return Err(wrong("input", "is missing: a text, or a list of texts")),
+        None => return Err(invalid_field("input", "is missing: a text, or a list of texts")),
         Some(Value::String(text)) => vec![text],
         Some(Value::Array(all)) => all.into_iter().map(text).collect::<Result<_, _>>()?,
-        Some(_) => return Err(wrong("input", "is a text, or a list of texts")),
+        Some(_) => return Err(invalid_field("input", "is a text, or a list of texts")),
     };
     if texts.is_empty() || texts.len() > TEXTS_MAX {
-        return Err(wrong("input", &format!("has {} texts; it may have 1 to {TEXTS_MAX}", texts.len())));
+        return Err(invalid_field(
+            "input",
+            &format!("has {} texts; it may have 1 to {TEXTS_MAX}", texts.len()),
+        ));
     }
     if let Some(at) = texts.iter().position(String::is_empty) {
-        return Err(wrong("input", &format!("has an empty text at {at}")));
+        return Err(invalid_field("input", &format!("has an empty text at {at}")));
     }
     Ok(texts)
 }
@@ -96,30 +99,30 @@ fn texts(input: Option<Value>) -> Result<Vec<String>, ApiError> {
 fn text(value: Value) -> Result<String, ApiError> {
     match value {
         Value::String(text) => Ok(text),
-        Value::Number(_) | Value::Array(_) => Err(wrong(
+        Value::Number(_) | Value::Array(_) => Err(invalid_field(
             "input",
-            "has tokens in it: send texts, since every model has tokens of its own (LangChain: check_embedding_ctx_length=False)",
+            "has tokens in it: send texts, since models have different tokens (LangChain: check_embedding_ctx_length=False)",
         )),
         Value::Null | Value::Bool(_) | Value::Object(_) => {
-            Err(wrong("input", "is a text, or a list of texts"))
+            Err(invalid_field("input", "is a text, or a list of texts"))
         }
     }
 }
 
-fn form(asked: &mut Asked) -> Result<Form, ApiError> {
-    match asked.text("encoding_format")?.as_deref() {
-        None | Some("float") => Ok(Form::Float),
-        Some("base64") => Ok(Form::Base64),
-        Some(other) => Err(wrong("encoding_format", &format!("is float or base64, not {other:?}"))),
+fn encoding(fields: &mut RequestFields) -> Result<VectorEncoding, ApiError> {
+    match fields.text("encoding_format")?.as_deref() {
+        None | Some("float") => Ok(VectorEncoding::Float),
+        Some("base64") => Ok(VectorEncoding::Base64),
+        Some(other) => Err(invalid_field("encoding_format", &format!("is float or base64, not {other:?}"))),
     }
 }
 
-/// The first of its numbers, of length 1 again.
-fn cut(mut vector: Vec<f32>, dimensions: Option<usize>) -> Result<Vec<f32>, ApiError> {
+/// Truncates a vector and normalizes it again.
+fn truncate(mut vector: Vec<f32>, dimensions: Option<usize>) -> Result<Vec<f32>, ApiError> {
     let Some(dimensions) = dimensions.filter(|wanted| *wanted != vector.len()) else { return Ok(vector) };
     if dimensions > vector.len() {
         let why = format!("is {dimensions}, and the vectors of this model have {}", vector.len());
-        return Err(wrong("dimensions", &why));
+        return Err(invalid_field("dimensions", &why));
     }
     vector.truncate(dimensions);
     let length = vector.iter().map(|number| number * number).sum::<f32>().sqrt();
@@ -138,10 +141,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_come_alone_or_in_lists_and_tokens_do_not() {
+    fn input_is_a_text_or_a_list_but_not_tokens() {
         assert_eq!(texts(Some(json!("one"))).unwrap(), ["one"]);
         assert_eq!(texts(Some(json!(["one", "two"]))).unwrap(), ["one", "two"]);
-        for (input, told) in [
+        for (input, expected) in [
             (json!([]), "0 texts"),
             (json!(["a", ""]), "empty text at 1"),
             (json!(""), "empty text at 0"),
@@ -151,16 +154,16 @@ mod tests {
             (json!(vec!["a"; TEXTS_MAX + 1]), "2049 texts"),
         ] {
             let problem = texts(Some(input)).unwrap_err();
-            assert!(problem.message.contains(told), "{}", problem.message);
+            assert!(problem.message.contains(expected), "{}", problem.message);
             assert_eq!(problem.detail["param"], "input");
         }
     }
 
     #[test]
-    fn a_shortened_vector_has_length_one_again() {
-        assert_eq!(cut(vec![0.6, 0.8, 0.0], Some(1)).unwrap(), [1.0]);
-        assert_eq!(cut(vec![0.6, 0.8], Some(2)).unwrap(), [0.6, 0.8]);
-        assert_eq!(cut(vec![0.0, 1.0], Some(1)).unwrap(), [0.0]);
-        assert!(cut(vec![1.0], Some(2)).unwrap_err().message.contains("have 1"));
+    fn truncated_vector_is_normalized() {
+        assert_eq!(truncate(vec![0.6, 0.8, 0.0], Some(1)).unwrap(), [1.0]);
+        assert_eq!(truncate(vec![0.6, 0.8], Some(2)).unwrap(), [0.6, 0.8]);
+        assert_eq!(truncate(vec![0.0, 1.0], Some(1)).unwrap(), [0.0]);
+        assert!(truncate(vec![1.0], Some(2)).unwrap_err().message.contains("have 1"));
     }
 }

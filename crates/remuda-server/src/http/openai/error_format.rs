@@ -1,5 +1,5 @@
-//! Errors in OpenAI's form, made from the one form they all have: `{"error": {"message", "type", "param", "code"}}`. Its
-//! clients choose what to raise by the status, and tell people the message.
+//! Errors in OpenAI's format, translated from the common `ApiError`: `{"error": {"message", "type", "param", "code"}}`.
+//! Clients choose an exception by the status and show the message.
 
 use axum::Json;
 use axum::extract::Request;
@@ -12,8 +12,8 @@ use super::super::ApiError;
 
 const SURFACE: &str = "/v1";
 
-/// Around everything, so that whoever is turned away at the gate is told in the same form.
-pub(in crate::http) async fn put_on(request: Request, next: Next) -> Response {
+/// Wraps every route, so that a request refused by the access checks gets the same format.
+pub(in crate::http) async fn format_errors(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let is_here = path == SURFACE || path.strip_prefix(SURFACE).is_some_and(|rest| rest.starts_with('/'));
     let response = next.run(request).await;
@@ -22,15 +22,15 @@ pub(in crate::http) async fn put_on(request: Request, next: Next) -> Response {
 
 fn translate(mut response: Response) -> Response {
     let Some(problem) = response.extensions_mut().remove::<ApiError>() else { return response };
-    let anew = (status(&problem), Json(told(&problem))).into_response();
-    // What else it says, such as when to come back, holds as it did.
+    let replaced = (status(&problem), Json(error_body(&problem))).into_response();
+    // Other headers, such as Retry-After, stay as they are.
     *response.status_mut() = status(&problem);
     response.headers_mut().remove(header::CONTENT_LENGTH);
-    *response.body_mut() = anew.into_body();
+    *response.body_mut() = replaced.into_body();
     response
 }
 
-/// What is wrong with a request is one status here.
+/// OpenAI has one status for invalid requests.
 fn status(problem: &ApiError) -> StatusCode {
     match problem.status {
         StatusCode::UNPROCESSABLE_ENTITY => StatusCode::BAD_REQUEST,
@@ -38,8 +38,8 @@ fn status(problem: &ApiError) -> StatusCode {
     }
 }
 
-/// Also said in the middle of a stream, where there is no status any more.
-pub(super) fn told(problem: &ApiError) -> Value {
+/// Also sent within a stream, where the status is already sent.
+pub(super) fn error_body(problem: &ApiError) -> Value {
     let (kind, code) = match problem.status {
         StatusCode::UNAUTHORIZED => ("authentication_error", "invalid_api_key"),
         StatusCode::FORBIDDEN => ("permission_error", problem.code),
@@ -56,19 +56,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_problem_has_openais_form() {
+    fn every_error_has_openai_format() {
         let full = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", "the queue is full").later(2);
         assert_eq!(
-            told(&full),
+            error_body(&full),
             json!({ "error": {
                 "message": "the queue is full", "type": "rate_limit_error", "param": null, "code": "rate_limit_exceeded",
             }})
         );
         let mut wrong = ApiError::bad_request("n is 2");
         wrong.detail = json!({ "param": "n" });
-        assert_eq!((&told(&wrong)["error"]["param"], status(&wrong)), (&json!("n"), StatusCode::BAD_REQUEST));
+        assert_eq!(
+            (&error_body(&wrong)["error"]["param"], status(&wrong)),
+            (&json!("n"), StatusCode::BAD_REQUEST)
+        );
         assert_eq!(status(&ApiError::invalid("…")), StatusCode::BAD_REQUEST);
         let stranger = ApiError::new(StatusCode::UNAUTHORIZED, "no_token", "…");
-        assert_eq!(told(&stranger)["error"]["code"], "invalid_api_key");
+        assert_eq!(error_body(&stranger)["error"]["code"], "invalid_api_key");
     }
 }

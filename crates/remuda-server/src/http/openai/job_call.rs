@@ -1,7 +1,7 @@
-//! A call as a job: handed in where every other job is, followed to its end, and cancelled when whoever asked hangs up.
+//! A model call as a job: submitted like any other, followed to its end, and cancelled when the client disconnects.
 //!
-//! What its worker says meanwhile comes as live reports, which may be lost: each piece says where in the text it begins, and
-//! what was missed is in the result. An attempt that is begun anew elsewhere says the same again, which is passed over.
+//! Text arrives in live reports, which may be lost: each piece carries its offset, and missed text is in the result. A retried
+//! attempt repeats text, which is skipped.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,91 +21,91 @@ use tokio::sync::broadcast::{self, error::RecvError};
 use tracing::debug;
 
 use super::super::{ApiError, Caller, Context};
-use super::routing::{off, problem};
-use crate::intake::{self, Taken};
+use super::routing::{model_error, pool_error};
+use crate::intake::{self, Submitted};
 use crate::live::LiveEvent;
 use crate::plane_handle::PlaneHandle;
 use remuda_models::result::{ModelResult, read_streamed_text};
 
 #[derive(Debug)]
-pub(super) struct Following {
+pub(super) struct JobCall {
     context: Context,
     model: String,
-    wanted: Wanted,
+    guard: CancelOnDrop,
     news: broadcast::Receiver<LiveEvent>,
     ready: VecDeque<Piece>,
-    heard: Heard,
+    text_offset: TextOffset,
     is_over: bool,
 }
 
-/// How much of a text was heard, in bytes.
+/// Bytes of the text that were already forwarded.
 #[derive(Debug, Default)]
-struct Heard(usize);
+struct TextOffset(usize);
 
-impl Heard {
-    /// What is new of a piece that begins at `at`; with a gap before it, it waits for the result.
-    fn new_of<'a>(&mut self, at: usize, text: &'a str) -> Option<&'a str> {
+impl TextOffset {
+    /// The new part of a piece that starts at `at`; after a gap the text waits for the result.
+    fn unseen<'a>(&mut self, at: usize, text: &'a str) -> Option<&'a str> {
         let new = text.get(self.0.checked_sub(at)?..).filter(|new| !new.is_empty())?;
         self.0 += new.len();
         Some(new)
     }
 }
 
-/// A job that somebody waits for; whoever drops it cancels it.
+/// Cancels its job when dropped before the end.
 #[derive(Debug)]
-struct Wanted {
+struct CancelOnDrop {
     job: JobId,
     plane: PlaneHandle,
     is_over: bool,
 }
 
-impl Drop for Wanted {
+impl Drop for CancelOnDrop {
     fn drop(&mut self) {
         if !self.is_over {
-            debug!(job = %self.job, "nobody waits for it any more");
-            let message = "whoever asked has hung up".to_owned();
+            debug!(job = %self.job, "client disconnected, cancelling its job");
+            let message = "the client disconnected".to_owned();
             self.plane.notify(Event::Cancel { job: self.job, message });
         }
     }
 }
 
-impl Following {
+impl JobCall {
     pub(super) async fn begin(
         context: &Context,
         caller: &Caller,
         model: &str,
         request: Request,
-        patience: Duration,
+        timeout: Duration,
         excluded: BTreeSet<WorkerId>,
-    ) -> Result<Following, ApiError> {
-        let workflow = to_raw_value(&workflow(model, request)?);
+    ) -> Result<JobCall, ApiError> {
+        let workflow = to_raw_value(&job_workflow(model, request)?);
         let workflow = workflow.map_err(|error| ApiError::bad_request(error.to_string()))?;
         let mut examined = workflow::examine(workflow.get(), &context.limits)?;
-        // Texts are texts here, whatever they look like.
+        // Input texts must not be mistaken for model file names.
         examined.models = [model.to_owned()].into();
-        // Before it is handed in: nothing of it is missed.
+        // Subscribe before submitting, so that no event is missed.
         let news = context.events.subscribe();
-        let request = intake::Request {
+        let request = intake::SubmitFields {
             service: Some(model.parse()?),
-            deadline: Some(patience),
+            deadline: Some(timeout),
             needs: Requirements { excluded, ..Requirements::default() },
-            ..intake::Request::new(Arc::from(workflow), caller.tenant(None)?)
+            ..intake::SubmitFields::new(Arc::from(workflow), caller.tenant(None)?)
         };
-        let Taken { job, .. } = context.intake().take_examined(request, examined).await?;
-        let wanted = Wanted { job, plane: context.plane.clone(), is_over: false };
+        let Submitted { job, .. } = context.intake().submit_examined(request, examined).await?;
+        let guard = CancelOnDrop { job, plane: context.plane.clone(), is_over: false };
         let (context, model) = (context.clone(), model.to_owned());
-        Ok(Following {
+        Ok(JobCall {
             context,
             model,
-            wanted,
+            guard,
             news,
             ready: VecDeque::new(),
-            heard: Heard::default(),
+            text_offset: TextOffset::default(),
             is_over: false,
         })
     }
 
-    /// The next piece; nothing once it has ended.
+    /// The next piece; `None` once the job has ended.
     pub(super) async fn piece(&mut self) -> Result<Option<Piece>, ApiError> {
         loop {
             if let Some(piece) = self.ready.pop_front() {
@@ -114,26 +114,26 @@ impl Following {
             if self.is_over {
                 return Ok(None);
             }
-            self.hear().await?;
+            self.next_event().await?;
         }
     }
 
     pub(super) async fn answer(mut self) -> Result<Answer, ApiError> {
         while !self.is_over {
-            self.hear().await?;
+            self.next_event().await?;
         }
         self.outcome().await
     }
 
-    async fn hear(&mut self) -> Result<(), ApiError> {
-        let job = self.wanted.job;
+    async fn next_event(&mut self) -> Result<(), ApiError> {
+        let job = self.guard.job;
         match self.news.recv().await {
-            Ok(LiveEvent::Update(told)) if told.job == job => {
-                for (at, text) in told.report.messages.iter().filter_map(|it| read_streamed_text(it)) {
-                    let new = self.heard.new_of(at, &text);
+            Ok(LiveEvent::Update(update)) if update.job == job => {
+                for (at, text) in update.report.messages.iter().filter_map(|it| read_streamed_text(it)) {
+                    let new = self.text_offset.unseen(at, &text);
                     self.ready.extend(new.map(|new| Piece::Text(new.to_owned())));
                 }
-                let progress = told.report.progress.as_ref().map(|progress| progress.value as f32);
+                let progress = update.report.progress.as_ref().map(|progress| progress.value as f32);
                 self.ready.extend(progress.map(Piece::Progress));
             }
             Ok(LiveEvent::Stored(happened)) if happened.job == Some(job) => {
@@ -141,61 +141,62 @@ impl Following {
                 self.is_over = end.contains(&&*happened.name);
             }
             Ok(_) => {}
-            // Its end may be among what was missed.
+            // The end may be among the missed events.
             Err(RecvError::Lagged(_)) => {
                 let stored = self.context.store.job(job).await?;
                 self.is_over = stored.is_none_or(|(_, life)| !life.state.is_open());
             }
-            Err(RecvError::Closed) => return Err(problem(PoolError::Closing)),
+            Err(RecvError::Closed) => return Err(pool_error(PoolError::Closing)),
         }
         Ok(())
     }
 
     async fn outcome(mut self) -> Result<Answer, ApiError> {
-        self.wanted.is_over = true;
-        let (job, model) = (self.wanted.job, &self.model);
-        let (accepted, life) = self.context.store.job(job).await?.ok_or_else(|| gone(job))?;
+        self.guard.is_over = true;
+        let (job, model) = (self.guard.job, &self.model);
+        let (accepted, life) = self.context.store.job(job).await?.ok_or_else(|| result_gone(job))?;
         match &life.state {
             StateRow::Completed { .. } => self.result().await,
             StateRow::Failed { .. } if life.has_expired(accepted.deadline) => {
-                Err(problem(PoolError::Deadline { model: model.clone() }))
+                Err(pool_error(PoolError::Deadline { model: model.clone() }))
             }
             StateRow::Failed { cause: Cause::Job, message, .. } => {
                 Err(ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", message.clone()))
             }
             StateRow::Failed { message, .. } | StateRow::Cancelled { message } => {
                 let why = format!("{message} (job {job})");
-                Err(problem(PoolError::NoWorkers { model: model.clone(), why }))
+                Err(pool_error(PoolError::NoWorkers { model: model.clone(), why }))
             }
-            StateRow::Queued { .. } | StateRow::Running { .. } => Err(gone(job)),
+            StateRow::Queued { .. } | StateRow::Running { .. } => Err(result_gone(job)),
         }
     }
 
     async fn result(&self) -> Result<Answer, ApiError> {
-        let job = self.wanted.job;
-        let result = self.context.store.result(job).await?.ok_or_else(|| gone(job))?;
-        let unlike = || off(&self.model, &format!("gave a result that is none of a model's (job {job})"));
-        let given: ModelResult = serde_json::from_str(result.get()).map_err(|_| unlike())?;
+        let job = self.guard.job;
+        let result = self.context.store.result(job).await?.ok_or_else(|| result_gone(job))?;
+        let unreadable =
+            || model_error(&self.model, &format!("returned a result in an unknown format (job {job})"));
+        let given: ModelResult = serde_json::from_str(result.get()).map_err(|_| unreadable())?;
         let mut contents = Vec::new();
         for output in &given.outputs {
             let blob = self
                 .context
                 .blobs
-                .read(output.hash.parse().map_err(|_| unlike())?, self.context.plane.clock.now())
+                .read(output.hash.parse().map_err(|_| unreadable())?, self.context.plane.clock.now())
                 .await?;
-            let mut blob = blob.ok_or_else(|| gone(job))?;
+            let mut blob = blob.ok_or_else(|| result_gone(job))?;
             let read = tokio::task::spawn_blocking(move || {
                 let mut content = Vec::new();
                 std::io::Read::read_to_end(&mut blob.file, &mut content).map(|_| content)
             });
-            contents.push(read.await.ok().and_then(Result::ok).ok_or_else(|| gone(job))?);
+            contents.push(read.await.ok().and_then(Result::ok).ok_or_else(|| result_gone(job))?);
         }
-        given.into_answer(&contents).ok_or_else(unlike)
+        given.into_answer(&contents).ok_or_else(unreadable)
     }
 }
 
-/// As workers read it. What was drawn by chance on one of them is drawn the same on the next: the seed goes with it.
-fn workflow(model: &str, mut request: Request) -> Result<Value, ApiError> {
+/// The job for a worker. The seed is drawn here, so that a retry produces the same answer.
+fn job_workflow(model: &str, mut request: Request) -> Result<Value, ApiError> {
     request.draw_seed();
     let mut workflow =
         serde_json::to_value(&request).map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -203,8 +204,8 @@ fn workflow(model: &str, mut request: Request) -> Result<Value, ApiError> {
     Ok(workflow)
 }
 
-fn gone(job: JobId) -> ApiError {
-    let message = format!("what job {job} gave is gone: ask again");
+fn result_gone(job: JobId) -> ApiError {
+    let message = format!("the result of job {job} is no longer stored: try again");
     ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "gone", message).later(1)
 }
 
@@ -213,8 +214,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_that_is_told_again_or_with_gaps_is_heard_once_and_in_order() {
-        let mut heard = Heard::default();
+    fn repeated_or_lost_text_is_forwarded_once_and_in_order() {
+        let mut offset = TextOffset::default();
         let story = [
             (0, "grün", Some("grün")),
             (0, "grün", None),
@@ -225,18 +226,19 @@ mod tests {
             (3, "ü", None),
         ];
         for (at, text, expected) in story {
-            assert_eq!(heard.new_of(at, text), expected, "{at} {text}");
+            assert_eq!(offset.unseen(at, text), expected, "{at} {text}");
         }
     }
 
     #[test]
-    fn what_chance_draws_goes_with_the_job() {
-        let chat = workflow("chat", Request::TextToText(remuda_models::request::Chat::default())).unwrap();
+    fn seed_is_part_of_the_job() {
+        let chat =
+            job_workflow("chat", Request::TextToText(remuda_models::request::Chat::default())).unwrap();
         assert!(
             chat["seed"].is_u64() && chat["model"] == "chat" && chat["capability"] == "text_to_text",
             "{chat}"
         );
-        let embed = workflow("embed", Request::TextEmbedding { texts: vec!["x".to_owned()] }).unwrap();
+        let embed = job_workflow("embed", Request::TextEmbedding { texts: vec!["x".to_owned()] }).unwrap();
         assert_eq!(embed, json!({ "model": "embed", "capability": "text_embedding", "texts": ["x"] }));
     }
 }

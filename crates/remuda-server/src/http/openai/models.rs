@@ -1,4 +1,4 @@
-//! `GET /v1/models`: what can be asked; and for operators how its copies are, `GET /remuda/v1/models`.
+//! `GET /v1/models`: available models; `GET /remuda/v1/models`: the copies of each, for operators.
 
 use axum::Json;
 use axum::extract::State;
@@ -6,50 +6,51 @@ use serde_json::{Map, Value, json};
 
 use super::super::path::Path;
 use super::super::{ApiError, Context};
-use super::routing::{Offered, offered, unknown};
+use super::routing::{OfferedModel, list_models, unknown_model};
 use remuda_core::wire::metric::MODELS_METRIC;
 
 pub(super) async fn list(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
-    let data: Vec<_> = offered(&context).await?.iter().map(|(name, offered)| shown(name, offered)).collect();
+    let data: Vec<_> =
+        list_models(&context).await?.iter().map(|(name, offered)| model_json(name, offered)).collect();
     Ok(Json(json!({ "object": "list", "data": data })))
 }
 
-pub(super) async fn one(
+pub(super) async fn show(
     State(context): State<Context>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    let known = offered(&context).await?;
+    let known = list_models(&context).await?;
     match known.get(&id) {
-        Some(offered) => Ok(Json(shown(&id, offered))),
-        None => Err(unknown(&id, &known.into_keys().collect::<Vec<_>>())),
+        Some(offered) => Ok(Json(model_json(&id, offered))),
+        None => Err(unknown_model(&id, &known.into_keys().collect::<Vec<_>>())),
     }
 }
 
-/// As OpenAI's clients read it, and what it does. When a model was made nobody here knows.
-fn shown(name: &str, offered: &Offered) -> Value {
+/// A model in OpenAI's format, with its capability. The creation time is unknown.
+fn model_json(name: &str, offered: &OfferedModel) -> Value {
     json!({
         "id": name, "object": "model", "created": 0, "owned_by": "remuda",
-        "capability": offered.capability.name(), "ready": offered.is_own || !offered.workers.is_empty(),
+        "capability": offered.capability.name(), "ready": offered.is_local || !offered.workers.is_empty(),
     })
 }
 
-/// Every model with whoever has it, copy by copy: this process, and workers as their last beat said.
+/// Every model with its copies: in this process, and on workers as of their last beat.
 pub(super) async fn status(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
-    let known = offered(&context).await?;
-    let mut seen = context
+    let known = list_models(&context).await?;
+    let mut workers_seen = context
         .plane
         .read(|plane, _| {
-            let told = plane.workers().filter_map(|worker| {
+            let reported = plane.workers().filter_map(|worker| {
                 Some((worker.id.to_string(), worker.metrics.get(MODELS_METRIC)?.as_object()?.clone()))
             });
-            told.collect::<Vec<(String, Map<String, Value>)>>()
+            reported.collect::<Vec<(String, Map<String, Value>)>>()
         })
         .await?;
-    let own = context.models.own().map(remuda_models::status::status).unwrap_or_default();
+    let own = context.models.pool().map(remuda_models::status::status).unwrap_or_default();
     let models: Vec<_> = known
         .iter()
         .map(|(name, offered)| {
-            let workers: Map<_, _> = seen
+            let workers: Map<_, _> = workers_seen
                 .iter_mut()
                 .filter_map(|(worker, models)| Some((worker.clone(), models.remove(name)?)))
                 .collect();

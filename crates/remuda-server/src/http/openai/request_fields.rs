@@ -1,5 +1,5 @@
-//! What a body asks for, field by field. A field nobody knows is passed over, as OpenAI does; one that is known, would
-//! change the answer and cannot be honoured is refused by its name.
+//! Fields of a request. Unknown fields are ignored, as OpenAI does; a known field that would change the answer and is not
+//! supported is refused by name.
 
 use std::time::Duration;
 
@@ -8,49 +8,49 @@ use serde_json::{Map, Value, json};
 
 use super::super::ApiError;
 
-/// A body that is an object.
+/// The fields of a JSON object.
 #[derive(Debug)]
-pub(super) struct Asked(Map<String, Value>);
+pub(super) struct RequestFields(Map<String, Value>);
 
-impl Asked {
-    pub(super) fn read(body: &[u8]) -> Result<Asked, ApiError> {
+impl RequestFields {
+    pub(super) fn read(body: &[u8]) -> Result<RequestFields, ApiError> {
         match serde_json::from_slice(body) {
-            Ok(Value::Object(fields)) => Ok(Asked(fields)),
+            Ok(Value::Object(fields)) => Ok(RequestFields(fields)),
             Ok(_) => Err(ApiError::bad_request("the body is a JSON object")),
             Err(error) => Err(ApiError::bad_request(format!("the body is not JSON: {error}"))),
         }
     }
 
-    /// What was said there; `null` is as good as nothing.
+    /// Removes a field; `null` counts as absent.
     pub(super) fn take(&mut self, name: &str) -> Option<Value> {
         self.0.remove(name).filter(|value| !value.is_null())
     }
 
     pub(super) fn model(&mut self) -> Result<String, ApiError> {
-        self.text("model")?.ok_or_else(|| wrong("model", "is missing: name one of GET /v1/models"))
+        self.text("model")?.ok_or_else(|| invalid_field("model", "is missing: name one of GET /v1/models"))
     }
 
     pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, ApiError> {
         match self.take(name) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(_) => Err(wrong(name, "is a text")),
+            Some(_) => Err(invalid_field(name, "is a text")),
         }
     }
 
-    pub(super) fn switch(&mut self, name: &str) -> Result<bool, ApiError> {
+    pub(super) fn flag(&mut self, name: &str) -> Result<bool, ApiError> {
         match self.take(name) {
             None => Ok(false),
             Some(Value::Bool(is_on)) => Ok(is_on),
-            Some(_) => Err(wrong(name, "is true or false")),
+            Some(_) => Err(invalid_field(name, "is true or false")),
         }
     }
 
-    pub(super) fn whole(&mut self, name: &str, min: u64, max: u64) -> Result<Option<u64>, ApiError> {
+    pub(super) fn integer(&mut self, name: &str, min: u64, max: u64) -> Result<Option<u64>, ApiError> {
         let Some(value) = self.take(name) else { return Ok(None) };
         match value.as_u64().filter(|number| (min..=max).contains(number)) {
             Some(number) => Ok(Some(number)),
-            None => Err(wrong(name, &format!("is a whole number from {min} to {max}, not {value}"))),
+            None => Err(invalid_field(name, &format!("is a whole number from {min} to {max}, not {value}"))),
         }
     }
 
@@ -58,38 +58,38 @@ impl Asked {
         let Some(value) = self.take(name) else { return Ok(None) };
         match value.as_f64().map(|number| number as f32).filter(|number| (min..=max).contains(number)) {
             Some(number) => Ok(Some(number)),
-            None => Err(wrong(name, &format!("is a number from {min} to {max}, not {value}"))),
+            None => Err(invalid_field(name, &format!("is a number from {min} to {max}, not {value}"))),
         }
     }
 
-    /// A number that draws the same picture or text again; OpenAI's may be negative.
+    /// The seed; OpenAI allows negative ones.
     pub(super) fn seed(&mut self) -> Result<Option<u64>, ApiError> {
         match self.take("seed") {
             None => Ok(None),
             Some(seed) => {
                 let read = seed.as_u64().or_else(|| seed.as_i64().map(i64::cast_unsigned));
-                read.map(Some).ok_or_else(|| wrong("seed", "is a whole number"))
+                read.map(Some).ok_or_else(|| invalid_field("seed", "is a whole number"))
             }
         }
     }
 
-    /// How long the caller waits; longer than we do is as long as we do.
-    pub(super) fn patience(&mut self, request_timeout: Duration) -> Result<Duration, ApiError> {
-        let asked = self.number("deadline_seconds", 0.001, f32::MAX)?;
-        let asked = asked.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
-        Ok(asked.map_or(request_timeout, |asked| asked.min(request_timeout)))
+    /// The caller's timeout, capped by ours.
+    pub(super) fn timeout(&mut self, timeout_max: Duration) -> Result<Duration, ApiError> {
+        let fields = self.number("deadline_seconds", 0.001, f32::MAX)?;
+        let fields = fields.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
+        Ok(fields.map_or(timeout_max, |fields| fields.min(timeout_max)))
     }
 
-    /// A field that may only say what is so anyway.
-    pub(super) fn only(
+    /// Refuses a field whose value is not supported.
+    pub(super) fn require(
         &mut self,
         name: &str,
-        is_so: impl Fn(&Value) -> bool,
+        is_supported: impl Fn(&Value) -> bool,
         why: &str,
     ) -> Result<(), ApiError> {
         match self.take(name) {
-            Some(value) if !is_so(&value) => {
-                let mut problem = wrong(name, why);
+            Some(value) if !is_supported(&value) => {
+                let mut problem = invalid_field(name, why);
                 problem.code = "unsupported_parameter";
                 Err(problem)
             }
@@ -98,15 +98,15 @@ impl Asked {
     }
 }
 
-/// What is wrong with a field: a sentence that begins with its name.
-pub(super) fn wrong(param: &str, why: &str) -> ApiError {
+/// An error about a field; the message starts with its name.
+pub(super) fn invalid_field(param: &str, why: &str) -> ApiError {
     let message = format!("`{param}` {why}");
     let detail = json!({ "param": param });
     ApiError { detail, ..ApiError::new(StatusCode::BAD_REQUEST, "invalid_value", message) }
 }
 
-/// Whether it says nothing worth mentioning: nothing at all, an empty list, false, zero.
-pub(super) fn is_empty(value: &Value) -> bool {
+/// True for absent, empty, false and zero values.
+pub(super) fn is_falsy(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(is_on) => !is_on,

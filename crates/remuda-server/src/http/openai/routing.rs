@@ -1,5 +1,5 @@
-//! Who answers a call: a model of this process itself, or a worker of the fleet that has one, by way of a job. A model that
-//! both have is asked here first; what finds no room or no copy here goes to the others, if there are any.
+//! Chooses who answers a call: a model of this process, or a worker of the fleet by way of a job. A local model is tried
+//! first; if it is full or has no copy, the call goes to the fleet.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -15,80 +15,80 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use super::super::{ApiError, Caller, Context};
-use super::job_call::Following;
+use super::job_call::JobCall;
 use remuda_core::wire::metric::MODEL_LABEL;
 
-/// The models of this process, if it has any. Clones share them.
+/// The models of this process, if any. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct Models(Arc<Shared>);
+pub struct LocalModels(Arc<LocalModelsInner>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct LocalModelsInner {
     pool: OnceLock<Pool>,
-    hands: OnceLock<BTreeSet<WorkerId>>,
+    own_workers: OnceLock<BTreeSet<WorkerId>>,
 }
 
-impl Models {
-    /// From now on they are asked directly.
-    pub fn share(&self, pool: Pool) {
-        // Only whoever starts the program shares one, and once.
+impl LocalModels {
+    /// Makes the pool available to calls.
+    pub fn set_pool(&self, pool: Pool) {
+        // Set once, at start.
         self.0.pool.set(pool).ok();
     }
 
-    /// The workers of this process. What they are given comes to the same pool.
-    pub fn worked_by(&self, hands: BTreeSet<WorkerId>) {
-        self.0.hands.set(hands).ok();
+    /// The workers of this process; they use the same pool.
+    pub fn set_workers(&self, own_workers: BTreeSet<WorkerId>) {
+        self.0.own_workers.set(own_workers).ok();
     }
 
-    fn hands(&self) -> BTreeSet<WorkerId> {
-        self.0.hands.get().cloned().unwrap_or_default()
+    fn workers(&self) -> BTreeSet<WorkerId> {
+        self.0.own_workers.get().cloned().unwrap_or_default()
     }
 
-    pub(super) fn own(&self) -> Option<&Pool> {
+    pub(super) fn pool(&self) -> Option<&Pool> {
         self.0.pool.get()
     }
 
-    fn has(&self, model: &str) -> Option<&Pool> {
-        self.own().filter(|pool| pool.models().iter().any(|(spec, _)| spec.name == model))
+    fn pool_with(&self, model: &str) -> Option<&Pool> {
+        self.pool().filter(|pool| pool.models().iter().any(|(spec, _)| spec.name == model))
     }
 }
 
-/// A model that somebody has.
+/// A model that this process or a worker has.
 #[derive(Clone, Debug)]
-pub(super) struct Offered {
+pub(super) struct OfferedModel {
     pub(super) capability: Capability,
-    /// It is asked directly.
-    pub(super) is_own: bool,
-    /// Workers that would take a job for it now.
+    /// This process has it.
+    pub(super) is_local: bool,
+    /// Workers that can take a job for it now.
     pub(super) workers: Vec<String>,
 }
 
-impl Offered {
-    fn new(capability: Capability) -> Offered {
-        Offered { capability, is_own: false, workers: Vec::new() }
+impl OfferedModel {
+    fn new(capability: Capability) -> OfferedModel {
+        OfferedModel { capability, is_local: false, workers: Vec::new() }
     }
 }
 
-/// All that could be asked, by name: of this process, and of workers as they said when they joined.
-pub(super) async fn offered(context: &Context) -> Result<BTreeMap<String, Offered>, ApiError> {
-    let mut offered = context.plane.read(|plane, _| of_fleet(plane)).await?;
-    for (spec, found) in context.models.own().map(Pool::models).unwrap_or_default() {
-        let own = offered.entry(spec.name).or_insert_with(|| Offered::new(found.capability));
-        (own.capability, own.is_own) = (found.capability, true);
+/// All known models by name: of this process, and as workers reported when they joined.
+pub(super) async fn list_models(context: &Context) -> Result<BTreeMap<String, OfferedModel>, ApiError> {
+    let mut offered = context.plane.read(|plane, _| fleet_models(plane)).await?;
+    for (spec, found) in context.models.pool().map(Pool::models).unwrap_or_default() {
+        let own = offered.entry(spec.name).or_insert_with(|| OfferedModel::new(found.capability));
+        (own.capability, own.is_local) = (found.capability, true);
     }
     Ok(offered)
 }
 
-fn of_fleet(plane: &Plane) -> BTreeMap<String, Offered> {
+fn fleet_models(plane: &Plane) -> BTreeMap<String, OfferedModel> {
     let mut offered = BTreeMap::new();
     for worker in plane.workers().filter(|worker| !worker.has_left) {
         let labels = worker.offer.labels.iter();
         let models =
             labels.filter_map(|(name, word)| Some((name.strip_prefix(MODEL_LABEL)?, word.parse().ok()?)));
         for (name, capability) in models {
-            let model: &mut Offered =
-                offered.entry(name.to_owned()).or_insert_with(|| Offered::new(capability));
-            // A model that its worker has given up is still known, and nobody is sent there.
+            let model: &mut OfferedModel =
+                offered.entry(name.to_owned()).or_insert_with(|| OfferedModel::new(capability));
+            // A model that its worker has given up is still known but gets no jobs.
             let is_there = worker.offer.models.as_ref().is_none_or(|models| models.contains(name));
             if worker.presence == Presence::Online && is_there && worker.closed.is_empty() {
                 model.workers.push(worker.id.to_string());
@@ -98,75 +98,81 @@ fn of_fleet(plane: &Plane) -> BTreeMap<String, Offered> {
     offered
 }
 
-/// What is asked of whom.
+/// A call of one model.
 #[derive(Debug)]
-pub(super) struct Call<'a> {
+pub(super) struct ModelCall<'a> {
     pub(super) model: &'a str,
     pub(super) request: Request,
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
 }
 
-/// An answer on its way. Whoever drops it wants it no more.
+/// A pending answer. Dropping it cancels the call.
 #[derive(Debug)]
-pub(super) struct Answering {
+pub(super) struct PendingAnswer {
     model: String,
     until: Instant,
-    from: From,
+    from: AnswerSource,
 }
 
 #[derive(Debug)]
-enum From {
+enum AnswerSource {
     Own(Ticket),
-    Job(Box<Following>),
+    Job(Box<JobCall>),
 }
 
-/// Asks whoever has the model.
-pub(super) async fn call(context: &Context, caller: &Caller, call: Call<'_>) -> Result<Answering, ApiError> {
-    let Call { model, request, patience } = call;
-    let (model, until) = (model.to_owned(), Instant::now() + patience);
-    if let Some(pool) = context.models.has(&model) {
-        let refused = match ask(pool.clone(), model.clone(), request.clone(), until).await? {
-            Ok(ticket) => return Ok(Answering { model, until, from: From::Own(ticket) }),
+/// Calls the model.
+pub(super) async fn call(
+    context: &Context,
+    caller: &Caller,
+    call: ModelCall<'_>,
+) -> Result<PendingAnswer, ApiError> {
+    let ModelCall { model, request, timeout } = call;
+    let (model, until) = (model.to_owned(), Instant::now() + timeout);
+    if let Some(pool) = context.models.pool_with(&model) {
+        let refused = match call_pool(pool.clone(), model.clone(), request.clone(), until).await? {
+            Ok(ticket) => return Ok(PendingAnswer { model, until, from: AnswerSource::Own(ticket) }),
             Err(refused) => refused,
         };
-        let hands = context.models.hands();
-        if !is_for_others(&refused) || !has_others(context, &model, request.capability(), &hands).await? {
-            return Err(problem(refused));
+        let own_workers = context.models.workers();
+        if !can_try_fleet(&refused)
+            || !has_other_workers(context, &model, request.capability(), &own_workers).await?
+        {
+            return Err(pool_error(refused));
         }
-        debug!(model, %refused, "asking a worker that has it as well");
-        return by_job(context, caller, &model, request, until, hands).await;
+        debug!(model, %refused, "local model unavailable, trying the fleet");
+        return call_by_job(context, caller, &model, request, until, own_workers).await;
     }
-    let mut known = offered(context).await?;
-    let Some(Offered { capability, workers, .. }) = known.remove(&model) else {
-        return Err(unknown(&model, &known.into_keys().collect::<Vec<_>>()));
+    let mut known = list_models(context).await?;
+    let Some(OfferedModel { capability, workers, .. }) = known.remove(&model) else {
+        return Err(unknown_model(&model, &known.into_keys().collect::<Vec<_>>()));
     };
     if capability != request.capability() {
         let asked = request.capability();
-        return Err(problem(PoolError::WrongCapability { model, can: capability, asked }));
+        return Err(pool_error(PoolError::WrongCapability { model, can: capability, asked }));
     }
     if workers.is_empty() {
         let why = "every worker that has it is offline or has closed".to_owned();
-        return Err(problem(PoolError::NoWorkers { model, why }));
+        return Err(pool_error(PoolError::NoWorkers { model, why }));
     }
-    by_job(context, caller, &model, request, until, BTreeSet::new()).await
+    call_by_job(context, caller, &model, request, until, BTreeSet::new()).await
 }
 
-/// Of a worker that has the model, and is none of `excluded`.
-async fn by_job(
+/// Submits the call as a job for any worker not in `excluded`.
+async fn call_by_job(
     context: &Context,
     caller: &Caller,
     model: &str,
     request: Request,
     until: Instant,
     excluded: BTreeSet<WorkerId>,
-) -> Result<Answering, ApiError> {
-    let patience = until.saturating_duration_since(Instant::now());
-    let following = Following::begin(context, caller, model, request, patience, excluded).await?;
-    Ok(Answering { model: model.to_owned(), until, from: From::Job(Box::new(following)) })
+) -> Result<PendingAnswer, ApiError> {
+    let timeout = until.saturating_duration_since(Instant::now());
+    let following = JobCall::begin(context, caller, model, request, timeout, excluded).await?;
+    Ok(PendingAnswer { model: model.to_owned(), until, from: AnswerSource::Job(Box::new(following)) })
 }
 
-/// Whether it says nothing about what was asked, and only that it cannot be done here and now.
-fn is_for_others(refused: &PoolError) -> bool {
+/// True if the failure is about local capacity and not about the request.
+fn can_try_fleet(refused: &PoolError) -> bool {
     match refused {
         PoolError::Full { .. } | PoolError::NoWorkers { .. } => true,
         PoolError::UnknownModel { .. }
@@ -180,70 +186,70 @@ fn is_for_others(refused: &PoolError) -> bool {
     }
 }
 
-/// Whether a worker of another process would take a job for it now.
-async fn has_others(
+/// True if a worker of another process can take a job for it now.
+async fn has_other_workers(
     context: &Context,
     model: &str,
-    asked: Capability,
-    hands: &BTreeSet<WorkerId>,
+    fields: Capability,
+    own_workers: &BTreeSet<WorkerId>,
 ) -> Result<bool, ApiError> {
-    let hands: Vec<_> = hands.iter().map(ToString::to_string).collect();
-    let known = context.plane.read(|plane, _| of_fleet(plane)).await?;
-    let offered = known.get(model).filter(|offered| offered.capability == asked);
-    Ok(offered.is_some_and(|offered| offered.workers.iter().any(|worker| !hands.contains(worker))))
+    let own_workers: Vec<_> = own_workers.iter().map(ToString::to_string).collect();
+    let known = context.plane.read(|plane, _| fleet_models(plane)).await?;
+    let offered = known.get(model).filter(|offered| offered.capability == fields);
+    Ok(offered.is_some_and(|offered| offered.workers.iter().any(|worker| !own_workers.contains(worker))))
 }
 
-/// Preparing takes a processor for a while, and nobody else is to wait for that.
-async fn ask(
+/// Preparing a request uses the CPU for a while, so it runs on a blocking thread.
+async fn call_pool(
     pool: Pool,
     model: String,
     request: Request,
     until: Instant,
 ) -> Result<Result<Ticket, PoolError>, ApiError> {
     let terms = remuda_models::Call { deadline: Some(until.into_std()) };
-    let asked = tokio::task::spawn_blocking(move || pool.call(&model, request, terms)).await;
-    asked.map_err(|panicked| {
+    let fields = tokio::task::spawn_blocking(move || pool.call(&model, request, terms)).await;
+    fields.map_err(|panicked| {
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", panicked.to_string())
     })
 }
 
-impl Answering {
-    /// The next thing that is said of the answer while it is made; nothing once it is made, or cannot be.
+impl PendingAnswer {
+    /// The next piece of the answer; `None` once it is complete or failed.
     pub(super) async fn piece(&mut self) -> Result<Option<Piece>, ApiError> {
         let piece = async {
             match &mut self.from {
-                From::Own(ticket) => Ok(ticket.piece().await),
-                From::Job(following) => following.piece().await,
+                AnswerSource::Own(ticket) => Ok(ticket.piece().await),
+                AnswerSource::Job(following) => following.piece().await,
             }
         };
         match tokio::time::timeout_at(self.until, piece).await {
             Ok(piece) => piece,
-            Err(_) => Err(problem(PoolError::Deadline { model: self.model.clone() })),
+            Err(_) => Err(pool_error(PoolError::Deadline { model: self.model.clone() })),
         }
     }
 
     pub(super) async fn answer(self) -> Result<Answer, ApiError> {
-        let Answering { model, until, from } = self;
+        let PendingAnswer { model, until, from } = self;
         let answer = async {
             match from {
-                From::Own(ticket) => ticket.answer().await.map_err(problem),
-                From::Job(following) => following.answer().await,
+                AnswerSource::Own(ticket) => ticket.answer().await.map_err(pool_error),
+                AnswerSource::Job(following) => following.answer().await,
             }
         };
         match tokio::time::timeout_at(until, answer).await {
             Ok(answer) => answer,
-            Err(_) => Err(problem(PoolError::Deadline { model })),
+            Err(_) => Err(pool_error(PoolError::Deadline { model })),
         }
     }
 }
 
-/// What went wrong, as a caller is told.
-pub(super) fn problem(error: PoolError) -> ApiError {
+/// The error in the common format.
+pub(super) fn pool_error(error: PoolError) -> ApiError {
     use StatusCode as S;
     let message = error.to_string();
     match error {
         PoolError::UnknownModel { model, known } => {
-            unknown(&model, &known.split(", ").map(str::to_owned).collect::<Vec<_>>())
+            unknown_model(&model, &known.split(", ").map(str::to_owned).collect::<Vec<_>>())
         }
         PoolError::WrongCapability { .. } => {
             let detail = json!({ "param": "model" });
@@ -273,17 +279,17 @@ pub(super) fn problem(error: PoolError) -> ApiError {
     }
 }
 
-pub(super) fn unknown(model: &str, known: &[String]) -> ApiError {
+pub(super) fn unknown_model(model: &str, known: &[String]) -> ApiError {
     let there = match known.is_empty() {
-        true => "there is none at all: start one with `remuda up --model NAME=PATH`".to_owned(),
-        false => format!("there are: {}", known.join(", ")),
+        true => "no model is running: start one with `remuda up --model NAME=PATH`".to_owned(),
+        false => format!("known models: {}", known.join(", ")),
     };
-    let message = format!("there is no model called {model}; {there}");
+    let message = format!("there is no model named {model}; {there}");
     let detail = json!({ "param": "model" });
     ApiError { detail, ..ApiError::new(StatusCode::NOT_FOUND, "model_not_found", message) }
 }
 
-/// An answer that is none.
-pub(super) fn off(model: &str, what: &str) -> ApiError {
+/// The model returned something unusable.
+pub(super) fn model_error(model: &str, what: &str) -> ApiError {
     ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "model_failed", format!("{model} {what}"))
 }

@@ -130,7 +130,7 @@ async fn who_hangs_up_cancels_and_nobody_there_is_said_at_once() {
     call.abort();
     let job = plane.ended(job["id"].as_str().unwrap()).await;
     assert_eq!(job["state"], "cancelled", "{job}");
-    has_all(job["reason"].as_str().unwrap(), &["hung up"]);
+    has_all(job["reason"].as_str().unwrap(), &["disconnected"]);
     worker.process.kill();
     plane.worker_until_offline("mule").await;
     let (status, answer) = plane.post("/v1/embeddings", &ask).await;

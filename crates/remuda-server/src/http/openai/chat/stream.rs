@@ -1,6 +1,5 @@
-//! An answer word by word, as OpenAI's own stream has it: who speaks, then what is said, then how it ended, then what it
-//! cost if that was asked for, and `[DONE]`. What goes wrong before the first word has a status; what goes wrong later is
-//! the last thing that is said.
+//! A streamed answer in OpenAI's order: role, text, finish reason, usage if requested, `[DONE]`. An error before the first text
+//! has a status; a later one is the last event.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -14,111 +13,111 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
 use super::super::super::{ApiError, Context};
-use super::super::error_format::told;
-use super::super::routing::{Answering, problem};
-use super::read::Streamed;
-use super::{Head, finish, generated, usage};
+use super::super::error_format::error_body;
+use super::super::routing::{PendingAnswer, pool_error};
+use super::parse::StreamOptions;
+use super::{CompletionHead, finish_reason, first_text, usage};
 use crate::shutdown::stopped;
 
-/// A prompt may be read for long before the next word comes; lines that are silent are cut by those between us.
-const COMMENT_EVERY: Duration = Duration::from_secs(10);
+/// Reading a long prompt may take a while, and proxies close silent connections.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
-pub(super) async fn stream(
+pub(super) async fn respond(
     context: &Context,
-    head: Head,
-    mut answering: Answering,
-    streamed: Streamed,
+    head: CompletionHead,
+    mut pending: PendingAnswer,
+    streamed: StreamOptions,
 ) -> Result<Response, ApiError> {
-    let place = context.streams.clone().try_acquire_owned().map_err(|_| {
-        let message = "too many streams are open: close one, or ask without `stream`";
+    let permit = context.streams.clone().try_acquire_owned().map_err(|_| {
+        let message = "too many streams are open: close one, or request without `stream`";
         ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).later(1)
     })?;
-    let first = answering.piece().await?;
-    let mut telling = Telling {
+    let first = pending.piece().await?;
+    let mut stream = AnswerStream {
         head,
         streamed,
-        answering: None,
-        said: String::new(),
+        pending: None,
+        sent_text: String::new(),
         ready: VecDeque::new(),
         stopping: context.stopping.clone(),
-        _place: place,
+        _permit: permit,
     };
-    telling.chunk(&json!({ "role": "assistant", "content": "", "refusal": null }), None);
+    stream.push_chunk(&json!({ "role": "assistant", "content": "", "refusal": null }), None);
     match first {
         Some(piece) => {
-            telling.say(piece);
-            telling.answering = Some(answering);
+            stream.push_piece(piece);
+            stream.pending = Some(pending);
         }
         None => {
-            let answer = answering.answer().await?;
-            telling.end(answer)?;
+            let answer = pending.answer().await?;
+            stream.push_end(answer)?;
         }
     }
-    let events = futures_util::stream::unfold(telling, |mut telling| async {
-        let event = telling.next().await?;
-        Some((Ok::<_, Infallible>(event), telling))
+    let events = futures_util::stream::unfold(stream, |mut stream| async {
+        let event = stream.next().await?;
+        Some((Ok::<_, Infallible>(event), stream))
     });
-    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(COMMENT_EVERY)).into_response())
+    Ok(Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE_INTERVAL)).into_response())
 }
 
-struct Telling {
-    head: Head,
-    streamed: Streamed,
-    /// Until all of it was said.
-    answering: Option<Answering>,
-    said: String,
+struct AnswerStream {
+    head: CompletionHead,
+    streamed: StreamOptions,
+    /// `None` once the answer is complete.
+    pending: Option<PendingAnswer>,
+    sent_text: String,
     ready: VecDeque<Event>,
     stopping: watch::Receiver<bool>,
-    _place: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
-impl Telling {
+impl AnswerStream {
     async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
             }
-            let mut answering = self.answering.take()?;
-            let heard = tokio::select! {
-                piece = answering.piece() => piece,
+            let mut pending = self.pending.take()?;
+            let next = tokio::select! {
+                piece = pending.piece() => piece,
                 () = stopped(&mut self.stopping) => return None,
             };
-            let ended = match heard {
+            let ended = match next {
                 Ok(Some(piece)) => {
-                    self.say(piece);
-                    self.answering = Some(answering);
+                    self.push_piece(piece);
+                    self.pending = Some(pending);
                     Ok(())
                 }
-                Ok(None) => answering.answer().await.and_then(|answer| self.end(answer)),
+                Ok(None) => pending.answer().await.and_then(|answer| self.push_end(answer)),
                 Err(problem) => Err(problem),
             };
             if let Err(problem) = ended {
-                self.ready.push_back(Event::default().data(told(&problem).to_string()));
+                self.ready.push_back(Event::default().data(error_body(&problem).to_string()));
             }
         }
     }
 
-    fn say(&mut self, piece: Piece) {
+    fn push_piece(&mut self, piece: Piece) {
         let Piece::Text(text) = piece else { return };
         if !text.is_empty() {
-            self.chunk(&json!({ "content": text }), None);
-            self.said.push_str(&text);
+            self.push_chunk(&json!({ "content": text }), None);
+            self.sent_text.push_str(&text);
         }
     }
 
-    /// Whatever of the whole was not said piece by piece is said now.
-    fn end(&mut self, answer: Answer) -> Result<(), ApiError> {
+    /// Sends the text that was not streamed yet.
+    fn push_end(&mut self, answer: Answer) -> Result<(), ApiError> {
         let usage = usage(&answer);
-        let whole = generated(answer, &self.head.model)?;
-        match whole.text.strip_prefix(self.said.as_str()) {
+        let whole = first_text(answer, &self.head.model)?;
+        match whole.text.strip_prefix(self.sent_text.as_str()) {
             Some("") => {}
-            Some(rest) => self.chunk(&json!({ "content": rest }), None),
-            // The pool sees to that for its own; a job may have been begun anew by another worker's.
-            None => return Err(problem(PoolError::Differs { model: self.head.model.clone() })),
+            Some(rest) => self.push_chunk(&json!({ "content": rest }), None),
+            // The pool guarantees this for its own models; a job may have been retried on another worker.
+            None => return Err(pool_error(PoolError::Differs { model: self.head.model.clone() })),
         }
-        self.chunk(&json!({}), Some(finish(whole.finish)));
+        self.push_chunk(&json!({}), Some(finish_reason(whole.finish)));
         if self.streamed.has_usage {
-            let mut last = self.head.of("chat.completion.chunk", &[]);
+            let mut last = self.head.with_choices("chat.completion.chunk", &[]);
             last["usage"] = usage;
             self.ready.push_back(Event::default().data(last.to_string()));
         }
@@ -126,9 +125,9 @@ impl Telling {
         Ok(())
     }
 
-    fn chunk(&mut self, delta: &Value, finish: Option<&str>) {
+    fn push_chunk(&mut self, delta: &Value, finish: Option<&str>) {
         let choice = json!({ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish });
-        let mut chunk = self.head.of("chat.completion.chunk", &[choice]);
+        let mut chunk = self.head.with_choices("chat.completion.chunk", &[choice]);
         if self.streamed.has_usage {
             chunk["usage"] = Value::Null;
         }

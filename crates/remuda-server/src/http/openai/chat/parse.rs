@@ -1,43 +1,43 @@
-//! What a body says about a conversation and how it is to go on.
+//! Parses the conversation and the sampling parameters of a request.
 
 use remuda_models::request::{Chat, Message, Sampling};
 use serde_json::Value;
 
 use super::super::super::ApiError;
-use super::super::request_fields::{Asked, is_empty, wrong};
+use super::super::request_fields::{RequestFields, invalid_field, is_falsy};
 
 const STOPS_MAX: usize = 4;
 const MESSAGES_MAX: usize = 4096;
-/// OpenAI's own bounds.
+/// OpenAI's limits.
 const TEMPERATURE_MAX: f32 = 2.0;
 const TOKENS_MAX: u64 = u32::MAX as u64;
 
-/// How an answer is to come word by word.
+/// How an answer is streamed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Streamed {
-    /// What it cost is told at the end.
+pub(super) struct StreamOptions {
+    /// Token usage is sent at the end.
     pub(super) has_usage: bool,
 }
 
-pub(super) fn streamed(asked: &mut Asked) -> Result<Option<Streamed>, ApiError> {
-    let is_streamed = asked.switch("stream")?;
-    let has_usage = match asked.take("stream_options") {
+pub(super) fn stream_options(fields: &mut RequestFields) -> Result<Option<StreamOptions>, ApiError> {
+    let is_streamed = fields.flag("stream")?;
+    let has_usage = match fields.take("stream_options") {
         None => false,
-        Some(_) if !is_streamed => return Err(wrong("stream_options", "is only for `stream`")),
+        Some(_) if !is_streamed => return Err(invalid_field("stream_options", "is only for `stream`")),
         Some(Value::Object(options)) => options.get("include_usage") == Some(&Value::Bool(true)),
-        Some(_) => return Err(wrong("stream_options", "is an object")),
+        Some(_) => return Err(invalid_field("stream_options", "is an object")),
     };
-    Ok(is_streamed.then_some(Streamed { has_usage }))
+    Ok(is_streamed.then_some(StreamOptions { has_usage }))
 }
 
-pub(super) fn chat(asked: &mut Asked) -> Result<Chat, ApiError> {
-    refuse(asked)?;
-    Ok(Chat { messages: messages(asked.take("messages"))?, sampling: sampling(asked)? })
+pub(super) fn chat(fields: &mut RequestFields) -> Result<Chat, ApiError> {
+    refuse(fields)?;
+    Ok(Chat { messages: messages(fields.take("messages"))?, sampling: sampling(fields)? })
 }
 
-/// What would make the answer another one, and cannot be done here.
-fn refuse(asked: &mut Asked) -> Result<(), ApiError> {
-    asked.only("n", |n| n.as_u64() == Some(1), "is more than 1: ask once for each answer")?;
+/// Refuses parameters that would change the answer and are not supported.
+fn refuse(fields: &mut RequestFields) -> Result<(), ApiError> {
+    fields.require("n", |n| n.as_u64() == Some(1), "is more than 1: ask once for each answer")?;
     for (name, what) in [
         ("tools", "is not supported: no model here calls tools"),
         ("functions", "is not supported: no model here calls functions"),
@@ -50,66 +50,66 @@ fn refuse(asked: &mut Asked) -> Result<(), ApiError> {
         ("prediction", "is not supported"),
         ("web_search_options", "is not supported"),
     ] {
-        asked.only(name, is_empty, what)?;
+        fields.require(name, is_falsy, what)?;
     }
     let is_text = |format: &Value| format["type"] == "text";
-    asked.only("response_format", is_text, "can only be text: no model here is held to a form")?;
+    fields.require("response_format", is_text, "can only be text: no model here is held to a form")?;
     let are_texts = |all: &Value| all.as_array().is_some_and(|all| all.iter().all(|it| it == "text"));
-    asked.only("modalities", are_texts, "can only be text")
+    fields.require("modalities", are_texts, "can only be text")
 }
 
 fn messages(given: Option<Value>) -> Result<Vec<Message>, ApiError> {
     let Some(Value::Array(all)) = given else {
-        return Err(wrong("messages", "is a list of messages, the oldest first"));
+        return Err(invalid_field("messages", "is a list of messages, the oldest first"));
     };
     if all.is_empty() || all.len() > MESSAGES_MAX {
         let why = format!("has {} messages; it may have 1 to {MESSAGES_MAX}", all.len());
-        return Err(wrong("messages", &why));
+        return Err(invalid_field("messages", &why));
     }
-    all.iter().enumerate().map(|(at, message)| read(at, message)).collect()
+    all.iter().enumerate().map(|(at, message)| parse_message(at, message)).collect()
 }
 
-fn read(at: usize, message: &Value) -> Result<Message, ApiError> {
+fn parse_message(at: usize, message: &Value) -> Result<Message, ApiError> {
     let param = |field: &str| format!("messages[{at}].{field}");
     let role = match message["role"].as_str() {
         Some("developer") => "system",
         Some(role @ ("system" | "user" | "assistant")) => role,
         Some("tool" | "function") => {
-            return Err(wrong(&param("role"), "is a tool's: no model here calls tools"));
+            return Err(invalid_field(&param("role"), "is a tool's: no model here calls tools"));
         }
-        _ => return Err(wrong(&param("role"), "is one of system, developer, user, assistant")),
+        _ => return Err(invalid_field(&param("role"), "is one of system, developer, user, assistant")),
     };
     let content = match &message["content"] {
         Value::String(text) => text.clone(),
         Value::Array(parts) => {
-            parts.iter().map(|part| text_of(&param("content"), part)).collect::<Result<_, _>>()?
+            parts.iter().map(|part| text_part(&param("content"), part)).collect::<Result<_, _>>()?
         }
-        _ => return Err(wrong(&param("content"), "is a text, or a list of texts")),
+        _ => return Err(invalid_field(&param("content"), "is a text, or a list of texts")),
     };
     Ok(Message { role: role.to_owned(), content })
 }
 
-fn text_of<'a>(param: &str, part: &'a Value) -> Result<&'a str, ApiError> {
+fn text_part<'a>(param: &str, part: &'a Value) -> Result<&'a str, ApiError> {
     match (part["type"].as_str(), part["text"].as_str()) {
         (Some("text"), Some(text)) => Ok(text),
         (Some(other), _) if other != "text" => {
-            Err(wrong(param, &format!("has a part of type {other}: only texts are read here")))
+            Err(invalid_field(param, &format!("has a part of type {other}: only texts are read here")))
         }
-        _ => Err(wrong(param, "has a part that is none: {\"type\": \"text\", \"text\": \"…\"}")),
+        _ => Err(invalid_field(param, "has a part that is none: {\"type\": \"text\", \"text\": \"…\"}")),
     }
 }
 
-fn sampling(asked: &mut Asked) -> Result<Sampling, ApiError> {
-    let old = asked.whole("max_tokens", 1, TOKENS_MAX)?;
-    let tokens_max = asked.whole("max_completion_tokens", 1, TOKENS_MAX)?.or(old);
+fn sampling(fields: &mut RequestFields) -> Result<Sampling, ApiError> {
+    let old = fields.integer("max_tokens", 1, TOKENS_MAX)?;
+    let tokens_max = fields.integer("max_completion_tokens", 1, TOKENS_MAX)?.or(old);
     Ok(Sampling {
-        temperature: asked.number("temperature", 0.0, TEMPERATURE_MAX)?.unwrap_or(1.0),
-        top_p: asked.number("top_p", 0.0, 1.0)?.unwrap_or(1.0),
-        top_k: asked.whole("top_k", 1, TOKENS_MAX)?.and_then(|number| number.try_into().ok()),
-        repeat_penalty: asked.number("repeat_penalty", 0.1, 10.0)?.unwrap_or(1.0),
-        seed: asked.seed()?,
+        temperature: fields.number("temperature", 0.0, TEMPERATURE_MAX)?.unwrap_or(1.0),
+        top_p: fields.number("top_p", 0.0, 1.0)?.unwrap_or(1.0),
+        top_k: fields.integer("top_k", 1, TOKENS_MAX)?.and_then(|number| number.try_into().ok()),
+        repeat_penalty: fields.number("repeat_penalty", 0.1, 10.0)?.unwrap_or(1.0),
+        seed: fields.seed()?,
         tokens_max: tokens_max.and_then(|number| number.try_into().ok()),
-        stop: stop(asked.take("stop"))?,
+        stop: stop(fields.take("stop"))?,
     })
 }
 
@@ -119,12 +119,12 @@ fn stop(given: Option<Value>) -> Result<Vec<String>, ApiError> {
         Some(Value::String(text)) => vec![text],
         Some(Value::Array(all)) => {
             let texts: Option<Vec<_>> = all.iter().map(|text| text.as_str().map(str::to_owned)).collect();
-            texts.ok_or_else(|| wrong("stop", "is a text, or a list of texts"))?
+            texts.ok_or_else(|| invalid_field("stop", "is a text, or a list of texts"))?
         }
-        Some(_) => return Err(wrong("stop", "is a text, or a list of texts")),
+        Some(_) => return Err(invalid_field("stop", "is a text, or a list of texts")),
     };
     if texts.len() > STOPS_MAX || texts.iter().any(String::is_empty) {
-        return Err(wrong("stop", &format!("has at most {STOPS_MAX} texts, none of them empty")));
+        return Err(invalid_field("stop", &format!("has at most {STOPS_MAX} texts, none of them empty")));
     }
     Ok(texts)
 }
@@ -135,14 +135,14 @@ mod tests {
 
     use super::*;
 
-    fn asked(more: &Value) -> Asked {
+    fn fields(more: &Value) -> RequestFields {
         let mut body = json!({ "messages": [{ "role": "user", "content": "hello" }] });
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        Asked::read(body.to_string().as_bytes()).unwrap()
+        RequestFields::read(body.to_string().as_bytes()).unwrap()
     }
 
     #[test]
-    fn a_conversation_is_read_as_openai_writes_it() {
+    fn conversation_is_parsed() {
         let messages = json!([
             { "role": "developer", "content": "be brief" },
             { "role": "user", "content": [{ "type": "text", "text": "one " }, { "type": "text", "text": "two" }] },
@@ -150,7 +150,7 @@ mod tests {
         ]);
         let more = json!({ "messages": messages, "max_tokens": 9, "max_completion_tokens": 5, "stop": "\n", "seed": -1,
                            "n": 1, "response_format": { "type": "text" }, "tools": [], "user": "anna", "nobody": [7] });
-        let chat = chat(&mut asked(&more)).unwrap();
+        let chat = chat(&mut fields(&more)).unwrap();
         let said: Vec<_> = chat.messages.iter().map(|it| (it.role.as_str(), it.content.as_str())).collect();
         assert_eq!(said, [("system", "be brief"), ("user", "one two"), ("assistant", "three")]);
         let Sampling { temperature, tokens_max, seed, stop, .. } = chat.sampling;
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_honoured_is_refused_by_its_name() {
+    fn unsupported_parameter_is_refused_by_name() {
         for (more, param) in [
             (json!({ "n": 2 }), "n"),
             (json!({ "tools": [{ "type": "function" }] }), "tools"),
@@ -179,10 +179,12 @@ mod tests {
                 "messages[0].content",
             ),
         ] {
-            let problem = chat(&mut asked(&more)).unwrap_err();
+            let problem = chat(&mut fields(&more)).unwrap_err();
             assert_eq!(problem.detail["param"], param, "{more}: {}", problem.message);
             assert!(problem.message.contains(param), "{}", problem.message);
         }
-        assert!(streamed(&mut asked(&json!({ "stream_options": { "include_usage": true } }))).is_err());
+        assert!(
+            stream_options(&mut fields(&json!({ "stream_options": { "include_usage": true } }))).is_err()
+        );
     }
 }
