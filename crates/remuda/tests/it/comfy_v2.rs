@@ -1,5 +1,5 @@
-//! Comfy API v2 as its clients use it: real planes, workers and stand-ins for ComfyUI. Every answer is held to the
-//! contract, by the operation and the status it came with.
+//! Comfy API v2 as its clients use it: real planes and workers, fake ComfyUI servers. Every answer is checked against the
+//! contract, by operation and status.
 
 mod api;
 mod assets;

@@ -1,5 +1,5 @@
-//! The ComfyUI front door: real planes, real workers and stand-ins for ComfyUI, and clients that speak to the plane as they
-//! would to a ComfyUI server.
+//! The ComfyUI-compatible API: real planes and workers, fake ComfyUI servers, and clients that talk to the plane as they would
+//! to a ComfyUI server.
 
 mod files;
 mod lists;
@@ -18,7 +18,7 @@ use self::ws_client::WsClient;
 use crate::comfyui::stage::{Server, Stage};
 use crate::harness::{Client, wait_until};
 
-/// Submits a prompt as a client, and gives its id.
+/// Submits a prompt for a client id and returns the prompt id.
 async fn prompt(plane: &Client, client: &str, graph: &Value) -> String {
     let (status, answer) = plane.post("/prompt", &json!({ "prompt": graph, "client_id": client })).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
@@ -26,14 +26,14 @@ async fn prompt(plane: &Client, client: &str, graph: &Value) -> String {
     answer["prompt_id"].as_str().unwrap().to_owned()
 }
 
-/// What the history has of a prompt; it must be there.
+/// The history entry of a prompt, which must exist.
 async fn entry(plane: &Client, id: &str) -> Value {
     let mut history = plane.get(&format!("/history/{id}")).await;
     assert!(history[id].is_object(), "the history should have {id}: {history}");
     history[id].take()
 }
 
-/// What `/view` gives for a file of a history or of an `executed`.
+/// Requests `/view` for a file named by a history entry or an `executed` message.
 async fn view(plane: &Client, file: &Value) -> reqwest::Response {
     let part = |key: &str| file[key].as_str().unwrap().to_owned();
     let asked = [("filename", part("filename")), ("subfolder", part("subfolder")), ("type", part("type"))];

@@ -1,4 +1,4 @@
-//! A client of the API that holds every answer to the contract.
+//! A client that checks every answer against the contract.
 
 use std::sync::LazyLock;
 
@@ -14,7 +14,7 @@ static CONTRACT: LazyLock<Value> = LazyLock::new(|| {
     serde_json::from_str(include_str!("../../../../remuda-server/src/http/comfy_v2/contract.json")).unwrap()
 });
 
-/// What the contract does not rule out and does not list: our additions say when.
+/// Statuses that the contract neither excludes nor lists; our additions document them.
 const ADDED: &[u16] = &[405, 408, 413, 422, 429];
 const NOT_MODIFIED: u16 = 304;
 
@@ -32,14 +32,14 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// That it is an error of this status and code; its message.
+    /// Asserts status and code of an error and returns its message.
     pub(super) fn is_error(&self, status: u16, code: &str) -> String {
         let is = (self.status.as_u16(), self.body["error"]["code"].as_str().unwrap_or_default());
         assert_eq!(is, (status, code), "{}", self.body);
         self.body["error"]["message"].as_str().unwrap().to_owned()
     }
 
-    /// What it holds, if it is what was hoped for.
+    /// The body of a successful answer.
     pub(super) fn of(self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{}", self.body);
         self.body
@@ -76,7 +76,7 @@ impl Api {
         answer
     }
 
-    /// An upload with these parts in front of the file.
+    /// An upload with these parts before the file.
     pub(super) fn upload(&self, content: &[u8], fields: &[(&str, &str)]) -> reqwest::RequestBuilder {
         let mut form = Form::new();
         for (name, value) in fields {
@@ -86,7 +86,7 @@ impl Api {
         self.request(Method::POST, "/assets").multipart(form.part("file", file))
     }
 
-    /// Uploads a picture, and gives the asset.
+    /// Uploads an image and returns the asset.
     pub(super) async fn picture(&self, content: &[u8]) -> Value {
         let fields = [("content_type", "image/png"), ("file_path", "photo.png")];
         let answer = self.send(self.upload(content, &fields)).await;
@@ -94,7 +94,7 @@ impl Api {
         answer.body
     }
 
-    /// Submits a workflow, and gives the job.
+    /// Submits a workflow and returns the job.
     pub(super) async fn submit(&self, workflow: &Value) -> Value {
         self.post("/jobs", &json!({ "workflow": workflow })).await.of(201)
     }
@@ -103,7 +103,7 @@ impl Api {
         self.get(&format!("/jobs/{id}")).await.of(200)
     }
 
-    /// Asks again and again until it has ended, as clients do.
+    /// Polls until the job has ended, as clients do.
     pub(super) async fn ended(&self, job: &Value) -> Value {
         self.job_until(job, "has ended", |job| job["status"] != "queued" && job["status"] != "running").await
     }
@@ -120,7 +120,7 @@ impl Api {
         answer.bytes
     }
 
-    /// The events of a job, from its snapshot on.
+    /// The event stream of a job, starting with its snapshot.
     pub(super) async fn events(&self, job: &Value, headers: &[(&str, &str)]) -> Listener {
         let path = job["urls"]["events"].as_str().unwrap();
         let mut request = self.client.http.get(format!("{}{path}", self.client.url));
@@ -139,19 +139,19 @@ impl Api {
 
 static EVENTS: HeaderValue = HeaderValue::from_static("text/event-stream");
 
-/// Somebody who follows a job, and holds every event to the contract.
+/// A subscriber that checks every event against the contract.
 #[derive(Debug)]
 pub(super) struct Listener(Stream);
 
 impl Listener {
-    /// None once the stream has ended.
+    /// `None` once the stream has ended.
     pub(super) async fn next(&mut self) -> Option<Event> {
         let event = tokio::time::timeout(PATIENCE, self.0.read()).await.expect("an event, or the end")?;
         check_event(&event.name, &event.data);
         Some(event)
     }
 
-    /// All that comes, to the end.
+    /// All events to the end.
     pub(super) async fn rest(&mut self) -> Vec<Event> {
         let mut events = Vec::new();
         while let Some(event) = self.next().await {
@@ -160,7 +160,7 @@ impl Listener {
         events
     }
 
-    /// The next one of this name.
+    /// The next event of this name.
     pub(super) async fn until(&mut self, name: &str) -> Event {
         loop {
             let event = self.next().await.unwrap_or_else(|| panic!("no {name} came"));
@@ -171,12 +171,12 @@ impl Listener {
     }
 }
 
-/// How a workflow names an asset.
+/// An asset reference.
 pub(super) fn named(asset: &Value) -> Value {
     json!({ "__type": "core/ASSET", "info": { "id": asset["id"] } })
 }
 
-/// That data of an event is what the contract says of events of this name.
+/// Checks the data of an event against the contract.
 fn check_event(name: &str, data: &Value) {
     let events = &CONTRACT["paths"]["/api/v2/jobs/{id}/events"]["get"]["x-sse-events"];
     let schema = events[name]["schema"].as_str().unwrap_or_else(|| panic!("no event is called {name}"));
@@ -218,7 +218,7 @@ fn check_error(method: &Method, path: &str, answer: &Answer) {
     assert!(wrongs.is_empty() || *method == Method::HEAD, "{method} {path}: {}: {wrongs:?}", answer.body);
 }
 
-/// The operation behind a request. What has its own path is no id.
+/// The operation of a request. A fixed path is not an id.
 fn operation(method: &Method, path: &str) -> Option<&'static Value> {
     let is_it = |template: &str| {
         let (mut parts, mut given) = (template.split('/'), path.split('/'));

@@ -1,4 +1,4 @@
-//! Jobs: submitted, looked at, cancelled.
+//! Jobs: submission, state, outputs, cancellation, listing.
 
 use remuda_fakes::comfyui::Options;
 use reqwest::Method;
@@ -10,7 +10,7 @@ use crate::comfyui::live::two_pictures;
 use crate::comfyui::stage::{Server, Stage, files, prompt_id};
 use crate::harness::{Hand, Luck, Plane, QUICK, wait_until};
 
-/// A picture of a colour of its own.
+/// An image of a unique colour.
 async fn some_picture(stage: &Stage) -> Vec<u8> {
     let ended = stage.run(picture(Luck::new().below(1 << 24)).saved()).await;
     files(stage, &ended).await.remove(0).1
@@ -21,13 +21,13 @@ fn id(job: &Value) -> &str {
 }
 
 async fn cancel(api: &Api, job: &Value) -> Value {
-    // Without a body and its type, as clients do.
+    // Without body and content type, as clients do.
     let path = job["urls"]["cancel"].as_str().unwrap().strip_prefix("/api/v2").unwrap();
     api.send(api.request(Method::POST, path)).await.of(200)
 }
 
 #[tokio::test]
-async fn a_picture_goes_up_through_a_workflow_and_comes_down() {
+async fn image_is_uploaded_processed_and_downloaded() {
     let mut stage = Stage::any().await;
     let api = Api::new(&stage);
     let asset = api.picture(&some_picture(&stage).await).await;
@@ -43,7 +43,7 @@ async fn a_picture_goes_up_through_a_workflow_and_comes_down() {
     for metric in ["queue_ms", "execution_ms"] {
         assert!(ended["metrics"][metric].is_u64(), "{ended}");
     }
-    // All of it is found again by a plane that never saw it.
+    // A restarted plane still has all of it.
     stage.plane.kill();
     stage.plane.start_again().await;
     assert_eq!(api.job(id(&job)).await, ended);
@@ -52,13 +52,13 @@ async fn a_picture_goes_up_through_a_workflow_and_comes_down() {
     let info = &shown["workflow"]["1"]["inputs"]["image"]["info"];
     let known = json!({ "id": asset["id"], "hash": asset["hash"], "file_path": "photo.png" });
     assert_eq!((info, &shown["format"]), (&known, &json!("api")));
-    // What a job gave is as good an input as what somebody sent.
+    // An output can be used as an input like an upload.
     let next = api.ended(&api.submit(&loaded(&named(&outputs[0]))).await).await;
     assert_eq!(next["status"], "succeeded", "{next}");
 }
 
 #[tokio::test]
-async fn outputs_come_in_while_the_job_runs_and_stay_what_they_are() {
+async fn outputs_appear_while_the_job_runs_and_keep_their_ids() {
     let stage = Stage::fake().await;
     let api = Api::new(&stage);
     let job = api.submit(&two_pictures(11, 2.0)).await;
@@ -74,7 +74,7 @@ async fn outputs_come_in_while_the_job_runs_and_stay_what_they_are() {
 }
 
 #[tokio::test]
-async fn a_text_that_a_node_gives_is_an_output_like_any_other() {
+async fn text_of_a_node_is_an_output() {
     let plane = Plane::start(QUICK).await;
     let api = Api::new(&plane);
     let job = api.submit(&picture(1).saved()).await;
@@ -91,7 +91,7 @@ async fn a_text_that_a_node_gives_is_an_output_like_any_other() {
     assert_eq!((part.status.as_u16(), part.bytes.as_slice()), (206, &b"cat"[..]));
 }
 
-/// Somebody who says to be a worker on ComfyUI.
+/// A scripted worker that claims to run ComfyUI.
 async fn comfyui_hand(plane: &Plane) -> Hand {
     let mut hand = Hand::join(plane, "hand", 1).await;
     let join = json!({ "worker": "hand", "services": ["comfyui"], "slots": 1 });
@@ -104,7 +104,7 @@ async fn comfyui_hand(plane: &Plane) -> Hand {
 
 /// Faults: X10.
 #[tokio::test]
-async fn a_key_for_partner_nodes_reaches_the_worker_and_nobody_else() {
+async fn key_for_partner_nodes_reaches_only_the_worker() {
     const SECRET: &str = "comfyui-canary-5f2b";
     let plane = Plane::start(QUICK).await;
     let api = Api::new(&plane);
@@ -145,7 +145,7 @@ async fn a_key_for_partner_nodes_reaches_the_worker_and_nobody_else() {
 
 /// Faults: B4.
 #[tokio::test]
-async fn a_bad_graph_is_refused_with_the_nodes_named_and_never_reaches_a_worker() {
+async fn invalid_graph_is_refused_with_its_nodes_named() {
     let stage = Stage::fake().await;
     let api = Api::new(&stage);
     let with = |change: &dyn Fn(&mut Value)| {
@@ -202,7 +202,7 @@ async fn a_bad_graph_is_refused_with_the_nodes_named_and_never_reaches_a_worker(
 
 /// Faults: B5.
 #[tokio::test]
-async fn what_readers_would_differ_about_is_refused() {
+async fn ambiguous_json_is_refused() {
     let plane = Plane::start(QUICK).await;
     let api = Api::new(&plane);
     let graph = |inputs: &str| format!(r#"{{"workflow":{{"1":{{"class_type":"A","inputs":{inputs}}}}}}}"#);
@@ -231,7 +231,7 @@ async fn what_readers_would_differ_about_is_refused() {
 }
 
 #[tokio::test]
-async fn with_nobody_there_to_say_otherwise_a_job_waits_for_whoever_can_run_it() {
+async fn job_waits_while_no_worker_reports_classes() {
     let plane = Plane::start(QUICK).await;
     let api = Api::new(&plane);
     let odd = json!({ "1": { "class_type": "NoSuch", "inputs": {} } });
@@ -257,7 +257,7 @@ async fn with_nobody_there_to_say_otherwise_a_job_waits_for_whoever_can_run_it()
 }
 
 #[tokio::test]
-async fn a_job_that_fails_says_where_and_a_cancelled_one_is_not_run() {
+async fn failed_job_names_its_node_and_cancelled_job_does_not_run() {
     let stage = Stage::with(Server::fake(Options::default()).await, &["attempts_max=1"], &[]).await;
     let api = Api::new(&stage);
     let failed = api.ended(&api.submit(&picture(1).fail("error").saved()).await).await;
@@ -284,18 +284,18 @@ fn keyed(api: &Api, key: &str, workflow: &Value) -> impl Future<Output = Answer>
 }
 
 #[tokio::test]
-async fn a_key_is_good_for_one_job_whoever_comes_first_and_whatever_restarts() {
+async fn key_is_valid_for_one_job_across_restarts() {
     let mut plane = Plane::start(&[QUICK, &["limits.open_jobs_max=3"]].concat()).await;
     let api = Api::new(&plane);
     let [one, other] = [1, 2].map(|color| picture(color).saved());
-    // What never became a job lets go of its key.
+    // A refused submission releases its key.
     keyed(&api, "a", &json!({})).await.is_error(422, "invalid_workflow");
     let all = futures_util::future::join_all((0..8).map(|_| keyed(&api, "a", &one))).await;
     let (taken, refused): (Vec<_>, Vec<_>) = all.into_iter().partition(|answer| answer.status == 201);
     assert_eq!((taken.len(), refused.len()), (1, 7));
     refused.iter().for_each(|answer| drop(answer.is_error(422, "idempotency_key_reuse")));
     keyed(&api, "a", &other).await.is_error(422, "idempotency_key_reuse");
-    // The same key means something else to others.
+    // The key of another tenant is another key.
     let fleet = json!({ "workflow": other, "idempotency_key": "a" });
     let (status, answer) = plane.post("/remuda/v1/jobs", &fleet).await;
     assert_eq!(status, 201, "{answer}");
@@ -305,7 +305,7 @@ async fn a_key_is_good_for_one_job_whoever_comes_first_and_whatever_restarts() {
     let first = taken[0].body.clone();
     cancel(&api, &first).await;
     keyed(&api, "a", &one).await.is_error(422, "idempotency_key_reuse");
-    // Nor does what was turned away for want of room keep its key.
+    // A submission refused for lack of capacity releases its key, too.
     let [second, _] = [keyed(&api, "b", &one).await.of(201), keyed(&api, "c", &one).await.of(201)];
     keyed(&api, "d", &one).await.is_error(429, "queue_full");
     cancel(&api, &second).await;
@@ -313,7 +313,7 @@ async fn a_key_is_good_for_one_job_whoever_comes_first_and_whatever_restarts() {
 }
 
 #[tokio::test]
-async fn jobs_are_listed_newest_first_and_by_what_was_noted_with_them() {
+async fn jobs_are_listed_newest_first_and_filtered_by_metadata() {
     let plane = Plane::start(QUICK).await;
     let api = Api::new(&plane);
     let mut jobs = Vec::new();

@@ -1,15 +1,15 @@
-//! Whether a JSON value is what a schema of an OpenAPI 3.0 document says: as much of it as the contract uses.
+//! Validates a JSON value against a schema of an OpenAPI 3.0 document, as far as the contract uses it.
 
 use serde_json::Value;
 
-/// What is wrong, each with its place; nothing if nothing is.
+/// All violations with their paths.
 pub(super) fn wrong(document: &Value, schema: &Value, value: &Value) -> Vec<String> {
     let mut found = Vec::new();
     check(document, schema, value, "$", &mut found);
     found
 }
 
-/// What a `$ref` refers to.
+/// The target of a `$ref`.
 pub(super) fn resolved<'a>(document: &'a Value, schema: &'a Value) -> &'a Value {
     match schema["$ref"].as_str() {
         Some(path) => resolved(document, document.pointer(path.strip_prefix('#').unwrap()).unwrap()),
@@ -87,7 +87,7 @@ fn has_format(format: Option<&str>, text: &str) -> bool {
     }
 }
 
-/// As RFC 3339 has it, in UTC.
+/// RFC 3339, in UTC.
 fn is_moment(text: &str) -> bool {
     let pattern = "0000-00-00T00:00:00.000Z";
     text.len() == pattern.len()
@@ -98,7 +98,7 @@ fn is_moment(text: &str) -> bool {
 }
 
 #[test]
-fn what_is_against_a_schema_is_noticed() {
+fn schema_violations_are_reported() {
     let document = serde_json::json!({ "components": { "schemas": {
         "Colour": { "type": "string", "enum": ["red", "blue"] },
         "Horse": { "type": "object", "required": ["name"], "additionalProperties": false, "properties": {

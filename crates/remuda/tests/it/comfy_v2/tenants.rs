@@ -1,4 +1,4 @@
-//! Whose: what belongs to another is answered as if it were not there.
+//! Tenants: objects of another tenant are answered as not found.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ async fn token(admin: &Client, wanted: Value) -> Client {
 
 /// Faults: X16.
 #[tokio::test]
-async fn what_is_anothers_is_not_there() {
+async fn objects_of_another_tenant_are_not_found() {
     let plane = Plane::start(QUICK).await;
     let admin = token(&plane, json!({ "role": "admin", "name": "root" })).await;
     let anna = Api::new(&token(&admin, json!({ "role": "client", "tenant": "anna", "name": "a" })).await);
@@ -30,7 +30,7 @@ async fn what_is_anothers_is_not_there() {
     let by_hash = bert.send(bert.request(Method::HEAD, &format!("/assets/by-hash/{hash}"))).await;
     assert_eq!(by_hash.status, 404);
     bert.post("/jobs", &json!({ "workflow": loaded(&named(&asset)) })).await.is_error(422, "missing_asset");
-    // Who sends the same is not told that somebody else did.
+    // Uploading the same content does not reveal that another tenant has it.
     let same = bert.picture(b"anna's").await;
     assert_eq!((&same["created_new"], &same["hash"]), (&json!(true), &asset["hash"]));
     let job = anna.submit(&loaded(&named(&asset))).await;
@@ -43,7 +43,7 @@ async fn what_is_anothers_is_not_there() {
     assert_eq!(anna.job(id).await["status"], "queued");
     let other = json!({ "workflow": picture(1).saved(), "tenant": "anna" });
     bert.post("/jobs", &other).await.is_error(403, "forbidden");
-    // A key is anybody's own.
+    // Keys are per tenant.
     for api in [&anna, &bert] {
         let workflow = json!({ "workflow": picture(1).saved() });
         let request = api.request(Method::POST, "/jobs").header("idempotency-key", "k").json(&workflow);
@@ -52,7 +52,7 @@ async fn what_is_anothers_is_not_there() {
 }
 
 #[tokio::test]
-async fn whoever_is_turned_away_is_told_so_in_the_form_of_this_surface() {
+async fn refused_caller_gets_the_error_format_of_this_api() {
     let plane = Plane::start(QUICK).await;
     let admin = token(&plane, json!({ "role": "admin", "name": "root" })).await;
     let worker = Api::new(&token(&admin, json!({ "role": "worker", "name": "w" })).await);

@@ -1,4 +1,4 @@
-//! Files by name: sent, named in graphs, shown; and what people keep.
+//! Uploads, files in graphs, `/view`, and user data.
 
 use reqwest::Method;
 use reqwest::multipart::{Form, Part};
@@ -6,7 +6,7 @@ use reqwest::multipart::{Form, Part};
 use super::*;
 use crate::comfyui::graph::{loaded, picture};
 
-/// Sends a file, with the other fields first or last.
+/// Uploads a file, with the other fields before or after it.
 async fn upload(plane: &Client, name: &str, bytes: &[u8], fields: &[(&str, &str)], is_first: bool) -> Value {
     let mut form = Form::new();
     let part = || Part::bytes(bytes.to_vec()).file_name(name.to_owned());
@@ -24,7 +24,7 @@ async fn upload(plane: &Client, name: &str, bytes: &[u8], fields: &[(&str, &str)
     answer.json().await.unwrap()
 }
 
-/// A picture that a server really made.
+/// An image that a server produced.
 async fn some_picture(stage: &Stage) -> Vec<u8> {
     let mut client = WsClient::open(&stage.plane, "painter").await;
     let id = prompt(stage, "painter", &picture(80).saved()).await;
@@ -34,7 +34,7 @@ async fn some_picture(stage: &Stage) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn an_uploaded_picture_is_loaded_by_its_name_wherever_the_prompt_runs() {
+async fn uploaded_image_is_loaded_by_name_on_any_worker() {
     let stage = Stage::fake().await;
     let bytes = some_picture(&stage).await;
     let sent = upload(&stage, "me.png", &bytes, &[("subfolder", "faces")], false).await;
@@ -57,7 +57,7 @@ async fn an_uploaded_picture_is_loaded_by_its_name_wherever_the_prompt_runs() {
 
 /// Faults: B9, X6.
 #[tokio::test]
-async fn names_are_kept_apart_as_comfyui_does_and_are_never_paths() {
+async fn file_names_are_numbered_as_in_comfyui_and_never_paths() {
     let stage = Stage::fake().await;
     let name = |answer: &Value| answer["name"].as_str().unwrap().to_owned();
     assert_eq!(name(&upload(&stage, "a.png", b"one", &[], true).await), "a.png");
@@ -79,7 +79,7 @@ async fn names_are_kept_apart_as_comfyui_does_and_are_never_paths() {
 
 /// Faults: X7.
 #[tokio::test]
-async fn a_form_has_one_file_and_few_parts() {
+async fn form_has_one_file_and_few_parts() {
     let stage = Stage::fake().await;
     let file = |bytes: &str| Part::bytes(bytes.as_bytes().to_vec()).file_name("a.png");
     let twice = Form::new().part("image", file("first")).part("image", file("second"));
@@ -95,7 +95,7 @@ async fn a_form_has_one_file_and_few_parts() {
 
 /// Faults: X7, B7.
 #[tokio::test]
-async fn a_file_is_shown_in_place_and_can_do_nothing_there() {
+async fn file_is_shown_inline_without_a_runnable_type() {
     let stage = Stage::fake().await;
     upload(&stage, "evil.svg", b"<svg onload=alert(1)>", &[], true).await;
     upload(&stage, "a.png", b"0123456789", &[], true).await;
@@ -134,7 +134,7 @@ async fn a_file_is_shown_in_place_and_can_do_nothing_there() {
 }
 
 #[tokio::test]
-async fn settings_and_saved_workflows_are_kept_over_a_restart() {
+async fn settings_and_saved_workflows_survive_a_restart() {
     let mut stage = Stage::fake().await;
     let (status, _) = stage.post("/api/settings/Comfy.Theme", &json!("dark")).await;
     assert_eq!(status, StatusCode::OK);
@@ -165,14 +165,14 @@ async fn settings_and_saved_workflows_are_kept_over_a_restart() {
 
 /// Faults: X7.
 #[tokio::test]
-async fn what_people_keep_is_bounded_in_all() {
+async fn user_data_is_bounded_in_total() {
     let stage = Stage::fake().await;
     let save = async |name: String, text: String| {
         let path = format!("/userdata/workflows%2F{name}");
         stage.request(Method::POST, &path).body(text).send().await.unwrap().status()
     };
     assert_eq!(save("large".to_owned(), "x".repeat((1 << 20) + 1)).await, StatusCode::PAYLOAD_TOO_LARGE);
-    // Each takes six times its size where it is kept.
+    // Each takes six times its size when stored.
     let text = "\u{1}".repeat(1 << 20);
     for number in 0..5 {
         assert_eq!(save(number.to_string(), text.clone()).await, StatusCode::OK, "{number}");
@@ -183,7 +183,7 @@ async fn what_people_keep_is_bounded_in_all() {
 }
 
 #[tokio::test]
-async fn what_a_server_says_of_itself_is_said_of_the_fleet() {
+async fn fleet_answers_as_one_server() {
     let stage = Stage::fake().await;
     let info = wait_until("the classes are known", async || {
         let info = stage.get("/api/object_info").await;
@@ -207,7 +207,7 @@ async fn what_a_server_says_of_itself_is_said_of_the_fleet() {
 
 /// Faults: B7.
 #[tokio::test]
-async fn a_mask_is_joined_by_a_server_that_can_and_never_here() {
+async fn mask_is_applied_by_a_server_and_never_by_the_plane() {
     let stage = Stage::fake().await;
     let bytes = some_picture(&stage).await;
     upload(&stage, "me.png", &bytes, &[], true).await;
@@ -218,7 +218,7 @@ async fn a_mask_is_joined_by_a_server_that_can_and_never_here() {
     };
     let (status, answer) = send(json!({ "filename": "nobody.png", "type": "input" })).await;
     assert_eq!(status, StatusCode::BAD_REQUEST, "{answer}");
-    // The stand-in has no node that joins a picture and a mask.
+    // The fake server has no node that joins an image and a mask.
     let (status, answer) = send(json!({ "filename": "me.png", "type": "input" })).await;
     assert_eq!((status, &answer["error"]["code"]), (StatusCode::NOT_IMPLEMENTED, &json!("not_implemented")));
     assert_eq!(stage.get("/prompt").await["exec_info"]["queue_remaining"], 0, "nothing was begun in vain");

@@ -1,11 +1,11 @@
-//! Queue, history and jobs, as clients list and change them.
+//! Listing and changing queue, history and jobs.
 
 use super::*;
 use crate::comfyui::graph::picture;
 use crate::harness::{Plane, QUICK};
 
 #[tokio::test]
-async fn the_queue_is_shown_and_changed_as_in_comfyui() {
+async fn queue_is_listed_and_changed_as_in_comfyui() {
     let stage = Stage::fake().await;
     let running = prompt(&stage, "anna", &picture(40).sleep(600.0, 6000).saved()).await;
     wait_until("it runs", async || {
@@ -42,7 +42,7 @@ async fn the_queue_is_shown_and_changed_as_in_comfyui() {
     let (status, _) = stage.post("/queue", &json!({ "clear": true })).await;
     assert_eq!(status, StatusCode::OK);
     assert_eq!(stage.get("/prompt").await["exec_info"]["queue_remaining"], 1);
-    // Without a body: whatever runs.
+    // Without a body: all running prompts.
     let interrupt = stage.request(reqwest::Method::POST, "/interrupt").send().await.unwrap();
     assert_eq!(interrupt.status(), StatusCode::OK);
     let entry = entry(&stage, &running).await;
@@ -53,7 +53,7 @@ async fn the_queue_is_shown_and_changed_as_in_comfyui() {
 
 /// Faults: X7.
 #[tokio::test]
-async fn a_queue_of_large_graphs_is_told_in_few_bytes_and_lists_every_prompt() {
+async fn queue_of_large_graphs_is_bounded_and_lists_every_prompt() {
     let plane = Plane::start(QUICK).await;
     let mut ids = Vec::new();
     for seed in 0..4 {
@@ -78,7 +78,7 @@ async fn a_queue_of_large_graphs_is_told_in_few_bytes_and_lists_every_prompt() {
 }
 
 #[tokio::test]
-async fn a_history_is_paged_and_what_is_deleted_is_hidden_here_only() {
+async fn history_is_paged_and_deletion_only_hides_entries() {
     let stage = Stage::fake().await;
     let mut ids = Vec::new();
     let mut client = WsClient::open(&stage.plane, "anna").await;
@@ -121,7 +121,7 @@ async fn a_history_is_paged_and_what_is_deleted_is_hidden_here_only() {
 }
 
 #[tokio::test]
-async fn a_clients_own_id_is_honoured_and_the_same_id_is_the_same_prompt() {
+async fn prompt_id_of_the_client_is_idempotent() {
     let stage = Stage::fake().await;
     let id = "11111111-2222-4333-8444-555555555555";
     let graph = picture(70).saved();

@@ -1,10 +1,10 @@
-//! What `POST /prompt` takes, and in which words it refuses the rest.
+//! Validation of `POST /prompt` and the format of its errors.
 
 use super::*;
 use crate::comfyui::graph::picture;
 
 #[tokio::test]
-async fn what_cannot_run_is_refused_in_comfyuis_own_words() {
+async fn invalid_prompt_is_refused_in_comfyui_format() {
     let stage = Stage::fake().await;
     wait_until("the classes are known", async || {
         stage.get("/object_info").await["SaveImage"].is_object().then_some(())
@@ -43,7 +43,7 @@ async fn what_cannot_run_is_refused_in_comfyuis_own_words() {
 
 /// Faults: X7.
 #[tokio::test]
-async fn a_graph_of_too_many_nodes_is_refused_before_anything_is_said_of_its_nodes() {
+async fn graph_with_too_many_nodes_is_refused_before_its_nodes_are_checked() {
     let stage = Stage::fake().await;
     wait_until("the classes are known", async || {
         stage.get("/object_info").await["SaveImage"].is_object().then_some(())
@@ -62,7 +62,7 @@ async fn a_graph_of_too_many_nodes_is_refused_before_anything_is_said_of_its_nod
 }
 
 #[tokio::test]
-async fn nodes_that_cannot_run_are_named_and_what_can_run_does() {
+async fn invalid_nodes_are_reported_and_valid_outputs_run() {
     let stage = Stage::fake().await;
     wait_until("the classes are known", async || {
         stage.get("/object_info").await["SaveImage"].is_object().then_some(())
@@ -95,7 +95,7 @@ async fn nodes_that_cannot_run_are_named_and_what_can_run_does() {
 
 /// Faults: X10.
 #[tokio::test]
-async fn a_key_is_stored_nowhere_and_shown_to_nobody() {
+async fn key_is_neither_stored_nor_shown() {
     let stage = Stage::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let secret = "comfyui-canary-4711";

@@ -1,4 +1,4 @@
-//! What a ComfyUI server was recorded to say of a run is what the door says of such a run.
+//! Messages of a run match those recorded from a real ComfyUI server.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::ws_client::WsClient;
 use super::*;
 use crate::comfyui::graph::picture;
 
-/// What was said after a `POST /prompt` of a recording, up to the end of the prompt: kind and node.
+/// Messages after a `POST /prompt` of a recording, up to the end of the prompt: kind and node.
 fn recorded(name: &str, prompt: usize) -> Vec<(String, Value)> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../remuda-fakes/tests/transcripts/recorded");
     let text = std::fs::read_to_string(format!("{folder}/{name}.jsonl")).unwrap();
@@ -25,20 +25,20 @@ fn recorded(name: &str, prompt: usize) -> Vec<(String, Value)> {
     told(&heard)
 }
 
-/// Kind and node of each message. How far a node is comes as often as there is time for it.
+/// Kind and node of each message. Progress arrives as often as time allows.
 fn told(heard: &[Value]) -> Vec<(String, Value)> {
     let wanted =
         heard.iter().filter(|it| !matches!(it["type"].as_str(), Some("progress" | "progress_state")));
     wanted.map(|it| (it["type"].as_str().unwrap().to_owned(), it["data"]["node"].clone())).collect()
 }
 
-/// Without what was left out of a recording.
+/// Without messages that recordings leave out.
 fn without_status(told: Vec<(String, Value)>) -> Vec<(String, Value)> {
     told.into_iter().filter(|(kind, _)| kind != "status").collect()
 }
 
 #[tokio::test]
-async fn a_fresh_run_is_told_as_comfyui_tells_it() {
+async fn messages_of_fresh_run_match_comfyui() {
     let stage = Stage::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let id = prompt(&stage, "anna", &picture(7).then("ImageInvert", json!({})).saved()).await;
@@ -49,9 +49,9 @@ async fn a_fresh_run_is_told_as_comfyui_tells_it() {
     }
 }
 
-/// A picture that is saved is written anew each time; one that is only shown comes from the cache with all before it.
+/// A saved image is written again each time; a preview comes from the cache with everything before it.
 #[tokio::test]
-async fn a_cached_run_is_told_as_comfyui_tells_it() {
+async fn messages_of_cached_run_match_comfyui() {
     let stage = Stage::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let graph = picture(8).then("ImageInvert", json!({})).previewed();
@@ -68,12 +68,12 @@ async fn a_cached_run_is_told_as_comfyui_tells_it() {
 }
 
 #[tokio::test]
-async fn a_run_that_fails_ends_once_and_with_its_error() {
+async fn failed_run_ends_once_with_its_error() {
     let stage = Stage::with(Server::fake(Options::default()).await, &["attempts_max=1"], &[]).await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let id = prompt(&stage, "anna", &picture(9).fail("error").saved()).await;
     let heard = client.until_done(&id).await;
-    // The first node was cached in the recording, and statuses were left out of it.
+    // In the recording the first node was cached, and statuses were left out.
     let expected = recorded("ws-error-run", 2);
     let said: Vec<_> =
         without_status(told(&heard)).into_iter().filter(|(_, node)| *node != json!("1")).collect();
@@ -91,7 +91,7 @@ async fn a_run_that_fails_ends_once_and_with_its_error() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_interrupted_ends_as_interrupted() {
+async fn interrupted_run_ends_as_interrupted() {
     let stage = Stage::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let id = prompt(&stage, "anna", &picture(10).sleep(600.0, 6000).saved()).await;

@@ -1,4 +1,4 @@
-//! A prompt from its submission to its picture.
+//! A prompt from submission to image.
 
 use super::*;
 use crate::comfyui::graph::picture;
@@ -6,7 +6,7 @@ use crate::comfyui::graph::picture;
 use super::ws_client::{kinds, remaining};
 
 #[tokio::test]
-async fn a_prompt_is_run_told_of_and_shown() {
+async fn prompt_runs_and_its_image_is_shown() {
     let stage = Stage::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     assert_eq!((&*client.sid, client.greeted_with), ("anna", 0));
@@ -17,7 +17,7 @@ async fn a_prompt_is_run_told_of_and_shown() {
     assert!(kinds.ends_with(&["execution_success", "executing"]), "{heard:?}");
     let executed = heard.iter().find(|it| it["type"] == "executed").unwrap();
     let file = &executed["data"]["output"]["images"][0];
-    // At the moment of the end the history has it, under the same names.
+    // When the end is published, the history already has it, under the same names.
     let entry = entry(&stage, &id).await;
     assert_eq!(entry["outputs"]["2"]["images"][0], *file, "{entry}");
     assert_eq!(entry["status"]["completed"], true, "{entry}");

@@ -1,4 +1,4 @@
-//! Who hears what: other clients, a second socket, one that comes back, one that does not read.
+//! Delivery to websockets: several clients, several sockets, reconnects, slow readers.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::comfyui::stage::{until_progress, worker};
 
 /// Faults: X16.
 #[tokio::test]
-async fn two_clients_do_not_hear_of_each_others_prompts() {
+async fn clients_do_not_receive_messages_of_other_clients() {
     let stage = Stage::fake().await;
     let (mut anna, mut bert) =
         (WsClient::open(&stage.plane, "anna").await, WsClient::open(&stage.plane, "bert").await);
@@ -22,7 +22,7 @@ async fn two_clients_do_not_hear_of_each_others_prompts() {
 }
 
 #[tokio::test]
-async fn whoever_comes_back_hears_how_it_ended_and_only_once() {
+async fn reconnecting_client_receives_a_missed_end_once() {
     let stage = Stage::fake().await;
     let client = WsClient::open(&stage.plane, "anna").await;
     client.close().await;
@@ -44,9 +44,9 @@ async fn whoever_comes_back_hears_how_it_ended_and_only_once() {
     assert!(heard.is_none(), "it was told already: {heard:?}");
 }
 
-/// More than an outbox holds: each end is five words, and there is room for a thousand.
+/// More than one queue holds: each end has five messages and the queue a thousand.
 #[tokio::test]
-async fn whoever_missed_many_ends_hears_of_every_one() {
+async fn reconnecting_client_receives_every_missed_end() {
     let stage = Stage::fake().await;
     let mut ids = std::collections::BTreeSet::new();
     for seed in 0..260 {
@@ -64,7 +64,7 @@ async fn whoever_missed_many_ends_hears_of_every_one() {
 }
 
 #[tokio::test]
-async fn whoever_comes_back_in_the_middle_hears_which_node_runs_and_goes_on_hearing() {
+async fn client_that_reconnects_during_a_run_receives_the_executing_node() {
     let stage = Stage::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let id = prompt(&stage, "anna", &picture(23).sleep(3.0, 30).saved()).await;
@@ -81,7 +81,7 @@ async fn whoever_comes_back_in_the_middle_hears_which_node_runs_and_goes_on_hear
 }
 
 #[tokio::test]
-async fn two_sockets_of_one_client_both_hear_and_the_newer_goes_on_when_the_older_closes() {
+async fn both_sockets_of_a_client_receive_and_one_may_close() {
     let stage = Stage::fake().await;
     let mut older = WsClient::open(&stage.plane, "anna").await;
     let mut newer = WsClient::open(&stage.plane, "anna").await;
@@ -94,7 +94,7 @@ async fn two_sockets_of_one_client_both_hear_and_the_newer_goes_on_when_the_olde
 }
 
 #[tokio::test]
-async fn previews_come_as_the_client_can_read_them() {
+async fn previews_have_the_format_the_client_supports() {
     let stage = Stage::fake().await;
     let mut plain = WsClient::open(&stage.plane, "anna").await;
     let mut named = WsClient::open(&stage.plane, "anna").await;
@@ -120,9 +120,9 @@ async fn previews_come_as_the_client_can_read_them() {
     assert_eq!(&bytes[8 + length..8 + length + 2], b"\xff\xd8");
 }
 
-/// The web interface connects without an id and takes the one it is given.
+/// The web interface connects without an id and uses the one it receives.
 #[tokio::test]
-async fn who_has_no_id_is_given_one() {
+async fn client_without_id_receives_one() {
     let stage = Stage::fake().await;
     let mut client = WsClient::at(&stage.plane, "/api/ws").await;
     let sid = client.sid.clone();
@@ -132,7 +132,7 @@ async fn who_has_no_id_is_given_one() {
 }
 
 #[tokio::test]
-async fn a_prompt_whose_worker_dies_begins_again_and_ends_once() {
+async fn prompt_of_dead_worker_restarts_and_ends_once() {
     let mut stage = Stage::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let id = prompt(&stage, "anna", &picture(29).sleep(4.0, 40).saved()).await;
@@ -159,7 +159,7 @@ async fn a_prompt_whose_worker_dies_begins_again_and_ends_once() {
 }
 
 #[tokio::test]
-async fn a_plane_that_is_killed_and_comes_back_keeps_the_history_and_tells_the_end() {
+async fn killed_plane_keeps_history_and_delivers_the_end() {
     let mut stage = Stage::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let before = prompt(&stage, "anna", &picture(30).saved()).await;
@@ -178,9 +178,9 @@ async fn a_plane_that_is_killed_and_comes_back_keeps_the_history_and_tells_the_e
     assert_eq!(entry(&stage, &id).await["status"]["completed"], true);
 }
 
-/// A node that gives its pictures over the socket alone gives every one of them, after saying that it is its turn.
+/// A node that sends its images over the socket alone sends all of them, each after an `executing` message.
 #[tokio::test]
-async fn pictures_that_are_results_are_sent_whole_and_once() {
+async fn result_images_are_sent_completely_and_once() {
     let stage = Stage::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let graph = picture(32).add("SaveImageWebsocket", json!({ "images": ["1", 0] })).whole();

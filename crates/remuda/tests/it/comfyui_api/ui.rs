@@ -1,4 +1,4 @@
-//! The web interface's files, and whoever may not have them.
+//! Files of the web interface, and access to them.
 
 use reqwest::Method;
 use reqwest::multipart::{Form, Part};
@@ -8,7 +8,7 @@ use crate::comfyui::graph::picture;
 use crate::harness::{Plane, Process, QUICK, answered, free_address, remuda};
 
 #[tokio::test]
-async fn the_web_interface_is_served_from_where_it_is_installed() {
+async fn web_interface_is_served_from_its_folder() {
     let folder = tempfile::tempdir().unwrap();
     let files = folder.path().join("packages/comfyui_frontend_package/static");
     std::fs::create_dir_all(files.join("assets")).unwrap();
@@ -39,7 +39,7 @@ async fn the_web_interface_is_served_from_where_it_is_installed() {
 }
 
 #[tokio::test]
-async fn a_folder_without_the_web_interface_is_said_to_be_one() {
+async fn folder_without_web_interface_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = remuda(folder.path());
     command.args(["serve", "--data", "data", "--ui", "."]);
@@ -48,11 +48,11 @@ async fn a_folder_without_the_web_interface_is_said_to_be_one() {
     assert!(process.said().contains("comfyui-frontend-package"), "{}", process.said());
 }
 
-/// What custom nodes bring to the web interface is read from a server beside the plane; what a tenant has there is not.
+/// Scripts of custom nodes are read from a server started with the plane; data of tenants on that server is not.
 ///
 /// Faults: X16.
 #[tokio::test]
-async fn what_only_a_server_can_say_is_asked_of_one_that_was_started_with_the_plane() {
+async fn server_scripts_are_forwarded_from_a_local_server() {
     let server = Server::fake(Options::default()).await;
     let folder = tempfile::tempdir().unwrap();
     let address = free_address();
@@ -78,7 +78,7 @@ async fn what_only_a_server_can_say_is_asked_of_one_that_was_started_with_the_pl
 
 /// Faults: X16.
 #[tokio::test]
-async fn nobody_sees_what_belongs_to_another_tenant() {
+async fn objects_of_another_tenant_are_hidden() {
     let plane = Plane::start(QUICK).await;
     let ask = async |method: Method, path: &str, who: &str, body: Value| {
         let request = plane.request(method, path).json(&body);

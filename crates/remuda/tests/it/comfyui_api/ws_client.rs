@@ -1,4 +1,4 @@
-//! A client's socket to the plane.
+//! A websocket client of the plane.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use crate::harness::{PATIENCE, Plane};
 #[derive(Debug)]
 pub(super) struct WsClient {
     socket: WebSocketStream<MaybeTlsStream<TcpStream>>,
-    /// As the greeting said.
+    /// Queue length in the first status.
     pub(super) sid: String,
     pub(super) greeted_with: u64,
 }
 
-/// What came over the socket.
+/// A message received over the socket.
 #[derive(Clone, Debug)]
 pub(super) enum Heard {
     Text(Value),
@@ -45,7 +45,7 @@ impl WsClient {
         self.socket.send(Message::text(message.to_string())).await.unwrap();
     }
 
-    /// Tells what this client can do, and gives what the server can.
+    /// Sends the feature flags of this client and returns those of the server.
     pub(super) async fn introduce(&mut self) -> Value {
         self.say(json!({"type": "feature_flags", "data": {"supports_preview_metadata": true}})).await;
         loop {
@@ -82,7 +82,7 @@ impl WsClient {
         }
     }
 
-    /// Everything up to the end of a prompt.
+    /// All messages up to the end of a prompt.
     pub(super) async fn until_done(&mut self, id: &str) -> Vec<Value> {
         let mut heard = Vec::new();
         loop {
@@ -95,7 +95,7 @@ impl WsClient {
         }
     }
 
-    /// Everything up to the first of a kind.
+    /// All messages up to the first of a kind.
     pub(super) async fn until(&mut self, kind: &str) -> Vec<Value> {
         let mut heard = Vec::new();
         loop {
@@ -122,7 +122,7 @@ pub(super) fn remaining(status: &Value) -> u64 {
     status["data"]["status"]["exec_info"]["queue_remaining"].as_u64().unwrap()
 }
 
-/// The kinds of messages, without the status.
+/// Kinds of messages, without statuses.
 pub(super) fn kinds(heard: &[Value]) -> Vec<&str> {
     heard.iter().map(|it| it["type"].as_str().unwrap()).filter(|kind| *kind != "status").collect()
 }
