@@ -2,7 +2,6 @@
 //! could not go on, 2 usage, 3 the plane cannot be reached, 4 a worker that nobody wants any more.
 
 mod audit;
-mod bench;
 mod client;
 mod commands;
 mod demo;
@@ -12,7 +11,6 @@ mod models;
 mod run;
 mod sim;
 mod start;
-mod table;
 mod token;
 mod web_ui;
 mod worker_args;
@@ -143,7 +141,7 @@ enum Command {
     /// Measure this machine and Remuda on it, side by side
     ///
     /// Example: remuda bench queue
-    Bench(bench::Bench),
+    Bench(remuda_bench::BenchCommand),
     /// A copy of a model, as the child process of whoever serves it
     #[command(hide = true)]
     PoolCopy,
@@ -274,16 +272,31 @@ async fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "models")]
         Command::Models(models) => models.run().await,
         Command::Fake(fake) => fake.run().await,
-        Command::Bench(bench) => bench.run().await,
+        Command::Bench(bench) => bench.run(&fetch_model).await,
         Command::PoolCopy => Ok(ExitCode::SUCCESS),
     }
 }
 
-/// Prints to standard output; a reader that went away (`| head`) ends the program quietly.
-pub(crate) fn print_line(text: &str) {
-    use std::io::Write;
-    let mut out = std::io::stdout().lock();
-    if writeln!(out, "{text}").and_then(|()| out.flush()).is_err() {
-        std::process::exit(0);
-    }
+/// Fetches a model for a benchmark, as `remuda models get` does.
+#[cfg(feature = "models")]
+fn fetch_model(
+    model: remuda_bench::BenchModel,
+) -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<PathBuf>>>> {
+    use crate::models::{Fetch, KNOWN, fetch::INDEX};
+    use anyhow::Context as _;
+    Box::pin(async move {
+        let package = KNOWN.iter().find(|package| package.name == model.name).context("unknown model")?;
+        let index = model.index.unwrap_or_else(|| INDEX.to_owned());
+        let fetch = Fetch { index, folder: model.folder.clone() };
+        fetch.get(package, &mut |_| {}).await?;
+        Ok(package.place(&model.folder))
+    })
+}
+
+/// Without models there is nothing to fetch.
+#[cfg(not(feature = "models"))]
+fn fetch_model(
+    _: remuda_bench::BenchModel,
+) -> std::pin::Pin<Box<dyn Future<Output = anyhow::Result<PathBuf>>>> {
+    Box::pin(async { anyhow::bail!("this build has no models") })
 }

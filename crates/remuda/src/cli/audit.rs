@@ -6,8 +6,9 @@ use anyhow::Context as _;
 use clap::Args;
 use serde_json::json;
 
-use super::table::table;
-use super::{Settings, print_line};
+use super::Settings;
+use remuda_net::terminal::print_line;
+use remuda_net::terminal::table;
 use remuda_server::audit::{self, FILE_NAME, Found, Line};
 
 #[derive(Debug, Args)]

@@ -12,7 +12,6 @@ mod fleet;
 mod jobs;
 mod machines;
 mod quarantine;
-mod sse;
 mod why;
 mod workers;
 
@@ -23,9 +22,10 @@ use remuda_core::time::Timestamp;
 use reqwest::Method;
 use serde_json::Value;
 
-use super::table::plain;
-use super::{Client, Connection, print_line};
+use super::{Client, Connection};
 use remuda_net::clock::Clock;
+use remuda_net::terminal::escape_control;
+use remuda_net::terminal::print_line;
 
 pub(super) use self::affinities::AffinitiesCommand;
 pub(super) use self::blobs::BlobsCommand;
@@ -38,7 +38,6 @@ pub(super) use self::fleet::{EXAMPLES as FLEET_EXAMPLES, FleetCommand};
 pub(super) use self::jobs::{CancelCommand, JobsCommand};
 pub(super) use self::machines::MachinesCommand;
 pub(super) use self::quarantine::QuarantineCommand;
-pub(super) use self::sse::{Event, Reader};
 pub(super) use self::why::{WhyCommand, story};
 pub(super) use self::workers::WorkersCommand;
 
@@ -83,7 +82,7 @@ fn find_shape<'a>(shapes: impl IntoIterator<Item = &'a str>, typed: &str) -> any
         (Some(one), Some(other)) => {
             bail!(
                 "{:?} is short for several shapes, among them {one} and {other}: type more of it",
-                plain(&typed)
+                escape_control(&typed)
             )
         }
         (one, _) => Ok(one),
@@ -149,7 +148,7 @@ fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
 
 /// `text` in at most `width` characters, on one line.
 fn cut(text: &str, width: usize) -> String {
-    let text = plain(&text.split_whitespace().collect::<Vec<_>>().join(" "));
+    let text = escape_control(&text.split_whitespace().collect::<Vec<_>>().join(" "));
     if text.chars().count() <= width {
         return text;
     }

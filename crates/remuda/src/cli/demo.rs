@@ -21,9 +21,10 @@ use serde_json::{Value, json};
 use self::drawing::DrawingModel;
 use self::processes::DemoProcesses;
 use super::Client;
-use super::commands::{Event, Reader, open_events, story};
+use super::commands::{open_events, story};
 use super::start::stops;
-use super::table::plain;
+use remuda_net::sse::{SseEvent, SseReader};
+use remuda_net::terminal::escape_control;
 
 #[derive(Debug, Args)]
 pub(super) struct DemoCommand {
@@ -156,7 +157,7 @@ impl Play {
     /// Follows the events until every job has ended; the worker of the victim is killed on the way.
     async fn follow(&mut self, client: &Client, stage: &DemoProcesses) -> anyhow::Result<()> {
         let mut stream = client.open(open_events(client, Some(0))).await?.bytes_stream();
-        let mut reader = Reader::default();
+        let mut reader = SseReader::default();
         while self.jobs.iter().any(|job| matches!(job.state, "queued" | "running")) {
             let bytes = stream.next().await.context("the plane closed the line")??;
             for event in reader.feed(&bytes)? {
@@ -174,7 +175,7 @@ impl Play {
         Ok(())
     }
 
-    fn is_time_to_kill(&self, event: &Event, data: &Value) -> bool {
+    fn is_time_to_kill(&self, event: &SseEvent, data: &Value) -> bool {
         self.killed.is_none()
             && event.name == "job:progress"
             && data["job"] == self.jobs[VICTIM].id.as_str()
@@ -182,7 +183,7 @@ impl Play {
     }
 
     /// Tells the events that belong to the story.
-    fn hear(&mut self, event: &Event, data: &Value, worker: &str) {
+    fn hear(&mut self, event: &SseEvent, data: &Value, worker: &str) {
         let Some(at) = self.jobs.iter().position(|job| data["job"] == job.id.as_str()) else { return };
         let scene = self.jobs[at].scene;
         let (attempt, reason) =
@@ -221,7 +222,7 @@ impl Play {
         self.tell(&format!(
             "\nThe result of {:?}:\n\n  {}",
             self.jobs[VICTIM].scene,
-            plain(&result.to_string())
+            escape_control(&result.to_string())
         ));
         self.tell(&format!("\nAnd `remuda why {victim}`:\n\n{}", indented(&story(&why))));
         if let Some(drawn) = self.jobs.get(SCENES.len()).filter(|job| job.state == "completed") {
@@ -245,7 +246,7 @@ impl Play {
 
     /// A line with the time since the beginning.
     fn note(&self, text: &str) {
-        self.tell(&format!("{:5.1} s  {}", self.began.elapsed().as_secs_f64(), plain(text)));
+        self.tell(&format!("{:5.1} s  {}", self.began.elapsed().as_secs_f64(), escape_control(text)));
     }
 
     fn tell(&self, text: &str) {

@@ -28,8 +28,9 @@ use self::job_options::JobOptionArgs;
 use self::preview::Previews;
 use self::progress::ProgressView;
 use self::workflow::{Change, File, Workflow, change, file};
-use super::table::plain;
-use super::{Client, Connection, Usage, print_line};
+use super::{Client, Connection, Usage};
+use remuda_net::terminal::escape_control;
+use remuda_net::terminal::print_line;
 use remuda_worker::BlobLink;
 
 pub(super) const EXAMPLES: &str = "\
@@ -129,7 +130,11 @@ impl RunCommand {
         let submitted = self.submit(&client, &workflow, &mut interrupts).await?;
         if self.detach {
             for answer in &submitted {
-                print_line(&if self.connection.json { answer.to_string() } else { plain(&id_of(answer)) });
+                print_line(&if self.connection.json {
+                    answer.to_string()
+                } else {
+                    escape_control(&id_of(answer))
+                });
             }
             return Ok(if submitted.len() == self.wanted() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
         }
@@ -213,7 +218,7 @@ impl RunCommand {
                     let (done, of) = (submitted.len(), copies.len());
                     eprintln!(
                         "remuda: only {done} of {of} copies were taken: {}",
-                        plain(&format!("{error:#}"))
+                        escape_control(&format!("{error:#}"))
                     );
                     break;
                 }
@@ -245,16 +250,17 @@ impl RunCommand {
             if self.connection.json {
                 print_line(&job.to_string());
             } else if is_completed {
-                let head = if ended.len() > 1 { format!("job {}\n", plain(&id)) } else { String::new() };
+                let head =
+                    if ended.len() > 1 { format!("job {}\n", escape_control(&id)) } else { String::new() };
                 let gap = if ended.len() > 1 { "\n" } else { "" };
                 print_line(&format!("{head}{}{gap}", result_view::render_result(&job["result"], saved)));
             } else {
                 let reason = job["reason"].as_str().unwrap_or("did not complete");
-                eprintln!("remuda: job {} {}", plain(&id), plain(reason));
-                eprintln!("        `remuda why {}` tells the whole story", plain(&id));
+                eprintln!("remuda: job {} {}", escape_control(&id), escape_control(reason));
+                eprintln!("        `remuda why {}` tells the whole story", escape_control(&id));
             }
             for problem in problems {
-                eprintln!("remuda: job {}: {}", plain(&id), plain(problem));
+                eprintln!("remuda: job {}: {}", escape_control(&id), escape_control(problem));
             }
         }
         if are_all_done { ExitCode::SUCCESS } else { ExitCode::FAILURE }

@@ -10,7 +10,7 @@ use clap::Args;
 use remuda_sim::{Violation, WorldSettings, replay, run};
 use serde_json::json;
 
-use super::print_line;
+use remuda_net::terminal::print_line;
 
 #[derive(Debug, Args)]
 pub(super) struct SimCommand {

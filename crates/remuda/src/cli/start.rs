@@ -16,9 +16,10 @@ use tracing_subscriber::EnvFilter;
 
 use super::web_ui::WebUiArgs;
 use super::worker_args::{run_all, with};
-use super::{Client, Connection, Identity, Settings, print_line};
+use super::{Client, Connection, Identity, Settings};
 use remuda_config::{Flag, Resolved};
 use remuda_net::http_client::Credentials;
+use remuda_net::terminal::print_line;
 use remuda_server::serve::Serving;
 use remuda_worker::{WorkerDismissed, inspect_models};
 

@@ -14,10 +14,11 @@ use remuda_store::{Batch, Store, StoreError};
 use serde_json::{Value, json};
 
 use super::commands::{cell, rows, show};
-use super::table::{plain, table};
-use super::{Client, Connection, Settings, print_line};
+use super::{Client, Connection, Settings};
 use remuda_config::written_duration;
 use remuda_net::clock::Clock;
+use remuda_net::terminal::print_line;
+use remuda_net::terminal::{escape_control, table};
 use remuda_server::audit::{Audit, Note};
 use remuda_server::http::{self, Role, TokenRequest};
 
@@ -98,7 +99,7 @@ impl TokenCommand {
                 let path = format!("/remuda/v1/tokens/{}", escaped(&which));
                 let answer = Client::new(connection)?.delete(&path).await?;
                 show(connection, &answer, || {
-                    format!("{} ({}) is revoked", plain(&cell(&answer["name"])), cell(&answer["id"]))
+                    format!("{} ({}) is revoked", escape_control(&cell(&answer["name"])), cell(&answer["id"]))
                 });
             }
         }
@@ -156,7 +157,7 @@ fn told(made: &Value) -> String {
         None => "until it is revoked".to_owned(),
     };
     let tenant = made["tenant"].as_str().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
-    let name = plain(&cell(&made["name"]));
+    let name = escape_control(&cell(&made["name"]));
     let role = cell(&made["role"]);
     format!("{name} is a token with the role {role}{tenant}, good {until}. It is shown this once:")
 }
@@ -185,8 +186,8 @@ fn list(answer: &Value) -> String {
 
 /// A name as part of an address.
 fn escaped(text: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes()
-        .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
+        .map(|byte| if is_unreserved(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })
         .collect()
 }

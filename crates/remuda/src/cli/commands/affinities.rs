@@ -9,9 +9,9 @@ use remuda_core::id::{Shape, WorkerId};
 use remuda_core::workflow::{self, WorkflowLimits};
 use serde_json::{Value, json};
 
-use super::super::table::{plain, table};
 use super::super::{Client, Connection};
 use super::{ANSWER_MAX, cell, find_shape, rows, short_shape, show};
+use remuda_net::terminal::{escape_control, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct AffinitiesCommand {
@@ -67,13 +67,15 @@ impl AffinitiesCommand {
                 let answer = client.get("/remuda/v1/affinities").await?;
                 let shapes = rows(&answer, "affinities").iter().filter_map(|it| it["shape"].as_str());
                 let Some(shape) = find_shape(shapes, &shape)? else {
-                    let shape = plain(&shape);
+                    let shape = escape_control(&shape);
                     bail!(
                         "no affinity is of a shape that begins with {shape:?}; `remuda affinities` lists them all"
                     );
                 };
                 let answer = client.delete(&format!("/remuda/v1/affinities/{shape}")).await?;
-                show(&self.connection, &answer, || format!("{} may run anywhere again", plain(shape)));
+                show(&self.connection, &answer, || {
+                    format!("{} may run anywhere again", escape_control(shape))
+                });
             }
         }
         Ok(ExitCode::SUCCESS)
@@ -86,7 +88,7 @@ fn whole_shape(typed: &str) -> anyhow::Result<Shape> {
         return Ok(shape);
     }
     if !Path::new(typed).is_file() {
-        let typed = plain(typed);
+        let typed = escape_control(typed);
         bail!("{typed:?} is neither a whole shape (64 digits) nor a workflow file");
     }
     let text = std::fs::read_to_string(typed).with_context(|| format!("cannot read {typed}"))?;

@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 use remuda_core::id::WorkerId;
 use serde_json::Value;
 
-use super::super::table::{plain, table};
 use super::super::{Client, Connection};
 use super::{cell, find_shape, rows, short_shape, show};
+use remuda_net::terminal::{escape_control, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct BlocksCommand {
@@ -41,13 +41,13 @@ impl BlocksCommand {
         let of_worker = rows(&answer, "blocks").iter().filter(|block| block["worker"] == worker.as_str());
         let shapes = of_worker.filter_map(|block| block["shape"].as_str());
         let Some(shape) = find_shape(shapes, &shape)? else {
-            let shape = plain(&shape);
+            let shape = escape_control(&shape);
             bail!(
                 "no block of worker {worker} has a shape that begins with {shape:?}; `remuda blocks` lists them all"
             );
         };
         let answer = client.delete(&format!("/remuda/v1/blocks/{worker}/{shape}")).await?;
-        show(&self.connection, &answer, || format!("{worker} may run {} again", plain(shape)));
+        show(&self.connection, &answer, || format!("{worker} may run {} again", escape_control(shape)));
         Ok(ExitCode::SUCCESS)
     }
 }

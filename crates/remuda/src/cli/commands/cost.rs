@@ -7,10 +7,10 @@ use clap::{Args, ValueEnum};
 use reqwest::Method;
 use serde_json::Value;
 
-use super::super::table::{plain, table};
 use super::super::{Client, Connection};
 use super::{ask, cell, money, present, rows, show};
 use remuda_config::written_duration;
+use remuda_net::terminal::{escape_control, table};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -71,7 +71,7 @@ fn told(by: By, answer: &Value) -> String {
         By::Hour => hours(rows(answer, "hours")),
     };
     let [rate, spent] = ["per_hour_dollars", "spent_dollars"].map(|name| money(&answer[name]));
-    text.push_str(&format!("\n{rate} an hour now, {spent} since {}", plain(&cell(&answer["from"]))));
+    text.push_str(&format!("\n{rate} an hour now, {spent} since {}", escape_control(&cell(&answer["from"]))));
     if !answer["jobs_dollars"].is_null() {
         let [jobs, other] = ["jobs_dollars", "unattributed_dollars"].map(|name| money(&answer[name]));
         text.push_str(&format!(": {jobs} for jobs, {other} for starting, waiting and failing machines"));

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::super::table::plain;
 use super::super::{Client, Connection};
 use super::{cell, rows, show};
+use remuda_net::terminal::escape_control;
 
 #[derive(Debug, Args)]
 pub(crate) struct CycleCommand {
@@ -50,17 +50,17 @@ fn story(newest: &[Value]) -> String {
 
 fn tell(title: &str, report: &Value) -> String {
     let mut lines = vec![
-        format!("{title} ({})", plain(&cell(&report["timestamp"]))),
+        format!("{title} ({})", escape_control(&cell(&report["timestamp"]))),
         format!("actions  {}", counts(&report["actions"])),
         format!("status   {}", counts(&report["status"])),
     ];
     let fleets = report["fleets"].as_object().into_iter().flatten();
     lines.extend(fleets.map(|(fleet, told)| {
-        let wanted = plain(&cell(&told["machines_wanted"]));
-        format!("{}: {wanted} wanted; {}", plain(fleet), counts(&told["status"]))
+        let wanted = escape_control(&cell(&told["machines_wanted"]));
+        format!("{}: {wanted} wanted; {}", escape_control(fleet), counts(&told["status"]))
     }));
     let reasons = rows(report, "reasons");
-    lines.extend(reasons.iter().map(|reason| format!("- {}", plain(&cell(reason)))));
+    lines.extend(reasons.iter().map(|reason| format!("- {}", escape_control(&cell(reason)))));
     if reasons.is_empty() {
         lines.push("nothing to do".to_owned());
     }
@@ -70,7 +70,11 @@ fn tell(title: &str, report: &Value) -> String {
 /// `queued_tasks 3, active_workers 2, …`, in the words of the report.
 fn counts(counts: &Value) -> String {
     let Some(counts) = counts.as_object() else { return "-".to_owned() };
-    counts.iter().map(|(name, count)| plain(&format!("{name} {count}"))).collect::<Vec<_>>().join(", ")
+    counts
+        .iter()
+        .map(|(name, count)| escape_control(&format!("{name} {count}")))
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 #[cfg(test)]

@@ -8,10 +8,10 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::super::client::is_missing;
-use super::super::table::plain;
 use super::super::{Client, Connection, Usage};
 use super::{cell, rows, show};
 use remuda_config::written_duration;
+use remuda_net::terminal::escape_control;
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -93,7 +93,11 @@ impl DrainCommand {
     async fn meant(&self, client: &Client) -> anyhow::Result<Meant> {
         // A name that is none must not become another path.
         if self.name.parse::<remuda_core::id::WorkerId>().is_err() {
-            return Err(Usage(format!("{:?} is no name of a worker or a machine", plain(&self.name))).into());
+            return Err(Usage(format!(
+                "{:?} is no name of a worker or a machine",
+                escape_control(&self.name)
+            ))
+            .into());
         }
         if self.worker || self.machine {
             return Ok(if self.worker { Meant::Worker } else { Meant::Machine });
@@ -146,8 +150,8 @@ fn choose(name: &str, worker: Option<&Value>, machine: Option<&Value>) -> anyhow
                     let others: Vec<_> = workers.iter().map(cell).collect();
                     let message = format!(
                         "{name} is a worker on machine {} and a machine with {}: say which with --worker or --machine",
-                        plain(&cell(&worker["machine"])),
-                        plain(&others.join(", "))
+                        escape_control(&cell(&worker["machine"])),
+                        escape_control(&others.join(", "))
                     );
                     Err(Usage(message).into())
                 }

@@ -10,10 +10,11 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
 use super::super::client::Unreachable;
-use super::super::table::plain;
-use super::super::{Client, Connection, print_line};
+use super::super::{Client, Connection};
 use super::cell;
-use super::sse::{Event, Reader};
+use remuda_net::sse::{SseEvent, SseReader};
+use remuda_net::terminal::escape_control;
+use remuda_net::terminal::print_line;
 
 /// A plane that restarts is back within seconds: no need to knock more often.
 const RECONNECT_WAIT: Duration = Duration::from_secs(1);
@@ -85,7 +86,7 @@ impl EventsCommand {
     /// `last` is where to go on.
     async fn read(&self, client: &Client, last: &mut Option<u64>) -> anyhow::Result<usize> {
         let mut stream = client.open(self.request(client, *last)).await?.bytes_stream();
-        let (mut reader, mut told) = (Reader::default(), 0);
+        let (mut reader, mut told) = (SseReader::default(), 0);
         while let Some(Ok(bytes)) = stream.next().await {
             for event in reader.feed(&bytes)? {
                 *last = event.id.or(*last);
@@ -116,7 +117,7 @@ impl EventsCommand {
             .query(&metadata.collect::<Vec<_>>())
     }
 
-    fn tell(&self, event: &Event) {
+    fn tell(&self, event: &SseEvent) {
         let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
         print_line(&if self.connection.json { event.data.clone() } else { line(event, &data) });
     }
@@ -138,7 +139,7 @@ pub(crate) fn open_events(client: &Client, last: Option<u64>) -> RequestBuilder 
 }
 
 /// `SEQ TIME NAME job worker detail`; what is live only has no number and no time.
-fn line(event: &Event, data: &Value) -> String {
+fn line(event: &SseEvent, data: &Value) -> String {
     let number = event.id.map_or_else(|| "-".to_owned(), |id| id.to_string());
     let about = [cell(&data["job"]), cell(&data["worker"])];
     let mut line = format!("{number:>6}  {:24}  {:16}", cell(&data["at"]), event.name);
@@ -146,10 +147,10 @@ fn line(event: &Event, data: &Value) -> String {
         line.push_str("  ");
         line.push_str(&part);
     }
-    plain(line.trim_end())
+    escape_control(line.trim_end())
 }
 
-fn detail(event: &Event, data: &Value) -> Option<String> {
+fn detail(event: &SseEvent, data: &Value) -> Option<String> {
     match event.name.as_str() {
         "job:progress" => {
             let percent = data["progress"].as_f64().unwrap_or(0.0) * 100.0;
@@ -172,7 +173,7 @@ mod tests {
     use super::*;
 
     fn check(id: Option<u64>, name: &str, data: &str, expected: &str) {
-        let event = Event { id, name: name.to_owned(), data: data.to_owned() };
+        let event = SseEvent { id, name: name.to_owned(), data: data.to_owned() };
         assert_eq!(line(&event, &serde_json::from_str(data).unwrap()), expected);
     }
 

@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 use remuda_core::id::FleetId;
 use serde_json::{Value, json};
 
-use super::super::table::{plain, table};
 use super::super::{Client, Connection};
 use super::{cell, money, rows, show};
+use remuda_net::terminal::{escape_control, table};
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
@@ -187,7 +187,7 @@ fn one(fleet: &Value) -> String {
     let mut lines = Vec::new();
     let mut row = |name: &str, text: String| {
         if text != "-" {
-            lines.push(format!("{name:<11} {}", plain(&text)));
+            lines.push(format!("{name:<11} {}", escape_control(&text)));
         }
     };
     let listed = |value: &Value| {

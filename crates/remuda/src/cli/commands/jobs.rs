@@ -10,10 +10,11 @@ use remuda_core::time::Timestamp;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::super::table::{plain, table};
-use super::super::{Client, Connection, print_line};
+use super::super::{Client, Connection};
 use super::{ask, brief, cell, columns, cut, moment, rows, show};
 use remuda_net::clock::Clock;
+use remuda_net::terminal::print_line;
+use remuda_net::terminal::{escape_control, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct JobsCommand {
@@ -80,7 +81,7 @@ impl JobsCommand {
                 command.push_str(&format!(" --{name} {value}"));
             }
         }
-        format!("{command} --before {}", plain(next))
+        format!("{command} --before {}", escape_control(next))
     }
 }
 
@@ -149,7 +150,7 @@ impl CancelCommand {
                     if self.connection.json {
                         print_line(&json!({ "id": job, "error": error.to_string() }).to_string());
                     } else {
-                        eprintln!("remuda: job {job}: {}", plain(&format!("{error:#}")));
+                        eprintln!("remuda: job {job}: {}", escape_control(&format!("{error:#}")));
                     }
                 }
             }

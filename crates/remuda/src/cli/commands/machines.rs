@@ -7,9 +7,9 @@ use remuda_core::id::MachineId;
 use remuda_core::time::Timestamp;
 use serde_json::Value;
 
-use super::super::table::{plain, table};
 use super::super::{Client, Connection};
 use super::{ago, cell, money, present, rows, show};
+use remuda_net::terminal::{escape_control, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct MachinesCommand {
@@ -76,7 +76,7 @@ fn one(machine: &Value, now: Timestamp) -> String {
     let mut lines = Vec::new();
     let mut row = |name: &str, text: String| {
         if text != "-" {
-            lines.push(format!("{name:<9} {}", plain(&text)));
+            lines.push(format!("{name:<9} {}", escape_control(&text)));
         }
     };
     row("machine", cell(&machine["machine"]));

@@ -6,9 +6,9 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde_json::Value;
 
-use super::super::table::{plain, table};
 use super::super::{Client, Connection};
 use super::{cell, find_shape, rows, short_shape, show};
+use remuda_net::terminal::{escape_control, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct QuarantineCommand {
@@ -39,11 +39,11 @@ impl QuarantineCommand {
         let Some(shape) = find_shape(shapes, &shape)? else {
             bail!(
                 "no shape under suspicion begins with {:?}; `remuda quarantine` lists them all",
-                plain(&shape)
+                escape_control(&shape)
             );
         };
         let answer = client.delete(&format!("/remuda/v1/quarantine/{shape}")).await?;
-        show(&self.connection, &answer, || format!("{} is trusted again", plain(shape)));
+        show(&self.connection, &answer, || format!("{} is trusted again", escape_control(shape)));
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -7,9 +7,9 @@ use remuda_core::id::JobId;
 use remuda_core::time::humanize;
 use serde_json::Value;
 
-use super::super::table::{plain, table};
 use super::super::{Client, Connection};
 use super::{cell, moment, rows, short_shape, show};
+use remuda_net::terminal::{escape_control, table};
 
 #[derive(Debug, Args)]
 pub(crate) struct WhyCommand {
@@ -33,7 +33,8 @@ pub(crate) fn story(why: &Value) -> String {
     let (state, reason) = (cell(&why["state"]), cell(&why["reason"]));
     // "completed by red" says already that it is completed.
     let sentence = if reason.starts_with(&state) { reason } else { format!("{state}: {reason}") };
-    let mut parts = vec![format!("job {}\n{}", plain(&cell(&why["job"])), plain(&sentence))];
+    let mut parts =
+        vec![format!("job {}\n{}", escape_control(&cell(&why["job"])), escape_control(&sentence))];
     parts.push(attempts(rows(why, "attempts")));
     parts.extend(services(rows(why, "attempts")));
     let (failures, mishaps) = (cell(&why["failures"]), cell(&why["mishaps"]));
@@ -114,7 +115,11 @@ fn blocks(blocks: &[Value]) -> Option<String> {
     let (worker, shape) = (cell(&first["worker"]), short_shape(&first["shape"]));
     let titles = ["WORKER", "FAILURES", "KEPT APART", "REASON"];
     let listed = table(&titles, &blocks.iter().map(apart).collect::<Vec<_>>());
-    Some(format!("{listed}\n`remuda blocks lift {} {}` ends a block at once", plain(&worker), plain(&shape)))
+    Some(format!(
+        "{listed}\n`remuda blocks lift {} {}` ends a block at once",
+        escape_control(&worker),
+        escape_control(&shape)
+    ))
 }
 
 fn apart(block: &Value) -> Vec<String> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use super::super::table::table;
 use super::super::{Client, Connection};
 use super::{brief, cell, rows, show};
+use remuda_net::terminal::table;
 
 #[derive(Debug, Args)]
 pub(crate) struct WorkersCommand {

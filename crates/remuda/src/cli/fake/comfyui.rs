@@ -12,8 +12,8 @@ use remuda_fakes::comfyui::{self, Fault, Faults, Options, Version};
 use serde_json::json;
 
 use super::speed;
-use crate::cli::print_line;
 use crate::cli::start::stops;
+use remuda_net::terminal::print_line;
 
 #[derive(Debug, Args)]
 pub(super) struct Comfyui {

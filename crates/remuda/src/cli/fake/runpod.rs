@@ -12,8 +12,8 @@ use remuda_fakes::runpod::{self, Capacity, Exec, Fault, Faults, Options, Unknown
 use serde_json::json;
 
 use super::speed;
-use crate::cli::print_line;
 use crate::cli::start::stops;
+use remuda_net::terminal::print_line;
 
 #[derive(Debug, Args)]
 pub(super) struct Runpod {

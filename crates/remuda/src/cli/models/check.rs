@@ -8,8 +8,8 @@ use remuda_models::{Capability, Device, Found, LoadError, ModelSpec, engine};
 use serde_json::json;
 
 use super::size;
-use crate::cli::print_line;
-use crate::cli::table::plain;
+use remuda_net::terminal::escape_control;
+use remuda_net::terminal::print_line;
 
 #[derive(Debug, Args)]
 pub(super) struct Check {
@@ -42,7 +42,7 @@ impl Check {
                 if self.json {
                     print_line(&json!({ "error": error.to_string(), "kind": kind(&error) }).to_string());
                 } else {
-                    eprintln!("remuda: {}", plain(&error.to_string()));
+                    eprintln!("remuda: {}", escape_control(&error.to_string()));
                 }
                 Ok(ExitCode::FAILURE)
             }
@@ -64,7 +64,7 @@ fn told(found: &Found) -> String {
     });
     lines.extend(files);
     lines.extend(found.notes.iter().map(|note| format!("note          {note}")));
-    lines.iter().map(|line| plain(line)).collect::<Vec<_>>().join("\n")
+    lines.iter().map(|line| escape_control(line)).collect::<Vec<_>>().join("\n")
 }
 
 fn kind(error: &LoadError) -> &'static str {

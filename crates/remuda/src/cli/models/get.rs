@@ -9,11 +9,12 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
 use super::size;
-use crate::cli::table::table;
-use crate::cli::{Settings, print_line};
+use crate::cli::Settings;
 use crate::models::fetch::{INDEX, Stage};
 use crate::models::{Fetch, GetError, KNOWN, Outcome, Package, Presence};
 use remuda_config::nearest;
+use remuda_net::terminal::print_line;
+use remuda_net::terminal::table;
 
 /// Where models lie.
 #[derive(Debug, Args)]

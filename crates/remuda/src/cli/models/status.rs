@@ -6,8 +6,8 @@ use clap::Args;
 use serde_json::Value;
 
 use super::super::commands::{cell, rows, show};
-use super::super::table::table;
 use super::super::{Client, Connection};
+use remuda_net::terminal::table;
 
 #[derive(Debug, Args)]
 pub(super) struct Status {

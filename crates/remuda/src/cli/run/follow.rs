@@ -13,7 +13,7 @@ use super::preview::Previews;
 use super::progress::{JobUpdate, ProgressView};
 use crate::cli::Client;
 use crate::cli::client::{ANSWER_MAX, is_passing};
-use crate::cli::commands::{Event, Reader};
+use remuda_net::sse::{SseEvent, SseReader};
 
 /// A plane that restarts is back within seconds: no need to knock more often.
 const RECONNECT_WAIT: Duration = Duration::from_secs(1);
@@ -104,7 +104,7 @@ impl<'a> JobFollower<'a> {
         // Only its beginning has to come in time: it stays open.
         let Ok(opened) = timeout(ANSWER_MAX, self.client.open(self.request())).await else { return Ok(()) };
         let mut stream = opened?.bytes_stream();
-        let mut reader = Reader::default();
+        let mut reader = SseReader::default();
         if self.is_cancelling {
             self.cancel().await;
         }
@@ -141,7 +141,7 @@ impl<'a> JobFollower<'a> {
         }
     }
 
-    async fn hear(&mut self, event: &Event, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
+    async fn hear(&mut self, event: &SseEvent, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
         self.last = event.id.or(self.last);
         if event.name == "gap" {
             return self.look_at_all(ended).await;

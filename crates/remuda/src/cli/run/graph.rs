@@ -7,8 +7,8 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::cli::table::plain;
 use remuda_config::nearest;
+use remuda_net::terminal::escape_control;
 
 type Members = BTreeMap<String, Box<RawValue>>;
 
@@ -63,7 +63,7 @@ impl EditableGraph {
                 Err(unknown) => problem = problem.or(Some(unknown)),
             }
         }
-        Err(problem.unwrap_or_else(|| format!("name it as NODE.INPUT, not as {:?}", plain(key))))
+        Err(problem.unwrap_or_else(|| format!("name it as NODE.INPUT, not as {:?}", escape_control(key))))
     }
 
     /// The id of the node that is called so.
@@ -82,8 +82,12 @@ impl EditableGraph {
             [id] => Ok(id),
             [] => Err(self.no_node(name)),
             many => {
-                let ids = plain(&many.join(", "));
-                Err(format!("{} nodes are called {:?}: say which by its id, {ids}", many.len(), plain(name)))
+                let ids = escape_control(&many.join(", "));
+                Err(format!(
+                    "{} nodes are called {:?}: say which by its id, {ids}",
+                    many.len(),
+                    escape_control(name)
+                ))
             }
         }
     }
@@ -94,15 +98,15 @@ impl EditableGraph {
         });
         let hint = hint(name, names);
         let all = self.nodes.iter().map(|(id, node)| format!("{id} ({})", node.name()));
-        format!("there is no node {:?}{hint} There are {}", plain(name), listed(all))
+        format!("there is no node {:?}{hint} There are {}", escape_control(name), listed(all))
     }
 
     fn no_input(&self, id: &str, input: &str) -> String {
         let node = &self.nodes[id];
         let hint = hint(input, node.inputs.keys().map(String::as_str));
         let all = listed(node.inputs.keys().cloned());
-        let (name, input) = (plain(node.name()), plain(input));
-        format!("node {} ({name}) has no input {input:?}{hint} It has {all}", plain(id))
+        let (name, input) = (escape_control(node.name()), escape_control(input));
+        format!("node {} ({name}) has no input {input:?}{hint} It has {all}", escape_control(id))
     }
 
     pub(super) fn set(&mut self, place: &InputRef, value: &impl Serialize) {
@@ -174,11 +178,11 @@ fn raw(value: &impl Serialize) -> Box<RawValue> {
 
 fn hint<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> String {
     nearest(written, names)
-        .map_or_else(|| ".".to_owned(), |name| format!(": did you mean {:?}?", plain(name)))
+        .map_or_else(|| ".".to_owned(), |name| format!(": did you mean {:?}?", escape_control(name)))
 }
 
 fn listed(all: impl Iterator<Item = String>) -> String {
-    let mut all: Vec<String> = all.map(|one| plain(&one)).collect();
+    let mut all: Vec<String> = all.map(|one| escape_control(&one)).collect();
     let more = all.len().saturating_sub(CHOICES_MAX);
     if all.is_empty() {
         return "none".to_owned();

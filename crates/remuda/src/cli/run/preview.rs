@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::cli::Client;
-use crate::cli::table::plain;
 use remuda_core::wire::preview::PREVIEW_BYTES_MAX;
+use remuda_net::terminal::escape_control;
 
 const FETCH_MAX: Duration = Duration::from_secs(5);
 
@@ -31,7 +31,7 @@ impl Previews {
                 if let Err(problem) = fetch(&client, &job, &path).await
                     && !std::mem::replace(&mut is_told, true)
                 {
-                    eprintln!("remuda: no preview: {}", plain(&format!("{problem:#}")));
+                    eprintln!("remuda: no preview: {}", escape_control(&format!("{problem:#}")));
                 }
             }
         });

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::cli::table::plain;
+use remuda_net::terminal::escape_control;
 
 /// With more jobs than this only those that run have a bar: more would not fit on a screen.
 const BARS_MAX: usize = 16;
@@ -115,7 +115,7 @@ impl Bars {
     fn show(&mut self, job: usize, sight: &JobUpdate<'_>) {
         if let JobUpdate::Retrying { reason } = sight {
             // It stays to be seen: the bar goes on to other things.
-            let line = format!("{}retrying: {}", self.prefix(job), plain(reason));
+            let line = format!("{}retrying: {}", self.prefix(job), escape_control(reason));
             self.all.suspend(|| eprintln!("{line}"));
         }
         let are_few = self.bars.len() <= BARS_MAX;
@@ -133,17 +133,17 @@ impl Bars {
             JobUpdate::Waiting { reason } | JobUpdate::Retrying { reason } => {
                 bar.set_style(self.waiting.clone());
                 let what = if matches!(sight, JobUpdate::Retrying { .. }) { "retrying" } else { "waiting" };
-                bar.set_message(format!("{what}: {}", plain(reason)));
+                bar.set_message(format!("{what}: {}", escape_control(reason)));
             }
             JobUpdate::Running { worker } => {
                 bar.set_style(self.running.clone());
                 bar.set_position(0);
-                bar.set_message(format!("running on {}", plain(worker)));
+                bar.set_message(format!("running on {}", escape_control(worker)));
             }
             JobUpdate::Progress { fraction, phase } => {
                 bar.set_style(self.running.clone());
                 bar.set_position(percent(*fraction));
-                bar.set_message(plain(phase));
+                bar.set_message(escape_control(phase));
             }
             JobUpdate::Ended { .. } if !are_few => {
                 bar.finish_and_clear();
@@ -153,7 +153,7 @@ impl Bars {
             JobUpdate::Ended { is_completed, reason } => {
                 bar.set_style(self.ended.clone());
                 let mark = if *is_completed { "✓" } else { "✗" };
-                bar.finish_with_message(format!("{mark} {}", plain(reason)));
+                bar.finish_with_message(format!("{mark} {}", escape_control(reason)));
             }
         }
     }
@@ -211,7 +211,7 @@ impl Lines {
         }
         // What is urgent leaves room for the first word on how it goes on.
         *told = LastLine { at: (!is_urgent).then_some(now), text };
-        Some(format!("job {}: {}", self.jobs[job], plain(told.text.trim_end())))
+        Some(format!("job {}: {}", self.jobs[job], escape_control(told.text.trim_end())))
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::save;
-use crate::cli::table::table;
+use remuda_net::terminal::table;
 
 /// A longer value is cut: what is cut is in the JSON.
 const VALUE_CHARS_MAX: usize = 120;

@@ -106,7 +106,7 @@ impl Workflow {
                 Err("the workflow is no graph in ComfyUI's API format, so that it has no inputs".to_owned())
             }
         };
-        let key = crate::cli::table::plain(key);
+        let key = remuda_net::terminal::escape_control(key);
         found.map_err(|problem| Usage(format!("{flag} {key}: {problem}")).into())
     }
 

@@ -1,0 +1,112 @@
+//! The control cycle in the core alone, over workers that are all busy and a long queue: once with workers that joined by
+//! hand, once with as many rented machines.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context as _, bail};
+use remuda_core::fleet::FleetSettings;
+use remuda_core::id::{Hash, JobId, MachineId, Term};
+use remuda_core::plane::{Answer, Event, Plane, Proof, Submission};
+use remuda_core::record::Stored;
+use remuda_core::rental::{Rental, RentalPhase};
+use remuda_core::settings::Settings;
+use remuda_core::time::Timestamp;
+use remuda_core::wire::JoinRequest;
+use serde_json::json;
+use serde_json::value::RawValue;
+
+use crate::figures::Figures;
+use crate::load::percentile;
+
+const CYCLES: usize = 20;
+/// All in one moment: nobody falls silent while this is measured.
+const NOW: Timestamp = Timestamp::from_millis(1_000_000);
+
+pub(crate) fn measure(table: &mut Figures, workers: usize, waiting: u64) -> anyhow::Result<()> {
+    for (kind, is_rented) in [("workers", false), ("rented machines", true)] {
+        let mut plane = if is_rented {
+            rented(workers)?
+        } else {
+            Plane::restore(Settings::default(), Term(1), NOW, Stored::default())
+        };
+        for n in 0..waiting + workers as u64 {
+            submit(&mut plane, n)?;
+        }
+        for n in 0..workers {
+            join(&mut plane, n, is_rented)?;
+        }
+        let left = plane.ready_jobs();
+        let name = format!("core: cycle, {workers} {kind}, {left} waiting");
+        let mut times = Vec::with_capacity(CYCLES);
+        for _ in 0..CYCLES {
+            let began = Instant::now();
+            let step = plane.step(NOW, Event::Cycle);
+            times.push(began.elapsed());
+            let Ok(Answer::Cycled(report)) = step.answer else { bail!("no cycle ran") };
+            let active = report.status.active_workers as usize;
+            anyhow::ensure!(active == workers, "{active} of {workers} workers are active");
+        }
+        times.sort_unstable();
+        table.add(&format!("{name}, p50"), percentile(&times, 50).as_secs_f64() * 1e3, "ms", String::new());
+        let most = times.last().copied().unwrap_or_default();
+        table.add(&format!("{name}, most"), most.as_secs_f64() * 1e3, "ms", format!("of {CYCLES}"));
+    }
+    Ok(())
+}
+
+/// A plane with as many rented machines, all of them up.
+fn rented(machines: usize) -> anyhow::Result<Plane> {
+    let mut fleet = FleetSettings::new("bench".parse()?, true);
+    fleet.scaling.machines_max = u32::try_from(machines)?;
+    let mut documents = Vec::with_capacity(machines);
+    for n in 0..machines {
+        let (machine, tag) = (machine(n)?, format!("remuda-00000000-bench-{n:06}"));
+        let mut rental = Rental::wanted(NOW, machine, tag, "any".to_owned(), &fleet);
+        (rental.made_at, rental.running_at) = (Some(NOW), Some(NOW));
+        rental.go(NOW, RentalPhase::Up, "up".to_owned());
+        documents.push(rental.document().context("a rental can be stored")?);
+    }
+    let settings = Settings { fleets: vec![fleet], ..Settings::default() };
+    Ok(Plane::restore(settings, Term(1), NOW, Stored { documents, ..Stored::default() }))
+}
+
+fn machine(n: usize) -> anyhow::Result<MachineId> {
+    Ok(format!("bench-{n:06}").parse()?)
+}
+
+fn join(plane: &mut Plane, n: usize, is_rented: bool) -> anyhow::Result<()> {
+    let machine = machine(n)?;
+    let join: JoinRequest = serde_json::from_value(
+        json!({ "worker": machine, "machine": machine, "services": ["exec"], "slots": 1 }),
+    )?;
+    let proof = if is_rented { Proof::Machine(machine) } else { Proof::Anybody };
+    let event = Event::Join { join: Box::new(join), token_hash: Hash::of(&n.to_le_bytes()), proof };
+    match plane.step(NOW, event).answer {
+        Ok(Answer::Joined(_)) => Ok(()),
+        other => bail!("a worker was not let in: {other:?}"),
+    }
+}
+
+fn submit(plane: &mut Plane, n: u64) -> anyhow::Result<()> {
+    let submission = Submission {
+        id: JobId::from_u128(u128::from(n) + 1),
+        tenant: if n.is_multiple_of(2) { "a" } else { "b" }.parse()?,
+        priority: 0,
+        service: "exec".parse()?,
+        // Eight kinds of work, as a fleet would have.
+        shape: Hash::of(&(n % 8).to_le_bytes()),
+        workflow_hash: Hash::of(&[1]),
+        needs: remuda_core::need::Requirements::default(),
+        deadline: None,
+        attempts_max: None,
+        options: remuda_core::options::JobOptions::default(),
+        key: None,
+        known: None,
+        labels: std::collections::BTreeMap::new(),
+        metadata: serde_json::Map::new(),
+        workflow: Arc::from(RawValue::from_string("{}".to_owned())?),
+    };
+    let step = plane.step(NOW, Event::Submit(Box::new(submission)));
+    step.answer.map(drop).map_err(|refusal| anyhow::anyhow!("{refusal}"))
+}
