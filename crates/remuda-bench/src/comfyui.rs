@@ -139,7 +139,7 @@ async fn directly(server: &Fake) -> anyhow::Result<Vec<Duration>> {
             "the stand-in refused a prompt"
         );
         while !socket.next().await?.is_end_of(&id) {}
-        let seen = client.look(&id, ProbeTrigger::SaidDone).await;
+        let seen = client.look(&id, ProbeTrigger::CompletionHint).await;
         ensure!(matches!(seen, ProbeResult::Succeeded { .. }), "the stand-in said {seen:?}");
         latencies.push(started.elapsed());
     }

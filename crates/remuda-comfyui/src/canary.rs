@@ -55,7 +55,7 @@ impl Client {
                 match self.submit(canary).await {
                     SubmitOutcome::Accepted => "accepted".clone_into(&mut last),
                     SubmitOutcome::Refused(failure) => return Err(Sick::Failed(failure)),
-                    SubmitOutcome::Unsure(why) => last = why,
+                    SubmitOutcome::Unconfirmed(why) => last = why,
                 }
             }
             seen = self.look(canary.id(), ProbeTrigger::Submitted).await;

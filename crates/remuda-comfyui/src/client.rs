@@ -114,7 +114,7 @@ impl Client {
     }
 
     async fn try_look(&self, id: &str, trigger: ProbeTrigger) -> Result<(ProbeResult, usize), Error> {
-        if trigger == ProbeTrigger::SaidDone
+        if trigger == ProbeTrigger::CompletionHint
             && let Ok(Some(entry)) = self.history(id).await
         {
             return Ok((entry.seen(), 0));

@@ -41,7 +41,7 @@ impl Client {
                     SubmitOutcome::Refused(failure)
                 }
             },
-            Err(error) => SubmitOutcome::Unsure(error.to_string()),
+            Err(error) => SubmitOutcome::Unconfirmed(error.to_string()),
         }
     }
 }
@@ -87,7 +87,7 @@ fn judge(status: StatusCode, body: &[u8], prompt: &Prompt) -> Verdict {
             ),
         ))),
         status if status.is_server_error() || status.is_success() || status.is_informational() => {
-            plain(SubmitOutcome::Unsure(refused(status, "prompt", body).to_string()))
+            plain(SubmitOutcome::Unconfirmed(refused(status, "prompt", body).to_string()))
         }
         status => plain(SubmitOutcome::Refused(ServiceFailure::new(
             ServiceFault::Lost,
@@ -98,7 +98,7 @@ fn judge(status: StatusCode, body: &[u8], prompt: &Prompt) -> Verdict {
 
 fn accepted(body: &[u8], prompt: &Prompt) -> Verdict {
     let Ok(answer) = json::read::<Accepted>(body) else {
-        return Verdict::Plain(SubmitOutcome::Unsure(
+        return Verdict::Plain(SubmitOutcome::Unconfirmed(
             "ComfyUI answered 200, but not in its own words".to_owned(),
         ));
     };

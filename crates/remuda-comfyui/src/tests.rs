@@ -67,7 +67,7 @@ impl World {
     async fn ended(&self, prompt: &Prompt) -> ProbeResult {
         let looking = async {
             loop {
-                match self.client.look(prompt.id(), ProbeTrigger::Again).await {
+                match self.client.look(prompt.id(), ProbeTrigger::Recheck).await {
                     ProbeResult::Pending { .. } | ProbeResult::Running => {
                         sleep(Duration::from_millis(5)).await
                     }
@@ -80,7 +80,8 @@ impl World {
 
     async fn running(&self, prompt: &Prompt) {
         let looking = async {
-            while !matches!(self.client.look(prompt.id(), ProbeTrigger::Again).await, ProbeResult::Running) {
+            while !matches!(self.client.look(prompt.id(), ProbeTrigger::Recheck).await, ProbeResult::Running)
+            {
                 sleep(Duration::from_millis(5)).await;
             }
         };
@@ -161,7 +162,8 @@ async fn a_job_goes_through_from_upload_to_download_on_every_version() {
         let steps: Vec<_> =
             listen(&mut socket, &prompt).await.iter().filter_map(|said| progress.heard(said)).collect();
         assert_eq!(steps.last().map(|step| step.fraction), Some(1.0));
-        let ProbeResult::Succeeded { outputs } = world.client.look(prompt.id(), ProbeTrigger::SaidDone).await
+        let ProbeResult::Succeeded { outputs } =
+            world.client.look(prompt.id(), ProbeTrigger::CompletionHint).await
         else {
             panic!()
         };
@@ -248,7 +250,7 @@ async fn half_a_prompt_is_refused_and_leaves_nothing_behind() {
         assert!(matches!(world.ended(&prompt).await, ProbeResult::Unknown));
         if let Some(running) = running {
             assert!(matches!(
-                world.client.look(running.id(), ProbeTrigger::Again).await,
+                world.client.look(running.id(), ProbeTrigger::Recheck).await,
                 ProbeResult::Running
             ));
         }
@@ -273,7 +275,7 @@ async fn a_cancel_hits_nobody_else() {
         world.client.cancel(id).await.unwrap();
     }
     assert!(matches!(world.client.look(ours.id(), ProbeTrigger::Cancelled).await, ProbeResult::Unknown));
-    assert!(matches!(world.client.look(foreign.id(), ProbeTrigger::Again).await, ProbeResult::Running));
+    assert!(matches!(world.client.look(foreign.id(), ProbeTrigger::Recheck).await, ProbeResult::Running));
     assert_eq!(world.fake.counts().requests_to("/interrupt"), 0);
     world.client.cancel(foreign.id()).await.unwrap();
     assert!(matches!(world.ended(&foreign).await, ProbeResult::Interrupted));
@@ -333,7 +335,7 @@ async fn a_node_that_bars_the_way_is_known_by_the_socket_alone() {
     for said in listen(&mut socket, &prompt).await {
         progress.heard(&said);
     }
-    let seen = world.client.look(prompt.id(), ProbeTrigger::SaidDone).await;
+    let seen = world.client.look(prompt.id(), ProbeTrigger::CompletionHint).await;
     assert!(matches!(&seen, ProbeResult::Succeeded { outputs } if outputs::is_empty(outputs)), "{seen:?}");
     let ProbeResult::Failed(failure) = progress.judge(seen) else { panic!() };
     assert!(failure.message.contains("not today"), "{}", failure.message);

@@ -210,7 +210,7 @@ impl Fleet {
             PolicyName::Queue => ScalingPolicy::Queue,
             PolicyName::Latency => ScalingPolicy::Latency { wait_max: self.wait_max },
         };
-        self.settings.needs_preparing = self.source.start == Start::Ssh && start_worker;
+        self.settings.needs_bootstrap = self.source.start == Start::Ssh && start_worker;
         self.settings.offers = self.source.offers();
         self.settings.revision = self.source.revision(&self.settings);
     }

@@ -113,7 +113,7 @@ pub struct Agent {
     contact_at: Timestamp,
     health: Health,
     /// The beat that first told of what the worker offers now, until one such is answered.
-    offer_told: Option<u64>,
+    capabilities_sent_in: Option<u64>,
     /// Something worth a beat happened since the last one.
     has_news: bool,
     has_progress: bool,
@@ -180,7 +180,7 @@ impl Agent {
             stop_by: None,
             contact_at: now,
             health: Health::default(),
-            offer_told: None,
+            capabilities_sent_in: None,
             has_news: false,
             has_progress: false,
             round_trip: Duration::ZERO,
@@ -200,21 +200,23 @@ impl Agent {
                 self.has_news |= self.check.as_ref() != Some(&check);
                 self.check = Some(check);
             }
-            AgentEvent::Began { found, life } => self.began(now, found, life),
+            AgentEvent::Started { found, incarnation } => self.began(now, found, incarnation),
             AgentEvent::Joined(joined) => self.joined(now, &joined),
             AgentEvent::Reply { seq, reply } => self.reply(now, seq, reply),
-            AgentEvent::Unanswered { seq, why, luck } => self.unanswered(now, seq, why, luck),
+            AgentEvent::CallFailed { seq, why, jitter } => self.unanswered(now, seq, why, jitter),
             AgentEvent::Signal { job, attempt, progress, phase } => {
                 self.signal(now, job, attempt, progress, phase);
             }
             AgentEvent::Ended { job, attempt, outcome } => self.ended(job, attempt, outcome),
-            AgentEvent::Submitted { job, attempt, life, answer } => {
-                self.submitted(now, job, attempt, life, answer);
+            AgentEvent::Submitted { job, attempt, incarnation, answer } => {
+                self.submitted(now, job, attempt, incarnation, answer);
             }
-            AgentEvent::SaidDone { job, attempt } => self.said_done(now, job, attempt),
-            AgentEvent::Probed { job, attempt, life, seen } => self.probed(now, job, attempt, life, seen),
-            AgentEvent::Service(news) => self.service_news(now, news),
-            AgentEvent::Offer(offer) => self.offers(*offer),
+            AgentEvent::CompletionHint { job, attempt } => self.completion_hint(now, job, attempt),
+            AgentEvent::Probed { job, attempt, incarnation, result } => {
+                self.probed(now, job, attempt, incarnation, result)
+            }
+            AgentEvent::Service(news) => self.service_event(now, news),
+            AgentEvent::CapabilitiesChanged(offer) => self.offers(*offer),
             AgentEvent::Metrics(metrics) => {
                 (self.metrics, self.metrics_at, self.are_metrics_told) = (metrics, now, false);
             }
@@ -225,7 +227,7 @@ impl Agent {
             }
         }
         self.has_news |= self.health.closed().is_some() != was_closed;
-        self.mind_the_end(now);
+        self.check_shutdown(now);
         self.speak(now);
         std::mem::take(&mut self.effects)
     }
@@ -301,7 +303,7 @@ impl Agent {
             self.has_news = true;
             return;
         }
-        self.offer_told.take_if(|told| *told <= seq);
+        self.capabilities_sent_in.take_if(|told| *told <= seq);
         for settled in reply.settled {
             self.finished.remove(&(settled.job, settled.attempt));
             self.settled.push_back((settled.job, settled.attempt));
@@ -321,7 +323,7 @@ impl Agent {
         }
     }
 
-    fn unanswered(&mut self, now: Timestamp, seq: Option<u64>, why: CallError, luck: u64) {
+    fn unanswered(&mut self, now: Timestamp, seq: Option<u64>, why: CallError, jitter: u64) {
         let is_current = match seq {
             Some(seq) => self.line == Line::Waiting(seq) || self.line == Line::Busy(seq),
             None => matches!(self.membership, Membership::Joining),
@@ -340,11 +342,11 @@ impl Agent {
                     RETRY_BASE.saturating_mul(1 << self.failures.min(8)).min(RETRY_MAX).as_millis() as u64;
                 self.failures += 1;
                 self.has_news = true;
-                self.try_at = now.plus(Duration::from_millis(ceiling / 2 + luck % (ceiling / 2 + 1)));
+                self.try_at = now.plus(Duration::from_millis(ceiling / 2 + jitter % (ceiling / 2 + 1)));
             }
             CallError::Unknown => (self.membership, self.contact_at) = (Membership::Stranger, now),
             CallError::Replaced(problem) => self.give_up(problem),
-            CallError::NotWanted(why) => self.dismiss(why),
+            CallError::Retired(why) => self.dismiss(why),
         }
     }
 }

@@ -21,7 +21,7 @@ pub struct CostWindow {
 
 impl CostWindow {
     /// One hour, counted from 1970.
-    pub fn of_hour(hour: u64) -> CostWindow {
+    pub fn for_hour(hour: u64) -> CostWindow {
         let from = Timestamp::ZERO.plus(HOUR.saturating_mul(u32::try_from(hour).unwrap_or(u32::MAX)));
         CostWindow { from, until: from.plus(HOUR) }
     }

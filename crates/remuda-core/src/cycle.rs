@@ -57,11 +57,11 @@ pub struct FleetSnapshot {
     /// How many a person wants, whatever waits.
     pub ordered: Option<u32>,
     /// How many its policy wants, and why, if that is not the one by the queue's length.
-    pub policy_wants: Option<(u32, String)>,
+    pub policy_target: Option<(u32, String)>,
     /// Machines that bill and belong to nobody we know of.
     pub orphans: u32,
     /// Why the provider must not be asked for anything new.
-    pub no_creation: Option<String>,
+    pub creation_hold: Option<String>,
     /// How many more can be paid for, and what forbids the next.
     pub affordable: Option<(u32, String)>,
     /// Why everything has to go: the money of the day is spent.

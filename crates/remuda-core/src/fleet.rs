@@ -56,7 +56,7 @@ pub struct FleetSettings {
     pub stale_after: Option<Duration>,
     /// Its image starts no worker: one has to be brought.
     #[serde(default)]
-    pub needs_preparing: bool,
+    pub needs_bootstrap: bool,
     /// Changes when machines would be made differently; what was made from another is replaced, one by one.
     #[serde(default)]
     pub revision: String,
@@ -79,7 +79,7 @@ impl FleetSettings {
             day_max: None,
             limits: RentalLimits::default(),
             stale_after: None,
-            needs_preparing: false,
+            needs_bootstrap: false,
             revision: String::new(),
         }
     }
@@ -87,7 +87,7 @@ impl FleetSettings {
 
 impl FleetSettings {
     /// A fleet that is in the settings no longer and still has machines: it only shrinks.
-    pub fn left(id: FleetId) -> FleetSettings {
+    pub fn removed(id: FleetId) -> FleetSettings {
         let scaling = Scaling {
             machines_min: 0,
             machines_max: 0,
@@ -163,7 +163,7 @@ pub enum FleetOrder {
         machines: Option<u32>,
     },
     /// What held back creations is over.
-    LiftBrake,
+    ResetBrake,
 }
 
 /// What became of a fleet.
@@ -188,7 +188,7 @@ pub struct Fleet {
     pub quiet_until: Option<Avoidance>,
     /// Until then nothing is created: no credit, or the key is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub creates_after: Option<Avoidance>,
+    pub creation_paused: Option<Avoidance>,
     /// What machines that are gone have cost, by day since 1970.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub spent: BTreeMap<u64, Money>,
@@ -203,7 +203,7 @@ pub struct Fleet {
     pub prices: BTreeMap<String, Money>,
     /// How many milliseconds each shape takes, where the policy goes by it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub paces: BTreeMap<Shape, u64>,
+    pub run_times: BTreeMap<Shape, u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -294,29 +294,31 @@ impl Fleet {
     }
 
     /// Whether the provider may be called now.
-    pub fn may_call(&self, now: Timestamp) -> bool {
+    pub fn can_call_provider(&self, now: Timestamp) -> bool {
         self.quiet_until.as_ref().is_none_or(|quiet| quiet.is_over(now))
     }
 
     /// Why nothing may be created now, whatever is wanted.
-    pub fn no_creation(&self, now: Timestamp) -> Option<String> {
-        let told = [&self.quiet_until, &self.creates_after].into_iter().flatten();
+    pub fn creation_hold(&self, now: Timestamp) -> Option<String> {
+        let told = [&self.quiet_until, &self.creation_paused].into_iter().flatten();
         let last = told.filter(|it| !it.is_over(now)).max_by_key(|it| it.until)?;
         Some(format!("{} (until {})", last.why, last.until))
     }
 
     /// What a fault means for later calls of any kind.
-    pub fn faulted(&mut self, now: Timestamp, fault: &ProviderError) {
+    pub fn provider_failed(&mut self, now: Timestamp, fault: &ProviderError) {
         let why = fault.to_string();
         let later = |wait: Duration| Some(Avoidance { until: now.plus(wait), why: why.clone() });
         match fault.class {
             ProviderErrorClass::RateLimited => self.quiet_until = later(fault.wait.unwrap_or(RATE_WAIT)),
             ProviderErrorClass::Auth => {
-                (self.quiet_until, self.creates_after) = (later(MENDING), later(MENDING))
+                (self.quiet_until, self.creation_paused) = (later(MENDING), later(MENDING))
             }
-            ProviderErrorClass::Billing | ProviderErrorClass::Invalid => self.creates_after = later(MENDING),
+            ProviderErrorClass::Billing | ProviderErrorClass::Invalid => {
+                self.creation_paused = later(MENDING)
+            }
             ProviderErrorClass::Transient | ProviderErrorClass::Ambiguous => {
-                self.creates_after = later(RECOVERY)
+                self.creation_paused = later(RECOVERY)
             }
             ProviderErrorClass::Capacity
             | ProviderErrorClass::Denied
@@ -332,10 +334,10 @@ impl Fleet {
 
     /// Remembers how long a shape took: half of what was known, half of what is new. Whether that is worth storing.
     pub fn ran(&mut self, shape: &Shape, took_millis: u64) -> bool {
-        if self.paces.len() >= PACES_MAX && !self.paces.contains_key(shape) {
-            self.paces.pop_first();
+        if self.run_times.len() >= PACES_MAX && !self.run_times.contains_key(shape) {
+            self.run_times.pop_first();
         }
-        let pace = self.paces.entry(*shape).or_insert(0);
+        let pace = self.run_times.entry(*shape).or_insert(0);
         let before = *pace;
         *pace = if before == 0 { took_millis } else { before / 2 + took_millis / 2 };
         before.abs_diff(*pace) > before / 8
@@ -358,14 +360,14 @@ impl Fleet {
     }
 
     /// What machines that are gone have cost in the hours that a window touches; in its days, where the hours are forgotten.
-    pub fn spent_within(&self, window: CostWindow) -> Money {
+    pub fn cost_within(&self, window: CostWindow) -> Money {
         let is_touched = |from: Timestamp, length| !window.share(from, from.plus(length)).is_zero();
         let hours =
-            self.spent_hours.iter().filter(|(hour, _)| is_touched(CostWindow::of_hour(**hour).from, HOUR));
+            self.spent_hours.iter().filter(|(hour, _)| is_touched(CostWindow::for_hour(**hour).from, HOUR));
         let by_hour: Money = hours.map(|(_, spent)| *spent).sum();
         let days = self.spent.iter().filter(|(day, _)| {
             let has_hours = self.spent_hours.keys().any(|hour| hour / HOURS_OF_DAY == **day);
-            !has_hours && is_touched(CostWindow::of_hour(**day * HOURS_OF_DAY).from, DAY)
+            !has_hours && is_touched(CostWindow::for_hour(**day * HOURS_OF_DAY).from, DAY)
         });
         days.map(|(_, spent)| *spent).sum::<Money>().plus(by_hour)
     }
@@ -402,7 +404,7 @@ mod tests {
         let mut fleet = Fleet::default();
         let dollar = Money::from_micros(1_000_000);
         let within = |fleet: &Fleet, from, until| {
-            fleet.spent_within(CostWindow { from: at(from), until: at(until) }).as_micros() / 1_000_000
+            fleet.cost_within(CostWindow { from: at(from), until: at(until) }).as_micros() / 1_000_000
         };
         fleet.spend(at(22), at(27), dollar);
         assert_eq!([within(&fleet, 0, 24), within(&fleet, 23, 25), within(&fleet, 0, 99)], [2, 2, 5]);
@@ -433,10 +435,11 @@ mod tests {
     #[test]
     fn a_refused_key_silences_everything_and_no_credit_only_creations() {
         let mut fleet = Fleet::default();
-        fleet.faulted(at(0), &ProviderError::new(ProviderErrorClass::Billing, "insufficient balance"));
-        assert!(fleet.may_call(at(0)) && fleet.no_creation(at(0)).is_some());
-        fleet.faulted(at(0), &ProviderError::new(ProviderErrorClass::Auth, "missing bearer token"));
-        assert!(!fleet.may_call(at(0)) && fleet.may_call(at(1)));
-        assert_eq!(fleet.no_creation(at(1)), None);
+        fleet
+            .provider_failed(at(0), &ProviderError::new(ProviderErrorClass::Billing, "insufficient balance"));
+        assert!(fleet.can_call_provider(at(0)) && fleet.creation_hold(at(0)).is_some());
+        fleet.provider_failed(at(0), &ProviderError::new(ProviderErrorClass::Auth, "missing bearer token"));
+        assert!(!fleet.can_call_provider(at(0)) && fleet.can_call_provider(at(1)));
+        assert_eq!(fleet.creation_hold(at(1)), None);
     }
 }

@@ -25,7 +25,7 @@ use crate::refusal::Refusal;
 use crate::retry;
 use crate::settings::Settings;
 use crate::time::{Timestamp, humanize};
-use crate::wire::ServiceNote;
+use crate::wire::ServiceStatus;
 use crate::worker::Worker;
 
 #[derive(Clone, Debug)]
@@ -353,7 +353,7 @@ impl Job {
     }
 
     /// Keeps what the service said of the attempt under way; whether that is news worth storing.
-    pub fn note_service(&mut self, now: Timestamp, note: &ServiceNote) -> bool {
+    pub fn note_service(&mut self, now: Timestamp, note: &ServiceStatus) -> bool {
         let ago = |millis: Option<u64>| millis.map(|millis| now.minus(Duration::from_millis(millis)));
         let service_job_id = self.id.service_job_id(self.attempt);
         let service = &mut self.story_mut().service;

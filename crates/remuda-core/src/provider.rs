@@ -1,8 +1,8 @@
-//! What providers of machines are asked and what they can say, in one vocabulary for all of them. A `Pod` is the
-//! provider's side of a machine; `rental` is ours.
+//! The vocabulary between the plane and a provider of machines, shared by every provider adapter. A `Pod` is the
+//! provider's view of a machine; `rental` is the plane's.
 //!
-//! Whoever speaks to a provider translates and decides nothing: it makes each call once, says what came back, and in
-//! doubt says that it is in doubt.
+//! An adapter translates and decides nothing: it makes each call once, reports the result, and reports an unknown
+//! outcome as `Ambiguous` instead of guessing. Retries belong to `plane/rentals.rs`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,42 +17,42 @@ use crate::money::Money;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pod {
     pub id: PodId,
-    /// The name it was given at its creation; ours say whose it is.
+    /// The name it was created with; `PodTag` parses ours.
     pub tag: String,
     pub status: PodStatus,
-    /// What it is, in the provider's words: the GPU. Empty if it was not said.
+    /// The GPU type in the provider's words; empty if unknown.
     #[serde(default)]
     pub kind: String,
-    /// Where it is: the data centre. Empty if it was not said.
+    /// The data centre; empty if unknown.
     #[serde(default)]
     pub place: String,
-    /// The physical host under it, if the provider tells.
+    /// The physical host, if the provider reports it.
     #[serde(default)]
     pub host: Option<String>,
-    /// What an hour costs; nothing if it was not said, which never means that it is free.
+    /// The price of an hour. `None` means unknown, never free.
     #[serde(default)]
     pub price: Option<Money>,
-    /// Where its SSH answers, once it does.
+    /// Its SSH address, once SSH answers.
     #[serde(default)]
     pub ssh: Option<SshAddress>,
-    /// A new value means that it was started anew: ports and host keys have changed.
+    /// Changes with every restart of the pod: ports and host keys have changed with it.
     #[serde(default)]
     pub started: String,
 }
 
-/// The order is that of a life.
+/// In the order in which a pod goes through them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PodStatus {
-    /// A place is being looked for.
+    /// The provider is looking for a host.
     Provisioning,
-    /// It has a place; its image is pulled, its container started.
+    /// It has a host; the image is being pulled and the container started.
     Starting,
-    /// Its container runs; that says nothing about what is in it.
+    /// The container runs; the worker inside it may not.
     Running,
-    /// It does not run any more, and may bill for its disk.
+    /// It no longer runs, but may still bill for its disk.
     Stopped,
-    /// It will never run, and may bill.
+    /// It will never run, but may still bill.
     Failed,
 }
 
@@ -66,27 +66,27 @@ pub struct SshAddress {
 /// A call to make; each is answered by the `ProviderEvent` of the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProviderCall {
-    /// One creation, never repeated by whoever makes it. `tag` is the pod's name.
+    /// Create one pod named `tag`. The adapter never repeats the call.
     Rent {
         machine: MachineId,
         tag: String,
         offer: String,
     },
-    /// Every pod of the account, complete or not at all.
+    /// List every pod of the account: the complete list or an error.
     List,
     Return {
         pod: PodId,
     },
-    /// What each of the fleet's offers costs.
+    /// Query the price of each of the fleet's offers.
     Price,
-    /// Bring up a worker on a machine whose image does not start one.
-    Prepare {
+    /// Start a worker over SSH on a machine whose image does not start one.
+    Bootstrap {
         machine: MachineId,
         pod: Box<Pod>,
     },
 }
 
-/// What came back.
+/// The result of a `ProviderCall`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProviderEvent {
     Rented {
@@ -100,32 +100,32 @@ pub enum ProviderEvent {
         pod: PodId,
         result: Result<(), ProviderError>,
     },
-    /// Offers that are not in here have no price that is known.
+    /// An offer that is missing here has no known price.
     Priced {
         result: Result<BTreeMap<String, Money>, ProviderError>,
     },
-    Prepared {
+    Bootstrapped {
         machine: MachineId,
         result: Result<(), BootstrapError>,
     },
 }
 
-/// Why no worker could be brought up, and how far it came: `port`, `host key`, `login`, `marker`, `mount`, `gpu`,
+/// Why the SSH bootstrap failed, and at which stage: `port`, `host key`, `login`, `marker`, `mount`, `gpu`,
 /// `dependencies`, `upload`, `start`, `started`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BootstrapError {
     pub stage: &'static str,
     pub message: String,
-    /// Trying again may help: nobody answered yet.
-    pub is_early: bool,
+    /// The machine did not answer yet: a retry may help.
+    pub is_retryable: bool,
 }
 
-/// A call that did not do what it should.
+/// A failed call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProviderError {
     pub class: ProviderErrorClass,
     pub message: String,
-    /// How long the provider asks us to wait.
+    /// How long the provider asks the client to wait (`Retry-After`).
     pub wait: Option<Duration>,
 }
 
@@ -141,25 +141,26 @@ impl fmt::Display for ProviderError {
     }
 }
 
+/// Failures, sorted by what the plane does about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProviderErrorClass {
-    /// None of this kind is free there: the next offer.
+    /// No machine of this offer is free: try the next offer.
     Capacity,
-    /// This account does not get this offer: the next one.
+    /// This account may not rent this offer: try the next one.
     Denied,
-    /// No money left: nothing is created until somebody pays.
+    /// No credit left: nothing is created until a person pays.
     Billing,
-    /// The key is not accepted: nothing works until somebody mends it.
+    /// The API key is refused: nothing works until a person replaces it.
     Auth,
     RateLimited,
-    /// The same on every try: a person must change the settings.
+    /// Fails the same way every time: a person must change the settings.
     Invalid,
     NotFound,
-    /// Not possible in its present state: look again.
+    /// Not possible in the pod's present state: list again.
     Conflict,
-    /// Done or not done, nobody knows: look before doing anything else.
+    /// The outcome is unknown (timeout after sending): list before doing anything else.
     Ambiguous,
-    /// Not done; may be tried again.
+    /// Not done; may be retried.
     Transient,
 }
 
@@ -175,7 +176,7 @@ impl ProviderErrorClass {
             ProviderErrorClass::NotFound => "not found",
             ProviderErrorClass::Conflict => "conflict",
             ProviderErrorClass::Ambiguous => "unknown outcome",
-            ProviderErrorClass::Transient => "passing fault",
+            ProviderErrorClass::Transient => "transient error",
         }
     }
 }
@@ -186,8 +187,8 @@ impl fmt::Display for ProviderErrorClass {
     }
 }
 
-/// Whose a pod is, told by its name: `remuda-DEPLOYMENT-FLEET-NUMBER`. Whatever is called otherwise is nobody's
-/// business of ours.
+/// The owner of a pod, encoded in its name: `remuda-DEPLOYMENT-FLEET-NUMBER`. Pods with any other name belong to
+/// another user of the account and are never touched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodTag<'a> {
     pub deployment: &'a str,
@@ -215,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_says_whose_a_pod_is_and_nothing_else_does() {
+    fn pod_tag_identifies_our_pods_and_no_others() {
         let tag = PodTag { deployment: "0a1b2c3d", fleet: "big-gpus", number: "mi2x4k1" };
         assert_eq!(PodTag::parse(&tag.to_string()), Some(tag));
         for foreign in ["", "remuda", "remuda-x", "remuda--a-1", "my-pod", "remuda-x-y", "Remuda-a-b-c"] {

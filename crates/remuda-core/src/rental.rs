@@ -81,7 +81,7 @@ pub struct Rental {
     pub is_unheard: bool,
     /// Told once when a return takes too long.
     #[serde(default)]
-    pub is_alarmed: bool,
+    pub return_alarm_sent: bool,
     /// A person, or a preemption, set an end to its draining.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_until: Option<Timestamp>,
@@ -175,7 +175,7 @@ impl Rental {
             returns: 0,
             return_at: None,
             is_unheard: false,
-            is_alarmed: false,
+            return_alarm_sent: false,
             drain_until: None,
             reason: String::new(),
         }
@@ -242,7 +242,7 @@ impl Rental {
     }
 
     /// Its return is asked for; when to ask again if it is still there.
-    pub fn asked_back(&mut self, now: Timestamp) {
+    pub fn return_requested(&mut self, now: Timestamp) {
         let wait = RETURN_WAIT.saturating_mul(1 << self.returns.min(4)).min(Duration::from_secs(60));
         self.returns = self.returns.saturating_add(1);
         self.return_at = Some(now.plus(wait));
@@ -305,17 +305,17 @@ impl Rental {
 /// How bringing a worker to a machine stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bootstrap {
-    UnderWay,
-    /// Nobody was at home, for this reason: it is tried again when the provider next tells of the machine.
-    InVain(String),
+    Running,
+    /// The machine did not answer, for this reason; retried when the provider next lists the machine.
+    Retrying(String),
     Done,
 }
 
 impl Bootstrap {
     pub fn spoken(&self) -> String {
         match self {
-            Bootstrap::UnderWay => "under way".to_owned(),
-            Bootstrap::InVain(why) => format!("in vain so far, {why}"),
+            Bootstrap::Running => "under way".to_owned(),
+            Bootstrap::Retrying(why) => format!("in vain so far, {why}"),
             Bootstrap::Done => "done".to_owned(),
         }
     }

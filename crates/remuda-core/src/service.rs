@@ -1,13 +1,15 @@
-//! What a service says about our attempts, in words every connector shares, and what those words mean.
+//! The vocabulary between an agent and its service (a ComfyUI server, a command, a model pool), shared by every
+//! connector. A connector translates and decides nothing; `agent` decides.
 //!
-//! A service is asked about an attempt by the id the plane chose for it (`service_job_id`), queue first, then history:
+//! A service is probed about an attempt by the id that the plane chose for it (`service_job_id`), queue first, then
+//! history:
 //!
-//! | it says | so we |
+//! | probe result | verdict |
 //! |---|---|
-//! | `Succeeded` | bring the outputs home, then `complete_job` |
-//! | `Failed`, `Interrupted` | `fail_job`, with whose fault it was |
-//! | `Unknown`, twice in one life of the service or once in a new one; `Gone`, twice | `return_to_queue` |
-//! | `Pending`, `Running`, no answer | `continue_monitoring` |
+//! | `Succeeded` | fetch the outputs, then `complete_job` |
+//! | `Failed`, `Interrupted` | `fail_job`, with the kind of fault |
+//! | `Unknown` twice in one incarnation of the service or once in a newer one; `Gone` twice | `return_to_queue` |
+//! | `Pending`, `Running`, `NoAnswer` | `continue_monitoring` |
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,108 +20,109 @@ use serde_json::value::RawValue;
 use crate::cause::Cause;
 use crate::need::Capabilities;
 
-/// Which life of a service it was: counted by whoever talks to it, raised when it lost its memory.
+/// Counts the restarts of a service. The connector raises it whenever the service has lost its in-memory queue and
+/// history, so "unknown" from a newer incarnation proves that the attempt is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServiceIncarnation(pub u64);
 
-/// Why a service is asked about an attempt.
+/// Why a service is probed about an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeTrigger {
     Submitted,
-    /// A message said that it is over; the message is a hint, the answer is the truth.
-    SaidDone,
+    /// A message said that the attempt is over. The message is a hint; the probe result decides.
+    CompletionHint,
     Silence,
     SocketClosed,
     SocketOpened,
     AgentStarted,
     Cancelled,
-    /// The last answer was not enough.
-    Again,
+    /// The last probe was not conclusive.
+    Recheck,
 }
 
 impl fmt::Display for ProbeTrigger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            ProbeTrigger::Submitted => "after it was handed in",
-            ProbeTrigger::SaidDone => "after a message that it is done",
+            ProbeTrigger::Submitted => "after submission",
+            ProbeTrigger::CompletionHint => "after a completion message",
             ProbeTrigger::Silence => "after a long silence",
             ProbeTrigger::SocketClosed => "after the socket closed",
-            ProbeTrigger::SocketOpened => "after the socket opened again",
+            ProbeTrigger::SocketOpened => "after the socket reopened",
             ProbeTrigger::AgentStarted => "after the agent started",
-            ProbeTrigger::Cancelled => "after it was told to stop",
-            ProbeTrigger::Again => "on a second look",
+            ProbeTrigger::Cancelled => "after cancellation",
+            ProbeTrigger::Recheck => "on a recheck",
         })
     }
 }
 
-/// What may help a sick service, mildest first; behind the last one stands the level above.
+/// What the agent can do for a sick service, mildest first. When the last one fails, the agent reports the service as
+/// unavailable and the plane decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServiceRemedy {
     /// Unload models and empty caches.
-    Free,
-    /// End the process and start it anew; only for one that we started.
+    FreeMemory,
+    /// End the process and start it again; only for a process that the agent started.
     Restart,
 }
 
-/// What becomes known of a service itself, beside the attempts.
+/// An event about the service itself rather than one attempt.
 #[derive(Clone, Debug)]
 pub enum ServiceEvent {
     SocketOpened {
-        life: ServiceIncarnation,
+        incarnation: ServiceIncarnation,
     },
     SocketClosed {
         why: String,
     },
-    /// The process that we started has ended.
+    /// The process that the agent started has exited.
     Exited {
         why: String,
     },
-    /// What came of a remedy.
-    Treated {
+    RemedyDone {
         remedy: ServiceRemedy,
         problem: Option<String>,
     },
-    /// What came of a check: does it really work, and what does it have now?
-    Checked {
-        life: ServiceIncarnation,
+    /// The result of a self-test, with the service's present capabilities.
+    SelfTested {
+        incarnation: ServiceIncarnation,
         problem: Option<String>,
         offer: Option<Box<Capabilities>>,
     },
 }
 
-/// What became of handing an attempt to the service.
+/// The result of submitting an attempt to the service.
 #[derive(Clone, Debug)]
 pub enum SubmitOutcome {
     Accepted,
     Refused(ServiceFailure),
-    /// The answer was lost: it may run, or not.
-    Unsure(String),
+    /// The reply was lost: the attempt may be running or not.
+    Unconfirmed(String),
 }
 
-/// What the service says of an attempt.
+/// What the service reports about an attempt.
 #[derive(Clone, Debug)]
 pub enum ProbeResult {
-    /// Waits in the service's own queue, behind `ahead` (a mark of what runs there instead, if anything does).
+    /// In the service's own queue. `ahead` fingerprints the work that runs there instead, if any.
     Pending {
         ahead: Option<u64>,
     },
     Running,
-    /// Done; `outputs` is for the connector, which brings them home.
+    /// Done; `outputs` is the connector's own description of what to fetch.
     Succeeded {
         outputs: Arc<RawValue>,
     },
     Failed(ServiceFailure),
     Interrupted,
-    /// It answered, and knows nothing of it.
+    /// The service answered and does not know the attempt.
     Unknown,
-    /// Nothing listens there any more: what it knew was in its memory, and is gone with it.
+    /// Nothing listens at the address: the process, and with it its in-memory queue, is gone.
     Gone(String),
-    /// A timeout, an error: says nothing about the attempt.
+    /// A timeout or an error. It is no evidence about the attempt.
     NoAnswer(String),
 }
 
 impl ProbeResult {
-    /// The word shown as `service_status`.
+    /// The value shown as `service_status`.
     pub fn as_str(&self) -> &'static str {
         match self {
             ProbeResult::Pending { .. } => "pending",
@@ -140,11 +143,11 @@ pub struct ServiceFailure {
     pub message: String,
 }
 
-/// What kind of failure it was, as far as the service's words tell.
+/// The kind of failure, classified from the service's error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ServiceFault {
-    /// The graph is wrong wherever it runs.
+    /// The graph is invalid on every worker.
     Graph,
     /// A node raised an error.
     Node,
@@ -154,11 +157,11 @@ pub enum ServiceFault {
     Memory,
     /// The device or its context is broken: nothing runs here before a restart.
     Device,
-    /// No space left: nothing runs here before somebody made room.
+    /// No disk space left: nothing runs here until a person frees some.
     Disk,
-    /// It forgot, was interrupted by someone else, or lost what it made.
+    /// The service forgot the attempt, was interrupted by another client, or lost the outputs.
     Lost,
-    /// It died or started anew while it had the attempt.
+    /// The service died or restarted while it had the attempt.
     Died,
 }
 
@@ -182,7 +185,7 @@ impl ServiceFault {
         }
     }
 
-    /// Whether trying again anywhere would say the same.
+    /// Whether a retry on any worker would fail the same way.
     pub fn is_final(self) -> bool {
         self == ServiceFault::Graph
     }

@@ -24,7 +24,7 @@ const WAIT_MIN: Duration = Duration::from_secs(5);
 /// Whoever is down for longer than that is asked once an hour.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 /// Whoever did not take it within a day will not miss it.
-pub const GIVE_UP_AFTER: Duration = Duration::from_secs(24 * 3600);
+pub const DELIVERY_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// The store forgets it by itself if nobody was there to give it up.
 const KEEP_FOR: Duration = Duration::from_secs(48 * 3600);
 
@@ -86,17 +86,17 @@ impl WebhookDelivery {
     }
 
     /// When to try again after so many failures, the last of them now; nothing if it is time to give up.
-    pub fn next_try(&self, now: Timestamp, failures: u32) -> Option<Timestamp> {
+    pub fn retry_at(&self, now: Timestamp, failures: u32) -> Option<Timestamp> {
         let wait = WAIT_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(WAIT_MAX);
         // Receivers that came back must not be met by everybody at once.
         let spread = Duration::from_millis(self.job.luck(failures) % (1 + wait.as_millis() as u64 / 4));
         let at = now.plus(wait + spread);
-        (at.since(self.ended_at) < GIVE_UP_AFTER).then_some(at)
+        (at.since(self.ended_at) < DELIVERY_TIMEOUT).then_some(at)
     }
 
     /// Whether it is too old to be worth a try, however few there were: a receiver that is down gets few.
     pub fn is_over(&self, now: Timestamp) -> bool {
-        now.since(self.ended_at) >= GIVE_UP_AFTER
+        now.since(self.ended_at) >= DELIVERY_TIMEOUT
     }
 
     /// What became of it after so many tries.
@@ -172,7 +172,7 @@ mod tests {
     fn waits_grow_and_a_day_later_it_is_over() {
         let (news, mut now, mut tries) = (news(None), Timestamp::ZERO, 0);
         let mut waits = Vec::new();
-        while let Some(at) = news.next_try(now, tries + 1) {
+        while let Some(at) = news.retry_at(now, tries + 1) {
             waits.push(at.since(now));
             (now, tries) = (at, tries + 1);
         }
@@ -180,7 +180,7 @@ mod tests {
         assert!(waits.iter().all(|wait| *wait <= WAIT_MAX * 5 / 4), "{waits:?}");
         assert!((20..60).contains(&tries), "{tries}");
         assert!(!news.is_over(now));
-        assert!(news.is_over(news.ended_at.plus(GIVE_UP_AFTER)), "even if it was never tried");
+        assert!(news.is_over(news.ended_at.plus(DELIVERY_TIMEOUT)), "even if it was never tried");
     }
 
     #[test]

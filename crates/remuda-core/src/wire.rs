@@ -124,12 +124,12 @@ pub struct HeldAttempt {
     pub phase: String,
     /// What its service last said of it, from workers that ask one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service: Option<ServiceNote>,
+    pub service: Option<ServiceStatus>,
 }
 
 /// What a service said of an attempt, and how long ago: durations, because the worker's clock is its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ServiceNote {
+pub struct ServiceStatus {
     pub status: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub submitted_millis_ago: Option<u64>,

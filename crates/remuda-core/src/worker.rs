@@ -72,7 +72,7 @@ pub struct Worker {
     pub drain_until: Option<Timestamp>,
     /// The last shapes it ran, newest first.
     warm: Vec<Shape>,
-    paces: BTreeMap<Shape, Duration>,
+    run_times: BTreeMap<Shape, Duration>,
     pub idle_since: Timestamp,
     /// When the stored row was last written, so that a beat need not be.
     pub stored_at: Timestamp,
@@ -219,7 +219,7 @@ impl Worker {
             drain_told_at: None,
             drain_until: None,
             warm: Vec::new(),
-            paces: BTreeMap::new(),
+            run_times: BTreeMap::new(),
             idle_since: now,
             stored_at: now,
             stored_tally: Tally::default(),
@@ -271,7 +271,7 @@ impl Worker {
     }
 
     pub fn pace(&self, shape: &Shape) -> Option<Duration> {
-        self.paces.get(shape).copied()
+        self.run_times.get(shape).copied()
     }
 
     pub fn hold(&mut self, now: Timestamp, job: &Job, settings: &Settings) {
@@ -317,10 +317,10 @@ impl Worker {
 
     /// Remembers how long a shape took here: half of what was known, half of what is new.
     pub fn ran(&mut self, shape: &Shape, took: Duration) {
-        if self.paces.len() >= PACES_MAX && !self.paces.contains_key(shape) {
-            self.paces.pop_first();
+        if self.run_times.len() >= PACES_MAX && !self.run_times.contains_key(shape) {
+            self.run_times.pop_first();
         }
-        let pace = self.paces.entry(*shape).or_insert(took);
+        let pace = self.run_times.entry(*shape).or_insert(took);
         *pace = (*pace + took) / 2;
     }
 
@@ -424,7 +424,7 @@ impl Worker {
             drain_told_at: None,
             drain_until: row.drain_until,
             warm: Vec::new(),
-            paces: BTreeMap::new(),
+            run_times: BTreeMap::new(),
             idle_since: now,
             stored_at: now,
             stored_tally: Tally::default(),

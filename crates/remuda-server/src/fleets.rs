@@ -133,7 +133,7 @@ impl CallQueue {
         debug!(fleet = %maker.fleet(), call = name(&call), "a call to a provider");
         let places = match call {
             ProviderCall::Rent { .. } => &self.creations,
-            ProviderCall::Prepare { .. } => &self.preparations,
+            ProviderCall::Bootstrap { .. } => &self.preparations,
             ProviderCall::List | ProviderCall::Return { .. } | ProviderCall::Price => {
                 // It ends only with whoever holds this.
                 drop(self.rest.send((maker, call)));
@@ -165,7 +165,7 @@ fn name(call: &ProviderCall) -> &'static str {
         ProviderCall::List => "list",
         ProviderCall::Return { .. } => "return",
         ProviderCall::Price => "price",
-        ProviderCall::Prepare { .. } => "prepare",
+        ProviderCall::Bootstrap { .. } => "prepare",
     }
 }
 

@@ -235,7 +235,7 @@ impl WebhookSender {
             Ok(()) => (held.failures + 1, None),
             Err(problem) => {
                 held.failures += 1;
-                if let Some(at) = held.news.next_try(now, held.failures) {
+                if let Some(at) = held.news.retry_at(now, held.failures) {
                     held.due = Some(at);
                     return info!(%job, problem, tries = held.failures, next = %at, "a webhook was not taken");
                 }

@@ -137,7 +137,7 @@ impl ComfyuiService {
             let (job, attempt) = (request.job, request.attempt);
             let answer = context.submit(request, cancelled).await;
             let life = context.incarnations.current();
-            context.send(AgentEvent::Submitted { job, attempt, life, answer }).await;
+            context.send(AgentEvent::Submitted { job, attempt, incarnation: life, answer }).await;
         });
     }
 
@@ -162,7 +162,7 @@ impl ComfyuiService {
             if matches!(seen, ProbeResult::Failed(_)) {
                 context.reports.flush(job, attempt).await;
             }
-            context.send(AgentEvent::Probed { job, attempt, life, seen }).await;
+            context.send(AgentEvent::Probed { job, attempt, incarnation: life, result: seen }).await;
         });
     }
 
@@ -192,7 +192,7 @@ impl ComfyuiService {
             if let Some(problem) = &problem {
                 info!(?remedy, %problem, "repair of ComfyUI failed");
             }
-            context.send(AgentEvent::Service(ServiceEvent::Treated { remedy, problem })).await;
+            context.send(AgentEvent::Service(ServiceEvent::RemedyDone { remedy, problem })).await;
         });
     }
 
@@ -208,7 +208,9 @@ impl ComfyuiService {
                 Some(problem) => info!(%problem, "self-test of ComfyUI failed"),
             }
             let life = context.incarnations.current();
-            context.send(AgentEvent::Service(ServiceEvent::Checked { life, problem, offer })).await;
+            context
+                .send(AgentEvent::Service(ServiceEvent::SelfTested { incarnation: life, problem, offer }))
+                .await;
         });
     }
 
@@ -350,7 +352,7 @@ impl ComfyuiContext {
 
     async fn repair(&self, remedy: ServiceRemedy) -> Result<(), String> {
         match (remedy, &self.process) {
-            (ServiceRemedy::Free, _) => self.client.free().await.map_err(|error| error.to_string()),
+            (ServiceRemedy::FreeMemory, _) => self.client.free().await.map_err(|error| error.to_string()),
             (ServiceRemedy::Restart, None) => {
                 Err("Remuda did not start this server and cannot restart it: restart it yourself, or let Remuda start it \
                      with --comfyui-cmd"

@@ -67,8 +67,12 @@ impl ExecService {
         while self.tasks.try_join_next().is_some() {}
         let (command, events) = (self.command.clone(), self.events.clone());
         self.tasks.spawn(async move {
-            let submitted =
-                AgentEvent::Submitted { job, attempt, life: INCARNATION, answer: SubmitOutcome::Accepted };
+            let submitted = AgentEvent::Submitted {
+                job,
+                attempt,
+                incarnation: INCARNATION,
+                answer: SubmitOutcome::Accepted,
+            };
             if events.send(submitted).await.is_ok() {
                 run_attempt(&command, job, attempt, service_job_id, workflow, events, cancelled).await;
             }
@@ -89,17 +93,17 @@ impl ExecService {
             None => false,
         };
         let seen = if is_known { ProbeResult::Running } else { ProbeResult::Unknown };
-        self.send(AgentEvent::Probed { job, attempt, life: INCARNATION, seen });
+        self.send(AgentEvent::Probed { job, attempt, incarnation: INCARNATION, result: seen });
     }
 
     /// Nothing to repair: a command that does not end is killed.
     pub(crate) fn repair(&mut self, remedy: ServiceRemedy) {
-        self.send(AgentEvent::Service(ServiceEvent::Treated { remedy, problem: None }));
+        self.send(AgentEvent::Service(ServiceEvent::RemedyDone { remedy, problem: None }));
     }
 
     pub(crate) fn check(&mut self) {
-        self.send(AgentEvent::Service(ServiceEvent::Checked {
-            life: INCARNATION,
+        self.send(AgentEvent::Service(ServiceEvent::SelfTested {
+            incarnation: INCARNATION,
             problem: None,
             offer: None,
         }));

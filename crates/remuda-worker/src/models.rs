@@ -117,14 +117,14 @@ impl ModelService {
             None => false,
         };
         let seen = if is_known { ProbeResult::Running } else { ProbeResult::Unknown };
-        self.send_later(AgentEvent::Probed { job, attempt, life: INCARNATION, seen });
+        self.send_later(AgentEvent::Probed { job, attempt, incarnation: INCARNATION, result: seen });
     }
 
     /// The pool restarts copies by itself; if that did not help, this worker cannot do more.
     pub(crate) fn repair(&mut self, remedy: ServiceRemedy) {
         let problem =
             (remedy == ServiceRemedy::Restart).then(|| "restarting model copies did not help".to_owned());
-        self.send_later(AgentEvent::Service(ServiceEvent::Treated { remedy, problem }));
+        self.send_later(AgentEvent::Service(ServiceEvent::RemedyDone { remedy, problem }));
     }
 
     pub(crate) fn check(&mut self) {
@@ -132,7 +132,11 @@ impl ModelService {
         let is_none = offer.models.as_ref().is_some_and(BTreeSet::is_empty);
         let problem = is_none.then(|| "no model has a working copy".to_owned());
         let offer = Some(Box::new(offer));
-        self.send_later(AgentEvent::Service(ServiceEvent::Checked { life: INCARNATION, problem, offer }));
+        self.send_later(AgentEvent::Service(ServiceEvent::SelfTested {
+            incarnation: INCARNATION,
+            problem,
+            offer,
+        }));
     }
 
     pub(crate) fn set_token(&self, token: &Secret) {
@@ -177,7 +181,7 @@ impl ModelContext {
             Ok(called) => (SubmitOutcome::Accepted, Some(called)),
             Err(refused) => (SubmitOutcome::Refused(refused), None),
         };
-        self.send(AgentEvent::Submitted { job, attempt, life: INCARNATION, answer }).await;
+        self.send(AgentEvent::Submitted { job, attempt, incarnation: INCARNATION, answer }).await;
         let outcome = match called {
             None => return,
             Some(CallOutcome::Busy(message)) => AttemptEnd::Failed { cause: Cause::Plane, message },

@@ -87,9 +87,9 @@ impl PlaneLink {
             Ok(joined) => AgentEvent::Joined(joined),
             // A machine whose credentials are refused can never join again, so it is as good as retired.
             Err(CallError::Replaced(why)) if is_machine => {
-                AgentEvent::Unanswered { seq: None, why: CallError::NotWanted(why), luck: random_u64() }
+                AgentEvent::CallFailed { seq: None, why: CallError::Retired(why), jitter: random_u64() }
             }
-            Err(why) => AgentEvent::Unanswered { seq: None, why, luck: random_u64() },
+            Err(why) => AgentEvent::CallFailed { seq: None, why, jitter: random_u64() },
         }
     }
 
@@ -107,7 +107,7 @@ impl PlaneLink {
             .json(beat);
         match call::<BeatReply>(request).await {
             Ok(reply) => AgentEvent::Reply { seq: beat.seq, reply },
-            Err(why) => AgentEvent::Unanswered { seq: Some(beat.seq), why, luck: random_u64() },
+            Err(why) => AgentEvent::CallFailed { seq: Some(beat.seq), why, jitter: random_u64() },
         }
     }
 
@@ -183,7 +183,7 @@ async fn classify_refusal(response: Response) -> CallError {
     let message = body["error"]["message"].as_str().unwrap_or("no message").to_owned();
     match (status, code.as_str()) {
         (_, "unknown_worker") => CallError::Unknown,
-        (_, "machine_retired" | "identity_unproven") => CallError::NotWanted(message),
+        (_, "machine_retired" | "identity_unproven") => CallError::Retired(message),
         (_, "replaced" | "wrong_token" | "no_token" | "forbidden") => CallError::Replaced(message),
         (StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY, _) => CallError::Replaced(message),
         _ => CallError::Unreachable(format!("{status}: {message}")),

@@ -44,7 +44,7 @@ struct QueuedPreviews {
 impl Previews {
     /// Replaces an older preview that was not sent yet.
     pub(crate) fn add(&self, job: JobId, attempt: Attempt, node: Option<&str>, bytes: &[u8]) {
-        if bytes.len() > PREVIEW_BYTES_MAX || PreviewFormat::of(bytes).is_none() {
+        if bytes.len() > PREVIEW_BYTES_MAX || PreviewFormat::detect(bytes).is_none() {
             return;
         }
         let picture = PendingPreview { node: node.map(str::to_owned), bytes: Bytes::copy_from_slice(bytes) };

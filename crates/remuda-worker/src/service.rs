@@ -49,15 +49,15 @@ impl ServiceRunner {
                 self.cancel(job, attempt, reason);
             }
             AgentEffect::Probe { job, attempt, trigger } => self.probe(job, attempt, trigger),
-            AgentEffect::Collect { job, attempt, outputs, include_outputs } => {
+            AgentEffect::FetchOutputs { job, attempt, outputs, include_outputs } => {
                 self.collect(job, attempt, outputs, OutputFilter(include_outputs));
             }
-            AgentEffect::Reopen => self.reopen(),
-            AgentEffect::Treat(remedy) => {
+            AgentEffect::ReopenSocket => self.reopen(),
+            AgentEffect::ApplyRemedy(remedy) => {
                 warn!(?remedy, "repairing the service");
                 self.repair(remedy);
             }
-            AgentEffect::Check => self.check(),
+            AgentEffect::SelfTest => self.check(),
             AgentEffect::Join(_)
             | AgentEffect::Beat { .. }
             | AgentEffect::Leave { .. }

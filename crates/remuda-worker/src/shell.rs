@@ -130,9 +130,9 @@ impl Shell {
         self.service = Some(service);
         // So that the very first beat carries the service's metrics.
         self.step(AgentEvent::Metrics(self.machine_metrics.clone())).await;
-        let offer = offer.map(|offer| AgentEvent::Offer(Box::new(offer)));
+        let offer = offer.map(|offer| AgentEvent::CapabilitiesChanged(Box::new(offer)));
         let exited = exited.map(|why| AgentEvent::Service(ServiceEvent::Exited { why }));
-        let began = [AgentEvent::StartChecked(check), AgentEvent::Began { found, life }];
+        let began = [AgentEvent::StartChecked(check), AgentEvent::Started { found, incarnation: life }];
         for event in offer.into_iter().chain(began).chain(exited) {
             let exit = self.apply(event).await;
             if exit.is_some() {
@@ -197,7 +197,7 @@ impl Shell {
             AgentEvent::Ended { job, attempt, .. } => {
                 self.live.previews.remove(*job, *attempt);
             }
-            AgentEvent::Unanswered { why: CallError::Unreachable(why), .. } if self.is_plane_reachable => {
+            AgentEvent::CallFailed { why: CallError::Unreachable(why), .. } if self.is_plane_reachable => {
                 self.is_plane_reachable = false;
                 warn!(%why, "plane unreachable; retrying");
             }

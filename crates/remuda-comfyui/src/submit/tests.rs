@@ -104,7 +104,10 @@ fn only_a_clean_yes_is_accepted() {
         [(200, "<html>"), (200, "{}"), (202, ""), (500, "Server got itself in trouble"), (502, ""), (504, "")]
     {
         let verdict = judge(StatusCode::from_u16(status).unwrap(), body.as_bytes(), &prompt());
-        assert!(matches!(verdict, Verdict::Plain(SubmitOutcome::Unsure(_))), "{status} {body}: {verdict:?}");
+        assert!(
+            matches!(verdict, Verdict::Plain(SubmitOutcome::Unconfirmed(_))),
+            "{status} {body}: {verdict:?}"
+        );
     }
 }
 

@@ -42,7 +42,7 @@ async fn serve(routes: Router) -> Client {
 #[tokio::test]
 async fn a_prompt_that_ends_between_two_reads_is_never_unknown() {
     for running in 0..4 {
-        for trigger in [ProbeTrigger::Silence, ProbeTrigger::SaidDone, ProbeTrigger::Again] {
+        for trigger in [ProbeTrigger::Silence, ProbeTrigger::CompletionHint, ProbeTrigger::Recheck] {
             let seen = server(running).await.look(ID, trigger).await;
             assert!(
                 matches!(seen, ProbeResult::Running | ProbeResult::Succeeded { .. }),
@@ -68,7 +68,7 @@ async fn thousands_that_wait_are_read_past() {
 async fn what_is_no_comfyui_knows_nothing_and_that_is_no_answer() {
     for page in ["<html>Welcome</html>", "{}", "[]", "null", "", r#"{"queue_running": []}"#] {
         let client = serve(Router::new().fallback(get(move || async move { page }))).await;
-        for trigger in [ProbeTrigger::Silence, ProbeTrigger::SaidDone] {
+        for trigger in [ProbeTrigger::Silence, ProbeTrigger::CompletionHint] {
             let seen = client.look(ID, trigger).await;
             assert!(matches!(seen, ProbeResult::NoAnswer(_)), "{page}: {seen:?}");
         }

@@ -18,7 +18,7 @@ async fn a_lost_answer_is_unsure_whether_or_not_the_prompt_was_taken() {
         world.fake.control().strike_next(struck);
         let prompt = world.prompt(&picture(5));
         let submission = world.client.submit(&prompt).await;
-        assert!(matches!(submission, SubmitOutcome::Unsure(_)), "{submission:?}");
+        assert!(matches!(submission, SubmitOutcome::Unconfirmed(_)), "{submission:?}");
         assert_eq!(matches!(world.ended(&prompt).await, ProbeResult::Succeeded { .. }), is_taken);
     }
 }
@@ -31,15 +31,15 @@ async fn a_slow_answer_says_nothing_and_a_refused_connection_says_gone() {
     world.ended(&prompt).await;
     let hasty = Client::new(&world.target, Duration::from_millis(100)).unwrap();
     world.fake.control().slow_http(Duration::from_secs(60));
-    for trigger in [ProbeTrigger::Silence, ProbeTrigger::SaidDone] {
+    for trigger in [ProbeTrigger::Silence, ProbeTrigger::CompletionHint] {
         let seen = hasty.look(prompt.id(), trigger).await;
         assert!(matches!(&seen, ProbeResult::NoAnswer(why) if why.contains("within 100ms")), "{seen:?}");
     }
-    assert!(matches!(hasty.submit(&world.prompt(&picture(6))).await, SubmitOutcome::Unsure(_)));
+    assert!(matches!(hasty.submit(&world.prompt(&picture(6))).await, SubmitOutcome::Unconfirmed(_)));
     world.fake.kill().await;
     assert!(matches!(world.client.look(prompt.id(), ProbeTrigger::Silence).await, ProbeResult::Gone(_)));
     let unsure = world.client.submit(&prompt).await;
-    assert!(matches!(&unsure, SubmitOutcome::Unsure(why) if why.contains("refused")), "{unsure:?}");
+    assert!(matches!(&unsure, SubmitOutcome::Unconfirmed(why) if why.contains("refused")), "{unsure:?}");
     let refused = Socket::connect(&world.target, "x", PATIENCE).await.unwrap_err();
     assert!(matches!(&refused, Error::Gone(_)) && refused.is_unsent(), "{refused:?}");
 }
@@ -90,7 +90,7 @@ async fn garbage_and_huge_previews_do_not_end_the_socket() {
     assert!(heard.iter().any(|said| matches!(said, Message::Malformed)), "{heard:?}");
     assert_eq!(socket.dropped(), 1);
     assert!(matches!(
-        world.client.look(prompt.id(), ProbeTrigger::SaidDone).await,
+        world.client.look(prompt.id(), ProbeTrigger::CompletionHint).await,
         ProbeResult::Succeeded { .. }
     ));
 }
@@ -128,7 +128,7 @@ async fn a_door_that_stays_shut_is_named() {
         let stranger = Client::new(&target, PATIENCE).unwrap();
         let told = stranger.stats().await.unwrap_err();
         assert!(matches!(&told, Error::Status { status: it, .. } if *it == status), "{told}");
-        assert!(matches!(stranger.look(prompt.id(), ProbeTrigger::Again).await, ProbeResult::NoAnswer(_)));
+        assert!(matches!(stranger.look(prompt.id(), ProbeTrigger::Recheck).await, ProbeResult::NoAnswer(_)));
         let SubmitOutcome::Refused(failure) = stranger.submit(&prompt).await else { panic!("{status}") };
         assert_eq!(failure.fault, ServiceFault::Lost);
         let refused = Socket::connect(&target, "x", PATIENCE).await.unwrap_err();

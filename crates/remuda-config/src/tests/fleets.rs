@@ -153,7 +153,7 @@ fn a_machine_that_would_be_made_differently_has_another_revision() {
 fn the_worker_is_started_over_ssh_only_where_that_is_wanted() {
     let needs = |text: &str, on: &str| {
         let story = story().file(&format!("{PODS}{text}")).variable("AUTO_START_WORKER_PROCESS", on);
-        story.load().unwrap().settings.fleets[0].needs_preparing
+        story.load().unwrap().settings.fleets[0].needs_bootstrap
     };
     assert!(needs("start = 'ssh'", "true"));
     assert!(!needs("start = 'ssh'", "false"));

@@ -26,7 +26,7 @@ impl Agent {
     }
 
     /// What time alone ends.
-    pub(super) fn mind_the_end(&mut self, now: Timestamp) {
+    pub(super) fn check_shutdown(&mut self, now: Timestamp) {
         if self.stopping == Stopping::Draining && self.stop_by.is_some_and(|at| at <= now) {
             self.stopping = Stopping::Now;
         }

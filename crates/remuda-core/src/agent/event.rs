@@ -1,4 +1,4 @@
-//! What can happen to an agent, and what it wants done.
+//! The agent's inputs (`AgentEvent`) and outputs (`AgentEffect`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,71 +16,70 @@ use crate::wire::{Beat, BeatReply, JoinReply, JoinRequest, StartCheck};
 
 #[derive(Clone, Debug)]
 pub enum AgentEvent {
-    /// It cannot work yet, and this is what it waits for: it joins without room, so that the plane can tell.
+    /// The service is not ready; `what` says what it waits for. The agent joins with zero slots, so that the plane can
+    /// show the reason.
     Preparing {
         what: String,
     },
-    /// What it found when it tried its machine.
+    /// The result of the machine's start check.
     StartChecked(StartCheck),
-    /// The process began; attempts that a former one left with the service were found.
-    Began {
+    /// The service is ready. `found` are attempts that an earlier process of this worker left running there.
+    Started {
         found: Vec<FoundAttempt>,
-        life: ServiceIncarnation,
+        incarnation: ServiceIncarnation,
     },
     Joined(JoinReply),
-    /// The answer to beat `seq`.
+    /// The reply to beat `seq`.
     Reply {
         seq: u64,
         reply: BeatReply,
     },
-    /// A join or a beat got no answer that counts. `luck` spreads the next try.
-    Unanswered {
+    /// A join (`seq` is `None`) or a beat failed. `jitter` is a random number that spreads the retries of many workers.
+    CallFailed {
         seq: Option<u64>,
         why: CallError,
-        luck: u64,
+        jitter: u64,
     },
-    /// The service does something for this attempt.
+    /// The service showed activity for this attempt.
     Signal {
         job: JobId,
         attempt: Attempt,
         progress: f32,
         phase: String,
     },
-    /// The service is done with this attempt.
+    /// The attempt has ended and its outputs are stored.
     Ended {
         job: JobId,
         attempt: Attempt,
         outcome: AttemptEnd,
     },
-    /// What came of handing an attempt to the service.
+    /// The result of submitting an attempt to the service.
     Submitted {
         job: JobId,
         attempt: Attempt,
-        life: ServiceIncarnation,
+        incarnation: ServiceIncarnation,
         answer: SubmitOutcome,
     },
-    /// A message of the service says that the attempt is over: a reason to ask.
-    SaidDone {
+    /// A message of the service says that the attempt is over. It only triggers a probe: messages can be lost or stale.
+    CompletionHint {
         job: JobId,
         attempt: Attempt,
     },
-    /// What the service said when it was asked.
     Probed {
         job: JobId,
         attempt: Attempt,
-        life: ServiceIncarnation,
-        seen: ProbeResult,
+        incarnation: ServiceIncarnation,
+        result: ProbeResult,
     },
     Service(ServiceEvent),
-    /// It can do other things than before.
-    Offer(Box<Capabilities>),
+    CapabilitiesChanged(Box<Capabilities>),
     Metrics(serde_json::Map<String, serde_json::Value>),
-    /// Finish what is held, then leave. A second time: leave now.
+    /// First time: finish the held attempts, then leave. Second time: leave now.
     Stop,
     Tick,
 }
 
-/// An attempt of a former incarnation that the service still knows.
+/// An attempt of an earlier agent process that the service still knows.
 #[derive(Clone, Debug)]
 pub struct FoundAttempt {
     pub job: JobId,
@@ -93,34 +92,37 @@ pub enum AttemptEnd {
     Failed { cause: Cause, message: String },
 }
 
+/// Why a call to the plane failed, sorted by what the agent does about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallError {
-    /// No connection, a timeout, an error on their side: try again.
+    /// No connection, a timeout or a server error: retry.
     Unreachable(String),
     /// The plane does not know this worker: join again.
     Unknown,
-    /// Somebody else has this name now, or the token is wrong: two of us must not fight over it.
+    /// Another process joined under this name, or the token is wrong. The agent exits, because two agents must not
+    /// take turns evicting each other.
     Replaced(String),
-    /// The machine was given up, or never was the plane's: it is to stop.
-    NotWanted(String),
+    /// The plane gave this machine up or never owned it: the machine is to stop.
+    Retired(String),
 }
 
-/// How it is over.
+/// Why the agent exited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AgentExit {
     /// It was asked to stop.
     Stopped,
-    /// Another of its name goes on, or a person has to look; what the service runs is not touched.
+    /// Another process has this worker's name, or a person has to fix the credentials. Attempts at the service are left
+    /// running for that process.
     Replaced(String),
-    /// Nobody wants its machine any more, or nobody is left who could: all that it started ends with it, and the
-    /// machine is to end as well.
+    /// The plane retired the machine, or has not answered for so long that it may be gone for good. The agent has
+    /// cancelled its attempts; the machine is to stop as well, because it costs money.
     Dismissed(String),
 }
 
 #[derive(Clone, Debug)]
 pub enum AgentEffect {
     Join(Box<JoinRequest>),
-    /// Replaces a beat that is still waiting for its answer.
+    /// Replaces a beat that is still waiting for its reply.
     Beat {
         beat: Box<Beat>,
         wait: Duration,
@@ -130,7 +132,7 @@ pub enum AgentEffect {
         attempt: Attempt,
         service: Service,
         service_job_id: String,
-        /// Nodes whose outputs are wanted; all if none is named.
+        /// Nodes whose outputs are fetched; empty means all.
         include_outputs: BTreeSet<String>,
         workflow: Arc<RawValue>,
     },
@@ -139,28 +141,27 @@ pub enum AgentEffect {
         attempt: Attempt,
         reason: String,
     },
-    /// Ask the service about the attempt: its queue first, then its history.
+    /// Query the service about the attempt: its queue first, then its history.
     Probe {
         job: JobId,
         attempt: Attempt,
         trigger: ProbeTrigger,
     },
-    /// The service is done: bring home what it made. Answered with `Ended`.
-    Collect {
+    /// The service has completed the attempt: fetch and store its outputs. Answered with `Ended`.
+    FetchOutputs {
         job: JobId,
         attempt: Attempt,
         outputs: Arc<RawValue>,
-        /// Nodes whose outputs are wanted; all if none is named.
+        /// Nodes whose outputs are fetched; empty means all.
         include_outputs: BTreeSet<String>,
     },
-    /// Close the socket and open it again: it may have gone deaf.
-    Reopen,
-    Treat(ServiceRemedy),
-    /// Have the service do something small for real. Answered with `ServiceEvent::Checked`.
-    Check,
+    /// Close and reopen the service's socket: it may be half-open and deliver nothing any more.
+    ReopenSocket,
+    ApplyRemedy(ServiceRemedy),
+    /// Run a small real workload on the service. Answered with `ServiceEvent::SelfTested`.
+    SelfTest,
     Leave {
         reason: String,
     },
-    /// It is over.
     Exit(AgentExit),
 }

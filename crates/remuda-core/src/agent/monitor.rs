@@ -63,18 +63,18 @@ impl Agent {
         now: Timestamp,
         job: JobId,
         attempt: Attempt,
-        life: ServiceIncarnation,
+        incarnation: ServiceIncarnation,
         answer: SubmitOutcome,
     ) {
         let Some(work) = self.current(job, attempt).filter(|work| work.stage == Stage::Submitting) else {
             return;
         };
-        (work.life, work.submitted_at) = (life, Some(now));
+        (work.incarnation, work.submitted_at) = (incarnation, Some(now));
         work.watch.signal(now);
         (work.stage, work.status) = match answer {
             SubmitOutcome::Refused(failure) => return self.failed(now, job, attempt, failure),
             SubmitOutcome::Accepted => (Stage::Accepted, "submitted"),
-            SubmitOutcome::Unsure(_) => (Stage::Unsure, "unsure whether submitted"),
+            SubmitOutcome::Unconfirmed(_) => (Stage::Unsure, "unsure whether submitted"),
         };
         if work.cancelled_at.is_some() {
             // The order to stop may have come before there was anything to stop.
@@ -83,10 +83,10 @@ impl Agent {
         self.ask(now, job, ProbeTrigger::Submitted);
     }
 
-    pub(super) fn said_done(&mut self, now: Timestamp, job: JobId, attempt: Attempt) {
+    pub(super) fn completion_hint(&mut self, now: Timestamp, job: JobId, attempt: Attempt) {
         if let Some(work) = self.current(job, attempt) {
             work.is_there(now);
-            self.ask(now, job, ProbeTrigger::SaidDone);
+            self.ask(now, job, ProbeTrigger::CompletionHint);
         }
     }
 
@@ -125,23 +125,23 @@ impl Agent {
         now: Timestamp,
         job: JobId,
         attempt: Attempt,
-        life: ServiceIncarnation,
-        seen: ProbeResult,
+        incarnation: ServiceIncarnation,
+        result: ProbeResult,
     ) {
         let Some(work) = self.current(job, attempt).filter(|work| work.stage != Stage::Collecting) else {
             return;
         };
         let (asked_at, trigger) =
-            work.question.asked.take().unwrap_or((Timestamp::ZERO, ProbeTrigger::Again));
+            work.question.asked.take().unwrap_or((Timestamp::ZERO, ProbeTrigger::Recheck));
         let next = work.question.next.take();
-        (work.status, work.checked_at) = (seen.as_str(), Some(now));
-        match seen {
+        (work.status, work.checked_at) = (result.as_str(), Some(now));
+        match result {
             ProbeResult::NoAnswer(why) => {
                 work.question.look_at = Some(now.plus(ASK_AGAIN));
                 let told_for = work.cancelled_at.map_or(Duration::ZERO, |at| now.since(at));
                 self.health.unanswered(now, &why);
                 if told_for >= self.settings.patience.cancel_timeout {
-                    self.sicken(now, format!("it does not answer, nor stop what it was told to: {why}"));
+                    self.mark_sick(now, format!("it does not answer, nor stop what it was told to: {why}"));
                 }
             }
             ProbeResult::Gone(why) => {
@@ -150,12 +150,12 @@ impl Agent {
             }
             ProbeResult::Unknown => {
                 self.health.answered();
-                self.unknown(now, job, (asked_at, trigger), life);
+                self.unknown(now, job, (asked_at, trigger), incarnation);
             }
             ProbeResult::Pending { .. } | ProbeResult::Running => {
                 // Perhaps it is seen before the answer to its submission is.
-                work.life = life;
-                self.goes_on(now, job, trigger, &seen);
+                work.incarnation = incarnation;
+                self.goes_on(now, job, trigger, &result);
             }
             ProbeResult::Interrupted => {
                 let message = format!("someone interrupted it (seen {trigger})");
@@ -172,7 +172,7 @@ impl Agent {
                 let wanted = work.order.as_ref().map(|order| order.include_outputs.clone());
                 self.health.answered();
                 let include_outputs = wanted.unwrap_or_default();
-                self.effects.push(AgentEffect::Collect { job, attempt, outputs, include_outputs });
+                self.effects.push(AgentEffect::FetchOutputs { job, attempt, outputs, include_outputs });
             }
         }
         if let Some(trigger) = next.filter(|_| self.current(job, attempt).is_some()) {
@@ -181,13 +181,13 @@ impl Agent {
     }
 
     /// The service has it: the clock of silence starts anew. Progress it is not, unless it waits for somebody else's.
-    fn goes_on(&mut self, now: Timestamp, job: JobId, trigger: ProbeTrigger, seen: &ProbeResult) {
+    fn goes_on(&mut self, now: Timestamp, job: JobId, trigger: ProbeTrigger, result: &ProbeResult) {
         self.health.answered();
         let Some(work) = self.held.get_mut(&job) else { return };
         work.stage = Stage::Accepted;
         work.watch.signal(now);
         (work.question.missing_since, work.question.early) = (None, 0);
-        let behind = match seen {
+        let behind = match result {
             ProbeResult::Pending { ahead } => {
                 let known = work.question.behind.filter(|(before, _)| before == ahead);
                 Some(known.unwrap_or((*ahead, now)))
@@ -199,11 +199,11 @@ impl Agent {
             self.waits(now, job, ahead, now.since(since));
         }
         let Some(work) = self.held.get_mut(&job) else { return };
-        if trigger == ProbeTrigger::Silence && matches!(seen, ProbeResult::Running) {
+        if trigger == ProbeTrigger::Silence && matches!(result, ProbeResult::Running) {
             // It runs and says nothing: perhaps it is quiet work, perhaps the socket is deaf.
             work.question.silences += 1;
             if work.question.silences.is_power_of_two() {
-                self.effects.push(AgentEffect::Reopen);
+                self.effects.push(AgentEffect::ReopenSocket);
             }
         }
         if self.held.get(&job).is_some_and(|work| work.cancelled_at.is_some()) {
@@ -217,7 +217,7 @@ impl Agent {
         let longest = if ahead.is_some() { queue_stall_max } else { NOTHING_RUNS_MAX.min(queue_stall_max) };
         if waited >= longest {
             let what = if ahead.is_some() { "one thing runs" } else { "nothing runs" };
-            self.sicken(now, format!("work waits there, and {what} for {}", humanize(waited)));
+            self.mark_sick(now, format!("work waits there, and {what} for {}", humanize(waited)));
         } else if let Some(work) = self.held.get_mut(&job).filter(|_| ahead.is_some()) {
             work.step += 1;
             self.has_progress = true;
@@ -229,7 +229,7 @@ impl Agent {
         now: Timestamp,
         job: JobId,
         asked: (Timestamp, ProbeTrigger),
-        life: ServiceIncarnation,
+        incarnation: ServiceIncarnation,
     ) {
         let trigger = asked.1;
         let Some(work) = self.held.get_mut(&job) else { return };
@@ -239,10 +239,10 @@ impl Agent {
         } else if work.cancelled_at.is_some() && work.stage != Stage::Unsure {
             // What may still be on its way is looked for twice, or it would begin after it was said to be stopped.
             self.failed(now, job, attempt, ServiceFailure::new(ServiceFault::Lost, "it was stopped"));
-        } else if life > work.life {
+        } else if incarnation > work.incarnation {
             let message = format!("the service restarted and lost it (seen {trigger})");
             self.failed(now, job, attempt, ServiceFailure::new(ServiceFault::Died, message));
-        } else if trigger == ProbeTrigger::SaidDone && work.question.early < EARLY_LOOKS {
+        } else if trigger == ProbeTrigger::CompletionHint && work.question.early < EARLY_LOOKS {
             let delay = EARLY_LOOK * (1 << work.question.early);
             work.question.early += 1;
             (work.question.look_at, work.question.next) = (Some(now.plus(delay)), None);
@@ -294,7 +294,10 @@ impl Agent {
             let is_unanswered = work.question.asked.is_some_and(|(at, _)| now.since(at) >= ANSWER_MAX);
             if work.question.look_at.is_some_and(|at| at <= now) || is_unanswered {
                 let was_early = work.question.early > 0 && work.question.missing_since.is_none();
-                due.push((*job, if was_early { ProbeTrigger::SaidDone } else { ProbeTrigger::Again }));
+                due.push((
+                    *job,
+                    if was_early { ProbeTrigger::CompletionHint } else { ProbeTrigger::Recheck },
+                ));
             } else if work.watch.check(now, limits) == WatchVerdict::Probe {
                 due.push((*job, ProbeTrigger::Silence));
             }
@@ -320,7 +323,7 @@ impl Agent {
             return;
         }
         if told_for >= cancel_timeout {
-            self.sicken(
+            self.mark_sick(
                 now,
                 format!("it does not stop what it runs, {} after it was told", humanize(told_for)),
             );

@@ -35,7 +35,7 @@ pub(super) struct Health {
     condition: Condition,
     /// What has to be done before there is a service at all.
     preparing: Option<String>,
-    life: ServiceIncarnation,
+    incarnation: ServiceIncarnation,
     /// Why there is no socket, while there is none.
     cut: Option<String>,
     unanswered: u32,
@@ -66,7 +66,7 @@ impl Default for Health {
         Health {
             condition: Condition::Well,
             preparing: None,
-            life: ServiceIncarnation::default(),
+            incarnation: ServiceIncarnation::default(),
             cut: None,
             unanswered: 0,
             silence: String::new(),
@@ -117,8 +117,8 @@ impl Health {
         }
     }
 
-    pub(super) fn lives(&mut self, life: ServiceIncarnation) {
-        self.life = self.life.max(life);
+    pub(super) fn saw_incarnation(&mut self, incarnation: ServiceIncarnation) {
+        self.incarnation = self.incarnation.max(incarnation);
     }
 
     /// An attempt or a check went well: the remedies are earned back. A job that breaks the service again and again is
@@ -148,21 +148,21 @@ impl Health {
 }
 
 impl Agent {
-    pub(super) fn service_news(&mut self, now: Timestamp, news: ServiceEvent) {
+    pub(super) fn service_event(&mut self, now: Timestamp, news: ServiceEvent) {
         match news {
             ServiceEvent::SocketClosed { why } => {
                 self.health.cut = Some(format!("no connection to the service: {why}"));
                 self.ask_about_all(now, ProbeTrigger::SocketClosed);
             }
-            ServiceEvent::SocketOpened { life } => self.connected(now, life),
+            ServiceEvent::SocketOpened { incarnation } => self.connected(now, incarnation),
             ServiceEvent::Exited { why } => {
                 if !self.health.is_under_treatment() {
                     self.start_anew(now, format!("the service ended: {why}"));
                 }
             }
-            ServiceEvent::Treated { remedy, problem } => self.treated(now, remedy, problem),
-            ServiceEvent::Checked { life, problem, offer } => {
-                self.health.lives(life);
+            ServiceEvent::RemedyDone { remedy, problem } => self.treated(now, remedy, problem),
+            ServiceEvent::SelfTested { incarnation, problem, offer } => {
+                self.health.saw_incarnation(incarnation);
                 if let Some(offer) = offer {
                     self.offers(*offer);
                 }
@@ -172,9 +172,9 @@ impl Agent {
     }
 
     /// A service that began a new life has to show that it works; one that was only out of reach does not.
-    fn connected(&mut self, now: Timestamp, life: ServiceIncarnation) {
-        let is_new = life > self.health.life;
-        self.health.lives(life);
+    fn connected(&mut self, now: Timestamp, incarnation: ServiceIncarnation) {
+        let is_new = incarnation > self.health.incarnation;
+        self.health.saw_incarnation(incarnation);
         self.health.answered();
         self.health.cut = None;
         if is_new && !matches!(self.health.condition, Condition::Sick { .. }) {
@@ -187,7 +187,7 @@ impl Agent {
     pub(super) fn diagnose(&mut self, now: Timestamp, fault: ServiceFault, message: &str) {
         match fault {
             _ if self.health.is_under_treatment() => {}
-            ServiceFault::Memory => self.effects.push(AgentEffect::Treat(ServiceRemedy::Free)),
+            ServiceFault::Memory => self.effects.push(AgentEffect::ApplyRemedy(ServiceRemedy::FreeMemory)),
             ServiceFault::Device => self.restart(now, format!("the device is broken: {message}")),
             ServiceFault::Disk => self.give_up_service(now, format!("no room on its disk: {message}")),
             ServiceFault::Graph
@@ -199,20 +199,20 @@ impl Agent {
     }
 
     /// Something about it is wrong, and nobody knows what: the ladder from its foot.
-    pub(super) fn sicken(&mut self, now: Timestamp, why: String) {
+    pub(super) fn mark_sick(&mut self, now: Timestamp, why: String) {
         if !self.health.is_under_treatment() {
-            self.apply(now, ServiceRemedy::Free, why);
+            self.apply(now, ServiceRemedy::FreeMemory, why);
         }
     }
 
     fn apply(&mut self, now: Timestamp, remedy: ServiceRemedy, why: String) {
         self.health.condition = Condition::Sick { why, remedy: Some(remedy), until: now.plus(REMEDY_MAX) };
-        self.effects.push(AgentEffect::Treat(remedy));
+        self.effects.push(AgentEffect::ApplyRemedy(remedy));
     }
 
     fn check(&mut self, now: Timestamp, why: String, after: Option<ServiceRemedy>) {
         self.health.condition = Condition::Sick { why, remedy: after, until: now.plus(REMEDY_MAX) };
-        self.effects.push(AgentEffect::Check);
+        self.effects.push(AgentEffect::SelfTest);
     }
 
     /// By our own hand: whatever else is there is lost with it, and not to blame.
@@ -238,9 +238,9 @@ impl Agent {
         let why = why.clone();
         match (done, problem) {
             // Caches are emptied after what runs now, and a check would wait behind it.
-            (ServiceRemedy::Free, None) if self.is_stuck(now) => self.restart(now, why),
+            (ServiceRemedy::FreeMemory, None) if self.is_stuck(now) => self.restart(now, why),
             (_, None) => self.check(now, why, Some(done)),
-            (ServiceRemedy::Free, Some(problem)) => self.restart(now, format!("{why}; {problem}")),
+            (ServiceRemedy::FreeMemory, Some(problem)) => self.restart(now, format!("{why}; {problem}")),
             (ServiceRemedy::Restart, Some(problem)) => self.give_up_service(now, format!("{why}; {problem}")),
         }
     }
@@ -252,11 +252,11 @@ impl Agent {
                 self.health.answered();
                 self.health.worked();
             }
-            (Condition::Well, Some(problem)) => self.sicken(now, problem),
+            (Condition::Well, Some(problem)) => self.mark_sick(now, problem),
             (Condition::Sick { why, remedy, .. }, Some(problem)) => {
                 let why = format!("{why}; {problem}");
                 match remedy {
-                    None => self.apply(now, ServiceRemedy::Free, why),
+                    None => self.apply(now, ServiceRemedy::FreeMemory, why),
                     Some(_) => self.restart(now, why),
                 }
             }
@@ -305,7 +305,7 @@ impl Agent {
                 self.health.look_at = Some(now.plus(if is_given_up { look_every } else { LOOK_AGAIN }));
                 // What holds something of ours is asked about that instead: a check would wait behind it.
                 if is_given_up || self.held.is_empty() {
-                    self.effects.push(AgentEffect::Check);
+                    self.effects.push(AgentEffect::SelfTest);
                 }
             }
             Condition::Well | Condition::Sick { .. } | Condition::GivenUp { .. } => {}
@@ -318,7 +318,7 @@ impl Agent {
         offer.labels.clone_from(&self.settings.offer.labels);
         if offer != self.settings.offer {
             self.settings.offer = offer;
-            (self.offer_told, self.has_news) = (Some(self.seq + 1), true);
+            (self.capabilities_sent_in, self.has_news) = (Some(self.seq + 1), true);
         }
     }
 }

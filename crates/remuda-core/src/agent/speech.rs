@@ -117,7 +117,7 @@ impl Agent {
             finished: self.finished.values().cloned().collect(),
             slots: self.health.slots(self.settings.slots),
             closed: self.health.closed().unwrap_or_default().to_owned(),
-            offer: self.offer_told.map(|_| self.settings.offer.clone()),
+            offer: self.capabilities_sent_in.map(|_| self.settings.offer.clone()),
             metrics: if self.are_metrics_told { serde_json::Map::new() } else { self.metrics.clone() },
             check: self.check.clone(),
             draining: self.stopping != Stopping::No,

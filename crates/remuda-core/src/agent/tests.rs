@@ -79,10 +79,10 @@ fn told(effects: &[AgentEffect]) -> Vec<String> {
             AgentEffect::Run { job, attempt, .. } => format!("run {} {attempt}", job.as_u128()),
             AgentEffect::Cancel { job, attempt, .. } => format!("cancel {} {attempt}", job.as_u128()),
             AgentEffect::Probe { job, attempt, .. } => format!("probe {} {attempt}", job.as_u128()),
-            AgentEffect::Collect { job, attempt, .. } => format!("collect {} {attempt}", job.as_u128()),
-            AgentEffect::Reopen => "reopen".to_owned(),
-            AgentEffect::Treat(remedy) => format!("treat {remedy:?}"),
-            AgentEffect::Check => "check".to_owned(),
+            AgentEffect::FetchOutputs { job, attempt, .. } => format!("collect {} {attempt}", job.as_u128()),
+            AgentEffect::ReopenSocket => "reopen".to_owned(),
+            AgentEffect::ApplyRemedy(remedy) => format!("treat {remedy:?}"),
+            AgentEffect::SelfTest => "check".to_owned(),
             AgentEffect::Leave { .. } => "leave".to_owned(),
             AgentEffect::Exit(end) => format!("exit {end:?}"),
         })
@@ -108,11 +108,15 @@ fn settled(job: u128) -> SettledAttempt {
 fn an_attempt_is_run_reported_until_settled_and_never_run_again() {
     let ended = AgentEvent::Ended { job: id(7), attempt: Attempt(1), outcome: done() };
     let unreachable =
-        AgentEvent::Unanswered { seq: Some(3), why: CallError::Unreachable("cut".to_owned()), luck: 0 };
+        AgentEvent::CallFailed { seq: Some(3), why: CallError::Unreachable("cut".to_owned()), jitter: 0 };
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
+            (
+                0,
+                AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) },
+                &["join holding 0"],
+            ),
             (1, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 2,
@@ -141,7 +145,11 @@ fn news_gathers_behind_a_beat_that_carries_news() {
     check(
         &mut agent(3),
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
+            (
+                0,
+                AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) },
+                &["join holding 0"],
+            ),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
@@ -166,7 +174,7 @@ fn what_a_former_incarnation_left_is_adopted_and_asked_about() {
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found, life: ServiceIncarnation(1) }, &["join holding 1"]),
+            (0, AgentEvent::Started { found, incarnation: ServiceIncarnation(1) }, &["join holding 1"]),
             (0, joined(), &["beat 1: 1 held, 0 finished, wait 5 s"]),
             (1, reply(1, BeatReply::default()), &["probe 4 2", "beat 2: 1 held, 0 finished, wait 5 s"]),
         ],
@@ -178,7 +186,8 @@ fn of_several_attempts_at_one_job_that_were_left_the_newest_is_adopted() {
     let attempt = |attempt| FoundAttempt { job: id(4), attempt: Attempt(attempt) };
     for found in [vec![attempt(1), attempt(2), attempt(2)], vec![attempt(2), attempt(1), attempt(2)]] {
         let mut agent = agent(1);
-        let effects = told(&agent.step(at(0), AgentEvent::Began { found, life: ServiceIncarnation(1) }));
+        let effects =
+            told(&agent.step(at(0), AgentEvent::Started { found, incarnation: ServiceIncarnation(1) }));
         assert!(effects.contains(&"cancel 4 1".to_owned()), "{effects:?}");
         assert!(!effects.contains(&"cancel 4 2".to_owned()), "{effects:?}");
         assert_eq!(agent.held().collect::<Vec<_>>(), [(id(4), Attempt(2))]);
@@ -187,11 +196,15 @@ fn of_several_attempts_at_one_job_that_were_left_the_newest_is_adopted() {
 
 #[test]
 fn an_unknown_worker_joins_again_and_a_replaced_one_stops() {
-    let unanswered = |why| AgentEvent::Unanswered { seq: Some(1), why, luck: 0 };
+    let unanswered = |why| AgentEvent::CallFailed { seq: Some(1), why, jitter: 0 };
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
+            (
+                0,
+                AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) },
+                &["join holding 0"],
+            ),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (1, unanswered(CallError::Unknown), &["join holding 0"]),
             (2, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
@@ -204,11 +217,15 @@ fn an_unknown_worker_joins_again_and_a_replaced_one_stops() {
 #[test]
 fn a_result_that_is_not_settled_is_claimed_when_joining_again() {
     let ended = AgentEvent::Ended { job: id(7), attempt: Attempt(1), outcome: done() };
-    let unknown = AgentEvent::Unanswered { seq: Some(3), why: CallError::Unknown, luck: 0 };
+    let unknown = AgentEvent::CallFailed { seq: Some(3), why: CallError::Unknown, jitter: 0 };
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
+            (
+                0,
+                AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) },
+                &["join holding 0"],
+            ),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
@@ -227,7 +244,11 @@ fn too_much_work_is_turned_down() {
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
+            (
+                0,
+                AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) },
+                &["join holding 0"],
+            ),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
@@ -243,7 +264,11 @@ fn a_stop_lets_work_finish_and_a_second_one_does_not() {
     let stop = || AgentEvent::Stop;
     let mut patient = agent(1);
     let begin = vec![
-        (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"] as &[&str]),
+        (
+            0,
+            AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) },
+            &["join holding 0"] as &[&str],
+        ),
         (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
         (
             0,
@@ -277,7 +302,11 @@ fn a_cancelled_attempt_is_stopped_once_and_its_end_is_reported() {
     check(
         &mut agent(1),
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
+            (
+                0,
+                AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) },
+                &["join holding 0"],
+            ),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,
@@ -306,7 +335,7 @@ fn a_cancelled_attempt_is_stopped_once_and_its_end_is_reported() {
 /// Tells how an agent that runs attempt 1 of a job came to be where it is.
 fn holding() -> Agent {
     let mut agent = agent(1);
-    agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) });
+    agent.step(at(0), AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) });
     agent.step(at(0), joined());
     agent.step(at(0), reply(1, BeatReply { start: vec![start(1, 1)], ..BeatReply::default() }));
     agent.step(at(0), submitted(SubmitOutcome::Accepted));
@@ -314,7 +343,7 @@ fn holding() -> Agent {
 }
 
 fn submitted(answer: SubmitOutcome) -> AgentEvent {
-    AgentEvent::Submitted { job: id(1), attempt: Attempt(1), life: ServiceIncarnation(1), answer }
+    AgentEvent::Submitted { job: id(1), attempt: Attempt(1), incarnation: ServiceIncarnation(1), answer }
 }
 
 fn json(text: &str) -> Arc<RawValue> {
@@ -351,13 +380,17 @@ pub(crate) fn attempt_table() -> (Vec<&'static str>, Vec<Named<Vec<String>>>) {
     let ended = |outcome| AgentEvent::Ended { job: id(1), attempt: Attempt(1), outcome };
     let failed = || AttemptEnd::Failed { cause: Cause::Job, message: "boom".to_owned() };
     let cancel = || CancelOrder { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
-    let probed =
-        |seen| AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceIncarnation(1), seen };
+    let probed = |result| AgentEvent::Probed {
+        job: id(1),
+        attempt: Attempt(1),
+        incarnation: ServiceIncarnation(1),
+        result,
+    };
     let restarted = AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
-        life: ServiceIncarnation(2),
-        seen: ProbeResult::Unknown,
+        incarnation: ServiceIncarnation(2),
+        result: ProbeResult::Unknown,
     };
     let events: Vec<Happening> = vec![
         (
@@ -396,7 +429,7 @@ pub(crate) fn attempt_table() -> (Vec<&'static str>, Vec<Named<Vec<String>>>) {
     let states: Vec<Named<fn(&mut Agent)>> = vec![
         ("unknown", |agent| {
             *agent = self::agent(1);
-            agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) });
+            agent.step(at(0), AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) });
             agent.step(at(0), joined());
         }),
         ("held", |_| {}),
@@ -428,7 +461,11 @@ fn progress_is_told_every_second_unless_the_line_is_slow() {
         |progress| AgentEvent::Signal { job: id(1), attempt: Attempt(1), progress, phase: String::new() };
     let begin = |joined_at: u64| -> Vec<(u64, AgentEvent, &[&str])> {
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
+            (
+                0,
+                AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) },
+                &["join holding 0"],
+            ),
             (joined_at, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 joined_at,
@@ -468,7 +505,11 @@ fn a_line_that_became_slow_is_not_overtaken_for_ever() {
     check(
         &mut agent,
         vec![
-            (0, AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }, &["join holding 0"]),
+            (
+                0,
+                AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) },
+                &["join holding 0"],
+            ),
             (0, joined(), &["beat 1: 0 held, 0 finished, wait 25 s"]),
             (
                 0,

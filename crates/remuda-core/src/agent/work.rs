@@ -10,7 +10,7 @@ use crate::id::{Attempt, JobId, Service};
 use crate::service::{ProbeTrigger, ServiceFailure, ServiceFault, ServiceIncarnation};
 use crate::time::Timestamp;
 use crate::watch::{Watch, WatchLimits};
-use crate::wire::ServiceNote;
+use crate::wire::ServiceStatus;
 
 #[derive(Clone, Debug)]
 pub(super) struct Work {
@@ -24,7 +24,7 @@ pub(super) struct Work {
     pub(super) order: Option<Order>,
     pub(super) handed_in: u8,
     /// The life of the service in which it was handed in.
-    pub(super) life: ServiceIncarnation,
+    pub(super) incarnation: ServiceIncarnation,
     pub(super) cancelled_at: Option<Timestamp>,
     /// We restart the service it is at: if it is lost there, that is our doing.
     pub(super) is_bystander: bool,
@@ -82,15 +82,20 @@ impl Agent {
         self.has_news |= self.health.prepare(what);
     }
 
-    pub(super) fn began(&mut self, now: Timestamp, found: Vec<FoundAttempt>, life: ServiceIncarnation) {
+    pub(super) fn began(
+        &mut self,
+        now: Timestamp,
+        found: Vec<FoundAttempt>,
+        incarnation: ServiceIncarnation,
+    ) {
         self.has_begun = true;
         self.health.began();
-        self.found(now, found, life);
+        self.found(now, found, incarnation);
     }
 
     /// Left over from a former incarnation: named when joining, so that the plane can say what it still wants.
-    fn found(&mut self, now: Timestamp, found: Vec<FoundAttempt>, life: ServiceIncarnation) {
-        self.health.lives(life);
+    fn found(&mut self, now: Timestamp, found: Vec<FoundAttempt>, incarnation: ServiceIncarnation) {
+        self.health.saw_incarnation(incarnation);
         for FoundAttempt { job, attempt } in found {
             if let Some(other) = self.held.get(&job).map(|work| work.attempt) {
                 // Of several attempts at one job only the newest can still count, whatever order they come in.
@@ -103,7 +108,7 @@ impl Agent {
                     continue;
                 }
             }
-            let work = Work { life, stage: Stage::Adopted, ..Work::new(now, attempt, None) };
+            let work = Work { incarnation, stage: Stage::Adopted, ..Work::new(now, attempt, None) };
             self.held.insert(job, work);
         }
     }
@@ -247,7 +252,7 @@ impl Work {
             stage: Stage::Submitting,
             order,
             handed_in: 0,
-            life: ServiceIncarnation::default(),
+            incarnation: ServiceIncarnation::default(),
             cancelled_at: None,
             is_bystander: false,
             question: Question::default(),
@@ -284,9 +289,9 @@ impl Work {
     }
 
     /// What the plane is told of the service's side of it.
-    pub(super) fn note(&self, now: Timestamp) -> Option<ServiceNote> {
+    pub(super) fn note(&self, now: Timestamp) -> Option<ServiceStatus> {
         let ago = |at: Timestamp| u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX);
-        (!self.status.is_empty()).then(|| ServiceNote {
+        (!self.status.is_empty()).then(|| ServiceStatus {
             status: self.status.to_owned(),
             submitted_millis_ago: self.submitted_at.map(ago),
             checked_millis_ago: self.checked_at.map(ago),

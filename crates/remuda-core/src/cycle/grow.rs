@@ -29,15 +29,15 @@ impl Cycle<'_> {
 
     /// Why there should be more than `capacity`, if so.
     fn is_asked_for(&self, capacity: u32) -> Option<String> {
-        let FleetSnapshot { ordered, policy_wants, can_rent, .. } = self.snapshot;
+        let FleetSnapshot { ordered, policy_target, can_rent, .. } = self.snapshot;
         let (queued, scaling) = (self.queued, &self.settings.scaling);
         if let Some(ordered) = ordered {
             return (capacity < *ordered).then(|| format!("{ordered} ordered, a capacity of {capacity}"));
         }
-        if let Some((wanted, why)) = policy_wants.as_ref().filter(|(wanted, _)| capacity < *wanted) {
+        if let Some((wanted, why)) = policy_target.as_ref().filter(|(wanted, _)| capacity < *wanted) {
             return Some(format!("{why}: {wanted} wanted on a capacity of {capacity}"));
         }
-        let is_short = policy_wants.is_none() && scale::is_short(queued, capacity, scaling.jobs_per_worker);
+        let is_short = policy_target.is_none() && scale::is_short(queued, capacity, scaling.jobs_per_worker);
         if is_short {
             return Some(format!("{queued} queued on a capacity of {capacity}"));
         }
@@ -48,7 +48,7 @@ impl Cycle<'_> {
 
     /// What forbids any new machine now.
     fn forbidden(&self, capacity: u32) -> Option<String> {
-        let FleetSnapshot { heading, can_rent, paused, spent, no_creation, ordered, .. } = self.snapshot;
+        let FleetSnapshot { heading, can_rent, paused, spent, creation_hold, ordered, .. } = self.snapshot;
         let scaling = &self.settings.scaling;
         if !can_rent {
             return Some("there is no provider to rent from".to_owned());
@@ -56,7 +56,7 @@ impl Cycle<'_> {
         if let Some(reason) = paused {
             return Some(format!("the fleet is paused: {reason}"));
         }
-        if let Some(reason) = spent.as_ref().or(no_creation.as_ref()) {
+        if let Some(reason) = spent.as_ref().or(creation_hold.as_ref()) {
             return Some(reason.clone());
         }
         let free_at = heading.free_at(ScalingDirection::Up, scaling.reversal_cooldown);

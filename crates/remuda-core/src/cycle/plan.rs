@@ -139,7 +139,7 @@ pub struct FleetReport {
 
 impl CycleReport {
     /// One report of all plans of a cycle: that of the workers without a fleet, and one for each fleet.
-    pub fn of(at: Timestamp, plans: &[(Option<FleetId>, CyclePlan)]) -> CycleReport {
+    pub fn merge(at: Timestamp, plans: &[(Option<FleetId>, CyclePlan)]) -> CycleReport {
         let mut whole = CycleReport {
             timestamp: at.to_string(),
             actions: CycleCounts::default(),

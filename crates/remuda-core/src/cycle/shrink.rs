@@ -158,7 +158,7 @@ impl Cycle<'_> {
     /// How many should be there, whoever says so.
     pub(super) fn wanted(&self) -> u32 {
         let scaling = &self.settings.scaling;
-        match (self.snapshot.ordered, &self.snapshot.policy_wants) {
+        match (self.snapshot.ordered, &self.snapshot.policy_target) {
             (Some(ordered), _) => ordered.min(scaling.machines_max),
             (None, Some((wanted, _))) => {
                 (*wanted).clamp(scaling.machines_min.min(scaling.machines_max), scaling.machines_max)

@@ -34,7 +34,7 @@ impl Plane {
     /// every one that the window touches.
     pub fn spent(&self, id: &FleetId, window: CostWindow, now: Timestamp) -> Money {
         let there = self.rentals_of(id).map(|rental| self.cost_of_machine(rental, window, now));
-        let gone = self.fleets.fleets.get(id).map_or(Money::ZERO, |fleet| fleet.spent_within(window));
+        let gone = self.fleets.fleets.get(id).map_or(Money::ZERO, |fleet| fleet.cost_within(window));
         there.sum::<Money>().plus(gone)
     }
 
@@ -43,7 +43,7 @@ impl Plane {
         let fleets = self.fleets_known();
         let (first, last) = (hour_of(window.from).0, hour_of(window.until).0);
         let hours = (first..=last).map(|hour| {
-            let hour = CostWindow::of_hour(hour);
+            let hour = CostWindow::for_hour(hour);
             (hour.from, fleets.iter().map(|id| self.spent(id, hour, now)).sum())
         });
         hours.collect()

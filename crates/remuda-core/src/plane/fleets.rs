@@ -147,7 +147,7 @@ impl Plane {
             self.fleets.rentals.values().map(|rental| rental.fleet.clone()).collect();
         for id in with_machines {
             if self.fleet_settings(&id).is_none() {
-                self.settings.fleets.push(FleetSettings::left(id));
+                self.settings.fleets.push(FleetSettings::removed(id));
             }
         }
     }
@@ -193,10 +193,10 @@ impl Plane {
                 fleet.machines = machines;
                 ("scaled", machines)
             }
-            FleetOrder::LiftBrake => {
+            FleetOrder::ResetBrake => {
                 fleet.creation.lift();
                 fleet.avoided.clear();
-                (fleet.creates_after, fleet.quiet_until) = (None, None);
+                (fleet.creation_paused, fleet.quiet_until) = (None, None);
                 ("brake lifted", None)
             }
         };

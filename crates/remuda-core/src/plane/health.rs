@@ -30,7 +30,7 @@ impl Plane {
         }
         self.close_days(now);
         let plans = self.plans(now);
-        let report = Arc::new(CycleReport::of(now, &plans));
+        let report = Arc::new(CycleReport::merge(now, &plans));
         for (fleet, plan) in plans {
             self.remember_plan(fleet.as_ref(), &plan);
             for action in plan.actions {
@@ -81,7 +81,7 @@ impl Plane {
 
     /// What a cycle would do now; asking changes nothing.
     pub fn plan(&self, now: Timestamp) -> CycleReport {
-        CycleReport::of(now, &self.plans(now))
+        CycleReport::merge(now, &self.plans(now))
     }
 
     pub(super) fn view(&self, now: Timestamp, worker: &Worker) -> WorkerView {

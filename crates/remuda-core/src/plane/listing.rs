@@ -89,7 +89,7 @@ impl Plane {
         lists.failed = if lists.is_known { 0 } else { lists.failed.saturating_add(1) };
         let pods = match result {
             Ok(pods) => pods,
-            Err(fault) => return self.faulted(now, id, "list", &fault),
+            Err(fault) => return self.provider_failed(now, id, "list", &fault),
         };
         self.answered(id);
         let Some(settings) = self.fleet_settings(id).cloned() else { return };
@@ -213,8 +213,9 @@ impl Plane {
             orphan.price = pod.price.filter(|price| *price > Money::ZERO).or(orphan.price);
             let (since, lists) = (orphan.since, orphan.lists);
             let is_over = now.since(since) >= settings.limits.orphan_grace && lists >= 2;
-            let may_call = self.fleets.fleets.get(id).is_none_or(|fleet| fleet.may_call(now));
-            if is_over && may_call {
+            let can_call_provider =
+                self.fleets.fleets.get(id).is_none_or(|fleet| fleet.can_call_provider(now));
+            if is_over && can_call_provider {
                 self.orphan_returned(now, id, pod, lists);
             }
         }
@@ -317,7 +318,7 @@ impl Plane {
     fn ask_list(&mut self, now: Timestamp, settings: &FleetSettings) -> Timestamp {
         let is_moving = self.rentals_of(&settings.id).any(|rental| match rental.phase {
             RentalPhase::Lost | RentalPhase::Returning => true,
-            RentalPhase::Made => rental.running_at.is_none() || settings.needs_preparing,
+            RentalPhase::Made => rental.running_at.is_none() || settings.needs_bootstrap,
             RentalPhase::Up | RentalPhase::Draining => rental.ended > 0 || rental.missed > 0,
             RentalPhase::Wanted => false,
         });
@@ -369,8 +370,8 @@ impl Plane {
             self.ask_back(now, &machine);
             let Some(rental) = self.fleets.rentals.get_mut(&machine) else { continue };
             let alarm_at = rental.since.plus(settings.limits.return_timeout);
-            if now >= alarm_at && !rental.is_alarmed {
-                rental.is_alarmed = true;
+            if now >= alarm_at && !rental.return_alarm_sent {
+                rental.return_alarm_sent = true;
                 let (pod, returns) = (rental.pod.clone(), rental.returns);
                 self.store_rental(&machine);
                 self.alarm_of_return(now, settings, &machine, pod.as_ref(), returns);
@@ -423,14 +424,14 @@ impl Plane {
             && rental.joined_at.is_none()
             && pod.status == PodStatus::Running
             && pod.ssh.is_some()
-            && self.fleet_settings(&id).is_some_and(|settings| settings.needs_preparing);
+            && self.fleet_settings(&id).is_some_and(|settings| settings.needs_bootstrap);
         let is_visited =
-            matches!(self.fleets.visits.get(machine), Some(Bootstrap::UnderWay | Bootstrap::Done));
+            matches!(self.fleets.visits.get(machine), Some(Bootstrap::Running | Bootstrap::Done));
         if is_wanted && !is_visited {
-            self.fleets.visits.insert(machine.clone(), Bootstrap::UnderWay);
+            self.fleets.visits.insert(machine.clone(), Bootstrap::Running);
             let told = detail([("machine", machine.as_str().into()), ("state", "preparing".into())]);
             self.happened(now, "machine:state", About::default(), told);
-            self.call(&id, ProviderCall::Prepare { machine: machine.clone(), pod: Box::new(pod.clone()) });
+            self.call(&id, ProviderCall::Bootstrap { machine: machine.clone(), pod: Box::new(pod.clone()) });
         }
     }
 
@@ -445,13 +446,13 @@ impl Plane {
         }
         let visit = match &result {
             Ok(()) => Bootstrap::Done,
-            Err(unprepared) => Bootstrap::InVain(format!("{}: {}", unprepared.stage, unprepared.message)),
+            Err(unprepared) => Bootstrap::Retrying(format!("{}: {}", unprepared.stage, unprepared.message)),
         };
         self.fleets.visits.insert(machine.clone(), visit);
         let Err(unprepared) = result else { return };
         let is_made =
             self.fleets.rentals.get(machine).is_some_and(|rental| rental.phase == RentalPhase::Made);
-        if is_made && !unprepared.is_early {
+        if is_made && !unprepared.is_retryable {
             let reason = format!("start-up over SSH failed ({}): {}", unprepared.stage, unprepared.message);
             self.give_up(now, machine, &reason);
         }

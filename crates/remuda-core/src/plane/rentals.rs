@@ -27,7 +27,7 @@ impl Plane {
             ProviderEvent::Returned { result, .. } => match result {
                 Ok(()) => self.answered(fleet),
                 Err(fault) if fault.class == ProviderErrorClass::NotFound => self.answered(fleet),
-                Err(fault) => self.faulted(now, fleet, "return", &fault),
+                Err(fault) => self.provider_failed(now, fleet, "return", &fault),
             },
             ProviderEvent::Priced { result: Ok(prices) } => {
                 self.answered(fleet);
@@ -37,8 +37,8 @@ impl Plane {
                     self.store_fleet(fleet);
                 }
             }
-            ProviderEvent::Priced { result: Err(fault) } => self.faulted(now, fleet, "price", &fault),
-            ProviderEvent::Prepared { machine, result } => self.prepared(now, &machine, result),
+            ProviderEvent::Priced { result: Err(fault) } => self.provider_failed(now, fleet, "price", &fault),
+            ProviderEvent::Bootstrapped { machine, result } => self.prepared(now, &machine, result),
         }
         self.cycle_soon(now);
         Answer::Done
@@ -103,7 +103,7 @@ impl Plane {
     }
 
     fn not_rented(&mut self, now: Timestamp, id: &FleetId, machine: &MachineId, fault: &ProviderError) {
-        self.faulted(now, id, "rent", fault);
+        self.provider_failed(now, id, "rent", fault);
         let Some(rental) = self.fleets.rentals.get_mut(machine) else { return };
         // It was seen since: whatever the answer says, it is there.
         if rental.made_at.is_some() {
@@ -232,9 +232,9 @@ impl Plane {
         let Some(rental) = self.fleets.rentals.get_mut(machine) else { return };
         let is_due = rental.phase == RentalPhase::Returning && rental.return_at.is_none_or(|at| at <= now);
         let id = rental.fleet.clone();
-        let may_call = self.fleets.fleets.get(&id).is_none_or(|fleet| fleet.may_call(now));
-        let Some(pod) = rental.pod.clone().filter(|_| is_due && may_call) else { return };
-        rental.asked_back(now);
+        let can_call_provider = self.fleets.fleets.get(&id).is_none_or(|fleet| fleet.can_call_provider(now));
+        let Some(pod) = rental.pod.clone().filter(|_| is_due && can_call_provider) else { return };
+        rental.return_requested(now);
         self.store_rental(machine);
         self.call(&id, ProviderCall::Return { pod });
     }
@@ -291,8 +291,14 @@ impl Plane {
         }
     }
 
-    pub(super) fn faulted(&mut self, now: Timestamp, id: &FleetId, what: &str, fault: &ProviderError) {
-        self.fleets.fleets.entry(id.clone()).or_default().faulted(now, fault);
+    pub(super) fn provider_failed(
+        &mut self,
+        now: Timestamp,
+        id: &FleetId,
+        what: &str,
+        fault: &ProviderError,
+    ) {
+        self.fleets.fleets.entry(id.clone()).or_default().provider_failed(now, fault);
         self.store_fleet(id);
         let told = detail([
             ("fleet", id.as_str().into()),

@@ -57,9 +57,9 @@ impl Plane {
             heading: fleet.heading,
             paused: fleet.paused.clone(),
             ordered: fleet.machines,
-            policy_wants: self.policy_wants(fleet, settings, queued),
+            policy_target: self.policy_target(fleet, settings, queued),
             orphans: u32::try_from(orphans).unwrap_or(u32::MAX),
-            no_creation: self.no_creation(now, fleet, settings),
+            creation_hold: self.creation_hold(now, fleet, settings),
             affordable: self.affordable(now, fleet, settings),
             spent: self.is_spent(now, fleet, settings),
         }
@@ -198,15 +198,15 @@ impl Plane {
     }
 
     /// How many a policy other than the queue's length wants. As long as nothing has been measured, the latter decides.
-    fn policy_wants(&self, fleet: &Fleet, settings: &FleetSettings, queued: u32) -> Option<(u32, String)> {
+    fn policy_target(&self, fleet: &Fleet, settings: &FleetSettings, queued: u32) -> Option<(u32, String)> {
         let ScalingPolicy::Latency { wait_max } = settings.policy else { return None };
-        let known = fleet.paces.len() as u64;
-        let usual = fleet.paces.values().sum::<u64>().checked_div(known)?;
+        let known = fleet.run_times.len() as u64;
+        let usual = fleet.run_times.values().sum::<u64>().checked_div(known)?;
         let (mut work, mut jobs) = (0_u64, 0_u64);
         let mut ours = BTreeMap::new();
         for (demand, shape, count) in self.queue.shapes() {
             if *ours.entry(demand).or_insert_with(|| self.could_run(settings, demand)) {
-                let pace = fleet.paces.get(shape).copied().unwrap_or(usual);
+                let pace = fleet.run_times.get(shape).copied().unwrap_or(usual);
                 work = work.saturating_add(pace.saturating_mul(count as u64));
                 jobs += count as u64;
             }
@@ -225,11 +225,11 @@ impl Plane {
     }
 
     /// Why nothing may be created, whatever is wanted.
-    fn no_creation(&self, now: Timestamp, fleet: &Fleet, settings: &FleetSettings) -> Option<String> {
+    fn creation_hold(&self, now: Timestamp, fleet: &Fleet, settings: &FleetSettings) -> Option<String> {
         if self.fleets.deployment.is_none() {
             return Some("this deployment has no name yet".to_owned());
         }
-        if let Some(why) = fleet.no_creation(now) {
+        if let Some(why) = fleet.creation_hold(now) {
             return Some(why);
         }
         match self.fleets.lists.get(&settings.id) {

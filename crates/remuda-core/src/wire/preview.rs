@@ -13,7 +13,7 @@ pub enum PreviewFormat {
 
 impl PreviewFormat {
     /// By what it begins with, whatever anyone calls it.
-    pub fn of(bytes: &[u8]) -> Option<PreviewFormat> {
+    pub fn detect(bytes: &[u8]) -> Option<PreviewFormat> {
         match bytes {
             [0xff, 0xd8, 0xff, ..] => Some(PreviewFormat::Jpeg),
             [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Some(PreviewFormat::Png),
@@ -55,7 +55,7 @@ mod tests {
             (b"\xff\xd8", None),
             (b"", None),
         ] {
-            assert_eq!(PreviewFormat::of(bytes), media, "{bytes:?}");
+            assert_eq!(PreviewFormat::detect(bytes), media, "{bytes:?}");
         }
     }
 }

@@ -62,12 +62,12 @@ impl Stage {
 
     /// The machine or the settings are no good.
     pub(super) fn failed(self, message: impl fmt::Display) -> BootstrapError {
-        BootstrapError { stage: self.as_str(), message: message.to_string(), is_early: false }
+        BootstrapError { stage: self.as_str(), message: message.to_string(), is_retryable: false }
     }
 
     /// What is missing may still come.
     pub(super) fn early(self, message: impl fmt::Display) -> BootstrapError {
-        BootstrapError { is_early: true, ..self.failed(message) }
+        BootstrapError { is_retryable: true, ..self.failed(message) }
     }
 }
 

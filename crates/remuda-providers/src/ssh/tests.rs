@@ -11,9 +11,9 @@ use self::sshd::Sshd;
 
 /// What a visit that fails must say: the stage, whether to come again, and some words of the reason.
 #[track_caller]
-fn check(result: Result<(), BootstrapError>, stage: &str, is_early: bool, words: &[&str]) {
+fn check(result: Result<(), BootstrapError>, stage: &str, is_retryable: bool, words: &[&str]) {
     let error = result.expect_err("the visit went well");
-    assert_eq!((error.stage, error.is_early), (stage, is_early), "{}", error.message);
+    assert_eq!((error.stage, error.is_retryable), (stage, is_retryable), "{}", error.message);
     for word in words {
         assert!(error.message.contains(word), "{word:?} is not in: {}", error.message);
     }

@@ -114,7 +114,7 @@ impl FleetClient {
 
     /// Makes it once and says what came of it, whatever happens.
     pub(super) async fn make(&self, call: ProviderCall) -> ProviderEvent {
-        let limit = if matches!(call, ProviderCall::Prepare { .. }) { PREPARE_MAX } else { CALL_MAX };
+        let limit = if matches!(call, ProviderCall::Bootstrap { .. }) { PREPARE_MAX } else { CALL_MAX };
         let made = tokio::time::timeout(limit, AssertUnwindSafe(self.call(call.clone())).catch_unwind());
         match made.await {
             Ok(Ok(news)) => news,
@@ -141,15 +141,15 @@ impl FleetClient {
                 ProviderEvent::Returned { pod, result }
             }
             ProviderCall::Price => ProviderEvent::Priced { result: self.provider.prices().await },
-            ProviderCall::Prepare { machine, pod } => {
+            ProviderCall::Bootstrap { machine, pod } => {
                 let result = self.prepare(&machine, &pod).await;
-                ProviderEvent::Prepared { machine, result }
+                ProviderEvent::Bootstrapped { machine, result }
             }
         }
     }
 
     async fn prepare(&self, machine: &MachineId, pod: &Pod) -> Result<(), BootstrapError> {
-        let failed = |message| BootstrapError { stage: "start", message, is_early: true };
+        let failed = |message| BootstrapError { stage: "start", message, is_retryable: true };
         let environment = self.environment(machine).map_err(|fault| failed(fault.message))?;
         match &self.visit {
             Some(visit) => visit.run(pod, &environment).await,
@@ -268,9 +268,9 @@ pub(super) fn unanswered(call: &ProviderCall, class: ProviderErrorClass, why: &s
         ProviderCall::List => ProviderEvent::Listed { result: Err(fault) },
         ProviderCall::Return { pod } => ProviderEvent::Returned { pod: pod.clone(), result: Err(fault) },
         ProviderCall::Price => ProviderEvent::Priced { result: Err(fault) },
-        ProviderCall::Prepare { machine, .. } => {
-            let result = Err(BootstrapError { stage: "start", message: why.to_owned(), is_early: true });
-            ProviderEvent::Prepared { machine: machine.clone(), result }
+        ProviderCall::Bootstrap { machine, .. } => {
+            let result = Err(BootstrapError { stage: "start", message: why.to_owned(), is_retryable: true });
+            ProviderEvent::Bootstrapped { machine: machine.clone(), result }
         }
     }
 }

@@ -73,7 +73,7 @@ impl SshBootstrap {
     ) -> Result<(), BootstrapError> {
         let Some(address) = &pod.ssh else {
             let message = "its provider has not said yet where its SSH answers".to_owned();
-            return Err(BootstrapError { stage: "port", message, is_early: true });
+            return Err(BootstrapError { stage: "port", message, is_retryable: true });
         };
         prepare(address, &PodKey::of(pod), &self.0, environment).await
     }

@@ -43,7 +43,7 @@ pub(super) async fn put(
         let message = format!("a preview has at most {PREVIEW_BYTES_MAX} bytes, not {}", bytes.len());
         return Err(ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message));
     }
-    let media = PreviewFormat::of(&bytes)
+    let media = PreviewFormat::detect(&bytes)
         .ok_or_else(|| ApiError::invalid("a preview is a picture: JPEG, PNG or WebP, and nothing else"))?;
     // Copied: what came is part of a larger buffer, which would be kept along with it.
     let preview = Preview { attempt, media, bytes: Bytes::copy_from_slice(&bytes), node: node.clone() };

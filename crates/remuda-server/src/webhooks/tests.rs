@@ -1,7 +1,7 @@
 use remuda_core::document::Document;
 use remuda_core::options::Webhook;
 use remuda_core::settings::Settings;
-use remuda_core::webhook::GIVE_UP_AFTER;
+use remuda_core::webhook::DELIVERY_TIMEOUT;
 use serde_json::Map;
 
 use super::*;
@@ -18,7 +18,7 @@ async fn news_that_is_a_day_old_is_given_up_and_nobody_is_called() {
     let carry_out = EffectRunner::new(WorkflowCache::default(), tokio::sync::mpsc::unbounded_channel().0);
     let (plane, drive) = EventLoop::start(store.clone(), Settings::default(), carry_out).await.unwrap();
     tokio::spawn(drive.run());
-    let ended_at = plane.clock.now().minus(GIVE_UP_AFTER);
+    let ended_at = plane.clock.now().minus(DELIVERY_TIMEOUT);
     let whose = (plane.new_job_id(), "anna".parse().unwrap(), Map::new());
     let news =
         WebhookDelivery::new(whose, &Webhook { url, secret: None }, ended_at, "job:completed", &Map::new());

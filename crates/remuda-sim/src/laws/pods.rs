@@ -138,7 +138,7 @@ impl Laws {
             ProviderEvent::Listed { result } => result.as_ref().err(),
             ProviderEvent::Returned { result, .. } => result.as_ref().err(),
             ProviderEvent::Priced { result } => result.as_ref().err(),
-            ProviderEvent::Prepared { .. } => None,
+            ProviderEvent::Bootstrapped { .. } => None,
         };
         let until = match fault {
             Some(ProviderError { class: ProviderErrorClass::RateLimited, wait: Some(wait), .. }) => {

@@ -33,7 +33,7 @@ impl World<'_> {
         let life = self.hosts[host].service.life();
         let delay = self.random.between(5, 50);
         self.open_socket(host, delay);
-        self.step_agent(host, AgentEvent::Began { found, life });
+        self.step_agent(host, AgentEvent::Started { found, incarnation: life });
     }
 
     pub(super) fn kill_agent(&mut self, host: usize, service_survives: bool, why: &'static str) {
@@ -129,7 +129,7 @@ impl World<'_> {
                 let Some(seq) = seq else { return };
                 AgentEvent::Reply { seq, reply }
             }
-            AgentResponse::Failed(why) => AgentEvent::Unanswered { seq, why, luck: self.random.draw() },
+            AgentResponse::Failed(why) => AgentEvent::CallFailed { seq, why, jitter: self.random.draw() },
         };
         self.step_agent(host, event);
     }
@@ -197,12 +197,12 @@ impl World<'_> {
             AgentEffect::Run { job, attempt, service_job_id, .. } => {
                 self.submit_prompt(host, (job, attempt), &service_job_id);
             }
-            AgentEffect::Collect { job, attempt, .. } => self.fetch_outputs(host, (job, attempt)),
+            AgentEffect::FetchOutputs { job, attempt, .. } => self.fetch_outputs(host, (job, attempt)),
             AgentEffect::Cancel { job, attempt, .. } => self.stop_attempt(host, (job, attempt)),
             AgentEffect::Probe { job, attempt, trigger } => self.query_service(host, (job, attempt), trigger),
-            AgentEffect::Reopen => self.reopen_socket(host),
-            AgentEffect::Treat(remedy) => self.repair_service(host, remedy),
-            AgentEffect::Check => self.check_service(host),
+            AgentEffect::ReopenSocket => self.reopen_socket(host),
+            AgentEffect::ApplyRemedy(remedy) => self.repair_service(host, remedy),
+            AgentEffect::SelfTest => self.check_service(host),
             AgentEffect::Leave { .. } => {
                 let it = &self.hosts[host];
                 let request = PlaneRequest::Leave { worker: it.plan.name.clone(), token: it.token };

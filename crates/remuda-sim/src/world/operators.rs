@@ -24,7 +24,7 @@ impl World<'_> {
             2 => FleetOrder::Resume,
             3 | 4 => FleetOrder::Scale { machines: Some(self.random.below(most) as u32) },
             5 => FleetOrder::Scale { machines: None },
-            6 => FleetOrder::LiftBrake,
+            6 => FleetOrder::ResetBrake,
             _ => return self.operator_drain(),
         };
         self.order(fleet, order);

@@ -304,7 +304,7 @@ impl ComfyuiContext {
                 && let Ok(offer) = self.read_offer().await
             {
                 inventory_at = tokio::time::Instant::now();
-                self.send(AgentEvent::Offer(Box::new(offer))).await;
+                self.send(AgentEvent::CapabilitiesChanged(Box::new(offer))).await;
             }
         }
     }

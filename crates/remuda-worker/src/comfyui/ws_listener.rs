@@ -74,7 +74,7 @@ impl ComfyuiContext {
             *is_open = true;
             info!("socket to ComfyUI open again");
         }
-        self.send(AgentEvent::Service(ServiceEvent::SocketOpened { life })).await;
+        self.send(AgentEvent::Service(ServiceEvent::SocketOpened { incarnation: life })).await;
         loop {
             tokio::select! {
                 received = socket.hear() => match received {
@@ -125,7 +125,7 @@ impl ComfyuiContext {
         if message.is_end_of(&id) {
             run.has_final_message = true;
             self.reports.send_now(job, attempt);
-            return Some(AgentEvent::SaidDone { job, attempt });
+            return Some(AgentEvent::CompletionHint { job, attempt });
         }
         // A message of an unknown type does not prove that the prompt makes progress.
         if matches!(message, Message::Other { .. }) {

@@ -62,7 +62,7 @@ pub(super) async fn watch(context: ModelContext) {
             () = tokio::time::sleep(POLL_INTERVAL) => {
                 for model in context.unavailable.remove_recovered(&context.pool) {
                     info!(model, "model available again");
-                    context.send(AgentEvent::Offer(Box::new(context.unavailable.offer(&context.pool)))).await;
+                    context.send(AgentEvent::CapabilitiesChanged(Box::new(context.unavailable.offer(&context.pool)))).await;
                 }
             }
         }
@@ -77,7 +77,7 @@ async fn mark_unavailable(context: &ModelContext, model: &str, why: String) {
     warn!(model, why, "model unavailable until one of its copies works again");
     let offer = context.unavailable.offer(&context.pool);
     let is_none = offer.models.as_ref().is_some_and(BTreeSet::is_empty);
-    context.send(AgentEvent::Offer(Box::new(offer))).await;
+    context.send(AgentEvent::CapabilitiesChanged(Box::new(offer))).await;
     if is_none {
         context.send(AgentEvent::Service(ServiceEvent::Exited { why: format!("{model}: {why}") })).await;
     }

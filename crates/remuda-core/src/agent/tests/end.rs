@@ -13,11 +13,11 @@ fn seconds(seconds: u64) -> Option<Duration> {
 }
 
 fn unreachable(seq: u64) -> AgentEvent {
-    AgentEvent::Unanswered { seq: Some(seq), why: CallError::Unreachable("cut".to_owned()), luck: 0 }
+    AgentEvent::CallFailed { seq: Some(seq), why: CallError::Unreachable("cut".to_owned()), jitter: 0 }
 }
 
 fn began() -> AgentEvent {
-    AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) }
+    AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) }
 }
 
 /// A worker that holds job 7, at 2 ms.
@@ -85,7 +85,7 @@ fn a_notice_ends_also_where_no_plane_answers() {
         vec![
             (
                 10,
-                AgentEvent::Unanswered { seq: Some(2), why: CallError::Unknown, luck: 0 },
+                AgentEvent::CallFailed { seq: Some(2), why: CallError::Unknown, jitter: 0 },
                 &["join holding 1"],
             ),
             (1000, AgentEvent::Stop, &[]),
@@ -136,16 +136,16 @@ fn a_pause_of_its_own_is_no_reason_before_the_plane_was_asked_again() {
 /// Faults: M4.
 #[test]
 fn who_is_not_wanted_ends_with_all_it_holds() {
-    let why = || CallError::NotWanted("given up".to_owned());
+    let why = || CallError::Retired("given up".to_owned());
     check(
         &mut busy(AgentDeadlines::default()),
         vec![(
             10,
-            AgentEvent::Unanswered { seq: Some(2), why: why(), luck: 0 },
+            AgentEvent::CallFailed { seq: Some(2), why: why(), jitter: 0 },
             &["cancel 7 1", "exit Dismissed(\"given up\")"],
         )],
     );
-    let at_the_door = AgentEvent::Unanswered { seq: None, why: why(), luck: 0 };
+    let at_the_door = AgentEvent::CallFailed { seq: None, why: why(), jitter: 0 };
     check(
         &mut agent(1),
         vec![(0, began(), &["join holding 0"]), (1, at_the_door, &["exit Dismissed(\"given up\")"])],
@@ -192,9 +192,9 @@ fn readings_are_sent_once_and_again_to_a_plane_that_does_not_know_them() {
     agent.step(at(0), began());
     assert_eq!(sent(&agent.step(at(1), joined())), 1);
     assert_eq!(sent(&agent.step(at(2), reply(1, BeatReply::default()))), 0);
-    let unknown = AgentEvent::Unanswered { seq: Some(2), why: CallError::Unknown, luck: 0 };
+    let unknown = AgentEvent::CallFailed { seq: Some(2), why: CallError::Unknown, jitter: 0 };
     agent.step(at(3), unknown);
     assert_eq!(sent(&agent.step(at(4), joined())), 1, "another plane, or one that forgot");
-    agent.step(at(70_000), AgentEvent::Unanswered { seq: Some(1), why: CallError::Unknown, luck: 0 });
+    agent.step(at(70_000), AgentEvent::CallFailed { seq: Some(1), why: CallError::Unknown, jitter: 0 });
     assert_eq!(sent(&agent.step(at(70_001), joined())), 0, "nobody reads them any more");
 }

@@ -3,8 +3,8 @@
 use super::*;
 use crate::service::{ServiceFailure, ServiceFault};
 
-fn probed(seen: ProbeResult) -> AgentEvent {
-    AgentEvent::Probed { job: id(1), attempt: Attempt(1), life: ServiceIncarnation(1), seen }
+fn probed(result: ProbeResult) -> AgentEvent {
+    AgentEvent::Probed { job: id(1), attempt: Attempt(1), incarnation: ServiceIncarnation(1), result }
 }
 
 fn no_answer() -> ProbeResult {
@@ -18,7 +18,7 @@ fn succeeded() -> ProbeResult {
 /// An agent that has just handed attempt 1 to its service.
 fn handing_in() -> Agent {
     let mut agent = agent(1);
-    agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) });
+    agent.step(at(0), AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) });
     agent.step(at(0), joined());
     agent.step(at(0), reply(1, BeatReply { start: vec![start(1, 1)], ..BeatReply::default() }));
     agent
@@ -57,7 +57,7 @@ fn an_attempt_is_asked_about_right_after_it_was_handed_in_and_then_after_every_s
             (60_019, AgentEvent::Tick, &[]),
             (60_020, AgentEvent::Tick, &["probe 1 1"]),
             (60_030, probed(succeeded()), &["collect 1 1"]),
-            (60_031, AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) }, &[]),
+            (60_031, AgentEvent::CompletionHint { job: id(1), attempt: Attempt(1) }, &[]),
             (60_040, AgentEvent::Ended { job: id(1), attempt: Attempt(1), outcome: done() }, &["completed"]),
         ],
     );
@@ -66,12 +66,12 @@ fn an_attempt_is_asked_about_right_after_it_was_handed_in_and_then_after_every_s
 /// Faults: V23.
 #[test]
 fn what_is_heard_of_an_attempt_before_it_was_taken_is_asked_about_afterwards() {
-    let said_done = || AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) };
+    let completion_hint = || AgentEvent::CompletionHint { job: id(1), attempt: Attempt(1) };
     let mut agent = handing_in();
     tell(
         &mut agent,
         vec![
-            (5, said_done(), &[]),
+            (5, completion_hint(), &[]),
             (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
             (15, probed(ProbeResult::Running), &["probe 1 1"]),
             (20, probed(succeeded()), &["collect 1 1"]),
@@ -80,7 +80,7 @@ fn what_is_heard_of_an_attempt_before_it_was_taken_is_asked_about_afterwards() {
     // Half a workflow was taken back: what was heard of that half says nothing.
     let mut agent = handing_in();
     let refused = SubmitOutcome::Refused(ServiceFailure::new(ServiceFault::Graph, "half of it is wrong"));
-    tell(&mut agent, vec![(5, said_done(), &[]), (10, submitted(refused), &["failed (graph)"])]);
+    tell(&mut agent, vec![(5, completion_hint(), &[]), (10, submitted(refused), &["failed (graph)"])]);
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn no_answer_is_no_evidence_however_often() {
 #[test]
 fn done_is_said_before_it_is_written_down() {
     let mut agent = handing_in();
-    let said = || AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) };
+    let said = || AgentEvent::CompletionHint { job: id(1), attempt: Attempt(1) };
     tell(
         &mut agent,
         vec![
@@ -152,12 +152,12 @@ fn what_the_service_does_not_know_is_looked_for_twice() {
 #[test]
 fn an_answer_that_took_its_time_is_no_second_look() {
     let mut agent = handing_in();
-    let said = || AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) };
+    let said = || AgentEvent::CompletionHint { job: id(1), attempt: Attempt(1) };
     tell(
         &mut agent,
         vec![
             (10, submitted(SubmitOutcome::Accepted), &["probe 1 1"]),
-            (12, AgentEvent::Service(ServiceEvent::SocketOpened { life: ServiceIncarnation(1) }), &[]),
+            (12, AgentEvent::Service(ServiceEvent::SocketOpened { incarnation: ServiceIncarnation(1) }), &[]),
             (20, probed(ProbeResult::Unknown), &["probe 1 1"]),
             (9000, said(), &[]),
             // Asked at 20 ms, in the same moment as the first.
@@ -191,8 +191,8 @@ fn a_service_in_a_new_life_has_lost_it_for_sure() {
     let restarted = AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
-        life: ServiceIncarnation(2),
-        seen: ProbeResult::Unknown,
+        incarnation: ServiceIncarnation(2),
+        result: ProbeResult::Unknown,
     };
     tell(
         &mut agent,
@@ -229,7 +229,7 @@ fn a_service_that_is_gone_twice_took_it_along() {
 #[test]
 fn a_submission_whose_answer_was_lost_is_looked_for_before_it_is_sent_again() {
     let mut agent = handing_in();
-    let unsure = || submitted(SubmitOutcome::Unsure("connection reset".to_owned()));
+    let unsure = || submitted(SubmitOutcome::Unconfirmed("connection reset".to_owned()));
     tell(
         &mut agent,
         vec![
@@ -241,7 +241,7 @@ fn a_submission_whose_answer_was_lost_is_looked_for_before_it_is_sent_again() {
             (5050, probed(ProbeResult::Pending { ahead: None }), &[]),
             (
                 5060,
-                AgentEvent::Service(ServiceEvent::SocketOpened { life: ServiceIncarnation(1) }),
+                AgentEvent::Service(ServiceEvent::SocketOpened { incarnation: ServiceIncarnation(1) }),
                 &["probe 1 1"],
             ),
             (5070, probed(ProbeResult::Unknown), &[]),
@@ -255,11 +255,11 @@ fn a_submission_whose_answer_was_lost_is_looked_for_before_it_is_sent_again() {
 #[test]
 fn what_the_service_speaks_of_is_there_and_is_not_handed_in_again() {
     let mut agent = handing_in();
-    let said = || AgentEvent::SaidDone { job: id(1), attempt: Attempt(1) };
+    let said = || AgentEvent::CompletionHint { job: id(1), attempt: Attempt(1) };
     tell(
         &mut agent,
         vec![
-            (10, submitted(SubmitOutcome::Unsure("connection reset".to_owned())), &["probe 1 1"]),
+            (10, submitted(SubmitOutcome::Unconfirmed("connection reset".to_owned())), &["probe 1 1"]),
             (20, probed(ProbeResult::Unknown), &[]),
             (4000, said(), &["probe 1 1"]),
             // It is done, and not written down yet.
@@ -300,7 +300,7 @@ fn what_was_told_to_stop_is_looked_after_until_it_has() {
 #[test]
 fn what_was_told_to_stop_and_may_still_be_on_its_way_is_looked_for_twice() {
     let cancel = || CancelOrder { job: id(1), attempt: Attempt(1), reason: "not wanted".to_owned() };
-    let unsure = || submitted(SubmitOutcome::Unsure("connection reset".to_owned()));
+    let unsure = || submitted(SubmitOutcome::Unconfirmed("connection reset".to_owned()));
     for (unknown_recheck, then) in [
         (ProbeResult::Unknown, &["cancelled"] as &[&str]),
         (ProbeResult::Pending { ahead: None }, &["cancel 1 1"]),

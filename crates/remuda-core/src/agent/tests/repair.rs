@@ -8,19 +8,19 @@ fn news(news: ServiceEvent) -> AgentEvent {
 }
 
 fn treated(remedy: ServiceRemedy, problem: Option<&str>) -> AgentEvent {
-    news(ServiceEvent::Treated { remedy, problem: problem.map(str::to_owned) })
+    news(ServiceEvent::RemedyDone { remedy, problem: problem.map(str::to_owned) })
 }
 
 fn checked(problem: Option<&str>) -> AgentEvent {
-    news(ServiceEvent::Checked {
-        life: ServiceIncarnation(1),
+    news(ServiceEvent::SelfTested {
+        incarnation: ServiceIncarnation(1),
         problem: problem.map(str::to_owned),
         offer: None,
     })
 }
 
-fn opened(life: u64) -> AgentEvent {
-    news(ServiceEvent::SocketOpened { life: ServiceIncarnation(life) })
+fn opened(incarnation: u64) -> AgentEvent {
+    news(ServiceEvent::SocketOpened { incarnation: ServiceIncarnation(incarnation) })
 }
 
 fn closed() -> AgentEvent {
@@ -31,8 +31,8 @@ fn fails(fault: ServiceFault) -> AgentEvent {
     AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
-        life: ServiceIncarnation(1),
-        seen: ProbeResult::Failed(ServiceFailure::new(fault, "it says")),
+        incarnation: ServiceIncarnation(1),
+        result: ProbeResult::Failed(ServiceFailure::new(fault, "it says")),
     }
 }
 
@@ -67,9 +67,9 @@ fn a_socket_that_closes_and_opens_again_pauses_new_work() {
 #[test]
 fn who_joins_without_room_says_so_when_there_is_some() {
     let mut agent = agent(1);
-    agent.step(at(0), AgentEvent::Began { found: vec![], life: ServiceIncarnation(1) });
+    agent.step(at(0), AgentEvent::Started { found: vec![], incarnation: ServiceIncarnation(1) });
     let unreachable = CallError::Unreachable("cut".to_owned());
-    agent.step(at(1), AgentEvent::Unanswered { seq: None, why: unreachable, luck: 0 });
+    agent.step(at(1), AgentEvent::CallFailed { seq: None, why: unreachable, jitter: 0 });
     agent.step(at(2), closed());
     let joins = agent.step(at(200), AgentEvent::Tick);
     assert!(matches!(&joins[..], [AgentEffect::Join(join)] if join.slots == 0), "{joins:?}");
@@ -95,7 +95,7 @@ fn running_out_of_memory_empties_caches_and_no_more() {
         &mut agent,
         vec![
             (100, fails(ServiceFault::Memory), &["treat Free"]),
-            (200, treated(ServiceRemedy::Free, None), &[]),
+            (200, treated(ServiceRemedy::FreeMemory, None), &[]),
         ],
     );
 }
@@ -152,14 +152,14 @@ fn three_questions_without_an_answer_pause_new_work_until_one_is_answered() {
     let unanswered = || AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
-        life: ServiceIncarnation(1),
-        seen: ProbeResult::NoAnswer("timed out".to_owned()),
+        incarnation: ServiceIncarnation(1),
+        result: ProbeResult::NoAnswer("timed out".to_owned()),
     };
     let runs = AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
-        life: ServiceIncarnation(1),
-        seen: ProbeResult::Running,
+        incarnation: ServiceIncarnation(1),
+        result: ProbeResult::Running,
     };
     tell(
         &mut agent,
@@ -198,8 +198,8 @@ fn what_cannot_be_stopped_makes_the_service_sick() {
     let runs = || AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
-        life: ServiceIncarnation(1),
-        seen: ProbeResult::Running,
+        incarnation: ServiceIncarnation(1),
+        result: ProbeResult::Running,
     };
     let mut treated_at = None;
     for second in 1..60 {
@@ -212,7 +212,7 @@ fn what_cannot_be_stopped_makes_the_service_sick() {
     }
     assert_eq!(treated_at, Some(30));
     // A check would wait behind it, however long.
-    let effects = told(&agent.step(at(30_100), treated(ServiceRemedy::Free, None)));
+    let effects = told(&agent.step(at(30_100), treated(ServiceRemedy::FreeMemory, None)));
     assert!(effects.contains(&"treat Restart".to_owned()), "{effects:?}");
 }
 
@@ -221,8 +221,8 @@ fn a_service_in_which_work_waits_and_nothing_runs_is_sick() {
     let waits = |ahead| AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
-        life: ServiceIncarnation(1),
-        seen: ProbeResult::Pending { ahead },
+        incarnation: ServiceIncarnation(1),
+        result: ProbeResult::Pending { ahead },
     };
     tell(
         &mut holding(),
@@ -232,7 +232,7 @@ fn a_service_in_which_work_waits_and_nothing_runs_is_sick() {
             (60_200, waits(None), &[]),
             (120_100, waits(None), &[]),
             (120_200, waits(None), &["treat Free", "0 slots"]),
-            (121_000, treated(ServiceRemedy::Free, None), &["check"]),
+            (121_000, treated(ServiceRemedy::FreeMemory, None), &["check"]),
             (151_000, checked(Some("nothing runs")), &["treat Restart"]),
         ],
     );
@@ -240,17 +240,17 @@ fn a_service_in_which_work_waits_and_nothing_runs_is_sick() {
 
 #[test]
 fn what_is_lost_when_we_restart_its_service_did_not_take_it_down() {
-    let died = |life| AgentEvent::Probed {
+    let died = |incarnation| AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
-        life: ServiceIncarnation(life),
-        seen: ProbeResult::Unknown,
+        incarnation: ServiceIncarnation(incarnation),
+        result: ProbeResult::Unknown,
     };
     for (is_restarted, fault) in [(false, ServiceFault::Died), (true, ServiceFault::Lost)] {
         let mut agent = holding();
         if is_restarted {
             agent.step(at(10), checked(Some("nothing runs")));
-            let effects = told(&agent.step(at(20), treated(ServiceRemedy::Free, Some("no answer"))));
+            let effects = told(&agent.step(at(20), treated(ServiceRemedy::FreeMemory, Some("no answer"))));
             assert!(effects.contains(&"treat Restart".to_owned()), "{effects:?}");
         }
         let effects = agent.step(at(5000), died(2));
@@ -270,8 +270,8 @@ fn a_service_that_ended_by_itself_is_started_anew_and_what_it_ran_is_suspect() {
     let lost = AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),
-        life: ServiceIncarnation(2),
-        seen: ProbeResult::Unknown,
+        incarnation: ServiceIncarnation(2),
+        result: ProbeResult::Unknown,
     };
     agent.step(at(5000), lost);
     let finished = agent.finished.values().next().unwrap();
@@ -285,13 +285,16 @@ fn a_change_of_what_it_has_is_told_until_it_is_heard() {
     let told_offer = |effects: &[AgentEffect]| {
         effects.iter().any(|effect| matches!(effect, AgentEffect::Beat { beat, .. } if beat.offer.is_some()))
     };
-    assert!(told_offer(&agent.step(at(10), AgentEvent::Offer(Box::new(offer.clone())))));
+    assert!(told_offer(&agent.step(at(10), AgentEvent::CapabilitiesChanged(Box::new(offer.clone())))));
     let seq = agent.seq;
     let lost =
-        AgentEvent::Unanswered { seq: Some(seq), why: CallError::Unreachable("cut".to_owned()), luck: 0 };
+        AgentEvent::CallFailed { seq: Some(seq), why: CallError::Unreachable("cut".to_owned()), jitter: 0 };
     agent.step(at(20), lost);
     assert!(told_offer(&agent.step(at(200), AgentEvent::Tick)), "the first time was lost");
     let seq = agent.seq;
     assert!(!told_offer(&agent.step(at(300), reply(seq, BeatReply::default()))));
-    assert!(!told_offer(&agent.step(at(400), AgentEvent::Offer(Box::new(offer)))), "nothing new");
+    assert!(
+        !told_offer(&agent.step(at(400), AgentEvent::CapabilitiesChanged(Box::new(offer)))),
+        "nothing new"
+    );
 }

@@ -101,7 +101,9 @@ impl Rented {
             ProviderCall::Price => {
                 ProviderEvent::Priced { result: Ok([("any".to_owned(), dollars("1"))].into()) }
             }
-            ProviderCall::Prepare { machine, .. } => ProviderEvent::Prepared { machine, result: Ok(()) },
+            ProviderCall::Bootstrap { machine, .. } => {
+                ProviderEvent::Bootstrapped { machine, result: Ok(()) }
+            }
         };
         self.say(news);
     }

@@ -159,11 +159,14 @@ fn agents_that_lost_the_plane_together_do_not_come_back_together() {
     let mut returns = BTreeSet::new();
     for n in 0..100_u128 {
         let mut agent = Agent::new(settings.clone(), Timestamp::ZERO);
-        agent.step(Timestamp::ZERO, AgentEvent::Began { found: Vec::new(), life: ServiceIncarnation(0) });
+        agent.step(
+            Timestamp::ZERO,
+            AgentEvent::Started { found: Vec::new(), incarnation: ServiceIncarnation(0) },
+        );
         let mut now = Timestamp::ZERO;
         for salt in 0..6 {
             let (why, luck) = (CallError::Unreachable("cut".to_owned()), JobId::from_u128(n).luck(salt));
-            agent.step(now, AgentEvent::Unanswered { seq: None, why, luck });
+            agent.step(now, AgentEvent::CallFailed { seq: None, why, jitter: luck });
             now = agent.wake_at();
             agent.step(now, AgentEvent::Tick);
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::affinity::Affinity;
 use crate::options::{Webhook, WebhookSecret};
 use crate::webhook::{DeliveryResult, WebhookDelivery};
-use crate::wire::ServiceNote;
+use crate::wire::ServiceStatus;
 
 fn seconds(seconds: u64) -> Option<Duration> {
     Some(Duration::from_secs(seconds))
@@ -24,7 +24,7 @@ impl Story {
     /// What the worker's service says of everything the worker holds.
     fn service_says(&mut self, name: &str, status: &str) {
         let note =
-            ServiceNote { status: status.to_owned(), submitted_millis_ago: None, checked_millis_ago: None };
+            ServiceStatus { status: status.to_owned(), submitted_millis_ago: None, checked_millis_ago: None };
         self.hand(name).held.values_mut().for_each(|held| held.service = Some(note.clone()));
         self.poll(name);
     }

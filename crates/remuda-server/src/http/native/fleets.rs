@@ -66,7 +66,7 @@ fn view(plane: &Plane, now: Timestamp, settings: &FleetSettings, plan: &CycleRep
         "held_back": plane.held_back(id),
         "paused": fleet.paused,
         "brake": fleet.creation.reason(now),
-        "no_creation": fleet.no_creation(now),
+        "creation_hold": fleet.creation_hold(now),
         "avoided": avoided(now, &fleet.avoided),
         "bad_hosts": avoided(now, &fleet.bad_hosts),
         "prices_dollars": prices(&fleet),
@@ -94,7 +94,7 @@ fn configured(settings: &FleetSettings) -> Value {
         "price_max_dollars": settings.price_max.map(dollars),
         "hour_max_dollars": settings.hour_max.map(dollars),
         "day_max_dollars": settings.day_max.map(dollars),
-        "needs_preparing": settings.needs_preparing,
+        "needs_bootstrap": settings.needs_bootstrap,
         "stale_after_seconds": settings.stale_after.map(|time| time.as_secs_f64()),
         "reversal_cooldown_seconds": scaling.reversal_cooldown.as_secs_f64(),
         "uptime_min_seconds": scaling.uptime_min.as_secs_f64(),
@@ -146,7 +146,7 @@ pub(in crate::http) async fn reset_brake(
     State(context): State<Context>,
     Path(fleet): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    order(&context, &fleet, FleetOrder::LiftBrake).await
+    order(&context, &fleet, FleetOrder::ResetBrake).await
 }
 
 #[derive(Debug, Deserialize)]

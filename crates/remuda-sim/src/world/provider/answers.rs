@@ -45,9 +45,9 @@ impl World<'_> {
                 let (result, delay) = self.prices(fleet);
                 (ProviderEvent::Priced { result }, delay)
             }
-            ProviderCall::Prepare { machine, .. } => {
+            ProviderCall::Bootstrap { machine, .. } => {
                 let delay = self.random.between(1000, 20_000);
-                (ProviderEvent::Prepared { machine, result: Ok(()) }, delay)
+                (ProviderEvent::Bootstrapped { machine, result: Ok(()) }, delay)
             }
         }
     }

@@ -86,7 +86,7 @@ impl World<'_> {
             let fleets: Vec<_> = self.scenario.fleets.iter().map(|plan| plan.settings.id.clone()).collect();
             for fleet in fleets {
                 let id = self.next_call();
-                let request = PlaneRequest::Order { fleet, order: FleetOrder::LiftBrake };
+                let request = PlaneRequest::Order { fleet, order: FleetOrder::ResetBrake };
                 self.arrive(net::PlaneCall { from: Caller::None, id, request });
             }
         }

@@ -79,7 +79,7 @@ impl World<'_> {
         let is_faked = self.is_sabotaged(Sabotage::FakeRemedies);
         let problem = match remedy {
             ServiceRemedy::Restart if !is_owned => Some("the agent did not start it"),
-            ServiceRemedy::Free | ServiceRemedy::Restart => None,
+            ServiceRemedy::FreeMemory | ServiceRemedy::Restart => None,
         };
         let fails = self.draw_fault(self.scenario.fault_rates.remedies_fail);
         let delay = match remedy {
@@ -92,8 +92,8 @@ impl World<'_> {
             }
             ServiceRemedy::Restart => 1,
             // Some remedies never report back.
-            ServiceRemedy::Free if fails => return,
-            ServiceRemedy::Free => self.random.between(1, 2000),
+            ServiceRemedy::FreeMemory if fails => return,
+            ServiceRemedy::FreeMemory => self.random.between(1, 2000),
         };
         let problem = problem.or(fails.then_some("the service did not come up"));
         self.schedule_for_host(host, delay, |process| SimEvent::RemedyDone {
@@ -113,7 +113,7 @@ impl World<'_> {
     ) {
         if self.hosts[host].process == process {
             let problem = problem.map(str::to_owned);
-            self.step_agent(host, AgentEvent::Service(ServiceEvent::Treated { remedy, problem }));
+            self.step_agent(host, AgentEvent::Service(ServiceEvent::RemedyDone { remedy, problem }));
         }
     }
 
@@ -146,7 +146,10 @@ impl World<'_> {
         if self.hosts[host].process == process {
             let life = self.hosts[host].service.life;
             let problem = problem.map(str::to_owned);
-            self.step_agent(host, AgentEvent::Service(ServiceEvent::Checked { life, problem, offer: None }));
+            self.step_agent(
+                host,
+                AgentEvent::Service(ServiceEvent::SelfTested { incarnation: life, problem, offer: None }),
+            );
         }
     }
 

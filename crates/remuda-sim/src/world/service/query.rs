@@ -34,7 +34,7 @@ impl World<'_> {
     }
 
     pub(in crate::world) fn query_service(&mut self, host: usize, key: Key, trigger: ProbeTrigger) {
-        let is_silence_probe = matches!(trigger, ProbeTrigger::Silence | ProbeTrigger::Again);
+        let is_silence_probe = matches!(trigger, ProbeTrigger::Silence | ProbeTrigger::Recheck);
         if is_silence_probe && self.is_sabotaged(Sabotage::NeverProbeSilence) {
             return;
         }
@@ -156,7 +156,7 @@ impl World<'_> {
         if matches!(seen, ProbeResult::Failed(_) | ProbeResult::Interrupted) {
             self.note_failure(host, key, &seen);
         }
-        self.step_agent(host, AgentEvent::Probed { job, attempt, life, seen });
+        self.step_agent(host, AgentEvent::Probed { job, attempt, incarnation: life, result: seen });
     }
 
     /// The agent learns of a failure, which may be evidence that its service is sick.

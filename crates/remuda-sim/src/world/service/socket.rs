@@ -43,7 +43,7 @@ impl World<'_> {
                 self.step_agent(host, AgentEvent::Ended { job, attempt, outcome });
             }
             SocketMessage::Done((job, attempt)) => {
-                self.step_agent(host, AgentEvent::SaidDone { job, attempt });
+                self.step_agent(host, AgentEvent::CompletionHint { job, attempt });
             }
             SocketMessage::Foreign => {}
         }
@@ -71,7 +71,7 @@ impl World<'_> {
         let (now, life) = (self.now, self.hosts[host].service.life);
         let socket = &mut self.hosts[host].service.socket;
         (socket.is_open, socket.mute_since) = (true, is_mute.then_some(now));
-        self.step_agent(host, AgentEvent::Service(ServiceEvent::SocketOpened { life }));
+        self.step_agent(host, AgentEvent::Service(ServiceEvent::SocketOpened { incarnation: life }));
     }
 
     /// The connection breaks, which is noticed at once or later.

@@ -143,9 +143,9 @@ impl World<'_> {
         let answer = match answer {
             SubmitAnswer::Accepted => SubmitOutcome::Accepted,
             SubmitAnswer::Refused(fault) => SubmitOutcome::Refused(ServiceFailure::new(fault, FAILED)),
-            SubmitAnswer::Unsure => SubmitOutcome::Unsure("no answer".to_owned()),
+            SubmitAnswer::Unsure => SubmitOutcome::Unconfirmed("no answer".to_owned()),
         };
-        self.step_agent(host, AgentEvent::Submitted { job, attempt, life, answer });
+        self.step_agent(host, AgentEvent::Submitted { job, attempt, incarnation: life, answer });
     }
 
     pub(in crate::world) fn stop_attempt(&mut self, host: usize, key: Key) {

@@ -172,7 +172,7 @@ fn troubles(fleet: &Value) -> Vec<String> {
         troubles.push(format!("paused: {reason}"));
     }
     troubles.extend(
-        ["brake", "no_creation"].into_iter().filter_map(|name| fleet[name].as_str()).map(str::to_owned),
+        ["brake", "creation_hold"].into_iter().filter_map(|name| fleet[name].as_str()).map(str::to_owned),
     );
     for held in rows(fleet, "held_back").iter().filter_map(Value::as_str) {
         if !troubles.iter().any(|told| held.contains(told.as_str())) {
@@ -239,7 +239,7 @@ mod tests {
         json!({
             "fleet": "gpus", "machines": { "made": 1, "up": 2 }, "workers": { "active": 2 }, "machines_wanted": 4,
             "machines_set": null, "queued_jobs": 12, "paused": null, "brake": null,
-            "no_creation": "no credit: pay (until 12:00)", "per_hour_dollars": 2.07, "today_dollars": 11.5,
+            "creation_hold": "no credit: pay (until 12:00)", "per_hour_dollars": 2.07, "today_dollars": 11.5,
             "held_back": ["4 wanted, but no credit: pay (until 12:00)", "room for 1"],
             "avoided": [{ "name": "4090", "until": "12:30", "why": "no capacity" }],
             "settings": {

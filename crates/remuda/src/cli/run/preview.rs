@@ -62,7 +62,7 @@ async fn fetch(client: &Client, job: &str, path: &Path) -> anyhow::Result<()> {
             "the plane sent more than {PREVIEW_BYTES_MAX} bytes"
         );
     }
-    if remuda_core::wire::preview::PreviewFormat::of(&bytes).is_none() {
+    if remuda_core::wire::preview::PreviewFormat::detect(&bytes).is_none() {
         return Ok(());
     }
     let mut part = path.as_os_str().to_owned();

@@ -57,7 +57,7 @@ impl Stage {
     /// A person looks after the account where somebody has to: pays, mends the key, has the plane try again.
     async fn mend(&self) {
         let fleet = self.plane.get("/remuda/v1/fleets/gpus").await;
-        let why = fleet["no_creation"].as_str().unwrap_or_default();
+        let why = fleet["creation_hold"].as_str().unwrap_or_default();
         let is_stuck = ["key refused", "no credit", "bad request"].iter().any(|it| why.contains(it));
         if is_stuck || !fleet["brake"].is_null() {
             let (status, answer) = self.plane.post("/remuda/v1/fleets/gpus/reset-brake", &json!({})).await;
