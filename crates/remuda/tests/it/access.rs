@@ -1,4 +1,4 @@
-//! Who may ask: tokens and what they open, what keeps others out, and what is left behind about it.
+//! Access: tokens and roles, limits, TLS, the audit log.
 
 mod audit;
 mod limits;
@@ -13,10 +13,10 @@ mod workers;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{Client, Plane, answered, has_all};
+use crate::harness::{Client, Plane, answered, assert_contains_all};
 use crate::start::run;
 
-/// A plane that somebody made an admin of, and that admin.
+/// A plane with an admin token, and that admin's client.
 async fn closed(settings: &[&str]) -> (Plane, Client) {
     let plane = Plane::start(settings).await;
     let admin = plane.with(&token(&plane, &json!({ "role": "admin", "name": "root" })).await);
@@ -41,7 +41,7 @@ async fn code(client: &Client, method: Method, path: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn the_first_token_closes_the_plane_for_all_who_have_none() {
+async fn first_token_makes_tokens_required() {
     let plane = Plane::start(&[]).await;
     let (status, refused) =
         plane.post("/remuda/v1/tokens", &json!({ "role": "client", "tenant": "anna" })).await;
@@ -64,7 +64,7 @@ async fn the_first_token_closes_the_plane_for_all_who_have_none() {
 
 /// Faults: X3. Revoked for the very next request, for streams that are open, and after a restart.
 #[tokio::test]
-async fn a_revoked_token_opens_nothing_from_then_on() {
+async fn revoked_token_is_refused_at_once() {
     let (mut plane, admin) = closed(&[]).await;
     let anna = client_of(&admin, "anna").await;
     let mut stream = crate::harness::Stream::open(&anna, "?after=0", None).await;
@@ -84,7 +84,7 @@ async fn a_revoked_token_opens_nothing_from_then_on() {
 
 /// Faults: X3, X8. A socket opened by a page has its token among its protocols, and goes with it.
 #[tokio::test]
-async fn a_socket_is_opened_with_a_token_and_ends_with_it() {
+async fn socket_needs_token_and_closes_when_it_is_revoked() {
     let (plane, admin) = closed(&["limits.streams_per_token_max=1"]).await;
     let anna = client_of(&admin, "anna").await;
     let open = async |protocols: &str| {
@@ -97,12 +97,12 @@ async fn a_socket_is_opened_with_a_token_and_ends_with_it() {
         (raw, answer.to_lowercase())
     };
     let (_, answer) = open("").await;
-    has_all(&answer, &["401 unauthorized"]);
+    assert_contains_all(&answer, &["401 unauthorized"]);
     let protocols = format!("sec-websocket-protocol: remuda, remuda.token.{}\r\n", anna.token);
     let (mut raw, answer) = open(&protocols).await;
-    has_all(&answer, &["101 switching", "sec-websocket-protocol: remuda\r\n"]);
+    assert_contains_all(&answer, &["101 switching", "sec-websocket-protocol: remuda\r\n"]);
     let (_, answer) = open(&protocols).await;
-    has_all(&answer, &["429 too many"]);
+    assert_contains_all(&answer, &["429 too many"]);
     assert_eq!(code(&admin, Method::DELETE, "/remuda/v1/tokens/anna's%20laptop").await.0, 200);
     let ended = tokio::time::timeout(std::time::Duration::from_secs(1), raw.rest());
     ended.await.expect("the socket should end at once");
@@ -110,7 +110,7 @@ async fn a_socket_is_opened_with_a_token_and_ends_with_it() {
 
 /// Faults: X3.
 #[tokio::test]
-async fn a_copy_of_the_data_folder_opens_nothing() {
+async fn stolen_data_folder_contains_no_usable_token() {
     let (mut plane, admin) = closed(&[]).await;
     let anna = client_of(&admin, "anna").await;
     plane.kill();
@@ -127,7 +127,7 @@ async fn a_copy_of_the_data_folder_opens_nothing() {
 
 /// Faults: X3.
 #[tokio::test]
-async fn a_token_that_has_expired_opens_nothing() {
+async fn expired_token_is_refused() {
     let (_plane, admin) = closed(&[]).await;
     let wanted = json!({ "role": "client", "tenant": "anna", "expires_seconds": 1 });
     let anna = admin.with(&token(&admin, &wanted).await);
@@ -139,7 +139,7 @@ async fn a_token_that_has_expired_opens_nothing() {
 }
 
 #[tokio::test]
-async fn a_browser_may_ask_by_its_own_prompt() {
+async fn browser_login_accepts_token_as_password() {
     let (plane, admin) = closed(&[]).await;
     let anna = client_of(&admin, "anna").await;
     let asked = plane.request(Method::GET, "/remuda/v1/jobs").send().await.unwrap();
@@ -155,7 +155,7 @@ async fn a_browser_may_ask_by_its_own_prompt() {
 }
 
 #[tokio::test]
-async fn tokens_are_made_listed_and_revoked_from_the_command_line() {
+async fn token_commands_create_list_and_revoke() {
     let plane = Plane::start(&[]).await;
     let folder = plane.folder().to_owned();
     let typed = async |token: &str, arguments: &[&str]| {
@@ -179,7 +179,7 @@ async fn tokens_are_made_listed_and_revoked_from_the_command_line() {
     assert_eq!(anna.post("/remuda/v1/jobs", &json!({ "workflow": {} })).await.0, StatusCode::UNAUTHORIZED);
     let (code, said) = typed(&anna.token, &["list"]).await;
     assert_eq!(code, 1);
-    has_all(said.as_str().unwrap(), &["unknown, expired or revoked"]);
+    assert_contains_all(said.as_str().unwrap(), &["unknown, expired or revoked"]);
     let (code, said) = run(&folder, &["token", "create", "--role", "king", "--url", &plane.url]).await;
     assert_eq!(code, 2, "{said}");
 }

@@ -1,10 +1,10 @@
-//! Definite answers: to what is said twice, to what races, and to what comes too late.
+//! Definite answers to repeated, racing and late requests.
 
 use reqwest::{Method, StatusCode};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Gate, Hand, Plane, QUICK, Worker, answered, wait_until};
+use crate::harness::{Gate, Plane, QUICK, ScriptedWorker, Worker, answered, wait_until};
 
 async fn submit(plane: &Plane, body: &Value) -> (StatusCode, Value) {
     plane.post("/remuda/v1/jobs", body).await
@@ -12,9 +12,9 @@ async fn submit(plane: &Plane, body: &Value) -> (StatusCode, Value) {
 
 /// Faults: C17.
 #[tokio::test]
-async fn the_same_key_is_the_same_job_for_as_long_as_the_job_is_kept() {
+async fn idempotency_key_returns_same_job_while_kept() {
     let mut plane = Plane::start(QUICK).await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let body = json!({ "workflow": { "n": 1 }, "idempotency_key": "k" });
     let others = [
         json!({ "workflow": { "n": 2 }, "idempotency_key": "k" }),
@@ -49,7 +49,7 @@ async fn the_same_key_is_the_same_job_for_as_long_as_the_job_is_kept() {
 
 /// Faults: C17.
 #[tokio::test]
-async fn one_key_sent_many_times_at_once_is_one_job() {
+async fn concurrent_submissions_with_one_key_make_one_job() {
     let plane = Plane::start(&[]).await;
     let body = json!({ "workflow": { "n": 1 }, "idempotency_key": "k" });
     let mut answers = tokio::task::JoinSet::new();
@@ -65,9 +65,9 @@ async fn one_key_sent_many_times_at_once_is_one_job() {
 
 /// Faults: A7.
 #[tokio::test]
-async fn when_a_cancel_races_a_completion_one_wins_and_both_are_told() {
+async fn cancel_and_completion_race_has_one_winner() {
     let plane = Plane::start(&[]).await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     for n in 0..40 {
         let job = plane.submit(json!({ "n": n })).await;
         let attempt = hand.take().await;
@@ -99,7 +99,7 @@ async fn when_a_cancel_races_a_completion_one_wins_and_both_are_told() {
 
 /// Faults: C16.
 #[tokio::test]
-async fn a_job_is_cancelled_at_once_although_its_worker_cannot_be_reached() {
+async fn cancel_does_not_wait_for_unreachable_worker() {
     // A lease that is no help: it is cancelled because it was asked for.
     let plane = Plane::start(&["lease=1h"]).await;
     let gate = Gate::closed(plane.folder(), "gate");
@@ -125,9 +125,9 @@ async fn a_job_is_cancelled_at_once_although_its_worker_cannot_be_reached() {
 
 /// Faults: A6.
 #[tokio::test]
-async fn a_completion_that_is_reported_again_is_recorded_already() {
+async fn repeated_completion_is_recorded_once() {
     let plane = Plane::start(&[]).await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
     assert_eq!(hand.complete(&attempt, json!("first")).await, "recorded");

@@ -1,4 +1,4 @@
-//! Files that jobs take and give: in and out as streams, whole or not at all, and cleared away when nothing wants them.
+//! Blobs: streamed in and out, stored completely or not at all, and removed when they expire.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::harness::{Hand, PATIENCE, Plane, Process, Raw, answered, has_all, let_pass, remuda, wait_until};
+use crate::harness::{ScriptedWorker, WAIT_MAX, Plane, Process, Raw, answered, assert_contains_all, sleep_for, remuda, wait_until};
 
 /// Bytes that do not repeat.
 fn noise(bytes: usize) -> Vec<u8> {
@@ -74,7 +74,7 @@ fn memory_peak(plane: &Plane) -> u64 {
 
 /// Faults: B8.
 #[tokio::test]
-async fn fifty_megabytes_go_in_and_out_in_little_memory() {
+async fn large_blob_streams_in_little_memory() {
     let plane = Plane::start(&[]).await;
     let content = noise(50 << 20);
     let hash = BlobHash::of(&content);
@@ -93,7 +93,7 @@ async fn fifty_megabytes_go_in_and_out_in_little_memory() {
 
 /// Faults: V19, B6.
 #[tokio::test]
-async fn what_is_not_what_it_should_be_leaves_nothing() {
+async fn invalid_upload_leaves_no_file() {
     let plane = Plane::start(&["blobs.bytes_max=64KiB"]).await;
     let hash = BlobHash::of(b"horse");
     let (status, answer) = answered(plane.request(Method::PUT, &path(&hash)).body("cow")).await;
@@ -106,7 +106,7 @@ async fn what_is_not_what_it_should_be_leaves_nothing() {
     // Not a byte of the body ever comes.
     let (status, error) = raw_put(&plane, &hash, "content-length: 65537").await.refusal().await;
     assert_eq!((status, &error["code"]), (413, &json!("too_large")));
-    has_all(error["message"].as_str().unwrap(), &["65536 bytes", "blobs.bytes_max"]);
+    assert_contains_all(error["message"].as_str().unwrap(), &["65536 bytes", "blobs.bytes_max"]);
     // A body that does not say how large it is, in pieces of 16 KiB.
     let mut raw = raw_put(&plane, &hash, "transfer-encoding: chunked").await;
     for _ in 0..5 {
@@ -125,7 +125,7 @@ async fn what_is_not_what_it_should_be_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_there_already_is_answered_before_it_is_sent() {
+async fn existing_blob_is_acknowledged_without_upload() {
     let plane = Plane::start(&[]).await;
     let hash = put(&plane, b"horse").await;
     // Small ones are taken in, so that the line stays usable; of a large one not a byte is waited for.
@@ -138,7 +138,7 @@ async fn what_is_there_already_is_answered_before_it_is_sent() {
 
 /// Faults: X6, B9.
 #[tokio::test]
-async fn a_name_that_is_no_hash_becomes_no_path() {
+async fn invalid_blob_name_is_refused() {
     let plane = Plane::start(&[]).await;
     let secret = plane.folder().join("secret");
     fs::write(&secret, "secret").unwrap();
@@ -181,7 +181,7 @@ async fn get(plane: &Plane, path: &str, headers: &[(&str, &str)]) -> (u16, heade
 }
 
 #[tokio::test]
-async fn a_part_may_be_asked_for() {
+async fn range_requests_return_parts() {
     let plane = Plane::start(&[]).await;
     let content = noise(1_000_000);
     let hash = put(&plane, &content).await;
@@ -213,7 +213,7 @@ async fn a_part_may_be_asked_for() {
 
 /// Faults: X7, B9.
 #[tokio::test]
-async fn nothing_is_shown_as_a_page() {
+async fn blobs_are_served_as_attachments() {
     let plane = Plane::start(&[]).await;
     let hash = put(&plane, b"<script>alert(1)</script>").await;
     for (name, expected) in [
@@ -228,14 +228,14 @@ async fn nothing_is_shown_as_a_page() {
         let disposition = headers["content-disposition"].to_str().unwrap();
         assert!(disposition.starts_with("attachment") && !disposition.contains('/'), "{disposition}");
         assert_eq!(headers["x-content-type-options"], "nosniff");
-        has_all(headers["content-security-policy"].to_str().unwrap(), &["default-src 'none'", "sandbox"]);
+        assert_contains_all(headers["content-security-policy"].to_str().unwrap(), &["default-src 'none'", "sandbox"]);
         assert!(!headers.contains_key("x"));
     }
 }
 
 /// Faults: B7.
 #[tokio::test]
-async fn what_is_packed_stays_packed() {
+async fn compressed_upload_is_stored_unchanged() {
     let plane = Plane::start(&["blobs.bytes_max=64KiB"]).await;
     let pack = Command::new("sh").args(["-c", "head -c 50000000 /dev/zero | gzip -9"]).output().unwrap();
     let bomb = pack.stdout;
@@ -249,7 +249,7 @@ async fn what_is_packed_stays_packed() {
 
 /// Faults: C1, D4.
 #[tokio::test]
-async fn killed_in_the_middle_of_an_upload_it_has_no_blob_and_cleans_up() {
+async fn kill_during_upload_leaves_no_blob() {
     let mut plane = Plane::start(&[]).await;
     let content = "x".repeat(4 << 20);
     let hash = BlobHash::of(content.as_bytes());
@@ -273,7 +273,7 @@ async fn killed_in_the_middle_of_an_upload_it_has_no_blob_and_cleans_up() {
 
 /// Faults: B6.
 #[tokio::test]
-async fn who_does_not_keep_sending_is_given_up_and_who_does_is_not() {
+async fn stalled_upload_times_out_and_slow_one_does_not() {
     let plane = Plane::start(&["blobs.upload_idle_timeout=2s"]).await;
     let content = "x".repeat(3 * 300_000);
     let hash = BlobHash::of(content.as_bytes());
@@ -286,7 +286,7 @@ async fn who_does_not_keep_sending_is_given_up_and_who_does_is_not() {
     let (mut reader, mut writer) = dripping.0.into_split();
     let drip = async {
         while writer.write_all(b"x").await.is_ok() {
-            let_pass(Duration::from_millis(100)).await;
+            sleep_for(Duration::from_millis(100)).await;
         }
     };
     let mut told = String::new();
@@ -295,7 +295,7 @@ async fn who_does_not_keep_sending_is_given_up_and_who_does_is_not() {
         reader.read_to_string(&mut told).await.ok();
     };
     let all = async { tokio::join!(silent.refusal(), drip, answer) };
-    let (silent, (), ()) = tokio::time::timeout(PATIENCE, all).await.expect("both should be given up");
+    let (silent, (), ()) = tokio::time::timeout(WAIT_MAX, all).await.expect("both should be given up");
     assert_eq!((silent.0, &silent.1["code"]), (408, &json!("too_slow")));
     assert!(told.starts_with("HTTP/1.1 408"), "{told}");
     assert!(begun_at.elapsed() < Duration::from_secs(20), "it took {:?}", begun_at.elapsed());
@@ -305,13 +305,13 @@ async fn who_does_not_keep_sending_is_given_up_and_who_does_is_not() {
     let mut slow = raw_put(&plane, &hash, &length).await;
     for _ in 0..3 {
         slow.send(&content[..300_000]).await;
-        let_pass(Duration::from_millis(1200)).await;
+        sleep_for(Duration::from_millis(1200)).await;
     }
     assert_eq!(slow.refusal().await.0, 201);
 }
 
 #[tokio::test]
-async fn so_many_come_in_at_a_time_and_no_more() {
+async fn concurrent_uploads_are_capped() {
     let plane = Plane::start(&[]).await;
     let hash = BlobHash::of(b"horse");
     let mut open = Vec::new();
@@ -325,7 +325,7 @@ async fn so_many_come_in_at_a_time_and_no_more() {
     let refused = plane.request(Method::POST, "/remuda/v1/blobs").body("cow").send().await.unwrap();
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
     assert!(refused.headers().contains_key(header::RETRY_AFTER));
-    has_all(&refused.text().await.unwrap(), &["too_many_uploads"]);
+    assert_contains_all(&refused.text().await.unwrap(), &["too_many_uploads"]);
     // One that ends makes room; who waits a moment gets in.
     drop(open.pop());
     let link = BlobLink::new(&plane.url, "");
@@ -339,17 +339,17 @@ fn age(plane: &Plane, hash: &BlobHash, days: u64) {
 }
 
 #[tokio::test]
-async fn what_nothing_wants_any_more_is_cleared_away() {
+async fn expired_blobs_are_removed() {
     let mut plane = Plane::start(&["retention=7d"]).await;
     let mut hashes = Vec::new();
-    for name in ["nobody's", "an input", "an output", "read", "put again", "a week old"] {
+    for name in ["unused", "an input", "an output", "read", "put again", "a week old"] {
         hashes.push(put(&plane, name.as_bytes()).await);
     }
     let [unwanted, input, output, read, again, recent] = hashes[..] else { unreachable!() };
     for hash in &hashes {
         age(&plane, hash, if *hash == recent { 7 } else { 9 });
     }
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let workflow = json!({ "picture": { "__type": "core/ASSET", "info": { "hash": input } } });
     plane.submit(workflow).await;
     let attempt = hand.take().await;
@@ -373,7 +373,7 @@ async fn run(folder: &Path, arguments: &[&str]) -> (i32, String) {
 }
 
 #[tokio::test]
-async fn people_put_and_get_files() {
+async fn blob_commands_put_and_get_files() {
     let plane = Plane::start(&[]).await;
     let folder = plane.folder().to_owned();
     let (url, content) = (plane.url.as_str(), noise(2_000_000));
@@ -390,16 +390,16 @@ async fn people_put_and_get_files() {
     let other = BlobHash::of(b"other").to_string();
     let (code, said) = run(&folder, &["get", &other, "-o", "other", "--url", url]).await;
     assert_eq!(code, 1);
-    has_all(&said, &["the plane has no blob blake3:"]);
+    assert_contains_all(&said, &["the plane has no blob blake3:"]);
     let (code, said) = run(&folder, &["put", "nothing.png", "--url", url]).await;
     assert_eq!(code, 1);
-    has_all(&said, &["cannot store nothing.png", "No such file"]);
+    assert_contains_all(&said, &["cannot store nothing.png", "No such file"]);
     let (code, said) = run(&folder, &["get", "../photo.png", "--url", url]).await;
     assert_eq!(code, 2);
-    has_all(&said, &["is not the name of a blob"]);
+    assert_contains_all(&said, &["is not the name of a blob"]);
     let (code, said) = run(&folder, &["put", "photo.png", "--url", "http://127.0.0.1:1"]).await;
     assert_eq!(code, 3);
-    has_all(&said, &["cannot reach the plane"]);
+    assert_contains_all(&said, &["cannot reach the plane"]);
     let names: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert!(
         !names.iter().any(|name| name == "other" || name.to_string_lossy().ends_with(".part")),
@@ -409,7 +409,7 @@ async fn people_put_and_get_files() {
 
 /// Faults: A14.
 #[tokio::test]
-async fn a_worker_stores_its_output_although_the_plane_was_away() {
+async fn worker_stores_output_after_plane_was_away() {
     let mut plane = Plane::start(&[]).await;
     let content = noise(3_000_000);
     let output = plane.folder().join("output");
@@ -420,7 +420,7 @@ async fn a_worker_stores_its_output_although_the_plane_was_away() {
         let (link, output) = (link.clone(), output.clone());
         async move { link.store(&output).await }
     });
-    let_pass(Duration::from_millis(300)).await;
+    sleep_for(Duration::from_millis(300)).await;
     plane.start_again().await;
     let (hash, size) = storing.await.unwrap().unwrap();
     assert_eq!((hash, size), (BlobHash::of(&content), 3_000_000));
@@ -458,7 +458,7 @@ async fn read_head(stream: &mut TcpStream) -> String {
 
 /// Faults: V19.
 #[tokio::test]
-async fn a_cut_download_goes_on_where_it_was_and_a_wrong_one_is_not_taken() {
+async fn interrupted_download_resumes_and_corrupt_one_is_refused() {
     let content = noise(100_000);
     let hash = BlobHash::of(&content);
     let whole = content.clone();
@@ -468,7 +468,7 @@ async fn a_cut_download_goes_on_where_it_was_and_a_wrong_one_is_not_taken() {
             Some(start) => (start.parse::<usize>().unwrap(), "206 Partial Content"),
             None => (0, "200 OK"),
         };
-        assert!(n == 0 || start > 0, "it began anew: {head}");
+        assert!(n == 0 || start > 0, "it started from the beginning: {head}");
         let rest = &whole[start..];
         let head =
             format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", rest.len());

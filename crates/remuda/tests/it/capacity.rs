@@ -1,17 +1,19 @@
-//! More than there is room for: jobs, connections, file handles.
+//! Limits of jobs, connections and file descriptors.
 
 use std::time::Duration;
 
 use reqwest::{Method, StatusCode, header};
 use serde_json::json;
 
-use crate::harness::{Hand, Plane, Raw, answered, has_all, let_pass, stays_open, wait_until};
+use crate::harness::{
+    Plane, Raw, ScriptedWorker, answered, assert_contains_all, assert_stays_open, sleep_for, wait_until,
+};
 
 /// Faults: C7.
 #[tokio::test]
-async fn a_full_queue_turns_clients_away_with_a_hint_and_goes_on_working() {
+async fn full_queue_answers_429_and_keeps_working() {
     let plane = Plane::start(&["limits.open_jobs_max=3"]).await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     for n in 0..3 {
         plane.submit_as(json!({ "workflow": { "n": n }, "idempotency_key": n.to_string() })).await;
     }
@@ -33,7 +35,7 @@ async fn a_full_queue_turns_clients_away_with_a_hint_and_goes_on_working() {
 
 /// Faults: C20, X13.
 #[tokio::test]
-async fn more_connections_than_there_are_places_wait_for_one() {
+async fn connections_beyond_limit_wait() {
     let plane = Plane::start(&["limits.connections_max=8", "limits.streams_max=4"]).await;
     let mut idle = Vec::new();
     for _ in 0..8 {
@@ -41,14 +43,14 @@ async fn more_connections_than_there_are_places_wait_for_one() {
     }
     let request = plane.request(Method::GET, "/health/live").send();
     tokio::pin!(request);
-    stays_open(Duration::from_millis(300), &mut request).await;
+    assert_stays_open(Duration::from_millis(300), &mut request).await;
     drop(idle.pop());
     assert_eq!(request.await.unwrap().status(), StatusCode::OK);
 }
 
 /// Faults: C20.
 #[tokio::test]
-async fn without_file_handles_it_waits_quietly_and_recovers() {
+async fn plane_recovers_when_file_descriptors_run_out() {
     let mut plane = Plane::plan(&[]).open_files_max(64).start().await;
     let job = plane.submit(json!({ "n": 1 })).await;
     let mut flood = Vec::new();
@@ -57,18 +59,18 @@ async fn without_file_handles_it_waits_quietly_and_recovers() {
     }
     plane.process.line("a connection could not be accepted").await.expect("the flood should be noticed");
     let before = plane.process.cpu_ticks();
-    let_pass(Duration::from_secs(1)).await;
+    sleep_for(Duration::from_secs(1)).await;
     // A hundred ticks are a second: a loop that only fails to accept would take most of one.
     let ticks = plane.process.cpu_ticks() - before;
     assert!(ticks < 30, "{ticks} ticks of 10 ms in a second of waiting");
     drop(flood);
     assert_eq!(plane.job(&job).await["state"], "queued");
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let attempt = hand.take().await;
     assert_eq!(hand.complete(&attempt, json!("done")).await, "recorded");
     wait_until("it is healthy", async || {
         plane.request(Method::GET, "/health/ready").send().await.ok()?.status().is_success().then_some(())
     })
     .await;
-    has_all(plane.job(&job).await["reason"].as_str().unwrap(), &["completed by w"]);
+    assert_contains_all(plane.job(&job).await["reason"].as_str().unwrap(), &["completed by w"]);
 }

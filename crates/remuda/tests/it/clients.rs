@@ -1,7 +1,7 @@
-//! Clients of others, as their users have them: unmodified, of the versions that the lists here name, against a plane
+//! Third-party clients, unmodified, in the versions that the lists here pin, against a plane
 //! with two ComfyUI servers, one of which is killed with the job on it.
 //!
-//! `tools` fetches them; without a registry within reach these tests fail and say so.
+//! `tests/prepare` installs them; without them these tests are skipped.
 
 mod browser;
 mod fleet;

@@ -8,7 +8,7 @@ use remuda_testkit::SmallDisk;
 use reqwest::{Method, StatusCode, header};
 use serde_json::json;
 
-use crate::harness::{Hand, Plane, answered, has_all, wait_until};
+use crate::harness::{Plane, ScriptedWorker, answered, assert_contains_all, wait_until};
 
 /// Writes until nothing more fits.
 fn fill(disk: &SmallDisk) -> PathBuf {
@@ -22,10 +22,10 @@ fn fill(disk: &SmallDisk) -> PathBuf {
 
 /// Faults: D2, A14.
 #[tokio::test]
-async fn a_full_disk_refuses_submissions_records_completions_and_heals() {
+async fn full_disk_refuses_submissions_and_records_completions() {
     let Some(disk) = SmallDisk::mount("96m") else { return };
     let mut plane = Plane::plan(&[]).data_in(&disk.path().join("data")).start().await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let mut accepted = Vec::new();
     for n in 0..5 {
         accepted.push(plane.submit(json!({ "n": n })).await);
@@ -43,10 +43,10 @@ async fn a_full_disk_refuses_submissions_records_completions_and_heals() {
     };
     assert_eq!(refused.status(), StatusCode::INSUFFICIENT_STORAGE);
     assert!(refused.headers().contains_key(header::RETRY_AFTER));
-    has_all(&refused.text().await.unwrap(), &["store_full", "nothing was stored"]);
+    assert_contains_all(&refused.text().await.unwrap(), &["store_full", "nothing was stored"]);
     let (status, ready) = answered(plane.request(Method::GET, "/health/ready")).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-    has_all(ready["reason"].as_str().unwrap(), &["disk is full"]);
+    assert_contains_all(ready["reason"].as_str().unwrap(), &["disk is full"]);
 
     // The room that is left is for their ends, and not for what clients put down.
     let put = plane.request(Method::POST, "/userdata/a.json").body("{}");
@@ -86,17 +86,20 @@ async fn a_full_disk_refuses_submissions_records_completions_and_heals() {
 
 /// Faults: D2, A14, B8.
 #[tokio::test]
-async fn a_blob_that_does_not_fit_leaves_nothing_and_jobs_go_on() {
+async fn oversized_blob_leaves_nothing_on_full_disk() {
     let Some(disk) = SmallDisk::mount("96m") else { return };
     let plane = Plane::plan(&[]).data_in(&disk.path().join("data")).start().await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     plane.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
     let film = vec![7; 80 << 20];
     let answer = plane.request(Method::POST, "/remuda/v1/blobs").body(film).send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::INSUFFICIENT_STORAGE);
     assert!(answer.headers().contains_key(header::RETRY_AFTER));
-    has_all(&answer.text().await.unwrap(), &["store_full", "no space left in", "nothing was stored"]);
+    assert_contains_all(
+        &answer.text().await.unwrap(),
+        &["store_full", "no space left in", "nothing was stored"],
+    );
     let blobs = disk.path().join("data/blobs");
     assert_eq!(std::fs::read_dir(blobs.join("tmp")).unwrap().count(), 0);
     assert_eq!(std::fs::read_dir(&blobs).unwrap().count(), 2, "the lock and an empty folder");

@@ -1,4 +1,4 @@
-//! Followers of events: those that come back, those that are slow, and those that want only some.
+//! Readers of events: reconnecting, slow and filtered ones.
 
 use std::collections::BTreeSet;
 
@@ -6,10 +6,10 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::harness::{Client, Hand, Plane, QUICK, Raw, Stream, answered, let_pass};
+use crate::harness::{Client, Plane, QUICK, Raw, ScriptedWorker, Stream, answered, sleep_for};
 
 /// Submits a job and completes it.
-async fn run_one(plane: &Plane, hand: &mut Hand, submission: Value) -> String {
+async fn run_one(plane: &Plane, hand: &mut ScriptedWorker, submission: Value) -> String {
     let job = plane.submit_as(submission).await;
     let attempt = hand.take().await;
     hand.complete(&attempt, json!(null)).await;
@@ -18,9 +18,9 @@ async fn run_one(plane: &Plane, hand: &mut Hand, submission: Value) -> String {
 
 /// Faults: C10.
 #[tokio::test]
-async fn a_follower_that_comes_back_misses_nothing_and_sees_nothing_twice() {
+async fn reconnecting_reader_gets_every_event_once() {
     let mut plane = Plane::start(QUICK).await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let mut seen = Vec::new();
     let mut stream = Stream::open(&plane, "?after=0", None).await;
     for round in 0..8 {
@@ -51,13 +51,13 @@ async fn a_follower_that_comes_back_misses_nothing_and_sees_nothing_twice() {
 
 /// Faults: C9.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_follower_that_does_not_read_is_told_so_and_holds_up_nobody() {
+async fn slow_reader_gets_gap_mark_and_delays_no_one() {
     const JOBS: usize = 2600;
     let plane = Plane::start(&[]).await;
     let mut quick = Stream::open(&plane, "?after=0", None).await;
     let mut slow = Raw::open_narrow(plane.address).await;
     slow.send("GET /remuda/v1/events?after=0 HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
-    let hand = Hand::join(&plane, "w", 1000).await;
+    let hand = ScriptedWorker::join(&plane, "w", 1000).await;
     let work = tokio::spawn(work_through(hand, JOBS));
     let quick = tokio::spawn(async move {
         let mut ends = 0;
@@ -104,7 +104,7 @@ impl Lines {
                 return line.trim_end().to_owned();
             }
             let mut piece = vec![0; 64 << 10];
-            let read = tokio::time::timeout(crate::harness::PATIENCE, self.raw.0.read(&mut piece)).await;
+            let read = tokio::time::timeout(crate::harness::WAIT_MAX, self.raw.0.read(&mut piece)).await;
             let read = read.expect("more should have come").unwrap();
             assert!(read > 0, "the stream should have gone on");
             self.text.push_str(&String::from_utf8_lossy(&piece[..read]));
@@ -129,8 +129,8 @@ async fn submit_many(plane: &Plane, jobs: usize) {
     clients.join_all().await;
 }
 
-/// Takes on whatever comes and completes it with the next beat.
-async fn work_through(mut hand: Hand, jobs: usize) {
+/// Accepts every order and completes it with the next beat.
+async fn work_through(mut hand: ScriptedWorker, jobs: usize) {
     let mut finished = json!([]);
     let mut done = 0;
     while done < jobs {
@@ -142,15 +142,15 @@ async fn work_through(mut hand: Hand, jobs: usize) {
             .map(|start| json!({ "job": start["job"], "attempt": start["attempt"], "outcome": "completed" }));
         finished = completed.collect();
         if starts.is_empty() {
-            let_pass(std::time::Duration::from_millis(5)).await;
+            sleep_for(std::time::Duration::from_millis(5)).await;
         }
     }
 }
 
 #[tokio::test]
-async fn a_follower_gets_what_it_asked_for_and_nothing_else() {
+async fn event_filters_select_exactly() {
     let plane = Plane::start(&[]).await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let anna = run_one(&plane, &mut hand, json!({ "workflow": { "n": 1 }, "tenant": "anna" })).await;
     let bert =
         run_one(&plane, &mut hand, json!({ "workflow": { "n": 2 }, "metadata": { "user": "b" } })).await;
@@ -185,7 +185,7 @@ async fn follows(plane: &Plane, query: &str, expected: &[(&str, Option<&String>)
 }
 
 #[tokio::test]
-async fn event_streams_have_their_number_and_give_their_place_back() {
+async fn event_streams_are_capped_and_released() {
     let plane = Plane::start(&["limits.streams_max=2"]).await;
     let first = Stream::open(&plane, "", None).await;
     let _second = Stream::open(&plane, "", None).await;

@@ -5,7 +5,7 @@ use std::path::Path;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::harness::{Process, has_all, remuda, wait_until};
+use crate::harness::{Process, assert_contains_all, remuda, wait_until};
 
 /// An account that a program stands in for.
 struct Account {
@@ -90,14 +90,14 @@ const STUBBORN: &str = "trap '' TERM; echo $$ >>pids; \
                         while :; do sleep 1; done";
 
 #[tokio::test]
-async fn a_pod_is_a_process_with_the_environment_of_its_order() {
+async fn pod_process_has_ordered_environment() {
     let account =
         Account::open(&["--exec", "env >environment; echo $$ >>pids; echo hello; exec sleep 1000"]).await;
     let id = account.create("a").await;
     let pids = account.pids(1).await;
     let environment = std::fs::read_to_string(account.path("environment")).unwrap();
     let own = format!("RUNPOD_POD_ID={id}\n");
-    has_all(
+    assert_contains_all(
         &environment,
         &[&own, "SECRET=value\n", "RUNPOD_DC_ID=EU-RO-1\n", "RUNPOD_GPU_COUNT=2\n", "RUNPOD_TCP_PORT_22="],
     );
@@ -115,7 +115,7 @@ async fn a_pod_is_a_process_with_the_environment_of_its_order() {
 }
 
 #[tokio::test]
-async fn a_pod_is_asked_to_end_before_it_is_killed() {
+async fn pod_gets_sigterm_before_sigkill() {
     let command = "trap 'echo asked >asked; exit 0' TERM; echo $$ >>pids; while :; do sleep 0.05; done";
     let account = Account::open(&["--exec", command]).await;
     let id = account.create("a").await;
@@ -126,7 +126,7 @@ async fn a_pod_is_asked_to_end_before_it_is_killed() {
 }
 
 #[tokio::test]
-async fn a_command_that_ends_is_started_again_and_its_pod_bills_on() {
+async fn exited_command_restarts_while_pod_bills() {
     let account = Account::open(&["--exec", "echo $$ >>pids; exit 3"]).await;
     let id = account.create("a").await;
     account.pids(3).await;
@@ -136,7 +136,7 @@ async fn a_command_that_ends_is_started_again_and_its_pod_bills_on() {
 }
 
 #[tokio::test]
-async fn a_stubborn_pod_ends_with_everything_it_started() {
+async fn stubborn_pod_is_killed_with_children() {
     let account = Account::open(&["--exec", STUBBORN]).await;
     let id = account.create("a").await;
     let pids = account.pids(2).await;
@@ -146,7 +146,7 @@ async fn a_stubborn_pod_ends_with_everything_it_started() {
 }
 
 #[tokio::test]
-async fn no_pod_is_left_over_when_the_stand_in_stops() {
+async fn no_pod_outlives_stopped_fake() {
     let mut account = Account::open(&["--exec", STUBBORN]).await;
     account.create("a").await;
     account.create("b").await;
@@ -157,7 +157,7 @@ async fn no_pod_is_left_over_when_the_stand_in_stops() {
 }
 
 #[tokio::test]
-async fn no_pod_is_left_over_when_the_stand_in_is_killed() {
+async fn no_pod_outlives_killed_fake() {
     let mut account = Account::open(&["--exec", STUBBORN]).await;
     account.create("a").await;
     account.create("b").await;
@@ -167,7 +167,7 @@ async fn no_pod_is_left_over_when_the_stand_in_is_killed() {
 }
 
 #[tokio::test]
-async fn a_host_that_dies_gives_no_grace_and_a_crash_is_followed_by_a_start() {
+async fn host_death_gives_no_grace_and_crash_restarts() {
     let command = "trap 'echo asked >asked; exit 0' TERM; echo $$ >>pids; while :; do sleep 0.05; done";
     let account = Account::open(&["--exec", command]).await;
     let id = account.create("a").await;
@@ -186,7 +186,7 @@ async fn a_host_that_dies_gives_no_grace_and_a_crash_is_followed_by_a_start() {
 }
 
 #[tokio::test]
-async fn a_lost_child_of_a_pod_is_found_all_the_same() {
+async fn orphaned_pod_child_is_killed() {
     let command = "(setsid sleep 1000 & echo $! >>pids); echo $$ >>pids; exec sleep 1000";
     let account = Account::open(&["--exec", command]).await;
     account.create("a").await;
@@ -198,7 +198,7 @@ async fn a_lost_child_of_a_pod_is_found_all_the_same() {
 }
 
 #[tokio::test]
-async fn faults_come_from_the_command_line_and_change_while_it_runs() {
+async fn faults_can_change_at_run_time() {
     let account = Account::open(&["--fault", "all=0", "--fault", "empty-list=1", "--foreign", "2"]).await;
     assert_eq!(account.get("/pods").await["pods"], json!([]));
     let none = account.http.put(format!("{}/faults", account.control)).json(&json!({}));

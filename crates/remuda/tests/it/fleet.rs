@@ -1,11 +1,11 @@
 //! Fleets that grow and shrink: real machines as far as one computer has them, which is processes.
 
 mod account;
-mod books;
-mod demonstration;
+mod bootstrapped;
 mod joining;
+mod machine_history;
 mod ops;
 mod process;
+mod process_fleet;
+mod readme;
 mod runpod;
-mod visited;
-mod yard;

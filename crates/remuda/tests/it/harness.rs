@@ -1,10 +1,10 @@
-//! Starts planes and workers, asks them, and waits until something is so.
+//! Starts planes and workers, sends requests, and waits for conditions.
 
 mod client;
-mod hand;
 mod plane;
 mod process;
 mod raw;
+mod scripted_worker;
 mod stream;
 mod worker;
 
@@ -12,14 +12,14 @@ use std::fmt::Debug;
 use std::time::{Duration, Instant};
 
 pub(crate) use self::client::{Client, answered};
-pub(crate) use self::hand::Hand;
 pub(crate) use self::plane::{Plan, Plane, free_address};
 pub(crate) use self::process::{Process, remuda};
 pub(crate) use self::raw::Raw;
+pub(crate) use self::scripted_worker::ScriptedWorker;
 pub(crate) use self::stream::{Event, Stream};
 pub(crate) use self::worker::{Gate, Worker};
 
-/// Seconds where people would have minutes, in the same proportions.
+/// Default timings scaled down to seconds, in the same proportions.
 pub(crate) const QUICK: &[&str] = &[
     "lease=2s",
     "beat.busy=300ms",
@@ -34,37 +34,37 @@ pub(crate) const QUICK: &[&str] = &[
     "block.cooldown_max=10s",
 ];
 
-/// Nothing here takes this long, not even on two busy cores: past it, something is wrong.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+/// No condition takes this long, not even on two busy cores.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(40);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Looks again and again until there is something to see.
+/// Polls until `look` returns something.
 pub(crate) async fn wait_until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     loop {
         if let Some(seen) = look().await {
             return seen;
         }
-        assert!(Instant::now() < deadline, "waited {PATIENCE:?} in vain until {what}");
-        let_pass(LOOK_EVERY).await;
+        assert!(Instant::now() < deadline, "waited {WAIT_MAX:?} in vain until {what}");
+        sleep_for(LOOK_EVERY).await;
     }
 }
 
-/// Lets the world go on for a while: for faults that last, and between two tries. Never to wait for something.
-pub(crate) async fn let_pass(time: Duration) {
+/// Lets a fault last, or paces two tries. Never a way to wait for a condition.
+pub(crate) async fn sleep_for(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// Where chance comes from in a test; the seed is printed when the test fails.
+/// Random numbers of a test; the seed is printed when the test fails.
 #[derive(Debug)]
-pub(crate) struct Luck(u64);
+pub(crate) struct TestRng(u64);
 
-impl Luck {
-    pub(crate) fn new() -> Luck {
+impl TestRng {
+    pub(crate) fn new() -> TestRng {
         let clock = std::time::UNIX_EPOCH.elapsed().unwrap();
         let seed = std::env::var("IT_SEED").map_or(clock.as_nanos() as u64, |seed| seed.parse().unwrap());
         eprintln!("luck: IT_SEED={seed}");
-        Luck(seed)
+        TestRng(seed)
     }
 
     /// A number below `bound` (splitmix64).
@@ -81,15 +81,15 @@ impl Luck {
     }
 }
 
-/// That `text` has every one of `parts` in it.
-pub(crate) fn has_all(text: &str, parts: &[&str]) {
+/// Fails unless `text` contains every one of `parts`.
+pub(crate) fn assert_contains_all(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "{part:?} is missing in: {text}");
     }
 }
 
-/// That a future does not end within `time`.
-pub(crate) async fn stays_open<T: Debug>(time: Duration, future: impl Future<Output = T>) {
+/// Fails if the future ends within `time`.
+pub(crate) async fn assert_stays_open<T: Debug>(time: Duration, future: impl Future<Output = T>) {
     if let Ok(ended) = tokio::time::timeout(time, future).await {
         panic!("it should have stayed open, and ended with {ended:?}");
     }

@@ -1,11 +1,11 @@
-//! What clients and workers should not send: it is refused in one form, says what is wrong, and leaves nothing behind.
+//! Invalid input is refused in one format that says what is wrong, and leaves nothing behind.
 
 use std::time::{Duration, Instant};
 
 use reqwest::{Method, StatusCode, header};
 use serde_json::{Value, json};
 
-use crate::harness::{Hand, Plane, Raw, answered, has_all};
+use crate::harness::{Plane, Raw, ScriptedWorker, answered, assert_contains_all};
 
 /// Each body is refused with this status and these words, and stores nothing.
 async fn check(cases: &[(&str, u16, &[&str])]) {
@@ -20,7 +20,7 @@ async fn check_one(plane: &Plane, body: Vec<u8>, status: u16, words: &[&str]) {
     let shown = String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned();
     let (answer_status, answer) = answered(plane.request(Method::POST, "/remuda/v1/jobs").body(body)).await;
     assert_eq!(answer_status.as_u16(), status, "{shown}: {answer}");
-    has_all(told(&answer), words);
+    assert_contains_all(told(&answer), words);
 }
 
 /// The one form of every error.
@@ -30,11 +30,11 @@ fn told(answer: &Value) -> &str {
     answer["error"]["message"].as_str().unwrap_or_else(|| panic!("an error has a message: {answer}"))
 }
 
-/// Nothing that was refused is half stored, and whoever comes next is served.
+/// A refused request stores nothing, and the next request is served.
 async fn works_and_has_no_jobs(plane: &Plane) {
     assert_eq!(plane.jobs().await, Vec::<Value>::new());
     assert_eq!(plane.get("/remuda/v1/status").await["open_jobs"], 0);
-    let mut hand = Hand::join(plane, "after-all", 1).await;
+    let mut hand = ScriptedWorker::join(plane, "after-all", 1).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
     assert_eq!(hand.complete(&attempt, json!("done")).await, "recorded");
@@ -43,14 +43,14 @@ async fn works_and_has_no_jobs(plane: &Plane) {
 
 /// Faults: B1.
 #[tokio::test]
-async fn a_body_that_is_too_large_is_refused_before_it_is_read() {
+async fn oversized_body_is_refused_unread() {
     let plane = Plane::start(&["limits.body_bytes_max=64KiB"]).await;
     let asked_at = Instant::now();
     // Not a byte of the body ever comes.
     let raw = Raw::submit(plane.address, "content-length: 1000000000000").await;
     let (status, error) = raw.refusal().await;
     assert_eq!((status, &error["code"]), (413, &json!("too_large")));
-    has_all(error["message"].as_str().unwrap(), &["65536 bytes", "limits.body_bytes_max"]);
+    assert_contains_all(error["message"].as_str().unwrap(), &["65536 bytes", "limits.body_bytes_max"]);
     assert!(asked_at.elapsed() < Duration::from_secs(5), "it waited for the body: {:?}", asked_at.elapsed());
 
     // A body that does not say how large it is, in pieces of 16 KiB.
@@ -69,7 +69,7 @@ async fn a_body_that_is_too_large_is_refused_before_it_is_read() {
 
 /// Faults: B1. What is held in memory for each open job is small, whatever it is.
 #[tokio::test]
-async fn what_is_asked_for_beside_the_workflow_is_bounded_as_a_whole() {
+async fn submission_options_are_bounded() {
     let plane = Plane::start(&[]).await;
     let long = "x".repeat(17_000);
     for asked in [
@@ -96,7 +96,7 @@ fn nested(depth: usize) -> String {
 
 /// Faults: B2.
 #[tokio::test]
-async fn deep_json_is_refused_without_growing_the_stack() {
+async fn deep_json_is_refused() {
     let too_deep: &[&str] = &["nested deeper than 64 levels"];
     let in_metadata = format!(
         "{{\"workflow\":{{\"n\":1}},\"metadata\":{{\"a\":{}{}}}}}",
@@ -125,7 +125,7 @@ async fn wide_json_is_refused() {
 
 /// Faults: B4.
 #[tokio::test]
-async fn a_graph_that_cannot_run_is_refused_with_the_name_of_the_node() {
+async fn invalid_graph_is_refused_with_node_name() {
     check(&[
         (
             r#"{"workflow":{"7":{"class_type":"A","inputs":{"x":["8",0]}},"8":{"class_type":"B","inputs":{"y":["7",0]}}}}"#,
@@ -145,7 +145,7 @@ async fn a_graph_that_cannot_run_is_refused_with_the_name_of_the_node() {
 
 /// Faults: B5.
 #[tokio::test]
-async fn what_readers_of_json_disagree_about_is_refused() {
+async fn ambiguous_json_is_refused() {
     check(&[
         (r#"{"workflow":{"n":NaN}}"#, 400, &["not JSON"]),
         (r#"{"workflow":{"n":-Infinity}}"#, 400, &["not JSON"]),
@@ -166,7 +166,7 @@ async fn what_readers_of_json_disagree_about_is_refused() {
 
 /// Faults: B4, B5.
 #[tokio::test]
-async fn a_submission_that_is_not_one_is_told_what_one_is() {
+async fn malformed_submission_explains_format() {
     let metadata = format!(r#"{{"workflow":{{"n":1}},"metadata":{{"a":"{}"}}}}"#, "x".repeat(5000));
     let key = format!(r#"{{"workflow":{{"n":1}},"idempotency_key":"{}"}}"#, "k".repeat(256));
     check(&[
@@ -197,7 +197,7 @@ async fn check_requests(plane: &Plane, cases: &[(Method, &str, u16)]) {
 }
 
 #[tokio::test]
-async fn every_refusal_has_the_one_form() {
+async fn every_error_has_the_same_format() {
     let plane = Plane::start(&[]).await;
     let unknown = "/remuda/v1/jobs/0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11";
     let shape = "ab".repeat(32);
@@ -222,13 +222,13 @@ async fn every_refusal_has_the_one_form() {
             (Method::GET, "/remuda/v1/jobs?color=red", 400),
             (Method::GET, "/remuda/v1/jobs?before=yesterday", 400),
             (Method::GET, "/remuda/v1/events?after=-1", 400),
-            (Method::GET, "/remuda/v1/workers/nobody", 404),
+            (Method::GET, "/remuda/v1/workers/no-such-worker", 404),
             (Method::GET, "/remuda/v1/workers/no%20body", 400),
-            (Method::DELETE, "/remuda/v1/workers/nobody", 404),
-            (Method::DELETE, "/remuda/v1/workers/nobody?reason=a&reason=b", 400),
-            (Method::POST, "/remuda/v1/workers/nobody/drain", 404),
-            (Method::DELETE, "/remuda/v1/blocks/nobody/17", 400),
-            (Method::DELETE, &format!("/remuda/v1/blocks/nobody/{shape}"), 404),
+            (Method::DELETE, "/remuda/v1/workers/no-such-worker", 404),
+            (Method::DELETE, "/remuda/v1/workers/no-such-worker?reason=a&reason=b", 400),
+            (Method::POST, "/remuda/v1/workers/no-such-worker/drain", 404),
+            (Method::DELETE, "/remuda/v1/blocks/no-such-worker/17", 400),
+            (Method::DELETE, &format!("/remuda/v1/blocks/no-such-worker/{shape}"), 404),
             (Method::DELETE, &format!("/remuda/v1/quarantine/{shape}"), 404),
             (Method::GET, "/remuda/v1/views/sunset", 404),
         ],
@@ -237,13 +237,13 @@ async fn every_refusal_has_the_one_form() {
     let events = plane.request(Method::GET, "/remuda/v1/events").header("last-event-id", "soon");
     let (status, answer) = answered(events).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
-    has_all(told(&answer), &["Last-Event-ID"]);
+    assert_contains_all(told(&answer), &["Last-Event-ID"]);
     works_and_has_no_jobs(&plane).await;
 }
 
 /// Faults: X4, X14.
 #[tokio::test]
-async fn a_worker_that_is_none_changes_nothing() {
+async fn malformed_worker_messages_change_nothing() {
     let plane = Plane::start(&[]).await;
     let joins = [
         (json!({ "worker": "w", "services": ["exec"], "slots": 5000 }), 422, "slots"),
@@ -253,26 +253,26 @@ async fn a_worker_that_is_none_changes_nothing() {
     for (join, expected, word) in joins {
         let (status, answer) = plane.post("/remuda/v1/workers", &join).await;
         assert_eq!(status.as_u16(), expected, "{join}: {answer}");
-        has_all(told(&answer), &[word]);
+        assert_contains_all(told(&answer), &[word]);
     }
     let text = plane.request(Method::POST, "/remuda/v1/workers").body("worker=w");
     assert_eq!(answered(text).await.0, StatusCode::UNSUPPORTED_MEDIA_TYPE);
 
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
     let mut forged = attempt.clone();
     (forged["outcome"], forged["result"]) = (json!("completed"), json!("forged"));
     let honest = hand.clone();
 
-    let mut thief = Hand { token: "guessed".to_owned(), ..honest.clone() };
+    let mut thief = ScriptedWorker { token: "guessed".to_owned(), ..honest.clone() };
     let (status, answer) = answered(thief.beat(&json!([]), &json!([forged]), 0.0)).await;
     assert_eq!((status, &answer["error"]["code"]), (StatusCode::FORBIDDEN, &json!("wrong_token")));
-    let mut other = Hand::join(&plane, "other", 1).await;
+    let mut other = ScriptedWorker::join(&plane, "other", 1).await;
     let reply = other.say(&json!([]), &json!([forged])).await;
     assert_eq!(reply["settled"][0]["verdict"], "this attempt is no longer the job's current one");
     let (status, answer) =
-        answered(Hand { seq: 0, ..honest.clone() }.beat(&json!([]), &json!([forged]), 0.0)).await;
+        answered(ScriptedWorker { seq: 0, ..honest.clone() }.beat(&json!([]), &json!([forged]), 0.0)).await;
     assert_eq!((status, &answer["error"]["code"]), (StatusCode::CONFLICT, &json!("stale_beat")));
     let bare = plane.request(Method::POST, "/remuda/v1/workers/w/beat");
     let (status, answer) =
@@ -286,14 +286,14 @@ async fn a_worker_that_is_none_changes_nothing() {
 }
 
 #[tokio::test]
-async fn odd_numbers_do_no_harm() {
+async fn extreme_numbers_do_no_harm() {
     let plane = Plane::start(&[]).await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     for wait in [-1.0, 1e-12, 1e-300] {
         let (status, reply) = answered(hand.beat(&json!([]), &json!([]), wait)).await;
         assert_eq!(status, StatusCode::OK, "wait={wait}: {reply}");
     }
-    // So long that nobody can wait for it: cut to what is allowed, and answered when there is work.
+    // Longer than any allowed wait: cut to the maximum, and answered when there is work.
     let line = tokio::spawn(answered(hand.beat(&json!([]), &json!([]), 1e300)));
     let last = u64::MAX;
     let job =
@@ -311,7 +311,7 @@ async fn odd_numbers_do_no_harm() {
 
 /// Faults: B6.
 #[tokio::test]
-async fn abandoned_uploads_leave_nothing_behind() {
+async fn abandoned_uploads_leave_nothing() {
     let plane = Plane::start(&["limits.connections_max=8", "limits.streams_max=4"]).await;
     let files = || std::fs::read_dir(format!("/proc/{}/fd", plane.process.id())).unwrap().count();
     plane.get("/health/live").await;
@@ -327,9 +327,9 @@ async fn abandoned_uploads_leave_nothing_behind() {
 
 /// Faults: B6, N10.
 #[tokio::test]
-async fn nobody_keeps_a_connection_open_for_ever() {
+async fn idle_connections_are_closed() {
     let plane = Plane::start(&[]).await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let begun_at = Instant::now();
     let mut silent = Raw::open(plane.address).await;
     let mut slow_head = Raw::open(plane.address).await;
@@ -348,12 +348,12 @@ async fn nobody_keeps_a_connection_open_for_ever() {
 
 /// Faults: C17.
 #[tokio::test]
-async fn a_key_in_the_header_that_is_no_text_is_refused() {
+async fn non_text_idempotency_key_is_refused() {
     let plane = Plane::start(&[]).await;
     let key = header::HeaderValue::from_bytes(b"\xff\xfe").unwrap();
     let request = plane.request(Method::POST, "/remuda/v1/jobs").header("idempotency-key", key);
     let (status, answer) = answered(request.json(&json!({ "workflow": { "n": 1 } }))).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
-    has_all(told(&answer), &["Idempotency-Key"]);
+    assert_contains_all(told(&answer), &["Idempotency-Key"]);
     works_and_has_no_jobs(&plane).await;
 }

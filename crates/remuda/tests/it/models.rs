@@ -1,13 +1,13 @@
-//! Models in the program: fetched by name, examined, served.
+//! Models: fetched by name, checked, served.
 
 mod both;
 mod chat;
+mod copy_kills;
 mod embed;
 mod flags;
 mod fleet;
 mod get;
 mod host;
-mod killed;
+mod images;
 mod openai;
-mod sight;
 mod streamed;

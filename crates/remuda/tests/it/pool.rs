@@ -16,7 +16,7 @@ use remuda_fakes::comfyui::{Fake, Options as FakeOptions};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use crate::harness::{PATIENCE, free_address, wait_until};
+use crate::harness::{WAIT_MAX, free_address, wait_until};
 
 async fn fake() -> Fake {
     Fake::start(FakeOptions::default()).await.unwrap()
@@ -85,7 +85,7 @@ fn is_picture(bytes: &[u8]) -> bool {
 }
 
 #[tokio::test]
-async fn a_workflow_goes_in_and_its_picture_comes_out() {
+async fn workflow_returns_image() {
     let server = instant_fake().await;
     let pool = hurried().comfyui(server.url()).build().await.unwrap();
     let outcome = enqueue(&pool, picture(1)).await.await.unwrap();
@@ -115,7 +115,7 @@ async fn a_workflow_goes_in_and_its_picture_comes_out() {
 }
 
 #[tokio::test]
-async fn a_file_goes_along_and_a_name_that_nothing_means_is_refused() {
+async fn attachment_is_sent_and_unused_name_is_refused() {
     let server = instant_fake().await;
     let pool = hurried().comfyui(server.url()).build().await.unwrap();
     let made = enqueue(&pool, picture(1)).await.await.unwrap().outputs[0].bytes().await.unwrap();
@@ -145,7 +145,7 @@ async fn a_file_goes_along_and_a_name_that_nothing_means_is_refused() {
 
 /// Faults: V1.
 #[tokio::test]
-async fn of_two_hundred_instant_jobs_each_completes_exactly_once() {
+async fn two_hundred_instant_jobs_complete_exactly_once() {
     let servers = [instant_fake().await, instant_fake().await];
     let pool = hurried().comfyui(servers[0].url()).comfyui(servers[1].url()).build().await.unwrap();
     let told = Arc::new(Mutex::new(Vec::new()));
@@ -170,7 +170,7 @@ async fn of_two_hundred_instant_jobs_each_completes_exactly_once() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_at_the_start_delays_nobody_and_joins_when_it_comes() {
+async fn absent_server_delays_nothing_and_joins_later() {
     let server = instant_fake().await;
     let absent = free_address();
     let began = Instant::now();
@@ -194,7 +194,7 @@ async fn a_server_that_is_away_at_the_start_delays_nobody_and_joins_when_it_come
 }
 
 #[tokio::test]
-async fn a_job_whose_server_is_killed_is_done_by_another() {
+async fn killed_server_moves_job() {
     let servers = [fake().await, fake().await];
     let pool = hurried().comfyui(servers[0].url()).comfyui(servers[1].url()).build().await.unwrap();
     until_online(&pool, 2).await;
@@ -208,7 +208,7 @@ async fn a_job_whose_server_is_killed_is_done_by_another() {
 }
 
 #[tokio::test]
-async fn cancelled_work_is_never_run_and_what_has_ended_stays_as_it_is() {
+async fn cancelled_job_never_runs_and_ended_job_stays() {
     let server = fake().await;
     let pool = hurried().comfyui(server.url()).build().await.unwrap();
     let running = enqueue(&pool, slow(1, 60.0)).await;
@@ -229,7 +229,7 @@ async fn cancelled_work_is_never_run_and_what_has_ended_stays_as_it_is() {
 }
 
 #[tokio::test]
-async fn progress_previews_outputs_and_events_come_while_it_runs() {
+async fn progress_previews_outputs_and_events_are_live() {
     let server = fake().await;
     let pool = hurried().comfyui(server.url()).build().await.unwrap();
     let mine = EventFilter::new().name("job").metadata("user", "anna");
@@ -274,8 +274,8 @@ async fn progress_previews_outputs_and_events_come_while_it_runs() {
 
 /// Faults: C9.
 #[tokio::test]
-async fn whoever_reads_events_late_misses_none_that_is_stored() {
-    // More than anybody is kept in memory for, of jobs that nobody can run.
+async fn late_reader_misses_no_stored_event() {
+    // More than the live buffer holds, of jobs that no worker can run.
     const JOBS: usize = 2_200;
     let pool = hurried().comfyui(format!("http://{}", free_address())).build().await.unwrap();
     let mut events = Box::pin(pool.events(EventFilter::new().name("job")));
@@ -288,7 +288,7 @@ async fn whoever_reads_events_late_misses_none_that_is_stored() {
     let mut heard = Vec::new();
     while heard.len() < expected.len() {
         let event =
-            tokio::time::timeout(PATIENCE, events.next()).await.expect("an event should come").unwrap();
+            tokio::time::timeout(WAIT_MAX, events.next()).await.expect("an event should come").unwrap();
         heard.push((event.name, event.job.unwrap()));
     }
     assert!(heard == expected, "in order, and each once");
@@ -297,7 +297,7 @@ async fn whoever_reads_events_late_misses_none_that_is_stored() {
 }
 
 #[tokio::test]
-async fn a_job_that_fails_says_whose_fault_it_is() {
+async fn failed_job_names_cause() {
     let server = instant_fake().await;
     let pool = hurried().comfyui(server.url()).max_attempts(2).build().await.unwrap();
     let mut workflow = picture(1);
@@ -318,7 +318,7 @@ async fn a_job_that_fails_says_whose_fault_it_is() {
 
 /// Faults: C1.
 #[tokio::test]
-async fn a_pool_on_a_folder_goes_on_where_the_last_one_ended() {
+async fn pool_resumes_from_folder() {
     let folder = tempfile::tempdir().unwrap();
     let server = fake().await;
     let build = || hurried().comfyui(server.url()).sqlite(folder.path()).build();
@@ -355,7 +355,7 @@ async fn a_pool_on_a_folder_goes_on_where_the_last_one_ended() {
 }
 
 #[tokio::test]
-async fn what_does_not_finish_in_time_is_run_again_by_the_next_pool() {
+async fn unfinished_job_reruns_in_next_pool() {
     let folder = tempfile::tempdir().unwrap();
     let server = fake().await;
     let build = || hurried().comfyui(server.url()).sqlite(folder.path()).build();
@@ -372,7 +372,7 @@ async fn what_does_not_finish_in_time_is_run_again_by_the_next_pool() {
 }
 
 #[tokio::test]
-async fn pools_live_side_by_side_on_one_server_and_a_folder_has_one_at_a_time() {
+async fn pools_share_server_but_not_folder() {
     let folder = tempfile::tempdir().unwrap();
     let server = fake().await;
     let pools = [
@@ -394,7 +394,7 @@ async fn pools_live_side_by_side_on_one_server_and_a_folder_has_one_at_a_time() 
 }
 
 #[tokio::test]
-async fn what_is_no_pool_says_what_to_do() {
+async fn invalid_pool_explains_what_to_do() {
     let none = WorkflowPool::builder().build().await.unwrap_err();
     assert!(matches!(none, WorkflowPoolBuildError::NoServer), "{none}");
     let address = WorkflowPool::builder().comfyui("not an address").build().await.unwrap_err();
@@ -416,7 +416,7 @@ async fn what_is_no_pool_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_kind_of_workflow_keeps_away_from_a_server_that_is_excluded() {
+async fn affinity_excludes_server() {
     let servers = [instant_fake().await, instant_fake().await];
     let pool = hurried().comfyui(servers[0].url()).comfyui(servers[1].url()).build().await.unwrap();
     until_online(&pool, 2).await;

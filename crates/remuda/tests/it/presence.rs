@@ -1,15 +1,15 @@
-//! Workers that are killed, paused, asked to stop, dismissed or forgotten, as their plane and their machine see it.
+//! Presence of workers that are killed, paused, stopped, retired or forgotten.
 
-mod alone;
-mod prepared;
+mod readiness;
 mod signals;
+mod without_plane;
 
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Gate, Hand, Plane, QUICK, Worker, has_all, remuda, wait_until};
+use crate::harness::{Gate, Plane, QUICK, ScriptedWorker, Worker, assert_contains_all, remuda, wait_until};
 
 /// A lease that silence alone would take long to show: what is noticed before was noticed because a line dropped.
 const PATIENT: &[&str] = &[
@@ -54,7 +54,7 @@ async fn presence_is(plane: &Plane, worker: &str, presence: &str) -> Duration {
 
 /// Faults: A2, M1.
 #[tokio::test]
-async fn a_killed_worker_is_suspect_at_once_and_its_job_is_done_elsewhere() {
+async fn killed_worker_is_suspect_at_once_and_job_moves() {
     let plane = Plane::start(PATIENT).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let mut workers = Vec::new();
@@ -87,7 +87,7 @@ async fn a_killed_worker_is_suspect_at_once_and_its_job_is_done_elsewhere() {
 
 /// Faults: A2, M1.
 #[tokio::test]
-async fn a_killed_worker_with_nothing_to_do_is_stale_after_what_it_said_itself() {
+async fn killed_idle_worker_is_stale_after_its_own_limit() {
     let plane = Plane::start(PATIENT).await;
     let on_box = ["--machine", "box", "--stale-after", "3s"];
     let mut first = Worker::start_with(&plane, "a", "true", &on_box).await;
@@ -110,7 +110,7 @@ async fn a_killed_worker_with_nothing_to_do_is_stale_after_what_it_said_itself()
 
 /// Faults: A3, N2.
 #[tokio::test]
-async fn a_stopped_worker_is_refused_when_it_resumes_and_works_again() {
+async fn paused_worker_is_refused_then_works_again() {
     let plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let (a, b) =
@@ -135,12 +135,12 @@ async fn a_stopped_worker_is_refused_when_it_resumes_and_works_again() {
     assert_eq!(plane.ended(&next).await["worker"], *name);
 }
 
-/// A worker by hand that joins, says it is there once, and is never heard again until it joins anew.
+/// A scripted worker that joins, beats once, and is silent until it joins again.
 async fn go_stale(plane: &Plane, round: u64) {
     let join = json!({ "worker": "w", "machine": "box", "services": ["exec"], "stale_after_millis": 1000 });
     let (_, joined) = plane.post("/remuda/v1/workers", &join).await;
     assert_eq!((&joined["stale_after_millis"], &joined["beat_idle_millis"]), (&json!(1000), &json!(333)));
-    let mut hand = Hand {
+    let mut hand = ScriptedWorker {
         client: plane.with(""),
         name: "w".to_owned(),
         token: joined["token"].as_str().unwrap().to_owned(),
@@ -153,7 +153,7 @@ async fn go_stale(plane: &Plane, round: u64) {
 }
 
 #[tokio::test]
-async fn a_worker_that_goes_stale_too_often_is_told_of_everywhere() {
+async fn flapping_worker_is_reported() {
     let mut plane = Plane::start(&[QUICK, &["beat.flaps_before_alert=2"]].concat()).await;
     go_stale(&plane, 1).await;
     assert_eq!(plane.get("/remuda/v1/status").await["unreliable"], json!({ "workers": [], "machines": [] }));
@@ -173,7 +173,7 @@ async fn a_worker_that_goes_stale_too_often_is_told_of_everywhere() {
         assert_eq!(told.iter().filter(|it| *it == name).count(), 1, "once an hour: {told:?}");
     }
     let listed = remuda(plane.folder()).args(["workers", "--url", &plane.url]).output().unwrap();
-    has_all(
+    assert_contains_all(
         &String::from_utf8_lossy(&listed.stdout),
         &["UPTIME", "STALE", "3!", "unreliable: went stale 3 times"],
     );

@@ -1,14 +1,16 @@
-//! Previews: who may show one, who gets to see it, and that nothing is left of it.
+//! Previews: who may send and see them, and that nothing is kept.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use crate::harness::{Hand, Plane, Process, QUICK, Stream, answered, has_all, remuda, wait_until};
+use crate::harness::{
+    Plane, Process, QUICK, ScriptedWorker, Stream, answered, assert_contains_all, remuda, wait_until,
+};
 
 const JPEG: &[u8] = b"\xff\xd8\xff\xe0 a picture, as far as anyone can tell";
 
 /// What a worker shows, and what it is told.
-async fn show(hand: &Hand, attempt: &Value, bytes: &[u8]) -> (StatusCode, Value) {
+async fn show(hand: &ScriptedWorker, attempt: &Value, bytes: &[u8]) -> (StatusCode, Value) {
     let (job, number) = (attempt["job"].as_str().unwrap(), &attempt["attempt"]);
     let path = format!("/remuda/v1/workers/{}/preview?job={job}&attempt={number}", hand.name);
     let request = hand.client.request(Method::PUT, &path).bearer_auth(&hand.token).body(bytes.to_vec());
@@ -16,9 +18,9 @@ async fn show(hand: &Hand, attempt: &Value, bytes: &[u8]) -> (StatusCode, Value)
 }
 
 #[tokio::test]
-async fn a_preview_is_seen_while_the_job_runs_and_never_again() {
+async fn preview_exists_only_while_job_runs() {
     let plane = Plane::start(QUICK).await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let mut stream = Stream::open(&plane, "?name=job:preview", None).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
@@ -51,14 +53,14 @@ async fn a_preview_is_seen_while_the_job_runs_and_never_again() {
 
 /// Faults: X4.
 #[tokio::test]
-async fn only_who_runs_it_may_show_it_and_only_pictures_are_shown() {
+async fn only_current_worker_may_send_image_previews() {
     let plane = Plane::start(QUICK).await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
-    let thief = Hand::join(&plane, "thief", 1).await;
+    let thief = ScriptedWorker::join(&plane, "thief", 1).await;
     let next = json!({ "job": job, "attempt": 2 });
-    let guessing = Hand { token: "guessed".to_owned(), ..hand.clone() };
+    let guessing = ScriptedWorker { token: "guessed".to_owned(), ..hand.clone() };
     let large = [JPEG, &vec![0; 1 << 20]].concat();
     for (who, attempt, bytes, status, code) in [
         (&thief, &attempt, JPEG, 409, "refused"),
@@ -79,9 +81,9 @@ async fn only_who_runs_it_may_show_it_and_only_pictures_are_shown() {
 }
 
 #[tokio::test]
-async fn the_newest_preview_is_kept_in_a_file() {
+async fn newest_preview_is_written_to_file() {
     let plane = Plane::start(QUICK).await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     std::fs::write(plane.folder().join("job.json"), r#"{"n": 1}"#).unwrap();
     let mut command = remuda(plane.folder());
     command.args(["run", "job.json", "--preview", "now.jpg", "--url", &plane.url]);
@@ -130,7 +132,7 @@ async fn comfyui(plane: &Plane) -> (Process, Process) {
 }
 
 #[tokio::test]
-async fn a_picture_goes_in_previews_come_along_and_a_picture_comes_out() {
+async fn image_to_image_with_previews() {
     let plane = Plane::start(QUICK).await;
     let (_fake, _worker) = comfyui(&plane).await;
     let graph = json!({
@@ -152,7 +154,7 @@ async fn a_picture_goes_in_previews_come_along_and_a_picture_comes_out() {
     command.args(["--set", "2.seconds=1.5", "-o", "out", "--preview", "now.jpg", "--url", &plane.url]);
     let mut run = Process::start("run", &mut command);
     assert_eq!(run.ended().await.code(), Some(0), "{}", run.said());
-    has_all(&run.said(), &["RemudaSleep", "out/hello_00001_.png"]);
+    assert_contains_all(&run.said(), &["RemudaSleep", "out/hello_00001_.png"]);
     let kept = std::fs::read(plane.folder().join("now.jpg")).unwrap();
     assert!(kept.starts_with(b"\xff\xd8\xff"), "a JPEG as the server sent it");
     assert!(std::fs::read(plane.folder().join("out/hello_00001_.png")).unwrap().starts_with(b"\x89PNG"));

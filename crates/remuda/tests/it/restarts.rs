@@ -1,11 +1,11 @@
-//! Planes that are stopped, killed and paused while work is under way: nobody notices but the clock.
+//! Planes that are stopped, killed and paused while work is running: clients and workers only notice a delay.
 
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::harness::{Gate, Hand, Plane, QUICK, Stream, Worker, let_pass, wait_until};
+use crate::harness::{Gate, Plane, QUICK, ScriptedWorker, Stream, Worker, sleep_for, wait_until};
 
 /// Notes each start in a file before it waits: so often did the job really run.
 fn counted(gate: &Gate) -> String {
@@ -22,14 +22,14 @@ async fn has_begun(plane: &Plane) {
 
 /// Faults: C1.
 #[tokio::test]
-async fn a_plane_that_is_asked_to_stop_answers_first_and_goes_on_when_it_is_back() {
+async fn stopping_plane_answers_then_resumes() {
     let mut plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let _worker = Worker::start(&plane, "a", &counted(&gate)).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     has_begun(&plane).await;
     let mut events = Stream::open(&plane, "", None).await;
-    let mut idle = Hand::join(&plane, "idle", 1).await;
+    let mut idle = ScriptedWorker::join(&plane, "idle", 1).await;
     let line = tokio::spawn(idle.beat(&json!([]), &json!([]), 25.0).send());
     wait_until("its line is open", async || {
         (plane.worker("idle").await["seen_millis_ago"].as_u64()? < 5_000).then_some(())
@@ -55,7 +55,7 @@ async fn a_plane_that_is_asked_to_stop_answers_first_and_goes_on_when_it_is_back
 
 /// Faults: C1.
 #[tokio::test]
-async fn a_killed_plane_finds_its_workers_at_what_they_were_doing() {
+async fn killed_plane_resumes_with_running_workers() {
     let beats = ["beat.busy=300ms", "beat.suspect_after=1s", "beat.idle=2s", "beat.stale_after=5s"];
     let mut plane = Plane::start(&[&["lease=5s", "order_grace=1s"], &beats[..]].concat()).await;
     let gate = Gate::closed(plane.folder(), "gate");
@@ -67,10 +67,10 @@ async fn a_killed_plane_finds_its_workers_at_what_they_were_doing() {
         worker.process.signal(Signal::STOP);
     }
     plane.kill();
-    // Longer than anyone may be silent; and nobody is there at once when it is back.
-    let_pass(Duration::from_secs(6)).await;
+    // Longer than any allowed silence; and no worker is there at once when it is back.
+    sleep_for(Duration::from_secs(6)).await;
     plane.start_again().await;
-    let_pass(Duration::from_secs(2)).await;
+    sleep_for(Duration::from_secs(2)).await;
     for worker in [&busy, &idle] {
         worker.process.signal(Signal::CONT);
     }
@@ -87,12 +87,12 @@ async fn a_killed_plane_finds_its_workers_at_what_they_were_doing() {
         (&json!("completed"), &json!(1), &json!(0))
     );
     assert_eq!(starts(&plane), "1\n", "it ran once");
-    nobody_was_blamed(&plane).await;
+    assert_no_worker_was_blamed(&plane).await;
 }
 
 /// Faults: N1, C1.
 #[tokio::test]
-async fn work_that_ends_while_the_plane_is_away_is_recorded_when_it_is_back() {
+async fn completion_during_absence_is_recorded() {
     let mut plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let mut worker = Worker::start(&plane, "a", &counted(&gate)).await;
@@ -108,7 +108,7 @@ async fn work_that_ends_while_the_plane_is_away_is_recorded_when_it_is_back() {
 
 /// Faults: K2, D8, C1.
 #[tokio::test]
-async fn nobody_is_blamed_for_a_pause_of_the_plane_itself() {
+async fn paused_plane_blames_no_worker() {
     let plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let _busy = Worker::start(&plane, "a", &counted(&gate)).await;
@@ -118,18 +118,18 @@ async fn nobody_is_blamed_for_a_pause_of_the_plane_itself() {
     let mut events = Stream::open(&plane, "?after=0", None).await;
     plane.process.signal(Signal::STOP);
     // Longer than the lease, and than an idle worker may be silent.
-    let_pass(Duration::from_secs(7)).await;
+    sleep_for(Duration::from_secs(7)).await;
     plane.process.signal(Signal::CONT);
     events.until("plane:away").await;
     // A whole lease in which anyone who was blamed would be judged.
-    let_pass(Duration::from_secs(2)).await;
+    sleep_for(Duration::from_secs(2)).await;
     gate.open();
     assert_eq!(plane.ended(&job).await["attempt"], 1);
     assert_eq!(starts(&plane), "1\n");
-    nobody_was_blamed(&plane).await;
+    assert_no_worker_was_blamed(&plane).await;
 }
 
-async fn nobody_was_blamed(plane: &Plane) {
+async fn assert_no_worker_was_blamed(plane: &Plane) {
     let blamed = ["job:retrying", "job:failed", "worker:offline", "fleet:brake"];
     let history = plane.history().await;
     let blames: Vec<_> = history.iter().filter(|event| blamed.contains(&event.name.as_str())).collect();

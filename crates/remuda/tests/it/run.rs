@@ -1,4 +1,4 @@
-//! `remuda run` as people and scripts meet it: what is changed in a workflow, what is shown meanwhile, what comes home.
+//! `remuda run`: workflow changes, progress, saved outputs, exit codes.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,7 +8,7 @@ use reqwest::Method;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::harness::{Gate, Plane, Process, QUICK, Worker, has_all, remuda, wait_until};
+use crate::harness::{Gate, Plane, Process, QUICK, Worker, assert_contains_all, remuda, wait_until};
 
 const GRAPH: &str = r#"{
     "3": {"class_type": "KSampler", "inputs": {"seed": 1, "steps": 20}},
@@ -19,7 +19,7 @@ async fn run(folder: &Path, url: &str, arguments: &[&str]) -> Ran {
     let mut command = remuda(folder);
     command.arg("run").args(arguments).args(["--url", url]);
     let ended = tokio::task::spawn_blocking(move || command.output().unwrap());
-    let ended = tokio::time::timeout(crate::harness::PATIENCE, ended).await.expect("it should end");
+    let ended = tokio::time::timeout(crate::harness::WAIT_MAX, ended).await.expect("it should end");
     let Output { status, stdout, stderr } = ended.unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Ran { code: status.code().unwrap(), out: text(stdout), err: text(stderr) }
@@ -45,7 +45,7 @@ fn write(plane: &Plane, name: &str, text: &str) {
 }
 
 #[tokio::test]
-async fn a_mistake_is_told_with_what_was_meant_before_anyone_is_asked() {
+async fn usage_error_suggests_fix_before_any_request() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     std::fs::write(at("graph.json"), GRAPH).unwrap();
@@ -73,7 +73,7 @@ async fn a_mistake_is_told_with_what_was_meant_before_anyone_is_asked() {
     for (arguments, words) in cases {
         let ran = run(folder.path(), "http://127.0.0.1:1", arguments).await;
         assert_eq!(ran.code, 2, "{arguments:?}: {ran:?}");
-        has_all(&ran.err, words);
+        assert_contains_all(&ran.err, words);
     }
     let ran = run(folder.path(), "http://127.0.0.1:1", &["graph.json", "--set", "3.seed=4"]).await;
     assert_eq!(ran.code, 3, "{ran:?}");
@@ -83,7 +83,7 @@ async fn a_mistake_is_told_with_what_was_meant_before_anyone_is_asked() {
 }
 
 #[tokio::test]
-async fn copies_differ_in_their_seeds_and_in_nothing_that_was_set() {
+async fn copies_differ_only_in_unset_seeds() {
     let plane = Plane::start(QUICK).await;
     let _worker = Worker::start_with(&plane, "a", "cat", &["--slots", "3"]).await;
     write(&plane, "graph.json", GRAPH);
@@ -106,7 +106,7 @@ async fn copies_differ_in_their_seeds_and_in_nothing_that_was_set() {
 }
 
 #[tokio::test]
-async fn a_file_goes_to_the_plane_and_its_hash_into_the_graph() {
+async fn input_file_is_uploaded_and_referenced() {
     let plane = Plane::start(QUICK).await;
     let _worker = Worker::start(&plane, "a", "cat").await;
     write(&plane, "graph.json", GRAPH);
@@ -138,7 +138,7 @@ async fn gives(plane: &Plane, files: &[(&str, &str)]) -> Worker {
 
 /// Faults: B9, X6.
 #[tokio::test]
-async fn outputs_are_saved_under_harmless_names_and_overwrite_nothing() {
+async fn outputs_are_saved_safely_without_overwriting() {
     let plane = Plane::start(QUICK).await;
     let _worker = gives(&plane, &[("a.png", "first"), ("../../up.png", "second"), ("a.png", "third")]).await;
     write(&plane, "job.json", r#"{"n": 1}"#);
@@ -147,8 +147,8 @@ async fn outputs_are_saved_under_harmless_names_and_overwrite_nothing() {
     std::fs::write(out.join("a.png"), "mine").unwrap();
     let ran = run(plane.folder(), &plane.url, &["job.json", "-o", "deep/out"]).await;
     assert_eq!(ran.code, 0, "{ran:?}");
-    has_all(&ran.out, &["NODE  OUTPUT  NAME", "deep/out/a-2.png", "deep/out/up.png", "deep/out/a-3.png"]);
-    has_all(&ran.out, &["VALUE", "[\"a cat\"]"]);
+    assert_contains_all(&ran.out, &["NODE  OUTPUT  NAME", "deep/out/a-2.png", "deep/out/up.png", "deep/out/a-3.png"]);
+    assert_contains_all(&ran.out, &["VALUE", "[\"a cat\"]"]);
     let read = |name: &str| std::fs::read_to_string(out.join(name)).unwrap();
     assert_eq!(["a.png", "a-2.png", "up.png", "a-3.png"].map(read), ["mine", "first", "second", "third"]);
     let mut names: Vec<_> = std::fs::read_dir(&out)
@@ -159,13 +159,13 @@ async fn outputs_are_saved_under_harmless_names_and_overwrite_nothing() {
     assert_eq!(names, ["a-2.png", "a-3.png", "a.png", "up.png"], "nothing half is left");
 
     let ran = run(plane.folder(), &plane.url, &["job.json"]).await;
-    has_all(&ran.out, &["HASH", "blake3:"]);
+    assert_contains_all(&ran.out, &["HASH", "blake3:"]);
     let ran = run(plane.folder(), &plane.url, &["job.json", "-o", "more", "--json"]).await;
     assert_eq!(ran.jobs()[0]["result"]["outputs"][1]["path"], "more/up.png");
 }
 
 #[tokio::test]
-async fn an_output_that_cannot_be_fetched_is_told_and_is_no_success() {
+async fn unfetchable_output_fails_run() {
     let plane = Plane::start(QUICK).await;
     let outputs = json!([{ "name": "a.png", "hash": format!("blake3:{}", "0".repeat(64)) }]);
     let result = json!({ "outputs": outputs }).to_string();
@@ -173,12 +173,12 @@ async fn an_output_that_cannot_be_fetched_is_told_and_is_no_success() {
     write(&plane, "job.json", r#"{"n": 1}"#);
     let ran = run(plane.folder(), &plane.url, &["job.json", "-o", "out"]).await;
     assert_eq!(ran.code, 1, "{ran:?}");
-    has_all(&ran.err, &["cannot fetch a.png", "the plane has no blob blake3:"]);
+    assert_contains_all(&ran.err, &["cannot fetch a.png", "the plane has no blob blake3:"]);
     assert_eq!(std::fs::read_dir(plane.folder().join("out")).unwrap().count(), 0);
 }
 
 #[tokio::test]
-async fn without_a_terminal_every_change_is_a_plain_line() {
+async fn progress_without_terminal_is_plain_lines() {
     let plane = Plane::start(&[QUICK, &["block.cooldown=10ms", "block.cooldown_max=20ms"]].concat()).await;
     // It fails once, when it was seen to run.
     let gate = Gate::closed(plane.folder(), "gate");
@@ -191,12 +191,12 @@ async fn without_a_terminal_every_change_is_a_plain_line() {
     gate.open();
     assert_eq!(run.ended().await.code(), Some(0), "{}", run.said());
     let said = run.said();
-    has_all(&said, &[": submitted", ": retrying: ", ": completed by a in attempt 2", "{\n  \"x\": 1\n}"]);
+    assert_contains_all(&said, &[": submitted", ": retrying: ", ": completed by a in attempt 2", "{\n  \"x\": 1\n}"]);
     assert!(!said.contains(['\r', '\u{1b}']), "{said:?}");
 }
 
 #[tokio::test]
-async fn detached_copies_are_named_and_left_alone() {
+async fn detach_prints_ids_and_exits() {
     let plane = Plane::start(QUICK).await;
     write(&plane, "job.json", r#"{"n": 1}"#);
     let ran = run(plane.folder(), &plane.url, &["job.json", "-n", "2", "--detach"]).await;
@@ -221,21 +221,21 @@ async fn in_the_middle() -> (Plane, Worker, Gate, Process) {
 }
 
 #[tokio::test]
-async fn the_first_interrupt_cancels_what_was_submitted() {
+async fn first_interrupt_cancels_jobs() {
     let (plane, _worker, _gate, mut run) = in_the_middle().await;
     run.signal(Signal::INT);
     let status = run.ended().await;
     assert_eq!(status.code(), Some(1), "{}", run.said());
-    has_all(&run.said(), &["cancelling 2 jobs; Ctrl-C again leaves at once", "cancelled: interrupted"]);
+    assert_contains_all(&run.said(), &["cancelling 2 jobs; Ctrl-C again leaves at once", "cancelled: interrupted"]);
     for job in plane.jobs().await {
         assert_eq!(job["state"], "cancelled");
     }
 }
 
 #[tokio::test]
-async fn the_second_interrupt_leaves_at_once() {
+async fn second_interrupt_exits_at_once() {
     let (mut plane, _worker, _gate, mut run) = in_the_middle().await;
-    // Nobody answers, so that the first one has to wait.
+    // The plane does not answer, so that the first interrupt has to wait.
     plane.kill();
     run.signal(Signal::INT);
     assert!(run.line("cancelling 2 jobs").await.is_some(), "{}", run.said());
@@ -243,12 +243,12 @@ async fn the_second_interrupt_leaves_at_once() {
     assert_eq!(run.ended().await.code(), Some(130), "{}", run.said());
     plane.start_again().await;
     for job in plane.jobs().await {
-        assert_ne!(job["state"], "cancelled", "nobody could be told");
+        assert_ne!(job["state"], "cancelled", "the plane was unreachable");
     }
 }
 
 #[tokio::test]
-async fn a_plane_that_comes_back_is_followed_on() {
+async fn run_follows_restarted_plane() {
     let (mut plane, _worker, gate, mut run) = in_the_middle().await;
     plane.kill();
     assert!(run.line("the line to the plane was cut").await.is_some(), "{}", run.said());

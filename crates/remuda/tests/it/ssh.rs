@@ -1,4 +1,4 @@
-//! A machine that has nothing of ours on it, and is visited over SSH: afterwards it works for the plane.
+//! A bare machine is bootstrapped over SSH and then works for the plane.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ impl Machine {
         fs::write(path("authorized_keys"), key.public()).unwrap();
         said("ssh-keygen", &["-q", "-t", "ed25519", "-N", "", "-f", &path("host_key")]);
         let keys = format!("HostKey {}\nAuthorizedKeysFile {}", path("host_key"), path("authorized_keys"));
-        // A login begins in a folder of the test's own, not in that of whoever runs it.
+        // A login starts in the test's own folder, not in the home folder of the user who runs it.
         fs::create_dir(path("home")).unwrap();
         let program = Path::new(env!("CARGO_BIN_EXE_remuda")).parent().unwrap().display();
         let begin = format!(
@@ -98,7 +98,7 @@ fn said(program: &str, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn a_bare_machine_is_visited_and_then_works_for_the_plane() {
+async fn bare_machine_is_bootstrapped_over_ssh() {
     let plane = Plane::start(QUICK).await;
     let Some(machine) = Machine::start() else { return };
     let program = machine.path("bin/remuda");

@@ -1,11 +1,11 @@
-//! Starting, and being told what is wrong: exit codes and messages as people and scripts meet them.
+//! Start-up errors: exit codes and messages.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::json;
 
-use crate::harness::{Plane, Process, Worker, has_all, remuda, wait_until};
+use crate::harness::{Plane, Process, Worker, assert_contains_all, remuda, wait_until};
 
 /// Runs to its end; the code it ends with, and what it said.
 pub(crate) async fn run(folder: &Path, arguments: &[&str]) -> (i32, String) {
@@ -19,16 +19,16 @@ async fn check(arguments: &[&str], code: i32, words: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let (ended, said) = run(folder.path(), arguments).await;
     assert_eq!(ended, code, "remuda {}: {said}", arguments.join(" "));
-    has_all(&said, words);
+    assert_contains_all(&said, words);
 }
 
 #[tokio::test]
-async fn a_second_plane_on_one_folder_is_told_who_is_there() {
+async fn second_plane_on_folder_names_owner() {
     let plane = Plane::start(&[]).await;
     let data = plane.store().parent().unwrap().display().to_string();
     let (code, said) = run(plane.folder(), &["serve", "--data", &data, "--listen", "127.0.0.1:0"]).await;
     assert_eq!(code, 1, "{said}");
-    has_all(
+    assert_contains_all(
         &said,
         &["remuda.sqlite is in use by process", &plane.process.id().to_string(), "stop that one first"],
     );
@@ -36,7 +36,7 @@ async fn a_second_plane_on_one_folder_is_told_who_is_there() {
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_named_with_what_to_do() {
+async fn port_in_use_explains_what_to_do() {
     let plane = Plane::start(&[]).await;
     let address = plane.address.to_string();
     check(
@@ -49,19 +49,19 @@ async fn a_port_in_use_is_named_with_what_to_do() {
 
 /// Faults: X1.
 #[tokio::test]
-async fn strangers_are_kept_out_unless_one_insists() {
+async fn non_loopback_needs_tls_unless_insecure() {
     check(&["serve", "--listen", "0.0.0.0:0"], 1, &["open to other machines", "--insecure"]).await;
     check(&["serve", "--listen", "[::]:0"], 1, &["open to other machines", "--insecure"]).await;
     let folder = tempfile::tempdir().unwrap();
     let mut serve = remuda(folder.path());
     let mut plane = Process::start("the plane", serve.args(["serve", "--listen", "0.0.0.0:0", "--insecure"]));
     assert!(plane.line("serves on").await.is_some(), "{}", plane.said());
-    has_all(&plane.said(), &["WARN", "everyone who reaches this address"]);
+    assert_contains_all(&plane.said(), &["WARN", "everyone who reaches this address"]);
 }
 
 /// Faults: D7.
 #[tokio::test]
-async fn a_store_that_cannot_be_read_is_left_alone_and_named() {
+async fn unreadable_store_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let store = folder.path().join("remuda.sqlite");
     let garbage = "no database ".repeat(1000);
@@ -69,7 +69,7 @@ async fn a_store_that_cannot_be_read_is_left_alone_and_named() {
     let data = folder.path().display().to_string();
     let (code, said) = run(folder.path(), &["serve", "--data", &data, "--listen", "127.0.0.1:0"]).await;
     assert_eq!(code, 1);
-    has_all(
+    assert_contains_all(
         &said,
         &["cannot open the store", "remuda.sqlite cannot be read", "Nothing was changed", "Put back a copy"],
     );
@@ -78,18 +78,18 @@ async fn a_store_that_cannot_be_read_is_left_alone_and_named() {
 
 /// Faults: D7.
 #[tokio::test]
-async fn a_store_whose_log_was_removed_is_refused() {
+async fn store_without_its_log_is_refused() {
     let mut plane = Plane::start(&[]).await;
     plane.submit(json!({ "n": 1 })).await;
     plane.kill();
     std::fs::remove_file(plane.store().with_extension("sqlite-wal")).unwrap();
     plane.spawn_again();
     assert_eq!(plane.process.ended().await.code(), Some(1), "{}", plane.process.said());
-    has_all(&plane.process.said(), &["cannot be read as a Remuda store", "Put back a copy"]);
+    assert_contains_all(&plane.process.said(), &["cannot be read as a Remuda store", "Put back a copy"]);
 }
 
 #[tokio::test]
-async fn a_mistyped_setting_is_answered_with_the_one_that_was_meant() {
+async fn mistyped_setting_gets_suggestion() {
     check(&["serve", "--set", "leese=2s"], 1, &["unknown key `leese`", "`lease`"]).await;
     check(&["serve", "--set", "lease"], 1, &["KEY=VALUE"]).await;
     check(
@@ -102,15 +102,16 @@ async fn a_mistyped_setting_is_answered_with_the_one_that_was_meant() {
     std::fs::write(folder.path().join("remuda.toml"), "lease = \"30s\"\n[beat]\nbussy = \"5s\"\n").unwrap();
     let (code, said) = run(folder.path(), &["serve"]).await;
     assert_eq!(code, 1);
-    has_all(&said, &["beat.bussy", "line 3", "`beat.busy`"]);
+    assert_contains_all(&said, &["beat.bussy", "line 3", "`beat.busy`"]);
 }
 
 #[tokio::test]
-async fn scripts_can_tell_what_went_wrong_by_the_code() {
-    let nobody = "http://127.0.0.1:1";
-    check(&["jobs", "--url", nobody], 3, &["cannot reach the plane at http://127.0.0.1:1", "--url"]).await;
-    check(&["workers", "--url", nobody], 3, &["remuda serve"]).await;
-    check(&["run", "nothing.json", "--url", nobody], 1, &["cannot read the workflow from nothing.json"])
+async fn exit_codes_tell_what_went_wrong() {
+    let closed_port = "http://127.0.0.1:1";
+    check(&["jobs", "--url", closed_port], 3, &["cannot reach the plane at http://127.0.0.1:1", "--url"])
+        .await;
+    check(&["workers", "--url", closed_port], 3, &["remuda serve"]).await;
+    check(&["run", "nothing.json", "--url", closed_port], 1, &["cannot read the workflow from nothing.json"])
         .await;
     check(&["frobnicate"], 2, &["unrecognized subcommand"]).await;
     check(&["serve", "--lisen", "127.0.0.1:0"], 2, &["--listen"]).await;
@@ -120,7 +121,7 @@ async fn scripts_can_tell_what_went_wrong_by_the_code() {
 }
 
 #[tokio::test]
-async fn a_job_is_run_from_the_command_line() {
+async fn run_command_runs_job() {
     let no_waits = ["retry.base=10ms", "retry.max=20ms", "block.cooldown=10ms", "block.cooldown_max=20ms"];
     let plane = Plane::start(&no_waits).await;
     let picky = "grep -q sound && echo '{\"x\": 1}' || { echo bad luck >&2; exit 9; }";
@@ -129,18 +130,18 @@ async fn a_job_is_run_from_the_command_line() {
     std::fs::write(plane.folder().join("bad.json"), r#"{ "broken": true }"#).unwrap();
     let (code, said) = run(plane.folder(), &["run", "good.json", "--url", &plane.url]).await;
     assert_eq!(code, 0, "{said}");
-    has_all(&said, &["\"x\": 1"]);
+    assert_contains_all(&said, &["\"x\": 1"]);
     let (code, said) = run(plane.folder(), &["run", "bad.json", "--url", &plane.url]).await;
     assert_eq!(code, 1, "{said}");
-    has_all(&said, &["exit code 9: bad luck", "remuda why"]);
+    assert_contains_all(&said, &["exit code 9: bad luck", "remuda why"]);
     let job = plane.jobs().await[0]["id"].as_str().unwrap().to_owned();
     let (code, said) = run(plane.folder(), &["why", &job, "--url", &plane.url]).await;
     assert_eq!(code, 0, "{said}");
-    has_all(&said, &["exit code 9: bad luck", "failures of its own: 3"]);
+    assert_contains_all(&said, &["exit code 9: bad luck", "failures of its own: 3"]);
 }
 
 #[tokio::test]
-async fn a_worker_of_the_standard_library_runs_a_job() {
+async fn example_python_worker_runs_job() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
     let Some(python) = remuda_testkit::program("python3") else { return };
     let plane = Plane::start(&[]).await;
@@ -156,7 +157,7 @@ async fn a_worker_of_the_standard_library_runs_a_job() {
 }
 
 #[tokio::test]
-async fn the_demo_shows_itself_and_leaves_nothing_behind() {
+async fn demo_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let mut demo = remuda(folder.path());
     // Whatever it starts carries this mark in its environment.
@@ -167,31 +168,31 @@ async fn the_demo_shows_itself_and_leaves_nothing_behind() {
     );
     let status = demo.ended().await;
     assert!(status.success(), "{}", demo.said());
-    has_all(&demo.said(), &["kill -9", "8 of 8 jobs ended as they should"]);
+    assert_contains_all(&demo.said(), &["kill -9", "8 of 8 jobs ended as they should"]);
     wait_until("everything it started has ended", async || marked(&mark).is_empty().then_some(())).await;
     let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
 #[tokio::test]
-async fn the_demo_draws_where_a_model_is_at_hand() {
+async fn demo_draws_with_available_model() {
     let folder = tempfile::tempdir().unwrap();
     let picture = folder.path().join("horse.png");
     let mut demo = remuda(folder.path());
     demo.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
     let mut demo = Process::start("the demo", demo.arg("demo").arg("--picture").arg(&picture));
     assert!(demo.ended().await.success(), "{}", demo.said());
-    has_all(&demo.said(), &["is done by pinto", "9 of 9 jobs ended as they should", "kept in"]);
+    assert_contains_all(&demo.said(), &["is done by pinto", "9 of 9 jobs ended as they should", "kept in"]);
     assert!(std::fs::read(&picture).unwrap().starts_with(b"\x89PNG"));
 }
 
 #[tokio::test]
-async fn a_demo_that_cannot_draw_says_so_before_it_begins() {
+async fn demo_without_model_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let mut demo = remuda(folder.path());
     let mut demo = Process::start("the demo", demo.args(["demo", "--draw", "nowhere"]));
     assert!(!demo.ended().await.success());
-    has_all(&demo.said(), &["nowhere"]);
+    assert_contains_all(&demo.said(), &["nowhere"]);
 }
 
 /// Processes that were started with this in their environment.
@@ -207,7 +208,7 @@ fn marked(mark: &str) -> Vec<String> {
 
 /// Faults: C19.
 #[tokio::test]
-async fn settings_are_loaded_anew_and_bad_ones_change_nothing() {
+async fn reload_applies_settings_and_refuses_bad_ones() {
     let plane = Plane::start(&[]).await;
     let lease = async |name: &str| {
         let (_, joined) =
@@ -228,8 +229,8 @@ async fn settings_are_loaded_anew_and_bad_ones_change_nothing() {
         std::fs::write(&file, bad).unwrap();
         let (code, said) = run(plane.folder(), &reload).await;
         assert_eq!(code, 1, "{said}");
-        has_all(&said, &["nothing was changed"]);
-        has_all(&said, &words);
+        assert_contains_all(&said, &["nothing was changed"]);
+        assert_contains_all(&said, &words);
         assert_eq!(lease("c").await, 25_000, "the old settings stay");
     }
 }

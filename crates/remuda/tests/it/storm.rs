@@ -9,7 +9,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::harness::{Client, Hand, Luck, PATIENCE, Plane, let_pass};
+use crate::harness::{Client, Plane, ScriptedWorker, TestRng, WAIT_MAX, sleep_for};
 
 const KILLS: usize = 100;
 const CLIENTS: u64 = 3;
@@ -38,8 +38,8 @@ struct Storm {
 
 /// Faults: C1, D4, D5, A6, C17.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_plane_killed_a_hundred_times_under_load_loses_nothing_and_doubles_nothing() {
-    let mut luck = Luck::new();
+async fn plane_killed_hundred_times_loses_and_duplicates_nothing() {
+    let mut luck = TestRng::new();
     let mut plane = Plane::start(&["plane_stall_max=5s"]).await;
     let storm = Storm::new(&plane);
     let mut clients = JoinSet::new();
@@ -48,11 +48,11 @@ async fn a_plane_killed_a_hundred_times_under_load_loses_nothing_and_doubles_not
         clients.spawn(storm.clone().submit(n));
     }
     for n in 0..WORKERS {
-        let hand = Hand::join(&storm.client, &format!("w{n}"), SLOTS).await;
+        let hand = ScriptedWorker::join(&storm.client, &format!("w{n}"), SLOTS).await;
         workers.spawn(storm.clone().work(hand));
     }
     for _ in 0..KILLS {
-        let_pass(luck.millis(30, 200)).await;
+        sleep_for(luck.millis(30, 200)).await;
         plane.kill();
         // Now and then it is killed before it has even begun to serve.
         if luck.below(4) == 0 { plane.spawn_again() } else { plane.start_again().await }
@@ -75,7 +75,7 @@ async fn a_plane_killed_a_hundred_times_under_load_loses_nothing_and_doubles_not
 
 /// Waits until nothing is open any more; what stays open is told with its whole story.
 async fn all_ended(plane: &Plane) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     while plane.get("/remuda/v1/status").await["open_jobs"] != 0 {
         if Instant::now() > deadline {
             for job in plane.jobs().await.iter().filter(|job| job["state"] != "completed") {
@@ -87,7 +87,7 @@ async fn all_ended(plane: &Plane) {
                 plane.get("/remuda/v1/workers").await
             );
         }
-        let_pass(Duration::from_millis(50)).await;
+        sleep_for(Duration::from_millis(50)).await;
     }
 }
 
@@ -101,9 +101,9 @@ impl Storm {
 
     /// Asks until there is an answer that says yes; the same question may be asked many times.
     async fn insist(&self, path: &str, body: &Value) -> Value {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
-            assert!(Instant::now() < deadline, "no answer for {PATIENCE:?}");
+            assert!(Instant::now() < deadline, "no answer for {WAIT_MAX:?}");
             if let Some(answer) = heard(self.client.request(Method::POST, path).json(body)).await {
                 return answer;
             }
@@ -111,13 +111,13 @@ impl Storm {
     }
 
     async fn submit(self, client: u64) {
-        let mut luck = Luck::new();
+        let mut luck = TestRng::new();
         for n in 0.. {
             if self.is_calm.load(Ordering::Relaxed) {
                 return;
             }
             if self.waiting() > WAITING_MAX {
-                let_pass(Duration::from_millis(5)).await;
+                sleep_for(Duration::from_millis(5)).await;
                 continue;
             }
             let number = client * 1_000_000 + n;
@@ -138,8 +138,8 @@ impl Storm {
     }
 
     /// Does what it is told to, remembers what it did, and says so until it is heard.
-    async fn work(self, mut hand: Hand) {
-        let mut luck = Luck::new();
+    async fn work(self, mut hand: ScriptedWorker) {
+        let mut luck = TestRng::new();
         let mut held: BTreeMap<String, (Instant, Value)> = BTreeMap::new();
         let mut finished: Vec<Value> = Vec::new();
         let mut begun = BTreeSet::new();
@@ -169,7 +169,7 @@ impl Storm {
     }
 }
 
-/// None if nobody answered, or the plane said to come back.
+/// None if the plane did not answer or asked to retry.
 async fn heard(request: reqwest::RequestBuilder) -> Option<Value> {
     let answer = match request.send().await {
         Ok(answer) => Some((answer.status(), answer.json::<Value>().await)),
@@ -180,7 +180,7 @@ async fn heard(request: reqwest::RequestBuilder) -> Option<Value> {
         Some((status, Ok(answer))) => assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{answer}"),
         Some((_, Err(_))) | None => {}
     }
-    let_pass(Duration::from_millis(10)).await;
+    sleep_for(Duration::from_millis(10)).await;
     None
 }
 

@@ -1,4 +1,4 @@
-//! Whoever asked is told how a job ended, whatever dies in between.
+//! Webhooks report how a job ended, whatever dies in between.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Plane, QUICK, Stream, Worker, wait_until};
 
-/// Somebody who wants to be told, and is not always in the mood to listen.
+/// A webhook target that sometimes refuses.
 #[derive(Clone, Debug)]
 struct Receiver {
     address: SocketAddr,
@@ -70,7 +70,7 @@ fn id(headers: &HeaderMap) -> &str {
 
 /// Faults: X10.
 #[tokio::test]
-async fn each_end_is_told_once_and_signed() {
+async fn webhook_is_sent_once_and_signed() {
     let plane = Plane::start(&[QUICK, &["attempts_max=1"]].concat()).await;
     let receiver = Receiver::start(&[]).await;
     let hook = json!({ "url": receiver.url(), "secret": "hush" });
@@ -123,7 +123,7 @@ async fn each_end_is_told_once_and_signed() {
 
 /// Faults: C11.
 #[tokio::test]
-async fn a_plane_that_is_killed_goes_on_telling_under_the_same_id() {
+async fn webhook_id_survives_killed_plane() {
     let mut plane = Plane::start(QUICK).await;
     let receiver = Receiver::start(&[StatusCode::INTERNAL_SERVER_ERROR, StatusCode::FOUND]).await;
     let job = plane.submit_as(json!({ "workflow": { "a": 1 }, "webhook": { "url": receiver.url() } })).await;
@@ -137,10 +137,7 @@ async fn a_plane_that_is_killed_goes_on_telling_under_the_same_id() {
     let bodies: Vec<_> =
         told.iter().map(|(headers, body)| (id(headers).to_owned(), body.to_string())).collect();
     assert!(bodies.iter().all(|it| *it == bodies[0] && it.0 == job), "{bodies:?}");
-    assert!(
-        told.iter().all(|(headers, _)| !headers.contains_key("remuda-signature")),
-        "nobody gave a secret"
-    );
+    assert!(told.iter().all(|(headers, _)| !headers.contains_key("remuda-signature")), "there is no secret");
     let mut events = Stream::open(&plane, "?after=0", None).await;
     let event = events.until("webhook:delivered").await;
     assert_eq!(event.data["job"], job);
@@ -156,7 +153,7 @@ async fn a_plane_that_is_killed_goes_on_telling_under_the_same_id() {
 ///
 /// Faults: C11.
 #[tokio::test]
-async fn a_receiver_that_is_down_holds_up_nobody_and_misses_nothing() {
+async fn dead_target_delays_no_other_and_gets_everything() {
     const MANY: usize = 230;
     let mut plane = Plane::start(QUICK).await;
     let down = Receiver::start(&[StatusCode::SERVICE_UNAVAILABLE; 10 * MANY]).await;
@@ -183,7 +180,7 @@ async fn a_receiver_that_is_down_holds_up_nobody_and_misses_nothing() {
 
 /// Faults: X5.
 #[tokio::test]
-async fn an_address_that_is_nobodys_to_call_is_refused_at_the_door() {
+async fn forbidden_webhook_address_is_refused_at_submission() {
     let plane = Plane::start(&["webhooks.allow_private=no"]).await;
     for url in [
         "http://169.254.169.254/latest/meta-data/",

@@ -1,4 +1,4 @@
-//! Workers that are killed, paused, stopped and doubled.
+//! Workers that are killed, paused, stopped and duplicated.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -8,7 +8,8 @@ use serde_json::json;
 use tokio::net::TcpListener;
 
 use crate::harness::{
-    Gate, Hand, Plane, Process, QUICK, Worker, answered, has_all, let_pass, remuda, wait_until,
+    Gate, Plane, Process, QUICK, ScriptedWorker, Worker, answered, assert_contains_all, remuda, sleep_for,
+    wait_until,
 };
 
 /// Two workers of one kind: the one that runs the job, and the other.
@@ -38,7 +39,7 @@ fn gated(gate: &Gate) -> String {
 
 /// Faults: A2, M1.
 #[tokio::test]
-async fn a_killed_worker_has_its_job_running_elsewhere_within_the_lease() {
+async fn killed_workers_job_moves_within_lease() {
     let plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let (job, mut holder, other) = two_workers(&plane, &gated(&gate)).await;
@@ -49,7 +50,7 @@ async fn a_killed_worker_has_its_job_running_elsewhere_within_the_lease() {
     assert!(killed_at.elapsed() < Duration::from_secs(6), "it took {:?}", killed_at.elapsed());
     let why = plane.why(&job).await;
     let verdict = format!("worker {} fell silent: no beat for", holder.name);
-    has_all(why["attempts"][0]["verdict"].as_str().unwrap(), &[&verdict]);
+    assert_contains_all(why["attempts"][0]["verdict"].as_str().unwrap(), &[&verdict]);
     assert_eq!(plane.worker(&holder.name).await["presence"], "offline");
     gate.open();
     let ended = plane.ended(&job).await;
@@ -61,13 +62,13 @@ async fn a_killed_worker_has_its_job_running_elsewhere_within_the_lease() {
 
 /// Faults: A3, A4, A15, N2.
 #[tokio::test]
-async fn a_worker_that_was_paused_past_its_lease_is_refused_when_it_resumes() {
+async fn worker_paused_past_lease_is_refused() {
     let plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let (job, holder, other) = two_workers(&plane, &gated(&gate)).await;
     holder.process.signal(Signal::STOP);
     plane.job_until(&job, "runs elsewhere", |job| job["worker"] == other.name).await;
-    // Both commands end: the paused worker has a result in its hands that nobody wants any more.
+    // Both commands end: the paused worker has a result of a lost attempt.
     gate.open();
     let ended = plane.ended(&job).await;
     assert_eq!((&ended["worker"], &ended["result"]), (&json!(other.name), &json!(2)));
@@ -87,7 +88,7 @@ async fn a_worker_that_was_paused_past_its_lease_is_refused_when_it_resumes() {
 
 /// Faults: A13.
 #[tokio::test]
-async fn a_worker_that_is_asked_to_stop_finishes_what_it_holds() {
+async fn stopping_worker_finishes_its_attempts() {
     let plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let mut worker = Worker::start(&plane, "a", &gated(&gate)).await;
@@ -107,11 +108,11 @@ async fn a_worker_that_is_asked_to_stop_finishes_what_it_holds() {
 
 /// Faults: A13.
 #[tokio::test]
-async fn a_worker_that_is_asked_twice_leaves_at_once_with_everything_it_started() {
+async fn second_signal_kills_worker_and_children() {
     // A lease that is no help: what happens at once happens because it was said.
     let plane = Plane::start(&["lease=1h", "retry.base=10ms", "retry.max=20ms"]).await;
     let gate = Gate::closed(plane.folder(), "gate");
-    // Deaf to requests, like the child it starts; both end with the gate, should nobody end them before.
+    // Ignores SIGTERM, like its child; both end with the gate if nothing kills them before.
     let child = format!("({}) & echo $! > $REMUDA_ATTEMPT.pid", gate.wait());
     let stubborn = format!("trap '' TERM; {child}; {}", gated(&gate));
     let (job, mut holder, other) = two_workers(&plane, &stubborn).await;
@@ -127,10 +128,10 @@ async fn a_worker_that_is_asked_twice_leaves_at_once_with_everything_it_started(
     plane.job_until(&job, "is taken elsewhere", |job| job["worker"] == other.name).await;
     wait_until("the command's own child is gone", async || (!is_running(child.trim())).then_some(())).await;
     let why = plane.why(&job).await;
-    has_all(why["attempts"][0]["verdict"].as_str().unwrap(), &["left: it was asked to stop"]);
+    assert_contains_all(why["attempts"][0]["verdict"].as_str().unwrap(), &["left: it was asked to stop"]);
 }
 
-/// What was ended may wait for whoever inherited it to take note.
+/// A killed process may still be a zombie until its new parent reaps it.
 fn is_running(process: &str) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(process).join("stat"));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
@@ -138,13 +139,13 @@ fn is_running(process: &str) -> bool {
 
 /// Faults: A8, X2.
 #[tokio::test]
-async fn of_two_workers_with_one_name_the_newer_goes_on_and_the_older_stops() {
+async fn newer_worker_of_same_name_wins() {
     let plane = Plane::start(QUICK).await;
     let mut older = Worker::start(&plane, "a", "echo older").await;
     let newer = Worker::start(&plane, "a", "echo newer").await;
     let status = older.process.ended().await;
     assert_eq!(status.code(), Some(1));
-    has_all(&older.process.said(), &["remuda: ", "joined"]);
+    assert_contains_all(&older.process.said(), &["remuda: ", "joined"]);
     let job = plane.submit(json!({ "n": 1 })).await;
     assert_eq!(plane.ended(&job).await["result"], "newer");
     assert_eq!(plane.worker("a").await["incarnation"], 2);
@@ -153,7 +154,7 @@ async fn of_two_workers_with_one_name_the_newer_goes_on_and_the_older_stops() {
 
 /// Faults: A10.
 #[tokio::test]
-async fn a_worker_whose_machine_is_kept_busy_beats_on() {
+async fn busy_machine_does_not_stop_beats() {
     let plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let burning =
@@ -167,7 +168,7 @@ async fn a_worker_whose_machine_is_kept_busy_beats_on() {
         is_named(&plane, &worker, job).await;
     }
     // Two leases under full load.
-    let_pass(Duration::from_secs(4)).await;
+    sleep_for(Duration::from_secs(4)).await;
     gate.open();
     for job in &jobs {
         let ended = plane.ended(job).await;
@@ -178,7 +179,7 @@ async fn a_worker_whose_machine_is_kept_busy_beats_on() {
 
 /// Faults: C8.
 #[tokio::test]
-async fn a_worker_that_finds_no_plane_asks_less_and_less_often() {
+async fn worker_backs_off_without_plane() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let folder = tempfile::tempdir().unwrap();
@@ -186,7 +187,7 @@ async fn a_worker_that_finds_no_plane_asks_less_and_less_often() {
         Process::start("a", remuda(folder.path()).args(["worker", "--url", &url, "--exec", "true"]));
     let mut asked = Vec::new();
     while asked.len() < 8 {
-        // Taken and dropped at once: nobody is there who could answer.
+        // Accepted and dropped at once, as if no plane were there.
         drop(listener.accept().await.unwrap());
         asked.push(Instant::now());
     }
@@ -199,7 +200,7 @@ async fn a_worker_that_finds_no_plane_asks_less_and_less_often() {
 
 /// Faults: K3.
 #[tokio::test]
-async fn a_worker_whose_clock_runs_slow_keeps_what_it_holds() {
+async fn slow_worker_clock_keeps_lease() {
     let plane = Plane::start(&[
         "lease=2s",
         "beat.busy=900ms",
@@ -208,13 +209,13 @@ async fn a_worker_whose_clock_runs_slow_keeps_what_it_holds() {
         "plane_stall_max=1500ms",
     ])
     .await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
     for _ in 0..6 {
         hand.say(&json!([attempt]), &json!([])).await;
         // What it takes for 900 ms, by a clock that is 5 % slow.
-        let_pass(Duration::from_millis(945)).await;
+        sleep_for(Duration::from_millis(945)).await;
     }
     assert_eq!(hand.complete(&attempt, json!("done")).await, "recorded");
     assert_eq!(plane.ended(&job).await["attempt"], 1);
@@ -222,9 +223,9 @@ async fn a_worker_whose_clock_runs_slow_keeps_what_it_holds() {
 
 /// Faults: K4, N4.
 #[tokio::test]
-async fn a_worker_put_back_from_a_snapshot_changes_nothing_that_happened_since() {
+async fn restored_worker_snapshot_is_refused() {
     let mut plane = Plane::start(QUICK).await;
-    let mut hand = Hand::join(&plane, "w", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "w", 1).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
     let mut snapshot = hand.clone();
@@ -238,11 +239,11 @@ async fn a_worker_put_back_from_a_snapshot_changes_nothing_that_happened_since()
     assert_eq!(snapshot.complete(&attempt, json!("second")).await, "this outcome is recorded already");
     assert_eq!(plane.job(&job).await, ended);
 
-    // Whoever joins anew gets a number that nobody ever had, whatever it remembers and whoever was restarted.
+    // Every join gets an incarnation that was never used, also after restarts of either side.
     plane.kill();
     plane.start_again().await;
-    assert_eq!(Hand::join(&plane, "w", 1).await.incarnation, 2);
+    assert_eq!(ScriptedWorker::join(&plane, "w", 1).await.incarnation, 2);
     plane.kill();
     plane.start_again().await;
-    assert_eq!(Hand::join(&plane, "w", 1).await.incarnation, 3);
+    assert_eq!(ScriptedWorker::join(&plane, "w", 1).await.incarnation, 3);
 }

@@ -1,10 +1,10 @@
-//! Who did what, as it is found afterwards.
+//! The audit log.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{client_of, closed, code, token};
-use crate::harness::{Hand, Plane, answered, has_all};
+use crate::harness::{Plane, ScriptedWorker, answered, assert_contains_all};
 use crate::start::run;
 
 /// What `remuda audit` says with these arguments, and its exit code.
@@ -17,14 +17,14 @@ async fn audit(plane: &Plane, arguments: &[&str]) -> (i32, Value) {
 
 /// Faults: X3, X20.
 #[tokio::test]
-async fn what_was_done_to_the_fleet_is_written_down_with_who_did_it() {
+async fn audit_log_names_actor_of_every_change() {
     let (plane, admin) = closed(&[]).await;
     let anna = client_of(&admin, "anna").await;
     let worker = token(&admin, &json!({ "role": "worker", "name": "gpus" })).await;
-    Hand::join(&plane.with(&worker), "gpu-7", 1).await;
-    let job = anna.submit_as(json!({ "workflow": { "n": 1 }, "service": "nobody" })).await;
+    ScriptedWorker::join(&plane.with(&worker), "gpu-7", 1).await;
+    let job = anna.submit_as(json!({ "workflow": { "n": 1 }, "service": "no-such-service" })).await;
     admin.cancel(&job).await;
-    let own = anna.submit_as(json!({ "workflow": { "n": 2 }, "service": "nobody" })).await;
+    let own = anna.submit_as(json!({ "workflow": { "n": 2 }, "service": "no-such-service" })).await;
     anna.cancel(&own).await;
     answered(admin.request(Method::POST, "/remuda/v1/workers/gpu-7/drain")).await;
     admin.post("/remuda/v1/reload", &json!({})).await;
@@ -59,13 +59,13 @@ async fn what_was_done_to_the_fleet_is_written_down_with_who_did_it() {
             "root: token.revoke done",
         ]
     );
-    has_all(&said["newest"][3]["on"].to_string(), &["gpu-7"]);
-    has_all(&said["newest"][9]["on"].to_string(), &["gpus (worker "]);
+    assert_contains_all(&said["newest"][3]["on"].to_string(), &["gpu-7"]);
+    assert_contains_all(&said["newest"][9]["on"].to_string(), &["gpus (worker "]);
 }
 
 /// Faults: X20, C1.
 #[tokio::test]
-async fn the_log_survives_a_crash_and_tells_when_somebody_changed_it() {
+async fn audit_log_survives_crash_and_detects_tampering() {
     let (mut plane, admin) = closed(&[]).await;
     for n in 0..5 {
         token(&admin, &json!({ "role": "admin", "name": format!("admin {n}") })).await;
@@ -81,8 +81,8 @@ async fn the_log_survives_a_crash_and_tells_when_somebody_changed_it() {
     let (code, said) = audit(&plane, &["--verify"]).await;
     assert_eq!((code, &said["torn"], &said["broken"]), (0, &json!(1), &json!([])), "{said}");
     let whole = std::fs::read_to_string(&path).unwrap();
-    std::fs::write(&path, whole.replacen("admin 1", "nobody!", 1)).unwrap();
+    std::fs::write(&path, whole.replacen("admin 1", "changed", 1)).unwrap();
     let (code, said) = audit(&plane, &["--verify"]).await;
     assert_eq!(code, 1, "{said}");
-    has_all(&said["broken"].to_string(), &["does not follow"]);
+    assert_contains_all(&said["broken"].to_string(), &["does not follow"]);
 }

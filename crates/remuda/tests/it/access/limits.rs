@@ -1,4 +1,4 @@
-//! What keeps others out and busy ones apart: pages of others, guesses, floods, too many lines.
+//! Limits: foreign origins, guessed tokens, floods, too many connections.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use reqwest::{Method, StatusCode, header};
 use serde_json::json;
 
 use super::{client_of, closed, code, token};
-use crate::harness::{Client, Hand, Plane, Raw, Stream, answered, has_all, wait_until};
+use crate::harness::{Client, Plane, Raw, ScriptedWorker, Stream, answered, assert_contains_all, wait_until};
 use remuda_tidy::source::{rust_files, workspace_root};
 
 /// What a request with these headers is answered.
@@ -21,7 +21,7 @@ async fn asked(client: &Client, method: Method, headers: &[(&str, &str)]) -> (u1
 
 /// Faults: X8.
 #[tokio::test]
-async fn a_page_of_somebody_else_gets_no_answer_out_of_a_plane_on_this_machine() {
+async fn foreign_origin_is_refused_on_loopback() {
     let plane = Plane::start(&["http.allowed_origins=https://app.example.org"]).await;
     let own = plane.url.clone();
     let foreign = (403, "origin_not_allowed".to_owned());
@@ -58,7 +58,7 @@ async fn a_page_of_somebody_else_gets_no_answer_out_of_a_plane_on_this_machine()
 
 /// Faults: B10.
 #[tokio::test]
-async fn a_flood_of_one_token_is_held_back_and_nobody_elses_requests_are() {
+async fn rate_limit_applies_to_one_token_only() {
     let (_plane, admin) = closed(&["limits.requests_per_second=4"]).await;
     let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
     let mut held_back = None;
@@ -79,15 +79,15 @@ async fn a_flood_of_one_token_is_held_back_and_nobody_elses_requests_are() {
     wait_until("anna is heard again", async || (asked(&anna, Method::GET, &[]).await.0 == 200).then_some(()))
         .await;
     // Workers are never turned away for beating.
-    let mut hand = Hand::join(&admin, "a", 1).await;
+    let mut hand = ScriptedWorker::join(&admin, "a", 1).await;
     for _ in 0..50 {
         hand.say(&json!([]), &json!([])).await;
     }
 }
 
-/// Faults: C18. Priority goes before fairness between tenants, and is not for everybody to give to itself.
+/// Faults: C18. Priority wins over fairness between tenants, so clients may not choose it freely.
 #[tokio::test]
-async fn a_client_asks_for_so_much_priority_and_no_more() {
+async fn client_priority_is_capped() {
     let (_plane, admin) = closed(&["limits.client_priority_max=3"]).await;
     let anna = client_of(&admin, "anna").await;
     let image = json!({ "width": 64, "height": 64, "batch_size": 1, "color": 1 });
@@ -99,7 +99,7 @@ async fn a_client_asks_for_so_much_priority_and_no_more() {
         let (status, refused) = anna.post(path, &json!({ "workflow": graph, "priority": 4 })).await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{path}: {refused}");
         let words = ["priority 4", "3 is the most", "limits.client_priority_max"];
-        has_all(refused["error"]["message"].as_str().unwrap(), &words);
+        assert_contains_all(refused["error"]["message"].as_str().unwrap(), &words);
         let (status, taken) = anna.post(path, &json!({ "workflow": graph, "priority": 3 })).await;
         assert_eq!(status, StatusCode::CREATED, "{path}: {taken}");
     }
@@ -112,7 +112,7 @@ async fn a_client_asks_for_so_much_priority_and_no_more() {
 
 /// Faults: X9.
 #[tokio::test]
-async fn whoever_guesses_is_not_listened_to_and_whoever_is_known_goes_on() {
+async fn token_guessing_locks_out_unknown_tokens_only() {
     let (plane, admin) = closed(&[]).await;
     let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
     anna.submit(json!({ "n": 1 })).await;
@@ -129,7 +129,7 @@ async fn whoever_guesses_is_not_listened_to_and_whoever_is_known_goes_on() {
     assert_eq!(refused.iter().filter(|code| *code == "wrong_token").count(), 19);
     assert_eq!(refused.last().unwrap(), "locked_out");
     let answer = ben.request(Method::GET, "/remuda/v1/jobs").send().await.unwrap();
-    assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS, "a right guess would help nobody now");
+    assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS, "even a right guess is refused now");
     assert!(answer.headers().contains_key(header::RETRY_AFTER));
     anna.submit(json!({ "n": 2 })).await;
     assert_eq!(code(&admin, Method::GET, "/remuda/v1/status").await.0, 200);
@@ -138,7 +138,7 @@ async fn whoever_guesses_is_not_listened_to_and_whoever_is_known_goes_on() {
 
 /// Faults: X13.
 #[tokio::test]
-async fn one_address_has_so_many_connections_and_no_more() {
+async fn connections_per_address_are_capped() {
     let plane = Plane::start(&["limits.connections_per_address_max=4"]).await;
     let mut idle = Vec::new();
     for _ in 0..4 {
@@ -161,7 +161,7 @@ async fn one_address_has_so_many_connections_and_no_more() {
 
 /// Faults: X13.
 #[tokio::test]
-async fn one_token_has_so_many_streams_and_no_more() {
+async fn streams_per_token_are_capped() {
     let (_plane, admin) = closed(&["limits.streams_per_token_max=2"]).await;
     let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
     let first = Stream::open(&anna, "?after=0", None).await;
@@ -176,9 +176,9 @@ async fn one_token_has_so_many_streams_and_no_more() {
     .await;
 }
 
-/// Faults: B1, B6. Whoever has no token is answered before it sends anything worth reading.
+/// Faults: B1, B6. A request without a token is answered before its body is read.
 #[tokio::test]
-async fn nothing_is_read_for_whoever_may_not_ask() {
+async fn unauthorized_body_is_not_read() {
     let (plane, _admin) = closed(&[]).await;
     for headers in ["content-length: 8000000", "transfer-encoding: chunked"] {
         let raw = Raw::submit(plane.address, headers).await;
@@ -189,11 +189,11 @@ async fn nothing_is_read_for_whoever_may_not_ask() {
     }
 }
 
-/// Faults: X18. A worker may say for ever that it gets on; a job that has a deadline ends all the same.
+/// Faults: X18. A worker may claim progress for ever; a job with a deadline still ends.
 #[tokio::test]
-async fn a_worker_that_only_pretends_to_work_holds_nobody_up_for_ever() {
+async fn worker_without_real_progress_loses_its_job() {
     let (_plane, admin) = closed(&[]).await;
-    let mut hand = Hand::join(&admin, "liar", 1).await;
+    let mut hand = ScriptedWorker::join(&admin, "liar", 1).await;
     let anna = client_of(&admin, "anna").await;
     let job = anna.submit_as(json!({ "workflow": { "n": 1 }, "deadline_seconds": 2 })).await;
     let attempt = hand.take().await;
@@ -212,7 +212,7 @@ async fn a_worker_that_only_pretends_to_work_holds_nobody_up_for_ever() {
 /// Faults: X19. What is counted by what others send is hashed with a key of this process, and no pattern is matched
 /// against it.
 #[test]
-fn nothing_hashes_what_others_send_without_a_key_or_matches_it_with_patterns() {
+fn foreign_input_meets_keyed_hashes_and_no_patterns() {
     let manifest = std::fs::read_to_string(workspace_root().join("Cargo.toml")).unwrap();
     let dependencies = manifest.split("[workspace.dependencies]").nth(1).unwrap();
     let dependencies = dependencies.split("\n[").next().unwrap();
@@ -230,7 +230,7 @@ fn nothing_hashes_what_others_send_without_a_key_or_matches_it_with_patterns() {
 
 /// Faults: X5. Only who was named is called, wherever it would send us.
 #[tokio::test]
-async fn nobody_is_sent_on_to_somebody_else() {
+async fn redirects_are_not_followed() {
     let inside = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let outside = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (inside_at, url) =
@@ -253,12 +253,12 @@ async fn nobody_is_sent_on_to_somebody_else() {
     let (code, said) = crate::start::run(folder.path(), &["blobs", "put", "w.json", "--url", &url]).await;
     assert_eq!(code, 1, "{said}");
     let asked = tokio::time::timeout(Duration::from_millis(200), inside.accept()).await;
-    assert!(asked.is_err(), "somebody came who was never sent");
+    assert!(asked.is_err(), "a redirect was followed");
     redirecting.abort();
 }
 
 #[tokio::test]
-async fn a_name_that_two_tokens_have_is_not_guessed_at() {
+async fn ambiguous_token_name_is_refused() {
     let (_plane, admin) = closed(&[]).await;
     let wanted = json!({ "role": "worker", "name": "gpu" });
     let (_, second) = (token(&admin, &wanted).await, token(&admin, &wanted).await);

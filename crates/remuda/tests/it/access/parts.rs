@@ -45,7 +45,7 @@ fn metadata() -> Value {
 
 /// Faults: X21.
 #[test]
-fn every_part_is_locked_and_may_be_used() {
+fn every_dependency_is_locked_and_has_allowed_licence() {
     let lock = std::fs::read_to_string(workspace_root().join("Cargo.lock")).unwrap();
     let mut locked = BTreeSet::new();
     for package in lock.split("[[package]]").skip(1) {
@@ -74,7 +74,7 @@ fn every_part_is_locked_and_may_be_used() {
 }
 
 #[test]
-fn a_licence_that_asks_for_more_is_found() {
+fn restrictive_licence_is_detected() {
     for fine in
         ["MIT", "MIT OR GPL-3.0", "(MIT OR Apache-2.0) AND Unicode-3.0", "Apache-2.0/MIT", "ISC AND MIT"]
     {

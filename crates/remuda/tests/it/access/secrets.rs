@@ -1,14 +1,14 @@
-//! What is secret is found nowhere it should not be.
+//! Secrets appear nowhere.
 
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use super::{client_of, token};
-use crate::harness::{Hand, Plane, Process, answered, remuda, wait_until};
+use crate::harness::{Plane, Process, ScriptedWorker, answered, remuda, wait_until};
 use crate::start::run;
 
-/// A job that nobody submitted.
-const NOBODYS: &str = "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11";
+/// A job id that does not exist.
+const UNKNOWN_JOB: &str = "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11";
 /// Every route that can be looked at without knowing anything.
 const LOOKS: &[&str] = &[
     "/remuda/v1/status",
@@ -31,10 +31,10 @@ const LOOKS: &[&str] = &[
 
 /// Faults: X10.
 #[tokio::test]
-async fn keys_beside_a_prompt_reach_the_worker_and_are_stored_nowhere() {
+async fn prompt_keys_reach_worker_and_are_never_stored() {
     const CANARY: &str = "canary-beside-a-prompt";
     let plane = Plane::start(&[]).await;
-    let mut hand = Hand::join(&plane, "a", 1).await;
+    let mut hand = ScriptedWorker::join(&plane, "a", 1).await;
     let keys = json!({ "api_key_comfy_org": CANARY, "auth_token_comfy_org": CANARY });
     let graph = json!({ "1": { "class_type": "A", "inputs": {} } });
     let workflow = json!({ "prompt": graph, "extra_data": keys });
@@ -54,7 +54,7 @@ async fn keys_beside_a_prompt_reach_the_worker_and_are_stored_nowhere() {
 
 /// Faults: X10. Everything is logged that can be, and everything goes wrong that can.
 #[tokio::test]
-async fn no_secret_is_in_what_is_logged_answered_or_kept() {
+async fn secrets_appear_in_no_log_answer_or_file() {
     let environment = "canary-of-the-environment-0123456789";
     let plan = Plane::plan(&[]).variable("REMUDA_ADMIN_TOKEN", environment).variable("REMUDA_LOG", "trace");
     let mut plane = plan.start().await;
@@ -62,7 +62,7 @@ async fn no_secret_is_in_what_is_logged_answered_or_kept() {
     let root = plane.with(&token(&admin, &json!({ "role": "admin" })).await);
     let anna = client_of(&admin, "anna").await;
     let joins = token(&admin, &json!({ "role": "worker" })).await;
-    let hand = Hand::join(&plane.with(&joins), "a", 1).await;
+    let hand = ScriptedWorker::join(&plane.with(&joins), "a", 1).await;
     let wrong = "rmd_0123456789ab_canary-that-is-wrong".to_owned();
     let canaries = [environment, &root.token, &anna.token, &joins, &hand.token, &wrong].map(str::to_owned);
 
@@ -78,7 +78,7 @@ async fn no_secret_is_in_what_is_logged_answered_or_kept() {
         let basic = plane.request(Method::GET, "/remuda/v1/jobs").basic_auth(token, Some(token));
         seen.push_str(&answered(basic).await.1.to_string());
         let (code, said) =
-            run(plane.folder(), &["why", NOBODYS, "--url", &plane.url, "--token", token]).await;
+            run(plane.folder(), &["why", UNKNOWN_JOB, "--url", &plane.url, "--token", token]).await;
         assert_eq!(code, 1);
         seen.push_str(&said);
     }
@@ -114,7 +114,7 @@ async fn no_secret_is_in_what_is_logged_answered_or_kept() {
 
 /// Faults: X11. A job runs with what is its own: what its worker joined with is not in its environment.
 #[tokio::test]
-async fn a_job_does_not_see_what_its_worker_joined_with() {
+async fn job_environment_has_no_worker_token() {
     let (plane, admin) = super::closed(&[]).await;
     let joins = token(&admin, &json!({ "role": "worker" })).await;
     let mut worker = remuda(plane.folder());
@@ -129,7 +129,7 @@ async fn a_job_does_not_see_what_its_worker_joined_with() {
 
 /// Faults: X12.
 #[tokio::test]
-async fn nothing_that_others_write_moves_the_cursor_of_who_reads_the_log() {
+async fn control_characters_are_escaped_in_log() {
     let (mut plane, admin) = super::closed(&[]).await;
     let odd = "\u{1b}[2J\u{1b}]0;owned\u{7}\r\n2026-01-01 INFO all is well\u{9b}31m";
     let anna = client_of(&admin, "anna").await;
@@ -140,7 +140,8 @@ async fn nothing_that_others_write_moves_the_cursor_of_who_reads_the_log() {
     assert_eq!(status, StatusCode::OK);
     let (status, _) = admin.post("/remuda/v1/tokens", &json!({ "role": "admin", "name": odd })).await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    let request = admin.request(Method::POST, "/remuda/v1/workers/nobody/drain").query(&[("reason", odd)]);
+    let request =
+        admin.request(Method::POST, "/remuda/v1/workers/no-such-worker/drain").query(&[("reason", odd)]);
     answered(request).await;
     let request = plane.request(Method::GET, "/remuda/v1/%1b%5b2J%0d%0anothing");
     answered(request).await;

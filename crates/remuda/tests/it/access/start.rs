@@ -1,14 +1,14 @@
-//! Beyond loopback a plane does not start without TLS and somebody who may make tokens; the message says what to do.
+//! Beyond loopback a plane does not start without TLS and an admin token; the message says what to do.
 
 use serde_json::{Value, json};
 
 use super::tls::Authority;
-use crate::harness::{Plane, Process, has_all, remuda};
+use crate::harness::{Plane, Process, assert_contains_all, remuda};
 use crate::start::run;
 
 /// Faults: X1. Each message is followed until the plane starts.
 #[tokio::test]
-async fn a_plane_beyond_loopback_says_what_it_needs_until_it_starts() {
+async fn non_loopback_plane_explains_what_it_needs() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new(folder.path());
     let (cert, key) = authority.issue("plane", &["localhost"], false);
@@ -16,14 +16,20 @@ async fn a_plane_beyond_loopback_says_what_it_needs_until_it_starts() {
     let serve = ["serve", "--data", "data", "--listen", "0.0.0.0:0"];
     let (code, said) = run(folder.path(), &serve).await;
     assert_eq!(code, 1);
-    has_all(&said, &["open to other machines", "--tls-cert", "remuda token create --role admin --data data"]);
+    assert_contains_all(
+        &said,
+        &["open to other machines", "--tls-cert", "remuda token create --role admin --data data"],
+    );
     let (code, said) = run(folder.path(), &[&serve[..], &["--tls-cert", cert]].concat()).await;
     assert_eq!(code, 1);
-    has_all(&said, &["--tls-key"]);
+    assert_contains_all(&said, &["--tls-key"]);
     let with_tls = [&serve[..], &["--tls-cert", cert, "--tls-key", key]].concat();
     let (code, said) = run(folder.path(), &with_tls).await;
     assert_eq!(code, 1);
-    has_all(&said, &["there is no admin token yet", "remuda token create --role admin --data data"]);
+    assert_contains_all(
+        &said,
+        &["there is no admin token yet", "remuda token create --role admin --data data"],
+    );
     let (code, said) =
         run(folder.path(), &["token", "create", "--role", "admin", "--data", "data", "--json"]).await;
     assert_eq!(code, 0, "{said}");
@@ -36,19 +42,19 @@ async fn a_plane_beyond_loopback_says_what_it_needs_until_it_starts() {
     let typed = ["jobs", "--url", &url, "--ca", ca.to_str().unwrap()];
     let (code, said) = run(folder.path(), &typed).await;
     assert_eq!(code, 1, "{said}");
-    has_all(&said, &["send a token"]);
+    assert_contains_all(&said, &["send a token"]);
     let token = made["token"].as_str().unwrap();
     let (code, said) = run(folder.path(), &[&typed[..], &["--token", token]].concat()).await;
     assert_eq!(code, 0, "{said}");
     // What the folder is in use by is told, and how to ask that one.
     let (code, said) = run(folder.path(), &["token", "create", "--role", "admin", "--data", "data"]).await;
     assert_eq!(code, 1);
-    has_all(&said, &["a plane runs on this folder", "--url"]);
+    assert_contains_all(&said, &["a plane runs on this folder", "--url"]);
 }
 
 /// Faults: X1, X10.
 #[tokio::test]
-async fn an_admin_may_come_from_the_environment_or_a_file() {
+async fn admin_token_comes_from_environment_or_file() {
     let secret = "an admin of the environment, long enough";
     let plane = Plane::plan(&[]).variable("REMUDA_ADMIN_TOKEN", secret).start().await;
     assert_eq!(super::code(&plane, reqwest::Method::GET, "/remuda/v1/jobs").await.0, 401);
@@ -56,8 +62,8 @@ async fn an_admin_may_come_from_the_environment_or_a_file() {
     admin.post("/remuda/v1/tokens", &json!({ "role": "client", "tenant": "anna" })).await;
     assert_eq!(admin.get("/remuda/v1/tokens").await["tokens"].as_array().unwrap().len(), 1);
     // Where a worker's ticket would do, so does an admin's token, whatever it looks like.
-    let nobody = super::code(&admin, reqwest::Method::DELETE, "/remuda/v1/workers/nobody").await;
-    assert_eq!(nobody, (404, "unknown_worker".to_owned()));
+    let unknown = super::code(&admin, reqwest::Method::DELETE, "/remuda/v1/workers/no-such-worker").await;
+    assert_eq!(unknown, (404, "unknown_worker".to_owned()));
     assert_eq!(super::code(&admin, reqwest::Method::GET, "/remuda/v1/blobs/blake3:00").await.0, 400);
 
     let folder = tempfile::tempdir().unwrap();
@@ -71,5 +77,5 @@ async fn an_admin_may_come_from_the_environment_or_a_file() {
     std::fs::write(&file, "short").unwrap();
     let (code, said) = run(folder.path(), &["serve", "--listen", "127.0.0.1:0", "--set", &setting]).await;
     assert_eq!(code, 1);
-    has_all(&said, &["could be guessed"]);
+    assert_contains_all(&said, &["could be guessed"]);
 }

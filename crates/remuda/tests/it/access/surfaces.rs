@@ -1,4 +1,4 @@
-//! What clients of other programs speak is closed in the same way.
+//! The compatible APIs enforce the same access rules.
 
 use reqwest::Method;
 use serde_json::json;
@@ -16,7 +16,7 @@ fn graph() -> serde_json::Value {
 
 /// Faults: X16.
 #[tokio::test]
-async fn comfy_api_v2_shows_each_tenant_its_own() {
+async fn comfy_v2_separates_tenants() {
     let (plane, admin) = closed(&[]).await;
     let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
     let (status, refused) = plane.post("/api/v2/jobs", &json!({ "workflow": graph() })).await;
@@ -55,7 +55,7 @@ async fn comfy_api_v2_shows_each_tenant_its_own() {
 
 /// Faults: X16.
 #[tokio::test]
-async fn the_front_door_shows_each_tenant_its_own() {
+async fn comfyui_api_separates_tenants() {
     let (plane, admin) = closed(&[]).await;
     let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
     let job = anna.submit_as(json!({ "workflow": graph() })).await;

@@ -1,15 +1,15 @@
-//! Clients of one tenant hear nothing of another.
+//! Tenants are separated.
 
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use super::{client_of, closed, code, token};
-use crate::harness::{Hand, Process, Stream, answered, has_all, remuda};
+use crate::harness::{Process, ScriptedWorker, Stream, answered, assert_contains_all, remuda};
 use crate::start::run;
 
 /// Faults: X16.
 #[tokio::test]
-async fn another_tenants_jobs_are_not_there() {
+async fn jobs_of_other_tenants_are_not_found() {
     let (_plane, admin) = closed(&[]).await;
     let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
     let job = anna.submit(json!({ "n": 1 })).await;
@@ -48,7 +48,7 @@ async fn another_tenants_jobs_are_not_there() {
 }
 
 #[tokio::test]
-async fn a_client_runs_jobs_with_files_from_the_command_line() {
+async fn client_role_can_run_jobs_with_files() {
     let (plane, admin) = closed(&[]).await;
     let anna = client_of(&admin, "anna").await;
     let joins = token(&admin, &json!({ "role": "worker" })).await;
@@ -65,15 +65,15 @@ async fn a_client_runs_jobs_with_files_from_the_command_line() {
     assert_eq!(said.matches("anna").count(), 3, "{said}");
     let (code, said) = run(plane.folder(), &[&["workers"], &by[..]].concat()).await;
     assert_eq!(code, 1);
-    has_all(&said, &["this token is for a client", "admin"]);
+    assert_contains_all(&said, &["this token is for a client", "admin"]);
 }
 
 /// Faults: X16.
 #[tokio::test]
-async fn a_client_follows_only_what_happens_to_its_own() {
+async fn client_receives_only_its_own_events() {
     let (_plane, admin) = closed(&[]).await;
     let (anna, ben) = (client_of(&admin, "anna").await, client_of(&admin, "ben").await);
-    let mut hand = Hand::join(&admin, "a", 1).await;
+    let mut hand = ScriptedWorker::join(&admin, "a", 1).await;
     let theirs = anna.submit(json!({ "n": 1 })).await;
     let attempt = hand.take().await;
     hand.complete(&attempt, json!({})).await;

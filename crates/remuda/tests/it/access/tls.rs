@@ -1,14 +1,14 @@
-//! TLS as it is met: a certificate of a private authority, replaced while the plane runs.
+//! TLS with a private authority and certificates that are replaced while the plane runs.
 
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 use serde_json::json;
 
-use crate::harness::{Client, Plane, has_all, wait_until};
+use crate::harness::{Client, Plane, assert_contains_all, wait_until};
 use crate::start::run;
 
-/// Somebody who vouches for planes.
+/// A certificate authority.
 pub(super) struct Authority {
     folder: PathBuf,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -44,7 +44,7 @@ impl Authority {
         (at, key_at)
     }
 
-    /// A client that trusts this authority and nobody else, and begins each request anew.
+    /// A client that trusts only this authority and opens a connection for each request.
     fn client(&self, url: &str) -> Client {
         let pem = std::fs::read(self.path()).unwrap();
         let only = reqwest::Certificate::from_pem_bundle(&pem).unwrap();
@@ -82,7 +82,7 @@ impl Stage {
 }
 
 #[tokio::test]
-async fn clients_and_workers_speak_to_a_plane_with_a_certificate_of_ones_own() {
+async fn private_ca_works_for_clients_and_workers() {
     let stage = Stage::set().await;
     let (url, ca) = (stage.url("localhost"), stage.authority.path());
     let client = stage.authority.client(&url);
@@ -97,7 +97,7 @@ async fn clients_and_workers_speak_to_a_plane_with_a_certificate_of_ones_own() {
     assert_eq!(code, 0, "{said}");
     let (code, said) = run(folder, &["jobs", "--url", &url, "--ca", "nothing.pem"]).await;
     assert_eq!(code, 1);
-    has_all(&said, &["cannot read nothing.pem"]);
+    assert_contains_all(&said, &["cannot read nothing.pem"]);
     let mut worker = crate::harness::remuda(folder);
     worker.args(["worker", "--url", &url, "--ca", ca, "--name", "a", "--exec", "cat"]);
     let _worker = crate::harness::Process::start("the worker", &mut worker);
@@ -110,7 +110,7 @@ async fn clients_and_workers_speak_to_a_plane_with_a_certificate_of_ones_own() {
 
 /// Faults: N9.
 #[tokio::test]
-async fn a_certificate_is_replaced_while_the_plane_runs() {
+async fn certificate_is_replaced_without_restart() {
     let stage = Stage::set().await;
     assert!(stage.is_believed("localhost").await && !stage.is_believed("127.0.0.1").await);
     // Noticed by itself.
@@ -123,9 +123,9 @@ async fn a_certificate_is_replaced_while_the_plane_runs() {
     std::fs::copy(other, stage.authority.folder.join("plane.pem")).unwrap();
     let (status, refused) = client.post("/remuda/v1/reload", &json!({})).await;
     assert_eq!(status.as_u16(), 422, "{refused}");
-    has_all(&refused.to_string(), &["nothing was changed", "do not belong together"]);
+    assert_contains_all(&refused.to_string(), &["nothing was changed", "do not belong together"]);
     assert!(stage.is_believed("127.0.0.1").await, "the old one stays");
-    // And at once when somebody asks.
+    // And at once on a reload.
     stage.authority.issue("plane", &["localhost"], false);
     assert_eq!(client.post("/remuda/v1/reload", &json!({})).await.0.as_u16(), 200);
     assert!(stage.is_believed("localhost").await && !stage.is_believed("127.0.0.1").await);
@@ -133,7 +133,7 @@ async fn a_certificate_is_replaced_while_the_plane_runs() {
 
 /// Faults: N9.
 #[tokio::test]
-async fn a_certificate_that_has_expired_is_refused_until_it_is_replaced() {
+async fn expired_certificate_is_refused_until_replaced() {
     let stage = Stage::set().await;
     let client = stage.authority.client(&stage.url("localhost"));
     stage.authority.issue("plane", &["localhost"], true);
@@ -143,7 +143,7 @@ async fn a_certificate_that_has_expired_is_refused_until_it_is_replaced() {
     let typed = ["jobs", "--url", &url, "--ca", ca.to_str().unwrap()];
     let (code, said) = run(stage.plane.folder(), &typed).await;
     assert_eq!(code, 3, "{said}");
-    has_all(&said.to_lowercase(), &["expired"]);
+    assert_contains_all(&said.to_lowercase(), &["expired"]);
     stage.authority.issue("plane", &["localhost"], false);
     wait_until("the new certificate is used", async || stage.is_believed("localhost").await.then_some(()))
         .await;

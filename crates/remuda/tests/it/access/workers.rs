@@ -1,24 +1,24 @@
-//! Workers join with a token and go by what they are given; both end together.
+//! Workers join with a token and get their own credential; both are revoked together.
 
 use remuda_fakes::comfyui::Options;
 use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use super::{client_of, closed, code, token};
+use crate::comfyui::fixture::{Server, Stage};
 use crate::comfyui::graph::picture;
-use crate::comfyui::stage::{Server, Stage};
-use crate::harness::{Hand, Process, QUICK, answered, has_all, remuda};
+use crate::harness::{Process, QUICK, ScriptedWorker, answered, assert_contains_all, remuda};
 
-/// Faults: X2, X11, X15. Whoever has it can do what its worker does and nothing else.
+/// Faults: X2, X11, X15. A stolen token can do what its worker can do and nothing else.
 #[tokio::test]
-async fn a_workers_token_joins_under_its_name_and_opens_nothing_else() {
+async fn worker_token_allows_join_and_nothing_else() {
     let (plane, admin) = closed(&[]).await;
     let secret = token(&admin, &json!({ "role": "worker", "workers": ["gpu-7"] })).await;
     let worker = plane.with(&secret);
     let join = |name: &str| json!({ "worker": name, "services": ["exec"] });
     let (status, refused) = worker.post("/remuda/v1/workers", &join("gpu-8")).await;
     assert_eq!(status, StatusCode::FORBIDDEN, "{refused}");
-    let mut hand = Hand::join(&worker, "gpu-7", 1).await;
+    let mut hand = ScriptedWorker::join(&worker, "gpu-7", 1).await;
     hand.say(&json!([]), &json!([])).await;
     let given = plane.with(&hand.token);
     for client in [&worker, &given] {
@@ -41,9 +41,9 @@ async fn a_workers_token_joins_under_its_name_and_opens_nothing_else() {
     assert_eq!(answered(admin.request(Method::DELETE, "/remuda/v1/workers/gpu-7")).await.0, StatusCode::OK);
 }
 
-/// Who joined while nobody was asked who they are goes on: it is known by what it was given, and brings its files under it.
+/// A worker that joined before the first token keeps working: it is known by its credential, and uploads files with it.
 #[tokio::test]
-async fn a_worker_that_joined_an_open_plane_still_brings_its_files_when_it_is_closed() {
+async fn worker_credential_survives_first_token() {
     let stage = Stage::with(Server::fake(Options::default()).await, QUICK, &[]).await;
     let admin = stage.plane.with(&token(&stage.plane, &json!({ "role": "admin" })).await);
     let job = admin.submit(picture(1).saved()).await;
@@ -61,10 +61,10 @@ async fn a_worker_that_joined_an_open_plane_still_brings_its_files_when_it_is_cl
 
 /// Faults: X2. The line that is open at that moment ends, too.
 #[tokio::test]
-async fn a_revoked_workers_token_ends_who_joined_with_it() {
+async fn revoked_worker_token_ends_its_workers() {
     let (plane, admin) = closed(QUICK).await;
     let secret = token(&admin, &json!({ "role": "worker", "name": "stolen" })).await;
-    let mut hand = Hand::join(&plane.with(&secret), "a", 1).await;
+    let mut hand = ScriptedWorker::join(&plane.with(&secret), "a", 1).await;
     hand.say(&json!([]), &json!([])).await;
     let line = tokio::spawn(answered(hand.beat(&json!([]), &json!([]), 25.0)));
     hand.client = plane.with("");
@@ -85,14 +85,14 @@ async fn a_revoked_workers_token_ends_who_joined_with_it() {
     assert_eq!(anna.job(&job).await["state"], "queued");
 }
 
-/// Faults: X2. Somebody else joins under the name: the one that was there is told and stops, and it is noted.
+/// Faults: X2. Another worker joins under the name: the first one is told to stop, and the audit log has it.
 #[tokio::test]
-async fn a_second_worker_under_one_name_raises_an_alarm() {
+async fn replaced_online_worker_raises_alarm() {
     let (mut plane, admin) = closed(&[]).await;
     let secret = token(&admin, &json!({ "role": "worker", "name": "gpus" })).await;
-    let mut first = Hand::join(&plane.with(&secret), "a", 1).await;
+    let mut first = ScriptedWorker::join(&plane.with(&secret), "a", 1).await;
     first.say(&json!([]), &json!([])).await;
-    let mut thief = Hand::join(&plane.with(&secret), "a", 1).await;
+    let mut thief = ScriptedWorker::join(&plane.with(&secret), "a", 1).await;
     thief.say(&json!([]), &json!([])).await;
     let (status, refused) = answered(first.beat(&json!([]), &json!([]), 0.0)).await;
     assert!(status == StatusCode::GONE || status == StatusCode::FORBIDDEN, "{status} {refused}");
@@ -100,16 +100,18 @@ async fn a_second_worker_under_one_name_raises_an_alarm() {
     let audit = std::fs::read_to_string(plane.store().with_file_name("audit.jsonl")).unwrap();
     let joins: Vec<_> = audit.lines().filter(|line| line.contains("worker.join")).collect();
     assert!(!joins[0].contains("in place of"), "{audit}");
-    has_all(joins[1], &["gpus (worker ", "worker a, in place of the one that was online"]);
+    assert_contains_all(joins[1], &["gpus (worker ", "worker a, in place of the one that was online"]);
 }
 
 /// Faults: X4.
 #[tokio::test]
-async fn one_worker_does_not_speak_for_another() {
+async fn worker_cannot_act_for_another() {
     let (plane, admin) = closed(&[]).await;
     let secret = token(&admin, &json!({ "role": "worker" })).await;
-    let (mut a, b) =
-        (Hand::join(&plane.with(&secret), "a", 1).await, Hand::join(&plane.with(&secret), "b", 1).await);
+    let (mut a, b) = (
+        ScriptedWorker::join(&plane.with(&secret), "a", 1).await,
+        ScriptedWorker::join(&plane.with(&secret), "b", 1).await,
+    );
     let anna = client_of(&admin, "anna").await;
     let job = anna.submit(json!({ "n": 1 })).await;
     let attempt = a.take().await;
@@ -128,7 +130,7 @@ async fn one_worker_does_not_speak_for_another() {
 }
 
 #[tokio::test]
-async fn a_real_worker_joins_with_its_token_and_stops_when_that_is_revoked() {
+async fn worker_process_stops_when_its_token_is_revoked() {
     let (plane, admin) = closed(&[]).await;
     let secret = token(&admin, &json!({ "role": "worker", "name": "gpu" })).await;
     let start = |token: &str| {
@@ -140,7 +142,7 @@ async fn a_real_worker_joins_with_its_token_and_stops_when_that_is_revoked() {
     };
     let mut stranger = start("");
     assert!(!stranger.ended().await.success());
-    has_all(&stranger.said(), &["send a token", "remuda token create"]);
+    assert_contains_all(&stranger.said(), &["send a token", "remuda token create"]);
     let mut worker = start(&secret);
     assert!(worker.line("joined").await.is_some(), "{}", worker.said());
     let anna = client_of(&admin, "anna").await;
@@ -148,5 +150,5 @@ async fn a_real_worker_joins_with_its_token_and_stops_when_that_is_revoked() {
     assert_eq!(anna.ended(&job).await["result"], json!({ "n": 1 }));
     assert_eq!(code(&admin, Method::DELETE, "/remuda/v1/tokens/gpu").await.0, 200);
     assert!(!worker.ended().await.success());
-    has_all(&worker.said(), &["revoked"]);
+    assert_contains_all(&worker.said(), &["revoked"]);
 }

@@ -1,4 +1,4 @@
-//! The stock web UI, in a real browser that someone seems to sit at.
+//! The stock web UI in a real browser.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::harness::{Plane, QUICK};
 
 /// Faults: V8.
 #[tokio::test]
-async fn the_web_ui_shows_its_picture_though_the_server_dies() {
+async fn stock_ui_shows_image_although_server_dies() {
     let Some(tools) = Tools::find() else { return };
     let Some(chromium) = chromium() else { return };
     let ui = tools.package("comfyui_frontend_package");

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::tools::Tools;
 use crate::harness::{Client, Plane, Process, QUICK, remuda, wait_until};
 
-/// An agent in a hurry, in the proportions of a patient one.
+/// Agent timings scaled down, in the same proportions.
 const AGENT: &[&str] = &[
     "agent.inactivity=500ms",
     "agent.unknown_recheck=400ms",

@@ -1,4 +1,4 @@
-//! The API asked for everything its own document allows, and much that it does not.
+//! The API under a fuzzer that reads its OpenAPI document.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -13,11 +13,11 @@ const UNCHECKED: &str = "positive_data_acceptance,negative_data_rejection,ignore
 /// For each operation and phase; the whole takes half a minute on two cores.
 const EXAMPLES_MAX: &str = "100";
 /// Past this something hangs.
-const PATIENCE: Duration = Duration::from_secs(300);
+const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// Faults: B4, B5.
 #[tokio::test]
-async fn every_answer_is_one_that_the_document_promises() {
+async fn every_response_matches_openapi_document() {
     let Some(tools) = Tools::find() else { return };
     let fleet = Fleet::start().await;
     let folder = folder(&tools, &fleet, &["fuzz_hooks.py"]);
@@ -29,7 +29,7 @@ async fn every_answer_is_one_that_the_document_promises() {
     command.args(["--max-examples", EXAMPLES_MAX, "--seed", "1", "--request-timeout", "10"]);
     command.args(["--suppress-health-check", "all", "--continue-on-failure", "--workers", "2"]);
     let run = command.stdin(Stdio::null()).kill_on_drop(true).output();
-    let output = tokio::time::timeout(PATIENCE, run).await.expect("it should come to an end").unwrap();
+    let output = tokio::time::timeout(WAIT_MAX, run).await.expect("it should come to an end").unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
     assert!(said.contains("Tested: "), "{said}");

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::fleet::{Fleet, ended_well, script};
 use super::tools::Tools;
-use crate::harness::{Client, Plane, QUICK, has_all};
+use crate::harness::{Client, Plane, QUICK, assert_contains_all};
 
 /// Runs an SDK's script and kills the server with its job half-way through.
 async fn runs_while_a_server_dies(name: &str) {
@@ -14,31 +14,34 @@ async fn runs_while_a_server_dies(name: &str) {
     let submitted = script.line("submitted ").await.unwrap_or_else(|| panic!("{}", script.said()));
     let job = submitted.split(' ').nth(1).unwrap().to_owned();
     fleet.kill_the_server_of(&job).await;
-    has_all(&ended_well(script).await, &["progress", "output picture_", "status succeeded", "done"]);
+    assert_contains_all(
+        &ended_well(script).await,
+        &["progress", "output picture_", "status succeeded", "done"],
+    );
     fleet.was_done_elsewhere(&job).await;
 }
 
 /// Faults: V8.
 #[tokio::test]
-async fn the_python_sdk_gets_its_picture_though_the_server_dies() {
+async fn python_sdk_gets_image_although_server_dies() {
     runs_while_a_server_dies("sdk.py").await;
 }
 
 /// Faults: V8.
 #[tokio::test]
-async fn the_typescript_sdk_gets_its_picture_though_the_server_dies() {
+async fn typescript_sdk_gets_image_although_server_dies() {
     runs_while_a_server_dies("sdk.mjs").await;
 }
 
 /// Faults: B4.
 #[tokio::test]
-async fn the_python_sdk_names_every_refusal() {
+async fn python_sdk_raises_typed_errors() {
     let Some(tools) = Tools::find() else { return };
     // A job that fails for good is soon tried for the last time.
     let no_waits = ["block.cooldown=10ms", "block.cooldown_max=20ms"];
     let fleet = Fleet::on(Plane::start(&[QUICK, &no_waits].concat()).await).await;
     let said = ended_well(script(&tools, &fleet, "refusals.py", &["."])).await;
-    has_all(
+    assert_contains_all(
         &said,
         &["NotFound", "InvalidWorkflow", "MissingAsset", "IdempotencyKeyReuse", "JobFailed", "done"],
     );
@@ -46,7 +49,7 @@ async fn the_python_sdk_names_every_refusal() {
 
 /// Faults: X16.
 #[tokio::test]
-async fn the_python_sdk_brings_its_key() {
+async fn python_sdk_sends_api_key() {
     let Some(tools) = Tools::find() else { return };
     let plane = Plane::start(QUICK).await;
     let token = async |by: &Client, wanted: Value| {
@@ -60,5 +63,5 @@ async fn the_python_sdk_brings_its_key() {
     let theirs = token(&admin, json!({ "role": "client", "tenant": "ben" })).await;
     let fleet = Fleet::of(plane, &admin, &worker).await;
     let said = ended_well(script(&tools, &fleet, "tokens.py", &[".", &mine, &theirs])).await;
-    has_all(&said, &["Unauthorized", "NotFound", "done"]);
+    assert_contains_all(&said, &["Unauthorized", "NotFound", "done"]);
 }

@@ -8,7 +8,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::schema::{resolved, wrong};
-use crate::harness::{Client, Event, PATIENCE, Stream, wait_until};
+use crate::harness::{Client, Event, Stream, WAIT_MAX, wait_until};
 
 static CONTRACT: LazyLock<Value> = LazyLock::new(|| {
     serde_json::from_str(include_str!("../../../../remuda-server/src/http/comfy_v2/contract.json")).unwrap()
@@ -127,7 +127,7 @@ impl Api {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        let response = tokio::time::timeout(PATIENCE, request.send()).await.unwrap().unwrap();
+        let response = tokio::time::timeout(WAIT_MAX, request.send()).await.unwrap().unwrap();
         assert_eq!(
             (response.status(), &response.headers()["content-type"]),
             (StatusCode::OK, &EVENTS),
@@ -146,7 +146,7 @@ pub(super) struct Listener(Stream);
 impl Listener {
     /// `None` once the stream has ended.
     pub(super) async fn next(&mut self) -> Option<Event> {
-        let event = tokio::time::timeout(PATIENCE, self.0.read()).await.expect("an event, or the end")?;
+        let event = tokio::time::timeout(WAIT_MAX, self.0.read()).await.expect("an event, or the end")?;
         check_event(&event.name, &event.data);
         Some(event)
     }

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 use super::api::{Answer, Api, named};
 use crate::comfyui::graph::{loaded, picture};
 use crate::comfyui::live::two_pictures;
-use crate::comfyui::stage::{Server, Stage, files, prompt_id};
-use crate::harness::{Hand, Luck, Plane, QUICK, wait_until};
+use crate::comfyui::fixture::{Server, ComfyFixture, files, prompt_id};
+use crate::harness::{ScriptedWorker, TestRng, Plane, QUICK, wait_until};
 
 /// An image of a unique colour.
-async fn some_picture(stage: &Stage) -> Vec<u8> {
-    let ended = stage.run(picture(Luck::new().below(1 << 24)).saved()).await;
+async fn some_picture(stage: &ComfyFixture) -> Vec<u8> {
+    let ended = stage.run(picture(TestRng::new().below(1 << 24)).saved()).await;
     files(stage, &ended).await.remove(0).1
 }
 
@@ -28,7 +28,7 @@ async fn cancel(api: &Api, job: &Value) -> Value {
 
 #[tokio::test]
 async fn image_is_uploaded_processed_and_downloaded() {
-    let mut stage = Stage::any().await;
+    let mut stage = ComfyFixture::any().await;
     let api = Api::new(&stage);
     let asset = api.picture(&some_picture(&stage).await).await;
     let workflow = loaded(&named(&asset));
@@ -59,7 +59,7 @@ async fn image_is_uploaded_processed_and_downloaded() {
 
 #[tokio::test]
 async fn outputs_appear_while_the_job_runs_and_keep_their_ids() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let api = Api::new(&stage);
     let job = api.submit(&two_pictures(11, 2.0)).await;
     let running = api.job_until(&job, "has an output", |job| job["outputs"][0].is_object()).await;
@@ -92,8 +92,8 @@ async fn text_of_a_node_is_an_output() {
 }
 
 /// A scripted worker that claims to run ComfyUI.
-async fn comfyui_hand(plane: &Plane) -> Hand {
-    let mut hand = Hand::join(plane, "hand", 1).await;
+async fn comfyui_hand(plane: &Plane) -> ScriptedWorker {
+    let mut hand = ScriptedWorker::join(plane, "hand", 1).await;
     let join = json!({ "worker": "hand", "services": ["comfyui"], "slots": 1 });
     let (status, joined) = plane.post("/remuda/v1/workers", &join).await;
     assert!(status.is_success(), "{joined}");
@@ -146,7 +146,7 @@ async fn key_for_partner_nodes_reaches_only_the_worker() {
 /// Faults: B4.
 #[tokio::test]
 async fn invalid_graph_is_refused_with_its_nodes_named() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let api = Api::new(&stage);
     let with = |change: &dyn Fn(&mut Value)| {
         let mut graph = picture(1).saved();
@@ -258,7 +258,7 @@ async fn job_waits_while_no_worker_reports_classes() {
 
 #[tokio::test]
 async fn failed_job_names_its_node_and_cancelled_job_does_not_run() {
-    let stage = Stage::with(Server::fake(Options::default()).await, &["attempts_max=1"], &[]).await;
+    let stage = ComfyFixture::with(Server::fake(Options::default()).await, &["attempts_max=1"], &[]).await;
     let api = Api::new(&stage);
     let failed = api.ended(&api.submit(&picture(1).fail("error").saved()).await).await;
     let error = &failed["error"];

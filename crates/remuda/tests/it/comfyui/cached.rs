@@ -1,4 +1,4 @@
-//! Work that takes no time at all.
+//! Prompts that complete from the cache.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -7,18 +7,18 @@ use remuda_fakes::comfyui::Options;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use super::fixture::{ComfyFixture, Server, prompt_id};
 use super::graph::picture;
-use super::stage::{Server, Stage, prompt_id};
-use crate::harness::{Client, PATIENCE, Plane, let_pass};
+use crate::harness::{Client, Plane, WAIT_MAX, sleep_for};
 
 const JOBS: usize = 5_000;
 const CLIENTS: usize = 8;
 
 /// Faults: V1, V7, V5.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn five_thousand_prompts_from_the_cache_are_completed_once_each() {
+async fn five_thousand_cached_prompts_complete_once_each() {
     let server = Server::fake(Options { speed: f64::INFINITY, ..Options::default() }).await;
-    let stage = Stage::with(server, &[], &["--slots", "8"]).await;
+    let stage = ComfyFixture::with(server, &[], &["--slots", "8"]).await;
     let workflow = picture(1).previewed();
     // From now on it is cached.
     assert_eq!(stage.run(workflow.clone()).await["state"], "completed");
@@ -63,7 +63,7 @@ pub(super) async fn all_ended(plane: &Plane) {
         if now_open < open {
             (open, changed_at) = (now_open, Instant::now());
         }
-        if changed_at.elapsed() > PATIENCE {
+        if changed_at.elapsed() > WAIT_MAX {
             for job in
                 plane.jobs().await.iter().filter(|job| job["state"] == "queued" || job["state"] == "running")
             {
@@ -71,6 +71,6 @@ pub(super) async fn all_ended(plane: &Plane) {
             }
             panic!("{open} jobs are stuck: {}", plane.get("/remuda/v1/workers").await);
         }
-        let_pass(std::time::Duration::from_millis(50)).await;
+        sleep_for(std::time::Duration::from_millis(50)).await;
     }
 }

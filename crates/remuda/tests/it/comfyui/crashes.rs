@@ -1,21 +1,22 @@
-//! Agents that are killed, paused, doubled: what they left with the server is found, and run by nobody else.
+//! Agents that are killed, paused or duplicated: their prompts are found, and run only once.
 
 use remuda_fakes::comfyui::Options;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::graph::picture;
-use super::stage::{
-    Server, Stage, begun, completed_at_once, executions, gave_a_picture, prompt_id, until_idle,
+use super::fixture::{
+    ComfyFixture, Server, begun, completed_at_once, executions, gave_a_picture, prompt_id, until_idle,
     until_progress, worker,
 };
-use crate::harness::{Luck, has_all, wait_until};
+use super::graph::picture;
+use crate::harness::{TestRng, assert_contains_all, wait_until};
 
 /// Faults: A1, V2.
 #[tokio::test]
-async fn an_agent_that_is_killed_and_starts_anew_goes_on_with_what_the_server_runs() {
-    let mut stage = Stage::with(Server::any().await, &["lease=20s", "beat.stale_after=30s"], &[]).await;
-    let job = stage.submit(picture(Luck::new().below(1 << 24)).sleep(3.0, 30).saved()).await;
+async fn restarted_agent_adopts_running_prompt() {
+    let mut stage =
+        ComfyFixture::with(Server::any().await, &["lease=20s", "beat.stale_after=30s"], &[]).await;
+    let job = stage.submit(picture(TestRng::new().below(1 << 24)).sleep(3.0, 30).saved()).await;
     stage.begun(&job, 1).await;
     stage.worker.process.kill();
     stage.start_worker_again(&[]).await;
@@ -27,9 +28,10 @@ async fn an_agent_that_is_killed_and_starts_anew_goes_on_with_what_the_server_ru
 
 /// Faults: V2, A1.
 #[tokio::test]
-async fn work_that_ends_while_no_agent_is_there_is_found_by_the_next_one() {
-    let mut stage = Stage::with(Server::any().await, &["lease=20s", "beat.stale_after=30s"], &[]).await;
-    let job = stage.submit(picture(Luck::new().below(1 << 24)).sleep(0.5, 5).saved()).await;
+async fn prompt_that_ended_without_agent_is_found() {
+    let mut stage =
+        ComfyFixture::with(Server::any().await, &["lease=20s", "beat.stale_after=30s"], &[]).await;
+    let job = stage.submit(picture(TestRng::new().below(1 << 24)).sleep(0.5, 5).saved()).await;
     // Killed as soon as the server has it, perhaps before its answer was heard.
     stage.begun(&job, 1).await;
     stage.worker.process.kill();
@@ -43,8 +45,8 @@ async fn work_that_ends_while_no_agent_is_there_is_found_by_the_next_one() {
 
 /// Faults: A1, V9.
 #[tokio::test]
-async fn an_agent_that_starts_anew_after_its_job_was_given_up_stops_what_nobody_wants() {
-    let mut stage = Stage::fake().await;
+async fn restarted_agent_cancels_lost_attempt() {
+    let mut stage = ComfyFixture::fake().await;
     let job = stage.submit(picture(1).sleep(60.0, 600).saved()).await;
     stage.begun(&job, 1).await;
     stage.worker.process.kill();
@@ -58,8 +60,8 @@ async fn an_agent_that_starts_anew_after_its_job_was_given_up_stops_what_nobody_
 
 /// Faults: A3.
 #[tokio::test]
-async fn an_agent_that_was_paused_past_its_lease_stops_its_prompt_when_it_resumes() {
-    let stage = Stage::fake().await;
+async fn paused_agent_cancels_its_prompt_on_resume() {
+    let stage = ComfyFixture::fake().await;
     let other = Server::fake(Options { speed: 100.0, ..Options::default() }).await;
     let job = stage.submit(picture(1).sleep(60.0, 600).saved()).await;
     stage.begun(&job, 1).await;
@@ -82,13 +84,13 @@ async fn an_agent_that_was_paused_past_its_lease_stops_its_prompt_when_it_resume
 
 /// Faults: A8.
 #[tokio::test]
-async fn of_two_agents_with_one_name_the_newer_goes_on_with_the_prompt() {
-    let mut stage = Stage::with(Server::fake(Options::default()).await, &["lease=20s"], &[]).await;
+async fn newer_agent_of_same_name_takes_over_prompt() {
+    let mut stage = ComfyFixture::with(Server::fake(Options::default()).await, &["lease=20s"], &[]).await;
     let job = stage.submit(picture(1).sleep(3.0, 30).saved()).await;
     stage.begun(&job, 1).await;
     let newer = worker(&stage, "w", &stage.server.url(), &[]).await;
     assert!(!stage.worker.process.ended().await.success());
-    has_all(&stage.worker.process.said(), &["incarnation"]);
+    assert_contains_all(&stage.worker.process.said(), &["incarnation"]);
     let ended = stage.ended(&job).await;
     completed_at_once(&ended);
     gave_a_picture(&stage, &ended).await;
@@ -98,9 +100,9 @@ async fn of_two_agents_with_one_name_the_newer_goes_on_with_the_prompt() {
 
 /// Faults: A13.
 #[tokio::test]
-async fn an_agent_that_is_asked_to_stop_finishes_what_the_server_runs() {
-    let mut stage = Stage::any().await;
-    let job = stage.submit(picture(Luck::new().below(1 << 24)).sleep(1.5, 15).saved()).await;
+async fn stopping_agent_finishes_running_prompt() {
+    let mut stage = ComfyFixture::any().await;
+    let job = stage.submit(picture(TestRng::new().below(1 << 24)).sleep(1.5, 15).saved()).await;
     stage.begun(&job, 1).await;
     stage.worker.process.signal(Signal::TERM);
     assert!(stage.worker.process.ended().await.success(), "{}", stage.worker.process.said());

@@ -1,14 +1,14 @@
-//! Work that the server refuses or that fails while it runs: whose fault it was decides what follows.
+//! Prompts that the server refuses or that fail: the cause decides what follows.
 
 use remuda_fakes::comfyui::{Fault, Faults, Options};
 use serde_json::{Value, json};
 
-use super::graph::picture;
-use super::stage::{
-    Server, Stage, completed_after_a_mishap, completed_at_once, executions, history, prompt_id, until_open,
-    verdict, worker,
+use super::fixture::{
+    ComfyFixture, Server, completed_after_a_mishap, completed_at_once, executions, history, prompt_id,
+    until_open, verdict, worker,
 };
-use crate::harness::{Luck, has_all, wait_until};
+use super::graph::picture;
+use crate::harness::{TestRng, assert_contains_all, wait_until};
 
 /// That the job failed for good, with so many attempts, and what was said about it.
 fn failed(job: &Value, attempts: u32) -> &str {
@@ -19,22 +19,22 @@ fn failed(job: &Value, attempts: u32) -> &str {
 
 /// Faults: V10.
 #[tokio::test]
-async fn a_node_that_raises_an_error_uses_up_the_jobs_own_attempts() {
-    let stage = Stage::any().await;
-    let ended = stage.run(picture(Luck::new().below(1 << 24)).fail("error").saved()).await;
-    has_all(failed(&ended, 3), &["RemudaFail", "ValueError"]);
+async fn node_error_uses_up_job_attempts() {
+    let stage = ComfyFixture::any().await;
+    let ended = stage.run(picture(TestRng::new().below(1 << 24)).fail("error").saved()).await;
+    assert_contains_all(failed(&ended, 3), &["RemudaFail", "ValueError"]);
     let fine = stage.run(picture(1).saved()).await;
     completed_at_once(&fine);
 }
 
 /// Faults: V10.
 #[tokio::test]
-async fn a_graph_that_is_wrong_everywhere_fails_at_once() {
-    let stage = Stage::any().await;
+async fn invalid_graph_fails_at_once() {
+    let stage = ComfyFixture::any().await;
     let mut workflow = picture(1).saved();
     workflow["1"]["inputs"]["width"] = json!(0);
     let ended = stage.run(workflow).await;
-    has_all(failed(&ended, 1), &["node 1", "EmptyImage", "width"]);
+    assert_contains_all(failed(&ended, 1), &["node 1", "EmptyImage", "width"]);
     if let Server::Fake(fake) = &stage.server {
         assert_eq!(fake.counts().prompts_refused, 1);
     }
@@ -42,14 +42,14 @@ async fn a_graph_that_is_wrong_everywhere_fails_at_once() {
 
 /// Faults: V23.
 #[tokio::test]
-async fn a_graph_of_which_only_half_would_run_fails_with_the_other_halfs_error() {
-    let stage = Stage::any().await;
-    let mut workflow = picture(Luck::new().below(1 << 24)).sleep(3.0, 30).saved();
+async fn half_valid_graph_fails_with_its_error() {
+    let stage = ComfyFixture::any().await;
+    let mut workflow = picture(TestRng::new().below(1 << 24)).sleep(3.0, 30).saved();
     workflow["8"] = json!({ "class_type": "EmptyImage", "inputs": { "width": 0, "height": 8, "batch_size": 1, "color": 0 } });
     workflow["9"] = json!({ "class_type": "PreviewImage", "inputs": { "images": ["8", 0] } });
     let job = stage.submit(workflow).await;
     let ended = stage.ended(&job).await;
-    has_all(failed(&ended, 1), &["node 8", "width"]);
+    assert_contains_all(failed(&ended, 1), &["node 8", "width"]);
     wait_until("nothing is left of it", async || {
         let seen = history(&stage, &stage.server, &prompt_id(&job, 1)).await;
         seen.is_none().then_some(())
@@ -66,19 +66,20 @@ async fn a_graph_of_which_only_half_would_run_fails_with_the_other_halfs_error()
 
 /// Faults: V10.
 #[tokio::test]
-async fn a_node_that_bars_the_way_is_the_workflows_own_doing() {
-    let stage = Stage::any().await;
-    let blocked =
-        picture(Luck::new().below(1 << 24)).then("RemudaBlocker", json!({ "message": "not today" })).saved();
+async fn execution_blocker_is_job_failure() {
+    let stage = ComfyFixture::any().await;
+    let blocked = picture(TestRng::new().below(1 << 24))
+        .then("RemudaBlocker", json!({ "message": "not today" }))
+        .saved();
     let ended = stage.run(blocked).await;
-    has_all(failed(&ended, 3), &["not today"]);
+    assert_contains_all(failed(&ended, 3), &["not today"]);
 }
 
 /// Faults: V10.
 #[tokio::test]
-async fn a_job_that_needs_more_memory_waits_for_a_larger_worker() {
+async fn out_of_memory_job_waits_for_larger_worker() {
     let large = Server::fake(Options { vram_bytes: 48 << 30, ..Options::default() }).await;
-    let stage = Stage::on(large).await;
+    let stage = ComfyFixture::on(large).await;
     let long = stage.submit(picture(1).sleep(60.0, 600).saved()).await;
     stage.begun(&long, 1).await;
     let small = Server::fake(Options { vram_bytes: 8 << 30, ..Options::default() }).await;
@@ -90,19 +91,19 @@ async fn a_job_that_needs_more_memory_waits_for_a_larger_worker() {
     let ended = stage.ended(&job).await;
     completed_after_a_mishap(&ended);
     assert_eq!(ended["worker"], stage.worker.name);
-    has_all(&verdict(&stage, &job, 1).await, &["OutOfMemoryError"]);
+    assert_contains_all(&verdict(&stage, &job, 1).await, &["OutOfMemoryError"]);
     assert!(small.counts().requests_to("/free") > 0, "its caches are emptied");
 }
 
 /// Faults: V16, V10.
 #[tokio::test]
-async fn a_worker_without_room_on_its_disk_gets_no_work_until_there_is_some() {
+async fn worker_with_full_disk_gets_no_work() {
     let full = Server::fake(Options::default()).await;
-    let stage = Stage::with(full, &[], &["--set", "agent.probe_every=1h"]).await;
+    let stage = ComfyFixture::with(full, &[], &["--set", "agent.probe_every=1h"]).await;
     stage.server.as_fake().control().strike_next(Fault::Disk);
     let job = stage.submit(picture(1).saved()).await;
     let closed = until_open(&stage, &stage.worker, false).await;
-    has_all(&closed, &["disk", "No space left"]);
+    assert_contains_all(&closed, &["disk", "No space left"]);
     // It waits and says why; a worker with room takes it, and everything else.
     stage
         .job_until(&job, "says why", |job| job["reason"].as_str().is_some_and(|why| why.contains("disk")))
@@ -120,8 +121,8 @@ async fn a_worker_without_room_on_its_disk_gets_no_work_until_there_is_some() {
 
 /// Faults: V16.
 #[tokio::test]
-async fn a_worker_whose_disk_was_cleared_is_used_again() {
-    let stage = Stage::fake().await;
+async fn worker_is_used_again_after_disk_was_cleared() {
+    let stage = ComfyFixture::fake().await;
     stage.server.as_fake().control().strike_next(Fault::Disk);
     let job = stage.submit(picture(1).saved()).await;
     // It is looked at again and again, and found to work.
@@ -130,12 +131,12 @@ async fn a_worker_whose_disk_was_cleared_is_used_again() {
 
 /// Faults: V17.
 #[tokio::test]
-async fn a_file_that_only_one_server_has_blocks_no_other_pair() {
+async fn missing_file_blocks_only_that_pair() {
     let without = Server::fake(Options::default()).await;
-    let stage = Stage::with(without, &["block.cooldown=1h", "block.cooldown_max=1h"], &[]).await;
+    let stage = ComfyFixture::with(without, &["block.cooldown=1h", "block.cooldown_max=1h"], &[]).await;
     let with = Server::fake(Options::default()).await;
     let picture_file = stage.run(picture(7).saved()).await;
-    let (_, content) = super::stage::files(&stage, &picture_file).await.remove(0);
+    let (_, content) = super::fixture::files(&stage, &picture_file).await.remove(0);
     super::inputs::upload(&with.url(), "only-here.png", &content).await;
     let workflow = super::graph::loaded(&json!("only-here.png"));
     let job = stage.submit(workflow.clone()).await;
@@ -143,7 +144,7 @@ async fn a_file_that_only_one_server_has_blocks_no_other_pair() {
     let other = worker(&stage, "with", &with.url(), &[]).await;
     let ended = stage.ended(&job).await;
     assert_eq!((&ended["state"], &ended["worker"]), (&json!("completed"), &json!(other.name)), "{ended}");
-    has_all(&verdict(&stage, &job, 1).await, &["only-here.png"]);
+    assert_contains_all(&verdict(&stage, &job, 1).await, &["only-here.png"]);
     // Another shape still runs on the first, while this one keeps away from it.
     let mut other = other;
     other.process.kill();
@@ -152,8 +153,8 @@ async fn a_file_that_only_one_server_has_blocks_no_other_pair() {
 
 /// Faults: V22, V18.
 #[tokio::test]
-async fn what_kills_a_server_is_mended_or_refused_before_it_is_sent() {
-    let stage = Stage::fake().await;
+async fn deadly_prompt_is_fixed_or_refused_before_submission() {
+    let stage = ComfyFixture::fake().await;
     // A loose node without inputs kills the thread that runs prompts; so would a client id that is a list.
     let mut loose = picture(1).saved();
     loose["7"] = json!({ "class_type": "EmptyImage" });

@@ -7,9 +7,11 @@ use remuda_fakes::comfyui::Options;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
+use super::fixture::{ComfyFixture, Server, begun, completed_at_once, executions, gave_a_picture, worker};
 use super::graph::{loaded, picture};
-use super::stage::{Server, Stage, begun, completed_at_once, executions, gave_a_picture, worker};
-use crate::harness::{Plane, QUICK, Stream, Worker, answered, has_all, remuda, stays_open};
+use crate::harness::{
+    Plane, QUICK, Stream, Worker, answered, assert_contains_all, assert_stays_open, remuda,
+};
 
 /// Nodes that take no time at all.
 async fn instant_server() -> Server {
@@ -30,10 +32,10 @@ async fn fleet(settings: &[&str], names: &[&str]) -> (Plane, Vec<Server>, Vec<Wo
 
 /// Faults: C13.
 #[tokio::test]
-async fn a_block_at_threshold_three_comes_with_the_third_failure() {
+async fn third_failure_blocks_at_threshold_three() {
     let settings =
         ["max_failures_before_block=3", "attempts_max=3", "block.cooldown=1h", "block.cooldown_max=1h"];
-    let stage = Stage::with(instant_server().await, &settings, &[]).await;
+    let stage = ComfyFixture::with(instant_server().await, &settings, &[]).await;
     let mut events = Stream::open(&stage, "?after=0&metadata.user=anna", None).await;
     let submission = json!({ "workflow": picture(1).fail("error").saved(), "metadata": { "user": "anna" } });
     let job = stage.submit_as(submission).await;
@@ -61,7 +63,7 @@ async fn a_block_at_threshold_three_comes_with_the_third_failure() {
         (&blocks["blocks"][0]["failures"], &blocks["blocks"][0]["is_blocked"]),
         (&json!(3), &json!(true))
     );
-    // The same kind of workflow waits, and says for what; whoever lifts the block lets it run.
+    // A job of the same shape waits and names the block; lifting the block lets it run.
     let next = stage.submit(picture(2).fail("error").saved()).await;
     let why = stage.why(&next).await;
     assert!(why["reason"].as_str().unwrap().starts_with("all workers that could are blocked until"), "{why}");
@@ -73,8 +75,9 @@ async fn a_block_at_threshold_three_comes_with_the_third_failure() {
 
 /// Faults: C14.
 #[tokio::test]
-async fn a_block_ends_with_its_cooldown_even_if_nothing_is_submitted() {
-    let stage = Stage::with(instant_server().await, &["attempts_max=1", "block.cooldown=1s"], &[]).await;
+async fn block_ends_after_cooldown_without_submission() {
+    let stage =
+        ComfyFixture::with(instant_server().await, &["attempts_max=1", "block.cooldown=1s"], &[]).await;
     let mut events = Stream::open(&stage, "?after=0&name=client", None).await;
     let job = stage.submit(picture(1).fail("error").saved()).await;
     events.until("client:blocked_workflow").await;
@@ -86,8 +89,9 @@ async fn a_block_ends_with_its_cooldown_even_if_nothing_is_submitted() {
 
 /// Faults: C14.
 #[tokio::test]
-async fn with_a_single_server_the_retry_runs_when_its_block_ends() {
-    let stage = Stage::with(instant_server().await, &["block.cooldown=2s", "attempts_max=2"], &[]).await;
+async fn retry_on_sole_worker_runs_when_block_ends() {
+    let stage =
+        ComfyFixture::with(instant_server().await, &["block.cooldown=2s", "attempts_max=2"], &[]).await;
     let mut events = Stream::open(&stage, "?after=0", None).await;
     let job = stage.submit(picture(1).fail("error").saved()).await;
     let blocked = events.until("client:blocked_workflow").await;
@@ -100,16 +104,16 @@ async fn with_a_single_server_the_retry_runs_when_its_block_ends() {
 }
 
 #[tokio::test]
-async fn a_single_server_that_is_spared_is_tried_again_at_once() {
+async fn exempt_sole_worker_retries_at_once() {
     let settings = ["block.cooldown=1h", "block.cooldown_max=1h", "block.exempt_sole_worker=true"];
-    let stage = Stage::with(instant_server().await, &settings, &[]).await;
+    let stage = ComfyFixture::with(instant_server().await, &settings, &[]).await;
     let ended = stage.run(picture(1).fail("error").saved()).await;
     assert_eq!((&ended["state"], &ended["attempt"]), (&json!("failed"), &json!(3)), "{ended}");
 }
 
 #[tokio::test]
-async fn cancelled_work_is_never_executed_afterwards() {
-    let stage = Stage::fake().await;
+async fn cancelled_job_never_runs() {
+    let stage = ComfyFixture::fake().await;
     let busy = stage.submit(picture(0).sleep(60.0, 60).saved()).await;
     stage.begun(&busy, 1).await;
     let mut waiting = Vec::new();
@@ -130,7 +134,7 @@ async fn cancelled_work_is_never_executed_afterwards() {
 }
 
 #[tokio::test]
-async fn many_jobs_pinned_to_a_busy_worker_do_not_delay_one_for_an_idle_one() {
+async fn pinned_jobs_do_not_delay_other_workers() {
     let (plane, servers, workers) = fleet(&[], &["busy", "idle"]).await;
     let pinned = |color, seconds| json!({ "workflow": picture(color).sleep(seconds, 10).saved(), "needs": { "pin": workers[0].name } });
     let long = plane.submit_as(pinned(0, 60.0)).await;
@@ -148,7 +152,7 @@ async fn many_jobs_pinned_to_a_busy_worker_do_not_delay_one_for_an_idle_one() {
 }
 
 #[tokio::test]
-async fn of_two_hundred_instant_jobs_each_completes_exactly_once() {
+async fn two_hundred_instant_jobs_complete_exactly_once() {
     let plane = Plane::start(QUICK).await;
     let servers = [instant_server().await, instant_server().await];
     let _workers = [
@@ -174,11 +178,11 @@ async fn of_two_hundred_instant_jobs_each_completes_exactly_once() {
         assert_eq!((&is["state"], &is["attempt"]), (&json!("completed"), &json!(1)), "{is}");
         assert_eq!(executions(&[&servers[0], &servers[1]], job), 1, "{job}");
     }
-    stays_open(Duration::from_millis(300), events.until("job:completed")).await;
+    assert_stays_open(Duration::from_millis(300), events.until("job:completed")).await;
 }
 
 #[tokio::test]
-async fn preferred_workers_are_chosen_while_they_are_free_and_excluded_ones_never() {
+async fn preferred_workers_are_chosen_and_excluded_never() {
     let (plane, servers, workers) = fleet(&[], &["a", "b", "c"]).await;
     let names: Vec<_> = workers.iter().map(|worker| worker.name.clone()).collect();
     let as_wished = |color: u64, wish: Value| {
@@ -199,7 +203,7 @@ async fn preferred_workers_are_chosen_while_they_are_free_and_excluded_ones_neve
 }
 
 #[tokio::test]
-async fn affinities_are_kept_over_a_crash_and_say_where_a_shape_runs() {
+async fn affinities_survive_crash_and_route_shape() {
     let (mut plane, _servers, workers) = fleet(&[], &["a", "b"]).await;
     let (a, b) = (workers[0].name.clone(), workers[1].name.clone());
     let done = plane.submit(picture(1).saved()).await;
@@ -215,7 +219,7 @@ async fn affinities_are_kept_over_a_crash_and_say_where_a_shape_runs() {
     let job = plane.submit(picture(2).saved()).await;
     plane.kill();
     plane.start_again().await;
-    // Whoever has run something since was heard since.
+    // A worker that has run something since the restart has also beaten since.
     for (color, worker) in [(3, &a), (4, &b)] {
         let other = json!({ "workflow": picture(color).previewed(), "needs": { "pin": worker } });
         let other = plane.submit_as(other).await;
@@ -232,10 +236,10 @@ async fn affinities_are_kept_over_a_crash_and_say_where_a_shape_runs() {
 }
 
 #[tokio::test]
-async fn what_a_server_does_not_begin_in_time_is_taken_to_another() {
+async fn start_limit_moves_job_to_another_worker() {
     let (plane, servers, workers) = fleet(&[], &["full", "free"]).await;
-    // Somebody else's prompt keeps the server busy.
-    let foreign = json!({ "prompt": picture(7).sleep(600.0, 600).saved(), "client_id": "somebody" });
+    // Another user's prompt keeps the server busy.
+    let foreign = json!({ "prompt": picture(7).sleep(600.0, 600).saved(), "client_id": "another-user" });
     let (status, answer) =
         answered(plane.http.post(format!("{}/prompt", servers[0].url())).json(&foreign)).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
@@ -261,8 +265,8 @@ async fn what_a_server_does_not_begin_in_time_is_taken_to_another() {
 }
 
 #[tokio::test]
-async fn a_node_that_makes_no_progress_for_too_long_fails_the_attempt() {
-    let stage = Stage::fake().await;
+async fn node_limit_fails_attempt_without_progress() {
+    let stage = ComfyFixture::fake().await;
     // One that goes on for longer than that, and says so, is left alone.
     let long = stage
         .submit_as(json!({ "workflow": picture(2).sleep(3.0, 30).saved(), "node_limit_seconds": 1.5 }))
@@ -282,8 +286,8 @@ async fn a_node_that_makes_no_progress_for_too_long_fails_the_attempt() {
 }
 
 #[tokio::test]
-async fn a_file_that_is_attached_by_name_takes_the_names_place() {
-    let stage = Stage::fake().await;
+async fn attachment_replaces_its_name_in_graph() {
+    let stage = ComfyFixture::fake().await;
     let drawn = stage.run(picture(5).saved()).await;
     let hash = drawn["result"]["outputs"][0]["hash"].clone();
     let attached =
@@ -310,9 +314,9 @@ async fn typed(plane: &Plane, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn operators_see_and_end_blocks_and_affinities_by_hand() {
+async fn commands_list_and_lift_blocks_and_affinities() {
     let settings = ["block.cooldown=1h", "block.cooldown_max=1h"];
-    let stage = Stage::with(instant_server().await, &settings, &[]).await;
+    let stage = ComfyFixture::with(instant_server().await, &settings, &[]).await;
     std::fs::write(stage.folder().join("bad.json"), picture(1).fail("error").saved().to_string()).unwrap();
     let name = stage.worker.name.as_str();
     let typed_run =
@@ -322,21 +326,27 @@ async fn operators_see_and_end_blocks_and_affinities_by_hand() {
         stage.job_until(&job, "is blocked", |it| it["reason"].as_str().unwrap().contains("blocked")).await;
     assert_eq!(waiting["options"], json!({ "retry_delay_seconds": 0.0, "preferred": [name] }));
     let shape = waiting["shape"].as_str().unwrap();
-    has_all(&typed(&stage, &["blocks"]).await, &["KEPT APART", name, &shape[..12], "failed on request"]);
+    assert_contains_all(
+        &typed(&stage, &["blocks"]).await,
+        &["KEPT APART", name, &shape[..12], "failed on request"],
+    );
     let lift = format!("`remuda blocks lift {name} {}` ends a block at once", &shape[..12]);
-    has_all(&typed(&stage, &["why", &job]).await, &["is blocked for this shape until", &lift]);
-    // Excluded before it is let go: it waits for somebody else.
+    assert_contains_all(&typed(&stage, &["why", &job]).await, &["is blocked for this shape until", &lift]);
+    // Excluded before the block is lifted: it waits for another worker.
     let set = typed(&stage, &["affinities", "set", "bad.json", "--exclude", name]).await;
-    has_all(&set, &["EXCLUDED", &shape[..12], name]);
-    has_all(&typed(&stage, &["blocks", "lift", name, &shape[..12]]).await, &["may run", "again"]);
-    has_all(&typed(&stage, &["blocks"]).await, &["no blocks"]);
+    assert_contains_all(&set, &["EXCLUDED", &shape[..12], name]);
+    assert_contains_all(&typed(&stage, &["blocks", "lift", name, &shape[..12]]).await, &["may run", "again"]);
+    assert_contains_all(&typed(&stage, &["blocks"]).await, &["no blocks"]);
     let listed: Value = serde_json::from_str(&typed(&stage, &["affinities", "--json"]).await).unwrap();
     assert_eq!(listed["affinities"][0], json!({ "shape": shape, "preferred": [], "excluded": [name] }));
-    has_all(&typed(&stage, &["why", &job]).await, &["is excluded for this shape by an affinity"]);
-    has_all(&typed(&stage, &["affinities", "remove", &shape[..8]]).await, &["may run anywhere again"]);
+    assert_contains_all(&typed(&stage, &["why", &job]).await, &["is excluded for this shape by an affinity"]);
+    assert_contains_all(
+        &typed(&stage, &["affinities", "remove", &shape[..8]]).await,
+        &["may run anywhere again"],
+    );
     assert_eq!(stage.ended(&job).await["state"], "failed");
     let events = ["events", "--once", "--worker", name, "--name", "client", "--json"];
-    has_all(
+    assert_contains_all(
         &typed(&stage, &events).await,
         &["client:blocked_workflow", "client:unblocked_workflow", "client:state"],
     );

@@ -1,16 +1,18 @@
-//! Work that ends while nobody hears of it, hears of it too early, or hears of it twice: it is found all the same.
+//! Prompts whose completion is lost, early or repeated: the result is still found.
 
 use remuda_fakes::comfyui::{Fault, Options, Version};
 use serde_json::json;
 
+use super::fixture::{
+    ComfyFixture, Server, completed_at_once, gave_a_picture, prompt_id, until_idle, until_seen,
+};
 use super::graph::picture;
-use super::stage::{Server, Stage, completed_at_once, gave_a_picture, prompt_id, until_idle, until_seen};
-use crate::harness::Luck;
+use crate::harness::TestRng;
 
 #[tokio::test]
-async fn a_fresh_workflow_is_run_once_and_its_picture_brought_home() {
-    let stage = Stage::any().await;
-    let job = stage.submit(picture(Luck::new().below(1 << 24)).sleep(0.3, 3).saved()).await;
+async fn new_workflow_runs_once_and_stores_image() {
+    let stage = ComfyFixture::any().await;
+    let job = stage.submit(picture(TestRng::new().below(1 << 24)).sleep(0.3, 3).saved()).await;
     let ended = stage.ended(&job).await;
     completed_at_once(&ended);
     gave_a_picture(&stage, &ended).await;
@@ -19,9 +21,9 @@ async fn a_fresh_workflow_is_run_once_and_its_picture_brought_home() {
 
 /// Faults: V1.
 #[tokio::test]
-async fn a_workflow_that_is_answered_from_the_cache_gives_the_same_picture_again() {
-    let stage = Stage::any().await;
-    let workflow = picture(Luck::new().below(1 << 24)).sleep(0.2, 2).previewed();
+async fn cached_workflow_returns_same_image() {
+    let stage = ComfyFixture::any().await;
+    let workflow = picture(TestRng::new().below(1 << 24)).sleep(0.2, 2).previewed();
     let first = stage.run(workflow.clone()).await;
     let again = stage.submit(workflow).await;
     let second = stage.ended(&again).await;
@@ -35,8 +37,9 @@ async fn a_workflow_that_is_answered_from_the_cache_gives_the_same_picture_again
 
 /// Faults: V1, V7, W3.
 #[tokio::test]
-async fn work_that_ends_at_once_without_a_word_is_found_right_after_it_was_handed_in() {
-    let stage = Stage::on(Server::fake(Options { speed: f64::INFINITY, ..Options::default() }).await).await;
+async fn silent_instant_completion_is_found_after_submission() {
+    let stage =
+        ComfyFixture::on(Server::fake(Options { speed: f64::INFINITY, ..Options::default() }).await).await;
     for color in 0..20 {
         for fault in [Fault::Cached, Fault::DropAllMessages] {
             stage.server.as_fake().control().strike_next(fault);
@@ -49,8 +52,8 @@ async fn work_that_ends_at_once_without_a_word_is_found_right_after_it_was_hande
 
 /// Faults: W3.
 #[tokio::test]
-async fn work_whose_end_is_never_told_is_found_after_a_silence() {
-    let stage = Stage::fake().await;
+async fn lost_completion_is_found_after_silence() {
+    let stage = ComfyFixture::fake().await;
     for fault in ["drop-completion", "drop-all-messages"] {
         let job = stage.submit(picture(1).fault(fault).sleep(0.3, 3).saved()).await;
         let ended = stage.ended(&job).await;
@@ -62,9 +65,9 @@ async fn work_whose_end_is_never_told_is_found_after_a_silence() {
 
 /// Faults: V5, W4.
 #[tokio::test]
-async fn a_long_silent_node_is_asked_about_and_left_to_work() {
-    let stage = Stage::any().await;
-    let job = stage.submit(picture(Luck::new().below(1 << 24)).hold(3.0).saved()).await;
+async fn silent_node_is_probed_and_left_running() {
+    let stage = ComfyFixture::any().await;
+    let job = stage.submit(picture(TestRng::new().below(1 << 24)).hold(3.0).saved()).await;
     // Six times the inactivity: history knows nothing of it all that time.
     until_seen(&stage, &job, "running").await;
     completed_at_once(&stage.ended(&job).await);
@@ -73,10 +76,10 @@ async fn a_long_silent_node_is_asked_about_and_left_to_work() {
 
 /// Faults: V13, V5.
 #[tokio::test]
-async fn waiting_behind_the_prompts_of_others_is_not_being_stuck() {
+async fn pending_behind_other_prompts_is_not_stuck() {
     let server = Server::fake(Options::default()).await;
     // What does not advance for a second is stuck, and two seconds of others' work come first.
-    let stage = Stage::with(server, &["stuck_after=1s"], &["--set", "agent.inactivity=200ms"]).await;
+    let stage = ComfyFixture::with(server, &["stuck_after=1s"], &["--set", "agent.inactivity=200ms"]).await;
     let job = stage.submit(picture(1).fault("foreign-prompts").saved()).await;
     until_seen(&stage, &job, "pending").await;
     completed_at_once(&stage.ended(&job).await);
@@ -86,8 +89,8 @@ async fn waiting_behind_the_prompts_of_others_is_not_being_stuck() {
 
 /// Faults: V4.
 #[tokio::test]
-async fn a_copy_that_was_queued_under_the_same_id_is_taken_out() {
-    let stage = Stage::fake().await;
+async fn duplicate_prompt_id_is_removed_from_queue() {
+    let stage = ComfyFixture::fake().await;
     let job = stage.submit(picture(1).fault("duplicate").sleep(1.0, 10).saved()).await;
     let ended = stage.ended(&job).await;
     completed_at_once(&ended);
@@ -100,8 +103,8 @@ async fn a_copy_that_was_queued_under_the_same_id_is_taken_out() {
 
 /// Faults: V25.
 #[tokio::test]
-async fn results_that_are_no_json_are_read_all_the_same() {
-    let stage = Stage::any().await;
+async fn results_with_nan_are_read() {
+    let stage = ComfyFixture::any().await;
     let job = stage.submit(picture(1).add("RemudaNan", json!({})).whole()).await;
     let ended = stage.ended(&job).await;
     completed_at_once(&ended);
@@ -115,9 +118,9 @@ async fn results_that_are_no_json_are_read_all_the_same() {
 }
 
 #[tokio::test]
-async fn a_result_that_is_no_file_is_given_as_a_value() {
-    let stage = Stage::any().await;
-    let text = format!("a cat, {}", Luck::new().below(1 << 40));
+async fn non_file_output_becomes_value() {
+    let stage = ComfyFixture::any().await;
+    let text = format!("a cat, {}", TestRng::new().below(1 << 40));
     let ended = stage.run(picture(1).add("RemudaText", json!({ "text": text })).whole()).await;
     completed_at_once(&ended);
     assert_eq!(ended["result"]["values"][0]["value"], json!([text]), "{ended}");
@@ -125,9 +128,9 @@ async fn a_result_that_is_no_file_is_given_as_a_value() {
 
 /// Faults: V18.
 #[tokio::test]
-async fn every_version_of_the_server_is_worked_with() {
+async fn every_supported_comfyui_version_works() {
     for version in Version::ALL {
-        let stage = Stage::on(Server::fake(Options { version, ..Options::default() }).await).await;
+        let stage = ComfyFixture::on(Server::fake(Options { version, ..Options::default() }).await).await;
         let workflow = picture(1).sleep(0.2, 4).previewed();
         for _ in 0..2 {
             let ended = stage.run(workflow.clone()).await;
@@ -148,11 +151,11 @@ async fn every_version_of_the_server_is_worked_with() {
 
 /// Faults: V15.
 #[tokio::test]
-async fn a_slow_server_is_used_last_and_left_alone_while_it_goes_on() {
+async fn slow_server_is_used_last_and_not_interrupted() {
     let fast = Server::fake(Options { speed: 20.0, ..Options::default() }).await;
-    let stage = Stage::with(fast, &["stuck_after=1500ms"], &[]).await;
+    let stage = ComfyFixture::with(fast, &["stuck_after=1500ms"], &[]).await;
     let slow = Server::fake(Options::default()).await;
-    let slow_worker = super::stage::worker(&stage, "slow", &slow.url(), &[]).await;
+    let slow_worker = super::fixture::worker(&stage, "slow", &slow.url(), &[]).await;
     // Both at once, so that each is known.
     let both = [
         stage.submit(picture(1).sleep(2.0, 20).saved()).await,

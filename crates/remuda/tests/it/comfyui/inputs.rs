@@ -1,12 +1,12 @@
-//! Files that a workflow takes: brought to whichever server runs it.
+//! Input files are uploaded to the server that runs the job.
 
 use remuda_fakes::comfyui::Options;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use super::fixture::{ComfyFixture, Server, completed_at_once, files, gave_a_picture, worker};
 use super::graph::{loaded, picture};
-use super::stage::{Server, Stage, completed_at_once, files, gave_a_picture, worker};
-use crate::harness::{Luck, Plane, answered, has_all};
+use crate::harness::{Plane, TestRng, answered, assert_contains_all};
 
 /// Puts a file into a server's input folder, as a person does.
 pub(super) async fn upload(url: &str, name: &str, content: &[u8]) {
@@ -35,15 +35,15 @@ async fn asset(plane: &Plane, content: Vec<u8>) -> Value {
 }
 
 /// A picture of a colour of its own.
-async fn some_picture(stage: &Stage) -> Vec<u8> {
-    let ended = stage.run(picture(Luck::new().below(1 << 24)).saved()).await;
+async fn some_picture(stage: &ComfyFixture) -> Vec<u8> {
+    let ended = stage.run(picture(TestRng::new().below(1 << 24)).saved()).await;
     gave_a_picture(stage, &ended).await;
     files(stage, &ended).await.remove(0).1
 }
 
 #[tokio::test]
-async fn a_picture_is_brought_to_the_server_that_needs_it() {
-    let stage = Stage::any().await;
+async fn input_image_is_uploaded_to_its_server() {
+    let stage = ComfyFixture::any().await;
     let content = some_picture(&stage).await;
     let asset = asset(&stage, content).await;
     let ended = stage.run(loaded(&asset)).await;
@@ -53,8 +53,8 @@ async fn a_picture_is_brought_to_the_server_that_needs_it() {
 
 /// Faults: V8.
 #[tokio::test]
-async fn a_picture_is_brought_to_every_server_that_is_tried() {
-    let mut stage = Stage::fake().await;
+async fn input_image_is_uploaded_on_every_attempt() {
+    let mut stage = ComfyFixture::fake().await;
     let asset = asset(&stage, some_picture(&stage).await).await;
     completed_at_once(&stage.run(loaded(&asset)).await);
     let other = Server::fake(Options::default()).await;
@@ -66,8 +66,8 @@ async fn a_picture_is_brought_to_every_server_that_is_tried() {
 
 /// Faults: B9.
 #[tokio::test]
-async fn a_picture_that_nobody_has_fails_the_job_and_says_which() {
-    let stage = Stage::any().await;
+async fn missing_input_fails_job_with_its_name() {
+    let stage = ComfyFixture::any().await;
     let hash = format!("blake3:{}", "ab".repeat(32));
     let asset = json!({ "__type": "core/ASSET", "info": { "hash": hash } });
     let (status, answer) = stage.post("/remuda/v1/jobs", &json!({ "workflow": loaded(&asset) })).await;
@@ -75,5 +75,5 @@ async fn a_picture_that_nobody_has_fails_the_job_and_says_which() {
         Some(job) => stage.ended(job).await["reason"].as_str().unwrap().to_owned(),
         None => format!("{status} {answer}"),
     };
-    has_all(&said, &["abab"]);
+    assert_contains_all(&said, &["abab"]);
 }

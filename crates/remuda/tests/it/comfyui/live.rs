@@ -1,4 +1,4 @@
-//! What is told of a job while it runs: how far it is, what its server said, what it has put out so far.
+//! What is reported of a running job: progress, messages of its server, outputs so far.
 
 use remuda_config::{self as config, Flag};
 use remuda_fakes::comfyui::{Fake, Options};
@@ -8,9 +8,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::sync::broadcast;
 
+use super::fixture::{ComfyFixture, prompt_id};
 use super::graph::{Graph, picture};
-use super::stage::{Stage, prompt_id};
-use crate::harness::{Client, PATIENCE, Process, remuda, wait_until};
+use crate::harness::{Client, Process, WAIT_MAX, remuda, wait_until};
 
 /// Puts a picture out at once and another one after `seconds`.
 pub(crate) fn two_pictures(color: u64, seconds: f64) -> Value {
@@ -20,8 +20,8 @@ pub(crate) fn two_pictures(color: u64, seconds: f64) -> Value {
 }
 
 #[tokio::test]
-async fn a_picture_is_there_while_the_run_goes_on_and_is_fetched_once() {
-    let stage = Stage::fake().await;
+async fn early_output_is_available_and_fetched_once() {
+    let stage = ComfyFixture::fake().await;
     let job = stage.submit(two_pictures(1, 3.0)).await;
     let view = stage.job_until(&job, "has put something out", |job| !job["outputs"].is_null()).await;
     assert_eq!((&view["state"], view["outputs"].as_array().unwrap().len()), (&json!("running"), 1), "{view}");
@@ -47,8 +47,8 @@ async fn a_picture_is_there_while_the_run_goes_on_and_is_fetched_once() {
 }
 
 #[tokio::test]
-async fn only_outputs_that_are_wanted_are_told_and_brought_home() {
-    let stage = Stage::fake().await;
+async fn only_included_outputs_are_stored() {
+    let stage = ComfyFixture::fake().await;
     let submission = json!({ "workflow": two_pictures(7, 1.0), "include_outputs": ["4"] });
     let ended = stage.ended(&stage.submit_as(submission).await).await;
     let outputs = ended["result"]["outputs"].as_array().unwrap();
@@ -57,8 +57,8 @@ async fn only_outputs_that_are_wanted_are_told_and_brought_home() {
 }
 
 #[tokio::test]
-async fn what_a_killed_worker_told_goes_with_its_attempt() {
-    let mut stage = Stage::fake().await;
+async fn live_report_is_dropped_with_its_attempt() {
+    let mut stage = ComfyFixture::fake().await;
     let job = stage.submit(two_pictures(2, 30.0)).await;
     stage.job_until(&job, "has put something out", |job| !job["outputs"].is_null()).await;
     stage.worker.process.kill();
@@ -117,7 +117,7 @@ impl Followed {
         let job = self.client.submit_as(json!({ "workflow": workflow, "attempts_max": 1 })).await;
         let mut story = Story::default();
         while story.end.is_empty() {
-            let news = tokio::time::timeout(PATIENCE, self.news.recv()).await.expect("the job should end");
+            let news = tokio::time::timeout(WAIT_MAX, self.news.recv()).await.expect("the job should end");
             match news.unwrap() {
                 LiveEvent::Update(told) if told.job.to_string() == job => {
                     story.reports += 1;
@@ -143,7 +143,7 @@ impl Followed {
 }
 
 #[tokio::test]
-async fn all_that_the_server_said_is_told_in_order_before_the_end() {
+async fn service_messages_arrive_in_order_before_end() {
     let mut followed = Followed::start(Options::default()).await;
     let (job, story) = followed.story(picture(3).sleep(1.0, 200).saved()).await;
     assert_eq!(story.end, "job:completed");
@@ -161,7 +161,7 @@ async fn all_that_the_server_said_is_told_in_order_before_the_end() {
 }
 
 #[tokio::test]
-async fn a_run_from_the_cache_is_told_in_one_report_before_its_end() {
+async fn cached_run_is_reported_before_its_end() {
     let mut followed = Followed::start(Options { speed: f64::INFINITY, ..Options::default() }).await;
     let workflow = || picture(4).previewed();
     followed.story(workflow()).await;
@@ -176,7 +176,7 @@ async fn a_run_from_the_cache_is_told_in_one_report_before_its_end() {
 
 /// Faults: V25.
 #[tokio::test]
-async fn what_is_no_json_is_told_as_json_and_a_failure_with_what_was_said_of_it() {
+async fn nan_messages_and_errors_are_reported_as_json() {
     let mut followed = Followed::start(Options::default()).await;
     let nan = Graph::default().add("RemudaNan", json!({})).whole();
     let (_, story) = followed.story(nan).await;

@@ -1,21 +1,21 @@
-//! Work that the server lost, forgot, or perhaps never got: done again on evidence, and never on a mere doubt.
+//! Prompts that the server lost, forgot or never got: run again only on evidence.
 
 use std::time::Duration;
 
 use remuda_fakes::comfyui::{Fault, Options};
 use serde_json::json;
 
-use super::graph::picture;
-use super::stage::{
-    Server, Stage, completed_after_a_mishap, completed_at_once, executions, gave_a_picture, prompt_id,
+use super::fixture::{
+    ComfyFixture, Server, completed_after_a_mishap, completed_at_once, executions, gave_a_picture, prompt_id,
     until_idle, until_open, until_seen, verdict,
 };
-use crate::harness::{has_all, wait_until};
+use super::graph::picture;
+use crate::harness::{assert_contains_all, wait_until};
 
 /// Faults: V3.
 #[tokio::test]
-async fn a_submission_whose_answer_was_lost_is_looked_for_and_not_sent_again() {
-    let stage = Stage::fake().await;
+async fn lost_submit_answer_is_probed_not_resent() {
+    let stage = ComfyFixture::fake().await;
     let job = stage.submit(picture(1).fault("lost-submit-answer").sleep(0.5, 5).saved()).await;
     completed_at_once(&stage.ended(&job).await);
     stage.ran_once(&job).await;
@@ -26,8 +26,8 @@ async fn a_submission_whose_answer_was_lost_is_looked_for_and_not_sent_again() {
 
 /// Faults: V3.
 #[tokio::test]
-async fn a_submission_that_never_arrived_is_sent_again_under_the_same_id() {
-    let stage = Stage::fake().await;
+async fn unreceived_submission_is_resent_with_same_id() {
+    let stage = ComfyFixture::fake().await;
     stage.server.as_fake().control().strike_next(Fault::RefuseSubmit);
     let job = stage.submit(picture(1).saved()).await;
     completed_at_once(&stage.ended(&job).await);
@@ -37,8 +37,8 @@ async fn a_submission_that_never_arrived_is_sent_again_under_the_same_id() {
 
 /// Faults: V3, V14.
 #[tokio::test]
-async fn a_submission_that_is_answered_too_late_runs_once() {
-    let stage = Stage::fake().await;
+async fn late_submit_answer_runs_once() {
+    let stage = ComfyFixture::fake().await;
     let control = stage.server.as_fake().control();
     // Longer than anybody waits for an answer, which says nothing about whether it was heard.
     control.slow_http(Duration::from_secs(6));
@@ -51,8 +51,8 @@ async fn a_submission_that_is_answered_too_late_runs_once() {
 
 /// Faults: V8, V26.
 #[tokio::test]
-async fn a_server_that_restarted_has_lost_its_work_which_is_done_again_under_an_id_of_its_own() {
-    let stage = Stage::fake().await;
+async fn server_restart_requeues_its_job() {
+    let stage = ComfyFixture::fake().await;
     let job = stage.submit(picture(1).sleep(2.0, 20).saved()).await;
     stage.begun(&job, 1).await;
     stage.server.as_fake().restart().await;
@@ -68,12 +68,12 @@ async fn a_server_that_restarted_has_lost_its_work_which_is_done_again_under_an_
 
 /// Faults: V8.
 #[tokio::test]
-async fn a_server_that_was_away_is_waited_for_and_checked_before_it_gets_work() {
-    let stage = Stage::fake().await;
+async fn returning_server_is_checked_before_work() {
+    let stage = ComfyFixture::fake().await;
     let job = stage.submit(picture(1).sleep(2.0, 20).saved()).await;
     stage.begun(&job, 1).await;
     stage.server.as_fake().kill().await;
-    has_all(&until_open(&stage, &stage.worker, false).await, &["no connection to the service"]);
+    assert_contains_all(&until_open(&stage, &stage.worker, false).await, &["no connection to the service"]);
     stage.job_until(&job, "waits", |job| job["state"] == "queued").await;
     stage.server.as_fake().restart().await;
     completed_after_a_mishap(&stage.ended(&job).await);
@@ -82,22 +82,22 @@ async fn a_server_that_was_away_is_waited_for_and_checked_before_it_gets_work() 
 
 /// Faults: V9.
 #[tokio::test]
-async fn work_whose_result_somebody_cleared_away_is_done_again_after_a_second_look() {
-    let stage = Stage::fake().await;
+async fn cleared_history_reruns_job_after_recheck() {
+    let stage = ComfyFixture::fake().await;
     stage.server.as_fake().control().strike_next(Fault::HistoryCleared);
     let job = stage.submit(picture(1).sleep(0.3, 3).saved()).await;
     let ended = stage.ended(&job).await;
     completed_after_a_mishap(&ended);
     gave_a_picture(&stage, &ended).await;
-    has_all(&verdict(&stage, &job, 1).await, &["the service does not know it", "asked twice"]);
+    assert_contains_all(&verdict(&stage, &job, 1).await, &["the service does not know it", "asked twice"]);
     let why = stage.why(&job).await;
     assert_eq!(why["attempts"][0]["cause"], "service", "{why}");
 }
 
 /// Faults: V9.
 #[tokio::test]
-async fn work_that_somebody_took_out_of_the_queue_is_done_again() {
-    let stage = Stage::with(Server::fake(Options::default()).await, &[], &["--slots", "2"]).await;
+async fn job_removed_from_server_queue_reruns() {
+    let stage = ComfyFixture::with(Server::fake(Options::default()).await, &[], &["--slots", "2"]).await;
     let first = stage.submit(picture(1).sleep(2.0, 20).saved()).await;
     stage.begun(&first, 1).await;
     let second = stage.submit(picture(2).saved()).await;
@@ -109,26 +109,26 @@ async fn work_that_somebody_took_out_of_the_queue_is_done_again() {
 
 /// Faults: V12.
 #[tokio::test]
-async fn work_that_somebody_else_interrupted_is_done_again_and_not_held_against_the_job() {
-    let stage = Stage::fake().await;
+async fn foreign_interrupt_reruns_job_without_blame() {
+    let stage = ComfyFixture::fake().await;
     let job = stage.submit(picture(1).sleep(2.0, 20).saved()).await;
     stage.begun(&job, 1).await;
     stage.server.as_fake().control().interrupt();
     completed_after_a_mishap(&stage.ended(&job).await);
-    has_all(&verdict(&stage, &job, 1).await, &["someone interrupted it"]);
+    assert_contains_all(&verdict(&stage, &job, 1).await, &["someone interrupted it"]);
     let why = stage.why(&job).await;
     assert_eq!(why["attempts"][0]["cause"], "service", "{why}");
 }
 
 /// Faults: V14.
 #[tokio::test]
-async fn a_server_that_does_not_answer_keeps_its_job_and_gets_no_new_ones() {
-    let stage = Stage::fake().await;
+async fn unresponsive_server_keeps_job_and_gets_no_more() {
+    let stage = ComfyFixture::fake().await;
     let control = stage.server.as_fake().control();
     let job = stage.submit(picture(1).fault("drop-all-messages").hold(3.0).saved()).await;
     stage.begun(&job, 1).await;
     control.slow_http(Duration::from_secs(6));
-    has_all(&until_open(&stage, &stage.worker, false).await, &["does not answer"]);
+    assert_contains_all(&until_open(&stage, &stage.worker, false).await, &["does not answer"]);
     let held = stage.job(&job).await;
     assert_eq!((&held["state"], &held["attempt"]), (&json!("running"), &json!(1)), "{held}");
     control.slow_http(Duration::ZERO);
@@ -139,9 +139,9 @@ async fn a_server_that_does_not_answer_keeps_its_job_and_gets_no_new_ones() {
 
 /// Faults: V21.
 #[tokio::test]
-async fn a_cancelled_job_takes_no_other_with_it() {
-    let stage = Stage::with(Server::any().await, &[], &["--slots", "3"]).await;
-    let color = crate::harness::Luck::new().below(1 << 24);
+async fn cancel_affects_only_its_job() {
+    let stage = ComfyFixture::with(Server::any().await, &[], &["--slots", "3"]).await;
+    let color = crate::harness::TestRng::new().below(1 << 24);
     let first = stage.submit(picture(color).sleep(2.5, 25).saved()).await;
     stage.begun(&first, 1).await;
     let second = stage.submit(picture(color + 1).sleep(1.0, 10).saved()).await;
@@ -160,9 +160,9 @@ async fn a_cancelled_job_takes_no_other_with_it() {
 
 /// Faults: V21.
 #[tokio::test]
-async fn a_running_job_is_interrupted_when_it_is_cancelled() {
-    let stage = Stage::any().await;
-    let color = crate::harness::Luck::new().below(1 << 24);
+async fn cancel_interrupts_running_prompt() {
+    let stage = ComfyFixture::any().await;
+    let color = crate::harness::TestRng::new().below(1 << 24);
     let job = stage.submit(picture(color).sleep(60.0, 600).saved()).await;
     stage.begun(&job, 1).await;
     stage.cancel(&job).await;

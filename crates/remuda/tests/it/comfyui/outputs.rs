@@ -1,38 +1,38 @@
-//! What the server made: every file is at home before a job counts as completed.
+//! Outputs: every file is stored before a job counts as completed.
 
 use remuda_fakes::comfyui::{Fault, Options};
 use serde_json::json;
 
-use super::graph::picture;
-use super::stage::{
-    Server, Stage, completed_after_a_mishap, completed_at_once, files, gave_a_picture, history, prompt_id,
-    verdict,
+use super::fixture::{
+    ComfyFixture, Server, completed_after_a_mishap, completed_at_once, files, gave_a_picture, history,
+    prompt_id, verdict,
 };
-use crate::harness::{Luck, has_all, wait_until};
+use super::graph::picture;
+use crate::harness::{TestRng, assert_contains_all, wait_until};
 
 /// Faults: V19.
 #[tokio::test]
-async fn a_job_whose_file_is_not_there_is_run_again() {
+async fn missing_output_file_reruns_job() {
     for (fault, said) in [
         (Fault::MissingOutput, "cannot be fetched"),
         (Fault::ShortOutput, "is not whole"),
         (Fault::EmptyOutputs, "lists no outputs"),
     ] {
-        let stage = Stage::fake().await;
+        let stage = ComfyFixture::fake().await;
         stage.server.as_fake().control().strike_next(fault);
         let job = stage.submit(picture(1).saved()).await;
         let ended = stage.ended(&job).await;
         completed_after_a_mishap(&ended);
         gave_a_picture(&stage, &ended).await;
-        has_all(&verdict(&stage, &job, 1).await, &[said]);
+        assert_contains_all(&verdict(&stage, &job, 1).await, &[said]);
     }
 }
 
 /// Faults: V20.
 #[tokio::test]
-async fn what_two_jobs_save_under_one_name_does_not_meet() {
-    let stage = Stage::any().await;
-    let color = Luck::new().below(1 << 23);
+async fn outputs_of_same_name_do_not_collide() {
+    let stage = ComfyFixture::any().await;
+    let color = TestRng::new().below(1 << 23);
     let jobs = [stage.submit(picture(color).saved()).await, stage.submit(picture(color + 1).saved()).await];
     let mut places = Vec::new();
     for job in &jobs {
@@ -40,7 +40,7 @@ async fn what_two_jobs_save_under_one_name_does_not_meet() {
         gave_a_picture(&stage, &ended).await;
         let seen = history(&stage, &stage.server, &prompt_id(job, 1)).await.unwrap();
         let listed = seen["outputs"]["2"]["images"][0].clone();
-        has_all(listed["subfolder"].as_str().unwrap(), &["remuda/", &job[24..], "-1"]);
+        assert_contains_all(listed["subfolder"].as_str().unwrap(), &["remuda/", &job[24..], "-1"]);
         places.push((listed["subfolder"].clone(), files(&stage, &ended).await));
     }
     assert_ne!(places[0], places[1]);
@@ -48,8 +48,8 @@ async fn what_two_jobs_save_under_one_name_does_not_meet() {
 
 /// Faults: V24.
 #[tokio::test]
-async fn a_picture_that_was_made_before_and_is_gone_is_made_again() {
-    let stage = Stage::fake().await;
+async fn deleted_cached_output_is_made_again() {
+    let stage = ComfyFixture::fake().await;
     let workflow = picture(1).saved();
     completed_at_once(&stage.run(workflow.clone()).await);
     stage.server.as_fake().control().delete_outputs();
@@ -60,8 +60,8 @@ async fn a_picture_that_was_made_before_and_is_gone_is_made_again() {
 
 /// Faults: V24, V19.
 #[tokio::test]
-async fn a_cached_preview_whose_file_is_gone_is_made_again_elsewhere_in_time() {
-    let stage = Stage::fake().await;
+async fn deleted_cached_preview_moves_job() {
+    let stage = ComfyFixture::fake().await;
     let workflow = picture(1).previewed();
     // The cache now knows a file that is not there.
     stage.server.as_fake().control().strike_next(Fault::MissingOutput);
@@ -73,8 +73,8 @@ async fn a_cached_preview_whose_file_is_gone_is_made_again_elsewhere_in_time() {
 
 /// Faults: V27.
 #[tokio::test]
-async fn a_preview_outlives_the_server_that_made_it() {
-    let stage = Stage::fake().await;
+async fn temporary_output_survives_server_restart() {
+    let stage = ComfyFixture::fake().await;
     let ended = stage.run(picture(1).previewed()).await;
     completed_at_once(&ended);
     assert_eq!(ended["result"]["outputs"][0]["type"], "temp");
@@ -84,9 +84,9 @@ async fn a_preview_outlives_the_server_that_made_it() {
 
 /// Faults: A14.
 #[tokio::test]
-async fn a_result_waits_for_a_plane_that_is_away_when_it_is_done() {
-    let mut stage = Stage::any().await;
-    let job = stage.submit(picture(Luck::new().below(1 << 24)).sleep(1.0, 10).saved()).await;
+async fn result_waits_for_absent_plane() {
+    let mut stage = ComfyFixture::any().await;
+    let job = stage.submit(picture(TestRng::new().below(1 << 24)).sleep(1.0, 10).saved()).await;
     stage.begun(&job, 1).await;
     // Killed in the middle, and away until the server is done.
     stage.plane.kill();
@@ -101,9 +101,9 @@ async fn a_result_waits_for_a_plane_that_is_away_when_it_is_done() {
 
 /// Faults: C1.
 #[tokio::test]
-async fn a_plane_killed_in_the_middle_of_a_run_finds_it_again() {
-    let mut stage = Stage::with(Server::any().await, &[], &["--slots", "2"]).await;
-    let color = Luck::new().below(1 << 23);
+async fn killed_plane_finds_running_prompt() {
+    let mut stage = ComfyFixture::with(Server::any().await, &[], &["--slots", "2"]).await;
+    let color = TestRng::new().below(1 << 23);
     let mut jobs = Vec::new();
     for n in 0..2 {
         jobs.push(stage.submit(picture(color + n).sleep(1.5, 15).saved()).await);
@@ -120,8 +120,8 @@ async fn a_plane_killed_in_the_middle_of_a_run_finds_it_again() {
 
 /// Faults: W3, V19.
 #[tokio::test]
-async fn pictures_that_come_over_the_socket_are_a_result_too_and_run_again_if_they_were_not_heard() {
-    let stage = Stage::on(Server::fake(Options::default()).await).await;
+async fn websocket_images_are_outputs_and_rerun_if_missed() {
+    let stage = ComfyFixture::on(Server::fake(Options::default()).await).await;
     let mut workflow = picture(1).sleep(0.2, 2).previewed();
     workflow["3"] = json!({ "class_type": "SaveImageWebsocket", "inputs": { "images": ["2", 0] } });
     let ended = stage.run(workflow.clone()).await;

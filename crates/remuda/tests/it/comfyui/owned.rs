@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
-use super::stage::worker;
+use super::fixture::worker;
 use crate::harness::{Plane, Worker, answered};
 
 #[derive(Debug)]

@@ -2,13 +2,13 @@
 
 use remuda_fakes::comfyui::Options;
 
+use super::fixture::{ComfyFixture, Server, completed_at_once, executions, worker};
 use super::graph::picture;
-use super::stage::{Server, Stage, completed_at_once, executions, worker};
 
 /// Faults: W6, V13, V21.
 #[tokio::test]
-async fn two_workers_on_one_server_do_not_hear_each_others_news() {
-    let stage = Stage::on(Server::fake(Options { speed: 4.0, ..Options::default() }).await).await;
+async fn workers_sharing_server_see_only_their_messages() {
+    let stage = ComfyFixture::on(Server::fake(Options { speed: 4.0, ..Options::default() }).await).await;
     let second = worker(&stage, "second", &stage.server.url(), &[]).await;
     let mut jobs = Vec::new();
     for color in 0..10 {

@@ -1,15 +1,15 @@
-//! Servers that answer and do not work: treated, mildest remedy first, and restarted by whoever started them.
+//! Servers that answer but do not work: repaired, mildest remedy first, and restarted by the worker that owns them.
 
 use remuda_fakes::comfyui::{Fault, Options};
 use serde_json::json;
 
+use super::fixture::{
+    ComfyFixture, Server, completed_after_a_mishap, completed_at_once, executions, gave_a_picture,
+    until_open, until_progress, verdict,
+};
 use super::graph::picture;
 use super::owned::Owned;
-use super::stage::{
-    Server, Stage, completed_after_a_mishap, completed_at_once, executions, gave_a_picture, until_open,
-    until_progress, verdict,
-};
-use crate::harness::{Plane, QUICK, has_all, wait_until};
+use crate::harness::{Plane, QUICK, assert_contains_all, wait_until};
 
 /// What does not advance for this long is stuck.
 const STUCK: &str = "stuck_after=1500ms";
@@ -24,7 +24,7 @@ async fn ended(plane: &Plane, job: &str) -> serde_json::Value {
 
 /// Faults: V11, V22, A9.
 #[tokio::test]
-async fn a_server_whose_executor_died_or_hangs_is_restarted_and_its_work_done_again() {
+async fn dead_executor_restarts_server_and_reruns_job() {
     for fault in ["executor-dead", "hang"] {
         let plane = plane(&[]).await;
         let server = Owned::start(&plane, "w").await;
@@ -34,7 +34,7 @@ async fn a_server_whose_executor_died_or_hangs_is_restarted_and_its_work_done_ag
         let ended = ended(&plane, &job).await;
         completed_after_a_mishap(&ended);
         gave_a_picture(&plane, &ended).await;
-        has_all(&verdict(&plane, &job, 1).await, &["stuck: no progress"]);
+        assert_contains_all(&verdict(&plane, &job, 1).await, &["stuck: no progress"]);
         assert_ne!(server.pid(), before, "another process runs there now");
         until_open(&plane, &server.worker, true).await;
         completed_at_once(&plane.ended(&plane.submit(picture(2).saved()).await).await);
@@ -43,7 +43,7 @@ async fn a_server_whose_executor_died_or_hangs_is_restarted_and_its_work_done_ag
 
 /// Faults: V11, V10.
 #[tokio::test]
-async fn a_server_with_a_broken_device_is_restarted_at_once() {
+async fn device_error_restarts_server_at_once() {
     let plane = plane(&[]).await;
     let server = Owned::start(&plane, "w").await;
     let before = server.pid();
@@ -51,13 +51,13 @@ async fn a_server_with_a_broken_device_is_restarted_at_once() {
     let job = plane.submit(picture(1).sleep(0.2, 2).saved()).await;
     let ended = ended(&plane, &job).await;
     completed_after_a_mishap(&ended);
-    has_all(&verdict(&plane, &job, 1).await, &["illegal memory access"]);
+    assert_contains_all(&verdict(&plane, &job, 1).await, &["illegal memory access"]);
     assert_ne!(server.pid(), before);
 }
 
 /// Faults: V8.
 #[tokio::test]
-async fn a_server_that_dies_is_started_again_and_its_work_done_again() {
+async fn dead_server_restarts_and_job_reruns() {
     let plane = plane(&[]).await;
     let server = Owned::start(&plane, "w").await;
     let before = server.pid();
@@ -71,7 +71,7 @@ async fn a_server_that_dies_is_started_again_and_its_work_done_again() {
 
 /// Faults: V22, A11.
 #[tokio::test]
-async fn a_workflow_that_kills_two_servers_is_not_given_a_third() {
+async fn poison_workflow_gets_no_third_server() {
     for kind in ["crash", "exit"] {
         let plane = plane(&[]).await;
         let servers = [
@@ -83,7 +83,7 @@ async fn a_workflow_that_kills_two_servers_is_not_given_a_third() {
         let job = plane.submit(picture(1).fail(kind).saved()).await;
         let ended = ended(&plane, &job).await;
         assert_eq!((&ended["state"], &ended["attempt"]), (&json!("failed"), &json!(2)), "{kind}: {ended}");
-        has_all(ended["reason"].as_str().unwrap(), &["quarantined", "poison"]);
+        assert_contains_all(ended["reason"].as_str().unwrap(), &["quarantined", "poison"]);
         let restarted =
             || servers.iter().zip(&before).filter(|(server, before)| server.pid() != **before).count();
         wait_until("two were restarted", async || (restarted() == 2).then_some(())).await;
@@ -99,9 +99,9 @@ async fn a_workflow_that_kills_two_servers_is_not_given_a_third() {
 
 /// Faults: V11.
 #[tokio::test]
-async fn a_sick_server_that_nobody_may_restart_is_given_up_until_somebody_did() {
+async fn sick_foreign_server_waits_for_restart() {
     let server = Server::fake(Options::default()).await;
-    let stage = Stage::with(server, &[STUCK], &["--set", "agent.self_test_timeout=1s"]).await;
+    let stage = ComfyFixture::with(server, &[STUCK], &["--set", "agent.self_test_timeout=1s"]).await;
     stage.server.as_fake().control().strike_next(Fault::ExecutorDead);
     let job = stage.submit(picture(1).sleep(0.2, 2).saved()).await;
     let closed = wait_until("it is given up", async || {
@@ -109,7 +109,7 @@ async fn a_sick_server_that_nobody_may_restart_is_given_up_until_somebody_did() 
         worker["unavailable_reason"].as_str().filter(|why| why.contains("by hand")).map(str::to_owned)
     })
     .await;
-    has_all(&closed, &["does not stop", "--comfyui-cmd"]);
+    assert_contains_all(&closed, &["does not stop", "--comfyui-cmd"]);
     stage.job_until(&job, "waits", |job| job["state"] == "queued").await;
     stage.server.as_fake().restart().await;
     let ended = stage.ended(&job).await;
@@ -119,7 +119,7 @@ async fn a_sick_server_that_nobody_may_restart_is_given_up_until_somebody_did() 
 
 /// Faults: A1, V2.
 #[tokio::test]
-async fn a_server_outlives_the_agent_that_started_it_and_the_next_one_knows_it_again() {
+async fn owned_server_is_adopted_by_next_agent() {
     let plane = Plane::start(&[QUICK, &["lease=20s", "beat.stale_after=30s"]].concat()).await;
     let mut server = Owned::start(&plane, "w").await;
     let before = server.pid();
@@ -136,7 +136,7 @@ async fn a_server_outlives_the_agent_that_started_it_and_the_next_one_knows_it_a
 
 /// Faults: V18.
 #[tokio::test]
-async fn what_is_no_comfyui_is_not_joined_with_and_that_is_said() {
+async fn non_comfyui_server_is_refused() {
     let plane = Plane::start(QUICK).await;
     let mut command = crate::harness::remuda(plane.folder());
     command.args(["worker", "--url", &plane.url, "--name", "odd", "--comfyui", &plane.url]);

@@ -12,21 +12,21 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use super::cached::all_ended;
+use super::fixture::{files, prompt_id};
 use super::graph::picture;
-use super::stage::{files, prompt_id};
-use crate::harness::{Client, Luck, Plane, QUICK, Worker, let_pass, remuda, wait_until};
+use crate::harness::{Client, Plane, QUICK, TestRng, Worker, remuda, sleep_for, wait_until};
 
 const JOBS: u64 = 1_000;
 const SERVERS: usize = 8;
 const CHANCE: f64 = 0.05;
 /// Of a hundred executions so many may have been for nothing.
 const WASTE_MAX_PERCENT: usize = 2;
-/// What an agent can mend, it has mostly mended by then.
+/// By then the agent has repaired most of what it can.
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(2500);
 /// More than `infra_failures_max` and the job's own attempts together.
 const ATTEMPTS_MAX: u32 = 103;
 
-/// Whoever judges by how rare something is would be wrong here: nothing is rare.
+/// Nothing is rare here, so no verdict may rest on rarity.
 const STORM: &[&str] = &[
     "lease=15s",
     "beat.suspect_after=10s",
@@ -100,7 +100,7 @@ impl Kind {
 /// Faults: V1, V3, V8, V11, V19, W1, W3.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_jobs_end_once_and_rightly_whatever_goes_wrong() {
-    let seed = Luck::new().below(u64::MAX);
+    let seed = TestRng::new().below(u64::MAX);
     let plane = Plane::start(&[QUICK, STORM].concat()).await;
     let fakes = servers(seed).await;
     let _supervisor = supervise(plane.folder(), &fakes);
@@ -176,7 +176,7 @@ fn supervise(folder: &Path, fakes: &[Fake]) -> JoinSet<()> {
                     control.restart().await;
                     std::fs::remove_file(&start).unwrap();
                 }
-                let_pass(Duration::from_millis(10)).await;
+                sleep_for(Duration::from_millis(10)).await;
             }
         });
     }
@@ -202,7 +202,7 @@ fn look_after(client: Client, fakes: &[Fake]) -> JoinSet<()> {
                     control.restart().await;
                 }
             }
-            let_pass(Duration::from_millis(200)).await;
+            sleep_for(Duration::from_millis(200)).await;
         }
     });
     task

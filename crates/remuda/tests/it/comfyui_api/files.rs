@@ -25,7 +25,7 @@ async fn upload(plane: &Client, name: &str, bytes: &[u8], fields: &[(&str, &str)
 }
 
 /// An image that a server produced.
-async fn some_picture(stage: &Stage) -> Vec<u8> {
+async fn some_picture(stage: &ComfyFixture) -> Vec<u8> {
     let mut client = WsClient::open(&stage.plane, "painter").await;
     let id = prompt(stage, "painter", &picture(80).saved()).await;
     client.until_done(&id).await;
@@ -35,7 +35,7 @@ async fn some_picture(stage: &Stage) -> Vec<u8> {
 
 #[tokio::test]
 async fn uploaded_image_is_loaded_by_name_on_any_worker() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let bytes = some_picture(&stage).await;
     let sent = upload(&stage, "me.png", &bytes, &[("subfolder", "faces")], false).await;
     assert_eq!(sent, json!({ "name": "me.png", "subfolder": "faces", "type": "input" }));
@@ -58,7 +58,7 @@ async fn uploaded_image_is_loaded_by_name_on_any_worker() {
 /// Faults: B9, X6.
 #[tokio::test]
 async fn file_names_are_numbered_as_in_comfyui_and_never_paths() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let name = |answer: &Value| answer["name"].as_str().unwrap().to_owned();
     assert_eq!(name(&upload(&stage, "a.png", b"one", &[], true).await), "a.png");
     assert_eq!(name(&upload(&stage, "a.png", b"one", &[], true).await), "a.png");
@@ -80,7 +80,7 @@ async fn file_names_are_numbered_as_in_comfyui_and_never_paths() {
 /// Faults: X7.
 #[tokio::test]
 async fn form_has_one_file_and_few_parts() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let file = |bytes: &str| Part::bytes(bytes.as_bytes().to_vec()).file_name("a.png");
     let twice = Form::new().part("image", file("first")).part("image", file("second"));
     let many =
@@ -96,7 +96,7 @@ async fn form_has_one_file_and_few_parts() {
 /// Faults: X7, B7.
 #[tokio::test]
 async fn file_is_shown_inline_without_a_runnable_type() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     upload(&stage, "evil.svg", b"<svg onload=alert(1)>", &[], true).await;
     upload(&stage, "a.png", b"0123456789", &[], true).await;
     let get = async |query: &str, range: Option<&str>| {
@@ -135,7 +135,7 @@ async fn file_is_shown_inline_without_a_runnable_type() {
 
 #[tokio::test]
 async fn settings_and_saved_workflows_survive_a_restart() {
-    let mut stage = Stage::fake().await;
+    let mut stage = ComfyFixture::fake().await;
     let (status, _) = stage.post("/api/settings/Comfy.Theme", &json!("dark")).await;
     assert_eq!(status, StatusCode::OK);
     let path = "/api/userdata/workflows%2Fmine.json";
@@ -166,7 +166,7 @@ async fn settings_and_saved_workflows_survive_a_restart() {
 /// Faults: X7.
 #[tokio::test]
 async fn user_data_is_bounded_in_total() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let save = async |name: String, text: String| {
         let path = format!("/userdata/workflows%2F{name}");
         stage.request(Method::POST, &path).body(text).send().await.unwrap().status()
@@ -184,7 +184,7 @@ async fn user_data_is_bounded_in_total() {
 
 #[tokio::test]
 async fn fleet_answers_as_one_server() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let info = wait_until("the classes are known", async || {
         let info = stage.get("/api/object_info").await;
         info["SaveImage"].is_object().then_some(info)
@@ -208,7 +208,7 @@ async fn fleet_answers_as_one_server() {
 /// Faults: B7.
 #[tokio::test]
 async fn mask_is_applied_by_a_server_and_never_by_the_plane() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let bytes = some_picture(&stage).await;
     upload(&stage, "me.png", &bytes, &[], true).await;
     let send = async |original: Value| {

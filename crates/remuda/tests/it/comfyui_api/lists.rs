@@ -6,7 +6,7 @@ use crate::harness::{Plane, QUICK};
 
 #[tokio::test]
 async fn queue_is_listed_and_changed_as_in_comfyui() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let running = prompt(&stage, "anna", &picture(40).sleep(600.0, 6000).saved()).await;
     wait_until("it runs", async || {
         let queue = stage.get("/queue").await;
@@ -79,7 +79,7 @@ async fn queue_of_large_graphs_is_bounded_and_lists_every_prompt() {
 
 #[tokio::test]
 async fn history_is_paged_and_deletion_only_hides_entries() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let mut ids = Vec::new();
     let mut client = WsClient::open(&stage.plane, "anna").await;
     for number in 0..4 {
@@ -122,7 +122,7 @@ async fn history_is_paged_and_deletion_only_hides_entries() {
 
 #[tokio::test]
 async fn prompt_id_of_the_client_is_idempotent() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let id = "11111111-2222-4333-8444-555555555555";
     let graph = picture(70).saved();
     let ask = async |graph: &Value, client: &str| {

@@ -5,7 +5,7 @@ use crate::comfyui::graph::picture;
 
 #[tokio::test]
 async fn invalid_prompt_is_refused_in_comfyui_format() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     wait_until("the classes are known", async || {
         stage.get("/object_info").await["SaveImage"].is_object().then_some(())
     })
@@ -44,7 +44,7 @@ async fn invalid_prompt_is_refused_in_comfyui_format() {
 /// Faults: X7.
 #[tokio::test]
 async fn graph_with_too_many_nodes_is_refused_before_its_nodes_are_checked() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     wait_until("the classes are known", async || {
         stage.get("/object_info").await["SaveImage"].is_object().then_some(())
     })
@@ -63,7 +63,7 @@ async fn graph_with_too_many_nodes_is_refused_before_its_nodes_are_checked() {
 
 #[tokio::test]
 async fn invalid_nodes_are_reported_and_valid_outputs_run() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     wait_until("the classes are known", async || {
         stage.get("/object_info").await["SaveImage"].is_object().then_some(())
     })
@@ -96,7 +96,7 @@ async fn invalid_nodes_are_reported_and_valid_outputs_run() {
 /// Faults: X10.
 #[tokio::test]
 async fn key_is_neither_stored_nor_shown() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let secret = "comfyui-canary-4711";
     let extra = json!({ "api_key_comfy_org": secret, "auth_token_comfy_org": secret, "extra_pnginfo": { "workflow": {} } });

@@ -39,7 +39,7 @@ fn without_status(told: Vec<(String, Value)>) -> Vec<(String, Value)> {
 
 #[tokio::test]
 async fn messages_of_fresh_run_match_comfyui() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let id = prompt(&stage, "anna", &picture(7).then("ImageInvert", json!({})).saved()).await;
     let heard = client.until_done(&id).await;
@@ -52,7 +52,7 @@ async fn messages_of_fresh_run_match_comfyui() {
 /// A saved image is written again each time; a preview comes from the cache with everything before it.
 #[tokio::test]
 async fn messages_of_cached_run_match_comfyui() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let graph = picture(8).then("ImageInvert", json!({})).previewed();
     let first = prompt(&stage, "anna", &graph).await;
@@ -69,7 +69,7 @@ async fn messages_of_cached_run_match_comfyui() {
 
 #[tokio::test]
 async fn failed_run_ends_once_with_its_error() {
-    let stage = Stage::with(Server::fake(Options::default()).await, &["attempts_max=1"], &[]).await;
+    let stage = ComfyFixture::with(Server::fake(Options::default()).await, &["attempts_max=1"], &[]).await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let id = prompt(&stage, "anna", &picture(9).fail("error").saved()).await;
     let heard = client.until_done(&id).await;
@@ -92,7 +92,7 @@ async fn failed_run_ends_once_with_its_error() {
 
 #[tokio::test]
 async fn interrupted_run_ends_as_interrupted() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let id = prompt(&stage, "anna", &picture(10).sleep(600.0, 6000).saved()).await;
     let mut heard = client.until("progress").await;

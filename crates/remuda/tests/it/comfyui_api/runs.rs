@@ -7,7 +7,7 @@ use super::ws_client::{kinds, remaining};
 
 #[tokio::test]
 async fn prompt_runs_and_its_image_is_shown() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     assert_eq!((&*client.sid, client.greeted_with), ("anna", 0));
     let id = prompt(&stage, "anna", &picture(1).saved()).await;

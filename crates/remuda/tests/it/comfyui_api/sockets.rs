@@ -5,12 +5,12 @@ use std::time::Duration;
 use super::ws_client::{Heard, WsClient, is_end_of, kinds};
 use super::*;
 use crate::comfyui::graph::picture;
-use crate::comfyui::stage::{until_progress, worker};
+use crate::comfyui::fixture::{until_progress, worker};
 
 /// Faults: X16.
 #[tokio::test]
 async fn clients_do_not_receive_messages_of_other_clients() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let (mut anna, mut bert) =
         (WsClient::open(&stage.plane, "anna").await, WsClient::open(&stage.plane, "bert").await);
     let annas = prompt(&stage, "anna", &picture(20).saved()).await;
@@ -23,7 +23,7 @@ async fn clients_do_not_receive_messages_of_other_clients() {
 
 #[tokio::test]
 async fn reconnecting_client_receives_a_missed_end_once() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let client = WsClient::open(&stage.plane, "anna").await;
     client.close().await;
     let id = prompt(&stage, "anna", &picture(22).saved()).await;
@@ -47,7 +47,7 @@ async fn reconnecting_client_receives_a_missed_end_once() {
 /// More than one queue holds: each end has five messages and the queue a thousand.
 #[tokio::test]
 async fn reconnecting_client_receives_every_missed_end() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let mut ids = std::collections::BTreeSet::new();
     for seed in 0..260 {
         ids.insert(prompt(&stage, "anna", &picture(1000 + seed).saved()).await);
@@ -65,7 +65,7 @@ async fn reconnecting_client_receives_every_missed_end() {
 
 #[tokio::test]
 async fn client_that_reconnects_during_a_run_receives_the_executing_node() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let id = prompt(&stage, "anna", &picture(23).sleep(3.0, 30).saved()).await;
     client.until("progress").await;
@@ -82,7 +82,7 @@ async fn client_that_reconnects_during_a_run_receives_the_executing_node() {
 
 #[tokio::test]
 async fn both_sockets_of_a_client_receive_and_one_may_close() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let mut older = WsClient::open(&stage.plane, "anna").await;
     let mut newer = WsClient::open(&stage.plane, "anna").await;
     let id = prompt(&stage, "anna", &picture(24).saved()).await;
@@ -95,7 +95,7 @@ async fn both_sockets_of_a_client_receive_and_one_may_close() {
 
 #[tokio::test]
 async fn previews_have_the_format_the_client_supports() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let mut plain = WsClient::open(&stage.plane, "anna").await;
     let mut named = WsClient::open(&stage.plane, "anna").await;
     let flags = named.introduce().await;
@@ -123,7 +123,7 @@ async fn previews_have_the_format_the_client_supports() {
 /// The web interface connects without an id and uses the one it receives.
 #[tokio::test]
 async fn client_without_id_receives_one() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let mut client = WsClient::at(&stage.plane, "/api/ws").await;
     let sid = client.sid.clone();
     assert!(sid.len() >= 32, "{sid}");
@@ -133,7 +133,7 @@ async fn client_without_id_receives_one() {
 
 #[tokio::test]
 async fn prompt_of_dead_worker_restarts_and_ends_once() {
-    let mut stage = Stage::fake().await;
+    let mut stage = ComfyFixture::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let id = prompt(&stage, "anna", &picture(29).sleep(4.0, 40).saved()).await;
     let mut heard = client.until("progress").await;
@@ -160,7 +160,7 @@ async fn prompt_of_dead_worker_restarts_and_ends_once() {
 
 #[tokio::test]
 async fn killed_plane_keeps_history_and_delivers_the_end() {
-    let mut stage = Stage::fake().await;
+    let mut stage = ComfyFixture::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let before = prompt(&stage, "anna", &picture(30).saved()).await;
     client.until_done(&before).await;
@@ -181,7 +181,7 @@ async fn killed_plane_keeps_history_and_delivers_the_end() {
 /// A node that sends its images over the socket alone sends all of them, each after an `executing` message.
 #[tokio::test]
 async fn result_images_are_sent_completely_and_once() {
-    let stage = Stage::fake().await;
+    let stage = ComfyFixture::fake().await;
     let mut client = WsClient::open(&stage.plane, "anna").await;
     let graph = picture(32).add("SaveImageWebsocket", json!({ "images": ["1", 0] })).whole();
     let id = prompt(&stage, "anna", &graph).await;

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, connect_async};
 
-use crate::harness::{PATIENCE, Plane};
+use crate::harness::{Plane, WAIT_MAX};
 
 #[derive(Debug)]
 pub(super) struct WsClient {
@@ -57,7 +57,7 @@ impl WsClient {
     }
 
     pub(super) async fn next(&mut self) -> Heard {
-        self.next_within(PATIENCE).await.expect("something should come over the socket")
+        self.next_within(WAIT_MAX).await.expect("something should come over the socket")
     }
 
     pub(super) async fn next_within(&mut self, patience: Duration) -> Option<Heard> {

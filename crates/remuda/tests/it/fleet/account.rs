@@ -63,7 +63,7 @@ pub(super) fn moments(ledger: &Ledger, agreed: &[f64]) -> Vec<(usize, f64)> {
         changes.push((pod.created.clone(), 1, rate));
         changes.extend(pod.deleted.clone().map(|at| (at, -1, -rate)));
     }
-    // Of what happened in one moment the goings come first: nobody can tell, and they make room.
+    // Of changes at one moment, ends come first: their order is unknown, and ends make room.
     changes.sort_by(|a, b| (&a.0, a.1).cmp(&(&b.0, b.1)));
     let (mut count, mut rate) = (0, 0.0);
     let moment = |(_, by, cost): &(String, i64, f64)| {

@@ -1,11 +1,11 @@
-//! Who may join as a rented machine, on planes that are open and on planes that are not.
+//! Who may join as a rented machine, with and without tokens.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::books::Books;
-use super::yard::Yard;
-use crate::harness::{Client, Gate, answered, has_all, wait_until};
+use super::machine_history::MachineHistory;
+use super::process_fleet::ProcessFleet;
+use crate::harness::{Client, Gate, answered, assert_contains_all, wait_until};
 
 async fn join(client: &Client, name: &str) -> (u16, Value) {
     let join = json!({ "worker": name, "machine": name, "services": ["exec"] });
@@ -15,8 +15,8 @@ async fn join(client: &Client, name: &str) -> (u16, Value) {
 
 /// Faults: M7. A machine is known by the token it was given, not by its name or address.
 #[tokio::test]
-async fn a_stranger_with_a_machines_name_is_refused() {
-    let yard = Yard::start("machines_min = 1\nmachines_max = 1\n", None, "cat").await;
+async fn foreign_worker_with_machine_name_is_refused() {
+    let yard = ProcessFleet::start("machines_min = 1\nmachines_max = 1\n", None, "cat").await;
     let machine = yard.until_active(1).await.remove(0);
     assert_eq!(
         join(&yard, &machine).await,
@@ -31,14 +31,14 @@ async fn a_stranger_with_a_machines_name_is_refused() {
     assert_eq!((&worker["presence"], &worker["incarnation"]), (&json!("online"), &json!(1)), "{worker}");
     let (status, _) =
         yard.post("/remuda/v1/workers", &json!({ "worker": "by-hand", "services": ["exec"] })).await;
-    assert_eq!(status, StatusCode::CREATED, "whoever is no rented machine joins as before");
+    assert_eq!(status, StatusCode::CREATED, "other workers join as before");
 }
 
-/// Faults: M7, X4. It joins, works and says goodbye with what it was given, and whoever finds that later can do nothing with it.
+/// Faults: M7, X4. It joins, works and leaves with its own token, which is useless afterwards.
 #[tokio::test]
-async fn on_a_closed_plane_a_machine_needs_nothing_but_its_own_token() {
-    const ADMIN: &str = "an-admin-whom-nobody-guesses";
-    let yard = Yard::closed(ADMIN, "machines_min = 1\nmachines_max = 1\n", "cat").await;
+async fn machine_joins_closed_plane_with_its_own_token() {
+    const ADMIN: &str = "an-unguessable-admin-token";
+    let yard = ProcessFleet::closed(ADMIN, "machines_min = 1\nmachines_max = 1\n", "cat").await;
     let admin = yard.with(ADMIN);
     let job = admin.submit(json!({ "n": 7 })).await;
     let ended = admin.ended(&job).await;
@@ -50,7 +50,7 @@ async fn on_a_closed_plane_a_machine_needs_nothing_but_its_own_token() {
     assert!(!environment.contains(ADMIN), "it knows nothing else that opens anything");
     let finder = yard.with(token);
     assert_eq!(join(&finder, &machine).await, (403, json!("identity_unproven")), "it was used");
-    assert_eq!(join(&finder, "somebody").await, (403, json!("forbidden")), "it is for that machine");
+    assert_eq!(join(&finder, "another-machine").await, (403, json!("forbidden")), "it is for that machine");
     for path in ["/remuda/v1/jobs", "/remuda/v1/workers", "/remuda/v1/tokens", "/remuda/v1/events"] {
         let (status, _) = answered(finder.request(Method::GET, path)).await;
         assert_eq!(status, StatusCode::UNAUTHORIZED, "{path}");
@@ -60,7 +60,7 @@ async fn on_a_closed_plane_a_machine_needs_nothing_but_its_own_token() {
 
 /// Faults: M4. Given up means given up: who comes late is told to stop, and does.
 #[tokio::test]
-async fn a_machine_that_registers_after_it_was_given_up_is_told_to_stop() {
+async fn late_machine_is_told_to_stop() {
     let folder = tempfile::tempdir().unwrap();
     let gate = Gate::closed(folder.path(), "late");
     // It boots for longer than anybody waits, and hears nothing meanwhile.
@@ -69,10 +69,10 @@ async fn a_machine_that_registers_after_it_was_given_up_is_told_to_stop() {
         folder.path().join("late").display()
     );
     let keys = "machines_min = 1\nmachines_max = 1\nspawning_timeout = '1s'\n".to_owned();
-    let yard = Yard::booting(&keys, &boot, None, "cat").await;
+    let yard = ProcessFleet::booting(&keys, &boot, None, "cat").await;
     let machine = wait_until("one is started", async || yard.processes().into_iter().next()).await.0;
     wait_until("it is given up", async || {
-        let books = Books::of(&yard).await;
+        let books = MachineHistory::of(&yard).await;
         (books.machines.get(&machine)? == "returning").then_some(())
     })
     .await;
@@ -82,7 +82,7 @@ async fn a_machine_that_registers_after_it_was_given_up_is_told_to_stop() {
         (!is_there).then_some(())
     })
     .await;
-    has_all(&yard.said(&machine), &["was given up and is being returned: stop"]);
+    assert_contains_all(&yard.said(&machine), &["was given up and is being returned: stop"]);
     let known = yard.get("/remuda/v1/workers").await;
     let is_known = known["workers"].as_array().unwrap().iter().any(|worker| worker["id"] == machine.as_str());
     assert!(!is_known, "it never joined: {known}");

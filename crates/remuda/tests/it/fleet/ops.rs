@@ -1,10 +1,12 @@
-//! What operators look at and order: machines, fleets, costs, drains, cycles, over HTTP and from the command line.
+//! Operations: machines, fleets, costs, drains and cycles, over HTTP and from the command line.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::yard::Yard;
-use crate::harness::{Client, Gate, Hand, Plane, QUICK, Worker, answered, has_all, wait_until};
+use super::process_fleet::ProcessFleet;
+use crate::harness::{
+    Client, Gate, Plane, QUICK, ScriptedWorker, Worker, answered, assert_contains_all, wait_until,
+};
 use crate::start::run;
 
 /// Runs a command against the plane: its exit code and what it said.
@@ -34,9 +36,9 @@ fn dollars(value: &Value) -> f64 {
 }
 
 #[tokio::test]
-async fn a_rented_machine_is_shown_with_what_it_is_and_costs() {
+async fn rented_machine_shows_details_and_cost() {
     // A hundred dollars an hour: a second is nearly three cents.
-    let yard = Yard::start(
+    let yard = ProcessFleet::start(
         "machines_min = 1\nmachines_max = 1\nprice = 100\nidle_timeout = '1h'\n",
         None,
         "sleep 0.5; echo '{}'",
@@ -54,15 +56,15 @@ async fn a_rented_machine_is_shown_with_what_it_is_and_costs() {
     assert!(dollars(&machine["cost_dollars"]) > 0.0 && machine["pod"].is_string(), "{machine}");
     let listed = yard.get("/remuda/v1/machines").await;
     assert_eq!(listed["machines"][0]["pod"], machine["pod"]);
-    has_all(&done(&yard, &["machines"]).await, &["PER HOUR", &name, "up", "online", "$100.00"]);
-    has_all(
+    assert_contains_all(&done(&yard, &["machines"]).await, &["PER HOUR", &name, "up", "online", "$100.00"]);
+    assert_contains_all(
         &done(&yard, &["machines", &name]).await,
         &["tag       remuda-", "costs     $100.00 an hour", "so far"],
     );
     assert_eq!(as_json(&yard, &["machines", &name]).await["machine"], json!(name));
 
-    // Whoever joined by hand is shown as well, and costs nothing.
-    Hand::join(&yard, "tower", 2).await;
+    // A worker that joined by hand is shown too, and costs nothing.
+    ScriptedWorker::join(&yard, "tower", 2).await;
     let tower = yard.get("/remuda/v1/machines/tower").await;
     assert_eq!(
         (&tower["is_rented"], &tower["state"], &tower["price_dollars"]),
@@ -70,7 +72,7 @@ async fn a_rented_machine_is_shown_with_what_it_is_and_costs() {
     );
     let (exit, said) = remuda(&yard, &["machines", "nowhere"]).await;
     assert_eq!(exit, 1);
-    has_all(&said, &["there is no machine nowhere", "remuda machines"]);
+    assert_contains_all(&said, &["there is no machine nowhere", "remuda machines"]);
 
     let views = yard.get("/remuda/v1/views/active_workers_health").await;
     let rows = views["active_workers_health"].as_array().unwrap();
@@ -82,8 +84,8 @@ async fn a_rented_machine_is_shown_with_what_it_is_and_costs() {
 }
 
 #[tokio::test]
-async fn what_machines_cost_is_known_by_fleet_tenant_job_and_hour() {
-    let yard = Yard::start(
+async fn cost_is_split_by_fleet_tenant_job_and_hour() {
+    let yard = ProcessFleet::start(
         "machines_min = 1\nmachines_max = 1\nprice = 100\nidle_timeout = '1h'\n",
         None,
         "sleep 0.5; echo '{}'",
@@ -115,7 +117,7 @@ async fn what_machines_cost_is_known_by_fleet_tenant_job_and_hour() {
         hours["hours"].as_array().unwrap().iter().map(|hour| dollars(&hour["spent_dollars"])).sum();
     assert!(sum >= spent && hours["hours"].as_array().unwrap().len() == 25, "{hours}");
 
-    // What is gone was spent all the same.
+    // Machines that are gone still count as spent.
     done(&yard, &["fleet", "scale", "local", "0"]).await;
     wait_until("it is gone", async || {
         (yard.get("/remuda/v1/machines").await["machines"] == json!([])).then_some(())
@@ -129,40 +131,43 @@ async fn what_machines_cost_is_known_by_fleet_tenant_job_and_hour() {
         again["hours"].as_array().unwrap().iter().map(|hour| dollars(&hour["spent_dollars"])).sum();
     assert!((sum - dollars(&again["spent_dollars"])).abs() < 1e-4, "{again}");
 
-    has_all(&done(&yard, &["cost"]).await, &["FLEET", "local", "$0.00 an hour now"]);
-    has_all(
+    assert_contains_all(&done(&yard, &["cost"]).await, &["FLEET", "local", "$0.00 an hour now"]);
+    assert_contains_all(
         &done(&yard, &["cost", "--by", "tenant", "--since", "1h"]).await,
         &["anna", "for jobs", "machines"],
     );
-    has_all(&done(&yard, &["cost", "--by", "job"]).await, &[&job, "anna"]);
-    has_all(&done(&yard, &["cost", "--by", "hour"]).await, &["HOUR (UTC)"]);
+    assert_contains_all(&done(&yard, &["cost", "--by", "job"]).await, &[&job, "anna"]);
+    assert_contains_all(&done(&yard, &["cost", "--by", "hour"]).await, &["HOUR (UTC)"]);
     for (query, word) in
         [("by=colour", "by"), ("from=9999999999999999", "before it begins"), ("since=1", "since")]
     {
         let (status, message) =
             code(&yard, Method::GET, &format!("/remuda/v1/cost?{query}"), &json!({})).await;
         assert_eq!(status, StatusCode::BAD_REQUEST, "{query}");
-        has_all(&message, &[word]);
+        assert_contains_all(&message, &[word]);
     }
     let (exit, said) = remuda(&yard, &["cost", "--by", "colour"]).await;
     assert_eq!(exit, 2);
-    has_all(&said, &["fleet, tenant, job, hour"]);
+    assert_contains_all(&said, &["fleet, tenant, job, hour"]);
 }
 
 #[tokio::test]
-async fn a_fleet_does_as_it_is_told() {
-    let yard =
-        Yard::start("machines_min = 0\nmachines_max = 3\njobs_per_worker = 1\n", Some("gate"), "echo '{}'")
-            .await;
-    has_all(
+async fn fleet_commands_pause_resume_and_scale() {
+    let yard = ProcessFleet::start(
+        "machines_min = 0\nmachines_max = 3\njobs_per_worker = 1\n",
+        Some("gate"),
+        "echo '{}'",
+    )
+    .await;
+    assert_contains_all(
         &done(&yard, &["fleet", "pause", "local", "--reason", "a bad day"]).await,
         &["local neither grows"],
     );
     let jobs = yard.submit_many(2).await;
     let cycle = done(&yard, &["cycle"]).await;
-    has_all(&cycle, &["a cycle ran", "local: 2 wanted", "the fleet is paused: a bad day"]);
+    assert_contains_all(&cycle, &["a cycle ran", "local: 2 wanted", "the fleet is paused: a bad day"]);
     assert_eq!(yard.starts(), Vec::<String>::new(), "nothing is rented for a paused fleet");
-    has_all(&done(&yard, &["fleet"]).await, &["local", "queue 1", "paused: a bad day"]);
+    assert_contains_all(&done(&yard, &["fleet"]).await, &["local", "queue 1", "paused: a bad day"]);
     let fleet = yard.get("/remuda/v1/fleets/local").await;
     assert_eq!((&fleet["machines_wanted"], &fleet["machines_total"]), (&json!(2), &json!(0)));
     assert_eq!((&fleet["queued_jobs"], &fleet["paused"]), (&json!(2), &json!("a bad day")));
@@ -170,9 +175,12 @@ async fn a_fleet_does_as_it_is_told() {
     done(&yard, &["fleet", "resume", "local"]).await;
     yard.until_active(2).await;
     assert_eq!(yard.get("/remuda/v1/fleets/local").await["paused"], Value::Null);
-    has_all(&done(&yard, &["fleet", "scale", "local", "9"]).await, &["9 machines", "maximum of 3 holds"]);
+    assert_contains_all(
+        &done(&yard, &["fleet", "scale", "local", "9"]).await,
+        &["9 machines", "maximum of 3 holds"],
+    );
     yard.until_active(3).await;
-    has_all(
+    assert_contains_all(
         &done(&yard, &["fleet", "show", "local"]).await,
         &["wanted      3 of 0 to 3; 9 were ordered by hand", "limits"],
     );
@@ -183,28 +191,34 @@ async fn a_fleet_does_as_it_is_told() {
     let answer = as_json(&yard, &["fleet", "scale", "local", "auto"]).await;
     assert_eq!((&answer["fleet"], &answer["machines_set"]), (&json!("local"), &Value::Null));
     yard.until_left(0).await;
-    has_all(&done(&yard, &["fleet", "reset-brake", "local"]).await, &["may create machines again"]);
+    assert_contains_all(
+        &done(&yard, &["fleet", "reset-brake", "local"]).await,
+        &["may create machines again"],
+    );
 
     for order in ["show", "pause", "resume", "reset-brake"] {
         let (exit, said) = remuda(&yard, &["fleet", order, "other"]).await;
         assert_eq!(exit, 1, "{said}");
-        has_all(&said, &["there is no fleet other", "[[fleet]]"]);
+        assert_contains_all(&said, &["there is no fleet other", "[[fleet]]"]);
     }
     let (exit, said) = remuda(&yard, &["fleet", "scale", "local", "many"]).await;
     assert_eq!(exit, 2);
-    has_all(&said, &["no number of machines", "auto"]);
+    assert_contains_all(&said, &["no number of machines", "auto"]);
     let (status, message) =
         code(&yard, Method::POST, "/remuda/v1/fleets/local/scale", &json!({ "size": 3 })).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
-    has_all(&message, &["{\"machines\": 4}"]);
+    assert_contains_all(&message, &["{\"machines\": 4}"]);
 
     let data = yard.store().parent().unwrap().display().to_string();
     let (_, log) = run(yard.folder(), &["audit", "--data", &data, "--json"]).await;
-    has_all(&log, &["fleet.pause", "fleet.resume", "fleet.scale", "fleet.reset_brake", "cycle.run"]);
+    assert_contains_all(
+        &log,
+        &["fleet.pause", "fleet.resume", "fleet.scale", "fleet.reset_brake", "cycle.run"],
+    );
 }
 
 #[tokio::test]
-async fn a_dry_run_shows_the_plan_and_changes_nothing() {
+async fn dry_run_changes_nothing() {
     let plane = Plane::start(&[QUICK, &["cycle_every=1h"]].concat()).await;
     plane.submit(json!({ "n": 1 })).await;
     let cycles = async || plane.get("/remuda/v1/cycles").await["cycles"].as_array().unwrap().len();
@@ -216,7 +230,7 @@ async fn a_dry_run_shows_the_plan_and_changes_nothing() {
     let (before, happened) = (cycles().await, history().await);
     for _ in 0..3 {
         let said = done(&plane, &["cycle", "--dry-run"]).await;
-        has_all(
+        assert_contains_all(
             &said,
             &["a cycle now would do this", "queued_tasks 1", "held back", "no provider to rent from"],
         );
@@ -224,77 +238,83 @@ async fn a_dry_run_shows_the_plan_and_changes_nothing() {
     assert_eq!(as_json(&plane, &["cycle", "--dry-run"]).await["status"]["queued_tasks"], 1);
     assert_eq!(cycles().await, before);
     assert_eq!(history().await, happened + 2, "the mark of the first history, and nothing else");
-    has_all(&done(&plane, &["cycle"]).await, &["a cycle ran", "no provider to rent from"]);
+    assert_contains_all(&done(&plane, &["cycle"]).await, &["a cycle ran", "no provider to rent from"]);
     assert_eq!(cycles().await, before + 1);
     let told = as_json(&plane, &["cycle", "--last", "1"]).await;
     assert_eq!(told["cycles"][0]["status"]["queued_tasks"], 1);
-    has_all(&done(&plane, &["machines"]).await, &["no machines", "[[fleet]]"]);
-    has_all(&done(&plane, &["fleet"]).await, &["no fleets", "[[fleet]]"]);
-    has_all(&done(&plane, &["cost"]).await, &["nothing is rented"]);
+    assert_contains_all(&done(&plane, &["machines"]).await, &["no machines", "[[fleet]]"]);
+    assert_contains_all(&done(&plane, &["fleet"]).await, &["no fleets", "[[fleet]]"]);
+    assert_contains_all(&done(&plane, &["cost"]).await, &["nothing is rented"]);
 }
 
 #[tokio::test]
-async fn a_drain_has_an_end_and_a_name_has_one_meaning() {
+async fn drain_has_deadline_and_unambiguous_name() {
     let plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let slow = Worker::start(&plane, "slow", &format!("{}; echo 1", gate.wait())).await;
     let job = plane.submit(json!({ "n": 1 })).await;
     assert_eq!(plane.runs_on(&job).await, "slow");
-    has_all(
+    assert_contains_all(
         &done(&plane, &["drain", "slow", "--deadline", "1s", "--wait"]).await,
         &["worker slow", "1 s at the latest", "is gone"],
     );
     let back = plane.job_until(&job, "is taken from it", |job| job["state"] == "queued").await;
     assert_eq!(back["mishaps"], json!(1), "{back}");
     let why = plane.why(&job).await;
-    has_all(why["attempts"][0]["verdict"].as_str().unwrap(), &["was not done 1 s after it began to drain"]);
+    assert_contains_all(
+        why["attempts"][0]["verdict"].as_str().unwrap(),
+        &["was not done 1 s after it began to drain"],
+    );
     drop(slow);
 
-    // `tower` is a worker and a machine with another one: somebody has to say which is meant.
+    // `tower` is both a worker and a machine with another worker: the operator has to choose.
     let tower = Worker::start_with(&plane, "tower", "cat", &["--machine", "tower"]).await;
     let other = Worker::start_with(&plane, "other", "cat", &["--machine", "tower"]).await;
     let (exit, said) = remuda(&plane, &["drain", "tower"]).await;
     assert_eq!(exit, 2);
-    has_all(
+    assert_contains_all(
         &said,
         &["tower is a worker on machine tower and a machine with other, tower", "--worker or --machine"],
     );
-    has_all(
+    assert_contains_all(
         &done(&plane, &["drain", "tower", "--machine", "--wait", "--reason", "dust"]).await,
         &["machine tower", "is gone"],
     );
     assert_eq!(plane.worker("other").await["state"], "terminated");
     drop((tower, other));
     for (name, exit, words) in [
-        ("nobody", 1, ["neither a worker nor a machine nobody", "remuda machines"]),
+        ("no-such-name", 1, ["neither a worker nor a machine no-such-name", "remuda machines"]),
         ("../jobs", 2, ["no name of a worker", "machine"]),
     ] {
         let (ended, said) = remuda(&plane, &["drain", name]).await;
         assert_eq!(ended, exit, "{said}");
-        has_all(&said, &words);
+        assert_contains_all(&said, &words);
     }
     let (status, message) =
         code(&plane, Method::POST, "/remuda/v1/workers/other/drain", &json!({ "deadline_seconds": -1 }))
             .await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    has_all(&message, &["from 0 to 30 days"]);
+    assert_contains_all(&message, &["from 0 to 30 days"]);
 }
 
 #[tokio::test]
-async fn a_rented_machine_that_is_drained_is_returned_and_another_takes_its_place() {
-    let yard =
-        Yard::start("machines_min = 1\nmachines_max = 2\nidle_timeout = '1h'\n", Some("gate"), "echo '{}'")
-            .await;
+async fn drained_machine_is_returned_and_replaced() {
+    let yard = ProcessFleet::start(
+        "machines_min = 1\nmachines_max = 2\nidle_timeout = '1h'\n",
+        Some("gate"),
+        "echo '{}'",
+    )
+    .await;
     let name = yard.until_active(1).await.remove(0);
     let job = yard.submit(json!({ "n": 1 })).await;
     assert_eq!(yard.runs_on(&job).await, name);
-    has_all(&done(&yard, &["drain", &name]).await, &[&format!("machine {name}")]);
+    assert_contains_all(&done(&yard, &["drain", &name]).await, &[&format!("machine {name}")]);
     let draining = yard.get(&format!("/remuda/v1/machines/{name}")).await;
     assert_eq!((&draining["phase"], &draining["state"]), (&json!("draining"), &json!("terminating")));
-    has_all(draining["waiting"]["text"].as_str().unwrap(), &["drain, ", " of 10 min"]);
+    assert_contains_all(draining["waiting"]["text"].as_str().unwrap(), &["drain, ", " of 10 min"]);
     let (exit, said) = remuda(&yard, &["drain", &name]).await;
     assert_eq!(exit, 1);
-    has_all(&said, &["is on its way out"]);
+    assert_contains_all(&said, &["is on its way out"]);
     yard.open("gate");
     yard.until_done(&[job]).await;
     wait_until("it is returned", async || {

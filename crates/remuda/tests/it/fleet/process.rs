@@ -1,18 +1,18 @@
-//! A fleet of processes: it grows with the queue, shrinks with the quiet, and survives its plane.
+//! A fleet of processes that grows with the queue, shrinks when idle, and survives its plane.
 
 use std::collections::BTreeSet;
 
 use rustix::process::{Signal, kill_process_group};
 use serde_json::json;
 
-use super::books::{Books, last_cycle};
-use super::yard::Yard;
+use super::machine_history::{MachineHistory, last_cycle};
+use super::process_fleet::ProcessFleet;
 use crate::harness::wait_until;
 
 /// Faults: P17. From the minimum to what the formula says, `ceil(30 / 10)`, and back.
 #[tokio::test]
-async fn thirty_jobs_grow_a_fleet_to_the_computed_size_and_quiet_shrinks_it_again() {
-    let yard = Yard::start(
+async fn fleet_grows_with_queue_and_shrinks_when_idle() {
+    let yard = ProcessFleet::start(
         "machines_min = 1\nmachines_max = 4\njobs_per_worker = 10\n",
         Some("gate"),
         "sleep 0.1; echo '{}'",
@@ -29,7 +29,7 @@ async fn thirty_jobs_grow_a_fleet_to_the_computed_size_and_quiet_shrinks_it_agai
     yard.until_left(1).await;
     yard.until_active(1).await;
     let books = wait_until("the others are proved gone", async || {
-        let books = Books::of(&yard).await;
+        let books = MachineHistory::of(&yard).await;
         (books.there().len() == 1).then_some(books)
     })
     .await;
@@ -48,8 +48,8 @@ async fn thirty_jobs_grow_a_fleet_to_the_computed_size_and_quiet_shrinks_it_agai
 /// Faults: P1, M1. However many wait, `max` holds at every moment, although the plane is killed while it orders, and a machine
 /// is killed while it works.
 #[tokio::test]
-async fn a_plane_that_is_killed_finds_its_machines_again_and_orders_none_twice() {
-    let mut yard = Yard::start(
+async fn killed_plane_finds_machines_and_orders_none_twice() {
+    let mut yard = ProcessFleet::start(
         "machines_min = 1\nmachines_max = 4\njobs_per_worker = 1\n",
         Some("gate"),
         "sleep 0.05; echo '{}'",
@@ -76,7 +76,7 @@ async fn a_plane_that_is_killed_finds_its_machines_again_and_orders_none_twice()
     yard.open("gate");
     yard.until_done(&jobs).await;
     yard.until_left(1).await;
-    let books = Books::of(&yard).await;
+    let books = MachineHistory::of(&yard).await;
     assert!(books.most <= 4, "{books:?}");
     let starts = yard.starts();
     assert_eq!(starts.iter().collect::<BTreeSet<_>>().len(), starts.len(), "{starts:?}");
@@ -86,9 +86,9 @@ async fn a_plane_that_is_killed_finds_its_machines_again_and_orders_none_twice()
 /// Faults: M1. Who is stopped for longer than its lease has lost its work when it wakes; it is refused, told so, and joins again as
 /// the machine it is.
 #[tokio::test]
-async fn a_machine_that_stood_still_is_refused_and_joins_again() {
+async fn paused_machine_is_refused_and_rejoins() {
     let keys = "machines_min = 2\nmachines_max = 2\nidle_timeout = '1h'\n";
-    let yard = Yard::start(keys, Some("gate"), "echo '{}'").await;
+    let yard = ProcessFleet::start(keys, Some("gate"), "echo '{}'").await;
     yard.until_active(2).await;
     let job = yard.submit(json!({ "n": 1 })).await;
     let machine = yard.runs_on(&job).await;
@@ -110,5 +110,5 @@ async fn a_machine_that_stood_still_is_refused_and_joins_again() {
     yard.open("gate");
     let ended = yard.ended(&job).await;
     assert_eq!((&ended["state"], &ended["attempt"]), (&json!("completed"), &json!(2)), "{ended}");
-    assert_eq!(yard.starts().len(), 2, "nobody was replaced; incarnations {first} and {again}");
+    assert_eq!(yard.starts().len(), 2, "no machine was replaced; incarnations {first} and {again}");
 }

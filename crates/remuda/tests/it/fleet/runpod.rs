@@ -1,4 +1,4 @@
-//! A fleet of pods at a provider that lets us down in every way there is, with a plane that is killed three times: what
+//! A fleet of pods under every provider fault, with a plane that is killed three times: what
 //! was left over, made twice or too much stands in the provider's own books.
 
 use remuda_fakes::runpod::Ledger;
@@ -39,7 +39,7 @@ impl Stage {
         let plan = Plane::plan(crate::harness::QUICK)
             .arguments(&["--config", config.to_str().unwrap()])
             .variable("RUNPOD_API_KEY", "rpa_canary");
-        // Whatever befalls the machines is nobody's fault among the jobs.
+        // Faults of machines must not count against jobs.
         let general =
             "cycle_every = '1s'\ninfra_failures_max = 100\npoison_after = 100\nsuspect_shape_after = 100\n";
         let plan = plan.listening();
@@ -54,8 +54,8 @@ impl Stage {
         Stage { plane: plan.start().await, account, gate, _folder: folder }
     }
 
-    /// A person looks after the account where somebody has to: pays, mends the key, has the plane try again.
-    async fn mend(&self) {
+    /// Acts as the operator: pays, fixes the key, resets the brake.
+    async fn act_as_operator(&self) {
         let fleet = self.plane.get("/remuda/v1/fleets/gpus").await;
         let why = fleet["creation_hold"].as_str().unwrap_or_default();
         let is_stuck = ["key refused", "no credit", "bad request"].iter().any(|it| why.contains(it));
@@ -65,10 +65,10 @@ impl Stage {
         }
     }
 
-    /// Waits for something while somebody looks after the account.
+    /// Waits for something while the operator looks after the account.
     async fn until<T>(&self, what: &str, mut look: impl AsyncFnMut(&Ledger) -> Option<T>) -> T {
         wait_until(what, async || {
-            self.mend().await;
+            self.act_as_operator().await;
             look(&self.account.ledger().await).await
         })
         .await
@@ -82,7 +82,7 @@ impl Stage {
 
 /// Faults: P1, P2, P3, P4, P5, P6, P7, P9, P11, P16, P18, M2, M3. Every fault there is, and the plane dies three times.
 #[tokio::test]
-async fn no_pod_is_left_over_or_made_twice_whatever_fails_and_whoever_dies() {
+async fn no_pod_leaks_or_duplicates_under_all_faults() {
     let mut stage = Stage::set(&["--fault", "all=0.02"]).await;
     let mut jobs = Vec::new();
     for n in 0..30 {
@@ -133,7 +133,7 @@ async fn no_pod_is_left_over_or_made_twice_whatever_fails_and_whoever_dies() {
 /// Faults: X10. A pod's environment has its token in it, and the key opens the account: neither is in any log, answer or
 /// event.
 #[tokio::test]
-async fn no_key_and_no_join_token_is_ever_shown() {
+async fn api_key_and_join_tokens_are_never_shown() {
     let stage = Stage::set(&["--fault", "create-500=0.3", "--fault", "refuse-500=0.2"]).await;
     let job = stage.plane.submit(json!({ "n": 1 })).await;
     stage.gate.open();

@@ -1,4 +1,4 @@
-//! What clients, operators and workers ask a plane over HTTP.
+//! Requests of clients, operators and workers over HTTP.
 
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ use super::{Stream, wait_until};
 pub(crate) struct Client {
     pub(crate) http: reqwest::Client,
     pub(crate) url: String,
-    /// Sent with everything; nothing where nobody needs one.
+    /// Sent with every request; empty if the plane requires none.
     pub(crate) token: String,
 }
 
@@ -20,13 +20,13 @@ impl Client {
         Client { http, url, token: String::new() }
     }
 
-    /// The same plane, asked with this token.
+    /// The same plane, with this token.
     pub(crate) fn with(&self, token: &str) -> Client {
         Client { token: token.to_owned(), ..self.clone() }
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        let request = self.http.request(method, format!("{}{path}", self.url)).timeout(super::PATIENCE);
+        let request = self.http.request(method, format!("{}{path}", self.url)).timeout(super::WAIT_MAX);
         if self.token.is_empty() { request } else { request.bearer_auth(&self.token) }
     }
 
@@ -40,7 +40,7 @@ impl Client {
         answered(self.request(Method::POST, path).json(body)).await
     }
 
-    /// Submits a job that asks for `workflow`, and gives its id.
+    /// Submits a job with `workflow` and returns its id.
     pub(crate) async fn submit(&self, workflow: Value) -> String {
         self.submit_as(json!({ "workflow": workflow })).await
     }
@@ -72,7 +72,7 @@ impl Client {
         wait_until(&what, async || (self.worker(worker).await["presence"] == "offline").then_some(())).await;
     }
 
-    /// Waits until the job is as asked for, and gives it as it then is.
+    /// Waits until the job fulfils a condition, and returns it.
     pub(crate) async fn job_until(&self, job: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let what = format!("job {job} {what}");
         wait_until(&what, async || Some(self.job(job).await).filter(|job| is_so(job))).await
@@ -83,7 +83,7 @@ impl Client {
         self.job_until(job, "ends", |job| !is_open(job)).await
     }
 
-    /// Waits until a beat has named the job's attempt, and gives the name of the worker it runs on.
+    /// Waits until a beat has named the job's attempt, and returns its worker's name.
     pub(crate) async fn runs_on(&self, job: &str) -> String {
         let running = self.job_until(job, "runs", |job| job["state"] == "running").await;
         running["worker"].as_str().unwrap().to_owned()
@@ -103,9 +103,9 @@ impl Client {
         }
     }
 
-    /// Everything that happened so far; a job that is cancelled at once marks the end.
+    /// Every event so far; a job that is cancelled at once marks the end.
     pub(crate) async fn history(&self) -> Vec<super::Event> {
-        let mark = self.submit_as(json!({ "workflow": { "mark": 1 }, "service": "nobody" })).await;
+        let mark = self.submit_as(json!({ "workflow": { "mark": 1 }, "service": "no-such-service" })).await;
         self.cancel(&mark).await;
         let mut stream = Stream::open(self, "?after=0", None).await;
         let mut events = Vec::new();
@@ -120,7 +120,7 @@ impl Client {
     }
 }
 
-/// The status and the body, whatever they are.
+/// The status and the body.
 pub(crate) async fn answered(request: reqwest::RequestBuilder) -> (StatusCode, Value) {
     read(request.send().await.unwrap()).await
 }

@@ -28,7 +28,7 @@ pub(crate) struct Plan {
     open_files_max: Option<u32>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
-    /// Where it is to listen, if somebody has to know that before it does.
+    /// Its address, if a test must know it before the start.
     address: Option<SocketAddr>,
 }
 
@@ -104,7 +104,7 @@ impl Plan {
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address.expect("nobody chose one")
+        self.address.expect("an address was chosen")
     }
 
     pub(crate) fn open_files_max(mut self, files: u32) -> Plan {
@@ -121,7 +121,7 @@ impl Plan {
                 let client = Client::new(format!("http://{address}"));
                 return Plane { process, address, plan: self, client, folder };
             }
-            // Someone else was quicker to take the address.
+            // Another process took the address first.
             let may_move = self.address.is_none() && process.said().contains("cannot listen");
             assert!(may_move, "it should serve: {}", process.said());
         }
@@ -151,9 +151,9 @@ impl Plan {
     }
 }
 
-/// Below the ports that the kernel hands out by itself: nobody takes it while a plane is being started again.
+/// Below the ephemeral ports of the kernel, so that it stays free while a plane restarts.
 pub(crate) fn free_address() -> SocketAddr {
-    let mut luck = super::Luck::new();
+    let mut luck = super::TestRng::new();
     loop {
         let port = 10_000 + luck.below(20_000) as u16;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));

@@ -1,4 +1,4 @@
-//! A child process that never outlives its test, and tells what it said when the test fails.
+//! A child process that never outlives its test, and whose output is printed when the test fails.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::wait_until;
 
-/// The program, with nothing of the environment of whoever runs the tests.
+/// The program, without the environment of the test run.
 pub(crate) fn remuda(folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_remuda"));
     command
@@ -54,7 +54,7 @@ impl Process {
         self.child.wait().unwrap();
     }
 
-    /// Waits for its end, and for everything it said before.
+    /// Waits for its end and for all of its output.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         let what = format!("{} ends", self.name);
         let status = wait_until(&what, async || self.child.try_wait().unwrap()).await;
@@ -83,7 +83,7 @@ impl Process {
         .await
     }
 
-    /// How long it has kept a processor busy.
+    /// CPU time it has used, in ticks.
     pub(crate) fn cpu_ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).unwrap();
         let fields: Vec<_> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();

@@ -1,4 +1,4 @@
-//! A connection by hand: for what no well-behaved client would send.
+//! A raw connection, for requests that no well-behaved client sends.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
-use super::PATIENCE;
+use super::WAIT_MAX;
 
 #[derive(Debug)]
 pub(crate) struct Raw(pub(crate) TcpStream);
@@ -36,7 +36,7 @@ impl Raw {
 
     /// Everything until the other side closes; the status and the error in it.
     pub(crate) async fn refusal(mut self) -> (u16, Value) {
-        let text = tokio::time::timeout(PATIENCE, self.rest()).await.expect("an answer should have come");
+        let text = tokio::time::timeout(WAIT_MAX, self.rest()).await.expect("an answer should have come");
         let status = text.split(' ').nth(1).unwrap_or_else(|| panic!("no answer in {text:?}"));
         let body = text.split_once("\r\n\r\n").unwrap().1;
         let body: Value = serde_json::from_str(body).unwrap_or_default();

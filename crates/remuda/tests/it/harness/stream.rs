@@ -1,9 +1,9 @@
-//! Events as a follower gets them.
+//! Events as a reader of the stream gets them.
 
 use reqwest::{Method, Response, StatusCode};
 use serde_json::Value;
 
-use super::{Client, PATIENCE};
+use super::{Client, WAIT_MAX};
 
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -33,14 +33,14 @@ impl Stream {
         Stream { response, text: String::new() }
     }
 
-    /// What an answer goes on to tell.
+    /// The stream of a response.
     pub(crate) fn of(response: Response) -> Stream {
         Stream { response, text: String::new() }
     }
 
     /// The next event; a stream that ends before it fails the test.
     pub(crate) async fn next(&mut self) -> Event {
-        let event = tokio::time::timeout(PATIENCE, self.read()).await.expect("an event should have come");
+        let event = tokio::time::timeout(WAIT_MAX, self.read()).await.expect("an event should have come");
         event.expect("the stream should have gone on")
     }
 

@@ -1,4 +1,4 @@
-//! A worker in a process of its own, which runs a command for each attempt or works with a server.
+//! A worker process that runs a command for each attempt or drives a ComfyUI server.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    /// Starts it and waits until the plane hears it.
+    /// Starts it and waits until it is online.
     pub(crate) async fn start(plane: &Plane, name: &str, command: &str) -> Worker {
         Worker::start_with(plane, name, command, &[]).await
     }

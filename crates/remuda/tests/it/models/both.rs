@@ -33,7 +33,7 @@ async fn was_mules(host: &Host) {
 }
 
 #[tokio::test]
-async fn what_finds_no_room_here_is_done_by_a_worker() {
+async fn full_local_queue_falls_back_to_worker() {
     let host = Host::up(&["embed=embed.fake"]).await;
     let ask = |body: Value| {
         let client = host.with("");
@@ -45,12 +45,12 @@ async fn what_finds_no_room_here_is_done_by_a_worker() {
     })
     .await;
     let waiting = ask(much());
-    wait_until("somebody waits", async || {
+    wait_until("a call waits", async || {
         (host.model("embed").await["here"]["queue_parts"] == 600).then_some(())
     })
     .await;
     let (status, answer) = host.post("/v1/embeddings", &much()).await;
-    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "nobody else is there: {answer}");
+    assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "no worker is there: {answer}");
     assert_eq!(
         host.jobs().await.len(),
         0,
@@ -67,7 +67,7 @@ async fn what_finds_no_room_here_is_done_by_a_worker() {
 
 /// Faults: T10.
 #[tokio::test]
-async fn what_finds_no_copy_here_is_done_by_a_worker() {
+async fn dead_local_model_falls_back_to_worker() {
     let host = Host::up(&["embed=embed.fake"]).await;
     let _mule = mule(&host).await;
     let broken = "text_embedding\nfailing_loads = 1000000";

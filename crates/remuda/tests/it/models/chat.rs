@@ -45,7 +45,7 @@ fn text(answer: Answer) -> Generated {
 }
 
 #[test]
-fn a_language_model_says_what_llama_cpp_says() {
+fn language_model_matches_llama_cpp() {
     let Some(pool) = served() else { return };
     let known = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/models/chat/answers.json");
     let known: Vec<Known> = serde_json::from_slice(&std::fs::read(known).unwrap()).unwrap();
@@ -62,7 +62,7 @@ fn a_language_model_says_what_llama_cpp_says() {
 }
 
 #[tokio::test]
-async fn an_answer_comes_piece_by_piece_and_stops_where_it_is_told() {
+async fn answer_streams_and_honours_stop() {
     let Some(pool) = served() else { return };
     let sampling = Sampling { stop: vec!["spacetime".to_owned()], ..up_to(64) };
     let mut ticket = pool.call("it", question("What is gravity?", sampling), Call::default()).unwrap();
@@ -79,7 +79,7 @@ async fn an_answer_comes_piece_by_piece_and_stops_where_it_is_told() {
 }
 
 #[test]
-fn more_than_fits_is_refused_with_both_numbers() {
+fn too_long_prompt_is_refused_with_both_numbers() {
     let Some(pool) = served() else { return };
     let told = pool.call("it", question(&"horse ".repeat(9000), up_to(8)), Call::default());
     let Err(PoolError::Input(told)) = told else { panic!("{told:?}") };

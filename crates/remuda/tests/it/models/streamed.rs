@@ -1,4 +1,4 @@
-//! Copies are killed in the middle of answers that come word by word: whoever listens hears one text, whole and once.
+//! Copies are killed in the middle of streamed answers: the caller gets the whole text once.
 
 use reqwest::{Method, Response, StatusCode};
 use rustix::process::{Pid, Signal, kill_process};
@@ -70,7 +70,7 @@ fn kill(copies: &[Value]) -> Option<()> {
 
 /// Faults: T1.
 #[tokio::test]
-async fn a_stream_is_whole_though_its_copy_was_killed() {
+async fn stream_survives_killed_copy() {
     let host = Host::up(&["chat=chat.fake,copies=2,isolation=process"]).await;
     let mut answer = Answer::ask(&host, TEXT).await;
     answer.hear("a wild ".len()).await;
@@ -82,7 +82,7 @@ async fn a_stream_is_whole_though_its_copy_was_killed() {
 
 /// Faults: T1. Two texts are never made into one.
 #[tokio::test]
-async fn a_stream_that_would_become_another_text_ends_with_an_error() {
+async fn diverging_stream_ends_with_error() {
     let host = Host::up(&["chat=chat.fake,copies=2,isolation=process"]).await;
     let mut answer = Answer::ask(&host, "I am !stray !once panic and so on").await;
     answer.hear(usize::MAX).await;
@@ -95,7 +95,7 @@ async fn a_stream_that_would_become_another_text_ends_with_an_error() {
 ///
 /// Faults: T1.
 #[tokio::test]
-async fn a_stream_by_way_of_a_job_is_whole_as_well() {
+async fn job_stream_survives_killed_copy() {
     let plane = Plane::start(QUICK).await;
     stand_in(plane.folder(), "chat.fake");
     let what = ["--model", "chat=chat.fake,copies=2,isolation=process"];
@@ -113,11 +113,11 @@ async fn a_stream_by_way_of_a_job_is_whole_as_well() {
     assert_eq!((&job["state"], &job["attempt"]), (&json!("completed"), &json!(1)), "{job}");
 }
 
-/// With weights that somebody trained, and words that chance draws.
+/// With real weights and sampling.
 ///
 /// Faults: T1.
 #[tokio::test]
-async fn a_stream_of_a_real_model_is_whole_though_its_copy_was_killed() {
+async fn stream_of_real_model_survives_killed_copy() {
     let Some(folder) = remuda_testkit::model("smollm2-135m") else { return };
     let host = Host::up(&[&format!("chat={},copies=2,isolation=process", folder.display())]).await;
     let more = json!({ "temperature": 1, "seed": 7, "max_tokens": 120 });
@@ -127,5 +127,5 @@ async fn a_stream_of_a_real_model_is_whole_though_its_copy_was_killed() {
     wait_until("a busy copy was killed", async || kill(&copies(&host.model("chat").await))).await;
     let said = answer.ended("length").await;
     assert_eq!(host.model("chat").await["here"]["moved"], 1, "it was in the middle of it");
-    assert_eq!(said, ask().await.ended("length").await, "as if nobody had been killed");
+    assert_eq!(said, ask().await.ended("length").await, "as if no copy had been killed");
 }

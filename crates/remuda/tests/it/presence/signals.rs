@@ -1,4 +1,4 @@
-//! Being asked to stop: by each signal, twice, with a notice, by a file.
+//! Shutdown requests: by signal, twice, with a notice, by a file.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ async fn drains(plane: &Plane, worker: &str) {
 
 /// Faults: A13, T11.
 #[tokio::test]
-async fn each_signal_is_a_graceful_leave_and_a_second_one_forces() {
+async fn each_signal_drains_and_second_forces() {
     let plane = Plane::start(SLOW).await;
     for (n, signal) in SIGNALS.into_iter().enumerate() {
         let gate = Gate::closed(plane.folder(), &format!("gate-{n}"));
@@ -50,7 +50,7 @@ async fn each_signal_is_a_graceful_leave_and_a_second_one_forces() {
 
 /// Faults: A13.
 #[tokio::test]
-async fn what_is_not_done_within_the_notice_is_handed_back_in_time() {
+async fn unfinished_work_is_returned_within_notice() {
     let plane = Plane::start(SLOW).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let mut short = Worker::start_with(&plane, "short", &gated(&gate), &["--notice", "4s"]).await;
@@ -72,7 +72,7 @@ async fn what_is_not_done_within_the_notice_is_handed_back_in_time() {
 
 /// Faults: A13.
 #[tokio::test]
-async fn a_file_that_appears_is_a_notice_as_well() {
+async fn notice_file_starts_drain() {
     let plane = Plane::start(SLOW).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let file = plane.folder().join("preempted");

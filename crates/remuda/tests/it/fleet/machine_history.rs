@@ -9,7 +9,7 @@ use crate::harness::{Client, Event};
 
 /// The lives of all machines there ever were.
 #[derive(Debug, Default)]
-pub(super) struct Books {
+pub(super) struct MachineHistory {
     /// Wanted and not yet proved gone, at the same time, at most.
     pub(super) most: usize,
     /// Every one there ever was, and where it is.
@@ -18,9 +18,9 @@ pub(super) struct Books {
     pub(super) ordered: u64,
 }
 
-impl Books {
-    pub(super) async fn of(client: &Client) -> Books {
-        let mut books = Books::default();
+impl MachineHistory {
+    pub(super) async fn of(client: &Client) -> MachineHistory {
+        let mut books = MachineHistory::default();
         for event in client.history().await {
             books.enter(&event);
         }

@@ -6,7 +6,7 @@ use remuda_models::request::{Line, Look, Seen};
 use remuda_models::{Call, Capability, ModelSpec, PartAnswer, Pool, PoolSettings, Request, engine};
 
 fn picture(name: &str) -> Vec<u8> {
-    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/models/sight").join(name)).unwrap()
+    std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/models/images").join(name)).unwrap()
 }
 
 fn served(name: &str, capability: Capability) -> Option<Pool> {
@@ -35,7 +35,7 @@ fn cosine(a: &[f32], b: &[f32]) -> f64 {
 }
 
 #[test]
-fn a_picture_becomes_the_vector_that_the_reference_has_for_it() {
+fn image_embedding_matches_reference() {
     let Some(pool) = served("dinov2-small", Capability::ImageEmbedding) else { return };
     let expected = |name: &str| serde_json::from_slice::<Vec<f32>>(&picture(name)).unwrap();
     // Decoders of JPEG round differently; everything else is bit for bit as it was there.
@@ -52,7 +52,7 @@ fn a_picture_becomes_the_vector_that_the_reference_has_for_it() {
 }
 
 #[test]
-fn text_is_read_wherever_and_however_it_stands() {
+fn ocr_reads_rotated_and_placed_text() {
     let Some(pool) = served("ppocr-v4", Capability::Vision) else { return };
     let PartAnswer::Seen(Seen { text, lines }) =
         ask(&pool, Request::Vision(Look { image: picture("lines.png"), question: None }))
@@ -79,7 +79,7 @@ fn text_is_read_wherever_and_however_it_stands() {
 
 /// Weights that come as a pickle, which was read and never run, and names that come from somewhere else.
 #[test]
-fn what_is_on_a_picture_is_told_as_the_reference_tells_it() {
+fn image_labels_match_reference() {
     let Some(pool) = served("efficientnet-lite0", Capability::ImageEmbedding) else { return };
     let PartAnswer::Picture(embedded) =
         ask(&pool, Request::ImageEmbedding { images: vec![picture("scene.png")] })

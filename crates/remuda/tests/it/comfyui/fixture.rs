@@ -1,4 +1,4 @@
-//! A plane, a ComfyUI server and a worker on it, and what is asked of them again and again.
+//! A fixture of a plane, a ComfyUI server and its worker.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Plane, QUICK, Worker, answered, wait_until};
 
-/// An agent in a hurry, in the proportions of a patient one.
+/// Agent timings scaled down, in the same proportions.
 pub(crate) const AGENT: &[&str] = &[
     "agent.inactivity=500ms",
     "agent.unknown_recheck=400ms",
@@ -65,13 +65,13 @@ impl Server {
 
 /// One worker on one server.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct ComfyFixture {
     pub(crate) plane: Plane,
     pub(crate) server: Server,
     pub(crate) worker: Worker,
 }
 
-impl Deref for Stage {
+impl Deref for ComfyFixture {
     type Target = Plane;
 
     fn deref(&self) -> &Plane {
@@ -79,26 +79,26 @@ impl Deref for Stage {
     }
 }
 
-impl Stage {
+impl ComfyFixture {
     /// On a real server, if there is one.
-    pub(crate) async fn any() -> Stage {
-        Stage::on(Server::any().await).await
+    pub(crate) async fn any() -> ComfyFixture {
+        ComfyFixture::on(Server::any().await).await
     }
 
     /// On a stand-in, whatever there is.
-    pub(crate) async fn fake() -> Stage {
-        Stage::on(Server::fake(Options::default()).await).await
+    pub(crate) async fn fake() -> ComfyFixture {
+        ComfyFixture::on(Server::fake(Options::default()).await).await
     }
 
-    pub(crate) async fn on(server: Server) -> Stage {
-        Stage::with(server, &[], &[]).await
+    pub(crate) async fn on(server: Server) -> ComfyFixture {
+        ComfyFixture::with(server, &[], &[]).await
     }
 
     /// With settings and arguments of the worker beside the usual ones; the last of a kind counts.
-    pub(crate) async fn with(server: Server, settings: &[&str], more: &[&str]) -> Stage {
+    pub(crate) async fn with(server: Server, settings: &[&str], more: &[&str]) -> ComfyFixture {
         let plane = Plane::start(&[QUICK, settings].concat()).await;
         let worker = worker(&plane, "w", &server.url(), more).await;
-        Stage { plane, server, worker }
+        ComfyFixture { plane, server, worker }
     }
 
     pub(crate) fn fake_counts(&self) -> Counts {

@@ -1,4 +1,4 @@
-//! A worker moved by hand: it says to the plane exactly what a test wants said, and nothing else.
+//! A worker that sends exactly the messages that a test wants.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{Client, answered, wait_until};
 
 #[derive(Clone, Debug)]
-pub(crate) struct Hand {
+pub(crate) struct ScriptedWorker {
     pub(crate) client: Client,
     pub(crate) name: String,
     pub(crate) token: String,
@@ -15,12 +15,12 @@ pub(crate) struct Hand {
     pub(crate) seq: u64,
 }
 
-impl Hand {
-    pub(crate) async fn join(client: &Client, name: &str, slots: u32) -> Hand {
+impl ScriptedWorker {
+    pub(crate) async fn join(client: &Client, name: &str, slots: u32) -> ScriptedWorker {
         let join = json!({ "worker": name, "services": ["exec"], "slots": slots });
         let (status, joined) = client.post("/remuda/v1/workers", &join).await;
         assert_eq!(status, StatusCode::CREATED, "{joined}");
-        Hand {
+        ScriptedWorker {
             // From now on it goes by what it was given.
             client: client.with(""),
             name: name.to_owned(),
@@ -41,7 +41,7 @@ impl Hand {
         self.client.request(Method::POST, &path).bearer_auth(&self.token).json(&beat)
     }
 
-    /// Beats and expects to be heard.
+    /// Beats and expects success.
     pub(crate) async fn say(&mut self, held: &Value, finished: &Value) -> Value {
         loop {
             let beat = self.beat(held, finished, 0.0);
@@ -54,7 +54,7 @@ impl Hand {
         }
     }
 
-    /// Beats, holding nothing, until there is an order to start something; gives job and attempt.
+    /// Beats without held attempts until it gets a start order; returns job and attempt.
     pub(crate) async fn take(&mut self) -> Value {
         let what = format!("{} is given something", self.name);
         wait_until(&what, async || {
@@ -65,7 +65,7 @@ impl Hand {
         .await
     }
 
-    /// Reports an attempt as completed, and gives what the plane says to that.
+    /// Reports an attempt as completed, and returns the plane's verdict.
     pub(crate) async fn complete(&mut self, attempt: &Value, result: Value) -> String {
         let mut finished = attempt.clone();
         (finished["outcome"], finished["result"]) = (json!("completed"), result);

@@ -1,4 +1,4 @@
-//! The demonstration in the README, word for word.
+//! The autoscaling commands of the README, word for word.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -6,9 +6,9 @@ use std::process::Command;
 
 use rustix::process::{Signal, kill_process_group};
 
-use super::books::{Books, last_cycle};
-use super::yard::{active, processes};
-use crate::harness::{Client, Process, free_address, has_all, wait_until};
+use super::machine_history::{MachineHistory, last_cycle};
+use super::process_fleet::{active, processes};
+use crate::harness::{Client, Process, assert_contains_all, free_address, wait_until};
 
 const HEADING: &str = "## Autoscaling without a cloud";
 
@@ -37,7 +37,7 @@ impl Drop for Machines {
 fn typed(what: &str, home: &Path, address: SocketAddr) -> Process {
     let program = Path::new(env!("CARGO_BIN_EXE_remuda")).parent().unwrap();
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
-    // One command becomes the shell, so that whoever ends this ends it.
+    // The shell is replaced by the command, so that killing this process kills the command.
     let is_one = what.trim().lines().count() == 1;
     let mut shell = Command::new("sh");
     shell.args(["-ec", &if is_one { format!("exec {what}") } else { what.to_owned() }]);
@@ -49,7 +49,7 @@ fn typed(what: &str, home: &Path, address: SocketAddr) -> Process {
 
 /// The minimum, the computed size, never more than the maximum, and the minimum again; and the reports say the same.
 #[tokio::test]
-async fn the_demonstration_in_the_readme_does_what_it_says() {
+async fn readme_autoscaling_commands_work() {
     let folder = tempfile::tempdir().unwrap();
     let address = free_address();
     let _machines = Machines(folder.path().join("data/fleets/local"));
@@ -73,7 +73,7 @@ async fn the_demonstration_in_the_readme_does_what_it_says() {
         assert!(client.worker(machine).await["completed"].as_u64() >= Some(1), "{machine} did nothing");
     }
     let books = wait_until("one machine is left", async || {
-        let books = Books::of(&client).await;
+        let books = MachineHistory::of(&client).await;
         (books.there().len() == 1).then_some(books)
     })
     .await;
@@ -82,5 +82,5 @@ async fn the_demonstration_in_the_readme_does_what_it_says() {
     let last = last_cycle(&client).await;
     assert_eq!(last["fleets"]["local"]["status"]["active_workers"], 1, "{last}");
     assert!(other.ended().await.success(), "{}", other.said());
-    has_all(&other.said(), &["local-", "active_workers"]);
+    assert_contains_all(&other.said(), &["local-", "active_workers"]);
 }

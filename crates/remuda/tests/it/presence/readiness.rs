@@ -1,12 +1,14 @@
-//! Before a worker offers any room: what it is told in its environment, and what its machine has to show.
+//! Before a worker accepts jobs: its environment and its start check.
 
 use serde_json::json;
 
-use crate::harness::{Gate, Plane, Process, QUICK, Worker, answered, has_all, remuda, wait_until};
+use crate::harness::{
+    Gate, Plane, Process, QUICK, Worker, answered, assert_contains_all, remuda, wait_until,
+};
 
 /// Faults: M6.
 #[tokio::test]
-async fn a_machine_that_is_not_ready_is_there_and_gets_no_work() {
+async fn machine_before_readiness_gets_no_work() {
     let plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let more = ["--fleet", "gpus", "--check-cmd", &gate.wait()];
@@ -28,7 +30,7 @@ async fn a_machine_that_is_not_ready_is_there_and_gets_no_work() {
 
 /// Faults: M5.
 #[tokio::test]
-async fn a_machine_that_does_not_compute_says_so_and_gets_no_work() {
+async fn failed_gpu_check_is_reported_and_gets_no_work() {
     let plane = Plane::start(QUICK).await;
     let more = ["--check-cmd", "echo 'CUDA error: device lost' >&2; exit 1"];
     let mut sick = Worker::start_with(&plane, "sick", "echo sick", &more).await;
@@ -37,7 +39,7 @@ async fn a_machine_that_does_not_compute_says_so_and_gets_no_work() {
     })
     .await;
     let worker = plane.worker("sick").await;
-    has_all(
+    assert_contains_all(
         worker["check"]["problem"].as_str().unwrap(),
         &["check command failed", "CUDA error: device lost"],
     );
@@ -55,7 +57,7 @@ async fn a_machine_that_does_not_compute_says_so_and_gets_no_work() {
 }
 
 #[tokio::test]
-async fn a_machine_without_room_on_its_disk_says_so() {
+async fn full_disk_fails_start_check() {
     let plane = Plane::start(QUICK).await;
     let _worker = Worker::start_with(&plane, "a", "true", &["--disk-min", "1000000GiB"]).await;
     wait_until("the plane knows", async || {
@@ -66,7 +68,7 @@ async fn a_machine_without_room_on_its_disk_says_so() {
 }
 
 #[tokio::test]
-async fn a_rented_machine_finds_all_it_needs_in_its_environment_and_flags_win() {
+async fn flags_override_machine_environment() {
     let plane = Plane::start(QUICK).await;
     let mut command = remuda(plane.folder());
     command

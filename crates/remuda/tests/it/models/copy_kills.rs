@@ -6,7 +6,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::host::{Host, copies, ended_well, python};
-use crate::harness::{let_pass, wait_until};
+use crate::harness::{sleep_for, wait_until};
 
 /// How often in a test that runs every day; `REMUDA_KILLS=60` is a minute of it.
 const KILLS: u32 = 15;
@@ -34,7 +34,7 @@ async fn no_call_fails(model: &str, kills: u32) {
         kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), Signal::KILL).unwrap();
         killed.push(pid);
         // One every second, as it was promised.
-        let_pass(Duration::from_secs(1)).await;
+        sleep_for(Duration::from_secs(1)).await;
         assert!(!script.has_ended(), "a call failed: {}", script.said());
     }
     std::fs::write(host.folder().join("enough"), "").unwrap();
@@ -48,11 +48,11 @@ async fn no_call_fails(model: &str, kills: u32) {
     eprintln!("{kills} kills, {}; {model}", script.said());
 }
 
-/// Copies end as a panic ends them, at the request of somebody else: theirs fails, and nobody else's.
+/// Copies panic on another caller's request: that request fails, and no other.
 ///
 /// Faults: T1, T6.
 #[tokio::test]
-async fn no_call_of_others_fails_while_somebody_makes_copies_panic() {
+async fn panics_fail_only_their_own_calls() {
     let Some(python) = python() else { return };
     let host = Host::up(&["embed=embed.fake,copies=2,isolation=thread"]).await;
     let mut script = host.script(&python, "loop.py", &["embed"]);
@@ -61,18 +61,18 @@ async fn no_call_of_others_fails_while_somebody_makes_copies_panic() {
         let (status, answer) =
             host.post("/v1/embeddings", &json!({ "model": "embed", "input": "!panic" })).await;
         assert_eq!((status.as_u16(), &answer["error"]["code"]), (500, &json!("model_failed")), "{answer}");
-        let_pass(Duration::from_secs(1)).await;
+        sleep_for(Duration::from_secs(1)).await;
         assert!(!script.has_ended(), "a call failed: {}", script.said());
     }
     std::fs::write(host.folder().join("enough"), "").unwrap();
     eprintln!("{}", ended_well(script).await);
 }
 
-/// The same with weights that somebody trained.
+/// The same with real weights.
 ///
 /// Faults: T1, T10.
 #[tokio::test]
-async fn no_call_to_a_real_model_fails_while_one_of_two_copies_is_killed_every_second() {
+async fn no_call_to_real_model_fails_while_copies_are_killed() {
     let Some(folder) = remuda_testkit::model("all-minilm-l6-v2") else { return };
     // Fewer: without optimisation each copy takes seconds to load.
     no_call_fails(&format!("embed={},copies=2,isolation=process", folder.display()), kills() / 3).await;
@@ -80,6 +80,6 @@ async fn no_call_to_a_real_model_fails_while_one_of_two_copies_is_killed_every_s
 
 /// Faults: T1, T10.
 #[tokio::test]
-async fn no_call_fails_while_one_of_two_copies_is_killed_every_second() {
+async fn no_call_fails_while_copies_are_killed() {
     no_call_fails("embed=embed.fake,copies=2,isolation=process", kills()).await;
 }

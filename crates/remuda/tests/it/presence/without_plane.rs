@@ -1,4 +1,4 @@
-//! Workers whose plane is gone for good, or does not want them any more.
+//! Workers whose plane is gone for good, or has retired them.
 
 use std::path::Path;
 use std::process::Command;
@@ -10,9 +10,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::{gated, holder};
-use crate::harness::{Gate, Plane, Process, QUICK, Worker, free_address, has_all, remuda, wait_until};
+use crate::harness::{
+    Gate, Plane, Process, QUICK, Worker, assert_contains_all, free_address, remuda, wait_until,
+};
 
-/// What was ended may wait for whoever inherited it to take note.
+/// A killed process may still be a zombie until its new parent reaps it.
 fn is_running(process: &str) -> bool {
     let stat = std::fs::read_to_string(Path::new("/proc").join(process).join("stat"));
     stat.is_ok_and(|stat| !stat.contains(") Z "))
@@ -20,7 +22,7 @@ fn is_running(process: &str) -> bool {
 
 /// Faults: P12.
 #[tokio::test]
-async fn a_worker_whose_plane_is_gone_for_good_stops_itself_with_all_it_started() {
+async fn worker_without_plane_stops_with_its_children() {
     let mut plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let (child, ended) = (plane.folder().join("child"), plane.folder().join("ended"));
@@ -35,7 +37,7 @@ async fn a_worker_whose_plane_is_gone_for_good_stops_itself_with_all_it_started(
     let status = worker.process.ended().await;
     assert_eq!(status.code(), Some(4), "{}", worker.process.said());
     assert!(killed_at.elapsed() > Duration::from_secs(2), "it gave the plane its time");
-    has_all(
+    assert_contains_all(
         &worker.process.said(),
         &["this worker stops for good: no contact with the plane for", "machine ends"],
     );
@@ -46,7 +48,7 @@ async fn a_worker_whose_plane_is_gone_for_good_stops_itself_with_all_it_started(
 
 /// Faults: P12.
 #[tokio::test]
-async fn a_worker_whose_plane_comes_back_in_time_goes_on() {
+async fn worker_continues_when_plane_returns() {
     let mut plane = Plane::start(QUICK).await;
     let gate = Gate::closed(plane.folder(), "gate");
     let worker = Worker::start_with(&plane, "a", &gated(&gate), &["--contact-timeout", "30s"]).await;
@@ -61,7 +63,7 @@ async fn a_worker_whose_plane_comes_back_in_time_goes_on() {
 
 /// Faults: P12.
 #[tokio::test]
-async fn a_server_that_never_answered_ends_with_the_worker_that_started_it() {
+async fn silent_server_ends_with_its_worker() {
     let folder = tempfile::tempdir().unwrap();
     // No plane was ever there, and what it starts is no ComfyUI.
     let (plane, server) = (format!("http://{}", free_address()), format!("http://{}", free_address()));
@@ -88,7 +90,7 @@ async fn answer_all(listener: TcpListener, seen: Seen, answer: impl Fn(&str) -> 
         let (mut line, _) = listener.accept().await.unwrap();
         let (mut request, mut piece) = (String::new(), [0; 4096]);
         while !is_whole(&request) {
-            // Whoever hung up has nothing more to say.
+            // A closed connection has no more requests.
             let Ok(read @ 1..) = line.read(&mut piece).await else { break };
             request.push_str(&String::from_utf8_lossy(&piece[..read]));
         }
@@ -134,7 +136,7 @@ fn rented(folder: &Path, url: &str) -> Command {
 
 /// Faults: M4.
 #[tokio::test]
-async fn a_machine_that_is_not_wanted_any_more_ends_itself() {
+async fn retired_machine_ends_itself() {
     for (status, code) in [(410, "machine_retired"), (403, "identity_unproven"), (401, "no_token")] {
         let folder = tempfile::tempdir().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -143,14 +145,17 @@ async fn a_machine_that_is_not_wanted_any_more_ends_itself() {
         let plane = tokio::spawn(answer_all(listener, Seen::default(), move |_| (status, refusal.clone())));
         let mut worker = Process::start("gpus-1", &mut rented(folder.path(), &url));
         assert_eq!(worker.ended().await.code(), Some(4), "{code}: {}", worker.said());
-        has_all(&worker.said(), &["this worker stops for good: go away", "machine ends, token hidden"]);
+        assert_contains_all(
+            &worker.said(),
+            &["this worker stops for good: go away", "machine ends, token hidden"],
+        );
         plane.abort();
     }
 }
 
 /// Faults: A1, X11.
 #[tokio::test]
-async fn a_rented_worker_that_starts_again_joins_with_what_it_was_given() {
+async fn restarted_rented_worker_rejoins_with_credential() {
     let folder = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

@@ -14,7 +14,7 @@ const QUICK: &str = "list_every = '500ms'\nlist_lag_max = '2s'\nreversal_cooldow
 /// From the order to the return. The program lies there already: how it is brought along is tested where nobody waits for
 /// a large file of an unoptimised build.
 #[tokio::test]
-async fn a_pod_without_a_worker_is_rented_visited_used_and_given_back() {
+async fn ssh_pod_is_rented_bootstrapped_used_and_returned() {
     let folder = tempfile::tempdir().unwrap();
     let Some(machine) = Machine::start() else { return };
     let data = folder.path().join("data");
@@ -51,7 +51,7 @@ async fn a_pod_without_a_worker_is_rented_visited_used_and_given_back() {
     })
     .await;
     assert!(ledger.names.values().all(|named| named.orders == 1), "{ledger:?}");
-    // A pod that is gone takes its worker along; here nobody else does.
+    // A real pod would take its worker along; here the test has to.
     if let Some(worker) = machine.worker().filter(|worker| test_kill_process(*worker).is_ok()) {
         kill_process_group(worker, Signal::KILL).ok();
     }

@@ -13,12 +13,12 @@ use crate::harness::{Client, Gate, Plan, Plane, wait_until};
 const QUICK: &str = "reversal_cooldown = '1s'\nuptime_min = '1s'\nlist_every = '500ms'\nlist_lag_max = '2s'\norphan_grace = '2s'\nlost_create_timeout = '2s'\nreadiness_timeout = '5s'\n\
                      stop_grace = '20s'\ncontact_timeout = '60s'\n";
 
-pub(super) struct Yard {
+pub(super) struct ProcessFleet {
     pub(super) plane: Plane,
     folder: TempDir,
 }
 
-impl Deref for Yard {
+impl Deref for ProcessFleet {
     type Target = Plane;
 
     fn deref(&self) -> &Plane {
@@ -26,14 +26,14 @@ impl Deref for Yard {
     }
 }
 
-impl DerefMut for Yard {
+impl DerefMut for ProcessFleet {
     fn deref_mut(&mut self) -> &mut Plane {
         &mut self.plane
     }
 }
 
 /// Processes outlive their plane, as machines do; here they end with their test.
-impl Drop for Yard {
+impl Drop for ProcessFleet {
     fn drop(&mut self) {
         self.plane.kill();
         for (_, pid) in self.processes() {
@@ -42,24 +42,24 @@ impl Drop for Yard {
     }
 }
 
-impl Yard {
+impl ProcessFleet {
     /// `keys` are those of the fleet; each job waits at `gate`, then does `what`.
-    pub(super) async fn start(keys: &str, gate: Option<&str>, what: &str) -> Yard {
-        Yard::booting(keys, "", gate, what).await
+    pub(super) async fn start(keys: &str, gate: Option<&str>, what: &str) -> ProcessFleet {
+        ProcessFleet::booting(keys, "", gate, what).await
     }
 
     /// As `start`, with machines that do something else first.
-    pub(super) async fn booting(keys: &str, boot: &str, gate: Option<&str>, what: &str) -> Yard {
-        Yard::planned(Plane::plan(crate::harness::QUICK), keys, boot, gate, what).await
+    pub(super) async fn booting(keys: &str, boot: &str, gate: Option<&str>, what: &str) -> ProcessFleet {
+        ProcessFleet::planned(Plane::plan(crate::harness::QUICK), keys, boot, gate, what).await
     }
 
-    /// As `start`, on a plane that lets nobody in without a token.
-    pub(super) async fn closed(admin: &str, keys: &str, what: &str) -> Yard {
+    /// As `start`, on a plane that requires tokens.
+    pub(super) async fn closed(admin: &str, keys: &str, what: &str) -> ProcessFleet {
         let plan = Plane::plan(crate::harness::QUICK).variable("REMUDA_ADMIN_TOKEN", admin);
-        Yard::planned(plan, keys, "", None, what).await
+        ProcessFleet::planned(plan, keys, "", None, what).await
     }
 
-    async fn planned(plan: Plan, keys: &str, boot: &str, gate: Option<&str>, what: &str) -> Yard {
+    async fn planned(plan: Plan, keys: &str, boot: &str, gate: Option<&str>, what: &str) -> ProcessFleet {
         let folder = tempfile::tempdir().unwrap();
         let wait =
             gate.map(|name| format!("{}; ", Gate::closed(folder.path(), name).wait())).unwrap_or_default();
@@ -77,7 +77,7 @@ impl Yard {
         let config = folder.path().join("remuda.toml");
         std::fs::write(&config, text).unwrap();
         let plan = plan.arguments(&["--config", config.to_str().unwrap()]);
-        Yard { plane: plan.start().await, folder }
+        ProcessFleet { plane: plan.start().await, folder }
     }
 
     pub(super) fn open(&self, gate: &str) {
