@@ -1,7 +1,7 @@
 //! A thousand jobs on servers on which everything goes wrong all the time.
 //!
 //! Every prompt meets every fault with a chance of one in twenty: three in four meet at least one, and nearly half are lost
-//! through it. All the same each job ends once, and rightly, and nothing is run again that did not have to be.
+//! through it. Each job still ends once, correctly, and nothing runs again without need.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -11,8 +11,7 @@ use crate::ssh::Machine;
 const QUICK: &str = "list_every = '500ms'\nlist_lag_max = '2s'\nreversal_cooldown = '1s'\nuptime_min = '1s'\nlost_create_timeout = '5s'\n\
                      image_pull_timeout = '20s'\nspawning_timeout = '60s'\nreadiness_timeout = '10s'\ncontact_timeout = '120s'\n";
 
-/// From the order to the return. The program lies there already: how it is brought along is tested where nobody waits for
-/// a large file of an unoptimised build.
+/// From the order to the return. The program is on the machine already; uploading it is tested in `remuda-providers`.
 #[tokio::test]
 async fn ssh_pod_is_rented_bootstrapped_used_and_returned() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! What the plane wrote down about its machines, gone through from the beginning: what held at every moment, and not only
-//! when somebody happened to look.
+//! The machine events that the plane stored, replayed from the beginning: limits are checked at every moment, not only at
+//! the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
