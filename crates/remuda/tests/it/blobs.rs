@@ -12,7 +12,10 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::harness::{ScriptedWorker, WAIT_MAX, Plane, Process, Raw, answered, assert_contains_all, sleep_for, remuda, wait_until};
+use crate::harness::{
+    Plane, Process, Raw, ScriptedWorker, WAIT_MAX, answered, assert_contains_all, remuda, sleep_for,
+    wait_until,
+};
 
 /// Bytes that do not repeat.
 fn noise(bytes: usize) -> Vec<u8> {
@@ -228,7 +231,10 @@ async fn blobs_are_served_as_attachments() {
         let disposition = headers["content-disposition"].to_str().unwrap();
         assert!(disposition.starts_with("attachment") && !disposition.contains('/'), "{disposition}");
         assert_eq!(headers["x-content-type-options"], "nosniff");
-        assert_contains_all(headers["content-security-policy"].to_str().unwrap(), &["default-src 'none'", "sandbox"]);
+        assert_contains_all(
+            headers["content-security-policy"].to_str().unwrap(),
+            &["default-src 'none'", "sandbox"],
+        );
         assert!(!headers.contains_key("x"));
     }
 }

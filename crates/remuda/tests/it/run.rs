@@ -147,7 +147,10 @@ async fn outputs_are_saved_safely_without_overwriting() {
     std::fs::write(out.join("a.png"), "mine").unwrap();
     let ran = run(plane.folder(), &plane.url, &["job.json", "-o", "deep/out"]).await;
     assert_eq!(ran.code, 0, "{ran:?}");
-    assert_contains_all(&ran.out, &["NODE  OUTPUT  NAME", "deep/out/a-2.png", "deep/out/up.png", "deep/out/a-3.png"]);
+    assert_contains_all(
+        &ran.out,
+        &["NODE  OUTPUT  NAME", "deep/out/a-2.png", "deep/out/up.png", "deep/out/a-3.png"],
+    );
     assert_contains_all(&ran.out, &["VALUE", "[\"a cat\"]"]);
     let read = |name: &str| std::fs::read_to_string(out.join(name)).unwrap();
     assert_eq!(["a.png", "a-2.png", "up.png", "a-3.png"].map(read), ["mine", "first", "second", "third"]);
@@ -191,7 +194,10 @@ async fn progress_without_terminal_is_plain_lines() {
     gate.open();
     assert_eq!(run.ended().await.code(), Some(0), "{}", run.said());
     let said = run.said();
-    assert_contains_all(&said, &[": submitted", ": retrying: ", ": completed by a in attempt 2", "{\n  \"x\": 1\n}"]);
+    assert_contains_all(
+        &said,
+        &[": submitted", ": retrying: ", ": completed by a in attempt 2", "{\n  \"x\": 1\n}"],
+    );
     assert!(!said.contains(['\r', '\u{1b}']), "{said:?}");
 }
 
@@ -226,7 +232,10 @@ async fn first_interrupt_cancels_jobs() {
     run.signal(Signal::INT);
     let status = run.ended().await;
     assert_eq!(status.code(), Some(1), "{}", run.said());
-    assert_contains_all(&run.said(), &["cancelling 2 jobs; Ctrl-C again leaves at once", "cancelled: interrupted"]);
+    assert_contains_all(
+        &run.said(),
+        &["cancelling 2 jobs; Ctrl-C again leaves at once", "cancelled: interrupted"],
+    );
     for job in plane.jobs().await {
         assert_eq!(job["state"], "cancelled");
     }
