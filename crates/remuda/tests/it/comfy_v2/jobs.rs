@@ -5,10 +5,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::api::{Answer, Api, named};
+use crate::comfyui::fixture::{ComfyFixture, Server, files, prompt_id};
 use crate::comfyui::graph::{loaded, picture};
 use crate::comfyui::live::two_pictures;
-use crate::comfyui::fixture::{Server, ComfyFixture, files, prompt_id};
-use crate::harness::{ScriptedWorker, TestRng, Plane, QUICK, wait_until};
+use crate::harness::{Plane, QUICK, ScriptedWorker, TestRng, wait_until};
 
 /// An image of a unique colour.
 async fn some_picture(stage: &ComfyFixture) -> Vec<u8> {

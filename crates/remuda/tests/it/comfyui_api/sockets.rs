@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::ws_client::{Heard, WsClient, is_end_of, kinds};
 use super::*;
-use crate::comfyui::graph::picture;
 use crate::comfyui::fixture::{until_progress, worker};
+use crate::comfyui::graph::picture;
 
 /// Faults: X16.
 #[tokio::test]

@@ -192,5 +192,8 @@ async fn large_results_are_blobs() {
         (&json!(0), &json!(56), &json!(8))
     );
     assert_eq!(outputs[0]["size_bytes"], 2100 * 8 * 4);
-    assert_contains_all(&ended_well(script(&plane, &python, plane.folder(), "pictures.py", &["draw"])).await, &["done"]);
+    assert_contains_all(
+        &ended_well(script(&plane, &python, plane.folder(), "pictures.py", &["draw"])).await,
+        &["done"],
+    );
 }
