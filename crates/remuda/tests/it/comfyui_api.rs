@@ -15,7 +15,7 @@ use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use self::ws_client::WsClient;
-use crate::comfyui::fixture::{Server, Stage};
+use crate::comfyui::fixture::{ComfyFixture, Server};
 use crate::harness::{Client, wait_until};
 
 /// Submits a prompt for a client id and returns the prompt id.

@@ -5,7 +5,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::json;
 
 use super::{client_of, closed, code, token};
-use crate::comfyui::fixture::{Server, Stage};
+use crate::comfyui::fixture::{ComfyFixture, Server};
 use crate::comfyui::graph::picture;
 use crate::harness::{Process, QUICK, ScriptedWorker, answered, assert_contains_all, remuda};
 
@@ -44,7 +44,7 @@ async fn worker_token_allows_join_and_nothing_else() {
 /// A worker that joined before the first token keeps working: it is known by its credential, and uploads files with it.
 #[tokio::test]
 async fn worker_credential_survives_first_token() {
-    let stage = Stage::with(Server::fake(Options::default()).await, QUICK, &[]).await;
+    let stage = ComfyFixture::with(Server::fake(Options::default()).await, QUICK, &[]).await;
     let admin = stage.plane.with(&token(&stage.plane, &json!({ "role": "admin" })).await);
     let job = admin.submit(picture(1).saved()).await;
     let ended = admin.ended(&job).await;
