@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use remuda_core::id::{Hash, JobId, Term, WorkerId};
-use remuda_core::plane::{Answer, Event, Plane, Proof, Submission};
-use remuda_core::record::Stored;
+use remuda_core::plane::{JoinProof, Plane, PlaneAnswer, PlaneEvent, Submission};
+use remuda_core::record::StoredState;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
 use remuda_core::wire::{AttemptOutcome, Beat, FinishedAttempt, JoinReply, JoinRequest};
@@ -49,7 +49,7 @@ impl World {
     fn new() -> anyhow::Result<Self> {
         let now = Timestamp::from_millis(1);
         Ok(World {
-            plane: Plane::restore(Settings::default(), Term(1), now, Stored::default()),
+            plane: Plane::restore(Settings::default(), Term(1), now, StoredState::default()),
             now,
             workflow: Arc::from(RawValue::from_string("{\"n\":1}".to_owned())?),
             next: 1,
@@ -67,8 +67,8 @@ impl World {
             priority: 0,
             service: "exec".parse()?,
             // Eight kinds of work, as a fleet would have.
-            shape: Hash::of(&[(self.next % 8) as u8]),
-            workflow_hash: Hash::of(&[1]),
+            shape: Hash::digest(&[(self.next % 8) as u8]),
+            workflow_hash: Hash::digest(&[1]),
             needs: remuda_core::need::Requirements::default(),
             deadline: None,
             attempts_max: None,
@@ -80,7 +80,7 @@ impl World {
             workflow: self.workflow.clone(),
         };
         self.next += 1;
-        let step = self.plane.step(self.now, Event::Submit(Box::new(submission)));
+        let step = self.plane.step(self.now, PlaneEvent::Submit(Box::new(submission)));
         step.answer.map(drop).map_err(|refusal| anyhow::anyhow!("{refusal}"))
     }
 
@@ -92,11 +92,15 @@ impl World {
             .plane
             .step(
                 self.now,
-                Event::Join { join: Box::new(join), token_hash: Hash::of(b"t"), proof: Proof::Anybody },
+                PlaneEvent::Join {
+                    join: Box::new(join),
+                    token_hash: Hash::digest(b"t"),
+                    proof: JoinProof::JoinToken,
+                },
             )
             .answer
         {
-            Ok(Answer::Joined(joined)) => self.joined = Some(joined),
+            Ok(PlaneAnswer::Joined(joined)) => self.joined = Some(joined),
             other => bail!("the worker was not let in: {other:?}"),
         }
         Ok(())
@@ -112,21 +116,21 @@ impl World {
             term: joined.term,
             held: Vec::new(),
             finished: std::mem::take(&mut self.held),
-            closed: String::new(),
+            unavailable_reason: String::new(),
             slots: None,
             offer: None,
             metrics: serde_json::Map::new(),
             check: None,
             draining: false,
         };
-        let event = Event::Beat {
+        let event = PlaneEvent::Beat {
             worker: self.worker.clone(),
-            token_hash: Hash::of(b"t"),
+            token_hash: Hash::digest(b"t"),
             beat: Box::new(beat),
             waits: false,
         };
         match self.plane.step(self.now, event).answer {
-            Ok(Answer::Reply(reply)) => {
+            Ok(PlaneAnswer::Reply(reply)) => {
                 self.held = reply.start.iter().map(|start| done(start.job, start.attempt)).collect();
                 Ok(self.held.len() as u64)
             }

@@ -137,7 +137,7 @@ pub(crate) fn beat(joined: &JoinReply, seq: u64, term: Term, finished: Vec<Finis
         term,
         held: Vec::new(),
         finished,
-        closed: String::new(),
+        unavailable_reason: String::new(),
         slots: None,
         offer: None,
         metrics: serde_json::Map::new(),

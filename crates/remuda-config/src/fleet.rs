@@ -330,7 +330,7 @@ impl Source {
             runpod.min_cuda,
             runpod.registry,
         ]);
-        Hash::of(made_from.to_string().as_bytes()).short()
+        Hash::digest(made_from.to_string().as_bytes()).short()
     }
 }
 

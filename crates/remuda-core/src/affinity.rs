@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::document::{Document, Shelf};
+use crate::document::{Collection, Document};
 use crate::id::{Shape, WorkerId};
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct Affinities(BTreeMap<Shape, Affinity>);
 pub const AFFINITIES_MAX: usize = 10_000;
 
 impl Affinities {
-    pub fn of(&self, shape: &Shape) -> Option<&Affinity> {
+    pub fn get(&self, shape: &Shape) -> Option<&Affinity> {
         // Most fleets have none.
         if self.0.is_empty() { None } else { self.0.get(shape) }
     }
@@ -52,7 +52,7 @@ impl Affinities {
     pub fn restore(&mut self, document: &Document) {
         let shape = document.id.parse();
         let affinity = serde_json::from_str(document.body.get());
-        if let (Shelf::Affinity, Ok(shape), Ok(affinity)) = (document.shelf, shape, affinity) {
+        if let (Collection::Affinity, Ok(shape), Ok(affinity)) = (document.collection, shape, affinity) {
             self.0.insert(shape, affinity);
         }
     }
@@ -62,10 +62,10 @@ impl Affinity {
     pub fn document(&self, shape: &Shape) -> Arc<Document> {
         let body = serde_json::value::to_raw_value(self).expect("names can be written as JSON");
         Arc::new(Document {
-            shelf: Shelf::Affinity,
+            collection: Collection::Affinity,
             id: shape.to_string(),
             tenant: None,
-            mark: String::new(),
+            index_key: String::new(),
             expires_at: None,
             body: Arc::from(body),
         })
@@ -78,11 +78,11 @@ mod tests {
 
     #[test]
     fn an_affinity_comes_back_as_it_was_kept() {
-        let (shape, worker) = (Shape::of(b"s"), "a".parse::<WorkerId>().unwrap());
+        let (shape, worker) = (Shape::digest(b"s"), "a".parse::<WorkerId>().unwrap());
         let affinity = Affinity { preferred: [worker].into(), ..Affinity::default() };
         let mut affinities = Affinities::default();
         affinities.restore(&affinity.document(&shape));
-        assert_eq!(affinities.of(&shape), Some(&affinity));
-        assert_eq!(affinities.of(&Shape::of(b"t")), None);
+        assert_eq!(affinities.get(&shape), Some(&affinity));
+        assert_eq!(affinities.get(&Shape::digest(b"t")), None);
     }
 }

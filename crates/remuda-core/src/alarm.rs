@@ -81,7 +81,7 @@ impl Alarms {
         Some(alarm)
     }
 
-    pub fn of(&self, alarm: &Alarm) -> Option<Timestamp> {
+    pub fn get(&self, alarm: &Alarm) -> Option<Timestamp> {
         self.at.get(alarm).copied()
     }
 

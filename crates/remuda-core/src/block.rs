@@ -40,7 +40,7 @@ enum State {
 
 /// May this worker run this shape now?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum BlockState {
     Open,
     Blocked {
         until: Timestamp,
@@ -55,21 +55,21 @@ pub enum Standing {
 pub struct Blocks(BTreeMap<WorkerId, BTreeMap<Shape, Block>>);
 
 impl Blocks {
-    pub fn standing(&self, worker: &WorkerId, shape: &Shape) -> Standing {
-        match self.of(worker, shape).map(|block| (block.state, block.until)) {
-            None | Some((State::Counting | State::Trial(None), _)) => Standing::Open,
-            Some((State::Blocked, until)) => Standing::Blocked { until },
-            Some((State::Trial(Some(job)), _)) => Standing::TrialUnderWay { job },
+    pub fn state(&self, worker: &WorkerId, shape: &Shape) -> BlockState {
+        match self.get(worker, shape).map(|block| (block.state, block.until)) {
+            None | Some((State::Counting | State::Trial(None), _)) => BlockState::Open,
+            Some((State::Blocked, until)) => BlockState::Blocked { until },
+            Some((State::Trial(Some(job)), _)) => BlockState::TrialUnderWay { job },
         }
     }
 
-    pub fn of(&self, worker: &WorkerId, shape: &Shape) -> Option<&Block> {
+    pub fn get(&self, worker: &WorkerId, shape: &Shape) -> Option<&Block> {
         self.0.get(worker)?.get(shape)
     }
 
     /// An attempt begins; whether it is the trial this pair was waiting for.
     pub fn started(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) -> bool {
-        match self.of_mut(worker, shape) {
+        match self.get_mut(worker, shape) {
             Some(block) if block.state == State::Trial(None) => {
                 block.state = State::Trial(Some(job));
                 true
@@ -80,7 +80,7 @@ impl Blocks {
 
     /// An attempt ended without saying anything about the pair.
     pub fn released(&mut self, worker: &WorkerId, shape: &Shape, job: JobId) {
-        if let Some(block) = self.of_mut(worker, shape)
+        if let Some(block) = self.get_mut(worker, shape)
             && block.state == State::Trial(Some(job))
         {
             block.state = State::Trial(None);
@@ -133,7 +133,7 @@ impl Blocks {
 
     /// The wait is over: one trial from here on. Nothing if it is not over, or not blocked.
     pub fn expire(&mut self, now: Timestamp, worker: &WorkerId, shape: &Shape) -> bool {
-        match self.of_mut(worker, shape) {
+        match self.get_mut(worker, shape) {
             Some(block) if block.state == State::Blocked && block.until <= now => {
                 block.state = State::Trial(None);
                 true
@@ -199,7 +199,7 @@ impl Blocks {
         self.0.entry(row.worker).or_default().insert(row.shape, block);
     }
 
-    fn of_mut(&mut self, worker: &WorkerId, shape: &Shape) -> Option<&mut Block> {
+    fn get_mut(&mut self, worker: &WorkerId, shape: &Shape) -> Option<&mut Block> {
         self.0.get_mut(worker)?.get_mut(shape)
     }
 }
@@ -245,9 +245,9 @@ mod tests {
     use Do::{Expire, Fail, Release, Start, Succeed};
 
     /// Tells the story of one pair and compares how it stands afterwards.
-    fn check(failures_before_block: u32, story: &[(u64, Do)], expected: Standing) {
+    fn check(failures_before_block: u32, story: &[(u64, Do)], expected: BlockState) {
         let settings = Settings { max_failures_before_block: failures_before_block, ..Settings::default() };
-        let (worker, shape, job) = ("a".parse().unwrap(), Shape::of(b"s"), JobId::from_u128(1));
+        let (worker, shape, job) = ("a".parse().unwrap(), Shape::digest(b"s"), JobId::from_u128(1));
         let mut blocks = Blocks::default();
         for (second, what) in story {
             match what {
@@ -262,21 +262,21 @@ mod tests {
                 Expire => drop(blocks.expire(at(*second), &worker, &shape)),
             }
         }
-        assert_eq!(blocks.standing(&worker, &shape), expected);
-        assert_eq!(blocks.standing(&"b".parse().unwrap(), &shape), Standing::Open, "never another pair");
+        assert_eq!(blocks.state(&worker, &shape), expected);
+        assert_eq!(blocks.state(&"b".parse().unwrap(), &shape), BlockState::Open, "never another pair");
     }
 
     #[test]
     fn a_block_ends_by_event_and_one_trial_decides() {
-        let blocked = |until| Standing::Blocked { until: at(until) };
+        let blocked = |until| BlockState::Blocked { until: at(until) };
         let job = JobId::from_u128(1);
         check(1, &[(0, Fail)], blocked(60));
         check(1, &[(0, Fail), (59, Expire)], blocked(60));
-        check(1, &[(0, Fail), (60, Expire)], Standing::Open);
-        check(1, &[(0, Fail), (60, Expire), (61, Start)], Standing::TrialUnderWay { job });
+        check(1, &[(0, Fail), (60, Expire)], BlockState::Open);
+        check(1, &[(0, Fail), (60, Expire), (61, Start)], BlockState::TrialUnderWay { job });
         check(1, &[(0, Fail), (60, Expire), (61, Start), (70, Fail)], blocked(190));
-        check(1, &[(0, Fail), (60, Expire), (61, Start), (70, Succeed)], Standing::Open);
-        check(1, &[(0, Fail), (60, Expire), (61, Start), (62, Release)], Standing::Open);
+        check(1, &[(0, Fail), (60, Expire), (61, Start), (70, Succeed)], BlockState::Open);
+        check(1, &[(0, Fail), (60, Expire), (61, Start), (62, Release)], BlockState::Open);
     }
 
     #[test]
@@ -285,17 +285,17 @@ mod tests {
         for round in 1..=8 {
             story.extend([(round * 1000, Expire), (round * 1000, Start), (round * 1000, Fail)]);
         }
-        check(1, &story, Standing::Blocked { until: at(8600) });
+        check(1, &story, BlockState::Blocked { until: at(8600) });
     }
 
     #[test]
     fn failures_below_the_limit_are_counted_and_not_forgotten_by_asking() {
-        check(3, &[(0, Fail), (1, Fail)], Standing::Open);
-        check(3, &[(0, Fail), (1, Fail), (2, Fail)], Standing::Blocked { until: at(62) });
+        check(3, &[(0, Fail), (1, Fail)], BlockState::Open);
+        check(3, &[(0, Fail), (1, Fail), (2, Fail)], BlockState::Blocked { until: at(62) });
     }
 
     #[test]
     fn attempts_under_way_when_the_block_began_do_not_lengthen_it() {
-        check(1, &[(0, Fail), (1, Fail), (2, Fail)], Standing::Blocked { until: at(60) });
+        check(1, &[(0, Fail), (1, Fail), (2, Fail)], BlockState::Blocked { until: at(60) });
     }
 }

@@ -34,12 +34,12 @@ impl Cause {
     }
 
     /// Whether it counts against the job's own attempts.
-    pub fn is_jobs_own(self) -> bool {
+    pub fn is_job_fault(self) -> bool {
         self == Cause::Job
     }
 
     /// Whether it says something about this worker and this kind of workflow together.
-    pub fn speaks_of_pair(self) -> bool {
+    pub fn blames_pair(self) -> bool {
         matches!(self, Cause::Job | Cause::Worker | Cause::Service)
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::fleet::HOUR;
 use crate::id::{JobId, Tenant};
 use crate::money::Money;
-use crate::record::Try;
+use crate::record::PastAttempt;
 use crate::time::Timestamp;
 
 /// The time that is asked about.
@@ -32,8 +32,8 @@ impl CostWindow {
     }
 
     /// What attempts have cost in it, up to `now`.
-    pub fn cost_of(&self, tries: &[Try], now: Timestamp) -> Money {
-        let cost = |one: &Try| {
+    pub fn cost_of(&self, tries: &[PastAttempt], now: Timestamp) -> Money {
+        let cost = |one: &PastAttempt| {
             let share = self.share(one.started_at, one.ended_at.unwrap_or(now));
             one.price.unwrap_or_default().over(share)
         };
@@ -85,8 +85,8 @@ mod tests {
         Timestamp::from_millis(minutes * 60_000)
     }
 
-    fn tried(from: u64, until: Option<u64>, price: Option<u64>) -> Try {
-        Try {
+    fn tried(from: u64, until: Option<u64>, price: Option<u64>) -> PastAttempt {
+        PastAttempt {
             attempt: Attempt(1),
             worker: "gpus-1".parse().unwrap(),
             started_at: at(from),

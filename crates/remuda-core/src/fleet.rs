@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::brake::CreationBrake;
 use crate::cost::CostWindow;
-use crate::document::{Document, Shelf};
+use crate::document::{Collection, Document};
 use crate::id::{FleetId, MachineId, Service, Shape};
 use crate::money::Money;
 use crate::provider::{ProviderError, ProviderErrorClass};
@@ -256,10 +256,10 @@ impl Fleet {
     pub fn document(&self, id: &FleetId) -> Option<Arc<Document>> {
         let body = serde_json::value::to_raw_value(self).ok()?;
         Some(Arc::new(Document {
-            shelf: Shelf::Fleet,
+            collection: Collection::Fleet,
             id: id.to_string(),
             tenant: None,
-            mark: String::new(),
+            index_key: String::new(),
             expires_at: None,
             body: body.into(),
         }))

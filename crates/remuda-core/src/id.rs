@@ -23,7 +23,7 @@ impl JobId {
     }
 
     /// A number that nobody chose, for jitter: the id's random bits were drawn outside, the salt tells uses apart.
-    pub fn luck(self, salt: u32) -> u64 {
+    pub fn jitter(self, salt: u32) -> u64 {
         let digest =
             Sha256::new().chain_update(self.0.to_be_bytes()).chain_update(salt.to_be_bytes()).finalize();
         u64::from_be_bytes([
@@ -291,7 +291,7 @@ impl Hash {
         Hash(bytes)
     }
 
-    pub fn of(bytes: &[u8]) -> Self {
+    pub fn digest(bytes: &[u8]) -> Self {
         Hash(Sha256::digest(bytes).into())
     }
 
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_hash_reads_back_as_it_was_written() {
-        let hash = Hash::of(b"remuda");
+        let hash = Hash::digest(b"remuda");
         assert_eq!(hash.to_string().parse(), Ok(hash));
         assert!("zz".repeat(32).parse::<Hash>().is_err());
     }

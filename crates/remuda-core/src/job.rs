@@ -19,8 +19,8 @@ use crate::cause::Cause;
 use crate::id::{Attempt, Fence, Incarnation, JobId, Tenant, WorkerId, WorkflowHash};
 use crate::money::Money;
 use crate::options::JobOptions;
-use crate::queue::Kind;
-use crate::record::{IdempotencyKey, Life, ServiceRow, StateRow, Try};
+use crate::queue::JobKind;
+use crate::record::{IdempotencyKey, JobStatus, PastAttempt, ServiceRow, StateRow};
 use crate::refusal::Refusal;
 use crate::retry;
 use crate::settings::Settings;
@@ -33,33 +33,33 @@ pub struct Job {
     pub id: JobId,
     pub accepted_at: Timestamp,
     pub tenant: Tenant,
-    pub kind: Kind,
+    pub kind: JobKind,
     /// What it is to the letter; the kind has what it is like.
     pub workflow_hash: WorkflowHash,
     pub priority: i8,
     pub attempts_max: Option<u8>,
     pub deadline: Option<Timestamp>,
-    state: State,
+    state: JobState,
     attempt: Attempt,
     failures: u8,
-    mishaps: u8,
+    infra_failures: u8,
     /// Most jobs have no troubled past.
-    story: Option<Box<Story>>,
+    history: Option<Box<History>>,
     /// Most jobs carry nothing extra.
     pub extra: Option<Box<Extra>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum State {
+pub enum JobState {
     Waiting { not_before: Timestamp },
     Running { worker: WorkerId, incarnation: Incarnation, started_at: Timestamp },
     Ended(Box<StateRow>),
 }
 
 #[derive(Clone, Debug, Default)]
-struct Story {
-    took_down: BTreeSet<WorkerId>,
-    tries: Vec<Try>,
+struct History {
+    crashed_workers: BTreeSet<WorkerId>,
+    attempts: Vec<PastAttempt>,
     /// What the service said of the attempt under way, and what an hour of it costs.
     service: Option<Box<ServiceRow>>,
     price: Option<Money>,
@@ -76,7 +76,7 @@ pub struct Extra {
 
 /// What can happen to a job.
 #[derive(Clone, Debug)]
-pub enum Turn {
+pub enum JobEvent {
     /// `price`: what an hour there costs, if anybody bills for it.
     Start {
         worker: WorkerId,
@@ -94,45 +94,45 @@ pub enum Turn {
         fence: Fence,
         cause: Cause,
         message: String,
-        took_down: bool,
-        ruin: Ruin,
+        crashed_worker: bool,
+        retry_class: RetryClass,
     },
     Cancel {
         message: String,
     },
     Expire,
     /// Its shape fails everywhere: there is no point in trying on.
-    Condemn {
+    FailQuarantined {
         message: String,
     },
 }
 
 /// What a failure says about trying again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ruin {
+pub enum RetryClass {
     #[default]
-    Ordinary,
+    Retry,
     /// It would fail the same way anywhere.
-    Final,
+    Never,
     /// The worker, with so much of it, ran out of memory.
-    OutOfMemory(u64),
+    NeedsMoreMemory(u64),
 }
 
 /// How long a retry leaves a free worker alone because an attempt failed there, and waits for another: as long as a
 /// first block. An hour of someone else's work must not hold up a job that somebody could run.
-const ELSEWHERE_MAX: Duration = Duration::from_secs(60);
+const AVOID_FAILED_WORKER_FOR: Duration = Duration::from_secs(60);
 
 /// How the end of a job begins that its deadline ended.
 pub(crate) const DEADLINE_PASSED: &str = "the deadline passed";
 
 /// No job is tried so often; a number beyond it is nonsense.
-const AHEAD_MAX: u32 = 10_000;
+const ATTEMPT_JUMP_MAX: u32 = 10_000;
 
 /// A verdict on an attempt is kept with the job; this much of what a worker said is enough to understand it.
 const MESSAGE_BYTES_MAX: usize = 2000;
 
 impl Job {
-    pub fn new(id: JobId, accepted_at: Timestamp, tenant: Tenant, priority: i8, kind: Kind) -> Self {
+    pub fn new(id: JobId, accepted_at: Timestamp, tenant: Tenant, priority: i8, kind: JobKind) -> Self {
         Job {
             id,
             accepted_at,
@@ -142,19 +142,19 @@ impl Job {
             priority,
             attempts_max: None,
             deadline: None,
-            state: State::Waiting { not_before: Timestamp::ZERO },
+            state: JobState::Waiting { not_before: Timestamp::ZERO },
             attempt: Attempt(0),
             failures: 0,
-            mishaps: 0,
-            story: None,
+            infra_failures: 0,
+            history: None,
             extra: None,
         }
     }
 
     /// The one place where a job changes.
-    pub fn turn(&mut self, now: Timestamp, turn: Turn, settings: &Settings) -> Result<(), Refusal> {
-        let state = std::mem::replace(&mut self.state, State::Waiting { not_before: Timestamp::NEVER });
-        match self.next(now, state, turn, settings) {
+    pub fn apply(&mut self, now: Timestamp, event: JobEvent, settings: &Settings) -> Result<(), Refusal> {
+        let state = std::mem::replace(&mut self.state, JobState::Waiting { not_before: Timestamp::NEVER });
+        match self.next(now, state, event, settings) {
             Ok(state) => {
                 self.state = state;
                 Ok(())
@@ -169,74 +169,81 @@ impl Job {
     fn next(
         &mut self,
         now: Timestamp,
-        state: State,
-        turn: Turn,
+        state: JobState,
+        event: JobEvent,
         settings: &Settings,
-    ) -> Result<State, (State, Refusal)> {
+    ) -> Result<JobState, (JobState, Refusal)> {
         let running = self.attempt;
-        Ok(match (state, turn) {
-            (state @ State::Waiting { not_before }, Turn::Start { .. }) if now < not_before => {
+        Ok(match (state, event) {
+            (state @ JobState::Waiting { not_before }, JobEvent::Start { .. }) if now < not_before => {
                 return Err((state, Refusal::TooEarly));
             }
-            (State::Waiting { .. }, Turn::Start { worker, incarnation, price }) => {
+            (JobState::Waiting { .. }, JobEvent::Start { worker, incarnation, price }) => {
                 // Counted before the worker hears of it: a crash in between must not give the number out twice.
                 self.attempt = self.attempt.next();
                 if price.is_some() {
-                    self.story_mut().price = price;
+                    self.history_mut().price = price;
                 }
-                State::Running { worker, incarnation, started_at: now }
-            }
-            (State::Running { worker, started_at, .. }, Turn::Adopt { attempt, worker: by, incarnation })
-                if attempt == running && worker == by =>
-            {
-                State::Running { worker, incarnation, started_at }
-            }
-            (State::Running { worker, incarnation, started_at }, Turn::Complete(fence))
-                if fence == self.fence(incarnation) =>
-            {
-                self.remember(worker.clone(), started_at, now, None, "completed", Ruin::Ordinary);
-                State::Ended(Box::new(StateRow::Completed { worker }))
+                JobState::Running { worker, incarnation, started_at: now }
             }
             (
-                State::Running { worker, incarnation, started_at },
-                Turn::Fail { fence, cause, message, took_down, ruin },
+                JobState::Running { worker, started_at, .. },
+                JobEvent::Adopt { attempt, worker: by, incarnation },
+            ) if attempt == running && worker == by => JobState::Running { worker, incarnation, started_at },
+            (JobState::Running { worker, incarnation, started_at }, JobEvent::Complete(fence))
+                if fence == self.fence(incarnation) =>
+            {
+                self.remember(worker.clone(), started_at, now, None, "completed", RetryClass::Retry);
+                JobState::Ended(Box::new(StateRow::Completed { worker }))
+            }
+            (
+                JobState::Running { worker, incarnation, started_at },
+                JobEvent::Fail { fence, cause, message, crashed_worker, retry_class },
             ) if fence == self.fence(incarnation) => {
-                let message = shortened(message);
-                self.remember(worker.clone(), started_at, now, Some(cause), &message, ruin);
-                if ruin == Ruin::Final {
+                let message = truncated(message);
+                self.remember(worker.clone(), started_at, now, Some(cause), &message, retry_class);
+                if retry_class == RetryClass::Never {
                     self.failures = self.failures.saturating_add(1);
                     return Ok(failed(cause, message, false));
                 }
-                self.after_failure(now, worker, cause, message, took_down, settings)
+                self.after_failure(now, worker, cause, message, crashed_worker, settings)
             }
-            (State::Running { worker, started_at, .. }, Turn::Cancel { message }) => {
-                self.remember(worker, started_at, now, None, &message, Ruin::Ordinary);
-                State::Ended(Box::new(StateRow::Cancelled { message }))
+            (JobState::Running { worker, started_at, .. }, JobEvent::Cancel { message }) => {
+                self.remember(worker, started_at, now, None, &message, RetryClass::Retry);
+                JobState::Ended(Box::new(StateRow::Cancelled { message }))
             }
-            (State::Waiting { .. }, Turn::Cancel { message }) => {
-                State::Ended(Box::new(StateRow::Cancelled { message }))
+            (JobState::Waiting { .. }, JobEvent::Cancel { message }) => {
+                JobState::Ended(Box::new(StateRow::Cancelled { message }))
             }
-            (State::Running { worker, started_at, .. }, Turn::Expire) => {
-                self.remember(worker, started_at, now, Some(Cause::Job), DEADLINE_PASSED, Ruin::Ordinary);
+            (JobState::Running { worker, started_at, .. }, JobEvent::Expire) => {
+                self.remember(worker, started_at, now, Some(Cause::Job), DEADLINE_PASSED, RetryClass::Retry);
                 failed(Cause::Job, format!("{DEADLINE_PASSED} while it ran"), false)
             }
-            (State::Waiting { .. }, Turn::Expire) => {
+            (JobState::Waiting { .. }, JobEvent::Expire) => {
                 failed(Cause::Job, format!("{DEADLINE_PASSED} while it waited"), false)
             }
-            (State::Waiting { .. }, Turn::Condemn { message }) => failed(Cause::Job, message, true),
-            (state @ State::Running { .. }, Turn::Start { .. } | Turn::Condemn { .. })
-            | (state @ State::Running { .. }, Turn::Adopt { .. } | Turn::Complete(_) | Turn::Fail { .. }) => {
+            (JobState::Waiting { .. }, JobEvent::FailQuarantined { message }) => {
+                failed(Cause::Job, message, true)
+            }
+            (state @ JobState::Running { .. }, JobEvent::Start { .. } | JobEvent::FailQuarantined { .. })
+            | (
+                state @ JobState::Running { .. },
+                JobEvent::Adopt { .. } | JobEvent::Complete(_) | JobEvent::Fail { .. },
+            ) => {
                 return Err((state, Refusal::StaleAttempt));
             }
-            (state @ State::Waiting { .. }, Turn::Adopt { .. } | Turn::Complete(_) | Turn::Fail { .. }) => {
+            (
+                state @ JobState::Waiting { .. },
+                JobEvent::Adopt { .. } | JobEvent::Complete(_) | JobEvent::Fail { .. },
+            ) => {
                 return Err((
                     state,
                     if running.0 == 0 { Refusal::NotRunning } else { Refusal::StaleAttempt },
                 ));
             }
-            (State::Ended(row), _) => {
+            (JobState::Ended(row), _) => {
                 let state = row.name();
-                return Err((State::Ended(row), Refusal::Ended { state }));
+                return Err((JobState::Ended(row), Refusal::Ended { state }));
             }
         })
     }
@@ -247,32 +254,34 @@ impl Job {
         worker: WorkerId,
         cause: Cause,
         message: String,
-        took_down: bool,
+        crashed_worker: bool,
         settings: &Settings,
-    ) -> State {
-        let counter = if cause.is_jobs_own() { &mut self.failures } else { &mut self.mishaps };
+    ) -> JobState {
+        let counter = if cause.is_job_fault() { &mut self.failures } else { &mut self.infra_failures };
         *counter = counter.saturating_add(1);
-        if took_down {
-            self.story_mut().took_down.insert(worker);
+        if crashed_worker {
+            self.history_mut().crashed_workers.insert(worker);
         }
-        let lost = self.took_down().len();
+        let lost = self.crashed_workers().len();
         if lost >= usize::from(settings.poison_after.max(1)) {
-            let names: Vec<_> = self.took_down().iter().map(WorkerId::as_str).collect();
+            let names: Vec<_> = self.crashed_workers().iter().map(WorkerId::as_str).collect();
             let evidence = format!("poison: it took down {} ({message})", names.join(" and "));
             return failed(cause, evidence, true);
         }
         if self.failures >= self.attempts_max.unwrap_or(settings.attempts_max) {
             return failed(cause, message, false);
         }
-        if self.mishaps >= settings.infra_failures_max {
-            let evidence =
-                format!("{} attempts ended through no fault of its own, the last: {message}", self.mishaps);
+        if self.infra_failures >= settings.infra_failures_max {
+            let evidence = format!(
+                "{} attempts ended through no fault of its own, the last: {message}",
+                self.infra_failures
+            );
             return failed(cause, evidence, true);
         }
-        let failures = u32::from(self.failures) + u32::from(self.mishaps);
+        let failures = u32::from(self.failures) + u32::from(self.infra_failures);
         let delay = self.options().and_then(|options| options.retry_delay);
         let delay = delay.unwrap_or_else(|| retry::delay(settings, failures, self.id, self.attempt));
-        State::Waiting { not_before: now.plus(delay) }
+        JobState::Waiting { not_before: now.plus(delay) }
     }
 
     fn remember(
@@ -282,17 +291,17 @@ impl Job {
         now: Timestamp,
         cause: Option<Cause>,
         verdict: &str,
-        ruin: Ruin,
+        retry_class: RetryClass,
     ) {
         let attempt = self.attempt;
         let verdict = verdict.to_owned();
-        let out_of_memory = match ruin {
-            Ruin::OutOfMemory(size) => Some(size),
-            Ruin::Ordinary | Ruin::Final => None,
+        let out_of_memory = match retry_class {
+            RetryClass::NeedsMoreMemory(size) => Some(size),
+            RetryClass::Retry | RetryClass::Never => None,
         };
-        let (story, ended_at) = (self.story_mut(), Some(now));
-        let (service, price) = (story.service.take(), story.price.take());
-        story.tries.push(Try {
+        let (history, ended_at) = (self.history_mut(), Some(now));
+        let (service, price) = (history.service.take(), history.price.take());
+        history.attempts.push(PastAttempt {
             attempt,
             worker,
             started_at,
@@ -305,11 +314,11 @@ impl Job {
         });
     }
 
-    fn story_mut(&mut self) -> &mut Story {
-        self.story.get_or_insert_default()
+    fn history_mut(&mut self) -> &mut History {
+        self.history.get_or_insert_default()
     }
 
-    pub fn state(&self) -> &State {
+    pub fn state(&self) -> &JobState {
         &self.state
     }
 
@@ -318,9 +327,9 @@ impl Job {
     }
 
     /// Somebody has an attempt with a number we never gave out: it is not given out again. Whether that changed anything.
-    pub fn raise(&mut self, attempt: Attempt) -> bool {
-        let is_ahead = attempt > self.attempt && attempt.0 - self.attempt.0 <= AHEAD_MAX;
-        let is_waiting = matches!(self.state, State::Waiting { .. });
+    pub fn raise_attempt(&mut self, attempt: Attempt) -> bool {
+        let is_ahead = attempt > self.attempt && attempt.0 - self.attempt.0 <= ATTEMPT_JUMP_MAX;
+        let is_waiting = matches!(self.state, JobState::Waiting { .. });
         if is_ahead && is_waiting {
             self.attempt = attempt;
         }
@@ -331,23 +340,23 @@ impl Job {
         Fence { job: self.id, attempt: self.attempt, incarnation }
     }
 
-    pub fn took_down(&self) -> &BTreeSet<WorkerId> {
+    pub fn crashed_workers(&self) -> &BTreeSet<WorkerId> {
         static NOBODY: BTreeSet<WorkerId> = BTreeSet::new();
-        self.story.as_ref().map_or(&NOBODY, |story| &story.took_down)
+        self.history.as_ref().map_or(&NOBODY, |history| &history.crashed_workers)
     }
 
-    pub fn tries(&self) -> &[Try] {
-        self.story.as_ref().map_or(&[], |story| &story.tries)
+    pub fn attempts(&self) -> &[PastAttempt] {
+        self.history.as_ref().map_or(&[], |history| &history.attempts)
     }
 
     /// Whether an attempt on this worker failed before, through whoever's fault.
     pub fn has_failed_on(&self, worker: &WorkerId) -> bool {
-        self.tries().iter().any(|one| one.worker == *worker && one.cause.is_some())
+        self.attempts().iter().any(|one| one.worker == *worker && one.cause.is_some())
     }
 
     /// Whether another worker would be better, if there is one.
-    pub fn would_rather_not(&self, worker: &Worker) -> bool {
-        let too_small = self.tries().iter().filter_map(|one| one.out_of_memory).max();
+    pub fn should_avoid(&self, worker: &Worker) -> bool {
+        let too_small = self.attempts().iter().filter_map(|one| one.out_of_memory).max();
         self.has_failed_on(&worker.id)
             || too_small.is_some_and(|size| worker.offer.vram_bytes.is_some_and(|has| has <= size))
     }
@@ -356,7 +365,7 @@ impl Job {
     pub fn note_service(&mut self, now: Timestamp, note: &ServiceStatus) -> bool {
         let ago = |millis: Option<u64>| millis.map(|millis| now.minus(Duration::from_millis(millis)));
         let service_job_id = self.id.service_job_id(self.attempt);
-        let service = &mut self.story_mut().service;
+        let service = &mut self.history_mut().service;
         let is_news = service.as_ref().is_none_or(|known| known.service_status != note.status);
         // The moment it was handed in does not move because two clocks drift.
         let submitted_at = service.as_ref().and_then(|known| known.service_submitted_at);
@@ -364,18 +373,18 @@ impl Job {
             service_job_id,
             service_submitted_at: submitted_at.or_else(|| ago(note.submitted_millis_ago)),
             last_service_check: ago(note.checked_millis_ago),
-            service_status: shortened(note.status.clone()),
+            service_status: truncated(note.status.clone()),
         }));
         is_news
     }
 
     /// Whether it would still rather wait for a worker on which it has not failed.
-    pub fn is_choosy(&self, now: Timestamp) -> bool {
-        matches!(self.state, State::Waiting { not_before } if now < not_before.plus(ELSEWHERE_MAX))
+    pub fn is_avoiding(&self, now: Timestamp) -> bool {
+        matches!(self.state, JobState::Waiting { not_before } if now < not_before.plus(AVOID_FAILED_WORKER_FOR))
     }
 
     pub fn failures(&self) -> (u8, u8) {
-        (self.failures, self.mishaps)
+        (self.failures, self.infra_failures)
     }
 
     pub fn metadata(&self) -> serde_json::Map<String, serde_json::Value> {
@@ -390,24 +399,24 @@ impl Job {
     /// The next moment at which time alone changes something.
     pub fn wake_at(&self, now: Timestamp) -> Option<Timestamp> {
         let retry = match self.state {
-            State::Waiting { not_before } if now < not_before => Some(not_before),
-            State::Waiting { not_before } if self.is_choosy(now) && !self.tries().is_empty() => {
-                Some(not_before.plus(ELSEWHERE_MAX))
+            JobState::Waiting { not_before } if now < not_before => Some(not_before),
+            JobState::Waiting { not_before } if self.is_avoiding(now) && !self.attempts().is_empty() => {
+                Some(not_before.plus(AVOID_FAILED_WORKER_FOR))
             }
-            State::Waiting { .. } | State::Running { .. } => None,
-            State::Ended(_) => return None,
+            JobState::Waiting { .. } | JobState::Running { .. } => None,
+            JobState::Ended(_) => return None,
         };
         [retry, self.deadline].into_iter().flatten().min()
     }
 
     /// How it stands, for the store and for people.
-    pub fn life(&self, now: Timestamp) -> Life {
-        let mut tries = self.tries().to_vec();
+    pub fn status(&self, now: Timestamp) -> JobStatus {
+        let mut attempts = self.attempts().to_vec();
         let state = match &self.state {
-            State::Waiting { not_before } => StateRow::Queued { not_before: *not_before },
-            State::Running { worker, incarnation, started_at } => {
+            JobState::Waiting { not_before } => StateRow::Queued { not_before: *not_before },
+            JobState::Running { worker, incarnation, started_at } => {
                 let (attempt, worker, started_at) = (self.attempt, worker.clone(), *started_at);
-                let under_way = Try {
+                let under_way = PastAttempt {
                     attempt,
                     worker: worker.clone(),
                     started_at,
@@ -415,43 +424,46 @@ impl Job {
                     cause: None,
                     verdict: String::new(),
                     out_of_memory: None,
-                    price: self.story.as_ref().and_then(|story| story.price),
-                    service: self.story.as_ref().and_then(|story| story.service.clone()),
+                    price: self.history.as_ref().and_then(|history| history.price),
+                    service: self.history.as_ref().and_then(|history| history.service.clone()),
                 };
-                tries.push(under_way);
+                attempts.push(under_way);
                 StateRow::Running { worker, incarnation: *incarnation, started_at }
             }
-            State::Ended(row) => (**row).clone(),
+            JobState::Ended(row) => (**row).clone(),
         };
-        Life {
+        JobStatus {
             state,
             attempt: self.attempt,
             failures: self.failures,
-            mishaps: self.mishaps,
-            took_down: self.took_down().clone(),
-            tries,
+            infra_failures: self.infra_failures,
+            crashed_workers: self.crashed_workers().clone(),
+            attempts,
             changed_at: now,
         }
     }
 
     /// Goes on from a stored life.
-    pub fn resume(&mut self, life: Life) {
-        self.state = match life.state {
-            StateRow::Queued { not_before } => State::Waiting { not_before },
+    pub fn restore_status(&mut self, status: JobStatus) {
+        self.state = match status.state {
+            StateRow::Queued { not_before } => JobState::Waiting { not_before },
             StateRow::Running { worker, incarnation, started_at } => {
-                State::Running { worker, incarnation, started_at }
+                JobState::Running { worker, incarnation, started_at }
             }
             ended @ (StateRow::Completed { .. } | StateRow::Failed { .. } | StateRow::Cancelled { .. }) => {
-                State::Ended(Box::new(ended))
+                JobState::Ended(Box::new(ended))
             }
         };
-        (self.attempt, self.failures, self.mishaps) = (life.attempt, life.failures, life.mishaps);
-        let (tries, under_way): (Vec<_>, Vec<_>) =
-            life.tries.into_iter().partition(|one| one.ended_at.is_some());
+        (self.attempt, self.failures, self.infra_failures) =
+            (status.attempt, status.failures, status.infra_failures);
+        let (attempts, under_way): (Vec<_>, Vec<_>) =
+            status.attempts.into_iter().partition(|one| one.ended_at.is_some());
         let (service, price) =
             under_way.into_iter().next().map_or((None, None), |one| (one.service, one.price));
-        if service.is_some() || price.is_some() || !tries.is_empty() || !life.took_down.is_empty() {
-            self.story = Some(Box::new(Story { took_down: life.took_down, tries, service, price }));
+        if service.is_some() || price.is_some() || !attempts.is_empty() || !status.crashed_workers.is_empty()
+        {
+            self.history =
+                Some(Box::new(History { crashed_workers: status.crashed_workers, attempts, service, price }));
         }
     }
 
@@ -461,12 +473,12 @@ impl Job {
     }
 }
 
-fn failed(cause: Cause, message: String, quarantined: bool) -> State {
-    State::Ended(Box::new(StateRow::Failed { cause, message, quarantined }))
+fn failed(cause: Cause, message: String, quarantined: bool) -> JobState {
+    JobState::Ended(Box::new(StateRow::Failed { cause, message, quarantined }))
 }
 
 /// As much of what somebody said as is kept.
-pub fn shortened(mut message: String) -> String {
+pub fn truncated(mut message: String) -> String {
     if message.len() > MESSAGE_BYTES_MAX {
         let cut = (0..=MESSAGE_BYTES_MAX).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
         message.truncate(cut);

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::agent::tests::attempt_table;
 use crate::job::tests::life_table;
-use crate::plane::Answer;
+use crate::plane::PlaneAnswer;
 use crate::plane::tests::{Story, id};
 use crate::refusal::Refusal;
 
@@ -55,9 +55,9 @@ fn document() -> String {
             shapes::blocks(),
         ),
         (
-            "Suspicion",
+            "QuarantineEntry",
             "`suspicion.rs`. A shape that fails on three distinct workers is kept from all of them, then single trials decide.",
-            shapes::suspicions(),
+            shapes::quarantine(),
         ),
         (
             "Attempt inside a worker",
@@ -78,11 +78,11 @@ fn table(events: &[&str], rows: &[(&str, Vec<String>)]) -> String {
 }
 
 type Done = Result<(), Refusal>;
-type State<W> = (&'static str, fn() -> W);
-type Event<W> = (&'static str, fn(&mut W) -> Done);
+type StateRow<W> = (&'static str, fn() -> W);
+type EventRow<W> = (&'static str, fn(&mut W) -> Done);
 
 /// Every state against every event, each in a world of its own.
-fn cross<W>(states: &[State<W>], events: &[Event<W>], shown: impl Fn(&W) -> String) -> String {
+fn cross<W>(states: &[StateRow<W>], events: &[EventRow<W>], shown: impl Fn(&W) -> String) -> String {
     let rows: Vec<_> = states
         .iter()
         .map(|(name, begin)| {
@@ -138,7 +138,7 @@ fn worker_life() -> String {
                 beat.draining = true;
                 done(story.send("a", beat, false))
             }),
-            ("drain", |story| done::<Answer>(story.drain("a"))),
+            ("drain", |story| done::<PlaneAnswer>(story.drain("a"))),
             ("leave", |story| {
                 story.leave("a");
                 Ok(())

@@ -37,12 +37,12 @@ impl fmt::Display for Presence {
 }
 
 /// A machine's presence: that of its best worker. A machine without workers is offline.
-pub fn presence(workers: impl IntoIterator<Item = Presence>) -> Presence {
+pub fn machine_presence(workers: impl IntoIterator<Item = Presence>) -> Presence {
     workers.into_iter().min().unwrap_or(Presence::Offline)
 }
 
 /// Where a machine that nobody rented is in its life: it works while any of its workers does.
-pub fn state(workers: impl IntoIterator<Item = WorkerState>) -> Option<WorkerState> {
+pub fn machine_state(workers: impl IntoIterator<Item = WorkerState>) -> Option<WorkerState> {
     workers.into_iter().min_by_key(|state| (*state != WorkerState::Active, *state))
 }
 
@@ -104,16 +104,16 @@ mod tests {
             (&[Offline, Offline], Offline),
             (&[], Offline),
         ] {
-            assert_eq!(presence(workers.iter().copied()), expected, "{workers:?}");
+            assert_eq!(machine_presence(workers.iter().copied()), expected, "{workers:?}");
         }
     }
 
     #[test]
     fn a_machine_works_while_any_of_its_workers_does() {
         use WorkerState::{Active, Error, Spawning, Terminating};
-        assert_eq!(state([Spawning, Error, Active]), Some(Active));
-        assert_eq!(state([Error, Terminating]), Some(Terminating));
-        assert_eq!(state([]), None);
+        assert_eq!(machine_state([Spawning, Error, Active]), Some(Active));
+        assert_eq!(machine_state([Error, Terminating]), Some(Terminating));
+        assert_eq!(machine_state([]), None);
     }
 
     #[test]

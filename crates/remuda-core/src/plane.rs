@@ -30,13 +30,13 @@ use crate::alarm::{Alarm, Alarms};
 use crate::block::Blocks;
 use crate::brake::MassLoss;
 use crate::id::{Incarnation, JobId, MachineId, Sequence, Tenant, Term, WorkerId};
-use crate::job::{Extra, Job, State};
-use crate::queue::{Kinds, Place, Queue};
-use crate::record::{Accepted, Life, Record, Stored};
+use crate::job::{Extra, Job, JobState};
+use crate::quarantine::Quarantine;
+use crate::queue::{JobKinds, Queue, QueueEntry};
+use crate::record::{AcceptedJob, JobStatus, Record, StoredState};
 use crate::refusal::Refusal;
 use crate::reliability::Reliability;
 use crate::settings::Settings;
-use crate::suspicion::Suspicions;
 use crate::time::Timestamp;
 use crate::worker::Worker;
 
@@ -63,7 +63,7 @@ mod submit;
 mod why;
 
 use ended::Ended;
-pub use event::{Answer, Effect, Event, Proof, Step};
+pub use event::{JoinProof, PlaneAnswer, PlaneEffect, PlaneEvent, Step};
 use fleets::Fleets;
 use news::{About, detail, note};
 pub use routing::PassedOver;
@@ -79,14 +79,14 @@ pub struct Plane {
     stepped_at: Timestamp,
     jobs: BTreeMap<JobId, Box<Job>>,
     queue: Queue,
-    kinds: Kinds,
+    kinds: JobKinds,
     workers: BTreeMap<WorkerId, Worker>,
     /// Workers that could take something now.
     free: BTreeSet<WorkerId>,
     /// Workers with orders to be told and a line to tell them on.
-    to_tell: BTreeSet<WorkerId>,
+    undelivered: BTreeSet<WorkerId>,
     blocks: Blocks,
-    suspicions: Suspicions,
+    quarantine: Quarantine,
     affinities: Affinities,
     fleets: Fleets,
     /// How well each machine was heard.
@@ -98,10 +98,10 @@ pub struct Plane {
     /// When the control cycle last ran.
     cycled_at: Timestamp,
     /// Something changed who may run what: before the step ends, everyone free looks for work again.
-    refeed: bool,
+    needs_assign: bool,
     pub refusals: Refusals,
     records: Vec<Record>,
-    effects: Vec<Effect>,
+    effects: Vec<PlaneEffect>,
 }
 
 /// How many messages were refused, by kind: the fence at work.
@@ -121,7 +121,7 @@ const TICK_MAX: Duration = Duration::from_secs(1);
 impl Plane {
     /// Goes on where another plane stopped. Everyone gets a full lease from here on: that we were away is not their
     /// fault, and nothing is requeued for it.
-    pub fn restore(settings: Settings, term: Term, now: Timestamp, stored: Stored) -> Plane {
+    pub fn restore(settings: Settings, term: Term, now: Timestamp, stored: StoredState) -> Plane {
         let mut plane = Plane {
             settings,
             term,
@@ -129,12 +129,12 @@ impl Plane {
             stepped_at: now,
             jobs: BTreeMap::new(),
             queue: Queue::default(),
-            kinds: Kinds::default(),
+            kinds: JobKinds::default(),
             workers: BTreeMap::new(),
             free: BTreeSet::new(),
-            to_tell: BTreeSet::new(),
+            undelivered: BTreeSet::new(),
             blocks: Blocks::default(),
-            suspicions: Suspicions::default(),
+            quarantine: Quarantine::default(),
             affinities: Affinities::default(),
             fleets: Fleets::default(),
             machines: BTreeMap::new(),
@@ -143,7 +143,7 @@ impl Plane {
             alarms: Alarms::default(),
             mass_loss: MassLoss::default(),
             cycled_at: Timestamp::ZERO,
-            refeed: false,
+            needs_assign: false,
             refusals: Refusals::default(),
             records: Vec::new(),
             effects: Vec::new(),
@@ -154,8 +154,8 @@ impl Plane {
         for row in stored.blocks {
             plane.blocks.restore(row, now, &plane.settings);
         }
-        for row in stored.suspicions {
-            plane.suspicions.restore(row);
+        for row in stored.quarantine {
+            plane.quarantine.restore(row);
         }
         for document in &stored.documents {
             plane.affinities.restore(document);
@@ -165,24 +165,24 @@ impl Plane {
         for worker in plane.workers.values() {
             plane.fleets.housed(worker);
         }
-        plane.keep_what_is_left();
-        plane.take_back(now, stored.jobs);
+        plane.adopt_orphaned_fleets();
+        plane.load_jobs(now, stored.jobs);
         plane.restore_alarms(now);
         plane
     }
 
     /// Goes on with open jobs, as many as come: there may be too many to hand over at once.
-    pub fn take_back(&mut self, now: Timestamp, jobs: Vec<(Accepted, Life)>) {
-        for (accepted, life) in jobs {
-            self.restore_job(now, accepted, life);
+    pub fn load_jobs(&mut self, now: Timestamp, jobs: Vec<(AcceptedJob, JobStatus)>) {
+        for (accepted, status) in jobs {
+            self.restore_job(now, accepted, status);
         }
         self.watch_workers(now);
     }
 
-    fn restore_job(&mut self, now: Timestamp, accepted: Accepted, life: Life) {
+    fn restore_job(&mut self, now: Timestamp, accepted: AcceptedJob, status: JobStatus) {
         let mut job = Box::new(self.header(accepted));
-        job.resume(life);
-        if let State::Running { worker, .. } = job.state() {
+        job.restore_status(status);
+        if let JobState::Running { worker, .. } = job.state() {
             let (id, worker) = (job.id, worker.clone());
             if let Some(worker) = self.workers.get_mut(&worker) {
                 worker.hold(now, &job, &self.settings);
@@ -192,11 +192,11 @@ impl Plane {
                 }
             }
             self.blocks.started(&worker, &job.kind.shape, id);
-            self.suspicions.started(&job.kind.shape, id);
+            self.quarantine.started(&job.kind.shape, id);
         }
         self.remember_key(&job);
         self.alarms.set(Alarm::Job(job.id), job.wake_at(now));
-        if matches!(job.state(), State::Waiting { not_before } if *not_before <= now) {
+        if matches!(job.state(), JobState::Waiting { not_before } if *not_before <= now) {
             self.queue.insert(place(&job));
         }
         self.jobs.insert(job.id, job);
@@ -208,7 +208,7 @@ impl Plane {
         for (worker, shape, until) in blocks {
             self.alarms.set(Alarm::Block(worker, shape), Some(until).filter(|until| now < *until));
         }
-        let shapes: Vec<_> = self.suspicions.iter().map(|(shape, it)| (*shape, it.row.trial_at)).collect();
+        let shapes: Vec<_> = self.quarantine.iter().map(|(shape, it)| (*shape, it.row.trial_at)).collect();
         for (shape, trial_at) in shapes {
             self.alarms.set(Alarm::Shape(shape), trial_at);
         }
@@ -224,15 +224,15 @@ impl Plane {
     }
 
     /// The one way in.
-    pub fn step(&mut self, now: Timestamp, event: Event) -> Step {
+    pub fn step(&mut self, now: Timestamp, event: PlaneEvent) -> Step {
         // Time only goes up, whatever the caller's clock does.
         let now = now.max(self.stepped_at);
         self.notice_own_absence(now);
         self.stepped_at = now;
         let answer = self.decide(now, event);
         // Whoever is fed may be somebody's trial, which changes once more who may run what; jobs run out in the end.
-        while std::mem::take(&mut self.refeed) {
-            self.feed_all(now);
+        while std::mem::take(&mut self.needs_assign) {
+            self.assign_all(now);
         }
         self.count_refusal(&answer);
         Step {
@@ -242,50 +242,50 @@ impl Plane {
         }
     }
 
-    fn decide(&mut self, now: Timestamp, event: Event) -> Result<Answer, Refusal> {
+    fn decide(&mut self, now: Timestamp, event: PlaneEvent) -> Result<PlaneAnswer, Refusal> {
         match event {
-            Event::Submit(submission) => self.submit(now, *submission),
-            Event::Cancel { job, message } => self.cancel(now, job, message),
-            Event::Join { join, token_hash, proof } => self.join(now, &join, token_hash, &proof),
-            Event::Beat { worker, token_hash, beat, waits } => {
+            PlaneEvent::Submit(submission) => self.submit(now, *submission),
+            PlaneEvent::Cancel { job, message } => self.cancel(now, job, message),
+            PlaneEvent::Join { join, token_hash, proof } => self.join(now, &join, token_hash, &proof),
+            PlaneEvent::Beat { worker, token_hash, beat, waits } => {
                 self.beat(now, &worker, token_hash, &beat, waits)
             }
-            Event::LineDropped { worker, seq } => self.line_dropped(now, &worker, seq),
-            Event::Leave { worker, token_hash, reason } => self.leave(now, &worker, token_hash, &reason),
-            Event::Drain { worker, reason, within } => self.drain(now, &worker, &reason, within),
-            Event::DrainMachine { machine, reason, within } => {
+            PlaneEvent::ConnectionDropped { worker, seq } => self.line_dropped(now, &worker, seq),
+            PlaneEvent::Leave { worker, token_hash, reason } => self.leave(now, &worker, token_hash, &reason),
+            PlaneEvent::Drain { worker, reason, within } => self.drain(now, &worker, &reason, within),
+            PlaneEvent::DrainMachine { machine, reason, within } => {
                 self.drain_machine(now, &machine, &reason, within)
             }
-            Event::Provider { fleet, news } => Ok(self.provider_said(now, &fleet, *news)),
-            Event::Order { fleet, order } => self.order(now, &fleet, order),
-            Event::Deployment(name) => Ok(self.named(name)),
-            Event::Lift { worker, shape } => self.lift(now, &worker, shape),
-            Event::Release { shape } => self.release(now, shape),
-            Event::SetAffinity { shape, affinity } => self.set_affinity(now, shape, affinity),
-            Event::RemoveAffinity { shape } => self.remove_affinity(now, shape),
-            Event::Told(told) => Ok(self.told(now, &told)),
-            Event::Keep(document) => Ok(self.keep(document)),
-            Event::Discard { shelf, id } => Ok(self.discard(shelf, id)),
-            Event::Settings(settings) => Ok(self.follow(now, *settings)),
-            Event::Cycle => Ok(Answer::Cycled(self.cycle(now))),
-            Event::Tick => Ok(self.tick(now)),
-            Event::Flush => Ok(self.flush(now)),
+            PlaneEvent::Provider { fleet, news } => Ok(self.provider_said(now, &fleet, *news)),
+            PlaneEvent::OrderFleet { fleet, order } => self.order(now, &fleet, order),
+            PlaneEvent::NameDeployment(name) => Ok(self.named(name)),
+            PlaneEvent::LiftBlock { worker, shape } => self.lift(now, &worker, shape),
+            PlaneEvent::ReleaseShape { shape } => self.release(now, shape),
+            PlaneEvent::SetAffinity { shape, affinity } => self.set_affinity(now, shape, affinity),
+            PlaneEvent::RemoveAffinity { shape } => self.remove_affinity(now, shape),
+            PlaneEvent::WebhookSettled(told) => Ok(self.told(now, &told)),
+            PlaneEvent::PutDocument(document) => Ok(self.keep(document)),
+            PlaneEvent::DeleteDocument { collection, id } => Ok(self.discard(collection, id)),
+            PlaneEvent::ReloadSettings(settings) => Ok(self.follow(now, *settings)),
+            PlaneEvent::RunCycle => Ok(PlaneAnswer::Cycled(self.cycle(now))),
+            PlaneEvent::Tick => Ok(self.tick(now)),
+            PlaneEvent::Flush => Ok(self.flush(now)),
         }
     }
 
     /// Other rules from here on: what is under way goes on under them, and every alarm is set anew.
-    fn follow(&mut self, now: Timestamp, settings: Settings) -> Answer {
+    fn follow(&mut self, now: Timestamp, settings: Settings) -> PlaneAnswer {
         self.settings = settings;
-        self.keep_what_is_left();
+        self.adopt_orphaned_fleets();
         let workers: Vec<_> = self.workers.keys().cloned().collect();
         for worker in workers {
             self.watch_worker(now, &worker);
         }
         self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
         self.look_at_fleets(now);
-        self.refeed = true;
+        self.needs_assign = true;
         self.happened(now, "plane:settings", About::default(), Map::new());
-        Answer::Done
+        PlaneAnswer::Done
     }
 
     /// When to step again even if nothing happens, and what for.
@@ -298,7 +298,7 @@ impl Plane {
     }
 
     /// Alarms that are due; a bound on one step's work, the rest comes with the next.
-    fn tick(&mut self, now: Timestamp) -> Answer {
+    fn tick(&mut self, now: Timestamp) -> PlaneAnswer {
         const ALARMS_MAX: usize = 10_000;
         for _ in 0..ALARMS_MAX {
             match self.alarms.take_due(now) {
@@ -312,13 +312,13 @@ impl Plane {
                 None => break,
             }
         }
-        Answer::Done
+        PlaneAnswer::Done
     }
 
-    fn count_refusal(&mut self, answer: &Result<Answer, Refusal>) {
+    fn count_refusal(&mut self, answer: &Result<PlaneAnswer, Refusal>) {
         match answer {
-            Err(Refusal::OldBeat { .. }) => self.refusals.old_beats += 1,
-            Err(Refusal::OldIncarnation { .. }) => self.refusals.old_incarnations += 1,
+            Err(Refusal::StaleBeat { .. }) => self.refusals.old_beats += 1,
+            Err(Refusal::StaleIncarnation { .. }) => self.refusals.old_incarnations += 1,
             Err(_) | Ok(_) => {}
         }
     }
@@ -356,8 +356,8 @@ impl Plane {
         &self.blocks
     }
 
-    pub fn suspicions(&self) -> &Suspicions {
-        &self.suspicions
+    pub fn quarantine(&self) -> &Quarantine {
+        &self.quarantine
     }
 
     pub fn affinities(&self) -> &Affinities {
@@ -384,13 +384,13 @@ impl Plane {
 }
 
 /// Where a job stands in the queue.
-fn place(job: &Job) -> Place<'_> {
-    Place { job: job.id, priority: job.priority, tenant: &job.tenant, kind: &job.kind }
+fn place(job: &Job) -> QueueEntry<'_> {
+    QueueEntry { job: job.id, priority: job.priority, tenant: &job.tenant, kind: &job.kind }
 }
 
 impl Plane {
     /// A job's short form.
-    fn header(&mut self, accepted: Accepted) -> Job {
+    fn header(&mut self, accepted: AcceptedJob) -> Job {
         let kind = self.kinds.kind(accepted.service, accepted.needs, accepted.shape);
         let tenant = self.kinds.tenant(accepted.tenant);
         let mut job = Job::new(accepted.id, accepted.accepted_at, tenant, accepted.priority, kind);

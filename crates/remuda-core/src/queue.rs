@@ -34,22 +34,22 @@ impl Demand {
 
 /// What kind of job it is: two of the same kind are interchangeable for routing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Kind {
+pub struct JobKind {
     pub demand: Demand,
     pub shape: Arc<Shape>,
 }
 
-impl Kind {
+impl JobKind {
     #[cfg(test)]
     pub(crate) fn for_tests(shape: Shape) -> Self {
         let service = "exec".parse().unwrap();
-        Kind { demand: Demand(Arc::new((service, Requirements::default()))), shape: Arc::new(shape) }
+        JobKind { demand: Demand(Arc::new((service, Requirements::default()))), shape: Arc::new(shape) }
     }
 }
 
 /// Gives equal demands, shapes and tenants one allocation between them: a million jobs mostly ask for the same.
 #[derive(Clone, Debug, Default)]
-pub struct Kinds {
+pub struct JobKinds {
     demands: BTreeSet<Demand>,
     shapes: BTreeSet<Arc<Shape>>,
     tenants: BTreeSet<Tenant>,
@@ -58,9 +58,9 @@ pub struct Kinds {
 /// Entries nobody uses any more are swept when this many new ones came in.
 const SWEEP_AT: usize = 4096;
 
-impl Kinds {
-    pub fn kind(&mut self, service: Service, needs: Requirements, shape: Shape) -> Kind {
-        Kind { demand: self.demand(service, needs), shape: self.shape(shape) }
+impl JobKinds {
+    pub fn kind(&mut self, service: Service, needs: Requirements, shape: Shape) -> JobKind {
+        JobKind { demand: self.demand(service, needs), shape: self.shape(shape) }
     }
 
     fn demand(&mut self, service: Service, needs: Requirements) -> Demand {
@@ -121,15 +121,15 @@ struct Lane {
 
 /// Where a job stands in the queue.
 #[derive(Clone, Copy, Debug)]
-pub struct Place<'a> {
+pub struct QueueEntry<'a> {
     pub job: JobId,
     pub priority: i8,
     pub tenant: &'a Tenant,
-    pub kind: &'a Kind,
+    pub kind: &'a JobKind,
 }
 
 /// What a worker may take, as far as the queue needs to know.
-pub trait Taste {
+pub trait Matcher {
     fn fits(&self, demand: &Demand) -> bool;
     fn may_run(&self, shape: &Shape) -> bool;
     fn is_warm(&self, shape: &Shape) -> bool;
@@ -148,7 +148,7 @@ impl Queue {
         self.waiting == 0
     }
 
-    pub fn insert(&mut self, place: Place<'_>) {
+    pub fn insert(&mut self, place: QueueEntry<'_>) {
         let level = self.levels.entry(Reverse(place.priority)).or_default();
         let level = level.entry(place.kind.demand.clone()).or_default();
         let lane = level.lanes.entry(place.tenant.clone()).or_default();
@@ -157,7 +157,7 @@ impl Queue {
         }
     }
 
-    pub fn remove(&mut self, place: Place<'_>) -> bool {
+    pub fn remove(&mut self, place: QueueEntry<'_>) -> bool {
         let Some(demands) = self.levels.get_mut(&Reverse(place.priority)) else { return false };
         let Some(level) = demands.get_mut(&place.kind.demand) else { return false };
         let Some(lane) = level.lanes.get_mut(place.tenant) else { return false };
@@ -177,7 +177,7 @@ impl Queue {
         true
     }
 
-    pub fn contains(&self, place: Place<'_>) -> bool {
+    pub fn contains(&self, place: QueueEntry<'_>) -> bool {
         self.levels
             .get(&Reverse(place.priority))
             .and_then(|demands| demands.get(&place.kind.demand))
@@ -187,7 +187,7 @@ impl Queue {
     }
 
     /// The job whose turn it is for a worker of this taste. Asking changes nothing; `served` tells the queue who got it.
-    pub fn next(&self, taste: &impl Taste, look_ahead: usize) -> Option<JobId> {
+    pub fn next(&self, taste: &impl Matcher, look_ahead: usize) -> Option<JobId> {
         self.levels.values().find_map(|demands| {
             demands
                 .iter()
@@ -199,7 +199,7 @@ impl Queue {
     }
 
     /// Remembers that this tenant had its turn.
-    pub fn served(&mut self, place: Place<'_>) {
+    pub fn served(&mut self, place: QueueEntry<'_>) {
         self.turn += 1;
         self.turns.insert(place.tenant.clone(), self.turn);
         let level =
@@ -216,7 +216,7 @@ impl Queue {
     /// How many jobs of its service would go before this one, if they all had to wait for one worker: those of higher
     /// priority, the older ones of its tenant, and of every other tenant as many as there are turns until then. Nothing
     /// if it does not wait, or if there are more than `max`: whoever asks should not cost more than that.
-    pub fn ahead(&self, place: Place<'_>, max: usize) -> Option<usize> {
+    pub fn ahead(&self, place: QueueEntry<'_>, max: usize) -> Option<usize> {
         if !self.contains(place) {
             return None;
         }
@@ -269,7 +269,7 @@ impl Queue {
 }
 
 impl Level {
-    fn next(&self, taste: &impl Taste, look_ahead: usize) -> Option<(&Tenant, JobId)> {
+    fn next(&self, taste: &impl Matcher, look_ahead: usize) -> Option<(&Tenant, JobId)> {
         let after = self.served.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
         let up_to = self.served.as_ref().map(|served| (Bound::Unbounded, Bound::Included(served)));
         let first = self.lanes.range::<Tenant, _>((after, Bound::Unbounded));
@@ -323,7 +323,7 @@ impl Lane {
         self.shapes.values().map(|jobs| jobs.range(..job).take(max + 1).count()).sum()
     }
 
-    fn next(&self, taste: &impl Taste, look_ahead: usize) -> Option<JobId> {
+    fn next(&self, taste: &impl Matcher, look_ahead: usize) -> Option<JobId> {
         let mut allowed = self
             .heads
             .iter()
@@ -338,7 +338,7 @@ impl Lane {
     }
 
     /// The oldest job of a shape that the worker takes; single jobs may avoid it because they failed there before.
-    fn oldest(&self, shape: &Arc<Shape>, taste: &impl Taste, look_ahead: usize) -> Option<JobId> {
+    fn oldest(&self, shape: &Arc<Shape>, taste: &impl Matcher, look_ahead: usize) -> Option<JobId> {
         self.shapes.get(shape)?.iter().copied().take(look_ahead.max(1)).find(|job| taste.takes(*job))
     }
 }
@@ -356,7 +356,7 @@ mod tests {
         overdue: Vec<JobId>,
     }
 
-    impl Taste for Worker {
+    impl Matcher for Worker {
         fn fits(&self, demand: &Demand) -> bool {
             demand.service().as_str() == "exec"
         }
@@ -385,7 +385,7 @@ mod tests {
     /// Puts in (job, priority, tenant, shape) and takes everything out again, in order.
     fn check(jobs: &[(u128, i8, &str, u8)], worker: &Worker, expected: &[u128]) {
         let mut queue = Queue::default();
-        let mut kinds = Kinds::default();
+        let mut kinds = JobKinds::default();
         let jobs: BTreeMap<_, _> = jobs
             .iter()
             .map(|(job, priority, tenant, n)| {
@@ -395,7 +395,7 @@ mod tests {
             .collect();
         let place = |job: JobId| {
             let (priority, tenant, kind) = &jobs[&job];
-            Place { job, priority: *priority, tenant, kind }
+            QueueEntry { job, priority: *priority, tenant, kind }
         };
         jobs.keys().for_each(|job| queue.insert(place(*job)));
         let mut taken = Vec::new();
@@ -453,11 +453,11 @@ mod tests {
     #[test]
     fn who_waits_is_told_how_many_go_before() {
         let mut queue = Queue::default();
-        let mut kinds = Kinds::default();
+        let mut kinds = JobKinds::default();
         let kind = kinds.kind("exec".parse().unwrap(), Requirements::default(), shape(1));
         let [a, b]: [Tenant; 2] = ["a", "b"].map(|tenant| tenant.parse().unwrap());
         let places = [(1, 0, &a), (2, 0, &a), (3, 0, &a), (4, 0, &b), (5, 0, &b), (6, 9, &b)]
-            .map(|(job, priority, tenant)| Place { job: id(job), priority, tenant, kind: &kind });
+            .map(|(job, priority, tenant)| QueueEntry { job: id(job), priority, tenant, kind: &kind });
         places.iter().for_each(|place| queue.insert(*place));
         let ahead = places.map(|place| queue.ahead(place, 100).unwrap());
         assert_eq!(ahead, [1, 3, 5, 1, 3, 0]);

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::cause::Cause;
-use crate::document::{Document, Shelf};
+use crate::document::{Collection, Document};
 use crate::id::{
     Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Sequence, Service, Shape, Tenant, WorkerId,
     WorkflowHash,
@@ -26,15 +26,15 @@ use crate::time::Timestamp;
 #[derive(Clone, Debug)]
 pub enum Record {
     /// A job was accepted: its fixed part, its life so far, and its workflow.
-    Accepted {
-        job: Arc<Accepted>,
-        life: Life,
+    JobAccepted {
+        job: Arc<AcceptedJob>,
+        status: JobStatus,
         workflow: Arc<RawValue>,
     },
     /// How a job stands now.
-    Life {
+    JobStatus {
         job: JobId,
-        life: Life,
+        status: JobStatus,
     },
     /// What a job gave, stored together with its end.
     Result {
@@ -54,20 +54,20 @@ pub enum Record {
         shape: Shape,
     },
     /// A shape under suspicion or in quarantine.
-    Suspicion(SuspicionRow),
-    SuspicionLifted {
+    Quarantine(QuarantineRow),
+    QuarantineLifted {
         shape: Shape,
     },
     /// Something happened that people and programs may follow.
-    Happened(Arc<Happened>),
+    Event(Arc<StoredEvent>),
     /// A cycle report, kept for a while.
     Cycle {
         at: Timestamp,
         report: Arc<RawValue>,
     },
     Document(Arc<Document>),
-    DocumentGone {
-        shelf: Shelf,
+    DocumentDeleted {
+        collection: Collection,
         id: String,
     },
 }
@@ -76,18 +76,18 @@ impl Record {
     /// The latest moment it speaks of; nothing for what has no time of its own.
     pub fn moment(&self) -> Timestamp {
         match self {
-            Record::Accepted { job, life, .. } => job.accepted_at.max(life.changed_at),
-            Record::Life { life, .. } => life.changed_at,
+            Record::JobAccepted { job, status, .. } => job.accepted_at.max(status.changed_at),
+            Record::JobStatus { status, .. } => status.changed_at,
             Record::Worker(row) => row.seen_at.max(row.changed_at),
-            Record::Happened(event) => event.at,
+            Record::Event(event) => event.at,
             Record::Cycle { at, .. } => *at,
             Record::Result { .. }
             | Record::Block(_)
             | Record::BlockLifted { .. }
-            | Record::Suspicion(_)
-            | Record::SuspicionLifted { .. }
+            | Record::Quarantine(_)
+            | Record::QuarantineLifted { .. }
             | Record::Document(_)
-            | Record::DocumentGone { .. }
+            | Record::DocumentDeleted { .. }
             | Record::WorkerForgotten { .. } => Timestamp::ZERO,
         }
     }
@@ -95,7 +95,7 @@ impl Record {
 
 /// The part of a job that never changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Accepted {
+pub struct AcceptedJob {
     pub id: JobId,
     pub accepted_at: Timestamp,
     pub tenant: Tenant,
@@ -132,7 +132,7 @@ pub struct IdempotencyKey {
 
 /// The part of a job that changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Life {
+pub struct JobStatus {
     pub state: StateRow,
     /// The newest attempt; 0 before the first.
     pub attempt: Attempt,
@@ -141,16 +141,16 @@ pub struct Life {
     pub failures: u8,
     /// Failures of every other class.
     #[serde(default)]
-    pub mishaps: u8,
+    pub infra_failures: u8,
     /// Distinct workers that were lost while they ran this job.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub took_down: BTreeSet<WorkerId>,
+    pub crashed_workers: BTreeSet<WorkerId>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tries: Vec<Try>,
+    pub attempts: Vec<PastAttempt>,
     pub changed_at: Timestamp,
 }
 
-impl Life {
+impl JobStatus {
     /// Whether the deadline ended it, and nothing that its worker said.
     pub fn has_expired(&self, deadline: Option<Timestamp>) -> bool {
         let is_past = deadline.is_some_and(|deadline| self.changed_at >= deadline);
@@ -213,7 +213,7 @@ impl StateRow {
 
 /// One attempt as the story of a job tells it; the newest may still be under way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Try {
+pub struct PastAttempt {
     pub attempt: Attempt,
     pub worker: WorkerId,
     pub started_at: Timestamp,
@@ -269,7 +269,7 @@ pub struct WorkerRow {
     pub reason: String,
     /// Why it takes no work although it is there: its service is sick or out of reach.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub closed: String,
+    pub unavailable_reason: String,
     #[serde(default)]
     pub completed: u64,
     #[serde(default)]
@@ -282,7 +282,7 @@ pub struct WorkerRow {
     #[serde(default)]
     pub went_stale: u64,
     #[serde(default)]
-    pub standing: crate::standing::Standing,
+    pub probation: crate::probation::Probation,
     /// How long it may be silent while it holds nothing, if it said so itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_after_millis: Option<u64>,
@@ -318,7 +318,7 @@ pub struct BlockRow {
 
 /// A shape that fails wherever it runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SuspicionRow {
+pub struct QuarantineRow {
     pub shape: Shape,
     /// Distinct workers it failed on since it last succeeded anywhere.
     pub failed_on: BTreeSet<WorkerId>,
@@ -332,7 +332,7 @@ pub struct SuspicionRow {
 
 /// Something that happened, in the one order of all events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Happened {
+pub struct StoredEvent {
     pub seq: Sequence,
     pub at: Timestamp,
     /// `job:queued`, `worker:offline`, …
@@ -351,12 +351,12 @@ pub struct Happened {
 
 /// Everything a plane needs to go on where another one stopped.
 #[derive(Clone, Debug, Default)]
-pub struct Stored {
+pub struct StoredState {
     /// Jobs that have not ended.
-    pub jobs: Vec<(Accepted, Life)>,
+    pub jobs: Vec<(AcceptedJob, JobStatus)>,
     pub workers: Vec<WorkerRow>,
     pub blocks: Vec<BlockRow>,
-    pub suspicions: Vec<SuspicionRow>,
+    pub quarantine: Vec<QuarantineRow>,
     /// Those of shelves that the plane holds, in the order of their ids.
     pub documents: Vec<Arc<Document>>,
     /// The newest event's place.

@@ -26,19 +26,19 @@ pub enum Refusal {
     UnknownMachine(MachineId),
     UnknownFleet(FleetId),
     /// A rented machine's worker without the token its machine was given, or with one that was used already.
-    NotProved(MachineId),
+    IdentityUnproven(MachineId),
     /// The machine was given up: it is to be returned, and its worker to stop.
-    NotWanted(MachineId),
+    MachineRetired(MachineId),
     /// Somebody joined under this name since.
-    OldIncarnation {
+    StaleIncarnation {
         current: Incarnation,
     },
     /// Overtaken by a later beat of the same worker.
-    OldBeat {
+    StaleBeat {
         newest: u64,
     },
     /// The plane was restarted since the worker last heard from it: beat again under this term.
-    OldTerm {
+    StaleTerm {
         current: Term,
     },
     WrongToken,
@@ -59,7 +59,7 @@ pub enum Refusal {
         max: usize,
     },
     /// There is nothing of that kind to lift or release.
-    NothingThere,
+    NothingToLift,
 }
 
 impl fmt::Display for Refusal {
@@ -76,23 +76,25 @@ impl fmt::Display for Refusal {
             Refusal::UnknownFleet(fleet) => {
                 write!(f, "there is no fleet {fleet}: fleets are [[fleet]] in remuda.toml")
             }
-            Refusal::NotProved(machine) => {
+            Refusal::IdentityUnproven(machine) => {
                 write!(
                     f,
                     "machine {machine} was rented: its workers join with the token it was given, and once"
                 )
             }
-            Refusal::NotWanted(machine) => {
+            Refusal::MachineRetired(machine) => {
                 write!(f, "machine {machine} was given up and is being returned: stop")
             }
-            Refusal::OldIncarnation { current } => {
+            Refusal::StaleIncarnation { current } => {
                 write!(
                     f,
                     "another worker joined under this name since (incarnation {current}): stop, or join again"
                 )
             }
-            Refusal::OldBeat { newest } => write!(f, "a later beat (number {newest}) has been seen already"),
-            Refusal::OldTerm { current } => {
+            Refusal::StaleBeat { newest } => {
+                write!(f, "a later beat (number {newest}) has been seen already")
+            }
+            Refusal::StaleTerm { current } => {
                 write!(f, "the plane was restarted: beat again with term {current}")
             }
             Refusal::WrongToken => {
@@ -113,7 +115,7 @@ impl fmt::Display for Refusal {
             Refusal::TooManyAffinities { max } => {
                 write!(f, "{max} shapes have an affinity, which is all that are kept: remove one first")
             }
-            Refusal::NothingThere => f.write_str("there is nothing to lift"),
+            Refusal::NothingToLift => f.write_str("there is nothing to lift"),
         }
     }
 }

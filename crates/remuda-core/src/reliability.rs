@@ -129,13 +129,13 @@ impl Reliability {
     }
 
     /// How often it went stale within the last hour, as far as that is remembered.
-    pub fn stales_lately(&self, now: Timestamp) -> usize {
+    pub fn stale_last_hour(&self, now: Timestamp) -> usize {
         self.stale_at.iter().filter(|at| now.since(**at) < HOUR).count()
     }
 
     /// Whether it goes stale so often that somebody should look.
     pub fn is_unreliable(&self, now: Timestamp, flaps_before_alert: u32) -> bool {
-        self.stales_lately(now) >= flaps_before_alert.max(1) as usize
+        self.stale_last_hour(now) >= flaps_before_alert.max(1) as usize
     }
 
     /// Whether that is worth telling now: once in an hour.
@@ -180,7 +180,7 @@ impl Reliability {
         }
         let known = now.since(from).as_millis() as f64;
         let of = |part: f64, whole: f64| if whole > 0.0 { rounded((part / whole).min(1.0)) } else { 1.0 };
-        let lately = u32::try_from(self.stales_lately(now)).unwrap_or(u32::MAX);
+        let lately = u32::try_from(self.stale_last_hour(now)).unwrap_or(u32::MAX);
         Heard {
             uptime: of(up, known),
             reliability: of(up, up + missed),

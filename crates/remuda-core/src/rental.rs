@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::document::{Document, Shelf};
+use crate::document::{Collection, Document};
 use crate::fleet::FleetSettings;
 use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::WorkerState;
@@ -184,10 +184,10 @@ impl Rental {
     pub fn document(&self) -> Option<Arc<Document>> {
         let body = serde_json::value::to_raw_value(self).ok()?;
         Some(Arc::new(Document {
-            shelf: Shelf::Machine,
+            collection: Collection::Machine,
             id: self.machine.to_string(),
             tenant: None,
-            mark: self.fleet.to_string(),
+            index_key: self.fleet.to_string(),
             expires_at: None,
             body: body.into(),
         }))

@@ -10,7 +10,7 @@ use crate::settings::Settings;
 pub fn delay(settings: &Settings, failures: u32, job: JobId, attempt: Attempt) -> Duration {
     let doubled = settings.retry_base.saturating_mul(1 << failures.saturating_sub(1).min(16));
     let ceiling = u64::try_from(doubled.min(settings.retry_max).as_millis()).unwrap_or(u64::MAX);
-    Duration::from_millis(job.luck(attempt.0) % ceiling.saturating_add(1))
+    Duration::from_millis(job.jitter(attempt.0) % ceiling.saturating_add(1))
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 pub use self::target::WebhookTargets;
 
-use crate::document::{Document, Shelf};
+use crate::document::{Collection, Document};
 use crate::id::{JobId, Tenant};
 use crate::options::{Webhook, WebhookSecret};
 use crate::time::Timestamp;
@@ -76,10 +76,10 @@ impl WebhookDelivery {
     pub fn document(&self) -> Arc<Document> {
         let body = to_raw_value(self).expect("JSON can be written");
         Arc::new(Document {
-            shelf: Shelf::Webhook,
+            collection: Collection::Webhook,
             id: self.job.to_string(),
             tenant: Some(self.tenant.clone()),
-            mark: String::new(),
+            index_key: String::new(),
             expires_at: Some(self.ended_at.plus(KEEP_FOR)),
             body: Arc::from(body),
         })
@@ -89,7 +89,7 @@ impl WebhookDelivery {
     pub fn retry_at(&self, now: Timestamp, failures: u32) -> Option<Timestamp> {
         let wait = WAIT_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(WAIT_MAX);
         // Receivers that came back must not be met by everybody at once.
-        let spread = Duration::from_millis(self.job.luck(failures) % (1 + wait.as_millis() as u64 / 4));
+        let spread = Duration::from_millis(self.job.jitter(failures) % (1 + wait.as_millis() as u64 / 4));
         let at = now.plus(wait + spread);
         (at.since(self.ended_at) < DELIVERY_TIMEOUT).then_some(at)
     }

@@ -83,7 +83,7 @@ pub struct Beat {
     pub slots: Option<u32>,
     /// Why there are none, if so.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub closed: String,
+    pub unavailable_reason: String,
     /// Sent when it changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<Capabilities>,

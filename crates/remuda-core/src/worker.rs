@@ -16,10 +16,10 @@ use crate::id::{Attempt, FleetId, Hash, Incarnation, JobId, MachineId, Service, 
 use crate::job::Job;
 use crate::machine::{Presence, WorkerState};
 use crate::need::Capabilities;
+use crate::probation::Probation;
 use crate::record::WorkerRow;
 use crate::reliability::Reliability;
 use crate::settings::{Settings, StuckPolicy};
-use crate::standing::Standing;
 use crate::time::Timestamp;
 use crate::watch::{Watch, WatchLimits};
 use crate::wire;
@@ -42,14 +42,14 @@ pub struct Worker {
     pub changed_at: Timestamp,
     pub reason: String,
     /// Why it takes no work although it is there.
-    pub closed: String,
+    pub unavailable_reason: String,
     pub watch: Watch,
     /// How much longer than others it may be silent with what it was given at that moment, unless it was heard since.
     lent: (Timestamp, Duration),
     /// How long it may be silent while it holds nothing, if it said so itself.
     stale_after: Option<Duration>,
     pub reliability: Reliability,
-    pub standing: Standing,
+    pub probation: Probation,
     pub tally: Tally,
     pub metrics: serde_json::Map<String, serde_json::Value>,
     pub metrics_at: Option<Timestamp>,
@@ -198,14 +198,14 @@ impl Worker {
             joined_at: now,
             changed_at: now,
             reason: "joined".to_owned(),
-            closed: String::new(),
+            unavailable_reason: String::new(),
             watch: Watch::new(now),
             lent: (Timestamp::ZERO, Duration::ZERO),
             stale_after: join
                 .stale_after_millis
                 .map(|it| Duration::from_millis(it).clamp(STALE_MIN, STALE_MAX)),
             reliability: Reliability::new(now),
-            standing: Standing::default(),
+            probation: Probation::default(),
             tally: Tally::default(),
             metrics: serde_json::Map::new(),
             metrics_at: None,
@@ -259,7 +259,7 @@ impl Worker {
         let slots = self.slots.min(self.slots_seen.unwrap_or(u32::MAX));
         // What it was told to stop takes its room until it has stopped.
         let taken = self.holds.len() + self.cancels.len();
-        (self.standing.slots(now, slots) as usize).saturating_sub(taken)
+        (self.probation.slots(now, slots) as usize).saturating_sub(taken)
     }
 
     pub fn is_warm(&self, shape: &Shape) -> bool {
@@ -331,7 +331,7 @@ impl Worker {
             Presence::Offline => None,
         };
         let stuck = self.holds.values().map(|hold| hold.overrun_at(None, settings).0).min();
-        let probation = self.standing.on_probation().filter(|until| now < *until);
+        let probation = self.probation.until().filter(|until| now < *until);
         [silence, stuck, probation].into_iter().flatten().min()
     }
 
@@ -351,13 +351,13 @@ impl Worker {
             seen_at: self.watch.seen_at(),
             changed_at: self.changed_at,
             reason: self.reason.clone(),
-            closed: self.closed.clone(),
+            unavailable_reason: self.unavailable_reason.clone(),
             completed: self.tally.completed,
             failed: self.tally.failed,
             lost: self.tally.lost,
             busy_millis: self.tally.busy_millis,
             went_stale: self.tally.went_stale,
-            standing: self.standing.clone(),
+            probation: self.probation.clone(),
             stale_after_millis: self.stale_after.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
             reliability: Some(self.reliability.clone()),
             metrics: self.metrics.clone(),
@@ -393,7 +393,7 @@ impl Worker {
             joined_at: row.joined_at,
             changed_at: row.changed_at,
             reason: row.reason,
-            closed: row.closed,
+            unavailable_reason: row.unavailable_reason,
             watch,
             lent: (Timestamp::ZERO, Duration::ZERO),
             stale_after: row.stale_after_millis.map(Duration::from_millis),
@@ -404,7 +404,7 @@ impl Worker {
                 }
                 since_joined
             }),
-            standing: row.standing,
+            probation: row.probation,
             tally: Tally {
                 completed: row.completed,
                 failed: row.failed,
@@ -442,11 +442,11 @@ mod tests {
 
     fn worker() -> Worker {
         let join = serde_json::from_str(r#"{"worker":"a","services":["exec"],"slots":2}"#).unwrap();
-        Worker::join(at(0), &join, Incarnation(1), Hash::of(b"token"))
+        Worker::join(at(0), &join, Incarnation(1), Hash::digest(b"token"))
     }
 
     fn job(id: u128, shape: &[u8]) -> Job {
-        let kind = crate::queue::Kind::for_tests(Shape::of(shape));
+        let kind = crate::queue::JobKind::for_tests(Shape::digest(shape));
         Job::new(JobId::from_u128(id), at(0), "default".parse().unwrap(), 0, kind)
     }
 
@@ -479,9 +479,9 @@ mod tests {
         for n in 0..=4_u8 {
             worker.hold(at(0), &job(n.into(), &[n]), &Settings::default());
         }
-        assert!(!worker.is_warm(&Shape::of(&[0])) && worker.is_warm(&Shape::of(&[1])));
-        worker.ran(&Shape::of(&[1]), Duration::from_secs(10));
-        worker.ran(&Shape::of(&[1]), Duration::from_secs(20));
-        assert_eq!(worker.pace(&Shape::of(&[1])), Some(Duration::from_secs(15)));
+        assert!(!worker.is_warm(&Shape::digest(&[0])) && worker.is_warm(&Shape::digest(&[1])));
+        worker.ran(&Shape::digest(&[1]), Duration::from_secs(10));
+        worker.ran(&Shape::digest(&[1]), Duration::from_secs(20));
+        assert_eq!(worker.pace(&Shape::digest(&[1])), Some(Duration::from_secs(15)));
     }
 }

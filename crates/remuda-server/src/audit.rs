@@ -138,7 +138,7 @@ impl Writer {
         if note.what.starts_with("token.") {
             self.file.sync_data()?;
         }
-        (self.seq, self.before) = (line.seq, Hash::of(text.as_bytes()));
+        (self.seq, self.before) = (line.seq, Hash::digest(text.as_bytes()));
         Ok(())
     }
 
@@ -177,7 +177,7 @@ fn end_of(file: &mut File) -> io::Result<End> {
     let is_torn = tail.last() != Some(&b'\n');
     let mut lines = tail.split(|byte| *byte == b'\n').rev().skip(usize::from(!is_torn));
     let last = lines.next().unwrap_or_default();
-    let before = Hash::of(last);
+    let before = Hash::digest(last);
     // The number goes on from the last line that has one.
     let seq = std::iter::once(last)
         .chain(lines)

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use remuda_core::id::{FleetId, WorkerId};
-use remuda_core::plane::{Answer, Effect};
+use remuda_core::plane::{PlaneAnswer, PlaneEffect};
 use remuda_core::provider::ProviderCall;
-use remuda_core::record::{Happened, Record};
+use remuda_core::record::{Record, StoredEvent};
 use tokio::sync::{Notify, broadcast, mpsc, oneshot};
 use tracing::info;
 
@@ -60,9 +60,9 @@ impl EffectRunner {
     }
 
     /// The events among the records, in order.
-    pub fn stored_events(records: &[Record]) -> Vec<Arc<Happened>> {
+    pub fn stored_events(records: &[Record]) -> Vec<Arc<StoredEvent>> {
         let events = records.iter().filter_map(|record| match record {
-            Record::Happened(event) => Some(event.clone()),
+            Record::Event(event) => Some(event.clone()),
             _ => None,
         });
         events.collect()
@@ -77,22 +77,22 @@ impl EffectRunner {
         self.held_beats.clear();
     }
 
-    pub fn run(&mut self, effects: Vec<Effect>) {
+    pub fn run(&mut self, effects: Vec<PlaneEffect>) {
         for effect in effects {
             match effect {
-                Effect::Orders { worker, reply } => {
+                PlaneEffect::SendOrders { worker, reply } => {
                     // Without a held beat the plane repeats the orders in its answer to the next one.
                     if let Some(beat) = self.held_beats.remove(&worker) {
-                        drop(beat.send(Ok(Answer::Reply(reply))));
+                        drop(beat.send(Ok(PlaneAnswer::Reply(reply))));
                     }
                 }
-                Effect::Progress { job, tenant, metadata, worker, progress, phase } => {
+                PlaneEffect::Progress { job, tenant, metadata, worker, progress, phase } => {
                     let metadata = Arc::new(metadata);
                     self.send(LiveEvent::Progress { job, tenant, metadata, worker, progress, phase });
                 }
-                Effect::Provider { fleet, call } => drop(self.calls.send((fleet, call))),
-                Effect::Outbox => self.live.outbox.notify_one(),
-                Effect::Cycle(report) => {
+                PlaneEffect::CallProvider { fleet, call } => drop(self.calls.send((fleet, call))),
+                PlaneEffect::WebhookQueued => self.live.outbox.notify_one(),
+                PlaneEffect::ReportCycle(report) => {
                     if !report.reasons.is_empty() {
                         info!(report = %serde_json::to_string(&*report).unwrap_or_default(), "cycle");
                     }
@@ -102,7 +102,7 @@ impl EffectRunner {
     }
 
     /// Publishes stored events, and drops the live state of attempts that ended.
-    pub fn publish(&mut self, events: &[Arc<Happened>]) {
+    pub fn publish(&mut self, events: &[Arc<StoredEvent>]) {
         for event in events {
             match (&*event.name, event.job) {
                 ("job:completed" | "job:failed" | "job:cancelled", Some(job)) => {

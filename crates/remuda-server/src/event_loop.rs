@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use remuda_core::id::{Term, WorkerId};
-use remuda_core::plane::{Answer, Effect, Event, Plane};
-use remuda_core::record::{Happened, Record};
+use remuda_core::plane::{Plane, PlaneAnswer, PlaneEffect, PlaneEvent};
+use remuda_core::record::{Record, StoredEvent};
 use remuda_core::refusal::Refusal;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
@@ -38,14 +38,14 @@ const RESTORE_PAGE: usize = 5000;
 struct PendingBatch {
     records: Vec<Record>,
     answers: Vec<PendingAnswer>,
-    effects: Vec<Effect>,
+    effects: Vec<PlaneEffect>,
 }
 
 /// An answer that waits until its records are stored.
 #[derive(Debug)]
 struct PendingAnswer {
     to: oneshot::Sender<PlaneResult>,
-    outcome: Result<Answer, Refusal>,
+    outcome: Result<PlaneAnswer, Refusal>,
     /// The sender of a beat, whose long poll may have to be held.
     worker: Option<WorkerId>,
 }
@@ -171,13 +171,13 @@ impl EventLoop {
             }
         }
         if self.plane.wake_at().0 <= now {
-            self.step(now, Event::Tick, None);
+            self.step(now, PlaneEvent::Tick, None);
         }
-        self.step(now, Event::Flush, None);
+        self.step(now, PlaneEvent::Flush, None);
         stops
     }
 
-    fn step(&mut self, now: Timestamp, event: Event, answer: Option<oneshot::Sender<PlaneResult>>) {
+    fn step(&mut self, now: Timestamp, event: PlaneEvent, answer: Option<oneshot::Sender<PlaneResult>>) {
         if is_new_work(&event) && !self.store.has_reserve() {
             if let Some(answer) = answer {
                 let path = std::path::PathBuf::from("the store");
@@ -186,8 +186,8 @@ impl EventLoop {
             return;
         }
         let worker = match &event {
-            Event::Beat { worker, .. } => Some(worker.clone()),
-            Event::Settings(settings) => {
+            PlaneEvent::Beat { worker, .. } => Some(worker.clone()),
+            PlaneEvent::ReloadSettings(settings) => {
                 // Needed when the plane has to be restored from the store.
                 self.settings = (**settings).clone();
                 None
@@ -203,10 +203,10 @@ impl EventLoop {
     }
 
     /// Sends the answers and runs the effects of a stored batch.
-    fn release(&mut self, batch: PendingBatch, events: &[Arc<Happened>]) {
+    fn release(&mut self, batch: PendingBatch, events: &[Arc<StoredEvent>]) {
         for PendingAnswer { to, outcome, worker } in batch.answers {
             match (outcome, worker) {
-                (Ok(Answer::Hold), Some(worker)) => self.effects.hold_beat(worker, to),
+                (Ok(PlaneAnswer::Pending), Some(worker)) => self.effects.hold_beat(worker, to),
                 (outcome, _) => drop(to.send(outcome.map_err(PlaneError::Refused))),
             }
         }
@@ -243,10 +243,10 @@ impl EventLoop {
 }
 
 /// Whether the event only makes the store larger: the reserve is for the ends of jobs already accepted.
-fn is_new_work(event: &Event) -> bool {
+fn is_new_work(event: &PlaneEvent) -> bool {
     match event {
-        Event::Submit(_) => true,
-        Event::Keep(document) => document.shelf.is_of_clients(),
+        PlaneEvent::Submit(_) => true,
+        PlaneEvent::PutDocument(document) => document.collection.is_client_data(),
         _ => false,
     }
 }
@@ -266,6 +266,6 @@ async fn restore(
         let page = store.open_jobs(after, RESTORE_PAGE).await?;
         let Some((last, _)) = page.last() else { return Ok((plane, clock)) };
         after = Some(last.id);
-        plane.take_back(clock.now(), page);
+        plane.load_jobs(clock.now(), page);
     }
 }

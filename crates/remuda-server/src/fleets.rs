@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use remuda_core::id::FleetId;
-use remuda_core::plane::Event;
+use remuda_core::plane::PlaneEvent;
 use remuda_core::provider::{ProviderCall, ProviderErrorClass, ProviderEvent};
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
@@ -156,7 +156,7 @@ async fn answer(plane: &PlaneHandle, maker: &FleetClient, call: ProviderCall) {
 async fn tell(plane: &PlaneHandle, fleet: FleetId, news: ProviderEvent) {
     let news = Box::new(news);
     // If it is not heard, the plane has been restored, or ends: whoever comes next looks for itself.
-    drop(plane.request_queued(Event::Provider { fleet, news }).await);
+    drop(plane.request_queued(PlaneEvent::Provider { fleet, news }).await);
 }
 
 fn name(call: &ProviderCall) -> &'static str {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use remuda_core::id::{BadId, Hash, JobId, Service, Tenant};
 use remuda_core::need::Requirements;
 use remuda_core::options::{JobOptions, RequestedOptions};
-use remuda_core::plane::{Answer, Event, Known, Submission};
+use remuda_core::plane::{Known, PlaneAnswer, PlaneEvent, Submission};
 use remuda_core::record::IdempotencyKey;
 use remuda_core::workflow::{self, ExaminedWorkflow, InvalidWorkflow, WorkflowLimits};
 use remuda_store::blobs::{BlobError, BlobHash, Blobs, named_in};
@@ -76,7 +76,7 @@ impl SubmitFields {
 pub struct Submitted {
     pub job: JobId,
     /// False if the idempotency key was known; `job` is then the existing job.
-    pub is_new: bool,
+    pub created: bool,
 }
 
 /// Why a job was not accepted; nothing was stored.
@@ -135,7 +135,7 @@ impl Intake {
         let (plane, secrets) = (self.plane.clone(), self.secrets.clone());
         let task = tokio::spawn(async move {
             let submitted = commit(&plane, submission).await;
-            if !submitted.as_ref().is_ok_and(|submitted| submitted.is_new) {
+            if !submitted.as_ref().is_ok_and(|submitted| submitted.created) {
                 secrets.remove(id);
             }
             submitted
@@ -184,7 +184,7 @@ impl Intake {
             fingerprint.push_str(&json!(request.labels).to_string());
         }
         // Covers all fields, so that the same key with another request is detected.
-        let fingerprint = Hash::of(fingerprint.as_bytes());
+        let fingerprint = Hash::digest(fingerprint.as_bytes());
         let (key, known) = self.find_known(&request.tenant, request.idempotency_key, fingerprint).await?;
         Ok(Submission {
             id: self.plane.new_job_id(),
@@ -222,8 +222,8 @@ impl Intake {
 }
 
 async fn commit(plane: &PlaneHandle, submission: Submission) -> Result<Submitted, IntakeError> {
-    match plane.request(Event::Submit(Box::new(submission))).await? {
-        Answer::Accepted { job, is_new } => Ok(Submitted { job, is_new }),
+    match plane.request(PlaneEvent::Submit(Box::new(submission))).await? {
+        PlaneAnswer::Accepted { job, created } => Ok(Submitted { job, created }),
         answer => Err(IntakeError::Invalid(format!("unexpected answer of the plane: {answer:?}"))),
     }
 }

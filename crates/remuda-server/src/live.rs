@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use remuda_core::id::{Attempt, JobId, Tenant, WorkerId};
-use remuda_core::record::Happened;
+use remuda_core::record::StoredEvent;
 use remuda_core::wire::live::{LiveReport, ProgressSnapshot};
 use remuda_core::wire::preview::PreviewFormat;
 use serde_json::value::RawValue;
@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug)]
 pub enum LiveEvent {
     /// Stored and numbered; a subscriber that lags reads it from the store.
-    Stored(Arc<Happened>),
+    Stored(Arc<StoredEvent>),
     /// Not stored: the first to be dropped.
     Progress {
         job: JobId,

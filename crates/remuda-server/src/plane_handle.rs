@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use remuda_core::id::JobId;
-use remuda_core::plane::{Answer, Event, Plane};
+use remuda_core::plane::{Plane, PlaneAnswer, PlaneEvent};
 use remuda_core::refusal::Refusal;
 use remuda_core::time::Timestamp;
 use remuda_net::clock::Clock;
@@ -31,7 +31,7 @@ pub enum PlaneError {
     Stopping,
 }
 
-pub(crate) type PlaneResult = Result<Answer, PlaneError>;
+pub(crate) type PlaneResult = Result<PlaneAnswer, PlaneError>;
 
 /// A read of the plane, sent to the task that owns it.
 type ReadFn = Box<dyn FnOnce(&Plane, Timestamp) + Send>;
@@ -39,11 +39,11 @@ type ReadFn = Box<dyn FnOnce(&Plane, Timestamp) + Send>;
 /// What the event loop receives.
 pub(crate) enum Message {
     Request {
-        event: Event,
+        event: PlaneEvent,
         answer: oneshot::Sender<PlaneResult>,
     },
     /// An event whose sender does not wait for an answer.
-    Notify(Event),
+    Notify(PlaneEvent),
     Read(ReadFn),
     Stop,
 }
@@ -86,7 +86,7 @@ impl PlaneHandle {
     }
 
     /// Sends an event; the answer comes once every record it depends on is stored. A full inbox refuses.
-    pub async fn request(&self, event: Event) -> PlaneResult {
+    pub async fn request(&self, event: PlaneEvent) -> PlaneResult {
         let (answer, reply) = oneshot::channel();
         match self.inbox.try_send(Message::Request { event, answer }) {
             Ok(()) => reply.await.unwrap_or(Err(PlaneError::Stopping)),
@@ -96,7 +96,7 @@ impl PlaneHandle {
     }
 
     /// As `request`, for workers and our own tasks: a full inbox delays them and never refuses them.
-    pub async fn request_queued(&self, event: Event) -> PlaneResult {
+    pub async fn request_queued(&self, event: PlaneEvent) -> PlaneResult {
         let (answer, reply) = oneshot::channel();
         match self.inbox.send(Message::Request { event, answer }).await {
             Ok(()) => reply.await.unwrap_or(Err(PlaneError::Stopping)),
@@ -105,7 +105,7 @@ impl PlaneHandle {
     }
 
     /// Sends an event without waiting for its answer; dropped if the inbox is full.
-    pub fn notify(&self, event: Event) {
+    pub fn notify(&self, event: PlaneEvent) {
         drop(self.inbox.try_send(Message::Notify(event)));
     }
 

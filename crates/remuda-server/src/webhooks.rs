@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use remuda_core::document::Shelf;
+use remuda_core::document::Collection;
 use remuda_core::id::JobId;
-use remuda_core::plane::Event;
+use remuda_core::plane::PlaneEvent;
 use remuda_core::time::Timestamp;
 use remuda_core::webhook::{DeliveryResult, WebhookDelivery, WebhookTargets};
 use remuda_store::{Store, StoreError};
@@ -139,7 +139,7 @@ impl WebhookSender {
     async fn take_up(&mut self) -> Result<(), StoreError> {
         let (mut after, now) = (String::new(), self.plane.clock.now());
         loop {
-            let page = self.store.documents(Shelf::Webhook, &after, PAGE).await?;
+            let page = self.store.documents(Collection::Webhook, &after, PAGE).await?;
             let Some(last) = page.last() else { return Ok(()) };
             after.clone_from(&last.id);
             let mut old = Vec::new();
@@ -185,7 +185,8 @@ impl WebhookSender {
             warn!(job = %told.job, tries = told.tries, "a webhook is given up: {OLD}");
             self.let_go(told.job);
             let plane = self.plane.clone();
-            asked.spawn(async move { plane.request_queued(Event::Told(Box::new(told))).await });
+            asked
+                .spawn(async move { plane.request_queued(PlaneEvent::WebhookSettled(Box::new(told))).await });
         }
         while let Some(answer) = asked.join_next().await {
             if let Ok(Err(error)) = answer {
@@ -244,7 +245,7 @@ impl WebhookSender {
             }
         };
         let told = held.news.told(tries, problem);
-        match self.plane.request_queued(Event::Told(Box::new(told))).await {
+        match self.plane.request_queued(PlaneEvent::WebhookSettled(Box::new(told))).await {
             Ok(_) => self.let_go(job),
             // It is still on its shelf: told once more rather than never.
             Err(error) => {

@@ -185,14 +185,14 @@ impl Laws {
         at: u64,
         job: JobId,
         known: Option<JobId>,
-        is_new: bool,
+        created: bool,
         store: &Store,
     ) {
         self.acknowledged.insert(job);
-        if store.life(job).is_none() {
+        if store.status(job).is_none() {
             self.violated(Law::S1, at, format!("job {job} was acknowledged and is not stored"));
         }
-        if known.is_some_and(|known| known != job || is_new) {
+        if known.is_some_and(|known| known != job || created) {
             self.violated(Law::S2, at, format!("{known:?} was resubmitted and became {job}"));
         }
     }
@@ -208,7 +208,7 @@ impl Laws {
     }
 
     pub(crate) fn cancelled(&mut self, at: u64, job: JobId, store: &Store) {
-        if store.life(job).is_none_or(|life| life.state.is_open()) {
+        if store.status(job).is_none_or(|status| status.state.is_open()) {
             self.violated(Law::S2, at, format!("job {job} was confirmed as ended and is still open"));
         }
     }
@@ -216,9 +216,9 @@ impl Laws {
     /// S1: a restarted plane knows every open job.
     pub(crate) fn restored(&mut self, now: Timestamp, at: u64, plane: &Plane, store: &Store) {
         for job in self.acknowledged.clone() {
-            match store.life(job) {
+            match store.status(job) {
                 None => self.violated(Law::S1, at, format!("job {job} is not stored any more")),
-                Some(life) if life.state.is_open() && plane.job(job).is_none() => {
+                Some(status) if status.state.is_open() && plane.job(job).is_none() => {
                     self.violated(
                         Law::S1,
                         at,
@@ -272,7 +272,7 @@ impl Laws {
     ) {
         for start in &reply.start {
             self.orders.insert((start.job, start.attempt), Order::Received { host });
-            if store.life(start.job).is_none_or(|life| life.attempt < start.attempt) {
+            if store.status(start.job).is_none_or(|status| status.attempt < start.attempt) {
                 let (job, attempt) = (start.job, start.attempt);
                 self.violated(
                     Law::S5,
@@ -284,9 +284,9 @@ impl Laws {
         for settled in reply.settled.iter().filter(|settled| settled.verdict == "recorded") {
             let key = (settled.job, settled.attempt);
             let is_completed = self.live_completed.contains(&(key, worker.clone()));
-            let is_stored = store.life(settled.job).is_some_and(|life| {
-                life.tries.iter().any(|one| one.attempt == settled.attempt && one.ended_at.is_some())
-                    && (!is_completed || matches!(life.state, StateRow::Completed { .. }))
+            let is_stored = store.status(settled.job).is_some_and(|status| {
+                status.attempts.iter().any(|one| one.attempt == settled.attempt && one.ended_at.is_some())
+                    && (!is_completed || matches!(status.state, StateRow::Completed { .. }))
             });
             if !is_stored {
                 let what = format!("job {} attempt {} was confirmed as recorded and is not", key.0, key.1);

@@ -3,7 +3,7 @@
 use remuda_core::agent::CallError;
 use remuda_core::fleet::FleetOrder;
 use remuda_core::id::{FleetId, Hash, JobId, MachineId, WorkerId};
-use remuda_core::plane::Proof;
+use remuda_core::plane::JoinProof;
 use remuda_core::provider::ProviderEvent;
 use remuda_core::wire::{Beat, BeatReply, JoinReply, JoinRequest};
 
@@ -31,7 +31,7 @@ pub(crate) enum Caller {
 pub(crate) enum PlaneRequest {
     Join {
         join: Box<JoinRequest>,
-        proof: Proof,
+        proof: JoinProof,
     },
     Beat {
         worker: WorkerId,
@@ -94,7 +94,7 @@ pub(crate) struct Link {
 /// What a client gets as an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ClientResponse {
-    Accepted { job: JobId, is_new: bool },
+    Accepted { job: JobId, created: bool },
     Conflict { job: JobId },
     RetryLater,
     CancelDone,

@@ -4,9 +4,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::id::{Hash, JobId, Sequence, Shape, Tenant, Term, WorkerId};
-use remuda_core::record::{Accepted, BlockRow, Life, Record, StateRow, Stored, SuspicionRow, WorkerRow};
+use remuda_core::record::{
+    AcceptedJob, BlockRow, JobStatus, QuarantineRow, Record, StateRow, StoredState, WorkerRow,
+};
 use remuda_core::rental::Rental;
 use remuda_core::time::Timestamp;
 
@@ -17,12 +19,12 @@ pub(crate) struct Store {
     pub(crate) term: Term,
     pub(crate) sequence: Sequence,
     pub(crate) latest: Timestamp,
-    pub(crate) jobs: BTreeMap<JobId, (Arc<Accepted>, Life)>,
+    pub(crate) jobs: BTreeMap<JobId, (Arc<AcceptedJob>, JobStatus)>,
     pub(crate) keys: BTreeMap<(Tenant, String), (JobId, Hash)>,
     workers: BTreeMap<WorkerId, WorkerRow>,
     blocks: BTreeMap<(WorkerId, Shape), BlockRow>,
-    suspicions: BTreeMap<Shape, SuspicionRow>,
-    documents: BTreeMap<(Shelf, String), Arc<Document>>,
+    quarantine: BTreeMap<Shape, QuarantineRow>,
+    documents: BTreeMap<(Collection, String), Arc<Document>>,
     pub(crate) open: usize,
 }
 
@@ -41,13 +43,13 @@ impl Store {
         self.term
     }
 
-    pub(crate) fn restore(&self) -> Stored {
-        let open = self.jobs.values().filter(|(_, life)| life.state.is_open());
-        Stored {
-            jobs: open.map(|(accepted, life)| (Accepted::clone(accepted), life.clone())).collect(),
+    pub(crate) fn restore(&self) -> StoredState {
+        let open = self.jobs.values().filter(|(_, status)| status.state.is_open());
+        StoredState {
+            jobs: open.map(|(accepted, status)| (AcceptedJob::clone(accepted), status.clone())).collect(),
             workers: self.workers.values().cloned().collect(),
             blocks: self.blocks.values().cloned().collect(),
-            suspicions: self.suspicions.values().cloned().collect(),
+            quarantine: self.quarantine.values().cloned().collect(),
             documents: self.held_documents(),
             sequence: self.sequence,
             latest: self.latest,
@@ -55,41 +57,41 @@ impl Store {
     }
 
     fn held_documents(&self) -> Vec<Arc<Document>> {
-        self.documents.values().filter(|document| document.shelf.is_held()).cloned().collect()
+        self.documents.values().filter(|document| document.collection.is_plane_state()).cloned().collect()
     }
 
     /// The record of a machine.
     pub(crate) fn machine(&self, machine: &str) -> Option<Rental> {
-        let document = self.documents.get(&(Shelf::Machine, machine.to_owned()))?;
+        let document = self.documents.get(&(Collection::Machine, machine.to_owned()))?;
         serde_json::from_str(document.body.get()).ok()
     }
 
     /// The names of all recorded machines.
     pub(crate) fn machines(&self) -> impl Iterator<Item = &str> {
-        let machines = self.documents.values().filter(|document| document.shelf == Shelf::Machine);
+        let machines = self.documents.values().filter(|document| document.collection == Collection::Machine);
         machines.map(|document| document.id.as_str())
     }
 
     /// Forgets a machine and its worker, as a restored backup would. Refuses while a job runs there.
     pub(crate) fn roll_back(&mut self, machine: &str) -> bool {
         let is_busy = self.jobs.values().any(
-            |(_, life)| matches!(&life.state, StateRow::Running { worker, .. } if worker.as_str() == machine),
+            |(_, status)| matches!(&status.state, StateRow::Running { worker, .. } if worker.as_str() == machine),
         );
-        if is_busy || self.documents.remove(&(Shelf::Machine, machine.to_owned())).is_none() {
+        if is_busy || self.documents.remove(&(Collection::Machine, machine.to_owned())).is_none() {
             return false;
         }
         self.workers.retain(|_, row| row.machine.as_str() != machine);
         true
     }
 
-    pub(crate) fn life(&self, job: JobId) -> Option<&Life> {
-        self.jobs.get(&job).map(|(_, life)| life)
+    pub(crate) fn status(&self, job: JobId) -> Option<&JobStatus> {
+        self.jobs.get(&job).map(|(_, status)| status)
     }
 
     /// Why a batch contradicts the store: two jobs with one key.
     pub(crate) fn conflict(&self, records: &[Record]) -> Option<String> {
         records.iter().find_map(|record| {
-            let Record::Accepted { job, .. } = record else { return None };
+            let Record::JobAccepted { job, .. } = record else { return None };
             let key = job.key.as_ref()?;
             let (holder, _) = self.keys.get(&(job.tenant.clone(), key.key.clone()))?;
             (*holder != job.id).then(|| format!("jobs {holder} and {} have the same key", job.id))
@@ -99,30 +101,30 @@ impl Store {
     pub(crate) fn apply(&mut self, record: Record) {
         self.latest = self.latest.max(record.moment());
         match record {
-            Record::Accepted { job, life, .. } => {
+            Record::JobAccepted { job, status, .. } => {
                 if let Some(key) = &job.key {
                     self.keys.insert((job.tenant.clone(), key.key.clone()), (job.id, key.fingerprint));
                 }
-                self.open += usize::from(life.state.is_open());
-                self.jobs.insert(job.id, (job, life));
+                self.open += usize::from(status.state.is_open());
+                self.jobs.insert(job.id, (job, status));
             }
-            Record::Life { job, life } => {
+            Record::JobStatus { job, status } => {
                 if let Some((_, known)) = self.jobs.get_mut(&job) {
-                    self.open -= usize::from(known.state.is_open() && !life.state.is_open());
-                    *known = life;
+                    self.open -= usize::from(known.state.is_open() && !status.state.is_open());
+                    *known = status;
                 }
             }
             Record::Worker(row) => drop(self.workers.insert(row.id.clone(), *row)),
             Record::WorkerForgotten { worker } => drop(self.workers.remove(&worker)),
             Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
             Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),
-            Record::Suspicion(row) => drop(self.suspicions.insert(row.shape, row)),
-            Record::SuspicionLifted { shape } => drop(self.suspicions.remove(&shape)),
-            Record::Happened(event) => self.sequence = self.sequence.max(event.seq),
+            Record::Quarantine(row) => drop(self.quarantine.insert(row.shape, row)),
+            Record::QuarantineLifted { shape } => drop(self.quarantine.remove(&shape)),
+            Record::Event(event) => self.sequence = self.sequence.max(event.seq),
             Record::Document(document) => {
-                drop(self.documents.insert((document.shelf, document.id.clone()), document));
+                drop(self.documents.insert((document.collection, document.id.clone()), document));
             }
-            Record::DocumentGone { shelf, id } => drop(self.documents.remove(&(shelf, id))),
+            Record::DocumentDeleted { collection, id } => drop(self.documents.remove(&(collection, id))),
             Record::Result { .. } | Record::Cycle { .. } => {}
         }
     }

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use remuda_core::id::{Hash, JobId, Sequence, Term};
-use remuda_core::record::{Happened, Record};
+use remuda_core::record::{Record, StoredEvent};
 use remuda_core::rental::RentalPhase;
 use remuda_core::time::Timestamp;
 use serde_json::Value;
@@ -95,7 +95,7 @@ pub(super) async fn what_was_acknowledged_is_there_after_reopening(place: &impl 
         event(1, 10, "job:queued", Some(1)),
     ];
     commit(&store, term, records).await;
-    commit(&store, term, vec![Record::Life { job: sample::id(1), life: running(11, 1) }]).await;
+    commit(&store, term, vec![Record::JobStatus { job: sample::id(1), status: running(11, 1) }]).await;
     drop(store);
 
     let store = place.open().await;
@@ -131,7 +131,8 @@ pub(super) async fn an_old_term_writes_nothing(place: &impl Place) {
     let new = store.lead().await.unwrap();
     assert!(new > old);
 
-    let late = vec![accepted(job(2), queued(2)), Record::Life { job: sample::id(1), life: completed(2, 1) }];
+    let late =
+        vec![accepted(job(2), queued(2)), Record::JobStatus { job: sample::id(1), status: completed(2, 1) }];
     let late = store.commit(old, late.into()).await;
     assert!(matches!(late, Err(StoreError::Superseded { ours, theirs }) if (ours, theirs) == (old, new)));
     assert_eq!(store.restore().await.unwrap().jobs, [(job(1), queued(1))]);
@@ -166,8 +167,8 @@ pub(super) async fn pages_show_only_what_was_asked_for(place: &impl Place) {
     let (store, term) = lead(place).await;
     let lives = [queued(1), running(2, 1), completed(3, 1), failed(4), sample::cancelled(5)];
     let jobs = (1..=10).zip(lives.iter().cycle());
-    let records =
-        jobs.map(|(id, life)| accepted(sample::of(job(id), if id > 5 { "b" } else { "a" }), life.clone()));
+    let records = jobs
+        .map(|(id, status)| accepted(sample::of(job(id), if id > 5 { "b" } else { "a" }), status.clone()));
     commit(&store, term, records.collect()).await;
     for (state, (newer, older)) in JobState::ALL.into_iter().zip([(6, 1), (7, 2), (8, 3), (9, 4), (10, 5)]) {
         let filter = Filter { state: Some(state), tenant: None };
@@ -195,8 +196,8 @@ pub(super) async fn events_go_on_from_any_place(place: &impl Place) {
     }
     assert_eq!(sequences(&store, 2, usize::MAX).await, (3..=1300).collect::<Vec<_>>());
     let first = &store.events(Sequence(0), 1).await.unwrap()[0];
-    let Record::Happened(wanted) = event(1, 1, "job:queued", None) else { unreachable!() };
-    assert_eq!(*first, Happened::clone(&wanted));
+    let Record::Event(wanted) = event(1, 1, "job:queued", None) else { unreachable!() };
+    assert_eq!(*first, StoredEvent::clone(&wanted));
 }
 
 pub(super) async fn a_repeated_event_changes_nothing(place: &impl Place) {
@@ -215,7 +216,7 @@ pub(super) async fn a_key_leads_to_its_job_and_no_other(place: &impl Place) {
     let b = sample::with_key(sample::of(job(2), "b"), "once", 8);
     commit(&store, term, vec![accepted(a, queued(1)), accepted(b, queued(1)), accepted(job(3), queued(1))])
         .await;
-    let fingerprint = |n: u128| Hash::of(&n.to_be_bytes());
+    let fingerprint = |n: u128| Hash::digest(&n.to_be_bytes());
     let found = store.by_key(&tenant("a"), "once").await.unwrap();
     assert_eq!(found, Some((sample::id(1), fingerprint(7))));
     let found = store.by_key(&tenant("b"), "once").await.unwrap();
@@ -230,9 +231,9 @@ pub(super) async fn bodies_read_back_to_the_byte(place: &impl Place) {
     let strange = r#"{ "b" : 1.0, "a":[ "\u00e9", "é\u0000" ], "b": 1e2 }"#;
     let large = format!(r#"{{"text":"{}"}}"#, "x".repeat(3_000_000));
     let accept =
-        |id, text: &str| Record::Accepted { job: job(id).into(), life: queued(1), workflow: body(text) };
+        |id, text: &str| Record::JobAccepted { job: job(id).into(), status: queued(1), workflow: body(text) };
     commit(&store, term, vec![accept(1, strange), accept(2, &large)]).await;
-    let ended = Record::Life { job: sample::id(1), life: completed(2, 1) };
+    let ended = Record::JobStatus { job: sample::id(1), status: completed(2, 1) };
     commit(&store, term, vec![ended, Record::Result { job: sample::id(1), result: body(strange) }]).await;
 
     let text = |body: Option<Arc<serde_json::value::RawValue>>| body.map(|body| body.get().to_owned());
@@ -244,17 +245,17 @@ pub(super) async fn bodies_read_back_to_the_byte(place: &impl Place) {
 
 pub(super) async fn the_last_record_about_a_thing_counts(place: &impl Place) {
     let (store, term) = lead(place).await;
-    let life = |id, life| Record::Life { job: sample::id(id), life };
+    let status = |id, status| Record::JobStatus { job: sample::id(id), status };
     let block = |failures| Record::Block(sample::block("gpu-1", 1, failures));
-    let suspicion = |trials| Record::Suspicion(sample::suspicion(1, trials));
+    let suspicion = |trials| Record::Quarantine(sample::suspicion(1, trials));
     let lifted = || Record::BlockLifted { worker: worker("gpu-1"), shape: sample::shape(1) };
     let records = vec![
         accepted(job(1), queued(1)),
-        life(1, running(2, 1)),
+        status(1, running(2, 1)),
         accepted(job(2), queued(1)),
-        life(2, running(2, 1)),
-        life(2, completed(3, 1)),
-        life(1, queued(4)),
+        status(2, running(2, 1)),
+        status(2, completed(3, 1)),
+        status(1, queued(4)),
         Record::Worker(Box::new(sample::worker_row("gpu-1", "spawning"))),
         Record::Worker(Box::new(sample::worker_row("gpu-1", "active"))),
         block(1),
@@ -268,20 +269,20 @@ pub(super) async fn the_last_record_about_a_thing_counts(place: &impl Place) {
     assert_eq!(stored.jobs, [(job(1), queued(4))]);
     assert_eq!(stored.workers[0].state, "active");
     assert_eq!(stored.blocks, [sample::block("gpu-1", 1, 2)]);
-    assert_eq!(stored.suspicions, [sample::suspicion(1, 2)]);
+    assert_eq!(stored.quarantine, [sample::suspicion(1, 2)]);
     assert_eq!(store.job(sample::id(2)).await.unwrap(), Some((job(2), completed(3, 1))));
 
     let forgotten = Record::WorkerForgotten { worker: worker("gpu-1") };
-    commit(&store, term, vec![lifted(), Record::SuspicionLifted { shape: sample::shape(1) }, forgotten])
+    commit(&store, term, vec![lifted(), Record::QuarantineLifted { shape: sample::shape(1) }, forgotten])
         .await;
     let stored = store.restore().await.unwrap();
-    assert_eq!((stored.blocks, stored.suspicions, stored.workers), (vec![], vec![], vec![]));
+    assert_eq!((stored.blocks, stored.quarantine, stored.workers), (vec![], vec![], vec![]));
 }
 
 pub(super) async fn open_jobs_come_in_pages_and_without_those_that_ended(place: &impl Place) {
     let (store, term) = lead(place).await;
     let open = (1..=7).map(|n| accepted(job(n), queued(1)));
-    let ended = [4, 7].map(|n| Record::Life { job: sample::id(n), life: completed(2, 1) });
+    let ended = [4, 7].map(|n| Record::JobStatus { job: sample::id(n), status: completed(2, 1) });
     commit(&store, term, open.chain(ended).collect()).await;
     let mut pages = Vec::new();
     let mut after = None;
@@ -301,7 +302,7 @@ pub(super) async fn records_written_twice_change_nothing(place: &impl Place) {
     let keyed = || accepted(sample::with_key(job(1), "k", 1), queued(1));
     let ended = || {
         vec![
-            Record::Life { job: sample::id(1), life: completed(2, 1) },
+            Record::JobStatus { job: sample::id(1), status: completed(2, 1) },
             Record::Result { job: sample::id(1), result: body("1") },
         ]
     };
@@ -314,13 +315,13 @@ pub(super) async fn records_written_twice_change_nothing(place: &impl Place) {
 
 pub(super) async fn retention_spares_open_jobs_and_keeps_to_its_limit(place: &impl Place) {
     let (store, term) = lead(place).await;
-    let life = |id: u128| match id % 4 {
+    let status = |id: u128| match id % 4 {
         0 => queued(5),
         1 => completed(5, 1),
         2 => failed(5),
         _ => completed(500, 1),
     };
-    let jobs = (0..400).map(|id| accepted(sample::with_key(job(id), &id.to_string(), id), life(id)));
+    let jobs = (0..400).map(|id| accepted(sample::with_key(job(id), &id.to_string(), id), status(id)));
     commit(&store, term, jobs.collect()).await;
     commit(&store, term, vec![Record::Result { job: sample::id(1), result: body("1") }]).await;
     commit(
@@ -374,7 +375,7 @@ pub(super) async fn many_committers_lose_nothing(place: &impl Place) {
                 let first = committer * 1000 + batch * 10;
                 let records = (first..first + 3).map(|id| accepted(job(id), queued(1))).collect();
                 commit(&store, term, records).await;
-                let ended = Record::Life { job: sample::id(first), life: completed(2, 1) };
+                let ended = Record::JobStatus { job: sample::id(first), status: completed(2, 1) };
                 commit(&store, term, vec![ended]).await;
             }
         })
@@ -390,7 +391,7 @@ pub(super) async fn what_is_sent_first_is_written_first(place: &impl Place) {
     let (store, term) = lead(place).await;
     let mut sent = vec![store.send(term, vec![accepted(job(1), queued(0))].into()).await.unwrap()];
     for n in 1..=300 {
-        let record = Record::Life { job: sample::id(1), life: running(u64::from(n), n) };
+        let record = Record::JobStatus { job: sample::id(1), status: running(u64::from(n), n) };
         sent.push(store.send(term, vec![record].into()).await.unwrap());
     }
     for written in sent {
@@ -417,7 +418,7 @@ pub(super) async fn views_count_what_is_there(place: &impl Place) {
     );
 
     let jobs = [queued(1), queued(1), queued(1), running(2, 1), running(2, 1), completed(3, 1), failed(3)];
-    let jobs = (1..).zip(jobs).map(|(id, life)| accepted(job(id), life));
+    let jobs = (1..).zip(jobs).map(|(id, status)| accepted(job(id), status));
     commit(&store, term, jobs.chain(sample::fleet().map(Box::new).map(Record::Worker)).collect()).await;
     let status = view(&store, View::OrchestratorStatus).await;
     let wanted = serde_json::json!([{

@@ -26,9 +26,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::id::{Hash, JobId, Sequence, Tenant, Term};
-use remuda_core::record::{Accepted, Happened, Life, Record, StateRow, Stored};
+use remuda_core::record::{AcceptedJob, JobStatus, Record, StateRow, StoredEvent, StoredState};
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -78,8 +78,8 @@ pub struct Filter {
 }
 
 impl Filter {
-    fn is_met(&self, job: &Accepted, life: &Life) -> bool {
-        self.state.is_none_or(|state| state.as_str() == life.state.name())
+    fn is_met(&self, job: &AcceptedJob, status: &JobStatus) -> bool {
+        self.state.is_none_or(|state| state.as_str() == status.state.name())
             && self.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
     }
 }
@@ -105,8 +105,8 @@ impl Store {
         }
     }
 
-    /// Everything a plane needs to go on: open jobs in the order of their ids, workers, blocks, suspicions.
-    pub async fn restore(&self) -> Result<Stored, StoreError> {
+    /// Everything a plane needs to go on: open jobs in the order of their ids, workers, blocks, quarantine.
+    pub async fn restore(&self) -> Result<StoredState, StoreError> {
         match self {
             Store::Memory(store) => Ok(store.restore()),
             Store::Sqlite(store) => store.restore().await,
@@ -114,9 +114,9 @@ impl Store {
     }
 
     /// As `restore`, without the jobs: there may be a million of them, and `open_jobs` gives them page by page.
-    pub async fn restore_fleet(&self) -> Result<Stored, StoreError> {
+    pub async fn restore_fleet(&self) -> Result<StoredState, StoreError> {
         match self {
-            Store::Memory(store) => Ok(Stored { jobs: Vec::new(), ..store.restore() }),
+            Store::Memory(store) => Ok(StoredState { jobs: Vec::new(), ..store.restore() }),
             Store::Sqlite(store) => store.restore_fleet().await,
         }
     }
@@ -126,7 +126,7 @@ impl Store {
         &self,
         after: Option<JobId>,
         limit: usize,
-    ) -> Result<Vec<(Accepted, Life)>, StoreError> {
+    ) -> Result<Vec<(AcceptedJob, JobStatus)>, StoreError> {
         match self {
             Store::Memory(store) => Ok(store.open_jobs(after, limit)),
             Store::Sqlite(store) => store.open_jobs(after, limit).await,
@@ -164,7 +164,7 @@ impl Store {
         }
     }
 
-    pub async fn job(&self, job: JobId) -> Result<Option<(Accepted, Life)>, StoreError> {
+    pub async fn job(&self, job: JobId) -> Result<Option<(AcceptedJob, JobStatus)>, StoreError> {
         match self {
             Store::Memory(store) => Ok(store.job(job)),
             Store::Sqlite(store) => store.job(job).await,
@@ -185,7 +185,7 @@ impl Store {
         filter: Filter,
         before: Option<JobId>,
         limit: usize,
-    ) -> Result<Vec<(Accepted, Life)>, StoreError> {
+    ) -> Result<Vec<(AcceptedJob, JobStatus)>, StoreError> {
         match self {
             Store::Memory(store) => Ok(store.jobs(&filter, before, limit)),
             Store::Sqlite(store) => store.jobs(filter, before, limit).await,
@@ -193,7 +193,7 @@ impl Store {
     }
 
     /// What happened after a place in the one order of events.
-    pub async fn events(&self, after: Sequence, limit: usize) -> Result<Vec<Happened>, StoreError> {
+    pub async fn events(&self, after: Sequence, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
         match self {
             Store::Memory(store) => Ok(store.events(after, limit)),
             Store::Sqlite(store) => store.events(after, limit).await,
@@ -208,31 +208,39 @@ impl Store {
         }
     }
 
-    pub async fn document(&self, shelf: Shelf, id: &str) -> Result<Option<Arc<Document>>, StoreError> {
+    pub async fn document(
+        &self,
+        collection: Collection,
+        id: &str,
+    ) -> Result<Option<Arc<Document>>, StoreError> {
         match self {
-            Store::Memory(store) => Ok(store.document(shelf, id)),
-            Store::Sqlite(store) => store.document(shelf, id).await,
+            Store::Memory(store) => Ok(store.document(collection, id)),
+            Store::Sqlite(store) => store.document(collection, id).await,
         }
     }
 
     /// A page of a shelf in the order of the ids, beginning after one.
     pub async fn documents(
         &self,
-        shelf: Shelf,
+        collection: Collection,
         after: &str,
         limit: usize,
     ) -> Result<Vec<Arc<Document>>, StoreError> {
         match self {
-            Store::Memory(store) => Ok(store.documents(shelf, after, limit)),
-            Store::Sqlite(store) => store.documents(shelf, after, limit).await,
+            Store::Memory(store) => Ok(store.documents(collection, after, limit)),
+            Store::Sqlite(store) => store.documents(collection, after, limit).await,
         }
     }
 
     /// All with this mark, in the order of their ids, whoever they belong to.
-    pub async fn marked(&self, shelf: Shelf, mark: &str) -> Result<Vec<Arc<Document>>, StoreError> {
+    pub async fn find_by_index_key(
+        &self,
+        collection: Collection,
+        index_key: &str,
+    ) -> Result<Vec<Arc<Document>>, StoreError> {
         match self {
-            Store::Memory(store) => Ok(store.marked(shelf, mark)),
-            Store::Sqlite(store) => store.marked(shelf, mark).await,
+            Store::Memory(store) => Ok(store.find_by_index_key(collection, index_key)),
+            Store::Sqlite(store) => store.find_by_index_key(collection, index_key).await,
         }
     }
 

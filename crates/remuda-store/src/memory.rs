@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::id::{Hash, JobId, Sequence, Shape, Tenant, Term, WorkerId};
-use remuda_core::record::{Accepted, BlockRow, Happened, Life, Record, Stored, SuspicionRow, WorkerRow};
+use remuda_core::record::{
+    AcceptedJob, BlockRow, JobStatus, QuarantineRow, Record, StoredEvent, StoredState, WorkerRow,
+};
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
@@ -26,23 +28,23 @@ struct Kept {
     keys: BTreeMap<(Tenant, String), JobId>,
     workers: BTreeMap<WorkerId, WorkerRow>,
     blocks: BTreeMap<(WorkerId, Shape), BlockRow>,
-    suspicions: BTreeMap<Shape, SuspicionRow>,
-    events: BTreeMap<Sequence, Arc<Happened>>,
+    quarantine: BTreeMap<Shape, QuarantineRow>,
+    events: BTreeMap<Sequence, Arc<StoredEvent>>,
     cycles: BTreeMap<Timestamp, Arc<RawValue>>,
-    documents: BTreeMap<(Shelf, String), Arc<Document>>,
+    documents: BTreeMap<(Collection, String), Arc<Document>>,
 }
 
 #[derive(Debug)]
 struct Job {
-    accepted: Arc<Accepted>,
-    life: Life,
+    accepted: Arc<AcceptedJob>,
+    status: JobStatus,
     workflow: Arc<RawValue>,
     result: Option<Arc<RawValue>>,
 }
 
 impl Job {
-    fn header(&self) -> (Accepted, Life) {
-        (Accepted::clone(&self.accepted), self.life.clone())
+    fn header(&self) -> (AcceptedJob, JobStatus) {
+        (AcceptedJob::clone(&self.accepted), self.status.clone())
     }
 }
 
@@ -58,21 +60,21 @@ impl Memory {
         kept.term
     }
 
-    pub(super) fn open_jobs(&self, after: Option<JobId>, limit: usize) -> Vec<(Accepted, Life)> {
+    pub(super) fn open_jobs(&self, after: Option<JobId>, limit: usize) -> Vec<(AcceptedJob, JobStatus)> {
         let kept = self.kept();
         let is_next = |job: &JobId| after.is_none_or(|after| *job > after);
-        let open = kept.jobs.iter().filter(|(id, job)| is_next(id) && job.life.state.is_open());
+        let open = kept.jobs.iter().filter(|(id, job)| is_next(id) && job.status.state.is_open());
         open.take(limit).map(|(_, job)| job.header()).collect()
     }
 
-    pub(super) fn restore(&self) -> Stored {
+    pub(super) fn restore(&self) -> StoredState {
         let kept = self.kept();
-        Stored {
-            jobs: kept.jobs.values().filter(|job| job.life.state.is_open()).map(Job::header).collect(),
+        StoredState {
+            jobs: kept.jobs.values().filter(|job| job.status.state.is_open()).map(Job::header).collect(),
             workers: kept.workers.values().cloned().collect(),
             blocks: kept.blocks.values().cloned().collect(),
-            suspicions: kept.suspicions.values().cloned().collect(),
-            documents: kept.documents.values().filter(|it| it.shelf.is_held()).cloned().collect(),
+            quarantine: kept.quarantine.values().cloned().collect(),
+            documents: kept.documents.values().filter(|it| it.collection.is_plane_state()).cloned().collect(),
             sequence: kept.sequence,
             latest: kept.latest,
         }
@@ -96,7 +98,7 @@ impl Memory {
         self.kept().jobs.get(&job).and_then(|job| job.result.clone())
     }
 
-    pub(super) fn job(&self, job: JobId) -> Option<(Accepted, Life)> {
+    pub(super) fn job(&self, job: JobId) -> Option<(AcceptedJob, JobStatus)> {
         self.kept().jobs.get(&job).map(Job::header)
     }
 
@@ -107,19 +109,24 @@ impl Memory {
         Some((*job, key.fingerprint))
     }
 
-    pub(super) fn jobs(&self, filter: &Filter, before: Option<JobId>, limit: usize) -> Vec<(Accepted, Life)> {
+    pub(super) fn jobs(
+        &self,
+        filter: &Filter,
+        before: Option<JobId>,
+        limit: usize,
+    ) -> Vec<(AcceptedJob, JobStatus)> {
         let kept = self.kept();
         let older = kept.jobs.iter().rev().skip_while(|(id, _)| before.is_some_and(|before| **id >= before));
-        let met = older.filter(|(_, job)| filter.is_met(&job.accepted, &job.life));
+        let met = older.filter(|(_, job)| filter.is_met(&job.accepted, &job.status));
         met.take(limit).map(|(_, job)| job.header()).collect()
     }
 
-    pub(super) fn events(&self, after: Sequence, limit: usize) -> Vec<Happened> {
+    pub(super) fn events(&self, after: Sequence, limit: usize) -> Vec<StoredEvent> {
         let kept = self.kept();
         kept.events
             .range((Excluded(after), Unbounded))
             .take(limit)
-            .map(|(_, event)| Happened::clone(event))
+            .map(|(_, event)| StoredEvent::clone(event))
             .collect()
     }
 
@@ -127,24 +134,28 @@ impl Memory {
         self.kept().cycles.iter().rev().take(limit).map(|(at, report)| (*at, report.clone())).collect()
     }
 
-    pub(super) fn document(&self, shelf: Shelf, id: &str) -> Option<Arc<Document>> {
-        self.kept().documents.get(&(shelf, id.to_owned())).cloned()
+    pub(super) fn document(&self, collection: Collection, id: &str) -> Option<Arc<Document>> {
+        self.kept().documents.get(&(collection, id.to_owned())).cloned()
     }
 
-    pub(super) fn documents(&self, shelf: Shelf, after: &str, limit: usize) -> Vec<Arc<Document>> {
+    pub(super) fn documents(&self, collection: Collection, after: &str, limit: usize) -> Vec<Arc<Document>> {
         let kept = self.kept();
-        let behind = kept.documents.range((Excluded((shelf, after.to_owned())), Unbounded));
-        behind.take_while(|((at, _), _)| *at == shelf).take(limit).map(|(_, it)| it.clone()).collect()
+        let behind = kept.documents.range((Excluded((collection, after.to_owned())), Unbounded));
+        behind.take_while(|((at, _), _)| *at == collection).take(limit).map(|(_, it)| it.clone()).collect()
     }
 
-    pub(super) fn marked(&self, shelf: Shelf, mark: &str) -> Vec<Arc<Document>> {
+    pub(super) fn find_by_index_key(&self, collection: Collection, index_key: &str) -> Vec<Arc<Document>> {
         let kept = self.kept();
-        kept.documents.values().filter(|it| it.shelf == shelf && it.mark == mark).cloned().collect()
+        kept.documents
+            .values()
+            .filter(|it| it.collection == collection && it.index_key == index_key)
+            .cloned()
+            .collect()
     }
 
     pub(super) fn expire(&self, now: Timestamp, limit: usize) -> usize {
         let mut kept = self.kept();
-        let over = kept.documents.iter().filter(|(_, it)| !it.is_there(now)).map(|(place, _)| place.clone());
+        let over = kept.documents.iter().filter(|(_, it)| !it.is_live(now)).map(|(place, _)| place.clone());
         let over: Vec<_> = over.take(limit).collect();
         over.iter().for_each(|place| drop(kept.documents.remove(place)));
         over.len()
@@ -164,7 +175,7 @@ impl Kept {
     fn check_keys(&self, batch: &Batch) -> Result<(), StoreError> {
         let mut new = BTreeMap::new();
         for record in &batch.records {
-            let Record::Accepted { job, .. } = record else { continue };
+            let Record::JobAccepted { job, .. } = record else { continue };
             let Some(key) = &job.key else { continue };
             let place = (job.tenant.clone(), key.key.clone());
             let holder = self.keys.get(&place).or_else(|| new.get(&place)).copied();
@@ -181,10 +192,10 @@ impl Kept {
     fn apply(&mut self, record: Record) {
         self.latest = self.latest.max(record.moment());
         match record {
-            Record::Accepted { job, life, workflow } => self.accept(job, life, workflow),
-            Record::Life { job, life } => {
+            Record::JobAccepted { job, status, workflow } => self.accept(job, status, workflow),
+            Record::JobStatus { job, status } => {
                 if let Some(job) = self.jobs.get_mut(&job) {
-                    job.life = life;
+                    job.status = status;
                 }
             }
             Record::Result { job, result } => {
@@ -204,14 +215,14 @@ impl Kept {
             Record::BlockLifted { worker, shape } => {
                 self.blocks.remove(&(worker, shape));
             }
-            Record::Suspicion(row) => {
-                self.suspicions.insert(row.shape, row);
+            Record::Quarantine(row) => {
+                self.quarantine.insert(row.shape, row);
             }
-            Record::SuspicionLifted { shape } => {
-                self.suspicions.remove(&shape);
+            Record::QuarantineLifted { shape } => {
+                self.quarantine.remove(&shape);
             }
-            Record::Happened(event) if event.seq <= self.sequence => {}
-            Record::Happened(event) => {
+            Record::Event(event) if event.seq <= self.sequence => {}
+            Record::Event(event) => {
                 self.sequence = event.seq;
                 self.events.insert(event.seq, event);
             }
@@ -219,24 +230,24 @@ impl Kept {
                 self.cycles.insert(at, report);
             }
             Record::Document(document) => {
-                self.documents.insert((document.shelf, document.id.clone()), document);
+                self.documents.insert((document.collection, document.id.clone()), document);
             }
-            Record::DocumentGone { shelf, id } => {
-                self.documents.remove(&(shelf, id));
+            Record::DocumentDeleted { collection, id } => {
+                self.documents.remove(&(collection, id));
             }
         }
     }
 
-    fn accept(&mut self, accepted: Arc<Accepted>, life: Life, workflow: Arc<RawValue>) {
+    fn accept(&mut self, accepted: Arc<AcceptedJob>, status: JobStatus, workflow: Arc<RawValue>) {
         if let Some(key) = &accepted.key {
             self.keys.insert((accepted.tenant.clone(), key.key.clone()), accepted.id);
         }
         let result = self.jobs.remove(&accepted.id).and_then(|job| job.result);
-        self.jobs.insert(accepted.id, Job { accepted, life, workflow, result });
+        self.jobs.insert(accepted.id, Job { accepted, status, workflow, result });
     }
 
     fn retain(&mut self, before: Timestamp, limit: usize) -> usize {
-        let is_over = |job: &Job| !job.life.state.is_open() && job.life.changed_at < before;
+        let is_over = |job: &Job| !job.status.state.is_open() && job.status.changed_at < before;
         let jobs: Vec<JobId> =
             self.jobs.iter().filter(|(_, job)| is_over(job)).map(|(id, _)| *id).take(limit).collect();
         for id in &jobs {

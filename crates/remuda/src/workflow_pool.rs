@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::Stream;
 use remuda_core::affinity::Affinity;
 use remuda_core::id::{JobId, WorkerId};
-use remuda_core::plane::Event as PlaneEvent;
+use remuda_core::plane::PlaneEvent;
 use remuda_core::refusal::Refusal;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -235,7 +235,11 @@ impl WorkflowPool {
             let status = |(worker, url): (WorkerId, String)| match plane.worker(&worker) {
                 Some(it) => WorkerStatus {
                     is_online: is_online(it),
-                    reason: if it.closed.is_empty() { it.reason.clone() } else { it.closed.clone() },
+                    reason: if it.unavailable_reason.is_empty() {
+                        it.reason.clone()
+                    } else {
+                        it.unavailable_reason.clone()
+                    },
                     running: it.holds.keys().copied().collect(),
                     completed: it.tally.completed,
                     failed: it.tally.failed,
@@ -277,7 +281,7 @@ impl WorkflowPool {
 }
 
 fn is_online(worker: &remuda_core::worker::Worker) -> bool {
-    worker.presence == remuda_core::machine::Presence::Online && worker.closed.is_empty()
+    worker.presence == remuda_core::machine::Presence::Online && worker.unavailable_reason.is_empty()
 }
 
 impl Inner {

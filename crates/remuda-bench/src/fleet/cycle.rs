@@ -7,8 +7,8 @@ use std::time::Instant;
 use anyhow::{Context as _, bail};
 use remuda_core::fleet::FleetSettings;
 use remuda_core::id::{Hash, JobId, MachineId, Term};
-use remuda_core::plane::{Answer, Event, Plane, Proof, Submission};
-use remuda_core::record::Stored;
+use remuda_core::plane::{JoinProof, Plane, PlaneAnswer, PlaneEvent, Submission};
+use remuda_core::record::StoredState;
 use remuda_core::rental::{Rental, RentalPhase};
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
@@ -28,7 +28,7 @@ pub(crate) fn measure(table: &mut Figures, workers: usize, waiting: u64) -> anyh
         let mut plane = if is_rented {
             rented(workers)?
         } else {
-            Plane::restore(Settings::default(), Term(1), NOW, Stored::default())
+            Plane::restore(Settings::default(), Term(1), NOW, StoredState::default())
         };
         for n in 0..waiting + workers as u64 {
             submit(&mut plane, n)?;
@@ -41,9 +41,9 @@ pub(crate) fn measure(table: &mut Figures, workers: usize, waiting: u64) -> anyh
         let mut times = Vec::with_capacity(CYCLES);
         for _ in 0..CYCLES {
             let began = Instant::now();
-            let step = plane.step(NOW, Event::Cycle);
+            let step = plane.step(NOW, PlaneEvent::RunCycle);
             times.push(began.elapsed());
-            let Ok(Answer::Cycled(report)) = step.answer else { bail!("no cycle ran") };
+            let Ok(PlaneAnswer::Cycled(report)) = step.answer else { bail!("no cycle ran") };
             let active = report.status.active_workers as usize;
             anyhow::ensure!(active == workers, "{active} of {workers} workers are active");
         }
@@ -68,7 +68,7 @@ fn rented(machines: usize) -> anyhow::Result<Plane> {
         documents.push(rental.document().context("a rental can be stored")?);
     }
     let settings = Settings { fleets: vec![fleet], ..Settings::default() };
-    Ok(Plane::restore(settings, Term(1), NOW, Stored { documents, ..Stored::default() }))
+    Ok(Plane::restore(settings, Term(1), NOW, StoredState { documents, ..StoredState::default() }))
 }
 
 fn machine(n: usize) -> anyhow::Result<MachineId> {
@@ -80,10 +80,10 @@ fn join(plane: &mut Plane, n: usize, is_rented: bool) -> anyhow::Result<()> {
     let join: JoinRequest = serde_json::from_value(
         json!({ "worker": machine, "machine": machine, "services": ["exec"], "slots": 1 }),
     )?;
-    let proof = if is_rented { Proof::Machine(machine) } else { Proof::Anybody };
-    let event = Event::Join { join: Box::new(join), token_hash: Hash::of(&n.to_le_bytes()), proof };
+    let proof = if is_rented { JoinProof::MachineToken(machine) } else { JoinProof::JoinToken };
+    let event = PlaneEvent::Join { join: Box::new(join), token_hash: Hash::digest(&n.to_le_bytes()), proof };
     match plane.step(NOW, event).answer {
-        Ok(Answer::Joined(_)) => Ok(()),
+        Ok(PlaneAnswer::Joined(_)) => Ok(()),
         other => bail!("a worker was not let in: {other:?}"),
     }
 }
@@ -95,8 +95,8 @@ fn submit(plane: &mut Plane, n: u64) -> anyhow::Result<()> {
         priority: 0,
         service: "exec".parse()?,
         // Eight kinds of work, as a fleet would have.
-        shape: Hash::of(&(n % 8).to_le_bytes()),
-        workflow_hash: Hash::of(&[1]),
+        shape: Hash::digest(&(n % 8).to_le_bytes()),
+        workflow_hash: Hash::digest(&[1]),
         needs: remuda_core::need::Requirements::default(),
         deadline: None,
         attempts_max: None,
@@ -107,6 +107,6 @@ fn submit(plane: &mut Plane, n: u64) -> anyhow::Result<()> {
         metadata: serde_json::Map::new(),
         workflow: Arc::from(RawValue::from_string("{}".to_owned())?),
     };
-    let step = plane.step(NOW, Event::Submit(Box::new(submission)));
+    let step = plane.step(NOW, PlaneEvent::Submit(Box::new(submission)));
     step.answer.map(drop).map_err(|refusal| anyhow::anyhow!("{refusal}"))
 }

@@ -116,7 +116,7 @@ impl Agent {
             held: self.inventory(now),
             finished: self.finished.values().cloned().collect(),
             slots: self.health.slots(self.settings.slots),
-            closed: self.health.closed().unwrap_or_default().to_owned(),
+            unavailable_reason: self.health.closed().unwrap_or_default().to_owned(),
             offer: self.capabilities_sent_in.map(|_| self.settings.offer.clone()),
             metrics: if self.are_metrics_told { serde_json::Map::new() } else { self.metrics.clone() },
             check: self.check.clone(),

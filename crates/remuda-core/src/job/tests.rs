@@ -7,40 +7,40 @@ fn worker(name: &str) -> WorkerId {
     name.parse().unwrap()
 }
 
-fn start(name: &str) -> Turn {
-    Turn::Start { worker: worker(name), incarnation: Incarnation(1), price: None }
+fn start(name: &str) -> JobEvent {
+    JobEvent::Start { worker: worker(name), incarnation: Incarnation(1), price: None }
 }
 
 fn fence(attempt: u32) -> Fence {
     Fence { job: JobId::from_u128(1), attempt: Attempt(attempt), incarnation: Incarnation(1) }
 }
 
-fn fail(attempt: u32, cause: Cause) -> Turn {
-    Turn::Fail {
+fn fail(attempt: u32, cause: Cause) -> JobEvent {
+    JobEvent::Fail {
         fence: fence(attempt),
         cause,
         message: "boom".to_owned(),
-        took_down: cause == Cause::Worker,
-        ruin: Ruin::Ordinary,
+        crashed_worker: cause == Cause::Worker,
+        retry_class: RetryClass::Retry,
     }
 }
 
 fn job() -> Job {
     let tenant = "default".parse().unwrap();
-    Job::new(JobId::from_u128(1), Timestamp::ZERO, tenant, 0, Kind::for_tests(Hash::of(b"shape")))
+    Job::new(JobId::from_u128(1), Timestamp::ZERO, tenant, 0, JobKind::for_tests(Hash::digest(b"shape")))
 }
 
 /// Tells the story (second, turn) and compares how it ends and what was refused on the way.
-fn check(story: &[(u64, Turn)], end: &str, refused: &[Refusal]) -> Job {
+fn check(story: &[(u64, JobEvent)], end: &str, refused: &[Refusal]) -> Job {
     let mut job = job();
     let mut refusals = Vec::new();
-    for (second, turn) in story {
+    for (second, event) in story {
         let now = Timestamp::from_millis(second * 1000);
-        if let Err(refusal) = job.turn(now, turn.clone(), &Settings::default()) {
+        if let Err(refusal) = job.apply(now, event.clone(), &Settings::default()) {
             refusals.push(refusal);
         }
     }
-    assert_eq!(job.life(Timestamp::ZERO).state.name(), end);
+    assert_eq!(job.status(Timestamp::ZERO).state.name(), end);
     assert_eq!(refusals, refused);
     job
 }
@@ -51,8 +51,8 @@ fn a_late_result_of_a_lost_attempt_is_refused() {
         (0, start("a")),
         (90, fail(1, Cause::Worker)),
         (95, start("b")),
-        (96, Turn::Complete(fence(1))),
-        (97, Turn::Complete(fence(2))),
+        (96, JobEvent::Complete(fence(1))),
+        (97, JobEvent::Complete(fence(2))),
     ];
     check(&story, "completed", &[Refusal::StaleAttempt]);
 }
@@ -60,11 +60,11 @@ fn a_late_result_of_a_lost_attempt_is_refused() {
 #[test]
 fn an_outcome_never_changes() {
     let ended = |state| Refusal::Ended { state };
-    let cancel = || Turn::Cancel { message: "no longer wanted".to_owned() };
+    let cancel = || JobEvent::Cancel { message: "no longer wanted".to_owned() };
     check(
         &[
             (0, start("a")),
-            (1, Turn::Complete(fence(1))),
+            (1, JobEvent::Complete(fence(1))),
             (2, cancel()),
             (3, fail(1, Cause::Job)),
             (4, start("b")),
@@ -73,7 +73,7 @@ fn an_outcome_never_changes() {
         &[ended("completed"), ended("completed"), ended("completed")],
     );
     check(
-        &[(0, start("a")), (1, cancel()), (2, Turn::Complete(fence(1)))],
+        &[(0, start("a")), (1, cancel()), (2, JobEvent::Complete(fence(1)))],
         "cancelled",
         &[ended("cancelled")],
     );
@@ -90,13 +90,13 @@ fn only_the_jobs_own_failures_use_up_its_attempts() {
     story.push((500, start("a")));
     story.push((501, fail(5, Cause::Service)));
     let job = check(&story, "failed", &[]);
-    assert!(matches!(job.life(Timestamp::ZERO).state, StateRow::Failed { quarantined: true, .. }));
+    assert!(matches!(job.status(Timestamp::ZERO).state, StateRow::Failed { quarantined: true, .. }));
 
     let own: Vec<_> = (1..=3)
         .flat_map(|n| [(u64::from(n) * 100, start("a")), (u64::from(n) * 100 + 1, fail(n, Cause::Job))])
         .collect();
     let job = check(&own, "failed", &[]);
-    assert!(matches!(job.life(Timestamp::ZERO).state, StateRow::Failed { quarantined: false, .. }));
+    assert!(matches!(job.status(Timestamp::ZERO).state, StateRow::Failed { quarantined: false, .. }));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_job_that_took_down_two_workers_never_gets_a_third() {
         (120, start("c")),
     ];
     let job = check(&story, "failed", &[Refusal::Ended { state: "failed" }]);
-    let StateRow::Failed { message, quarantined, .. } = job.life(Timestamp::ZERO).state else { panic!() };
+    let StateRow::Failed { message, quarantined, .. } = job.status(Timestamp::ZERO).state else { panic!() };
     assert!(quarantined && message.contains("took down a and b"), "{message}");
 }
 
@@ -123,22 +123,22 @@ fn the_same_worker_twice_is_not_two_workers() {
 #[test]
 fn a_retry_waits_for_its_time() {
     let mut job = check(&[(0, start("a")), (1, fail(1, Cause::Job))], "queued", &[]);
-    let State::Waiting { not_before } = *job.state() else { panic!() };
+    let JobState::Waiting { not_before } = *job.state() else { panic!() };
     assert!(not_before > Timestamp::from_millis(1000), "this job's luck gives it a wait");
     assert_eq!(
-        job.turn(Timestamp::from_millis(1000), start("b"), &Settings::default()),
+        job.apply(Timestamp::from_millis(1000), start("b"), &Settings::default()),
         Err(Refusal::TooEarly)
     );
-    assert_eq!(job.turn(not_before, start("b"), &Settings::default()), Ok(()));
+    assert_eq!(job.apply(not_before, start("b"), &Settings::default()), Ok(()));
 }
 
 #[test]
 fn a_new_incarnation_adopts_and_the_old_one_is_fenced() {
-    let adopt = Turn::Adopt { attempt: Attempt(1), worker: worker("a"), incarnation: Incarnation(2) };
+    let adopt = JobEvent::Adopt { attempt: Attempt(1), worker: worker("a"), incarnation: Incarnation(2) };
     let mut new_fence = fence(1);
     new_fence.incarnation = Incarnation(2);
     check(
-        &[(0, start("a")), (5, adopt), (6, Turn::Complete(fence(1))), (7, Turn::Complete(new_fence))],
+        &[(0, start("a")), (5, adopt), (6, JobEvent::Complete(fence(1))), (7, JobEvent::Complete(new_fence))],
         "completed",
         &[Refusal::StaleAttempt],
     );
@@ -148,40 +148,40 @@ fn a_new_incarnation_adopts_and_the_old_one_is_fenced() {
 fn a_life_goes_on_from_what_was_stored() {
     let before = check(&[(0, start("a")), (30, fail(1, Cause::Worker)), (60, start("b"))], "running", &[]);
     let mut after = job();
-    after.resume(before.life(Timestamp::from_millis(60_000)));
-    assert_eq!(after.life(Timestamp::ZERO), before.life(Timestamp::ZERO));
+    after.restore_status(before.status(Timestamp::from_millis(60_000)));
+    assert_eq!(after.status(Timestamp::ZERO), before.status(Timestamp::ZERO));
     assert_eq!(after.attempt(), Attempt(2));
 }
 
 #[test]
 fn a_long_message_is_cut_between_characters() {
-    let cut = shortened("ä".repeat(MESSAGE_BYTES_MAX));
+    let cut = truncated("ä".repeat(MESSAGE_BYTES_MAX));
     assert!(cut.len() <= MESSAGE_BYTES_MAX + '…'.len_utf8() && cut.ends_with('…'));
 }
 
 /// The table of `docs/lifecycles.md`: every state against everything that can happen.
 pub(crate) fn life_table() -> String {
-    let adopt = || Turn::Adopt { attempt: Attempt(1), worker: worker("a"), incarnation: Incarnation(2) };
-    let stale = || Turn::Complete(fence(9));
-    let cancel = || Turn::Cancel { message: "cancelled".to_owned() };
-    let condemn = || Turn::Condemn { message: "quarantined".to_owned() };
-    let turns: [(&str, Turn); 10] = [
+    let adopt = || JobEvent::Adopt { attempt: Attempt(1), worker: worker("a"), incarnation: Incarnation(2) };
+    let stale = || JobEvent::Complete(fence(9));
+    let cancel = || JobEvent::Cancel { message: "cancelled".to_owned() };
+    let condemn = || JobEvent::FailQuarantined { message: "quarantined".to_owned() };
+    let turns: [(&str, JobEvent); 10] = [
         ("start", start("a")),
         ("adopt", adopt()),
-        ("complete", Turn::Complete(fence(1))),
+        ("complete", JobEvent::Complete(fence(1))),
         ("complete (old fence)", stale()),
         ("fail (job)", fail(1, Cause::Job)),
         ("lose (worker)", fail(1, Cause::Worker)),
         ("cancel", cancel()),
-        ("deadline", Turn::Expire),
+        ("deadline", JobEvent::Expire),
         ("condemn", condemn()),
         ("start too early", start("a")),
     ];
-    let states: [(&str, Vec<Turn>); 5] = [
+    let states: [(&str, Vec<JobEvent>); 5] = [
         ("queued", vec![]),
         ("running", vec![start("a")]),
-        ("completed", vec![start("a"), Turn::Complete(fence(1))]),
-        ("failed", vec![Turn::Expire]),
+        ("completed", vec![start("a"), JobEvent::Complete(fence(1))]),
+        ("failed", vec![JobEvent::Expire]),
         ("cancelled", vec![cancel()]),
     ];
     let mut table =
@@ -189,16 +189,16 @@ pub(crate) fn life_table() -> String {
     table.push_str(&"---|".repeat(turns.len()));
     for (name, before) in &states {
         table.push_str(&format!("\n| **{name}** |"));
-        for (turn_name, turn) in &turns {
+        for (turn_name, event) in &turns {
             let mut job = job();
-            for turn in before {
-                job.turn(Timestamp::from_millis(1), turn.clone(), &Settings::default()).unwrap();
+            for event in before {
+                job.apply(Timestamp::from_millis(1), event.clone(), &Settings::default()).unwrap();
             }
             if *turn_name == "start too early" && *name == "queued" {
-                job.state = State::Waiting { not_before: Timestamp::from_millis(9) };
+                job.state = JobState::Waiting { not_before: Timestamp::from_millis(9) };
             }
-            let cell = match job.turn(Timestamp::from_millis(2), turn.clone(), &Settings::default()) {
-                Ok(()) => job.life(Timestamp::ZERO).state.name().to_owned(),
+            let cell = match job.apply(Timestamp::from_millis(2), event.clone(), &Settings::default()) {
+                Ok(()) => job.status(Timestamp::ZERO).state.name().to_owned(),
                 Err(refusal) => {
                     format!("*{}*", format!("{refusal:?}").split([' ', '{', '(']).next().unwrap_or(""))
                 }

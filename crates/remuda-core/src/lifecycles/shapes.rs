@@ -4,9 +4,9 @@ use super::{Done, cross};
 use crate::block::{self, Blocks};
 use crate::id::{JobId, Shape};
 use crate::plane::tests::id;
+use crate::quarantine::{self, Quarantine, QuarantineVerdict};
 use crate::refusal::Refusal;
 use crate::settings::Settings;
-use crate::suspicion::{self, Suspicions, Verdict};
 use crate::time::Timestamp;
 
 fn at(seconds: u64) -> Timestamp {
@@ -23,7 +23,7 @@ struct Pair {
 const JOB: JobId = JobId::from_u128(1);
 
 fn shape() -> Shape {
-    Shape::of(b"s")
+    Shape::digest(b"s")
 }
 
 impl Pair {
@@ -68,23 +68,23 @@ impl Pair {
 
     fn is_lifted(&mut self) -> Done {
         let was_there = self.blocks.lift(&id("a"), &shape());
-        was_there.map(drop).ok_or(Refusal::NothingThere)
+        was_there.map(drop).ok_or(Refusal::NothingToLift)
     }
 
     fn shown(&self) -> String {
         let (worker, shape) = (id("a"), shape());
-        if self.blocks.of(&worker, &shape).is_none() {
+        if self.blocks.get(&worker, &shape).is_none() {
             return "open".to_owned();
         }
-        match self.blocks.standing(&worker, &shape) {
-            block::Standing::Blocked { until } => {
+        match self.blocks.state(&worker, &shape) {
+            block::BlockState::Blocked { until } => {
                 format!("blocked for {} s", until.since(at(self.now)).as_secs())
             }
-            block::Standing::TrialUnderWay { .. } => "trial under way".to_owned(),
-            block::Standing::Open if self.blocks.clone().started(&worker, &shape, JOB) => {
+            block::BlockState::TrialUnderWay { .. } => "trial under way".to_owned(),
+            block::BlockState::Open if self.blocks.clone().started(&worker, &shape, JOB) => {
                 "trial allowed".to_owned()
             }
-            block::Standing::Open => "counting".to_owned(),
+            block::BlockState::Open => "counting".to_owned(),
         }
     }
 }
@@ -113,14 +113,14 @@ pub(super) fn blocks() -> String {
 
 /// One shape, and a clock.
 struct Suspect {
-    suspicions: Suspicions,
+    quarantine: Quarantine,
     now: u64,
     is_hopeless: bool,
 }
 
 impl Suspect {
     fn after(workers: &[&str], seconds: u64, trials: u32, is_under_way: bool) -> Suspect {
-        let mut it = Suspect { suspicions: Suspicions::default(), now: 0, is_hopeless: false };
+        let mut it = Suspect { quarantine: Quarantine::default(), now: 0, is_hopeless: false };
         workers.iter().for_each(|worker| it.fails_on(worker).unwrap());
         for _ in 0..trials {
             it.now += 600;
@@ -134,23 +134,23 @@ impl Suspect {
     }
 
     fn starts(&mut self) -> Done {
-        self.suspicions.started(&shape(), JOB);
+        self.quarantine.started(&shape(), JOB);
         Ok(())
     }
 
     fn fails_on(&mut self, worker: &str) -> Done {
         let (worker, settings) = (id(worker), Settings::default());
-        let verdict = self.suspicions.failed(at(self.now), &shape(), &worker, JOB, "boom", &settings);
-        self.is_hopeless = matches!(verdict, Verdict::Quarantined { is_hopeless: true, .. });
+        let verdict = self.quarantine.failed(at(self.now), &shape(), &worker, JOB, "boom", &settings);
+        self.is_hopeless = matches!(verdict, QuarantineVerdict::Quarantined { is_hopeless: true, .. });
         Ok(())
     }
 
     fn is_cleared(&mut self) -> Done {
-        self.suspicions.clear(&shape()).map(|_| ()).ok_or(Refusal::NothingThere)
+        self.quarantine.clear(&shape()).map(|_| ()).ok_or(Refusal::NothingToLift)
     }
 
     fn says_nothing(&mut self) -> Done {
-        self.suspicions.released(&shape(), JOB);
+        self.quarantine.released(&shape(), JOB);
         Ok(())
     }
 
@@ -160,20 +160,20 @@ impl Suspect {
     }
 
     fn shown(&self) -> String {
-        let Some(suspicion) = self.suspicions.of(&shape()) else { return "clear".to_owned() };
-        let state = match self.suspicions.standing(at(self.now), &shape()) {
-            suspicion::Standing::Free if suspicion.is_quarantined() => "trial allowed".to_owned(),
-            suspicion::Standing::Free => format!("failed on {}", suspicion.row.failed_on.len()),
-            suspicion::Standing::Quarantined { trial_at } => {
+        let Some(entry) = self.quarantine.get(&shape()) else { return "clear".to_owned() };
+        let state = match self.quarantine.state(at(self.now), &shape()) {
+            quarantine::QuarantineState::Free if entry.is_quarantined() => "trial allowed".to_owned(),
+            quarantine::QuarantineState::Free => format!("failed on {}", entry.row.failed_on.len()),
+            quarantine::QuarantineState::Quarantined { trial_at } => {
                 format!("quarantined for {} s", trial_at.since(at(self.now)).as_secs())
             }
-            suspicion::Standing::TrialUnderWay { .. } => "trial under way".to_owned(),
+            quarantine::QuarantineState::TrialUnderWay { .. } => "trial under way".to_owned(),
         };
         if self.is_hopeless { format!("{state}, waiting jobs condemned") } else { state }
     }
 }
 
-pub(super) fn suspicions() -> String {
+pub(super) fn quarantine() -> String {
     cross(
         &[
             ("clear", || Suspect::after(&[], 0, 0, false)),

@@ -1,8 +1,8 @@
 //! What operators wish for shapes: set, removed, and looked at when a job is placed.
 
-use super::{About, Answer, Plane, detail};
+use super::{About, Plane, PlaneAnswer, detail};
 use crate::affinity::{AFFINITIES_MAX, Affinity};
-use crate::document::Shelf;
+use crate::document::Collection;
 use crate::id::{Shape, WorkerId};
 use crate::job::Job;
 use crate::record::Record;
@@ -15,7 +15,7 @@ impl Plane {
         now: Timestamp,
         shape: Shape,
         affinity: Affinity,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<PlaneAnswer, Refusal> {
         if self.affinities.is_full_for(&shape) {
             return Err(Refusal::TooManyAffinities { max: AFFINITIES_MAX });
         }
@@ -30,30 +30,31 @@ impl Plane {
         ]);
         self.happened(now, "affinity:set", About::default(), change);
         self.affinities.set(shape, affinity);
-        self.refeed = true;
-        Ok(Answer::Done)
+        self.needs_assign = true;
+        Ok(PlaneAnswer::Done)
     }
 
-    pub(super) fn remove_affinity(&mut self, now: Timestamp, shape: Shape) -> Result<Answer, Refusal> {
+    pub(super) fn remove_affinity(&mut self, now: Timestamp, shape: Shape) -> Result<PlaneAnswer, Refusal> {
         if !self.affinities.remove(&shape) {
-            return Err(Refusal::NothingThere);
+            return Err(Refusal::NothingToLift);
         }
-        self.records.push(Record::DocumentGone { shelf: Shelf::Affinity, id: shape.to_string() });
+        self.records
+            .push(Record::DocumentDeleted { collection: Collection::Affinity, id: shape.to_string() });
         let change = detail([("shape", shape.to_string().into())]);
         self.happened(now, "affinity:removed", About::default(), change);
-        self.refeed = true;
-        Ok(Answer::Done)
+        self.needs_assign = true;
+        Ok(PlaneAnswer::Done)
     }
 
     /// Whether an operator keeps this shape away from this worker.
     pub(super) fn is_excluded(&self, shape: &Shape, worker: &WorkerId) -> bool {
-        self.affinities.of(shape).is_some_and(|affinity| affinity.excluded.contains(worker))
+        self.affinities.get(shape).is_some_and(|affinity| affinity.excluded.contains(worker))
     }
 
     /// The best of those that the job, or else its shape, would rather run on and that could take it now.
     pub(super) fn preferred_worker(&self, now: Timestamp, job: &Job) -> Option<WorkerId> {
         let own = job.options().map(|options| &options.preferred);
-        let of_shape = self.affinities.of(&job.kind.shape).map(|affinity| &affinity.preferred);
+        let of_shape = self.affinities.get(&job.kind.shape).map(|affinity| &affinity.preferred);
         [own, of_shape].into_iter().flatten().find_map(|preferred| {
             let free = preferred.iter().filter(|worker| self.free.contains(*worker));
             self.best_of(now, job, free)

@@ -1,21 +1,21 @@
 //! How an attempt begins and ends, and everything that follows from its end: the job's next turn, the pair's block,
-//! the shape's suspicion, the worker's standing.
+//! the shape's entry, the worker's standing.
 
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::{About, Effect, Plane, detail};
+use super::{About, Plane, PlaneEffect, detail};
 use crate::alarm::Alarm;
 use crate::block::Block;
 use crate::cause::Cause;
 use crate::id::{Attempt, Fence, Incarnation, JobId, Shape, WorkerId};
-use crate::job::{Ruin, State, Turn, shortened};
+use crate::job::{JobEvent, JobState, RetryClass, truncated};
 use crate::machine::WorkerState;
+use crate::quarantine::{QuarantineEntry, QuarantineVerdict};
 use crate::record::{Record, StateRow};
 use crate::refusal::Refusal;
 use crate::service::ServiceFault;
-use crate::suspicion::{Suspicion, Verdict};
 use crate::time::Timestamp;
 use crate::webhook::WebhookDelivery;
 use crate::wire::{AttemptOutcome, FinishedAttempt};
@@ -31,7 +31,7 @@ pub(super) enum Blame {
     /// The worker and the shape together.
     Pair,
     /// The worker went down with it.
-    TookDown,
+    Crashed,
 }
 
 impl Plane {
@@ -42,22 +42,22 @@ impl Plane {
         let job = self.jobs.get_mut(&id).expect("routing chose a job that is there");
         self.queue.served(super::place(job));
         self.queue.remove(super::place(job));
-        let turn = Turn::Start { worker: worker_id.clone(), incarnation: worker.incarnation, price };
-        job.turn(now, turn, &self.settings).expect("routing chose a job that may start");
+        let event = JobEvent::Start { worker: worker_id.clone(), incarnation: worker.incarnation, price };
+        job.apply(now, event, &self.settings).expect("routing chose a job that may start");
         worker.hold(now, job, &self.settings);
         // A trial is for one: others stop waiting for this worker.
-        self.refeed |= self.blocks.started(worker_id, &job.kind.shape, id);
-        self.suspicions.started(&job.kind.shape, id);
+        self.needs_assign |= self.blocks.started(worker_id, &job.kind.shape, id);
+        self.quarantine.started(&job.kind.shape, id);
         self.alarms.set(Alarm::Job(id), job.wake_at(now));
         if worker.is_polling {
-            self.to_tell.insert(worker_id.clone());
+            self.undelivered.insert(worker_id.clone());
         }
-        let life = job.life(now);
+        let status = job.status(now);
         let start_limit = job.options().and_then(|options| options.start_limit);
         let attempt = detail([("attempt", job.attempt().0.into())]);
-        self.records.push(Record::Life { job: id, life });
+        self.records.push(Record::JobStatus { job: id, status });
         self.tell(now, "job:started", id, Some(worker_id), attempt);
-        self.look_sooner(now, worker_id, start_limit);
+        self.tighten_alarm(now, worker_id, start_limit);
         self.update_free(now, worker_id);
     }
 
@@ -79,16 +79,16 @@ impl Plane {
             AttemptOutcome::Completed => self.complete(now, worker, fence, finished),
             AttemptOutcome::Failed => {
                 let message = said(&finished.message, "failed without a word");
-                let (blame, ruin) = match finished.fault {
-                    Some(ServiceFault::Died) => (Blame::TookDown, Ruin::Ordinary),
-                    Some(fault) if fault.is_final() => (Blame::Nobody, Ruin::Final),
+                let (blame, retry_class) = match finished.fault {
+                    Some(ServiceFault::Died) => (Blame::Crashed, RetryClass::Retry),
+                    Some(fault) if fault.is_final() => (Blame::Nobody, RetryClass::Never),
                     Some(ServiceFault::Memory) => {
                         let size = self.workers.get(worker).and_then(|worker| worker.offer.vram_bytes);
-                        (Blame::Pair, Ruin::OutOfMemory(size.unwrap_or(0)))
+                        (Blame::Pair, RetryClass::NeedsMoreMemory(size.unwrap_or(0)))
                     }
-                    Some(_) | None => (Blame::Pair, Ruin::Ordinary),
+                    Some(_) | None => (Blame::Pair, RetryClass::Retry),
                 };
-                self.fail_with(now, fence, cause, message, blame, ruin)
+                self.fail_with(now, fence, cause, message, blame, retry_class)
             }
             AttemptOutcome::Cancelled => {
                 let message = said(&finished.message, "the worker stopped it");
@@ -107,7 +107,7 @@ impl Plane {
     }
 
     pub(super) fn not_held(&self, id: JobId, attempt: Attempt) -> Refusal {
-        match (self.jobs.get(&id), self.ended.of.get(&id)) {
+        match (self.jobs.get(&id), self.ended.outcomes.get(&id)) {
             (Some(_), _) => Refusal::StaleAttempt,
             (None, Some((last, "completed"))) if *last == attempt => Refusal::AlreadyRecorded,
             (None, Some((_, state))) => Refusal::Ended { state },
@@ -124,10 +124,10 @@ impl Plane {
     ) -> Result<(), Refusal> {
         let job = self.jobs.get_mut(&fence.job).ok_or(Refusal::UnknownJob(fence.job))?;
         let started_at = match job.state() {
-            State::Running { started_at, .. } => *started_at,
-            State::Waiting { .. } | State::Ended(_) => return Err(Refusal::NotRunning),
+            JobState::Running { started_at, .. } => *started_at,
+            JobState::Waiting { .. } | JobState::Ended(_) => return Err(Refusal::NotRunning),
         };
-        job.turn(now, Turn::Complete(fence), &self.settings)?;
+        job.apply(now, JobEvent::Complete(fence), &self.settings)?;
         let shape = job.kind.shape.clone();
         let took = now.since(started_at);
         let worker = self.workers.get_mut(worker_id).expect("the holder is there");
@@ -135,7 +135,7 @@ impl Plane {
         worker.ran(&shape, took);
         worker.tally.completed += 1;
         worker.tally.busy_millis += u64::try_from(took.as_millis()).unwrap_or(0);
-        worker.standing.succeeded();
+        worker.probation.succeeded();
         if let Some(block) = self.blocks.succeeded(worker_id, &shape) {
             self.unblocked(now, worker_id, *shape, &block, "it succeeded");
         }
@@ -154,7 +154,7 @@ impl Plane {
     /// An attempt that is lost rather than reported: nobody will come back with an answer that counts.
     pub(super) fn lose(&mut self, now: Timestamp, id: JobId, cause: Cause, message: String, blame: Blame) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let State::Running { worker, incarnation, .. } = job.state() else { return };
+        let JobState::Running { worker, incarnation, .. } = job.state() else { return };
         let (worker, fence) = (worker.clone(), job.fence(*incarnation));
         if let Some(worker) = self.workers.get_mut(&worker) {
             worker.tally.lost += 1;
@@ -170,7 +170,7 @@ impl Plane {
         message: String,
         blame: Blame,
     ) -> Result<(), Refusal> {
-        self.fail_with(now, fence, cause, message, blame, Ruin::Ordinary)
+        self.fail_with(now, fence, cause, message, blame, RetryClass::Retry)
     }
 
     fn fail_with(
@@ -180,21 +180,21 @@ impl Plane {
         cause: Cause,
         message: String,
         blame: Blame,
-        ruin: Ruin,
+        retry_class: RetryClass,
     ) -> Result<(), Refusal> {
-        let (id, took_down) = (fence.job, blame == Blame::TookDown);
-        let message = shortened(message);
+        let (id, crashed_worker) = (fence.job, blame == Blame::Crashed);
+        let message = truncated(message);
         let job = self.jobs.get_mut(&id).ok_or(Refusal::UnknownJob(id))?;
         let worker_id = match job.state() {
-            State::Running { worker, .. } => worker.clone(),
-            State::Waiting { .. } | State::Ended(_) => return Err(Refusal::NotRunning),
+            JobState::Running { worker, .. } => worker.clone(),
+            JobState::Waiting { .. } | JobState::Ended(_) => return Err(Refusal::NotRunning),
         };
-        let turn = Turn::Fail { fence, cause, message: message.clone(), took_down, ruin };
-        job.turn(now, turn, &self.settings)?;
+        let event = JobEvent::Fail { fence, cause, message: message.clone(), crashed_worker, retry_class };
+        job.apply(now, event, &self.settings)?;
         let shape = *job.kind.shape;
         let retries = match job.state() {
-            State::Waiting { not_before } => Some(*not_before),
-            State::Running { .. } | State::Ended(_) => None,
+            JobState::Waiting { not_before } => Some(*not_before),
+            JobState::Running { .. } | JobState::Ended(_) => None,
         };
         let why = detail([
             ("attempt", fence.attempt.0.into()),
@@ -204,9 +204,9 @@ impl Plane {
         ]);
         if let Some(worker) = self.workers.get_mut(&worker_id) {
             worker.release(now, &id);
-            worker.tally.failed += u64::from(cause.is_jobs_own() || cause == Cause::Service);
+            worker.tally.failed += u64::from(cause.is_job_fault() || cause == Cause::Service);
         }
-        if blame == Blame::Nobody || !cause.speaks_of_pair() {
+        if blame == Blame::Nobody || !cause.blames_pair() {
             self.say_nothing(&worker_id, shape, id);
         } else {
             self.draw_conclusions(now, &worker_id, shape, id, cause, &message);
@@ -216,16 +216,16 @@ impl Plane {
             None => self.ended(now, id, "job:failed", why),
         }
         self.update_free(now, &worker_id);
-        self.feed(now, &worker_id);
+        self.assign(now, &worker_id);
         Ok(())
     }
 
     fn wait_for_retry(&mut self, now: Timestamp, id: JobId, not_before: Timestamp, why: Map<String, Value>) {
         let Some(job) = self.jobs.get(&id) else { return };
-        let (life, wake_at) = (job.life(now), job.wake_at(now));
-        let worker = job.tries().last().map(|last| last.worker.clone());
+        let (status, wake_at) = (job.status(now), job.wake_at(now));
+        let worker = job.attempts().last().map(|last| last.worker.clone());
         self.alarms.set(Alarm::Job(id), wake_at);
-        self.records.push(Record::Life { job: id, life });
+        self.records.push(Record::JobStatus { job: id, status });
         self.tell(now, "job:retrying", id, worker.as_ref(), why);
         if not_before <= now {
             self.ready(now, id);
@@ -235,8 +235,8 @@ impl Plane {
     /// The attempt ended without saying anything about the pair or the shape: if it was a trial, another may be.
     pub(super) fn say_nothing(&mut self, worker: &WorkerId, shape: Shape, job: JobId) {
         self.blocks.released(worker, &shape, job);
-        self.suspicions.released(&shape, job);
-        self.refeed = true;
+        self.quarantine.released(&shape, job);
+        self.needs_assign = true;
     }
 
     /// What a failure says about the pair, the shape and the worker, beyond the job itself.
@@ -249,41 +249,41 @@ impl Plane {
         cause: Cause,
         message: &str,
     ) {
-        match self.suspicions.failed(now, &shape, worker, job, message, &self.settings) {
-            Verdict::Noted => {
-                self.store_suspicion(shape);
+        match self.quarantine.failed(now, &shape, worker, job, message, &self.settings) {
+            QuarantineVerdict::Noted => {
+                self.store_quarantine(shape);
                 // In quarantine it is the shape that is kept away, not the worker.
-                let is_quarantined = self.suspicions.of(&shape).is_some_and(Suspicion::is_quarantined);
+                let is_quarantined = self.quarantine.get(&shape).is_some_and(QuarantineEntry::is_quarantined);
                 // What was not the workflow's own fault has been seen to by then, and nobody else could take it.
-                let is_spared = self.settings.exempt_sole_worker || !cause.is_jobs_own();
+                let is_spared = self.settings.exempt_sole_worker || !cause.is_job_fault();
                 if is_quarantined || is_spared && self.is_alone(worker) {
                     self.blocks.released(worker, &shape, job);
                 } else {
                     self.block(now, worker, shape, job, message);
                 }
             }
-            Verdict::Quarantined { trial_at, is_new, is_hopeless } => {
-                self.quarantine(now, shape, trial_at, is_new, is_hopeless);
+            QuarantineVerdict::Quarantined { trial_at, is_new, is_hopeless } => {
+                self.quarantine_shape(now, shape, trial_at, is_new, is_hopeless);
             }
         }
         let is_reported = cause != Cause::Worker;
         let probation_after = self.settings.probation_after;
         if let Some(it) = self.workers.get_mut(worker)
             && is_reported
-            && it.standing.failed(now, shape, probation_after)
+            && it.probation.failed(now, shape, probation_after)
         {
             "too many failures in a row: on probation".clone_into(&mut it.reason);
-            self.refeed = true;
-            let until = it.standing.on_probation().map_or(Value::Null, |at| at.to_string().into());
+            self.needs_assign = true;
+            let until = it.probation.until().map_or(Value::Null, |at| at.to_string().into());
             self.store_worker(now, worker);
             self.watch_worker(now, worker);
             let state = detail([("state", "probation".into()), ("until", until)]);
             self.worker_news(now, "worker:state", worker, state);
         }
-        if let Some(forgotten) = self.suspicions.trim(self.settings.blocks_max) {
-            self.records.push(Record::SuspicionLifted { shape: forgotten });
+        if let Some(forgotten) = self.quarantine.trim(self.settings.blocks_max) {
+            self.records.push(Record::QuarantineLifted { shape: forgotten });
             self.alarms.set(Alarm::Shape(forgotten), None);
-            self.refeed = true;
+            self.needs_assign = true;
         }
     }
 
@@ -293,14 +293,14 @@ impl Plane {
     }
 
     fn block(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape, job: JobId, message: &str) {
-        let was_blocked = self.blocks.of(worker, &shape).is_some_and(Block::is_blocked);
+        let was_blocked = self.blocks.get(worker, &shape).is_some_and(Block::is_blocked);
         let Some(workflow_hash) = self.jobs.get(&job).map(|job| job.workflow_hash) else { return };
         let block = self.blocks.failed(now, worker, &shape, (job, workflow_hash), message, &self.settings);
         let (row, is_blocked) = (block.row(worker, &shape), block.is_blocked());
         let (until, mut why) = (row.until, pair(shape, block));
         self.records.push(Record::Block(row));
         if is_blocked && !was_blocked {
-            self.refeed = true;
+            self.needs_assign = true;
             self.alarms.set(Alarm::Block(worker.clone(), shape), Some(until));
             why.extend(detail([("until", until.to_string().into()), ("reason", message.into())]));
             self.tell(now, "client:blocked_workflow", job, Some(worker), why);
@@ -310,12 +310,12 @@ impl Plane {
             && let Some(block) = self.blocks.lift(&worker, &shape)
         {
             self.unblocked(now, &worker, shape, &block, "too many blocks are kept");
-            self.refeed = true;
+            self.needs_assign = true;
         }
     }
 
     /// The shape itself is suspect: the workers are cleared of it.
-    fn quarantine(
+    fn quarantine_shape(
         &mut self,
         now: Timestamp,
         shape: Shape,
@@ -328,9 +328,9 @@ impl Plane {
                 self.unblocked(now, &worker, shape, &block, "the shape itself is in quarantine");
             }
         }
-        self.store_suspicion(shape);
+        self.store_quarantine(shape);
         self.alarms.set(Alarm::Shape(shape), Some(trial_at));
-        let row = self.suspicions.of(&shape).map(|it| it.row(&shape));
+        let row = self.quarantine.get(&shape).map(|it| it.row(&shape));
         let failed_on: Vec<Value> =
             row.iter().flat_map(|row| &row.failed_on).map(|worker| worker.as_str().into()).collect();
         if is_new {
@@ -355,20 +355,20 @@ impl Plane {
         }
     }
 
-    fn store_suspicion(&mut self, shape: Shape) {
-        if let Some(suspicion) = self.suspicions.of(&shape) {
-            self.records.push(Record::Suspicion(suspicion.row(&shape)));
+    fn store_quarantine(&mut self, shape: Shape) {
+        if let Some(entry) = self.quarantine.get(&shape) {
+            self.records.push(Record::Quarantine(entry.row(&shape)));
         }
     }
 
     pub(super) fn clear_shape(&mut self, now: Timestamp, shape: Shape, reason: &str) -> bool {
-        let Some(suspicion) = self.suspicions.clear(&shape) else { return false };
-        self.records.push(Record::SuspicionLifted { shape });
+        let Some(entry) = self.quarantine.clear(&shape) else { return false };
+        self.records.push(Record::QuarantineLifted { shape });
         self.alarms.set(Alarm::Shape(shape), None);
-        if suspicion.is_quarantined() {
+        if entry.is_quarantined() {
             let why = detail([("shape", shape.to_string().into()), ("reason", reason.into())]);
             self.happened(now, "workflow:released", About::default(), why);
-            self.refeed = true;
+            self.needs_assign = true;
         }
         true
     }
@@ -402,26 +402,26 @@ impl Plane {
         detail: Map<String, Value>,
     ) {
         let Some(job) = self.jobs.remove(&id) else { return };
-        let life = job.life(now);
-        debug_assert!(matches!(job.state(), State::Ended(_)));
+        let status = job.status(now);
+        debug_assert!(matches!(job.state(), JobState::Ended(_)));
         self.queue.remove(super::place(&job));
         self.alarms.set(Alarm::Job(id), None);
-        if let Some(forgotten) = self.ended.insert(&job, life.state.name()) {
+        if let Some(forgotten) = self.ended.insert(&job, status.state.name()) {
             self.keys.remove(&forgotten);
         }
-        let worker = match &life.state {
+        let worker = match &status.state {
             StateRow::Completed { worker } => Some(worker.clone()),
             StateRow::Failed { .. }
             | StateRow::Cancelled { .. }
             | StateRow::Queued { .. }
-            | StateRow::Running { .. } => job.tries().last().map(|last| last.worker.clone()),
+            | StateRow::Running { .. } => job.attempts().last().map(|last| last.worker.clone()),
         };
-        self.records.push(Record::Life { job: id, life });
+        self.records.push(Record::JobStatus { job: id, status });
         if let Some(webhook) = job.options().and_then(|options| options.webhook.as_ref()) {
             let whose = (id, job.tenant.clone(), job.metadata());
             let news = WebhookDelivery::new(whose, webhook, now, name, &detail);
             self.records.push(Record::Document(news.document()));
-            self.effects.push(Effect::Outbox);
+            self.effects.push(PlaneEffect::WebhookQueued);
         }
         self.happened(now, name, About { job: Some(&job), worker: worker.as_ref(), ended: None }, detail);
     }

@@ -7,10 +7,10 @@ use serde_json::Map;
 
 use super::attempts::Blame;
 use super::reliability::Went;
-use super::{Answer, Effect, Plane, detail};
+use super::{Plane, PlaneAnswer, PlaneEffect, detail};
 use crate::cause::Cause;
 use crate::id::{Attempt, Hash, JobId, WorkerId};
-use crate::job::{State, shortened};
+use crate::job::{JobState, truncated};
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::refusal::Refusal;
@@ -38,18 +38,18 @@ impl Plane {
         token_hash: Hash,
         beat: &Beat,
         waits: bool,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<PlaneAnswer, Refusal> {
         let term = self.term;
         // Asked before the token, which changed with it: whoever was replaced should hear that, not that it lies.
         match self.workers.get(id).map(|worker| worker.incarnation) {
-            Some(current) if beat.incarnation < current => return Err(Refusal::OldIncarnation { current }),
+            Some(current) if beat.incarnation < current => return Err(Refusal::StaleIncarnation { current }),
             // From our own future: our store was put back from a backup. It is to join again.
             Some(current) if beat.incarnation > current => return Err(Refusal::UnknownWorker(id.clone())),
             Some(_) | None => {}
         }
-        let worker = self.genuine(id, token_hash)?;
+        let worker = self.authenticate(id, token_hash)?;
         if beat.incarnation != worker.incarnation {
-            return Err(Refusal::OldIncarnation { current: worker.incarnation });
+            return Err(Refusal::StaleIncarnation { current: worker.incarnation });
         }
         if worker.has_left {
             // Overtaken by its goodbye: it does not come back to life. If it is there after all, it joins.
@@ -57,10 +57,10 @@ impl Plane {
         }
         if beat.term != term {
             // It may be news from before our restart, or a copy of it: no evidence of anything.
-            return Ok(Answer::Reply(BeatReply { term, beat_again: true, ..BeatReply::default() }));
+            return Ok(PlaneAnswer::Reply(BeatReply { term, beat_again: true, ..BeatReply::default() }));
         }
         if beat.seq <= worker.beat_seq {
-            return Err(Refusal::OldBeat { newest: worker.beat_seq });
+            return Err(Refusal::StaleBeat { newest: worker.beat_seq });
         }
         (worker.beat_seq, worker.is_polling) = (beat.seq, false);
         let (seq, is_draining) = (beat.seq, beat.draining);
@@ -70,29 +70,29 @@ impl Plane {
             && worker.cancels.is_empty()
             && beat.held.is_empty()
             && beat.finished.is_empty();
-        self.heard(now, id, beat);
+        self.apply_beat(now, id, beat);
         let settled = self.settle(now, id, beat);
         if let Some(worker) = self.workers.get_mut(id).filter(|_| has_other_room || is_idle) {
             // What it turned down before that says nothing about the room it has now; of an idle worker's room a
             // former life may have taken some.
             worker.slots_seen = None;
         }
-        self.take_stock(now, id, beat);
-        self.feed(now, id);
+        self.reconcile(now, id, beat);
+        self.assign(now, id);
         let mut reply = self.orders(now, id, seq);
         reply.settled = settled;
         let again = self.settings.beat_busy;
-        let Some(worker) = self.workers.get_mut(id) else { return Ok(Answer::Reply(reply)) };
+        let Some(worker) = self.workers.get_mut(id) else { return Ok(PlaneAnswer::Reply(reply)) };
         let tells_drain = reply.drain && !is_draining && is_due(now, worker.drain_told_at, again);
         if reply.is_empty() && !tells_drain && waits {
             worker.is_polling = true;
-            return Ok(Answer::Hold);
+            return Ok(PlaneAnswer::Pending);
         }
         worker.drain_told_at = Some(now).filter(|_| reply.drain);
-        Ok(Answer::Reply(reply))
+        Ok(PlaneAnswer::Reply(reply))
     }
 
-    pub(super) fn genuine(&mut self, id: &WorkerId, token_hash: Hash) -> Result<&mut Worker, Refusal> {
+    pub(super) fn authenticate(&mut self, id: &WorkerId, token_hash: Hash) -> Result<&mut Worker, Refusal> {
         let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
         // Hashes are compared, not tokens: how long it takes says nothing about the token.
         if worker.token_hash != token_hash {
@@ -102,7 +102,7 @@ impl Plane {
     }
 
     /// The worker is alive, and this is how it is.
-    fn heard(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
+    fn apply_beat(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         // What is rented was given up together with its machine, which is on its way back.
         let is_rented = self.fleets.rentals.contains_key(&worker.machine);
@@ -111,16 +111,16 @@ impl Plane {
         let mut is_news = age >= ROW_EVERY || age >= TALLY_EVERY && worker.tally != worker.stored_tally;
         if let Some(slots) = beat.slots.filter(|slots| *slots != worker.slots) {
             (worker.slots, worker.slots_seen) = (slots, None);
-            (is_news, self.refeed) = (true, true);
+            (is_news, self.needs_assign) = (true, true);
         }
-        let has_turned = beat.closed.is_empty() != worker.closed.is_empty();
-        if beat.closed != worker.closed {
-            worker.closed = shortened(beat.closed.clone());
+        let has_turned = beat.unavailable_reason.is_empty() != worker.unavailable_reason.is_empty();
+        if beat.unavailable_reason != worker.unavailable_reason {
+            worker.unavailable_reason = truncated(beat.unavailable_reason.clone());
             is_news = true;
         }
         if let Some(offer) = beat.offer.as_ref().filter(|offer| **offer != worker.offer) {
             worker.offer = offer.clone();
-            (is_news, self.refeed) = (true, true);
+            (is_news, self.needs_assign) = (true, true);
         }
         if !beat.metrics.is_empty() {
             (worker.metrics, worker.metrics_at) = (beat.metrics.clone(), Some(now));
@@ -140,15 +140,16 @@ impl Plane {
         let is_coming = worker.state == WorkerState::Spawning;
         if let Some(check) = beat.check.as_ref().filter(|check| worker.check.as_ref() != Some(check)) {
             let StartCheck { passed, problem, gpu } = check.clone();
-            worker.check = Some(StartCheck { passed, problem: shortened(problem), gpu: shortened(gpu) });
+            worker.check = Some(StartCheck { passed, problem: truncated(problem), gpu: truncated(gpu) });
             is_news = true;
         }
         let was = worker.presence;
         (worker.presence, worker.is_heard) = (Presence::Online, true);
         worker.reliability.came(now);
         if has_turned {
-            let state = if beat.closed.is_empty() { "open" } else { "closed" };
-            let turned = detail([("state", state.into()), ("reason", worker.closed.clone().into())]);
+            let state = if beat.unavailable_reason.is_empty() { "open" } else { "closed" };
+            let turned =
+                detail([("state", state.into()), ("reason", worker.unavailable_reason.clone().into())]);
             self.worker_news(now, "worker:state", id, turned);
         }
         self.heard_after_loss(now, id);
@@ -197,14 +198,14 @@ impl Plane {
     }
 
     /// Compares the worker's inventory with what the plane believes.
-    fn take_stock(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
+    fn reconcile(&mut self, now: Timestamp, id: &WorkerId, beat: &Beat) {
         let mut named = BTreeSet::new();
         for held in &beat.held {
             if self.renew(now, id, held) {
                 named.insert(held.job);
             }
         }
-        self.disown(id, &beat.held);
+        self.cancel_unknown(id, &beat.held);
         let Some(worker) = self.workers.get_mut(id) else { return };
         // A cancel that the worker no longer names has been carried out, or was never needed.
         worker.cancels.retain(|(job, attempt), _| {
@@ -235,7 +236,7 @@ impl Plane {
     }
 
     /// What it names and nobody believes in is to be stopped, and takes its room until then.
-    pub(super) fn disown(&mut self, id: &WorkerId, named: &[HeldAttempt]) {
+    pub(super) fn cancel_unknown(&mut self, id: &WorkerId, named: &[HeldAttempt]) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         for held in named {
             let is_believed = worker.holds.get(&held.job).is_some_and(|hold| hold.attempt == held.attempt);
@@ -262,7 +263,7 @@ impl Plane {
             && let Some(job) = self.jobs.get_mut(&held.job)
             && job.note_service(now, note)
         {
-            self.records.push(Record::Life { job: held.job, life: job.life(now) });
+            self.records.push(Record::JobStatus { job: held.job, status: job.status(now) });
         }
         let progress = if held.progress.is_finite() { held.progress.clamp(0.0, 1.0) } else { 0.0 };
         if held.step > hold.step || progress > hold.progress {
@@ -272,7 +273,7 @@ impl Plane {
             held.phase.clone_into(&mut hold.phase);
             let progress = hold.progress;
             if let Some(job) = self.jobs.get(&held.job) {
-                self.effects.push(Effect::Progress {
+                self.effects.push(PlaneEffect::Progress {
                     job: held.job,
                     tenant: job.tenant.clone(),
                     metadata: job.metadata(),
@@ -283,7 +284,7 @@ impl Plane {
             }
         }
         if node_limit.is_some() {
-            self.look_sooner(now, id, node_limit);
+            self.tighten_alarm(now, id, node_limit);
         }
         true
     }
@@ -320,8 +321,8 @@ impl Plane {
     }
 
     /// Orders that came up while lines were open go out, one reply a worker.
-    pub(super) fn flush(&mut self, now: Timestamp) -> Answer {
-        for id in std::mem::take(&mut self.to_tell) {
+    pub(super) fn flush(&mut self, now: Timestamp) -> PlaneAnswer {
+        for id in std::mem::take(&mut self.undelivered) {
             let Some(worker) = self.workers.get(&id).filter(|worker| worker.is_polling) else { continue };
             let seq = worker.beat_seq;
             let reply = self.orders(now, &id, seq);
@@ -332,9 +333,9 @@ impl Plane {
                 worker.is_polling = false;
                 worker.drain_told_at = Some(now).filter(|_| reply.drain);
             }
-            self.effects.push(Effect::Orders { worker: id, reply });
+            self.effects.push(PlaneEffect::SendOrders { worker: id, reply });
         }
-        Answer::Done
+        PlaneAnswer::Done
     }
 
     pub(super) fn line_dropped(
@@ -342,10 +343,10 @@ impl Plane {
         now: Timestamp,
         id: &WorkerId,
         seq: u64,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<PlaneAnswer, Refusal> {
         let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
         if worker.beat_seq != seq || !worker.is_polling {
-            return Err(Refusal::OldBeat { newest: worker.beat_seq });
+            return Err(Refusal::StaleBeat { newest: worker.beat_seq });
         }
         worker.is_polling = false;
         worker.watch.doubt(now, worker.limits(&self.settings));
@@ -355,7 +356,7 @@ impl Plane {
             self.watch_worker(now, id);
             self.look_at_machine(now, id);
         }
-        Ok(Answer::Done)
+        Ok(PlaneAnswer::Done)
     }
 
     pub(super) fn store_worker(&mut self, now: Timestamp, id: &WorkerId) {
@@ -372,21 +373,21 @@ impl Plane {
             let shape = self.jobs.get(&job).map(|job| job.kind.shape.clone());
             if hold.told.is_some() {
                 worker.cancels.insert((job, hold.attempt), Stop::new(reason.to_owned()));
-                self.to_tell.insert(id.clone());
+                self.undelivered.insert(id.clone());
             }
             if let Some(shape) = shape {
                 self.say_nothing(id, *shape, job);
             }
         }
-        self.feed(now, id);
+        self.assign(now, id);
     }
 
     /// Which attempt of a job runs where, if it runs.
     pub(super) fn holder(&self, job: JobId) -> Option<(WorkerId, Attempt)> {
         let job = self.jobs.get(&job)?;
         match job.state() {
-            State::Running { worker, .. } => Some((worker.clone(), job.attempt())),
-            State::Waiting { .. } | State::Ended(_) => None,
+            JobState::Running { worker, .. } => Some((worker.clone(), job.attempt())),
+            JobState::Waiting { .. } | JobState::Ended(_) => None,
         }
     }
 }

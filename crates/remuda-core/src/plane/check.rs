@@ -2,7 +2,7 @@
 
 use super::{Plane, place};
 use crate::alarm::Alarm;
-use crate::job::State;
+use crate::job::JobState;
 use crate::time::Timestamp;
 
 impl Plane {
@@ -27,12 +27,12 @@ impl Plane {
     fn check_job(&self, now: Timestamp, job: &crate::job::Job) -> Result<(), String> {
         let is_queued = self.queue.contains(place(job));
         match job.state() {
-            State::Waiting { not_before } => {
-                if is_queued != (*not_before <= now) && self.alarms.of(&Alarm::Job(job.id)).is_none() {
+            JobState::Waiting { not_before } => {
+                if is_queued != (*not_before <= now) && self.alarms.get(&Alarm::Job(job.id)).is_none() {
                     return Err(format!("job {} waits, is not queued and nobody will wake it", job.id));
                 }
             }
-            State::Running { worker, .. } => {
+            JobState::Running { worker, .. } => {
                 let hold = self.workers.get(worker).and_then(|worker| worker.holds.get(&job.id));
                 if hold.map(|hold| hold.attempt) != Some(job.attempt()) {
                     return Err(format!("job {} runs on {worker}, which does not hold it", job.id));
@@ -41,10 +41,10 @@ impl Plane {
                     return Err(format!("job {} runs and is queued", job.id));
                 }
             }
-            State::Ended(_) => return Err(format!("job {} has ended and is still in memory", job.id)),
+            JobState::Ended(_) => return Err(format!("job {} has ended and is still in memory", job.id)),
         }
         match job.deadline {
-            Some(deadline) if self.alarms.of(&Alarm::Job(job.id)).is_none_or(|at| at > deadline) => {
+            Some(deadline) if self.alarms.get(&Alarm::Job(job.id)).is_none_or(|at| at > deadline) => {
                 Err(format!("nobody will notice the deadline of job {}", job.id))
             }
             Some(_) | None => Ok(()),
@@ -61,14 +61,14 @@ impl Plane {
             }
             let is_free = worker.free_slots(now) > 0;
             // Probation ends by itself; the alarm that notices may be due in this very moment.
-            let may_lag = worker.standing.on_probation().is_some();
+            let may_lag = worker.probation.until().is_some();
             if is_free != self.free.contains(&worker.id) && !may_lag {
                 return Err(format!(
                     "worker {} has free slots: {is_free}, and the index disagrees",
                     worker.id
                 ));
             }
-            if !worker.holds.is_empty() && self.alarms.of(&Alarm::Worker(worker.id.clone())).is_none() {
+            if !worker.holds.is_empty() && self.alarms.get(&Alarm::Worker(worker.id.clone())).is_none() {
                 return Err(format!("worker {} holds work and nobody watches it", worker.id));
             }
         }
@@ -80,7 +80,7 @@ impl Plane {
         const LOOKED_AT: usize = 16;
         for job in self.jobs().filter(|job| self.queue.contains(place(job))).take(LOOKED_AT) {
             let idle = self.free.iter().filter_map(|id| self.workers.get(id));
-            let taker = idle.filter(|worker| worker.standing.on_probation().is_none());
+            let taker = idle.filter(|worker| worker.probation.until().is_none());
             for worker in taker {
                 if self.passed_over(now, job, worker).is_none() {
                     return Err(format!("job {} waits although worker {} could take it", job.id, worker.id));

@@ -18,7 +18,7 @@ impl Plane {
     }
 
     /// What an hour of all machines of a fleet costs now, whatever their phase, and of pods that nobody knows.
-    pub fn price_of_fleet(&self, id: &FleetId) -> Money {
+    pub fn fleet_hourly_price(&self, id: &FleetId) -> Money {
         match self.fleet_settings(id) {
             Some(settings) => self.rate_of(&self.fleet(id), settings),
             None => self.rentals_of(id).filter_map(|rental| self.price(rental)).sum(),
@@ -26,21 +26,21 @@ impl Plane {
     }
 
     /// What a machine has cost within the window.
-    pub fn cost_of_machine(&self, rental: &Rental, window: CostWindow, now: Timestamp) -> Money {
+    pub fn machine_cost(&self, rental: &Rental, window: CostWindow, now: Timestamp) -> Money {
         self.price(rental).unwrap_or_default().over(window.share(rental.wanted_at, now))
     }
 
     /// What a fleet has spent within the window. Machines that are gone count by the hour, and further back by the day:
     /// every one that the window touches.
     pub fn spent(&self, id: &FleetId, window: CostWindow, now: Timestamp) -> Money {
-        let there = self.rentals_of(id).map(|rental| self.cost_of_machine(rental, window, now));
+        let there = self.rentals_of(id).map(|rental| self.machine_cost(rental, window, now));
         let gone = self.fleets.fleets.get(id).map_or(Money::ZERO, |fleet| fleet.cost_within(window));
         there.sum::<Money>().plus(gone)
     }
 
     /// What each hour of the window cost, the fleets' machines together.
     pub fn spent_by_hour(&self, window: CostWindow, now: Timestamp) -> Vec<(Timestamp, Money)> {
-        let fleets = self.fleets_known();
+        let fleets = self.known_fleets();
         let (first, last) = (hour_of(window.from).0, hour_of(window.until).0);
         let hours = (first..=last).map(|hour| {
             let hour = CostWindow::for_hour(hour);
@@ -50,7 +50,7 @@ impl Plane {
     }
 
     /// Every fleet that is configured, or was and has left something behind.
-    pub fn fleets_known(&self) -> Vec<FleetId> {
+    pub fn known_fleets(&self) -> Vec<FleetId> {
         let configured = self.settings.fleets.iter().map(|fleet| fleet.id.clone());
         let mut known: Vec<_> = configured.collect();
         let remembered = self.fleets.fleets.keys().cloned();

@@ -2,31 +2,32 @@
 
 use std::sync::Arc;
 
-use super::{About, Answer, Plane, detail};
-use crate::document::{Document, Shelf};
+use super::{About, Plane, PlaneAnswer, detail};
+use crate::document::{Collection, Document};
 use crate::record::Record;
 use crate::time::Timestamp;
 use crate::webhook::DeliveryResult;
 
 impl Plane {
-    pub(super) fn keep(&mut self, document: Arc<Document>) -> Answer {
+    pub(super) fn keep(&mut self, document: Arc<Document>) -> PlaneAnswer {
         self.records.push(Record::Document(document));
-        Answer::Done
+        PlaneAnswer::Done
     }
 
-    pub(super) fn told(&mut self, now: Timestamp, told: &DeliveryResult) -> Answer {
-        self.records.push(Record::DocumentGone { shelf: Shelf::Webhook, id: told.job.to_string() });
+    pub(super) fn told(&mut self, now: Timestamp, told: &DeliveryResult) -> PlaneAnswer {
+        self.records
+            .push(Record::DocumentDeleted { collection: Collection::Webhook, id: told.job.to_string() });
         let name = if told.problem.is_none() { "webhook:delivered" } else { "webhook:given_up" };
         let mut how = detail([("tries", told.tries.into())]);
         if let Some(problem) = &told.problem {
             how.insert("reason".to_owned(), problem.clone().into());
         }
         self.happened(now, name, About { ended: Some(told), ..About::default() }, how);
-        Answer::Done
+        PlaneAnswer::Done
     }
 
-    pub(super) fn discard(&mut self, shelf: Shelf, id: String) -> Answer {
-        self.records.push(Record::DocumentGone { shelf, id });
-        Answer::Done
+    pub(super) fn discard(&mut self, collection: Collection, id: String) -> PlaneAnswer {
+        self.records.push(Record::DocumentDeleted { collection, id });
+        PlaneAnswer::Done
     }
 }

@@ -9,7 +9,7 @@ use crate::job::Job;
 /// Outcomes of the recent past, so that a repeated report or submission gets a definite answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ended {
-    pub(super) of: BTreeMap<JobId, (Attempt, &'static str)>,
+    pub(super) outcomes: BTreeMap<JobId, (Attempt, &'static str)>,
     /// With their keys: whoever looked a key up before the job was stored may submit it after the job has ended.
     order: VecDeque<(JobId, Option<(Tenant, String)>)>,
 }
@@ -20,11 +20,11 @@ const ENDED_MAX: usize = 8192;
 impl Ended {
     /// Remembers a job that ended, and says which key is forgotten with the oldest one.
     pub(super) fn insert(&mut self, job: &Job, state: &'static str) -> Option<(Tenant, String)> {
-        if self.of.insert(job.id, (job.attempt(), state)).is_none() {
+        if self.outcomes.insert(job.id, (job.attempt(), state)).is_none() {
             self.order.push_back((job.id, submit::key_of(job)));
         }
         let (oldest, key) = if self.order.len() > ENDED_MAX { self.order.pop_front() } else { None }?;
-        self.of.remove(&oldest);
+        self.outcomes.remove(&oldest);
         key
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::Submission;
 use crate::affinity::Affinity;
 use crate::cycle;
-use crate::document::{Document, Shelf};
+use crate::document::{Collection, Document};
 use crate::fleet;
 use crate::id::{FleetId, Hash, JobId, MachineId, Shape, Tenant, WorkerId};
 use crate::provider;
@@ -20,7 +20,7 @@ use crate::wire::{Beat, BeatReply, JoinReply, JoinRequest};
 
 /// Something happened outside.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum PlaneEvent {
     Submit(Box<Submission>),
     Cancel {
         job: JobId,
@@ -30,7 +30,7 @@ pub enum Event {
     Join {
         join: Box<JoinRequest>,
         token_hash: Hash,
-        proof: Proof,
+        proof: JoinProof,
     },
     /// `waits`: the worker will stay on the line for orders.
     Beat {
@@ -40,7 +40,7 @@ pub enum Event {
         waits: bool,
     },
     /// The line on which orders were awaited is gone: a reason to look closer, and nothing more.
-    LineDropped {
+    ConnectionDropped {
         worker: WorkerId,
         seq: u64,
     },
@@ -68,19 +68,19 @@ pub enum Event {
         news: Box<provider::ProviderEvent>,
     },
     /// What a person wants of a fleet.
-    Order {
+    OrderFleet {
         fleet: FleetId,
         order: fleet::FleetOrder,
     },
     /// The name that is part of every tag: drawn once, by whoever can draw, and kept for ever.
-    Deployment(String),
+    NameDeployment(String),
     /// A person ends a block.
-    Lift {
+    LiftBlock {
         worker: WorkerId,
         shape: Shape,
     },
     /// A person lets a quarantined shape go.
-    Release {
+    ReleaseShape {
         shape: Shape,
     },
     /// A person says where a shape should run, and where not.
@@ -92,18 +92,18 @@ pub enum Event {
         shape: Shape,
     },
     /// News of a job's end were taken, or given up.
-    Told(Box<DeliveryResult>),
+    WebhookSettled(Box<DeliveryResult>),
     /// To be remembered, in place of what has its id on that shelf.
-    Keep(Arc<Document>),
+    PutDocument(Arc<Document>),
     /// Not to be remembered any longer.
-    Discard {
-        shelf: Shelf,
+    DeleteDocument {
+        collection: Collection,
         id: String,
     },
     /// The settings were loaded anew.
-    Settings(Box<Settings>),
+    ReloadSettings(Box<Settings>),
     /// A person wants a control cycle now.
-    Cycle,
+    RunCycle,
     /// Time has passed.
     Tick,
     /// The batch is over: orders that came together go out together.
@@ -112,36 +112,36 @@ pub enum Event {
 
 /// How whoever joins has shown who it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Proof {
+pub enum JoinProof {
     /// It may join, under any name that is nobody's in particular.
-    Anybody,
+    JoinToken,
     /// It has the token that was given to this machine when it was rented.
-    Machine(MachineId),
+    MachineToken(MachineId),
     /// It has what a former incarnation of the same worker was given.
-    Former(Hash),
+    PreviousToken(Hash),
 }
 
 /// What the caller is told, after the records are safe.
 #[derive(Clone, Debug)]
-pub enum Answer {
+pub enum PlaneAnswer {
     Done,
     Accepted {
         job: JobId,
-        is_new: bool,
+        created: bool,
     },
     Joined(JoinReply),
     Reply(BeatReply),
     /// What the cycle that was asked for did.
     Cycled(Arc<cycle::CycleReport>),
-    /// Nothing to say yet: keep the line open, `Effect::Orders` will come.
-    Hold,
+    /// Nothing to say yet: keep the line open, `PlaneEffect::SendOrders` will come.
+    Pending,
 }
 
 /// Something to be done outside.
 #[derive(Clone, Debug)]
-pub enum Effect {
+pub enum PlaneEffect {
     /// Give this to the worker whose line is open; if it is gone, the orders go out again with its next beat.
-    Orders { worker: WorkerId, reply: BeatReply },
+    SendOrders { worker: WorkerId, reply: BeatReply },
     /// Live only, dropped first: how far a job is.
     Progress {
         job: JobId,
@@ -152,18 +152,18 @@ pub enum Effect {
         phase: String,
     },
     /// Somebody is to be told how a job ended: there is something new on the shelf.
-    Outbox,
-    /// To be asked of a fleet's provider, once; the answer comes back as `Event::Provider`. The calls of a fleet are
+    WebhookQueued,
+    /// To be asked of a fleet's provider, once; the answer comes back as `PlaneEvent::Provider`. The calls of a fleet are
     /// made in order; if the plane ends before, they are forgotten, and the next one looks first.
-    Provider { fleet: FleetId, call: provider::ProviderCall },
+    CallProvider { fleet: FleetId, call: provider::ProviderCall },
     /// A report for the log.
-    Cycle(Arc<cycle::CycleReport>),
+    ReportCycle(Arc<cycle::CycleReport>),
 }
 
 /// All that follows from an event.
 #[derive(Debug)]
 pub struct Step {
-    pub answer: Result<Answer, Refusal>,
+    pub answer: Result<PlaneAnswer, Refusal>,
     pub records: Vec<Record>,
-    pub effects: Vec<Effect>,
+    pub effects: Vec<PlaneEffect>,
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 
 use super::listing::{Lists, Orphan};
-use super::{About, Answer, Plane, detail};
+use super::{About, Plane, PlaneAnswer, detail};
 use crate::alarm::Alarm;
 use crate::cycle::CyclePlan;
-use crate::document::{Document, Shelf};
+use crate::document::{Collection, Document};
 use crate::fleet::{Fleet, FleetOrder, FleetSettings, ScalingPolicy};
 use crate::id::{FleetId, MachineId, PodId, Shape, WorkerId};
 use crate::job::Job;
@@ -53,17 +53,17 @@ pub(super) struct Fleets {
 impl Fleets {
     pub(super) fn restore(&mut self, now: Timestamp, document: &Document) {
         let body = document.body.get();
-        match document.shelf {
-            Shelf::Fleet if document.id == DEPLOYMENT => {
+        match document.collection {
+            Collection::Fleet if document.id == DEPLOYMENT => {
                 self.deployment = serde_json::from_str(body).ok();
                 self.is_heir = self.deployment.is_some();
             }
-            Shelf::Fleet => {
+            Collection::Fleet => {
                 if let (Ok(id), Ok(fleet)) = (document.id.parse(), serde_json::from_str(body)) {
                     self.fleets.insert(id, fleet);
                 }
             }
-            Shelf::Machine => {
+            Collection::Machine => {
                 if let Ok(mut rental) = serde_json::from_str::<Rental>(body) {
                     let number =
                         PodTag::parse(&rental.tag).and_then(|tag| u64::from_str_radix(tag.number, 36).ok());
@@ -142,7 +142,7 @@ impl Plane {
 
     /// Fleets that are in the settings no longer are looked after until their last machine is gone, or it would bill for
     /// ever.
-    pub(super) fn keep_what_is_left(&mut self) {
+    pub(super) fn adopt_orphaned_fleets(&mut self) {
         let with_machines: BTreeSet<_> =
             self.fleets.rentals.values().map(|rental| rental.fleet.clone()).collect();
         for id in with_machines {
@@ -152,22 +152,22 @@ impl Plane {
         }
     }
 
-    pub(super) fn named(&mut self, name: String) -> Answer {
+    pub(super) fn named(&mut self, name: String) -> PlaneAnswer {
         if self.fleets.deployment.is_none()
             && let Ok(body) = serde_json::value::to_raw_value(&name)
         {
             let document = Document {
-                shelf: Shelf::Fleet,
+                collection: Collection::Fleet,
                 id: DEPLOYMENT.to_owned(),
                 tenant: None,
-                mark: String::new(),
+                index_key: String::new(),
                 expires_at: None,
                 body: Arc::<RawValue>::from(body),
             };
             self.records.push(Record::Document(Arc::new(document)));
             self.fleets.deployment = Some(name);
         }
-        Answer::Done
+        PlaneAnswer::Done
     }
 
     pub(super) fn order(
@@ -175,7 +175,7 @@ impl Plane {
         now: Timestamp,
         id: &FleetId,
         order: FleetOrder,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<PlaneAnswer, Refusal> {
         if self.fleet_settings(id).is_none() {
             return Err(Refusal::UnknownFleet(id.clone()));
         }
@@ -208,7 +208,7 @@ impl Plane {
         ]);
         self.happened(now, "fleet:order", About::default(), told);
         self.cycle_soon(now);
-        Ok(Answer::Done)
+        Ok(PlaneAnswer::Done)
     }
 
     pub(super) fn store_fleet(&mut self, id: &FleetId) {
@@ -288,7 +288,7 @@ impl Plane {
     /// Something changed that the cycle should see: it runs at once, and not more than once a second.
     pub(super) fn cycle_soon(&mut self, now: Timestamp) {
         let soon = self.cycled_at.plus(super::TICK_MAX).max(now);
-        if self.alarms.of(&Alarm::Cycle).is_none_or(|at| soon < at) {
+        if self.alarms.get(&Alarm::Cycle).is_none_or(|at| soon < at) {
             self.alarms.set(Alarm::Cycle, Some(soon));
         }
     }

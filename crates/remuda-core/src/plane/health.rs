@@ -7,12 +7,12 @@ use serde_json::Map;
 use serde_json::value::RawValue;
 
 use super::attempts::Blame;
-use super::{About, Effect, Plane, detail};
+use super::{About, Plane, PlaneEffect, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::cycle::{AttemptView, CycleAction, CycleReport, WorkerView};
 use crate::id::{FleetId, WorkerId};
-use crate::job::State;
+use crate::job::JobState;
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::scale::ScalingDirection;
@@ -42,7 +42,7 @@ impl Plane {
         if let Ok(raw) = serde_json::value::to_raw_value(&*report) {
             self.records.push(Record::Cycle { at: now, report: Arc::<RawValue>::from(raw) });
         }
-        self.effects.push(Effect::Cycle(report.clone()));
+        self.effects.push(PlaneEffect::ReportCycle(report.clone()));
         self.alarms.set(Alarm::Cycle, Some(now.plus(self.settings.cycle_every)));
         report
     }
@@ -112,8 +112,8 @@ impl Plane {
             job: *job,
             attempt: hold.attempt,
             started_at: match self.jobs.get(job).map(|job| job.state()) {
-                Some(State::Running { started_at, .. }) => *started_at,
-                Some(State::Waiting { .. } | State::Ended(_)) | None => hold.assigned_at,
+                Some(JobState::Running { started_at, .. }) => *started_at,
+                Some(JobState::Waiting { .. } | JobState::Ended(_)) | None => hold.assigned_at,
             },
             progressed_at: hold.progressed_at,
         })
@@ -144,7 +144,7 @@ impl Plane {
                 let overrun = hold.map(|hold| hold.overrun_at(None, &self.settings));
                 let is_stuck = self.settings.stuck_policy == StuckPolicy::Progress
                     && overrun.is_some_and(|(at, how)| at <= now && how == Overrun::Stuck);
-                let blame = if is_stuck { Blame::TookDown } else { Blame::Nobody };
+                let blame = if is_stuck { Blame::Crashed } else { Blame::Nobody };
                 self.lose(now, job, Cause::Worker, reason, blame);
             }
             CycleAction::Warn { worker, reason } => {
@@ -182,6 +182,6 @@ impl Plane {
         self.watch_worker(now, id);
         // Whoever may work from now on is among those who look.
         self.update_free(now, id);
-        self.refeed = true;
+        self.needs_assign = true;
     }
 }

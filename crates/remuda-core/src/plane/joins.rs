@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use super::attempts::Blame;
 use super::reliability::Went;
-use super::{Answer, Plane, Proof, detail};
+use super::{JoinProof, Plane, PlaneAnswer, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::id::{Hash, Incarnation, JobId, MachineId, WorkerId};
-use crate::job::Turn;
+use crate::job::JobEvent;
 use crate::machine::{Presence, WorkerState};
 use crate::record::Record;
 use crate::refusal::Refusal;
@@ -26,8 +26,8 @@ impl Plane {
         now: Timestamp,
         join: &JoinRequest,
         token_hash: Hash,
-        proof: &Proof,
-    ) -> Result<Answer, Refusal> {
+        proof: &JoinProof,
+    ) -> Result<PlaneAnswer, Refusal> {
         let id = join.worker.clone();
         self.proved(join, proof)?;
         let claimed = join.incarnation.filter(|it| it.0 < INCARNATION_MAX);
@@ -37,10 +37,10 @@ impl Plane {
         let was_offline = former.as_ref().is_none_or(|former| former.presence == Presence::Offline);
         let moved_from = former.as_ref().map(|it| it.machine.clone()).filter(|it| *it != worker.machine);
         if let Some(former) = &former {
-            (worker.tally, worker.standing) = (former.tally, former.standing.clone());
+            (worker.tally, worker.probation) = (former.tally, former.probation.clone());
             worker.reliability.clone_from(&former.reliability);
             worker.reliability.came(now);
-            worker.standing.joined(now, Some(former.joined_at), self.settings.probation_after);
+            worker.probation.joined(now, Some(former.joined_at), self.settings.probation_after);
         }
         if let Some(rental) = self.fleets.rentals.get_mut(&worker.machine) {
             // It gets work once its machine is up, not before.
@@ -55,12 +55,12 @@ impl Plane {
             self.succeed(now, &id, &former, &join.held);
             let is_same = self.workers.get(&id).is_some_and(|it| {
                 (&it.services, &it.offer, it.slots) == (&former.services, &former.offer, former.slots)
-                    && it.standing.on_probation().is_none()
+                    && it.probation.until().is_none()
             });
             // If it is less than it was, others get what they left to it.
-            self.refeed |= !is_same;
+            self.needs_assign |= !is_same;
         } else {
-            self.disown(&id, &join.held);
+            self.cancel_unknown(&id, &join.held);
         }
         self.raise_fences(now, &join.held);
         self.heard_after_loss(now, &id);
@@ -73,7 +73,7 @@ impl Plane {
             self.machine_follows(now, &id, Went::Came);
         }
         self.watch_worker(now, &id);
-        self.feed(now, &id);
+        self.assign(now, &id);
         if !self.settings.fleets.is_empty() {
             self.cycle_soon(now);
         }
@@ -81,7 +81,7 @@ impl Plane {
         let (beat_idle, stale_after) = self.workers.get(&id).map_or_else(Default::default, |worker| {
             (worker.beat_idle(&self.settings), worker.stale_after(&self.settings))
         });
-        Ok(Answer::Joined(JoinReply {
+        Ok(PlaneAnswer::Joined(JoinReply {
             worker: id,
             incarnation,
             token: String::new(),
@@ -95,7 +95,7 @@ impl Plane {
 
     /// A rented machine is known by the token it was given, not by its name or address. The token is good for one join
     /// under each name; whoever comes again shows what it was given then.
-    fn proved(&self, join: &JoinRequest, proof: &Proof) -> Result<(), Refusal> {
+    fn proved(&self, join: &JoinRequest, proof: &JoinProof) -> Result<(), Refusal> {
         let former = self.workers.get(&join.worker);
         let named = join.machine.clone().or_else(|| join.worker.as_str().parse().ok());
         let by_name = join.worker.as_str().parse::<MachineId>().ok();
@@ -103,30 +103,30 @@ impl Plane {
         let rental = claimed.into_iter().flatten().find_map(|machine| self.fleets.rentals.get(&machine));
         let Some(rental) = rental else {
             return match (proof, &join.machine) {
-                (Proof::Machine(machine), _) => Err(Refusal::NotWanted(machine.clone())),
+                (JoinProof::MachineToken(machine), _) => Err(Refusal::MachineRetired(machine.clone())),
                 // It was let in once, and its machine is not ours any more: given up, or our store was put back to
                 // a time before it. Its pod is swept up; nothing must be begun there.
-                (Proof::Former(_), Some(machine)) if self.rents(join) => {
-                    Err(Refusal::NotWanted(machine.clone()))
+                (JoinProof::PreviousToken(_), Some(machine)) if self.rents(join) => {
+                    Err(Refusal::MachineRetired(machine.clone()))
                 }
-                (Proof::Anybody | Proof::Former(_), _) => Ok(()),
+                (JoinProof::JoinToken | JoinProof::PreviousToken(_), _) => Ok(()),
             };
         };
         let machine = rental.machine.clone();
         let is_proved = match (proof, former) {
-            (Proof::Machine(proved), None) => *proved == machine,
+            (JoinProof::MachineToken(proved), None) => *proved == machine,
             // The answer to its first join may have been lost: nobody has spoken under that name since.
-            (Proof::Machine(proved), Some(former)) => {
+            (JoinProof::MachineToken(proved), Some(former)) => {
                 *proved == machine && former.watch.seen_at() <= former.joined_at
             }
-            (Proof::Former(hash), Some(former)) => *hash == former.token_hash,
+            (JoinProof::PreviousToken(hash), Some(former)) => *hash == former.token_hash,
             _ => false,
         };
         // Whoever is not what it says may not learn how the machine stands.
         if !is_proved || join.machine.as_ref().is_some_and(|named| *named != machine) {
-            return Err(Refusal::NotProved(machine));
+            return Err(Refusal::IdentityUnproven(machine));
         }
-        if rental.phase == RentalPhase::Returning { Err(Refusal::NotWanted(machine)) } else { Ok(()) }
+        if rental.phase == RentalPhase::Returning { Err(Refusal::MachineRetired(machine)) } else { Ok(()) }
     }
 
     /// Whether it names a fleet whose machines are rented.
@@ -158,10 +158,10 @@ impl Plane {
     fn raise_fences(&mut self, now: Timestamp, held: &[HeldAttempt]) {
         for held in held {
             if let Some(job) = self.jobs.get_mut(&held.job)
-                && job.raise(held.attempt)
+                && job.raise_attempt(held.attempt)
             {
-                let life = job.life(now);
-                self.records.push(Record::Life { job: held.job, life });
+                let status = job.status(now);
+                self.records.push(Record::JobStatus { job: held.job, status });
             }
         }
     }
@@ -178,9 +178,9 @@ impl Plane {
                 let stays = hold.tells == 0 || is_held(**job, hold.attempt);
                 !(stays && self.adopt(now, id, **job, hold))
             })
-            .map(|(job, hold)| (*job, if hold.has_begun() { Blame::TookDown } else { Blame::Nobody }))
+            .map(|(job, hold)| (*job, if hold.has_begun() { Blame::Crashed } else { Blame::Nobody }))
             .collect();
-        self.disown(id, held);
+        self.cancel_unknown(id, held);
         for (job, blame) in lost {
             self.lose(now, job, Cause::Worker, format!("worker {id} started anew without it"), blame);
         }
@@ -190,8 +190,8 @@ impl Plane {
         let (attempt, is_told) = (former.attempt, former.tells > 0);
         let Some(worker) = self.workers.get_mut(id) else { return false };
         let Some(job) = self.jobs.get_mut(&job_id) else { return false };
-        let turn = Turn::Adopt { attempt, worker: id.clone(), incarnation: worker.incarnation };
-        if job.turn(now, turn, &self.settings).is_err() {
+        let event = JobEvent::Adopt { attempt, worker: id.clone(), incarnation: worker.incarnation };
+        if job.apply(now, event, &self.settings).is_err() {
             return false;
         }
         worker.hold(now, job, &self.settings);
@@ -199,8 +199,8 @@ impl Plane {
             (hold.told, hold.tells, hold.is_named) = (Some(0), former.tells, true);
             hold.is_begun = former.is_begun;
         }
-        let life = job.life(now);
-        self.records.push(Record::Life { job: job_id, life });
+        let status = job.status(now);
+        self.records.push(Record::JobStatus { job: job_id, status });
         true
     }
 
@@ -211,24 +211,24 @@ impl Plane {
         id: &WorkerId,
         token_hash: Option<Hash>,
         reason: &str,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<PlaneAnswer, Refusal> {
         if let Some(token_hash) = token_hash {
-            self.genuine(id, token_hash)?;
+            self.authenticate(id, token_hash)?;
         }
         let worker = self.workers.get_mut(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
         worker.has_left |= token_hash.is_some();
         if (worker.presence, worker.state) == (Presence::Offline, WorkerState::Terminated) {
-            return Ok(Answer::Done);
+            return Ok(PlaneAnswer::Done);
         }
         (worker.presence, worker.state, worker.changed_at) =
             (Presence::Offline, WorkerState::Terminated, now);
         // Who says goodbye itself has hung up; whom a person sends away is told on the open line.
         worker.is_polling &= token_hash.is_none();
         worker.reliability.left(now);
-        self.to_tell.insert(id.clone());
+        self.undelivered.insert(id.clone());
         reason.clone_into(&mut worker.reason);
         let held: Vec<_> = worker.holds.keys().copied().collect();
-        self.refeed = true;
+        self.needs_assign = true;
         self.watch_worker(now, id);
         for job in held {
             self.lose(now, job, Cause::Provider, format!("worker {id} left: {reason}"), Blame::Nobody);
@@ -237,7 +237,7 @@ impl Plane {
         self.worker_news(now, "worker:offline", id, detail([("reason", reason.into())]));
         self.machine_follows(now, id, Went::Left);
         self.machine_goes_along(now, id, reason);
-        Ok(Answer::Done)
+        Ok(PlaneAnswer::Done)
     }
 
     pub(super) fn drain(
@@ -246,12 +246,12 @@ impl Plane {
         id: &WorkerId,
         reason: &str,
         within: Option<Duration>,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<PlaneAnswer, Refusal> {
         let worker = self.workers.get(id).ok_or_else(|| Refusal::UnknownWorker(id.clone()))?;
         if !matches!(worker.state, WorkerState::Active | WorkerState::Spawning) {
             return Err(Refusal::Leaving(id.clone()));
         }
-        self.to_tell.insert(id.clone());
+        self.undelivered.insert(id.clone());
         let drain_until = within.map(|within| now.plus(within));
         let machine = worker.machine.clone();
         if let Some(worker) = self.workers.get_mut(id) {
@@ -264,7 +264,7 @@ impl Plane {
         self.machine_goes_along(now, id, reason);
         self.cycle_soon(now);
         self.alarms.set(Alarm::Provider, Some(now));
-        Ok(Answer::Done)
+        Ok(PlaneAnswer::Done)
     }
 
     pub(super) fn drain_machine(
@@ -273,7 +273,7 @@ impl Plane {
         machine: &MachineId,
         reason: &str,
         within: Option<Duration>,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<PlaneAnswer, Refusal> {
         let there: Vec<_> =
             self.workers.values().filter(|it| it.machine == *machine).map(|it| it.id.clone()).collect();
         if let Some(rental) = self.fleets.rentals.get_mut(machine) {
@@ -290,6 +290,6 @@ impl Plane {
             // One that is on its way out already is as good as drained.
             drop(self.drain(now, &worker, reason, within));
         }
-        Ok(Answer::Done)
+        Ok(PlaneAnswer::Done)
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::Plane;
 use crate::id::{Sequence, WorkerId};
 use crate::job::Job;
-use crate::record::{Happened, Record};
+use crate::record::{Record, StoredEvent};
 use crate::time::Timestamp;
 use crate::webhook::DeliveryResult;
 
@@ -44,7 +44,7 @@ pub(super) fn note(
     detail: Map<String, Value>,
 ) {
     *sequence = sequence.next();
-    let happened = Happened {
+    let happened = StoredEvent {
         seq: *sequence,
         at: now,
         name: name.into(),
@@ -58,7 +58,7 @@ pub(super) fn note(
         },
         detail,
     };
-    records.push(Record::Happened(Arc::new(happened)));
+    records.push(Record::Event(Arc::new(happened)));
 }
 
 /// A small JSON object.

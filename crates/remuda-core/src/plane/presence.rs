@@ -11,7 +11,7 @@ use super::{About, Plane, detail};
 use crate::alarm::Alarm;
 use crate::cause::Cause;
 use crate::id::{JobId, MachineId, Shape, WorkerId};
-use crate::job::State;
+use crate::job::JobState;
 use crate::machine::{self, Presence, WorkerState};
 use crate::refusal::Refusal;
 use crate::settings::StuckPolicy;
@@ -19,7 +19,7 @@ use crate::time::{Timestamp, humanize};
 use crate::watch::WatchVerdict;
 use crate::worker::{Overrun, Stop};
 
-use super::Answer;
+use super::PlaneAnswer;
 
 impl Plane {
     /// We were paused, or the store was slow: the time we did not listen is nobody's silence.
@@ -58,7 +58,7 @@ impl Plane {
             }
         }
         self.watch_worker(now, id);
-        self.feed(now, id);
+        self.assign(now, id);
     }
 
     /// No new work; nothing is taken away yet.
@@ -66,7 +66,7 @@ impl Plane {
         let Some(worker) = self.workers.get_mut(id) else { return };
         worker.presence = Presence::Suspect;
         self.client_state(now, id);
-        self.refeed = true;
+        self.needs_assign = true;
         let online = self.workers.values().filter(|worker| worker.presence == Presence::Online).count();
         let was_on = self.mass_loss.is_on(now);
         let is_on = self.mass_loss.silent(now, id, online, &self.settings);
@@ -89,13 +89,13 @@ impl Plane {
         worker.reliability.went_stale(now, seen_at);
         (worker.presence, worker.changed_at) = (Presence::Offline, now);
         worker.is_polling = false;
-        self.refeed = true;
+        self.needs_assign = true;
         worker.tally.went_stale += 1;
         worker.reason.clone_from(&reason);
         let held: Vec<_> = worker.holds.iter().map(|(job, hold)| (*job, hold.has_begun())).collect();
         for (job, has_begun) in held {
             // Whoever was gone before it named the job was not taken down by it.
-            let blame = if has_begun { Blame::TookDown } else { Blame::Nobody };
+            let blame = if has_begun { Blame::Crashed } else { Blame::Nobody };
             self.lose(now, job, Cause::Worker, format!("worker {id} fell silent: {reason}"), blame);
         }
         self.store_worker(now, id);
@@ -118,10 +118,11 @@ impl Plane {
 
     pub(super) fn client_state(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get(id) else { return };
-        let is_on_probation = worker.standing.on_probation().is_some_and(|until| now < until);
+        let is_on_probation = worker.probation.until().is_some_and(|until| now < until);
         let is_online = worker.presence == Presence::Online && worker.state == WorkerState::Active;
-        let is_available = is_online && worker.closed.is_empty() && !is_on_probation;
-        let reason = if worker.closed.is_empty() { &worker.reason } else { &worker.closed };
+        let is_available = is_online && worker.unavailable_reason.is_empty() && !is_on_probation;
+        let reason =
+            if worker.unavailable_reason.is_empty() { &worker.reason } else { &worker.unavailable_reason };
         let state = detail([
             ("online", is_online.into()),
             ("available", is_available.into()),
@@ -139,7 +140,7 @@ impl Plane {
         let Some(worker) = self.workers.get(id) else { return };
         let (machine, presence) = (worker.machine.clone(), worker.presence);
         let others = self.workers.values().filter(|it| it.machine == machine && it.id != *id);
-        if machine::presence(others.map(|it| it.presence)) == Presence::Offline {
+        if machine::machine_presence(others.map(|it| it.presence)) == Presence::Offline {
             let state = detail([("machine", machine.as_str().into()), ("state", presence.as_str().into())]);
             self.happened(now, "machine:state", About::worker(id), state);
             self.machine_went(now, &machine, went);
@@ -149,7 +150,7 @@ impl Plane {
     /// A worker is on another machine now: the one it was on is offline if nobody else is heard there.
     pub(super) fn machine_lost_one(&mut self, now: Timestamp, machine: &MachineId) {
         let there = self.workers.values().filter(|it| it.machine == *machine);
-        if machine::presence(there.map(|it| it.presence)) == Presence::Offline {
+        if machine::machine_presence(there.map(|it| it.presence)) == Presence::Offline {
             let state =
                 detail([("machine", machine.as_str().into()), ("state", Presence::Offline.as_str().into())]);
             self.happened(now, "machine:state", About::default(), state);
@@ -182,7 +183,7 @@ impl Plane {
             let (what, cause, blame) = self.judged(silence, how);
             if let Some(worker) = self.workers.get_mut(id) {
                 worker.cancels.insert((job, attempt), Stop::new(what.clone()));
-                self.to_tell.insert(id.clone());
+                self.undelivered.insert(id.clone());
             }
             self.lose(now, job, cause, format!("{what} on worker {id}"), blame);
         }
@@ -194,7 +195,7 @@ impl Plane {
             // What stands still took its service down with it; what is only old did not.
             Overrun::Stuck => {
                 let blame = match self.settings.stuck_policy {
-                    StuckPolicy::Progress => Blame::TookDown,
+                    StuckPolicy::Progress => Blame::Crashed,
                     StuckPolicy::Age => Blame::Pair,
                 };
                 (format!("stuck: no progress for {}", humanize(silence)), Cause::Service, blame)
@@ -214,8 +215,8 @@ impl Plane {
 
     fn started_at(&self, job: JobId) -> Option<Timestamp> {
         match self.jobs.get(&job)?.state() {
-            State::Running { started_at, .. } => Some(*started_at),
-            State::Waiting { .. } | State::Ended(_) => None,
+            JobState::Running { started_at, .. } => Some(*started_at),
+            JobState::Waiting { .. } | JobState::Ended(_) => None,
         }
     }
 
@@ -238,20 +239,20 @@ impl Plane {
     /// A block's wait is over: the pair may have one trial.
     pub(super) fn block_alarm(&mut self, now: Timestamp, worker: &WorkerId, shape: Shape) {
         if self.blocks.expire(now, worker, &shape) {
-            let mut why = self.blocks.of(worker, &shape).map(|block| pair(shape, block)).unwrap_or_default();
+            let mut why = self.blocks.get(worker, &shape).map(|block| pair(shape, block)).unwrap_or_default();
             why.insert("reason".to_owned(), "the wait is over: one trial".into());
             self.happened(now, "client:unblocked_workflow", About::worker(worker), why);
-            self.feed(now, worker);
-        } else if let Some(block) = self.blocks.of(worker, &shape).filter(|block| block.is_blocked()) {
+            self.assign(now, worker);
+        } else if let Some(block) = self.blocks.get(worker, &shape).filter(|block| block.is_blocked()) {
             self.alarms.set(Alarm::Block(worker.clone(), shape), Some(block.until));
         }
     }
 
     /// A quarantined shape may have its trial.
     pub(super) fn shape_alarm(&mut self, now: Timestamp, shape: Shape) {
-        match self.suspicions.of(&shape).and_then(|it| it.row.trial_at) {
+        match self.quarantine.get(&shape).and_then(|it| it.row.trial_at) {
             Some(trial_at) if now < trial_at => self.alarms.set(Alarm::Shape(shape), Some(trial_at)),
-            Some(_) | None => self.refeed = true,
+            Some(_) | None => self.needs_assign = true,
         }
     }
 
@@ -262,7 +263,7 @@ impl Plane {
         }
         let wake_at = job.wake_at(now);
         self.alarms.set(Alarm::Job(id), wake_at);
-        if matches!(job.state(), State::Waiting { not_before } if *not_before <= now) {
+        if matches!(job.state(), JobState::Waiting { not_before } if *not_before <= now) {
             self.ready(now, id);
         }
     }
@@ -272,18 +273,18 @@ impl Plane {
         now: Timestamp,
         worker: &WorkerId,
         shape: Shape,
-    ) -> Result<Answer, Refusal> {
-        let Some(block) = self.blocks.lift(worker, &shape) else { return Err(Refusal::NothingThere) };
+    ) -> Result<PlaneAnswer, Refusal> {
+        let Some(block) = self.blocks.lift(worker, &shape) else { return Err(Refusal::NothingToLift) };
         self.unblocked(now, worker, shape, &block, "lifted by hand");
-        self.feed(now, worker);
-        Ok(Answer::Done)
+        self.assign(now, worker);
+        Ok(PlaneAnswer::Done)
     }
 
-    pub(super) fn release(&mut self, now: Timestamp, shape: Shape) -> Result<Answer, Refusal> {
+    pub(super) fn release(&mut self, now: Timestamp, shape: Shape) -> Result<PlaneAnswer, Refusal> {
         if self.clear_shape(now, shape, "released by hand") {
-            Ok(Answer::Done)
+            Ok(PlaneAnswer::Done)
         } else {
-            Err(Refusal::NothingThere)
+            Err(Refusal::NothingToLift)
         }
     }
 
@@ -299,11 +300,11 @@ impl Plane {
 
     /// The worker holds something now and is watched more closely: its alarm must not come later than that, nor than what
     /// the job itself allows.
-    pub(super) fn look_sooner(&mut self, now: Timestamp, id: &WorkerId, limit: Option<Duration>) {
+    pub(super) fn tighten_alarm(&mut self, now: Timestamp, id: &WorkerId, limit: Option<Duration>) {
         let suspect_after = self.settings.suspect_after;
         let latest = now.plus(limit.map_or(suspect_after, |limit| limit.min(suspect_after)));
         let alarm = Alarm::Worker(id.clone());
-        if self.alarms.of(&alarm).is_none_or(|at| latest < at) {
+        if self.alarms.get(&alarm).is_none_or(|at| latest < at) {
             self.alarms.set(alarm, Some(latest));
         }
     }

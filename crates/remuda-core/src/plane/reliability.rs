@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::value::RawValue;
 
 use super::{About, Plane, detail};
-use crate::document::{Document, Shelf};
+use crate::document::{Collection, Document};
 use crate::id::{MachineId, WorkerId};
 use crate::record::Record;
 use crate::reliability::Reliability;
@@ -24,7 +24,7 @@ pub(super) enum Went {
 
 impl Plane {
     pub(super) fn restore_reliability(&mut self, document: &Document) {
-        if document.shelf == Shelf::Reliability
+        if document.collection == Collection::Reliability
             && let (Ok(machine), Ok(it)) = (document.id.parse(), serde_json::from_str(document.body.get()))
         {
             self.machines.insert(machine, it);
@@ -40,17 +40,17 @@ impl Plane {
             Went::Left => it.left(now),
         }
         if it.tells(now, self.settings.flaps_before_alert) {
-            let stales = it.stales_lately(now);
+            let stales = it.stale_last_hour(now);
             let told = detail([("machine", machine.as_str().into()), ("stale_in_an_hour", stales.into())]);
             self.happened(now, "machine:unreliable", About::default(), told);
         }
         let body = self.machines.get(machine).and_then(|it| serde_json::value::to_raw_value(it).ok());
         self.records.extend(body.map(|body| {
             Record::Document(Arc::new(Document {
-                shelf: Shelf::Reliability,
+                collection: Collection::Reliability,
                 id: machine.to_string(),
                 tenant: None,
-                mark: String::new(),
+                index_key: String::new(),
                 expires_at: None,
                 body: Arc::<RawValue>::from(body),
             }))
@@ -60,7 +60,7 @@ impl Plane {
     pub(super) fn tell_if_unreliable(&mut self, now: Timestamp, id: &WorkerId) {
         let Some(worker) = self.workers.get_mut(id) else { return };
         if worker.reliability.tells(now, self.settings.flaps_before_alert) {
-            let stales = worker.reliability.stales_lately(now);
+            let stales = worker.reliability.stale_last_hour(now);
             self.store_worker(now, id);
             let told = detail([("stale_in_an_hour", stales.into())]);
             self.happened(now, "worker:unreliable", About::worker(id), told);
@@ -72,7 +72,7 @@ impl Plane {
         let is_known = self.workers.values().any(|worker| worker.machine == *machine);
         if !is_known && self.machines.remove(machine).is_some() {
             let id = machine.to_string();
-            self.records.push(Record::DocumentGone { shelf: Shelf::Reliability, id });
+            self.records.push(Record::DocumentDeleted { collection: Collection::Reliability, id });
         }
     }
 

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::{About, Answer, Effect, Plane, detail};
-use crate::document::Shelf;
+use super::{About, Plane, PlaneAnswer, PlaneEffect, detail};
+use crate::document::Collection;
 use crate::id::{FleetId, MachineId, WorkerId};
 use crate::machine::WorkerState;
 use crate::provider::{Pod, PodTag, ProviderCall, ProviderError, ProviderErrorClass, ProviderEvent};
@@ -17,7 +17,12 @@ use crate::time::Timestamp;
 const CAPACITY_WAIT: Duration = Duration::from_secs(60);
 
 impl Plane {
-    pub(super) fn provider_said(&mut self, now: Timestamp, fleet: &FleetId, news: ProviderEvent) -> Answer {
+    pub(super) fn provider_said(
+        &mut self,
+        now: Timestamp,
+        fleet: &FleetId,
+        news: ProviderEvent,
+    ) -> PlaneAnswer {
         match news {
             ProviderEvent::Rented { machine, result: Ok(pod) } => self.rented(now, &machine, &pod),
             ProviderEvent::Rented { machine, result: Err(fault) } => {
@@ -41,11 +46,11 @@ impl Plane {
             ProviderEvent::Bootstrapped { machine, result } => self.prepared(now, &machine, result),
         }
         self.cycle_soon(now);
-        Answer::Done
+        PlaneAnswer::Done
     }
 
     pub(super) fn call(&mut self, fleet: &FleetId, call: ProviderCall) {
-        self.effects.push(Effect::Provider { fleet: fleet.clone(), call });
+        self.effects.push(PlaneEffect::CallProvider { fleet: fleet.clone(), call });
     }
 
     /// Wishes are stored with the same commit that lets the provider hear of them.
@@ -191,13 +196,13 @@ impl Plane {
             self.store_fleet(&id);
         }
         if state == WorkerState::Error && is_failure {
-            self.came_to_nothing(now, machine, reason);
+            self.creation_failed(now, machine, reason);
         }
         self.store_rental(machine);
         self.machine_state(now, machine);
         for worker in self.workers_on(machine) {
             if state != WorkerState::Active {
-                self.to_tell.insert(worker.clone());
+                self.undelivered.insert(worker.clone());
             }
             self.move_worker(now, &worker, state, reason.to_owned());
         }
@@ -211,7 +216,7 @@ impl Plane {
     }
 
     /// A machine that was paid for and never worked: its offer and host are passed over for a while.
-    fn came_to_nothing(&mut self, now: Timestamp, machine: &MachineId, reason: &str) {
+    fn creation_failed(&mut self, now: Timestamp, machine: &MachineId, reason: &str) {
         let Some(rental) = self.fleets.rentals.get(machine) else { return };
         let (id, offer, host) = (rental.fleet.clone(), rental.offer.clone(), rental.host.clone());
         let wait = self.offer_cooldown(&id);
@@ -252,7 +257,8 @@ impl Plane {
             fleet.spend(rental.wanted_at, now, price);
             self.store_fleet(&rental.fleet);
         }
-        self.records.push(Record::DocumentGone { shelf: Shelf::Machine, id: machine.to_string() });
+        self.records
+            .push(Record::DocumentDeleted { collection: Collection::Machine, id: machine.to_string() });
         let told = detail([
             ("machine", machine.as_str().into()),
             ("fleet", rental.fleet.as_str().into()),

@@ -8,22 +8,22 @@ use std::time::Duration;
 use super::{Plane, place};
 use crate::block;
 use crate::id::{JobId, Service, Shape, WorkerId};
-use crate::job::{Job, State};
+use crate::job::{Job, JobState};
 use crate::machine::{Presence, WorkerState};
 use crate::need::Mismatch;
-use crate::queue::{Demand, Taste};
-use crate::suspicion;
+use crate::quarantine;
+use crate::queue::{Demand, Matcher};
 use crate::time::Timestamp;
 use crate::worker::Worker;
 
 /// Why a worker does not get a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PassedOver {
-    Unfit(Mismatch),
+    Mismatch(Mismatch),
     /// An operator keeps the shape away from it.
     Excluded,
     NotActive(WorkerState),
-    NotHeard(Presence),
+    NotOnline(Presence),
     Probation {
         until: Timestamp,
     },
@@ -41,12 +41,12 @@ pub enum PassedOver {
         job: JobId,
     },
     /// It failed there before, and others could take it.
-    FailedThere,
+    FailedBefore,
     /// It ran out of memory on one no larger, and larger ones could take it.
     TooSmall,
     /// It is there and takes no work.
-    Closed {
-        why: String,
+    Unavailable {
+        reason: String,
     },
     Busy {
         slots: u32,
@@ -56,18 +56,18 @@ pub enum PassedOver {
 impl fmt::Display for PassedOver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PassedOver::Unfit(unfit) => unfit.fmt(f),
+            PassedOver::Mismatch(unfit) => unfit.fmt(f),
             PassedOver::Excluded => f.write_str("is excluded for this shape by an affinity"),
             PassedOver::NotActive(state) => write!(f, "is {state}"),
-            PassedOver::NotHeard(presence) => write!(f, "is {presence}"),
+            PassedOver::NotOnline(presence) => write!(f, "is {presence}"),
             PassedOver::Probation { until } => write!(f, "is on probation until {until}"),
             PassedOver::Blocked { until } => write!(f, "is blocked for this shape until {until}"),
             PassedOver::BlockTrial { job } => write!(f, "is on trial for this shape with job {job}"),
             PassedOver::Quarantined { trial_at } => write!(f, "the shape is quarantined until {trial_at}"),
             PassedOver::QuarantineTrial { job } => write!(f, "the shape is on trial with job {job}"),
-            PassedOver::FailedThere => f.write_str("an attempt failed there, and others could take it"),
+            PassedOver::FailedBefore => f.write_str("an attempt failed there, and others could take it"),
             PassedOver::TooSmall => f.write_str("ran out of memory there, and larger ones could take it"),
-            PassedOver::Closed { why } => write!(f, "takes no work: {why}"),
+            PassedOver::Unavailable { reason } => write!(f, "takes no work: {reason}"),
             PassedOver::Busy { slots } => write!(f, "is busy ({slots} of {slots} slots)"),
         }
     }
@@ -75,8 +75,8 @@ impl fmt::Display for PassedOver {
 
 impl PassedOver {
     /// Whether waiting will not change it.
-    pub fn is_for_good(&self) -> bool {
-        matches!(self, PassedOver::Unfit(_) | PassedOver::Excluded)
+    pub fn is_permanent(&self) -> bool {
+        matches!(self, PassedOver::Mismatch(_) | PassedOver::Excluded)
     }
 }
 
@@ -137,7 +137,7 @@ impl Plane {
     }
 
     /// Gives a worker as much as it can take. What would rather run elsewhere, and could at once, goes there.
-    pub(super) fn feed(&mut self, now: Timestamp, id: &WorkerId) {
+    pub(super) fn assign(&mut self, now: Timestamp, id: &WorkerId) {
         while let Some(job) = self.next_for(now, id) {
             let preferred = self.jobs.get(&job).and_then(|job| self.preferred_worker(now, job));
             self.start(now, job, preferred.as_ref().unwrap_or(id));
@@ -145,13 +145,13 @@ impl Plane {
         self.update_free(now, id);
     }
 
-    pub(super) fn feed_all(&mut self, now: Timestamp) {
+    pub(super) fn assign_all(&mut self, now: Timestamp) {
         if self.queue.is_empty() {
             return;
         }
         let free: Vec<_> = self.free.iter().cloned().collect();
         for worker in free {
-            self.feed(now, &worker);
+            self.assign(now, &worker);
         }
     }
 
@@ -160,13 +160,13 @@ impl Plane {
         if self.queue.is_empty() {
             return None;
         }
-        self.queue.next(&Eye { plane: self, worker, now }, self.settings.look_ahead)
+        self.queue.next(&WorkerMatcher { plane: self, worker, now }, self.settings.look_ahead)
     }
 
     /// The first reason why this worker does not get this job; nothing if it could take it now.
     pub fn passed_over(&self, now: Timestamp, job: &Job, worker: &Worker) -> Option<PassedOver> {
         if let Some(unfit) = self.unfit(&job.kind.demand, worker) {
-            return Some(PassedOver::Unfit(unfit));
+            return Some(PassedOver::Mismatch(unfit));
         }
         if self.is_excluded(&job.kind.shape, &worker.id) {
             return Some(PassedOver::Excluded);
@@ -174,12 +174,12 @@ impl Plane {
         if let Some(reason) = self.kept_out(now, &job.kind.shape, worker) {
             return Some(reason);
         }
-        if !worker.closed.is_empty() {
-            return Some(PassedOver::Closed { why: worker.closed.clone() });
+        if !worker.unavailable_reason.is_empty() {
+            return Some(PassedOver::Unavailable { reason: worker.unavailable_reason.clone() });
         }
         if self.avoids(now, job, worker) {
             let is_too_small = !job.has_failed_on(&worker.id);
-            return Some(if is_too_small { PassedOver::TooSmall } else { PassedOver::FailedThere });
+            return Some(if is_too_small { PassedOver::TooSmall } else { PassedOver::FailedBefore });
         }
         (worker.free_slots(now) == 0).then_some(PassedOver::Busy { slots: worker.slots })
     }
@@ -194,12 +194,12 @@ impl Plane {
             return Some(PassedOver::NotActive(worker.state));
         }
         if worker.presence != Presence::Online {
-            return Some(PassedOver::NotHeard(worker.presence));
+            return Some(PassedOver::NotOnline(worker.presence));
         }
         if !worker.is_heard {
-            return Some(PassedOver::NotHeard(Presence::Suspect));
+            return Some(PassedOver::NotOnline(Presence::Suspect));
         }
-        if let Some(until) = worker.standing.on_probation().filter(|until| now < *until) {
+        if let Some(until) = worker.probation.until().filter(|until| now < *until) {
             return Some(PassedOver::Probation { until });
         }
         self.shape_kept_out(now, shape, &worker.id)
@@ -209,28 +209,30 @@ impl Plane {
         if self.is_excluded(shape, worker) {
             return Some(PassedOver::Excluded);
         }
-        match self.suspicions.standing(now, shape) {
-            suspicion::Standing::Free => {}
-            suspicion::Standing::Quarantined { trial_at } => {
+        match self.quarantine.state(now, shape) {
+            quarantine::QuarantineState::Free => {}
+            quarantine::QuarantineState::Quarantined { trial_at } => {
                 return Some(PassedOver::Quarantined { trial_at });
             }
-            suspicion::Standing::TrialUnderWay { job } => return Some(PassedOver::QuarantineTrial { job }),
+            quarantine::QuarantineState::TrialUnderWay { job } => {
+                return Some(PassedOver::QuarantineTrial { job });
+            }
         }
-        match self.blocks.standing(worker, shape) {
-            block::Standing::Open => None,
-            block::Standing::Blocked { until } => Some(PassedOver::Blocked { until }),
-            block::Standing::TrialUnderWay { job } => Some(PassedOver::BlockTrial { job }),
+        match self.blocks.state(worker, shape) {
+            block::BlockState::Open => None,
+            block::BlockState::Blocked { until } => Some(PassedOver::Blocked { until }),
+            block::BlockState::TrialUnderWay { job } => Some(PassedOver::BlockTrial { job }),
         }
     }
 
     /// A retry goes to another worker, if there is one that could take it soon.
     fn avoids(&self, now: Timestamp, job: &Job, worker: &Worker) -> bool {
-        job.is_choosy(now)
-            && job.would_rather_not(worker)
+        job.is_avoiding(now)
+            && job.should_avoid(worker)
             && self.workers.values().any(|other| {
                 other.id != worker.id
                     && other.slots > 0
-                    && !job.would_rather_not(other)
+                    && !job.should_avoid(other)
                     && self.unfit(&job.kind.demand, other).is_none()
                     && self.kept_out(now, &job.kind.shape, other).is_none()
             })
@@ -247,13 +249,13 @@ impl Plane {
 }
 
 /// The queue as one worker sees it.
-struct Eye<'a> {
+struct WorkerMatcher<'a> {
     plane: &'a Plane,
     worker: &'a Worker,
     now: Timestamp,
 }
 
-impl Taste for Eye<'_> {
+impl Matcher for WorkerMatcher<'_> {
     fn fits(&self, demand: &Demand) -> bool {
         self.plane.unfit(demand, self.worker).is_none()
     }
@@ -268,7 +270,7 @@ impl Taste for Eye<'_> {
 
     fn takes(&self, job: JobId) -> bool {
         let Some(job) = self.plane.jobs.get(&job) else { return false };
-        debug_assert!(matches!(job.state(), State::Waiting { .. }));
+        debug_assert!(matches!(job.state(), JobState::Waiting { .. }));
         !self.plane.avoids(self.now, job, self.worker)
     }
 

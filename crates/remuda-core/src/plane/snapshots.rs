@@ -75,7 +75,7 @@ impl Plane {
         let there = || housed.into_iter().flatten().filter_map(|worker| self.workers.get(worker));
         let is_ready = |worker: &Worker| match &worker.check {
             Some(check) => check.passed,
-            None => worker.closed.is_empty(),
+            None => worker.unavailable_reason.is_empty(),
         };
         let bad_check = there().filter_map(|it| it.check.as_ref()).find(|check| !check.passed);
         let bad_check = bad_check.map(|check| format!("start check: {}", check.problem));
@@ -83,7 +83,7 @@ impl Plane {
             id: rental.worker(),
             state: rental.phase.state(),
             since: rental.since,
-            presence: machine::presence(there().map(|worker| worker.presence)),
+            presence: machine::machine_presence(there().map(|worker| worker.presence)),
             is_rented: true,
             is_there: true,
             is_running: rental.running_at.is_some(),
@@ -126,7 +126,7 @@ impl Plane {
         let is_able = |worker: &&Worker| {
             worker.state == WorkerState::Active
                 && worker.presence == Presence::Online
-                && worker.closed.is_empty()
+                && worker.unavailable_reason.is_empty()
         };
         let able: Vec<_> = self.loose().filter(is_able).collect();
         let mut loose_room = able.len() as u64 * per(&self.settings.scaling);

@@ -7,13 +7,13 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::{About, Answer, Plane, detail};
+use super::{About, Plane, PlaneAnswer, detail};
 use crate::alarm::Alarm;
 use crate::id::{Hash, JobId, Service, Shape, Tenant, WorkflowHash};
-use crate::job::{DEADLINE_PASSED, Job, State, Turn};
+use crate::job::{DEADLINE_PASSED, Job, JobEvent, JobState};
 use crate::need::Requirements;
 use crate::options::JobOptions;
-use crate::record::{Accepted, IdempotencyKey, Record};
+use crate::record::{AcceptedJob, IdempotencyKey, Record};
 use crate::refusal::Refusal;
 use crate::settings::BlockOn;
 use crate::time::Timestamp;
@@ -51,13 +51,13 @@ pub struct Known {
 const RETRY_WHEN_FULL: Duration = Duration::from_secs(5);
 
 impl Plane {
-    pub(super) fn submit(&mut self, now: Timestamp, submission: Submission) -> Result<Answer, Refusal> {
+    pub(super) fn submit(&mut self, now: Timestamp, submission: Submission) -> Result<PlaneAnswer, Refusal> {
         if let Some(known) = self.known_key(&submission) {
             let fingerprint = submission.key.as_ref().map(|key| key.fingerprint);
             if fingerprint != Some(known.fingerprint) {
                 return Err(Refusal::KeyConflict { job: known.job });
             }
-            return Ok(Answer::Accepted { job: known.job, is_new: false });
+            return Ok(PlaneAnswer::Accepted { job: known.job, created: false });
         }
         if self.jobs.len() >= self.settings.open_jobs_max {
             let open_max = self.settings.open_jobs_max;
@@ -67,8 +67,8 @@ impl Plane {
         assert!(!self.jobs.contains_key(&id), "job ids are drawn once");
         let (accepted, workflow) = self.accept(now, submission);
         let job = Box::new(self.header(accepted.clone()));
-        let life = job.life(now);
-        self.records.push(Record::Accepted { job: Arc::new(accepted), life, workflow });
+        let status = job.status(now);
+        self.records.push(Record::JobAccepted { job: Arc::new(accepted), status, workflow });
         self.happened(now, "job:queued", About::job(&job), Map::new());
         self.remember_key(&job);
         self.alarms.set(Alarm::Job(id), job.wake_at(now));
@@ -77,15 +77,15 @@ impl Plane {
         if !self.settings.fleets.is_empty() && !self.queue.is_empty() {
             self.cycle_soon(now);
         }
-        Ok(Answer::Accepted { job: id, is_new: true })
+        Ok(PlaneAnswer::Accepted { job: id, created: true })
     }
 
-    fn accept(&self, now: Timestamp, submission: Submission) -> (Accepted, Arc<RawValue>) {
+    fn accept(&self, now: Timestamp, submission: Submission) -> (AcceptedJob, Arc<RawValue>) {
         let shape = match self.settings.block_on {
             BlockOn::Shape => submission.shape,
             BlockOn::Exact => submission.workflow_hash,
         };
-        let accepted = Accepted {
+        let accepted = AcceptedJob {
             id: submission.id,
             accepted_at: now,
             tenant: submission.tenant,
@@ -118,18 +118,23 @@ impl Plane {
     }
 
     /// Cancelled at once, whether or not its worker can be reached: the worker is fenced and told when it is heard.
-    pub(super) fn cancel(&mut self, now: Timestamp, id: JobId, message: String) -> Result<Answer, Refusal> {
-        self.end_early(now, id, Turn::Cancel { message: message.clone() }, "job:cancelled", message)
+    pub(super) fn cancel(
+        &mut self,
+        now: Timestamp,
+        id: JobId,
+        message: String,
+    ) -> Result<PlaneAnswer, Refusal> {
+        self.end_early(now, id, JobEvent::Cancel { message: message.clone() }, "job:cancelled", message)
     }
 
     pub(super) fn expire(&mut self, now: Timestamp, id: JobId) {
         let reason = DEADLINE_PASSED.to_owned();
-        self.end_early(now, id, Turn::Expire, "job:failed", reason).expect("an open job can expire");
+        self.end_early(now, id, JobEvent::Expire, "job:failed", reason).expect("an open job can expire");
     }
 
     pub(super) fn condemn(&mut self, now: Timestamp, id: JobId, message: String) {
-        let turn = Turn::Condemn { message: message.clone() };
-        self.end_early(now, id, turn, "job:failed", message).expect("a waiting job can be condemned");
+        let event = JobEvent::FailQuarantined { message: message.clone() };
+        self.end_early(now, id, event, "job:failed", message).expect("a waiting job can be condemned");
     }
 
     /// Ends an open job from our side, taking it away from whoever holds it.
@@ -137,25 +142,25 @@ impl Plane {
         &mut self,
         now: Timestamp,
         id: JobId,
-        turn: Turn,
+        event: JobEvent,
         name: &'static str,
         reason: String,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<PlaneAnswer, Refusal> {
         let Some(job) = self.jobs.get_mut(&id) else { return Err(self.unknown(id)) };
         let running_on = match job.state() {
-            State::Running { worker, .. } => Some(worker.clone()),
-            State::Waiting { .. } | State::Ended(_) => None,
+            JobState::Running { worker, .. } => Some(worker.clone()),
+            JobState::Waiting { .. } | JobState::Ended(_) => None,
         };
-        job.turn(now, turn, &self.settings)?;
+        job.apply(now, event, &self.settings)?;
         if let Some(worker) = running_on {
             self.take_away(now, &worker, id, &reason);
         }
         self.ended(now, id, name, detail([("reason", reason.into())]));
-        Ok(Answer::Done)
+        Ok(PlaneAnswer::Done)
     }
 
     pub(super) fn unknown(&self, id: JobId) -> Refusal {
-        match self.ended.of.get(&id) {
+        match self.ended.outcomes.get(&id) {
             Some((_, state)) => Refusal::Ended { state },
             None => Refusal::UnknownJob(id),
         }

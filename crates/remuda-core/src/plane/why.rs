@@ -7,10 +7,10 @@ use serde::Serialize;
 
 use super::{PassedOver, Plane};
 use crate::id::{JobId, Shape, WorkerId};
-use crate::job::{Job, State, retry_reason};
+use crate::job::{Job, JobState, retry_reason};
 use crate::need::Mismatch;
-use crate::record::{Life, Try};
-use crate::suspicion;
+use crate::quarantine;
+use crate::record::{JobStatus, PastAttempt};
 use crate::time::{Timestamp, humanize};
 
 #[derive(Clone, Debug, Serialize)]
@@ -19,9 +19,9 @@ pub struct Why {
     pub state: &'static str,
     /// The one sentence.
     pub reason: String,
-    pub attempts: Vec<Try>,
+    pub attempts: Vec<PastAttempt>,
     pub failures: u8,
-    pub mishaps: u8,
+    pub infra_failures: u8,
     /// Every worker, and what speaks against it; nothing does if it could take the job now.
     pub candidates: Vec<Candidate>,
     /// Workers that are kept apart from its shape, on trial with it, or close to it.
@@ -55,23 +55,23 @@ impl Plane {
     pub fn why(&self, now: Timestamp, id: JobId) -> Option<Why> {
         let job = self.jobs.get(&id)?;
         let candidates = match job.state() {
-            State::Waiting { .. } => self.candidates(now, job),
-            State::Running { .. } | State::Ended(_) => Vec::new(),
+            JobState::Waiting { .. } => self.candidates(now, job),
+            JobState::Running { .. } | JobState::Ended(_) => Vec::new(),
         };
-        let (failures, mishaps) = job.failures();
+        let (failures, infra_failures) = job.failures();
         let blocks = match job.state() {
-            State::Waiting { .. } => self.blocks_of(&job.kind.shape),
-            State::Running { .. } | State::Ended(_) => Vec::new(),
+            JobState::Waiting { .. } => self.blocks_of(&job.kind.shape),
+            JobState::Running { .. } | JobState::Ended(_) => Vec::new(),
         };
-        let life = job.life(now);
+        let status = job.status(now);
         Some(Why {
             job: id,
-            state: life.state.name(),
+            state: status.state.name(),
             reason: self.reason(now, job),
             service_job_id: (job.attempt().0 > 0).then(|| id.service_job_id(job.attempt())),
-            attempts: life.tries,
+            attempts: status.attempts,
             failures,
-            mishaps,
+            infra_failures,
             blocks,
             candidates: candidates
                 .into_iter()
@@ -85,10 +85,10 @@ impl Plane {
     }
 
     /// The story of a job that has ended, told from its stored life.
-    pub fn why_ended(job: JobId, life: &Life) -> Why {
+    pub fn explain_ended(job: JobId, status: &JobStatus) -> Why {
         use crate::record::StateRow;
-        let reason = match &life.state {
-            StateRow::Completed { worker } => format!("completed by {worker} in attempt {}", life.attempt),
+        let reason = match &status.state {
+            StateRow::Completed { worker } => format!("completed by {worker} in attempt {}", status.attempt),
             StateRow::Failed { cause, message, quarantined: true } => {
                 format!("quarantined ({cause}): {message}")
             }
@@ -98,12 +98,12 @@ impl Plane {
         };
         Why {
             job,
-            state: life.state.name(),
+            state: status.state.name(),
             reason,
-            service_job_id: (life.attempt.0 > 0).then(|| job.service_job_id(life.attempt)),
-            attempts: life.tries.clone(),
-            failures: life.failures,
-            mishaps: life.mishaps,
+            service_job_id: (status.attempt.0 > 0).then(|| job.service_job_id(status.attempt)),
+            attempts: status.attempts.clone(),
+            failures: status.failures,
+            infra_failures: status.infra_failures,
             candidates: Vec::new(),
             blocks: Vec::new(),
         }
@@ -112,13 +112,13 @@ impl Plane {
     /// The one sentence: why it waits, or how it runs.
     pub fn reason(&self, now: Timestamp, job: &Job) -> String {
         match job.state() {
-            State::Waiting { not_before } if now < *not_before => retry_reason(now, *not_before),
-            State::Waiting { .. } => {
+            JobState::Waiting { not_before } if now < *not_before => retry_reason(now, *not_before),
+            JobState::Waiting { .. } => {
                 let reason = self.waiting_reason(now, job);
                 // What is on its way is what whoever waits wants to know.
                 self.coming(job).map_or(reason.clone(), |coming| format!("{coming} ({reason})"))
             }
-            State::Running { worker, started_at, .. } => {
+            JobState::Running { worker, started_at, .. } => {
                 let hold = self.workers.get(worker).and_then(|worker| worker.holds.get(&job.id));
                 let progress = hold.map_or(0.0, |hold| hold.progress * 100.0);
                 let quiet = hold.map_or(now, |hold| hold.progressed_at);
@@ -128,14 +128,14 @@ impl Plane {
                     humanize(now.since(quiet))
                 )
             }
-            State::Ended(row) => row.name().to_owned(),
+            JobState::Ended(row) => row.name().to_owned(),
         }
     }
 
     fn blocks_of(&self, shape: &Shape) -> Vec<BlockedWorker> {
         let workers = self.blocks.workers_of(shape).into_iter();
         let blocks = workers.filter_map(|worker| {
-            let block = self.blocks.of(&worker, shape)?;
+            let block = self.blocks.get(&worker, shape)?;
             Some(BlockedWorker {
                 shape: *shape,
                 is_blocked: block.is_blocked(),
@@ -156,19 +156,19 @@ impl Plane {
         if self.workers.is_empty() {
             return "unschedulable: no worker has joined".to_owned();
         }
-        match self.suspicions.standing(now, &job.kind.shape) {
-            suspicion::Standing::Free => {}
-            suspicion::Standing::Quarantined { trial_at } => {
+        match self.quarantine.state(now, &job.kind.shape) {
+            quarantine::QuarantineState::Free => {}
+            quarantine::QuarantineState::Quarantined { trial_at } => {
                 return format!("its shape fails everywhere and is quarantined: next trial at {trial_at}");
             }
-            suspicion::Standing::TrialUnderWay { job } => {
+            quarantine::QuarantineState::TrialUnderWay { job } => {
                 return format!("its shape fails everywhere and is quarantined: job {job} is the trial");
             }
         }
         let candidates = self.candidates(now, job);
         let mut fit = candidates
             .iter()
-            .filter(|(_, reason)| !reason.as_ref().is_some_and(PassedOver::is_for_good))
+            .filter(|(_, reason)| !reason.as_ref().is_some_and(PassedOver::is_permanent))
             .peekable();
         if fit.peek().is_none() {
             return format!("unschedulable: {}", nobody_fits(&candidates));
@@ -212,7 +212,7 @@ fn nobody_fits(candidates: &[(WorkerId, Option<PassedOver>)]) -> String {
     let unfits: Vec<_> = candidates
         .iter()
         .filter_map(|(_, reason)| match reason {
-            Some(PassedOver::Unfit(unfit)) => Some(unfit),
+            Some(PassedOver::Mismatch(unfit)) => Some(unfit),
             Some(_) | None => None,
         })
         .collect();

@@ -15,7 +15,7 @@ use crate::id::Hash;
 pub(super) fn hash(tree: &Tree<'_>, value: &Value<'_>, size: usize) -> Hash {
     let mut out = Vec::with_capacity(size);
     write(tree, value, &mut out);
-    Hash::of(&out)
+    Hash::digest(&out)
 }
 
 pub(super) fn write(tree: &Tree<'_>, value: &Value<'_>, out: &mut Vec<u8>) {

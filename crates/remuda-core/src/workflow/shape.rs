@@ -50,7 +50,7 @@ pub(super) fn of_graph(tree: &Tree<'_>, graph: &Graph<'_>, order: &[usize]) -> (
         marks[node] = mark(&told);
     }
     marks.sort_unstable();
-    (Hash::of(marks.as_flattened()), models)
+    (Hash::digest(marks.as_flattened()), models)
 }
 
 /// All that is told of a value given to a node: the model files in it, however deep they stand.
@@ -77,7 +77,7 @@ fn put_models(tree: &Tree<'_>, value: &Value<'_>, told: &mut Vec<u8>, models: &m
 pub(super) fn of_value(tree: &Tree<'_>) -> (Shape, BTreeSet<String>) {
     let mut models = BTreeSet::new();
     let mark = mark_of(tree, "", &tree.root, &mut models);
-    (Hash::of(&mark), models)
+    (Hash::digest(&mark), models)
 }
 
 fn mark_of(tree: &Tree<'_>, key: &str, value: &Value<'_>, models: &mut BTreeSet<String>) -> Mark {
@@ -111,7 +111,7 @@ fn mark_of(tree: &Tree<'_>, key: &str, value: &Value<'_>, models: &mut BTreeSet<
 }
 
 fn mark(told: &[u8]) -> Mark {
-    let hash = Hash::of(told);
+    let hash = Hash::digest(told);
     let (half, _) = hash.as_bytes().split_first_chunk().expect("a SHA-256 has 32 bytes");
     *half
 }

@@ -119,7 +119,7 @@ fn every_spelling_of_a_value_has_one_hash() {
 fn hashes_are_kept_in_stores_and_stay_as_they_are() {
     assert_eq!(
         hash(r#"{"b": [1.0, 0.25, -3], "a": "x\ty"}"#),
-        Hash::of(br#"{"a":"x\ty","b":[1,2.5e-1,-3]}"#)
+        Hash::digest(br#"{"a":"x\ty","b":[1,2.5e-1,-3]}"#)
     );
     let line = look(LINE);
     assert_eq!(

@@ -49,7 +49,7 @@ pub fn read(path: &Path) -> io::Result<Found> {
                 }
             }
         }
-        before = Hash::of(&line);
+        before = Hash::digest(&line);
         found.head = Some(before);
     }
     // A tear at the very end is what a crash leaves; the next plane closes it off.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use remuda_core::plane::{Event, Plane};
+use remuda_core::plane::{Plane, PlaneEvent};
 use tracing::info;
 
 use super::FleetContext;
@@ -20,14 +20,14 @@ pub(super) async fn settle(context: &FleetContext) -> anyhow::Result<()> {
     if access.join_key().is_none() {
         let key = JoinKey::draw()?;
         let document = key.document()?;
-        plane.request_queued(Event::Keep(Arc::new(document))).await.context(unsettled)?;
+        plane.request_queued(PlaneEvent::PutDocument(Arc::new(document))).await.context(unsettled)?;
         access.honour(key);
     }
     let is_nameless = |plane: &Plane, _| plane.deployment().is_none();
     if plane.read(is_nameless).await? {
         let name = draw(NAME_BYTES)?;
         info!(deployment = %name, "every machine this plane rents is tagged with its name");
-        plane.request_queued(Event::Deployment(name)).await.context(unsettled)?;
+        plane.request_queued(PlaneEvent::NameDeployment(name)).await.context(unsettled)?;
     }
     Ok(())
 }

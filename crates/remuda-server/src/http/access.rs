@@ -24,7 +24,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use remuda_core::document::Shelf;
+use remuda_core::document::Collection;
 use remuda_core::id::JobId;
 use remuda_core::time::Timestamp;
 use remuda_store::{Store, StoreError};
@@ -97,7 +97,7 @@ impl AccessControl {
             origins: access.allowed_origins.clone(),
         };
         let own_secret = Secret::new(remuda_net::secret::draw(32)?);
-        let join = store.document(Shelf::Token, KEY_ID).await?;
+        let join = store.document(Collection::Token, KEY_ID).await?;
         let admin = settings.admin_token()?;
         Ok(AccessControl {
             book: RwLock::new(load(store).await?),
@@ -256,7 +256,7 @@ async fn load(store: &Store) -> Result<TokenStore, StoreError> {
     let mut book = TokenStore::default();
     let mut after = String::new();
     loop {
-        let page = store.documents(Shelf::Token, &after, PAGE).await?;
+        let page = store.documents(Collection::Token, &after, PAGE).await?;
         let Some(last) = page.last() else { return Ok(book) };
         after.clone_from(&last.id);
         for document in page {

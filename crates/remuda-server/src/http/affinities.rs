@@ -5,7 +5,7 @@ use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use remuda_core::affinity::Affinity;
 use remuda_core::id::Shape;
-use remuda_core::plane::Event;
+use remuda_core::plane::PlaneEvent;
 use serde_json::{Value, json};
 
 use super::path::Path;
@@ -25,7 +25,7 @@ pub(super) async fn one(
 ) -> Result<Json<Value>, ApiError> {
     let shape: Shape = shape.parse()?;
     let look = move |plane: &remuda_core::plane::Plane, _| {
-        plane.affinities().of(&shape).map(|affinity| view(&shape, affinity))
+        plane.affinities().get(&shape).map(|affinity| view(&shape, affinity))
     };
     let found = context.plane.read(look).await?;
     found.map(Json).ok_or_else(|| ApiError::not_found(format!("shape {shape} has no affinity")))
@@ -44,7 +44,7 @@ pub(super) async fn set(
         ));
     }
     let answer = view(&shape, &affinity);
-    context.plane.request(Event::SetAffinity { shape, affinity }).await?;
+    context.plane.request(PlaneEvent::SetAffinity { shape, affinity }).await?;
     Ok(Json(answer))
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn remove(
     Path(shape): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let shape: Shape = shape.parse()?;
-    context.plane.request(Event::RemoveAffinity { shape }).await?;
+    context.plane.request(PlaneEvent::RemoveAffinity { shape }).await?;
     Ok(Json(json!({ "shape": shape, "removed": true })))
 }
 

@@ -50,17 +50,17 @@ pub(super) async fn store_named(
             let mut pieces = Pieces::new(body, &context);
             while pieces.next().await?.is_some() {}
         }
-        return Ok(told(Stored { hash, size_bytes, is_new: false }));
+        return Ok(told(Stored { hash, size_bytes, created: false }));
     }
     let stored = receive(&context, body, Some(hash)).await?;
     Ok(told(stored))
 }
 
 fn told(stored: Stored) -> Response {
-    let Stored { hash, size_bytes, is_new } = stored;
+    let Stored { hash, size_bytes, created } = stored;
     let location = format!("/remuda/v1/blobs/{hash}");
-    let answer = json!({ "hash": hash, "size_bytes": size_bytes, "created": is_new });
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    let answer = json!({ "hash": hash, "size_bytes": size_bytes, "created": created });
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     (status, [(header::LOCATION, location)], Json(answer)).into_response()
 }
 

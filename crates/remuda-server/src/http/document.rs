@@ -163,7 +163,7 @@ const AFTER_BEAT: &str = r#"
   the plane gives it to another. `step` rises with every sign of work; an attempt whose step stands still is stuck.
 - `finished` is sent again with every beat until a reply has it in `settled`. `outcome` is `completed` (with `result`),
   `failed` (with `cause`, which is `job`, `worker` or `service`, and `message`), `cancelled` or `rejected` (never begun).
-- `slots`, `offer` and `metrics` may be sent when they change; `closed` says why there are no slots, `check` (`{"passed",
+- `slots`, `offer` and `metrics` may be sent when they change; `unavailable_reason` says why there are no slots, `check` (`{"passed",
   "problem", "gpu"}`) what a worker found when it tried its machine; `draining: true` asks for no more work.
 
 The line stays open for up to `wait` seconds and is answered at once if there is something to say:

@@ -94,19 +94,19 @@ impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
         let (status, code) = match &refusal {
-            Refusal::UnknownJob(_) | Refusal::NothingThere => (StatusCode::NOT_FOUND, "not_found"),
+            Refusal::UnknownJob(_) | Refusal::NothingToLift => (StatusCode::NOT_FOUND, "not_found"),
             Refusal::TooManyAffinities { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
             Refusal::UnknownWorker(_) => (StatusCode::NOT_FOUND, "unknown_worker"),
             Refusal::UnknownMachine(_) | Refusal::UnknownFleet(_) => (StatusCode::NOT_FOUND, "not_found"),
-            Refusal::NotProved(_) => (StatusCode::FORBIDDEN, "identity_unproven"),
-            Refusal::NotWanted(_) => (StatusCode::GONE, "machine_retired"),
-            Refusal::OldIncarnation { .. } => (StatusCode::GONE, "replaced"),
+            Refusal::IdentityUnproven(_) => (StatusCode::FORBIDDEN, "identity_unproven"),
+            Refusal::MachineRetired(_) => (StatusCode::GONE, "machine_retired"),
+            Refusal::StaleIncarnation { .. } => (StatusCode::GONE, "replaced"),
             Refusal::WrongToken => (StatusCode::FORBIDDEN, "wrong_token"),
             Refusal::Ended { .. } => (StatusCode::CONFLICT, "ended"),
             Refusal::KeyConflict { .. } => (StatusCode::CONFLICT, "key_conflict"),
             Refusal::QueueFull { .. } => (StatusCode::TOO_MANY_REQUESTS, "queue_full"),
-            Refusal::OldBeat { .. } => (StatusCode::CONFLICT, "stale_beat"),
-            Refusal::OldTerm { .. }
+            Refusal::StaleBeat { .. } => (StatusCode::CONFLICT, "stale_beat"),
+            Refusal::StaleTerm { .. }
             | Refusal::TooEarly
             | Refusal::StaleAttempt
             | Refusal::NotRunning

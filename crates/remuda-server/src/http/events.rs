@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use futures_util::Stream;
 use remuda_core::id::Sequence;
-use remuda_core::record::Happened;
+use remuda_core::record::StoredEvent;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, broadcast, watch};
 
@@ -74,7 +74,7 @@ struct Follower {
     news: broadcast::Receiver<LiveEvent>,
     seen: Option<Sequence>,
     /// Read from the store and not yet sent, newest first.
-    backlog: Vec<Happened>,
+    backlog: Vec<StoredEvent>,
     catching_up: bool,
     /// All that was stored has been told, and that is yet to be said.
     owes_mark: bool,
@@ -148,7 +148,7 @@ impl Follower {
         }
     }
 
-    fn show(&mut self, happened: &Happened) -> Option<Event> {
+    fn show(&mut self, happened: &StoredEvent) -> Option<Event> {
         if self.seen.is_some_and(|seen| happened.seq <= seen) {
             return None;
         }
@@ -186,7 +186,7 @@ fn preview_json(shown: &PreviewUpdate) -> Value {
 }
 
 /// An event as it is shown everywhere: times as people read them.
-pub fn event_json(happened: &Happened) -> Value {
+pub fn event_json(happened: &StoredEvent) -> Value {
     let mut value = serde_json::to_value(happened).unwrap_or_default();
     value["at"] = happened.at.to_string().into();
     value

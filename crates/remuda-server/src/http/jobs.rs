@@ -15,8 +15,8 @@ use axum::response::{IntoResponse, Response};
 use remuda_core::id::{JobId, Service, Tenant, WorkerId};
 use remuda_core::need::Requirements;
 use remuda_core::options::{JobOptions, Webhook};
-use remuda_core::plane::{Event, Plane};
-use remuda_core::record::{Accepted, Life};
+use remuda_core::plane::{Plane, PlaneEvent};
+use remuda_core::record::{AcceptedJob, JobStatus};
 use remuda_core::refusal::Refusal;
 use remuda_store::blobs::BlobHash;
 use remuda_store::{Filter, JobState};
@@ -99,10 +99,10 @@ pub(super) async fn submit(
         metadata: body.metadata,
         keys: Default::default(),
     };
-    let Submitted { job, is_new } = context.intake().submit(request).await?;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
+    let Submitted { job, created } = context.intake().submit(request).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     let location = format!("/remuda/v1/jobs/{job}");
-    Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "created": is_new })))
+    Ok((status, [(header::LOCATION, location)], Json(json!({ "id": job, "created": created })))
         .into_response())
 }
 
@@ -143,7 +143,7 @@ struct View {
     accepted: Map<String, Value>,
     attempt: u32,
     failures: u8,
-    mishaps: u8,
+    infra_failures: u8,
     changed_at: String,
     accepted_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,7 +162,7 @@ struct View {
 }
 
 impl View {
-    fn new(accepted: &Accepted, life: &Life, reason: String, result: Option<Arc<RawValue>>) -> Self {
+    fn new(accepted: &AcceptedJob, life: &JobStatus, reason: String, result: Option<Arc<RawValue>>) -> Self {
         let fields = match serde_json::to_value(accepted) {
             Ok(Value::Object(mut fields)) => {
                 for shown_otherwise in ["id", "accepted_at", "deadline", "key"] {
@@ -189,12 +189,12 @@ impl View {
             accepted: fields,
             attempt: life.attempt.0,
             failures: life.failures,
-            mishaps: life.mishaps,
+            infra_failures: life.infra_failures,
             changed_at: life.changed_at.to_string(),
             accepted_at: accepted.accepted_at.to_string(),
             worker: life.state.worker().map(ToString::to_string),
             service_status: life
-                .tries
+                .attempts
                 .last()
                 .and_then(|one| Some(one.service.as_ref()?.service_status.clone())),
             progress: None,
@@ -218,14 +218,14 @@ pub(super) async fn one(
     let id: JobId = id.parse()?;
     let open = context
         .plane
-        .read(move |plane, now| plane.job(id).map(|job| (job.life(now), plane.reason(now, job))))
+        .read(move |plane, now| plane.job(id).map(|job| (job.status(now), plane.reason(now, job))))
         .await?;
     let (accepted, stored) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
     // What is stored has ended for good; what is still open is best known to the plane.
     let (life, reason) = match open {
         Some(open) if stored.state.is_open() => open,
         Some(_) | None => {
-            let reason = Plane::why_ended(id, &stored).reason;
+            let reason = Plane::explain_ended(id, &stored).reason;
             (stored, reason)
         }
     };
@@ -278,7 +278,7 @@ pub(super) async fn list(
         .iter()
         .map(|(accepted, life)| {
             let reason = reasons.get(&accepted.id).cloned();
-            let reason = reason.unwrap_or_else(|| Plane::why_ended(accepted.id, life).reason);
+            let reason = reason.unwrap_or_else(|| Plane::explain_ended(accepted.id, life).reason);
             View::new(accepted, life, reason, None)
         })
         .collect();
@@ -328,7 +328,7 @@ pub(super) async fn cancel(
             .map_err(|error| ApiError::bad_request(format!("expected {{\"reason\": \"…\"}}: {error}")))?
     };
     let message = if cancel.reason.is_empty() { "cancelled on request".to_owned() } else { cancel.reason };
-    match context.plane.request(Event::Cancel { job: id, message }).await {
+    match context.plane.request(PlaneEvent::Cancel { job: id, message }).await {
         Ok(_) => Ok(Json(json!({ "id": id, "state": "cancelled" })).into_response()),
         Err(PlaneError::Refused(Refusal::UnknownJob(_))) => {
             // It may have ended long before the plane's memory begins.

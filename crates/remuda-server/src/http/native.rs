@@ -13,7 +13,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use remuda_core::id::{Shape, WorkerId};
 use remuda_core::money::Money;
-use remuda_core::plane::Event;
+use remuda_core::plane::PlaneEvent;
 use remuda_store::{BadWord, View};
 use serde_json::{Value, json};
 
@@ -55,13 +55,13 @@ pub(super) async fn lift(
     Path((worker, shape)): Path<(String, String)>,
 ) -> Result<Json<Value>, ApiError> {
     let (worker, shape): (WorkerId, Shape) = (worker.parse()?, shape.parse()?);
-    context.plane.request(Event::Lift { worker: worker.clone(), shape }).await?;
+    context.plane.request(PlaneEvent::LiftBlock { worker: worker.clone(), shape }).await?;
     Ok(Json(json!({ "worker": worker, "shape": shape, "lifted": true })))
 }
 
 pub(super) async fn quarantine(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let shapes = context.plane.read(|plane, _| {
-        let shapes = plane.suspicions().iter().map(|(shape, suspicion)| {
+        let shapes = plane.quarantine().iter().map(|(shape, suspicion)| {
             let row = suspicion.row(shape);
             json!({
                 "shape": shape,
@@ -82,7 +82,7 @@ pub(super) async fn release(
     Path(shape): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
     let shape: Shape = shape.parse()?;
-    context.plane.request(Event::Release { shape }).await?;
+    context.plane.request(PlaneEvent::ReleaseShape { shape }).await?;
     Ok(Json(json!({ "shape": shape, "released": true })))
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use remuda_core::plane::Event;
+use remuda_core::plane::PlaneEvent;
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
@@ -78,7 +78,7 @@ pub(super) async fn reload(State(context): State<Context>) -> Result<Json<Value>
     context.reload.fleets.activate(ready);
     let at_start = &context.reload.at_start;
     let needs_restart = resolved.serve != at_start.serve || resolved.models != at_start.models;
-    context.plane.request(Event::Settings(Box::new(resolved.settings))).await?;
+    context.plane.request(PlaneEvent::ReloadSettings(Box::new(resolved.settings))).await?;
     info!(needs_restart, "the settings were loaded anew");
     Ok(Json(json!({ "loaded": true, "needs_restart": needs_restart })))
 }

@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::{Extension, Json};
 use remuda_core::id::{Hash, JobId, WorkerId};
 use remuda_core::machine::Presence;
-use remuda_core::plane::{Answer, Event, Plane, Proof};
+use remuda_core::plane::{JoinProof, Plane, PlaneAnswer, PlaneEvent};
 use remuda_core::reliability::Summary;
 use remuda_core::settings::Settings;
 use remuda_core::time::Timestamp;
@@ -45,14 +45,14 @@ pub(super) async fn join(
     }
     caller.may_join_as(&join.worker, join.machine.as_ref())?;
     let proof = caller.proof();
-    if let Proof::Former(ticket) = proof {
+    if let JoinProof::PreviousToken(ticket) = proof {
         same_worker(&context, &join.worker, ticket).await?;
     }
     let token = caller.ticket()?;
     let about = about(&context, &join.worker).await?;
-    let token_hash = Hash::of(token.as_bytes());
-    match context.plane.request_queued(Event::Join { join: Box::new(join), token_hash, proof }).await? {
-        Answer::Joined(joined) => Ok((StatusCode::CREATED, about, Json(JoinReply { token, ..joined }))),
+    let token_hash = Hash::digest(token.as_bytes());
+    match context.plane.request_queued(PlaneEvent::Join { join: Box::new(join), token_hash, proof }).await? {
+        PlaneAnswer::Joined(joined) => Ok((StatusCode::CREATED, about, Json(JoinReply { token, ..joined }))),
         _ => Err(unexpected_answer()),
     }
 }
@@ -108,7 +108,7 @@ pub(super) async fn beat(
         warn!(%worker, %error, "the blobs of a result could not be touched");
     }
     let waits = !wait.is_zero();
-    let event = Event::Beat { worker: worker.clone(), token_hash, beat: Box::new(beat), waits };
+    let event = PlaneEvent::Beat { worker: worker.clone(), token_hash, beat: Box::new(beat), waits };
     let answer = if waits {
         let line = Line { plane: context.plane.clone(), worker, seq, is_open: true };
         line.wait(&context, event, wait.min(WAIT_MAX)).await?
@@ -116,11 +116,11 @@ pub(super) async fn beat(
         Some(context.plane.request_queued(event).await?)
     };
     match answer {
-        Some(Answer::Reply(mut reply)) => {
+        Some(PlaneAnswer::Reply(mut reply)) => {
             fill_in(&context, &mut reply).await;
             Ok(Json(reply))
         }
-        Some(Answer::Hold) | None => Ok(Json(BeatReply { term, ..BeatReply::default() })),
+        Some(PlaneAnswer::Pending) | None => Ok(Json(BeatReply { term, ..BeatReply::default() })),
         Some(_) => Err(unexpected_answer()),
     }
 }
@@ -137,9 +137,9 @@ impl Line {
     async fn wait(
         mut self,
         context: &Context,
-        event: Event,
+        event: PlaneEvent,
         wait: Duration,
-    ) -> Result<Option<Answer>, ApiError> {
+    ) -> Result<Option<PlaneAnswer>, ApiError> {
         let mut stopping = context.stopping.clone();
         let answer = tokio::select! {
             answer = self.plane.request_queued(event) => match answer {
@@ -158,7 +158,7 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         if self.is_open {
-            self.plane.notify(Event::LineDropped { worker: self.worker.clone(), seq: self.seq });
+            self.plane.notify(PlaneEvent::ConnectionDropped { worker: self.worker.clone(), seq: self.seq });
         }
     }
 }
@@ -183,7 +183,7 @@ pub(super) fn token(headers: &HeaderMap) -> Result<Hash, ApiError> {
         let message = "send the token this worker was given when it joined: Authorization: Bearer TOKEN";
         ApiError::new(StatusCode::UNAUTHORIZED, "no_token", message)
     })?;
-    Ok(Hash::of(token.as_bytes()))
+    Ok(Hash::digest(token.as_bytes()))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -206,7 +206,7 @@ pub(super) async fn leave(
         caller.is_joined() || headers.contains_key(header::AUTHORIZATION) && caller.is_anyone();
     let token_hash = if speaks_itself { Some(token(&headers)?) } else { None };
     let reason = if goodbye.reason.is_empty() { "it said goodbye".to_owned() } else { goodbye.reason };
-    context.plane.request_queued(Event::Leave { worker: worker.clone(), token_hash, reason }).await?;
+    context.plane.request_queued(PlaneEvent::Leave { worker: worker.clone(), token_hash, reason }).await?;
     Ok(Json(json!({ "worker": worker, "presence": "offline" })))
 }
 
@@ -220,7 +220,7 @@ pub(super) async fn drain(
     let (Query(goodbye), (within, reason)) = (goodbye?, Drain::read(&body)?);
     let reason = [reason, goodbye.reason].into_iter().find(|reason| !reason.is_empty());
     let reason = reason.unwrap_or_else(|| BY_HAND.to_owned());
-    context.plane.request(Event::Drain { worker: worker.clone(), reason, within }).await?;
+    context.plane.request(PlaneEvent::Drain { worker: worker.clone(), reason, within }).await?;
     let deadline = within.map(|within| within.as_secs_f64());
     Ok(Json(json!({ "worker": worker, "state": "terminating", "deadline_seconds": deadline })))
 }
@@ -292,7 +292,7 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> View {
         seen_millis_ago: u64::try_from(now.since(worker.watch.seen_at()).as_millis()).unwrap_or(u64::MAX),
         joined_at: worker.joined_at.to_string(),
         reason: worker.reason.clone(),
-        unavailable_reason: worker.closed.clone(),
+        unavailable_reason: worker.unavailable_reason.clone(),
         completed: worker.tally.completed,
         failed: worker.tally.failed,
         lost: worker.tally.lost,
@@ -303,7 +303,7 @@ fn view(worker: &Worker, settings: &Settings, now: Timestamp) -> View {
         check: worker.check.clone(),
         labels: json!(worker.offer.labels),
         metrics: Value::Object(worker.metrics.clone()),
-        probation_until: worker.standing.on_probation().map(|until| until.to_string()),
+        probation_until: worker.probation.until().map(|until| until.to_string()),
     }
 }
 

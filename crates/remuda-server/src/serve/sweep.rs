@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use remuda_core::document::Shelf;
+use remuda_core::document::Collection;
 use remuda_core::time::Timestamp;
 use remuda_store::Store;
 use remuda_store::blobs::{Blobs, Cleared, named_in};
@@ -89,11 +89,11 @@ async fn want_for_open_jobs(
 async fn want_for_assets(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow::Result<()> {
     let mut after = String::new();
     loop {
-        let page = store.documents(Shelf::Asset, &after, PAGE).await.context("asking for assets")?;
+        let page = store.documents(Collection::Asset, &after, PAGE).await.context("asking for assets")?;
         let Some(last) = page.last() else { return Ok(()) };
         after.clone_from(&last.id);
-        let there = page.iter().filter(|asset| asset.is_there(now));
-        let named = there.filter_map(|asset| asset.mark.parse().ok()).collect();
+        let there = page.iter().filter(|asset| asset.is_live(now));
+        let named = there.filter_map(|asset| asset.index_key.parse().ok()).collect();
         blobs.touch_all(named, now).await.context("touching what an asset names")?;
     }
 }
@@ -102,7 +102,7 @@ async fn want_for_assets(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow
 async fn want_for_uploads(blobs: &Blobs, store: &Store, now: Timestamp) -> anyhow::Result<()> {
     let mut after = String::new();
     loop {
-        let page = store.documents(Shelf::Comfyui, &after, PAGE).await.context("asking for uploads")?;
+        let page = store.documents(Collection::Comfyui, &after, PAGE).await.context("asking for uploads")?;
         let Some(last) = page.last() else { return Ok(()) };
         after.clone_from(&last.id);
         let named = page.iter().flat_map(|document| named_in(document.body.get())).collect();
@@ -116,7 +116,7 @@ mod tests {
 
     use remuda_core::document::Document;
     use remuda_core::id::JobId;
-    use remuda_core::plane::{Event, Submission};
+    use remuda_core::plane::{PlaneEvent, Submission};
     use remuda_core::settings::Settings;
     use remuda_core::workflow::{self, WorkflowLimits};
     use remuda_store::blobs::BlobHash;
@@ -178,7 +178,7 @@ mod tests {
                 metadata: Default::default(),
                 workflow: Arc::from(RawValue::from_string(text).unwrap()),
             };
-            self.plane.request(Event::Submit(Box::new(submission))).await.unwrap();
+            self.plane.request(PlaneEvent::Submit(Box::new(submission))).await.unwrap();
             id
         }
 
@@ -203,7 +203,7 @@ mod tests {
         // Touched for the open job just now, so that it lies around for as long again.
         assert_eq!(story.sweep_after(2 * RETENTION, &blobs).await, [false, true]);
         assert_eq!(story.sweep_after(100 * RETENTION, &blobs).await, [false, true]);
-        story.plane.request(Event::Cancel { job, message: String::new() }).await.unwrap();
+        story.plane.request(PlaneEvent::Cancel { job, message: String::new() }).await.unwrap();
         assert_eq!(story.sweep_after(101 * RETENTION, &blobs).await, [false, true]);
         assert_eq!(story.sweep_after(102 * RETENTION, &blobs).await, [false, false]);
     }
@@ -213,14 +213,14 @@ mod tests {
         let story = Story::begin().await;
         let blobs = [story.put(b"nobody's").await, story.put(b"of an asset").await];
         let document = Document {
-            shelf: Shelf::Asset,
+            collection: Collection::Asset,
             id: "an asset".to_owned(),
             tenant: None,
-            mark: blobs[1].to_string(),
+            index_key: blobs[1].to_string(),
             expires_at: Some(story.plane.clock.now().plus(3 * RETENTION)),
             body: Arc::from(RawValue::NULL.to_owned()),
         };
-        story.plane.request(Event::Keep(Arc::new(document))).await.unwrap();
+        story.plane.request(PlaneEvent::PutDocument(Arc::new(document))).await.unwrap();
         assert_eq!(story.sweep_after(2 * RETENTION, &blobs).await, [false, true]);
         assert_eq!(story.sweep_after(3 * RETENTION + DAY / 2, &blobs).await, [false, true]);
         assert_eq!(story.sweep_after(4 * RETENTION + 2 * DAY, &blobs).await, [false, false]);

@@ -23,12 +23,12 @@ async fn news_that_is_a_day_old_is_given_up_and_nobody_is_called() {
     let news =
         WebhookDelivery::new(whose, &Webhook { url, secret: None }, ended_at, "job:completed", &Map::new());
     let document = Document { expires_at: None, ..(*news.document()).clone() };
-    plane.request(Event::Keep(Arc::new(document))).await.unwrap();
+    plane.request(PlaneEvent::PutDocument(Arc::new(document))).await.unwrap();
     let (_stop, stopping) = watch::channel(false);
     let policy = Policy { allow_private: true };
     let courier = WebhookSender::new(plane, store.clone(), Arc::default(), policy).unwrap();
     let until_empty = async {
-        while !store.documents(Shelf::Webhook, "", 1).await.unwrap().is_empty() {
+        while !store.documents(Collection::Webhook, "", 1).await.unwrap().is_empty() {
             tokio::task::yield_now().await;
         }
     };

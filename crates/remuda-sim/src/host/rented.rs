@@ -1,17 +1,17 @@
 //! What differs on a rented machine: the worker proves which machine it is, and reports its start check.
 
-use remuda_core::plane::Proof;
+use remuda_core::plane::JoinProof;
 use remuda_core::wire::{Beat, StartCheck};
 
 use super::Host;
 
 impl Host {
     /// How the worker proves its identity when it joins.
-    pub(crate) fn proof(&self) -> Proof {
+    pub(crate) fn proof(&self) -> JoinProof {
         match &self.plan.machine {
-            Some(_) if self.has_joined => Proof::Former(self.token),
-            Some(machine) => Proof::Machine(machine.clone()),
-            None => Proof::Anybody,
+            Some(_) if self.has_joined => JoinProof::PreviousToken(self.token),
+            Some(machine) => JoinProof::MachineToken(machine.clone()),
+            None => JoinProof::JoinToken,
         }
     }
 
@@ -26,8 +26,8 @@ impl Host {
             beat.check = Some(StartCheck { passed: false, problem, gpu });
         } else if now >= self.ready_at {
             beat.check = Some(StartCheck { passed: true, problem: String::new(), gpu });
-        } else if beat.closed.is_empty() {
-            "models are being loaded".clone_into(&mut beat.closed);
+        } else if beat.unavailable_reason.is_empty() {
+            "models are being loaded".clone_into(&mut beat.unavailable_reason);
         }
     }
 }

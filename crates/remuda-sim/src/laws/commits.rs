@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use remuda_core::id::{JobId, Shape, Term, WorkerId};
-use remuda_core::record::{Life, Record, StateRow, Try};
+use remuda_core::record::{JobStatus, PastAttempt, Record, StateRow};
 
 use super::{Laws, Order};
 use crate::law::Law;
@@ -27,16 +27,22 @@ impl Laws {
         }
         for (place, record) in records.iter().enumerate() {
             match record {
-                Record::Life { job, life } => {
+                Record::JobStatus { job, status } => {
                     // The newest status of this job earlier in the batch.
                     let before = records[..place].iter().rev().find_map(|record| match record {
-                        Record::Life { job: of, life } if of == job => Some(life),
-                        Record::Accepted { job: of, life, .. } if of.id == *job => Some(life),
+                        Record::JobStatus { job: of, status } if of == job => Some(status),
+                        Record::JobAccepted { job: of, status, .. } if of.id == *job => Some(status),
                         _ => None,
                     });
-                    self.check_status_change(at, *job, before.or_else(|| store.life(*job)), life, scenario);
+                    self.check_status_change(
+                        at,
+                        *job,
+                        before.or_else(|| store.status(*job)),
+                        status,
+                        scenario,
+                    );
                 }
-                Record::Happened(event) => {
+                Record::Event(event) => {
                     self.check_sequence(at, event.seq.0);
                     let is_end = matches!(&*event.name, "job:completed" | "job:failed" | "job:cancelled");
                     if let Some(job) = event.job.filter(|_| is_end)
@@ -63,15 +69,15 @@ impl Laws {
                         );
                     }
                 }
-                Record::Accepted { .. }
+                Record::JobAccepted { .. }
                 | Record::Result { .. }
                 | Record::Worker(_)
                 | Record::WorkerForgotten { .. }
-                | Record::Suspicion(_)
-                | Record::SuspicionLifted { .. }
+                | Record::Quarantine(_)
+                | Record::QuarantineLifted { .. }
                 | Record::Cycle { .. }
                 | Record::Document(_)
-                | Record::DocumentGone { .. } => {}
+                | Record::DocumentDeleted { .. } => {}
             }
         }
         if !self.blocks.is_empty() {
@@ -90,42 +96,43 @@ impl Laws {
         &mut self,
         at: u64,
         job: JobId,
-        before: Option<&Life>,
-        life: &Life,
+        before: Option<&JobStatus>,
+        status: &JobStatus,
         scenario: &Scenario,
     ) {
         let Some(before) = before else {
             return self.violated(Law::S1, at, format!("job {job} has a status and was never accepted"));
         };
-        if !before.state.is_open() && before.state != life.state {
-            let (was, is) = (before.state.name(), life.state.name());
+        if !before.state.is_open() && before.state != status.state {
+            let (was, is) = (before.state.name(), status.state.name());
             self.violated(Law::S2, at, format!("job {job} was {was} and became {is}"));
         }
-        if life.attempt < before.attempt {
-            self.violated(Law::S4, at, format!("job {job} went back to attempt {}", life.attempt));
+        if status.attempt < before.attempt {
+            self.violated(Law::S4, at, format!("job {job} went back to attempt {}", status.attempt));
         }
-        self.check_bounds(at, job, life);
+        self.check_bounds(at, job, status);
         self.running.remove(&job);
-        match &life.state {
+        match &status.state {
             StateRow::Running { worker, started_at, .. } => {
                 self.running.insert(job, (worker.clone(), *started_at));
-                let given = (life.attempt, worker.clone());
+                let given = (status.attempt, worker.clone());
                 let is_new = self.latest_attempt.get(&job) != Some(&given);
-                let is_reused = self.latest_attempt.get(&job).is_some_and(|(last, _)| life.attempt <= *last);
+                let is_reused =
+                    self.latest_attempt.get(&job).is_some_and(|(last, _)| status.attempt <= *last);
                 if is_new && is_reused {
-                    let what = format!("job {job} attempt {} was used before", life.attempt);
+                    let what = format!("job {job} attempt {} was used before", status.attempt);
                     self.violated(Law::S4, at, what);
                 }
                 self.latest_attempt.insert(job, given);
                 if is_new {
                     self.check_placement(at, job, worker, scenario);
-                    self.check_block(at, job, life, scenario);
-                    self.check_poison(at, job, life);
+                    self.check_block(at, job, status, scenario);
+                    self.check_poison(at, job, status);
                 }
             }
             StateRow::Completed { worker } => {
-                if !self.completed.contains(&((job, life.attempt), worker.clone())) {
-                    let what = format!("job {job} attempt {} never completed on {worker}", life.attempt);
+                if !self.completed.contains(&((job, status.attempt), worker.clone())) {
+                    let what = format!("job {job} attempt {} never completed on {worker}", status.attempt);
                     self.violated(Law::S3, at, what);
                 }
             }
@@ -134,24 +141,28 @@ impl Laws {
     }
 
     /// S7: attempts are bounded, failures have causes, and only a worker's own crash counts as poison.
-    fn check_bounds(&mut self, at: u64, job: JobId, life: &Life) {
+    fn check_bounds(&mut self, at: u64, job: JobId, status: &JobStatus) {
         let (attempts_max, infra_failures_max) = (self.rules.attempts_max, self.rules.infra_failures_max);
         let starts_max = u32::from(attempts_max) + u32::from(infra_failures_max);
-        if life.failures > attempts_max || life.mishaps > infra_failures_max || life.attempt.0 > starts_max {
-            let (attempt, failures, mishaps) = (life.attempt, life.failures, life.mishaps);
+        if status.failures > attempts_max
+            || status.infra_failures > infra_failures_max
+            || status.attempt.0 > starts_max
+        {
+            let (attempt, failures, infra_failures) =
+                (status.attempt, status.failures, status.infra_failures);
             let what = format!(
-                "job {job}: attempt {attempt}, {failures} failures and {mishaps} infrastructure failures"
+                "job {job}: attempt {attempt}, {failures} failures and {infra_failures} infrastructure failures"
             );
             self.violated(Law::S7, at, what);
         }
-        let is_failed = matches!(life.state, StateRow::Queued { .. } | StateRow::Failed { .. });
-        let without_cause = |one: &&Try| one.ended_at.is_some() && one.cause.is_none();
-        if let Some(one) = life.tries.iter().find(without_cause).filter(|_| is_failed) {
+        let is_failed = matches!(status.state, StateRow::Queued { .. } | StateRow::Failed { .. });
+        let without_cause = |one: &&PastAttempt| one.ended_at.is_some() && one.cause.is_none();
+        if let Some(one) = status.attempts.iter().find(without_cause).filter(|_| is_failed) {
             self.violated(Law::S7, at, format!("job {job} attempt {} failed without a cause", one.attempt));
         }
-        for worker in &life.took_down {
+        for worker in &status.crashed_workers {
             // An attempt from before this plane's start may have been taken on without its knowledge.
-            let is_known = life.tries.iter().filter(|one| one.worker == *worker).any(|one| {
+            let is_known = status.attempts.iter().filter(|one| one.worker == *worker).any(|one| {
                 let key = (job, one.attempt);
                 let was_told = matches!(self.orders.get(&key), Some(Order::Received { .. }));
                 // A restart of the service by its own agent is not the job's fault.
@@ -168,8 +179,8 @@ impl Laws {
 
     /// S7: a poison job crashes two workers and never a third, as far as the plane can know: a worker that died before
     /// it listed the job may have died of something else.
-    fn check_poison(&mut self, at: u64, job: JobId, life: &Life) {
-        let taken = life.tries.iter().filter(|one| {
+    fn check_poison(&mut self, at: u64, job: JobId, status: &JobStatus) {
+        let taken = status.attempts.iter().filter(|one| {
             let key = (job, one.attempt);
             let is_lost = one.verdict.contains("started anew") || one.verdict.contains("fell silent");
             is_lost && self.crashed_agents.contains(&key) && self.named.contains(&key)
@@ -181,8 +192,8 @@ impl Laws {
     }
 
     /// S12: a blocked worker gets no job of the shape before the block ends, and then one at a time.
-    fn check_block(&mut self, at: u64, job: JobId, life: &Life, scenario: &Scenario) {
-        let StateRow::Running { worker, started_at, .. } = &life.state else { return };
+    fn check_block(&mut self, at: u64, job: JobId, status: &JobStatus, scenario: &Scenario) {
+        let StateRow::Running { worker, started_at, .. } = &status.state else { return };
         let shape = scenario.shape_of(job);
         let Some(until) = self.blocks.get(&(worker.clone(), shape)).copied() else { return };
         if *started_at < until {
@@ -216,11 +227,11 @@ impl Laws {
 /// A success, a quarantine of the shape, or the removal of the worker.
 fn is_reason_to_lift(records: &[Record], worker: &WorkerId, shape: Shape, scenario: &Scenario) -> bool {
     records.iter().any(|record| match record {
-        Record::Life { job, life } => {
-            matches!(&life.state, StateRow::Completed { worker: by } if by == worker)
+        Record::JobStatus { job, status } => {
+            matches!(&status.state, StateRow::Completed { worker: by } if by == worker)
                 && scenario.shape_of(*job) == shape
         }
-        Record::Suspicion(row) => row.shape == shape && row.trial_at.is_some(),
+        Record::Quarantine(row) => row.shape == shape && row.trial_at.is_some(),
         Record::WorkerForgotten { worker: forgotten } => forgotten == worker,
         _ => false,
     })

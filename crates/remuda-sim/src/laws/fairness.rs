@@ -80,8 +80,8 @@ impl Laws {
         let mut starved = None;
         for record in &step.records {
             match record {
-                Record::Accepted { job, .. } => share.waits(job.id),
-                Record::Life { job, life } if matches!(life.state, StateRow::Running { .. }) => {
+                Record::JobAccepted { job, .. } => share.waits(job.id),
+                Record::JobStatus { job, status } if matches!(status.state, StateRow::Running { .. }) => {
                     starved = share.starts(*job).or(starved);
                 }
                 _ => {}

@@ -1,8 +1,8 @@
 //! Laws about where jobs run: only where they may, and on a preferred worker while one is free.
 
 use remuda_core::id::{JobId, WorkerId};
-use remuda_core::job::State;
-use remuda_core::plane::{Answer, Plane, Step};
+use remuda_core::job::JobState;
+use remuda_core::plane::{Plane, PlaneAnswer, Step};
 use remuda_core::time::Timestamp;
 
 use super::Laws;
@@ -37,20 +37,20 @@ impl Laws {
         request: Option<&PlaneRequest>,
         step: &Step,
     ) {
-        let (Some(PlaneRequest::Submit { .. }), Ok(Answer::Accepted { job, is_new: true })) =
+        let (Some(PlaneRequest::Submit { .. }), Ok(PlaneAnswer::Accepted { job, created: true })) =
             (request, &step.answer)
         else {
             return;
         };
         let Some(job) = plane.job(*job) else { return };
-        let State::Running { worker, .. } = job.state() else { return };
+        let JobState::Running { worker, .. } = job.state() else { return };
         let preferred = &self.plans[client_of(job.id)].options.preferred;
         if preferred.contains(worker) {
             return;
         }
         // Probation ends by itself, and the timer for that may be due at this very moment.
         let free = preferred.iter().filter_map(|name| plane.worker(name));
-        let mut free = free.filter(|it| it.standing.on_probation().is_none());
+        let mut free = free.filter(|it| it.probation.until().is_none());
         if let Some(free) = free.find(|it| plane.passed_over(now, job, it).is_none()) {
             let what = format!("{worker} got job {}, which prefers {}, which is free", job.id, free.id);
             self.violated(Law::S12, at, what);
@@ -66,8 +66,8 @@ impl Laws {
     ) {
         use remuda_core::record::StateRow;
         let (job, attempt) = key;
-        let Some(life) = store.life(job) else { return };
-        if matches!(life.state, StateRow::Cancelled { .. }) && attempt > life.attempt {
+        let Some(status) = store.status(job) else { return };
+        if matches!(status.state, StateRow::Cancelled { .. }) && attempt > status.attempt {
             self.violated(Law::S2, at, format!("job {job} was cancelled and still starts attempt {attempt}"));
         }
     }

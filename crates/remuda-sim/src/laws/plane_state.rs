@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use remuda_core::block;
 use remuda_core::id::{JobId, WorkerId};
-use remuda_core::job::State;
+use remuda_core::job::JobState;
 use remuda_core::machine::{Presence, WorkerState};
 use remuda_core::plane::Plane;
-use remuda_core::suspicion;
+use remuda_core::quarantine;
 use remuda_core::time::Timestamp;
 
 use super::Laws;
@@ -48,7 +48,7 @@ impl Laws {
         }
         self.check_limits(at, plane);
         self.check_blocks(now, at, plane);
-        let mut waiting = plane.jobs().filter(|job| matches!(job.state(), State::Waiting { .. }));
+        let mut waiting = plane.jobs().filter(|job| matches!(job.state(), JobState::Waiting { .. }));
         if let Some(job) = waiting.nth((self.steps % 7) as usize)
             && plane.reason(now, job).is_empty()
         {
@@ -57,9 +57,9 @@ impl Laws {
     }
 
     fn check_limits(&mut self, at: u64, plane: &Plane) {
-        let (blocks, suspicions) = (plane.blocks().len(), plane.suspicions().iter().count());
-        if blocks > self.rules.blocks_max || suspicions > self.rules.blocks_max {
-            self.violated(Law::S11, at, format!("{blocks} blocks and {suspicions} quarantine entries exist"));
+        let (blocks, quarantine) = (plane.blocks().len(), plane.quarantine().iter().count());
+        if blocks > self.rules.blocks_max || quarantine > self.rules.blocks_max {
+            self.violated(Law::S11, at, format!("{blocks} blocks and {quarantine} quarantine entries exist"));
         }
         if plane.open_jobs() > self.rules.open_jobs_max {
             self.violated(Law::S11, at, format!("{} jobs are open", plane.open_jobs()));
@@ -74,18 +74,18 @@ impl Laws {
         let longest = now.plus(self.rules.block_cooldown_max);
         let mut found = None;
         for (worker, shape, it) in plane.blocks().iter() {
-            let is_idle_trial = match plane.blocks().standing(worker, shape) {
-                block::Standing::TrialUnderWay { job } => runs_on(plane, job).is_none_or(|on| on != worker),
-                block::Standing::Open | block::Standing::Blocked { .. } => false,
+            let is_idle_trial = match plane.blocks().state(worker, shape) {
+                block::BlockState::TrialUnderWay { job } => runs_on(plane, job).is_none_or(|on| on != worker),
+                block::BlockState::Open | block::BlockState::Blocked { .. } => false,
             };
             if it.until > longest || is_idle_trial {
                 found = Some(format!("{worker} is blocked for a shape until {}: {it:?}", it.until));
             }
         }
-        for (shape, it) in plane.suspicions().iter() {
-            let is_idle_trial = match plane.suspicions().standing(now, shape) {
-                suspicion::Standing::TrialUnderWay { job } => runs_on(plane, job).is_none(),
-                suspicion::Standing::Free | suspicion::Standing::Quarantined { .. } => false,
+        for (shape, it) in plane.quarantine().iter() {
+            let is_idle_trial = match plane.quarantine().state(now, shape) {
+                quarantine::QuarantineState::TrialUnderWay { job } => runs_on(plane, job).is_none(),
+                quarantine::QuarantineState::Free | quarantine::QuarantineState::Quarantined { .. } => false,
             };
             if it.row.trial_at.is_some_and(|trial_at| trial_at > longest) || is_idle_trial {
                 found = Some(format!("a shape is quarantined without a running trial: {it:?}"));
@@ -232,8 +232,8 @@ impl Laws {
 
 fn runs_on(plane: &Plane, job: JobId) -> Option<&WorkerId> {
     match plane.job(job)?.state() {
-        State::Running { worker, .. } => Some(worker),
-        State::Waiting { .. } | State::Ended(_) => None,
+        JobState::Running { worker, .. } => Some(worker),
+        JobState::Waiting { .. } | JobState::Ended(_) => None,
     }
 }
 

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::id::{FleetId, MachineId};
-use remuda_core::plane::{Answer, Plane, Step};
-use remuda_core::record::{Happened, Record, StateRow};
+use remuda_core::plane::{Plane, PlaneAnswer, Step};
+use remuda_core::record::{Record, StateRow, StoredEvent};
 use remuda_core::rental::{Rental, RentalPhase};
 use remuda_core::time::Timestamp;
 use remuda_core::wire::JoinRequest;
@@ -35,15 +35,17 @@ impl Laws {
         let known: Vec<_> = self.pods.rentals.keys().cloned().collect();
         for record in records {
             match record {
-                Record::Document(document) if document.shelf == Shelf::Machine => {
+                Record::Document(document) if document.collection == Collection::Machine => {
                     self.machine_stored(at, document)
                 }
-                Record::DocumentGone { shelf: Shelf::Machine, id } => self.machine_forgotten(at, id, account),
+                Record::DocumentDeleted { collection: Collection::Machine, id } => {
+                    self.machine_forgotten(at, id, account)
+                }
                 _ => {}
             }
         }
         for record in records {
-            if let Record::Happened(event) = record {
+            if let Record::Event(event) = record {
                 self.check_oscillation(at, event, &known, scenario);
             }
         }
@@ -116,7 +118,7 @@ impl Laws {
     }
 
     /// L5: a fleet reverses its direction only on an operator's order, or if it lost its minimum.
-    fn check_oscillation(&mut self, at: u64, event: &Happened, known: &[String], scenario: &Scenario) {
+    fn check_oscillation(&mut self, at: u64, event: &StoredEvent, known: &[String], scenario: &Scenario) {
         let is_up = match &*event.name {
             "scale:up" => true,
             "scale:down" => false,
@@ -155,7 +157,7 @@ impl Laws {
 
     /// M4: a machine that was given up may not join.
     pub(super) fn check_join(&mut self, at: u64, plane: &Plane, join: &JoinRequest, step: &Step) {
-        let (Some(machine), Ok(Answer::Joined(_))) = (&join.machine, &step.answer) else { return };
+        let (Some(machine), Ok(PlaneAnswer::Joined(_))) = (&join.machine, &step.answer) else { return };
         let phase = plane.rental(machine).map(|rental| rental.phase);
         if join.fleet.is_some() && phase.is_none_or(|phase| phase == RentalPhase::Returning) {
             self.violated(Law::S8, at, format!("{machine} was given up and joined"));
@@ -173,8 +175,8 @@ impl Laws {
         hosts: &[Host],
     ) {
         for record in &step.records {
-            let Record::Life { job, life } = record else { continue };
-            let StateRow::Running { worker, started_at, .. } = &life.state else { continue };
+            let Record::JobStatus { job, status } = record else { continue };
+            let StateRow::Running { worker, started_at, .. } = &status.state else { continue };
             let its = hosts.iter().find(|host| host.pod.is_some() && host.name() == worker);
             let Some(host) = its.filter(|_| *started_at == now) else { continue };
             if host.has_bad_gpu || host.is_wrong_machine || at < host.ready_at {

@@ -58,7 +58,7 @@ impl Laws {
         if held > host.plan.slots as usize {
             self.violated(Law::S11, at, format!("{worker} holds {held} attempts, more than its slots"));
         }
-        let is_stored = store.life(job).is_some_and(|life| life.attempt >= attempt);
+        let is_stored = store.status(job).is_some_and(|life| life.attempt >= attempt);
         if !is_stored || service_job_id != job.service_job_id(attempt) {
             let what = format!(
                 "{worker} submitted job {job} attempt {attempt} as {service_job_id}, which is not stored"

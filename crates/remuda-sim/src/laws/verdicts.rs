@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use remuda_core::cause::Cause;
 use remuda_core::id::{JobId, WorkerId};
-use remuda_core::job::{Job, State};
-use remuda_core::plane::{Answer, Plane, Step};
-use remuda_core::record::{Life, Record, StateRow, Try};
+use remuda_core::job::{Job, JobState};
+use remuda_core::plane::{Plane, PlaneAnswer, Step};
+use remuda_core::record::{JobStatus, PastAttempt, Record, StateRow};
 use remuda_core::time::Timestamp;
 use remuda_core::wire::{Beat, FinishedAttempt};
 
@@ -55,7 +55,7 @@ impl Laws {
         });
         let is_current = |finished: &FinishedAttempt| {
             plane.job(finished.job).is_some_and(|job| {
-                let is_here = matches!(job.state(), State::Running { worker: of, incarnation, .. }
+                let is_here = matches!(job.state(), JobState::Running { worker: of, incarnation, .. }
                     if of == worker && *incarnation == beat.incarnation);
                 is_here && job.attempt() == finished.attempt
             })
@@ -85,17 +85,17 @@ impl Laws {
             self.check_stale_beat(now, at, step);
         }
         for record in &step.records {
-            let Record::Life { job, life } = record else { continue };
-            if let StateRow::Running { started_at, .. } = life.state
+            let Record::JobStatus { job, status } = record else { continue };
+            if let StateRow::Running { started_at, .. } = status.state
                 && started_at == now
             {
-                self.progress.insert((*job, life.attempt), (now, 0));
+                self.progress.insert((*job, status.attempt), (now, 0));
             }
-            let last = life.tries.last().filter(|last| last.ended_at == Some(now));
+            let last = status.attempts.last().filter(|last| last.ended_at == Some(now));
             if let Some(last) =
                 last.filter(|last| last.cause.is_some() && self.judged.insert((*job, last.attempt, now)))
             {
-                self.check_evidence(now, at, *job, life, last, plane, request, hosts);
+                self.check_evidence(now, at, *job, status, last, plane, request, hosts);
             }
         }
         self.record_heard(now, request, step, plane);
@@ -114,12 +114,12 @@ impl Laws {
     /// S3: a report with a wrong fence changes nothing.
     fn check_stale_report(&mut self, at: u64, job: JobId, before: (u8, u8), step: &Step) {
         for record in &step.records {
-            let Record::Life { job: of, life } = record else { continue };
-            let is_omission = life.tries.last().is_some_and(|last| is_omission(&last.verdict));
-            let is_moved = (life.failures, life.mishaps) != before && !is_omission
-                || matches!(life.state, StateRow::Completed { .. });
+            let Record::JobStatus { job: of, status } = record else { continue };
+            let is_omission = status.attempts.last().is_some_and(|last| is_omission(&last.verdict));
+            let is_moved = (status.failures, status.infra_failures) != before && !is_omission
+                || matches!(status.state, StateRow::Completed { .. });
             if *of == job && is_moved {
-                let what = format!("a stale report changed job {job} to {}", life.state.name());
+                let what = format!("a stale report changed job {job} to {}", status.state.name());
                 return self.violated(Law::S3, at, what);
             }
         }
@@ -128,9 +128,9 @@ impl Laws {
     /// S3: a stale beat ends nothing.
     fn check_stale_beat(&mut self, now: Timestamp, at: u64, step: &Step) {
         for record in &step.records {
-            let Record::Life { job, life } = record else { continue };
-            if life.tries.last().is_some_and(|last| last.ended_at == Some(now)) {
-                let what = format!("a stale beat ended attempt {} of job {job}", life.attempt);
+            let Record::JobStatus { job, status } = record else { continue };
+            if status.attempts.last().is_some_and(|last| last.ended_at == Some(now)) {
+                let what = format!("a stale beat ended attempt {} of job {job}", status.attempt);
                 return self.violated(Law::S3, at, what);
             }
         }
@@ -143,8 +143,8 @@ impl Laws {
         now: Timestamp,
         at: u64,
         job: JobId,
-        life: &Life,
-        last: &Try,
+        status: &JobStatus,
+        last: &PastAttempt,
         plane: &Plane,
         request: Option<&PlaneRequest>,
         hosts: &[Host],
@@ -213,7 +213,7 @@ impl Laws {
                 "{} is healthy and lost job {job} attempt {} ({verdict}; {} now)",
                 last.worker,
                 last.attempt,
-                life.state.name()
+                status.state.name()
             );
             self.violated(Law::S6, at, what);
         }
@@ -224,7 +224,7 @@ impl Laws {
         &self,
         now: Timestamp,
         job: JobId,
-        last: &Try,
+        last: &PastAttempt,
         stalled: Duration,
         hosts: &[Host],
     ) -> Option<String> {
@@ -285,8 +285,8 @@ impl Laws {
     /// S12: an attempt goes only to a worker that the plane has heard from.
     fn check_assigned_workers_heard(&mut self, now: Timestamp, at: u64, step: &Step) {
         for record in &step.records {
-            let Record::Life { job, life } = record else { continue };
-            let StateRow::Running { worker, started_at, .. } = &life.state else { continue };
+            let Record::JobStatus { job, status } = record else { continue };
+            let StateRow::Running { worker, started_at, .. } = &status.state else { continue };
             let heard_at = self.last_heard.get(worker).copied();
             let is_silent = heard_at.is_none_or(|then| now.since(then) > self.rules.beat_idle * 2);
             if *started_at == now && is_silent {
@@ -302,19 +302,19 @@ impl Laws {
     /// Records what the plane learned in this step.
     fn record_heard(&mut self, now: Timestamp, request: Option<&PlaneRequest>, step: &Step, plane: &Plane) {
         let is_released =
-            |record: &Record| matches!(record, Record::Happened(it) if it.name == "fleet:brake_released");
+            |record: &Record| matches!(record, Record::Event(it) if it.name == "fleet:brake_released");
         if step.records.iter().any(is_released) {
             (self.braked_since, self.rereversed_at) = (None, None);
         }
         match (request, &step.answer) {
             (Some(PlaneRequest::Join { join, .. }), Ok(_)) => self.worker_heard(now, &join.worker),
-            (Some(PlaneRequest::Beat { .. }), Ok(Answer::Reply(reply))) if reply.beat_again => {}
+            (Some(PlaneRequest::Beat { .. }), Ok(PlaneAnswer::Reply(reply))) if reply.beat_again => {}
             (Some(PlaneRequest::Beat { worker, beat, .. }), Ok(_)) => {
                 self.worker_heard(now, worker);
                 for held in &beat.held {
                     // A beat that lists an attempt after it was given up says nothing about that attempt.
                     let is_current = |job: &Job| {
-                        job.attempt() == held.attempt && matches!(job.state(), State::Running { .. })
+                        job.attempt() == held.attempt && matches!(job.state(), JobState::Running { .. })
                     };
                     if plane.job(held.job).is_some_and(is_current) {
                         self.named.insert((held.job, held.attempt));

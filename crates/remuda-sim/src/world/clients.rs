@@ -59,7 +59,7 @@ impl World<'_> {
         }
         self.clients[client].call = None;
         match response {
-            ClientResponse::Accepted { job, is_new } => self.accepted(client, job, is_new),
+            ClientResponse::Accepted { job, created } => self.accepted(client, job, created),
             ClientResponse::Conflict { job } => {
                 self.laws.conflict(self.now, client, job, self.clients[client].job)
             }
@@ -83,9 +83,9 @@ impl World<'_> {
         }
     }
 
-    fn accepted(&mut self, client: usize, job: JobId, is_new: bool) {
+    fn accepted(&mut self, client: usize, job: JobId, created: bool) {
         let known = self.clients[client].job.replace(job);
-        self.laws.acknowledged(self.now, job, known, is_new, &self.store);
+        self.laws.acknowledged(self.now, job, known, created, &self.store);
         self.clients[client].is_done = true;
         if known.is_some() {
             return;

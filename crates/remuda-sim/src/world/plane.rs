@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use remuda_core::agent::CallError;
 use remuda_core::id::Hash;
-use remuda_core::plane::{Answer, Effect, Event, Known};
+use remuda_core::plane::{Known, PlaneAnswer, PlaneEffect, PlaneEvent};
 use remuda_core::refusal::Refusal;
 
 use super::World;
@@ -92,12 +92,12 @@ impl World<'_> {
             self.step_call(&mut driver, incoming, &mut batch);
         }
         if driver.plane.wake_at().0 <= self.plane_clock(&driver) {
-            let _ = self.step_once(&mut driver, Event::Tick, None, &mut batch);
+            let _ = self.step_once(&mut driver, PlaneEvent::Tick, None, &mut batch);
         }
         if let Some(lift) = self.maybe_lift(&driver) {
             let _ = self.step_once(&mut driver, lift, None, &mut batch);
         }
-        let _ = self.step_once(&mut driver, Event::Flush, None, &mut batch);
+        let _ = self.step_once(&mut driver, PlaneEvent::Flush, None, &mut batch);
         driver.stepped = Some(batch);
         let (wake_at, is_behind) = (driver.when(driver.plane.wake_at().0), !driver.inbox.is_empty());
         self.drivers[at] = Some(driver);
@@ -115,14 +115,14 @@ impl World<'_> {
                 self.release_or_wait(release, batch, Sabotage::AckBeforeCommit);
                 return;
             }
-            (_, Ok(Answer::Joined(joined))) => AgentResponse::Joined(joined, token),
-            (_, Ok(Answer::Reply(reply))) => AgentResponse::Reply(self.with_workflows(reply)),
-            (from, Ok(Answer::Hold)) => {
+            (_, Ok(PlaneAnswer::Joined(joined))) => AgentResponse::Joined(joined, token),
+            (_, Ok(PlaneAnswer::Reply(reply))) => AgentResponse::Reply(self.with_workflows(reply)),
+            (from, Ok(PlaneAnswer::Pending)) => {
                 let PlaneRequest::Beat { worker, beat, wait, .. } = &call.request else { return };
                 let poll = ParkedPoll { from, call: call.id, term: beat.term, until: arrived_at + wait };
                 return batch.releases.push(Release::Hold { worker: worker.clone(), poll });
             }
-            (_, Ok(Answer::Done | Answer::Accepted { .. } | Answer::Cycled(_))) => return,
+            (_, Ok(PlaneAnswer::Done | PlaneAnswer::Accepted { .. } | PlaneAnswer::Cycled(_))) => return,
             (_, Err(refusal)) => refusal_response(refusal),
         };
         let release = Release::Host { to: call.from, call: call.id, answer: answered };
@@ -134,7 +134,7 @@ impl World<'_> {
         driver: &Driver,
         request: &PlaneRequest,
         known: Option<Known>,
-    ) -> Option<(Event, Hash)> {
+    ) -> Option<(PlaneEvent, Hash)> {
         let mut token = Hash::from_bytes([0; 32]);
         let event = match request.clone() {
             PlaneRequest::Join { join, proof } => {
@@ -142,37 +142,38 @@ impl World<'_> {
                 let mut bytes = [0; 32];
                 bytes[..8].copy_from_slice(&self.random.draw().to_be_bytes());
                 token = Hash::from_bytes(bytes);
-                Event::Join { join, token_hash: token, proof }
+                PlaneEvent::Join { join, token_hash: token, proof }
             }
-            PlaneRequest::Beat { worker, token, beat, wait } => {
-                self.forged_beat(driver, Event::Beat { worker, token_hash: token, beat, waits: wait > 0 })
-            }
+            PlaneRequest::Beat { worker, token, beat, wait } => self
+                .forged_beat(driver, PlaneEvent::Beat { worker, token_hash: token, beat, waits: wait > 0 }),
             PlaneRequest::Leave { worker, token } => {
-                Event::Leave { worker, token_hash: Some(token), reason: "stop requested".to_owned() }
+                PlaneEvent::Leave { worker, token_hash: Some(token), reason: "stop requested".to_owned() }
             }
-            PlaneRequest::ConnectionLost { worker, seq } => Event::LineDropped { worker, seq },
+            PlaneRequest::ConnectionLost { worker, seq } => PlaneEvent::ConnectionDropped { worker, seq },
             PlaneRequest::Submit { client, is_changed } => {
-                Event::Submit(Box::new(self.submission(client, is_changed, known)))
+                PlaneEvent::Submit(Box::new(self.submission(client, is_changed, known)))
             }
             PlaneRequest::Cancel { client } => {
                 let job = self.clients[client].job?;
-                Event::Cancel { job, message: "cancelled by the client".to_owned() }
+                PlaneEvent::Cancel { job, message: "cancelled by the client".to_owned() }
             }
             PlaneRequest::Drain { worker } => {
-                Event::Drain { worker, reason: "maintenance".to_owned(), within: None }
+                PlaneEvent::Drain { worker, reason: "maintenance".to_owned(), within: None }
             }
             PlaneRequest::LiftBlocks => {
                 let (worker, shape, _) = driver.plane.blocks().iter().next()?;
-                Event::Lift { worker: worker.clone(), shape: *shape }
+                PlaneEvent::LiftBlock { worker: worker.clone(), shape: *shape }
             }
-            PlaneRequest::ProviderEvent { fleet, news } => Event::Provider { fleet, news },
-            PlaneRequest::Order { fleet, order } => Event::Order { fleet, order },
-            PlaneRequest::DrainMachine { .. } if self.is_sabotaged(Sabotage::AssignToDrained) => Event::Tick,
+            PlaneRequest::ProviderEvent { fleet, news } => PlaneEvent::Provider { fleet, news },
+            PlaneRequest::Order { fleet, order } => PlaneEvent::OrderFleet { fleet, order },
+            PlaneRequest::DrainMachine { .. } if self.is_sabotaged(Sabotage::AssignToDrained) => {
+                PlaneEvent::Tick
+            }
             PlaneRequest::DrainMachine { machine, within } => {
                 let within = within.map(Duration::from_millis);
-                Event::DrainMachine { machine, reason: "maintenance".to_owned(), within }
+                PlaneEvent::DrainMachine { machine, reason: "maintenance".to_owned(), within }
             }
-            PlaneRequest::Deployment => Event::Deployment(DEPLOYMENT.to_owned()),
+            PlaneRequest::Deployment => PlaneEvent::NameDeployment(DEPLOYMENT.to_owned()),
         };
         Some((event, token))
     }
@@ -181,13 +182,13 @@ impl World<'_> {
     pub(super) fn step_once(
         &mut self,
         driver: &mut Driver,
-        event: Event,
+        event: PlaneEvent,
         request: Option<&PlaneRequest>,
         batch: &mut Batch,
-    ) -> Result<Answer, Refusal> {
+    ) -> Result<PlaneAnswer, Refusal> {
         let now = self.plane_clock(driver);
         self.steps += 1;
-        let is_external = !matches!(event, Event::Tick | Event::Flush);
+        let is_external = !matches!(event, PlaneEvent::Tick | PlaneEvent::Flush);
         if is_external && self.is_traced() {
             self.trace_line(&format!("plane {}: {event:?}", driver.term));
         }
@@ -210,15 +211,19 @@ impl World<'_> {
         batch.records.extend(step.records);
         for effect in step.effects {
             match effect {
-                Effect::Orders { worker, reply } => {
+                PlaneEffect::SendOrders { worker, reply } => {
                     let reply = self.with_workflows(reply);
                     batch.effects.push(Release::Orders { worker, reply });
                 }
-                Effect::Provider { fleet, call } if self.is_sabotaged(Sabotage::RentBeforeCommit) => {
+                PlaneEffect::CallProvider { fleet, call }
+                    if self.is_sabotaged(Sabotage::RentBeforeCommit) =>
+                {
                     self.queue_provider_call(driver.number, fleet, call);
                 }
-                Effect::Provider { fleet, call } => batch.effects.push(Release::ProviderCall { fleet, call }),
-                Effect::Progress { .. } | Effect::Outbox | Effect::Cycle(_) => {}
+                PlaneEffect::CallProvider { fleet, call } => {
+                    batch.effects.push(Release::ProviderCall { fleet, call })
+                }
+                PlaneEffect::Progress { .. } | PlaneEffect::WebhookQueued | PlaneEffect::ReportCycle(_) => {}
             }
         }
         self.note("step", now.as_millis(), batch.records.len() as u64);

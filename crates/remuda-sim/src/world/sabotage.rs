@@ -4,8 +4,8 @@
 mod fleets;
 
 use remuda_core::id::Term;
-use remuda_core::plane::Event;
-use remuda_core::record::{Life, Record, StateRow, Stored};
+use remuda_core::plane::PlaneEvent;
+use remuda_core::record::{JobStatus, Record, StateRow, StoredState};
 use remuda_core::service::{ProbeResult, ServiceIncarnation};
 use remuda_core::wire::{AttemptOutcome, FinishedAttempt, HeldAttempt, StartOrder};
 
@@ -27,12 +27,12 @@ impl World<'_> {
         self.store.lead()
     }
 
-    pub(super) fn restore(&mut self) -> Stored {
+    pub(super) fn restore(&mut self) -> StoredState {
         let mut stored = self.store.restore();
         if self.is_sabotaged(Sabotage::ReuseAttempt) {
             let waiting =
-                stored.jobs.iter_mut().filter(|(_, life)| matches!(life.state, StateRow::Queued { .. }));
-            waiting.for_each(|(_, life)| life.attempt.0 = life.attempt.0.saturating_sub(1));
+                stored.jobs.iter_mut().filter(|(_, status)| matches!(status.state, StateRow::Queued { .. }));
+            waiting.for_each(|(_, status)| status.attempt.0 = status.attempt.0.saturating_sub(1));
         }
         if self.is_sabotaged(Sabotage::ForgetAffinities) {
             stored.documents.clear();
@@ -59,22 +59,22 @@ impl World<'_> {
     fn tamper(&mut self, records: &mut Vec<Record>) {
         match self.sabotage {
             Some(Sabotage::ChangeOutcome) => {
-                let done = self.store.jobs.iter().find(|(_, (_, life))| !life.state.is_open());
-                if let Some((job, (_, life))) = done {
-                    let mut life = life.clone();
-                    life.state = StateRow::Cancelled { message: "forged".to_owned() };
-                    records.push(Record::Life { job: *job, life });
+                let done = self.store.jobs.iter().find(|(_, (_, status))| !status.state.is_open());
+                if let Some((job, (_, status))) = done {
+                    let mut status = status.clone();
+                    status.state = StateRow::Cancelled { message: "forged".to_owned() };
+                    records.push(Record::JobStatus { job: *job, status });
                 }
             }
             Some(Sabotage::DoubleTerminal) => {
                 let is_end =
-                    |record: &&Record| matches!(record, Record::Happened(it) if it.name == "job:completed");
+                    |record: &&Record| matches!(record, Record::Event(it) if it.name == "job:completed");
                 if let Some(end) = records.iter().find(is_end).cloned() {
                     records.push(end);
                 }
             }
             Some(Sabotage::DropEvent) => {
-                let at = records.iter().position(|record| matches!(record, Record::Happened(_)));
+                let at = records.iter().position(|record| matches!(record, Record::Event(_)));
                 if let Some(at) = at.filter(|_| self.random.permille(100)) {
                     records.remove(at);
                 }
@@ -84,8 +84,8 @@ impl World<'_> {
     }
 
     /// The beat that the plane sees.
-    pub(super) fn forged_beat(&mut self, driver: &Driver, event: Event) -> Event {
-        let (Some(sabotage), Event::Beat { worker, token_hash, mut beat, waits }) =
+    pub(super) fn forged_beat(&mut self, driver: &Driver, event: PlaneEvent) -> PlaneEvent {
+        let (Some(sabotage), PlaneEvent::Beat { worker, token_hash, mut beat, waits }) =
             (self.sabotage, event.clone())
         else {
             return event;
@@ -105,7 +105,12 @@ impl World<'_> {
                 let Some(worker) = plane.worker(&worker) else { return event };
                 (beat.incarnation, beat.term) = (worker.incarnation, driver.term);
                 beat.seq = beat.seq.max(worker.beat_seq + 1);
-                return Event::Beat { worker: worker.id.clone(), token_hash: worker.token_hash, beat, waits };
+                return PlaneEvent::Beat {
+                    worker: worker.id.clone(),
+                    token_hash: worker.token_hash,
+                    beat,
+                    waits,
+                };
             }
             Sabotage::DropFence => {
                 let holder = |it: &FinishedAttempt| {
@@ -123,7 +128,7 @@ impl World<'_> {
                 beat.held = holder.holds.iter().map(|(job, hold)| forged(*job, hold.attempt)).collect();
                 beat.held.retain(|held| held.job != finished.job);
                 beat.finished = vec![FinishedAttempt { attempt, ..finished }];
-                return Event::Beat {
+                return PlaneEvent::Beat {
                     worker: holder.id.clone(),
                     token_hash: holder.token_hash,
                     beat,
@@ -139,7 +144,7 @@ impl World<'_> {
             }
             _ => {}
         }
-        Event::Beat { worker, token_hash, beat, waits }
+        PlaneEvent::Beat { worker, token_hash, beat, waits }
     }
 
     pub(super) fn forged_answer(&mut self, answer: AgentResponse) -> AgentResponse {
@@ -160,9 +165,10 @@ impl World<'_> {
     }
 
     fn start_cancelled_job(&self) -> Option<StartOrder> {
-        let is_cancelled = |life: &Life| matches!(life.state, StateRow::Cancelled { .. });
-        let (job, (accepted, life)) = self.store.jobs.iter().find(|(_, (_, life))| is_cancelled(life))?;
-        let attempt = life.attempt.next();
+        let is_cancelled = |status: &JobStatus| matches!(status.state, StateRow::Cancelled { .. });
+        let (job, (accepted, status)) =
+            self.store.jobs.iter().find(|(_, (_, status))| is_cancelled(status))?;
+        let attempt = status.attempt.next();
         Some(StartOrder {
             job: *job,
             attempt,
@@ -177,20 +183,20 @@ impl World<'_> {
     pub(super) fn forged_seen(
         &self,
         key: Key,
-        life: ServiceIncarnation,
+        status: ServiceIncarnation,
         seen: ProbeResult,
     ) -> (ServiceIncarnation, ProbeResult) {
         match (self.sabotage, seen) {
-            (Some(Sabotage::RequeueOnNoAnswer), ProbeResult::NoAnswer(_)) => (life, ProbeResult::Unknown),
+            (Some(Sabotage::RequeueOnNoAnswer), ProbeResult::NoAnswer(_)) => (status, ProbeResult::Unknown),
             (Some(Sabotage::TrustOneUnknown), ProbeResult::Unknown) => {
-                (ServiceIncarnation(life.0 + 1), ProbeResult::Unknown)
+                (ServiceIncarnation(status.0 + 1), ProbeResult::Unknown)
             }
             (Some(Sabotage::IgnoreServiceRestart), ProbeResult::Unknown)
-                if self.accepted_in.get(&key).is_some_and(|then| *then < life) =>
+                if self.accepted_in.get(&key).is_some_and(|then| *then < status) =>
             {
-                (life, ProbeResult::Running)
+                (status, ProbeResult::Running)
             }
-            (_, seen) => (life, seen),
+            (_, seen) => (status, seen),
         }
     }
 
@@ -221,7 +227,7 @@ impl World<'_> {
             term: driver.term,
             held: if names_all { held.collect() } else { Vec::new() },
             finished: Vec::new(),
-            closed: String::new(),
+            unavailable_reason: String::new(),
             slots: None,
             offer: None,
             metrics: serde_json::Map::new(),
@@ -238,12 +244,12 @@ impl World<'_> {
     }
 
     /// Removes a block as soon as it ends, without a trial.
-    pub(super) fn maybe_lift(&mut self, driver: &Driver) -> Option<Event> {
+    pub(super) fn maybe_lift(&mut self, driver: &Driver) -> Option<PlaneEvent> {
         if !self.is_sabotaged(Sabotage::NoHalfOpen) {
             return None;
         }
         let over = driver.plane.blocks().iter().find(|(_, _, block)| !block.is_blocked());
-        over.map(|(worker, shape, _)| Event::Lift { worker: worker.clone(), shape: *shape })
+        over.map(|(worker, shape, _)| PlaneEvent::LiftBlock { worker: worker.clone(), shape: *shape })
     }
 }
 

@@ -52,7 +52,7 @@ async fn what_was_put_is_read_back_whole_and_in_part() {
     for content_in in [&b""[..], b"x", &large] {
         let stored = put(&blobs, content_in, None).await.unwrap();
         let (hash, size) = (BlobHash::of(content_in), content_in.len() as u64);
-        assert_eq!(stored, Stored { hash, size_bytes: size, is_new: true });
+        assert_eq!(stored, Stored { hash, size_bytes: size, created: true });
         assert_eq!(blobs.size(hash).await.unwrap(), Some(size));
         assert_eq!(content(&blobs, hash, 0, size).await.unwrap(), content_in);
     }
@@ -76,7 +76,7 @@ async fn the_same_content_is_one_file() {
     let (folder, blobs) = blobs(1 << 20).await;
     let first = put(&blobs, b"horse", None).await.unwrap();
     let again = put(&blobs, b"horse", Some(first.hash)).await.unwrap();
-    assert!(first.is_new && !again.is_new);
+    assert!(first.created && !again.created);
     let hex = first.hash.hex();
     assert_eq!(files(&folder.path().join("blobs")), [format!("{}/{}", &hex[..2], &hex[2..])]);
 }

@@ -46,7 +46,7 @@ pub struct Stored {
     pub hash: BlobHash,
     pub size_bytes: u64,
     /// It was not there before.
-    pub is_new: bool,
+    pub created: bool,
 }
 
 impl Blobs {
@@ -118,17 +118,17 @@ impl Partial {
         if fs::create_dir(&folder).is_ok() {
             sync_folder(&shared.folder).map_err(failed)?;
         }
-        let is_new = shared.look(hash).map_err(failed)?.is_none();
+        let created = shared.look(hash).map_err(failed)?.is_none();
         // Over one that is there already: the new one has just been read and hashed, which is more than we know of the
         // old one.
         fs::rename(&self.temporary.0, &path).map_err(failed)?;
         if let Err(error) = sync_folder(&folder) {
             // Whoever sends it again must not be told that it is safe. One that was there before is, either way.
-            if is_new {
+            if created {
                 fs::remove_file(&path).ok();
             }
             return Err(failed(error));
         }
-        Ok(Stored { hash, size_bytes, is_new })
+        Ok(Stored { hash, size_bytes, created })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::record::Record;
 
 use super::sample::{at, body, tenant};
@@ -10,38 +10,45 @@ use super::{Place, commit, lead};
 
 pub(crate) async fn documents_are_found_by_id_and_mark_until_their_time_is_over(place: &impl Place) {
     let (store, term) = lead(place).await;
-    let document = |shelf, id: &str, mark: &str, expires_at: Option<u64>, text: &str| {
+    let document = |collection, id: &str, index_key: &str, expires_at: Option<u64>, text: &str| {
         Arc::new(Document {
-            shelf,
+            collection,
             id: id.to_owned(),
             tenant: Some(tenant("a")),
-            mark: mark.to_owned(),
+            index_key: index_key.to_owned(),
             expires_at: expires_at.map(at),
             body: body(text),
         })
     };
-    let photo = document(Shelf::Asset, "1", "blake3:aa", Some(100), "{\"n\": 1}");
-    let copy = document(Shelf::Asset, "2", "blake3:aa", None, "{}");
-    let other = document(Shelf::Asset, "3", "blake3:bb", Some(50), "[]");
-    let affinity = document(Shelf::Affinity, "1", "", None, "{}");
+    let photo = document(Collection::Asset, "1", "blake3:aa", Some(100), "{\"n\": 1}");
+    let copy = document(Collection::Asset, "2", "blake3:aa", None, "{}");
+    let other = document(Collection::Asset, "3", "blake3:bb", Some(50), "[]");
+    let affinity = document(Collection::Affinity, "1", "", None, "{}");
     let all = [&photo, &copy, &other, &affinity].map(|it| Record::Document(it.clone()));
     commit(&store, term, all.to_vec()).await;
     drop(store);
     let store = place.open().await;
     let term = store.lead().await.unwrap();
-    assert_eq!(store.document(Shelf::Asset, "1").await.unwrap(), Some(photo.clone()));
-    assert_eq!(store.document(Shelf::Token, "1").await.unwrap(), None);
-    assert_eq!(store.marked(Shelf::Asset, "blake3:aa").await.unwrap(), [photo.clone(), copy.clone()]);
-    assert_eq!(store.documents(Shelf::Asset, "1", 1).await.unwrap(), std::slice::from_ref(&copy));
+    assert_eq!(store.document(Collection::Asset, "1").await.unwrap(), Some(photo.clone()));
+    assert_eq!(store.document(Collection::Token, "1").await.unwrap(), None);
+    assert_eq!(
+        store.find_by_index_key(Collection::Asset, "blake3:aa").await.unwrap(),
+        [photo.clone(), copy.clone()]
+    );
+    assert_eq!(store.documents(Collection::Asset, "1", 1).await.unwrap(), std::slice::from_ref(&copy));
     assert_eq!(store.restore().await.unwrap().documents, [affinity]);
 
-    let changed = document(Shelf::Asset, "2", "blake3:cc", None, "{\"new\": true}");
-    let gone = Record::DocumentGone { shelf: Shelf::Asset, id: "9".to_owned() };
+    let changed = document(Collection::Asset, "2", "blake3:cc", None, "{\"new\": true}");
+    let gone = Record::DocumentDeleted { collection: Collection::Asset, id: "9".to_owned() };
     commit(&store, term, vec![Record::Document(changed.clone()), gone]).await;
-    assert_eq!(store.marked(Shelf::Asset, "blake3:aa").await.unwrap(), std::slice::from_ref(&photo));
+    assert_eq!(
+        store.find_by_index_key(Collection::Asset, "blake3:aa").await.unwrap(),
+        std::slice::from_ref(&photo)
+    );
     assert_eq!(store.expire(at(49), 10).await.unwrap(), 0);
     assert_eq!(store.expire(at(100), 10).await.unwrap(), 2);
-    assert_eq!(store.documents(Shelf::Asset, "", 10).await.unwrap(), [changed]);
-    commit(&store, term, vec![Record::DocumentGone { shelf: Shelf::Asset, id: "2".to_owned() }]).await;
-    assert!(store.documents(Shelf::Asset, "", 10).await.unwrap().is_empty());
+    assert_eq!(store.documents(Collection::Asset, "", 10).await.unwrap(), [changed]);
+    commit(&store, term, vec![Record::DocumentDeleted { collection: Collection::Asset, id: "2".to_owned() }])
+        .await;
+    assert!(store.documents(Collection::Asset, "", 10).await.unwrap().is_empty());
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use remuda_core::id::{JobId, Sequence, Shape, WorkerId};
-use remuda_core::record::{Accepted, BlockRow, Happened, Life, Record, SuspicionRow, WorkerRow};
+use remuda_core::record::{AcceptedJob, BlockRow, JobStatus, QuarantineRow, Record, StoredEvent, WorkerRow};
 use remuda_core::time::Timestamp;
 
 use super::sample;
@@ -11,11 +11,11 @@ use crate::{Filter, Store};
 
 #[derive(Default)]
 pub(super) struct Model {
-    pub(super) jobs: BTreeMap<JobId, (Accepted, Life)>,
+    pub(super) jobs: BTreeMap<JobId, (AcceptedJob, JobStatus)>,
     workers: BTreeMap<WorkerId, WorkerRow>,
     blocks: BTreeMap<(WorkerId, Shape), BlockRow>,
-    suspicions: BTreeMap<Shape, SuspicionRow>,
-    events: Vec<Happened>,
+    quarantine: BTreeMap<Shape, QuarantineRow>,
+    events: Vec<StoredEvent>,
     now: u64,
 }
 
@@ -39,7 +39,7 @@ impl Model {
     /// A batch that a plane might commit.
     pub(super) fn imagine(&mut self, luck: &mut Luck) -> Vec<Record> {
         let mut open: Vec<JobId> =
-            self.jobs.iter().filter(|(_, (_, life))| life.state.is_open()).map(|(id, _)| *id).collect();
+            self.jobs.iter().filter(|(_, (_, status))| status.state.is_open()).map(|(id, _)| *id).collect();
         let mut sequence = self.events.last().map_or(0, |event| event.seq.0);
         let mut records = Vec::new();
         for _ in 0..luck.below(30) {
@@ -54,14 +54,14 @@ impl Model {
                 3..6 if !open.is_empty() => {
                     let place = luck.below(open.len() as u64);
                     let place = usize::try_from(place).unwrap();
-                    let life = match luck.below(5) {
+                    let status = match luck.below(5) {
                         0 => sample::queued(self.now),
                         1 | 2 => sample::running(self.now, u32::try_from(luck.below(9)).unwrap()),
                         3 => sample::completed(self.now, 1),
                         _ => sample::failed(self.now),
                     };
-                    let job = if life.state.is_open() { open[place] } else { open.swap_remove(place) };
-                    Record::Life { job, life }
+                    let job = if status.state.is_open() { open[place] } else { open.swap_remove(place) };
+                    Record::JobStatus { job, status }
                 }
                 3..7 => {
                     sequence += 1 + luck.below(2);
@@ -83,10 +83,10 @@ impl Model {
                     }
                 },
                 _ => match (luck.below(3), luck.below(4)) {
-                    (n, 0) => Record::SuspicionLifted { shape: sample::shape(u8::try_from(n).unwrap()) },
+                    (n, 0) => Record::QuarantineLifted { shape: sample::shape(u8::try_from(n).unwrap()) },
                     (n, trials) => {
                         let (n, trials) = (u8::try_from(n).unwrap(), u32::try_from(trials).unwrap());
-                        Record::Suspicion(sample::suspicion(n, trials))
+                        Record::Quarantine(sample::suspicion(n, trials))
                     }
                 },
             };
@@ -98,32 +98,32 @@ impl Model {
     pub(super) fn apply(&mut self, records: &[Record]) {
         for record in records.iter().cloned() {
             match record {
-                Record::Accepted { job, life, .. } => {
-                    drop(self.jobs.insert(job.id, (Accepted::clone(&job), life)));
+                Record::JobAccepted { job, status, .. } => {
+                    drop(self.jobs.insert(job.id, (AcceptedJob::clone(&job), status)));
                 }
-                Record::Life { job, life } => self.jobs.get_mut(&job).unwrap().1 = life,
+                Record::JobStatus { job, status } => self.jobs.get_mut(&job).unwrap().1 = status,
                 Record::Worker(row) => drop(self.workers.insert(row.id.clone(), *row)),
                 Record::WorkerForgotten { worker } => drop(self.workers.remove(&worker)),
                 Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
                 Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),
-                Record::Suspicion(row) => drop(self.suspicions.insert(row.shape, row)),
-                Record::SuspicionLifted { shape } => drop(self.suspicions.remove(&shape)),
-                Record::Happened(event) => self.events.push(Happened::clone(&event)),
+                Record::Quarantine(row) => drop(self.quarantine.insert(row.shape, row)),
+                Record::QuarantineLifted { shape } => drop(self.quarantine.remove(&shape)),
+                Record::Event(event) => self.events.push(StoredEvent::clone(&event)),
                 Record::Result { .. }
                 | Record::Cycle { .. }
                 | Record::Document(_)
-                | Record::DocumentGone { .. } => unreachable!("never imagined"),
+                | Record::DocumentDeleted { .. } => unreachable!("never imagined"),
             }
         }
     }
 
     pub(super) async fn check(&self, store: &Store) {
         let stored = store.restore().await.unwrap();
-        let open: Vec<_> = self.jobs.values().filter(|(_, life)| life.state.is_open()).cloned().collect();
+        let open: Vec<_> = self.jobs.values().filter(|(_, status)| status.state.is_open()).cloned().collect();
         assert_eq!(stored.jobs, open);
         assert_eq!(stored.workers, self.workers.values().cloned().collect::<Vec<_>>());
         assert_eq!(stored.blocks, self.blocks.values().cloned().collect::<Vec<_>>());
-        assert_eq!(stored.suspicions, self.suspicions.values().cloned().collect::<Vec<_>>());
+        assert_eq!(stored.quarantine, self.quarantine.values().cloned().collect::<Vec<_>>());
         assert_eq!(stored.sequence, self.events.last().map_or(Sequence(0), |event| event.seq));
         assert!(stored.latest <= Timestamp::from_millis(self.now));
         let jobs = store.jobs(Filter::default(), None, usize::MAX).await.unwrap();

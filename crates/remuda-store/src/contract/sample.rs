@@ -8,8 +8,8 @@ use remuda_core::fleet::FleetSettings;
 use remuda_core::id::{Attempt, Hash, Incarnation, JobId, Sequence, Shape, Tenant, WorkerId};
 use remuda_core::money::Money;
 use remuda_core::record::{
-    Accepted, BlockRow, Happened, IdempotencyKey, Life, Record, ServiceRow, StateRow, SuspicionRow, Try,
-    WorkerRow,
+    AcceptedJob, BlockRow, IdempotencyKey, JobStatus, PastAttempt, QuarantineRow, Record, ServiceRow,
+    StateRow, StoredEvent, WorkerRow,
 };
 use remuda_core::rental::{Rental, RentalPhase};
 use remuda_core::time::Timestamp;
@@ -40,15 +40,15 @@ pub(crate) fn body(text: &str) -> Arc<RawValue> {
 }
 
 /// A job of tenant `a`.
-pub(crate) fn job(n: u128) -> Accepted {
-    Accepted {
+pub(crate) fn job(n: u128) -> AcceptedJob {
+    AcceptedJob {
         id: id(n),
         accepted_at: at(1),
         tenant: tenant("a"),
         priority: -3,
         service: "comfyui".parse().unwrap(),
         shape: shape(1),
-        workflow_hash: Hash::of(&n.to_be_bytes()),
+        workflow_hash: Hash::digest(&n.to_be_bytes()),
         needs: remuda_core::need::Requirements { vram_bytes: 1 << 30, ..Default::default() },
         deadline: Some(Timestamp::NEVER),
         attempts_max: None,
@@ -62,38 +62,38 @@ pub(crate) fn job(n: u128) -> Accepted {
     }
 }
 
-pub(crate) fn of(job: Accepted, name: &str) -> Accepted {
-    Accepted { tenant: tenant(name), ..job }
+pub(crate) fn of(job: AcceptedJob, name: &str) -> AcceptedJob {
+    AcceptedJob { tenant: tenant(name), ..job }
 }
 
-pub(crate) fn with_key(job: Accepted, key: &str, asked: u128) -> Accepted {
-    let fingerprint = Hash::of(&asked.to_be_bytes());
-    Accepted { key: Some(IdempotencyKey { key: key.to_owned(), fingerprint }), ..job }
+pub(crate) fn with_key(job: AcceptedJob, key: &str, asked: u128) -> AcceptedJob {
+    let fingerprint = Hash::digest(&asked.to_be_bytes());
+    AcceptedJob { key: Some(IdempotencyKey { key: key.to_owned(), fingerprint }), ..job }
 }
 
-pub(crate) fn accepted(job: Accepted, life: Life) -> Record {
+pub(crate) fn accepted(job: AcceptedJob, status: JobStatus) -> Record {
     let workflow = body(&format!(r#"{{"job":"{}"}}"#, job.id));
-    Record::Accepted { job: job.into(), life, workflow }
+    Record::JobAccepted { job: job.into(), status, workflow }
 }
 
-fn life(state: StateRow, attempt: u32, changed_at: u64) -> Life {
-    Life {
+fn status(state: StateRow, attempt: u32, changed_at: u64) -> JobStatus {
+    JobStatus {
         state,
         attempt: Attempt(attempt),
         failures: 0,
-        mishaps: 0,
-        took_down: [].into(),
-        tries: vec![],
+        infra_failures: 0,
+        crashed_workers: [].into(),
+        attempts: vec![],
         changed_at: at(changed_at),
     }
 }
 
-pub(crate) fn queued(millis: u64) -> Life {
-    life(StateRow::Queued { not_before: at(millis) }, 0, millis)
+pub(crate) fn queued(millis: u64) -> JobStatus {
+    status(StateRow::Queued { not_before: at(millis) }, 0, millis)
 }
 
-pub(crate) fn running(millis: u64, attempt: u32) -> Life {
-    let tried = Try {
+pub(crate) fn running(millis: u64, attempt: u32) -> JobStatus {
+    let tried = PastAttempt {
         attempt: Attempt(attempt),
         worker: worker("gpu-1"),
         started_at: at(millis),
@@ -111,25 +111,25 @@ pub(crate) fn running(millis: u64, attempt: u32) -> Life {
     };
     let state =
         StateRow::Running { worker: worker("gpu-1"), incarnation: Incarnation(1), started_at: at(millis) };
-    Life { tries: vec![tried], ..life(state, attempt, millis) }
+    JobStatus { attempts: vec![tried], ..status(state, attempt, millis) }
 }
 
-pub(crate) fn completed(millis: u64, attempt: u32) -> Life {
-    life(StateRow::Completed { worker: worker("gpu-1") }, attempt, millis)
+pub(crate) fn completed(millis: u64, attempt: u32) -> JobStatus {
+    status(StateRow::Completed { worker: worker("gpu-1") }, attempt, millis)
 }
 
-pub(crate) fn failed(millis: u64) -> Life {
+pub(crate) fn failed(millis: u64) -> JobStatus {
     let state =
         StateRow::Failed { cause: Cause::Job, message: "node 7: \"no\"\n".to_owned(), quarantined: true };
-    Life { failures: 3, took_down: [worker("gpu-9")].into(), ..life(state, 3, millis) }
+    JobStatus { failures: 3, crashed_workers: [worker("gpu-9")].into(), ..status(state, 3, millis) }
 }
 
-pub(crate) fn cancelled(millis: u64) -> Life {
-    life(StateRow::Cancelled { message: "by its owner".to_owned() }, 0, millis)
+pub(crate) fn cancelled(millis: u64) -> JobStatus {
+    status(StateRow::Cancelled { message: "by its owner".to_owned() }, 0, millis)
 }
 
 pub(crate) fn event(seq: u64, millis: u64, name: &'static str, job: Option<u128>) -> Record {
-    Record::Happened(Arc::new(Happened {
+    Record::Event(Arc::new(StoredEvent {
         seq: Sequence(seq),
         at: at(millis),
         name: name.into(),
@@ -143,12 +143,12 @@ pub(crate) fn event(seq: u64, millis: u64, name: &'static str, job: Option<u128>
 
 pub(crate) fn worker_row(name: &str, state: &str) -> WorkerRow {
     WorkerRow {
-        closed: String::new(),
+        unavailable_reason: String::new(),
         id: worker(name),
         machine: "machine-1".parse().unwrap(),
         fleet: None,
         incarnation: Incarnation(1),
-        token_hash: Hash::of(b"secret"),
+        token_hash: Hash::digest(b"secret"),
         state: state.to_owned(),
         presence: "online".to_owned(),
         services: ["comfyui".parse().unwrap()].into(),
@@ -163,7 +163,7 @@ pub(crate) fn worker_row(name: &str, state: &str) -> WorkerRow {
         lost: 0,
         busy_millis: 0,
         went_stale: 0,
-        standing: Default::default(),
+        probation: Default::default(),
         stale_after_millis: None,
         reliability: None,
         metrics: serde_json::Map::new(),
@@ -218,12 +218,12 @@ pub(crate) fn block(name: &str, n: u8, failures: u32) -> BlockRow {
         until: Timestamp::NEVER,
         cooldown_millis: 30_000,
         reason: "it failed".to_owned(),
-        workflow_hash: Some(Hash::of(&[n])),
+        workflow_hash: Some(Hash::digest(&[n])),
     }
 }
 
-pub(crate) fn suspicion(n: u8, trials_failed: u32) -> SuspicionRow {
-    SuspicionRow {
+pub(crate) fn suspicion(n: u8, trials_failed: u32) -> QuarantineRow {
+    QuarantineRow {
         shape: shape(n),
         failed_on: [worker("gpu-1")].into(),
         trial_at: Some(at(90)),

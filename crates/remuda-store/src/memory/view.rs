@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use remuda_core::document::Shelf;
+use remuda_core::document::Collection;
 use remuda_core::id::WorkerId;
 use remuda_core::machine::WorkerState;
 use remuda_core::record::{StateRow, WorkerRow};
@@ -52,7 +52,7 @@ fn seconds(now: Timestamp, then: Timestamp) -> f64 {
 fn running(kept: &Kept) -> BTreeMap<WorkerId, u64> {
     let mut running = BTreeMap::new();
     for job in kept.jobs.values() {
-        if let StateRow::Running { worker, .. } = &job.life.state {
+        if let StateRow::Running { worker, .. } = &job.status.state {
             *running.entry(worker.clone()).or_default() += 1;
         }
     }
@@ -61,9 +61,9 @@ fn running(kept: &Kept) -> BTreeMap<WorkerId, u64> {
 
 /// How rented machines stand of which no worker is known: on their way, or on their way back.
 fn without_worker(kept: &Kept) -> Vec<WorkerState> {
-    let shelf = kept.documents.iter().filter(|((shelf, _), _)| *shelf == Shelf::Machine);
+    let collection = kept.documents.iter().filter(|((collection, _), _)| *collection == Collection::Machine);
     let has_worker = |id: &str| kept.workers.values().any(|worker| worker.machine.as_str() == id);
-    let alone = shelf.filter(|((_, id), _)| !has_worker(id));
+    let alone = collection.filter(|((_, id), _)| !has_worker(id));
     let rentals = alone.filter_map(|(_, document)| serde_json::from_str::<Rental>(document.body.get()).ok());
     rentals.map(|rental| rental.phase.state()).collect()
 }
@@ -72,7 +72,7 @@ fn status(kept: &Kept, now: Timestamp) -> Value {
     let without = without_worker(kept);
     let machines = |state: WorkerState| without.iter().filter(|it| **it == state).count();
     let alive_machines = without.iter().filter(|state| **state != WorkerState::Terminated).count();
-    let jobs = |state| kept.jobs.values().filter(|job| job.life.state.name() == state).count();
+    let jobs = |state| kept.jobs.values().filter(|job| job.status.state.name() == state).count();
     let workers = |state| kept.workers.values().filter(|worker| worker.state == state).count();
     let alive = || kept.workers.values().filter(|worker| is_alive(worker));
     let present = |presence| alive().filter(|worker| worker.presence == presence).count();

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::id::{JobId, Shape, WorkerId};
-use remuda_core::record::{Accepted, BlockRow, Happened, Life, Record, SuspicionRow, WorkerRow};
+use remuda_core::record::{AcceptedJob, BlockRow, JobStatus, QuarantineRow, Record, StoredEvent, WorkerRow};
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
@@ -18,18 +18,18 @@ pub(super) struct Merged<'a> {
     pub workers: BTreeMap<&'a WorkerId, Option<&'a WorkerRow>>,
     /// Nothing where one was lifted.
     pub blocks: BTreeMap<(&'a WorkerId, &'a Shape), Option<&'a BlockRow>>,
-    pub suspicions: BTreeMap<&'a Shape, Option<&'a SuspicionRow>>,
-    pub events: Vec<&'a Happened>,
+    pub quarantine: BTreeMap<&'a Shape, Option<&'a QuarantineRow>>,
+    pub events: Vec<&'a StoredEvent>,
     pub cycles: BTreeMap<Timestamp, &'a RawValue>,
     /// Nothing where one was discarded.
-    pub documents: BTreeMap<(Shelf, &'a str), Option<&'a Document>>,
+    pub documents: BTreeMap<(Collection, &'a str), Option<&'a Document>>,
     pub latest: Timestamp,
 }
 
 #[derive(Debug)]
 pub(super) enum Job<'a> {
-    New { accepted: &'a Accepted, life: &'a Life, workflow: &'a RawValue },
-    Changed(&'a Life),
+    New { accepted: &'a AcceptedJob, status: &'a JobStatus, workflow: &'a RawValue },
+    Changed(&'a JobStatus),
 }
 
 impl<'a> Merged<'a> {
@@ -37,21 +37,23 @@ impl<'a> Merged<'a> {
         for record in records {
             self.latest = self.latest.max(record.moment());
             match record {
-                Record::Accepted { job, life, workflow } => {
-                    self.add_job(job.id, Job::New { accepted: job, life, workflow });
+                Record::JobAccepted { job, status, workflow } => {
+                    self.add_job(job.id, Job::New { accepted: job, status, workflow });
                 }
-                Record::Life { job, life } => self.add_job(*job, Job::Changed(life)),
+                Record::JobStatus { job, status } => self.add_job(*job, Job::Changed(status)),
                 Record::Result { job, result } => self.results.push((*job, result)),
                 Record::Worker(row) => drop(self.workers.insert(&row.id, Some(row.as_ref()))),
                 Record::WorkerForgotten { worker } => drop(self.workers.insert(worker, None)),
                 Record::Block(row) => drop(self.blocks.insert((&row.worker, &row.shape), Some(row))),
                 Record::BlockLifted { worker, shape } => drop(self.blocks.insert((worker, shape), None)),
-                Record::Suspicion(row) => drop(self.suspicions.insert(&row.shape, Some(row))),
-                Record::SuspicionLifted { shape } => drop(self.suspicions.insert(shape, None)),
-                Record::Happened(event) => self.events.push(event),
+                Record::Quarantine(row) => drop(self.quarantine.insert(&row.shape, Some(row))),
+                Record::QuarantineLifted { shape } => drop(self.quarantine.insert(shape, None)),
+                Record::Event(event) => self.events.push(event),
                 Record::Cycle { at, report } => drop(self.cycles.insert(*at, report)),
-                Record::Document(it) => drop(self.documents.insert((it.shelf, &it.id), Some(it))),
-                Record::DocumentGone { shelf, id } => drop(self.documents.insert((*shelf, id), None)),
+                Record::Document(it) => drop(self.documents.insert((it.collection, &it.id), Some(it))),
+                Record::DocumentDeleted { collection, id } => {
+                    self.documents.insert((*collection, id), None);
+                }
             }
         }
     }
@@ -60,7 +62,7 @@ impl<'a> Merged<'a> {
         let place = *self.places.entry(id).or_insert(self.jobs.len());
         match (self.jobs.get_mut(place), job) {
             (None, job) => self.jobs.push((id, job)),
-            (Some((_, Job::New { life, .. })), Job::Changed(newer)) => *life = newer,
+            (Some((_, Job::New { status, .. })), Job::Changed(newer)) => *status = newer,
             (Some((_, before)), job) => *before = job,
         }
     }

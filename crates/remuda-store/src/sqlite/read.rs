@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use remuda_core::id::{Hash, JobId, Sequence, Tenant};
-use remuda_core::record::{Accepted, Happened, Life, Stored};
+use remuda_core::record::{AcceptedJob, JobStatus, StoredEvent, StoredState};
 use remuda_core::time::Timestamp;
 use rusqlite::types::{Type, ValueRef};
 use rusqlite::{Connection, Error, OptionalExtension, Row as SqlRow, params};
@@ -15,9 +15,9 @@ use tokio::sync::Semaphore;
 use super::{Sqlite, blocking, documents, schema};
 use crate::{Filter, JobState, Row, StoreError, View};
 
-pub(super) const OPEN_JOBS: &str = "SELECT accepted, life FROM jobs WHERE ended_at IS NULL ORDER BY id";
+pub(super) const OPEN_JOBS: &str = "SELECT accepted, status FROM jobs WHERE ended_at IS NULL ORDER BY id";
 pub(super) const OPEN_JOBS_PAGE: &str =
-    "SELECT accepted, life FROM jobs WHERE ended_at IS NULL AND id > ?1 ORDER BY id LIMIT ?2";
+    "SELECT accepted, status FROM jobs WHERE ended_at IS NULL AND id > ?1 ORDER BY id LIMIT ?2";
 pub(super) const BY_KEY: &str = "SELECT accepted FROM jobs WHERE tenant = ?1 AND key = ?2";
 
 /// Who reads at the same time; more would only share the same disk and cores.
@@ -79,15 +79,15 @@ impl Sqlite {
         .await
     }
 
-    pub(crate) async fn restore(&self) -> Result<Stored, StoreError> {
+    pub(crate) async fn restore(&self) -> Result<StoredState, StoreError> {
         self.read(|conn| {
             let tx = conn.unchecked_transaction()?;
-            Ok(Stored { jobs: all(&tx, OPEN_JOBS, header)?, ..fleet(&tx)? })
+            Ok(StoredState { jobs: all(&tx, OPEN_JOBS, header)?, ..fleet(&tx)? })
         })
         .await
     }
 
-    pub(crate) async fn restore_fleet(&self) -> Result<Stored, StoreError> {
+    pub(crate) async fn restore_fleet(&self) -> Result<StoredState, StoreError> {
         self.read(|conn| {
             let tx = conn.unchecked_transaction()?;
             fleet(&tx)
@@ -99,7 +99,7 @@ impl Sqlite {
         &self,
         after: Option<JobId>,
         limit: usize,
-    ) -> Result<Vec<(Accepted, Life)>, StoreError> {
+    ) -> Result<Vec<(AcceptedJob, JobStatus)>, StoreError> {
         self.read(move |conn| {
             let after = after.map_or(Vec::new(), |after| key(after).to_vec());
             let mut select = conn.prepare_cached(OPEN_JOBS_PAGE)?;
@@ -121,9 +121,9 @@ impl Sqlite {
             .await
     }
 
-    pub(crate) async fn job(&self, job: JobId) -> Result<Option<(Accepted, Life)>, StoreError> {
+    pub(crate) async fn job(&self, job: JobId) -> Result<Option<(AcceptedJob, JobStatus)>, StoreError> {
         self.read(move |conn| {
-            let mut select = conn.prepare_cached("SELECT accepted, life FROM jobs WHERE id = ?1")?;
+            let mut select = conn.prepare_cached("SELECT accepted, status FROM jobs WHERE id = ?1")?;
             select.query_row([key(job)], header).optional()
         })
         .await
@@ -138,7 +138,7 @@ impl Sqlite {
         self.read(move |conn| {
             let mut select = conn.prepare_cached(BY_KEY)?;
             let found =
-                select.query_row([tenant.as_str(), &key], |row| parsed::<Accepted>(row, 0)).optional()?;
+                select.query_row([tenant.as_str(), &key], |row| parsed::<AcceptedJob>(row, 0)).optional()?;
             Ok(found.and_then(|job| Some((job.id, job.key?.fingerprint))))
         })
         .await
@@ -149,7 +149,7 @@ impl Sqlite {
         filter: Filter,
         before: Option<JobId>,
         limit: usize,
-    ) -> Result<Vec<(Accepted, Life)>, StoreError> {
+    ) -> Result<Vec<(AcceptedJob, JobStatus)>, StoreError> {
         self.read(move |conn| {
             let before = before.map_or(vec![0xff; 17], |before| key(before).to_vec());
             let tenant = filter.tenant.as_ref().map(|tenant| tenant.as_str());
@@ -159,7 +159,7 @@ impl Sqlite {
         .await
     }
 
-    pub(crate) async fn events(&self, after: Sequence, limit: usize) -> Result<Vec<Happened>, StoreError> {
+    pub(crate) async fn events(&self, after: Sequence, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
         self.read(move |conn| {
             let mut select = conn.prepare_cached("SELECT body FROM events WHERE last > ?1 ORDER BY last")?;
             let mut rows = select.query([bound(after.0)])?;
@@ -168,7 +168,7 @@ impl Sqlite {
                 && let Some(row) = rows.next()?
             {
                 for line in row.get_ref(0)?.as_str()?.lines() {
-                    let event: Happened = from_json(line, 0)?;
+                    let event: StoredEvent = from_json(line, 0)?;
                     // Only the first chunk can hold some that were asked to be left out.
                     if event.seq > after {
                         events.push(event);
@@ -230,7 +230,7 @@ pub(super) fn page(state: Option<JobState>) -> String {
         }
     };
     format!(
-        "SELECT accepted, life FROM jobs {of_state} AND id < ?1 AND (?2 IS NULL OR tenant = ?2)
+        "SELECT accepted, status FROM jobs {of_state} AND id < ?1 AND (?2 IS NULL OR tenant = ?2)
          ORDER BY id DESC LIMIT ?3"
     )
 }
@@ -241,15 +241,15 @@ pub(super) fn bound(limit: impl TryInto<i64>) -> i64 {
 }
 
 /// Everything but the jobs.
-fn fleet(conn: &Connection) -> Result<Stored, Error> {
+fn fleet(conn: &Connection) -> Result<StoredState, Error> {
     let meta = |key: &str| {
         conn.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get::<_, u64>(0))
     };
-    Ok(Stored {
+    Ok(StoredState {
         jobs: Vec::new(),
         workers: all(conn, "SELECT row FROM workers ORDER BY id", |row| parsed(row, 0))?,
         blocks: all(conn, "SELECT row FROM blocks ORDER BY worker, shape", |row| parsed(row, 0))?,
-        suspicions: all(conn, "SELECT row FROM suspicions ORDER BY shape", |row| parsed(row, 0))?,
+        quarantine: all(conn, "SELECT row FROM quarantine ORDER BY shape", |row| parsed(row, 0))?,
         documents: documents::held(conn)?,
         sequence: Sequence(meta("sequence")?),
         latest: Timestamp::from_millis(meta("latest")?),
@@ -260,7 +260,7 @@ fn all<T>(conn: &Connection, sql: &str, read: fn(&SqlRow<'_>) -> Result<T, Error
     conn.prepare_cached(sql)?.query_map([], read)?.collect()
 }
 
-fn header(row: &SqlRow<'_>) -> Result<(Accepted, Life), Error> {
+fn header(row: &SqlRow<'_>) -> Result<(AcceptedJob, JobStatus), Error> {
     Ok((parsed(row, 0)?, parsed(row, 1)?))
 }
 

@@ -7,7 +7,7 @@ CREATE TABLE meta (
 ) WITHOUT ROWID;
 INSERT INTO meta VALUES ('term', 0), ('sequence', 0), ('latest', 0);
 
--- `accepted` is the fixed part as JSON, written once; `life` is the part that changes. Beside them stands only what is
+-- `accepted` is the fixed part as JSON, written once; `status` is the part that changes. Beside them stands only what is
 -- searched for: a row is rewritten at each change, so what is in it costs. `job_details` shows the rest.
 CREATE TABLE jobs (
     id       BLOB PRIMARY KEY,
@@ -16,7 +16,7 @@ CREATE TABLE jobs (
     state    TEXT NOT NULL,
     ended_at INTEGER,
     accepted TEXT NOT NULL,
-    life     TEXT NOT NULL
+    status     TEXT NOT NULL
 ) WITHOUT ROWID;
 
 -- Open jobs (ended_at is NULL) by id, and ended ones by age: what restoring and forgetting walk along. A change from
@@ -63,7 +63,7 @@ CREATE TABLE workers (
 ) WITHOUT ROWID;
 
 CREATE TABLE blocks (worker TEXT, shape BLOB, row TEXT NOT NULL, PRIMARY KEY (worker, shape)) WITHOUT ROWID;
-CREATE TABLE suspicions (shape BLOB PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE quarantine (shape BLOB PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID;
 
 -- Views are for people. Ages are by the wall clock, but never before what is stored.
 CREATE VIEW present (now) AS
@@ -79,10 +79,10 @@ SELECT
     accepted ->> '$.service'       AS service,
     accepted ->> '$.shape'         AS shape,
     accepted ->> '$.workflow_hash' AS workflow_hash,
-    life ->> '$.state.worker'      AS worker,
-    life ->> '$.attempt'           AS attempt,
+    status ->> '$.state.worker'      AS worker,
+    status ->> '$.attempt'           AS attempt,
     accepted ->> '$.accepted_at'   AS accepted_at,
-    life ->> '$.changed_at'        AS changed_at,
+    status ->> '$.changed_at'        AS changed_at,
     ended_at
 FROM jobs;
 
@@ -129,7 +129,7 @@ SELECT
 FROM present
 JOIN workers
 LEFT JOIN (
-    SELECT life ->> '$.state.worker' AS worker, count(*) AS attempts
+    SELECT status ->> '$.state.worker' AS worker, count(*) AS attempts
     FROM jobs WHERE ended_at IS NULL AND state = 'running' GROUP BY 1
 ) AS running ON running.worker = workers.id
 WHERE state IN ('spawning', 'active', 'terminating')

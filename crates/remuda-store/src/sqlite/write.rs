@@ -80,7 +80,7 @@ impl Waiting {
     }
 
     fn accepts(&self) -> bool {
-        self.batch.records.iter().any(|record| matches!(record, Record::Accepted { .. }))
+        self.batch.records.iter().any(|record| matches!(record, Record::JobAccepted { .. }))
     }
 }
 

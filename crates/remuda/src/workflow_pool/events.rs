@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use remuda_core::id::{JobId, Sequence, WorkerId};
-use remuda_core::record::Happened;
+use remuda_core::record::StoredEvent;
 use remuda_core::time::Timestamp;
 use serde_json::{Map, Value, json};
 use tokio::sync::broadcast;
@@ -81,7 +81,7 @@ impl EventFilter {
 /// What a pool cares for among the plane's news.
 #[derive(Debug)]
 pub(super) enum News {
-    Happened(Arc<Happened>),
+    Event(Arc<StoredEvent>),
     Told(Arc<LiveUpdate>),
     Preview(Arc<PreviewUpdate>),
 }
@@ -92,7 +92,7 @@ pub(super) struct Follower {
     /// None once the pool has stopped.
     news: Option<broadcast::Receiver<LiveEvent>>,
     seen: Sequence,
-    backlog: VecDeque<Happened>,
+    backlog: VecDeque<StoredEvent>,
     is_behind: bool,
     filter: EventFilter,
 }
@@ -109,7 +109,7 @@ impl Follower {
     pub(super) async fn next(&mut self) -> Option<PoolEvent> {
         loop {
             let event = match self.news().await? {
-                News::Happened(happened) => of_happened(&happened),
+                News::Event(happened) => of_happened(&happened),
                 News::Preview(shown) => of_preview(&shown),
                 News::Told(told) => match of_progress(&told) {
                     Some(event) => event,
@@ -126,7 +126,7 @@ impl Follower {
         loop {
             if let Some(happened) = self.backlog.pop_front() {
                 self.seen = happened.seq;
-                return Some(News::Happened(happened.into()));
+                return Some(News::Event(happened.into()));
             }
             if self.is_behind {
                 let context = self.inner.context()?;
@@ -137,7 +137,7 @@ impl Follower {
             match self.news.as_mut()?.recv().await {
                 Ok(LiveEvent::Stored(happened)) if happened.seq > self.seen => {
                     self.seen = happened.seq;
-                    return Some(News::Happened(happened));
+                    return Some(News::Event(happened));
                 }
                 // How far it is comes with what is told of it.
                 Ok(LiveEvent::Stored(_) | LiveEvent::Progress { .. }) => {}
@@ -157,7 +157,7 @@ fn of_progress(told: &LiveUpdate) -> Option<PoolEvent> {
     Some(live("job:progress", told.job, &told.worker, told.metadata.clone(), detail))
 }
 
-fn of_happened(happened: &Happened) -> PoolEvent {
+fn of_happened(happened: &StoredEvent) -> PoolEvent {
     PoolEvent {
         name: happened.name.to_string(),
         number: Some(happened.seq.0),

@@ -72,7 +72,7 @@ impl JobWatch {
 
     async fn heard(&self, inner: &Arc<Inner>, news: News) {
         match news {
-            News::Happened(happened) => {
+            News::Event(happened) => {
                 self.seen.store(happened.seq.0, Ordering::Release);
                 let Some(job) = happened.job else { return };
                 let count = match &*happened.name {

@@ -83,7 +83,7 @@ async fn killed_plane_resumes_with_running_workers() {
     gate.open();
     let ended = plane.ended(&job).await;
     assert_eq!(
-        (&ended["state"], &ended["attempt"], &ended["mishaps"]),
+        (&ended["state"], &ended["attempt"], &ended["infra_failures"]),
         (&json!("completed"), &json!(1), &json!(0))
     );
     assert_eq!(starts(&plane), "1\n", "it ran once");

@@ -55,7 +55,7 @@ async fn killed_workers_job_moves_within_lease() {
     gate.open();
     let ended = plane.ended(&job).await;
     assert_eq!(
-        (&ended["state"], &ended["result"], &ended["mishaps"]),
+        (&ended["state"], &ended["result"], &ended["infra_failures"]),
         (&json!("completed"), &json!(2), &json!(1))
     );
 }

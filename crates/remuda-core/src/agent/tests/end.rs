@@ -160,7 +160,7 @@ fn who_cannot_work_yet_says_what_it_waits_for_and_takes_nothing() {
     let room = |effects: &[AgentEffect]| match effects {
         [AgentEffect::Join(join)] => (Some(join.slots), String::new(), None),
         [.., AgentEffect::Beat { beat, .. }] => {
-            (beat.slots, beat.closed.clone(), beat.check.as_ref().map(|it| it.passed))
+            (beat.slots, beat.unavailable_reason.clone(), beat.check.as_ref().map(|it| it.passed))
         }
         other => panic!("{other:?}"),
     };

@@ -42,7 +42,7 @@ fn the_job_of_a_dead_worker_starts_elsewhere_when_its_lease_is_over() {
     story.is(job, "running on a, attempt 1");
     story.work_to(32, &["b"]);
     story.is(job, "running on b, attempt 2");
-    assert_eq!(story.kept.life(job).tries[0].verdict, "worker a fell silent: no beat for 30 s");
+    assert_eq!(story.kept.status(job).attempts[0].verdict, "worker a fell silent: no beat for 30 s");
 }
 
 /// Faults: A3, N2.
@@ -93,7 +93,7 @@ fn an_order_that_never_arrives_is_repeated_and_then_given_up_for_a_new_attempt()
     assert_eq!(story.beat("a").unwrap().start.len(), 1, "or two");
     story.beat("a").unwrap();
     story.hand("a").is_deaf = false;
-    assert_eq!(story.kept.life(job).tries[0].verdict, "worker a never took it on");
+    assert_eq!(story.kept.status(job).attempts[0].verdict, "worker a never took it on");
     story.to(12);
     story.poll("a");
     story.is(job, "running on a, attempt 2");
@@ -159,7 +159,7 @@ fn of_two_workers_with_one_name_the_newer_counts() {
     story.join("a");
     let new = story.hand("a").clone();
     *story.hand("a") = old;
-    assert_eq!(story.beat("a").unwrap_err(), Refusal::OldIncarnation { current: Incarnation(2) });
+    assert_eq!(story.beat("a").unwrap_err(), Refusal::StaleIncarnation { current: Incarnation(2) });
     assert_eq!(story.plane.refusals.old_incarnations, 1);
     *story.hand("a") = Hand { token: "stolen", ..new.clone() };
     assert_eq!(story.beat("a").unwrap_err(), Refusal::WrongToken);
@@ -180,7 +180,7 @@ fn beats_without_progress_do_not_save_a_stuck_attempt() {
     story.beat_to(310, &["a", "b"]);
     story.is(job, "running on b, attempt 2");
     assert!(story.hand("a").held.is_empty(), "it was told to stop");
-    let verdict = &story.kept.life(job).tries[0].verdict;
+    let verdict = &story.kept.status(job).attempts[0].verdict;
     assert_eq!(verdict, "stuck: no progress for 5 min on worker a");
 }
 
@@ -236,7 +236,7 @@ fn workers_that_were_dead_before_they_heard_of_a_job_were_not_taken_down_by_it()
     story.join("c");
     story.work_to(120, &["c"]);
     story.is(job, "running on c, attempt 3");
-    assert!(story.kept.life(job).took_down.is_empty());
+    assert!(story.kept.status(job).crashed_workers.is_empty());
 }
 
 /// Faults: A12.
@@ -286,9 +286,9 @@ fn a_worker_whose_notice_is_over_gives_its_job_back_at_once_and_nobody_is_blamed
     assert_eq!(story.presence("a"), Presence::Offline);
     story.to(2);
     story.is(job, "running on b, attempt 2");
-    let life = story.kept.life(job);
-    assert_eq!((life.failures, life.tries[0].cause), (0, Some(Cause::Provider)));
-    assert!(life.took_down.is_empty() && story.kept.blocks.is_empty());
+    let status = story.kept.status(job);
+    assert_eq!((status.failures, status.attempts[0].cause), (0, Some(Cause::Provider)));
+    assert!(status.crashed_workers.is_empty() && story.kept.blocks.is_empty());
 }
 
 /// Faults: A15.
@@ -353,8 +353,5 @@ fn a_black_hole_does_not_swallow_the_queue() {
     story.are(&jobs, "completed by good");
     assert_eq!(story.news("worker:state"), ["worker:state hole"]);
     story.restart();
-    assert!(
-        story.plane.worker(&id("hole")).unwrap().standing.on_probation().is_some(),
-        "the next plane knows"
-    );
+    assert!(story.plane.worker(&id("hole")).unwrap().probation.until().is_some(), "the next plane knows");
 }

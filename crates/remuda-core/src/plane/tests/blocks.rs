@@ -55,7 +55,7 @@ fn a_block_is_lifted_by_hand() {
     story.fail("a", job, Cause::Job);
     story.to(5);
     story.is(job, "queued");
-    story.step(Event::Lift { worker: id("a"), shape: shape("s") }).unwrap();
+    story.step(PlaneEvent::LiftBlock { worker: id("a"), shape: shape("s") }).unwrap();
     story.is(job, "running on a, attempt 2");
 }
 
@@ -112,7 +112,7 @@ fn only_so_many_blocks_are_kept_and_the_one_that_ends_first_makes_room() {
         jobs.push(job);
     }
     story.beat_to(30, &["a"]);
-    assert_eq!((story.kept.blocks.len(), story.kept.suspicions.len()), (2, 2));
+    assert_eq!((story.kept.blocks.len(), story.kept.quarantine.len()), (2, 2));
     story.is(jobs[0], "running on a, attempt 2");
     story.are(&jobs[1..], "queued");
 }
@@ -232,7 +232,7 @@ fn a_trial_that_fails_on_who_is_alone_by_then_does_not_stay_a_trial_for_ever() {
     story.fail("a", job, Cause::Service);
     story.beat_to(61, &["a", "z"]);
     story.is(job, "running on a, attempt 2");
-    story.step(Event::Leave { worker: id("z"), token_hash: None, reason: "gone".to_owned() }).unwrap();
+    story.step(PlaneEvent::Leave { worker: id("z"), token_hash: None, reason: "gone".to_owned() }).unwrap();
     story.fail("a", job, Cause::Service);
     story.beat_to(70, &["a"]);
     story.is(job, "running on a, attempt 3");

@@ -166,7 +166,7 @@ fn a_deadline_for_draining_outlives_the_plane() {
     story.join("a");
     let job = story.submit("s");
     let (reason, within) = ("maintenance".to_owned(), Some(Duration::from_secs(20)));
-    story.step(Event::Drain { worker: id("a"), reason, within }).unwrap();
+    story.step(PlaneEvent::Drain { worker: id("a"), reason, within }).unwrap();
     story.restart();
     story.work_to(15, &["a"]);
     story.is(job, "running");

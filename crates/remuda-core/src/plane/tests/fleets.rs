@@ -40,7 +40,7 @@ struct Rented {
 impl Rented {
     fn new(settings: Settings) -> Rented {
         let mut story = Story::with(settings);
-        story.step(Event::Deployment("d0d0d0d0".to_owned())).unwrap();
+        story.step(PlaneEvent::NameDeployment("d0d0d0d0".to_owned())).unwrap();
         Rented {
             story,
             account: Vec::new(),
@@ -109,16 +109,16 @@ impl Rented {
     }
 
     fn say(&mut self, news: ProviderEvent) {
-        self.story.step(Event::Provider { fleet: gpus(), news: Box::new(news) }).unwrap();
+        self.story.step(PlaneEvent::Provider { fleet: gpus(), news: Box::new(news) }).unwrap();
     }
 
     /// The worker of the machine that was rented as the `n`th joins with its machine's token.
-    fn join(&mut self, n: usize) -> Result<Answer, Refusal> {
+    fn join(&mut self, n: usize) -> Result<PlaneAnswer, Refusal> {
         let rental = self.story.plane.rentals().nth(n).expect("it was rented").machine.clone();
-        self.join_as(rental.as_str(), Proof::Machine(rental.clone()))
+        self.join_as(rental.as_str(), JoinProof::MachineToken(rental.clone()))
     }
 
-    fn join_as(&mut self, name: &str, proof: Proof) -> Result<Answer, Refusal> {
+    fn join_as(&mut self, name: &str, proof: JoinProof) -> Result<PlaneAnswer, Refusal> {
         let join = JoinRequest {
             worker: id(name),
             machine: Some(name.parse().unwrap()),
@@ -130,9 +130,9 @@ impl Rented {
             stale_after_millis: None,
             held: Vec::new(),
         };
-        let token_hash = Hash::of(b"token");
-        let answer = self.story.step(Event::Join { join: Box::new(join), token_hash, proof })?;
-        if let Answer::Joined(joined) = &answer {
+        let token_hash = Hash::digest(b"token");
+        let answer = self.story.step(PlaneEvent::Join { join: Box::new(join), token_hash, proof })?;
+        if let PlaneAnswer::Joined(joined) = &answer {
             let hand = Hand::new(joined.incarnation, joined.term, "token");
             self.story.hands.insert(name.to_owned(), hand);
             self.story.poll(name);
@@ -355,7 +355,7 @@ fn a_return_is_repeated_until_it_is_proved_and_told_about_when_it_takes_long() {
     let immortal = world.account.clone();
     let machine = world.story.plane.rentals().next().unwrap().machine.clone();
     let reason = "a person said so".to_owned();
-    world.story.step(Event::DrainMachine { machine, reason, within: None }).unwrap();
+    world.story.step(PlaneEvent::DrainMachine { machine, reason, within: None }).unwrap();
     world.shows = Some(Ok(immortal));
     world.refuses = Some(ProviderError::new(ProviderErrorClass::Capacity, "none"));
     world.pass(700);
@@ -410,24 +410,24 @@ fn a_machine_is_known_by_its_token_and_not_wanted_once_given_up() {
     world.pass(3);
     let machine = world.story.plane.rentals().next().unwrap().machine.clone();
     let name = machine.as_str();
-    let stranger = world.join_as(name, Proof::Anybody).unwrap_err();
-    assert_eq!(stranger, Refusal::NotProved(machine.clone()));
-    let other = Proof::Machine("gpus-other".parse().unwrap());
-    assert_eq!(world.join_as(name, other).unwrap_err(), Refusal::NotProved(machine.clone()));
+    let stranger = world.join_as(name, JoinProof::JoinToken).unwrap_err();
+    assert_eq!(stranger, Refusal::IdentityUnproven(machine.clone()));
+    let other = JoinProof::MachineToken("gpus-other".parse().unwrap());
+    assert_eq!(world.join_as(name, other).unwrap_err(), Refusal::IdentityUnproven(machine.clone()));
     world.join(0).unwrap();
     world.join(0).expect("the answer to its first join may have been lost");
     world.pass(2);
-    let again = world.join_as(name, Proof::Machine(machine.clone())).unwrap_err();
-    assert_eq!(again, Refusal::NotProved(machine.clone()), "a join token is used once");
-    world.join_as(name, Proof::Former(Hash::of(b"token"))).unwrap();
+    let again = world.join_as(name, JoinProof::MachineToken(machine.clone())).unwrap_err();
+    assert_eq!(again, Refusal::IdentityUnproven(machine.clone()), "a join token is used once");
+    world.join_as(name, JoinProof::PreviousToken(Hash::digest(b"token"))).unwrap();
     let reason = "enough".to_owned();
-    world.story.step(Event::Leave { worker: id(name), token_hash: None, reason }).unwrap();
+    world.story.step(PlaneEvent::Leave { worker: id(name), token_hash: None, reason }).unwrap();
     assert_eq!(world.phases(), ["returning"]);
-    let late = world.join_as(name, Proof::Former(Hash::of(b"token"))).unwrap_err();
-    assert_eq!(late, Refusal::NotWanted(machine.clone()));
+    let late = world.join_as(name, JoinProof::PreviousToken(Hash::digest(b"token"))).unwrap_err();
+    assert_eq!(late, Refusal::MachineRetired(machine.clone()));
     world.pass(90);
-    let later = world.join_as(name, Proof::Machine(machine.clone())).unwrap_err();
-    assert_eq!(later, Refusal::NotWanted(machine), "nor when it is forgotten");
+    let later = world.join_as(name, JoinProof::MachineToken(machine.clone())).unwrap_err();
+    assert_eq!(later, Refusal::MachineRetired(machine), "nor when it is forgotten");
 }
 
 #[test]
@@ -451,7 +451,9 @@ fn no_more_is_rented_than_the_hour_allows_and_the_day_ends_it() {
 #[test]
 fn what_people_order_comes_before_what_the_queue_wants() {
     let mut world = Rented::new(settings(|_| {}));
-    let order = |world: &mut Rented, order| world.story.step(Event::Order { fleet: gpus(), order }).unwrap();
+    let order = |world: &mut Rented, order| {
+        world.story.step(PlaneEvent::OrderFleet { fleet: gpus(), order }).unwrap()
+    };
     order(&mut world, FleetOrder::Pause { reason: "audit".to_owned() });
     world.jobs(3);
     world.pass(60);
@@ -464,7 +466,7 @@ fn what_people_order_comes_before_what_the_queue_wants() {
     order(&mut world, FleetOrder::Scale { machines: None });
     world.pass(5);
     assert_eq!(world.created, 3);
-    let unknown = Event::Order { fleet: "other".parse().unwrap(), order: FleetOrder::Resume };
+    let unknown = PlaneEvent::OrderFleet { fleet: "other".parse().unwrap(), order: FleetOrder::Resume };
     assert!(matches!(world.story.step(unknown), Err(Refusal::UnknownFleet(_))));
 }
 
@@ -477,7 +479,7 @@ fn machines_of_old_settings_are_replaced_one_by_one() {
     let mut changed = world.story.settings.clone();
     changed.fleets[0].revision = "new image".to_owned();
     world.story.settings = changed.clone();
-    world.story.step(Event::Settings(Box::new(changed))).unwrap();
+    world.story.step(PlaneEvent::ReloadSettings(Box::new(changed))).unwrap();
     let mut fewest = usize::MAX;
     for _ in 0..200 {
         world.pass(1);

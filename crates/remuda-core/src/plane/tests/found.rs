@@ -24,7 +24,7 @@ fn an_order_that_our_own_absence_held_up_is_not_late() {
 /// Faults: C17. The store was asked about the key before the job was in it.
 #[test]
 fn a_key_is_known_after_its_job_has_ended_even_if_the_store_was_asked_too_early() {
-    let key = || Some(IdempotencyKey { key: "k".to_owned(), fingerprint: Hash::of(b"body") });
+    let key = || Some(IdempotencyKey { key: "k".to_owned(), fingerprint: Hash::digest(b"body") });
     let mut story = Story::new();
     let job = story.submit_with("s", |it| it.key = key()).unwrap();
     story.cancel(job).unwrap();
@@ -48,12 +48,15 @@ fn what_nobody_was_told_of_is_not_lost_with_the_one_who_joins_again() {
             stale_after_millis: None,
             held: Vec::new(),
         };
-        let event =
-            Event::Join { join: Box::new(join), token_hash: Hash::of(b"unheard"), proof: Proof::Anybody };
+        let event = PlaneEvent::Join {
+            join: Box::new(join),
+            token_hash: Hash::digest(b"unheard"),
+            proof: JoinProof::JoinToken,
+        };
         story.step(event).unwrap();
     }
     story.is(job, "running on a, attempt 1");
-    assert_eq!(story.kept.life(job).mishaps, 0);
+    assert_eq!(story.kept.status(job).infra_failures, 0);
 }
 
 /// Faults: C1. It may be at the end of a line that leads to the plane before us.
@@ -65,7 +68,7 @@ fn a_new_plane_gives_nothing_to_those_it_has_not_heard() {
     let job = story.submit("s");
     story.to(40);
     story.is(job, "queued");
-    assert_eq!(story.kept.life(job).mishaps, 0);
+    assert_eq!(story.kept.status(job).infra_failures, 0);
     story.poll("a");
     story.is(job, "running on a, attempt 1");
 }
@@ -177,7 +180,7 @@ fn what_was_turned_down_while_there_was_no_room_says_nothing_about_the_room_ther
     let mut story = Story::new();
     story.join_with("a", |join| join.slots = 2);
     let mut beat = story.beat_of("a");
-    (beat.slots, beat.closed) = (Some(0), "its service is sick".to_owned());
+    (beat.slots, beat.unavailable_reason) = (Some(0), "its service is sick".to_owned());
     story.send("a", beat, false).unwrap();
     let mut beat = story.beat_of("a");
     beat.slots = Some(2);
@@ -227,7 +230,7 @@ fn what_is_stuck_takes_nothing_along_whoever_notices_first() {
     story.now = secs(300);
     story.drop_line("a").unwrap();
     story.poll("a");
-    story.step(Event::Tick).unwrap();
+    story.step(PlaneEvent::Tick).unwrap();
     story.is(stuck, "queued");
     story.is(other, "running on a, attempt 1");
 }

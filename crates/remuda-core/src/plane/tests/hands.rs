@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Map;
 
-use super::{Answer, Event, Story, id, json};
+use super::{PlaneAnswer, PlaneEvent, Story, id, json};
 use crate::cause::Cause;
 use crate::id::{Attempt, Hash, Incarnation, JobId, Term};
 use crate::refusal::Refusal;
@@ -68,7 +68,7 @@ impl Story {
             term: hand.term,
             held: hand.held.values().cloned().collect(),
             finished: Vec::new(),
-            closed: String::new(),
+            unavailable_reason: String::new(),
             slots: None,
             offer: None,
             metrics: Map::new(),
@@ -82,12 +82,13 @@ impl Story {
         if self.hand(name).is_mute {
             return Ok(BeatReply::default());
         }
-        let token_hash = Hash::of(self.hand(name).token.as_bytes());
+        let token_hash = Hash::digest(self.hand(name).token.as_bytes());
         loop {
-            let event = Event::Beat { worker: id(name), token_hash, beat: Box::new(beat.clone()), waits };
+            let event =
+                PlaneEvent::Beat { worker: id(name), token_hash, beat: Box::new(beat.clone()), waits };
             let reply = match self.step(event)? {
-                Answer::Reply(reply) => reply,
-                Answer::Hold => return Ok(BeatReply::default()),
+                PlaneAnswer::Reply(reply) => reply,
+                PlaneAnswer::Pending => return Ok(BeatReply::default()),
                 other => panic!("a beat is answered or held, not {other:?}"),
             };
             self.obey(name, &reply);

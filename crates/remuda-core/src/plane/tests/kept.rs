@@ -8,32 +8,34 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
 use super::Plane;
-use crate::document::{Document, Shelf};
+use crate::document::{Collection, Document};
 use crate::id::{JobId, Sequence, Shape, WorkerId};
-use crate::record::{Accepted, BlockRow, Happened, Life, Record, StateRow, Stored, SuspicionRow, WorkerRow};
+use crate::record::{
+    AcceptedJob, BlockRow, JobStatus, QuarantineRow, Record, StateRow, StoredEvent, StoredState, WorkerRow,
+};
 use crate::time::Timestamp;
 
 #[derive(Clone, Default)]
 pub(crate) struct Kept {
-    pub(super) jobs: BTreeMap<JobId, (Accepted, Life)>,
+    pub(super) jobs: BTreeMap<JobId, (AcceptedJob, JobStatus)>,
     pub(super) results: BTreeMap<JobId, Arc<RawValue>>,
     pub(crate) workers: BTreeMap<WorkerId, WorkerRow>,
     pub(super) blocks: BTreeMap<(WorkerId, Shape), BlockRow>,
-    pub(super) suspicions: BTreeMap<Shape, SuspicionRow>,
-    pub(super) events: Vec<Arc<Happened>>,
+    pub(super) quarantine: BTreeMap<Shape, QuarantineRow>,
+    pub(super) events: Vec<Arc<StoredEvent>>,
     pub(super) reports: Vec<Arc<RawValue>>,
-    pub(super) documents: BTreeMap<(Shelf, String), Arc<Document>>,
+    pub(super) documents: BTreeMap<(Collection, String), Arc<Document>>,
 }
 
 impl Kept {
     pub(super) fn commit(&mut self, records: Vec<Record>) {
         for record in records {
             match record {
-                Record::Accepted { job, life, .. } => {
-                    let before = self.jobs.insert(job.id, ((*job).clone(), life));
+                Record::JobAccepted { job, status, .. } => {
+                    let before = self.jobs.insert(job.id, ((*job).clone(), status));
                     assert!(before.is_none(), "job {} was accepted twice", job.id);
                 }
-                Record::Life { job, life } => self.go_on(job, life),
+                Record::JobStatus { job, status } => self.go_on(job, status),
                 Record::Result { job, result } => {
                     assert!(self.results.insert(job, result).is_none(), "job {job} has two results");
                 }
@@ -41,9 +43,9 @@ impl Kept {
                 Record::WorkerForgotten { worker } => drop(self.workers.remove(&worker)),
                 Record::Block(row) => drop(self.blocks.insert((row.worker.clone(), row.shape), row)),
                 Record::BlockLifted { worker, shape } => drop(self.blocks.remove(&(worker, shape))),
-                Record::Suspicion(row) => drop(self.suspicions.insert(row.shape, row)),
-                Record::SuspicionLifted { shape } => drop(self.suspicions.remove(&shape)),
-                Record::Happened(happened) => {
+                Record::Quarantine(row) => drop(self.quarantine.insert(row.shape, row)),
+                Record::QuarantineLifted { shape } => drop(self.quarantine.remove(&shape)),
+                Record::Event(happened) => {
                     let expected = self.events.last().map_or(Sequence(1), |last| last.seq.next());
                     assert_eq!(happened.seq, expected, "no gap in the order of events");
                     let is_later = self.events.last().is_none_or(|last| last.at <= happened.at);
@@ -51,28 +53,28 @@ impl Kept {
                     self.events.push(happened);
                 }
                 Record::Cycle { report, .. } => self.reports.push(report),
-                Record::Document(it) => drop(self.documents.insert((it.shelf, it.id.clone()), it)),
-                Record::DocumentGone { shelf, id } => drop(self.documents.remove(&(shelf, id))),
+                Record::Document(it) => drop(self.documents.insert((it.collection, it.id.clone()), it)),
+                Record::DocumentDeleted { collection, id } => drop(self.documents.remove(&(collection, id))),
             }
         }
     }
 
-    fn go_on(&mut self, job: JobId, life: Life) {
-        let (_, before) = self.jobs.get_mut(&job).expect("a life follows an acceptance");
+    fn go_on(&mut self, job: JobId, status: JobStatus) {
+        let (_, before) = self.jobs.get_mut(&job).expect("a status follows an acceptance");
         assert!(before.state.is_open(), "the outcome of job {job} changed");
-        assert!(life.attempt >= before.attempt, "the attempts of job {job} went down");
-        *before = life;
+        assert!(status.attempt >= before.attempt, "the attempts of job {job} went down");
+        *before = status;
     }
 
     /// Everything the plane believes about jobs, blocks and shapes is what a plane after it would read.
     pub(super) fn agrees_with(&self, plane: &Plane) -> Result<(), String> {
-        let open = self.jobs.values().filter(|(_, life)| life.state.is_open()).count();
+        let open = self.jobs.values().filter(|(_, status)| status.state.is_open()).count();
         if open != plane.open_jobs() {
             return Err(format!("{open} open jobs are committed, {} are believed", plane.open_jobs()));
         }
         for job in plane.jobs() {
             let committed = &self.jobs[&job.id].1;
-            let believed = Life { changed_at: committed.changed_at, ..job.life(Timestamp::ZERO) };
+            let believed = JobStatus { changed_at: committed.changed_at, ..job.status(Timestamp::ZERO) };
             if *committed != believed {
                 return Err(format!("job {} is committed as {committed:?}, not {believed:?}", job.id));
             }
@@ -81,32 +83,32 @@ impl Kept {
         if !blocks.eq(self.blocks.values().cloned()) {
             return Err("the committed blocks are not the believed ones".to_owned());
         }
-        let suspicions = plane.suspicions().iter().map(|(shape, suspicion)| suspicion.row(shape));
-        if !suspicions.eq(self.suspicions.values().cloned()) {
-            return Err("the committed suspicions are not the believed ones".to_owned());
+        let quarantine = plane.quarantine().iter().map(|(shape, entry)| entry.row(shape));
+        if !quarantine.eq(self.quarantine.values().cloned()) {
+            return Err("the committed quarantine are not the believed ones".to_owned());
         }
         Ok(())
     }
 
     /// As a store would give it back: through JSON.
-    pub(super) fn stored(&self) -> Stored {
-        let open = self.jobs.values().filter(|(_, life)| life.state.is_open());
-        Stored {
+    pub(super) fn stored(&self) -> StoredState {
+        let open = self.jobs.values().filter(|(_, status)| status.state.is_open());
+        StoredState {
             jobs: open.map(read_back).collect(),
             workers: self.workers.values().map(read_back).collect(),
             blocks: self.blocks.values().map(read_back).collect(),
-            suspicions: self.suspicions.values().map(read_back).collect(),
-            documents: self.documents.values().filter(|it| it.shelf.is_held()).cloned().collect(),
+            quarantine: self.quarantine.values().map(read_back).collect(),
+            documents: self.documents.values().filter(|it| it.collection.is_plane_state()).cloned().collect(),
             sequence: self.events.last().map_or(Sequence(0), |last| last.seq),
             latest: self.events.last().map_or(Timestamp::ZERO, |last| last.at),
         }
     }
 
     pub(super) fn state(&self, job: JobId) -> String {
-        let life = &self.jobs[&job].1;
-        match &life.state {
+        let status = &self.jobs[&job].1;
+        match &status.state {
             StateRow::Queued { .. } => "queued".to_owned(),
-            StateRow::Running { worker, .. } => format!("running on {worker}, attempt {}", life.attempt),
+            StateRow::Running { worker, .. } => format!("running on {worker}, attempt {}", status.attempt),
             StateRow::Completed { worker } => format!("completed by {worker}"),
             StateRow::Failed { message, quarantined: true, .. } => format!("quarantined: {message}"),
             StateRow::Failed { message, quarantined: false, .. } => format!("failed: {message}"),
@@ -114,11 +116,11 @@ impl Kept {
         }
     }
 
-    pub(super) fn on(&self, shelf: Shelf) -> impl Iterator<Item = &Arc<Document>> {
-        self.documents.values().filter(move |it| it.shelf == shelf)
+    pub(super) fn on(&self, collection: Collection) -> impl Iterator<Item = &Arc<Document>> {
+        self.documents.values().filter(move |it| it.collection == collection)
     }
 
-    pub(super) fn life(&self, job: JobId) -> &Life {
+    pub(super) fn status(&self, job: JobId) -> &JobStatus {
         &self.jobs[&job].1
     }
 }

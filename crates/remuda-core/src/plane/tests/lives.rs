@@ -15,15 +15,15 @@ fn a_drain_is_told_at_the_next_beat_and_again_until_the_worker_says_that_it_drai
     story.drain("a").unwrap();
     let wait = |story: &mut Story, draining| {
         let beat = Beat { draining, ..story.beat_of("a") };
-        let event = Event::Beat {
+        let event = PlaneEvent::Beat {
             worker: id("a"),
-            token_hash: Hash::of(b"token"),
+            token_hash: Hash::digest(b"token"),
             beat: Box::new(beat),
             waits: true,
         };
         match story.step(event).unwrap() {
-            Answer::Reply(reply) => reply.drain,
-            Answer::Hold => false,
+            PlaneAnswer::Reply(reply) => reply.drain,
+            PlaneAnswer::Pending => false,
             other => panic!("{other:?}"),
         }
     };
@@ -39,10 +39,10 @@ fn a_drain_is_told_at_the_next_beat_and_again_until_the_worker_says_that_it_drai
 fn an_open_line_is_told_of_a_drain_at_once() {
     let mut story = Story::new();
     story.join("a");
-    let event = Event::Drain { worker: id("a"), reason: "maintenance".to_owned(), within: None };
+    let event = PlaneEvent::Drain { worker: id("a"), reason: "maintenance".to_owned(), within: None };
     story.plane.step(story.now, event);
-    let step = story.plane.step(story.now, Event::Flush);
-    assert!(matches!(&step.effects[..], [Effect::Orders { reply, .. }] if reply.drain));
+    let step = story.plane.step(story.now, PlaneEvent::Flush);
+    assert!(matches!(&step.effects[..], [PlaneEffect::SendOrders { reply, .. }] if reply.drain));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_drained_worker_is_terminated_by_the_cycle_and_one_that_takes_too_long_loses
     assert_eq!(state(&story, "busy"), WorkerState::Terminated);
     story.is(job, "queued");
     assert!(story.hand("busy").held.is_empty(), "it was told to stop");
-    assert!(story.kept.suspicions.is_empty(), "a drain says nothing about the shape");
+    assert!(story.kept.quarantine.is_empty(), "a drain says nothing about the shape");
 }
 
 #[test]
@@ -145,8 +145,8 @@ fn a_worker_that_forgets_what_it_held_has_lost_it() {
     story.poll("a");
     story.hand("a").held.clear();
     story.poll("a");
-    assert_eq!(story.kept.life(job).tries[0].verdict, "worker a no longer holds it");
-    assert!(story.kept.life(job).took_down.is_empty());
+    assert_eq!(story.kept.status(job).attempts[0].verdict, "worker a no longer holds it");
+    assert!(story.kept.status(job).crashed_workers.is_empty());
 }
 
 #[test]

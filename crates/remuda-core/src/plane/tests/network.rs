@@ -28,7 +28,7 @@ fn a_cut_longer_than_the_lease_requeues_once() {
     story.work_to(100, &["b"]);
     story.work_to(200, &["a", "b"]);
     story.is(job, "running on b, attempt 2");
-    assert_eq!(story.kept.life(job).mishaps, 1);
+    assert_eq!(story.kept.status(job).infra_failures, 1);
     assert!(story.hand("a").held.is_empty());
 }
 
@@ -55,7 +55,7 @@ fn an_old_copy_of_a_beat_has_no_effect() {
     let job = story.submit("s");
     story.work_to(20, &["a"]);
     let newest = story.hand("a").seq;
-    assert_eq!(story.send("a", copy, false).unwrap_err(), Refusal::OldBeat { newest });
+    assert_eq!(story.send("a", copy, false).unwrap_err(), Refusal::StaleBeat { newest });
     story.is(job, "running on a, attempt 1");
     assert_eq!(story.plane.refusals.old_beats, 1);
 }
@@ -70,9 +70,13 @@ fn news_from_before_the_planes_restart_is_no_evidence() {
     story.work_to(20, &["a"]);
     story.restart();
     copy.seq += 100;
-    let event =
-        Event::Beat { worker: id("a"), token_hash: Hash::of(b"token"), beat: Box::new(copy), waits: true };
-    let Ok(Answer::Reply(reply)) = story.step(event) else { panic!("it is asked to beat again") };
+    let event = PlaneEvent::Beat {
+        worker: id("a"),
+        token_hash: Hash::digest(b"token"),
+        beat: Box::new(copy),
+        waits: true,
+    };
+    let Ok(PlaneAnswer::Reply(reply)) = story.step(event) else { panic!("it is asked to beat again") };
     assert!(reply.beat_again && reply.term == Term(2));
     assert!(reply.start.is_empty() && reply.cancel.is_empty());
     story.is(job, "running on a, attempt 1");
@@ -103,7 +107,9 @@ fn when_most_workers_vanish_together_nothing_is_requeued_until_things_are_calm()
     story.work_to(131, &["a"]);
     assert_eq!(story.news("fleet:"), ["fleet:brake_released"], "someone was heard, and calm for a lease");
     story.is(jobs[0], "running on a, attempt 1");
-    jobs[1..].iter().for_each(|job| assert!(story.kept.life(*job).mishaps == 1, "now they are judged"));
+    jobs[1..]
+        .iter()
+        .for_each(|job| assert!(story.kept.status(*job).infra_failures == 1, "now they are judged"));
 }
 
 /// Faults: N5.
@@ -165,8 +171,8 @@ fn agents_that_lost_the_plane_together_do_not_come_back_together() {
         );
         let mut now = Timestamp::ZERO;
         for salt in 0..6 {
-            let (why, luck) = (CallError::Unreachable("cut".to_owned()), JobId::from_u128(n).luck(salt));
-            agent.step(now, AgentEvent::CallFailed { seq: None, why, jitter: luck });
+            let (why, jitter) = (CallError::Unreachable("cut".to_owned()), JobId::from_u128(n).jitter(salt));
+            agent.step(now, AgentEvent::CallFailed { seq: None, why, jitter });
             now = agent.wake_at();
             agent.step(now, AgentEvent::Tick);
         }

@@ -18,7 +18,7 @@ impl Story {
     fn set_affinity(&mut self, name: &str, preferred: &[&str], excluded: &[&str]) {
         let names = |names: &[&str]| names.iter().map(|name| id(name)).collect();
         let affinity = Affinity { preferred: names(preferred), excluded: names(excluded) };
-        self.step(Event::SetAffinity { shape: shape(name), affinity }).unwrap();
+        self.step(PlaneEvent::SetAffinity { shape: shape(name), affinity }).unwrap();
     }
 
     /// What the worker's service says of everything the worker holds.
@@ -95,10 +95,10 @@ fn who_is_excluded_by_an_affinity_never_runs_it_and_why_says_so() {
     story.restart();
     story.beat_to(125, &["a"]);
     story.is(job, "queued");
-    story.step(Event::RemoveAffinity { shape: shape("s") }).unwrap();
+    story.step(PlaneEvent::RemoveAffinity { shape: shape("s") }).unwrap();
     story.is(job, "running on a");
-    let again = story.step(Event::RemoveAffinity { shape: shape("s") });
-    assert_eq!(again.unwrap_err(), Refusal::NothingThere);
+    let again = story.step(PlaneEvent::RemoveAffinity { shape: shape("s") });
+    assert_eq!(again.unwrap_err(), Refusal::NothingToLift);
     story.restart();
     assert_eq!(story.plane.affinities().iter().count(), 0);
 }
@@ -115,7 +115,7 @@ fn what_is_not_begun_within_its_start_limit_is_tried_elsewhere_and_nobody_is_blo
     story.is(job, "running on a");
     story.beat_to(7, &["a", "b"]);
     story.is(job, "queued");
-    let try_ = &story.kept.life(job).tries[0];
+    let try_ = &story.kept.status(job).attempts[0];
     assert_eq!(try_.cause, Some(Cause::Service));
     assert_eq!(try_.verdict, "not begun within its start limit of 7 s on worker a");
     story.beat_to(9, &["a", "b"]);
@@ -142,7 +142,7 @@ fn a_node_limit_counts_from_the_last_progress_once_it_has_begun() {
     story.is(job, "running on a");
     story.beat_to(66, &["a"]);
     story.is(job, "failed: no progress within its node limit of 6 s on worker a");
-    assert_eq!(story.kept.life(job).failures, 1, "its own attempts pay for its own measure");
+    assert_eq!(story.kept.status(job).failures, 1, "its own attempts pay for its own measure");
     assert!(story.now.since(stood_still_at) <= Duration::from_secs(6));
     assert!(story.hand("a").held.is_empty(), "and the worker was told to stop");
 }
@@ -239,20 +239,26 @@ fn the_news_of_an_end_lie_on_the_shelf_with_the_end_and_go_when_they_were_taken(
     let webhook = Webhook { url: "http://example.org".to_owned(), secret };
     let hook = |it: &mut JobOptions| it.webhook = Some(webhook.clone());
     let (done, cancelled) = (story.submit_so("s", hook), story.submit_so("s", hook));
-    assert_eq!(story.kept.on(Shelf::Webhook).count(), 0, "nothing has ended");
+    assert_eq!(story.kept.on(Collection::Webhook).count(), 0, "nothing has ended");
     story.complete("a", done);
     story.cancel(cancelled).unwrap();
     let news: Vec<WebhookDelivery> =
-        story.kept.on(Shelf::Webhook).map(|it| serde_json::from_str(it.body.get()).unwrap()).collect();
+        story.kept.on(Collection::Webhook).map(|it| serde_json::from_str(it.body.get()).unwrap()).collect();
     let told: Vec<_> = news.iter().map(|it| (it.job, it.body.get().contains("\"job:completed\""))).collect();
     assert_eq!(told, [(done, true), (cancelled, false)]);
     for (news, problem) in news.into_iter().zip([None, Some("it said 500".to_owned())]) {
         let WebhookDelivery { job, tenant, metadata, .. } = news;
         story
-            .step(Event::Told(Box::new(DeliveryResult { job, tenant, metadata, tries: 3, problem })))
+            .step(PlaneEvent::WebhookSettled(Box::new(DeliveryResult {
+                job,
+                tenant,
+                metadata,
+                tries: 3,
+                problem,
+            })))
             .unwrap();
     }
-    assert_eq!(story.kept.on(Shelf::Webhook).count(), 0);
+    assert_eq!(story.kept.on(Collection::Webhook).count(), 0);
     assert_eq!(story.news("webhook:"), ["webhook:delivered", "webhook:given_up"]);
 }
 

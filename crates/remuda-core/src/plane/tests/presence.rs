@@ -98,8 +98,8 @@ fn whoever_joins_is_told_how_long_it_may_be_silent() {
     let mut story = Story::new();
     let join = r#"{"worker":"a","services":["exec"],"stale_after_millis":6000}"#;
     let join = Box::new(serde_json::from_str(join).unwrap());
-    let event = Event::Join { join, token_hash: Hash::of(b"t"), proof: Proof::Anybody };
-    let Ok(Answer::Joined(joined)) = story.step(event) else { panic!("anyone may join") };
+    let event = PlaneEvent::Join { join, token_hash: Hash::digest(b"t"), proof: JoinProof::JoinToken };
+    let Ok(PlaneAnswer::Joined(joined)) = story.step(event) else { panic!("anyone may join") };
     assert_eq!((joined.stale_after_millis, joined.beat_idle_millis), (6000, 2000));
 }
 
@@ -109,8 +109,8 @@ fn a_beat_that_was_overtaken_by_its_workers_goodbye_does_not_revive_it() {
     let mut story = Story::new();
     story.join("a");
     let late = story.beat_of("a");
-    let token_hash = Some(Hash::of(b"token"));
-    story.step(Event::Leave { worker: id("a"), token_hash, reason: "stopped".to_owned() }).unwrap();
+    let token_hash = Some(Hash::digest(b"token"));
+    story.step(PlaneEvent::Leave { worker: id("a"), token_hash, reason: "stopped".to_owned() }).unwrap();
     assert_eq!(story.send("a", late, false).unwrap_err(), Refusal::UnknownWorker(id("a")));
     assert_eq!(story.presence("a"), Presence::Offline);
     story.join("a");
@@ -126,9 +126,9 @@ fn a_late_beat_of_an_old_incarnation_revives_nobody() {
     story.join("a");
     story.to(200);
     assert_eq!(story.presence("a"), Presence::Offline);
-    let token_hash = Hash::of(b"token");
-    let beat = Event::Beat { worker: id("a"), token_hash, beat: Box::new(late), waits: false };
-    let refused = Refusal::OldIncarnation { current: Incarnation(2) };
+    let token_hash = Hash::digest(b"token");
+    let beat = PlaneEvent::Beat { worker: id("a"), token_hash, beat: Box::new(late), waits: false };
+    let refused = Refusal::StaleIncarnation { current: Incarnation(2) };
     assert_eq!(story.step(beat).unwrap_err(), refused);
     assert_eq!(story.presence("a"), Presence::Offline);
     assert_eq!(story.plane.worker(&id("a")).unwrap().watch.seen_at(), secs(0));
@@ -173,7 +173,8 @@ fn a_machine_is_remembered_as_long_as_any_of_its_workers() {
     }
     assert_eq!(story.news("machine:"), ["machine:state a", "machine:state", "machine:state a"]);
     story.work_to(100, &["a"]);
-    let kept = |story: &Story| story.kept.on(Shelf::Reliability).map(|it| it.id.clone()).collect::<Vec<_>>();
+    let kept =
+        |story: &Story| story.kept.on(Collection::Reliability).map(|it| it.id.clone()).collect::<Vec<_>>();
     assert_eq!(kept(&story), ["new"]);
     story.leave("a");
     story.to(30 * 3600);

@@ -68,7 +68,7 @@ fn the_whole_story_of_a_job_can_be_told() {
     story.fail("a", job, Cause::Service);
     story.to(0);
     let why = story.plane.why(story.now, job).unwrap();
-    assert_eq!((why.state, why.failures, why.mishaps), ("queued", 0, 1));
+    assert_eq!((why.state, why.failures, why.infra_failures), ("queued", 0, 1));
     assert_eq!((why.attempts[0].worker.as_str(), why.attempts[0].verdict.as_str()), ("a", "boom"));
     assert_eq!(why.service_job_id, Some(job.service_job_id(Attempt(1))));
     let passed_over: Vec<_> = why.candidates.iter().map(|it| it.passed_over.as_deref()).collect();
@@ -76,7 +76,7 @@ fn the_whole_story_of_a_job_can_be_told() {
     story.to(2);
     story.complete("b", job);
     assert!(story.plane.why(story.now, job).is_none(), "it has left memory");
-    let told = Plane::why_ended(job, story.kept.life(job));
+    let told = Plane::explain_ended(job, story.kept.status(job));
     assert_eq!((told.state, told.reason.as_str()), ("completed", "completed by b in attempt 2"));
 }
 
@@ -96,7 +96,7 @@ fn asking_changes_nothing() {
         story.plane.wake_at();
     }
     assert_eq!(format!("{:?}", story.plane), before);
-    let step = story.plane.step(story.now, Event::Flush);
+    let step = story.plane.step(story.now, PlaneEvent::Flush);
     assert!(step.records.is_empty() && step.effects.is_empty());
 }
 
@@ -141,6 +141,6 @@ fn the_plane_says_when_it_will_wake_and_what_for() {
     story.to(29);
     story.poll("a");
     story.now = Timestamp::from_millis(29_500);
-    story.step(Event::Tick).unwrap();
+    story.step(PlaneEvent::Tick).unwrap();
     assert_eq!(story.plane.wake_at(), (secs(30), "the control cycle is due".to_owned()));
 }

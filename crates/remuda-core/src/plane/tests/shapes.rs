@@ -78,11 +78,11 @@ fn a_trial_that_succeeds_clears_the_shape() {
     let (mut story, jobs) = quarantined();
     story.beat_to(60, &FLEET);
     let trial = *jobs.iter().find(|job| story.kept.state(**job).starts_with("running")).unwrap();
-    let worker = story.kept.life(trial).state.worker().unwrap().to_string();
+    let worker = story.kept.status(trial).state.worker().unwrap().to_string();
     story.news("");
     story.complete(&worker, trial);
     assert_eq!(story.news("workflow:"), ["workflow:released"]);
-    assert!(story.kept.suspicions.is_empty());
+    assert!(story.kept.quarantine.is_empty());
     story.are(&jobs.into_iter().filter(|job| *job != trial).collect::<Vec<_>>(), "running");
 }
 
@@ -91,7 +91,7 @@ fn a_person_may_release_a_shape() {
     let (mut story, jobs) = quarantined();
     story.to(5);
     story.are(&jobs, "queued");
-    story.step(Event::Release { shape: shape("bad") }).unwrap();
+    story.step(PlaneEvent::ReleaseShape { shape: shape("bad") }).unwrap();
     story.are(&jobs, "running");
     assert_eq!(story.news("workflow:").last().unwrap(), "workflow:released");
 }
@@ -101,7 +101,7 @@ fn a_trial_that_is_cancelled_makes_room_for_the_next() {
     let (mut story, jobs) = quarantined();
     story.beat_to(60, &FLEET);
     let trial = *jobs.iter().find(|job| story.kept.state(**job).starts_with("running")).unwrap();
-    let worker = story.kept.life(trial).state.worker().unwrap().to_string();
+    let worker = story.kept.status(trial).state.worker().unwrap().to_string();
     story.drain(&worker).unwrap();
     story.cancel(trial).unwrap();
     let running = jobs.iter().filter(|job| story.kept.state(**job).starts_with("running")).count();

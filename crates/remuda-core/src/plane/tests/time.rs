@@ -11,21 +11,21 @@ fn a_clock_that_jumps_back_moves_no_lease_and_no_retry() {
     story.poll("a");
     let job = story.submit("s");
     story.fail("a", job, Cause::Job);
-    let State::Waiting { not_before } = *story.plane.job(job).unwrap().state() else { panic!() };
+    let JobState::Waiting { not_before } = *story.plane.job(job).unwrap().state() else { panic!() };
     story.join("b");
     // The hour that is lived through twice counts for nobody, and the retry fires once.
     for second in [3600, 3700, 3800] {
         story.now = secs(second);
-        story.step(Event::Tick).unwrap();
+        story.step(PlaneEvent::Tick).unwrap();
         story.is(job, "queued");
     }
     let meanwhile = story.submit("t");
     story.is(meanwhile, "running on a, attempt 1");
     story.now = not_before;
-    story.step(Event::Tick).unwrap();
+    story.step(PlaneEvent::Tick).unwrap();
     story.is(job, "running on b, attempt 2");
     story.now = secs(3600);
-    story.step(Event::Tick).unwrap();
+    story.step(PlaneEvent::Tick).unwrap();
     story.work_to(7300, &["a", "b"]);
     story.is(job, "running on b, attempt 2");
     story.is(meanwhile, "running on a, attempt 1");
@@ -115,7 +115,7 @@ fn a_slow_store_is_nobodys_silence() {
         }
     }
     story.are(&jobs, "running");
-    jobs.iter().for_each(|job| assert_eq!(story.kept.life(*job).attempt, Attempt(1)));
+    jobs.iter().for_each(|job| assert_eq!(story.kept.status(*job).attempt, Attempt(1)));
 }
 
 /// Faults: D17.

@@ -66,7 +66,7 @@ fn a_worker_that_takes_its_time_to_stop_is_asked_again_but_not_in_circles() {
 }
 
 fn key(key: &str, body: &[u8]) -> Option<IdempotencyKey> {
-    Some(IdempotencyKey { key: key.to_owned(), fingerprint: Hash::of(body) })
+    Some(IdempotencyKey { key: key.to_owned(), fingerprint: Hash::digest(body) })
 }
 
 /// Faults: C17.
@@ -92,7 +92,7 @@ fn what_the_store_knows_of_a_key_counts_when_the_job_has_ended() {
     story.join("a");
     let job = story.submit_with("s", |it| it.key = key("k", b"body")).unwrap();
     story.complete("a", job);
-    let known = Some(Known { job, fingerprint: Hash::of(b"body") });
+    let known = Some(Known { job, fingerprint: Hash::digest(b"body") });
     assert_eq!(story.submit_with("s", |it| (it.key, it.known) = (key("k", b"body"), known)), Ok(job));
     let other = story.submit_with("s", |it| (it.key, it.known) = (key("k", b"other"), known));
     assert_eq!(other, Err(Refusal::KeyConflict { job }));
@@ -135,20 +135,23 @@ fn what_is_unknown_is_refused_and_nothing_breaks() {
     let nobody = JobId::from_u128(77);
     assert_eq!(story.cancel(nobody).unwrap_err(), Refusal::UnknownJob(nobody));
     for event in [
-        Event::Leave { worker: id("x"), token_hash: None, reason: String::new() },
-        Event::Drain { worker: id("x"), reason: String::new(), within: None },
-        Event::LineDropped { worker: id("x"), seq: 1 },
+        PlaneEvent::Leave { worker: id("x"), token_hash: None, reason: String::new() },
+        PlaneEvent::Drain { worker: id("x"), reason: String::new(), within: None },
+        PlaneEvent::ConnectionDropped { worker: id("x"), seq: 1 },
     ] {
         assert_eq!(story.step(event).unwrap_err(), Refusal::UnknownWorker(id("x")));
     }
     assert_eq!(
-        story.step(Event::Lift { worker: id("x"), shape: shape("s") }).unwrap_err(),
-        Refusal::NothingThere
+        story.step(PlaneEvent::LiftBlock { worker: id("x"), shape: shape("s") }).unwrap_err(),
+        Refusal::NothingToLift
     );
-    assert_eq!(story.step(Event::Release { shape: shape("s") }).unwrap_err(), Refusal::NothingThere);
+    assert_eq!(
+        story.step(PlaneEvent::ReleaseShape { shape: shape("s") }).unwrap_err(),
+        Refusal::NothingToLift
+    );
     story.join("a");
-    let token_hash = Some(Hash::of(b"guessed"));
-    let leave = Event::Leave { worker: id("a"), token_hash, reason: String::new() };
+    let token_hash = Some(Hash::digest(b"guessed"));
+    let leave = PlaneEvent::Leave { worker: id("a"), token_hash, reason: String::new() };
     assert_eq!(story.step(leave).unwrap_err(), Refusal::WrongToken);
     let verdict = story.report_attempt("a", nobody, Attempt(1), AttemptOutcome::Completed, None);
     assert_eq!(verdict, format!("there is no unfinished job {nobody}"));
@@ -161,9 +164,9 @@ fn only_who_runs_the_newest_attempt_may_speak_for_it() {
     story.join("a");
     let job = story.submit("s");
     story.join("thief");
-    let token = |story: &mut Story, name: &str| Hash::of(story.hand(name).token.as_bytes());
+    let token = |story: &mut Story, name: &str| Hash::digest(story.hand(name).token.as_bytes());
     let (of_a, of_thief, guessed) =
-        (token(&mut story, "a"), token(&mut story, "thief"), Hash::of(b"guessed"));
+        (token(&mut story, "a"), token(&mut story, "thief"), Hash::digest(b"guessed"));
     let check = |story: &Story, worker: &str, token, attempt, expected: Result<(), Refusal>| {
         let answer = story.plane.runs(&id(worker), token, job, Attempt(attempt)).map(drop);
         assert_eq!(answer, expected, "{worker} {attempt}");

@@ -7,7 +7,7 @@ use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::request::Parts;
 use remuda_core::id::{MachineId, Tenant, WorkerId};
-use remuda_core::plane::Proof;
+use remuda_core::plane::JoinProof;
 use remuda_core::time::Timestamp;
 
 use super::super::{ApiError, Context};
@@ -28,7 +28,7 @@ pub struct Caller {
     entry: Option<Arc<Entry>>,
     /// It goes by what it was given when it joined.
     is_joined: bool,
-    proof: Proof,
+    proof: JoinProof,
 }
 
 impl Caller {
@@ -38,19 +38,19 @@ impl Caller {
     }
 
     fn named(name: &str, role: Role, from: IpAddr) -> Caller {
-        let proof = Proof::Anybody;
+        let proof = JoinProof::JoinToken;
         Caller { role, name: name.into(), from, tenant: None, entry: None, is_joined: false, proof }
     }
 
     /// A worker of a rented machine, by what that was given.
     pub(super) fn machine(machine: MachineId, from: IpAddr) -> Caller {
         let name = format!("machine {machine}");
-        Caller { proof: Proof::Machine(machine), ..Caller::named(&name, Role::Worker, from) }
+        Caller { proof: JoinProof::MachineToken(machine), ..Caller::named(&name, Role::Worker, from) }
     }
 
     /// A worker that joined before, by what it was given then.
     pub(super) fn former(entry: Option<Arc<Entry>>, ticket: &Secret, from: IpAddr) -> Caller {
-        let proof = Proof::Former(ticket.hash());
+        let proof = JoinProof::PreviousToken(ticket.hash());
         Caller { entry, proof, ..Caller::named("a worker", Role::Worker, from) }
     }
 
@@ -113,11 +113,11 @@ impl Caller {
 
     /// Whether it joins again, with what it was given before.
     pub(super) fn is_former(&self) -> bool {
-        matches!(self.proof, Proof::Former(_))
+        matches!(self.proof, JoinProof::PreviousToken(_))
     }
 
     /// How it has shown who it is.
-    pub(in crate::http) fn proof(&self) -> Proof {
+    pub(in crate::http) fn proof(&self) -> JoinProof {
         self.proof.clone()
     }
 
@@ -128,7 +128,7 @@ impl Caller {
         worker: &WorkerId,
         machine: Option<&MachineId>,
     ) -> Result<(), ApiError> {
-        if let Proof::Machine(own) = &self.proof {
+        if let JoinProof::MachineToken(own) = &self.proof {
             let rest = worker.as_str().strip_prefix(own.as_str());
             if machine != Some(own) || !rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('-')) {
                 let message = format!("this token is for workers of machine {own}, called {own} or {own}-…");

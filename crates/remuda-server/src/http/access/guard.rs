@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn many_different_wrong_tokens_lock_an_address_out_for_a_while() {
         let guard = Guard::new(0, 0);
-        let guess = |number: usize| Hash::of(&number.to_le_bytes());
+        let guess = |number: usize| Hash::digest(&number.to_le_bytes());
         assert!((0..1000).all(|_| !guard.wrong(THERE, guess(0), at(0))), "one that is repeated is a mistake");
         assert!((1..WRONGS_MAX - 1).all(|number| !guard.wrong(THERE, guess(number), at(1))));
         assert!(guard.locked_since(THERE, at(1)).is_none());
@@ -238,7 +238,7 @@ mod tests {
         let guard = Guard::new(0, 0);
         for number in 0..10 * WRONGS_MAX {
             let now = at(number as u64 * 4);
-            assert!(!guard.wrong(THERE, Hash::of(&number.to_le_bytes()), now));
+            assert!(!guard.wrong(THERE, Hash::digest(&number.to_le_bytes()), now));
         }
     }
 
@@ -262,7 +262,7 @@ mod tests {
         for number in 0..3 * COUNTED_MAX {
             let from = IpAddr::V4(std::net::Ipv4Addr::from_bits(number as u32));
             drop(guard.request(Counted::Address(from), from, at(0)));
-            guard.wrong(from, Hash::of(b"x"), at(0));
+            guard.wrong(from, Hash::digest(b"x"), at(0));
         }
         assert_eq!(locked(&guard.buckets).len(), COUNTED_MAX);
         assert_eq!(locked(&guard.wrongs).len(), COUNTED_MAX);

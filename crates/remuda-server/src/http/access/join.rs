@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::id::{Hash, MachineId};
 use serde_json::value::to_raw_value;
 
@@ -39,10 +39,10 @@ impl JoinKey {
 
     pub fn document(&self) -> serde_json::Result<Document> {
         Ok(Document {
-            shelf: Shelf::Token,
+            collection: Collection::Token,
             id: KEY_ID.to_owned(),
             tenant: None,
-            mark: String::new(),
+            index_key: String::new(),
             expires_at: None,
             body: to_raw_value(self.0.reveal())?.into(),
         })
@@ -69,8 +69,8 @@ impl JoinKey {
         }
         let padded = |pad: u8| key.iter().map(move |byte| byte ^ pad);
         let inner: Vec<u8> = padded(0x36).chain(machine.as_str().bytes()).collect();
-        let outer: Vec<u8> = padded(0x5c).chain(*Hash::of(&inner).as_bytes()).collect();
-        Hash::of(&outer)
+        let outer: Vec<u8> = padded(0x5c).chain(*Hash::digest(&inner).as_bytes()).collect();
+        Hash::digest(&outer)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::id::{Hash, Tenant, WorkerId};
 use remuda_core::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -145,10 +145,10 @@ impl Token {
     /// As it is stored. It does not expire there: a plane whose last token has expired must not be open to everyone.
     pub fn document(&self) -> serde_json::Result<Document> {
         Ok(Document {
-            shelf: Shelf::Token,
+            collection: Collection::Token,
             id: self.id.clone(),
             tenant: self.tenant.clone(),
-            mark: self.hash.to_string(),
+            index_key: self.hash.to_string(),
             expires_at: None,
             body: to_raw_value(self)?.into(),
         })

@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::extract::rejection::JsonRejection;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use remuda_core::document::Shelf;
-use remuda_core::plane::Event;
+use remuda_core::document::Collection;
+use remuda_core::plane::PlaneEvent;
 use serde_json::{Value, json};
 
 use super::super::path::Path;
@@ -33,7 +33,7 @@ pub(in crate::http) async fn create(
     }
     let (token, secret) = Token::make(wanted, now)?;
     let document = token.document().map_err(|error| ApiError::invalid(error.to_string()))?;
-    context.plane.request(Event::Keep(Arc::new(document))).await?;
+    context.plane.request(PlaneEvent::PutDocument(Arc::new(document))).await?;
     let mut answer = token.shown(now);
     answer["token"] = secret.reveal().into();
     let about = About(format!("{} ({} {})", token.name, token.role, token.id));
@@ -89,7 +89,10 @@ pub(in crate::http) async fn revoke(
         return Err(ApiError::new(StatusCode::CONFLICT, "last_admin", message));
     }
     let id = token.id.clone();
-    context.plane.request(Event::Discard { shelf: Shelf::Token, id: id.clone() }).await?;
+    context
+        .plane
+        .request(PlaneEvent::DeleteDocument { collection: Collection::Token, id: id.clone() })
+        .await?;
     access.change(|book| book.strike(&id));
     let mut response = Json(json!({ "id": id, "name": token.name, "revoked": true })).into_response();
     response.extensions_mut().insert(About(format!("{} ({} {})", token.name, token.role, token.id)));

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::id::{JobId, Tenant};
-use remuda_core::plane::Event;
+use remuda_core::plane::PlaneEvent;
 use remuda_core::time::Timestamp;
 use remuda_store::blobs::BlobHash;
 use serde::{Deserialize, Serialize};
@@ -121,7 +121,7 @@ impl Asset {
         Some(Asset {
             id: document.id.parse().ok()?,
             tenant: document.tenant.clone()?,
-            hash: document.mark.parse().ok()?,
+            hash: document.index_key.parse().ok()?,
             expires_at: document.expires_at,
             meta: serde_json::from_str(document.body.get()).ok()?,
             job: None,
@@ -133,14 +133,14 @@ impl Asset {
     pub(super) async fn store(&self, context: &Context) -> Result<(), ApiError> {
         let body = to_raw_value(&self.meta).map_err(|error| ApiError::invalid(error.to_string()))?;
         let document = Document {
-            shelf: Shelf::Asset,
+            collection: Collection::Asset,
             id: self.id.to_string(),
             tenant: Some(self.tenant.clone()),
-            mark: self.hash.to_string(),
+            index_key: self.hash.to_string(),
             expires_at: self.expires_at,
             body: Arc::from(body),
         };
-        context.plane.request(Event::Keep(Arc::new(document))).await?;
+        context.plane.request(PlaneEvent::PutDocument(Arc::new(document))).await?;
         Ok(())
     }
 
@@ -175,9 +175,9 @@ pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result
     let found = match id.parse::<Uuid>() {
         Ok(uuid) if output::is_output_id(uuid) => output::find(context, caller, uuid).await?,
         Ok(uuid) => {
-            let document = context.store.document(Shelf::Asset, &uuid.to_string()).await?;
+            let document = context.store.document(Collection::Asset, &uuid.to_string()).await?;
             let now = context.plane.clock.now();
-            document.filter(|document| document.is_there(now)).and_then(|document| Asset::read(&document))
+            document.filter(|document| document.is_live(now)).and_then(|document| Asset::read(&document))
         }
         Err(_) => None,
     };
@@ -191,8 +191,8 @@ pub(super) async fn with_content(
     hash: BlobHash,
 ) -> Result<Vec<Asset>, ApiError> {
     let now = context.plane.clock.now();
-    let documents = context.store.marked(Shelf::Asset, &hash.to_string()).await?;
-    let current = documents.iter().filter(|document| document.is_there(now));
+    let documents = context.store.find_by_index_key(Collection::Asset, &hash.to_string()).await?;
+    let current = documents.iter().filter(|document| document.is_live(now));
     Ok(current
         .filter_map(|document| Asset::read(document))
         .filter(|asset| caller.may_see(&asset.tenant))

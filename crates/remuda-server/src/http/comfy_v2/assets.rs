@@ -5,8 +5,8 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use remuda_core::document::Shelf;
-use remuda_core::plane::Event;
+use remuda_core::document::Collection;
+use remuda_core::plane::PlaneEvent;
 use remuda_store::blobs::BlobHash;
 use serde_json::Value;
 
@@ -89,7 +89,10 @@ pub(super) async fn delete(
         let message = "the asset is in use and cannot be deleted now";
         return Err(ApiError::new(StatusCode::CONFLICT, "asset_in_use", message));
     }
-    context.plane.request(Event::Discard { shelf: Shelf::Asset, id: asset.id.to_string() }).await?;
+    context
+        .plane
+        .request(PlaneEvent::DeleteDocument { collection: Collection::Asset, id: asset.id.to_string() })
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

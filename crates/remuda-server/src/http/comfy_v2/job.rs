@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use remuda_comfyui::fault;
 use remuda_core::id::{JobId, Tenant};
-use remuda_core::record::{Life, StateRow};
+use remuda_core::record::{JobStatus, StateRow};
 use remuda_core::time::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -25,7 +25,7 @@ pub(super) enum ApiStatus {
 }
 
 impl ApiStatus {
-    pub(super) fn new(deadline: Option<Timestamp>, life: &Life) -> ApiStatus {
+    pub(super) fn new(deadline: Option<Timestamp>, life: &JobStatus) -> ApiStatus {
         match &life.state {
             StateRow::Queued { .. } => ApiStatus::Queued,
             StateRow::Running { .. } => ApiStatus::Running,
@@ -61,10 +61,10 @@ pub(super) struct JobTimes {
 }
 
 impl JobTimes {
-    pub(super) fn new(accepted_at: Timestamp, life: &Life, retention: Duration) -> JobTimes {
+    pub(super) fn new(accepted_at: Timestamp, life: &JobStatus, retention: Duration) -> JobTimes {
         let completed_at = (!life.state.is_open()).then_some(life.changed_at);
         JobTimes {
-            started_at: life.tries.first().map(|first| first.started_at),
+            started_at: life.attempts.first().map(|first| first.started_at),
             completed_at,
             // An open job is kept regardless of its age; this is the earliest possible expiry.
             expires_at: completed_at.unwrap_or(accepted_at.max(life.changed_at)).plus(retention),
@@ -78,7 +78,7 @@ pub(super) struct JobView {
     tenant: Tenant,
     accepted_at: Timestamp,
     metadata: Map<String, Value>,
-    life: Life,
+    life: JobStatus,
     pub(super) status: ApiStatus,
     /// 1 for the next job; `None` if it is not queued or too many jobs are ahead.
     pub(super) queue_position: Option<usize>,
@@ -97,7 +97,7 @@ pub(super) async fn find(context: &Context, caller: &Caller, id: &str) -> Result
 pub(super) async fn read(context: &Context, id: JobId) -> Result<Option<JobView>, ApiError> {
     let open = context.plane.read(move |plane, now| {
         let job = plane.job(id)?;
-        let life = job.life(now);
+        let life = job.status(now);
         let held = life.state.worker().and_then(|worker| plane.worker(worker)?.holds.get(&id));
         let held = held.map(|hold| (hold.progress, hold.phase.clone()));
         let view = JobView {
@@ -188,7 +188,7 @@ impl JobView {
     fn error(&self) -> Value {
         let StateRow::Failed { cause, message, .. } = &self.life.state else { return Value::Null };
         let at = fault::place(message);
-        let is_out_of_memory = self.life.tries.last().is_some_and(|last| last.out_of_memory.is_some());
+        let is_out_of_memory = self.life.attempts.last().is_some_and(|last| last.out_of_memory.is_some());
         let code = match (self.status, at) {
             (ApiStatus::Expired, _) => "deadline_exceeded".to_owned(),
             _ if is_out_of_memory => "out_of_memory".to_owned(),
@@ -206,7 +206,7 @@ impl JobView {
 
     fn metrics(&self, times: JobTimes) -> Value {
         let millis = |from: Timestamp, to: Timestamp| u64::try_from(to.since(from).as_millis()).ok();
-        let last = self.life.tries.last();
+        let last = self.life.attempts.last();
         json!({
             "queue_ms": times.started_at.and_then(|started_at| millis(self.accepted_at, started_at)),
             "execution_ms": last.and_then(|last| millis(last.started_at, last.ended_at?)),

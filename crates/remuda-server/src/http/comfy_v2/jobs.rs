@@ -5,8 +5,8 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use remuda_core::id::JobId;
-use remuda_core::plane::Event;
-use remuda_core::record::Accepted;
+use remuda_core::plane::PlaneEvent;
+use remuda_core::record::AcceptedJob;
 use remuda_core::refusal::Refusal;
 use remuda_store::Filter;
 use serde_json::{Value, json};
@@ -50,7 +50,11 @@ pub(super) async fn cancel(
     let view = job::find(&context, &caller, &id).await?;
     let job = view.id;
     if !view.status.has_ended() {
-        match context.plane.request(Event::Cancel { job, message: "cancelled on request".to_owned() }).await {
+        match context
+            .plane
+            .request(PlaneEvent::Cancel { job, message: "cancelled on request".to_owned() })
+            .await
+        {
             Ok(_) | Err(PlaneError::Refused(Refusal::Ended { .. } | Refusal::UnknownJob(_))) => {}
             Err(other) => return Err(other.into()),
         }
@@ -100,7 +104,7 @@ impl ListQuery {
         Ok(listing)
     }
 
-    fn matches(&self, accepted: &Accepted) -> bool {
+    fn matches(&self, accepted: &AcceptedJob) -> bool {
         self.metadata.iter().all(|(key, value)| accepted.metadata.get(key).is_some_and(|has| *has == **value))
     }
 }

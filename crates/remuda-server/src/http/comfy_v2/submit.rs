@@ -78,8 +78,8 @@ pub(super) async fn submit(
         options: JobOptions { webhook: body.webhook, ..JobOptions::default() },
         ..SubmitFields::new(workflow, tenant)
     };
-    let Submitted { job, is_new } = context.intake().submit_examined(request, examined).await?;
-    if let Some(key) = key.filter(|_| !is_new) {
+    let Submitted { job, created } = context.intake().submit_examined(request, examined).await?;
+    if let Some(key) = key.filter(|_| !created) {
         return Err(upload_keys::key_reused(&key));
     }
     let view = job::read(&context, job).await?.ok_or_else(job::not_found)?;

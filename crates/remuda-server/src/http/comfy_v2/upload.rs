@@ -51,7 +51,7 @@ pub(super) async fn upload(
     }
     asset.store(&context).await?;
     // Whether another tenant has the same content is not revealed.
-    let is_new = stored.is_new || known.is_empty();
+    let is_new = stored.created || known.is_empty();
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let location = [(header::LOCATION, format!("/api/v2/assets/{}", asset.id))];
     Ok((status, location, Json(asset.to_json(&links, Some(is_new)))).into_response())

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::http::{HeaderMap, StatusCode};
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::id::Tenant;
-use remuda_core::plane::Event;
+use remuda_core::plane::PlaneEvent;
 use serde_json::value::RawValue;
 
 use super::super::{ApiError, Context};
@@ -61,8 +61,8 @@ impl KeyClaim {
             return Err(key_reused(key));
         }
         let claim = KeyClaim { claims, id, tenant: tenant.clone() };
-        let known = context.store.document(Shelf::Claim, &claim.id).await?;
-        match known.is_some_and(|known| known.is_there(context.plane.clock.now())) {
+        let known = context.store.document(Collection::Claim, &claim.id).await?;
+        match known.is_some_and(|known| known.is_live(context.plane.clock.now())) {
             true => Err(key_reused(key)),
             false => Ok(claim),
         }
@@ -71,14 +71,14 @@ impl KeyClaim {
     /// Stores the key: it cannot be used again.
     pub(super) async fn store(&self, context: &Context) -> Result<(), ApiError> {
         let document = Document {
-            shelf: Shelf::Claim,
+            collection: Collection::Claim,
             id: self.id.clone(),
             tenant: Some(self.tenant.clone()),
-            mark: String::new(),
+            index_key: String::new(),
             expires_at: Some(context.plane.clock.now().plus(KEY_TTL)),
             body: Arc::from(RawValue::NULL.to_owned()),
         };
-        context.plane.request(Event::Keep(Arc::new(document))).await?;
+        context.plane.request(PlaneEvent::PutDocument(Arc::new(document))).await?;
         Ok(())
     }
 }

@@ -8,9 +8,9 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::id::{JobId, Tenant};
-use remuda_core::plane::Event;
+use remuda_core::plane::PlaneEvent;
 use remuda_store::{Filter, StoreError};
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
@@ -50,7 +50,7 @@ impl HiddenPrompts {
     }
 
     async fn read(context: &Context, tenant: &Tenant) -> Result<HiddenPrompts, StoreError> {
-        let document = context.store.document(Shelf::Comfyui, &HiddenPrompts::id(tenant)).await?;
+        let document = context.store.document(Collection::Comfyui, &HiddenPrompts::id(tenant)).await?;
         Ok(document.and_then(|document| serde_json::from_str(document.body.get()).ok()).unwrap_or_default())
     }
 
@@ -187,13 +187,13 @@ pub(super) async fn hide(
         hidden.jobs.pop_first();
     }
     let document = Document {
-        shelf: Shelf::Comfyui,
+        collection: Collection::Comfyui,
         id: HiddenPrompts::id(&tenant),
         tenant: Some(tenant),
-        mark: String::new(),
+        index_key: String::new(),
         expires_at: None,
         body: Arc::from(to_raw_value(&json!(hidden)).map_err(|error| internal_error(&error))?),
     };
-    context.plane.request(Event::Keep(Arc::new(document))).await?;
+    context.plane.request(PlaneEvent::PutDocument(Arc::new(document))).await?;
     Ok(StatusCode::OK)
 }

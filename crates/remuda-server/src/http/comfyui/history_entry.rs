@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use remuda_core::document::Shelf;
+use remuda_core::document::Collection;
 use remuda_core::id::JobId;
 use remuda_core::record::StateRow;
 use remuda_store::StoreError;
@@ -109,7 +109,7 @@ impl EndedPrompt {
     pub(super) async fn read(context: &Context, prompt: &Prompt) -> Result<EndedPrompt, StoreError> {
         let result = context.store.result(prompt.job).await?;
         let outputs = ComfyResult::read(result.as_deref()).by_node(prompt.job);
-        let error = context.store.document(Shelf::Comfyui, &final_error_id(prompt.job)).await?;
+        let error = context.store.document(Collection::Comfyui, &final_error_id(prompt.job)).await?;
         let error = error.and_then(|kept| serde_json::from_str(kept.body.get()).ok());
         Ok(EndedPrompt { outputs, messages: final_messages(prompt, error) })
     }
@@ -122,7 +122,7 @@ pub(super) fn final_error_id(job: JobId) -> String {
 
 fn final_messages(prompt: &Prompt, error: Option<Map<String, Value>>) -> Vec<(&'static str, Value)> {
     let id = &prompt.id;
-    let last = prompt.life.tries.last();
+    let last = prompt.life.attempts.last();
     let started = last.map_or(prompt.life.changed_at, |attempt| attempt.started_at).as_millis();
     let ended = prompt.life.changed_at.as_millis();
     let mut messages = vec![

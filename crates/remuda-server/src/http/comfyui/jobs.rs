@@ -133,7 +133,7 @@ fn workflow_id(workflow: &PromptWorkflow) -> Option<Value> {
 }
 
 fn duration(prompt: &Prompt) -> u64 {
-    let started = prompt.life.tries.last().map(|attempt| attempt.started_at);
+    let started = prompt.life.attempts.last().map(|attempt| attempt.started_at);
     started.map_or(0, |started| prompt.life.changed_at.as_millis().saturating_sub(started.as_millis()))
 }
 

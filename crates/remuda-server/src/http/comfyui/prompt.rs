@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use remuda_core::id::{JobId, Tenant};
-use remuda_core::record::{Accepted, Life, StateRow};
+use remuda_core::record::{AcceptedJob, JobStatus, StateRow};
 use remuda_core::time::Timestamp;
 use remuda_store::StoreError;
 use serde_json::value::RawValue;
@@ -28,12 +28,12 @@ pub(super) struct Prompt {
     pub(super) client: Option<String>,
     pub(super) number: Value,
     pub(super) accepted_at: Timestamp,
-    pub(super) life: Life,
+    pub(super) life: JobStatus,
 }
 
 impl Prompt {
     /// `None` for a job that ComfyUI does not run.
-    pub(super) fn from_record(accepted: &Accepted, life: Life) -> Option<Prompt> {
+    pub(super) fn from_record(accepted: &AcceptedJob, life: JobStatus) -> Option<Prompt> {
         if accepted.service.as_str() != SERVICE || accepted.labels.contains_key(INTERNAL_LABEL) {
             return None;
         }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::id::{JobId, Tenant};
-use remuda_core::plane::Event;
-use remuda_core::record::Happened;
+use remuda_core::plane::PlaneEvent;
+use remuda_core::record::StoredEvent;
 use remuda_store::blobs::pieces;
 use remuda_store::{Filter, StoreError};
 use serde_json::value::to_raw_value;
@@ -71,7 +71,7 @@ struct Publisher {
 }
 
 impl Publisher {
-    async fn on_event(&self, event: &Happened) -> Result<(), StoreError> {
+    async fn on_event(&self, event: &StoredEvent) -> Result<(), StoreError> {
         let (Some(job), Some(tenant)) = (event.job, &event.tenant) else {
             self.context.comfyui.clients.lock().last_seq = event.seq;
             return Ok(());
@@ -205,7 +205,7 @@ impl Publisher {
     }
 
     /// Publishes the final messages in the order in which ComfyUI sends them.
-    async fn publish_end(&self, job: JobId, event: Option<&Happened>) -> Result<(), StoreError> {
+    async fn publish_end(&self, job: JobId, event: Option<&StoredEvent>) -> Result<(), StoreError> {
         let mut run = self.context.comfyui.clients.lock().runs.remove(&job);
         if let Some(run) = &mut run {
             if event.is_some_and(|it| it.name == "job:cancelled") && run.final_error.is_none() {
@@ -295,14 +295,14 @@ impl Publisher {
             return;
         }
         let document = Document {
-            shelf: Shelf::Comfyui,
+            collection: Collection::Comfyui,
             id: final_error_id(job),
             tenant: None,
-            mark: String::new(),
+            index_key: String::new(),
             expires_at: Some(self.context.plane.clock.now().plus(self.context.retention)),
             body: Arc::from(body),
         };
-        if let Err(error) = self.context.plane.request(Event::Keep(Arc::new(document))).await {
+        if let Err(error) = self.context.plane.request(PlaneEvent::PutDocument(Arc::new(document))).await {
             warn!(%job, %error, "error details of the service not stored");
         }
     }

@@ -8,8 +8,8 @@ use axum::extract::{Query, State};
 use axum::http::{StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use remuda_core::id::{JobId, Tenant};
-use remuda_core::job::{Job, State as JobState};
-use remuda_core::plane::Event;
+use remuda_core::job::{Job, JobState};
+use remuda_core::plane::PlaneEvent;
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 
@@ -52,7 +52,7 @@ impl OpenPrompts {
                             client: prompt::client_id(&metadata),
                             number: prompt::queue_number(job.id, job.priority, &metadata),
                             accepted_at: job.accepted_at,
-                            life: job.life(now),
+                            life: job.status(now),
                         };
                         (matches!(job.state(), JobState::Running { .. }), job.priority, prompt)
                     })
@@ -191,7 +191,7 @@ pub(super) async fn interrupt(
 
 /// Returns false if the job had already ended.
 pub(super) async fn cancel(context: &Context, job: JobId, why: &str) -> Result<bool, PlaneError> {
-    match context.plane.request(Event::Cancel { job, message: why.to_owned() }).await {
+    match context.plane.request(PlaneEvent::Cancel { job, message: why.to_owned() }).await {
         Ok(_) => Ok(true),
         Err(PlaneError::Refused(_)) => Ok(false),
         Err(other) => Err(other),

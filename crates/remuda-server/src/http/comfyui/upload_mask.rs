@@ -120,5 +120,5 @@ async fn stored_result(context: &Context, job: JobId) -> Result<Stored, ComfyuiE
     let hash = outputs.first().and_then(|output| output.hash.parse::<BlobHash>().ok());
     let Some(hash) = hash else { return Err(failed("no server has done it yet".to_owned()).into()) };
     let size_bytes = context.blobs.size(hash).await?.unwrap_or(0);
-    Ok(Stored { hash, size_bytes, is_new: false })
+    Ok(Stored { hash, size_bytes, created: false })
 }

@@ -5,9 +5,9 @@ use axum::Json;
 use axum::extract::multipart::{Field, MultipartRejection};
 use axum::extract::{Multipart, State};
 use axum::http::StatusCode;
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::id::Tenant;
-use remuda_core::plane::Event;
+use remuda_core::plane::PlaneEvent;
 use remuda_store::StoreError;
 use remuda_store::blobs::{BlobHash, Stored};
 use serde::{Deserialize, Serialize};
@@ -61,13 +61,13 @@ pub(super) async fn find(
     folder: &str,
     name: &str,
 ) -> Result<Option<UploadedFile>, StoreError> {
-    let kept = context.store.document(Shelf::Comfyui, &id(tenant, kind, folder, name)).await?;
+    let kept = context.store.document(Collection::Comfyui, &id(tenant, kind, folder, name)).await?;
     Ok(kept.and_then(|kept| serde_json::from_str(kept.body.get()).ok()))
 }
 
 /// Paths of all input files of a tenant.
 pub(super) async fn names(context: &Context, tenant: &Tenant) -> Result<Vec<String>, StoreError> {
-    let kept = context.store.marked(Shelf::Comfyui, &index_key(tenant, "input")).await?;
+    let kept = context.store.find_by_index_key(Collection::Comfyui, &index_key(tenant, "input")).await?;
     let read = kept.iter().filter_map(|kept| serde_json::from_str::<UploadedFile>(kept.body.get()).ok());
     Ok(read.map(|it| path(&it.folder, &it.name)).collect())
 }
@@ -222,20 +222,24 @@ impl FileLocation {
                 Some(_) if !overwrite => continue,
                 Some(_) => {}
                 None => check_quota(
-                    context.store.marked(Shelf::Comfyui, &index_key(tenant, self.kind)).await?.len(),
+                    context
+                        .store
+                        .find_by_index_key(Collection::Comfyui, &index_key(tenant, self.kind))
+                        .await?
+                        .len(),
                 )?,
             }
             let upload =
                 UploadedFile { folder: self.folder.clone(), name, hash, size_bytes: stored.size_bytes };
             let document = Document {
-                shelf: Shelf::Comfyui,
+                collection: Collection::Comfyui,
                 id: id(tenant, self.kind, &upload.folder, &upload.name),
                 tenant: Some(tenant.clone()),
-                mark: index_key(tenant, self.kind),
+                index_key: index_key(tenant, self.kind),
                 expires_at: None,
                 body: Arc::from(to_raw_value(&upload).map_err(|error| ApiError::invalid(error.to_string()))?),
             };
-            context.plane.request(Event::Keep(Arc::new(document))).await?;
+            context.plane.request(PlaneEvent::PutDocument(Arc::new(document))).await?;
             return Ok(self.response(&upload));
         }
         let message = format!("there are {RENAMES_MAX} other files named {}", self.name);

@@ -7,9 +7,9 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use remuda_core::document::{Document, Shelf};
+use remuda_core::document::{Collection, Document};
 use remuda_core::id::Tenant;
-use remuda_core::plane::Event;
+use remuda_core::plane::PlaneEvent;
 use remuda_store::StoreError;
 use serde::{Deserialize, Serialize};
 use serde_json::value::to_raw_value;
@@ -33,7 +33,7 @@ fn settings_id(tenant: &Tenant) -> String {
 }
 
 async fn read_settings(context: &Context, tenant: &Tenant) -> Result<Map<String, Value>, StoreError> {
-    let document = context.store.document(Shelf::Comfyui, &settings_id(tenant)).await?;
+    let document = context.store.document(Collection::Comfyui, &settings_id(tenant)).await?;
     Ok(document.and_then(|document| serde_json::from_str(document.body.get()).ok()).unwrap_or_default())
 }
 
@@ -92,14 +92,14 @@ async fn change_settings(
         return Err(ApiError::too_large(SETTINGS_BYTES_MAX).into());
     }
     let document = Document {
-        shelf: Shelf::Comfyui,
+        collection: Collection::Comfyui,
         id: settings_id(tenant),
         tenant: Some(tenant.clone()),
-        mark: String::new(),
+        index_key: String::new(),
         expires_at: None,
         body: Arc::from(body),
     };
-    context.plane.request(Event::Keep(Arc::new(document))).await?;
+    context.plane.request(PlaneEvent::PutDocument(Arc::new(document))).await?;
     Ok(StatusCode::OK)
 }
 
@@ -145,25 +145,28 @@ fn check_path(path: &str) -> Result<String, ApiError> {
 }
 
 async fn read_file(context: &Context, tenant: &Tenant, path: &str) -> Result<Option<UserFile>, StoreError> {
-    let document = context.store.document(Shelf::Comfyui, &id(tenant, path)).await?;
+    let document = context.store.document(Collection::Comfyui, &id(tenant, path)).await?;
     Ok(document.and_then(|document| serde_json::from_str(document.body.get()).ok()))
 }
 
 async fn put_file(context: &Context, tenant: &Tenant, file: &UserFile) -> Result<(), ComfyuiError> {
     let document = Document {
-        shelf: Shelf::Comfyui,
+        collection: Collection::Comfyui,
         id: id(tenant, &file.path),
         tenant: Some(tenant.clone()),
-        mark: index_key(tenant),
+        index_key: index_key(tenant),
         expires_at: None,
         body: Arc::from(to_raw_value(file).map_err(|error| ApiError::invalid(error.to_string()))?),
     };
-    context.plane.request(Event::Keep(Arc::new(document))).await?;
+    context.plane.request(PlaneEvent::PutDocument(Arc::new(document))).await?;
     Ok(())
 }
 
 async fn delete_file(context: &Context, tenant: &Tenant, path: &str) -> Result<(), ComfyuiError> {
-    context.plane.request(Event::Discard { shelf: Shelf::Comfyui, id: id(tenant, path) }).await?;
+    context
+        .plane
+        .request(PlaneEvent::DeleteDocument { collection: Collection::Comfyui, id: id(tenant, path) })
+        .await?;
     Ok(())
 }
 
@@ -180,7 +183,7 @@ pub(super) async fn list(
     };
     let is = |key: &str| asked.get(key).is_some_and(|value| value == "true");
     let prefix = format!("{}/", check_path(folder)?);
-    let documents = context.store.marked(Shelf::Comfyui, &index_key(&tenant)).await?;
+    let documents = context.store.find_by_index_key(Collection::Comfyui, &index_key(&tenant)).await?;
     let files =
         documents.iter().filter_map(|document| serde_json::from_str::<UserFile>(document.body.get()).ok());
     let listed: Vec<Value> = files
@@ -252,7 +255,7 @@ pub(super) async fn put(
 async fn check_quota(context: &Context, tenant: &Tenant, file: &UserFile) -> Result<(), ComfyuiError> {
     let id = id(tenant, &file.path);
     let own = to_raw_value(file).map_err(|error| ApiError::invalid(error.to_string()))?;
-    let others = context.store.marked(Shelf::Comfyui, &index_key(tenant)).await?;
+    let others = context.store.find_by_index_key(Collection::Comfyui, &index_key(tenant)).await?;
     let others = others.iter().filter(|other| other.id != id);
     let (count, bytes) = others
         .fold((1, own.get().len()), |(count, bytes), other| (count + 1, bytes + other.body.get().len()));

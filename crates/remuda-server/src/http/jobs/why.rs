@@ -19,7 +19,7 @@ pub(in crate::http) async fn why(
         Some(why) => why,
         None => {
             let (_, life) = context.store.job(id).await?.ok_or_else(|| unknown(id))?;
-            Plane::why_ended(id, &life)
+            Plane::explain_ended(id, &life)
         }
     };
     Ok(Json(told(&why)))

@@ -98,8 +98,8 @@ pub(in crate::http) async fn cost(
 fn totals(plane: &Plane, window: CostWindow, now: Timestamp) -> (Value, Money) {
     let mut sum = (Money::ZERO, Money::ZERO);
     let mut fleets = Vec::new();
-    for id in plane.fleets_known() {
-        let (per_hour, spent) = (plane.price_of_fleet(&id), plane.spent(&id, window, now));
+    for id in plane.known_fleets() {
+        let (per_hour, spent) = (plane.fleet_hourly_price(&id), plane.spent(&id, window, now));
         sum = (sum.0.plus(per_hour), sum.1.plus(spent));
         let settings = plane.settings().fleets.iter().find(|fleet| fleet.id == id);
         fleets.push(json!({
@@ -128,7 +128,7 @@ async fn bill(context: &Context, window: CostWindow) -> Result<(Bill, bool), Api
     let old = move |plane: &Plane, now: Timestamp| {
         let mut bill = Bill::default();
         for job in plane.jobs().filter(|job| job.accepted_at < oldest) {
-            bill.add(job.id, &job.tenant, window.cost_of(&job.life(now).tries, now));
+            bill.add(job.id, &job.tenant, window.cost_of(&job.status(now).attempts, now));
         }
         bill
     };
@@ -139,7 +139,7 @@ async fn bill(context: &Context, window: CostWindow) -> Result<(Bill, bool), Api
         let jobs = context.store.jobs(Filter::default(), before, PAGE).await?;
         let recent = jobs.iter().take_while(|(accepted, _)| accepted.accepted_at >= oldest);
         for (accepted, life) in recent.clone() {
-            bill.add(accepted.id, &accepted.tenant, window.cost_of(&life.tries, now));
+            bill.add(accepted.id, &accepted.tenant, window.cost_of(&life.attempts, now));
         }
         if recent.count() < PAGE {
             return Ok((bill, false));

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use remuda_core::plane::{Answer, Event};
+use remuda_core::plane::{PlaneAnswer, PlaneEvent};
 use serde_json::{Value, json};
 
 use super::super::{ApiError, Context, unexpected_answer};
@@ -21,8 +21,8 @@ pub(in crate::http) async fn plan(State(context): State<Context>) -> Result<Json
 }
 
 pub(in crate::http) async fn now(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
-    match context.plane.request(Event::Cycle).await? {
-        Answer::Cycled(report) => Ok(Json(json!(*report))),
+    match context.plane.request(PlaneEvent::RunCycle).await? {
+        PlaneAnswer::Cycled(report) => Ok(Json(json!(*report))),
         _ => Err(unexpected_answer()),
     }
 }

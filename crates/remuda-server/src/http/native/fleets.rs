@@ -8,7 +8,7 @@ use axum::extract::State;
 use remuda_core::cycle::CycleReport;
 use remuda_core::fleet::{Avoidance, Fleet, FleetOrder, FleetSettings, ScalingPolicy};
 use remuda_core::id::FleetId;
-use remuda_core::plane::{Event, Plane};
+use remuda_core::plane::{Plane, PlaneEvent};
 use remuda_core::time::Timestamp;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -70,7 +70,7 @@ fn view(plane: &Plane, now: Timestamp, settings: &FleetSettings, plan: &CycleRep
         "avoided": avoided(now, &fleet.avoided),
         "bad_hosts": avoided(now, &fleet.bad_hosts),
         "prices_dollars": prices(&fleet),
-        "per_hour_dollars": dollars(plane.price_of_fleet(id)),
+        "per_hour_dollars": dollars(plane.fleet_hourly_price(id)),
         "today_dollars": dollars(plane.spent_today(now, settings)),
     })
 }
@@ -173,6 +173,6 @@ fn read<T: DeserializeOwned>(body: &Bytes, expected: &str) -> Result<T, ApiError
 /// Gives the order, and shows how the fleet stands from then on.
 async fn order(context: &Context, fleet: &str, order: FleetOrder) -> Result<Json<Value>, ApiError> {
     let fleet: FleetId = fleet.parse()?;
-    context.plane.request(Event::Order { fleet: fleet.clone(), order }).await?;
+    context.plane.request(PlaneEvent::OrderFleet { fleet: fleet.clone(), order }).await?;
     one(State(context.clone()), Path(fleet.to_string())).await
 }

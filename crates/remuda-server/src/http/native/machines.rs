@@ -9,7 +9,7 @@ use axum::extract::State;
 use remuda_core::cost::CostWindow;
 use remuda_core::id::MachineId;
 use remuda_core::machine::{self, WorkerState};
-use remuda_core::plane::{Event, Plane};
+use remuda_core::plane::{Plane, PlaneEvent};
 use remuda_core::rental::{Bootstrap, Rental};
 use remuda_core::time::Timestamp;
 use remuda_core::worker::Worker;
@@ -58,7 +58,7 @@ fn is_there(plane: &Plane, machine: &MachineId, workers: &[&Worker]) -> bool {
 }
 
 fn view(plane: &Plane, now: Timestamp, machine: &MachineId, workers: &[&Worker]) -> Value {
-    let presence = machine::presence(workers.iter().map(|worker| worker.presence));
+    let presence = machine::machine_presence(workers.iter().map(|worker| worker.presence));
     let names: Vec<_> = workers.iter().map(|worker| &worker.id).collect();
     let mut shown = match plane.rental(machine) {
         Some(rental) => rented(plane, now, rental),
@@ -103,7 +103,7 @@ fn rented(plane: &Plane, now: Timestamp, rental: &Rental) -> Value {
         "place": said(&rental.place),
         "host": rental.host,
         "price_dollars": plane.price(rental).map(dollars),
-        "cost_dollars": dollars(plane.cost_of_machine(rental, whole_life, now)),
+        "cost_dollars": dollars(plane.machine_cost(rental, whole_life, now)),
         "waiting": waiting,
         "visit": plane.visit(&rental.machine).map(Bootstrap::spoken),
         "drain_until": rental.drain_until.map(|until| until.to_string()),
@@ -117,7 +117,7 @@ fn by_hand(workers: &[&Worker]) -> Value {
     json!({
         "is_rented": false,
         "fleet": workers.iter().find_map(|worker| worker.fleet.as_ref()),
-        "state": machine::state(workers.iter().map(|worker| worker.state)),
+        "state": machine::machine_state(workers.iter().map(|worker| worker.state)),
         "since": first.map(|worker| worker.joined_at.to_string()),
         "reason": first.map(|worker| worker.reason.clone()),
     })
@@ -171,7 +171,7 @@ pub(in crate::http) async fn drain(
     let machine: MachineId = machine.parse()?;
     let (within, reason) = Drain::read(&body)?;
     let reason = if reason.is_empty() { BY_HAND.to_owned() } else { reason };
-    context.plane.request(Event::DrainMachine { machine: machine.clone(), reason, within }).await?;
+    context.plane.request(PlaneEvent::DrainMachine { machine: machine.clone(), reason, within }).await?;
     let deadline = within.map(|within| within.as_secs_f64());
     Ok(Json(json!({ "machine": machine, "state": "terminating", "deadline_seconds": deadline })))
 }

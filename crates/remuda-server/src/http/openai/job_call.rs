@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use remuda_core::cause::Cause;
 use remuda_core::id::{JobId, WorkerId};
 use remuda_core::need::Requirements;
-use remuda_core::plane::Event;
+use remuda_core::plane::PlaneEvent;
 use remuda_core::record::StateRow;
 use remuda_core::workflow;
 use remuda_models::{Answer, Piece, PoolError, Request};
@@ -64,7 +64,7 @@ impl Drop for CancelOnDrop {
         if !self.is_over {
             debug!(job = %self.job, "client disconnected, cancelling its job");
             let message = "the client disconnected".to_owned();
-            self.plane.notify(Event::Cancel { job: self.job, message });
+            self.plane.notify(PlaneEvent::Cancel { job: self.job, message });
         }
     }
 }

@@ -90,7 +90,7 @@ fn fleet_models(plane: &Plane) -> BTreeMap<String, OfferedModel> {
                 offered.entry(name.to_owned()).or_insert_with(|| OfferedModel::new(capability));
             // A model that its worker has given up is still known but gets no jobs.
             let is_there = worker.offer.models.as_ref().is_none_or(|models| models.contains(name));
-            if worker.presence == Presence::Online && is_there && worker.closed.is_empty() {
+            if worker.presence == Presence::Online && is_there && worker.unavailable_reason.is_empty() {
                 model.workers.push(worker.id.to_string());
             }
         }

@@ -3,7 +3,7 @@
 
 use remuda_core::agent::CallError;
 use remuda_core::id::WorkerId;
-use remuda_core::plane::Answer;
+use remuda_core::plane::PlaneAnswer;
 use remuda_core::refusal::Refusal;
 use remuda_core::wire::BeatReply;
 
@@ -101,9 +101,11 @@ impl World<'_> {
 }
 
 /// The answer to a client: everything that is neither accepted nor refused answers a cancel request.
-pub(super) fn client_response(answer: &Result<Answer, Refusal>) -> ClientResponse {
+pub(super) fn client_response(answer: &Result<PlaneAnswer, Refusal>) -> ClientResponse {
     match answer {
-        Ok(Answer::Accepted { job, is_new }) => ClientResponse::Accepted { job: *job, is_new: *is_new },
+        Ok(PlaneAnswer::Accepted { job, created }) => {
+            ClientResponse::Accepted { job: *job, created: *created }
+        }
         Err(Refusal::KeyConflict { job }) => ClientResponse::Conflict { job: *job },
         Err(Refusal::QueueFull { .. }) => ClientResponse::RetryLater,
         Ok(_) | Err(_) => ClientResponse::CancelDone,
@@ -113,9 +115,9 @@ pub(super) fn client_response(answer: &Result<Answer, Refusal>) -> ClientRespons
 /// The answer to an agent whose call the plane refused.
 pub(super) fn refusal_response(refusal: Refusal) -> AgentResponse {
     AgentResponse::Failed(match refusal {
-        Refusal::NotWanted(_) => return AgentResponse::Unwanted,
+        Refusal::MachineRetired(_) => return AgentResponse::Unwanted,
         Refusal::UnknownWorker(_) => CallError::Unknown,
-        refusal @ (Refusal::OldIncarnation { .. } | Refusal::WrongToken | Refusal::NotProved(_)) => {
+        refusal @ (Refusal::StaleIncarnation { .. } | Refusal::WrongToken | Refusal::IdentityUnproven(_)) => {
             CallError::Replaced(refusal.to_string())
         }
         refusal => CallError::Unreachable(refusal.to_string()),

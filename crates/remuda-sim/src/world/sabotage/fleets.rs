@@ -1,10 +1,10 @@
 //! Sabotage where machines are rented: at the boundary between the plane and its provider.
 
-use remuda_core::document::Shelf;
+use remuda_core::document::Collection;
 use remuda_core::fleet::FleetOrder;
-use remuda_core::plane::Proof;
+use remuda_core::plane::JoinProof;
 use remuda_core::provider::{Pod, ProviderCall, ProviderError, ProviderErrorClass, ProviderEvent};
-use remuda_core::record::Stored;
+use remuda_core::record::StoredState;
 use remuda_core::rental::RentalPhase;
 use remuda_core::wire::{Beat, JoinRequest};
 
@@ -59,8 +59,8 @@ impl World<'_> {
         &self,
         driver: &Driver,
         mut join: Box<JoinRequest>,
-        proof: Proof,
-    ) -> (Box<JoinRequest>, Proof) {
+        proof: JoinProof,
+    ) -> (Box<JoinRequest>, JoinProof) {
         let rental = join.machine.as_ref().and_then(|machine| driver.plane.rental(machine));
         let is_late = rental.is_some_and(|rental| rental.phase == RentalPhase::Returning);
         if !is_late || !self.is_sabotaged(Sabotage::AdmitRetiredMachines) {
@@ -69,14 +69,14 @@ impl World<'_> {
         let name = format!("late-{}", join.worker);
         (join.machine, join.fleet) = (None, None);
         join.worker = name.parse().unwrap_or(join.worker);
-        (join, Proof::Anybody)
+        (join, JoinProof::JoinToken)
     }
 
     /// Hides that a machine is not ready.
     pub(in crate::world) fn maybe_hide_unready(&self, beat: &mut Beat) {
         if self.is_sabotaged(Sabotage::WorkBeforeReady) {
             beat.check = None;
-            beat.closed.clear();
+            beat.unavailable_reason.clear();
         }
     }
 
@@ -92,9 +92,9 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn maybe_forget_machines(&self, stored: &mut Stored) {
+    pub(super) fn maybe_forget_machines(&self, stored: &mut StoredState) {
         if self.is_sabotaged(Sabotage::ForgetMachines) {
-            stored.documents.retain(|document| document.shelf != Shelf::Machine);
+            stored.documents.retain(|document| document.collection != Collection::Machine);
         }
     }
 }

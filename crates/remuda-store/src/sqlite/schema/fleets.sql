@@ -31,6 +31,6 @@ LEFT JOIN (
                 ELSE 'spawning' END,
             'offline',
             NULL
-        FROM documents WHERE shelf = 'machine' AND id NOT IN (SELECT machine FROM workers)
+        FROM documents WHERE collection = 'machine' AND id NOT IN (SELECT machine FROM workers)
     )
 );

@@ -28,7 +28,7 @@ fn batch(n: u64) -> Batch {
     records.push(event(n, n, "job:queued", Some(first)));
     if n > 1 {
         let before = sample::id(first - 10);
-        records.push(Record::Life { job: before, life: completed(n, 1) });
+        records.push(Record::JobStatus { job: before, status: completed(n, 1) });
         records.push(Record::Result { job: before, result: body("[1]") });
     }
     records.into()
@@ -43,7 +43,7 @@ async fn check(store: &Store, acknowledged: u64) -> u64 {
     let ids: BTreeSet<u128> = jobs.iter().map(|(job, _)| job.id.as_u128()).collect();
     let wanted = (1..=last).flat_map(|n| (0..JOBS_IN_BATCH).map(move |job| u128::from(n * 10 + job)));
     assert_eq!(ids, wanted.collect());
-    let ended = jobs.iter().filter(|(_, life)| !life.state.is_open()).count() as u64;
+    let ended = jobs.iter().filter(|(_, status)| !status.state.is_open()).count() as u64;
     assert_eq!(ended, last.saturating_sub(1));
     let events = store.events(Sequence(0), usize::MAX).await.unwrap();
     assert!(events.iter().map(|event| event.seq.0).eq(1..=last));

@@ -33,7 +33,7 @@ fn fill(disk: &SmallDisk) -> PathBuf {
 
 fn end(n: u128) -> Batch {
     vec![
-        Record::Life { job: id(n), life: completed(2, 1) },
+        Record::JobStatus { job: id(n), status: completed(2, 1) },
         Record::Result { job: id(n), result: body(r#"{"output":"a.png"}"#) },
     ]
     .into()
@@ -124,7 +124,7 @@ async fn d2_without_room_a_batch_is_refused_whole_and_others_go_on() {
     };
     commit(submit(1)).await.unwrap();
     let large = format!("\"{}\"", "x".repeat(1 << 20));
-    let large = Record::Accepted { job: job(2).into(), life: queued(1), workflow: body(&large) };
+    let large = Record::JobAccepted { job: job(2).into(), status: queued(1), workflow: body(&large) };
     let refused = commit(vec![accepted(job(3), queued(1)), large].into()).await;
     assert!(matches!(refused, Err(StoreError::Full { .. })));
     assert!(!reserve.is_there());

@@ -25,7 +25,7 @@ async fn d1_eight_readers_and_a_writer_never_meet_a_busy_store() {
         let mut records =
             vec![accepted(job(id_now), queued(1)), event(u64::from(n) + 1, 1, "job:queued", None)];
         if n > 0 {
-            records.push(Record::Life { job: id(id_now - 1), life: completed(2, 1) });
+            records.push(Record::JobStatus { job: id(id_now - 1), status: completed(2, 1) });
         }
         store.commit(term, records.into()).await.unwrap();
     }

@@ -2,7 +2,7 @@
 
 use remuda_core::document::Document;
 use remuda_core::id::{JobId, Sequence, Tenant};
-use remuda_core::record::{Accepted, Happened, Life, WorkerRow};
+use remuda_core::record::{AcceptedJob, JobStatus, StoredEvent, WorkerRow};
 use rusqlite::{CachedStatement, Error, Transaction, params};
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -35,8 +35,8 @@ fn write_jobs(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
     }
     let mut jobs = Jobs::prepare(tx)?;
     merged.jobs.iter().try_for_each(|(id, job)| match job {
-        Job::New { accepted, life, workflow } => jobs.insert(accepted, life, workflow),
-        Job::Changed(life) => jobs.change(*id, life),
+        Job::New { accepted, status, workflow } => jobs.insert(accepted, status, workflow),
+        Job::Changed(status) => jobs.change(*id, status),
     })
 }
 
@@ -48,50 +48,51 @@ struct Jobs<'tx> {
     go_on: CachedStatement<'tx>,
     end: CachedStatement<'tx>,
     accepted: Vec<u8>,
-    life: Vec<u8>,
+    status: Vec<u8>,
 }
 
 impl<'tx> Jobs<'tx> {
     fn prepare(tx: &'tx Transaction<'_>) -> Result<Self, Error> {
         Ok(Jobs {
             insert: tx.prepare_cached(
-                "INSERT INTO jobs (id, tenant, key, state, ended_at, accepted, life)
+                "INSERT INTO jobs (id, tenant, key, state, ended_at, accepted, status)
                  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
                  ON CONFLICT (id) DO UPDATE
-                 SET state = excluded.state, ended_at = excluded.ended_at, life = excluded.life",
+                 SET state = excluded.state, ended_at = excluded.ended_at, status = excluded.status",
             )?,
             insert_workflow: tx.prepare_cached("INSERT OR IGNORE INTO workflows VALUES (?1, ?2)")?,
-            go_on: tx
-                .prepare_cached("UPDATE jobs SET state = ?2, life = ?3 WHERE id = ?1 AND ended_at IS NULL")?,
-            end: tx.prepare_cached("UPDATE jobs SET state = ?2, life = ?3, ended_at = ?4 WHERE id = ?1")?,
+            go_on: tx.prepare_cached(
+                "UPDATE jobs SET state = ?2, status = ?3 WHERE id = ?1 AND ended_at IS NULL",
+            )?,
+            end: tx.prepare_cached("UPDATE jobs SET state = ?2, status = ?3, ended_at = ?4 WHERE id = ?1")?,
             accepted: Vec::new(),
-            life: Vec::new(),
+            status: Vec::new(),
         })
     }
 
-    fn insert(&mut self, job: &Accepted, life: &Life, workflow: &RawValue) -> Result<(), Error> {
+    fn insert(&mut self, job: &AcceptedJob, status: &JobStatus, workflow: &RawValue) -> Result<(), Error> {
         let id = key(job.id);
         self.insert.execute(params![
             id,
             job.tenant.as_str(),
             job.key.as_ref().map(|key| &key.key),
-            life.state.name(),
-            ended_at(life),
+            status.state.name(),
+            ended_at(status),
             json(&mut self.accepted, job)?,
-            json(&mut self.life, life)?,
+            json(&mut self.status, status)?,
         ])?;
         self.insert_workflow.execute(params![id, workflow.get()])?;
         Ok(())
     }
 
-    fn change(&mut self, job: JobId, life: &Life) -> Result<(), Error> {
+    fn change(&mut self, job: JobId, status: &JobStatus) -> Result<(), Error> {
         let id = key(job);
-        let state = life.state.name();
-        let text = json(&mut self.life, life)?;
-        if life.state.is_open() && self.go_on.execute(params![id, state, text])? == 1 {
+        let state = status.state.name();
+        let text = json(&mut self.status, status)?;
+        if status.state.is_open() && self.go_on.execute(params![id, state, text])? == 1 {
             return Ok(());
         }
-        let changed = self.end.execute(params![id, state, text, ended_at(life)])?;
+        let changed = self.end.execute(params![id, state, text, ended_at(status)])?;
         if changed == 0 {
             tracing::error!(%job, state, "a job that is not stored was said to change");
         }
@@ -103,8 +104,8 @@ fn key(job: JobId) -> [u8; 16] {
     job.as_u128().to_be_bytes()
 }
 
-fn ended_at(life: &Life) -> Option<u64> {
-    (!life.state.is_open()).then(|| life.changed_at.as_millis())
+fn ended_at(status: &JobStatus) -> Option<u64> {
+    (!status.state.is_open()).then(|| status.changed_at.as_millis())
 }
 
 fn json<'b>(room: &'b mut Vec<u8>, value: &impl Serialize) -> Result<&'b str, Error> {
@@ -118,7 +119,7 @@ fn write_results(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error>
     merged.results.iter().try_for_each(|(job, body)| insert.execute(params![key(*job), body.get()]).map(drop))
 }
 
-fn write_events(tx: &Transaction<'_>, events: &[&Happened], sequence: Sequence) -> Result<(), Error> {
+fn write_events(tx: &Transaction<'_>, events: &[&StoredEvent], sequence: Sequence) -> Result<(), Error> {
     let mut passed = sequence;
     let mut fresh = Vec::with_capacity(events.len());
     for event in events {
@@ -186,27 +187,27 @@ fn write_workers(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error>
 }
 
 fn write_documents(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
-    for ((shelf, id), document) in &merged.documents {
+    for ((collection, id), document) in &merged.documents {
         match document {
-            Some(Document { tenant, mark, expires_at, body, .. }) => tx
+            Some(Document { tenant, index_key, expires_at, body, .. }) => tx
                 .prepare_cached("INSERT OR REPLACE INTO documents VALUES (?1, ?2, ?3, ?4, ?5, ?6)")?
                 .execute(params![
-                    shelf.as_str(),
+                    collection.as_str(),
                     id,
                     tenant.as_ref().map(Tenant::as_str),
-                    mark,
+                    index_key,
                     expires_at.map(|at| at.as_millis()),
                     body.get(),
                 ])?,
             None => tx
-                .prepare_cached("DELETE FROM documents WHERE shelf = ?1 AND id = ?2")?
-                .execute(params![shelf.as_str(), id])?,
+                .prepare_cached("DELETE FROM documents WHERE collection = ?1 AND id = ?2")?
+                .execute(params![collection.as_str(), id])?,
         };
     }
     Ok(())
 }
 
-/// Blocks and suspicions.
+/// Blocks and quarantine.
 fn write_grudges(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
     let mut text = Vec::new();
     for ((worker, shape), block) in &merged.blocks {
@@ -219,13 +220,13 @@ fn write_grudges(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error>
                 .execute(params![worker.as_str(), shape.as_bytes()])?,
         };
     }
-    for (shape, suspicion) in &merged.suspicions {
+    for (shape, suspicion) in &merged.quarantine {
         match suspicion {
             Some(row) => tx
-                .prepare_cached("INSERT OR REPLACE INTO suspicions VALUES (?1, ?2)")?
+                .prepare_cached("INSERT OR REPLACE INTO quarantine VALUES (?1, ?2)")?
                 .execute(params![shape.as_bytes(), json(&mut text, row)?])?,
             None => tx
-                .prepare_cached("DELETE FROM suspicions WHERE shape = ?1")?
+                .prepare_cached("DELETE FROM quarantine WHERE shape = ?1")?
                 .execute(params![shape.as_bytes()])?,
         };
     }

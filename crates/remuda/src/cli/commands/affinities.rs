@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn a_shape_may_be_taken_from_a_workflow_file() {
-        let shape = Shape::of(b"s");
+        let shape = Shape::digest(b"s");
         assert_eq!(whole_shape(&shape.to_string()).unwrap(), shape);
         let problem = whole_shape("abc").unwrap_err().to_string();
         assert!(problem.contains("neither a whole shape"), "{problem}");

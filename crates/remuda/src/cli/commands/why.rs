@@ -37,10 +37,10 @@ pub(crate) fn story(why: &Value) -> String {
         vec![format!("job {}\n{}", escape_control(&cell(&why["job"])), escape_control(&sentence))];
     parts.push(attempts(rows(why, "attempts")));
     parts.extend(services(rows(why, "attempts")));
-    let (failures, mishaps) = (cell(&why["failures"]), cell(&why["mishaps"]));
-    if (failures.as_str(), mishaps.as_str()) != ("0", "0") {
+    let (failures, infra_failures) = (cell(&why["failures"]), cell(&why["infra_failures"]));
+    if (failures.as_str(), infra_failures.as_str()) != ("0", "0") {
         parts.push(format!(
-            "failures of its own: {failures}; mishaps of workers, services or the plane: {mishaps}"
+            "failures of its own: {failures}; infra_failures of workers, services or the plane: {infra_failures}"
         ));
     }
     parts.extend(candidates(rows(why, "candidates")));
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn a_story_of_a_lost_attempt_and_a_second_one() {
         let why = json!({
-            "job": "j1", "state": "completed", "reason": "completed by blue in attempt 2", "failures": 0, "mishaps": 1,
+            "job": "j1", "state": "completed", "reason": "completed by blue in attempt 2", "failures": 0, "infra_failures": 1,
             "candidates": [],
             "attempts": [
                 { "attempt": 1, "worker": "red", "started_at": 1000, "ended_at": 4000, "cause": "worker",
@@ -156,7 +156,7 @@ ATTEMPT  WORKER  STARTED                   TOOK    CAUSE   VERDICT
 1        red     1970-01-01T00:00:01.000Z  3 s     worker  worker red fell silent
 2        blue    1970-01-01T00:00:05.000Z  850 ms  -       completed
 
-failures of its own: 0; mishaps of workers, services or the plane: 1";
+failures of its own: 0; infra_failures of workers, services or the plane: 1";
         assert_eq!(story(&why), expected);
     }
 
@@ -175,7 +175,7 @@ ATTEMPT  SERVICE JOB  HANDED IN                 LAST ASKED  THE SERVICE SAYS
     #[test]
     fn a_waiting_job_names_its_candidates() {
         let why = json!({
-            "job": "j1", "state": "queued", "reason": "all 1 workers that could are busy", "failures": 0, "mishaps": 0,
+            "job": "j1", "state": "queued", "reason": "all 1 workers that could are busy", "failures": 0, "infra_failures": 0,
             "attempts": [], "candidates": [{ "worker": "red", "passed_over": "is busy" }, { "worker": "blue" }],
         });
         let expected = "\

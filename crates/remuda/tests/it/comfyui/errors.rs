@@ -86,7 +86,7 @@ async fn out_of_memory_job_waits_for_larger_worker() {
     let _small = worker(&stage, "small", &small.url(), &[]).await;
     small.as_fake().control().set_faults(Faults::none().with(Fault::Oom, 1.0));
     let job = stage.submit(picture(2).saved()).await;
-    stage.job_until(&job, "has failed on the small one", |job| job["mishaps"] == 1).await;
+    stage.job_until(&job, "has failed on the small one", |job| job["infra_failures"] == 1).await;
     stage.cancel(&long).await;
     let ended = stage.ended(&job).await;
     completed_after_a_mishap(&ended);
@@ -140,7 +140,7 @@ async fn missing_file_blocks_only_that_pair() {
     super::inputs::upload(&with.url(), "only-here.png", &content).await;
     let workflow = super::graph::loaded(&json!("only-here.png"));
     let job = stage.submit(workflow.clone()).await;
-    stage.job_until(&job, "is refused here", |job| job["mishaps"].as_u64() >= Some(1)).await;
+    stage.job_until(&job, "is refused here", |job| job["infra_failures"].as_u64() >= Some(1)).await;
     let other = worker(&stage, "with", &with.url(), &[]).await;
     let ended = stage.ended(&job).await;
     assert_eq!((&ended["state"], &ended["worker"]), (&json!("completed"), &json!(other.name)), "{ended}");
@@ -168,7 +168,7 @@ async fn deadly_prompt_is_fixed_or_refused_before_submission() {
         if status.is_success() {
             let ended = stage.ended(answer["id"].as_str().unwrap()).await;
             assert!(ended["state"] == "completed" || ended["state"] == "failed", "{ended}");
-            assert_eq!(ended["mishaps"], 0, "{ended}");
+            assert_eq!(ended["infra_failures"], 0, "{ended}");
         }
     }
     completed_at_once(&stage.run(picture(3).saved()).await);

@@ -185,13 +185,13 @@ pub(crate) fn executions(servers: &[&Server], job: &str) -> u32 {
 
 /// That the job was completed in its first attempt, by whatever detours.
 pub(crate) fn completed_at_once(job: &Value) {
-    let is = (&job["state"], &job["attempt"], &job["mishaps"]);
+    let is = (&job["state"], &job["attempt"], &job["infra_failures"]);
     assert_eq!(is, (&json!("completed"), &json!(1), &json!(0)), "{job}");
 }
 
 /// That the job was completed after one attempt was lost through no fault of its own.
 pub(crate) fn completed_after_a_mishap(job: &Value) {
-    let is = (&job["state"], &job["attempt"], &job["mishaps"], &job["failures"]);
+    let is = (&job["state"], &job["attempt"], &job["infra_failures"], &job["failures"]);
     assert_eq!(is, (&json!("completed"), &json!(2), &json!(1), &json!(0)), "{job}");
 }
 

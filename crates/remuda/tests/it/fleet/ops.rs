@@ -259,7 +259,7 @@ async fn drain_has_deadline_and_unambiguous_name() {
         &["worker slow", "1 s at the latest", "is gone"],
     );
     let back = plane.job_until(&job, "is taken from it", |job| job["state"] == "queued").await;
-    assert_eq!(back["mishaps"], json!(1), "{back}");
+    assert_eq!(back["infra_failures"], json!(1), "{back}");
     let why = plane.why(&job).await;
     assert_contains_all(
         why["attempts"][0]["verdict"].as_str().unwrap(),

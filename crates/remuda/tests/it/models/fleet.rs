@@ -63,7 +63,7 @@ async fn model_failure_cause_decides_retry() {
     // What is the engine's fault is tried again, and counts as a mishap.
     let job = ask(json!({ "model": "embed", "texts": ["!fail"] })).await;
     assert_eq!((&job["state"], &job["failures"]), (&json!("failed"), &json!(0)), "{job}");
-    assert!(job["mishaps"].as_u64() > Some(1), "{job}");
+    assert!(job["infra_failures"].as_u64() > Some(1), "{job}");
 }
 
 /// Faults: T11.

@@ -67,7 +67,7 @@ async fn unfinished_work_is_returned_within_notice() {
     plane.job_until(&job, "runs elsewhere", |job| job["worker"] == other.name).await;
     gate.open();
     let ended = plane.ended(&job).await;
-    assert_eq!((&ended["state"], &ended["mishaps"]), (&json!("completed"), &json!(1)));
+    assert_eq!((&ended["state"], &ended["infra_failures"]), (&json!("completed"), &json!(1)));
 }
 
 /// Faults: A13.

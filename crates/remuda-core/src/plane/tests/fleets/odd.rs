@@ -8,7 +8,10 @@ fn a_pod_that_was_just_made_is_not_gone_because_neither_lists_nor_its_return_kno
     let mut world = Rented::new(settings(|fleet| fleet.scaling.machines_min = 1));
     world.pass(3);
     let machine = world.story.plane.rentals().next().unwrap().machine.clone();
-    world.story.step(Event::DrainMachine { machine, reason: "enough".to_owned(), within: None }).unwrap();
+    world
+        .story
+        .step(PlaneEvent::DrainMachine { machine, reason: "enough".to_owned(), within: None })
+        .unwrap();
     world.refuses = Some(ProviderError::new(ProviderErrorClass::Capacity, "none"));
     world.shows = Some(Ok(Vec::new()));
     world.pass(40);
@@ -41,7 +44,7 @@ fn a_pod_that_nobody_knows_takes_its_room_and_money_until_five_lists_in_a_row_la
     for _ in 0..90 {
         world.pass(1);
         let news = Box::new(ProviderEvent::Listed { result: Ok(Vec::new()) });
-        world.story.step(Event::Provider { fleet: other.clone(), news }).unwrap();
+        world.story.step(PlaneEvent::Provider { fleet: other.clone(), news }).unwrap();
     }
     assert_eq!(world.created, 1, "what another fleet lists in between does not count");
 }
@@ -93,9 +96,9 @@ fn a_worker_gets_nothing_before_it_has_said_that_it_can_work() {
         held: Vec::new(),
         stale_after_millis: None,
     };
-    let token_hash = Hash::of(b"token");
-    let proof = Proof::Machine(rental);
-    world.story.step(Event::Join { join: Box::new(join), token_hash, proof }).unwrap();
+    let token_hash = Hash::digest(b"token");
+    let proof = JoinProof::MachineToken(rental);
+    world.story.step(PlaneEvent::Join { join: Box::new(join), token_hash, proof }).unwrap();
     world.story.wait(5);
     assert_eq!(world.phases(), ["made"], "it may be loading its models");
     world.story.is(job, "queued");
@@ -131,10 +134,10 @@ fn whoever_was_let_in_once_and_has_no_machine_any_more_is_told_to_stop() {
         held: Vec::new(),
         stale_after_millis: None,
     };
-    let token_hash = Hash::of(b"new");
-    let proof = Proof::Former(Hash::of(b"token"));
-    let refusal = world.story.step(Event::Join { join: Box::new(join), token_hash, proof }).unwrap_err();
-    assert_eq!(refusal, Refusal::NotWanted(machine), "its pod is swept up: nothing must be begun there");
+    let token_hash = Hash::digest(b"new");
+    let proof = JoinProof::PreviousToken(Hash::digest(b"token"));
+    let refusal = world.story.step(PlaneEvent::Join { join: Box::new(join), token_hash, proof }).unwrap_err();
+    assert_eq!(refusal, Refusal::MachineRetired(machine), "its pod is swept up: nothing must be begun there");
 }
 
 /// Faults: P7, P15.
@@ -210,7 +213,7 @@ fn a_fleet_that_was_taken_out_of_the_settings_gives_back_what_it_has() {
         if restarts {
             world.story.restart();
         } else {
-            world.story.step(Event::Settings(Box::default())).unwrap();
+            world.story.step(PlaneEvent::ReloadSettings(Box::default())).unwrap();
         }
         world.pass(180);
         assert_eq!(

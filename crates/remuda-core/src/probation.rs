@@ -22,7 +22,7 @@ const FLAP: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Standing {
+pub struct Probation {
     /// Shapes that failed since the last success.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     streak: Vec<Shape>,
@@ -34,9 +34,9 @@ pub struct Standing {
     until: Option<Timestamp>,
 }
 
-impl Standing {
+impl Probation {
     pub fn succeeded(&mut self) {
-        *self = Standing::default();
+        *self = Probation::default();
     }
 
     /// Whether this put the worker on probation, or kept it there.
@@ -71,7 +71,7 @@ impl Standing {
     }
 
     /// Until when nothing goes to it; afterwards one job at a time.
-    pub fn on_probation(&self) -> Option<Timestamp> {
+    pub fn until(&self) -> Option<Timestamp> {
         self.until
     }
 
@@ -99,29 +99,29 @@ mod tests {
 
     #[test]
     fn a_black_hole_gets_one_job_at_a_time_and_ever_more_rarely() {
-        let mut standing = Standing::default();
-        assert!(!standing.failed(at(0), shape(1), 3));
-        assert!(!standing.failed(at(1), shape(1), 3), "one bad workflow says nothing about the worker");
-        assert!(!standing.failed(at(2), shape(2), 3));
-        assert!(standing.failed(at(3), shape(3), 3));
-        assert_eq!((standing.slots(at(32), 8), standing.slots(at(33), 8)), (0, 1));
-        assert!(standing.failed(at(34), shape(4), 3));
-        assert_eq!((standing.slots(at(93), 8), standing.slots(at(94), 8)), (0, 1));
-        standing.succeeded();
-        assert_eq!(standing.slots(at(94), 8), 8);
+        let mut probation = Probation::default();
+        assert!(!probation.failed(at(0), shape(1), 3));
+        assert!(!probation.failed(at(1), shape(1), 3), "one bad workflow says nothing about the worker");
+        assert!(!probation.failed(at(2), shape(2), 3));
+        assert!(probation.failed(at(3), shape(3), 3));
+        assert_eq!((probation.slots(at(32), 8), probation.slots(at(33), 8)), (0, 1));
+        assert!(probation.failed(at(34), shape(4), 3));
+        assert_eq!((probation.slots(at(93), 8), probation.slots(at(94), 8)), (0, 1));
+        probation.succeeded();
+        assert_eq!(probation.slots(at(94), 8), 8);
     }
 
     #[test]
     fn a_flapping_worker_waits_longer_each_time() {
-        let mut standing = Standing::default();
-        standing.joined(at(0), None, 3);
+        let mut probation = Probation::default();
+        probation.joined(at(0), None, 3);
         for second in [5, 10] {
-            standing.joined(at(second), Some(at(second - 5)), 3);
-            assert_eq!(standing.slots(at(second), 4), 4);
+            probation.joined(at(second), Some(at(second - 5)), 3);
+            assert_eq!(probation.slots(at(second), 4), 4);
         }
-        standing.joined(at(15), Some(at(10)), 3);
-        assert_eq!((standing.slots(at(44), 4), standing.slots(at(45), 4)), (0, 1));
-        standing.joined(at(46), Some(at(15)), 3);
-        assert_eq!((standing.slots(at(105), 4), standing.slots(at(106), 4)), (0, 1));
+        probation.joined(at(15), Some(at(10)), 3);
+        assert_eq!((probation.slots(at(44), 4), probation.slots(at(45), 4)), (0, 1));
+        probation.joined(at(46), Some(at(15)), 3);
+        assert_eq!((probation.slots(at(105), 4), probation.slots(at(106), 4)), (0, 1));
     }
 }

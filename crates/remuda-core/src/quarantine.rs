@@ -11,22 +11,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::{JobId, Shape, WorkerId};
-use crate::record::SuspicionRow;
+use crate::record::QuarantineRow;
 use crate::settings::Settings;
 use crate::time::Timestamp;
 
 #[derive(Clone, Debug, Default)]
-pub struct Suspicions(BTreeMap<Shape, Suspicion>);
+pub struct Quarantine(BTreeMap<Shape, QuarantineEntry>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Suspicion {
-    pub row: SuspicionRowFields,
+pub struct QuarantineEntry {
+    pub row: QuarantineFields,
     trial: Option<JobId>,
 }
 
-/// As `SuspicionRow`, without the shape.
+/// As `QuarantineRow`, without the shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SuspicionRowFields {
+pub struct QuarantineFields {
     pub failed_on: BTreeSet<WorkerId>,
     pub trial_at: Option<Timestamp>,
     pub trials_failed: u32,
@@ -35,7 +35,7 @@ pub struct SuspicionRowFields {
 
 /// What a failure led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum QuarantineVerdict {
     Noted,
     /// Now in quarantine, or still.
     Quarantined {
@@ -47,36 +47,36 @@ pub enum Verdict {
 
 /// May a job of this shape start?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum QuarantineState {
     Free,
     Quarantined { trial_at: Timestamp },
     TrialUnderWay { job: JobId },
 }
 
-impl Suspicions {
-    pub fn standing(&self, now: Timestamp, shape: &Shape) -> Standing {
-        let Some(suspicion) = self.0.get(shape) else { return Standing::Free };
-        match (suspicion.row.trial_at, suspicion.trial) {
-            (None, _) => Standing::Free,
-            (Some(_), Some(job)) => Standing::TrialUnderWay { job },
-            (Some(trial_at), None) if now < trial_at => Standing::Quarantined { trial_at },
-            (Some(_), None) => Standing::Free,
+impl Quarantine {
+    pub fn state(&self, now: Timestamp, shape: &Shape) -> QuarantineState {
+        let Some(entry) = self.0.get(shape) else { return QuarantineState::Free };
+        match (entry.row.trial_at, entry.trial) {
+            (None, _) => QuarantineState::Free,
+            (Some(_), Some(job)) => QuarantineState::TrialUnderWay { job },
+            (Some(trial_at), None) if now < trial_at => QuarantineState::Quarantined { trial_at },
+            (Some(_), None) => QuarantineState::Free,
         }
     }
 
     /// An attempt begins; in quarantine it is the trial.
     pub fn started(&mut self, shape: &Shape, job: JobId) {
-        if let Some(suspicion) =
+        if let Some(entry) =
             self.0.get_mut(shape).filter(|it| it.row.trial_at.is_some() && it.trial.is_none())
         {
-            suspicion.trial = Some(job);
+            entry.trial = Some(job);
         }
     }
 
     /// An attempt ended without saying anything about the shape.
     pub fn released(&mut self, shape: &Shape, job: JobId) {
-        if let Some(suspicion) = self.0.get_mut(shape).filter(|it| it.trial == Some(job)) {
-            suspicion.trial = None;
+        if let Some(entry) = self.0.get_mut(shape).filter(|it| it.trial == Some(job)) {
+            entry.trial = None;
         }
     }
 
@@ -88,9 +88,9 @@ impl Suspicions {
         job: JobId,
         reason: &str,
         settings: &Settings,
-    ) -> Verdict {
-        let suspicion = self.0.entry(*shape).or_insert_with(|| Suspicion {
-            row: SuspicionRowFields {
+    ) -> QuarantineVerdict {
+        let entry = self.0.entry(*shape).or_insert_with(|| QuarantineEntry {
+            row: QuarantineFields {
                 failed_on: BTreeSet::new(),
                 trial_at: None,
                 trials_failed: 0,
@@ -98,47 +98,47 @@ impl Suspicions {
             },
             trial: None,
         });
-        let row = &mut suspicion.row;
+        let row = &mut entry.row;
         row.failed_on.insert(worker.clone());
         reason.clone_into(&mut row.reason);
         let is_new = row.trial_at.is_none();
-        let is_trial = suspicion.trial == Some(job);
+        let is_trial = entry.trial == Some(job);
         if is_new && row.failed_on.len() < usize::from(settings.suspect_shape_after.max(1)) {
-            return Verdict::Noted;
+            return QuarantineVerdict::Noted;
         }
         if !is_new && !is_trial {
             // It was under way when the quarantine began and says nothing new.
-            return Verdict::Noted;
+            return QuarantineVerdict::Noted;
         }
         row.trials_failed += u32::from(is_trial);
         let wait = settings.quarantine_cooldown.saturating_mul(1 << row.trials_failed.min(8));
         let trial_at = now.plus(wait.min(settings.block_cooldown_max));
         row.trial_at = Some(trial_at);
-        suspicion.trial = None;
+        entry.trial = None;
         let is_hopeless = row.trials_failed >= settings.quarantine_trials_max;
-        Verdict::Quarantined { trial_at, is_new, is_hopeless }
+        QuarantineVerdict::Quarantined { trial_at, is_new, is_hopeless }
     }
 
     /// A success anywhere clears the shape; whether there was anything to clear.
-    pub fn clear(&mut self, shape: &Shape) -> Option<Suspicion> {
+    pub fn clear(&mut self, shape: &Shape) -> Option<QuarantineEntry> {
         self.0.remove(shape)
     }
 
-    pub fn of(&self, shape: &Shape) -> Option<&Suspicion> {
+    pub fn get(&self, shape: &Shape) -> Option<&QuarantineEntry> {
         self.0.get(shape)
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&Shape, &Suspicion)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Shape, &QuarantineEntry)> {
         self.0.iter()
     }
 
-    pub fn restore(&mut self, row: SuspicionRow) {
-        let SuspicionRow { shape, failed_on, trial_at, trials_failed, reason } = row;
-        let row = SuspicionRowFields { failed_on, trial_at, trials_failed, reason };
-        self.0.insert(shape, Suspicion { row, trial: None });
+    pub fn restore(&mut self, row: QuarantineRow) {
+        let QuarantineRow { shape, failed_on, trial_at, trials_failed, reason } = row;
+        let row = QuarantineFields { failed_on, trial_at, trials_failed, reason };
+        self.0.insert(shape, QuarantineEntry { row, trial: None });
     }
 
-    /// More shapes under mere suspicion than this are not remembered: the oldest hash makes room.
+    /// More shapes under mere entry than this are not remembered: the oldest hash makes room.
     pub fn trim(&mut self, max: usize) -> Option<Shape> {
         if self.0.len() <= max {
             return None;
@@ -149,10 +149,10 @@ impl Suspicions {
     }
 }
 
-impl Suspicion {
-    pub fn row(&self, shape: &Shape) -> SuspicionRow {
-        let SuspicionRowFields { failed_on, trial_at, trials_failed, reason } = self.row.clone();
-        SuspicionRow { shape: *shape, failed_on, trial_at, trials_failed, reason }
+impl QuarantineEntry {
+    pub fn row(&self, shape: &Shape) -> QuarantineRow {
+        let QuarantineFields { failed_on, trial_at, trials_failed, reason } = self.row.clone();
+        QuarantineRow { shape: *shape, failed_on, trial_at, trials_failed, reason }
     }
 
     pub fn is_quarantined(&self) -> bool {
@@ -168,11 +168,11 @@ mod tests {
         Timestamp::from_millis(seconds * 1000)
     }
 
-    fn fail(suspicions: &mut Suspicions, second: u64, worker: &str, job: u128) -> Verdict {
+    fn fail(quarantine: &mut Quarantine, second: u64, worker: &str, job: u128) -> QuarantineVerdict {
         let worker = worker.parse().unwrap();
-        suspicions.failed(
+        quarantine.failed(
             at(second),
-            &Shape::of(b"s"),
+            &Shape::digest(b"s"),
             &worker,
             JobId::from_u128(job),
             "boom",
@@ -180,58 +180,58 @@ mod tests {
         )
     }
 
-    fn quarantined(trial_at: u64, is_new: bool, is_hopeless: bool) -> Verdict {
-        Verdict::Quarantined { trial_at: at(trial_at), is_new, is_hopeless }
+    fn quarantined(trial_at: u64, is_new: bool, is_hopeless: bool) -> QuarantineVerdict {
+        QuarantineVerdict::Quarantined { trial_at: at(trial_at), is_new, is_hopeless }
     }
 
     #[test]
     fn three_distinct_workers_make_a_shape_suspect_and_trials_condemn_it() {
-        let shape = Shape::of(b"s");
-        let mut it = Suspicions::default();
-        assert_eq!(fail(&mut it, 0, "a", 1), Verdict::Noted);
-        assert_eq!(fail(&mut it, 1, "a", 1), Verdict::Noted, "one worker is one worker");
-        assert_eq!(fail(&mut it, 2, "b", 1), Verdict::Noted);
-        assert_eq!(it.standing(at(2), &shape), Standing::Free);
+        let shape = Shape::digest(b"s");
+        let mut it = Quarantine::default();
+        assert_eq!(fail(&mut it, 0, "a", 1), QuarantineVerdict::Noted);
+        assert_eq!(fail(&mut it, 1, "a", 1), QuarantineVerdict::Noted, "one worker is one worker");
+        assert_eq!(fail(&mut it, 2, "b", 1), QuarantineVerdict::Noted);
+        assert_eq!(it.state(at(2), &shape), QuarantineState::Free);
         assert_eq!(fail(&mut it, 3, "c", 2), quarantined(63, true, false));
-        assert_eq!(it.standing(at(62), &shape), Standing::Quarantined { trial_at: at(63) });
-        assert_eq!(fail(&mut it, 4, "d", 3), Verdict::Noted, "it was under way already");
+        assert_eq!(it.state(at(62), &shape), QuarantineState::Quarantined { trial_at: at(63) });
+        assert_eq!(fail(&mut it, 4, "d", 3), QuarantineVerdict::Noted, "it was under way already");
         for (start, job, verdict) in [
             (63, 4, quarantined(64 + 120, false, false)),
             (190, 5, quarantined(191 + 240, false, false)),
             (450, 6, quarantined(451 + 480, false, true)),
         ] {
-            assert_eq!(it.standing(at(start), &shape), Standing::Free);
+            assert_eq!(it.state(at(start), &shape), QuarantineState::Free);
             it.started(&shape, JobId::from_u128(job));
-            let under_way = Standing::TrialUnderWay { job: JobId::from_u128(job) };
-            assert_eq!(it.standing(at(start), &shape), under_way, "one at a time");
+            let under_way = QuarantineState::TrialUnderWay { job: JobId::from_u128(job) };
+            assert_eq!(it.state(at(start), &shape), under_way, "one at a time");
             assert_eq!(fail(&mut it, start + 1, "a", job), verdict);
         }
     }
 
     #[test]
     fn a_success_clears_the_shape() {
-        let mut it = Suspicions::default();
+        let mut it = Quarantine::default();
         fail(&mut it, 0, "a", 1);
         fail(&mut it, 0, "b", 1);
-        assert!(it.clear(&Shape::of(b"s")).is_some());
-        assert_eq!(fail(&mut it, 1, "c", 1), Verdict::Noted);
+        assert!(it.clear(&Shape::digest(b"s")).is_some());
+        assert_eq!(fail(&mut it, 1, "c", 1), QuarantineVerdict::Noted);
     }
 
     #[test]
     fn what_is_merely_noted_makes_room_first() {
-        let mut it = Suspicions::default();
+        let mut it = Quarantine::default();
         for worker in ["a", "b", "c"] {
             fail(&mut it, 0, worker, 1);
         }
         it.failed(
             at(0),
-            &Shape::of(b"t"),
+            &Shape::digest(b"t"),
             &"a".parse().unwrap(),
             JobId::from_u128(1),
             "x",
             &Settings::default(),
         );
-        assert_eq!(it.trim(1), Some(Shape::of(b"t")));
+        assert_eq!(it.trim(1), Some(Shape::digest(b"t")));
         assert_eq!(it.trim(1), None);
     }
 }
