@@ -2,7 +2,7 @@
 //! webhooks and the calls to providers. It translates and acts; every decision is made in `remuda-core`.
 //!
 //! ```text
-//!  plane_handle ◀── effects ◀── event_loop          shutdown, live, previews, workflow_cache, job_secrets: leaves
+//!  plane_handle ◀── effects ◀── event_loop          shutdown, tasks, live, previews, workflow_cache, …: leaves
 //!       ▲
 //!       └── intake, fleets, webhooks ◀── http ◀── serve
 //! ```
@@ -14,11 +14,13 @@ pub mod fleets;
 pub mod http;
 pub mod intake;
 pub mod job_secrets;
+pub mod join_key;
 pub mod live;
 pub mod plane_handle;
 pub mod previews;
 pub mod serve;
 pub mod shutdown;
+pub mod tasks;
 pub mod tls;
 pub mod webhooks;
 pub mod workflow_cache;

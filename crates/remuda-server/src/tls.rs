@@ -20,6 +20,7 @@ use tokio_rustls::server::TlsStream;
 use tracing::{error, info};
 
 use crate::shutdown::stopped;
+use crate::tasks::Ticker;
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -79,8 +80,9 @@ impl Tls {
     }
 
     /// Reloads whenever the files have changed.
-    pub async fn follow(self, mut stopping: watch::Receiver<bool>) {
+    pub async fn follow(self, mut stopping: watch::Receiver<bool>, ticker: Ticker) {
         loop {
+            ticker.tick();
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}
                 () = stopped(&mut stopping) => return,

@@ -33,6 +33,7 @@ pub use self::target::Policy;
 use self::target::Guard;
 use crate::plane_handle::PlaneHandle;
 use crate::shutdown::stopped;
+use crate::tasks::Ticker;
 use remuda_net::http_client as dial;
 
 /// Whoever takes longer to say yes has said nothing.
@@ -103,9 +104,10 @@ impl WebhookSender {
         })
     }
 
-    pub(crate) async fn run(mut self, mut stopping: watch::Receiver<bool>) {
+    pub(crate) async fn run(mut self, mut stopping: watch::Receiver<bool>, ticker: Ticker) {
         let mut under_way = JoinSet::new();
         loop {
+            ticker.tick();
             self.give_up_old().await;
             self.send_due(&mut under_way);
             let wake = self.held.values().filter_map(|held| self.may_go_at(held)).min();

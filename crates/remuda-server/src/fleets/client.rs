@@ -20,7 +20,7 @@ use remuda_providers::runpod::{Cloud, RunPod, RunPodSettings};
 use remuda_providers::{Provider, RentOrder};
 
 use super::ssh::{SshBootstrap, SshIdentity};
-use crate::http::AccessControl;
+use crate::join_key::SharedJoinKey;
 use crate::plane_handle::PlaneHandle;
 use remuda_config::{ProviderKind, Start};
 
@@ -34,7 +34,7 @@ const PREPARE_MAX: Duration = Duration::from_secs(2400);
 #[derive(Clone, Debug)]
 pub struct FleetContext {
     pub plane: PlaneHandle,
-    pub access: Arc<AccessControl>,
+    pub join_key: SharedJoinKey,
     /// Where the plane answers, for whoever is on the same machine.
     pub url: String,
     pub data: PathBuf,
@@ -43,8 +43,8 @@ pub struct FleetContext {
 }
 
 impl FleetContext {
-    pub fn new(plane: PlaneHandle, access: Arc<AccessControl>, url: String, data: PathBuf) -> FleetContext {
-        FleetContext { plane, access, url, data, ssh_identity: OnceLock::new() }
+    pub fn new(plane: PlaneHandle, join_key: SharedJoinKey, url: String, data: PathBuf) -> FleetContext {
+        FleetContext { plane, join_key, url, data, ssh_identity: OnceLock::new() }
     }
 
     fn ssh_identity(&self) -> anyhow::Result<SshIdentity> {
@@ -118,9 +118,9 @@ impl FleetClient {
         let made = tokio::time::timeout(limit, AssertUnwindSafe(self.call(call.clone())).catch_unwind());
         match made.await {
             Ok(Ok(news)) => news,
-            Ok(Err(_)) => unanswered(&call, ProviderErrorClass::Ambiguous, "the provider's code panicked"),
+            Ok(Err(_)) => failed_call(&call, ProviderErrorClass::Ambiguous, "the provider's code panicked"),
             Err(_) => {
-                unanswered(&call, ProviderErrorClass::Ambiguous, &format!("nothing came back for {limit:?}"))
+                failed_call(&call, ProviderErrorClass::Ambiguous, &format!("nothing came back for {limit:?}"))
             }
         }
     }
@@ -160,9 +160,9 @@ impl FleetClient {
     /// What a machine is told: where the plane is, who it is, and how it says so. What the fleet's owner adds comes first,
     /// so that nothing takes its name away.
     fn environment(&self, machine: &MachineId) -> Result<BTreeMap<String, String>, ProviderError> {
-        let FleetContext { access, url, .. } = &*self.context;
+        let FleetContext { join_key, url, .. } = &*self.context;
         let source = &self.fleet.source;
-        let key = access.join_key().ok_or_else(|| {
+        let key = join_key.current().ok_or_else(|| {
             ProviderError::new(
                 ProviderErrorClass::Transient,
                 "there is no secret yet to make its join token with",
@@ -259,7 +259,7 @@ fn said(fault: ProviderError) -> anyhow::Error {
 }
 
 /// The answer to a call that gave none.
-pub(super) fn unanswered(call: &ProviderCall, class: ProviderErrorClass, why: &str) -> ProviderEvent {
+pub(super) fn failed_call(call: &ProviderCall, class: ProviderErrorClass, why: &str) -> ProviderEvent {
     let fault = ProviderError::new(class, why);
     match call {
         ProviderCall::Rent { machine, .. } => {

@@ -10,7 +10,6 @@
 mod caller;
 mod credential;
 mod guard;
-mod join;
 mod origin;
 mod revocation;
 mod rules;
@@ -18,7 +17,7 @@ mod token_store;
 pub(super) mod tokens;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, header};
@@ -32,20 +31,18 @@ use tracing::{error, warn};
 
 pub use self::caller::Caller;
 pub(super) use self::guard::{network, usual};
-pub use self::join::JoinKey;
-#[cfg(test)]
-pub(super) use self::rules::who;
+pub(super) use self::rules::Access;
 pub use self::token_store::{Role, Token, TokenRequest};
 
 use self::credential::credential;
 use self::guard::{Counted, Guard};
-use self::join::{KEY_ID, is_join_token};
 use self::origin::Origins;
-use self::rules::{Access, Rule, rule_of};
 use self::token_store::{Entry, TokenStore, is_ticket};
 use super::listen::{ConnectionEnd, Peer};
+use super::routes::{self, Route};
 use super::{ApiError, Context};
 use crate::audit::{Audit, Note};
+use crate::join_key::{JoinKey, KEY_ID, SharedJoinKey, is_join_token};
 use crate::tls::Tls;
 use remuda_config::ServeSettings;
 use remuda_net::secret::Secret;
@@ -68,8 +65,7 @@ pub struct AccessControl {
     /// Given to the workers of this very process.
     own: Arc<Entry>,
     own_secret: Secret,
-    /// What join tokens are made with, once machines are rented.
-    join: OnceLock<JoinKey>,
+    join_key: SharedJoinKey,
     /// One change after the other: two that are right each by itself may be wrong together.
     changing: tokio::sync::Mutex<()>,
     /// Nobody needs a token as long as there is none.
@@ -97,16 +93,19 @@ impl AccessControl {
             origins: access.allowed_origins.clone(),
         };
         let own_secret = Secret::new(remuda_net::secret::draw(32)?);
-        let join = store.document(Collection::Token, KEY_ID).await?;
+        let join_key = SharedJoinKey::default();
+        if let Some(key) =
+            store.document(Collection::Token, KEY_ID).await?.and_then(|it| JoinKey::restore(&it))
+        {
+            join_key.set(key);
+        }
         let admin = settings.admin_token()?;
         Ok(AccessControl {
             book: RwLock::new(load(store).await?),
             admin: admin.map(|secret| Entry::fixed("admin", Role::Admin, &secret)),
             own: Entry::fixed("this process", Role::Worker, &own_secret),
             own_secret,
-            join: join
-                .and_then(|document| JoinKey::restore(&document))
-                .map_or_else(OnceLock::new, OnceLock::from),
+            join_key,
             changing: tokio::sync::Mutex::default(),
             may_be_open: settings.listen.ip().is_loopback() || settings.insecure,
             client_priority_max: i8::try_from(settings.client_priority_max).unwrap_or(i8::MAX),
@@ -149,14 +148,8 @@ impl AccessControl {
         self.own_secret.clone()
     }
 
-    /// What join tokens are made with, if any were ever made.
-    pub fn join_key(&self) -> Option<&JoinKey> {
-        self.join.get()
-    }
-
-    /// From now on join tokens are made with this; it is stored already.
-    pub fn honour(&self, key: JoinKey) {
-        drop(self.join.set(key));
+    pub fn join_key(&self) -> &SharedJoinKey {
+        &self.join_key
     }
 
     fn book(&self) -> RwLockReadGuard<'_, TokenStore> {
@@ -176,15 +169,20 @@ impl AccessControl {
     }
 
     /// Who asks, if that one may ask for this.
-    fn admit(&self, asked: &Asked, secret: Option<&Secret>, now: Timestamp) -> Result<Caller, Refused> {
-        let caller = self.identify(asked, secret, now)?;
+    fn admit(
+        &self,
+        request_info: &RequestInfo,
+        secret: Option<&Secret>,
+        now: Timestamp,
+    ) -> Result<Caller, Refused> {
+        let caller = self.identify(request_info, secret, now)?;
         // Workers are never turned away for saying how they are.
-        if caller.role != Role::Worker && !asked.rule.who.is_of_a_worker() {
-            self.guard.request(caller.counted(), asked.from, now)?;
+        if caller.role != Role::Worker && !request_info.route.access.is_worker_self() {
+            self.guard.request(caller.counted(), request_info.from, now)?;
         }
-        let who = asked.rule.who;
+        let who = request_info.route.access;
         if !caller.is_joined() && !caller.is_anyone() && !who.admits(caller.role) {
-            let (role, path) = (caller.role, &asked.path);
+            let (role, path) = (caller.role, &request_info.path);
             let message = format!("this token is for a {role}, and {path} is for: {}", who.as_str());
             let problem = ApiError::new(StatusCode::FORBIDDEN, "forbidden", message);
             return Err(Refused { problem, who: caller.shown() });
@@ -192,23 +190,28 @@ impl AccessControl {
         Ok(caller)
     }
 
-    fn identify(&self, asked: &Asked, secret: Option<&Secret>, now: Timestamp) -> Result<Caller, ApiError> {
-        let Asked { from, rule, .. } = *asked;
-        if let Some(caller) = secret.and_then(|secret| self.rejoining(asked, secret, now)) {
+    fn identify(
+        &self,
+        request_info: &RequestInfo,
+        secret: Option<&Secret>,
+        now: Timestamp,
+    ) -> Result<Caller, ApiError> {
+        let RequestInfo { from, route, .. } = *request_info;
+        if let Some(caller) = secret.and_then(|secret| self.rejoining(request_info, secret, now)) {
             return caller;
         }
-        if rule.who == Access::Public || self.is_open() {
+        if route.access == Access::Public || self.is_open() {
             return Ok(Caller::anyone(from));
         }
         let Some(secret) = secret else {
             self.guard.request(Counted::Address(network(from)), from, now)?;
             return Err(no_token());
         };
-        if rule.who.takes_tickets() && is_ticket(secret.reveal()) {
+        if route.access.takes_credentials() && is_ticket(secret.reveal()) {
             let entry = self.book().honours(secret.reveal(), now);
             return entry
                 .map(|entry| Caller::joined(entry, from))
-                .ok_or_else(|| self.wrong(asked, secret, now));
+                .ok_or_else(|| self.wrong(request_info, secret, now));
         }
         let caller = self.known(secret, from, now);
         if let Some((since, left)) = self.guard.locked_since(from, now) {
@@ -217,35 +220,42 @@ impl AccessControl {
                 let message =
                     "too many wrong tokens came from this address: no new one is listened to for a while";
                 let problem = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "locked_out", message);
-                return Err(problem.later(left.as_secs().max(1)));
+                return Err(problem.with_retry_after(left.as_secs().max(1)));
             }
         }
-        let caller = caller.ok_or_else(|| self.wrong(asked, secret, now))?;
+        let caller = caller.ok_or_else(|| self.wrong(request_info, secret, now))?;
         caller.used(now);
         Ok(caller)
     }
 
     /// Who joins with what its machine was given, or with what it was given itself when it joined before. Where nobody
     /// needs a token these still count: a rented machine's name is its own.
-    fn rejoining(&self, asked: &Asked, secret: &Secret, now: Timestamp) -> Option<Result<Caller, ApiError>> {
-        if !asked.rule.who.takes_join_tokens() {
+    fn rejoining(
+        &self,
+        request_info: &RequestInfo,
+        secret: &Secret,
+        now: Timestamp,
+    ) -> Option<Result<Caller, ApiError>> {
+        if !request_info.route.access.takes_join_tokens() {
             return None;
         }
-        let wrong = || self.wrong(asked, secret, now);
+        let wrong = || self.wrong(request_info, secret, now);
         if is_join_token(secret.reveal()) {
-            let machine = self.join_key().and_then(|key| key.machine(secret));
-            return Some(machine.map(|machine| Caller::machine(machine, asked.from)).ok_or_else(wrong));
+            let machine = self.join_key.current().and_then(|key| key.machine(secret));
+            return Some(
+                machine.map(|machine| Caller::machine(machine, request_info.from)).ok_or_else(wrong),
+            );
         }
         if !is_ticket(secret.reveal()) {
             return None;
         }
         let entry = self.book().honours(secret.reveal(), now);
-        Some(entry.map(|entry| Caller::former(entry, secret, asked.from)).ok_or_else(wrong))
+        Some(entry.map(|entry| Caller::former(entry, secret, request_info.from)).ok_or_else(wrong))
     }
 
-    fn wrong(&self, asked: &Asked, secret: &Secret, now: Timestamp) -> ApiError {
-        if self.guard.wrong(asked.from, secret.hash(), now) {
-            error!(from = %asked.from, "many wrong tokens: no new one is listened to from there for a while");
+    fn wrong(&self, request_info: &RequestInfo, secret: &Secret, now: Timestamp) -> ApiError {
+        if self.guard.wrong(request_info.from, secret.hash(), now) {
+            error!(from = %request_info.from, "many wrong tokens: no new one is listened to from there for a while");
         }
         let message = "this token is unknown, expired or revoked: `remuda token create` makes a new one";
         ApiError::new(StatusCode::UNAUTHORIZED, "wrong_token", message)
@@ -291,39 +301,39 @@ impl From<ApiError> for Refused {
 }
 
 /// A request, as far as access is concerned.
-struct Asked {
+struct RequestInfo {
     from: IpAddr,
     line: Option<Arc<ConnectionEnd>>,
     /// It would open a socket under a protocol of ours.
     speaks_remuda: bool,
-    rule: &'static Rule,
+    route: &'static Route,
     method: Method,
-    /// As the router has it.
-    route: Option<MatchedPath>,
+    /// The path as the router has it.
+    matched_path: Option<MatchedPath>,
     /// As it was asked for.
     path: String,
 }
 
-impl Asked {
-    fn new(request: &Request) -> Asked {
+impl RequestInfo {
+    fn new(request: &Request) -> RequestInfo {
         let peer = request.extensions().get::<Peer>().cloned();
-        let route = request.extensions().get::<MatchedPath>().cloned();
-        Asked {
+        let matched_path = request.extensions().get::<MatchedPath>().cloned();
+        RequestInfo {
             from: peer.as_ref().map_or(HERE, |peer| peer.address.ip().to_canonical()),
             line: peer.map(|peer| peer.end),
             speaks_remuda: credential::offers_remuda(request.headers()),
-            rule: rule_of(request.method().as_str(), route.as_ref().map(MatchedPath::as_str)),
+            route: routes::find(request.method().as_str(), matched_path.as_ref().map(MatchedPath::as_str)),
             method: request.method().clone(),
-            route,
+            matched_path,
             path: request.uri().path().to_owned(),
         }
     }
 
     /// The job it is about, if it is about one.
     fn job(&self) -> Option<&str> {
-        let route = self.route.as_ref()?.as_str();
+        let matched = self.matched_path.as_ref()?.as_str();
         let rest = self.path.strip_prefix("/remuda/v1/jobs/")?;
-        route.starts_with("/remuda/v1/jobs/{id}").then(|| rest.split('/').next().unwrap_or(rest))
+        matched.starts_with("/remuda/v1/jobs/{id}").then(|| rest.split('/').next().unwrap_or(rest))
     }
 
     fn note(&self, now: Timestamp, who: String, what: &'static str, outcome: String) -> Note {
@@ -339,50 +349,52 @@ pub(super) struct About(pub(super) String);
 /// Lets a request through to its handler, or answers in its place.
 pub(super) async fn check(State(context): State<Context>, mut request: Request, next: Next) -> Response {
     let access = context.access.clone();
-    let (asked, now) = (Asked::new(&request), context.plane.clock.now());
-    let origin = match access.origins.check(&asked.method, request.headers(), access.is_open()) {
+    let (request_info, now) = (RequestInfo::new(&request), context.plane.clock.now());
+    let origin = match access.origins.check(&request_info.method, request.headers(), access.is_open()) {
         Ok(origin) => origin,
-        Err(refused) => return refuse(&access, &asked, now, refused.into()).await,
+        Err(refused) => return refuse(&access, &request_info, now, refused.into()).await,
     };
-    if let Some(origin) = origin.clone().filter(|_| asked.method == Method::OPTIONS) {
+    if let Some(origin) = origin.clone().filter(|_| request_info.method == Method::OPTIONS) {
         let mut response = StatusCode::NO_CONTENT.into_response();
         origin::allowed(response.headers_mut(), origin, true);
         return response;
     }
     let secret = credential(request.headers());
-    let mut caller = match access.admit(&asked, secret.as_ref(), now) {
+    let mut caller = match access.admit(&request_info, secret.as_ref(), now) {
         Ok(caller) => caller,
-        Err(refused) => return refuse(&access, &asked, now, refused).await,
+        Err(refused) => return refuse(&access, &request_info, now, refused).await,
     };
-    if (caller.is_joined() && asked.rule.who == Access::AnyToken || caller.is_former())
+    if (caller.is_joined() && request_info.route.access == Access::AnyToken || caller.is_former())
         && let Some(secret) = &secret
         && !has_joined(&context, secret).await
     {
         if !access.is_open() {
-            let refused = access.wrong(&asked, secret, now).into();
-            return refuse(&access, &asked, now, refused).await;
+            let refused = access.wrong(&request_info, secret, now).into();
+            return refuse(&access, &request_info, now, refused).await;
         }
-        caller = Caller::anyone(asked.from);
+        caller = Caller::anyone(request_info.from);
     }
-    if let Err(problem) = belongs(&context, &caller, &asked).await {
+    if let Err(problem) = belongs(&context, &caller, &request_info).await {
         return problem.into_response();
     }
     request.extensions_mut().insert(caller.clone());
     let mut response =
-        revocation::until_revoked(&access, &asked, &caller, context.plane.clock, next.run(request)).await;
+        revocation::until_revoked(&access, &request_info, &caller, context.plane.clock, next.run(request))
+            .await;
     if caller.is_joined() && response.status() == StatusCode::FORBIDDEN {
         // The plane knows no such worker by this.
         if let Some(secret) = &secret {
-            access.wrong(&asked, secret, now);
+            access.wrong(&request_info, secret, now);
         }
     }
-    let is_noted = !asked.rule.noted.is_empty() && (caller.role != Role::Client || asked.job().is_none());
+    let is_noted =
+        !request_info.route.audit.is_empty() && (caller.role != Role::Client || request_info.job().is_none());
     if is_noted {
         let outcome = match response.status() {
             status if status.is_success() => "done".to_owned(),
             status => status.as_u16().to_string(),
         };
-        let mut note = asked.note(now, caller.shown(), asked.rule.noted, outcome);
+        let mut note = request_info.note(now, caller.shown(), request_info.route.audit, outcome);
         if let Some(About(what)) = response.extensions().get() {
             note.on = what.clone();
         }
@@ -394,12 +406,17 @@ pub(super) async fn check(State(context): State<Context>, mut request: Request, 
     response
 }
 
-async fn refuse(access: &AccessControl, asked: &Asked, now: Timestamp, refused: Refused) -> Response {
+async fn refuse(
+    access: &AccessControl,
+    request_info: &RequestInfo,
+    now: Timestamp,
+    refused: Refused,
+) -> Response {
     let Refused { problem, who } = refused;
     let (status, code) = (problem.status, problem.code);
     if code != "too_many_requests" {
-        warn!(from = %asked.from, path = %asked.path.escape_debug(), code, "refused");
-        access.audit.refused(asked.note(now, who, "access.refused", code.to_owned())).await;
+        warn!(from = %request_info.from, path = %request_info.path.escape_debug(), code, "refused");
+        access.audit.refused(request_info.note(now, who, "access.refused", code.to_owned())).await;
     }
     let mut response = problem.into_response();
     if status == StatusCode::UNAUTHORIZED {
@@ -417,8 +434,8 @@ async fn has_joined(context: &Context, ticket: &Secret) -> bool {
 }
 
 /// Whoever belongs to a tenant hears of no job of another, not even that there is one.
-async fn belongs(context: &Context, caller: &Caller, asked: &Asked) -> Result<(), ApiError> {
-    let (Some(id), Some(_)) = (asked.job(), caller.only()) else { return Ok(()) };
+async fn belongs(context: &Context, caller: &Caller, request_info: &RequestInfo) -> Result<(), ApiError> {
+    let (Some(id), Some(_)) = (request_info.job(), caller.only()) else { return Ok(()) };
     // What is not plainly an id might be one to the handler, which reads escapes.
     let Ok(id) = id.parse::<JobId>() else {
         return Err(ApiError::not_found(format!("{:?} is the id of no job", id.escape_debug().to_string())));

@@ -82,7 +82,7 @@ async fn receive(context: &Context, body: Body, expected: Option<BlobHash>) -> R
 pub(super) fn place(context: &Context) -> Result<SemaphorePermit<'_>, ApiError> {
     context.uploads.try_acquire().map_err(|_| {
         let message = format!("{UPLOADS_MAX} blobs are on their way in: send it again in a moment");
-        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_uploads", message).later(1)
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_uploads", message).with_retry_after(1)
     })
 }
 

@@ -34,14 +34,14 @@ mod upload_keys;
 mod validate;
 
 use axum::Router;
-use axum::middleware;
-use axum::routing::{any, get, head, post};
+use axum::routing::any;
 use tokio::sync::broadcast;
 
 pub(super) use self::error_format::format_errors;
 use self::job_watch::JobWatchers;
 use self::upload_keys::KeyClaims;
-use super::{Context, body, error};
+use super::routes::{Route, route};
+use super::{Context, error};
 use crate::live::LiveEvent;
 
 /// State shared by the handlers of this API.
@@ -57,26 +57,25 @@ impl ComfyV2State {
     }
 }
 
-pub(super) fn router(context: &Context) -> Router<Context> {
-    let streamed = Router::new()
-        .route("/api/v2/assets", post(upload::upload))
-        .method_not_allowed_fallback(error::wrong_method);
-    let nothing = any(error::no_such_route);
-    // Other paths below the prefix are not found, even where another surface serves paths that start alike.
-    let nothing = Router::new().route("/api/v2", nothing.clone()).route("/api/v2/{*rest}", nothing);
-    Router::new()
-        .route("/api/v2/assets/from-hash", post(assets::from_hash))
-        .route("/api/v2/assets/by-hash/{hash}", head(assets::by_hash))
-        .route("/api/v2/assets/{id}", get(assets::show).delete(assets::delete))
-        .route("/api/v2/assets/{id}/content", get(assets::content))
-        .route("/api/v2/jobs", post(submit::submit).get(jobs::list))
-        .route("/api/v2/jobs/{id}", get(jobs::show))
-        .route("/api/v2/jobs/{id}/workflow", get(jobs::workflow))
-        .route("/api/v2/jobs/{id}/events", get(stream::subscribe))
-        .route("/api/v2/jobs/{id}/cancel", post(jobs::cancel))
-        .route("/openapi.json", get(openapi::document))
-        .method_not_allowed_fallback(error::wrong_method)
-        .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
-        .merge(streamed)
-        .merge(nothing)
+pub(super) const ROUTES: &[Route] = &[
+    route!(POST "/api/v2/assets", Client, upload::upload, "Comfy API v2: upload an asset, as multipart/form-data").streamed(),
+    route!(POST "/api/v2/assets/from-hash", Client, assets::from_hash, "Comfy API v2: another asset of content that was uploaded before"),
+    route!(HEAD "/api/v2/assets/by-hash/{hash}", Client, assets::by_hash, "Comfy API v2: whether `from-hash` would find it"),
+    route!(GET "/api/v2/assets/{id}", Client, assets::show, "Comfy API v2: an asset, or an output of a job"),
+    route!(DELETE "/api/v2/assets/{id}", Client, assets::delete, "Comfy API v2: delete an asset; outputs are deleted with their job"),
+    route!(GET "/api/v2/assets/{id}/content", Client, assets::content, "Comfy API v2: an asset's content, with Range"),
+    route!(POST "/api/v2/jobs", Client, submit::submit, "Comfy API v2: submit a workflow"),
+    route!(GET "/api/v2/jobs", Client, jobs::list, "Jobs, newest first (an addition to Comfy API v2)")
+        .query(&["limit", "cursor", "metadata[KEY]"]),
+    route!(GET "/api/v2/jobs/{id}", Client, jobs::show, "Comfy API v2: a job, its progress and its outputs so far"),
+    route!(GET "/api/v2/jobs/{id}/workflow", Client, jobs::workflow, "Comfy API v2: the workflow of a job"),
+    route!(GET "/api/v2/jobs/{id}/events", Client, stream::subscribe, "Comfy API v2: a job's events (SSE); the final status comes last"),
+    route!(POST "/api/v2/jobs/{id}/cancel", Client, jobs::cancel, "Comfy API v2: cancel a job; a finished one stays as it is"),
+    route!(GET "/openapi.json", Client, openapi::document, "Comfy API v2 as served here: the contract and its additions"),
+];
+
+/// Unknown paths below `/api/v2` are answered here, so that the ComfyUI routes below `/api` never stand in for them.
+pub(super) fn unknown_paths() -> Router<Context> {
+    let unknown = any(error::no_such_route);
+    Router::new().route("/api/v2", unknown.clone()).route("/api/v2/{*rest}", unknown)
 }

@@ -41,14 +41,12 @@ mod view;
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::routing::{get, post};
-
 pub use self::publisher::run_publisher;
 pub(super) use self::ui::fallback;
 
 use self::client_registry::ClientRegistry;
 use super::Context;
+use super::routes::{Route, route};
 
 /// State of the ComfyUI API that lives in memory. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -66,58 +64,49 @@ impl ComfyuiApi {
     }
 }
 
-pub(super) fn routes() -> Router<Context> {
-    // Newer routes, which ComfyUI serves under `/api` only.
-    let jobs = Router::new()
-        .route("/api/jobs", get(jobs::list))
-        .route("/api/jobs/cancel", post(jobs::cancel_many))
-        .route("/api/jobs/{id}", get(jobs::show))
-        .route("/api/jobs/{id}/cancel", post(jobs::cancel_one));
-    Router::new().merge(plain()).nest("/api", plain()).merge(jobs)
-}
-
-/// Routes that accept files, which may exceed the body limit of the others.
-pub(super) fn streamed() -> Router<Context> {
-    let both = || {
-        Router::new()
-            .route("/upload/image", post(uploads::upload))
-            .route("/upload/mask", post(upload_mask::upload))
-            .method_not_allowed_fallback(super::error::wrong_method)
-    };
-    Router::new().merge(both()).nest("/api", both())
-}
-
-fn plain() -> Router<Context> {
-    let mut routes = Router::new();
-    for path in EMPTY_LISTS {
-        routes = routes.route(path, get(server_info::empty_list));
-    }
-    for path in EMPTY_OBJECTS {
-        routes = routes.route(path, get(server_info::empty_object));
-    }
-    routes
-        .route("/prompt", post(submit::submit).get(queue::count))
-        .route("/queue", get(queue::list).post(queue::change))
-        .route("/interrupt", post(queue::interrupt))
-        .route("/history", get(history::list).post(history::hide))
-        .route("/history/{id}", get(history::show))
-        .route("/view", get(view::view))
-        .route("/ws", get(socket::open))
-        .route("/object_info", get(node_classes::list))
-        .route("/object_info/{name}", get(node_classes::show))
-        .route("/system_stats", get(server_info::system_stats))
-        .route("/features", get(server_info::all_features))
-        .route("/models", get(server_info::model_folders))
-        .route("/models/{name}", get(server_info::models))
-        .route("/free", post(server_info::accept))
-        .route("/users", get(server_info::users).post(server_info::accept))
-        .route("/settings", get(userdata::settings).post(userdata::set_all))
-        .route("/settings/{id}", get(userdata::setting).post(userdata::set_one))
-        .route("/userdata", get(userdata::list))
-        .route("/userdata/{name}", get(userdata::get).post(userdata::put).delete(userdata::delete))
-        .route("/userdata/{name}/move/{id}", post(userdata::rename))
-}
-
-/// Paths that are empty unless a server that the plane can reach answers them.
-const EMPTY_LISTS: [&str; 3] = ["/embeddings", "/extensions", "/experiment/models"];
-const EMPTY_OBJECTS: [&str; 4] = ["/i18n", "/global_subgraphs", "/workflow_templates", "/node_replacements"];
+/// All of them are also served below `/api`, except those that begin with it: ComfyUI has these nowhere else.
+pub(super) const ROUTES: &[Route] = &[
+    route!(POST "/prompt", Client, submit::submit, "ComfyUI: submit a graph, under the client's own `prompt_id` if it has one"),
+    route!(GET "/prompt", Client, queue::count, "ComfyUI: the number of unfinished prompts"),
+    route!(GET "/queue", Client, queue::list, "ComfyUI: running and waiting prompts"),
+    route!(POST "/queue", Client, queue::change, "ComfyUI: remove prompts from the queue: `delete`, `clear`"),
+    route!(POST "/interrupt", Client, queue::interrupt, "ComfyUI: stop a running prompt, or all of the caller's"),
+    route!(GET "/history", Client, history::list, "ComfyUI: finished prompts").query(&["max_items", "offset"]),
+    route!(POST "/history", Client, history::hide, "ComfyUI: hide finished prompts: `delete`, `clear`; the jobs stay"),
+    route!(GET "/history/{id}", Client, history::show, "ComfyUI: one finished prompt"),
+    route!(GET "/api/jobs", Client, jobs::list, "ComfyUI: queue and history in one list")
+        .query(&["status", "limit", "offset", "sort_by", "sort_order", "workflow_id"]),
+    route!(GET "/api/jobs/{id}", Client, jobs::show, "ComfyUI: one job"),
+    route!(POST "/api/jobs/{id}/cancel", Client, jobs::cancel_one, "ComfyUI: cancel a job in any state"),
+    route!(POST "/api/jobs/cancel", Client, jobs::cancel_many, "ComfyUI: cancel several jobs: `job_ids`"),
+    route!(GET "/ws", Client, socket::open, "ComfyUI: the WebSocket: events of the caller's prompts, previews included")
+        .query(&["clientId"]),
+    route!(GET "/view", Client, view::view, "ComfyUI: a file by name").query(&["filename", "subfolder", "type"]),
+    route!(POST "/upload/image", Client, uploads::upload, "ComfyUI: upload a file by name, as multipart/form-data").streamed(),
+    route!(POST "/upload/mask", Client, upload_mask::upload, "ComfyUI: upload an alpha mask for an image; a server of the fleet merges them").streamed(),
+    route!(GET "/object_info", Client, node_classes::list, "ComfyUI: node classes of all servers, merged"),
+    route!(GET "/object_info/{name}", Client, node_classes::show, "ComfyUI: one node class"),
+    route!(GET "/system_stats", Client, server_info::system_stats, "ComfyUI: the fleet as one machine with many devices"),
+    route!(GET "/features", Client, server_info::all_features, "ComfyUI: supported features"),
+    route!(GET "/models", Client, server_info::model_folders, "ComfyUI: folders of model files"),
+    route!(GET "/models/{name}", Client, server_info::models, "ComfyUI: model files that any server has"),
+    route!(POST "/free", Client, server_info::accept, "ComfyUI: no effect; servers free their memory themselves"),
+    route!(GET "/users", Client, server_info::users, "ComfyUI: reports a single user"),
+    route!(POST "/users", Client, server_info::accept, "ComfyUI: no effect; users are not created"),
+    route!(GET "/settings", Client, userdata::settings, "ComfyUI: settings of the web interface, per tenant"),
+    route!(POST "/settings", Client, userdata::set_all, "ComfyUI: change several settings"),
+    route!(GET "/settings/{id}", Client, userdata::setting, "ComfyUI: one setting"),
+    route!(POST "/settings/{id}", Client, userdata::set_one, "ComfyUI: change one setting"),
+    route!(GET "/userdata", Client, userdata::list, "ComfyUI: saved user files").query(&["dir", "recurse", "split", "full_info"]),
+    route!(GET "/userdata/{name}", Client, userdata::get, "ComfyUI: one user file"),
+    route!(POST "/userdata/{name}", Client, userdata::put, "ComfyUI: save a user file").query(&["overwrite", "full_info"]),
+    route!(DELETE "/userdata/{name}", Client, userdata::delete, "ComfyUI: delete a user file"),
+    route!(POST "/userdata/{name}/move/{id}", Client, userdata::rename, "ComfyUI: rename a user file"),
+    route!(GET "/embeddings", Client, server_info::empty_list, "ComfyUI: from a forwarded server, else an empty list"),
+    route!(GET "/extensions", Client, server_info::empty_list, "ComfyUI: from a forwarded server, else an empty list"),
+    route!(GET "/experiment/models", Client, server_info::empty_list, "ComfyUI: from a forwarded server, else an empty list"),
+    route!(GET "/i18n", Client, server_info::empty_object, "ComfyUI: from a forwarded server, else an empty object"),
+    route!(GET "/global_subgraphs", Client, server_info::empty_object, "ComfyUI: from a forwarded server, else an empty object"),
+    route!(GET "/workflow_templates", Client, server_info::empty_object, "ComfyUI: from a forwarded server, else an empty object"),
+    route!(GET "/node_replacements", Client, server_info::empty_object, "ComfyUI: from a forwarded server, else an empty object"),
+];

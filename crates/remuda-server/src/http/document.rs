@@ -1,15 +1,16 @@
-//! Writes `docs/http.md` from the list of routes, and checks that the list is the truth: every route in it answers,
-//! every route there is stands in it, and what the document tells people to send is taken.
+//! Writes `docs/http.md` from the route table and the table of error codes, and checks that it is true: every listed
+//! route answers, every error code is listed, and the examples are accepted.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
-use std::fs;
 use std::path::Path;
+use std::{env, fs};
 
+use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use super::ROUTES;
-use super::access::who;
+use super::error::ERROR_CODES;
+use super::routes;
 use crate::serve::Serving;
 use remuda_config::Resolved;
 
@@ -31,101 +32,88 @@ const FINISHED: &str = r#"{ "job": "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d12", "atte
 
 const HEAD: &str = r#"# HTTP
 
-*Written by a test from `crates/remuda/src/http/document.rs` and the list of routes in `http.rs`; edit those instead.*
+*Generated from `crates/remuda-server/src/http`: the routes, the error codes and `document.rs`. To write it, run
+`REMUDA_WRITE_DOCS=1 cargo test -p remuda-server document`.*
 
-JSON over HTTP/1.1, by default on `http://127.0.0.1:8288`. On loopback nobody needs a token until there is one; other
-addresses need TLS and tokens, unless `--insecure` says that the network itself keeps strangers out: see
-[security.md](security.md). Times are UTC, as `2026-11-15T12:03:10.042Z`.
+JSON over HTTP/1.1, by default on `http://127.0.0.1:8288`. On loopback you need no token until you create one. Any other
+address needs TLS and tokens, unless you pass `--insecure`; see [security.md](security.md). Times are UTC, as in
+`2026-11-15T12:03:10.042Z`.
+
+`GET /remuda/v1/openapi.json` describes the native API for tools.
 
 ## Tokens
 
-Where there are tokens, every request but those for `/health` carries one:
+Once there are tokens, every request carries one, except those for `/health`:
 
-- `Authorization: Bearer rmd_…`, as programs do it;
-- `Authorization: Basic …`, with any user name and the token as the password: what a browser asks for by itself;
-- `Sec-WebSocket-Protocol: remuda, remuda.token.rmd_…`, for sockets opened by a page.
+- `Authorization: Bearer rmd_…`, for programs;
+- `Authorization: Basic …`, with any user name and the token as the password, for browsers;
+- `Sec-WebSocket-Protocol: remuda, remuda.token.rmd_…`, for WebSockets opened by a page.
 
-Never in the address and never in a cookie. A client sees the jobs of its tenant and hears of no others (`404`). The table
-of routes at the end says who may ask for what. Blobs are found by their hash alone: whoever has seen the content, or was
-told the hash, can read it, and nobody can guess one.
+Tokens are never read from the address or from a cookie. A client sees the jobs of its own tenant; any other job is `404`.
+The table of routes at the end says which role may call what. A blob is found by its hash alone: anyone with a token who
+knows the hash can read it, and hashes cannot be guessed.
 
-A page of another origin is refused, also when it opens a socket, and so is a request by a name that is not ours
-(`http.allowed_origins`, `http.allowed_hosts`).
+Requests from pages of another origin are refused, WebSockets included, and so are requests for an unknown host name. Allow
+them with `http.allowed_origins` and `http.allowed_hosts`.
 
 ## Submit a job
 
 "#;
 
 const AFTER_SUBMISSION: &str = r#"
-The answer is `201` with `{"id": "…", "created": true}` once the job is stored for good: from then on it is never lost.
-Only `workflow` is required; it may be any JSON object, and a ComfyUI graph is recognised as one.
+The answer is `201` with `{"id": "…", "created": true}` once the job is stored; from then on it is never lost. Only
+`workflow` is required. It may be any JSON object; a ComfyUI graph is recognised as one.
 
 | field | meaning |
 |---|---|
-| `workflow` | what to run; handed to the worker byte for byte |
-| `tenant` | whose job it is (`default`); workers are shared fairly between tenants |
-| `priority` | -128 to 127, higher goes first (0) |
+| `workflow` | what to run; the worker gets it byte for byte |
+| `tenant` | the owner of the job (`default`); workers are shared fairly between tenants |
+| `priority` | -128 to 127, higher runs first (0) |
 | `service` | what runs it; by default `comfyui` for a graph, `exec` for anything else |
-| `needs` | what a worker must have: `labels`, `models`, `classes`, `vram_bytes`; who alone will do (`pin`), and who never (`excluded`); models and node classes of a graph are added |
-| `deadline_seconds` | fail it if it has not ended by then |
-| `attempts_max` | failures of its own before it has failed; by default as configured |
-| `retry_delay_seconds` | waits so long before every retry, instead of longer each time |
-| `preferred` | workers to choose first while they are free; others take the job otherwise |
-| `start_limit_seconds` | an attempt that its service has not begun so long after it was handed out is tried elsewhere |
-| `node_limit_seconds` | an attempt that was begun and makes no progress for so long has failed |
-| `include_outputs` | ids of nodes whose outputs are wanted; the others are not brought home |
-| `attachments` | files by name, `{"photo.png": "blake3:…"}`: where that name is an input of the graph, the file takes its place |
-| `webhook` | `{"url": "https://…", "secret": "…"}`: whom to tell how it ended; see [failover.md](failover.md#webhooks) |
+| `needs` | what a worker must have: `labels`, `models`, `classes`, `vram_bytes`; the only worker allowed (`pin`), workers never allowed (`excluded`); models and node classes of a graph are added |
+| `deadline_seconds` | fail the job if it has not ended by then |
+| `attempts_max` | failures of its own before the job has failed; by default as configured |
+| `retry_delay_seconds` | a fixed delay before every retry, instead of a growing one |
+| `preferred` | workers to choose first while they are free |
+| `start_limit_seconds` | if the service has not begun an attempt within this time, it is tried elsewhere |
+| `node_limit_seconds` | an attempt that makes no progress for this long has failed |
+| `include_outputs` | ids of nodes whose outputs you want; the others are not fetched |
+| `attachments` | files by name, `{"photo.png": "blake3:…"}`: inputs of the graph with that name use the file |
+| `webhook` | `{"url": "https://…", "secret": "…"}`: called when the job has ended; see [failover.md](failover.md#webhooks) |
 | `idempotency_key` | the same key of the same tenant is the same job: `200` and its id; also as the header `Idempotency-Key` |
 | `labels` | for your own use; shown with the job |
 | `metadata` | up to 4096 bytes of JSON, on every event of the job |
 
-Then follow it, look at it, take its result:
+Then follow it, read it, fetch its result, or cancel it:
 
 ```sh
 curl -N "$REMUDA_URL/remuda/v1/events?job=$JOB&after=0"
 curl "$REMUDA_URL/remuda/v1/jobs/$JOB"
 curl "$REMUDA_URL/remuda/v1/jobs/$JOB/result"
 curl "$REMUDA_URL/remuda/v1/jobs/$JOB/why"
-curl -X POST -d '{"reason": "not wanted any more"}' "$REMUDA_URL/remuda/v1/jobs/$JOB/cancel"
+curl -X POST -d '{"reason": "no longer needed"}' "$REMUDA_URL/remuda/v1/jobs/$JOB/cancel"
 ```
 
-A job is `queued`, `running`, `completed`, `failed` or `cancelled`, and its `reason` always says why it is where it is.
-While it runs, `progress` says how far it is (`value` from 0 to 1, `nodes_done`, `nodes_total`, `current_node`,
-`current_node_class`, `step`, `steps`, `message`) and `outputs` has what it has put out so far, each as it will stand in the
-result; both are as its worker tells them, and go with the attempt.
+A job is `queued`, `running`, `completed`, `failed` or `cancelled`, and `reason` always says why. While it runs, `progress`
+has `value` (0 to 1), `nodes_done`, `nodes_total`, `current_node`, `current_node_class`, `step`, `steps` and `message`, and
+`outputs` has the outputs so far, in the form they will have in the result. Both come from the worker and are dropped with
+the attempt.
 
 ## Errors
 
-Whatever goes wrong has one form, with a word for programs and a sentence for people:
+Every error has the same form: a code for programs and a message for people.
 
 ```json
 { "error": { "code": "queue_full", "message": "…" } }
 ```
 
-| status | codes | what to do |
-|---|---|---|
-| 400 | `bad_request`, `malformed` | mend the request: it could not be read |
-| 401 | `no_token`, `wrong_token` | send a token that is good; a worker sends what it was given when it joined |
-| 403 | `wrong_token`, `forbidden`, `origin_not_allowed`, `host_not_allowed`, `identity_unproven` | it is not yours to ask: the message says what is missing |
-| 404 | `not_found`, `unknown_worker` | nothing is there; a worker that is unknown joins again |
-| 405 | `wrong_method` | see the routes below |
-| 409 | `no_admin`, `last_admin`, `ambiguous` | about tokens: the message says which comes first |
-| 409 | `ended`, `refused`, `stale_beat`, `key_conflict` | it came too late, or the key belongs to another job: read what is there now |
-| 408 | `too_slow` | send the body again, without pauses |
-| 410 | `replaced`, `machine_retired` | a newer worker has this name, or its machine is being returned: stop |
-| 413 | `too_large` | send less, or raise the limit that is named |
-| 416 | `range_not_satisfiable` | ask for a range that lies within the blob: `Content-Range` has its size |
-| 422 | `invalid`, `invalid_workflow`, `hash_mismatch` | mend the content: it was read and cannot be taken |
-| 429 | `queue_full`, `too_many_requests`, `too_many_connections`, `too_many_streams`, `too_many_uploads`, `locked_out` | come back after `Retry-After` seconds |
-| 500 | `internal` | a bug in Remuda: please report it |
-| 501 | `not_implemented` | no server of the fleet can do it: the message says what is missing |
-| 503, 507 | `overloaded`, `stopping`, `store_unavailable`, `store_full` | nothing was stored; come back after `Retry-After` seconds |
+"#;
 
+const AFTER_ERRORS: &str = r#"
 ## Events
 
-`GET /remuda/v1/events` is a stream of server-sent events. Each has a number as its `id`, which only rises; whoever comes
-back with the header `Last-Event-ID`, or `?after=`, misses nothing that is still stored. Without either it begins now.
+`GET /remuda/v1/events` is a stream of server-sent events. Each has a rising number as its `id`. A client that reconnects with
+the header `Last-Event-ID`, or with `?after=`, misses no event that is still stored. Without either, the stream begins now.
 
 ```text
 id: 42
@@ -133,40 +121,46 @@ event: job:retrying
 data: {"seq":42,"at":"2026-11-15T12:03:10.042Z","name":"job:retrying","job":"…","worker":"gpu-7","tenant":"anna","detail":{…}}
 ```
 
-`?name=job:failed` picks a name, `?name=job` all that begin with it; `?job=`, `?tenant=` and `?worker=` pick by whom it is about, and
-`?metadata.user=anna` by what was given at submission (`metadata.order.customer=7` looks deeper; several must all hold). `job:progress` and `job:preview` are live only: they
-have no number and may be dropped. A `job:preview` says where the newest picture of a running job can be looked at
-(`{"job", "attempt", "media", "url", "size_bytes"}`); it is gone when the attempt is over. A follower that is too slow gets an event `gap`, and then what was stored meanwhile. When all that
-was stored has been told, an event `caught_up` says so.
+Filters: `?name=job:failed` for one name, `?name=job` for all names with that prefix; `?job=`, `?tenant=`, `?worker=`;
+`?metadata.user=anna` for metadata given at submission (`metadata.order.customer=7` reaches deeper; all filters must match).
 
-## The wire: a worker in any language
+`job:progress` and `job:preview` are not stored: they have no number and may be dropped. A `job:preview` says where to fetch the
+newest preview of a running job (`{"job", "attempt", "media", "url", "size_bytes"}`); the preview is gone when the attempt ends.
+A client that is too slow gets an event `gap`, then the stored events it missed. `caught_up` follows once all stored
+events were sent.
 
-Beat up, orders down. [`examples/worker.py`](../examples/worker.py) is a complete worker; these are its messages.
+Events named `client:*` are about workers: the names are kept for compatibility with earlier orchestrators.
+
+## Write a worker in any language
+
+A worker sends heartbeats and gets orders in the answers. [`examples/worker.py`](../examples/worker.py) is a complete worker;
+these are its messages.
 
 **Join** with `POST /remuda/v1/workers`:
 
 "#;
 
 const AFTER_JOIN: &str = r#"
-Where tokens are needed, a worker's or an admin's is sent with it. The answer has `incarnation`, `token` and `term`, which go into every beat, and the intervals `beat_idle_millis`,
-`beat_busy_millis` and `lease_millis`. Who joins under a name that is known takes its place. `machine` and `fleet` say where it
-is, `stale_after_millis` how long it may be silent while it holds nothing (1 s to 1 day; told back, with beats to match), and `slots: 0`
-that it cannot work yet. A rented machine's worker joins with the token its machine was given, and again with the `token` it got;
-`machine_retired` (410) and `identity_unproven` (403) tell it to stop for good.
+If the plane has tokens, send one of a worker or an admin. The answer has `incarnation`, `token` and `term`, which go into every
+beat, and the intervals `beat_idle_millis`, `beat_busy_millis` and `lease_millis`. Joining under a known name replaces that
+worker. `machine` and `fleet` say where the worker runs. `stale_after_millis` is how long it may be silent while it holds
+nothing (1 s to 1 day; the answer has intervals to match). `slots: 0` means that it cannot work yet. The worker of a
+rented machine joins with its machine's join token, and joins again with the `token` it got; `machine_retired` (410) and
+`identity_unproven` (403) tell it to stop for good.
 
 **Beat** with `POST /remuda/v1/workers/{id}/beat?wait=25` and `Authorization: Bearer TOKEN`:
 
 "#;
 
 const AFTER_BEAT: &str = r#"
-- `seq` rises with every beat. `held` names everything the worker has: what it does not name, it does not have, and
-  the plane gives it to another. `step` rises with every sign of work; an attempt whose step stands still is stuck.
-- `finished` is sent again with every beat until a reply has it in `settled`. `outcome` is `completed` (with `result`),
+- `seq` rises with every beat. `held` names everything the worker has; the plane gives an attempt that is not named to another
+  worker. `step` rises with every sign of progress; an attempt whose step stands still is stuck.
+- `finished` is repeated in every beat until a reply has it in `settled`. `outcome` is `completed` (with `result`),
   `failed` (with `cause`, which is `job`, `worker` or `service`, and `message`), `cancelled` or `rejected` (never begun).
-- `slots`, `offer` and `metrics` may be sent when they change; `unavailable_reason` says why there are no slots, `check` (`{"passed",
-  "problem", "gpu"}`) what a worker found when it tried its machine; `draining: true` asks for no more work.
+- Send `slots`, `offer` and `metrics` when they change. `unavailable_reason` says why there are no slots, `check` (`{"passed",
+  "problem", "gpu"}`) is the result of the worker's start check, and `draining: true` asks for no more work.
 
-The line stays open for up to `wait` seconds and is answered at once if there is something to say:
+The plane holds the request for up to `wait` seconds and answers at once if it has orders:
 
 ```text
 {
@@ -179,20 +173,20 @@ The line stays open for up to `wait` seconds and is answered at once if there is
 }
 ```
 
-- Everything but `term` may be absent. `term` goes into the next beat; with `beat_again` that is due at once.
-- An order to start that comes again is the same order. A settled attempt may be forgotten, whatever the verdict.
+- Everything but `term` may be absent. `term` goes into the next beat; with `beat_again` send that at once.
+- A repeated start order is the same order. Forget a settled attempt, whatever its verdict.
 - After `drain` no new work comes: finish, then leave.
-- A worker may show how far an attempt is: `PUT /remuda/v1/workers/{id}/preview?job=…&attempt=…` with its token and a JPEG, PNG
-  or WebP of at most 1 MiB, now and then. Nothing depends on it; once the attempt is over it is refused (`409`).
-- `404 unknown_worker`: join again, with what is `held`. `403` or `410`: stop, another has this name. No answer: go on
-  working and try again; the lease (30 s by default) is how long an attempt may go unnamed.
+- Previews are optional: `PUT /remuda/v1/workers/{id}/preview?job=…&attempt=…` with the token and a JPEG, PNG or WebP of at
+  most 1 MiB. After the attempt has ended they are refused (`409`).
+- `404 unknown_worker`: join again and name what is `held`. `403` or `410`: stop, another worker has this name. No answer:
+  continue working and retry; the lease (30 s by default) is how long an attempt may go unnamed.
 
-**Leave** with `DELETE /remuda/v1/workers/{id}` and the token: what is still held goes to others at once.
+**Leave** with `DELETE /remuda/v1/workers/{id}` and the token: what the worker still holds goes to others at once.
 
-## Blobs: the files that jobs take and give
+## Blobs: input and output files
 
-A file is named by its content, `blake3:` and 64 hex digits, and kept beside the store. Workflows and results name blobs by
-that string, wherever in the JSON it stands.
+A blob is named by its content, `blake3:` and 64 hex digits, and stored next to the database. Workflows and results refer to
+blobs by that string, anywhere in the JSON.
 
 ```sh
 curl --data-binary @photo.png "$REMUDA_URL/remuda/v1/blobs"          # {"hash": "blake3:…", "size_bytes": 48213}
@@ -200,63 +194,91 @@ curl -T photo.png "$REMUDA_URL/remuda/v1/blobs/$HASH"                # the same,
 curl -o photo.png "$REMUDA_URL/remuda/v1/blobs/$HASH?name=photo.png"
 ```
 
-- A blob that was answered with `201` or `200` is whole and synced. Sending it again changes nothing, so whoever did not
-  hear the answer sends it again. `HEAD` tells whether it is there; `PUT` of one that is there is answered at once, and the
-  line is closed if the rest of the body is long. A body that is something else than its name says stores nothing.
-- Blobs may be larger than other bodies (`blobs.bytes_max`) and take as long as they need, as long as they keep coming
-  (`blobs.upload_idle_timeout`). A cut download goes on with `Range`.
-- They are served as attachments, never as pages; `?name=` gives a file name and the type of a known picture, film,
-  sound, text or JSON, anything else is `application/octet-stream`.
-- A blob is kept while an unfinished job names it, and for `retention` and a day after it was last sent, read, or named by
-  a job when that was submitted or completed. Then it is cleared away.
+- `201` or `200` means that the blob is complete and synced. Sending it again changes nothing, so retry freely. `HEAD` says
+  whether it exists; `PUT` of an existing blob is answered at once, and the connection is closed if much of the body is left.
+  Content that does not match its hash is not stored.
+- Blobs may be larger than other bodies (`blobs.bytes_max`) and take as long as they need while data keeps coming
+  (`blobs.upload_idle_timeout`). Resume a download with `Range`.
+- They are served as attachments, never as pages. `?name=` sets the file name, and the type for known image, video, audio,
+  text and JSON extensions; anything else is `application/octet-stream`.
+- A blob is kept while an unfinished job refers to it, and for `retention` plus a day after it was last sent, read, or named by
+  a job at its submission or completion.
 
 ## Comfy API v2
 
 `/api/v2` is the official API for running ComfyUI workflows; point its clients here (`COMFY_BASE_URL=http://127.0.0.1:8288`).
-`GET /openapi.json` is its whole document, with what is added to it:
+`GET /openapi.json` is its document, with these additions:
 
 - a submission also takes `priority`, `tenant`, `deadline_seconds`, `labels`, `metadata` (up to 16 texts) and `webhook`, as above;
-- `GET /api/v2/jobs` lists jobs, newest first, by `metadata[key]=value` if you like;
-- with the header `Remuda-Resume: 1` each `status` event has an id, and `Last-Event-ID` tells again what was missed.
+- `GET /api/v2/jobs` lists jobs, newest first, filtered by `metadata[key]=value`;
+- with the header `Remuda-Resume: 1` each `status` event has an id, and `Last-Event-ID` replays what was missed.
 
-A key in `extra_data` goes to the worker with its job and is never stored: a plane that is started again has forgotten it.
-Errors there have the form and the codes of that API: `{"error": {"code", "message", "details"}}`.
+A key in `extra_data` goes to the worker with its job and is never stored: after a restart of the plane it is gone. Errors have
+the form and codes of that API: `{"error": {"code", "message", "details"}}`.
 
 ## ComfyUI's own API
 
-Stock clients and the stock web interface find one ComfyUI here, at the address of the plane; every route of it stands also
-under `/api`. `remuda serve --ui` (or `up --ui`) serves the web interface itself, where `comfyui-frontend-package` is
-installed. What differs from one server, because it is a fleet:
+Stock clients and the stock web interface see one ComfyUI at the plane's address; every route is also served below `/api`.
+`remuda serve --ui` (or `up --ui`) serves the web interface, if `comfyui-frontend-package` is installed. Differences from a
+single server:
 
-- A prompt is a job, with everything that follows from that: it is stored before it is acknowledged, waits for a worker that
-  can run it, and is tried elsewhere when its server dies (then its `execution_start` comes again, and its end comes once).
-  `/history` survives restarts; what is deleted there is hidden there, and the job stays.
-- The client's `prompt_id` (a lower-case UUID) is kept; the same id with the same graph is the same prompt. `number` below
-  zero and `front` go before all others of the tenant, the oldest first.
-- Outputs are told under the `subfolder` `<job>/<node>`, so that two servers' `ComfyUI_00001_.png` stay two. When a message
-  names a file, `/view` has it. `preview=` and `channel=` give the original: the plane decodes no pictures.
-- Uploads belong to the tenant and are brought to whichever server runs a graph that names them. `/upload/mask` is done by a
+- A prompt is a job: it is stored before it is acknowledged, waits for a worker that can run it, and is retried elsewhere when
+  its server dies (`execution_start` then comes again, and the end comes once). `/history` survives restarts; entries deleted
+  there are hidden, and the jobs stay.
+- The client's `prompt_id` (a lower-case UUID) is kept; the same id with the same graph is the same prompt. A negative
+  `number` and `front` go before all other prompts of the tenant, the oldest first.
+- Outputs have the `subfolder` `<job>/<node>`, so that `ComfyUI_00001_.png` of two servers stay apart. When a message names a
+  file, `/view` has it. `preview=` and `channel=` return the original: the plane decodes no images.
+- Uploads belong to the tenant and are copied to the server that runs a graph which names them. `/upload/mask` runs on a
   server, as a small job.
-- `/object_info` is merged: what any server has is offered, and who has it gets the job.
-- The socket tells a client's own prompts. Whoever comes back with its `clientId` hears which node runs, and how those ended
-  that ended meanwhile. All sockets of one `clientId` hear the same; one that does not read is closed and holds up nobody.
-- Settings and saved workflows are kept for the tenant. What only a server can say (scripts of custom nodes, for one) is read
-  from one of those that were started with `remuda up`; elsewhere the answer is an empty one.
+- `/object_info` merges all servers: every node class is offered, and a server that has it gets the job.
+- The WebSocket sends events of the client's own prompts. A client that reconnects with its `clientId` learns which node runs,
+  and how prompts ended meanwhile. All sockets with one `clientId` get the same events; one that does not read is closed.
+- Settings and saved workflows are stored per tenant. What only a server knows (scripts of custom nodes, for example) comes
+  from a server started with `remuda up`; otherwise the answer is empty.
 
 ## OpenAI's API
 
-`/v1` answers OpenAI's clients (`base_url="http://127.0.0.1:8288/v1"`) with models of the plane's own process or of the fleet's
-workers: embeddings, chat, pictures. A plane's token is their API key. Errors there have OpenAI's form, `{"error": {"message",
-"type", "param", "code"}}`; [models.md](models.md) has what is taken, what is refused, and who answers.
+`/v1` serves OpenAI's clients (`base_url="http://127.0.0.1:8288/v1"`) with models of the plane's own process or of the fleet's
+workers: embeddings, chat, images. A token of the plane is the API key. Errors have OpenAI's form, `{"error": {"message",
+"type", "param", "code"}}`; see [models.md](models.md).
 
 ## Routes
 "#;
+
+/// One row for each status: its codes, then what to do about each.
+fn error_table() -> String {
+    let mut text = "| status | code | what to do |\n|---|---|---|\n".to_owned();
+    for it in ERROR_CODES {
+        writeln!(text, "| {} | `{}` | {} |", it.status.as_u16(), it.code, it.remedy).unwrap();
+    }
+    text
+}
+
+fn route_table() -> String {
+    let mut text = "\n| method | path | what it does | access |\n|---|---|---|---|\n".to_owned();
+    for route in routes::all() {
+        let mut summary = route.summary.to_owned();
+        if !route.query.is_empty() {
+            let query: Vec<_> = route.query.iter().map(|name| format!("`{name}`")).collect();
+            write!(summary, "; query: {}", query.join(", ")).unwrap();
+        }
+        if !route.body.is_empty() {
+            write!(summary, "; body: `{}`", route.body).unwrap();
+        }
+        writeln!(text, "| `{}` | `{}` | {summary} | {} |", route.method, route.path, route.access.as_str())
+            .unwrap();
+    }
+    text
+}
 
 fn document() -> String {
     let mut text = HEAD.to_owned();
     writeln!(text, "```sh\ncurl -X POST http://127.0.0.1:8288/remuda/v1/jobs -d '{SUBMISSION}'\n```")
         .unwrap();
     text.push_str(AFTER_SUBMISSION);
+    text.push_str(&error_table());
+    text.push_str(AFTER_ERRORS);
     writeln!(text, "```json\n{JOIN}\n```").unwrap();
     text.push_str(AFTER_JOIN);
     let beat = format!(
@@ -264,75 +286,58 @@ fn document() -> String {
     );
     writeln!(text, "```json\n{beat}\n```").unwrap();
     text.push_str(AFTER_BEAT);
-    text.push_str("\n| method | path | what it does | who may |\n|---|---|---|---|\n");
-    for (method, path, meaning) in ROUTES {
-        let who = who(method, path).as_str();
-        writeln!(text, "| `{method}` | `{path}` | {meaning} | {who} |").unwrap();
-    }
+    text.push_str(&route_table());
     text
 }
 
+const WRITE: &str = "REMUDA_WRITE_DOCS=1 cargo test -p remuda-server document";
+
 #[test]
-fn the_document_says_what_the_routes_say() {
+fn document_matches_the_route_table() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/http.md");
     let text = document();
-    if fs::read_to_string(&path).ok().as_ref() != Some(&text) {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
+    if env::var_os("REMUDA_WRITE_DOCS").is_some() {
         fs::write(&path, text).unwrap();
-        panic!("docs/http.md was not up to date; regenerated, commit it");
+        return;
     }
+    let written = fs::read_to_string(&path).unwrap_or_default();
+    assert!(written == text, "docs/http.md is not up to date; write it with: {WRITE}");
 }
 
-/// The router cannot be asked what it has, but its source can be read.
-#[test]
-fn every_route_of_the_router_is_in_the_list() {
-    let sources = [
-        include_str!("../http.rs"),
-        include_str!("openai.rs"),
-        include_str!("comfy_v2.rs"),
-        include_str!("comfyui.rs"),
-    ]
-    .join(" ");
-    let words = sources.split_whitespace().collect::<Vec<_>>().join(" ").replace("( ", "(");
-    let routes =
-        words.split(".route(\"").skip(1).filter_map(|route| route.split(" .").next()?.split_once('"'));
-    let mut found = BTreeSet::new();
-    for (path, handlers) in routes {
-        for (word, method) in
-            [("get(", "GET"), ("head(", "HEAD"), ("post(", "POST"), ("put(", "PUT"), ("delete(", "DELETE")]
-        {
-            if handlers.contains(word) {
-                found.insert((method, path));
+/// Every `ApiError::new(status, "code", …)` in the sources, as (file, code).
+fn used_codes() -> Vec<(String, String)> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/http")];
+    let mut codes = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            if path.extension().is_none_or(|it| it != "rs") || path.ends_with("document.rs") {
+                continue;
+            }
+            let source = fs::read_to_string(&path).unwrap();
+            for part in source.split("ApiError::new(").skip(1) {
+                let Some((_, after)) = part.split_once(',') else { continue };
+                let code = after.trim_start().strip_prefix('"').and_then(|it| it.split_once('"'));
+                codes.extend(code.map(|(code, _)| (path.display().to_string(), code.to_owned())));
             }
         }
     }
-    let listed: BTreeSet<_> = ROUTES.iter().map(|(method, path, _)| (*method, *path)).collect();
-    assert_eq!(found, listed);
+    codes
 }
 
 #[test]
-fn every_code_is_told_in_the_document() {
-    let sources = [
-        include_str!("access.rs"),
-        include_str!("access/guard.rs"),
-        include_str!("access/origin.rs"),
-        include_str!("access/tokens.rs"),
-        include_str!("access/revocation.rs"),
-        include_str!("blobs.rs"),
-        include_str!("body.rs"),
-        include_str!("events.rs"),
-        include_str!("jobs.rs"),
-        include_str!("preview.rs"),
-        include_str!("error.rs"),
-        include_str!("workers.rs"),
-    ];
-    let codes = sources.iter().flat_map(|source| source.split("StatusCode::")).filter_map(|part| {
-        let (_, after) = part.split_once(',')?;
-        after.trim_start().strip_prefix('"')?.split_once('"').map(|(code, _)| code)
-    });
-    let document = document();
-    let untold: BTreeSet<_> = codes.filter(|code| !document.contains(&format!("`{code}`"))).collect();
-    assert!(untold.is_empty(), "the table of errors says nothing of {untold:?}");
+fn every_error_code_is_in_the_table_once() {
+    let used = used_codes();
+    assert!(used.len() > 30, "only {} codes found: does this test still read the sources?", used.len());
+    for (file, code) in used {
+        assert!(ERROR_CODES.iter().any(|it| it.code == code), "{file}: {code} is not in ERROR_CODES");
+    }
+    let listed: BTreeSet<(StatusCode, &str)> = ERROR_CODES.iter().map(|it| (it.status, it.code)).collect();
+    assert_eq!(listed.len(), ERROR_CODES.len(), "a code is listed twice with the same status");
 }
 
 struct Plane {
@@ -361,31 +366,32 @@ impl Plane {
 }
 
 #[tokio::test]
-async fn every_route_of_the_list_is_there() {
+async fn every_listed_route_answers() {
     let plane = Plane::start().await;
-    for (method, path, _) in ROUTES {
-        let id = if path.contains("/jobs/") { "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11" } else { "nobody" };
+    for route in routes::all() {
+        let path = route.path;
+        let id = if path.contains("/jobs/") { "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11" } else { "missing" };
         let filled = path
             .replace("{id}", id)
-            .replace("{worker}", "nobody")
+            .replace("{worker}", "missing")
             .replace("{hash}", &format!("blake3:{}", "0".repeat(64)))
             .replace("{shape}", &"0".repeat(64))
             .replace("{name}", "orchestrator_status");
-        assert!(!filled.contains('{'), "{path} has a part that this test does not fill in");
-        let request = plane.http.request(method.parse().unwrap(), format!("{}{filled}", plane.url));
+        assert!(!filled.contains('{'), "{path} has a parameter that this test does not fill in");
+        let request = plane.http.request(route.method.parse().unwrap(), format!("{}{filled}", plane.url));
         let response = request.send().await.unwrap();
         let status = response.status().as_u16();
-        assert_ne!(status, 405, "{method} {path}");
+        assert_ne!(status, 405, "{} {path}", route.method);
         if status == 404 {
             let text = response.text().await.unwrap();
-            assert!(!text.contains("there is nothing at"), "{method} {path}: {text}");
+            assert!(!text.contains("there is nothing at"), "{} {path}: {text}", route.method);
         }
     }
     plane.serving.stop().await.unwrap();
 }
 
 #[tokio::test]
-async fn the_examples_in_the_document_are_taken() {
+async fn examples_of_the_document_are_accepted() {
     let plane = Plane::start().await;
     let (status, joined) = plane.post("/remuda/v1/workers", "", JOIN.to_owned()).await;
     assert_eq!(status, 201, "{joined}");

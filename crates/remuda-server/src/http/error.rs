@@ -1,4 +1,4 @@
-//! The one form every error takes: what, why, and what to do about it.
+//! The one form of every error: a code for programs, a message for people, and the table of all codes.
 
 use axum::Json;
 use axum::extract::rejection::{JsonRejection, QueryRejection};
@@ -14,21 +14,210 @@ use serde_json::json;
 use crate::intake::IntakeError;
 use crate::plane_handle::PlaneError;
 
-/// What goes wrong for a caller.
+/// A code that answers may carry, and what its reader should do.
+pub(super) struct ErrorCode {
+    pub(super) status: StatusCode,
+    pub(super) code: &'static str,
+    pub(super) remedy: &'static str,
+}
+
+const fn error_code(status: StatusCode, code: &'static str, remedy: &'static str) -> ErrorCode {
+    ErrorCode { status, code, remedy }
+}
+
+/// Every code of every surface; `docs/http.md` and the OpenAPI document are written from this table. Comfy API v2 and the
+/// ComfyUI API translate some of them into their own words.
+pub(super) const ERROR_CODES: &[ErrorCode] = {
+    use StatusCode as S;
+    &[
+        error_code(S::BAD_REQUEST, "bad_request", "Fix the request: it could not be read."),
+        error_code(S::BAD_REQUEST, "malformed", "Fix the workflow: it is not valid JSON."),
+        error_code(S::BAD_REQUEST, "invalid_value", "OpenAI: fix the field that the message names."),
+        error_code(
+            S::BAD_REQUEST,
+            "unsupported_parameter",
+            "OpenAI: remove the parameter that the message names.",
+        ),
+        error_code(S::BAD_REQUEST, "wrong_model", "OpenAI: choose a model that does this kind of work."),
+        error_code(S::UNAUTHORIZED, "no_token", "Send a token."),
+        error_code(
+            S::UNAUTHORIZED,
+            "wrong_token",
+            "Send a token that is neither unknown, expired nor revoked.",
+        ),
+        error_code(S::FORBIDDEN, "wrong_token", "Send the credential that this worker got when it joined."),
+        error_code(
+            S::FORBIDDEN,
+            "forbidden",
+            "Use a token of a role that may do this; the message names it.",
+        ),
+        error_code(S::FORBIDDEN, "origin_not_allowed", "Add the page's origin to `http.allowed_origins`."),
+        error_code(
+            S::FORBIDDEN,
+            "host_not_allowed",
+            "Use the plane's address, or add the name to `http.allowed_hosts`.",
+        ),
+        error_code(
+            S::FORBIDDEN,
+            "identity_unproven",
+            "A rented machine joins with its own join token; a worker stops here.",
+        ),
+        error_code(S::NOT_FOUND, "not_found", "Check the id and the path."),
+        error_code(S::NOT_FOUND, "unknown_worker", "Join again."),
+        error_code(S::NOT_FOUND, "blob_not_found", "Comfy API v2: upload the content first."),
+        error_code(S::NOT_FOUND, "model_not_found", "OpenAI: `GET /v1/models` lists the models."),
+        error_code(S::METHOD_NOT_ALLOWED, "wrong_method", "See the routes below."),
+        error_code(S::REQUEST_TIMEOUT, "too_slow", "Send the body again, without long pauses."),
+        error_code(S::CONFLICT, "ended", "The job has ended; read its state."),
+        error_code(S::CONFLICT, "refused", "The state has changed meanwhile; read it, then decide."),
+        error_code(
+            S::CONFLICT,
+            "stale_beat",
+            "A newer beat of this worker has arrived; continue with the next `seq`.",
+        ),
+        error_code(S::CONFLICT, "key_conflict", "The idempotency key belongs to another job; use a new one."),
+        error_code(S::CONFLICT, "no_admin", "Create an admin token first."),
+        error_code(S::CONFLICT, "last_admin", "Create another admin token first."),
+        error_code(S::CONFLICT, "ambiguous", "Several tokens have this name; use the id."),
+        error_code(S::CONFLICT, "asset_in_use", "Comfy API v2: a job still uses the asset; delete it later."),
+        error_code(S::GONE, "replaced", "A newer worker has this name: stop."),
+        error_code(S::GONE, "machine_retired", "The machine is being returned: stop."),
+        error_code(
+            S::PAYLOAD_TOO_LARGE,
+            "too_large",
+            "Send less, or raise the limit that the message names.",
+        ),
+        error_code(
+            S::RANGE_NOT_SATISFIABLE,
+            "range_not_satisfiable",
+            "Request a range within the blob: `Content-Range` has its size.",
+        ),
+        error_code(S::UNPROCESSABLE_ENTITY, "invalid", "Fix the content: the message says what is wrong."),
+        error_code(
+            S::UNPROCESSABLE_ENTITY,
+            "invalid_workflow",
+            "Fix the workflow: the message says what is wrong.",
+        ),
+        error_code(
+            S::UNPROCESSABLE_ENTITY,
+            "hash_mismatch",
+            "The content is not what the hash says; `detail.hash` is its hash.",
+        ),
+        error_code(
+            S::UNPROCESSABLE_ENTITY,
+            "workflow_format_ui",
+            "Comfy API v2: export the workflow in API format.",
+        ),
+        error_code(
+            S::UNPROCESSABLE_ENTITY,
+            "missing_asset",
+            "Comfy API v2: upload the asset that the message names.",
+        ),
+        error_code(
+            S::UNPROCESSABLE_ENTITY,
+            "metadata_invalid",
+            "Comfy API v2: metadata is up to 16 short texts.",
+        ),
+        error_code(
+            S::UNPROCESSABLE_ENTITY,
+            "invalid_metadata_filter",
+            "Comfy API v2: write `metadata[key]=value`.",
+        ),
+        error_code(
+            S::UNPROCESSABLE_ENTITY,
+            "invalid_cursor",
+            "Comfy API v2: use a cursor from an earlier answer.",
+        ),
+        error_code(
+            S::UNPROCESSABLE_ENTITY,
+            "idempotency_key_reuse",
+            "Comfy API v2: the key belongs to another request; use a new one.",
+        ),
+        error_code(S::TOO_MANY_REQUESTS, "queue_full", "Retry after `Retry-After` seconds."),
+        error_code(S::TOO_MANY_REQUESTS, "too_many_requests", "Retry after `Retry-After` seconds."),
+        error_code(
+            S::TOO_MANY_REQUESTS,
+            "too_many_connections",
+            "Close some connections; retry after `Retry-After` seconds.",
+        ),
+        error_code(
+            S::TOO_MANY_REQUESTS,
+            "too_many_streams",
+            "Close some streams; retry after `Retry-After` seconds.",
+        ),
+        error_code(S::TOO_MANY_REQUESTS, "too_many_uploads", "Retry after `Retry-After` seconds."),
+        error_code(
+            S::TOO_MANY_REQUESTS,
+            "locked_out",
+            "Too many bad tokens from this address; retry after `Retry-After` seconds.",
+        ),
+        error_code(S::INTERNAL_SERVER_ERROR, "internal", "A bug in Remuda: please report it."),
+        error_code(
+            S::INTERNAL_SERVER_ERROR,
+            "model_failed",
+            "OpenAI: the model failed on this request; `remuda models status` says more.",
+        ),
+        error_code(
+            S::NOT_IMPLEMENTED,
+            "not_implemented",
+            "No server of the fleet can do this; the message names what is missing.",
+        ),
+        error_code(
+            S::SERVICE_UNAVAILABLE,
+            "overloaded",
+            "Nothing was stored; retry after `Retry-After` seconds.",
+        ),
+        error_code(
+            S::SERVICE_UNAVAILABLE,
+            "stopping",
+            "Nothing was stored; retry after `Retry-After` seconds.",
+        ),
+        error_code(
+            S::SERVICE_UNAVAILABLE,
+            "store_unavailable",
+            "Nothing was stored; retry after `Retry-After` seconds.",
+        ),
+        error_code(
+            S::SERVICE_UNAVAILABLE,
+            "model_unavailable",
+            "OpenAI: no copy of the model can answer; retry later.",
+        ),
+        error_code(
+            S::SERVICE_UNAVAILABLE,
+            "stream_diverged",
+            "OpenAI: a retried stream gave another text; ask again.",
+        ),
+        error_code(
+            S::SERVICE_UNAVAILABLE,
+            "out_of_memory",
+            "OpenAI: the model ran out of memory; retry, or send less.",
+        ),
+        error_code(S::SERVICE_UNAVAILABLE, "gone", "OpenAI: the job behind the request is gone; ask again."),
+        error_code(
+            S::GATEWAY_TIMEOUT,
+            "deadline",
+            "OpenAI: no answer within the deadline; retry, or allow more time.",
+        ),
+        error_code(S::INSUFFICIENT_STORAGE, "store_full", "Nothing was stored; free disk space, then retry."),
+    ]
+};
+
+/// An error as its caller sees it.
 #[derive(Clone, Debug)]
 pub struct ApiError {
     pub status: StatusCode,
-    /// A word for programs.
+    /// For programs; one of `ERROR_CODES`.
     pub code: &'static str,
-    /// A sentence for people.
+    /// For people.
     pub message: String,
     pub retry_after: Option<u64>,
-    /// Facts that belong to it, such as the term a worker should go on with.
+    /// Further facts, such as the term that a worker should continue with.
     pub detail: serde_json::Value,
 }
 
 impl ApiError {
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        debug_assert!(ERROR_CODES.iter().any(|it| it.code == code), "{code} is not in ERROR_CODES");
         ApiError { status, code, message: message.into(), retry_after: None, detail: serde_json::Value::Null }
     }
 
@@ -49,7 +238,7 @@ impl ApiError {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 
-    pub(super) fn later(mut self, seconds: u64) -> Self {
+    pub(super) fn with_retry_after(mut self, seconds: u64) -> Self {
         self.retry_after = Some(seconds);
         self
     }
@@ -65,7 +254,7 @@ impl IntoResponse for ApiError {
         if let Some(seconds) = self.retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        // For surfaces whose clients expect another form of the same.
+        // Surfaces with their own error format read it from here.
         response.extensions_mut().insert(self);
         response
     }
@@ -81,10 +270,10 @@ impl From<PlaneError> for ApiError {
                 "overloaded",
                 PlaneError::Overloaded.to_string(),
             )
-            .later(1),
+            .with_retry_after(1),
             PlaneError::Stopping => {
                 ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "stopping", PlaneError::Stopping.to_string())
-                    .later(2)
+                    .with_retry_after(2)
             }
         }
     }
@@ -116,7 +305,7 @@ impl From<Refusal> for ApiError {
         };
         let problem = ApiError::new(status, code, message);
         match refusal {
-            Refusal::QueueFull { retry_after, .. } => problem.later(retry_after.as_secs()),
+            Refusal::QueueFull { retry_after, .. } => problem.with_retry_after(retry_after.as_secs()),
             _ => problem,
         }
     }
@@ -127,9 +316,10 @@ impl From<StoreError> for ApiError {
         let message = format!("nothing was stored: {error}");
         match error {
             StoreError::Full { .. } => {
-                ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).later(10)
+                ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).with_retry_after(10)
             }
-            _ => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message).later(2),
+            _ => ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message)
+                .with_retry_after(2),
         }
     }
 }
@@ -145,10 +335,11 @@ impl From<BlobError> for ApiError {
                 problem
             }
             BlobError::Full { .. } => {
-                ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).later(10)
+                ApiError::new(StatusCode::INSUFFICIENT_STORAGE, "store_full", message).with_retry_after(10)
             }
             BlobError::InUse { .. } | BlobError::Unreachable { .. } => {
-                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message).later(2)
+                ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "store_unavailable", message)
+                    .with_retry_after(2)
             }
         }
     }
@@ -203,9 +394,9 @@ impl From<JsonRejection> for ApiError {
     }
 }
 
-/// The plane answered something that was not asked.
+/// The plane answered another question: a bug.
 pub(super) fn unexpected_answer() -> ApiError {
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plane gave an answer to something else")
+    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", "the plane answered another question")
 }
 
 pub(super) async fn no_such_route(uri: Uri) -> ApiError {

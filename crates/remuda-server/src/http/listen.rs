@@ -4,7 +4,7 @@ mod connection;
 
 use std::net::SocketAddr;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -24,6 +24,7 @@ pub(super) use self::connection::ConnectionEnd;
 use self::connection::{Connection, ConnectionPermits, ConnectionQuota, Stream};
 use super::access::{network, usual};
 use crate::shutdown::stopped;
+use crate::tasks::Ticker;
 use crate::tls::Tls;
 use remuda_config::ServeSettings;
 
@@ -52,13 +53,15 @@ pub(super) struct Peer {
 #[derive(Debug)]
 pub struct Listening {
     pub address: SocketAddr,
-    listener: TcpListener,
+    /// Taken at the end, so that new connections are refused while open requests finish.
+    listener: Mutex<Option<Arc<TcpListener>>>,
 }
 
 /// Takes the address, so that a port in use is known before anything else starts.
 pub async fn listen(address: SocketAddr) -> std::io::Result<Listening> {
     let listener = TcpListener::bind(address).await?;
-    Ok(Listening { address: listener.local_addr()?, listener })
+    let address = listener.local_addr()?;
+    Ok(Listening { address, listener: Mutex::new(Some(Arc::new(listener))) })
 }
 
 /// What all connections share.
@@ -72,18 +75,22 @@ struct Shared {
 impl Listening {
     /// Serves until `stopping`, then lets open requests end.
     pub async fn serve(
-        self,
+        self: Arc<Self>,
         router: Router,
         settings: ServeSettings,
         tls: Option<Tls>,
         mut stopping: watch::Receiver<bool>,
+        ticker: Ticker,
     ) {
+        let lock = || self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(listener) = lock().clone() else { return };
         let places = Arc::new(Semaphore::new(settings.connections_max));
         let seats = ConnectionQuota::default();
         let shared = Shared { router, tls, stopping: stopping.clone() };
         // Held by every connection: when all are gone, so are the senders.
         let (open, mut all_closed) = tokio::sync::mpsc::channel::<()>(1);
         loop {
+            ticker.tick();
             // No place, no accept: the kernel's queue holds back what we cannot serve.
             let place = tokio::select! {
                 place = places.clone().acquire_owned() => place,
@@ -91,7 +98,7 @@ impl Listening {
             };
             let Ok(place) = place else { break };
             let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
+                accepted = listener.accept() => accepted,
                 () = stopped(&mut stopping) => break,
             };
             let (stream, peer) = match accepted {
@@ -115,7 +122,7 @@ impl Listening {
                 drop(open);
             });
         }
-        drop((self.listener, open));
+        drop((lock().take(), listener, open));
         tokio::select! {
             _ = all_closed.recv() => {}
             () = tokio::time::sleep(GRACE) => warn!("some requests did not end in time"),

@@ -18,30 +18,28 @@ mod embeddings;
 mod error_format;
 mod images;
 mod job_call;
-mod models;
+pub(super) mod models;
 mod request_fields;
 mod routing;
 
 use axum::Router;
-use axum::middleware;
-use axum::routing::{any, get, post};
+use axum::routing::any;
 
 pub(super) use self::error_format::format_errors;
 pub use self::routing::LocalModels;
-use super::{Context, body, error};
+use super::routes::{Route, route};
+use super::{Context, error};
 
-pub(super) fn router(context: &Context) -> Router<Context> {
-    let nothing = any(error::no_such_route);
-    // Other paths below the prefix are not found, even where another surface serves paths that start alike.
-    let nothing = Router::new().route("/v1", nothing.clone()).route("/v1/{*rest}", nothing);
-    Router::new()
-        .route("/v1/embeddings", post(embeddings::embed))
-        .route("/v1/chat/completions", post(chat::complete))
-        .route("/v1/images/generations", post(images::generate))
-        .route("/v1/models", get(models::list))
-        .route("/v1/models/{id}", get(models::show))
-        .route("/remuda/v1/models", get(models::status))
-        .method_not_allowed_fallback(error::wrong_method)
-        .layer(middleware::from_fn_with_state(context.clone(), body::read_whole))
-        .merge(nothing)
+pub(super) const ROUTES: &[Route] = &[
+    route!(POST "/v1/embeddings", Client, embeddings::embed, "OpenAI: a vector for each text"),
+    route!(POST "/v1/chat/completions", Client, chat::complete, "OpenAI: continue a conversation, in one answer or as a stream (SSE)"),
+    route!(POST "/v1/images/generations", Client, images::generate, "OpenAI: images from a text"),
+    route!(GET "/v1/models", Client, models::list, "OpenAI: the models that can answer"),
+    route!(GET "/v1/models/{id}", Client, models::show, "OpenAI: one model"),
+];
+
+/// Unknown paths below `/v1` are answered here, so that the web interface's files never stand in for them.
+pub(super) fn unknown_paths() -> Router<Context> {
+    let unknown = any(error::no_such_route);
+    Router::new().route("/v1", unknown.clone()).route("/v1/{*rest}", unknown)
 }

@@ -1,5 +1,5 @@
-//! Reads the settings again while the plane runs. What the core decides by changes at once; what was set up at the start
-//! (addresses, folders, limits of the shell) stays as it is until a restart, and is named in the answer.
+//! Reloads the settings while the plane runs. Settings of the core apply at once; those of the shell (addresses, folders,
+//! limits) need a restart, and the answer says so.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::{ApiError, Context};
 use crate::fleets::Fleets;
 use remuda_config::{Resolved, ServeSettings};
 
-/// How the settings are read: the same file, environment and flags as at the start.
+/// Reads the settings again, from the same file, environment and flags as at the start.
 #[derive(Clone)]
 pub struct Reload {
     read: Arc<dyn Fn() -> anyhow::Result<Resolved> + Send + Sync>,
@@ -38,12 +38,12 @@ impl Reload {
         Reload { read: Arc::new(read), at_start: Arc::new(at_start.clone()), fleets }
     }
 
-    /// How long a call to a model may take.
+    /// The deadline of a call to a model.
     pub fn request_timeout(&self) -> Duration {
         self.at_start.models.request_timeout
     }
 
-    /// What the shell was set up with at the start.
+    /// The settings at the start.
     pub fn settings(&self) -> ServeSettings {
         self.at_start.serve.clone()
     }
@@ -55,7 +55,7 @@ pub(super) async fn reload(State(context): State<Context>) -> Result<Json<Value>
     let resolved = match read {
         Ok(Ok(resolved)) => resolved,
         Ok(Err(error)) => {
-            warn!(%error, "the settings were not loaded; the old ones stay");
+            warn!(%error, "settings reload failed; the old settings stay");
             return Err(ApiError::invalid(format!("nothing was changed: {error:#}")));
         }
         Err(error) => return Err(ApiError::invalid(format!("nothing was changed: {error}"))),
@@ -63,22 +63,22 @@ pub(super) async fn reload(State(context): State<Context>) -> Result<Json<Value>
     if let Some(tls) = context.access.tls.clone() {
         let read = tokio::task::spawn_blocking(move || tls.reload()).await;
         if let Err(error) = read.map_err(anyhow::Error::from).flatten() {
-            warn!(%error, "the certificate was not loaded; the old one stays");
+            warn!(%error, "certificate reload failed; the old one stays");
             return Err(ApiError::invalid(format!("nothing was changed: {error:#}")));
         }
     }
-    let ready = match context.reload.fleets.ready(&resolved.fleets).await {
-        Ok(ready) => ready,
+    let prepared = match context.reload.fleets.prepare(&resolved.fleets).await {
+        Ok(prepared) => prepared,
         Err(error) => {
-            warn!(%error, "the fleets were not loaded; the old ones stay");
+            warn!(%error, "fleet settings invalid; the old ones stay");
             return Err(ApiError::invalid(format!("nothing was changed: {error:#}")));
         }
     };
-    // Before the core knows of them: its first call finds them.
-    context.reload.fleets.activate(ready);
+    // Before the core gets the settings, so that its first call finds the clients.
+    context.reload.fleets.activate(prepared);
     let at_start = &context.reload.at_start;
     let needs_restart = resolved.serve != at_start.serve || resolved.models != at_start.models;
     context.plane.request(PlaneEvent::ReloadSettings(Box::new(resolved.settings))).await?;
-    info!(needs_restart, "the settings were loaded anew");
+    info!(needs_restart, "settings reloaded");
     Ok(Json(json!({ "loaded": true, "needs_restart": needs_restart })))
 }

@@ -16,8 +16,9 @@ use remuda_store::blobs::{Blobs, Cleared, named_in};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
-use super::stopped;
 use crate::plane_handle::PlaneHandle;
+use crate::shutdown::stopped;
+use crate::tasks::Ticker;
 
 /// Going through a million files takes some seconds of a disk's time.
 const SWEEP_EVERY: Duration = Duration::from_secs(60 * 60);
@@ -36,8 +37,10 @@ pub(super) async fn run(
     plane: PlaneHandle,
     retention: Duration,
     mut stopping: watch::Receiver<bool>,
+    ticker: Ticker,
 ) {
     loop {
+        ticker.tick();
         match sweep(&blobs, &store, plane.clock.now(), retention).await {
             Ok(Cleared { blobs: 0, .. }) => {}
             Ok(Cleared { blobs, bytes }) => {

@@ -27,13 +27,14 @@ async fn news_that_is_a_day_old_is_given_up_and_nobody_is_called() {
     let (_stop, stopping) = watch::channel(false);
     let policy = Policy { allow_private: true };
     let courier = WebhookSender::new(plane, store.clone(), Arc::default(), policy).unwrap();
+    let ticker = Ticker::new();
     let until_empty = async {
         while !store.documents(Collection::Webhook, "", 1).await.unwrap().is_empty() {
             tokio::task::yield_now().await;
         }
     };
     tokio::select! {
-        () = courier.run(stopping) => panic!("nobody told it to stop"),
+        () = courier.run(stopping, ticker) => panic!("nobody told it to stop"),
         _ = receiver.accept() => panic!("it was tried"),
         result = tokio::time::timeout(Duration::from_secs(10), until_empty) => {
             result.expect("it should be given up");

@@ -134,7 +134,9 @@ impl Guard {
         let open = streams.entry(whose.clone()).or_default();
         if *open >= most {
             let message = format!("{open} streams are open already (limits.streams_per_token_max)");
-            return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).later(5));
+            return Err(
+                ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).with_retry_after(5)
+            );
         }
         *open += 1;
         drop(streams);
@@ -172,7 +174,7 @@ pub(in crate::http) fn network(address: IpAddr) -> IpAddr {
 
 fn busy(why: &str, seconds: u64) -> ApiError {
     let message = format!("{why}: come back in {seconds} s");
-    ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message).later(seconds)
+    ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_requests", message).with_retry_after(seconds)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

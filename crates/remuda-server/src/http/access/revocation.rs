@@ -6,14 +6,14 @@ use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt as _;
 
 use super::super::ApiError;
-use super::{AccessControl, Asked, Caller, credential};
+use super::{AccessControl, Caller, RequestInfo, credential};
 use remuda_net::clock::Clock;
 
 /// The answer, unless the token ends before it comes; a stream of events or a socket lasts no longer than the token
 /// either, and counts against what one may have open.
 pub(super) async fn until_revoked(
     access: &AccessControl,
-    asked: &Asked,
+    request_info: &RequestInfo,
     caller: &Caller,
     clock: Clock,
     answer: impl Future<Output = Response>,
@@ -26,7 +26,7 @@ pub(super) async fn until_revoked(
         }
     };
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return socket(access, asked, caller, clock, response);
+        return socket(access, request_info, caller, clock, response);
     }
     let kind = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
     if !kind.is_some_and(|kind| kind.starts_with("text/event-stream")) {
@@ -49,7 +49,7 @@ pub(super) async fn until_revoked(
 
 fn socket(
     access: &AccessControl,
-    asked: &Asked,
+    request_info: &RequestInfo,
     caller: &Caller,
     clock: Clock,
     mut response: Response,
@@ -58,11 +58,11 @@ fn socket(
         Ok(place) => place,
         Err(problem) => return problem.into_response(),
     };
-    if asked.speaks_remuda {
+    if request_info.speaks_remuda {
         // A browser goes on only if one of the protocols it offered is chosen, and the token is none to be repeated.
         response.headers_mut().entry(header::SEC_WEBSOCKET_PROTOCOL).or_insert(credential::REMUDA);
     }
-    if let Some(line) = asked.line.clone() {
+    if let Some(line) = request_info.line.clone() {
         let caller = caller.clone();
         tokio::spawn(async move {
             let _held = place;

@@ -1,13 +1,12 @@
-//! Every route with every role, against the table of rules; over real HTTP.
+//! Every route with every role, against the route table; over real HTTP.
 
 use std::collections::BTreeMap;
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::super::ROUTES;
-use super::rules::{Access, who};
-use super::{Role, TokenRequest};
+use super::super::routes;
+use super::{Access, Role, TokenRequest};
 use crate::serve::Serving;
 use remuda_config::Resolved;
 use remuda_net::secret::Secret;
@@ -54,15 +53,15 @@ impl Plane {
 }
 
 fn filled(path: &str) -> String {
-    let id = if path.contains("/jobs/") { "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11" } else { "nobody" };
+    let id = if path.contains("/jobs/") { "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11" } else { "missing" };
     path.replace("{id}", id)
-        .replace("{worker}", "nobody")
+        .replace("{worker}", "missing")
         .replace("{hash}", &format!("blake3:{}", "0".repeat(64)))
         .replace("{shape}", &"0".repeat(64))
         .replace("{name}", "orchestrator_status")
 }
 
-/// Whether it was let through to its handler, whatever that made of it. An answer to HEAD has no words in it.
+/// Whether the request reached its handler. An answer to HEAD has no body.
 fn is_let_through(status: u16, body: &Value) -> bool {
     let code = body["error"]["code"].as_str().unwrap_or("forbidden");
     !(status == 401 || status == 403 && code == "forbidden")
@@ -70,35 +69,35 @@ fn is_let_through(status: u16, body: &Value) -> bool {
 
 /// Faults: X17, X11.
 #[tokio::test]
-async fn every_route_is_for_those_the_table_says_and_nobody_else() {
+async fn every_route_admits_exactly_the_roles_of_its_table_entry() {
     let plane = Plane::start().await;
     let admin = plane.token("", Role::Admin).await;
-    let mut tokens = BTreeMap::from([("nobody", String::new()), ("a stranger", "rmd_00_11".to_owned())]);
+    let mut tokens = BTreeMap::from([("no token", String::new()), ("a stranger", "rmd_00_11".to_owned())]);
     for role in [Role::Client, Role::Worker] {
         tokens.insert(role.as_str(), plane.token(&admin, role).await);
     }
     tokens.insert("admin", admin);
-    for (method, path, _) in ROUTES {
-        let who = who(method, path);
+    for route in routes::all() {
+        let (method, path, access) = (route.method, route.path, route.access);
         for (name, token) in &tokens {
             let (status, body) = plane.request(method, &filled(path), token, Value::Null).await;
             let role = name.parse::<Role>().ok();
-            // As the document tells people.
-            let told = who.as_str().split(", ").any(|told| role.is_some_and(|role| told == role.as_str()));
-            let expected = who == Access::Public || told;
-            let told = format!("{method} {path} for {name}: {status} {body}");
-            assert_eq!(is_let_through(status, &body), expected, "{told}");
+            // As `docs/http.md` documents it.
+            let listed = access.as_str().split(", ").any(|it| role.is_some_and(|role| it == role.as_str()));
+            let expected = access == Access::Public || listed;
+            let request = format!("{method} {path} for {name}: {status} {body}");
+            assert_eq!(is_let_through(status, &body), expected, "{request}");
             if !expected {
-                assert_eq!(status, if role.is_some() { 403 } else { 401 }, "{told}");
+                assert_eq!(status, if role.is_some() { 403 } else { 401 }, "{request}");
             }
         }
     }
     plane.serving.stop().await.unwrap();
 }
 
-/// What nobody registered is as closed as what somebody did: it tells a stranger nothing.
+/// Unknown paths are refused like known ones: they reveal nothing to a caller without a token.
 #[tokio::test]
-async fn a_stranger_learns_nothing_of_what_there_is() {
+async fn caller_without_token_cannot_tell_known_paths_from_unknown() {
     let plane = Plane::start().await;
     plane.token("", Role::Admin).await;
     for path in [
@@ -121,7 +120,7 @@ async fn a_stranger_learns_nothing_of_what_there_is() {
 }
 
 #[tokio::test]
-async fn the_workers_of_this_process_join_whoever_else_may() {
+async fn workers_of_this_process_join_with_its_own_token() {
     let plane = Plane::start().await;
     plane.token("", Role::Admin).await;
     let own: Secret = plane.serving.own_token();

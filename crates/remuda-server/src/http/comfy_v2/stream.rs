@@ -47,7 +47,7 @@ pub(super) async fn subscribe(
     let view = job::find(&context, &caller, &id).await?;
     let permit = context.streams.clone().try_acquire_owned().map_err(|_| {
         let message = "too many event streams are open: close one, or poll the job";
-        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).later(5)
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).with_retry_after(5)
     })?;
     let job = view.id;
     let resume = Resume::read(&headers)?;

@@ -28,6 +28,7 @@ use super::run_translator::{ClientMessage, RunTranslator};
 use crate::live::LiveUpdate;
 use crate::live::{LiveEvent, PreviewUpdate};
 use crate::shutdown::stopped;
+use crate::tasks::Ticker;
 
 /// Size limit of a stored error message: a traceback fits, the tensors it mentions do not.
 const FINAL_ERROR_BYTES_MAX: usize = 64 << 10;
@@ -37,7 +38,7 @@ const REPLAY_WINDOW: std::time::Duration = std::time::Duration::from_secs(30);
 const REPLAY_MAX: usize = 500;
 
 /// Runs until the program stops.
-pub async fn run_publisher(context: Context) {
+pub async fn run_publisher(context: Context, ticker: Ticker) {
     let mut news = context.events.subscribe();
     let mut stopping = context.stopping.clone();
     let publisher = Publisher { context };
@@ -45,6 +46,7 @@ pub async fn run_publisher(context: Context) {
         warn!(%error, "could not replay job completions from before the restart");
     }
     loop {
+        ticker.tick();
         let received = tokio::select! {
             received = news.recv() => received,
             () = stopped(&mut stopping) => return,

@@ -20,7 +20,7 @@ pub(in crate::http) async fn plan(State(context): State<Context>) -> Result<Json
     Ok(Json(json!(plan)))
 }
 
-pub(in crate::http) async fn now(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
+pub(in crate::http) async fn run(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     match context.plane.request(PlaneEvent::RunCycle).await? {
         PlaneAnswer::Cycled(report) => Ok(Json(json!(*report))),
         _ => Err(unexpected_answer()),

@@ -57,7 +57,8 @@ mod tests {
 
     #[test]
     fn every_error_has_openai_format() {
-        let full = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", "the queue is full").later(2);
+        let full = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "queue_full", "the queue is full")
+            .with_retry_after(2);
         assert_eq!(
             error_body(&full),
             json!({ "error": {

@@ -206,7 +206,7 @@ fn job_workflow(model: &str, mut request: Request) -> Result<Value, ApiError> {
 
 fn result_gone(job: JobId) -> ApiError {
     let message = format!("the result of job {job} is no longer stored: try again");
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "gone", message).later(1)
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "gone", message).with_retry_after(1)
 }
 
 #[cfg(test)]

@@ -35,7 +35,7 @@ fn model_json(name: &str, offered: &OfferedModel) -> Value {
 }
 
 /// Every model with its copies: in this process, and on workers as of their last beat.
-pub(super) async fn status(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
+pub(in crate::http) async fn status(State(context): State<Context>) -> Result<Json<Value>, ApiError> {
     let known = list_models(&context).await?;
     let mut workers_seen = context
         .plane

@@ -260,20 +260,21 @@ pub(super) fn pool_error(error: PoolError) -> ApiError {
         }
         PoolError::Full { retry_after, .. } => {
             let seconds = retry_after.as_millis().div_ceil(1000).max(1);
-            ApiError::new(S::TOO_MANY_REQUESTS, "queue_full", message).later(seconds.try_into().unwrap_or(60))
+            ApiError::new(S::TOO_MANY_REQUESTS, "queue_full", message)
+                .with_retry_after(seconds.try_into().unwrap_or(60))
         }
         PoolError::NoWorkers { .. } => {
-            ApiError::new(S::SERVICE_UNAVAILABLE, "model_unavailable", message).later(1)
+            ApiError::new(S::SERVICE_UNAVAILABLE, "model_unavailable", message).with_retry_after(1)
         }
         PoolError::Differs { .. } => {
-            ApiError::new(S::SERVICE_UNAVAILABLE, "stream_diverged", message).later(1)
+            ApiError::new(S::SERVICE_UNAVAILABLE, "stream_diverged", message).with_retry_after(1)
         }
         PoolError::Deadline { .. } => ApiError::new(S::GATEWAY_TIMEOUT, "deadline", message),
         PoolError::Cancelled | PoolError::Closing => {
-            ApiError::new(S::SERVICE_UNAVAILABLE, "stopping", message).later(2)
+            ApiError::new(S::SERVICE_UNAVAILABLE, "stopping", message).with_retry_after(2)
         }
         PoolError::Failed { failure: Failure::OutOfMemory(_), .. } => {
-            ApiError::new(S::SERVICE_UNAVAILABLE, "out_of_memory", message).later(1)
+            ApiError::new(S::SERVICE_UNAVAILABLE, "out_of_memory", message).with_retry_after(1)
         }
         PoolError::Failed { .. } => ApiError::new(S::INTERNAL_SERVER_ERROR, "model_failed", message),
     }

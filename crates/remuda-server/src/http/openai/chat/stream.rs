@@ -30,7 +30,7 @@ pub(super) async fn respond(
 ) -> Result<Response, ApiError> {
     let permit = context.streams.clone().try_acquire_owned().map_err(|_| {
         let message = "too many streams are open: close one, or request without `stream`";
-        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).later(1)
+        ApiError::new(StatusCode::TOO_MANY_REQUESTS, "too_many_streams", message).with_retry_after(1)
     })?;
     let first = pending.piece().await?;
     let mut stream = AnswerStream {

@@ -1,8 +1,9 @@
-//! Join tokens: how a rented machine says which one it is. Each is made from the machine's name and a secret of the
-//! deployment, so that none has to be kept: whoever has the secret knows them all, and a plane that was killed between a
-//! wish and its fulfilment honours what its predecessor gave out. They open one door, and the core says how often.
+//! Join tokens: how a rented machine proves which one it is. Each is derived from the machine's name and a secret of the
+//! deployment, so that none has to be stored: a plane that was killed between ordering a machine and recording it still
+//! accepts the token its predecessor gave out. They are good for joining alone, and the core decides how often.
 
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use remuda_core::document::{Collection, Document};
 use remuda_core::id::{Hash, MachineId};
@@ -11,13 +12,13 @@ use serde_json::value::to_raw_value;
 use remuda_net::secret::{NoLuck, Secret, draw, is_same};
 
 const PREFIX: &str = "rmj_";
-/// Where the secret is kept, among the tokens; no token has such an id, and no list of tokens shows it.
-pub(super) const KEY_ID: &str = ".join";
+/// The secret's id among the stored tokens; no token has such an id, and no list of tokens shows it.
+pub(crate) const KEY_ID: &str = ".join";
 const KEY_BYTES: usize = 32;
-/// What SHA-256 works on at a time.
+/// The block size of SHA-256.
 const BLOCK: usize = 64;
 
-/// What all join tokens of a deployment are made with.
+/// The secret that all join tokens of a deployment are derived from.
 #[derive(Clone)]
 pub struct JoinKey(Secret);
 
@@ -32,7 +33,7 @@ impl JoinKey {
         draw(KEY_BYTES).map(|drawn| JoinKey(Secret::new(drawn)))
     }
 
-    pub(super) fn restore(document: &Document) -> Option<JoinKey> {
+    pub(crate) fn restore(document: &Document) -> Option<JoinKey> {
         let text: String = serde_json::from_str(document.body.get()).ok()?;
         (text.len() == 2 * KEY_BYTES).then(|| JoinKey(Secret::new(text)))
     }
@@ -48,13 +49,13 @@ impl JoinKey {
         })
     }
 
-    /// What this machine says who it is with.
+    /// The join token of a machine.
     pub fn token(&self, machine: &MachineId) -> Secret {
         Secret::new(format!("{PREFIX}{machine}_{}", self.sign(machine)))
     }
 
-    /// The machine that was given this.
-    pub(super) fn machine(&self, token: &Secret) -> Option<MachineId> {
+    /// The machine that a join token belongs to.
+    pub(crate) fn machine(&self, token: &Secret) -> Option<MachineId> {
         let (name, signature) = token.reveal().strip_prefix(PREFIX)?.rsplit_once('_')?;
         let (machine, signature) = (name.parse().ok()?, signature.parse().ok()?);
         is_same(&self.sign(&machine), &signature).then_some(machine)
@@ -74,8 +75,23 @@ impl JoinKey {
     }
 }
 
-/// Whether it looks like what a rented machine is given.
-pub(super) fn is_join_token(text: &str) -> bool {
+/// The deployment's join key, once it has one: created when the first fleet is configured. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct SharedJoinKey(Arc<OnceLock<JoinKey>>);
+
+impl SharedJoinKey {
+    pub fn current(&self) -> Option<&JoinKey> {
+        self.0.get()
+    }
+
+    /// Sets the key, which is stored already; the first one stays.
+    pub fn set(&self, key: JoinKey) {
+        drop(self.0.set(key));
+    }
+}
+
+/// Whether a text looks like a join token.
+pub(crate) fn is_join_token(text: &str) -> bool {
     text.starts_with(PREFIX)
 }
 
@@ -89,7 +105,7 @@ mod tests {
 
     /// Faults: M7, X9.
     #[test]
-    fn a_join_token_names_its_machine_and_nobody_else_can_make_one() {
+    fn join_token_names_its_machine_and_cannot_be_forged() {
         let key = JoinKey::draw().unwrap();
         let token = key.token(&machine("gpus_a-1"));
         assert_eq!(key.machine(&token), Some(machine("gpus_a-1")));
@@ -105,16 +121,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_makes_the_same_tokens_and_is_not_shown() {
+    fn restored_key_makes_the_same_tokens_and_is_not_printed() {
         let key = JoinKey::draw().unwrap();
         let restored = JoinKey::restore(&key.document().unwrap()).unwrap();
         assert_eq!(restored.token(&machine("a")), key.token(&machine("a")));
         assert_eq!(format!("{key:?}"), "JoinKey(***)");
     }
 
-    /// Computed elsewhere.
+    /// Computed with another implementation.
     #[test]
-    fn it_is_the_hmac_that_everybody_knows() {
+    fn signature_is_standard_hmac() {
         let key = JoinKey(Secret::new("Jefe"));
         let name = machine("what-do-ya-want-for-nothing");
         let signed = key.sign(&name).to_string();
