@@ -1,5 +1,5 @@
-//! The command line: what people type, and how they are answered. Exit codes: 0 done, 1 the job failed or the program
-//! could not go on, 2 usage, 3 the plane cannot be reached, 4 a worker that nobody wants any more.
+//! The command line. Exit codes: 0 success, 1 a job failed or the program could not continue, 2 wrong usage, 3 the plane
+//! cannot be reached, 4 the worker was dismissed for good.
 
 mod audit;
 mod client;
@@ -27,7 +27,7 @@ use remuda_worker::serve_model_copy;
 
 /// A self-healing control plane for fleets of GPU workers.
 ///
-/// No job is ever lost, stuck or counted twice, and `remuda why JOB` can always say why.
+/// No job is ever lost, stuck or counted twice, and `remuda why JOB` always explains its state.
 #[derive(Debug, Parser)]
 #[command(name = "remuda", version, max_term_width = 110)]
 struct Cli {
@@ -37,13 +37,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a plane and a worker, run a few jobs, show what happens, clean up
+    /// Start a plane and workers, run a few jobs, kill a worker, show what happens, clean up
     ///
     /// Example: remuda demo
     Demo(demo::DemoCommand),
     /// Start a plane with an embedded store and workers on this machine
     ///
-    /// Without a hint it works with the ComfyUI on 127.0.0.1:8188.
+    /// By default the worker uses the ComfyUI on 127.0.0.1:8188.
     /// Examples: remuda up; remuda up --comfyui http://gpu1:8188; remuda up --exec './render.sh' --slots 2;
     /// remuda up --model embed=models/all-minilm-l6-v2,copies=2
     Up(start::UpCommand),
@@ -51,14 +51,14 @@ enum Command {
     ///
     /// Example: remuda serve --data ./data --listen 127.0.0.1:8288
     Serve(start::ServeCommand),
-    /// Start a worker for ComfyUI servers or models, or one that runs a command for each attempt
+    /// Start a worker that runs jobs on ComfyUI servers, on models, or with a command per attempt
     ///
     /// Examples: remuda worker --url http://plane:8288 --comfyui http://127.0.0.1:8188;
     /// remuda worker --comfyui http://127.0.0.1:8188 --comfyui-cmd 'python main.py --port 8188';
-    /// remuda worker --exec 'python3 infer.py' --label gpu=a100 (the workflow comes on standard input, standard output is
-    /// the result, lines on standard error are progress)
+    /// remuda worker --exec 'python3 infer.py' --label gpu=a100 (the command reads the workflow from standard input, prints
+    /// the result to standard output and progress to standard error)
     Worker(start::WorkerCommand),
-    /// Submit a workflow, follow it, bring home what it gives
+    /// Submit a workflow, follow it and save its outputs
     ///
     /// Example: remuda run workflow.json --set 3.seed=42 --input LoadImage.image=photo.png -o out
     #[command(after_long_help = run::EXAMPLES)]
@@ -67,15 +67,15 @@ enum Command {
     ///
     /// Example: remuda jobs --state failed --limit 20
     Jobs(commands::JobsCommand),
-    /// Tell why a job is where it is: every attempt, every candidate
+    /// Explain a job's state: its attempts and the workers that could run it
     ///
     /// Example: remuda why 0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11
     Why(commands::WhyCommand),
-    /// Cancel jobs, wherever they are
+    /// Cancel waiting or running jobs
     Cancel(commands::CancelCommand),
     /// List workers
     Workers(commands::WorkersCommand),
-    /// List machines: rented or not, what they cost, what they wait for
+    /// List machines with their costs and what they are waiting for
     ///
     /// Examples: remuda machines; remuda machines gpus-mi2x4k1
     Machines(commands::MachinesCommand),
@@ -84,48 +84,48 @@ enum Command {
     /// Example: remuda fleet scale gpus 4
     #[command(after_long_help = commands::FLEET_EXAMPLES)]
     Fleet(commands::FleetCommand),
-    /// Show what rented machines cost: an hour, each fleet, each tenant, each job
+    /// Show the cost of rented machines: per hour, fleet, tenant or job
     ///
     /// Example: remuda cost --since 7d --by tenant
     #[command(after_long_help = commands::COST_EXAMPLES)]
     Cost(commands::CostCommand),
-    /// Give a worker or a machine no new work; it leaves when it holds nothing
+    /// Stop sending work to a worker or machine; it leaves when its jobs have ended
     ///
     /// Example: remuda drain gpu-7 --deadline 10m --wait
     #[command(after_long_help = commands::DRAIN_EXAMPLES)]
     Drain(commands::DrainCommand),
-    /// List or lift blocks: workers and shapes kept apart
+    /// List or lift blocks: workers that a workflow shape may not run on for now
     Blocks(commands::BlocksCommand),
-    /// List, set or remove affinities: the workers a shape prefers or keeps away from
+    /// List, set or remove affinities: the workers a workflow shape prefers or avoids
     ///
     /// Example: remuda affinities set workflow.json --prefer gpu-1 --exclude gpu-7
     Affinities(commands::AffinitiesCommand),
-    /// List or release shapes that fail everywhere
+    /// List or release quarantined shapes: workflows that failed on every worker
     Quarantine(commands::QuarantineCommand),
-    /// Store and fetch the files that jobs take and give
+    /// Store and fetch the input and output files of jobs
     ///
     /// Example: remuda blobs put photo.png; remuda blobs get blake3:1f3a… -o photo.png
     Blobs(commands::BlobsCommand),
-    /// Follow what happens, from now on or from a number
+    /// Follow events, from now on or after an event number
     ///
     /// Example: remuda events --name job --after 0
     Events(commands::EventsCommand),
-    /// Run a control cycle now and show what it did, or what one would do
+    /// Run a control cycle now and show its actions, or only plan them
     ///
     /// Examples: remuda cycle; remuda cycle --dry-run; remuda cycle --last 5
     Cycle(commands::CycleCommand),
-    /// Make, list or revoke the tokens of clients, workers and admins
+    /// Create, list or revoke tokens of clients, workers and admins
     ///
     /// Example: remuda token create --role client --tenant anna --name "anna's laptop" --expires 30d
     #[command(after_long_help = token::EXAMPLES)]
     Token(token::TokenCommand),
-    /// Show who did what to the fleet, and check that nobody changed that
+    /// Show the audit log of the fleet, and verify that it was not tampered with
     ///
     /// Example: remuda audit --verify
     Audit(audit::AuditCommand),
-    /// Show every setting with its value and where it came from
+    /// Show every setting with its value and origin
     Config(start::ConfigCommand),
-    /// Run simulated worlds that go wrong and check that the laws hold
+    /// Run simulated worlds with faults and check that the laws hold
     ///
     /// Example: remuda sim --seeds 1000; remuda sim --replay 42
     Sim(sim::SimCommand),
@@ -134,20 +134,20 @@ enum Command {
     /// Examples: remuda models list; remuda models get all-minilm-l6-v2; remuda models check ./all-minilm-l6-v2
     #[cfg(feature = "models")]
     Models(models::ModelsCommand),
-    /// Stand in for services that a test machine does not have
+    /// Start a stand-in for ComfyUI or RunPod, for tests
     ///
     /// Example: remuda fake comfyui --fault drop-completion=0.05
     Fake(fake::FakeCommand),
-    /// Measure this machine and Remuda on it, side by side
+    /// Measure this machine and Remuda on it
     ///
     /// Example: remuda bench queue
     Bench(remuda_bench::BenchCommand),
-    /// A copy of a model, as the child process of whoever serves it
+    /// Run one model copy as a child process of a worker
     #[command(hide = true)]
     PoolCopy,
 }
 
-/// How a client finds the plane.
+/// How a command reaches the plane.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Connection {
     /// Address of the plane
@@ -160,13 +160,13 @@ pub(crate) struct Connection {
     json: bool,
 }
 
-/// Who asks a plane, and whom that one trusts.
+/// How a command authenticates, and which certificates it trusts.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Identity {
-    /// Token to ask with; better in the environment, where other users do not see it
+    /// Token of the caller; prefer the environment variable, which other users cannot see
     #[arg(long, env = "REMUDA_TOKEN", hide_env_values = true, value_name = "TOKEN", global = true)]
     token: Option<Secret>,
-    /// Certificates to trust besides the system's, as PEM
+    /// PEM file with certificates to trust in addition to the system's
     #[arg(long, env = "REMUDA_CA", value_name = "FILE", global = true)]
     ca: Option<PathBuf>,
 }
@@ -183,44 +183,44 @@ impl Connection {
     }
 }
 
-/// Where settings come from; flags win over the environment, which wins over the file.
+/// Where settings come from: flags override the environment, which overrides the file.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct Settings {
-    /// Settings file; by default remuda.toml here or in the data folder
+    /// Settings file; by default remuda.toml in the current or the data folder
     #[arg(long, env = "REMUDA_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Store, blobs and logs; by default the platform's data folder
+    /// Folder for store, blobs and logs; by default the platform's data folder
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
     /// Address to listen on
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// sqlite:PATH or memory:
+    /// Where jobs are stored: sqlite:PATH or memory:
     #[arg(long, value_name = "URL")]
     store: Option<String>,
-    /// Any other setting, as `remuda config show` names it
+    /// Any other setting, named as in `remuda config show`
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Certificate of the plane and what vouches for it, as PEM
+    /// PEM file with the plane's certificate chain
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<String>,
-    /// The key of the certificate, as PEM
+    /// PEM file with the certificate's private key
     #[arg(long, value_name = "FILE")]
     tls_key: Option<String>,
-    /// Serve addresses beyond loopback without TLS, and without tokens as long as there are none
+    /// Listen on public addresses without TLS, and without tokens while none exist
     #[arg(long)]
     insecure: bool,
 }
 
-/// What was typed makes no sense together with what is there: the code is 2, as for what makes none by itself.
+/// A mistake in the arguments that clap cannot detect; exit code 2, as for those it can.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Usage(String);
+pub(crate) struct UsageError(String);
 
-/// Runs the program; a plane that cannot be reached is told apart from everything else.
+/// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    // Before there are threads of ours: a copy has its own, and no more than it was given.
+    // Before the runtime starts: a model copy uses only the threads it was given.
     if let Command::PoolCopy = cli.command {
         return ExitCode::from(u8::from(serve_model_copy().is_err()));
     }
@@ -236,7 +236,7 @@ pub fn main() -> ExitCode {
         Err(error) => {
             eprintln!("remuda: {error:#}");
             let is_unreachable = error.chain().any(|cause| cause.is::<client::Unreachable>());
-            let is_usage = error.chain().any(|cause| cause.is::<Usage>());
+            let is_usage = error.chain().any(|cause| cause.is::<UsageError>());
             ExitCode::from(if is_unreachable { 3 } else { 1 + u8::from(is_usage) })
         }
     };

@@ -1,15 +1,15 @@
-//! Remuda inside another program: ComfyUI servers as one pool that runs workflows and survives what servers do.
+//! Remuda inside another program: a pool of ComfyUI servers that runs workflows and survives server failures.
 //!
 //! ```text
-//!  enqueue ──▶ plane (store, rules) ◀──loopback──▶ an agent for each server ──▶ ComfyUI
-//!                 │ news                            a server that is away delays nobody and joins when it comes
+//!  enqueue ──▶ plane (store, rules) ◀──loopback──▶ one agent per server ──▶ ComfyUI
+//!                 │ events                          (an absent server delays nothing and joins when it is up)
 //!                 └──▶ JobWatch ──▶ JobHandle: await, progress, previews, outputs so far
 //! ```
 //!
-//! It is the same plane and the same agents as `remuda up` starts, so the same promises hold: what was accepted is never
-//! lost, nothing is done twice once it is recorded, and a pool that is dropped or killed has done no more harm than a
-//! crash, which a pool on a folder recovers from. A pool touches nothing that is the program's own: no log is set up, no
-//! signal is taken, the process is never ended, and any number of pools live side by side.
+//! `remuda up` starts the same plane and the same agents, so the same guarantees hold: an accepted job is never lost, a
+//! recorded result is never computed again, and dropping or killing a pool is no worse than a crash, from which a pool on
+//! a folder recovers. A pool leaves the program alone: it sets up no log, handles no signals and never exits the process,
+//! and one process may run any number of pools.
 
 mod builder;
 mod enqueue_options;
@@ -59,7 +59,7 @@ use remuda_server::serve::Serving;
 /// # let url = fake.url();
 /// let pool = WorkflowPool::builder()
 ///     .comfyui(&url) // such as "http://127.0.0.1:8188"
-///     .comfyui("http://127.0.0.1:9") // nobody there: delays nobody
+///     .comfyui("http://127.0.0.1:9") // not running: delays nothing
 ///     .build()
 ///     .await?;
 ///
@@ -80,56 +80,56 @@ pub struct WorkflowPool {
     inner: Arc<Inner>,
 }
 
-/// What the pool shares with its handles and streams.
+/// State shared by the pool, its handles and its streams.
 #[derive(Debug)]
 struct Inner {
     state: Mutex<State>,
-    hub: JobWatch,
+    watch: JobWatch,
     servers: Vec<(WorkerId, String)>,
     runtime: tokio::runtime::Handle,
 }
 
 #[derive(Debug)]
 struct State {
-    /// Gone once the pool has stopped, and with it every lock on files.
+    /// None once the pool has stopped; dropping it releases the locks on its files.
     context: Option<Arc<Context>>,
     is_closing: bool,
     running: Option<Running>,
 }
 
-/// What runs in the background; dropped, it stops.
+/// The background tasks; dropping this stops them.
 #[derive(Debug)]
 struct Running {
     serving: Serving,
     workers: JoinSet<()>,
     stops: Vec<mpsc::Sender<()>>,
-    /// The hub, and whoever listens to events.
+    /// The job watch, and the listeners added with `on`.
     listeners: JoinSet<()>,
-    /// Removed when all else has ended.
+    /// Removed after everything else has ended.
     _folder: Option<TempFolder>,
 }
 
-/// Why a pool did not do what it was asked.
+/// Why a call of the pool failed, sorted by what the caller can do.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum WorkflowPoolError {
-    /// Enqueue it in another pool.
-    #[error("the pool is shut down, or about to be")]
+    /// Enqueue the job in another pool.
+    #[error("the pool is shut down or shutting down")]
     Stopped,
-    /// Mend the workflow or the options: the same will be refused again.
-    #[error("it cannot be taken: {0}")]
+    /// Fix the workflow or the options: the same call would be refused again.
+    #[error("the job is invalid: {0}")]
     Invalid(String),
-    /// There is no such job; jobs are forgotten some time after their end.
+    /// There is no such job; ended jobs are deleted after the retention time.
     #[error("there is no job {0}")]
     Unknown(JobId),
-    /// Nothing is left to be done about it.
-    #[error("the job is {state} already")]
+    /// The job has ended; it cannot be changed any more.
+    #[error("the job is already {state}")]
     Ended { state: &'static str },
-    /// Nothing was changed; worth trying again in a moment.
-    #[error("not now: {0}")]
+    /// Nothing was changed; retry in a moment.
+    #[error("the pool is busy: {0}")]
     Busy(String),
 }
 
-/// How much there is to do, and what was done since the pool was built.
+/// Jobs and workers right now, and jobs ended since the pool was built.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkflowPoolStats {
     pub queued: usize,
@@ -138,17 +138,17 @@ pub struct WorkflowPoolStats {
     pub failed: u64,
     pub cancelled: u64,
     pub workers: usize,
-    /// Of those, how many are there right now.
+    /// How many of the workers are online and accept work.
     pub workers_online: usize,
 }
 
-/// A server of the pool, as it is right now.
+/// The current state of one server of the pool.
 #[derive(Clone, Debug)]
 pub struct WorkerStatus {
     pub worker: WorkerId,
     pub url: String,
     pub is_online: bool,
-    /// Why it takes no work, if so.
+    /// Why it accepts no work; empty if it does.
     pub reason: String,
     pub running: Vec<JobId>,
     pub completed: u64,
@@ -160,7 +160,7 @@ impl WorkflowPool {
         WorkflowPoolBuilder::default()
     }
 
-    /// Accepts a job. Once this returns it is stored, and will end in one way or another.
+    /// Accepts a job. Once this returns, the job is stored and will complete, fail or be cancelled.
     pub async fn enqueue(
         &self,
         workflow: impl Into<WorkflowSource>,
@@ -173,21 +173,21 @@ impl WorkflowPool {
         Ok(self.inner.handle(submitted.job).await)
     }
 
-    /// A job of this pool, also one that a former pool on the same folder accepted.
+    /// A job of this pool, or one that an earlier pool on the same folder accepted.
     pub async fn job(&self, id: JobId) -> Result<JobHandle, WorkflowPoolError> {
         let context = self.inner.context().ok_or(WorkflowPoolError::Stopped)?;
         context.store.job(id).await.map_err(busy)?.ok_or(WorkflowPoolError::Unknown(id))?;
         Ok(self.inner.handle(id).await)
     }
 
-    /// Stops a job wherever it is; it is never run afterwards.
+    /// Cancels a job, whether it waits or runs; it will not run again.
     pub async fn cancel(&self, id: JobId) -> Result<(), WorkflowPoolError> {
         self.inner.cancel(id).await
     }
 
-    /// Calls `act` for every event of this name (`job:completed`), or of all that begin with it (`job`), until the pool
-    /// is shut down. Events come one after the other and none of those that are stored is left out, so `act` should be
-    /// quick: send it on if there is much to do.
+    /// Calls `act` for every event with this name (`job:completed`) or of this kind (`job`) until the pool is shut down.
+    /// Events are passed one at a time and no stored event is skipped, so `act` should be quick: hand longer work to
+    /// another task.
     pub fn on(&self, name: &str, mut act: impl FnMut(PoolEvent) + Send + 'static) {
         let mut follower = self.follow(EventFilter::new().name(name));
         let mut state = self.inner.state();
@@ -201,8 +201,7 @@ impl WorkflowPool {
         }
     }
 
-    /// Events as they happen from now on. What is stored is never left out, however slowly it is read; progress and
-    /// previews may be.
+    /// Events from now on. No stored event is skipped, however slowly the stream is read; progress and previews may be.
     pub fn events(&self, filter: EventFilter) -> impl Stream<Item = PoolEvent> + Send + use<> {
         futures_util::stream::unfold(self.follow(filter), |mut follower| async {
             let event = follower.next().await?;
@@ -217,21 +216,21 @@ impl WorkflowPool {
     pub async fn stats(&self) -> Result<WorkflowPoolStats, WorkflowPoolError> {
         let context = self.inner.context().ok_or(WorkflowPoolError::Stopped)?;
         let workers = self.inner.servers.len();
-        let look = move |plane: &remuda_core::plane::Plane, _| {
+        let read = move |plane: &remuda_core::plane::Plane, _| {
             let running: usize = plane.workers().map(|worker| worker.holds.len()).sum();
             let workers_online = plane.workers().filter(|worker| is_online(worker)).count();
             let queued = plane.open_jobs().saturating_sub(running);
             WorkflowPoolStats { queued, running, workers, workers_online, ..WorkflowPoolStats::default() }
         };
-        let stats = context.plane.read(look).await?;
-        Ok(self.inner.hub.count(stats))
+        let stats = context.plane.read(read).await?;
+        Ok(self.inner.watch.count(stats))
     }
 
-    /// All servers, those that are away included.
+    /// All servers, including those that are offline.
     pub async fn workers(&self) -> Result<Vec<WorkerStatus>, WorkflowPoolError> {
         let context = self.inner.context().ok_or(WorkflowPoolError::Stopped)?;
         let servers = self.inner.servers.clone();
-        let look = move |plane: &remuda_core::plane::Plane, _| {
+        let read = move |plane: &remuda_core::plane::Plane, _| {
             let status = |(worker, url): (WorkerId, String)| match plane.worker(&worker) {
                 Some(it) => WorkerStatus {
                     is_online: is_online(it),
@@ -248,7 +247,7 @@ impl WorkflowPool {
                 },
                 None => WorkerStatus {
                     is_online: false,
-                    reason: "it has not answered yet, or does not work".to_owned(),
+                    reason: "not joined: the server has not answered yet, or failed its self-test".to_owned(),
                     running: Vec::new(),
                     completed: 0,
                     failed: 0,
@@ -258,11 +257,11 @@ impl WorkflowPool {
             };
             servers.into_iter().map(status).collect()
         };
-        Ok(context.plane.read(look).await?)
+        Ok(context.plane.read(read).await?)
     }
 
-    /// Says where workflows of this kind (the graph and its models, whatever their texts, seeds and sizes) would rather
-    /// run, and where never. In place of what was said of them before.
+    /// Sets where workflows of this shape (same graph and models, any texts, seeds and sizes) should preferably run, and
+    /// where they must not. Replaces the shape's earlier affinity.
     pub async fn set_affinity(
         &self,
         workflow: impl Into<WorkflowSource>,
@@ -285,12 +284,12 @@ fn is_online(worker: &remuda_core::worker::Worker) -> bool {
 }
 
 impl Inner {
-    /// For whoever only looks.
+    /// For calls that only read; None once the pool has stopped.
     fn context(&self) -> Option<Arc<Context>> {
         self.state().context.clone()
     }
 
-    /// For whoever brings more work.
+    /// For calls that add work; refused once the pool is shutting down.
     fn open_context(&self) -> Result<Arc<Context>, WorkflowPoolError> {
         let state = self.state();
         state.context.clone().filter(|_| !state.is_closing).ok_or(WorkflowPoolError::Stopped)
@@ -301,12 +300,12 @@ impl Inner {
     }
 
     async fn handle(self: &Arc<Self>, id: JobId) -> JobHandle {
-        let now = self.hub.watch(id);
-        // Only now: what ended before somebody watched is not told.
+        let snapshot = self.watch.subscribe(id);
+        // After the subscription: the end of a job that ended before it is not published again.
         if let Some(context) = self.context() {
-            self.hub.look(self, &context, id).await;
+            self.watch.publish_end(self, &context, id).await;
         }
-        JobHandle::new(id, self.clone(), now)
+        JobHandle::new(id, self.clone(), snapshot)
     }
 
     async fn cancel(&self, job: JobId) -> Result<(), WorkflowPoolError> {
@@ -316,8 +315,8 @@ impl Inner {
             Ok(_) => Ok(()),
             Err(PlaneError::Refused(Refusal::UnknownJob(_))) => {
                 let known = context.store.job(job).await.map_err(busy)?;
-                let (_, life) = known.ok_or(WorkflowPoolError::Unknown(job))?;
-                Err(WorkflowPoolError::Ended { state: life.state.name() })
+                let (_, status) = known.ok_or(WorkflowPoolError::Unknown(job))?;
+                Err(WorkflowPoolError::Ended { state: status.state.name() })
             }
             Err(other) => Err(other.into()),
         }

@@ -1,4 +1,4 @@
-//! `remuda audit`: what the audit log says, and whether it can be believed.
+//! `remuda audit`: prints the audit log and verifies its hash chain.
 
 use std::process::ExitCode;
 
@@ -15,10 +15,10 @@ use remuda_server::audit::{self, FILE_NAME, Found, Line};
 pub(super) struct AuditCommand {
     #[command(flatten)]
     settings: Settings,
-    /// Only check that nobody changed it: exit code 1 if somebody did
+    /// Only verify the log; exit code 1 if it was tampered with
     #[arg(long)]
     verify: bool,
-    /// Show so many of the newest lines
+    /// Number of newest lines to show
     #[arg(long, default_value_t = 50, value_name = "NUMBER")]
     limit: usize,
     /// Print JSON for scripts
@@ -29,9 +29,8 @@ pub(super) struct AuditCommand {
 impl AuditCommand {
     pub(super) fn run(self) -> anyhow::Result<ExitCode> {
         let path = self.settings.load()?.serve.data.join(FILE_NAME);
-        let found = audit::read(&path).with_context(|| {
-            format!("cannot read {}: name the plane's folder with --data", path.display())
-        })?;
+        let found = audit::read(&path)
+            .with_context(|| format!("cannot read {}: set the plane's folder with --data", path.display()))?;
         let skipped = found.lines.len().saturating_sub(self.limit);
         let shown = if self.verify { &[] } else { &found.lines[skipped..] };
         if self.json {
@@ -60,8 +59,8 @@ fn row(line: &Line) -> Vec<String> {
 fn verdict(found: &Found) -> String {
     let count = found.lines.len();
     let mut text = match found.broken.is_empty() {
-        true => format!("{count} lines, each following the one before"),
-        false => format!("{count} lines, and somebody changed them: {}", found.broken.join("; ")),
+        true => format!("{count} lines, hash chain intact"),
+        false => format!("{count} lines, hash chain broken: {}", found.broken.join("; ")),
     };
     if found.torn > 0 {
         text.push_str(&format!("; {} cut short by a crash", found.torn));

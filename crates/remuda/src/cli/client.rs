@@ -1,4 +1,4 @@
-//! HTTP for people: asks the plane and turns what goes wrong into a sentence.
+//! The command line's HTTP client: sends requests to the plane and turns failures into messages for people.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use serde_json::Value;
 use super::Connection;
 use remuda_net::http_client::Credentials;
 
-pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(30);
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Nobody answers at the plane's address.
+/// Nothing answers at the plane's address.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot reach the plane at {url}: {cause}. Is `remuda serve` running there? Name another with --url or REMUDA_URL"
+    "cannot reach the plane at {url}: {cause}. Is `remuda serve` running there? Set another address with --url or REMUDA_URL"
 )]
 pub(crate) struct Unreachable {
     url: String,
     cause: String,
 }
 
-/// The plane answered, and said no.
+/// The plane refused the request.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Refused {
@@ -29,18 +29,18 @@ pub(crate) struct Refused {
     message: String,
 }
 
-/// Whether trying again in a moment may help.
-pub(crate) fn is_passing(error: &anyhow::Error) -> bool {
+/// Whether a retry may succeed.
+pub(crate) fn is_retryable(error: &anyhow::Error) -> bool {
     let is_busy = |refused: &Refused| {
         refused.status == StatusCode::TOO_MANY_REQUESTS || refused.status.is_server_error()
     };
-    // An answer that broke off is one of those.
+    // Includes an answer that broke off in the middle.
     let is_cut = error.is::<Unreachable>() || error.chain().any(|cause| cause.is::<reqwest::Error>());
     is_cut || error.downcast_ref::<Refused>().is_some_and(is_busy)
 }
 
-/// Whether the plane said that there is no such thing.
-pub(crate) fn is_missing(error: &anyhow::Error) -> bool {
+/// Whether the plane answered 404.
+pub(crate) fn is_not_found(error: &anyhow::Error) -> bool {
     error.downcast_ref::<Refused>().is_some_and(|refused| refused.status == StatusCode::NOT_FOUND)
 }
 
@@ -56,13 +56,13 @@ impl Client {
         Client::with(&connection.url, connection.credentials()?)
     }
 
-    /// For a plane that asks nobody who it is.
-    pub(crate) fn at(url: &str) -> anyhow::Result<Self> {
+    /// For a plane without access control.
+    pub(crate) fn without_token(url: &str) -> anyhow::Result<Self> {
         Client::with(url, Credentials::default())
     }
 
     fn with(url: &str, credentials: Credentials) -> anyhow::Result<Self> {
-        let http = credentials.client().build().context("cannot set up HTTP")?;
+        let http = credentials.client().build().context("cannot set up the HTTP client")?;
         Ok(Client { http, url: url.trim_end_matches('/').to_owned(), credentials })
     }
 
@@ -71,23 +71,23 @@ impl Client {
     }
 
     pub(crate) async fn get(&self, path: &str) -> anyhow::Result<Value> {
-        self.send(self.request(Method::GET, path).timeout(ANSWER_MAX)).await
+        self.send(self.request(Method::GET, path).timeout(REQUEST_TIMEOUT)).await
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
-        self.send(self.request(Method::POST, path).json(body).timeout(ANSWER_MAX)).await
+        self.send(self.request(Method::POST, path).json(body).timeout(REQUEST_TIMEOUT)).await
     }
 
     pub(crate) async fn delete(&self, path: &str) -> anyhow::Result<Value> {
-        self.send(self.request(Method::DELETE, path).timeout(ANSWER_MAX)).await
+        self.send(self.request(Method::DELETE, path).timeout(REQUEST_TIMEOUT)).await
     }
 
     pub(crate) async fn send(&self, request: RequestBuilder) -> anyhow::Result<Value> {
         let response = self.open(request).await?;
-        response.json().await.context("the plane's answer could not be read")
+        response.json().await.context("the plane's answer is not readable JSON")
     }
 
-    /// As `send`, with the body left to be read as it comes.
+    /// As `send`, but returns the response so that its body can be streamed.
     pub(crate) async fn open(&self, request: RequestBuilder) -> anyhow::Result<reqwest::Response> {
         let response = request.send().await.map_err(|error| self.unreachable(&error))?;
         let status = response.status();

@@ -41,13 +41,13 @@ pub(super) use self::quarantine::QuarantineCommand;
 pub(super) use self::why::{WhyCommand, story};
 pub(super) use self::workers::WorkersCommand;
 
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// As much of a shape as tables show; what lifts a block takes any part of it that is unique.
 const SHAPE_DIGITS: usize = 12;
 
 /// Asks with a query that is escaped as it has to be.
 async fn ask(client: &Client, method: Method, path: &str, query: &[(&str, String)]) -> anyhow::Result<Value> {
-    client.send(client.request(method, path).query(query).timeout(ANSWER_MAX)).await
+    client.send(client.request(method, path).query(query).timeout(REQUEST_TIMEOUT)).await
 }
 
 /// JSON as it came, or what people read.

@@ -22,7 +22,7 @@ use self::drawing::DrawingModel;
 use self::processes::DemoProcesses;
 use super::Client;
 use super::commands::{open_events, story};
-use super::start::stops;
+use super::start::stop_signals;
 use remuda_net::sse::{SseEvent, SseReader};
 use remuda_net::terminal::escape_control;
 
@@ -61,7 +61,7 @@ const DEMO_MAX: Duration = Duration::from_secs(60);
 
 impl DemoCommand {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let mut stops = stops()?;
+        let mut stops = stop_signals()?;
         let painter = DrawingModel::find(self.draw)?;
         if let Some(picture) = self.picture.as_ref().filter(|_| painter.is_none()) {
             bail!(
@@ -98,7 +98,7 @@ async fn perform(
     is_told: bool,
     picture: Option<PathBuf>,
 ) -> anyhow::Result<Value> {
-    let client = Client::at(&stage.url)?;
+    let client = Client::without_token(&stage.url)?;
     let mut play = Play { jobs: Vec::new(), began: Instant::now(), is_told, killed: None, picture };
     play.tell(&format!("remuda demo: a plane on {}, its store in {}\n", stage.url, stage.folder().display()));
     stage.start_workers().await?;

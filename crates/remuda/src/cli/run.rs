@@ -1,4 +1,4 @@
-//! `remuda run`: submit a workflow with what is changed in it, follow it to its end, bring home what it gave.
+//! `remuda run`: changes inputs of a workflow, submits it, follows the jobs to their end and saves their outputs.
 
 mod follow;
 mod graph;
@@ -25,10 +25,10 @@ use tokio::task::JoinSet;
 
 use self::follow::JobFollower;
 use self::job_options::JobOptionArgs;
-use self::preview::Previews;
+use self::preview::PreviewFile;
 use self::progress::ProgressView;
-use self::workflow::{Change, File, Workflow, change, file};
-use super::{Client, Connection, Usage};
+use self::workflow::{InputChange, InputFile, SubmittedWorkflow, parse_change, parse_file};
+use super::{Client, Connection, UsageError};
 use remuda_net::terminal::escape_control;
 use remuda_net::terminal::print_line;
 use remuda_worker::BlobLink;
@@ -38,60 +38,60 @@ Examples:
   remuda run workflow.json
   remuda run workflow.json --set 3.seed=42 --set \"Positive Prompt.text=a wild horse at dawn\" -o out
   remuda run img2img.json --input LoadImage.image=photo.png -o out --preview now.jpg
-  remuda run workflow.json -n 4 -o out        four copies, each with other seeds, side by side
-  remuda run workflow.json --detach           print the id and leave
+  remuda run workflow.json -n 4 -o out        four copies with different seeds, in parallel
+  remuda run workflow.json --detach           print the job id and exit
   remuda run workflow.json --prefer gpu-1 --exclude gpu-7 --webhook https://example.org/done
 
-Ctrl-C cancels what was submitted and waits until that is so; a second one leaves at once.
-Exit code: 0 if every job completed, 1 if one did not, 2 for a mistake in what was typed, 3 if nobody answers.";
+Ctrl-C cancels the submitted jobs and waits until they have ended; a second Ctrl-C exits at once.
+Exit code: 0 if every job completed, 1 if one did not, 2 for wrong arguments, 3 if the plane cannot be reached.";
 
-/// As many as one person can look through; more is for a script.
+/// As many outputs as one person can look through; for more, use a script.
 const COPIES_MAX: i64 = 1000;
 
 #[derive(Debug, Args)]
 pub(super) struct RunCommand {
     /// File with the workflow, or - for standard input
     file: PathBuf,
-    /// Change an input of a graph; NODE is an id, or a title or class that only one node has. VALUE is JSON if it is a
-    /// number, true, false, null, a list or an object, and else text. May be repeated
-    #[arg(long = "set", value_name = "NODE.INPUT=VALUE", value_parser = change)]
-    changes: Vec<Change>,
-    /// Give an input of a graph a file of this machine: it is brought to whichever server runs the job. May be repeated
-    #[arg(long = "input", value_name = "NODE.INPUT=FILE", value_parser = file)]
-    files: Vec<File>,
-    /// Save the files it gives in this folder; nothing that is there is overwritten
+    /// Change an input of the graph; NODE is an id, or a title or class that only one node has. VALUE is JSON if it is a
+    /// number, true, false, null, a list or an object, otherwise text. May be repeated
+    #[arg(long = "set", value_name = "NODE.INPUT=VALUE", value_parser = parse_change)]
+    changes: Vec<InputChange>,
+    /// Use a local file as an input of the graph; it is uploaded to the server that runs the job. May be repeated
+    #[arg(long = "input", value_name = "NODE.INPUT=FILE", value_parser = parse_file)]
+    files: Vec<InputFile>,
+    /// Save output files in this folder; existing files are not overwritten
     #[arg(short, long, value_name = "DIR")]
     output: Option<PathBuf>,
-    /// Run so many copies. In each, every input called seed or noise_seed that is a number and was not --set gets a new
-    /// random one
+    /// Number of copies to run. In each, every number in an input called seed or noise_seed that was not --set is replaced
+    /// by a random one
     #[arg(short = 'n', long, value_name = "COPIES", value_parser = clap::value_parser!(u32).range(1..=COPIES_MAX))]
     copies: Option<u32>,
-    /// Keep the newest preview in this file while it runs
+    /// Write the newest preview to this file while the job runs
     #[arg(long, value_name = "FILE", conflicts_with = "detach")]
     preview: Option<PathBuf>,
     /// Service to run it; by default comfyui for a graph, exec for anything else
     #[arg(long)]
     service: Option<String>,
-    /// Whose job it is
+    /// Tenant of the job
     #[arg(long)]
     tenant: Option<String>,
-    /// Higher goes first, from -128 to 127
+    /// Priority from -128 to 127; higher runs first
     #[arg(long, default_value_t = 0, allow_hyphen_values = true)]
     priority: i8,
-    /// Fail it if it has not ended after this many seconds
+    /// Fail the job if it has not ended after this many seconds
     #[arg(long, value_name = "SECONDS")]
     deadline: Option<u64>,
-    /// The same key means the same job, however often it is sent
+    /// Idempotency key: submitting the same key again returns the same job
     #[arg(long, conflicts_with = "copies")]
     key: Option<String>,
-    /// Shown on every event of the job; may be repeated
+    /// Metadata for every event of the job; may be repeated
     #[arg(long = "meta", value_name = "NAME=VALUE")]
     metadata: Vec<String>,
-    /// Print the job's id and do not wait for its end
+    /// Print the job id and exit without waiting
     #[arg(long, conflicts_with = "output")]
     detach: bool,
     #[command(flatten)]
-    wishes: JobOptionArgs,
+    options: JobOptionArgs,
     #[command(flatten)]
     connection: Connection,
 }
@@ -111,12 +111,12 @@ struct Submission<'a> {
     #[serde(skip_serializing_if = "Map::is_empty")]
     metadata: Map<String, Value>,
     #[serde(flatten)]
-    wishes: Map<String, Value>,
+    options: Map<String, Value>,
 }
 
-/// Jobs whose files are fetched at the same time: more would only share the same line.
-const BRINGS_MAX: usize = 4;
-/// 128 + SIGINT, as shells have it.
+/// Jobs whose files are fetched at the same time; more would only share the same bandwidth.
+const DOWNLOADS_MAX: usize = 4;
+/// 128 + SIGINT, as in shells.
 const INTERRUPTED: u8 = 130;
 
 impl RunCommand {
@@ -133,53 +133,57 @@ impl RunCommand {
                 print_line(&if self.connection.json {
                     answer.to_string()
                 } else {
-                    escape_control(&id_of(answer))
+                    escape_control(&job_id(answer))
                 });
             }
-            return Ok(if submitted.len() == self.wanted() { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            return Ok(if submitted.len() == self.job_count() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            });
         }
-        let ids: Vec<String> = submitted.iter().map(id_of).collect();
-        let previews = self.preview.clone().map(|path| Previews::keep(client.clone(), path));
+        let ids: Vec<String> = submitted.iter().map(job_id).collect();
+        let previews = self.preview.clone().map(|path| PreviewFile::start(client.clone(), path));
         let view = ProgressView::new(&ids, self.connection.json);
-        // Whoever has a token hears of its own tenant anyway.
-        let usual = client.credentials.token.is_empty().then_some("default");
-        let tenant = self.tenant.as_deref().or(usual);
-        let follow = JobFollower::new(&client, tenant, &ids, view, previews.as_ref());
-        let mut homes = OutputSaver::new(self.output.clone(), &client);
-        follow.until_all_ended(&mut interrupts, |at, job| homes.bring(at, job)).await?;
-        let ended = homes.all().await;
+        // A token limits the events to its tenant already.
+        let default_tenant = client.credentials.token.is_empty().then_some("default");
+        let tenant = self.tenant.as_deref().or(default_tenant);
+        let follower = JobFollower::new(&client, tenant, &ids, view, previews.as_ref());
+        let mut saver = OutputSaver::new(self.output.clone(), &client);
+        follower.until_all_ended(&mut interrupts, |at, job| saver.save(at, job)).await?;
+        let ended = saver.finish().await;
         if let Some(previews) = previews {
             previews.end().await;
         }
-        Ok(self.tell(&ended))
+        Ok(self.print_results(&ended))
     }
 
-    /// Everything that can go wrong before a job is submitted goes wrong here.
-    async fn prepare(&self, client: &Client) -> anyhow::Result<Workflow> {
-        let mut workflow = Workflow::read(&self.file, self.service.is_some())?;
-        workflow.change(&self.changes)?;
-        let places = workflow.places(&self.files)?;
+    /// Checks all arguments and uploads input files before the first job is submitted.
+    async fn prepare(&self, client: &Client) -> anyhow::Result<SubmittedWorkflow> {
+        let mut workflow = SubmittedWorkflow::read(&self.file, self.service.is_some())?;
+        workflow.apply(&self.changes)?;
+        let inputs = workflow.find_inputs(&self.files)?;
         self.metadata()?;
         if let Some(folder) = &self.output {
             std::fs::create_dir_all(folder)
-                .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+                .with_context(|| format!("cannot create the folder {}", folder.display()))?;
         }
         if let Some(folder) = self.preview.as_deref().and_then(|file| file.parent())
             && !folder.as_os_str().is_empty()
             && !folder.is_dir()
         {
-            return Err(Usage(format!("--preview: there is no folder {}", folder.display())).into());
+            return Err(UsageError(format!("--preview: there is no folder {}", folder.display())).into());
         }
         if !self.files.is_empty() {
-            // Asked once, so that a plane that is not there is told at once and not after many tries.
+            // An unreachable plane is reported at once; the upload would retry first.
             client.get("/health/live").await?;
         }
         let link = BlobLink::with_credentials(&self.connection.url, &client.credentials);
-        for (place, file) in places.iter().zip(&self.files) {
+        for (input, file) in inputs.iter().zip(&self.files) {
             let path = &file.path;
             let (hash, _) =
                 link.store(path).await.with_context(|| format!("cannot store {}", path.display()))?;
-            workflow.place(place, path, hash);
+            workflow.set_file(input, path, hash);
         }
         Ok(workflow)
     }
@@ -187,12 +191,12 @@ impl RunCommand {
     async fn submit(
         &self,
         client: &Client,
-        workflow: &Workflow,
+        workflow: &SubmittedWorkflow,
         interrupts: &mut mpsc::Receiver<()>,
     ) -> anyhow::Result<Vec<Value>> {
         let copies = match self.copies {
-            None => vec![workflow.written()],
-            Some(copies) => (0..copies).map(|_| workflow.copy()).collect(),
+            None => vec![workflow.to_json()],
+            Some(copies) => (0..copies).map(|_| workflow.to_json_with_new_seeds()).collect(),
         };
         let mut submitted = Vec::new();
         for workflow in &copies {
@@ -207,17 +211,18 @@ impl RunCommand {
                 deadline_seconds: self.deadline,
                 idempotency_key: self.key.as_deref(),
                 metadata: self.metadata()?,
-                wishes: self.wishes.fields(),
+                options: self.options.fields(),
             };
-            let request = client.request(Method::POST, "/remuda/v1/jobs").timeout(super::client::ANSWER_MAX);
+            let request =
+                client.request(Method::POST, "/remuda/v1/jobs").timeout(super::client::REQUEST_TIMEOUT);
             match client.send(request.json(&submission)).await {
                 Ok(answer) if answer["id"].is_string() => submitted.push(answer),
-                Ok(_) => anyhow::bail!("the plane did not say the job's id"),
-                // What was submitted before is not left alone for it.
+                Ok(_) => anyhow::bail!("the plane's answer has no job id"),
+                // Jobs submitted before are still followed.
                 Err(error) if !submitted.is_empty() => {
                     let (done, of) = (submitted.len(), copies.len());
                     eprintln!(
-                        "remuda: only {done} of {of} copies were taken: {}",
+                        "remuda: only {done} of {of} copies were accepted: {}",
                         escape_control(&format!("{error:#}"))
                     );
                     break;
@@ -228,25 +233,24 @@ impl RunCommand {
         Ok(submitted)
     }
 
-    /// How many jobs there should be.
-    fn wanted(&self) -> usize {
+    fn job_count(&self) -> usize {
         self.copies.unwrap_or(1) as usize
     }
 
     fn metadata(&self) -> anyhow::Result<Map<String, Value>> {
         let pairs = self.metadata.iter().map(|pair| match pair.split_once('=') {
             Some((name, value)) => Ok((name.to_owned(), value.into())),
-            None => Err(Usage(format!("--meta takes NAME=VALUE, not {pair:?}")).into()),
+            None => Err(UsageError(format!("--meta takes NAME=VALUE, not {pair:?}")).into()),
         });
         pairs.collect()
     }
 
-    /// What each gave, in the order in which they were submitted; the exit code.
-    fn tell(&self, ended: &[EndedJob]) -> ExitCode {
-        let mut are_all_done = ended.len() == self.wanted();
+    /// Prints the results in the order of submission; returns the exit code.
+    fn print_results(&self, ended: &[EndedJob]) -> ExitCode {
+        let mut is_success = ended.len() == self.job_count();
         for EndedJob { job, saved, problems } in ended {
-            let (id, is_completed) = (id_of(job), job["state"] == "completed");
-            are_all_done &= is_completed && problems.is_empty();
+            let (id, is_completed) = (job_id(job), job["state"] == "completed");
+            is_success &= is_completed && problems.is_empty();
             if self.connection.json {
                 print_line(&job.to_string());
             } else if is_completed {
@@ -257,56 +261,56 @@ impl RunCommand {
             } else {
                 let reason = job["reason"].as_str().unwrap_or("did not complete");
                 eprintln!("remuda: job {} {}", escape_control(&id), escape_control(reason));
-                eprintln!("        `remuda why {}` tells the whole story", escape_control(&id));
+                eprintln!("        `remuda why {}` explains why", escape_control(&id));
             }
             for problem in problems {
                 eprintln!("remuda: job {}: {}", escape_control(&id), escape_control(problem));
             }
         }
-        if are_all_done { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if is_success { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
-fn id_of(job: &Value) -> String {
+fn job_id(job: &Value) -> String {
     job["id"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A job that has ended, and what became of its files.
+/// A job that has ended, and its saved files.
 #[derive(Debug)]
 struct EndedJob {
     job: Value,
-    /// Where each is, in the order of the result; nothing at all if nobody wanted them.
+    /// The path of each file in the order of the result; empty without an output folder.
     saved: Vec<Option<PathBuf>>,
     problems: Vec<String>,
 }
 
-/// Brings home what jobs gave, each as soon as it has ended.
+/// Saves the output files of each job as soon as it has ended.
 #[derive(Debug)]
 struct OutputSaver {
     folder: Option<PathBuf>,
     link: BlobLink,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     tasks: JoinSet<(usize, EndedJob)>,
 }
 
 impl OutputSaver {
     fn new(folder: Option<PathBuf>, client: &Client) -> OutputSaver {
-        let places = Arc::new(Semaphore::new(BRINGS_MAX));
+        let permits = Arc::new(Semaphore::new(DOWNLOADS_MAX));
         OutputSaver {
             folder,
             link: BlobLink::with_credentials(&client.url, &client.credentials),
-            places,
+            permits,
             tasks: JoinSet::new(),
         }
     }
 
-    fn bring(&mut self, at: usize, mut job: Value) {
-        let (folder, link, places) = (self.folder.clone(), self.link.clone(), self.places.clone());
+    fn save(&mut self, at: usize, mut job: Value) {
+        let (folder, link, permits) = (self.folder.clone(), self.link.clone(), self.permits.clone());
         self.tasks.spawn(async move {
-            // Places are never taken away, so that there will be one.
-            let _place = places.acquire().await;
+            // Fails only if the semaphore is closed, which never happens.
+            let _permit = permits.acquire().await;
             let (mut saved, mut problems) = (Vec::new(), Vec::new());
-            let outputs = save::outputs(&job["result"]).unwrap_or_default();
+            let outputs = save::result_files(&job["result"]).unwrap_or_default();
             for (index, output) in outputs.iter().enumerate() {
                 let Some(folder) = &folder else { break };
                 let path = save::save(&link, output, folder).await;
@@ -319,21 +323,21 @@ impl OutputSaver {
         });
     }
 
-    /// In the order in which they were submitted.
-    async fn all(self) -> Vec<EndedJob> {
+    /// Waits for all files; the jobs come back in the order of submission.
+    async fn finish(self) -> Vec<EndedJob> {
         let mut ended = self.tasks.join_all().await;
         ended.sort_by_key(|(at, _)| *at);
         ended.into_iter().map(|(_, ended)| ended).collect()
     }
 }
 
-/// The first Ctrl-C is passed on, the second ends the program whatever it is doing.
+/// The first Ctrl-C is sent to the channel, the second exits the program.
 fn interrupts() -> anyhow::Result<mpsc::Receiver<()>> {
     let (sender, receiver) = mpsc::channel(1);
     let mut signals = signal(SignalKind::interrupt()).context("cannot listen for Ctrl-C")?;
     tokio::spawn(async move {
         signals.recv().await;
-        // Nobody listens any more if it is over anyway.
+        // The receiver is gone once everything has ended.
         sender.send(()).await.ok();
         signals.recv().await;
         std::process::exit(INTERRUPTED.into());

@@ -1,4 +1,4 @@
-//! Commands that start something: `serve`, `worker`, `up`; and `config`, which shows what they would run with.
+//! The commands that start a plane or workers: `serve`, `worker`, `up`; and `config`, which shows their settings.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use tracing::info;
 use tracing_subscriber::EnvFilter;
 
 use super::web_ui::WebUiArgs;
-use super::worker_args::{run_all, with};
+use super::worker_args::{describe_service, run_all};
 use super::{Client, Connection, Identity, Settings};
 use remuda_config::{Flag, Resolved};
 use remuda_net::http_client::Credentials;
@@ -23,10 +23,10 @@ use remuda_net::terminal::print_line;
 use remuda_server::serve::Serving;
 use remuda_worker::{WorkerDismissed, inspect_models};
 
-/// A worker whose machine nobody wants any more ends with this; 3 would say that somebody may try again.
+/// Exit code of a dismissed worker. Not 3, which means that a retry may succeed.
 const DISMISSED: u8 = 4;
-/// How often a file is looked for: the shortest notices are of some seconds.
-const FILE_LOOK: Duration = Duration::from_millis(500);
+/// Providers give notice of a preemption some seconds ahead.
+const PREEMPT_POLL: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
 pub(super) struct ServeCommand {
@@ -51,47 +51,47 @@ pub(super) struct WorkerCommand {
     settings: Settings,
 }
 
-/// On which terms a worker works. A rented machine gets them in its environment.
+/// Limits of a worker. A rented machine gets them in its environment.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct WorkerLimitArgs {
-    /// How long it may be silent while it holds nothing before it counts as gone; by default as its fleet or the plane says
+    /// How long an idle worker may be silent before it counts as gone; by default the fleet's or plane's setting
     #[arg(long, value_name = "DURATION", env = "REMUDA_STALE_AFTER", value_parser = remuda_config::written_seconds)]
     pub(crate) stale_after: Option<Duration>,
-    /// Without contact with the plane for this long it stops itself: all it started ends, and the command below runs
+    /// Stop the worker after this long without contact to the plane, and run the command below
     #[arg(long, value_name = "DURATION", env = "REMUDA_CONTACT_TIMEOUT", value_parser = remuda_config::written_seconds)]
     pub(crate) contact_timeout: Option<Duration>,
-    /// Command that ends this machine, by `sh -c`; run when nobody wants it any more or nobody is left who could
+    /// Command (`sh -c`) that ends this machine; run when the machine is retired or the contact timeout has passed
     #[arg(long, value_name = "COMMAND", env = "REMUDA_CONTACT_TIMEOUT_COMMAND")]
     pub(crate) contact_timeout_command: Option<String>,
-    /// Once asked to stop, finish within this time or hand back what is not done; by default as long as it takes
+    /// Time to finish jobs after a stop request; unfinished ones are handed back. By default unlimited
     #[arg(long, value_name = "DURATION", env = "REMUDA_NOTICE", value_parser = remuda_config::written_seconds)]
     pub(crate) notice: Option<Duration>,
-    /// A file whose appearance asks it to stop, as a signal would
+    /// Stop, as on a signal, when this file appears
     #[arg(long, value_name = "FILE", env = "REMUDA_PREEMPT_FILE")]
     pub(crate) preempt_file: Option<PathBuf>,
-    /// Command that has to end well before any work is taken, by `sh -c`: have it compute something on the GPU
+    /// Command (`sh -c`) that must succeed before the worker accepts jobs: let it compute something on the GPU
     #[arg(long, value_name = "COMMAND", env = "REMUDA_CHECK")]
     pub(crate) check_cmd: Option<String>,
-    /// How long that command may take
+    /// Time limit of the check command
     #[arg(long, value_name = "DURATION", env = "REMUDA_CHECK_TIMEOUT", default_value = "2m",
           value_parser = remuda_config::written_seconds)]
     pub(crate) check_timeout: Duration,
-    /// Free space the disk with the data folder has to have
+    /// Minimum free space on the disk with the data folder
     #[arg(long, value_name = "BYTES", env = "REMUDA_DISK_MIN", default_value = "256MiB",
           value_parser = remuda_config::read_bytes)]
     pub(crate) disk_min: u64,
 }
 
-/// What a worker is and does.
+/// The identity and the service of a worker.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct WorkerArgs {
-    /// Command to run for each attempt, by `sh -c`
+    /// Command to run per attempt (`sh -c`)
     #[arg(long, value_name = "COMMAND", conflicts_with = "comfyui")]
     pub(crate) exec: Option<String>,
-    /// ComfyUI server to work with; may be repeated, each is a worker of its own
+    /// ComfyUI server to use; repeat it for more, each gets its own worker
     #[arg(long, value_name = "URL")]
     pub(crate) comfyui: Vec<String>,
-    /// Command that starts the ComfyUI server; Remuda then restarts it when it is sick, and stops it at the end.
+    /// Command that starts the ComfyUI server; Remuda restarts it when it fails and stops it at the end.
     /// May be repeated, in the order of --comfyui
     #[arg(long, value_name = "COMMAND", requires = "comfyui")]
     pub(crate) comfyui_cmd: Vec<String>,
@@ -99,10 +99,10 @@ pub(crate) struct WorkerArgs {
     #[arg(long, value_name = "NAME: VALUE", env = "REMUDA_COMFYUI_HEADER", hide_env_values = true)]
     pub(crate) comfyui_header: Vec<String>,
     /// Model to serve from this machine, as NAME=PATH[,copies=2][,isolation=process][,threads=2][,precision=int8]
-    /// [,capability=text_embedding][,device=cuda][,memory=1GiB]; may be repeated. Models of remuda.toml are served, too
+    /// [,capability=text_embedding][,device=cuda][,memory=1GiB]; may be repeated. Models in remuda.toml are served too
     #[arg(long, value_name = "NAME=PATH,…")]
     pub(crate) model: Vec<String>,
-    /// Name of this worker; by default the machine's name with the server's port, or this process's number
+    /// Name of this worker; by default the host name with the server's port or this process's id
     #[arg(long, env = "REMUDA_WORKER")]
     pub(crate) name: Option<WorkerId>,
     /// Name of this machine
@@ -114,13 +114,13 @@ pub(crate) struct WorkerArgs {
     /// Service to offer; may be repeated
     #[arg(long = "service", value_name = "NAME")]
     pub(crate) services: Vec<Service>,
-    /// Attempts to run at the same time; by default one, with models twice as many as there are copies
+    /// Attempts to run at the same time; by default 1, or with models twice the number of copies
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(crate) slots: Option<u32>,
-    /// Label that jobs can ask for; may be repeated
+    /// Label that jobs can require; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE")]
     pub(crate) labels: Vec<String>,
-    /// Several labels at once, with commas between them; --label wins
+    /// Several labels separated by commas; --label overrides them
     #[arg(long = "labels", value_name = "NAME=VALUE,…", env = "REMUDA_LABELS", value_delimiter = ',')]
     pub(crate) more_labels: Vec<String>,
 }
@@ -151,12 +151,12 @@ enum ConfigAction {
         #[arg(long)]
         json: bool,
     },
-    /// Say whether a plane could start with these settings, its fleets and their keys included; changes nothing
+    /// Check whether a plane could start with these settings, including fleets and their keys; changes nothing
     Check {
         #[command(flatten)]
         settings: Settings,
     },
-    /// Have a running plane read its settings again; a mistake in them changes nothing
+    /// Make a running plane reload its settings; invalid settings change nothing
     Reload {
         #[command(flatten)]
         connection: Connection,
@@ -201,7 +201,7 @@ pub(crate) fn start_log(is_json: bool) {
     drop(if is_json { log.json().try_init() } else { log.try_init() });
 }
 
-/// The web interface and the servers were named at the start and stay, whatever the settings say when they are read again.
+/// The web UI and the servers come from the command line, so they stay when the settings are reloaded.
 async fn start_serving(resolved: &Resolved, settings: Settings) -> anyhow::Result<Serving> {
     let (ui, forward_to) = (resolved.serve.ui.clone(), resolved.serve.forward_to.clone());
     let read = move || {
@@ -226,7 +226,7 @@ impl ServeCommand {
             serving.url(),
             resolved.serve.data.display()
         ));
-        let mut stops = stops()?;
+        let mut stops = stop_signals()?;
         tokio::select! {
             result = serving.failed() => { result?; }
             _ = stops.recv() => {
@@ -250,15 +250,16 @@ impl WorkerCommand {
         let plane = (self.url.as_str(), self.identity.credentials()?);
         let mut workers = self.what.workers(plane, pool.as_ref(), &resolved).await?;
         for worker in &mut workers {
-            self.terms.put_into(worker);
-            print_line(&format!("remuda worker {} works for {}{}", worker.worker, self.url, with(worker)));
+            self.terms.apply_to(worker);
+            let service = describe_service(worker);
+            print_line(&format!("remuda worker {} works for {}{service}", worker.worker, self.url));
         }
-        let stops = stops_or(self.terms.preempt_file.clone())?;
+        let stops = stop_signals_or_file(self.terms.preempt_file.clone())?;
         let ended = run_all(workers, stops).await;
         close(pool).await;
         match ended {
             Err(error) if error.is::<WorkerDismissed>() => {
-                eprintln!("remuda: this worker stops for good: {error:#}");
+                eprintln!("remuda: this worker was dismissed: {error:#}");
                 self.terms.end_machine().await;
                 Ok(ExitCode::from(DISMISSED))
             }
@@ -274,7 +275,7 @@ impl UpCommand {
         start_log(resolved.serve.log_json);
         if resolved.serve.access.tls_cert.is_some() {
             bail!(
-                "`remuda up` has its workers beside it and needs no TLS: for that, start `remuda serve` and `remuda worker`"
+                "`remuda up` runs its workers on the same machine and does not support TLS: use `remuda serve` and `remuda worker`"
             );
         }
         let pool = self.what.pool(&resolved)?;
@@ -292,7 +293,8 @@ impl UpCommand {
             }
         };
         serving.context.models.set_workers(workers.iter().map(|it| it.worker.clone()).collect());
-        let names: Vec<_> = workers.iter().map(|it| format!("{}{}", it.worker, with(it))).collect();
+        let names: Vec<_> =
+            workers.iter().map(|it| format!("{}{}", it.worker, describe_service(it))).collect();
         print_line(&format!(
             "remuda is up on {} with {} {} (data in {})",
             serving.url(),
@@ -301,7 +303,7 @@ impl UpCommand {
             resolved.serve.data.display()
         ));
         tokio::select! {
-            result = run_all(workers, stops()?) => result?,
+            result = run_all(workers, stop_signals()?) => result?,
             result = serving.failed() => return result.map(|()| ExitCode::FAILURE),
         }
         serving.stop().await?;
@@ -310,33 +312,33 @@ impl UpCommand {
     }
 }
 
-/// What is still computed then is for nobody: whoever asked was answered, or is told that we end.
-const CLOSE_MAX: Duration = Duration::from_secs(2);
+/// By now every caller has its answer or an error, so running computations are of no use.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Every copy ends before we do.
+/// Ends every model copy before this process.
 async fn close(pool: Option<Pool>) {
     if let Some(pool) = pool {
-        // A panic in there is no reason to stay.
-        tokio::task::spawn_blocking(move || pool.close(CLOSE_MAX)).await.ok();
+        // A panic while closing must not keep this process running.
+        tokio::task::spawn_blocking(move || pool.close(CLOSE_TIMEOUT)).await.ok();
     }
 }
 
-/// One message for each signal that asks us to stop.
-pub(crate) fn stops() -> anyhow::Result<mpsc::Receiver<()>> {
-    stops_or(None)
+/// One message per signal that requests a stop.
+pub(crate) fn stop_signals() -> anyhow::Result<mpsc::Receiver<()>> {
+    stop_signals_or_file(None)
 }
 
-/// The same, and one when this file appears.
-fn stops_or(file: Option<PathBuf>) -> anyhow::Result<mpsc::Receiver<()>> {
+/// As `stop_signals`, with one more message when the file appears.
+fn stop_signals_or_file(file: Option<PathBuf>) -> anyhow::Result<mpsc::Receiver<()>> {
     let (sender, receiver) = mpsc::channel(4);
     if let Some(file) = file {
         let sender = sender.clone();
         tokio::spawn(async move {
             while !tokio::fs::try_exists(&file).await.unwrap_or(false) {
-                tokio::time::sleep(FILE_LOOK).await;
+                tokio::time::sleep(PREEMPT_POLL).await;
             }
-            info!(file = %file.display(), "asked to stop: the file appeared");
-            // Whoever has ended already needs no telling.
+            info!(file = %file.display(), "stop file appeared; stopping");
+            // The receiver may be gone already.
             sender.send(()).await.ok();
         });
     }
@@ -354,7 +356,7 @@ fn stops_or(file: Option<PathBuf>) -> anyhow::Result<mpsc::Receiver<()>> {
     Ok(receiver)
 }
 
-fn checked(resolved: &Resolved) -> String {
+fn describe_settings(resolved: &Resolved) -> String {
     let fleet =
         |fleet: &remuda_config::Fleet| format!("{} ({})", fleet.settings.id, fleet.source.provider.as_str());
     let fleets: Vec<_> = resolved.fleets.iter().map(fleet).collect();
@@ -362,7 +364,7 @@ fn checked(resolved: &Resolved) -> String {
         if fleets.is_empty() { "no fleet".to_owned() } else { format!("fleets {}", fleets.join(", ")) };
     let models: Vec<_> = resolved.models.own.iter().map(|model| model.spec.name.as_str()).collect();
     let models = if models.is_empty() { String::new() } else { format!(", models {}", models.join(", ")) };
-    format!("these settings fit together: {} of them are set, {fleets}{models}", resolved.origins.len())
+    format!("settings are valid: {} set, {fleets}{models}", resolved.origins.len())
 }
 
 impl ConfigCommand {
@@ -378,7 +380,7 @@ impl ConfigCommand {
                     fleet.check_key().with_context(|| format!("fleet {}", fleet.settings.id))?;
                 }
                 inspect_models(&resolved.models.with(&[])?)?;
-                print_line(&checked(&resolved));
+                print_line(&describe_settings(&resolved));
             }
             ConfigAction::Reload { connection } => {
                 let client = Client::new(&connection)?;
@@ -386,8 +388,7 @@ impl ConfigCommand {
                 print_line(&match (connection.json, answer["needs_restart"] == true) {
                     (true, _) => answer.to_string(),
                     (false, true) => {
-                        "loaded; what the plane was started with (addresses, folders, limits) changes \
-                                      with its next start"
+                        "loaded; changes to addresses, folders and start-up limits take effect when the plane restarts"
                             .to_owned()
                     }
                     (false, false) => "loaded".to_owned(),

@@ -1,5 +1,5 @@
-//! `remuda token`: who may ask. A running plane is asked to make or revoke one; the very first, which a plane beyond
-//! loopback does not start without, is made in its data folder.
+//! `remuda token`: access tokens. A running plane creates and revokes them; the first one, without which a plane does not
+//! listen on public addresses, is created in the data folder.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -40,13 +40,13 @@ pub(super) struct TokenCommand {
 
 #[derive(Debug, Subcommand)]
 enum TokenAction {
-    /// Make a token and print it, this once
+    /// Create a token and print it; it cannot be shown again
     Create(Create),
-    /// List tokens, without what is secret
+    /// List tokens without their secrets
     List,
-    /// Revoke a token: whoever has it is refused from now on
+    /// Revoke a token; requests with it are refused from now on
     Revoke {
-        /// Its name or id
+        /// Name or id of the token
         which: String,
     },
 }
@@ -56,19 +56,19 @@ struct Create {
     /// client, worker or admin
     #[arg(long)]
     role: Role,
-    /// Whose jobs a client submits and sees
+    /// Tenant whose jobs the client submits and sees
     #[arg(long)]
     tenant: Option<Tenant>,
-    /// What to call it
+    /// Name of the token
     #[arg(long)]
     name: Option<String>,
-    /// The only name a worker may join under; may be repeated
+    /// Name under which a worker may join; may be repeated
     #[arg(long = "worker", value_name = "NAME")]
     workers: Vec<WorkerId>,
-    /// How long it is good for, such as 30d; without it, until it is revoked
+    /// How long it is valid, such as 30d; by default until it is revoked
     #[arg(long, value_name = "DURATION", value_parser = written_duration)]
     expires: Option<Duration>,
-    /// Make it in this data folder, whose plane does not run
+    /// Create it in this data folder; no plane may be running on it
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
 }
@@ -78,17 +78,17 @@ impl TokenCommand {
         let connection = &self.connection;
         match self.command {
             TokenAction::Create(create) => {
-                let made = match &create.data {
-                    Some(data) => make_in(data, create.wanted()).await?,
+                let created = match &create.data {
+                    Some(data) => create_in_folder(data, create.request()).await?,
                     None => {
-                        Client::new(connection)?.post("/remuda/v1/tokens", &json!(create.wanted())).await?
+                        Client::new(connection)?.post("/remuda/v1/tokens", &json!(create.request())).await?
                     }
                 };
                 if connection.json {
-                    print_line(&made.to_string());
+                    print_line(&created.to_string());
                 } else {
-                    eprintln!("{}", told(&made));
-                    print_line(made["token"].as_str().unwrap_or_default());
+                    eprintln!("{}", describe_token(&created));
+                    print_line(created["token"].as_str().unwrap_or_default());
                 }
             }
             TokenAction::List => {
@@ -96,10 +96,14 @@ impl TokenCommand {
                 show(connection, &answer, || list(&answer));
             }
             TokenAction::Revoke { which } => {
-                let path = format!("/remuda/v1/tokens/{}", escaped(&which));
+                let path = format!("/remuda/v1/tokens/{}", percent_encode(&which));
                 let answer = Client::new(connection)?.delete(&path).await?;
                 show(connection, &answer, || {
-                    format!("{} ({}) is revoked", escape_control(&cell(&answer["name"])), cell(&answer["id"]))
+                    format!(
+                        "{} ({}) was revoked",
+                        escape_control(&cell(&answer["name"])),
+                        cell(&answer["id"])
+                    )
                 });
             }
         }
@@ -108,7 +112,7 @@ impl TokenCommand {
 }
 
 impl Create {
-    fn wanted(&self) -> TokenRequest {
+    fn request(&self) -> TokenRequest {
         TokenRequest {
             role: self.role,
             tenant: self.tenant.clone(),
@@ -119,53 +123,53 @@ impl Create {
     }
 }
 
-/// As a plane would, with the lead: nobody else may have the store open.
-async fn make_in(data: &str, wanted: TokenRequest) -> anyhow::Result<Value> {
+/// Writes the token as a plane would, as the leader of the store: no other process may have it open.
+async fn create_in_folder(data: &str, request: TokenRequest) -> anyhow::Result<Value> {
     let settings = Settings { data: Some(data.to_owned()), ..Settings::default() };
     let serve = settings.load()?.serve;
     std::fs::create_dir_all(&serve.data)
         .with_context(|| format!("cannot create the data folder {}", serve.data.display()))?;
     let store = Store::open(&serve.store.to_string()).await.map_err(|error| match error {
         StoreError::InUse { .. } => anyhow::Error::new(error)
-            .context("a plane runs on this folder: ask it, with --url instead of --data"),
+            .context("a plane is running on this folder: use --url instead of --data"),
         _ => anyhow::Error::new(error).context("cannot open the store"),
     })?;
     if matches!(store, Store::Memory(_)) {
         bail!(
-            "the store of this plane is forgotten when it ends, and a token in it too: set REMUDA_ADMIN_TOKEN instead"
+            "this plane's store is in memory, so a token in it would be lost: set REMUDA_ADMIN_TOKEN instead"
         );
     }
     let term = store.lead().await?;
     let now = Clock::after(Timestamp::ZERO).now();
-    let (token, secret) = http::Token::make(wanted, now)?;
+    let (token, secret) = http::Token::make(request, now)?;
     let records = vec![Record::Document(Arc::new(token.document()?))];
     store.commit(term, Batch { records }).await?;
     let audit = Audit::open(&serve.data, now).context("cannot open the audit log")?;
-    let who = "whoever has the data folder".to_owned();
+    let who = "a user of the data folder".to_owned();
     let on = format!("{} ({} {})", token.name, token.role, token.id);
     let outcome = "done".to_owned();
     audit.note(Note { at: now, who, from: String::new(), what: "token.create", on, outcome }).await;
     store.close().await?;
-    let mut made = token.shown(now);
-    made["token"] = secret.reveal().into();
-    Ok(made)
+    let mut created = token.shown(now);
+    created["token"] = secret.reveal().into();
+    Ok(created)
 }
 
-fn told(made: &Value) -> String {
-    let until = match made["expires_at"].as_str() {
+fn describe_token(created: &Value) -> String {
+    let until = match created["expires_at"].as_str() {
         Some(at) => format!("until {at}"),
         None => "until it is revoked".to_owned(),
     };
-    let tenant = made["tenant"].as_str().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
-    let name = escape_control(&cell(&made["name"]));
-    let role = cell(&made["role"]);
-    format!("{name} is a token with the role {role}{tenant}, good {until}. It is shown this once:")
+    let tenant = created["tenant"].as_str().map(|tenant| format!(" of tenant {tenant}")).unwrap_or_default();
+    let name = escape_control(&cell(&created["name"]));
+    let role = cell(&created["role"]);
+    format!("token {name}, role {role}{tenant}, valid {until}; it cannot be shown again:")
 }
 
 fn list(answer: &Value) -> String {
     let tokens = rows(answer, "tokens");
     if tokens.is_empty() && answer["is_open"] == true {
-        return "no tokens: everybody who reaches this plane may do everything".to_owned();
+        return "no tokens: every client that reaches this plane has full access".to_owned();
     }
     let row = |token: &Value| {
         let until = match token["has_expired"] == true {
@@ -173,19 +177,19 @@ fn list(answer: &Value) -> String {
             false => token["expires_at"].as_str().unwrap_or("revoked").to_owned(),
         };
         let [id, name, role] = ["id", "name", "role"].map(|field| cell(&token[field]));
-        let whose = match (&token["tenant"], token["workers"].as_array()) {
+        let scope = match (&token["tenant"], token["workers"].as_array()) {
             (Value::String(tenant), _) => tenant.clone(),
             (_, Some(names)) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
             _ => String::new(),
         };
         let used = token["used_at"].as_str().unwrap_or("not since the start");
-        vec![id, name, role, whose, until, used.to_owned()]
+        vec![id, name, role, scope, until, used.to_owned()]
     };
     table(&["ID", "NAME", "ROLE", "FOR", "UNTIL", "USED"], &tokens.iter().map(row).collect::<Vec<_>>())
 }
 
-/// A name as part of an address.
-fn escaped(text: &str) -> String {
+/// Percent-encodes a name for a URL path.
+fn percent_encode(text: &str) -> String {
     let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes()
         .map(|byte| if is_unreserved(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })

@@ -1,5 +1,5 @@
-//! Where the stock web interface is. It is a Python package of its own (`comfyui-frontend-package`), which Remuda serves and
-//! does not bring along.
+//! Finds the stock ComfyUI web UI. It is a Python package (`comfyui-frontend-package`), which Remuda serves but does not
+//! contain.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,27 +9,27 @@ use clap::Args;
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct WebUiArgs {
-    /// Serve the stock ComfyUI web interface: from this folder, or as Python has it installed
+    /// Serve the stock ComfyUI web UI from this folder, or by default from the installed Python package
     /// (pip install comfyui-frontend-package)
     #[arg(long, value_name = "DIR", num_args = 0..=1, default_missing_value = "")]
     ui: Option<PathBuf>,
 }
 
-/// Where the files may lie below a folder that somebody names: the files themselves, the package, or where packages are.
-const BELOW: [&str; 3] = ["", "static", "comfyui_frontend_package/static"];
+/// Where the files may be below the folder of `--ui`: it may be the files, the package or the folder of all packages.
+const SUBFOLDERS: [&str; 3] = ["", "static", "comfyui_frontend_package/static"];
 
 impl WebUiArgs {
-    /// The folder with `index.html`, if the interface is wanted.
+    /// The folder with `index.html`; None without `--ui`.
     pub(super) fn folder(&self) -> anyhow::Result<Option<PathBuf>> {
         let Some(named) = &self.ui else { return Ok(None) };
-        let (folder, whose) = match named.as_os_str().is_empty() {
+        let (folder, origin) = match named.as_os_str().is_empty() {
             true => (installed()?, "the installed comfyui-frontend-package".to_owned()),
             false => (named.clone(), named.display().to_string()),
         };
-        match BELOW.iter().map(|below| folder.join(below)).find(|it| it.join("index.html").is_file()) {
+        match SUBFOLDERS.iter().map(|below| folder.join(below)).find(|it| it.join("index.html").is_file()) {
             Some(found) => Ok(Some(found)),
             None => bail!(
-                "{whose} has no index.html: --ui takes the folder static of the package comfyui-frontend-package"
+                "{origin} has no index.html: --ui takes the folder static of the package comfyui-frontend-package"
             ),
         }
     }
@@ -43,8 +43,7 @@ fn installed() -> anyhow::Result<PathBuf> {
     match path.filter(|path| Path::new(path).is_dir()) {
         Some(path) => Ok(path.into()),
         None => bail!(
-            "the web interface is not installed where python3 finds it: pip install comfyui-frontend-package, or name its \
-             folder with --ui DIR"
+            "python3 cannot find the web UI: run `pip install comfyui-frontend-package`, or set its folder with --ui DIR"
         ),
     }
 }
@@ -54,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_found_from_the_files_the_package_or_where_packages_are() {
+    fn web_ui_is_found_in_its_folder_its_package_or_the_packages_folder() {
         let packages = tempfile::tempdir().unwrap();
         let files = packages.path().join("comfyui_frontend_package/static");
         std::fs::create_dir_all(&files).unwrap();

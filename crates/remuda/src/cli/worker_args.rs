@@ -1,4 +1,4 @@
-//! From flags to workers: one for a command, one for each ComfyUI server, one for all models of this process.
+//! Turns command-line flags into workers: one for a command, one per ComfyUI server, one for all models of this process.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::warn;
 
-use super::Usage;
+use super::UsageError;
 use super::start::{WorkerArgs, WorkerLimitArgs};
 use remuda_config::Resolved;
 use remuda_net::http_client::Credentials;
@@ -24,37 +24,37 @@ use remuda_worker::{
     worker_name_for,
 };
 
-/// Where ComfyUI listens unless it is told otherwise.
-const USUAL_COMFYUI: &str = "http://127.0.0.1:8188";
-/// Whoever listens there answers by then.
-const LOOK_MAX: Duration = Duration::from_secs(2);
-/// Whatever ends a machine is done by then, or will never be.
-const LAST_COMMAND_MAX: Duration = Duration::from_secs(60);
+/// Where ComfyUI listens by default.
+const DEFAULT_COMFYUI_URL: &str = "http://127.0.0.1:8188";
+const DETECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// A command that should end the machine and takes longer has failed.
+const END_MACHINE_TIMEOUT: Duration = Duration::from_secs(60);
 
 impl WorkerArgs {
-    /// The servers that whoever starts these workers can reach itself.
+    /// The ComfyUI servers of these workers, for the plane to forward requests to.
     pub(super) fn servers(&self, has_models: bool) -> anyhow::Result<Vec<Target>> {
         let headers = self.headers()?;
         let urls = match (&self.exec, self.comfyui.is_empty()) {
             (Some(_), _) => Vec::new(),
             (None, true) if has_models => Vec::new(),
-            (None, true) => vec![USUAL_COMFYUI.to_owned()],
+            (None, true) => vec![DEFAULT_COMFYUI_URL.to_owned()],
             (None, false) => self.comfyui.clone(),
         };
         Ok(urls.into_iter().map(|url| Target { url, headers: headers.clone() }).collect())
     }
 
-    /// The models to serve, loading; nothing if there are none. What cannot be is said now, before anything else starts.
+    /// Starts a pool with the models to serve; None without models. A model that cannot be served is an error now, before
+    /// anything else starts.
     pub(super) fn pool(&self, resolved: &Resolved) -> anyhow::Result<Option<Pool>> {
-        let specs = resolved.models.with(&self.model).map_err(|error| Usage(error.to_string()))?;
+        let specs = resolved.models.with(&self.model).map_err(|error| UsageError(error.to_string()))?;
         if specs.is_empty() {
             return Ok(None);
         }
         let pool = remuda_worker::start_models(specs, &resolved.models);
-        pool.map(Some).map_err(|error| Usage(format!("{error:#}")).into())
+        pool.map(Some).map_err(|error| UsageError(format!("{error:#}")).into())
     }
 
-    /// The workers to start; without any hint, the ComfyUI server that is usually there.
+    /// The workers to start; without any flag, one for the ComfyUI at its default address.
     pub(super) async fn workers(
         &self,
         (url, credentials): (&str, Credentials),
@@ -65,13 +65,13 @@ impl WorkerArgs {
         let mut workers = match &self.exec {
             Some(command) => {
                 let service = ServiceSpec::Exec(ExecCommand { command: command.clone() });
-                vec![self.options(plane, resolved, self.name_or(&own_name())?, service)?]
+                vec![self.options(plane, resolved, self.name_or(&default_name())?, service)?]
             }
             None if pool.is_some() && self.comfyui.is_empty() => Vec::new(),
             None => self.comfyui_workers(plane, resolved).await?,
         };
         if let Some(pool) = pool {
-            let mut name = self.name_or(&own_name())?;
+            let mut name = self.name_or(&default_name())?;
             if !workers.is_empty() {
                 name = format!("{name}-models").parse().context("choose a name with --name")?;
             }
@@ -99,9 +99,9 @@ impl WorkerArgs {
         let mut workers: Vec<WorkerOptions> = Vec::new();
         for (at, server) in servers.iter().enumerate() {
             let target = Target { url: server.clone(), headers: headers.clone() };
-            // Said now, not by a worker that waits for ever.
+            // An invalid address is an error now; a worker would wait for ever.
             Client::new(&target, remuda_worker::COMFYUI_REQUEST_TIMEOUT)
-                .map_err(|error| Usage(error.to_string()))?;
+                .map_err(|error| UsageError(error.to_string()))?;
             let name = match (&self.name, servers.len()) {
                 (Some(name), 1) => name.clone(),
                 (Some(name), _) => format!("{name}-{}", at + 1).parse()?,
@@ -109,7 +109,7 @@ impl WorkerArgs {
             };
             if workers.iter().any(|other| other.worker == name) {
                 bail!(
-                    "two servers would be worker {name}: give them names with --name, or start a worker for each"
+                    "two servers would get the worker name {name}: choose names with --name, or start one worker per server"
                 );
             }
             let command = self.comfyui_cmd.get(at).cloned();
@@ -136,7 +136,7 @@ impl WorkerArgs {
         }
         let mut options = WorkerOptions::new(url, credentials.clone(), worker, service, resolved);
         match &options.service {
-            // Whoever asks for a model asks by its name.
+            // Jobs ask for a model by its name, so its services are always offered.
             ServiceSpec::Models(models) => {
                 labels.extend(models.labels());
                 options.services.extend(self.services.iter().cloned());
@@ -162,7 +162,7 @@ impl WorkerArgs {
 
     fn headers(&self) -> anyhow::Result<Vec<(String, Secret)>> {
         let read = |header: &String| {
-            // What is wrong with it is said without what is secret in it.
+            // The error must not contain the header: its value may be secret.
             let (name, value) = header.split_once(':').context("--comfyui-header takes 'NAME: VALUE'")?;
             Ok((name.trim().to_owned(), Secret::new(value.trim())))
         };
@@ -170,28 +170,27 @@ impl WorkerArgs {
     }
 }
 
-/// Of whoever has no server to be called after.
-fn own_name() -> String {
+/// The default name of a worker without a server.
+fn default_name() -> String {
     format!("{}-{}", hostname(), std::process::id())
 }
 
 async fn find_comfyui() -> anyhow::Result<String> {
-    let client = Client::new(&Target::new(USUAL_COMFYUI), LOOK_MAX)?;
+    let client = Client::new(&Target::new(DEFAULT_COMFYUI_URL), DETECT_TIMEOUT)?;
     match client.stats().await {
-        Ok(_) => Ok(USUAL_COMFYUI.to_owned()),
+        Ok(_) => Ok(DEFAULT_COMFYUI_URL.to_owned()),
         Err(error) => {
             let message = format!(
-                "there is nothing to work with: no ComfyUI at {USUAL_COMFYUI} ({error}). Start it, or name yours with \
-                 --comfyui URL, or try `remuda fake comfyui`, or run a command for each job with --exec COMMAND, or serve a model with \
-                 --model NAME=PATH"
+                "no ComfyUI answers at {DEFAULT_COMFYUI_URL} ({error}). Start it, or set its address with --comfyui URL, or try \
+                 `remuda fake comfyui`, or run a command per job with --exec COMMAND, or serve a model with --model NAME=PATH"
             );
-            Err(Usage(message).into())
+            Err(UsageError(message).into())
         }
     }
 }
 
-/// What a worker works with, for people.
-pub(super) fn with(worker: &WorkerOptions) -> String {
+/// A suffix for messages that names the worker's service.
+pub(super) fn describe_service(worker: &WorkerOptions) -> String {
     match &worker.service {
         ServiceSpec::Exec(_) => String::new(),
         ServiceSpec::Comfyui(comfyui) => format!(" on ComfyUI at {}", comfyui.target.url),
@@ -203,7 +202,7 @@ pub(super) fn with(worker: &WorkerOptions) -> String {
 }
 
 impl WorkerLimitArgs {
-    pub(super) fn put_into(&self, options: &mut WorkerOptions) {
+    pub(super) fn apply_to(&self, options: &mut WorkerOptions) {
         let WorkerLimitArgs { stale_after, contact_timeout, notice, .. } = *self;
         options.deadlines = AgentDeadlines { stale_after, contact_timeout, notice };
         options.start_checks = StartChecks {
@@ -213,7 +212,7 @@ impl WorkerLimitArgs {
         };
     }
 
-    /// The machine ends itself, if it was told how.
+    /// Runs the command that ends this machine, if there is one.
     pub(super) async fn end_machine(&self) {
         let Some(command) = &self.contact_timeout_command else { return };
         warn!(command, "ending this machine");
@@ -222,48 +221,48 @@ impl WorkerLimitArgs {
             shell.env_remove(secret);
         }
         let ended = shell.args(["-c", command]).stdin(std::process::Stdio::null()).status();
-        match tokio::time::timeout(LAST_COMMAND_MAX, ended).await {
+        match tokio::time::timeout(END_MACHINE_TIMEOUT, ended).await {
             Ok(Ok(status)) if status.success() => {}
-            Ok(Ok(status)) => warn!(%status, "the command that ends this machine failed"),
-            Ok(Err(error)) => warn!(%error, "the command that ends this machine cannot be started"),
-            Err(_) => warn!("the command that ends this machine takes too long"),
+            Ok(Ok(status)) => warn!(%status, "command to end this machine failed"),
+            Ok(Err(error)) => warn!(%error, "command to end this machine could not be started"),
+            Err(_) => warn!(timeout = ?END_MACHINE_TIMEOUT, "command to end this machine timed out"),
         }
     }
 }
 
-/// Runs them side by side until all have ended; a stop is for all of them, and the first trouble ends all.
+/// Runs all workers until the last has ended. A stop request goes to all of them, and so does the first error.
 pub(super) async fn run_all(
     workers: Vec<WorkerOptions>,
     mut stops: mpsc::Receiver<()>,
 ) -> anyhow::Result<()> {
     let mut tasks = JoinSet::new();
-    let mut trouble = None;
-    let mut each = Vec::new();
+    let mut first_error = None;
+    let mut stop_senders = Vec::new();
     for options in workers {
         let (stop, stopped) = mpsc::channel(4);
-        each.push(stop);
+        stop_senders.push(stop);
         tasks.spawn(remuda_worker::run(options, stopped));
     }
     loop {
         tokio::select! {
             ended = tasks.join_next() => match ended.map(|ended| ended.context("a worker panicked").flatten()) {
-                None => return trouble.map_or(Ok(()), Err),
+                None => return first_error.map_or(Ok(()), Err),
                 Some(Ok(())) => {}
                 Some(Err(error)) => {
-                    // The others hand back what they hold, and what they started ends.
-                    tell_all(&each, 2).await;
-                    trouble.get_or_insert(error);
+                    // Two stops: the others hand back their attempts and stop their servers at once.
+                    send_stops(&stop_senders, 2).await;
+                    first_error.get_or_insert(error);
                 }
             },
-            Some(()) = stops.recv() => tell_all(&each, 1).await,
+            Some(()) = stops.recv() => send_stops(&stop_senders, 1).await,
         }
     }
 }
 
-async fn tell_all(workers: &[mpsc::Sender<()>], times: usize) {
+async fn send_stops(workers: &[mpsc::Sender<()>], times: usize) {
     for stop in workers {
         for _ in 0..times {
-            // Whoever has ended already needs no telling.
+            // The worker may have ended already.
             stop.send(()).await.ok();
         }
     }

@@ -1,4 +1,4 @@
-//! Setting up a pool.
+//! Builds and starts a pool.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -19,27 +19,27 @@ use remuda_net::secret::{Secret, draw};
 use remuda_server::serve::Serving;
 use remuda_worker::{COMFYUI_REQUEST_TIMEOUT, ComfyuiOptions, ServiceSpec, worker_name_for};
 
-/// A pool that was dropped lets go of its folder in the background; whoever comes right after it waits this long.
-const LET_GO_MAX: Duration = Duration::from_secs(5);
-const LET_GO_LOOK: Duration = Duration::from_millis(50);
-/// An agent that ended for no good reason is started anew.
-const AGENT_AGAIN: Duration = Duration::from_secs(5);
+/// A dropped pool releases its folder in the background, so a new pool on the same folder waits for the lock this long.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+const LOCK_POLL: Duration = Duration::from_millis(50);
+/// Pause before an agent that exited unexpectedly is restarted.
+const RESTART_DELAY: Duration = Duration::from_secs(5);
 
 const TOKEN_BYTES: usize = 32;
 
-/// What a pool is made of. Made by [`WorkflowPool::builder`].
+/// Settings of a pool that is about to start. Created by [`WorkflowPool::builder`].
 #[derive(Debug, Default)]
 pub struct WorkflowPoolBuilder {
     servers: Vec<ComfyuiServer>,
     folder: Option<PathBuf>,
-    changes: Vec<Change>,
+    changes: Vec<SettingsChange>,
 }
 
-struct Change(Box<dyn FnOnce(&mut Resolved) + Send>);
+struct SettingsChange(Box<dyn FnOnce(&mut Resolved) + Send>);
 
-impl std::fmt::Debug for Change {
+impl std::fmt::Debug for SettingsChange {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Change")
+        f.write_str("SettingsChange")
     }
 }
 
@@ -51,16 +51,16 @@ pub struct ComfyuiServer {
     slots: u32,
 }
 
-/// Why there is no pool.
+/// Why a pool could not be built.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkflowPoolBuildError {
-    #[error("a pool needs a server: name one with `.comfyui(\"http://127.0.0.1:8188\")`")]
+    #[error("a pool needs a server: add one with `.comfyui(\"http://127.0.0.1:8188\")`")]
     NoServer,
-    #[error("{url} is no address of a ComfyUI server: {why}")]
+    #[error("{url} is not the address of a ComfyUI server: {why}")]
     Address { url: String, why: String },
     #[error("two servers would be worker {0}: name them with `ComfyuiServer::new(url).name(…)`")]
     SameName(WorkerId),
-    /// Another pool or program has it: shut that one down, or take another folder.
+    /// Another pool or program uses the folder: shut it down, or choose another folder.
     #[error("the folder {} is in use: {why}", folder.display())]
     InUse { folder: PathBuf, why: String },
     #[error("the pool cannot keep its files in {}: {why}", folder.display())]
@@ -72,20 +72,20 @@ impl ComfyuiServer {
         ComfyuiServer { target: Target::new(url), name: None, slots: 1 }
     }
 
-    /// A header for every request to it, such as `Authorization`.
+    /// A header for every request to the server, such as `Authorization`.
     pub fn header(mut self, name: impl Into<String>, value: &str) -> ComfyuiServer {
         self.target.headers.push((name.into(), Secret::new(value)));
         self
     }
 
-    /// What its worker is called. The same server under the same name in two pools would be two agents that take each
-    /// other's work for their own; names that are made up are different in each pool.
+    /// Names the server's worker. Do not use the same name for the same server in two pools: each agent would adopt the
+    /// other's jobs. Default names differ between pools.
     pub fn name(mut self, name: WorkerId) -> ComfyuiServer {
         self.name = Some(name);
         self
     }
 
-    /// How many workflows are handed in at a time (1). ComfyUI runs one after the other all the same.
+    /// How many workflows the server holds at a time (1). ComfyUI still runs one after the other.
     pub fn slots(mut self, slots: u32) -> ComfyuiServer {
         self.slots = slots.max(1);
         self
@@ -111,36 +111,36 @@ impl From<&String> for ComfyuiServer {
 }
 
 impl WorkflowPoolBuilder {
-    /// Adds a server. It need not be up: it joins when it is, and delays nobody until then.
+    /// Adds a server. It need not be running: it joins when it answers, and delays nothing until then.
     pub fn comfyui(mut self, server: impl Into<ComfyuiServer>) -> WorkflowPoolBuilder {
         self.servers.push(server.into());
         self
     }
 
-    /// Keeps jobs and files in this folder: a pool that is built on it later goes on where this one ended, however it
-    /// ended.
+    /// Stores jobs and files in this folder. A later pool on the same folder continues where this one ended, even after a
+    /// crash.
     pub fn sqlite(mut self, folder: impl Into<PathBuf>) -> WorkflowPoolBuilder {
         self.folder = Some(folder.into());
         self
     }
 
-    /// Keeps jobs in memory and files in a temporary folder; both go with the pool. The default.
+    /// Keeps jobs in memory and files in a temporary folder; both are gone when the pool ends. The default.
     pub fn memory(mut self) -> WorkflowPoolBuilder {
         self.folder = None;
         self
     }
 
-    /// Failures of a job's own before it has failed (3).
+    /// How many attempts of a job may fail through the job's own fault (3).
     pub fn max_attempts(self, attempts: u8) -> WorkflowPoolBuilder {
         self.set(move |it| it.settings.attempts_max = attempts.max(1))
     }
 
-    /// Failures of a server with one kind of workflow before the two are kept apart (1).
+    /// How often a workflow shape may fail on a server before the server is blocked for it (1).
     pub fn max_failures_before_block(self, failures: u32) -> WorkflowPoolBuilder {
         self.set(move |it| it.settings.max_failures_before_block = failures.max(1))
     }
 
-    /// How long they are first kept apart (60 s).
+    /// How long the first such block lasts (60 s).
     pub fn cooldown(self, cooldown: Duration) -> WorkflowPoolBuilder {
         self.set(move |it| {
             it.settings.block_cooldown = cooldown;
@@ -148,7 +148,7 @@ impl WorkflowPoolBuilder {
         })
     }
 
-    /// The first wait before a retry (1 s); it doubles from one to the next, up to 30 s.
+    /// Delay before the first retry (1 s); it doubles with each retry, up to 30 s.
     pub fn retry_delay(self, delay: Duration) -> WorkflowPoolBuilder {
         self.set(move |it| {
             it.settings.retry_base = delay;
@@ -161,13 +161,13 @@ impl WorkflowPoolBuilder {
         self.set(move |it| it.serve.retention = time)
     }
 
-    /// Everything else there is to set, as in `remuda.toml`. What belongs to the pool (addresses, folders) it sets itself.
+    /// Changes any other setting of `remuda.toml`. The pool overrides addresses and folders.
     pub fn set(mut self, change: impl FnOnce(&mut Resolved) + Send + 'static) -> WorkflowPoolBuilder {
-        self.changes.push(Change(Box::new(change)));
+        self.changes.push(SettingsChange(Box::new(change)));
         self
     }
 
-    /// Starts the pool. Waits for no server.
+    /// Starts the pool without waiting for servers.
     pub async fn build(self) -> Result<WorkflowPool, WorkflowPoolBuildError> {
         let temporary = match self.folder {
             Some(_) => None,
@@ -176,7 +176,7 @@ impl WorkflowPoolBuilder {
         let folder = self.folder.as_deref().or(temporary.as_ref().map(|it| it.0.as_path()));
         let folder = folder.unwrap_or(Path::new(".")).to_owned();
         let mut resolved = Resolved::defaults(folder.clone());
-        for Change(change) in self.changes {
+        for SettingsChange(change) in self.changes {
             change(&mut resolved);
         }
         resolved.serve.data.clone_from(&folder);
@@ -185,26 +185,26 @@ impl WorkflowPoolBuilder {
             None => StoreUrl::Sqlite(folder.join("remuda.sqlite")),
             Some(_) => StoreUrl::Memory,
         };
-        // Whoever else is on this machine finds a closed door; nobody ever learns this one.
+        // Other users of this machine must not reach the plane's loopback port: this token never leaves the pool.
         let token = draw(TOKEN_BYTES).map_err(|error| WorkflowPoolBuildError::Start {
             folder: folder.clone(),
-            why: format!("no randomness: {error}"),
+            why: format!("the system has no randomness: {error}"),
         })?;
         resolved.serve.access.admin_token = Some(Secret::new(token));
-        // Names are made up from the folder: the same after a restart, another in every other pool.
-        let mark = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
-        let mark = BlobHash::of(mark.as_os_str().as_encoded_bytes()).hex();
-        let servers = named(self.servers, &mark[..6])?;
-        let serving = start(&resolved, &folder).await?;
-        let sequence = newest(&serving, &folder).await?;
+        // Worker names depend on the folder: the same after a restart, different in every other pool.
+        let suffix = std::path::absolute(&folder).unwrap_or_else(|_| folder.clone());
+        let suffix = BlobHash::of(suffix.as_os_str().as_encoded_bytes()).hex();
+        let servers = name_workers(self.servers, &suffix[..6])?;
+        let serving = start_plane(&resolved, &folder).await?;
+        let sequence = last_sequence(&serving, &folder).await?;
         Ok(WorkflowPool::run(serving, sequence, servers, &resolved, temporary))
     }
 }
 
-/// Each server with the name of its worker.
-fn named(
+/// Pairs each server with the name of its worker.
+fn name_workers(
     servers: Vec<ComfyuiServer>,
-    mark: &str,
+    suffix: &str,
 ) -> Result<Vec<(WorkerId, ComfyuiServer)>, WorkflowPoolBuildError> {
     if servers.is_empty() {
         return Err(WorkflowPoolBuildError::NoServer);
@@ -212,13 +212,13 @@ fn named(
     let mut all: Vec<(WorkerId, ComfyuiServer)> = Vec::new();
     for server in servers {
         let url = server.target.url.clone();
-        let wrong = |why: String| WorkflowPoolBuildError::Address { url: url.clone(), why };
-        Client::new(&server.target, COMFYUI_REQUEST_TIMEOUT).map_err(|error| wrong(error.to_string()))?;
+        let invalid = |why: String| WorkflowPoolBuildError::Address { url: url.clone(), why };
+        Client::new(&server.target, COMFYUI_REQUEST_TIMEOUT).map_err(|error| invalid(error.to_string()))?;
         let name = match &server.name {
             Some(name) => name.clone(),
             None => {
-                let name = worker_name_for(&url).map_err(|error| wrong(error.to_string()))?;
-                format!("{name}-{mark}").parse().map_err(|error| wrong(format!("{error}")))?
+                let name = worker_name_for(&url).map_err(|error| invalid(error.to_string()))?;
+                format!("{name}-{suffix}").parse().map_err(|error| invalid(format!("{error}")))?
             }
         };
         if all.iter().any(|(other, _)| *other == name) {
@@ -229,8 +229,8 @@ fn named(
     Ok(all)
 }
 
-async fn start(resolved: &Resolved, folder: &Path) -> Result<Serving, WorkflowPoolBuildError> {
-    let patience = tokio::time::Instant::now() + LET_GO_MAX;
+async fn start_plane(resolved: &Resolved, folder: &Path) -> Result<Serving, WorkflowPoolBuildError> {
+    let deadline = tokio::time::Instant::now() + LOCK_TIMEOUT;
     loop {
         let error = match Serving::start(resolved).await {
             Ok(serving) => return Ok(serving),
@@ -240,10 +240,10 @@ async fn start(resolved: &Resolved, folder: &Path) -> Result<Serving, WorkflowPo
         if !is_in_use(&error) {
             return Err(WorkflowPoolBuildError::Start { folder, why });
         }
-        if tokio::time::Instant::now() >= patience {
+        if tokio::time::Instant::now() >= deadline {
             return Err(WorkflowPoolBuildError::InUse { folder, why });
         }
-        tokio::time::sleep(LET_GO_LOOK).await;
+        tokio::time::sleep(LOCK_POLL).await;
     }
 }
 
@@ -252,7 +252,7 @@ fn is_in_use(error: &anyhow::Error) -> bool {
         || matches!(error.downcast_ref::<StoreError>(), Some(StoreError::InUse { .. }))
 }
 
-async fn newest(serving: &Serving, folder: &Path) -> Result<Sequence, WorkflowPoolBuildError> {
+async fn last_sequence(serving: &Serving, folder: &Path) -> Result<Sequence, WorkflowPoolBuildError> {
     let stored = serving.context.store.restore_fleet().await;
     let folder = folder.to_owned();
     Ok(stored.map_err(|error| WorkflowPoolBuildError::Start { folder, why: error.to_string() })?.sequence)
@@ -277,14 +277,14 @@ impl WorkflowPool {
             options.slots = server.slots;
             let (stop, stopped) = mpsc::channel(4);
             stops.push(stop);
-            workers.spawn(keep_working(options, stopped));
+            workers.spawn(supervise_worker(options, stopped));
         }
         let context = Arc::new(serving.context.clone());
         let stopping = context.stopping.clone();
         let running = Running { serving, workers, stops, listeners: JoinSet::new(), _folder: folder };
         let inner = Arc::new(Inner {
             state: Mutex::new(State { context: Some(context), is_closing: false, running: Some(running) }),
-            hub: JobWatch::after(sequence),
+            watch: JobWatch::after(sequence),
             servers: urls,
             runtime: tokio::runtime::Handle::current(),
         });
@@ -296,8 +296,8 @@ impl WorkflowPool {
     }
 }
 
-/// Works until it is told to stop, whatever happens to the agent.
-async fn keep_working(options: remuda_worker::WorkerOptions, mut stopped: mpsc::Receiver<()>) {
+/// Runs a worker until the pool stops, and restarts it when its agent exits.
+async fn supervise_worker(options: remuda_worker::WorkerOptions, mut stopped: mpsc::Receiver<()>) {
     loop {
         let (stop, stops) = mpsc::channel(4);
         let mut agent = std::pin::pin!(remuda_worker::run(options.clone(), stops));
@@ -305,10 +305,10 @@ async fn keep_working(options: remuda_worker::WorkerOptions, mut stopped: mpsc::
         let ended = loop {
             tokio::select! {
                 ended = &mut agent => break ended,
-                told = stopped.recv(), if !stopped.is_closed() => {
+                request = stopped.recv(), if !stopped.is_closed() => {
                     is_stopping = true;
-                    if told.is_some() {
-                        // Whoever has ended already needs no telling.
+                    if request.is_some() {
+                        // The agent may have ended already.
                         stop.send(()).await.ok();
                     }
                 }
@@ -316,21 +316,21 @@ async fn keep_working(options: remuda_worker::WorkerOptions, mut stopped: mpsc::
         };
         match ended {
             Err(problem) if !is_stopping => {
-                warn!(worker = %options.worker, %problem, "an agent ended; it is started anew");
-                tokio::time::sleep(AGENT_AGAIN).await;
+                warn!(worker = %options.worker, %problem, "worker agent exited; restarting");
+                tokio::time::sleep(RESTART_DELAY).await;
             }
             Ok(()) | Err(_) => return,
         }
     }
 }
 
-/// A temporary folder, removed with all that is in it.
+/// A temporary folder that is removed with its content.
 #[derive(Debug)]
 pub(super) struct TempFolder(PathBuf);
 
 impl TempFolder {
     fn create() -> Result<TempFolder, WorkflowPoolBuildError> {
-        let folder = std::env::temp_dir().join(format!("remuda-models-{}", uuid::Uuid::new_v4()));
+        let folder = std::env::temp_dir().join(format!("remuda-pool-{}", uuid::Uuid::new_v4()));
         match std::fs::create_dir_all(&folder) {
             Ok(()) => Ok(TempFolder(folder)),
             Err(error) => Err(WorkflowPoolBuildError::Start { folder, why: error.to_string() }),
@@ -340,7 +340,7 @@ impl TempFolder {
 
 impl Drop for TempFolder {
     fn drop(&mut self) {
-        // What is left of it is temporary, and named so.
+        // If this fails, the rest stays in the system's temporary folder.
         drop(std::fs::remove_dir_all(&self.0));
     }
 }
@@ -351,7 +351,7 @@ mod tests {
     use crate::workflow_pool::{EnqueueOptions, JobError, WorkflowPoolError};
 
     #[tokio::test]
-    async fn nothing_of_a_pool_in_memory_is_left_behind() {
+    async fn pool_in_memory_leaves_no_files() {
         let pool = WorkflowPool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
         let folder = pool.inner.state().running.as_ref().unwrap()._folder.as_ref().unwrap().0.clone();
         assert!(folder.join("blobs").is_dir());
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stranger_on_this_machine_finds_a_closed_door() {
+    async fn plane_of_a_pool_refuses_other_clients() {
         let pool = WorkflowPool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
         let url = pool.inner.state().running.as_ref().unwrap().serving.url();
         let http = remuda_net::http_client::client().build().unwrap();
@@ -372,13 +372,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_waits_for_a_plane_that_ended_by_itself() {
+    async fn handles_end_when_the_plane_ends_by_itself() {
         let pool = WorkflowPool::builder().comfyui("http://127.0.0.1:9").build().await.unwrap();
         let workflow = serde_json::json!({ "1": { "class_type": "SaveImage", "inputs": {} } });
         let job = pool.enqueue(workflow.clone(), EnqueueOptions::new()).await.unwrap();
-        // As it service when the store cannot go on.
+        // As it does when the store fails.
         pool.inner.context().unwrap().plane.stop().await;
-        let ended = tokio::time::timeout(Duration::from_secs(20), job).await.expect("it says so at once");
+        let ended =
+            tokio::time::timeout(Duration::from_secs(20), job).await.expect("the handle ends at once");
         assert!(matches!(ended, Err(JobError::Stopped)), "{ended:?}");
         let late = pool.enqueue(workflow, EnqueueOptions::new()).await;
         assert!(matches!(late, Err(WorkflowPoolError::Stopped)), "{late:?}");
@@ -386,12 +387,14 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_named_after_their_servers_and_the_pool() {
-        let name = |server: ComfyuiServer, mark: &str| named(vec![server], mark).unwrap()[0].0.to_string();
+    fn worker_name_follows_from_server_and_pool() {
+        let name = |server: ComfyuiServer, suffix: &str| {
+            name_workers(vec![server], suffix).unwrap()[0].0.to_string()
+        };
         let [here, there] =
-            ["aaaaaa", "bbbbbb"].map(|mark| name(ComfyuiServer::new("http://gpu-7:8188"), mark));
+            ["aaaaaa", "bbbbbb"].map(|suffix| name(ComfyuiServer::new("http://gpu-7:8188"), suffix));
         assert_eq!((here.as_str(), there.as_str()), ("gpu-7-8188-aaaaaa", "gpu-7-8188-bbbbbb"));
-        let given = ComfyuiServer::new("http://gpu-7:8188").name("mine".parse().unwrap());
-        assert_eq!(name(given, "aaaaaa"), "mine");
+        let chosen = ComfyuiServer::new("http://gpu-7:8188").name("mine".parse().unwrap());
+        assert_eq!(name(chosen, "aaaaaa"), "mine");
     }
 }

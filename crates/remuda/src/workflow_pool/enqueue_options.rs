@@ -1,4 +1,4 @@
-//! What may be asked for with a job.
+//! Options of one job.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use remuda_server::intake::SubmitFields;
 /// A file is read in pieces of this size.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// How a job should go; without any, as the pool is set up.
+/// Options of one job; what is not set follows the pool's settings.
 ///
 /// ```
 /// # use remuda::EnqueueOptions;
@@ -45,7 +45,7 @@ pub struct EnqueueOptions {
     files: BTreeMap<String, AttachmentContent>,
 }
 
-/// What is in a file that goes with a job.
+/// The content of a file that is attached to a job.
 #[derive(Clone, Debug)]
 pub enum AttachmentContent {
     Bytes(Bytes),
@@ -57,37 +57,37 @@ impl EnqueueOptions {
         EnqueueOptions::default()
     }
 
-    /// From -128 to 127; higher goes first.
+    /// From -128 to 127; higher runs first.
     pub fn priority(mut self, priority: i8) -> EnqueueOptions {
         self.priority = priority;
         self
     }
 
-    /// Whose job it is: servers are shared fairly between tenants.
+    /// The job's tenant; servers are shared fairly between tenants.
     pub fn tenant(mut self, tenant: Tenant) -> EnqueueOptions {
         self.tenant = Some(tenant);
         self
     }
 
-    /// Failures of its own before it has failed. What a server is to blame for does not count.
+    /// How many attempts may fail through the job's own fault. Failures of servers do not count.
     pub fn max_attempts(mut self, attempts: u8) -> EnqueueOptions {
         self.attempts_max = Some(attempts);
         self
     }
 
-    /// Waits this long before every retry, instead of a wait that grows.
+    /// Waits this long before every retry, instead of doubling the delay.
     pub fn retry_delay(mut self, delay: Duration) -> EnqueueOptions {
         self.options.retry_delay = Some(delay);
         self
     }
 
-    /// It fails if it has not ended by then.
+    /// The job fails if it has not ended within this time.
     pub fn deadline(mut self, within: Duration) -> EnqueueOptions {
         self.deadline = Some(within);
         self
     }
 
-    /// Chosen first while it is free; a preference and not a pin.
+    /// Uses this worker first while it is free, others otherwise.
     pub fn prefer(mut self, worker: WorkerId) -> EnqueueOptions {
         self.options.preferred.insert(worker);
         self
@@ -98,43 +98,43 @@ impl EnqueueOptions {
         self
     }
 
-    /// Only this worker will do, however long it takes.
+    /// Runs the job only on this worker, however long it has to wait.
     pub fn pin(mut self, worker: WorkerId) -> EnqueueOptions {
         self.needs.pin = Some(worker);
         self
     }
 
-    /// Only outputs of these nodes are wanted; without any, all are.
+    /// Returns only the outputs of these nodes; by default those of all.
     pub fn include_outputs(mut self, nodes: impl IntoIterator<Item = impl Into<String>>) -> EnqueueOptions {
         self.options.include_outputs = nodes.into_iter().map(Into::into).collect::<BTreeSet<_>>();
         self
     }
 
-    /// How long an attempt may take from when it is handed out until its server has begun it.
+    /// How long an attempt may take from its dispatch until its server starts it.
     pub fn start_limit(mut self, limit: Duration) -> EnqueueOptions {
         self.options.start_limit = Some(limit);
         self
     }
 
-    /// How long an attempt that was begun may go without progress.
+    /// How long a started attempt may make no progress.
     pub fn node_limit(mut self, limit: Duration) -> EnqueueOptions {
         self.options.node_limit = Some(limit);
         self
     }
 
-    /// The same key is the same job: it is accepted once, however often it is enqueued.
+    /// Enqueueing the same key again returns the same job.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> EnqueueOptions {
         self.key = Some(key.into());
         self
     }
 
-    /// Seen again on every event of the job; 4096 bytes of JSON in all.
+    /// Returned with every event of the job; at most 4096 bytes of JSON in total.
     pub fn metadata(mut self, name: impl Into<String>, value: impl Into<Value>) -> EnqueueOptions {
         self.metadata.insert(name.into(), value.into());
         self
     }
 
-    /// Gives a file along: wherever `name` stands as an input of the graph (`"image": "photo.png"`), it is meant.
+    /// Attaches a file: every input of the graph with the value `name` (`"image": "photo.png"`) refers to it.
     pub fn attach(
         mut self,
         name: impl Into<String>,
@@ -144,7 +144,7 @@ impl EnqueueOptions {
         self
     }
 
-    /// Stores what goes along, and says all of it as the plane takes it.
+    /// Stores the attachments and builds the request to the plane.
     pub(super) async fn request(
         self,
         workflow: Arc<RawValue>,

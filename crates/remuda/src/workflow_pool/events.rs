@@ -1,5 +1,5 @@
-//! Events of a pool, by the names that every surface of Remuda uses. What is stored is never left out: whoever was too slow
-//! to hear it reads it from the store.
+//! Events of a pool, with the names that every API of Remuda uses. No stored event is skipped: a slow follower reads what
+//! it missed from the store.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use remuda_server::live::{LiveEvent, LiveUpdate, PreviewUpdate};
 /// Events read from the store at a time.
 const PAGE: usize = 500;
 
-/// Something that happened.
+/// An event of the pool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolEvent {
     /// `job:queued`, `job:started`, `job:progress`, `job:preview`, `job:retrying`, `job:completed`, `job:failed`,
     /// `job:cancelled`, `client:blocked_workflow`, `client:unblocked_workflow`, `worker:online`, …
     pub name: String,
-    /// Only rises. Nothing for progress and previews, which are not stored.
+    /// Increases from event to event. None for progress and previews, which are not stored.
     pub number: Option<u64>,
     pub at: Option<Timestamp>,
     pub job: Option<JobId>,
     pub worker: Option<WorkerId>,
-    /// As it was given with the job.
+    /// The metadata of the job.
     pub metadata: Map<String, Value>,
-    /// What there is to say about it: how far, why, how long it took.
+    /// Details by event: progress, reason, duration, …
     pub detail: Map<String, Value>,
 }
 
-/// Which events are wanted; all, unless something is said.
+/// Selects events; an empty filter matches all of them.
 #[derive(Clone, Debug, Default)]
 pub struct EventFilter {
     names: Vec<String>,
@@ -47,7 +47,7 @@ impl EventFilter {
         EventFilter::default()
     }
 
-    /// A name, or the part before the colon; may be said again for more than one.
+    /// A name, or the part before the colon. Repeat it to match any of several names.
     pub fn name(mut self, name: impl Into<String>) -> EventFilter {
         self.names.push(name.into());
         self
@@ -63,121 +63,123 @@ impl EventFilter {
         self
     }
 
-    /// Only of jobs that were given this; may be said again, and then all of it has to be so.
+    /// Only events of jobs with this metadata. Repeat it to require several entries.
     pub fn metadata(mut self, name: impl Into<String>, value: impl Into<Value>) -> EventFilter {
         self.metadata.push((name.into(), value.into()));
         self
     }
 
-    fn is(&self, event: &PoolEvent) -> bool {
-        let is_named = |name: &String| event.name == *name || event.name.split(':').next() == Some(name);
-        (self.names.is_empty() || self.names.iter().any(is_named))
+    fn matches(&self, event: &PoolEvent) -> bool {
+        let has_name = |name: &String| event.name == *name || event.name.split(':').next() == Some(name);
+        (self.names.is_empty() || self.names.iter().any(has_name))
             && (self.job.is_none() || self.job == event.job)
             && (self.worker.is_none() || self.worker == event.worker)
             && self.metadata.iter().all(|(name, value)| event.metadata.get(name) == Some(value))
     }
 }
 
-/// What a pool cares for among the plane's news.
+/// An event of the plane that concerns a pool.
 #[derive(Debug)]
-pub(super) enum News {
-    Event(Arc<StoredEvent>),
-    Told(Arc<LiveUpdate>),
+pub(super) enum FollowedEvent {
+    Stored(Arc<StoredEvent>),
+    Update(Arc<LiveUpdate>),
     Preview(Arc<PreviewUpdate>),
 }
 
+/// Reads the plane's events in order. A follower that is too slow for the channel catches up from the store.
 #[derive(Debug)]
 pub(super) struct Follower {
     inner: Arc<Inner>,
     /// None once the pool has stopped.
-    news: Option<broadcast::Receiver<LiveEvent>>,
-    seen: Sequence,
+    channel: Option<broadcast::Receiver<LiveEvent>>,
+    last_sequence: Sequence,
     backlog: VecDeque<StoredEvent>,
-    is_behind: bool,
+    has_lagged: bool,
     filter: EventFilter,
 }
 
 impl Follower {
     pub(super) fn new(inner: &Arc<Inner>, filter: EventFilter) -> Follower {
-        // First the ear and then the number: what comes between is heard and known.
-        let news = inner.context().map(|context| context.events.subscribe());
-        let (inner, seen) = (inner.clone(), inner.hub.seen());
-        Follower { inner, news, seen, backlog: VecDeque::new(), is_behind: false, filter }
+        // Subscribe before reading the sequence: an event in between is received and recognised as known.
+        let channel = inner.context().map(|context| context.events.subscribe());
+        let (inner, last_sequence) = (inner.clone(), inner.watch.last_sequence());
+        Follower { inner, channel, last_sequence, backlog: VecDeque::new(), has_lagged: false, filter }
     }
 
-    /// The next event that is wanted; nothing once the pool has stopped.
+    /// The next event that passes the filter; None once the pool has stopped.
     pub(super) async fn next(&mut self) -> Option<PoolEvent> {
         loop {
-            let event = match self.news().await? {
-                News::Event(happened) => of_happened(&happened),
-                News::Preview(shown) => of_preview(&shown),
-                News::Told(told) => match of_progress(&told) {
+            let event = match self.next_event().await? {
+                FollowedEvent::Stored(stored) => stored_event(&stored),
+                FollowedEvent::Preview(update) => preview_event(&update),
+                FollowedEvent::Update(update) => match progress_event(&update) {
                     Some(event) => event,
                     None => continue,
                 },
             };
-            if self.filter.is(&event) {
+            if self.filter.matches(&event) {
                 return Some(event);
             }
         }
     }
 
-    pub(super) async fn news(&mut self) -> Option<News> {
+    /// The next event of any kind; None once the pool has stopped.
+    pub(super) async fn next_event(&mut self) -> Option<FollowedEvent> {
         loop {
-            if let Some(happened) = self.backlog.pop_front() {
-                self.seen = happened.seq;
-                return Some(News::Event(happened.into()));
+            if let Some(stored) = self.backlog.pop_front() {
+                self.last_sequence = stored.seq;
+                return Some(FollowedEvent::Stored(stored.into()));
             }
-            if self.is_behind {
+            if self.has_lagged {
                 let context = self.inner.context()?;
-                self.backlog = context.store.events(self.seen, PAGE).await.ok()?.into();
-                self.is_behind = self.backlog.len() == PAGE;
+                self.backlog = context.store.events(self.last_sequence, PAGE).await.ok()?.into();
+                self.has_lagged = self.backlog.len() == PAGE;
                 continue;
             }
-            match self.news.as_mut()?.recv().await {
-                Ok(LiveEvent::Stored(happened)) if happened.seq > self.seen => {
-                    self.seen = happened.seq;
-                    return Some(News::Event(happened));
+            match self.channel.as_mut()?.recv().await {
+                Ok(LiveEvent::Stored(stored)) if stored.seq > self.last_sequence => {
+                    self.last_sequence = stored.seq;
+                    return Some(FollowedEvent::Stored(stored));
                 }
-                // How far it is comes with what is told of it.
+                // Progress also comes with the live update, which has more detail.
                 Ok(LiveEvent::Stored(_) | LiveEvent::Progress { .. }) => {}
-                Ok(LiveEvent::Update(told)) => return Some(News::Told(told)),
-                Ok(LiveEvent::Preview(shown)) => return Some(News::Preview(shown)),
-                Err(broadcast::error::RecvError::Lagged(_)) => self.is_behind = true,
+                Ok(LiveEvent::Update(update)) => return Some(FollowedEvent::Update(update)),
+                Ok(LiveEvent::Preview(update)) => return Some(FollowedEvent::Preview(update)),
+                Err(broadcast::error::RecvError::Lagged(_)) => self.has_lagged = true,
                 Err(broadcast::error::RecvError::Closed) => return None,
             }
         }
     }
 }
 
-/// A report may be of other things only.
-fn of_progress(told: &LiveUpdate) -> Option<PoolEvent> {
-    let progress = told.report.progress.as_ref()?;
+/// None for an update without progress.
+fn progress_event(update: &LiveUpdate) -> Option<PoolEvent> {
+    let progress = update.report.progress.as_ref()?;
     let Ok(Value::Object(detail)) = serde_json::to_value(progress) else { return None };
-    Some(live("job:progress", told.job, &told.worker, told.metadata.clone(), detail))
+    Some(live_event("job:progress", update.job, &update.worker, update.metadata.clone(), detail))
 }
 
-fn of_happened(happened: &StoredEvent) -> PoolEvent {
+fn stored_event(stored: &StoredEvent) -> PoolEvent {
     PoolEvent {
-        name: happened.name.to_string(),
-        number: Some(happened.seq.0),
-        at: Some(happened.at),
-        job: happened.job,
-        worker: happened.worker.clone(),
-        metadata: happened.metadata.clone(),
-        detail: happened.detail.clone(),
+        name: stored.name.to_string(),
+        number: Some(stored.seq.0),
+        at: Some(stored.at),
+        job: stored.job,
+        worker: stored.worker.clone(),
+        metadata: stored.metadata.clone(),
+        detail: stored.detail.clone(),
     }
 }
 
-fn of_preview(shown: &PreviewUpdate) -> PoolEvent {
+fn preview_event(update: &PreviewUpdate) -> PoolEvent {
     let mut detail = Map::new();
-    detail.insert("media".to_owned(), shown.media.as_str().into());
-    detail.insert("size_bytes".to_owned(), shown.size_bytes.into());
-    detail.insert("node".to_owned(), json!(shown.node));
-    live("job:preview", shown.job, &shown.worker, shown.metadata.clone(), detail)
+    detail.insert("media".to_owned(), update.media.as_str().into());
+    detail.insert("size_bytes".to_owned(), update.size_bytes.into());
+    detail.insert("node".to_owned(), json!(update.node));
+    live_event("job:preview", update.job, &update.worker, update.metadata.clone(), detail)
 }
 
-fn live(
+fn live_event(
     name: &str,
     job: JobId,
     worker: &WorkerId,
@@ -193,12 +195,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_picked_by_name_job_worker_and_metadata() {
+    fn filter_matches_name_job_worker_and_metadata() {
         let job = JobId::from_u128(1);
         let metadata = Map::from_iter([("user".to_owned(), json!("anna"))]);
-        let event = live("job:progress", job, &"w".parse().unwrap(), metadata, Map::new());
+        let event = live_event("job:progress", job, &"w".parse().unwrap(), metadata, Map::new());
         let filter = EventFilter::new;
-        for (filter, is_wanted) in [
+        for (filter, expected) in [
             (filter(), true),
             (filter().name("job"), true),
             (filter().name("job:progress"), true),
@@ -211,7 +213,7 @@ mod tests {
             (filter().metadata("user", "anna"), true),
             (filter().metadata("user", "anna").metadata("order", 7), false),
         ] {
-            assert_eq!(filter.is(&event), is_wanted, "{filter:?}");
+            assert_eq!(filter.matches(&event), expected, "{filter:?}");
         }
     }
 }

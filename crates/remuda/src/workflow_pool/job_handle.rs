@@ -1,4 +1,4 @@
-//! A job as whoever enqueued it sees it.
+//! A job as the program that enqueued it sees it.
 
 use std::future::IntoFuture;
 use std::pin::Pin;
@@ -19,28 +19,28 @@ use remuda_core::wire::live::ProgressSnapshot;
 use remuda_server::http::Context;
 use remuda_server::previews::Preview;
 
-/// A job that was accepted. Awaited, it gives the outcome; dropped, the job goes on.
+/// An accepted job. Await it for the outcome; dropping it does not affect the job.
 #[derive(Clone, Debug)]
 pub struct JobHandle {
     id: JobId,
     inner: Arc<Inner>,
-    now: watch::Receiver<JobSnapshot>,
+    snapshot: watch::Receiver<JobSnapshot>,
 }
 
-/// What a job gave.
+/// The result of a completed job.
 #[derive(Clone, Debug)]
 pub struct JobOutcome {
     pub job: JobId,
     /// Files, in the order in which the nodes ended.
     pub outputs: Vec<JobOutput>,
-    /// What nodes put out that is no file: texts, numbers.
+    /// Outputs of nodes that are not files: texts, numbers.
     pub values: Vec<NodeValue>,
     pub worker: WorkerId,
-    /// How often it was tried, the last time included.
+    /// Number of attempts, including the successful one.
     pub attempts: u32,
 }
 
-/// A text, a number, a list that a node put out.
+/// A text, number or list that a node returned.
 #[derive(Clone, Debug, Deserialize)]
 pub struct NodeValue {
     pub node: String,
@@ -48,83 +48,84 @@ pub struct NodeValue {
     pub value: Value,
 }
 
-/// Why a job gave nothing.
+/// Why a job has no outcome.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum JobError {
-    /// With `Cause::Job` it is the workflow: mend it. Otherwise servers failed it again and again.
+    /// With `Cause::Job` the workflow is at fault: fix it. Otherwise servers failed repeatedly.
     #[error("the job failed after {attempts} attempts ({cause}): {message}")]
     Failed { cause: Cause, message: String, attempts: u32 },
     #[error("the job was cancelled: {message}")]
     Cancelled { message: String },
-    /// A pool on the same folder goes on with it; in memory it is lost.
+    /// A pool on the same folder continues the job; a pool in memory loses it.
     #[error("the pool was shut down before the job had ended")]
     Stopped,
-    /// It ended, and what became of it cannot be read: see to the store, then ask `WorkflowPool::job` again.
-    #[error("what became of the job cannot be read: {0}")]
+    /// The job ended, but its outcome cannot be read: repair the store, then call `WorkflowPool::job`.
+    #[error("the outcome of the job cannot be read: {0}")]
     Unreadable(String),
 }
 
 impl JobHandle {
-    pub(super) fn new(id: JobId, inner: Arc<Inner>, now: watch::Receiver<JobSnapshot>) -> Self {
-        JobHandle { id, inner, now }
+    pub(super) fn new(id: JobId, inner: Arc<Inner>, snapshot: watch::Receiver<JobSnapshot>) -> Self {
+        JobHandle { id, inner, snapshot }
     }
 
     pub fn id(&self) -> JobId {
         self.id
     }
 
-    /// Waits for the end.
+    /// Waits until the job has ended.
     pub async fn outcome(&self) -> Result<JobOutcome, JobError> {
-        let mut now = self.now.clone();
-        match now.wait_for(|now| now.ended.is_some()).await {
-            Ok(now) => now.ended.clone().unwrap_or(Err(JobError::Stopped)),
-            // Nobody is left to say so.
+        let mut snapshot = self.snapshot.clone();
+        match snapshot.wait_for(|snapshot| snapshot.end.is_some()).await {
+            Ok(snapshot) => snapshot.end.clone().unwrap_or(Err(JobError::Stopped)),
+            // The sender is dropped when the pool stops.
             Err(_) => Err(JobError::Stopped),
         }
     }
 
-    /// Stops the job wherever it is; it is never run afterwards.
+    /// Cancels the job, whether it waits or runs; it will not run again.
     pub async fn cancel(&self) -> Result<(), WorkflowPoolError> {
         self.inner.cancel(self.id).await
     }
 
-    /// How far it is, whenever that changes, until it has ended. Whoever is slow sees the newest.
+    /// Progress whenever it changes, until the job has ended. A slow reader gets the newest.
     pub fn progress(&self) -> impl Stream<Item = ProgressSnapshot> + Send + use<> {
-        self.changes(|now| now.progress.clone())
+        self.changes(|snapshot| snapshot.progress.clone())
     }
 
-    /// Pictures of how far it is, where its server shows any, until it has ended. Whoever is slow sees the newest.
+    /// Preview images, if the server sends any, until the job has ended. A slow reader gets the newest.
     pub fn previews(&self) -> impl Stream<Item = Preview> + Send + use<> {
-        self.changes(|now| now.preview.clone())
+        self.changes(|snapshot| snapshot.preview.clone())
     }
 
-    /// What it has put out so far; all of it once it has ended.
+    /// Outputs stored so far; all of them once the job has ended.
     pub fn outputs(&self) -> Vec<JobOutput> {
-        let now = self.now.borrow();
-        match &now.ended {
+        let snapshot = self.snapshot.borrow();
+        match &snapshot.end {
             Some(Ok(outcome)) => outcome.outputs.clone(),
             Some(Err(_)) => Vec::new(),
-            None => now.outputs.iter().filter_map(|raw| JobOutput::read(raw, &self.inner)).collect(),
+            None => snapshot.outputs.iter().filter_map(|raw| JobOutput::read(raw, &self.inner)).collect(),
         }
     }
 
-    /// Something of how the job stands, each time it is another, until the job has ended.
-    fn changes<T, F>(&self, of: F) -> impl Stream<Item = T> + Send + use<T, F>
+    /// One field of the snapshot whenever it changes, until the job has ended.
+    fn changes<T, F>(&self, field: F) -> impl Stream<Item = T> + Send + use<T, F>
     where
         T: PartialEq + Clone + Send + 'static,
         F: Fn(&JobSnapshot) -> Option<T> + Send + 'static,
     {
-        futures_util::stream::unfold((self.now.clone(), of, None), |(mut now, of, mut seen)| async {
+        let start = (self.snapshot.clone(), field, None);
+        futures_util::stream::unfold(start, |(mut snapshot, field, mut last)| async {
             loop {
-                let (current, is_over) = {
-                    let now = now.borrow_and_update();
-                    (of(&now), now.ended.is_some())
+                let (current, has_ended) = {
+                    let snapshot = snapshot.borrow_and_update();
+                    (field(&snapshot), snapshot.end.is_some())
                 };
-                if current.is_some() && current != seen {
-                    seen.clone_from(&current);
-                    return Some((current?, (now, of, seen)));
+                if current.is_some() && current != last {
+                    last.clone_from(&current);
+                    return Some((current?, (snapshot, field, last)));
                 }
-                if is_over || now.changed().await.is_err() {
+                if has_ended || snapshot.changed().await.is_err() {
                     return None;
                 }
             }
@@ -141,28 +142,29 @@ impl IntoFuture for JobHandle {
     }
 }
 
+/// The stored result of a ComfyUI job.
 #[derive(Deserialize)]
-struct Written {
+struct StoredResult {
     #[serde(default)]
     outputs: Vec<Box<RawValue>>,
     #[serde(default)]
     values: Vec<NodeValue>,
 }
 
-/// What became of a job, if it has ended.
-pub(super) async fn ended(
+/// Reads how a job ended; None if it has not.
+pub(super) async fn read_end(
     inner: &Arc<Inner>,
     context: &Context,
     job: JobId,
 ) -> Option<Result<JobOutcome, JobError>> {
     let unreadable = |why: &dyn std::fmt::Display| Some(Err(JobError::Unreadable(why.to_string())));
-    let life = match context.store.job(job).await {
-        Ok(Some((_, life))) => life,
-        Ok(None) => return unreadable(&"it is not kept any more"),
+    let status = match context.store.job(job).await {
+        Ok(Some((_, status))) => status,
+        Ok(None) => return unreadable(&"the job was deleted"),
         Err(error) => return unreadable(&error),
     };
-    let attempts = life.attempt.0;
-    let worker = match life.state {
+    let attempts = status.attempt.0;
+    let worker = match status.state {
         StateRow::Queued { .. } | StateRow::Running { .. } => return None,
         StateRow::Failed { cause, message, .. } => {
             return Some(Err(JobError::Failed { cause, message, attempts }));
@@ -174,9 +176,9 @@ pub(super) async fn ended(
         Ok(result) => result,
         Err(error) => return unreadable(&error),
     };
-    let written = result.map(|result| serde_json::from_str(result.get())).transpose();
-    let Written { outputs, values } = match written {
-        Ok(written) => written.unwrap_or(Written { outputs: Vec::new(), values: Vec::new() }),
+    let stored = result.map(|result| serde_json::from_str(result.get())).transpose();
+    let StoredResult { outputs, values } = match stored {
+        Ok(stored) => stored.unwrap_or(StoredResult { outputs: Vec::new(), values: Vec::new() }),
         Err(error) => return unreadable(&error),
     };
     let outputs = outputs.iter().filter_map(|raw| JobOutput::read(raw, inner)).collect();

@@ -1,4 +1,4 @@
-//! A file that a job gave.
+//! An output file of a job.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,36 +12,36 @@ use tokio::io::AsyncWriteExt as _;
 
 use super::Inner;
 
-/// A file that a node put out, kept by the pool. It can be read as long as the pool is up and keeps the job: seven days
-/// after its end, unless the pool is set up otherwise.
+/// An output file, stored by the pool. It can be read while the pool runs and until the job's retention ends: by default
+/// seven days after the job ended.
 #[derive(Clone, Debug)]
 pub struct JobOutput {
-    /// The node that put it out.
+    /// The node that produced it.
     pub node: String,
-    /// Under which word the node did: `images`, `gifs`, `audio`, …
+    /// The node's output: `images`, `gifs`, `audio`, …
     pub key: String,
-    /// A name that is safe to save it under: no folder, nothing odd.
+    /// A file name without folders or unusual characters.
     pub name: String,
-    /// `output`, `temp`, or `socket` if it was sent over the socket.
+    /// `output`, `temp`, or `socket` if the node sent it over the socket.
     pub kind: String,
     /// `image/png`, …
     pub media: String,
     pub size_bytes: u64,
-    /// By its content: the same is the same file.
+    /// Hash of the content.
     pub hash: BlobHash,
     inner: Arc<Inner>,
 }
 
-/// Why a file is not to be had.
+/// Why an output cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum JobOutputError {
     /// Read outputs before the pool is shut down.
-    #[error("the pool is shut down, and its files with it")]
+    #[error("the pool is shut down; its files can no longer be read")]
     Stopped,
     /// Run the job again.
-    #[error("{name} is not kept any more")]
+    #[error("{name} was deleted after its retention time")]
     Gone { name: String },
-    /// See to the disk that is named.
+    /// Check the local disk.
     #[error("{}: {cause}", path.display())]
     Local { path: PathBuf, cause: std::io::Error },
     #[error("{name} cannot be read: {why}")]
@@ -49,7 +49,7 @@ pub enum JobOutputError {
 }
 
 #[derive(Deserialize)]
-struct Listed {
+struct ResultEntry {
     node: String,
     key: String,
     name: String,
@@ -61,15 +61,15 @@ struct Listed {
 }
 
 impl JobOutput {
-    /// What is no file is passed over.
+    /// None for an entry that is not a file.
     pub(super) fn read(raw: &RawValue, inner: &Arc<Inner>) -> Option<JobOutput> {
-        let Listed { node, key, name, kind, media, size_bytes, hash } =
+        let ResultEntry { node, key, name, kind, media, size_bytes, hash } =
             serde_json::from_str(raw.get()).ok()?;
         let hash = hash.parse().ok()?;
         Some(JobOutput { node, key, name, kind, media, size_bytes, hash, inner: inner.clone() })
     }
 
-    /// All of it; `save_to` is for what is large.
+    /// The whole file in memory; use `save_to` for large files.
     pub async fn bytes(&self) -> Result<Bytes, JobOutputError> {
         let Blob { file, size_bytes } = self.open().await?;
         let mut whole = Vec::with_capacity(usize::try_from(size_bytes).unwrap_or_default());
@@ -80,7 +80,7 @@ impl JobOutput {
         Ok(whole.into())
     }
 
-    /// Writes it to a file, in place of what is there. How many bytes it has.
+    /// Writes the output to a file, replacing an existing one, and returns its size.
     pub async fn save_to(&self, path: impl AsRef<Path>) -> Result<u64, JobOutputError> {
         let path = path.as_ref();
         let local = |cause| JobOutputError::Local { path: path.to_owned(), cause };

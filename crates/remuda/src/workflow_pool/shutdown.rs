@@ -1,4 +1,4 @@
-//! Ending a pool: in peace, or by dropping it.
+//! Ends a pool: gracefully with `shutdown`, or as in a crash by dropping it.
 
 use std::time::Duration;
 
@@ -7,25 +7,24 @@ use tracing::{info, warn};
 
 use super::{Running, WorkflowPool};
 
-/// Running jobs may take this long, unless something else is said.
-const FINISH_MAX: Duration = Duration::from_secs(60);
-/// Then they are given up, which takes an agent a moment to say.
-const GIVE_UP_MAX: Duration = Duration::from_secs(6);
+/// Default limit for running jobs.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long agents may take to hand back jobs that did not finish.
+const HAND_BACK_TIMEOUT: Duration = Duration::from_secs(6);
 
-/// Why a pool did not end in peace. What was stored is stored all the same.
+/// Why a shutdown was not graceful. Stored jobs are safe.
 #[derive(Debug, thiserror::Error)]
-#[error("the pool ended in trouble: {0}")]
+#[error("the pool did not shut down cleanly: {0}")]
 pub struct ShutdownError(String);
 
 impl WorkflowPool {
-    /// Takes no more jobs, lets those that run finish (for up to a minute), and ends. Jobs that wait are not begun: a pool
-    /// on the same folder goes on with them, and in memory they are lost. A second call does nothing.
+    /// Accepts no more jobs, lets running ones finish for up to a minute, and ends. Queued jobs are not started: a pool on
+    /// the same folder continues them, a pool in memory loses them. A second call does nothing.
     pub async fn shutdown(&self) -> Result<(), ShutdownError> {
-        self.shutdown_within(FINISH_MAX).await
+        self.shutdown_within(FINISH_TIMEOUT).await
     }
 
-    /// As `shutdown`, with another limit for what runs. What has not finished by then is run again by a pool on the same
-    /// folder.
+    /// As `shutdown`, with another limit for running jobs. A pool on the same folder runs the unfinished ones again.
     pub async fn shutdown_within(&self, limit: Duration) -> Result<(), ShutdownError> {
         let running = {
             let mut state = self.inner.state();
@@ -39,19 +38,19 @@ impl WorkflowPool {
             stop.send(()).await.ok();
         }
         if !all_ended(&mut workers, limit).await {
-            info!(?limit, "some jobs did not finish in time; they are given up");
+            info!(?limit, "jobs still running at the shutdown limit; handing them back");
             for stop in &stops {
                 stop.send(()).await.ok();
             }
-            if !all_ended(&mut workers, GIVE_UP_MAX).await {
-                warn!("some agents did not end in time");
+            if !all_ended(&mut workers, HAND_BACK_TIMEOUT).await {
+                warn!(timeout = ?HAND_BACK_TIMEOUT, "agents did not end in time");
             }
         }
         drop(workers);
         let context = self.inner.context();
-        self.inner.hub.close(&self.inner, context.as_deref()).await;
+        self.inner.watch.close(&self.inner, context.as_deref()).await;
         drop((context, listeners));
-        // From here on no handle or stream holds on to the files.
+        // Handles and streams reach the files only through this context.
         self.inner.state().context = None;
         serving.stop().await.map_err(|error| ShutdownError(format!("{error:#}")))
     }
@@ -62,7 +61,7 @@ async fn all_ended(workers: &mut JoinSet<()>, within: Duration) -> bool {
     tokio::time::timeout(within, all).await.is_ok()
 }
 
-/// As after a crash: what is stored is safe, the rest is gone. The plane ends in the background.
+/// As a crash: stored jobs are safe, everything else is lost. The plane ends in the background.
 impl Drop for WorkflowPool {
     fn drop(&mut self) {
         let (running, context) = {
@@ -71,6 +70,6 @@ impl Drop for WorkflowPool {
             (state.running.take(), state.context.take())
         };
         drop((running, context));
-        self.inner.hub.forget_all();
+        self.inner.watch.drop_all();
     }
 }

@@ -1,4 +1,4 @@
-//! What a program may give as a workflow.
+//! The forms in which a program may pass a workflow.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 /// A workflow in ComfyUI's API format: a JSON value, JSON text, or a file with it.
 ///
-/// Text and files are passed on in the very words in which they came: a seed of twenty digits stays that seed.
+/// Text and files are passed on byte for byte, so that a seed of twenty digits keeps its value.
 #[derive(Clone, Debug)]
 pub struct WorkflowSource(Source);
 
@@ -20,18 +20,18 @@ enum Source {
 
 impl WorkflowSource {
     pub(super) async fn read(self) -> Result<Arc<RawValue>, String> {
-        let (text, place) = match self.0 {
+        let (text, origin) = match self.0 {
             Source::Text(text) => (text, "the workflow".to_owned()),
             Source::File(path) => {
-                let place = path.display().to_string();
+                let origin = path.display().to_string();
                 let text = tokio::fs::read_to_string(path).await;
-                (text.map_err(|error| format!("{place} cannot be read: {error}"))?, place)
+                (text.map_err(|error| format!("{origin} cannot be read: {error}"))?, origin)
             }
         };
         let raw = serde_json::from_str::<Box<RawValue>>(&text);
         raw.map(Arc::from).map_err(|error| {
-            let hint = if text.trim_start().starts_with('{') { "" } else { "; for a file, give a Path" };
-            format!("{place} is not JSON: {error}{hint}")
+            let hint = if text.trim_start().starts_with('{') { "" } else { "; for a file, pass a Path" };
+            format!("{origin} is not JSON: {error}{hint}")
         })
     }
 }
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_workflow_is_given_as_a_value_a_text_or_a_file_and_stays_as_it_was_written() {
+    async fn workflow_text_is_passed_on_unchanged() {
         let text = r#"{"1": {"class_type": "KSampler", "inputs": {"seed": 18446744073709551615}}}"#;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("workflow.json");
@@ -97,14 +97,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_no_workflow_says_what_to_give() {
-        for (workflow, said) in [
-            (WorkflowSource::from("workflow.json"), "give a Path"),
+    async fn invalid_source_is_explained() {
+        for (workflow, expected) in [
+            (WorkflowSource::from("workflow.json"), "pass a Path"),
             (WorkflowSource::from(r#"{"1": "#), "not JSON"),
             (Path::new("/nowhere/workflow.json").into(), "/nowhere/workflow.json cannot be read"),
         ] {
             let error = workflow.read().await.unwrap_err();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -234,7 +234,7 @@ async fn first_interrupt_cancels_jobs() {
     assert_eq!(status.code(), Some(1), "{}", run.said());
     assert_contains_all(
         &run.said(),
-        &["cancelling 2 jobs; Ctrl-C again leaves at once", "cancelled: interrupted"],
+        &["cancelling 2 jobs; press Ctrl-C again to exit at once", "cancelled: cancelled with Ctrl-C"],
     );
     for job in plane.jobs().await {
         assert_eq!(job["state"], "cancelled");
@@ -260,7 +260,7 @@ async fn second_interrupt_exits_at_once() {
 async fn run_follows_restarted_plane() {
     let (mut plane, _worker, gate, mut run) = in_the_middle().await;
     plane.kill();
-    assert!(run.line("the line to the plane was cut").await.is_some(), "{}", run.said());
+    assert!(run.line("connection to the plane lost").await.is_some(), "{}", run.said());
     plane.start_again().await;
     gate.open();
     assert_eq!(run.ended().await.code(), Some(0), "{}", run.said());

@@ -10,7 +10,7 @@ use remuda_core::workflow::{self, WorkflowLimits};
 use serde_json::{Value, json};
 
 use super::super::{Client, Connection};
-use super::{ANSWER_MAX, cell, find_shape, rows, short_shape, show};
+use super::{REQUEST_TIMEOUT, cell, find_shape, rows, short_shape, show};
 use remuda_net::terminal::{escape_control, table};
 
 #[derive(Debug, Args)]
@@ -55,12 +55,14 @@ impl AffinitiesCommand {
             }
             Some(AffinitiesAction::Set { shape, prefer, exclude }) => {
                 if prefer.is_empty() && exclude.is_empty() {
-                    bail!(super::super::Usage("name workers with --prefer or --exclude, or both".to_owned()));
+                    bail!(super::super::UsageError(
+                        "name workers with --prefer or --exclude, or both".to_owned()
+                    ));
                 }
                 let shape = whole_shape(&shape)?;
                 let body = json!({ "preferred": prefer, "excluded": exclude });
                 let request = client.request(reqwest::Method::PUT, &format!("/remuda/v1/affinities/{shape}"));
-                let answer = client.send(request.json(&body).timeout(ANSWER_MAX)).await?;
+                let answer = client.send(request.json(&body).timeout(REQUEST_TIMEOUT)).await?;
                 show(&self.connection, &answer, || list(std::slice::from_ref(&answer)));
             }
             Some(AffinitiesAction::Remove { shape }) => {

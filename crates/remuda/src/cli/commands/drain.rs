@@ -7,8 +7,8 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::super::client::is_missing;
-use super::super::{Client, Connection, Usage};
+use super::super::client::is_not_found;
+use super::super::{Client, Connection, UsageError};
 use super::{cell, rows, show};
 use remuda_config::written_duration;
 use remuda_net::terminal::escape_control;
@@ -93,7 +93,7 @@ impl DrainCommand {
     async fn meant(&self, client: &Client) -> anyhow::Result<Meant> {
         // A name that is none must not become another path.
         if self.name.parse::<remuda_core::id::WorkerId>().is_err() {
-            return Err(Usage(format!(
+            return Err(UsageError(format!(
                 "{:?} is no name of a worker or a machine",
                 escape_control(&self.name)
             ))
@@ -126,7 +126,7 @@ impl DrainCommand {
 async fn found(client: &Client, path: &str) -> anyhow::Result<Option<Value>> {
     match client.get(path).await {
         Ok(found) => Ok(Some(found)),
-        Err(error) if is_missing(&error) => Ok(None),
+        Err(error) if is_not_found(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -153,7 +153,7 @@ fn choose(name: &str, worker: Option<&Value>, machine: Option<&Value>) -> anyhow
                         escape_control(&cell(&worker["machine"])),
                         escape_control(&others.join(", "))
                     );
-                    Err(Usage(message).into())
+                    Err(UsageError(message).into())
                 }
             }
         }

@@ -12,7 +12,7 @@ use remuda_fakes::comfyui::{self, Fault, Faults, Options, Version};
 use serde_json::json;
 
 use super::speed;
-use crate::cli::start::stops;
+use crate::cli::start::stop_signals;
 use remuda_net::terminal::print_line;
 
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ const REVIVE: Duration = Duration::from_secs(5);
 
 impl Comfyui {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let mut stops = stops()?;
+        let mut stops = stop_signals()?;
         let revive = match self.revive {
             Some(seconds) => Some(Duration::try_from_secs_f64(seconds).context("--revive")?),
             None => (self.servers > 1).then_some(REVIVE),

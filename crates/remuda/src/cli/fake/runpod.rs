@@ -12,7 +12,7 @@ use remuda_fakes::runpod::{self, Capacity, Exec, Fault, Faults, Options, Unknown
 use serde_json::json;
 
 use super::speed;
-use crate::cli::start::stops;
+use crate::cli::start::stop_signals;
 use remuda_net::terminal::print_line;
 
 #[derive(Debug, Args)]
@@ -76,7 +76,7 @@ impl KeepPod {
 
 impl Runpod {
     pub(super) async fn run(self) -> anyhow::Result<ExitCode> {
-        let mut stops = stops()?;
+        let mut stops = stop_signals()?;
         let options = self.options()?;
         let listen = options.listen;
         let fake =

@@ -1,5 +1,5 @@
-//! Follows jobs to their end, all over one line. Events say what changed; whenever one may have been missed (before the
-//! line was open, after a cut or a gap), the jobs themselves are looked at.
+//! Follows jobs to their end over one event stream. Whenever an event may have been missed (before the stream was open,
+//! after a cut or a gap), the jobs themselves are read.
 
 use std::time::Duration;
 
@@ -9,33 +9,34 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::{interval, sleep, timeout};
 
-use super::preview::Previews;
+use super::preview::PreviewFile;
 use super::progress::{JobUpdate, ProgressView};
 use crate::cli::Client;
-use crate::cli::client::{ANSWER_MAX, is_passing};
+use crate::cli::client::{REQUEST_TIMEOUT, is_retryable};
 use remuda_net::sse::{SseEvent, SseReader};
 
-/// A plane that restarts is back within seconds: no need to knock more often.
+/// A plane that restarts is back within seconds.
 const RECONNECT_WAIT: Duration = Duration::from_secs(1);
-/// Ten minutes of knocking; after that the plane is not coming back by itself.
+/// Ten minutes of retries; a plane that is still away needs an operator.
 const RECONNECTS_MAX: u32 = 600;
-/// Three of the plane's signs of life on an idle line: then the line is dead, whatever it looks like.
+/// Three of the plane's keep-alives: a stream that is silent for longer is dead.
 const SILENCE_MAX: Duration = Duration::from_secs(45);
-/// Why a job waits changes without an event.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// Of many jobs only so many are looked at each time, one after the other.
-const LOOKS_MAX: usize = 8;
+/// The reason why a job waits changes without an event, so jobs are also polled.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// How many of many jobs are read per poll.
+const POLLED_JOBS_MAX: usize = 8;
 
 pub(super) struct JobFollower<'a> {
     pub(super) client: &'a Client,
     pub(super) tenant: Option<&'a str>,
     pub(super) view: ProgressView,
-    pub(super) previews: Option<&'a Previews>,
+    pub(super) previews: Option<&'a PreviewFile>,
     jobs: Vec<Job>,
     is_cancelling: bool,
-    /// The last event that was heard.
+    /// Id of the last event received.
     last: Option<u64>,
-    looked: usize,
+    /// The job that was polled last.
+    polled: usize,
 }
 
 struct Job {
@@ -56,13 +57,13 @@ impl<'a> JobFollower<'a> {
         tenant: Option<&'a str>,
         ids: &[String],
         view: ProgressView,
-        previews: Option<&'a Previews>,
+        previews: Option<&'a PreviewFile>,
     ) -> Self {
         let jobs = ids.iter().map(|id| Job { id: id.clone(), stage: JobStage::Waiting }).collect();
-        JobFollower { client, tenant, view, previews, jobs, is_cancelling: false, last: None, looked: 0 }
+        JobFollower { client, tenant, view, previews, jobs, is_cancelling: false, last: None, polled: 0 }
     }
 
-    /// Gives each job to `ended` as it then is, with its place among the others.
+    /// Runs until all jobs have ended; calls `ended` with the index and the final state of each.
     pub(super) async fn until_all_ended(
         mut self,
         interrupts: &mut mpsc::Receiver<()>,
@@ -76,11 +77,11 @@ impl<'a> JobFollower<'a> {
             match self.listen(interrupts, &mut ended).await {
                 Ok(()) if !self.is_any_open() => break,
                 Ok(()) => failures = 0,
-                Err(error) if is_passing(&error) && failures < RECONNECTS_MAX => failures += 1,
+                Err(error) if is_retryable(&error) && failures < RECONNECTS_MAX => failures += 1,
                 Err(error) => return Err(error),
             }
             if failures <= 1 {
-                self.view.print_line("the line to the plane was cut; trying again");
+                self.view.print_message("connection to the plane lost; reconnecting");
             }
             tokio::select! {
                 () = sleep(RECONNECT_WAIT) => {}
@@ -95,36 +96,38 @@ impl<'a> JobFollower<'a> {
         self.jobs.iter().any(|job| job.stage != JobStage::Ended)
     }
 
-    /// Until all have ended, or the line is cut.
+    /// Reads events until all jobs have ended or the stream is cut.
     async fn listen(
         &mut self,
         interrupts: &mut mpsc::Receiver<()>,
         ended: &mut impl FnMut(usize, Value),
     ) -> anyhow::Result<()> {
-        // Only its beginning has to come in time: it stays open.
-        let Ok(opened) = timeout(ANSWER_MAX, self.client.open(self.request())).await else { return Ok(()) };
+        // The timeout is for the response head only: the stream stays open.
+        let Ok(opened) = timeout(REQUEST_TIMEOUT, self.client.open(self.request())).await else {
+            return Ok(());
+        };
         let mut stream = opened?.bytes_stream();
         let mut reader = SseReader::default();
         if self.is_cancelling {
             self.cancel().await;
         }
-        self.look_at_all(ended).await?;
-        let mut look_again = interval(LOOK_EVERY);
-        look_again.tick().await;
+        self.read_all(ended).await?;
+        let mut poll = interval(POLL_INTERVAL);
+        poll.tick().await;
         while self.is_any_open() {
             tokio::select! {
                 bytes = timeout(SILENCE_MAX, stream.next()) => {
                     let Ok(Some(Ok(bytes))) = bytes else { return Ok(()) };
                     for event in reader.feed(&bytes)? {
-                        self.hear(&event, ended).await?;
+                        self.apply(&event, ended).await?;
                     }
                 }
-                _ = look_again.tick() => self.look_at_some(ended).await?,
+                _ = poll.tick() => self.read_some(ended).await?,
                 Some(()) = interrupts.recv() => self.cancel().await,
             }
             let count = |stage| self.jobs.iter().filter(|job| job.stage == stage).count();
             let [waiting, running, done] = [JobStage::Waiting, JobStage::Running, JobStage::Ended].map(count);
-            self.view.tally(waiting, running, done);
+            self.view.show_counts(waiting, running, done);
         }
         Ok(())
     }
@@ -141,10 +144,10 @@ impl<'a> JobFollower<'a> {
         }
     }
 
-    async fn hear(&mut self, event: &SseEvent, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
+    async fn apply(&mut self, event: &SseEvent, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
         self.last = event.id.or(self.last);
         if event.name == "gap" {
-            return self.look_at_all(ended).await;
+            return self.read_all(ended).await;
         }
         let data: Value = serde_json::from_str(&event.data).unwrap_or_default();
         let Some(at) = self.jobs.iter().position(|job| data["job"] == job.id.as_str()) else { return Ok(()) };
@@ -153,7 +156,7 @@ impl<'a> JobFollower<'a> {
         }
         let text = |value: &'_ Value| value.as_str().unwrap_or_default().to_owned();
         match event.name.as_str() {
-            "job:started" => self.runs(at, &text(&data["worker"])),
+            "job:started" => self.set_running(at, &text(&data["worker"])),
             "job:progress" => {
                 let (fraction, phase) = (data["progress"].as_f64().unwrap_or(0.0), text(&data["phase"]));
                 self.jobs[at].stage = JobStage::Running;
@@ -165,39 +168,39 @@ impl<'a> JobFollower<'a> {
             }
             "job:preview" => {
                 if let Some(previews) = self.previews {
-                    previews.hear(&self.jobs[at].id);
+                    previews.update(&self.jobs[at].id);
                 }
             }
-            "job:completed" | "job:failed" | "job:cancelled" => return self.look(at, ended).await,
+            "job:completed" | "job:failed" | "job:cancelled" => return self.read(at, ended).await,
             _ => {}
         }
         Ok(())
     }
 
-    /// A look may have shown it before the event that tells it.
-    fn runs(&mut self, at: usize, worker: &str) {
+    /// A poll may have shown it before the event.
+    fn set_running(&mut self, at: usize, worker: &str) {
         if self.jobs[at].stage != JobStage::Running {
             self.jobs[at].stage = JobStage::Running;
             self.view.show(at, &JobUpdate::Running { worker });
         }
     }
 
-    async fn look_at_all(&mut self, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
+    async fn read_all(&mut self, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
         for at in 0..self.jobs.len() {
-            self.look(at, ended).await?;
+            self.read(at, ended).await?;
         }
         Ok(())
     }
 
-    async fn look_at_some(&mut self, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
-        for _ in 0..LOOKS_MAX.min(self.jobs.len()) {
-            self.looked = (self.looked + 1) % self.jobs.len();
-            self.look(self.looked, ended).await?;
+    async fn read_some(&mut self, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
+        for _ in 0..POLLED_JOBS_MAX.min(self.jobs.len()) {
+            self.polled = (self.polled + 1) % self.jobs.len();
+            self.read(self.polled, ended).await?;
         }
         Ok(())
     }
 
-    async fn look(&mut self, at: usize, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
+    async fn read(&mut self, at: usize, ended: &mut impl FnMut(usize, Value)) -> anyhow::Result<()> {
         if self.jobs[at].stage == JobStage::Ended {
             return Ok(());
         }
@@ -208,7 +211,7 @@ impl<'a> JobFollower<'a> {
                 self.jobs[at].stage = JobStage::Waiting;
                 self.view.show(at, &JobUpdate::Waiting { reason });
             }
-            "running" => self.runs(at, job["worker"].as_str().unwrap_or_default()),
+            "running" => self.set_running(at, job["worker"].as_str().unwrap_or_default()),
             state => {
                 self.jobs[at].stage = JobStage::Ended;
                 self.view.show(at, &JobUpdate::Ended { is_completed: state == "completed", reason });
@@ -218,17 +221,17 @@ impl<'a> JobFollower<'a> {
         Ok(())
     }
 
-    /// Their end comes as any other. What cannot be told now is told when the line is open again.
+    /// Cancels every open job. A cancellation that fails is sent again when the stream reconnects.
     async fn cancel(&mut self) {
         let open: Vec<_> = self.jobs.iter().filter(|job| job.stage != JobStage::Ended).collect();
         if !self.is_cancelling {
             let which = if open.len() == 1 { "the job".to_owned() } else { format!("{} jobs", open.len()) };
-            self.view.print_line(&format!("cancelling {which}; Ctrl-C again leaves at once"));
+            self.view.print_message(&format!("cancelling {which}; press Ctrl-C again to exit at once"));
         }
         self.is_cancelling = true;
         for job in open {
-            let reason = json!({ "reason": "interrupted by whoever ran it" });
-            // It may have ended a moment ago, which is as good.
+            let reason = json!({ "reason": "cancelled with Ctrl-C in `remuda run`" });
+            // The job may have ended a moment ago.
             drop(self.client.post(&format!("/remuda/v1/jobs/{}/cancel", job.id), &reason).await);
         }
     }

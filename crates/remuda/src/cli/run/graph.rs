@@ -1,5 +1,5 @@
-//! The inputs of a graph, found as people name them and changed in place. Everything that is not changed is passed on in
-//! the very words in which it came: a seed of twenty digits stays that seed.
+//! A ComfyUI graph whose inputs can be found by name and changed. Unchanged values are passed on byte for byte, so that a
+//! seed of twenty digits keeps its value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,15 +12,15 @@ use remuda_net::terminal::escape_control;
 
 type Members = BTreeMap<String, Box<RawValue>>;
 
-/// So many choices are listed when somebody chose what is not there.
+/// How many valid names an error message lists.
 const CHOICES_MAX: usize = 30;
 /// Inputs that make one copy differ from the next.
 const SEEDS: [&str; 2] = ["seed", "noise_seed"];
 
 #[derive(Clone, Debug)]
 pub(super) struct EditableGraph {
-    /// What the graph stands in, if it is wrapped: `{"prompt": graph, "extra_data": {..}}`.
-    around: Option<Members>,
+    /// The enclosing object, if the graph is wrapped: `{"prompt": graph, "extra_data": {..}}`.
+    wrapper: Option<Members>,
     nodes: BTreeMap<String, Node>,
 }
 
@@ -40,17 +40,17 @@ pub(super) struct InputRef {
 }
 
 impl EditableGraph {
-    /// Nothing if the workflow is no graph in ComfyUI's API format.
+    /// None if the workflow is not a graph in ComfyUI's API format.
     pub(super) fn read(workflow: &RawValue) -> Option<EditableGraph> {
         let members = members(workflow)?;
         if let Some(nodes) = nodes(&members) {
-            return Some(EditableGraph { around: None, nodes });
+            return Some(EditableGraph { wrapper: None, nodes });
         }
         let nodes = nodes(&self::members(members.get("prompt")?)?)?;
-        Some(EditableGraph { around: Some(members), nodes })
+        Some(EditableGraph { wrapper: Some(members), nodes })
     }
 
-    /// The input that `NODE.INPUT` means. Titles and inputs may have dots in them, so that every dot is tried.
+    /// Finds the input `NODE.INPUT`. Titles and inputs may contain dots, so every dot is tried as the separator.
     pub(super) fn find(&self, key: &str) -> Result<InputRef, String> {
         let cuts: Vec<_> = key.match_indices('.').map(|(at, _)| (&key[..at], &key[at + 1..])).collect();
         let mut problem = None;
@@ -63,10 +63,10 @@ impl EditableGraph {
                 Err(unknown) => problem = problem.or(Some(unknown)),
             }
         }
-        Err(problem.unwrap_or_else(|| format!("name it as NODE.INPUT, not as {:?}", escape_control(key))))
+        Err(problem.unwrap_or_else(|| format!("write it as NODE.INPUT, not as {:?}", escape_control(key))))
     }
 
-    /// The id of the node that is called so.
+    /// The id of the node with this id, title or class.
     fn node(&self, name: &str) -> Result<&str, String> {
         if let Some((id, _)) = self.nodes.get_key_value(name) {
             return Ok(id);
@@ -84,7 +84,7 @@ impl EditableGraph {
             many => {
                 let ids = escape_control(&many.join(", "));
                 Err(format!(
-                    "{} nodes are called {:?}: say which by its id, {ids}",
+                    "{} nodes are called {:?}: use one of the ids {ids}",
                     many.len(),
                     escape_control(name)
                 ))
@@ -109,33 +109,33 @@ impl EditableGraph {
         format!("node {} ({name}) has no input {input:?}{hint} It has {all}", escape_control(id))
     }
 
-    pub(super) fn set(&mut self, place: &InputRef, value: &impl Serialize) {
-        let value = to_raw_value(value).expect("what was read or made here can be written");
-        if let Some(node) = self.nodes.get_mut(&place.node) {
-            node.inputs.insert(place.input.clone(), value);
+    pub(super) fn set(&mut self, input_ref: &InputRef, value: &impl Serialize) {
+        let value = to_raw_value(value).expect("JSON values can be serialised");
+        if let Some(node) = self.nodes.get_mut(&input_ref.node) {
+            node.inputs.insert(input_ref.input.clone(), value);
         }
     }
 
-    /// Gives each seed that is a plain number, and was not chosen by hand, the next that is drawn.
-    pub(super) fn draw_seeds(&mut self, chosen: &BTreeSet<InputRef>, mut draw: impl FnMut() -> u64) {
+    /// Replaces each seed that is a number and was not set on the command line.
+    pub(super) fn replace_seeds(&mut self, chosen: &BTreeSet<InputRef>, mut next: impl FnMut() -> u64) {
         for (id, node) in &mut self.nodes {
             for (name, value) in &mut node.inputs {
-                let place = InputRef { node: id.clone(), input: name.clone() };
+                let input_ref = InputRef { node: id.clone(), input: name.clone() };
                 let is_number = matches!(serde_json::from_str(value.get()), Ok(Value::Number(_)));
-                if SEEDS.contains(&name.as_str()) && is_number && !chosen.contains(&place) {
-                    *value = to_raw_value(&draw()).expect("a number can be written");
+                if SEEDS.contains(&name.as_str()) && is_number && !chosen.contains(&input_ref) {
+                    *value = to_raw_value(&next()).expect("a number can be serialised");
                 }
             }
         }
     }
 
-    pub(super) fn written(&self) -> Box<RawValue> {
+    pub(super) fn to_json(&self) -> Box<RawValue> {
         let nodes: BTreeMap<&str, Members> =
-            self.nodes.iter().map(|(id, node)| (id.as_str(), node.written())).collect();
-        let Some(around) = &self.around else { return raw(&nodes) };
-        let mut around = around.clone();
-        around.insert("prompt".to_owned(), raw(&nodes));
-        raw(&around)
+            self.nodes.iter().map(|(id, node)| (id.as_str(), node.to_json())).collect();
+        let Some(wrapper) = &self.wrapper else { return raw(&nodes) };
+        let mut wrapper = wrapper.clone();
+        wrapper.insert("prompt".to_owned(), raw(&nodes));
+        raw(&wrapper)
     }
 }
 
@@ -155,7 +155,7 @@ impl Node {
         self.title.as_deref().unwrap_or(&self.class)
     }
 
-    fn written(&self) -> Members {
+    fn to_json(&self) -> Members {
         let mut fields = self.fields.clone();
         fields.insert("inputs".to_owned(), raw(&self.inputs));
         fields
@@ -166,14 +166,14 @@ fn members(value: &RawValue) -> Option<Members> {
     serde_json::from_str(value.get()).ok()
 }
 
-/// All of them are nodes, and there is one.
+/// The members as nodes; None unless every member is one.
 fn nodes(members: &Members) -> Option<BTreeMap<String, Node>> {
     let nodes = members.iter().map(|(id, node)| Node::read(node).map(|node| (id.clone(), node)));
     nodes.collect::<Option<BTreeMap<_, _>>>().filter(|nodes| !nodes.is_empty())
 }
 
 fn raw(value: &impl Serialize) -> Box<RawValue> {
-    to_raw_value(value).expect("texts and JSON values can be written")
+    to_raw_value(value).expect("texts and JSON values can be serialised")
 }
 
 fn hint<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> String {
@@ -194,8 +194,8 @@ fn listed(all: impl Iterator<Item = String>) -> String {
     all.join(", ")
 }
 
-/// What was typed as a value: JSON where it is a number, a truth, nothing, a list or an object, and else the text itself.
-pub(super) fn value(typed: &str) -> Box<RawValue> {
+/// A value from the command line: JSON if it is a number, true, false, null, a list or an object, otherwise text.
+pub(super) fn parse_value(typed: &str) -> Box<RawValue> {
     match serde_json::from_str::<Box<RawValue>>(typed) {
         Ok(json) if !json.get().starts_with('"') => json,
         Ok(_) | Err(_) => raw(&typed),

@@ -1,40 +1,40 @@
-//! How a job should go, as typed: where it may and would rather run, how often it is tried, how long things may take.
+//! The flags of `remuda run` for a job's placement, retries, limits and webhook.
 
 use clap::Args;
 use remuda_core::id::WorkerId;
 use serde_json::{Map, Value, json};
 
 #[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "How it should go")]
+#[command(next_help_heading = "Placement, retries and limits")]
 pub(super) struct JobOptionArgs {
-    /// Only this worker will do
+    /// Run only on this worker
     #[arg(long, value_name = "WORKER")]
     pin: Option<WorkerId>,
-    /// A worker to choose first while it is free; others take the job otherwise. May be repeated
+    /// Prefer this worker while it is free. May be repeated
     #[arg(long, value_name = "WORKER")]
     prefer: Vec<WorkerId>,
-    /// A worker that never gets it. May be repeated
+    /// Never run on this worker. May be repeated
     #[arg(long, value_name = "WORKER")]
     exclude: Vec<WorkerId>,
-    /// Failures of its own before it has failed
+    /// How many attempts may fail through the job's own fault
     #[arg(long, value_name = "NUMBER")]
     attempts: Option<u8>,
-    /// Wait so long before every retry, instead of longer each time
+    /// Fixed delay before every retry, instead of a growing one
     #[arg(long, value_name = "SECONDS")]
     retry_delay: Option<f64>,
-    /// Try it elsewhere if it is not begun so long after it was handed out
+    /// Retry elsewhere if the attempt has not started after this time
     #[arg(long, value_name = "SECONDS")]
     start_limit: Option<f64>,
-    /// Fail an attempt that makes no progress for so long
+    /// Fail an attempt that makes no progress for this time
     #[arg(long, value_name = "SECONDS")]
     node_limit: Option<f64>,
-    /// Bring home only what this node gives. May be repeated
+    /// Return only the outputs of this node. May be repeated
     #[arg(long = "only-output", value_name = "NODE")]
     include_outputs: Vec<String>,
-    /// Tell this address how it ended
+    /// Send the outcome to this URL
     #[arg(long, value_name = "URL")]
     webhook: Option<String>,
-    /// Sign what is told with this
+    /// Secret to sign the webhook with
     #[arg(
         long,
         value_name = "SECRET",
@@ -46,7 +46,7 @@ pub(super) struct JobOptionArgs {
 }
 
 impl JobOptionArgs {
-    /// The fields of a submission that say so.
+    /// The fields of the submission; flags that were not given are left out.
     pub(super) fn fields(&self) -> Map<String, Value> {
         let mut fields = Map::new();
         let mut set = |name: &str, value: Option<Value>| {
@@ -83,9 +83,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_typed_is_asked_for() {
+    fn only_given_flags_become_fields() {
         assert!(JobOptionArgs::default().fields().is_empty());
-        let wishes = JobOptionArgs {
+        let options = JobOptionArgs {
             pin: Some("a".parse().unwrap()),
             exclude: vec!["b".parse().unwrap()],
             prefer: vec!["c".parse().unwrap()],
@@ -97,6 +97,6 @@ mod tests {
             "needs": { "pin": "a", "excluded": ["b"] }, "preferred": ["c"], "retry_delay_seconds": 0.5,
             "webhook": { "url": "http://x" },
         });
-        assert_eq!(Value::from(wishes.fields()), expected);
+        assert_eq!(Value::from(options.fields()), expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Keeps the newest preview in a file, for whoever watches that file: it is always whole, and never older than it was.
+//! Writes the newest preview to a file. The file is replaced atomically, so that a viewer always sees a complete image.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,48 +12,48 @@ use crate::cli::Client;
 use remuda_core::wire::preview::PREVIEW_BYTES_MAX;
 use remuda_net::terminal::escape_control;
 
-const FETCH_MAX: Duration = Duration::from_secs(5);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who is told of previews; between two that come quickly, the first may be passed over.
+/// Fetches previews in the background; of several in quick succession only the last is fetched.
 #[derive(Debug)]
-pub(super) struct Previews {
+pub(super) struct PreviewFile {
     newest: watch::Sender<Option<String>>,
-    keeping: JoinHandle<()>,
+    writer: JoinHandle<()>,
 }
 
-impl Previews {
-    pub(super) fn keep(client: Client, path: PathBuf) -> Previews {
-        let (newest, mut coming) = watch::channel(None::<String>);
-        let keeping = tokio::spawn(async move {
-            let mut is_told = false;
-            while coming.changed().await.is_ok() {
-                let Some(job) = coming.borrow_and_update().clone() else { continue };
+impl PreviewFile {
+    pub(super) fn start(client: Client, path: PathBuf) -> PreviewFile {
+        let (newest, mut changes) = watch::channel(None::<String>);
+        let writer = tokio::spawn(async move {
+            let mut is_reported = false;
+            while changes.changed().await.is_ok() {
+                let Some(job) = changes.borrow_and_update().clone() else { continue };
                 if let Err(problem) = fetch(&client, &job, &path).await
-                    && !std::mem::replace(&mut is_told, true)
+                    && !std::mem::replace(&mut is_reported, true)
                 {
                     eprintln!("remuda: no preview: {}", escape_control(&format!("{problem:#}")));
                 }
             }
         });
-        Previews { newest, keeping }
+        PreviewFile { newest, writer }
     }
 
-    pub(super) fn hear(&self, job: &str) {
+    /// This job has a new preview.
+    pub(super) fn update(&self, job: &str) {
         self.newest.send_replace(Some(job.to_owned()));
     }
 
-    /// Waits for what is being written.
+    /// Waits for a write in progress.
     pub(super) async fn end(self) {
         drop(self.newest);
-        // Past this there is nothing worth waiting for.
-        drop(tokio::time::timeout(FETCH_MAX, self.keeping).await);
+        drop(tokio::time::timeout(FETCH_TIMEOUT, self.writer).await);
     }
 }
 
 async fn fetch(client: &Client, job: &str, path: &Path) -> anyhow::Result<()> {
     let request = client.request(Method::GET, &format!("/remuda/v1/jobs/{job}/preview"));
-    // The attempt may be over by now, and its preview with it.
-    let Ok(mut response) = client.open(request.timeout(FETCH_MAX)).await else { return Ok(()) };
+    // The preview is gone if the attempt has ended in the meantime.
+    let Ok(mut response) = client.open(request.timeout(FETCH_TIMEOUT)).await else { return Ok(()) };
     let mut bytes = Vec::new();
     while let Ok(Some(piece)) = response.chunk().await {
         bytes.extend_from_slice(&piece);

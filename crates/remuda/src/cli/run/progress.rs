@@ -1,5 +1,5 @@
-//! How jobs stand, shown while they run: a bar for each on a terminal, a line for each change anywhere else. Always on
-//! standard error: standard output is for what the jobs give.
+//! Shows the progress of jobs: a bar per job on a terminal, otherwise a line per change. It goes to standard error;
+//! standard output is for results.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -8,13 +8,13 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use remuda_net::terminal::escape_control;
 
-/// With more jobs than this only those that run have a bar: more would not fit on a screen.
+/// With more jobs, only running ones get a bar: more would not fit on a screen.
 const BARS_MAX: usize = 16;
-/// Without a terminal: how often a job says how far it is, or that it still waits for another reason.
-const LINE_EVERY: Duration = Duration::from_secs(5);
-const SPIN_EVERY: Duration = Duration::from_millis(120);
+/// Without a terminal: minimum interval between two lines about progress or about waiting.
+const LINE_INTERVAL: Duration = Duration::from_secs(5);
+const SPINNER_INTERVAL: Duration = Duration::from_millis(120);
 
-/// What there is to show of a job.
+/// A change of one job.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum JobUpdate<'a> {
     Submitted,
@@ -28,18 +28,18 @@ pub(super) enum JobUpdate<'a> {
 pub(super) enum ProgressView {
     Bars(Box<Bars>),
     Lines(Lines),
-    Nothing,
+    Silent,
 }
 
 impl ProgressView {
-    /// `is_for_scripts`: somebody wants JSON, and a bar only if it is looked at.
-    pub(super) fn new(jobs: &[String], is_for_scripts: bool) -> ProgressView {
+    /// `is_json`: the output is read by a script, so nothing is shown without a terminal.
+    pub(super) fn new(jobs: &[String], is_json: bool) -> ProgressView {
         if std::io::stderr().is_terminal() {
             ProgressView::Bars(Box::new(Bars::new(jobs)))
-        } else if is_for_scripts {
-            ProgressView::Nothing
+        } else if is_json {
+            ProgressView::Silent
         } else {
-            ProgressView::Lines(Lines { jobs: jobs.to_vec(), told: vec![LastLine::default(); jobs.len()] })
+            ProgressView::Lines(Lines { jobs: jobs.to_vec(), last: vec![LastLine::default(); jobs.len()] })
         }
     }
 
@@ -51,19 +51,19 @@ impl ProgressView {
                     eprintln!("{line}");
                 }
             }
-            ProgressView::Nothing => {}
+            ProgressView::Silent => {}
         }
     }
 
-    /// Something to say that is not about one job.
-    pub(super) fn print_line(&self, text: &str) {
+    /// Prints a message that is not about a single job.
+    pub(super) fn print_message(&self, text: &str) {
         match self {
             ProgressView::Bars(bars) => bars.all.suspend(|| eprintln!("remuda: {text}")),
-            ProgressView::Lines(_) | ProgressView::Nothing => eprintln!("remuda: {text}"),
+            ProgressView::Lines(_) | ProgressView::Silent => eprintln!("remuda: {text}"),
         }
     }
 
-    pub(super) fn tally(&self, waiting: usize, running: usize, ended: usize) {
+    pub(super) fn show_counts(&self, waiting: usize, running: usize, ended: usize) {
         if let ProgressView::Bars(bars) = self
             && let Some(tally) = &bars.tally
         {
@@ -71,7 +71,7 @@ impl ProgressView {
         }
     }
 
-    /// What ended stays to be seen, everything else goes.
+    /// Leaves the bars of ended jobs on the screen and removes the others.
     pub(super) fn close(self) {
         if let ProgressView::Bars(bars) = self {
             bars.tally.iter().for_each(ProgressBar::finish_and_clear);
@@ -114,14 +114,14 @@ impl Bars {
 
     fn show(&mut self, job: usize, sight: &JobUpdate<'_>) {
         if let JobUpdate::Retrying { reason } = sight {
-            // It stays to be seen: the bar goes on to other things.
+            // Printed above the bars, because the bar will show the next attempt.
             let line = format!("{}retrying: {}", self.prefix(job), escape_control(reason));
             self.all.suspend(|| eprintln!("{line}"));
         }
         let are_few = self.bars.len() <= BARS_MAX;
-        let is_under_way = matches!(sight, JobUpdate::Running { .. } | JobUpdate::Progress { .. });
-        let has_place = are_few || is_under_way && self.bars.iter().flatten().count() < BARS_MAX;
-        if self.bars[job].is_none() && !has_place {
+        let is_running = matches!(sight, JobUpdate::Running { .. } | JobUpdate::Progress { .. });
+        let has_bar = are_few || is_running && self.bars.iter().flatten().count() < BARS_MAX;
+        if self.bars[job].is_none() && !has_bar {
             return;
         }
         let bar = self.bar(job);
@@ -158,7 +158,7 @@ impl Bars {
         }
     }
 
-    /// Which of several it is.
+    /// `[2/4] ` if there are several jobs.
     fn prefix(&self, job: usize) -> String {
         let jobs = self.bars.len();
         if jobs > 1 { format!("[{}/{jobs}] ", job + 1) } else { String::new() }
@@ -174,7 +174,7 @@ impl Bars {
             None => self.all.add(bar),
         };
         bar.set_prefix(self.prefix(job));
-        bar.enable_steady_tick(SPIN_EVERY);
+        bar.enable_steady_tick(SPINNER_INTERVAL);
         self.bars[job] = Some(bar.clone());
         bar
     }
@@ -183,10 +183,10 @@ impl Bars {
 #[derive(Debug)]
 pub(super) struct Lines {
     jobs: Vec<String>,
-    told: Vec<LastLine>,
+    last: Vec<LastLine>,
 }
 
-/// What was last said of a job.
+/// The last line about a job.
 #[derive(Clone, Debug, Default)]
 struct LastLine {
     text: String,
@@ -194,7 +194,7 @@ struct LastLine {
 }
 
 impl Lines {
-    /// Every change, but how far it is and why it waits only now and then.
+    /// A line for every change; progress and reasons for waiting only once per interval.
     fn line(&mut self, job: usize, sight: &JobUpdate<'_>, now: Instant) -> Option<String> {
         let (text, is_urgent) = match sight {
             JobUpdate::Submitted => ("submitted".to_owned(), true),
@@ -204,14 +204,14 @@ impl Lines {
             JobUpdate::Retrying { reason } => (format!("retrying: {reason}"), true),
             JobUpdate::Ended { reason, .. } => ((*reason).to_owned(), true),
         };
-        let told = &mut self.told[job];
-        let is_due = told.at.is_none_or(|at| now.duration_since(at) >= LINE_EVERY);
-        if told.text == text || !(is_urgent || is_due) {
+        let last = &mut self.last[job];
+        let is_due = last.at.is_none_or(|at| now.duration_since(at) >= LINE_INTERVAL);
+        if last.text == text || !(is_urgent || is_due) {
             return None;
         }
-        // What is urgent leaves room for the first word on how it goes on.
-        *told = LastLine { at: (!is_urgent).then_some(now), text };
-        Some(format!("job {}: {}", self.jobs[job], escape_control(told.text.trim_end())))
+        // After an urgent line the next line about progress is due at once.
+        *last = LastLine { at: (!is_urgent).then_some(now), text };
+        Some(format!("job {}: {}", self.jobs[job], escape_control(last.text.trim_end())))
     }
 }
 
@@ -224,8 +224,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_a_terminal_every_change_is_a_line_and_progress_only_now_and_then() {
-        let mut lines = Lines { jobs: vec!["j1".to_owned()], told: vec![LastLine::default()] };
+    fn every_change_is_a_line_and_progress_is_rate_limited() {
+        let mut lines = Lines { jobs: vec!["j1".to_owned()], last: vec![LastLine::default()] };
         let start = Instant::now();
         let progress = |fraction, phase| JobUpdate::Progress { fraction, phase };
         let story = [

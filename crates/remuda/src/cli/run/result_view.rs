@@ -1,4 +1,4 @@
-//! What a job gave, for people: files and values of a ComfyUI job as tables, anything else as JSON.
+//! Renders a job's result for people: files and values of a ComfyUI job as tables, any other result as JSON.
 
 use std::path::PathBuf;
 
@@ -7,12 +7,12 @@ use serde_json::Value;
 use super::save;
 use remuda_net::terminal::table;
 
-/// A longer value is cut: what is cut is in the JSON.
+/// Longer values are cut; `--json` has the rest.
 const VALUE_CHARS_MAX: usize = 120;
 
 /// `saved` has a path for each output that was saved, in the order of the result.
 pub(super) fn render_result(result: &Value, saved: &[Option<PathBuf>]) -> String {
-    let Some(files) = save::outputs(result) else {
+    let Some(files) = save::result_files(result) else {
         return serde_json::to_string_pretty(result).unwrap_or_default();
     };
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
@@ -23,8 +23,8 @@ pub(super) fn render_result(result: &Value, saved: &[Option<PathBuf>]) -> String
         .zip(&files)
         .enumerate()
         .map(|(at, (output, file))| {
-            let size = output["size_bytes"].as_u64().map_or_else(|| "-".to_owned(), size);
-            let place = match saved.get(at).and_then(Option::as_ref) {
+            let size = output["size_bytes"].as_u64().map_or_else(|| "-".to_owned(), format_size);
+            let location = match saved.get(at).and_then(Option::as_ref) {
                 Some(path) => path.display().to_string(),
                 None => file.hash.to_string(),
             };
@@ -34,17 +34,17 @@ pub(super) fn render_result(result: &Value, saved: &[Option<PathBuf>]) -> String
                 file.name.clone(),
                 cell(&output["media"]),
                 size,
-                place,
+                location,
             ]
         })
         .collect();
     if !rows.is_empty() {
-        let place = if saved.is_empty() { "HASH" } else { "FILE" };
-        parts.push(table(&["NODE", "OUTPUT", "NAME", "TYPE", "SIZE", place], &rows));
+        let location = if saved.is_empty() { "HASH" } else { "FILE" };
+        parts.push(table(&["NODE", "OUTPUT", "NAME", "TYPE", "SIZE", location], &rows));
     }
     let values = result["values"].as_array().into_iter().flatten();
     let rows: Vec<Vec<String>> = values
-        .map(|value| vec![cell(&value["node"]), cell(&value["key"]), shortened(&text(&value["value"]))])
+        .map(|value| vec![cell(&value["node"]), cell(&value["key"]), truncate(&text(&value["value"]))])
         .collect();
     if !rows.is_empty() {
         parts.push(table(&["NODE", "OUTPUT", "VALUE"], &rows));
@@ -52,7 +52,7 @@ pub(super) fn render_result(result: &Value, saved: &[Option<PathBuf>]) -> String
     if parts.is_empty() { "no outputs".to_owned() } else { parts.join("\n\n") }
 }
 
-fn shortened(text: &str) -> String {
+fn truncate(text: &str) -> String {
     let one_line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if one_line.chars().count() <= VALUE_CHARS_MAX {
         return one_line;
@@ -60,7 +60,7 @@ fn shortened(text: &str) -> String {
     one_line.chars().take(VALUE_CHARS_MAX - 1).chain(['…']).collect()
 }
 
-fn size(bytes: u64) -> String {
+fn format_size(bytes: u64) -> String {
     match bytes {
         0..1024 => format!("{bytes} B"),
         1024..1_048_576 => format!("{:.1} KiB", bytes as f64 / 1024.0),
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_and_values_are_tables_and_anything_else_is_json() {
+    fn files_and_values_are_tables_and_other_results_json() {
         let hash = BlobHash::of(b"x").to_string();
         let output = |name: &str, size: u64| json!({ "node": "9", "key": "images", "name": name, "media": "image/png", "hash": hash, "size_bytes": size });
         let result = json!({
@@ -99,11 +99,11 @@ NODE  OUTPUT  VALUE
         assert!(render_result(&result, &[]).contains("SIZE      HASH"));
         assert_eq!(render_result(&json!({ "outputs": [], "values": [] }), &[]), "no outputs");
         assert_eq!(render_result(&json!({ "picture": 1 }), &[]), "{\n  \"picture\": 1\n}");
-        assert_eq!(shortened(&"x ".repeat(500)).chars().count(), VALUE_CHARS_MAX);
+        assert_eq!(truncate(&"x ".repeat(500)).chars().count(), VALUE_CHARS_MAX);
     }
 
     #[test]
-    fn sizes_are_read_at_a_glance() {
-        assert_eq!([0, 1536, 5 << 20, 3 << 30].map(size), ["0 B", "1.5 KiB", "5.0 MiB", "3.0 GiB"]);
+    fn sizes_have_a_fitting_unit() {
+        assert_eq!([0, 1536, 5 << 20, 3 << 30].map(format_size), ["0 B", "1.5 KiB", "5.0 MiB", "3.0 GiB"]);
     }
 }

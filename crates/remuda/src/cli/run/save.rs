@@ -1,5 +1,5 @@
-//! What a job gave, as files in a folder. Names come from a server that runs other people's code: a name is only ever a
-//! name here, and no file that was there before is touched.
+//! Saves the outputs of a job in a folder. Names come from a server that runs untrusted code, so they are reduced to plain
+//! file names, and existing files are never overwritten.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,43 +11,43 @@ use serde_json::Value;
 
 use remuda_worker::BlobLink;
 
-/// So many of one name in one folder; then something is wrong.
+/// More files of one name in one folder are a mistake.
 const SAME_NAMES_MAX: u32 = 100_000;
-/// Below what file systems take, with room for a number.
+/// Below the limit of file systems, with room for a number.
 const NAME_BYTES_MAX: usize = 200;
 
-/// A file that a result names.
+/// A file in a job's result.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Output {
+pub(super) struct ResultFile {
     pub(super) name: String,
     pub(super) hash: BlobHash,
 }
 
-/// The files of a result; nothing if it is not one that lists files.
-pub(super) fn outputs(result: &Value) -> Option<Vec<Output>> {
+/// The files of a result; None for a result that does not list files.
+pub(super) fn result_files(result: &Value) -> Option<Vec<ResultFile>> {
     let read = |output: &Value| {
         let hash = output["hash"].as_str()?.parse().ok()?;
-        Some(Output { name: safe_name(output["name"].as_str()?), hash })
+        Some(ResultFile { name: safe_name(output["name"].as_str()?), hash })
     };
     result["outputs"].as_array()?.iter().map(read).collect()
 }
 
-/// Fetches one, checks it, and gives it a name that was free.
-pub(super) async fn save(link: &BlobLink, output: &Output, folder: &Path) -> anyhow::Result<PathBuf> {
+/// Fetches a file, verifies it and stores it under a free name.
+pub(super) async fn save(link: &BlobLink, output: &ResultFile, folder: &Path) -> anyhow::Result<PathBuf> {
     let part = folder.join(format!(".remuda-{}", uuid::Uuid::new_v4().simple()));
     let saved = async {
         link.fetch(&output.hash, &part).await.with_context(|| format!("cannot fetch {}", output.name))?;
-        name_it(&part, folder, &output.name)
+        rename_to_free_name(&part, folder, &output.name)
     };
     let saved = saved.await;
     if saved.is_err() {
-        // It may never have come so far.
+        // The file may never have been created.
         tokio::fs::remove_file(&part).await.ok();
     }
     saved
 }
 
-fn name_it(part: &Path, folder: &Path, name: &str) -> anyhow::Result<PathBuf> {
+fn rename_to_free_name(part: &Path, folder: &Path, name: &str) -> anyhow::Result<PathBuf> {
     for number in 1..=SAME_NAMES_MAX {
         let path = folder.join(numbered(name, number));
         match rename_to_new(part, &path) {
@@ -59,12 +59,12 @@ fn name_it(part: &Path, folder: &Path, name: &str) -> anyhow::Result<PathBuf> {
     bail!("there are {SAME_NAMES_MAX} files called {name} in {}", folder.display())
 }
 
-/// As a rename, which replaces nothing.
+/// A rename that fails if the target exists.
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     match fs::hard_link(from, to) {
         Ok(()) => fs::remove_file(from),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
-        // Not every file system has links: an empty file of ours takes the name, and is replaced.
+        // Without hard links, an empty file reserves the name and is then replaced.
         Err(_) => File::create_new(to).and_then(|_| fs::rename(from, to)),
     }
 }
@@ -80,14 +80,13 @@ fn numbered(name: &str, number: u32) -> String {
     }
 }
 
-/// The last part of it, without what moves cursors, hides things, means something to a shell's programs or is reserved
-/// somewhere.
+/// The last path component, without control characters, leading dots or dashes, shell characters and reserved names.
 fn safe_name(name: &str) -> String {
     let last = name.rsplit(['/', '\\']).next().unwrap_or_default();
     let is_plain = |c: char| c.is_alphanumeric() || "._-()[] +@,=".contains(c);
     let plain: String = last.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
     let mut plain = plain.trim_start_matches(['.', ' ', '-']).trim_end_matches(['.', ' ']);
-    // The ending is what tells what it is, so the cut is made in front.
+    // The extension must stay, so the name is cut at the front.
     while plain.len() > NAME_BYTES_MAX {
         plain = plain.char_indices().nth(1).map_or("", |(at, _)| &plain[at..]);
     }
@@ -113,7 +112,7 @@ mod tests {
 
     /// Faults: B9, X6.
     #[test]
-    fn a_name_is_never_a_path_nor_anything_else_that_is_odd() {
+    fn output_name_is_reduced_to_a_plain_file_name() {
         for (name, safe) in [
             ("hello_00001_.png", "hello_00001_.png"),
             ("größe (2).png", "größe (2).png"),
@@ -140,14 +139,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_there_before_is_not_touched() {
+    fn existing_files_are_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at("a.png"), "old").unwrap();
         std::os::unix::fs::symlink(at("elsewhere"), at("a-2.png")).unwrap();
         for expected in ["a-3.png", "a-4.png"] {
             fs::write(at("part"), expected).unwrap();
-            let path = name_it(&at("part"), folder.path(), "a.png").unwrap();
+            let path = rename_to_free_name(&at("part"), folder.path(), "a.png").unwrap();
             assert_eq!(path, at(expected));
             assert_eq!(fs::read_to_string(path).unwrap(), expected);
             assert!(!at("part").exists());
@@ -157,15 +156,15 @@ mod tests {
     }
 
     #[test]
-    fn a_result_lists_files_or_it_is_something_else() {
+    fn only_a_result_with_a_list_of_files_has_files() {
         let hash = BlobHash::of(b"x");
         let result = json!({ "outputs": [{ "name": "../a.png", "hash": hash.to_string() }], "values": [] });
-        assert_eq!(outputs(&result), Some(vec![Output { name: "a.png".to_owned(), hash }]));
-        assert_eq!(outputs(&json!({ "outputs": [] })), Some(Vec::new()));
-        for odd in
+        assert_eq!(result_files(&result), Some(vec![ResultFile { name: "a.png".to_owned(), hash }]));
+        assert_eq!(result_files(&json!({ "outputs": [] })), Some(Vec::new()));
+        for other in
             [json!(null), json!("done"), json!({ "outputs": 5 }), json!({ "outputs": [{ "name": "a" }] })]
         {
-            assert_eq!(outputs(&odd), None, "{odd}");
+            assert_eq!(result_files(&other), None, "{other}");
         }
     }
 }

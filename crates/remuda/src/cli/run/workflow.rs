@@ -1,4 +1,4 @@
-//! The workflow that is submitted: as it was read, or with what `--set` and `--input` change in it.
+//! The workflow to submit: unchanged, or with the changes of `--set` and `--input`.
 
 use std::collections::BTreeSet;
 use std::io::Read as _;
@@ -10,44 +10,44 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::graph::{self, EditableGraph, InputRef};
-use crate::cli::Usage;
+use crate::cli::UsageError;
 
 /// `--set NODE.INPUT=VALUE`
 #[derive(Clone, Debug)]
-pub(super) struct Change {
+pub(super) struct InputChange {
     key: String,
     value: String,
 }
 
 /// `--input NODE.INPUT=FILE`
 #[derive(Clone, Debug)]
-pub(super) struct File {
+pub(super) struct InputFile {
     key: String,
     pub(super) path: PathBuf,
 }
 
-pub(super) fn change(typed: &str) -> Result<Change, String> {
+pub(super) fn parse_change(typed: &str) -> Result<InputChange, String> {
     let (key, value) = typed.split_once('=').ok_or("write it as NODE.INPUT=VALUE")?;
-    Ok(Change { key: key.to_owned(), value: value.to_owned() })
+    Ok(InputChange { key: key.to_owned(), value: value.to_owned() })
 }
 
-pub(super) fn file(typed: &str) -> Result<File, String> {
+pub(super) fn parse_file(typed: &str) -> Result<InputFile, String> {
     let (key, path) = typed.split_once('=').ok_or("write it as NODE.INPUT=FILE")?;
-    Ok(File { key: key.to_owned(), path: path.into() })
+    Ok(InputFile { key: key.to_owned(), path: path.into() })
 }
 
 #[derive(Debug)]
-pub(super) struct Workflow {
+pub(super) struct SubmittedWorkflow {
     text: Box<RawValue>,
     graph: Option<EditableGraph>,
-    /// What was chosen by hand: no seed is drawn there.
+    /// Inputs set on the command line: their seeds are not replaced.
     chosen: BTreeSet<InputRef>,
     is_changed: bool,
 }
 
-impl Workflow {
-    /// `is_for_another`: a service was named, so that it may be anything.
-    pub(super) fn read(path: &Path, is_for_another: bool) -> anyhow::Result<Workflow> {
+impl SubmittedWorkflow {
+    /// With `has_service` the workflow is for another service than ComfyUI and may have any form.
+    pub(super) fn read(path: &Path, has_service: bool) -> anyhow::Result<SubmittedWorkflow> {
         let text = if path.as_os_str() == "-" {
             let mut text = String::new();
             let read = std::io::stdin().read_to_string(&mut text);
@@ -60,86 +60,87 @@ impl Workflow {
         let text: Box<RawValue> =
             serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))?;
         let graph = EditableGraph::read(&text);
-        if graph.is_none() && !is_for_another && is_of_the_web_interface(&text) {
+        if graph.is_none() && !has_service && is_web_ui_format(&text) {
             let message = format!(
-                "{} is in the format of ComfyUI's web interface, which only that can run: export it there with \"Export (API)\"",
+                "{} is in the format of ComfyUI's web UI: export it there with \"Export (API)\"",
                 path.display()
             );
-            return Err(Usage(message).into());
+            return Err(UsageError(message).into());
         }
-        Ok(Workflow { text, graph, chosen: BTreeSet::new(), is_changed: false })
+        Ok(SubmittedWorkflow { text, graph, chosen: BTreeSet::new(), is_changed: false })
     }
 
-    pub(super) fn change(&mut self, changes: &[Change]) -> anyhow::Result<()> {
-        for Change { key, value } in changes {
-            let place = self.find("--set", key)?;
-            self.put(place, &graph::value(value));
+    pub(super) fn apply(&mut self, changes: &[InputChange]) -> anyhow::Result<()> {
+        for InputChange { key, value } in changes {
+            let input = self.find("--set", key)?;
+            self.set(input, &graph::parse_value(value));
         }
         Ok(())
     }
 
-    /// Which inputs the files are for; all of them are there and can be read.
-    pub(super) fn places(&self, files: &[File]) -> anyhow::Result<Vec<InputRef>> {
-        let place = |file: &File| {
-            let place = self.find("--input", &file.key)?;
+    /// The inputs that the files are for; checks that every file exists.
+    pub(super) fn find_inputs(&self, files: &[InputFile]) -> anyhow::Result<Vec<InputRef>> {
+        let find = |file: &InputFile| {
+            let input = self.find("--input", &file.key)?;
             let problem = match std::fs::metadata(&file.path) {
-                Ok(found) if found.is_file() => return Ok(place),
-                Ok(_) => "it is no file".to_owned(),
+                Ok(found) if found.is_file() => return Ok(input),
+                Ok(_) => "it is not a file".to_owned(),
                 Err(error) => error.to_string(),
             };
-            Err(Usage(format!("--input {}: cannot read {}: {problem}", file.key, file.path.display())).into())
+            Err(UsageError(format!("--input {}: cannot read {}: {problem}", file.key, file.path.display()))
+                .into())
         };
-        files.iter().map(place).collect()
+        files.iter().map(find).collect()
     }
 
-    /// The input becomes what lies on the plane under this hash.
-    pub(super) fn place(&mut self, place: &InputRef, path: &Path, hash: BlobHash) {
+    /// Sets the input to the blob with this hash.
+    pub(super) fn set_file(&mut self, input: &InputRef, path: &Path, hash: BlobHash) {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         let info = json!({ "hash": hash, "file_path": name.unwrap_or_default() });
-        self.put(place.clone(), &json!({ "__type": "core/ASSET", "info": info }));
+        self.set(input.clone(), &json!({ "__type": "core/ASSET", "info": info }));
     }
 
     fn find(&self, flag: &str, key: &str) -> anyhow::Result<InputRef> {
         let found = match &self.graph {
             Some(graph) => graph.find(key),
             None => {
-                Err("the workflow is no graph in ComfyUI's API format, so that it has no inputs".to_owned())
+                Err("the workflow is not a graph in ComfyUI's API format, so it has no inputs".to_owned())
             }
         };
         let key = remuda_net::terminal::escape_control(key);
-        found.map_err(|problem| Usage(format!("{flag} {key}: {problem}")).into())
+        found.map_err(|problem| UsageError(format!("{flag} {key}: {problem}")).into())
     }
 
-    fn put(&mut self, place: InputRef, value: &impl serde::Serialize) {
+    fn set(&mut self, input: InputRef, value: &impl serde::Serialize) {
         if let Some(graph) = &mut self.graph {
-            graph.set(&place, value);
-            self.chosen.insert(place);
+            graph.set(&input, value);
+            self.chosen.insert(input);
             self.is_changed = true;
         }
     }
 
-    pub(super) fn written(&self) -> Box<RawValue> {
+    pub(super) fn to_json(&self) -> Box<RawValue> {
         match &self.graph {
-            Some(graph) if self.is_changed => graph.written(),
+            Some(graph) if self.is_changed => graph.to_json(),
             Some(_) | None => self.text.clone(),
         }
     }
 
-    /// As `written`, with seeds of its own.
-    pub(super) fn copy(&self) -> Box<RawValue> {
+    /// As `to_json`, with new random seeds.
+    pub(super) fn to_json_with_new_seeds(&self) -> Box<RawValue> {
         let Some(graph) = &self.graph else { return self.text.clone() };
         let mut graph = graph.clone();
-        graph.draw_seeds(&self.chosen, draw_seed);
-        graph.written()
+        graph.replace_seeds(&self.chosen, random_seed);
+        graph.to_json()
     }
 }
 
-/// 31 bits: every node takes as many, and some take no more.
-fn draw_seed() -> u64 {
+/// 31 bits, which every node accepts; some accept no more.
+fn random_seed() -> u64 {
     uuid::Uuid::new_v4().as_u64_pair().0 >> 33
 }
 
-fn is_of_the_web_interface(text: &RawValue) -> bool {
+fn is_web_ui_format(text: &RawValue) -> bool {
     let workflow: Value = serde_json::from_str(text.get()).unwrap_or_default();
     workflow["nodes"].is_array() && workflow["links"].is_array()
 }

@@ -49,7 +49,7 @@ async fn non_loopback_plane_explains_what_it_needs() {
     // What the folder is in use by is told, and how to ask that one.
     let (code, said) = run(folder.path(), &["token", "create", "--role", "admin", "--data", "data"]).await;
     assert_eq!(code, 1);
-    assert_contains_all(&said, &["a plane runs on this folder", "--url"]);
+    assert_contains_all(&said, &["a plane is running on this folder", "--url"]);
 }
 
 /// Faults: X1, X10.

@@ -39,7 +39,7 @@ async fn worker_without_plane_stops_with_its_children() {
     assert!(killed_at.elapsed() > Duration::from_secs(2), "it gave the plane its time");
     assert_contains_all(
         &worker.process.said(),
-        &["this worker stops for good: no contact with the plane for", "machine ends"],
+        &["this worker was dismissed: no contact with the plane for", "machine ends"],
     );
     assert!(ended.exists());
     let child = std::fs::read_to_string(child).unwrap();
@@ -147,7 +147,7 @@ async fn retired_machine_ends_itself() {
         assert_eq!(worker.ended().await.code(), Some(4), "{code}: {}", worker.said());
         assert_contains_all(
             &worker.said(),
-            &["this worker stops for good: go away", "machine ends, token hidden"],
+            &["this worker was dismissed: go away", "machine ends, token hidden"],
         );
         plane.abort();
     }

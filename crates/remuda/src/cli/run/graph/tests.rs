@@ -78,7 +78,7 @@ fn a_value_is_json_unless_it_is_a_text() {
         ("", "\"\""),
         ("42 cats", "\"42 cats\""),
     ] {
-        assert_eq!(value(typed).get(), written);
+        assert_eq!(parse_value(typed).get(), written);
     }
 }
 
@@ -86,10 +86,10 @@ fn a_value_is_json_unless_it_is_a_text() {
 fn only_what_was_set_is_changed() {
     let mut graph = graph();
     let place = graph.find("Negative.text").unwrap();
-    graph.set(&place, &value("blurry"));
+    graph.set(&place, &parse_value("blurry"));
     let mut expected: Value = serde_json::from_str(GRAPH).unwrap();
     expected["7"]["inputs"]["text"] = "blurry".into();
-    let written = graph.written();
+    let written = graph.to_json();
     assert_eq!(serde_json::from_str::<Value>(written.get()).unwrap(), expected);
     assert!(written.get().contains("18446744073709551615"));
 }
@@ -99,8 +99,8 @@ fn what_a_graph_is_wrapped_in_stays() {
     let wrapped = format!(r#"{{"prompt": {GRAPH}, "extra_data": {{"preview_method": "auto"}}}}"#);
     let mut graph = EditableGraph::read(&RawValue::from_string(wrapped).unwrap()).unwrap();
     let place = graph.find("3.steps").unwrap();
-    graph.set(&place, &value("4"));
-    let written: Value = serde_json::from_str(graph.written().get()).unwrap();
+    graph.set(&place, &parse_value("4"));
+    let written: Value = serde_json::from_str(graph.to_json().get()).unwrap();
     assert_eq!(written["prompt"]["3"]["inputs"]["steps"], 4);
     assert_eq!(written["extra_data"]["preview_method"], "auto");
 }
@@ -110,8 +110,8 @@ fn seeds_are_drawn_where_they_are_numbers_and_nobody_chose_them() {
     let drawn = |chosen: &[&str]| {
         let mut graph = graph();
         let chosen = chosen.iter().map(|key| graph.find(key).unwrap()).collect();
-        graph.draw_seeds(&chosen, || 7);
-        let written: Value = serde_json::from_str(graph.written().get()).unwrap();
+        graph.replace_seeds(&chosen, || 7);
+        let written: Value = serde_json::from_str(graph.to_json().get()).unwrap();
         [
             &written["3"]["inputs"]["seed"],
             &written["8"]["inputs"]["noise_seed"],
