@@ -1,41 +1,42 @@
-//! What decides inside a worker: when to beat, what to say, which orders to follow, when to ask the service.
+//! The decisions of a worker's agent: when to beat, what to report, which orders to follow, when to probe the service.
 //!
 //! ```text
-//!            join                    order: start                 service: ended
-//!  stranger ──────▶ member ─ beats ─────────────▶ held (running) ───────────────▶ finished ──settled──▶ forgotten
-//!      ▲               │                               │ 30 s without a sign: probe      ▲
+//!            join                     order: start                service: ended
+//!  unjoined ──────▶ member ─ beats ─────────────▶ held (running) ───────────────▶ finished ──settled──▶ forgotten
+//!      ▲               │                               │ 30 s without a signal: probe    ▲
 //!      └─ not known ───┘                               └── cancelled, lost ──────────────┘
 //! ```
 //!
-//! Whoever runs attempts (a command, a ComfyUI server) is a *service* to it: `monitor` asks it, `repair` treats it.
+//! What runs attempts (a ComfyUI server, a command, a model pool) is the *service*: `monitor` probes it, `repair` repairs it.
 //!
-//! One beat is under way at a time. A beat that only waits for orders is overtaken by one with news, and once by mere
-//! progress; a beat with news is answered at once, and further news gathers behind it. What was finished is said again until it is settled.
+//! One beat is in flight at a time. A long poll that only waits for orders is overtaken by a beat that reports a change, and
+//! once by mere progress. A beat with finished attempts is answered immediately, and further changes wait for its reply.
+//! A finished attempt is reported in every beat until the plane settles it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, WorkerId};
 use crate::need::Capabilities;
+use crate::supervise::{Backoff, WatchLimits};
 use crate::time::Timestamp;
-use crate::watch::WatchLimits;
 use crate::wire::{
     AttemptOutcome, Beat, BeatReply, FinishedAttempt, HeldAttempt, JoinReply, JoinRequest, StartCheck,
     StartOrder,
 };
 
-mod end;
+mod beats;
 mod event;
 mod monitor;
 mod repair;
-mod speech;
+mod shutdown;
 mod work;
 
 pub use self::event::{AgentEffect, AgentEvent, AgentExit, AttemptEnd, CallError, FoundAttempt};
 use self::repair::Health;
 use self::work::Work;
 
-/// What an agent is told at its start.
+/// An agent's configuration.
 #[derive(Clone, Debug)]
 pub struct AgentSettings {
     pub worker: WorkerId,
@@ -44,16 +45,16 @@ pub struct AgentSettings {
     pub services: BTreeSet<Service>,
     pub slots: u32,
     pub offer: Capabilities,
-    /// An attempt that says nothing for this long is asked about.
+    /// An attempt without a signal for this long is probed.
     pub inactivity: Duration,
-    pub patience: AgentTimeouts,
+    pub timeouts: AgentTimeouts,
     pub deadlines: AgentDeadlines,
 }
 
-/// What a worker was told about time when it was started; nothing of it need be said.
+/// Deadlines given on the worker's command line or by its fleet; each is optional.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AgentDeadlines {
-    /// How long it may be silent while it holds nothing, in place of what the plane says.
+    /// How long this worker may be silent while idle, in place of the plane's setting.
     pub stale_after: Option<Duration>,
     /// Whoever had no contact with its plane for this long stops, and its machine with it: nobody else would.
     pub contact_timeout: Option<Duration>,
@@ -61,7 +62,7 @@ pub struct AgentDeadlines {
     pub notice: Option<Duration>,
 }
 
-/// How long a service is given before what it does not do counts against it.
+/// How long a service may take before the delay counts against it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgentTimeouts {
     /// Between the first "I do not know it" and the second, which counts: anything in flight has arrived by then.
@@ -71,7 +72,7 @@ pub struct AgentTimeouts {
     /// So long one thing may run at the service while ours waits behind it; after that nothing moves there any more.
     pub queue_stall_max: Duration,
     /// How often a service that was given up is looked at: somebody may have mended it.
-    pub look_every: Duration,
+    pub given_up_recheck: Duration,
 }
 
 impl Default for AgentTimeouts {
@@ -81,7 +82,7 @@ impl Default for AgentTimeouts {
             unknown_recheck: seconds(5),
             cancel_timeout: seconds(30),
             queue_stall_max: seconds(3600),
-            look_every: seconds(30),
+            given_up_recheck: seconds(30),
         }
     }
 }
@@ -90,59 +91,59 @@ impl Default for AgentTimeouts {
 pub struct Agent {
     settings: AgentSettings,
     membership: Membership,
-    /// The newest it ever had.
+    /// The newest incarnation this worker ever had.
     incarnation: Option<Incarnation>,
     seq: u64,
-    line: Line,
+    in_flight: InFlight,
     beat_at: Timestamp,
     held: BTreeMap<JobId, Work>,
     finished: BTreeMap<(JobId, Attempt), FinishedAttempt>,
     /// Attempts that were settled: a repeated order must not run them again.
     settled: VecDeque<(JobId, Attempt)>,
     metrics: serde_json::Map<String, serde_json::Value>,
-    /// When they were read, and whether this plane was told: what is old must not pass for news.
+    /// When the metrics were read, and whether this plane has them: an old reading must not be sent as a new one.
     metrics_at: Timestamp,
-    are_metrics_told: bool,
+    metrics_sent: bool,
     check: Option<StartCheck>,
-    /// It has something to say to a plane.
-    has_begun: bool,
+    /// The service is ready or being prepared; before that there is nothing to join with.
+    has_started: bool,
     stopping: Stopping,
-    /// When whatever is left is handed back.
-    stop_by: Option<Timestamp>,
-    /// When the plane last answered anything at all.
+    /// When the attempts still held are handed back.
+    stop_deadline: Option<Timestamp>,
+    /// When the plane last answered.
     contact_at: Timestamp,
     health: Health,
-    /// The beat that first told of what the worker offers now, until one such is answered.
+    /// The first beat that carried the present capabilities, until such a beat is answered.
     capabilities_sent_in: Option<u64>,
-    /// Something worth a beat happened since the last one.
-    has_news: bool,
-    has_progress: bool,
-    /// How long the plane last took to answer what is answered at once.
+    /// A change since the last beat must be reported now.
+    beat_due: bool,
+    progress_due: bool,
+    /// The last measured round trip of a beat that is answered immediately.
     round_trip: Duration,
-    /// When anything was last heard, and whether progress overtook a beat since.
-    heard_at: Timestamp,
+    /// When the last reply came, and whether progress has overtaken a beat since.
+    replied_at: Timestamp,
     has_overtaken: bool,
     failures: u32,
-    try_at: Timestamp,
+    retry_at: Timestamp,
     effects: Vec<AgentEffect>,
 }
 
 #[derive(Clone, Debug)]
 enum Membership {
-    Stranger,
+    Unjoined,
     Joining,
     Member { incarnation: Incarnation, term: Term, beat_idle: Duration, beat_busy: Duration },
-    Gone,
+    Exited,
 }
 
-/// The one beat under way.
+/// The one beat in flight, by sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Line {
-    Free,
-    /// Waits for orders and may be overtaken.
-    Waiting(u64),
-    /// Carries news and is answered at once.
-    Busy(u64),
+enum InFlight {
+    None,
+    /// Waits for orders; a newer beat may overtake it.
+    LongPoll(u64),
+    /// Carries finished attempts; answered immediately.
+    Urgent(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,10 +153,9 @@ enum Stopping {
     Now,
 }
 
-/// The longest wait between tries to reach the plane; well below a lease, so that a short cut costs nothing.
-const RETRY_MAX: Duration = Duration::from_secs(5);
-const RETRY_BASE: Duration = Duration::from_millis(100);
-/// Readings older than this are none: they are taken every few seconds.
+/// Between two calls to an unreachable plane. The maximum is well below a lease, so that a short outage loses nothing.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(5));
+/// Metrics older than this are not sent: they are read every few seconds, so the reader has stopped.
 const METRICS_FRESH: Duration = Duration::from_secs(60);
 const SETTLED_MAX: usize = 4096;
 
@@ -163,31 +163,31 @@ impl Agent {
     pub fn new(settings: AgentSettings, now: Timestamp) -> Self {
         Agent {
             settings,
-            membership: Membership::Stranger,
+            membership: Membership::Unjoined,
             incarnation: None,
             seq: 0,
-            line: Line::Free,
+            in_flight: InFlight::None,
             beat_at: now,
             held: BTreeMap::new(),
             finished: BTreeMap::new(),
             settled: VecDeque::new(),
             metrics: serde_json::Map::new(),
             metrics_at: now,
-            are_metrics_told: true,
+            metrics_sent: true,
             check: None,
-            has_begun: false,
+            has_started: false,
             stopping: Stopping::No,
-            stop_by: None,
+            stop_deadline: None,
             contact_at: now,
             health: Health::default(),
             capabilities_sent_in: None,
-            has_news: false,
-            has_progress: false,
+            beat_due: false,
+            progress_due: false,
             round_trip: Duration::ZERO,
-            heard_at: now,
+            replied_at: now,
             has_overtaken: false,
             failures: 0,
-            try_at: now,
+            retry_at: now,
             effects: Vec::new(),
         }
     }
@@ -197,13 +197,13 @@ impl Agent {
         match event {
             AgentEvent::Preparing { what } => self.prepare(what),
             AgentEvent::StartChecked(check) => {
-                self.has_news |= self.check.as_ref() != Some(&check);
+                self.beat_due |= self.check.as_ref() != Some(&check);
                 self.check = Some(check);
             }
-            AgentEvent::Started { found, incarnation } => self.began(now, found, incarnation),
+            AgentEvent::Started { found, incarnation } => self.started(now, found, incarnation),
             AgentEvent::Joined(joined) => self.joined(now, &joined),
             AgentEvent::Reply { seq, reply } => self.reply(now, seq, reply),
-            AgentEvent::CallFailed { seq, why, jitter } => self.unanswered(now, seq, why, jitter),
+            AgentEvent::CallFailed { seq, why, jitter } => self.call_failed(now, seq, why, jitter),
             AgentEvent::Signal { job, attempt, progress, phase } => {
                 self.signal(now, job, attempt, progress, phase);
             }
@@ -216,57 +216,57 @@ impl Agent {
                 self.probed(now, job, attempt, incarnation, result)
             }
             AgentEvent::Service(news) => self.service_event(now, news),
-            AgentEvent::CapabilitiesChanged(offer) => self.offers(*offer),
+            AgentEvent::CapabilitiesChanged(offer) => self.set_capabilities(*offer),
             AgentEvent::Metrics(metrics) => {
-                (self.metrics, self.metrics_at, self.are_metrics_told) = (metrics, now, false);
+                (self.metrics, self.metrics_at, self.metrics_sent) = (metrics, now, false);
             }
             AgentEvent::Stop => self.stop(now),
             AgentEvent::Tick => {
-                self.watch(now);
-                self.treat(now);
+                self.probe_silent(now);
+                self.repair_due(now);
             }
         }
-        self.has_news |= self.health.closed().is_some() != was_closed;
+        self.beat_due |= self.health.closed().is_some() != was_closed;
         self.check_shutdown(now);
-        self.speak(now);
+        self.send_due_beat(now);
         std::mem::take(&mut self.effects)
     }
 
-    /// When to step again even if nothing happens.
+    /// When to step again without an event.
     pub fn wake_at(&self) -> Timestamp {
         let limits = self.limits();
         let probe = self.held.values().map(|work| work.wake_at(limits)).min();
         let treat = self.health.wake_at();
-        let speak = match (&self.membership, self.line) {
-            (Membership::Stranger, _) if !self.has_begun => None,
-            (Membership::Stranger, _) | (Membership::Member { .. }, Line::Free) => Some(self.try_at),
-            (Membership::Member { .. }, Line::Waiting(_)) if self.has_progress => {
-                Some(self.beat_at.plus(self.overtakes_after())).filter(|at| self.may_overtake(*at))
+        let speak = match (&self.membership, self.in_flight) {
+            (Membership::Unjoined, _) if !self.has_started => None,
+            (Membership::Unjoined, _) | (Membership::Member { .. }, InFlight::None) => Some(self.retry_at),
+            (Membership::Member { .. }, InFlight::LongPoll(_)) if self.progress_due => {
+                Some(self.beat_at.plus(self.overtake_after())).filter(|at| self.may_overtake(*at))
             }
-            (Membership::Member { .. } | Membership::Joining | Membership::Gone, _) => None,
+            (Membership::Member { .. } | Membership::Joining | Membership::Exited, _) => None,
         };
-        [probe, treat, speak, self.end_at()].into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
+        [probe, treat, speak, self.shutdown_at()].into_iter().flatten().min().unwrap_or(Timestamp::NEVER)
     }
 
     pub fn incarnation(&self) -> Option<Incarnation> {
         match self.membership {
             Membership::Member { incarnation, .. } => Some(incarnation),
-            Membership::Stranger | Membership::Joining | Membership::Gone => None,
+            Membership::Unjoined | Membership::Joining | Membership::Exited => None,
         }
     }
 
-    /// Why it takes no new work, if so.
+    /// Why this worker takes no new work; `None` if it does.
     pub fn closed(&self) -> Option<&str> {
         self.health.closed()
     }
 
-    /// What it runs now.
+    /// The attempts it holds.
     pub fn held(&self) -> impl Iterator<Item = (JobId, Attempt)> {
         self.held.iter().map(|(job, work)| (*job, work.attempt))
     }
 
     fn limits(&self) -> WatchLimits {
-        // A service that is silent is asked, not judged: only its answer is evidence.
+        // A silent service is probed, never judged: only its answer is evidence.
         WatchLimits { silence_max: self.settings.inactivity, verdict_max: Duration::MAX }
     }
 
@@ -281,26 +281,26 @@ impl Agent {
         };
         self.incarnation = self.incarnation.max(Some(joined.incarnation));
         self.contact_at = now;
-        // To it they are news, unless whoever reads them has stopped doing so.
-        self.are_metrics_told &= now.since(self.metrics_at) >= METRICS_FRESH;
-        (self.failures, self.line, self.has_news) = (0, Line::Free, true);
+        // A new plane does not have them yet.
+        self.metrics_sent &= now.since(self.metrics_at) >= METRICS_FRESH;
+        (self.failures, self.in_flight, self.beat_due) = (0, InFlight::None, true);
         self.seq = 0;
     }
 
     fn reply(&mut self, now: Timestamp, seq: u64, reply: BeatReply) {
-        if self.line != Line::Waiting(seq) && self.line != Line::Busy(seq) {
+        if self.in_flight != InFlight::LongPoll(seq) && self.in_flight != InFlight::Urgent(seq) {
             return;
         }
-        if self.line == Line::Busy(seq) {
+        if self.in_flight == InFlight::Urgent(seq) {
             self.round_trip = now.since(self.beat_at);
         }
-        (self.line, self.failures, self.try_at) = (Line::Free, 0, now);
-        (self.heard_at, self.contact_at, self.has_overtaken) = (now, now, false);
+        (self.in_flight, self.failures, self.retry_at) = (InFlight::None, 0, now);
+        (self.replied_at, self.contact_at, self.has_overtaken) = (now, now, false);
         if let Membership::Member { term, .. } = &mut self.membership {
             *term = reply.term;
         }
         if reply.beat_again {
-            self.has_news = true;
+            self.beat_due = true;
             return;
         }
         self.capabilities_sent_in.take_if(|told| *told <= seq);
@@ -317,34 +317,32 @@ impl Agent {
         if reply.drain && self.stopping == Stopping::No {
             self.stopping = Stopping::Draining;
         }
-        self.ask_about_found(now);
+        self.probe_found(now);
         for start in reply.start {
             self.start(now, start);
         }
     }
 
-    fn unanswered(&mut self, now: Timestamp, seq: Option<u64>, why: CallError, jitter: u64) {
+    fn call_failed(&mut self, now: Timestamp, seq: Option<u64>, why: CallError, jitter: u64) {
         let is_current = match seq {
-            Some(seq) => self.line == Line::Waiting(seq) || self.line == Line::Busy(seq),
+            Some(seq) => self.in_flight == InFlight::LongPoll(seq) || self.in_flight == InFlight::Urgent(seq),
             None => matches!(self.membership, Membership::Joining),
         };
         if !is_current {
             return;
         }
-        (self.line, self.heard_at, self.has_overtaken) = (Line::Free, now, false);
+        (self.in_flight, self.replied_at, self.has_overtaken) = (InFlight::None, now, false);
         self.round_trip = self.round_trip.max(now.since(self.beat_at));
         match why {
             CallError::Unreachable(_) => {
                 if matches!(self.membership, Membership::Joining) {
-                    self.membership = Membership::Stranger;
+                    self.membership = Membership::Unjoined;
                 }
-                let ceiling =
-                    RETRY_BASE.saturating_mul(1 << self.failures.min(8)).min(RETRY_MAX).as_millis() as u64;
+                self.retry_at = now.plus(RETRY.equal_jitter(self.failures, jitter));
                 self.failures += 1;
-                self.has_news = true;
-                self.try_at = now.plus(Duration::from_millis(ceiling / 2 + jitter % (ceiling / 2 + 1)));
+                self.beat_due = true;
             }
-            CallError::Unknown => (self.membership, self.contact_at) = (Membership::Stranger, now),
+            CallError::Unknown => (self.membership, self.contact_at) = (Membership::Unjoined, now),
             CallError::Replaced(problem) => self.give_up(problem),
             CallError::Retired(why) => self.dismiss(why),
         }

@@ -1,7 +1,7 @@
-//! What rented machines cost, and for whom: sums over what is stored, which decide nothing.
+//! Cost reports: what rented machines cost, and for which tenants. Sums over stored data; no decision uses them.
 //!
-//! A machine costs from the wish for it to the proof that it is gone, whatever it does meanwhile. An attempt costs its
-//! share of the machine while it runs there. What is left is nobody's in particular: boots, idle time, failures of machines.
+//! A machine costs money from its request until it is proved gone. An attempt costs its share of its machine while it
+//! runs there. The rest is overhead that no tenant is charged for: boots, idle time, failed machines.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::money::Money;
 use crate::record::PastAttempt;
 use crate::time::Timestamp;
 
-/// The time that is asked about.
+/// The time span of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CostWindow {
     pub from: Timestamp,
@@ -26,38 +26,38 @@ impl CostWindow {
         CostWindow { from, until: from.plus(HOUR) }
     }
 
-    /// How much of what lasted from `from` to `until` is in it.
-    pub fn share(&self, from: Timestamp, until: Timestamp) -> Duration {
+    /// How much of the span from `from` to `until` lies in the window.
+    pub fn overlap(&self, from: Timestamp, until: Timestamp) -> Duration {
         self.until.min(until).since(self.from.max(from))
     }
 
-    /// What attempts have cost in it, up to `now`.
+    /// The cost of attempts within the window, up to `now`.
     pub fn cost_of(&self, tries: &[PastAttempt], now: Timestamp) -> Money {
         let cost = |one: &PastAttempt| {
-            let share = self.share(one.started_at, one.ended_at.unwrap_or(now));
-            one.price.unwrap_or_default().over(share)
+            let overlap = self.overlap(one.started_at, one.ended_at.unwrap_or(now));
+            one.price.unwrap_or_default().over(overlap)
         };
         tries.iter().map(cost).sum()
     }
 }
 
-/// What jobs have cost, for each tenant and for the dearest of them.
+/// The cost of jobs: by tenant, and the most expensive jobs.
 #[derive(Clone, Debug, Default)]
 pub struct Bill {
     pub tenants: BTreeMap<Tenant, TenantCost>,
-    /// The dearest first.
+    /// The most expensive first.
     pub jobs: Vec<(JobId, Tenant, Money)>,
     pub sum: Money,
 }
 
-/// A tenant's part.
+/// One tenant's jobs and their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TenantCost {
     pub jobs: u64,
     pub cost: Money,
 }
 
-/// Jobs that a bill names; all of them count.
+/// Jobs listed in a bill; the sums count all.
 pub const JOBS_NAMED_MAX: usize = 100;
 
 impl Bill {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_costs_what_of_it_lies_in_the_window() {
+    fn attempt_costs_its_overlap_with_the_window() {
         let window = CostWindow { from: at(60), until: at(120) };
         for (from, until, cents) in [
             (0, Some(60), 0),
@@ -115,11 +115,11 @@ mod tests {
             assert_eq!(cost, Money::from_micros(cents * 10_000), "{from} to {until:?}");
         }
         let free = tried(60, Some(120), None);
-        assert_eq!(window.cost_of(&[free], at(200)), Money::ZERO, "nobody billed for it");
+        assert_eq!(window.cost_of(&[free], at(200)), Money::ZERO, "an unbilled machine");
     }
 
     #[test]
-    fn a_bill_names_the_dearest_jobs_and_counts_all() {
+    fn bill_lists_the_most_expensive_jobs_and_sums_all() {
         let mut bill = Bill::default();
         let tenant: Tenant = "anna".parse().unwrap();
         for n in 0..2 * JOBS_NAMED_MAX as u64 {

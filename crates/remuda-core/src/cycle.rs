@@ -1,25 +1,24 @@
-//! The control cycle: what the lives of a fleet's workers ask for now, in five phases. Each phase sees what the
-//! earlier ones decided (a worker that failed a line above is no capacity any more), and no worker is moved twice in
-//! one cycle.
+//! The control cycle: what a fleet's workers need now, in five phases. Each phase sees the decisions of the earlier ones (a
+//! worker that has just failed is no capacity any more), and no worker changes state twice in one cycle.
 //!
 //! ```text
 //!  1 promotion     spawning ──running, registered, start check passed──▶ active
 //!                  spawning ──overdue──▶ error
 //!  2 health        active ──silent while work waits, stuck attempt──▶ error
 //!  3 reassignment  attempts of workers in error ──▶ back to the queue
-//!  4 scale down    active ──idle, more than wanted──▶ terminating ──holds nothing, or grace over──▶ terminated
+//!  4 scale down    active ──idle, above the target──▶ terminating ──holds nothing, or grace over──▶ terminated
 //!                  error ──machine returned──▶ terminated
 //!  5 scale up      too few for the queue ──▶ new spawning ones
 //! ```
 //!
-//! A plan is a value: the plane records it and carries it out, and a cycle that is planned and never carried out has
-//! changed nothing. Not decided here: which worker gets which job, and leases, which end by their own deadlines.
+//! A plan is a value: the plane records it and then executes it, so a plan that is never executed has changed nothing. Not
+//! decided here: which worker gets which job (`queue`), and leases, which expire by their own deadlines.
 //!
-//! Each fleet has its own snapshot and plan; workers without a fleet have one together. A rented machine is one worker
-//! here, however many agents run on it.
+//! Each fleet has its own snapshot and plan; workers without a fleet share one. A rented machine is one worker here, even
+//! if several agents run on it.
 //!
-//! While the mass-loss brake is on, what we believe of the workers is in doubt: nobody is failed, drained or
-//! terminated and nothing is reset. Promotion and scale up go on; the silent still count as capacity.
+//! While the mass-loss brake is on, our view of the workers is in doubt: none is failed, drained or terminated, and no
+//! attempt is reset. Promotion and scale up continue; silent workers still count as capacity.
 
 use std::time::Duration;
 
@@ -38,10 +37,10 @@ mod shrink;
 #[cfg(test)]
 mod tests;
 
-/// A rented machine stops itself after 15 minutes without contact: from then on nothing is left to hope for.
+/// A rented machine stops itself after 15 minutes without contact, so after that it cannot come back.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
-/// A fleet as the plane believes it to be.
+/// The plane's view of a fleet.
 #[derive(Clone, Debug, Default)]
 pub struct FleetSnapshot {
     /// Jobs that wait for a worker.
@@ -52,23 +51,23 @@ pub struct FleetSnapshot {
     pub creation: CreationBrake,
     pub mass_loss: MassLoss,
     pub heading: ScalingTrend,
-    /// Why a person wants it to stay as it is.
+    /// Why a person paused scaling.
     pub paused: Option<String>,
-    /// How many a person wants, whatever waits.
+    /// The manually ordered number of machines.
     pub ordered: Option<u32>,
-    /// How many its policy wants, and why, if that is not the one by the queue's length.
+    /// The target of a policy other than `Queue`, and its reason.
     pub policy_target: Option<(u32, String)>,
-    /// Machines that bill and belong to nobody we know of.
+    /// Billed pods with our tag and no record.
     pub orphans: u32,
-    /// Why the provider must not be asked for anything new.
+    /// Why no machine may be created now.
     pub creation_hold: Option<String>,
-    /// How many more can be paid for, and what forbids the next.
+    /// How many more machines the budget allows, and which budget.
     pub affordable: Option<(u32, String)>,
-    /// Why everything has to go: the money of the day is spent.
+    /// Set when the day's budget is spent: every machine has to go.
     pub spent: Option<String>,
 }
 
-/// What the cycle needs to know of a worker.
+/// One worker in the snapshot.
 #[derive(Clone, Debug)]
 pub struct WorkerView {
     pub id: WorkerId,
@@ -78,25 +77,25 @@ pub struct WorkerView {
     pub presence: Presence,
     /// Whether a provider bills for its machine.
     pub is_rented: bool,
-    /// It takes room, and money, until it is proved gone.
+    /// Counts against the maximum and the budget: not yet proved gone.
     pub is_there: bool,
-    /// The provider says that it runs.
+    /// The provider reports it running.
     pub is_running: bool,
     pub is_registered: bool,
-    /// Disk, GPU and service were tried and answered.
+    /// Disk, GPU and service passed the start check.
     pub start_check_passed: bool,
-    /// Why it has to be given up, whatever it does: too late, bad, gone.
+    /// Why it must be given up regardless of its behaviour: overdue, bad, gone.
     pub trouble: Option<String>,
-    /// It was made from settings that have changed since.
+    /// It was created from an older settings revision.
     pub is_outdated: bool,
-    /// A person, or its provider, set an end to its draining.
+    /// A person or the provider set a deadline for its draining.
     pub drain_until: Option<Timestamp>,
     pub beat_at: Option<Timestamp>,
-    /// What it holds.
+    /// The attempts it holds.
     pub attempts: Vec<AttemptView>,
     /// Since when it holds nothing.
     pub idle_since: Option<Timestamp>,
-    /// For how many shapes it is warm.
+    /// The number of shapes it is warm for.
     pub warm: usize,
     /// When its last VRAM reading came.
     pub metrics_at: Option<Timestamp>,
@@ -111,7 +110,7 @@ pub struct AttemptView {
     pub progressed_at: Timestamp,
 }
 
-/// All five phases over one snapshot. A fleet with a scaling policy of its own comes with settings that hold it.
+/// Runs all five phases over one snapshot. `settings.scaling` is the fleet's own.
 pub fn plan(now: Timestamp, snapshot: &FleetSnapshot, settings: &Settings) -> CyclePlan {
     let brake = snapshot.mass_loss.reason(now);
     let mut cycle = Cycle {
@@ -123,7 +122,7 @@ pub fn plan(now: Timestamp, snapshot: &FleetSnapshot, settings: &Settings) -> Cy
         queued: snapshot.queued,
         spawned: 0,
         actions: Vec::new(),
-        held_back: brake.into_iter().map(|why| format!("every verdict on a worker: {why}")).collect(),
+        held_back: brake.into_iter().map(|why| format!("all decisions about workers: {why}")).collect(),
     };
     cycle.promote();
     cycle.check_health();
@@ -136,16 +135,16 @@ pub fn plan(now: Timestamp, snapshot: &FleetSnapshot, settings: &Settings) -> Cy
     CyclePlan { at: now, actions: cycle.actions, held_back: cycle.held_back, status, wanted }
 }
 
-/// A cycle under way.
+/// A cycle in progress.
 struct Cycle<'a> {
     now: Timestamp,
     snapshot: &'a FleetSnapshot,
     settings: &'a Settings,
     /// The mass-loss brake is on.
     is_held: bool,
-    /// Where each worker of the snapshot is after the phases so far.
+    /// The state of each worker in the snapshot after the phases so far.
     states: Vec<WorkerState>,
-    /// With the jobs that come back.
+    /// Includes jobs that this cycle puts back.
     queued: u32,
     spawned: u32,
     actions: Vec<CycleAction>,
@@ -168,7 +167,7 @@ impl<'a> Cycle<'a> {
     fn check_health(&mut self) {
         for (at, worker) in self.unmoved(WorkerState::Active) {
             let id = worker.id.clone();
-            if let Some(reason) = self.sickness(worker).filter(|_| !self.is_held) {
+            if let Some(reason) = self.failure(worker).filter(|_| !self.is_held) {
                 self.go(at, WorkerState::Error, CycleAction::Fail { worker: id, reason });
             } else if let Some(reason) = self.stale_reading(worker) {
                 self.actions.push(CycleAction::Warn { worker: id, reason });
@@ -176,9 +175,9 @@ impl<'a> Cycle<'a> {
         }
     }
 
-    /// Why an active worker has failed. Being quiet is no sickness while nothing waits, except that a rented machine
-    /// which must have stopped itself by now is not paid for any longer.
-    fn sickness(&self, worker: &WorkerView) -> Option<String> {
+    /// Why an active worker has failed. Silence is no failure while no job waits, except for a rented machine that must
+    /// have stopped itself by now: it is not paid for any longer.
+    fn failure(&self, worker: &WorkerView) -> Option<String> {
         if worker.trouble.is_some() {
             return worker.trouble.clone();
         }
@@ -191,9 +190,9 @@ impl<'a> Cycle<'a> {
         }
         let is_silent = worker.is_rented && worker.presence == Presence::Offline;
         if is_silent && self.is_past(heard_at, CONTACT_TIMEOUT.max(self.settings.scaling.idle_timeout)) {
-            return Some(format!("Heartbeat expired: not heard for {}", humanize(self.now.since(heard_at))));
+            return Some(format!("Heartbeat expired: silent for {}", humanize(self.now.since(heard_at))));
         }
-        // Of a worker that is not heard nobody knows whether it advances; its lease decides.
+        // Whether a silent worker makes progress is unknown; its lease decides.
         let mut attempts = worker.attempts.iter().filter(|_| worker.presence == Presence::Online);
         let stuck = attempts.find(|attempt| {
             let advanced_at = match self.settings.stuck_policy {
@@ -205,7 +204,7 @@ impl<'a> Cycle<'a> {
         Some(format!("Stuck task {}", stuck.job))
     }
 
-    /// Readings come with beats: of a silent worker old ones are no news.
+    /// Metrics come with beats, so only an online worker's can be stale.
     fn stale_reading(&self, worker: &WorkerView) -> Option<String> {
         let read_at = worker.metrics_at.filter(|_| worker.presence == Presence::Online)?;
         let is_stale = self.is_past(read_at, self.settings.scaling.vram_stale_after);
@@ -244,7 +243,7 @@ impl<'a> Cycle<'a> {
         }
     }
 
-    /// The workers that were in `state` when the cycle began and still are, with their places.
+    /// The workers that were in `state` when the cycle began and still are, with their indices.
     fn unmoved(&self, state: WorkerState) -> Vec<(usize, &'a WorkerView)> {
         let workers = self.snapshot.workers.iter().enumerate();
         workers.filter(|(at, worker)| worker.state == state && self.states[*at] == state).collect()

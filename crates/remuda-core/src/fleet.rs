@@ -1,6 +1,6 @@
-//! A fleet: machines of one kind with a scaling policy and a provider. `FleetSettings` is what its owner wrote,
-//! `Fleet` what became of it: which way it last went, what the provider refused, what a person ordered, what was spent.
-//! The latter is stored, so that a restart decides like the plane before it.
+//! A fleet: machines of one kind with a scaling policy and a provider. `FleetSettings` is its configuration. `Fleet` is its
+//! state: scaling trend, avoided offers, provider pauses, manual orders, spending. The state is stored, so that a
+//! restarted plane decides like its predecessor.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,52 +18,52 @@ use crate::scale::ScalingTrend;
 use crate::settings::Scaling;
 use crate::time::Timestamp;
 
-/// A fleet as it is configured.
+/// A fleet's configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FleetSettings {
     pub id: FleetId,
-    /// Whether its provider rents and takes back; one that does not has the machines it has.
+    /// Whether its provider rents machines; without that the fleet is a fixed list.
     pub can_rent: bool,
-    /// The machines of a fleet that has what it has.
+    /// The machines of a fixed list.
     #[serde(default)]
     pub machines: BTreeSet<MachineId>,
-    /// What its workers do; nothing: whatever is asked for.
+    /// The services of its workers; empty means any.
     #[serde(default)]
     pub services: BTreeSet<Service>,
-    /// Given to its workers; jobs that ask for others are not its business.
+    /// Given to its workers; jobs that require other labels are not counted for this fleet.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     #[serde(default)]
     pub scaling: Scaling,
     #[serde(default)]
     pub policy: ScalingPolicy,
-    /// What may be rented, the dearest to us first; each is a name its provider understands.
+    /// What may be rented, most preferred first; each is a name that the provider understands.
     #[serde(default)]
     pub offers: Vec<String>,
-    /// What an hour of one machine may cost; also its price as long as the provider has told none.
+    /// The most an hour of one machine may cost; also its assumed price while the provider reports none.
     #[serde(default)]
     pub price_max: Option<Money>,
-    /// What all its machines together may cost in an hour, and in a day of the calendar (UTC).
+    /// Budgets for all its machines together, by the hour and by calendar day (UTC).
     #[serde(default)]
     pub hour_max: Option<Money>,
     #[serde(default)]
     pub day_max: Option<Money>,
     #[serde(default)]
     pub limits: RentalLimits,
-    /// In place of the plane's own `stale_after`, for its workers.
+    /// Replaces the plane's `stale_after` for its workers.
     #[serde(default)]
     pub stale_after: Option<Duration>,
-    /// Its image starts no worker: one has to be brought.
+    /// Its image starts no worker: one is bootstrapped over SSH.
     #[serde(default)]
     pub needs_bootstrap: bool,
-    /// Changes when machines would be made differently; what was made from another is replaced, one by one.
+    /// Changes when new machines would be created differently; machines of another revision are replaced one by one.
     #[serde(default)]
     pub revision: String,
 }
 
 impl FleetSettings {
-    /// The least that makes a fleet; everything else has its default.
+    /// A fleet with defaults.
     pub fn new(id: FleetId, can_rent: bool) -> FleetSettings {
         FleetSettings {
             id,
@@ -86,7 +86,7 @@ impl FleetSettings {
 }
 
 impl FleetSettings {
-    /// A fleet that is in the settings no longer and still has machines: it only shrinks.
+    /// A fleet that was removed from the settings and still has machines: it only shrinks.
     pub fn removed(id: FleetId) -> FleetSettings {
         let scaling = Scaling {
             machines_min: 0,
@@ -99,37 +99,37 @@ impl FleetSettings {
     }
 }
 
-/// How many machines are wanted.
+/// How the target number of machines is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ScalingPolicy {
-    /// By how many jobs wait for each worker.
+    /// By waiting jobs per worker.
     #[default]
     Queue,
-    /// So many that nobody waits longer than this, by the run times measured so far.
+    /// Enough that no job waits longer than this, by the measured run times.
     Latency { wait_max: Duration },
 }
 
-/// How long each part of a machine's life may take before it is given up. They are told apart, because each has
-/// another cause.
+/// How long each phase of a machine may take before it is given up. They are separate because each has a different
+/// cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RentalLimits {
-    /// How often the provider is asked what there is.
+    /// How often the provider's machines are listed.
     pub list_every: Duration,
-    /// How long a pod may be missing from lists before that means anything.
+    /// How long a new pod may be missing from lists.
     pub list_lag_max: Duration,
-    /// How long a creation whose answer was lost is looked for before another takes its place.
+    /// How long a pod is looked for after the reply to its creation was lost.
     pub lost_create_timeout: Duration,
-    /// From its creation until it runs: the pull of the image and the boot.
+    /// From creation until it runs: image pull and boot.
     pub image_pull_timeout: Duration,
-    /// From the registration of its worker until it may work: the start check and the loading of models.
+    /// From its worker's registration until it is ready: start check and model loading.
     pub readiness_timeout: Duration,
-    /// A pod with our tag that we know nothing of is left alone for this long.
+    /// How long an unknown pod with our tag is left alone: another plane may be about to record it.
     pub orphan_grace: Duration,
-    /// A return that takes longer is an alarm.
+    /// A return that takes longer raises an alarm.
     pub return_timeout: Duration,
-    /// How long an offer that gave a bad machine, or had none, is passed over.
+    /// How long an offer is avoided after a bad machine or no capacity.
     pub offer_cooldown: Duration,
 }
 
@@ -150,23 +150,23 @@ impl Default for RentalLimits {
     }
 }
 
-/// What a person wants of a fleet.
+/// A manual order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FleetOrder {
-    /// It neither grows nor shrinks until `Resume`; what is sick is still returned.
+    /// No scaling until `Resume`; failed machines are still returned.
     Pause {
         reason: String,
     },
     Resume,
-    /// So many machines, whatever waits, or nothing: as the policy says.
+    /// A fixed number of machines, or `None` to follow the policy again.
     Scale {
         machines: Option<u32>,
     },
-    /// What held back creations is over.
+    /// Resets the creation brake and provider pauses.
     ResetBrake,
 }
 
-/// What became of a fleet.
+/// A fleet's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Fleet {
@@ -174,34 +174,34 @@ pub struct Fleet {
     pub creation: CreationBrake,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<String>,
-    /// What a person set in place of the policy.
+    /// The manually ordered number of machines.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machines: Option<u32>,
-    /// Offers that are passed over for a while, and why.
+    /// Offers that are avoided for a while.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub avoided: BTreeMap<String, Avoidance>,
-    /// Hosts that gave bad machines.
+    /// Physical hosts that gave bad machines.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub bad_hosts: BTreeMap<String, Avoidance>,
-    /// Until then the provider is not asked for anything.
+    /// No provider call before then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub quiet_until: Option<Avoidance>,
-    /// Until then nothing is created: no credit, or the key is refused.
+    /// No creation before then: no credit, or the key is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub creation_paused: Option<Avoidance>,
-    /// What machines that are gone have cost, by day since 1970.
+    /// The cost of deleted machines, by day since 1970.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub spent: BTreeMap<u64, Money>,
-    /// The same by the hour, as far back as anyone asks for hours.
+    /// The same by the hour, for the last days.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub spent_hours: BTreeMap<u64, Money>,
-    /// The day whose money was spent: nothing is rented any more before the next.
+    /// The day whose budget is spent: nothing is rented before the next day.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent_day: Option<u64>,
-    /// What each offer costs, as the provider last said.
+    /// The last reported price of each offer.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub prices: BTreeMap<String, Money>,
-    /// How many milliseconds each shape takes, where the policy goes by it.
+    /// The run time of each shape in milliseconds, for the latency policy.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub run_times: BTreeMap<Shape, u64>,
 }
@@ -218,25 +218,25 @@ impl Avoidance {
     }
 }
 
-/// Days whose spending is remembered.
+/// Days whose cost is kept.
 const DAYS_KEPT: u64 = 40;
-/// Of these, how many hour by hour: whole days, so that none is known in part.
+/// Days whose cost is also kept by the hour; whole days, so that no day is half known.
 const DAYS_IN_HOURS: u64 = 3;
 const HOURS_OF_DAY: u64 = 24;
-/// Offers and hosts that are remembered for having been bad.
+/// Bound on avoided offers and hosts.
 const AVOIDED_MAX: usize = 256;
-/// Shapes whose run times are remembered.
+/// Bound on shapes with a run time.
 const PACES_MAX: usize = 64;
-/// Somebody has to do something first; asking more often than this would only be a storm.
-const MENDING: Duration = Duration::from_secs(300);
-/// A provider that fails is asked again after this.
+/// A person has to act first (pay, replace the key); calling more often would only flood the provider.
+const PERSON_RETRY: Duration = Duration::from_secs(300);
+/// After a transient error of the provider.
 const RECOVERY: Duration = Duration::from_secs(10);
-/// When it says that we ask too often and not for how long to stop.
+/// After a rate limit without `Retry-After`.
 const RATE_WAIT: Duration = Duration::from_secs(60);
 
 pub const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Which day a moment is in, and when that began.
+/// The day of a moment, counted from 1970, and its start.
 pub fn day_of(now: Timestamp) -> (u64, Timestamp) {
     let day_millis = u64::try_from(DAY.as_millis()).unwrap_or(u64::MAX);
     let day = now.as_millis() / day_millis;
@@ -245,7 +245,7 @@ pub fn day_of(now: Timestamp) -> (u64, Timestamp) {
 
 pub const HOUR: Duration = Duration::from_secs(3600);
 
-/// Which hour a moment is in, and when that began.
+/// The hour of a moment, counted from 1970, and its start.
 pub fn hour_of(now: Timestamp) -> (u64, Timestamp) {
     let hour_millis = u64::try_from(HOUR.as_millis()).unwrap_or(u64::MAX);
     let hour = now.as_millis() / hour_millis;
@@ -265,14 +265,14 @@ impl Fleet {
         }))
     }
 
-    /// The first offer that is not passed over, or why there is none.
+    /// The first offer that is not avoided, or why there is none.
     pub fn offer(&self, now: Timestamp, settings: &FleetSettings) -> Result<String, String> {
         if let Some(open) = settings.offers.iter().find(|offer| self.is_open(now, offer)) {
             return Ok(open.clone());
         }
         let soonest = self.avoided.values().min_by_key(|avoided| avoided.until);
         Err(match soonest {
-            Some(Avoidance { until, why }) => format!("every offer is passed over until {until}: {why}"),
+            Some(Avoidance { until, why }) => format!("every offer is avoided until {until}: {why}"),
             None => "no offer is configured".to_owned(),
         })
     }
@@ -298,24 +298,25 @@ impl Fleet {
         self.quiet_until.as_ref().is_none_or(|quiet| quiet.is_over(now))
     }
 
-    /// Why nothing may be created now, whatever is wanted.
+    /// Why nothing may be created now.
     pub fn creation_hold(&self, now: Timestamp) -> Option<String> {
         let told = [&self.quiet_until, &self.creation_paused].into_iter().flatten();
         let last = told.filter(|it| !it.is_over(now)).max_by_key(|it| it.until)?;
         Some(format!("{} (until {})", last.why, last.until))
     }
 
-    /// What a fault means for later calls of any kind.
+    /// Pauses calls or creations according to the error class. The provider says what is wrong, so the pauses are fixed
+    /// per class and do not grow.
     pub fn provider_failed(&mut self, now: Timestamp, fault: &ProviderError) {
         let why = fault.to_string();
         let later = |wait: Duration| Some(Avoidance { until: now.plus(wait), why: why.clone() });
         match fault.class {
             ProviderErrorClass::RateLimited => self.quiet_until = later(fault.wait.unwrap_or(RATE_WAIT)),
             ProviderErrorClass::Auth => {
-                (self.quiet_until, self.creation_paused) = (later(MENDING), later(MENDING))
+                (self.quiet_until, self.creation_paused) = (later(PERSON_RETRY), later(PERSON_RETRY))
             }
             ProviderErrorClass::Billing | ProviderErrorClass::Invalid => {
-                self.creation_paused = later(MENDING)
+                self.creation_paused = later(PERSON_RETRY)
             }
             ProviderErrorClass::Transient | ProviderErrorClass::Ambiguous => {
                 self.creation_paused = later(RECOVERY)
@@ -327,13 +328,13 @@ impl Fleet {
         }
     }
 
-    /// The provider answered as it should: what was held against it is over, except where somebody has to pay.
+    /// A call succeeded: calls may resume. Creations stay paused, because listing works without credit.
     pub fn answered(&mut self) {
         self.quiet_until = None;
     }
 
-    /// Remembers how long a shape took: half of what was known, half of what is new. Whether that is worth storing.
-    pub fn ran(&mut self, shape: &Shape, took_millis: u64) -> bool {
+    /// Updates a shape's run time: half old, half new. True if it changed enough to be stored.
+    pub fn record_run_time(&mut self, shape: &Shape, took_millis: u64) -> bool {
         if self.run_times.len() >= PACES_MAX && !self.run_times.contains_key(shape) {
             self.run_times.pop_first();
         }
@@ -343,8 +344,8 @@ impl Fleet {
         before.abs_diff(*pace) > before / 8
     }
 
-    /// A machine is gone: what it cost from `from` to `until` is kept, day by day and hour by hour.
-    pub fn spend(&mut self, from: Timestamp, until: Timestamp, price: Money) {
+    /// A machine is gone: adds its cost from `from` to `until`, by day and by hour.
+    pub fn record_cost(&mut self, from: Timestamp, until: Timestamp, price: Money) {
         let (mut at, (last_day, _)) = (from, day_of(until));
         while at < until {
             let ((day, _), (hour, began)) = (day_of(at), hour_of(at));
@@ -359,9 +360,9 @@ impl Fleet {
         self.spent_hours.retain(|hour, _| hour / HOURS_OF_DAY + DAYS_IN_HOURS > last_day);
     }
 
-    /// What machines that are gone have cost in the hours that a window touches; in its days, where the hours are forgotten.
+    /// The cost of deleted machines in the hours that the window touches; whole days where hours are no longer kept.
     pub fn cost_within(&self, window: CostWindow) -> Money {
-        let is_touched = |from: Timestamp, length| !window.share(from, from.plus(length)).is_zero();
+        let is_touched = |from: Timestamp, length| !window.overlap(from, from.plus(length)).is_zero();
         let hours =
             self.spent_hours.iter().filter(|(hour, _)| is_touched(CostWindow::for_hour(**hour).from, HOUR));
         let by_hour: Money = hours.map(|(_, spent)| *spent).sum();
@@ -390,26 +391,26 @@ mod tests {
     }
 
     #[test]
-    fn what_a_machine_cost_is_counted_on_the_day_it_was_spent() {
+    fn cost_is_counted_on_the_day_it_arose() {
         let mut fleet = Fleet::default();
-        fleet.spend(at(22), at(27), Money::from_micros(1_000_000));
+        fleet.record_cost(at(22), at(27), Money::from_micros(1_000_000));
         let spent: Vec<_> = fleet.spent.iter().map(|(day, spent)| (*day, spent.to_string())).collect();
         assert_eq!(spent, [(0, "$2.00".to_owned()), (1, "$3.00".to_owned())]);
-        fleet.spend(at(24 * 60), at(24 * 60 + 1), Money::from_micros(1_000_000));
-        assert_eq!(fleet.spent.len(), 1, "what is long past is forgotten");
+        fleet.record_cost(at(24 * 60), at(24 * 60 + 1), Money::from_micros(1_000_000));
+        assert_eq!(fleet.spent.len(), 1, "old days are dropped");
     }
 
     #[test]
-    fn what_was_spent_is_known_by_the_hour_and_later_by_the_day() {
+    fn cost_is_kept_by_the_hour_and_later_by_the_day() {
         let mut fleet = Fleet::default();
         let dollar = Money::from_micros(1_000_000);
         let within = |fleet: &Fleet, from, until| {
             fleet.cost_within(CostWindow { from: at(from), until: at(until) }).as_micros() / 1_000_000
         };
-        fleet.spend(at(22), at(27), dollar);
+        fleet.record_cost(at(22), at(27), dollar);
         assert_eq!([within(&fleet, 0, 24), within(&fleet, 23, 25), within(&fleet, 0, 99)], [2, 2, 5]);
         assert_eq!(within(&fleet, 27, 99), 0);
-        fleet.spend(at(24 * 3), at(24 * 3 + 1), dollar);
+        fleet.record_cost(at(24 * 3), at(24 * 3 + 1), dollar);
         assert_eq!(
             [within(&fleet, 23, 24), within(&fleet, 0, 99)],
             [2, 6],
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn offers_are_taken_in_order_and_the_bad_passed_over_for_a_while() {
+    fn offers_are_taken_in_order_and_bad_ones_avoided() {
         let mut settings = FleetSettings::new("gpus".parse().unwrap(), true);
         settings.offers = vec!["4090".to_owned(), "A6000".to_owned()];
         let mut fleet = Fleet::default();
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_key_silences_everything_and_no_credit_only_creations() {
+    fn refused_key_pauses_all_calls_and_missing_credit_only_creations() {
         let mut fleet = Fleet::default();
         fleet
             .provider_failed(at(0), &ProviderError::new(ProviderErrorClass::Billing, "insufficient balance"));

@@ -9,7 +9,7 @@ use crate::plane::PlaneAnswer;
 use crate::plane::tests::{Story, id};
 use crate::refusal::Refusal;
 
-mod shapes;
+mod breakers;
 
 const HEAD: &str = "# Lifecycles
 
@@ -52,12 +52,12 @@ fn document() -> String {
         (
             "Block",
             "`block.rs`, here with `max_failures_before_block = 2`. A worker and a shape are kept apart, then one trial decides.",
-            shapes::blocks(),
+            breakers::blocks(),
         ),
         (
-            "QuarantineEntry",
-            "`suspicion.rs`. A shape that fails on three distinct workers is kept from all of them, then single trials decide.",
-            shapes::quarantine(),
+            "Quarantine",
+            "`quarantine.rs`. A shape that fails on three distinct workers is kept from all of them, then single trials decide.",
+            breakers::quarantine(),
         ),
         (
             "Attempt inside a worker",

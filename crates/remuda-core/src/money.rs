@@ -1,4 +1,4 @@
-//! Money, in millionths of a dollar: whole numbers, so that sums are exact. A price is money for an hour.
+//! Amounts of money in whole millionths of a dollar, so that sums are exact. A price is an amount per hour.
 
 use std::fmt;
 use std::iter::Sum;
@@ -34,13 +34,13 @@ impl Money {
         Money(self.0.saturating_sub(other.0))
     }
 
-    /// An equal part of it for each of so many, rounded down, so that the parts never exceed the whole.
+    /// One of `parts` equal parts, rounded down, so that the parts never exceed the whole.
     #[must_use]
     pub fn shared(self, parts: u32) -> Money {
         Money(self.0 / u64::from(parts.max(1)))
     }
 
-    /// What a price comes to over a time; a begun millionth counts.
+    /// The cost of `time` at this price, rounded up to the next millionth.
     #[must_use]
     pub fn over(self, time: Duration) -> Money {
         let micros = u128::from(self.0).saturating_mul(time.as_millis()).div_ceil(HOUR_MILLIS);
@@ -71,7 +71,7 @@ impl FromStr for Money {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Money, String> {
-        let bad = || format!("{text:?} is no amount of money: write it in dollars, like 0.69");
+        let bad = || format!("{text:?} is not an amount of money: write it in dollars, like 0.69");
         let number = text.strip_prefix('$').unwrap_or(text);
         let (dollars, rest) = number.split_once('.').unwrap_or((number, ""));
         let is_digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn money_is_read_and_shown_in_dollars() {
+    fn money_is_parsed_and_shown_in_dollars() {
         for (text, shown) in
             [("0.69", "$0.69"), ("$12", "$12.00"), ("0.000001", "$0.000001"), ("3.5", "$3.50")]
         {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_price_counts_by_the_millisecond() {
+    fn price_is_charged_by_the_millisecond() {
         let price: Money = "0.72".parse().unwrap();
         assert_eq!(price.over(Duration::from_secs(1800)), Money::from_micros(360_000));
         assert_eq!(price.over(Duration::from_millis(1)), Money::from_micros(1), "nothing is free");

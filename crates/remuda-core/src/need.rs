@@ -1,7 +1,7 @@
-//! What a job needs and what a worker offers, and whether the one fits the other.
+//! A job's requirements, a worker's capabilities, and whether they match.
 //!
-//! A worker that does not list its model files or node classes is taken at its word that it can do what its service
-//! does: a list constrains, its absence does not.
+//! A worker that lists no model files or node classes is assumed to have all that its service supports: a list constrains,
+//! a missing list does not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub struct Requirements {
     pub classes: BTreeSet<String>,
     #[serde(default, skip_serializing_if = "is_zero")]
     pub vram_bytes: u64,
-    /// Only this worker will do.
+    /// Only this worker may run the job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pin: Option<WorkerId>,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -32,7 +32,7 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// What a worker says it has.
+/// What a worker reports about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Capabilities {
@@ -46,7 +46,7 @@ pub struct Capabilities {
     pub vram_bytes: Option<u64>,
 }
 
-/// Why a worker cannot run a job, whatever else is going on.
+/// Why a worker can never run a job in its present configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mismatch {
     NoService(Service),
@@ -80,7 +80,7 @@ impl Requirements {
     }
 
     /// The first thing that `worker` lacks.
-    pub fn unfit(
+    pub fn mismatch(
         &self,
         service: &Service,
         worker: &WorkerId,
@@ -125,12 +125,12 @@ mod tests {
 
     fn check(needs: &Requirements, offer: &Capabilities, expected: Option<&str>) {
         let services = BTreeSet::from(["comfyui".parse().unwrap()]);
-        let unfit = needs.unfit(&"comfyui".parse().unwrap(), &"a".parse().unwrap(), &services, offer);
-        assert_eq!(unfit.map(|unfit| unfit.to_string()).as_deref(), expected);
+        let mismatch = needs.mismatch(&"comfyui".parse().unwrap(), &"a".parse().unwrap(), &services, offer);
+        assert_eq!(mismatch.map(|mismatch| mismatch.to_string()).as_deref(), expected);
     }
 
     #[test]
-    fn a_list_constrains_and_its_absence_does_not() {
+    fn list_constrains_and_missing_list_does_not() {
         let needs =
             Requirements { models: ["sdxl.safetensors".to_owned()].into(), ..Requirements::default() };
         check(&needs, &Capabilities::default(), None);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_labels_and_pins_are_told_apart() {
+    fn mismatch_names_the_missing_capability() {
         let offer = Capabilities { vram_bytes: Some(8 << 30), ..Capabilities::default() };
         let vram = Requirements { vram_bytes: 24 << 30, ..Requirements::default() };
         check(&vram, &offer, Some("has 8192 MiB of VRAM, 24576 MiB are needed"));

@@ -1,8 +1,7 @@
-//! What a submission may ask for beyond its workflow and its needs: how it is retried, where it would rather run, how
-//! long things may take, what of it is wanted, whom to tell.
+//! The options of a job beyond its workflow and requirements: retries, preferred workers, limits, output filter, webhook.
 //!
-//! Needs (`need.rs`) say who *can* run a job; options say how it should go. Durations are written as seconds, as people
-//! give them.
+//! Requirements (`need.rs`) decide which workers *can* run a job; options decide how it is run. Durations are written in
+//! seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -14,28 +13,28 @@ use serde_json::{Map, Value};
 use crate::id::WorkerId;
 use crate::need::Requirements;
 
-/// What one job may ask for beside its workflow, written out: all of it is held in memory until the job has ended.
+/// The size limit of everything submitted beside the workflow, as JSON: it stays in memory until the job has ended.
 pub const OPTIONS_BYTES_MAX: usize = 16 << 10;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct JobOptions {
-    /// Waits this long before every retry, instead of a wait that grows.
+    /// Waits this long before every retry, instead of a growing backoff.
     #[serde(with = "seconds", rename = "retry_delay_seconds", skip_serializing_if = "Option::is_none")]
     pub retry_delay: Option<Duration>,
-    /// Chosen first while they are free; a preference and not a pin.
+    /// Chosen first while they are free: a preference, not a pin.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub preferred: BTreeSet<WorkerId>,
-    /// How long an attempt may take from the moment it is handed out until its service has begun it.
+    /// How long an attempt may take from its assignment until its service has started it.
     #[serde(with = "seconds", rename = "start_limit_seconds", skip_serializing_if = "Option::is_none")]
     pub start_limit: Option<Duration>,
-    /// How long an attempt that was begun may go without progress.
+    /// How long a started attempt may go without progress.
     #[serde(with = "seconds", rename = "node_limit_seconds", skip_serializing_if = "Option::is_none")]
     pub node_limit: Option<Duration>,
-    /// Nodes whose outputs are wanted; all of them if none is named.
+    /// Nodes whose outputs are fetched; empty means all.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub include_outputs: BTreeSet<String>,
-    /// Whom to tell how it ended.
+    /// Called when the job has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub webhook: Option<Webhook>,
 }
@@ -46,7 +45,7 @@ impl JobOptions {
     }
 }
 
-/// What was asked for beside the workflow, in the words of whoever asked.
+/// Everything that was submitted beside the workflow, for the size check.
 #[derive(Clone, Copy, Debug)]
 pub struct RequestedOptions<'a> {
     pub needs: &'a Requirements,
@@ -55,7 +54,7 @@ pub struct RequestedOptions<'a> {
     pub metadata: &'a Map<String, Value>,
 }
 
-/// More was asked for than is held for one job.
+/// The submission exceeds `OPTIONS_BYTES_MAX`; the size of each part in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionsTooLarge {
     needs: usize,
@@ -66,17 +65,17 @@ pub struct OptionsTooLarge {
 
 impl RequestedOptions<'_> {
     pub fn check(&self) -> Result<(), OptionsTooLarge> {
-        let asked = OptionsTooLarge {
-            needs: written(self.needs),
-            options: written(self.options),
-            labels: written(self.labels),
-            metadata: written(self.metadata),
+        let sizes = OptionsTooLarge {
+            needs: json_bytes(self.needs),
+            options: json_bytes(self.options),
+            labels: json_bytes(self.labels),
+            metadata: json_bytes(self.metadata),
         };
-        if asked.bytes() > OPTIONS_BYTES_MAX { Err(asked) } else { Ok(()) }
+        if sizes.bytes() > OPTIONS_BYTES_MAX { Err(sizes) } else { Ok(()) }
     }
 }
 
-fn written(it: &impl Serialize) -> usize {
+fn json_bytes(it: &impl Serialize) -> usize {
     serde_json::to_string(it).map_or(0, |text| text.len())
 }
 
@@ -91,14 +90,14 @@ impl fmt::Display for OptionsTooLarge {
         let OptionsTooLarge { needs, options, labels, metadata } = self;
         write!(
             f,
-            "what is asked for beside the workflow has {} bytes (needs {needs}, options with the webhook {options}, \
-             labels {labels}, metadata {metadata}); {OPTIONS_BYTES_MAX} are the most",
+            "fields beside the workflow take {} bytes (needs {needs}, options with the webhook {options}, \
+             labels {labels}, metadata {metadata}); the limit is {OPTIONS_BYTES_MAX}",
             self.bytes()
         )
     }
 }
 
-/// Where to send the news of a job's end, and what to sign it with.
+/// The URL that is called when a job has ended, and the secret that signs the call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Webhook {
@@ -107,7 +106,7 @@ pub struct Webhook {
     pub secret: Option<WebhookSecret>,
 }
 
-/// Something that is stored and never shown.
+/// A secret that is stored and never shown.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WebhookSecret(String);
@@ -117,7 +116,7 @@ impl WebhookSecret {
         WebhookSecret(secret)
     }
 
-    /// For whoever signs with it.
+    /// For signing only.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -135,7 +134,7 @@ mod seconds {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    #[expect(clippy::ref_option, reason = "serde asks for it")]
+    #[expect(clippy::ref_option, reason = "serde requires this signature")]
     pub(super) fn serialize<S: Serializer>(it: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
         it.map(|it| it.as_secs_f64()).serialize(serializer)
     }
@@ -153,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_are_written_as_people_give_them_and_secrets_are_not_shown() {
+    fn options_round_trip_as_seconds_and_hide_the_secret() {
         let text =
             r#"{"retry_delay_seconds":1.5,"preferred":["a"],"webhook":{"url":"http://x","secret":"hush"}}"#;
         let options: JobOptions = serde_json::from_str(text).unwrap();
@@ -166,7 +165,7 @@ mod tests {
 
     /// Faults: B1.
     #[test]
-    fn wherever_it_stands_too_much_is_told_with_its_size() {
+    fn oversized_options_are_refused_with_the_size_of_each_part() {
         let long = || "x".repeat(OPTIONS_BYTES_MAX);
         let (needs, options) = (Requirements::default(), JobOptions::default());
         let (labels, metadata) = (BTreeMap::new(), Map::new());
@@ -195,8 +194,8 @@ mod tests {
             RequestedOptions { labels: &[("a".to_owned(), long())].into(), ..asked }.check(),
         ];
         assert!(checked.iter().all(Result::is_err), "{checked:?}");
-        let told = checked[4].unwrap_err().to_string();
-        assert!(told.contains("labels 16392") && told.contains("16384 are the most"), "{told}");
+        let error = checked[4].unwrap_err().to_string();
+        assert!(error.contains("labels 16392") && error.contains("limit is 16384"), "{error}");
         let half = || "x".repeat(OPTIONS_BYTES_MAX / 2);
         let needs = Requirements { models: [half()].into(), ..Requirements::default() };
         assert_eq!(RequestedOptions { needs: &needs, ..asked }.check(), Ok(()));

@@ -1,20 +1,20 @@
-//! A rented machine, from the wish for it to the proof that it is gone. The wish is stored before the provider hears
-//! of it, under a name that no other machine ever had; whatever is lost on the way, the provider can be asked for it.
+//! A rented machine, from the request for it to the proof that it is gone. The request is stored before the provider is
+//! called, under a tag that no other machine ever had, so the pod can be found after any crash or lost reply.
 //!
 //! ```text
-//!  wanted ──created──▶ made ──runs, registered, checked──▶ up
-//!    │ ▲                │                                   │
-//!    │ └─nothing made───┼── another offer, same wish        │
-//!    │                  │                                   │
-//!    └─answer lost──▶ lost ──found by its tag──▶ made       │
-//!                       │                                   │
-//!                       └── not found in time ──┐           │
-//!                       any of them, given up ──┴──▶ returning ──proved gone──▶ (forgotten, its cost kept)
+//!  wanted ──created──▶ made ──runs, registered, checked──▶ up ──▶ draining
+//!    │ ▲                │                                   │         │
+//!    │ └─not created────┼── another offer, same request     │         │
+//!    │                  │                                   │         │
+//!    └─reply lost───▶ lost ──found by its tag──▶ made       │         │
+//!                       │                                   │         │
+//!                       └── not found in time ──┐           │         │
+//!                       any of them, given up ──┴──▶ returning ◀──────┘ ──proved gone──▶ (deleted, its cost kept)
 //! ```
 //!
-//! It counts against the maximum and the budget from the wish to the proof.
+//! It counts against the maximum and the budget from the request to the proof.
 
-mod waiting;
+mod wait;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +27,10 @@ use crate::id::{FleetId, MachineId, PodId, WorkerId};
 use crate::machine::WorkerState;
 use crate::money::Money;
 use crate::provider::{Pod, PodStatus};
+use crate::supervise::Backoff;
 use crate::time::{Timestamp, humanize};
 
-pub use waiting::RentalWait;
+pub use self::wait::RentalWait;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rental {
@@ -41,9 +42,9 @@ pub struct Rental {
     /// Since when it is in this phase.
     pub since: Timestamp,
     pub wanted_at: Timestamp,
-    /// What was asked for.
+    /// The requested offer.
     pub offer: String,
-    /// What it was made from.
+    /// The settings revision it was created from.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub revision: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -54,38 +55,38 @@ pub struct Rental {
     pub place: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// What an hour costs, as far as anyone said; what was allowed until then.
+    /// The price of an hour; the fleet's `price_max` until the provider reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<Money>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub made_at: Option<Timestamp>,
-    /// When the provider first said that it runs.
+    /// When the provider first reported it running.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub running_at: Option<Timestamp>,
-    /// When its worker first joined; its join token is used up from then on.
+    /// When its worker first joined; its one-use join token is spent from then on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub joined_at: Option<Timestamp>,
-    /// Complete lists in a row that it was missing from.
+    /// Complete lists in a row without it.
     #[serde(default)]
     pub missed: u32,
     /// Lists in a row that showed it stopped or failed.
     #[serde(default)]
     pub ended: u32,
-    /// How often its return was asked for, and when to ask again.
+    /// How often its return was requested, and when to request it again.
     #[serde(default)]
     pub returns: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub return_at: Option<Timestamp>,
-    /// The answer to its creation was lost with the plane that waited for it: nobody else is to blame.
+    /// The plane restarted before the reply to its creation came. This is no evidence against the provider.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_unheard: bool,
-    /// Told once when a return takes too long.
+    /// The alarm about a slow return was sent; it is sent once.
     #[serde(default)]
     pub return_alarm_sent: bool,
-    /// A person, or a preemption, set an end to its draining.
+    /// A person or a preemption set a deadline for its draining.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_until: Option<Timestamp>,
-    /// How it came to be where it is.
+    /// Why it is in this phase.
     #[serde(default)]
     pub reason: String,
 }
@@ -93,16 +94,16 @@ pub struct Rental {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RentalPhase {
-    /// Stored, and the provider was asked or is about to be.
+    /// Stored; the provider is being called.
     Wanted,
-    /// Whether it was made is not known.
+    /// It is unknown whether the pod exists.
     Lost,
-    /// It exists; its worker is not at work yet.
+    /// The pod exists; its worker is not ready yet.
     Made,
     Up,
-    /// Its worker gets nothing new.
+    /// Its worker gets no new work.
     Draining,
-    /// To be given back, until that is proved.
+    /// Being deleted, until the provider's lists prove it.
     Returning,
 }
 
@@ -118,7 +119,7 @@ impl RentalPhase {
         }
     }
 
-    /// The same in the words of a worker's life.
+    /// The corresponding state of its worker.
     pub fn state(self) -> WorkerState {
         match self {
             RentalPhase::Wanted | RentalPhase::Lost | RentalPhase::Made => WorkerState::Spawning,
@@ -129,21 +130,21 @@ impl RentalPhase {
     }
 }
 
-/// What a list says about a machine.
+/// What the provider's lists prove about a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sighting {
-    /// Nothing follows from it, yet.
+    /// Nothing yet.
     Nothing,
-    /// It is not there any more, as far as can be known.
+    /// The pod does not exist any more.
     Gone,
-    /// It is there and does not run any more.
+    /// The pod exists and does not run any more.
     Ended,
 }
 
-/// Lists in a row that have to say the same before it is believed.
+/// Lists in a row that must agree before they count: a single list may be incomplete.
 pub(crate) const LISTS_MIN: u32 = 2;
-/// Between two tries to give a machine back; doubles up to a minute.
-const RETURN_WAIT: Duration = Duration::from_secs(5);
+/// Between two requests to delete a pod.
+const RETURN_RETRY: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(60));
 
 impl Rental {
     pub fn wanted(
@@ -198,7 +199,7 @@ impl Rental {
         (self.missed, self.ended) = (0, 0);
     }
 
-    /// The provider showed it.
+    /// The provider listed its pod.
     pub fn seen(&mut self, now: Timestamp, pod: &Pod) {
         self.pod.get_or_insert_with(|| pod.id.clone());
         self.made_at.get_or_insert(now);
@@ -206,7 +207,7 @@ impl Rental {
             self.go(now, RentalPhase::Made, "made".to_owned());
         }
         self.missed = 0;
-        // What a provider leaves out once it has been said still holds.
+        // A field that the provider omits this time keeps its last value.
         if !pod.kind.is_empty() {
             self.kind.clone_from(&pod.kind);
         }
@@ -216,7 +217,7 @@ impl Rental {
         if pod.host.is_some() {
             self.host.clone_from(&pod.host);
         }
-        // A price of nothing on a machine that runs is a mistake of the provider's, not a gift.
+        // A price of zero is an error of the provider, not a free machine.
         if let Some(price) = pod.price.filter(|price| *price > Money::ZERO) {
             self.price = Some(price);
         }
@@ -227,11 +228,11 @@ impl Rental {
         self.ended = if has_ended { self.ended.saturating_add(1) } else { 0 };
     }
 
-    /// What follows from how often it was missing, or was seen ended. `is_heard`: its worker beats, and so it is there.
+    /// What the last lists prove. `is_heard`: its worker beats, which proves that the machine exists.
     pub fn sighting(&self, now: Timestamp, is_heard: bool, list_lag_max: Duration) -> Sighting {
         let made_long_ago = self.made_at.is_some_and(|at| now.since(at) >= list_lag_max);
         let is_returning = self.phase == RentalPhase::Returning;
-        // A pod that was just made may be missing from lists and unknown to its return: that is no proof either.
+        // A new pod may be missing from lists and unknown to the delete call: no proof either.
         if self.missed >= LISTS_MIN && made_long_ago && !is_heard {
             Sighting::Gone
         } else if self.ended >= LISTS_MIN && !is_returning {
@@ -241,24 +242,23 @@ impl Rental {
         }
     }
 
-    /// Its return is asked for; when to ask again if it is still there.
+    /// Its return is requested now; schedules the next request.
     pub fn return_requested(&mut self, now: Timestamp) {
-        let wait = RETURN_WAIT.saturating_mul(1 << self.returns.min(4)).min(Duration::from_secs(60));
+        self.return_at = Some(now.plus(RETURN_RETRY.delay(self.returns)));
         self.returns = self.returns.saturating_add(1);
-        self.return_at = Some(now.plus(wait));
     }
 
-    /// What it has cost since `from`; a machine bills from the wish for it, as far as we are concerned.
+    /// Its cost since `from`, counted from its request: the provider may bill from then on.
     pub fn cost_since(&self, from: Timestamp, now: Timestamp, price: Money) -> Money {
         price.over(now.since(from.max(self.wanted_at)))
     }
 
-    /// The name of its first worker.
+    /// The id of its first worker.
     pub fn worker(&self) -> WorkerId {
         self.machine.as_str().parse().expect("a machine's name is a good name for its worker")
     }
 
-    /// When time alone makes it overdue, or ends its draining.
+    /// When its phase times out, or its draining ends.
     pub fn due_at(&self, fleet: &FleetSettings) -> Option<Timestamp> {
         let limits = &fleet.limits;
         let after = |since: Timestamp, limit: Duration| Some(since.plus(limit + Duration::from_millis(1)));
@@ -276,7 +276,7 @@ impl Rental {
         }
     }
 
-    /// Why it is given up, if it took too long to come up.
+    /// Why it is given up; `None` if it is on time.
     pub fn overdue(&self, now: Timestamp, fleet: &FleetSettings) -> Option<String> {
         let limits = &fleet.limits;
         if self.phase == RentalPhase::Draining || self.due_at(fleet).is_none_or(|due| now < due) {
@@ -285,14 +285,14 @@ impl Rental {
         let what = match (self.phase, self.running_at, self.joined_at) {
             (RentalPhase::Lost, ..) => {
                 let (tag, limit) = (&self.tag, humanize(limits.lost_create_timeout));
-                format!("the answer to its creation was lost, and no pod {tag} appeared for {limit}")
+                format!("the reply to its creation was lost, and no pod {tag} appeared within {limit}")
             }
             (_, None, _) => {
                 format!("its image was not pulled and started within {}", humanize(limits.image_pull_timeout))
             }
             (_, Some(_), None) => {
                 let limit = humanize(fleet.scaling.spawning_timeout);
-                format!("it runs, and no worker registered within {limit}")
+                format!("it is running, but no worker registered within {limit}")
             }
             (_, Some(_), Some(_)) => {
                 let limit = humanize(limits.readiness_timeout);
@@ -302,7 +302,8 @@ impl Rental {
         Some(format!("Spawning timeout: {what}"))
     }
 }
-/// How bringing a worker to a machine stands.
+
+/// The state of the SSH bootstrap of a machine's worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Bootstrap {
     Running,
@@ -312,10 +313,10 @@ pub enum Bootstrap {
 }
 
 impl Bootstrap {
-    pub fn spoken(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
-            Bootstrap::Running => "under way".to_owned(),
-            Bootstrap::Retrying(why) => format!("in vain so far, {why}"),
+            Bootstrap::Running => "running".to_owned(),
+            Bootstrap::Retrying(why) => format!("retrying: {why}"),
             Bootstrap::Done => "done".to_owned(),
         }
     }

@@ -1,19 +1,19 @@
-//! How many workers a fleet should have. Only arithmetic; `cycle` decides what is done about it.
+//! How many workers a fleet should have. Arithmetic only; `cycle` decides what to do about it.
 //!
 //! ```text
-//!  short    queued / (active + spawning) > jobs_per_worker, or nothing is there and something waits
+//!  short    queued / (active + spawning) > jobs_per_worker, or no worker and a waiting job
 //!  wanted   max(machines_min, ceil(queued / jobs_per_worker)), at most machines_max
 //!  missing  wanted - (active + spawning)
 //!  surplus  idle workers among the active ones above wanted
 //! ```
 //!
-//! Where this differs from the seed: with nothing there the seed always ordered `machines_min`, which for a long
-//! queue is too few (the rest came a cycle later) and for a minimum of zero is none at all, for ever. Here one formula
-//! serves both, and a waiting job always wants at least one worker. And the seed shrank to the minimum whatever
-//! waited, so that it could order tomorrow what it returned today; here what is wanted now is kept.
+//! Two differences from the seed. An empty fleet ordered `machines_min` there, which is too few for a long queue and, with
+//! a minimum of zero, none for ever; here one formula serves both, and a waiting job always wants at least one worker.
+//! And the seed shrank to the minimum regardless of the queue, so that it rented again what it had just returned;
+//! here the target is kept.
 //!
-//! Load that swings round a threshold would still rent and return in turn. `ScalingTrend` remembers which way the fleet
-//! went and when it turned, and allows one turn in ten minutes.
+//! Load that oscillates around a threshold would still rent and return in turn. `ScalingTrend` remembers the direction and
+//! when it changed, and allows one reversal per `reversal_cooldown`.
 
 use std::time::Duration;
 
@@ -22,28 +22,28 @@ use serde::{Deserialize, Serialize};
 use crate::settings::Scaling;
 use crate::time::Timestamp;
 
-/// Whether more workers should be there than `capacity`, the active and the spawning ones together.
+/// Whether the fleet needs more than `capacity`, its active and spawning workers.
 pub fn is_short(queued: u32, capacity: u32, jobs_per_worker: u32) -> bool {
-    // Multiplied out rather than divided, so that nothing there needs no case of its own.
+    // Multiplied instead of divided, so that a capacity of zero needs no special case.
     u64::from(queued) > u64::from(capacity) * u64::from(at_least_one(jobs_per_worker))
 }
 
-/// How many workers should be there for `queued` jobs.
+/// The target number of workers for `queued` jobs.
 pub fn wanted(queued: u32, scaling: &Scaling) -> u32 {
     queued.div_ceil(at_least_one(scaling.jobs_per_worker)).max(scaling.machines_min).min(scaling.machines_max)
 }
 
-/// How many workers to order so that `wanted` are there. What is spawning is there.
+/// How many workers to rent to reach the target; `capacity` includes spawning ones.
 pub fn missing(queued: u32, capacity: u32, scaling: &Scaling) -> u32 {
     wanted(queued, scaling).saturating_sub(capacity)
 }
 
-/// How many of the `idle` ones among the `active` workers can go.
+/// How many of the `idle` workers among the `active` ones can be drained.
 pub fn surplus(queued: u32, active: u32, idle: u32, scaling: &Scaling) -> u32 {
     active.saturating_sub(wanted(queued, scaling)).min(idle)
 }
 
-/// A threshold of zero would want endlessly many workers for a single job.
+/// A threshold of zero would want infinitely many workers for one job.
 fn at_least_one(jobs_per_worker: u32) -> u32 {
     jobs_per_worker.max(1)
 }
@@ -55,20 +55,20 @@ pub enum ScalingDirection {
     Down,
 }
 
-/// Which way a fleet last went, and when it turned that way.
+/// The last scaling direction of a fleet, and when it changed to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScalingTrend(Option<(ScalingDirection, Timestamp)>);
 
 impl ScalingTrend {
-    /// Workers were ordered, or the first of them told to go.
-    pub fn went(&mut self, now: Timestamp, direction: ScalingDirection) {
+    /// Workers were rented or drained.
+    pub fn record(&mut self, now: Timestamp, direction: ScalingDirection) {
         if self.0.is_none_or(|(before, _)| before != direction) {
             self.0 = Some((direction, now));
         }
     }
 
-    /// When the fleet may go this way; a moment long past if it already does.
-    pub fn free_at(&self, direction: ScalingDirection, reversal_cooldown: Duration) -> Timestamp {
+    /// When the fleet may scale in this direction; a past moment if it already does.
+    pub fn allowed_at(&self, direction: ScalingDirection, reversal_cooldown: Duration) -> Timestamp {
         match self.0 {
             Some((before, turned_at)) if before != direction => turned_at.plus(reversal_cooldown),
             Some(_) | None => Timestamp::ZERO,
@@ -86,7 +86,7 @@ mod tests {
         Scaling { machines_min, machines_max, jobs_per_worker, ..Scaling::default() }
     }
 
-    /// `should_scale_up` of the seed, letter by letter.
+    /// `should_scale_up` of the seed.
     fn seed_is_short(queued: u32, active: u32, threshold: u32) -> bool {
         if active == 0 {
             return queued > 0;
@@ -102,9 +102,9 @@ mod tests {
     }
 
     #[test]
-    fn ten_fleets_of_the_seeds_defaults() {
+    fn seed_defaults_scale_as_documented() {
         for (queued, capacity, short, expected) in [
-            (0, 0, false, 2), // asked only when short: an empty fleet without work stays empty
+            (0, 0, false, 2), // used only when short: an empty fleet without work stays empty
             (1, 0, true, 2),
             (30, 0, true, 10), // the seed: 2 now, 8 more a cycle later
             (6, 2, false, 0),
@@ -121,13 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn a_minimum_of_zero_still_wants_one_for_a_waiting_job() {
+    fn waiting_job_wants_a_worker_even_with_minimum_zero() {
         let none_needed = scaling(0, 10, 3);
         assert_eq!((missing(0, 0, &none_needed), missing(1, 0, &none_needed)), (0, 1));
     }
 
     #[test]
-    fn the_idle_go_unless_the_queue_or_the_minimum_wants_them() {
+    fn idle_workers_are_surplus_above_queue_and_minimum() {
         for (queued, active, idle, expected) in
             [(0, 5, 5, 3), (0, 5, 1, 1), (0, 2, 2, 0), (12, 5, 2, 1), (15, 5, 2, 0), (0, 0, 0, 0)]
         {
@@ -140,22 +140,26 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_turns_once_in_ten_minutes() {
+    fn fleet_reverses_at_most_once_per_cooldown() {
         let at = |minutes: u64| Timestamp::from_millis(minutes * 60_000);
         let minutes = |count: u64| Duration::from_secs(count * 60);
         let mut heading = ScalingTrend::default();
-        assert_eq!(heading.free_at(ScalingDirection::Down, minutes(10)), Timestamp::ZERO);
-        heading.went(at(1), ScalingDirection::Up);
-        heading.went(at(9), ScalingDirection::Up);
-        assert_eq!(heading.free_at(ScalingDirection::Up, minutes(10)), Timestamp::ZERO);
-        assert_eq!(heading.free_at(ScalingDirection::Down, minutes(10)), at(11), "counted from the turn");
-        heading.went(at(11), ScalingDirection::Down);
-        assert_eq!(heading.free_at(ScalingDirection::Up, minutes(10)), at(21));
+        assert_eq!(heading.allowed_at(ScalingDirection::Down, minutes(10)), Timestamp::ZERO);
+        heading.record(at(1), ScalingDirection::Up);
+        heading.record(at(9), ScalingDirection::Up);
+        assert_eq!(heading.allowed_at(ScalingDirection::Up, minutes(10)), Timestamp::ZERO);
+        assert_eq!(
+            heading.allowed_at(ScalingDirection::Down, minutes(10)),
+            at(11),
+            "counted from the reversal"
+        );
+        heading.record(at(11), ScalingDirection::Down);
+        assert_eq!(heading.allowed_at(ScalingDirection::Up, minutes(10)), at(21));
     }
 
     proptest! {
         #[test]
-        fn the_seeds_arithmetic_and_ours_agree(
+        fn arithmetic_agrees_with_the_seed(
             queued in 0_u32..100_000, capacity in 0_u32..500, min in 0_u32..20, max in 0_u32..500, per in 1_u32..50,
         ) {
             let scaling = scaling(min, max, per);
@@ -168,7 +172,7 @@ mod tests {
         }
 
         #[test]
-        fn no_number_is_too_odd(queued: u32, capacity: u32, min: u32, max: u32, per: u32, idle: u32) {
+        fn extreme_numbers_never_grow_and_shrink_at_once(queued: u32, capacity: u32, min: u32, max: u32, per: u32, idle: u32) {
             let scaling = scaling(min, max, per);
             let ours = missing(queued, capacity, &scaling);
             prop_assert!(ours == 0 || is_short(queued, capacity, per) || capacity < min);

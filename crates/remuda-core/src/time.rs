@@ -1,7 +1,7 @@
-//! Time as the core knows it: handed in from outside, in whole milliseconds, only ever going up.
+//! Time in the core: passed in from outside, in whole milliseconds, never going backwards.
 //!
-//! The shell anchors it to the wall clock once at start and follows a monotonic clock from there, so it can be
-//! shown to people, yet a jump of the wall clock moves no lease and no timer.
+//! The server anchors it to the wall clock at its start and then follows a monotonic clock. So it can be shown as a date,
+//! but a jump of the wall clock moves no lease and no timer.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub struct Timestamp(u64);
 
 impl Timestamp {
     pub const ZERO: Timestamp = Timestamp(0);
-    /// Later than anything that happens: for "not until someone says so".
+    /// Later than every event: for "not before an explicit event".
     pub const NEVER: Timestamp = Timestamp(u64::MAX >> 1);
 
     pub const fn from_millis(millis: u64) -> Self {
@@ -26,7 +26,7 @@ impl Timestamp {
         self.0
     }
 
-    /// How long ago `earlier` was; nothing if it lies ahead.
+    /// How long ago `earlier` was; zero if it lies ahead.
     pub fn since(self, earlier: Timestamp) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
     }
@@ -43,7 +43,7 @@ impl Timestamp {
     }
 }
 
-/// As `2026-11-15T12:03:10.042Z`: what people and logs read.
+/// As `2026-11-15T12:03:10.042Z`.
 impl fmt::Display for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if *self >= Timestamp::NEVER {
@@ -75,7 +75,7 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
-/// A duration as people say it: `850 ms`, `42 s`, `3 min 10 s`, `2 h 5 min`.
+/// A duration for people: `850 ms`, `42 s`, `3 min 10 s`, `2 h 5 min`.
 pub fn humanize(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_reads_as_a_date() {
+    fn timestamp_is_shown_as_a_date() {
         for (millis, text) in [
             (0, "1970-01-01T00:00:00.000Z"),
             (951_782_399_999, "2000-02-28T23:59:59.999Z"),
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn time_never_runs_below_zero_or_past_never() {
+    fn arithmetic_saturates_at_zero_and_never() {
         let moment = Timestamp::from_millis(5);
         assert_eq!(moment.since(Timestamp::from_millis(9)), Duration::ZERO);
         assert_eq!(moment.minus(Duration::from_secs(1)), Timestamp::ZERO);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_spoken_as_people_say_them() {
+    fn durations_are_humanized() {
         for (millis, text) in [
             (850, "850 ms"),
             (42_000, "42 s"),

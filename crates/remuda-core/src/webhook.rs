@@ -1,6 +1,7 @@
-//! Telling somebody how a job ended. The news is written together with the end, so that no crash can come between them,
-//! and is sent until it was taken or a day has passed; the same news always has the same id. Sending is the shell's; when,
-//! until when and signed how is said here.
+//! Webhooks: reporting the end of a job to its owner. The delivery is stored in the same commit as the end, so no crash can
+//! come between them, and is retried until it is accepted or a day has passed. Every retry has the same id and body.
+//!
+//! Decided here: when, for how long, and how it is signed. The server sends.
 
 mod target;
 
@@ -17,18 +18,17 @@ pub use self::target::WebhookTargets;
 use crate::document::{Collection, Document};
 use crate::id::{JobId, Tenant};
 use crate::options::{Webhook, WebhookSecret};
+use crate::supervise::Backoff;
 use crate::time::Timestamp;
 
-/// The first wait after a failed delivery; doubles each time.
-const WAIT_MIN: Duration = Duration::from_secs(5);
-/// Whoever is down for longer than that is asked once an hour.
-const WAIT_MAX: Duration = Duration::from_secs(3600);
-/// Whoever did not take it within a day will not miss it.
+/// Between two tries: 5 s at first, then up to an hour.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(5), Duration::from_secs(3600));
+/// A receiver that did not accept it within a day does not need it any more.
 pub const DELIVERY_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-/// The store forgets it by itself if nobody was there to give it up.
+/// The store expires it by itself if no plane ran in time to abandon it.
 const KEEP_FOR: Duration = Duration::from_secs(48 * 3600);
 
-/// News of a job's end, as it lies on its shelf until it was taken.
+/// One webhook to deliver, as it is stored until it is accepted or abandoned.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WebhookDelivery {
     pub job: JobId,
@@ -39,23 +39,23 @@ pub struct WebhookDelivery {
     pub url: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret: Option<WebhookSecret>,
-    /// What is sent, byte for byte, however often.
+    /// The request body; the same bytes in every try.
     pub body: Arc<RawValue>,
 }
 
-/// What became of it.
+/// How a delivery ended.
 #[derive(Clone, Debug)]
 pub struct DeliveryResult {
     pub job: JobId,
     pub tenant: Tenant,
     pub metadata: Map<String, Value>,
     pub tries: u32,
-    /// Why it was given up, if it was.
+    /// Why it was abandoned; `None` if it was accepted.
     pub problem: Option<String>,
 }
 
 impl WebhookDelivery {
-    /// `detail` is what the event of the end says.
+    /// `name` and `detail` are those of the job's final event.
     pub fn new(
         (job, tenant, metadata): (JobId, Tenant, Map<String, Value>),
         webhook: &Webhook,
@@ -85,27 +85,25 @@ impl WebhookDelivery {
         })
     }
 
-    /// When to try again after so many failures, the last of them now; nothing if it is time to give up.
+    /// When to try again after `failures` failures, the last of them now; `None` if it is to be abandoned.
     pub fn retry_at(&self, now: Timestamp, failures: u32) -> Option<Timestamp> {
-        let wait = WAIT_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(WAIT_MAX);
-        // Receivers that came back must not be met by everybody at once.
-        let spread = Duration::from_millis(self.job.jitter(failures) % (1 + wait.as_millis() as u64 / 4));
-        let at = now.plus(wait + spread);
+        // A receiver that comes back must not get every delivery at once.
+        let at = now.plus(RETRY.extra_jitter(failures.saturating_sub(1), self.job.jitter(failures)));
         (at.since(self.ended_at) < DELIVERY_TIMEOUT).then_some(at)
     }
 
-    /// Whether it is too old to be worth a try, however few there were: a receiver that is down gets few.
-    pub fn is_over(&self, now: Timestamp) -> bool {
+    /// Whether it is too old for another try, even after few: a receiver that is down gets few.
+    pub fn is_expired(&self, now: Timestamp) -> bool {
         now.since(self.ended_at) >= DELIVERY_TIMEOUT
     }
 
-    /// What became of it after so many tries.
-    pub fn told(&self, tries: u32, problem: Option<String>) -> DeliveryResult {
+    /// The result after `tries` tries.
+    pub fn result(&self, tries: u32, problem: Option<String>) -> DeliveryResult {
         let WebhookDelivery { job, tenant, metadata, .. } = self;
         DeliveryResult { job: *job, tenant: tenant.clone(), metadata: metadata.clone(), tries, problem }
     }
 
-    /// `t=<unix>,v1=<hex>`: HMAC-SHA256 of `<unix>.<body>`, so that an old message cannot pass for a new one.
+    /// `t=<unix>,v1=<hex>`: HMAC-SHA256 of `<unix>.<body>`, so that a captured message cannot be replayed later.
     pub fn signature(&self, now: Timestamp) -> Option<String> {
         let secret = self.secret.as_ref()?;
         let unix = now.as_millis() / 1000;
@@ -133,7 +131,7 @@ fn hmac(key: &[u8], message: &[u8]) -> [u8; 32] {
 mod tests {
     use super::*;
 
-    fn news(secret: Option<&str>) -> WebhookDelivery {
+    fn delivery(secret: Option<&str>) -> WebhookDelivery {
         let webhook = Webhook {
             url: "http://example.org/hook".to_owned(),
             secret: secret.map(|secret| WebhookSecret::new(secret.to_owned())),
@@ -144,7 +142,7 @@ mod tests {
 
     /// The test cases 1, 2 and 6 of RFC 4231.
     #[test]
-    fn the_signature_is_what_everybody_else_computes() {
+    fn hmac_matches_rfc_4231() {
         let hex = |mac: [u8; 32]| mac.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
         assert_eq!(
             hex(hmac(&[0x0b; 20], b"Hi There")),
@@ -161,31 +159,32 @@ mod tests {
     }
 
     #[test]
-    fn only_who_gave_a_secret_gets_a_signature_and_it_has_the_time_in_it() {
-        assert_eq!(news(None).signature(Timestamp::ZERO), None);
-        let first = news(Some("s")).signature(Timestamp::from_millis(1500)).unwrap();
+    fn delivery_with_a_secret_is_signed_with_the_time() {
+        assert_eq!(delivery(None).signature(Timestamp::ZERO), None);
+        let first = delivery(Some("s")).signature(Timestamp::from_millis(1500)).unwrap();
         assert!(first.starts_with("t=1,v1=") && first.len() == 7 + 64, "{first}");
-        assert_ne!(Some(first), news(Some("s")).signature(Timestamp::from_millis(2500)));
+        assert_ne!(Some(first), delivery(Some("s")).signature(Timestamp::from_millis(2500)));
     }
 
     #[test]
-    fn waits_grow_and_a_day_later_it_is_over() {
-        let (news, mut now, mut tries) = (news(None), Timestamp::ZERO, 0);
+    fn retries_back_off_and_end_after_a_day() {
+        let (delivery, mut now, mut tries) = (delivery(None), Timestamp::ZERO, 0);
         let mut waits = Vec::new();
-        while let Some(at) = news.retry_at(now, tries + 1) {
+        while let Some(at) = delivery.retry_at(now, tries + 1) {
             waits.push(at.since(now));
             (now, tries) = (at, tries + 1);
         }
-        assert!(waits[0] >= WAIT_MIN && waits[0] < WAIT_MIN * 2, "{waits:?}");
-        assert!(waits.iter().all(|wait| *wait <= WAIT_MAX * 5 / 4), "{waits:?}");
+        let (min, max) = (Duration::from_secs(5), Duration::from_secs(3600));
+        assert!(waits[0] >= min && waits[0] < min * 2, "{waits:?}");
+        assert!(waits.iter().all(|wait| *wait <= max * 5 / 4), "{waits:?}");
         assert!((20..60).contains(&tries), "{tries}");
-        assert!(!news.is_over(now));
-        assert!(news.is_over(news.ended_at.plus(DELIVERY_TIMEOUT)), "even if it was never tried");
+        assert!(!delivery.is_expired(now));
+        assert!(delivery.is_expired(delivery.ended_at.plus(DELIVERY_TIMEOUT)), "even if it was never tried");
     }
 
     #[test]
-    fn news_come_back_from_the_shelf_as_they_were_and_do_not_show_their_secret() {
-        let before = news(Some("hush"));
+    fn stored_delivery_is_restored_and_debug_hides_its_secret() {
+        let before = delivery(Some("hush"));
         let after: WebhookDelivery = serde_json::from_str(before.document().body.get()).unwrap();
         assert_eq!(after.signature(Timestamp::ZERO), before.signature(Timestamp::ZERO));
         assert!(!format!("{before:?}").contains("hush"));

@@ -1,6 +1,6 @@
-//! What plane and agent say to each other, as JSON: beat up, orders down. Flat on purpose: a worker in any language
-//! is twenty lines (`examples/worker.py`). What one side does not know of yet it passes over, and every field that came
-//! later may be missing: during an upgrade both versions speak to each other.
+//! The messages between plane and agent, as JSON: beats up, orders down. Flat on purpose, so that a worker in any language
+//! is twenty lines (`examples/worker.py`). Unknown fields are ignored and every field added later is optional, because
+//! both versions run side by side during an upgrade.
 //!
 //! ```text
 //! POST   /remuda/v1/workers                    Join  → Joined
@@ -23,7 +23,7 @@ use crate::id::{Attempt, FleetId, Incarnation, JobId, MachineId, Service, Term, 
 use crate::need::Capabilities;
 use crate::service::ServiceFault;
 
-/// "Here I am, this is what I can do, and this is what I still hold."
+/// A worker registers: who it is, what it can do, and which attempts it still holds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JoinRequest {
     pub worker: WorkerId,
@@ -36,13 +36,13 @@ pub struct JoinRequest {
     pub slots: u32,
     #[serde(default)]
     pub offer: Capabilities,
-    /// The newest incarnation it ever had: a plane whose store was put back from a backup gives a higher one.
+    /// The newest incarnation this worker ever had; a plane restored from a backup then assigns a higher one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<Incarnation>,
-    /// How long it may be silent while it holds nothing, in place of what its fleet or the plane says.
+    /// How long it may be silent while idle, in place of the fleet's or the plane's setting.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stale_after_millis: Option<u64>,
-    /// Attempts a former incarnation took on and this one found still running.
+    /// Attempts that an earlier process of this worker started and this one found still running.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<HeldAttempt>,
 }
@@ -51,7 +51,7 @@ fn one_slot() -> u32 {
     1
 }
 
-/// "You are this one, and these are the rules."
+/// The worker's identity and the timing it has to keep.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinReply {
     pub worker: WorkerId,
@@ -62,18 +62,18 @@ pub struct JoinReply {
     pub beat_idle_millis: u64,
     pub beat_busy_millis: u64,
     pub lease_millis: u64,
-    /// It counts as gone after so much silence while it holds nothing.
+    /// An idle worker that is silent for longer counts as gone.
     #[serde(default)]
     pub stale_after_millis: u64,
 }
 
-/// A sign of life that names everything the worker holds: what it does not name, it does not have.
+/// A heartbeat. It names every attempt the worker holds; an attempt it does not name is lost.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Beat {
     pub incarnation: Incarnation,
-    /// Rises with every beat, so that a late one cannot pass for news.
+    /// Rises with every beat, so that a delayed one is recognised as stale.
     pub seq: u64,
-    /// The plane this worker last heard from.
+    /// The term of the plane that last answered this worker.
     pub term: Term,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<HeldAttempt>,
@@ -81,53 +81,53 @@ pub struct Beat {
     pub finished: Vec<FinishedAttempt>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slots: Option<u32>,
-    /// Why there are none, if so.
+    /// Why it takes no work; empty if it does.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub unavailable_reason: String,
-    /// Sent when it changed.
+    /// Sent only after a change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offer: Option<Capabilities>,
     #[serde(default, skip_serializing_if = "serde_json::Map::is_empty")]
     pub metrics: serde_json::Map<String, serde_json::Value>,
-    /// Whether its machine is what it should be, from workers that look; a rented one gets no work before.
+    /// The start check's result, from workers that make one; a rented machine gets no work before it passed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub check: Option<StartCheck>,
-    /// The worker wants to stop: no new work, please.
+    /// The worker wants to stop and takes no new work.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub draining: bool,
 }
 
-/// What a worker found when it tried its machine: the disk, the GPU with a real computation, the service.
+/// The result of trying a machine: its disk, its GPU with a real computation, its service.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StartCheck {
     pub passed: bool,
-    /// What is wrong; such a machine is returned, and not rented again for a while.
+    /// The problem; such a machine is returned, and its offer avoided for a while.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub problem: String,
-    /// The GPU as it calls itself.
+    /// The GPU's own name.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub gpu: String,
 }
 
-/// An attempt under way.
+/// A running attempt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldAttempt {
     pub job: JobId,
     pub attempt: Attempt,
-    /// How far, from 0 to 1, as far as anyone knows.
+    /// From 0 to 1, as far as known.
     #[serde(default)]
     pub progress: f32,
-    /// Rises with every sign of work; an attempt whose counter stands still is stuck.
+    /// Rises with every sign of progress; an attempt whose counter stands still is stuck.
     #[serde(default)]
     pub step: u64,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub phase: String,
-    /// What its service last said of it, from workers that ask one.
+    /// The service's last report, from workers that probe one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<ServiceStatus>,
 }
 
-/// What a service said of an attempt, and how long ago: durations, because the worker's clock is its own.
+/// A service's report about an attempt and its age. Ages, because the worker's clock may differ from the plane's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceStatus {
     pub status: String,
@@ -137,7 +137,7 @@ pub struct ServiceStatus {
     pub checked_millis_ago: Option<u64>,
 }
 
-/// An attempt that is over; sent again and again until a reply settles it.
+/// An attempt that has ended; sent in every beat until a reply settles it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct FinishedAttempt {
     pub job: JobId,
@@ -145,10 +145,10 @@ pub struct FinishedAttempt {
     pub outcome: AttemptOutcome,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Arc<RawValue>>,
-    /// For `failed`; class *job* if it is not said.
+    /// For `failed`; absent means class *job*.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Cause>,
-    /// What kind of failure, if the service told: some are final, some ask for a larger worker.
+    /// The kind of failure, if the service reported it: some are final, some need a larger worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<ServiceFault>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -160,13 +160,13 @@ pub struct FinishedAttempt {
 pub enum AttemptOutcome {
     Completed,
     Failed,
-    /// Stopped because the plane, or nobody at all, wanted it any more.
+    /// Stopped by order of the plane or because the worker stops.
     Cancelled,
-    /// Never begun: there was no room for it.
+    /// Not started: no free slot.
     Rejected,
 }
 
-/// What the plane wants done, and what became of the attempts that were reported.
+/// The plane's orders, and the attempts it has settled.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct BeatReply {
     pub term: Term,
@@ -176,10 +176,10 @@ pub struct BeatReply {
     pub cancel: Vec<CancelOrder>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settled: Vec<SettledAttempt>,
-    /// No new work will come: finish what you hold.
+    /// No new work will come: finish the held attempts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub drain: bool,
-    /// The beat was not taken for news; send the next one at once, under `term`.
+    /// The beat was not applied; send the next one immediately, under `term`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub beat_again: bool,
 }
@@ -189,12 +189,12 @@ pub struct StartOrder {
     pub job: JobId,
     pub attempt: Attempt,
     pub service: Service,
-    /// The id to use with the service, so that anyone can ask the service about this attempt later.
+    /// The id to use with the service, so that any later process can probe for this attempt.
     pub service_job_id: String,
-    /// Nodes whose outputs are wanted; without any, all are.
+    /// Nodes whose outputs are fetched; empty means all.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub include_outputs: BTreeSet<String>,
-    /// Filled in by the shell: the core never holds a workflow.
+    /// Filled in by the server: the core never holds a workflow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workflow: Option<Arc<RawValue>>,
 }
@@ -226,8 +226,8 @@ mod tests {
 
     /// Faults: C5.
     #[test]
-    fn an_older_and_a_newer_version_understand_each_other() {
-        // What the first version sent, and what a later one may send beside it.
+    fn older_and_newer_versions_understand_each_other() {
+        // What the first version sent, and a message with fields of a later one.
         let old = r#"{"worker":"a","services":["exec"],"slots":1}"#;
         let new = r#"{"worker":"a","services":["exec"],"slots":1,"zone":{"name":"eu"},"held":[]}"#;
         for join in [old, new] {

@@ -20,8 +20,8 @@ use crate::probation::Probation;
 use crate::record::WorkerRow;
 use crate::reliability::Reliability;
 use crate::settings::{Settings, StuckPolicy};
+use crate::supervise::{Watch, WatchLimits};
 use crate::time::Timestamp;
-use crate::watch::{Watch, WatchLimits};
 use crate::wire;
 
 #[derive(Clone, Debug)]
@@ -372,7 +372,7 @@ impl Worker {
         let state = WorkerState::ALL.into_iter().find(|state| state.as_str() == row.state);
         let presence = Presence::ALL.into_iter().find(|presence| presence.as_str() == row.presence);
         let mut watch = Watch::new(row.seen_at);
-        watch.excuse(now, now.since(row.seen_at));
+        watch.extend_deadline(now, now.since(row.seen_at));
         let presence = match presence.unwrap_or(Presence::Offline) {
             // Whoever was merely doubted gets the benefit of our own absence.
             Presence::Online | Presence::Suspect => Presence::Online,

@@ -14,9 +14,9 @@
 mod canonical;
 mod graph;
 mod invalid;
-mod read;
+mod json_tree;
+mod parse;
 mod shape;
-mod tree;
 
 use std::collections::BTreeSet;
 
@@ -24,7 +24,7 @@ pub use self::invalid::{InvalidKind, InvalidWorkflow};
 pub use self::shape::model_file;
 
 use self::graph::Graph;
-use self::tree::Value;
+use self::json_tree::Value;
 use crate::id::{Hash, Service, Shape, WorkflowHash};
 
 /// How much of a workflow is looked at before it is refused: a bound on the memory and time one body can cost.
@@ -66,7 +66,7 @@ pub struct ExaminedWorkflow {
 
 /// Reads, checks, hashes and classifies a workflow, or says why it cannot be taken in.
 pub fn examine(body: &str, limits: &WorkflowLimits) -> Result<ExaminedWorkflow, InvalidWorkflow> {
-    let tree = read::read(body, limits)?;
+    let tree = parse::parse(body, limits)?;
     let Value::Object(members) = &tree.root else {
         return Err(InvalidWorkflow::NotAnObject);
     };
@@ -104,7 +104,7 @@ pub fn examine(body: &str, limits: &WorkflowLimits) -> Result<ExaminedWorkflow, 
 
 /// The hash of any JSON value, the same for every spelling of it: of key order, numbers, escapes and white space.
 pub fn canonical_hash(value: &str, limits: &WorkflowLimits) -> Result<Hash, InvalidWorkflow> {
-    let tree = read::read(value, limits)?;
+    let tree = parse::parse(value, limits)?;
     Ok(canonical::hash(&tree, &tree.root, value.len()))
 }
 

@@ -153,8 +153,8 @@ impl WebhookSender {
                 if self.held.contains_key(&news.job) {
                     continue;
                 }
-                if news.is_over(now) {
-                    old.push(news.told(0, Some(OLD.to_owned())));
+                if news.is_expired(now) {
+                    old.push(news.result(0, Some(OLD.to_owned())));
                     continue;
                 }
                 if self.held.len() >= HELD_MAX {
@@ -162,7 +162,7 @@ impl WebhookSender {
                     return Ok(());
                 }
                 let target = target_of(&news.url);
-                if self.targets.hold(&target) {
+                if self.targets.load(&target) {
                     let held = Held { news: Arc::new(news), target, failures: 0, due: Some(now) };
                     self.held.insert(held.news.job, held);
                 }
@@ -174,9 +174,9 @@ impl WebhookSender {
     /// What waited for its turn until nobody would miss it.
     async fn give_up_old(&mut self) {
         let now = self.plane.clock.now();
-        let is_old = |held: &&Held| held.due.is_some() && held.news.is_over(now);
+        let is_old = |held: &&Held| held.due.is_some() && held.news.is_expired(now);
         let old = self.held.values().filter(is_old);
-        let old = old.map(|held| held.news.told(held.failures, Some(OLD.to_owned()))).collect();
+        let old = old.map(|held| held.news.result(held.failures, Some(OLD.to_owned()))).collect();
         self.give_up(old).await;
     }
 
@@ -199,7 +199,7 @@ impl WebhookSender {
 
     fn let_go(&mut self, job: JobId) {
         if let Some(held) = self.held.remove(&job) {
-            self.is_behind |= self.targets.let_go(&held.target);
+            self.is_behind |= self.targets.unload(&held.target);
         }
     }
 
@@ -246,7 +246,7 @@ impl WebhookSender {
                 (held.failures, Some(problem))
             }
         };
-        let told = held.news.told(tries, problem);
+        let told = held.news.result(tries, problem);
         match self.plane.request_queued(PlaneEvent::WebhookSettled(Box::new(told))).await {
             Ok(_) => self.let_go(job),
             // It is still on its shelf: told once more rather than never.

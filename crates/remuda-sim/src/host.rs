@@ -128,7 +128,7 @@ impl Host {
             slots: self.plan.slots,
             offer: self.plan.offer.clone(),
             inactivity: self.plan.inactivity,
-            patience: AgentTimeouts::default(),
+            timeouts: AgentTimeouts::default(),
             deadlines: Default::default(),
         }
     }

@@ -72,7 +72,7 @@ impl WorkerOptions {
                 unknown_recheck,
                 cancel_timeout,
                 queue_stall_max,
-                look_every: probe_every,
+                given_up_recheck: probe_every,
             },
             deadlines: AgentDeadlines::default(),
             start_checks: StartChecks::default(),

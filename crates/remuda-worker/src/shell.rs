@@ -106,7 +106,7 @@ impl Shell {
             slots: options.slots,
             offer: options.offer,
             inactivity: options.inactivity,
-            patience: options.timeouts,
+            timeouts: options.timeouts,
             deadlines: options.deadlines,
         };
         Shell {

@@ -51,7 +51,7 @@ pub(crate) async fn start_service(
             Err(problem) => {
                 reporter.report_failure(&problem).await;
                 // An operator may free disk space or load a driver.
-                tokio::time::sleep(options.timeouts.look_every).await;
+                tokio::time::sleep(options.timeouts.given_up_recheck).await;
             }
         }
     };

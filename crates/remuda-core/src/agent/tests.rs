@@ -9,9 +9,9 @@ use crate::cause::Cause;
 use crate::service::{ProbeResult, ServiceEvent, ServiceIncarnation, ServiceRemedy, SubmitOutcome};
 use crate::wire::{CancelOrder, SettledAttempt};
 
-mod end;
 mod monitor;
 mod repair;
+mod shutdown;
 
 fn at(millis: u64) -> Timestamp {
     Timestamp::from_millis(millis)
@@ -31,7 +31,7 @@ fn agent(slots: u32) -> Agent {
             slots,
             offer: Capabilities::default(),
             inactivity: Duration::from_secs(30),
-            patience: AgentTimeouts::default(),
+            timeouts: AgentTimeouts::default(),
             deadlines: Default::default(),
         },
         at(0),
@@ -81,7 +81,7 @@ fn told(effects: &[AgentEffect]) -> Vec<String> {
             AgentEffect::Probe { job, attempt, .. } => format!("probe {} {attempt}", job.as_u128()),
             AgentEffect::FetchOutputs { job, attempt, .. } => format!("collect {} {attempt}", job.as_u128()),
             AgentEffect::ReopenSocket => "reopen".to_owned(),
-            AgentEffect::ApplyRemedy(remedy) => format!("treat {remedy:?}"),
+            AgentEffect::ApplyRemedy(remedy) => format!("apply {remedy:?}"),
             AgentEffect::SelfTest => "check".to_owned(),
             AgentEffect::Leave { .. } => "leave".to_owned(),
             AgentEffect::Exit(end) => format!("exit {end:?}"),

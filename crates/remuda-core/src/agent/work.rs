@@ -1,4 +1,4 @@
-//! The attempts an agent holds: how they begin, what is heard of them, how they end.
+//! The attempts an agent holds: how they start, signal and end.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use serde_json::value::RawValue;
 use super::{Agent, AgentEffect, AttemptEnd, AttemptOutcome, FinishedAttempt, FoundAttempt, StartOrder};
 use crate::id::{Attempt, JobId, Service};
 use crate::service::{ProbeTrigger, ServiceFailure, ServiceFault, ServiceIncarnation};
+use crate::supervise::{Watch, WatchLimits};
 use crate::time::Timestamp;
-use crate::watch::{Watch, WatchLimits};
 use crate::wire::ServiceStatus;
 
 #[derive(Clone, Debug)]
@@ -20,32 +20,32 @@ pub(super) struct Work {
     pub(super) phase: String,
     pub(super) watch: Watch,
     pub(super) stage: Stage,
-    /// What to hand in again if the first time got lost; nothing for what was found.
+    /// For submitting again if the first submission got lost; `None` for an adopted attempt.
     pub(super) order: Option<Order>,
-    pub(super) handed_in: u8,
-    /// The life of the service in which it was handed in.
+    pub(super) submissions: u8,
+    /// The service incarnation that accepted it.
     pub(super) incarnation: ServiceIncarnation,
     pub(super) cancelled_at: Option<Timestamp>,
-    /// We restart the service it is at: if it is lost there, that is our doing.
+    /// We restart the service while it runs there: its loss will be our doing.
     pub(super) is_bystander: bool,
-    pub(super) question: Question,
+    pub(super) probe: ProbeState,
     pub(super) status: &'static str,
     pub(super) submitted_at: Option<Timestamp>,
     pub(super) checked_at: Option<Timestamp>,
 }
 
-/// How far it is with the service.
+/// How far the attempt is with the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Found with the service; whether anyone still wants it is not known yet.
+    /// Found at the service; the plane has not said yet whether it wants it.
     Adopted,
-    /// On its way; the answer is awaited.
+    /// Submitted, not answered yet.
     Submitting,
-    /// The answer was lost: it may be there, or not.
-    Unsure,
+    /// The reply was lost: the service may have it or not.
+    Unconfirmed,
     /// The service has it.
     Accepted,
-    /// The service is done with it; what it made is being brought home.
+    /// The service has completed it; its outputs are being fetched.
     Collecting,
 }
 
@@ -57,48 +57,48 @@ pub(super) struct Order {
     pub(super) workflow: Arc<RawValue>,
 }
 
-/// What the service is being asked about it, and what it said so far.
+/// The probe in flight and the evidence so far.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Question {
-    /// The one under way.
-    pub(super) asked: Option<(Timestamp, ProbeTrigger)>,
-    /// Came up meanwhile.
+pub(super) struct ProbeState {
+    /// The probe in flight.
+    pub(super) sent: Option<(Timestamp, ProbeTrigger)>,
+    /// A trigger that came meanwhile.
     pub(super) next: Option<ProbeTrigger>,
-    /// When to ask again, come what may.
-    pub(super) look_at: Option<Timestamp>,
-    /// Looks that were perhaps just too early.
-    pub(super) early: u8,
-    /// Since when it is not known, or nothing listens there.
+    /// When to probe again in any case.
+    pub(super) recheck_at: Option<Timestamp>,
+    /// Unknown results that may only have been too early.
+    pub(super) early_misses: u8,
+    /// Since when the service does not know it, or nothing listens there.
     pub(super) missing_since: Option<Timestamp>,
     pub(super) silences: u32,
-    /// What runs there while it waits in the service's queue, if anything does, and since when that is so.
+    /// What runs ahead of it in the service's queue, if anything, and since when.
     pub(super) behind: Option<(Option<u64>, Timestamp)>,
 }
 
 impl Agent {
-    /// Nothing can be done yet; a former incarnation's work is not looked for before the service is there.
+    /// The service is not ready; attempts of an earlier process are looked for once it is.
     pub(super) fn prepare(&mut self, what: String) {
-        self.has_begun = true;
-        self.has_news |= self.health.prepare(what);
+        self.has_started = true;
+        self.beat_due |= self.health.prepare(what);
     }
 
-    pub(super) fn began(
+    pub(super) fn started(
         &mut self,
         now: Timestamp,
         found: Vec<FoundAttempt>,
         incarnation: ServiceIncarnation,
     ) {
-        self.has_begun = true;
-        self.health.began();
-        self.found(now, found, incarnation);
+        self.has_started = true;
+        self.health.ready();
+        self.adopt(now, found, incarnation);
     }
 
-    /// Left over from a former incarnation: named when joining, so that the plane can say what it still wants.
-    fn found(&mut self, now: Timestamp, found: Vec<FoundAttempt>, incarnation: ServiceIncarnation) {
+    /// Attempts left by an earlier process: named when joining, so that the plane can cancel those it gave up.
+    fn adopt(&mut self, now: Timestamp, found: Vec<FoundAttempt>, incarnation: ServiceIncarnation) {
         self.health.saw_incarnation(incarnation);
         for FoundAttempt { job, attempt } in found {
             if let Some(other) = self.held.get(&job).map(|work| work.attempt) {
-                // Of several attempts at one job only the newest can still count, whatever order they come in.
+                // Of several attempts at one job only the newest can still count, in any order of discovery.
                 let older = attempt.min(other);
                 if older < attempt.max(other) {
                     let reason = "a newer attempt began".to_owned();
@@ -113,8 +113,8 @@ impl Agent {
         }
     }
 
-    /// The plane has heard of what was found, and said what of it is not wanted: the rest is asked about.
-    pub(super) fn ask_about_found(&mut self, now: Timestamp) {
+    /// The plane has cancelled the adopted attempts it gave up; probe the rest.
+    pub(super) fn probe_found(&mut self, now: Timestamp) {
         let is_found = |work: &Work| work.stage == Stage::Adopted;
         let found: Vec<_> =
             self.held.iter().filter(|(_, work)| is_found(work)).map(|(job, _)| *job).collect();
@@ -122,11 +122,11 @@ impl Agent {
             if let Some(work) = self.held.get_mut(&job) {
                 work.stage = Stage::Accepted;
             }
-            self.ask(now, job, ProbeTrigger::AgentStarted);
+            self.probe(now, job, ProbeTrigger::AgentStarted);
         }
     }
 
-    /// An order that comes again is the same order.
+    /// Idempotent: a repeated order changes nothing.
     pub(super) fn start(&mut self, now: Timestamp, start: StartOrder) {
         let StartOrder { job, attempt, service, service_job_id, include_outputs, workflow } = start;
         let key = (job, attempt);
@@ -137,7 +137,7 @@ impl Agent {
             return;
         }
         if let Some(older) = self.held.get(&job) {
-            // The plane gave up on the older attempt; its end will be refused, so it is not waited for.
+            // The plane gave up the older attempt and would refuse its result, so it is not waited for.
             let older = older.attempt;
             self.effects.push(AgentEffect::Cancel {
                 job,
@@ -147,15 +147,15 @@ impl Agent {
             self.held.remove(&job);
         }
         let problem = match workflow {
-            _ if self.held.len() >= self.settings.slots as usize => "all slots are taken",
+            _ if self.held.len() >= self.settings.slots as usize => "all slots are in use",
             _ if !self.health.takes_work() => "its service is sick",
             None => "the order came without a workflow",
             Some(_) if !self.settings.services.contains(&service) => "this worker does not offer the service",
             Some(workflow) => {
                 let order = Order { service, service_job_id, include_outputs, workflow };
                 self.held.insert(job, Work::new(now, attempt, Some(order)));
-                self.has_progress = true;
-                return self.hand_in(job);
+                self.progress_due = true;
+                return self.submit(job);
             }
         };
         self.report(job, attempt, AttemptOutcome::Rejected, problem.to_owned());
@@ -166,7 +166,7 @@ impl Agent {
             Some(work) if work.attempt == attempt && work.cancelled_at.is_none() => {
                 work.cancelled_at = Some(now);
                 self.effects.push(AgentEffect::Cancel { job, attempt, reason });
-                self.look_whether_stopped(now, job);
+                self.recheck_cancelled(now, job);
             }
             Some(_) | None => {}
         }
@@ -182,12 +182,12 @@ impl Agent {
     ) {
         let Some(work) = self.held.get_mut(&job).filter(|work| work.attempt == attempt) else { return };
         work.is_there(now);
-        work.question.silences = 0;
+        work.probe.silences = 0;
         if progress.is_finite() {
             work.progress = work.progress.max(progress.clamp(0.0, 1.0));
         }
         work.phase = phase;
-        self.has_progress = true;
+        self.progress_due = true;
     }
 
     pub(super) fn ended(&mut self, job: JobId, attempt: Attempt, ending: AttemptEnd) {
@@ -197,7 +197,7 @@ impl Agent {
                 ..finished(job, attempt, AttemptOutcome::Failed, message)
             },
             AttemptEnd::Completed { result } => {
-                self.health.worked();
+                self.health.proved();
                 FinishedAttempt {
                     result: Some(result),
                     ..finished(job, attempt, AttemptOutcome::Completed, String::new())
@@ -207,11 +207,11 @@ impl Agent {
         self.finish(finished);
     }
 
-    /// The service says why it failed, which says something about the service, too.
+    /// The service reports a failure, which is also evidence about the service itself.
     pub(super) fn failed(&mut self, now: Timestamp, job: JobId, attempt: Attempt, failure: ServiceFailure) {
         let ServiceFailure { mut fault, message } = failure;
         if fault == ServiceFault::Died && self.held.get(&job).is_some_and(|work| work.is_bystander) {
-            // The service went down by our hand, and nothing that was there is to blame for it.
+            // We restarted the service: no attempt there is at fault.
             fault = ServiceFault::Lost;
         }
         self.diagnose(now, fault, &message);
@@ -223,7 +223,7 @@ impl Agent {
         });
     }
 
-    /// It is over here; what was told to stop has stopped, however it ended.
+    /// The attempt is over; a cancelled one that failed counts as cancelled.
     fn finish(&mut self, mut finished: FinishedAttempt) {
         let (job, attempt) = (finished.job, finished.attempt);
         let Some(work) = self.held.get(&job).filter(|work| work.attempt == attempt) else { return };
@@ -232,12 +232,12 @@ impl Agent {
         }
         self.held.remove(&job);
         self.finished.insert((job, attempt), finished);
-        self.has_news = true;
+        self.beat_due = true;
     }
 
     fn report(&mut self, job: JobId, attempt: Attempt, outcome: AttemptOutcome, message: String) {
         self.finished.insert((job, attempt), finished(job, attempt, outcome, message));
-        self.has_news = true;
+        self.beat_due = true;
     }
 }
 
@@ -251,35 +251,35 @@ impl Work {
             watch: Watch::new(now),
             stage: Stage::Submitting,
             order,
-            handed_in: 0,
+            submissions: 0,
             incarnation: ServiceIncarnation::default(),
             cancelled_at: None,
             is_bystander: false,
-            question: Question::default(),
+            probe: ProbeState::default(),
             status: "",
             submitted_at: None,
             checked_at: None,
         }
     }
 
-    /// The service speaks of it: so it has it, or had it a moment ago, and what was missed before counts for nothing.
+    /// The service mentioned it, so it has it or had it a moment ago: earlier misses do not count.
     pub(super) fn is_there(&mut self, now: Timestamp) {
         self.watch.signal(now);
         self.step += 1;
-        self.question.missing_since = None;
-        if self.stage == Stage::Unsure {
+        self.probe.missing_since = None;
+        if self.stage == Stage::Unconfirmed {
             self.stage = Stage::Accepted;
         }
     }
 
-    /// The next moment at which time alone makes it worth a question.
+    /// When the next probe is due.
     pub(super) fn wake_at(&self, limits: WatchLimits) -> Timestamp {
         match self.stage {
             Stage::Adopted | Stage::Submitting | Stage::Collecting => Timestamp::NEVER,
-            Stage::Unsure | Stage::Accepted => {
-                let unanswered = self.question.asked.map(|(at, _)| at.plus(super::monitor::ANSWER_MAX));
+            Stage::Unconfirmed | Stage::Accepted => {
+                let unanswered = self.probe.sent.map(|(at, _)| at.plus(super::monitor::PROBE_TIMEOUT));
                 let silence = self.watch.wake_at(limits);
-                [Some(silence), self.question.look_at, unanswered]
+                [Some(silence), self.probe.recheck_at, unanswered]
                     .into_iter()
                     .flatten()
                     .min()
@@ -288,7 +288,7 @@ impl Work {
         }
     }
 
-    /// What the plane is told of the service's side of it.
+    /// What a beat reports of the service's side.
     pub(super) fn note(&self, now: Timestamp) -> Option<ServiceStatus> {
         let ago = |at: Timestamp| u64::try_from(now.since(at).as_millis()).unwrap_or(u64::MAX);
         (!self.status.is_empty()).then(|| ServiceStatus {

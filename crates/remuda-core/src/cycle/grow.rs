@@ -1,4 +1,4 @@
-//! Phase five: more machines for what waits, as far as there is room, money and a provider that works.
+//! Phase five: more machines for waiting jobs, within the maximum, the budget and the provider's health.
 
 use super::{Cycle, CycleAction, FleetSnapshot, WorkerView};
 use crate::machine::WorkerState;
@@ -8,8 +8,8 @@ impl Cycle<'_> {
     pub(super) fn grow(&mut self) {
         let scaling = &self.settings.scaling;
         let capacity = self.count(WorkerState::Active) + self.count(WorkerState::Spawning) + self.spawned;
-        let (wanted, is_asked_for) = (self.wanted(), self.is_asked_for(capacity));
-        let Some(why) = is_asked_for else { return };
+        let wanted = self.wanted();
+        let Some(why) = self.shortage(capacity) else { return };
         let missing = wanted.saturating_sub(capacity);
         if missing == 0 {
             if capacity >= scaling.machines_max {
@@ -27,8 +27,8 @@ impl Cycle<'_> {
         }
     }
 
-    /// Why there should be more than `capacity`, if so.
-    fn is_asked_for(&self, capacity: u32) -> Option<String> {
+    /// Why there should be more than `capacity`; `None` if there should not.
+    fn shortage(&self, capacity: u32) -> Option<String> {
         let FleetSnapshot { ordered, policy_target, can_rent, .. } = self.snapshot;
         let (queued, scaling) = (self.queued, &self.settings.scaling);
         if let Some(ordered) = ordered {
@@ -41,12 +41,12 @@ impl Cycle<'_> {
         if is_short {
             return Some(format!("{queued} queued on a capacity of {capacity}"));
         }
-        // The minimum is kept whatever waits: that is what it is for.
+        // The minimum is kept even without waiting jobs.
         let is_below = *can_rent && capacity < scaling.machines_min.min(scaling.machines_max);
         is_below.then(|| format!("a capacity of {capacity} is below the minimum of {}", scaling.machines_min))
     }
 
-    /// What forbids any new machine now.
+    /// What forbids every new machine now.
     fn forbidden(&self, capacity: u32) -> Option<String> {
         let FleetSnapshot { heading, can_rent, paused, spent, creation_hold, ordered, .. } = self.snapshot;
         let scaling = &self.settings.scaling;
@@ -59,13 +59,13 @@ impl Cycle<'_> {
         if let Some(reason) = spent.as_ref().or(creation_hold.as_ref()) {
             return Some(reason.clone());
         }
-        let free_at = heading.free_at(ScalingDirection::Up, scaling.reversal_cooldown);
-        // The damper is for fleets that swing, not for one that has lost what it cannot do without, nor for people.
+        let free_at = heading.allowed_at(ScalingDirection::Up, scaling.reversal_cooldown);
+        // The reversal cooldown is for oscillating load, not for a fleet below its minimum and not for manual orders.
         let is_damped = self.now < free_at && capacity >= scaling.machines_min.max(1) && ordered.is_none();
         is_damped.then(|| format!("the fleet shrank just now: not before {free_at}"))
     }
 
-    /// How many of the missing ones may be created, by room, money and the brake.
+    /// How many of the missing machines may be created, by maximum, budget and creation brake.
     fn allowed(&mut self, missing: u32, reason: &str) -> u32 {
         let FleetSnapshot { creation, affordable, .. } = self.snapshot;
         let mut allowed = missing.min(self.room());
@@ -90,7 +90,7 @@ impl Cycle<'_> {
         self.actions.push(CycleAction::Spawn { count, reason });
     }
 
-    /// How many more machines may exist. One that is to be returned bills until it is gone, so it counts until then.
+    /// How many more machines may exist. A machine being returned is billed until it is gone, so it counts until then.
     pub(super) fn room(&self) -> u32 {
         let is_there = |worker: &&WorkerView| worker.is_there;
         let there = self.snapshot.workers.iter().filter(is_there).count();

@@ -1,4 +1,4 @@
-//! What a cycle decided, and how it is told.
+//! The decisions of a cycle, and their report as JSON.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,16 +8,16 @@ use serde::{Deserialize, Serialize};
 use crate::id::{Attempt, FleetId, JobId, WorkerId};
 use crate::time::Timestamp;
 
-/// What to do about a fleet.
+/// The decisions about one fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CyclePlan {
     pub at: Timestamp,
     pub actions: Vec<CycleAction>,
-    /// What would have been done, and what forbade it.
+    /// What was needed and forbidden, with the reason.
     pub held_back: Vec<String>,
-    /// How the fleet stands once the actions are carried out.
+    /// The fleet after the actions.
     pub status: CycleStatus,
-    /// How many machines there should be.
+    /// The target number of machines.
     pub wanted: u32,
 }
 
@@ -45,7 +45,7 @@ impl CyclePlan {
     }
 }
 
-/// One thing to do, and why.
+/// One action and its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CycleAction {
     Promote {
@@ -56,19 +56,19 @@ pub enum CycleAction {
         worker: WorkerId,
         reason: String,
     },
-    /// Back to the queue, within the job's own limits.
+    /// Requeue the attempt's job, within the job's own limits.
     Reset {
         job: JobId,
         attempt: Attempt,
         worker: WorkerId,
         reason: String,
     },
-    /// No new work; what it holds may finish.
+    /// No new work; held attempts may finish.
     Drain {
         worker: WorkerId,
         reason: String,
     },
-    /// The end of its life; a rented machine is returned.
+    /// Final; a rented machine is returned.
     Terminate {
         worker: WorkerId,
         reason: String,
@@ -110,20 +110,20 @@ impl fmt::Display for CycleAction {
             CycleAction::Drain { worker, reason } => write!(f, "drain {worker}: {reason}"),
             CycleAction::Terminate { worker, reason } => write!(f, "terminate {worker}: {reason}"),
             CycleAction::Spawn { count, reason } => write!(f, "spawn {count}: {reason}"),
-            CycleAction::Warn { worker, reason } => write!(f, "warn of {worker}: {reason}"),
+            CycleAction::Warn { worker, reason } => write!(f, "warn about {worker}: {reason}"),
         }
     }
 }
 
-/// A cycle as it is told, in the words and the shape of the seeds, where jobs are still called tasks; and one line
-/// for every action and for everything that was held back.
+/// A cycle's report. Field names are those of the seeds, which call jobs tasks. `reasons` has one line per action and per
+/// action that was held back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CycleReport {
     pub timestamp: String,
     pub actions: CycleCounts,
     pub status: CycleStatus,
     pub reasons: Vec<String>,
-    /// The same for each fleet, where there are any.
+    /// The same for each fleet.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub fleets: BTreeMap<FleetId, FleetReport>,
 }
@@ -132,13 +132,13 @@ pub struct CycleReport {
 pub struct FleetReport {
     pub actions: CycleCounts,
     pub status: CycleStatus,
-    /// How many machines there should be, by what waits and what was ordered.
+    /// The target number of machines.
     #[serde(default)]
     pub machines_wanted: u32,
 }
 
 impl CycleReport {
-    /// One report of all plans of a cycle: that of the workers without a fleet, and one for each fleet.
+    /// Merges the plans of one cycle: the one of workers without a fleet, and one per fleet.
     pub fn merge(at: Timestamp, plans: &[(Option<FleetId>, CyclePlan)]) -> CycleReport {
         let mut whole = CycleReport {
             timestamp: at.to_string(),
@@ -184,7 +184,7 @@ impl CycleCounts {
     }
 }
 
-/// How the fleet stands after the cycle. Workers in error are no part of the total.
+/// The fleet after the cycle. Workers in error are not part of the total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CycleStatus {
     pub queued_tasks: u32,

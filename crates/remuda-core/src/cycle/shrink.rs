@@ -1,4 +1,4 @@
-//! Phase four: what is done draining ends, what has failed is returned, and what is too much is drained.
+//! Phase four: drained workers are terminated, failed machines returned, surplus workers drained.
 
 use super::{Cycle, CycleAction, WorkerView};
 use crate::machine::WorkerState;
@@ -39,7 +39,7 @@ impl Cycle<'_> {
                 continue;
             }
             let reason = if worker.attempts.is_empty() {
-                "drained: it holds nothing any more".to_owned()
+                "drained: it holds no attempts".to_owned()
             } else {
                 let grace = humanize(grace);
                 let why = format!("worker {} was not done {grace} after it began to drain", worker.id);
@@ -67,34 +67,35 @@ impl Cycle<'_> {
         }
     }
 
-    /// Whoever is made from old settings goes first, then who has been idle longest, then who is warm for least; ties
-    /// by name, so that every run decides alike.
-    fn leavers(&self, may_go: impl Fn(&WorkerView) -> bool) -> Vec<(usize, WorkerView)> {
+    /// The order in which workers are drained: outdated settings first, then the longest idle, then the one warm for the
+    /// fewest shapes; ties by name, so that every run decides alike.
+    fn drain_order(&self, may_go: impl Fn(&WorkerView) -> bool) -> Vec<(usize, WorkerView)> {
         let active = self.unmoved(WorkerState::Active).into_iter();
-        let mut leavers: Vec<_> = active
+        let mut workers: Vec<_> = active
             .filter(|(_, worker)| worker.is_rented && may_go(worker))
             .map(|(at, worker)| (at, worker.clone()))
             .collect();
-        leavers.sort_by_key(|(_, worker)| {
+        workers.sort_by_key(|(_, worker)| {
             let is_busy = !worker.attempts.is_empty();
             (is_busy, !worker.is_outdated, worker.idle_from(), worker.warm, worker.id.clone())
         });
-        leavers
+        workers
     }
 
     fn drain_idle(&mut self) {
         let active = self.count(WorkerState::Active);
         let uptime_min = self.settings.scaling.uptime_min;
-        let idle =
-            self.leavers(|worker| worker.attempts.is_empty() && self.now.since(worker.since) >= uptime_min);
+        let idle = self
+            .drain_order(|worker| worker.attempts.is_empty() && self.now.since(worker.since) >= uptime_min);
         let idle_count = u32::try_from(idle.len()).unwrap_or(u32::MAX);
         let wanted = self.wanted();
         let surplus = active.saturating_sub(wanted).min(idle_count);
         let free_at =
-            self.snapshot.heading.free_at(ScalingDirection::Down, self.settings.scaling.reversal_cooldown);
+            self.snapshot.heading.allowed_at(ScalingDirection::Down, self.settings.scaling.reversal_cooldown);
         if surplus > 0 && self.now < free_at {
-            self.held_back
-                .push(format!("an idle surplus of {surplus} stays until {free_at}: the fleet grew just now"));
+            self.held_back.push(format!(
+                "an idle surplus of {surplus} stays until {free_at}: the fleet has just grown"
+            ));
             return;
         }
         for (at, worker) in idle.into_iter().take(surplus as usize) {
@@ -104,16 +105,16 @@ impl Cycle<'_> {
         }
     }
 
-    /// A person said how many; whoever is at work may finish it.
+    /// Manually ordered number; busy workers may finish their attempts.
     fn drain_to(&mut self, ordered: u32) {
         let active = self.count(WorkerState::Active);
         let surplus = active.saturating_sub(ordered.min(self.settings.scaling.machines_max));
-        for (at, worker) in self.leavers(|_| true).into_iter().take(surplus as usize) {
+        for (at, worker) in self.drain_order(|_| true).into_iter().take(surplus as usize) {
             self.drain(at, &worker, format!("{active} active, {ordered} ordered"));
         }
     }
 
-    /// What is still on its way bills as much as what works.
+    /// Machines that are still starting are billed like any other.
     fn drain_all(&mut self, reason: &str) {
         for (at, worker) in self.unmoved(WorkerState::Spawning) {
             if worker.is_rented {
@@ -121,13 +122,12 @@ impl Cycle<'_> {
                 self.go(at, WorkerState::Terminated, CycleAction::Terminate { worker, reason });
             }
         }
-        for (at, worker) in self.leavers(|_| true) {
+        for (at, worker) in self.drain_order(|_| true) {
             self.drain(at, &worker, reason.to_owned());
         }
     }
 
-    /// What is made from old settings is replaced one by one: first a new one, where there is room for it, then an old
-    /// one goes.
+    /// Replaces outdated machines one by one: first a new one, where the maximum allows it, then an old one is drained.
     pub(super) fn replace(&mut self) {
         let is_free = !self.is_held
             && self.snapshot.can_rent
@@ -137,13 +137,13 @@ impl Cycle<'_> {
         let is_going = |(worker, state): (&WorkerView, &WorkerState)| {
             worker.is_there && matches!(state, WorkerState::Terminating | WorkerState::Terminated)
         };
-        let is_under_way = states.any(is_going) || self.count(WorkerState::Spawning) > 0 || self.spawned > 0;
-        let outdated = self.leavers(|worker| worker.is_outdated);
-        let Some((at, worker)) = outdated.into_iter().next().filter(|_| is_free && !is_under_way) else {
+        let is_replacing = states.any(is_going) || self.count(WorkerState::Spawning) > 0 || self.spawned > 0;
+        let outdated = self.drain_order(|worker| worker.is_outdated);
+        let Some((at, worker)) = outdated.into_iter().next().filter(|_| is_free && !is_replacing) else {
             return;
         };
         let has_spare = self.count(WorkerState::Active) > self.wanted();
-        let reason = format!("{} was made from settings that have changed since", worker.id);
+        let reason = format!("{} was created from an older settings revision", worker.id);
         if has_spare || self.room() == 0 {
             self.drain(at, &worker, reason);
         } else {
@@ -155,7 +155,7 @@ impl Cycle<'_> {
         self.go(at, WorkerState::Terminating, CycleAction::Drain { worker: worker.id.clone(), reason });
     }
 
-    /// How many should be there, whoever says so.
+    /// The target number of machines, by manual order, policy or queue.
     pub(super) fn wanted(&self) -> u32 {
         let scaling = &self.settings.scaling;
         match (self.snapshot.ordered, &self.snapshot.policy_target) {

@@ -148,7 +148,7 @@ fn an_hour_of_video_is_not_stuck_unless_age_is_the_policy() {
 #[test]
 fn stale_readings_are_warned_about_and_nothing_more() {
     let stale = WorkerView { metrics_at: Some(ago(121)), ..busy("a", 1) };
-    check(&fleet(0, [stale.clone(), busy("b", 2)]), &["warn of a: Stale VRAM data (2 min 1 s old)"]);
+    check(&fleet(0, [stale.clone(), busy("b", 2)]), &["warn about a: Stale VRAM data (2 min 1 s old)"]);
     let silent = WorkerView { presence: Presence::Offline, ..stale };
     check(&fleet(0, [silent, busy("b", 2)]), &[]);
 }
@@ -186,7 +186,7 @@ fn a_fixed_worker_and_one_just_promoted_are_not_drained() {
 fn a_draining_worker_ends_when_it_holds_nothing_or_its_grace_is_over() {
     let draining = |since, attempts| WorkerView { since, attempts, ..worker("a", Terminating) };
     let with_friends = |worker| fleet(0, [worker, busy("b", 2), busy("c", 3)]);
-    check(&with_friends(draining(ago(5), vec![])), &["terminate a: drained: it holds nothing any more"]);
+    check(&with_friends(draining(ago(5), vec![])), &["terminate a: drained: it holds no attempts"]);
     check(&with_friends(draining(ago(600), vec![held(1)])), &[]);
     let expected = [
         "reset 00000000-0000-0000-0000-000000000001 attempt 1: worker a was not done 10 min after it began to drain",
@@ -263,25 +263,25 @@ fn while_most_are_silent_nobody_is_failed_reset_drained_or_terminated() {
     ];
     let snapshot = FleetSnapshot { mass_loss: mass_loss(), ..fleet(1, workers) };
     let braked =
-        "held back: every verdict on a worker: mass-loss brake, on for 1 min: 3 of 3 workers fell silent";
+        "held back: all decisions about workers: mass-loss brake, on for 1 min: 3 of 3 workers fell silent";
     check(&snapshot, &["promote ready", braked]);
 }
 
 #[test]
 fn a_fleet_that_just_turned_goes_on_as_it_went() {
     let mut grew = ScalingTrend::default();
-    grew.went(ago(60), ScalingDirection::Up);
+    grew.record(ago(60), ScalingDirection::Up);
     let idle = FleetSnapshot {
         heading: grew,
         ..fleet(0, [worker("a", Active), worker("b", Active), worker("c", Active)])
     };
     check(
         &idle,
-        &["held back: an idle surplus of 1 stays until 1970-01-01T01:09:00.000Z: the fleet grew just now"],
+        &["held back: an idle surplus of 1 stays until 1970-01-01T01:09:00.000Z: the fleet has just grown"],
     );
 
     let mut shrank = ScalingTrend::default();
-    shrank.went(ago(60), ScalingDirection::Down);
+    shrank.record(ago(60), ScalingDirection::Down);
     let short = FleetSnapshot { heading: shrank, ..fleet(9, [busy("a", 1), busy("b", 2)]) };
     check(&short, &["held back: 9 queued on a capacity of 2: 1 more wanted, but the fleet shrank just now"]);
     let below_minimum = FleetSnapshot { heading: shrank, ..fleet(9, [busy("a", 1)]) };
@@ -314,7 +314,7 @@ fn the_report_has_the_shape_of_the_seed() {
             "promote b: running, registered and its start check passed",
             "fail a: Heartbeat expired with tasks queued",
             "reset 00000000-0000-0000-0000-000000000001 attempt 1: worker a has failed",
-            "terminate c: drained: it holds nothing any more",
+            "terminate c: drained: it holds no attempts",
             "spawn 4: 16 queued on a capacity of 2: 4 more wanted",
         ],
     });

@@ -349,7 +349,7 @@ impl Plane {
             return Err(Refusal::StaleBeat { newest: worker.beat_seq });
         }
         worker.is_polling = false;
-        worker.watch.doubt(now, worker.limits(&self.settings));
+        worker.watch.probe_now(now, worker.limits(&self.settings));
         if worker.presence == Presence::Online {
             // Counted as a loss until it is heard: when our own link goes, the lines drop first.
             self.suspect(now, id);

@@ -27,7 +27,7 @@ impl Plane {
 
     /// What a machine has cost within the window.
     pub fn machine_cost(&self, rental: &Rental, window: CostWindow, now: Timestamp) -> Money {
-        self.price(rental).unwrap_or_default().over(window.share(rental.wanted_at, now))
+        self.price(rental).unwrap_or_default().over(window.overlap(rental.wanted_at, now))
     }
 
     /// What a fleet has spent within the window. Machines that are gone count by the hour, and further back by the day:

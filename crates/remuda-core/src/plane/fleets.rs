@@ -226,7 +226,7 @@ impl Plane {
         let Some(id) = id else { return };
         let fleet = self.fleets.fleets.entry(id.clone()).or_default();
         let before = fleet.heading;
-        fleet.heading.went(now, direction);
+        fleet.heading.record(now, direction);
         if fleet.heading != before {
             self.store_fleet(id);
         }
@@ -262,7 +262,7 @@ impl Plane {
         let by_latency = |settings: &FleetSettings| matches!(settings.policy, ScalingPolicy::Latency { .. });
         if self.fleet_settings(&id).is_some_and(by_latency) {
             let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
-            if self.fleets.fleets.entry(id.clone()).or_default().ran(shape, took) {
+            if self.fleets.fleets.entry(id.clone()).or_default().record_run_time(shape, took) {
                 self.store_fleet(&id);
             }
         }

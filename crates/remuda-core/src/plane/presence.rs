@@ -15,8 +15,8 @@ use crate::job::JobState;
 use crate::machine::{self, Presence, WorkerState};
 use crate::refusal::Refusal;
 use crate::settings::StuckPolicy;
+use crate::supervise::WatchVerdict;
 use crate::time::{Timestamp, humanize};
-use crate::watch::WatchVerdict;
 use crate::worker::{Overrun, Stop};
 
 use super::PlaneAnswer;
@@ -29,7 +29,7 @@ impl Plane {
             return;
         }
         for worker in self.workers.values_mut() {
-            worker.watch.excuse(now, away);
+            worker.watch.extend_deadline(now, away);
             for hold in worker.holds.values_mut() {
                 hold.progressed_at = hold.progressed_at.plus(away).min(now);
                 // An order is as late as we are: its grace begins anew.

@@ -254,7 +254,7 @@ impl Plane {
             rental.price.or_else(|| self.price_of(&fleet, settings?, &rental.offer)).unwrap_or_default();
         if rental.made_at.is_some() {
             let fleet = self.fleets.fleets.entry(rental.fleet.clone()).or_default();
-            fleet.spend(rental.wanted_at, now, price);
+            fleet.record_cost(rental.wanted_at, now, price);
             self.store_fleet(&rental.fleet);
         }
         self.records

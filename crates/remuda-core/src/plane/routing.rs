@@ -185,7 +185,7 @@ impl Plane {
     }
 
     fn unfit(&self, demand: &Demand, worker: &Worker) -> Option<Mismatch> {
-        demand.needs().unfit(demand.service(), &worker.id, &worker.services, &worker.offer)
+        demand.needs().mismatch(demand.service(), &worker.id, &worker.services, &worker.offer)
     }
 
     /// Reasons that have to do with the worker's state and the shape, not with the single job.

@@ -181,7 +181,7 @@ impl Plane {
     }
 
     fn fits(&self, demand: &Demand, worker: &Worker) -> bool {
-        demand.needs().unfit(demand.service(), &worker.id, &worker.services, &worker.offer).is_none()
+        demand.needs().mismatch(demand.service(), &worker.id, &worker.services, &worker.offer).is_none()
     }
 
     /// Whether a machine of this fleet could run such a job, as far as is known from its settings and from the workers

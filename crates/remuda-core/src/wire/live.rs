@@ -1,25 +1,25 @@
-//! What a worker reports of a running attempt besides its beats: progress, messages of its service, outputs so far. Live
-//! only: nothing is decided from it, and it is gone with the attempt.
+//! What a worker streams about a running attempt besides its beats: progress, service messages, outputs so far. For display
+//! only: no decision reads it, and it is dropped when the attempt ends.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-/// What a worker tells of an attempt: `PUT /remuda/v1/workers/{id}/live?job=&attempt=`. What is absent has not changed.
+/// An update about one attempt: `PUT /remuda/v1/workers/{id}/live?job=&attempt=`. An absent field has not changed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LiveReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<ProgressSnapshot>,
-    /// What its service said since the last report, in order and in the service's own words: `{"type", "data"}`.
+    /// The service's messages since the last report, in order and unchanged: `{"type", "data"}`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<Arc<RawValue>>,
-    /// All outputs that are stored already, each as it will stand in the result.
+    /// All outputs stored so far, each as it will appear in the result.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outputs: Option<Vec<Arc<RawValue>>>,
 }
 
-/// How far an attempt is; complete, so that the newest one tells all.
+/// An attempt's progress; always complete, so that the newest snapshot suffices.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProgressSnapshot {
     /// From 0 to 1, by nodes and steps; never less than before.
@@ -34,7 +34,7 @@ pub struct ProgressSnapshot {
     pub step: Option<u64>,
     #[serde(default)]
     pub steps: Option<u64>,
-    /// In words: `KSampler 21/50`.
+    /// For people: `KSampler 21/50`.
     #[serde(default)]
     pub message: Option<String>,
 }

@@ -1,9 +1,9 @@
-//! Preview pictures that a worker sends while an attempt runs: what counts as one, and how large it may be.
+//! Preview images of running attempts: accepted formats and size.
 
-/// A preview has some 50 KB: what is larger is no preview.
+/// Previews have about 50 KB; anything larger is refused.
 pub const PREVIEW_BYTES_MAX: usize = 1 << 20;
 
-/// A picture as it is served: nothing else becomes a preview.
+/// The accepted image formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreviewFormat {
     Jpeg,
@@ -12,7 +12,7 @@ pub enum PreviewFormat {
 }
 
 impl PreviewFormat {
-    /// By what it begins with, whatever anyone calls it.
+    /// By the magic bytes; a declared content type is ignored.
     pub fn detect(bytes: &[u8]) -> Option<PreviewFormat> {
         match bytes {
             [0xff, 0xd8, 0xff, ..] => Some(PreviewFormat::Jpeg),
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_picture_is_known_by_what_it_begins_with() {
+    fn format_is_detected_from_magic_bytes() {
         let png = b"\x89PNG\r\n\x1a\n....";
         for (bytes, media) in [
             (&b"\xff\xd8\xff\xe0.."[..], Some(PreviewFormat::Jpeg)),

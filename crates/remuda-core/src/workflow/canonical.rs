@@ -8,7 +8,7 @@ use std::io::Write;
 
 use serde::Serialize;
 
-use super::tree::{Tree, Value};
+use super::json_tree::{Tree, Value};
 use crate::id::Hash;
 
 /// `size` is a guess at the length, to write without growing.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::invalid::{InvalidWorkflow, shown};
-use super::tree::{Member, Tree, Value, member};
+use super::json_tree::{Member, Tree, Value, member};
 
 #[derive(Debug)]
 pub(super) struct Graph<'a> {

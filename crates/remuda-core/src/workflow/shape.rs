@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use super::canonical;
 use super::graph::{Feed, Graph};
-use super::tree::{Tree, Value};
+use super::json_tree::{Tree, Value};
 use crate::id::{Hash, Shape};
 
 /// Half a SHA-256: enough that no two marks meet by chance.

@@ -84,7 +84,7 @@ async fn submission_options_are_bounded() {
     ] {
         let mut body = asked;
         body["workflow"] = json!({ "n": 1 });
-        let words = ["beside the workflow", "16384 are the most"];
+        let words = ["beside the workflow", "limit is 16384"];
         check_one(&plane, body.to_string().into_bytes(), 422, &words).await;
     }
     works_and_has_no_jobs(&plane).await;

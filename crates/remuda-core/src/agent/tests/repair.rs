@@ -7,11 +7,11 @@ fn news(news: ServiceEvent) -> AgentEvent {
     AgentEvent::Service(news)
 }
 
-fn treated(remedy: ServiceRemedy, problem: Option<&str>) -> AgentEvent {
+fn remedy_done(remedy: ServiceRemedy, problem: Option<&str>) -> AgentEvent {
     news(ServiceEvent::RemedyDone { remedy, problem: problem.map(str::to_owned) })
 }
 
-fn checked(problem: Option<&str>) -> AgentEvent {
+fn self_tested(problem: Option<&str>) -> AgentEvent {
     news(ServiceEvent::SelfTested {
         incarnation: ServiceIncarnation(1),
         problem: problem.map(str::to_owned),
@@ -84,7 +84,11 @@ fn who_joins_without_room_says_so_when_there_is_some() {
 fn a_service_in_a_new_life_shows_that_it_works_first() {
     tell(
         &mut holding(),
-        vec![(100, closed(), &["0 slots"]), (200, opened(2), &["check"]), (300, checked(None), &["1 slots"])],
+        vec![
+            (100, closed(), &["0 slots"]),
+            (200, opened(2), &["check"]),
+            (300, self_tested(None), &["1 slots"]),
+        ],
     );
 }
 
@@ -94,8 +98,8 @@ fn running_out_of_memory_empties_caches_and_no_more() {
     tell(
         &mut agent,
         vec![
-            (100, fails(ServiceFault::Memory), &["treat Free"]),
-            (200, treated(ServiceRemedy::FreeMemory, None), &[]),
+            (100, fails(ServiceFault::Memory), &["apply FreeMemory"]),
+            (200, remedy_done(ServiceRemedy::FreeMemory, None), &[]),
         ],
     );
 }
@@ -106,21 +110,21 @@ fn a_broken_device_means_a_restart_and_a_service_that_is_not_ours_is_given_up() 
     tell(
         &mut ours,
         vec![
-            (100, fails(ServiceFault::Device), &["treat Restart", "0 slots"]),
-            (200, treated(ServiceRemedy::Restart, None), &["check"]),
-            (300, checked(None), &["1 slots"]),
+            (100, fails(ServiceFault::Device), &["apply Restart", "0 slots"]),
+            (200, remedy_done(ServiceRemedy::Restart, None), &["check"]),
+            (300, self_tested(None), &["1 slots"]),
         ],
     );
     let mut not_ours = holding();
     tell(
         &mut not_ours,
         vec![
-            (100, fails(ServiceFault::Device), &["treat Restart", "0 slots"]),
-            (200, treated(ServiceRemedy::Restart, Some("we did not start it")), &[]),
+            (100, fails(ServiceFault::Device), &["apply Restart", "0 slots"]),
+            (200, remedy_done(ServiceRemedy::Restart, Some("we did not start it")), &[]),
             (60_200, AgentEvent::Tick, &["check"]),
-            (60_300, checked(Some("still broken")), &[]),
+            (60_300, self_tested(Some("still broken")), &[]),
             (120_300, AgentEvent::Tick, &["check"]),
-            (120_400, checked(None), &["1 slots"]),
+            (120_400, self_tested(None), &["1 slots"]),
         ],
     );
 }
@@ -133,10 +137,10 @@ fn the_ladder_is_climbed_and_ends() {
     let mut now = 100;
     let mut restarts = 1;
     loop {
-        let effects = told(&agent.step(at(now), treated(ServiceRemedy::Restart, None)));
+        let effects = told(&agent.step(at(now), remedy_done(ServiceRemedy::Restart, None)));
         assert!(effects.contains(&"check".to_owned()), "{effects:?}");
-        let effects = told(&agent.step(at(now + 10), checked(Some("no"))));
-        if !effects.contains(&"treat Restart".to_owned()) {
+        let effects = told(&agent.step(at(now + 10), self_tested(Some("no"))));
+        if !effects.contains(&"apply Restart".to_owned()) {
             break;
         }
         (restarts, now) = (restarts + 1, now + 1000);
@@ -183,7 +187,7 @@ fn a_full_disk_closes_the_worker_until_there_is_room() {
         vec![
             (100, fails(ServiceFault::Disk), &["0 slots"]),
             (60_100, AgentEvent::Tick, &["check"]),
-            (60_200, checked(None), &["1 slots"]),
+            (60_200, self_tested(None), &["1 slots"]),
         ],
     );
 }
@@ -205,15 +209,15 @@ fn what_cannot_be_stopped_makes_the_service_sick() {
     for second in 1..60 {
         let effects = told(&agent.step(at(second * 1000), AgentEvent::Tick));
         let effects = [effects, told(&agent.step(at(second * 1000 + 1), runs()))].concat();
-        if effects.contains(&"treat Free".to_owned()) {
+        if effects.contains(&"apply FreeMemory".to_owned()) {
             treated_at = Some(second);
             break;
         }
     }
     assert_eq!(treated_at, Some(30));
     // A check would wait behind it, however long.
-    let effects = told(&agent.step(at(30_100), treated(ServiceRemedy::FreeMemory, None)));
-    assert!(effects.contains(&"treat Restart".to_owned()), "{effects:?}");
+    let effects = told(&agent.step(at(30_100), remedy_done(ServiceRemedy::FreeMemory, None)));
+    assert!(effects.contains(&"apply Restart".to_owned()), "{effects:?}");
 }
 
 #[test]
@@ -231,9 +235,9 @@ fn a_service_in_which_work_waits_and_nothing_runs_is_sick() {
             (30_100, waits(Some(7)), &[]),
             (60_200, waits(None), &[]),
             (120_100, waits(None), &[]),
-            (120_200, waits(None), &["treat Free", "0 slots"]),
-            (121_000, treated(ServiceRemedy::FreeMemory, None), &["check"]),
-            (151_000, checked(Some("nothing runs")), &["treat Restart"]),
+            (120_200, waits(None), &["apply FreeMemory", "0 slots"]),
+            (121_000, remedy_done(ServiceRemedy::FreeMemory, None), &["check"]),
+            (151_000, self_tested(Some("nothing runs")), &["apply Restart"]),
         ],
     );
 }
@@ -249,9 +253,10 @@ fn what_is_lost_when_we_restart_its_service_did_not_take_it_down() {
     for (is_restarted, fault) in [(false, ServiceFault::Died), (true, ServiceFault::Lost)] {
         let mut agent = holding();
         if is_restarted {
-            agent.step(at(10), checked(Some("nothing runs")));
-            let effects = told(&agent.step(at(20), treated(ServiceRemedy::FreeMemory, Some("no answer"))));
-            assert!(effects.contains(&"treat Restart".to_owned()), "{effects:?}");
+            agent.step(at(10), self_tested(Some("nothing runs")));
+            let effects =
+                told(&agent.step(at(20), remedy_done(ServiceRemedy::FreeMemory, Some("no answer"))));
+            assert!(effects.contains(&"apply Restart".to_owned()), "{effects:?}");
         }
         let effects = agent.step(at(5000), died(2));
         let faults = effects.iter().filter_map(|effect| match effect {
@@ -266,7 +271,7 @@ fn what_is_lost_when_we_restart_its_service_did_not_take_it_down() {
 fn a_service_that_ended_by_itself_is_started_anew_and_what_it_ran_is_suspect() {
     let mut agent = holding();
     let ended = news(ServiceEvent::Exited { why: "Segmentation fault".to_owned() });
-    assert!(told(&agent.step(at(10), ended)).contains(&"treat Restart".to_owned()));
+    assert!(told(&agent.step(at(10), ended)).contains(&"apply Restart".to_owned()));
     let lost = AgentEvent::Probed {
         job: id(1),
         attempt: Attempt(1),

@@ -314,7 +314,7 @@ fn without_capacity_the_next_offer_is_taken() {
     world.pass(5);
     assert_eq!(world.phases(), Vec::<&str>::new());
     let why = world.story.why(job);
-    assert!(why.contains("every offer is passed over until") && why.contains("no instances"), "{why}");
+    assert!(why.contains("every offer is avoided until") && why.contains("no instances"), "{why}");
     world.refuses = None;
     world.pass(60);
     assert_eq!(world.account[0].kind, "4090", "it is asked for again after a minute");

@@ -159,7 +159,7 @@ fn agents_that_lost_the_plane_together_do_not_come_back_together() {
         slots: 1,
         offer: Capabilities::default(),
         inactivity: Duration::from_secs(30),
-        patience: AgentTimeouts::default(),
+        timeouts: AgentTimeouts::default(),
         deadlines: Default::default(),
     };
     let mut returns = BTreeSet::new();

@@ -78,13 +78,13 @@ fn view(plane: &Plane, now: Timestamp, machine: &MachineId, workers: &[&Worker])
 
 fn rented(plane: &Plane, now: Timestamp, rental: &Rental) -> Value {
     let settings = plane.settings().fleets.iter().find(|fleet| fleet.id == rental.fleet);
-    let waiting = settings.and_then(|fleet| rental.waiting(fleet)).map(|waiting| {
+    let waiting = settings.and_then(|fleet| rental.current_wait(fleet)).map(|waiting| {
         json!({
             "for": waiting.what,
             "since": waiting.since.to_string(),
             "seconds": now.since(waiting.since).as_secs(),
             "max_seconds": waiting.max.as_secs(),
-            "text": waiting.spoken(now),
+            "text": waiting.describe(now),
         })
     });
     let said = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
@@ -105,7 +105,7 @@ fn rented(plane: &Plane, now: Timestamp, rental: &Rental) -> Value {
         "price_dollars": plane.price(rental).map(dollars),
         "cost_dollars": dollars(plane.machine_cost(rental, whole_life, now)),
         "waiting": waiting,
-        "visit": plane.visit(&rental.machine).map(Bootstrap::spoken),
+        "visit": plane.visit(&rental.machine).map(Bootstrap::describe),
         "drain_until": rental.drain_until.map(|until| until.to_string()),
         "reason": rental.reason,
     })

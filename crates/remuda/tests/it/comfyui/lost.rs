@@ -115,7 +115,7 @@ async fn foreign_interrupt_reruns_job_without_blame() {
     stage.begun(&job, 1).await;
     stage.server.as_fake().control().interrupt();
     completed_after_a_mishap(&stage.ended(&job).await);
-    assert_contains_all(&verdict(&stage, &job, 1).await, &["someone interrupted it"]);
+    assert_contains_all(&verdict(&stage, &job, 1).await, &["another client interrupted it"]);
     let why = stage.why(&job).await;
     assert_eq!(why["attempts"][0]["cause"], "service", "{why}");
 }

@@ -11,13 +11,13 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use super::WorkflowLimits;
 use super::invalid::{InvalidWorkflow, shown};
-use super::tree::{Elements, Member, Members, Tree, Value};
+use super::json_tree::{Elements, Member, Members, Tree, Value};
 
 /// One level more and serde_json's own recursion limit would speak up before us.
 const DEPTH_CEILING: usize = 126;
 
 /// Reads one JSON value and nothing after it.
-pub(super) fn read<'a>(body: &'a str, limits: &WorkflowLimits) -> Result<Tree<'a>, InvalidWorkflow> {
+pub(super) fn parse<'a>(body: &'a str, limits: &WorkflowLimits) -> Result<Tree<'a>, InvalidWorkflow> {
     if body.len() > limits.bytes_max {
         return Err(InvalidWorkflow::TooBig { bytes: body.len(), max: limits.bytes_max });
     }

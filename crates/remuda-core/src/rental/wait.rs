@@ -1,4 +1,4 @@
-//! What a machine's life waits for now, and how long it may: the limits of `overdue`, as people see them run.
+//! What a machine waits for in its present phase, and for how long: the limits of `overdue`, for display.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::{Rental, RentalPhase};
 use crate::fleet::FleetSettings;
 use crate::time::{Timestamp, humanize};
 
-/// A limit that runs.
+/// A running timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RentalWait {
     pub what: &'static str,
@@ -16,20 +16,20 @@ pub struct RentalWait {
 
 impl RentalWait {
     /// `image pull, 3 min of 30 min`.
-    pub fn spoken(&self, now: Timestamp) -> String {
+    pub fn describe(&self, now: Timestamp) -> String {
         let whole = |time: Duration| humanize(Duration::from_secs(time.as_secs()));
         format!("{}, {} of {}", self.what, whole(now.since(self.since)), whole(self.max))
     }
 }
 
 impl Rental {
-    /// What it waits for, if it is not simply there.
-    pub fn waiting(&self, fleet: &FleetSettings) -> Option<RentalWait> {
+    /// What it waits for; `None` while it is up.
+    pub fn current_wait(&self, fleet: &FleetSettings) -> Option<RentalWait> {
         let limits = &fleet.limits;
         let (what, since, max) = match (self.phase, self.running_at, self.joined_at) {
-            (RentalPhase::Wanted, ..) => ("answer of the provider", self.since, limits.lost_create_timeout),
+            (RentalPhase::Wanted, ..) => ("provider reply", self.since, limits.lost_create_timeout),
             (RentalPhase::Lost, ..) => {
-                ("sign of a pod whose creation was not answered", self.since, limits.lost_create_timeout)
+                ("pod whose creation was not confirmed", self.since, limits.lost_create_timeout)
             }
             (RentalPhase::Made, None, _) => {
                 ("image pull", self.made_at.unwrap_or(self.since), limits.image_pull_timeout)
@@ -41,7 +41,7 @@ impl Rental {
                 ("start check", joined_at, limits.readiness_timeout)
             }
             (RentalPhase::Draining, ..) => ("drain", self.since, self.drain_max(fleet)),
-            (RentalPhase::Returning, ..) => ("proof that it is gone", self.since, limits.return_timeout),
+            (RentalPhase::Returning, ..) => ("proof of deletion", self.since, limits.return_timeout),
             (RentalPhase::Up, ..) => return None,
         };
         Some(RentalWait { what, since, max })
@@ -57,14 +57,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_part_of_a_life_has_its_own_limit() {
+    fn each_phase_has_its_own_timeout() {
         let at = |minutes: u64| Timestamp::from_millis(minutes * 60_000);
         let fleet = FleetSettings::new("gpus".parse().unwrap(), true);
         let machine = "gpus-1".parse().unwrap();
         let mut rental =
             Rental::wanted(at(0), machine, "remuda-x-gpus-1".to_owned(), "any".to_owned(), &fleet);
-        let shown = |rental: &Rental, now| rental.waiting(&fleet).map(|waiting| waiting.spoken(now));
-        assert_eq!(shown(&rental, at(1)).unwrap(), "answer of the provider, 1 min of 10 min");
+        let shown = |rental: &Rental, now| rental.current_wait(&fleet).map(|wait| wait.describe(now));
+        assert_eq!(shown(&rental, at(1)).unwrap(), "provider reply, 1 min of 10 min");
         rental.made_at = Some(at(2));
         rental.go(at(2), RentalPhase::Made, String::new());
         assert_eq!(shown(&rental, at(5)).unwrap(), "image pull, 3 min of 30 min");
@@ -78,6 +78,6 @@ mod tests {
         rental.drain_until = Some(at(22));
         assert_eq!(shown(&rental, at(21)).unwrap(), "drain, 1 min of 2 min");
         rental.go(at(22), RentalPhase::Returning, String::new());
-        assert_eq!(shown(&rental, at(23)).unwrap(), "proof that it is gone, 1 min of 10 min");
+        assert_eq!(shown(&rental, at(23)).unwrap(), "proof of deletion, 1 min of 10 min");
     }
 }

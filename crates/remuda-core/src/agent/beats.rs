@@ -1,31 +1,35 @@
-//! What an agent says, and when: it joins, beats, names what it holds, and says goodbye.
+//! When an agent joins, beats and leaves, and what each message contains.
 
 use std::time::Duration;
 
 use super::{
-    Agent, AgentEffect, AgentExit, Beat, HeldAttempt, JoinRequest, Line, Membership, Stopping, Timestamp,
+    Agent, AgentEffect, AgentExit, Beat, HeldAttempt, InFlight, JoinRequest, Membership, Stopping, Timestamp,
 };
 
 /// Progress alone is worth a beat this often.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// How long progress may overtake one beat after the other before something must be heard.
+/// How long progress may overtake one beat after another without a reply.
 const OVERTAKES_MAX: Duration = Duration::from_secs(4);
 /// A waiting beat returns this much before the next one is due.
 const WAIT_MARGIN: Duration = Duration::from_secs(5);
 
 impl Agent {
-    /// Says what there is to say, if this is the moment.
-    pub(super) fn speak(&mut self, now: Timestamp) {
+    /// Joins, beats or leaves if that is due.
+    pub(super) fn send_due_beat(&mut self, now: Timestamp) {
         match self.membership {
-            Membership::Stranger if now >= self.try_at && self.stopping == Stopping::No && self.has_begun => {
-                self.ask_to_join(now);
+            Membership::Unjoined
+                if now >= self.retry_at && self.stopping == Stopping::No && self.has_started =>
+            {
+                self.join(now);
             }
-            // Nobody to tell: what ended and was not settled is the plane's to find out.
-            Membership::Stranger if self.stopping == Stopping::Draining && self.held.is_empty() => self.bye(),
-            Membership::Stranger | Membership::Joining if self.stopping == Stopping::Now => self.bye(),
-            Membership::Member { .. } if self.is_done() => self.bye(),
+            // It cannot report to any plane: unsettled results are lost with it, and the plane's leases will expire.
+            Membership::Unjoined if self.stopping == Stopping::Draining && self.held.is_empty() => {
+                self.leave()
+            }
+            Membership::Unjoined | Membership::Joining if self.stopping == Stopping::Now => self.leave(),
+            Membership::Member { .. } if self.is_done() => self.leave(),
             Membership::Member { .. } => self.maybe_beat(now),
-            Membership::Stranger | Membership::Joining | Membership::Gone => {}
+            Membership::Unjoined | Membership::Joining | Membership::Exited => {}
         }
     }
 
@@ -37,21 +41,25 @@ impl Agent {
         }
     }
 
-    fn bye(&mut self) {
+    fn leave(&mut self) {
         let held: Vec<_> = self.held().collect();
         for (job, attempt) in held {
-            self.effects.push(AgentEffect::Cancel { job, attempt, reason: "the worker stops".to_owned() });
+            self.effects.push(AgentEffect::Cancel {
+                job,
+                attempt,
+                reason: "the worker is stopping".to_owned(),
+            });
         }
         if matches!(self.membership, Membership::Member { .. }) {
             self.effects.push(AgentEffect::Leave { reason: "it was asked to stop".to_owned() });
         }
-        self.membership = Membership::Gone;
+        self.membership = Membership::Exited;
         self.effects.push(AgentEffect::Exit(AgentExit::Stopped));
     }
 
-    fn ask_to_join(&mut self, now: Timestamp) {
+    fn join(&mut self, now: Timestamp) {
         (self.membership, self.beat_at) = (Membership::Joining, now);
-        // Asked the same way as for a beat: who joins without room has to say so when there is some.
+        // Counted as in a beat: a worker that joined with zero slots must report when it has some.
         let slots = self.health.slots(self.settings.slots);
         let settings = &self.settings;
         let stale_after = settings.deadlines.stale_after;
@@ -64,12 +72,12 @@ impl Agent {
             offer: settings.offer.clone(),
             incarnation: self.incarnation,
             stale_after_millis: stale_after.map(|it| u64::try_from(it.as_millis()).unwrap_or(u64::MAX)),
-            held: self.claims(now),
+            held: self.claimed_attempts(now),
         })));
     }
 
-    /// What to name when joining: also what has ended and is not settled, or it would be taken for lost.
-    fn claims(&self, now: Timestamp) -> Vec<HeldAttempt> {
+    /// The attempts to name when joining. Finished but unsettled ones are included, or they would count as lost.
+    fn claimed_attempts(&self, now: Timestamp) -> Vec<HeldAttempt> {
         let ended = self.finished.keys().map(|(job, attempt)| HeldAttempt {
             job: *job,
             attempt: *attempt,
@@ -78,31 +86,31 @@ impl Agent {
             phase: String::new(),
             service: None,
         });
-        self.inventory(now).into_iter().chain(ended).collect()
+        self.held_attempts(now).into_iter().chain(ended).collect()
     }
 
-    /// How old a waiting beat must be before progress overtakes it. On a slow line the answer may be on its way, and
-    /// with it orders: overtaking it every time would keep them from ever arriving.
-    pub(super) fn overtakes_after(&self) -> Duration {
+    /// How old a long poll must be before progress overtakes it. On a slow link its reply, with orders, may be on its
+    /// way; overtaking it every time would keep orders from ever arriving.
+    pub(super) fn overtake_after(&self) -> Duration {
         PROGRESS_EVERY.max(self.round_trip * 2)
     }
 
-    /// A line that became slow since it was last measured would be overtaken for ever: once is always allowed, more only
-    /// for a while.
+    /// A link that became slow since the last measurement would be overtaken for ever. So once is always allowed, and
+    /// more only for a while.
     pub(super) fn may_overtake(&self, now: Timestamp) -> bool {
-        !self.has_overtaken || now.since(self.heard_at) < OVERTAKES_MAX
+        !self.has_overtaken || now.since(self.replied_at) < OVERTAKES_MAX
     }
 
     fn maybe_beat(&mut self, now: Timestamp) {
-        let is_progress = self.has_progress && now.since(self.beat_at) >= self.overtakes_after();
-        match self.line {
-            Line::Free if now >= self.try_at => self.beat(now),
-            Line::Waiting(_) if self.has_news && now >= self.try_at => self.beat(now),
-            Line::Waiting(_) if is_progress && self.may_overtake(now) && now >= self.try_at => {
+        let is_progress = self.progress_due && now.since(self.beat_at) >= self.overtake_after();
+        match self.in_flight {
+            InFlight::None if now >= self.retry_at => self.beat(now),
+            InFlight::LongPoll(_) if self.beat_due && now >= self.retry_at => self.beat(now),
+            InFlight::LongPoll(_) if is_progress && self.may_overtake(now) && now >= self.retry_at => {
                 self.has_overtaken = true;
                 self.beat(now);
             }
-            Line::Free | Line::Waiting(_) | Line::Busy(_) => {}
+            InFlight::None | InFlight::LongPoll(_) | InFlight::Urgent(_) => {}
         }
     }
 
@@ -113,30 +121,31 @@ impl Agent {
             incarnation,
             seq: self.seq,
             term,
-            held: self.inventory(now),
+            held: self.held_attempts(now),
             finished: self.finished.values().cloned().collect(),
             slots: self.health.slots(self.settings.slots),
             unavailable_reason: self.health.closed().unwrap_or_default().to_owned(),
             offer: self.capabilities_sent_in.map(|_| self.settings.offer.clone()),
-            metrics: if self.are_metrics_told { serde_json::Map::new() } else { self.metrics.clone() },
+            metrics: if self.metrics_sent { serde_json::Map::new() } else { self.metrics.clone() },
             check: self.check.clone(),
             draining: self.stopping != Stopping::No,
         };
         let interval = if !beat.finished.is_empty() {
-            // Answered at once by any plane that is there: whoever takes longer is not, and is not waited for.
+            // A live plane answers this immediately; a longer wait would only hide a dead one.
             Duration::ZERO
         } else if self.held.is_empty() {
             beat_idle.saturating_sub(WAIT_MARGIN).max(beat_idle / 2)
         } else {
             beat_busy
         };
-        self.line = if beat.finished.is_empty() { Line::Waiting(self.seq) } else { Line::Busy(self.seq) };
-        (self.has_news, self.has_progress, self.beat_at) = (false, false, now);
-        self.are_metrics_told = true;
+        self.in_flight =
+            if beat.finished.is_empty() { InFlight::LongPoll(self.seq) } else { InFlight::Urgent(self.seq) };
+        (self.beat_due, self.progress_due, self.beat_at) = (false, false, now);
+        self.metrics_sent = true;
         self.effects.push(AgentEffect::Beat { beat: Box::new(beat), wait: interval });
     }
 
-    fn inventory(&self, now: Timestamp) -> Vec<HeldAttempt> {
+    fn held_attempts(&self, now: Timestamp) -> Vec<HeldAttempt> {
         let held = self.held.iter();
         held.map(|(job, work)| HeldAttempt {
             job: *job,
