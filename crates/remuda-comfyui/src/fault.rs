@@ -1,5 +1,5 @@
-//! Whose fault an error is, by the words in which a node raised it. Python has few types for what can go wrong on a GPU, so
-//! most of this is reading messages; what is not recognised is the node's own affair.
+//! Classifies an exception of a node by its type and message. Python has few exception types for GPU errors, so most of the
+//! rules match messages. An unrecognized exception is attributed to the node.
 //!
 //! | fault | for example |
 //! |---|---|
@@ -15,21 +15,21 @@ use serde::Deserialize;
 use super::json::Text;
 use remuda_net::text::one_line;
 
-/// Long enough for what a person needs; tensors and tracebacks stay on the server.
+/// Enough for a person to understand the error; tensors and tracebacks stay on the server.
 const MESSAGE_CHARS_MAX: usize = 500;
 
-/// What an `execution_error` tells of the error, on the socket and in history alike.
+/// The content of `execution_error`, on the socket and in history.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
-pub struct Raised {
+pub struct NodeException {
     pub node_id: Text,
     pub node_type: Text,
     pub exception_type: Text,
     pub exception_message: Text,
 }
 
-impl Raised {
-    /// Whether a node barred the way, which ends only what lies behind it.
+impl NodeException {
+    /// Whether a node was blocked, which ends only the nodes that depend on it.
     pub fn is_block(&self) -> bool {
         self.exception_type.0.as_deref() == Some("ExecutionBlocked")
     }
@@ -47,48 +47,48 @@ impl Raised {
     }
 }
 
-/// The node that a failure's message speaks of, and its class if that was known: what `Raised::failure` put in front, also
-/// where somebody put more words in front of that.
-pub fn place(message: &str) -> Option<(&str, Option<&str>)> {
-    let said = match message.strip_prefix("node ") {
-        Some(said) => said,
+/// The node in a failure's message, and its class if known: the prefix written by `NodeException::failure`, which may be
+/// preceded by other text.
+pub fn failing_node(message: &str) -> Option<(&str, Option<&str>)> {
+    let text = match message.strip_prefix("node ") {
+        Some(text) => text,
         None => message.split_once(": node ")?.1,
     };
-    let (node, said) = said.split_once(' ')?;
-    let class = said.strip_prefix('(').and_then(|said| {
-        let end = [said.find("): "), said.find("), ")].into_iter().flatten().min()?;
-        Some(&said[..end])
+    let (node, text) = text.split_once(' ')?;
+    let class = text.strip_prefix('(').and_then(|text| {
+        let end = [text.find("): "), text.find("), ")].into_iter().flatten().min()?;
+        Some(&text[..end])
     });
     Some((node.trim_end_matches(','), class))
 }
 
-/// The failure that an exception in a node means, with a message for people.
+/// The failure for an exception in a node, with a readable message.
 pub fn classify(exception_type: &str, exception_message: &str, node_type: &str) -> ServiceFailure {
     let what = one_line(exception_message, MESSAGE_CHARS_MAX);
     let kind = one_line(exception_type, 80);
-    let said = match (kind.is_empty(), what.is_empty()) {
-        (true, true) => "an error without a word".to_owned(),
+    let text = match (kind.is_empty(), what.is_empty()) {
+        (true, true) => "an error without a message".to_owned(),
         (true, false) => what,
         (false, true) => kind,
         (false, false) => format!("{kind}: {what}"),
     };
-    let message = if node_type.is_empty() { said } else { format!("({}): {said}", one_line(node_type, 80)) };
+    let message = if node_type.is_empty() { text } else { format!("({}): {text}", one_line(node_type, 80)) };
     ServiceFailure::new(fault(exception_type, exception_message), message)
 }
 
-/// The order matters: `CUDA error: out of memory` leaves the device whole, and `No space left on device` is about a disk.
+/// The order matters: `CUDA error: out of memory` does not damage the device, and `No space left on device` means a disk.
 fn fault(exception_type: &str, exception_message: &str) -> ServiceFault {
-    // The tail of a long message is a hint or a dump; the head says what happened.
+    // The beginning of a long message says what happened; the rest is a hint or a dump.
     let head: String = exception_message.chars().take(4000).collect();
-    let said = format!("{exception_type}: {head}").to_lowercase();
-    let tells = |signs: &[&str]| signs.iter().any(|sign| said.contains(sign));
-    if tells(DISK) {
+    let text = format!("{exception_type}: {head}").to_lowercase();
+    let contains_any = |signs: &[&str]| signs.iter().any(|sign| text.contains(sign));
+    if contains_any(DISK) {
         ServiceFault::Disk
-    } else if tells(MEMORY) {
+    } else if contains_any(MEMORY) {
         ServiceFault::Memory
-    } else if tells(MISSING) {
+    } else if contains_any(MISSING) {
         ServiceFault::Missing
-    } else if tells(DEVICE) && !tells(NOT_DEVICE) {
+    } else if contains_any(DEVICE) && !contains_any(NOT_DEVICE) {
         ServiceFault::Device
     } else {
         ServiceFault::Node
@@ -122,11 +122,11 @@ const MISSING: &[&str] = &[
     "modulenotfounderror",
     "importerror",
     "no module named",
-    // The file is there, but is not what it should be: half a download, or a page of a web server.
+    // The file exists but is damaged, for example a partial download or an HTML page.
     "safetensorerror",
     "headertoolarge",
     "pytorchstreamreader failed",
-    // Built for other GPUs: no restart changes that.
+    // Built for other GPUs; a restart does not help.
     "no kernel image is available",
 ];
 
@@ -148,7 +148,7 @@ const DEVICE: &[&str] = &[
     "device lost",
 ];
 
-/// The library refused what it was asked to compute, and is well.
+/// The library refused the operation; the device is not affected.
 const NOT_DEVICE: &[&str] = &[
     "cudnn_status_not_supported",
     "cudnn_status_bad_param",
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_is_known_by_its_words() {
+    fn exceptions_are_classified_by_type_and_message() {
         let cases = [
             ("ValueError", "research: deliberate failure\n", ServiceFault::Node),
             (
@@ -235,25 +235,25 @@ mod tests {
     }
 
     #[test]
-    fn where_it_failed_is_found_again_in_the_words() {
-        let raised = |node: &str, class: &str| Raised {
+    fn failing_node_is_found_in_the_message() {
+        let raised = |node: &str, class: &str| NodeException {
             node_id: Text(Some(node.to_owned())),
             node_type: Text(Some(class.to_owned()).filter(|class| !class.is_empty())),
             exception_type: Text(Some("ValueError".to_owned())),
             exception_message: Text(Some("no (such): thing".to_owned())),
         };
         let message = raised("12:3", "KSampler (Advanced)").failure().message;
-        assert_eq!(place(&message), Some(("12:3", Some("KSampler (Advanced)"))));
-        assert_eq!(place(&format!("3 attempts ended, the last: {message}")), place(&message));
-        assert_eq!(place(&raised("5", "").failure().message), Some(("5", None)));
+        assert_eq!(failing_node(&message), Some(("12:3", Some("KSampler (Advanced)"))));
+        assert_eq!(failing_node(&format!("3 attempts ended, the last: {message}")), failing_node(&message));
+        assert_eq!(failing_node(&raised("5", "").failure().message), Some(("5", None)));
         let refused = "node 2 (RemudaFail), input kind: Value not in list: kind: 'a' not in ['b']";
-        assert_eq!(place(refused), Some(("2", Some("RemudaFail"))));
-        assert_eq!(place("node 7, input image: no sound JSON"), Some(("7", None)));
-        assert_eq!(place("the worker went silent"), None);
+        assert_eq!(failing_node(refused), Some(("2", Some("RemudaFail"))));
+        assert_eq!(failing_node("node 7, input image: invalid JSON"), Some(("7", None)));
+        assert_eq!(failing_node("the worker went silent"), None);
     }
 
     #[test]
-    fn the_message_is_one_short_line_whatever_the_node_said() {
+    fn message_is_one_short_line() {
         let failure = classify("ValueError", &format!("a\n\x1b[31mb\u{202e}{}", "x".repeat(100_000)), "N");
         assert!(failure.message.starts_with("(N): ValueError: a [31mbxxx"), "{}", failure.message);
         assert!(failure.message.chars().count() < 600);

@@ -1,11 +1,11 @@
-//! What `/history` says of a prompt that ended, and what that means.
+//! `/history` of an ended prompt, and the outcome that follows from it.
 //!
-//! | status | last word | outputs | so it |
+//! | status | last message | outputs | outcome |
 //! |---|---|---|---|
 //! | `success` | | some | succeeded |
-//! | `success` | `execution_error` | none | failed: a node barred the way. So far servers tell this only on the socket, see [`Progress::judge`](super::Progress::judge) |
-//! | `error` | `execution_error` | whatever was done before | failed |
-//! | `error` | `execution_interrupted` | the same | was interrupted, by whomever |
+//! | `success` | `execution_error` | none | failed: a node was blocked. Current servers report this only on the socket, see [`ProgressTracker::refine`](super::ProgressTracker::refine) |
+//! | `error` | `execution_error` | those produced before | failed |
+//! | `error` | `execution_interrupted` | the same | interrupted by any client |
 
 use std::sync::Arc;
 
@@ -13,13 +13,13 @@ use remuda_core::service::{ProbeResult, ServiceFailure, ServiceFault};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::fault::Raised;
-use super::json::{self, Members, Text};
+use super::fault::NodeException;
+use super::json::{self, JsonMembers, Text};
 use super::outputs;
 use super::queue::Item;
-use super::tag::Tag;
+use super::tag::PromptTag;
 
-/// The answer to a question about one prompt.
+/// The answer for one prompt.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Entries(std::collections::BTreeMap<String, Entry>);
@@ -58,7 +58,7 @@ impl Entry {
         let end = status.messages.iter().rev().find_map(|message| End::read(message));
         if status.status_str.0.as_deref() != Some("error") {
             return match end {
-                // Not the end of a prompt; but with nothing to show for it, the reason.
+                // A blocked node does not end a prompt, but without outputs it is the reason.
                 Some(End::Raised(raised)) if outputs::is_empty(&outputs) => {
                     ProbeResult::Failed(raised.failure())
                 }
@@ -70,24 +70,24 @@ impl Entry {
             Some(End::Raised(raised)) => ProbeResult::Failed(raised.failure()),
             None => ProbeResult::Failed(ServiceFailure::new(
                 ServiceFault::Node,
-                "it ended in an error that ComfyUI does not explain",
+                "the prompt failed and ComfyUI gave no reason",
             )),
         }
     }
 }
 
 enum End {
-    Raised(Raised),
+    Raised(NodeException),
     Interrupted,
 }
 
 impl End {
     /// A message is `[kind, data]`.
     fn read(message: &RawValue) -> Option<Self> {
-        let (kind, data): (Text, Box<RawValue>) = json::read(message.get().as_bytes()).ok()?;
+        let (kind, data): (Text, Box<RawValue>) = json::parse(message.get().as_bytes()).ok()?;
         match kind.0.as_deref() {
             Some("execution_error") => {
-                Some(End::Raised(json::read(data.get().as_bytes()).unwrap_or_default()))
+                Some(End::Raised(json::parse(data.get().as_bytes()).unwrap_or_default()))
             }
             Some("execution_interrupted") => Some(End::Interrupted),
             _ => None,
@@ -96,23 +96,23 @@ impl End {
 }
 
 fn no_outputs() -> Arc<RawValue> {
-    RawValue::from_string("{}".to_owned()).expect("two braces are JSON").into()
+    RawValue::from_string("{}".to_owned()).expect("valid JSON").into()
 }
 
-/// The answer to a question about many prompts, of which only the tags are read.
+/// The answer for many prompts; only their tags are read.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Tags(#[serde(deserialize_with = "json::object")] Members<Tagging>);
+pub(super) struct Tags(#[serde(deserialize_with = "json::object")] JsonMembers<TaggedEntry>);
 
 #[derive(Debug, Deserialize)]
-struct Tagging {
+struct TaggedEntry {
     #[serde(default)]
     prompt: Option<Item>,
 }
 
 impl Tags {
-    /// The oldest first, as the server has them.
-    pub(super) fn tags(&self) -> impl Iterator<Item = (&str, &Tag)> {
+    /// Oldest first, in the server's order.
+    pub(super) fn tags(&self) -> impl Iterator<Item = (&str, &PromptTag)> {
         self.0.0.iter().filter_map(|(id, entry)| Some((id.as_str(), entry.prompt.as_ref()?.tag()?)))
     }
 }
@@ -123,7 +123,7 @@ mod tests {
 
     const ID: &str = "c4b069c6-19b6-4062-9edb-8ea621236d76";
 
-    /// What is seen in an entry of history with these outputs, status and last message.
+    /// The outcome of a history entry with these outputs, status and last message.
     fn seen(outputs: &str, status: &str, last: &str) -> ProbeResult {
         let text = format!(
             r#"{{"{ID}": {{"prompt": [44, "{ID}", {{"1": {{"inputs": {{"x": Infinity}}}}}}, {{"client_id": "c"}}, ["2"]], "outputs": {outputs},
@@ -131,14 +131,14 @@ mod tests {
                 ["execution_start", {{"prompt_id": "{ID}", "timestamp": 1794728777790}}],
                 ["execution_cached", {{"nodes": ["1"], "prompt_id": "{ID}", "timestamp": 1794728777791}}], {last}]}}, "meta": {{}}}}}}"#
         );
-        let entries: Entries = json::read(text.as_bytes()).unwrap();
+        let entries: Entries = json::parse(text.as_bytes()).unwrap();
         entries.into_entry(ID).unwrap().seen()
     }
 
     const IMAGES: &str = r#"{"2": {"images": [{"filename": "a_00001_.png", "subfolder": "", "type": "output"}], "score": [NaN]}}"#;
 
     #[test]
-    fn a_success_hands_its_outputs_on_as_sound_json() {
+    fn outputs_of_a_success_are_valid_json() {
         let ProbeResult::Succeeded { outputs } = seen(IMAGES, "success", r#"["execution_success", {}]"#)
         else {
             panic!()
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_from_an_interruption_by_the_last_message_alone() {
+    fn last_message_distinguishes_error_from_interruption() {
         let error = r#"["execution_error", {"prompt_id": "x", "node_id": "4", "node_type": "ResearchFail", "executed": ["2", "3"],
             "exception_message": "research: deliberate failure\n", "exception_type": "ValueError",
             "traceback": ["  File \"<comfyui>/execution.py\""], "current_inputs": {"image": ["tensor([[[[0., 0., 1.]"]}, "timestamp": 1}]"#;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_fails_a_prompt_only_if_nothing_came_of_it() {
+    fn blocked_node_fails_a_prompt_only_without_outputs() {
         let block = r#"["execution_error", {"node_id": "3", "exception_message": "Execution Blocked: no", "exception_type": "ExecutionBlocked"}],
             ["execution_success", {}]"#;
         assert!(matches!(
@@ -185,18 +185,18 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_prompt_is_not_in_an_empty_history_and_something_else_is_no_history() {
-        let entries: Entries = json::read(b"{}").unwrap();
+    fn other_answers_are_not_a_history() {
+        let entries: Entries = json::parse(b"{}").unwrap();
         assert!(entries.into_entry(ID).is_none());
-        let entries: Entries = json::read(br#"{"x": {"outputs": {}, "status": null}}"#).unwrap();
+        let entries: Entries = json::parse(br#"{"x": {"outputs": {}, "status": null}}"#).unwrap();
         assert!(matches!(entries.into_entry("x").unwrap().seen(), ProbeResult::Succeeded { .. }));
-        assert!(json::read::<Entries>(b"[]").is_err());
-        assert!(json::read::<Entries>(br#"{"error": "no"}"#).is_err());
+        assert!(json::parse::<Entries>(b"[]").is_err());
+        assert!(json::parse::<Entries>(br#"{"error": "no"}"#).is_err());
     }
 
     #[test]
-    fn tags_are_found_among_what_others_left_there_the_oldest_first() {
-        let tags: Tags = json::read(
+    fn tags_are_found_oldest_first() {
+        let tags: Tags = json::parse(
             br#"{"z": {"prompt": [1, "z", {}, {"remuda": {"worker": "w", "job": "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11", "attempt": 1}}, []]},
                 "a": {"prompt": [2, "a", {}, {"x": NaN, "remuda": {"worker": "w", "job": "0193e7a0-5b1c-7d52-9c7e-0a4b6f0e2d11", "attempt": 2}}, []]},
                 "b": {"prompt": [3, "b", {}, {"remuda": {"worker": "w", "canary": true}}, []]},
@@ -206,7 +206,7 @@ mod tests {
         let found: Vec<_> = tags.tags().map(|(id, tag)| (id, tag.attempt.0)).collect();
         assert_eq!(found, [("z", 1), ("a", 2)]);
         for other in ["[]", "null", r#""x""#, r#"{"error": 3}"#] {
-            assert!(json::read::<Tags>(other.as_bytes()).is_err(), "{other}");
+            assert!(json::parse::<Tags>(other.as_bytes()).is_err(), "{other}");
         }
     }
 }

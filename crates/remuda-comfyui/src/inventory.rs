@@ -1,13 +1,12 @@
-//! What a server has: its node classes, and the model files it would let somebody choose. Both stand in `/object_info`,
-//! the latter among the choices of inputs:
+//! A server's node classes and model files. Both are in `/object_info`; model files are among the choices of inputs:
 //!
 //! ```text
-//!   "ckpt_name": [["a.safetensors", "b/c.safetensors"], {..}]                 as it was
-//!   "ckpt_name": ["COMBO", {"options": ["a.safetensors", ..], ..}]            as newer nodes say it
-//!   "model": ["COMFY_DYNAMICCOMBO_V3", {"options": [{"key", "inputs": {"required": {..}}}]}]   choices with inputs of their own
+//!   "ckpt_name": [["a.safetensors", "b/c.safetensors"], {..}]                 older nodes
+//!   "ckpt_name": ["COMBO", {"options": ["a.safetensors", ..], ..}]            newer nodes
+//!   "model": ["COMFY_DYNAMICCOMBO_V3", {"options": [{"key", "inputs": {"required": {..}}}]}]   choices with nested inputs
 //! ```
 //!
-//! A choice is a model file by the rule by which the core finds model files in workflows; only then do the two meet.
+//! The core's rule for model files in workflows also decides which choice is a model file, so that the two match.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,39 +15,40 @@ use remuda_core::workflow::model_file;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::client::{Client, Error, unreadable};
-use super::json::Members;
+use super::client::ComfyuiClient;
+use super::error::{ComfyuiError, unreadable};
+use super::json::JsonMembers;
 
-/// The server imports nothing for it but lists every model folder, on a network drive that may be slow.
+/// The server lists every model folder for this request, possibly on a slow network drive.
 const INVENTORY_TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
     pub classes: BTreeSet<String>,
-    /// With `/` between folders, as the core writes them.
+    /// With `/` between folders, as in the core.
     pub models: BTreeSet<String>,
 }
 
-impl Client {
-    pub async fn inventory(&self) -> Result<Inventory, Error> {
-        Ok(self.inventory_in_full().await?.0)
+impl ComfyuiClient {
+    pub async fn inventory(&self) -> Result<Inventory, ComfyuiError> {
+        Ok(self.inventory_and_object_info().await?.0)
     }
 
-    /// With all that the server says of its classes, in its own words.
-    pub async fn inventory_in_full(&self) -> Result<(Inventory, Box<RawValue>), Error> {
-        let told: Box<RawValue> = self.read_within("object_info", &[], INVENTORY_TIMEOUT).await?;
-        let classes: Members<Value> = serde_json::from_str(told.get())
+    /// The inventory and the unchanged `/object_info`.
+    pub async fn inventory_and_object_info(&self) -> Result<(Inventory, Box<RawValue>), ComfyuiError> {
+        let object_info: Box<RawValue> = self.read_within("object_info", &[], INVENTORY_TIMEOUT).await?;
+        let classes: JsonMembers<Value> = serde_json::from_str(object_info.get())
             .map_err(|error| unreadable("object_info", &error.to_string()))?;
         let inventory = Inventory::read(classes);
         if inventory.classes.is_empty() {
-            return Err(unreadable("object_info", "it names no node class"));
+            return Err(unreadable("object_info", "it contains no node class"));
         }
-        Ok((inventory, told))
+        Ok((inventory, object_info))
     }
 }
 
 impl Inventory {
-    fn read(classes: Members<Value>) -> Self {
+    fn read(classes: JsonMembers<Value>) -> Self {
         let mut inventory = Inventory::default();
         for (class, info) in classes.0.into_iter().filter(|(_, info)| info.is_object()) {
             note_inputs(&info["input"], &mut inventory.models);
@@ -71,7 +71,7 @@ fn note_inputs(sections: &Value, models: &mut BTreeSet<String>) {
     }
 }
 
-/// Nothing deeper than the JSON reader allows comes here, so going down needs no bound of its own.
+/// The JSON parser limits the depth, so the recursion is bounded.
 fn note_choice(choice: &Value, models: &mut BTreeSet<String>) {
     match choice {
         Value::String(text) => models.extend(model_file(text).map(|name| name.into_owned())),
@@ -86,8 +86,8 @@ mod tests {
     use crate::json;
 
     #[test]
-    fn models_are_found_in_old_new_and_nested_choices_and_nowhere_else() {
-        let told = br#"{
+    fn models_are_found_in_old_new_and_nested_choices() {
+        let object_info = br#"{
             "CheckpointLoaderSimple": {"input": {"required": {
                 "ckpt_name": [["xl/base.safetensors", "v1\\old.ckpt", "None"], {"default": "not-there.ckpt"}]}}},
             "LoraLoader": {"input": {"required": {"lora_name": ["COMBO", {"options": ["detail.SFT", 3, null]}]}}},
@@ -96,7 +96,7 @@ mod tests {
             "KSampler": {"input": {"required": {"model": ["MODEL"], "cfg": ["FLOAT", {"max": Infinity}],
                 "sampler_name": [["euler", "dpmpp_2m"], {"tooltip": "see x.pt"}]}}},
             "Odd": null, "Odder": {"input": []}, "Oddest": {"input": {"required": {"x": "y.ckpt", "z": []}}}}"#;
-        let inventory = Inventory::read(json::read(told).unwrap());
+        let inventory = Inventory::read(json::parse(object_info).unwrap());
         assert_eq!(inventory.classes.len(), 6);
         let models: Vec<&str> = inventory.models.iter().map(String::as_str).collect();
         assert_eq!(models, ["deep.gguf", "detail.SFT", "v1/old.ckpt", "xl/base.safetensors"]);

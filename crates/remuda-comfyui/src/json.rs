@@ -1,8 +1,8 @@
-//! Reading what ComfyUI calls JSON. It is written by Python, which puts bare `NaN`, `Infinity` and `-Infinity` where a
-//! number should be, and halves of surrogate pairs where file names were not UTF-8. No strict reader takes either, and a
-//! server that has one such result in its history would never get a straight answer read again.
+//! Parses ComfyUI's JSON. Python writes bare `NaN`, `Infinity` and `-Infinity` for numbers, and unpaired surrogates for file
+//! names that are not UTF-8. No strict parser accepts either, and one such result in a server's history would make every
+//! later answer unreadable. No JSON crate repairs both while keeping `RawValue`, so this is hand-written.
 //!
-//! So: read strictly first, which is nearly always enough; if that fails, mend and read once more.
+//! The text is first parsed strictly, which nearly always succeeds; if that fails, it is sanitized and parsed again.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,36 +10,36 @@ use std::marker::PhantomData;
 
 use serde::de::{Deserialize, DeserializeOwned, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// Reads `bytes`, mending them if need be. The error is the one of the strict reader.
-pub fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
+/// Parses `bytes`, sanitizing them if necessary. The error is that of the strict parser.
+pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, serde_json::Error> {
     let error = match serde_json::from_slice(bytes) {
         Ok(it) => return Ok(it),
         Err(error) => error,
     };
     let text = String::from_utf8_lossy(bytes);
-    match mend(&text) {
+    match sanitize(&text) {
         Cow::Borrowed(_) if matches!(text, Cow::Borrowed(_)) => Err(error),
-        mended => serde_json::from_str(&mended).map_err(|_| error),
+        sanitized => serde_json::from_str(&sanitized).map_err(|_| error),
     }
 }
 
-/// The text with `null` in place of numbers that are none, and U+FFFD in place of half a surrogate pair. What stands in
-/// strings is otherwise left alone; a text with nothing to mend is given back as it is.
-pub fn mend(text: &str) -> Cow<'_, str> {
+/// Replaces `NaN` and infinities by `null`, and unpaired surrogates by U+FFFD. Strings are otherwise unchanged; a text without
+/// either is returned as it is.
+pub fn sanitize(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
-    let mut mended = String::new();
+    let mut sanitized = String::new();
     let mut kept = 0;
     let mut at = 0;
     while at < bytes.len() {
         if bytes[at] == b'"' {
-            at = mend_string(text, at, &mut kept, &mut mended);
+            at = sanitize_string(text, at, &mut kept, &mut sanitized);
             continue;
         }
         match not_a_number(&bytes[at..]) {
             0 => at += 1,
             length => {
-                mended.push_str(&text[kept..at]);
-                mended.push_str("null");
+                sanitized.push_str(&text[kept..at]);
+                sanitized.push_str("null");
                 at += length;
                 kept = at;
             }
@@ -48,18 +48,18 @@ pub fn mend(text: &str) -> Cow<'_, str> {
     if kept == 0 {
         return Cow::Borrowed(text);
     }
-    mended.push_str(&text[kept..]);
-    Cow::Owned(mended)
+    sanitized.push_str(&text[kept..]);
+    Cow::Owned(sanitized)
 }
 
-/// How long the word is that stands for a number that is none; 0 if no such word begins here.
+/// The length of `NaN`, `Infinity` or `-Infinity` at the beginning of `bytes`, or 0.
 fn not_a_number(bytes: &[u8]) -> usize {
     let words: [&[u8]; 3] = [b"NaN", b"Infinity", b"-Infinity"];
     words.iter().find(|word| bytes.starts_with(word)).map_or(0, |word| word.len())
 }
 
-/// Goes over the string that opens at `open`; says where it is over. Copies what was kept whenever it mends.
-fn mend_string(text: &str, open: usize, kept: &mut usize, mended: &mut String) -> usize {
+/// Scans the string that begins at `open` and returns its end. Copies unchanged text up to each replacement.
+fn sanitize_string(text: &str, open: usize, kept: &mut usize, sanitized: &mut String) -> usize {
     let bytes = text.as_bytes();
     let mut at = open + 1;
     while at < bytes.len() {
@@ -69,8 +69,8 @@ fn mend_string(text: &str, open: usize, kept: &mut usize, mended: &mut String) -
                 (None, _) => at += 2,
                 (Some(Half::First), Some(Half::Second)) => at += 12,
                 (Some(_), _) => {
-                    mended.push_str(&text[*kept..at]);
-                    mended.push_str("\\ufffd");
+                    sanitized.push_str(&text[*kept..at]);
+                    sanitized.push_str("\\ufffd");
                     at += 6;
                     *kept = at;
                 }
@@ -86,7 +86,7 @@ enum Half {
     Second,
 }
 
-/// Which half of a pair is written here as `\uXXXX`, if any.
+/// Which half of a surrogate pair is written here as `\uXXXX`, if any.
 fn surrogate(bytes: &[u8]) -> Option<Half> {
     let [b'\\', b'u', b'd' | b'D', third, rest @ ..] = bytes else { return None };
     let [second, first, ..] = rest else { return None };
@@ -100,30 +100,30 @@ fn surrogate(bytes: &[u8]) -> Option<Half> {
     }
 }
 
-/// The members of an object in the order in which they stand there; of anything else, none.
+/// The members of an object in their order; empty for any other value.
 #[derive(Clone, Debug)]
-pub struct Members<T>(pub Vec<(String, T)>);
+pub struct JsonMembers<T>(pub Vec<(String, T)>);
 
-impl<T> Default for Members<T> {
+impl<T> Default for JsonMembers<T> {
     fn default() -> Self {
-        Members(Vec::new())
+        JsonMembers(Vec::new())
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Members<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonMembers<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(Any(PhantomData))
     }
 }
 
-/// The members of an object, in their order; anything else is an error.
+/// The members of an object in their order; any other value is an error.
 pub(super) fn object<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
-) -> Result<Members<T>, D::Error> {
+) -> Result<JsonMembers<T>, D::Error> {
     deserializer.deserialize_map(Any(PhantomData))
 }
 
-/// A text; of anything else, none. For fields that are texts on every server seen, and may not be on the next.
+/// A string; `None` for any other value. For fields that are strings on every known server, but may not be on the next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Text(pub Option<String>);
 
@@ -133,33 +133,33 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
-/// Builds `T` from whatever kind of value there is.
+/// Builds `T` from any kind of value.
 struct Any<T>(PhantomData<T>);
 
-/// What can be made of a member list or of a text, or of neither.
+/// Built from an object or a string; the default for anything else.
 trait Lenient<'de>: Default {
-    fn of_map<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
+    fn from_map<A: MapAccess<'de>>(map: A) -> Result<Self, A::Error> {
         skip_map(map)?;
         Ok(Self::default())
     }
 
-    fn of_text(_text: &str) -> Self {
+    fn from_text(_text: &str) -> Self {
         Self::default()
     }
 }
 
-impl<'de, T: Deserialize<'de>> Lenient<'de> for Members<T> {
-    fn of_map<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
+impl<'de, T: Deserialize<'de>> Lenient<'de> for JsonMembers<T> {
+    fn from_map<A: MapAccess<'de>>(mut map: A) -> Result<Self, A::Error> {
         let mut members = Vec::new();
         while let Some(member) = map.next_entry()? {
             members.push(member);
         }
-        Ok(Members(members))
+        Ok(JsonMembers(members))
     }
 }
 
 impl Lenient<'_> for Text {
-    fn of_text(text: &str) -> Self {
+    fn from_text(text: &str) -> Self {
         Text(Some(text.to_owned()))
     }
 }
@@ -197,7 +197,7 @@ impl<'de, T: Lenient<'de>> Visitor<'de> for Any<T> {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<T, E> {
-        Ok(T::of_text(text))
+        Ok(T::from_text(text))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<T, A::Error> {
@@ -206,7 +206,7 @@ impl<'de, T: Lenient<'de>> Visitor<'de> for Any<T> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
-        T::of_map(map)
+        T::from_map(map)
     }
 }
 
@@ -218,45 +218,45 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expected: &Value) {
-        assert_eq!(&read::<Value>(text.as_bytes()).unwrap(), expected, "{text}");
+        assert_eq!(&parse::<Value>(text.as_bytes()).unwrap(), expected, "{text}");
     }
 
     #[test]
-    fn numbers_that_are_none_are_read_as_null() {
+    fn nan_and_infinity_become_null() {
         check(r#"{"1": {"score": [NaN]}}"#, &json!({"1": {"score": [null]}}));
         check("[Infinity,-Infinity, NaN,-1]", &json!([null, null, null, -1]));
         check("NaN", &json!(null));
     }
 
     #[test]
-    fn what_stands_in_a_string_is_left_alone() {
+    fn strings_are_unchanged() {
         let text = r#"{"NaN": "NaN, \"Infinity\" and \\", "x": NaN}"#;
         check(text, &json!({"NaN": "NaN, \"Infinity\" and \\", "x": null}));
     }
 
     #[test]
-    fn half_a_surrogate_pair_costs_a_character_and_not_the_answer() {
+    fn unpaired_surrogate_is_replaced() {
         check(r#"["a\udcffb", "\ud83d\ude00", "\ud83dx"]"#, &json!(["a\u{fffd}b", "\u{1f600}", "\u{fffd}x"]));
         check(r#"["\\ud83d", "\ud83d\ud83d\ude00"]"#, &json!(["\\ud83d", "\u{fffd}\u{1f600}"]));
     }
 
     #[test]
-    fn a_torn_answer_stays_an_error() {
+    fn truncated_json_is_an_error() {
         for torn in ["", "{", "[NaN", "\"\\", "\"\\ud8", "[Na]", "<html>", "nul"] {
-            assert!(read::<Value>(torn.as_bytes()).is_err(), "{torn}");
+            assert!(parse::<Value>(torn.as_bytes()).is_err(), "{torn}");
         }
     }
 
     #[test]
-    fn members_keep_their_order_and_nothing_but_an_object_has_any() {
-        let members: Members<u8> = read(br#"{"10": 1, "2": 2}"#).unwrap();
+    fn members_keep_their_order() {
+        let members: JsonMembers<u8> = parse(br#"{"10": 1, "2": 2}"#).unwrap();
         assert_eq!(members.0, [("10".to_owned(), 1), ("2".to_owned(), 2)]);
         for other in ["[]", "[1]", "null", "3", "-3", "0.5", "true", "\"x\""] {
-            assert!(read::<Members<u8>>(other.as_bytes()).unwrap().0.is_empty(), "{other}");
+            assert!(parse::<JsonMembers<u8>>(other.as_bytes()).unwrap().0.is_empty(), "{other}");
         }
     }
 
-    /// JSON with holes for numbers, as Python writes it and as it should have been written.
+    /// JSON with `NaN` and infinities as Python writes it, and the value it stands for.
     fn documents() -> impl Strategy<Value = (String, Value)> {
         let leaf = prop_oneof![
             Just(("NaN".to_owned(), Value::Null)),
@@ -283,31 +283,31 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_python_writes_is_read_as_it_was_meant((text, meant) in documents()) {
-            prop_assert_eq!(read::<Value>(text.as_bytes()).unwrap(), meant);
+        fn python_json_is_parsed_as_meant((text, meant) in documents()) {
+            prop_assert_eq!(parse::<Value>(text.as_bytes()).unwrap(), meant);
         }
 
         #[test]
-        fn strict_json_is_never_touched(text in "[ -~é\\n]{0,40}") {
+        fn strict_json_is_unchanged(text in "[ -~é\\n]{0,40}") {
             let strict = json!({ "a": [text], "NaN": null }).to_string();
-            prop_assert!(matches!(mend(&strict), Cow::Borrowed(_)));
+            prop_assert!(matches!(sanitize(&strict), Cow::Borrowed(_)));
         }
 
         #[test]
-        fn mending_never_panics_and_is_done_after_once(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn sanitizing_never_panics_and_is_idempotent(bytes in prop::collection::vec(any::<u8>(), 0..60)) {
             let text = String::from_utf8_lossy(&bytes);
-            let once = mend(&text).into_owned();
-            prop_assert_eq!(&mend(&once), &once);
+            let once = sanitize(&text).into_owned();
+            prop_assert_eq!(&sanitize(&once), &once);
         }
 
         #[test]
-        fn mending_pieces_of_the_trouble_never_panics(
+        fn sanitizing_fragments_never_panics(
             parts in prop::collection::vec(prop::sample::select(vec![
                 "\"", "\\", "\\u", "d8", "\\ud83d", "\\ude00", "dc00", "NaN", "-", "Infinity", "é", ",", "{"]), 0..12)
         ) {
             let text = parts.concat();
-            let once = mend(&text).into_owned();
-            prop_assert_eq!(&mend(&once), &once);
+            let once = sanitize(&text).into_owned();
+            prop_assert_eq!(&sanitize(&once), &once);
         }
     }
 }

@@ -1,17 +1,18 @@
-//! How Remuda talks to one ComfyUI server. This translates; what follows from an answer is decided in the core.
+//! Client for one ComfyUI server. It translates between ComfyUI's protocol and the core's types; the core decides what
+//! follows from an answer.
 //!
 //! ```text
-//!  workflow ──prompt──▶ body ──submit──▶ POST /prompt          accepted, refused with a reason, or unsure
-//!                                 look ─▶ /queue, /history     the truth about an attempt
-//!                               socket ─▶ /ws ──progress──▶    hints: a fraction, a phase, previews
-//!                       view, upload ─▶ /view, /upload/image   files out and in
+//!  workflow ──prompt──▶ body ──submit──▶ POST /prompt          accepted, refused with a reason, or unknown
+//!                                probe ─▶ /queue, /history     the state of an attempt
+//!                               socket ─▶ /ws ──progress──▶    hints: fraction, phase, previews
+//!                   download, upload ─▶ /view, /upload/image   output and input files
 //! ```
 //!
-//! What the server really does was observed, not read in its manual: answers may hold bare `NaN`, history is empty while
-//! a prompt runs, a prompt with an odd node kills the server's worker. Each module says which of these it deals with.
+//! The server's behaviour was observed, because its documentation is incomplete: answers may contain bare `NaN`, history is
+//! empty while a prompt runs, a malformed node kills the server's worker thread. Each module names the cases it handles.
 
-mod canary;
 mod client;
+mod error;
 pub mod fault;
 mod history;
 mod inventory;
@@ -21,6 +22,7 @@ pub mod outputs;
 pub mod progress;
 pub mod prompt;
 mod queue;
+mod self_test;
 pub mod socket;
 mod stats;
 mod submit;
@@ -28,17 +30,18 @@ mod tag;
 mod target;
 mod transfer;
 
-pub use self::canary::Sick;
-pub use self::client::{Client, Error};
+pub use self::client::ComfyuiClient;
+pub use self::error::ComfyuiError;
 pub use self::inventory::Inventory;
-pub use self::message::Message;
-pub use self::outputs::File;
-pub use self::progress::{Progress, Standing, Step};
-pub use self::prompt::{Asset, Prompt, assets};
-pub use self::socket::{Closed, Heard, Socket};
-pub use self::stats::{Device, Stats};
-pub use self::tag::{Place, Tag, Tagged};
-pub use self::target::Target;
+pub use self::message::ComfyuiMessage;
+pub use self::outputs::OutputFile;
+pub use self::progress::{ProgressState, ProgressStep, ProgressTracker};
+pub use self::prompt::{AssetRef, PreparedPrompt, find_assets};
+pub use self::self_test::SelfTestError;
+pub use self::socket::{ComfyuiSocket, ReceivedMessage, SocketClosed};
+pub use self::stats::{ComfyuiDevice, SystemStats};
+pub use self::tag::{PromptPhase, PromptTag, TaggedPrompt};
+pub use self::target::ComfyuiTarget;
 pub use self::transfer::Download;
 
 #[cfg(test)]

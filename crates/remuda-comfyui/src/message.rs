@@ -1,32 +1,32 @@
-//! What the socket says, one message at a time. All of it is a hint: messages are lost, doubled and late, and those of
-//! other people's prompts come along too.
+//! Messages of the socket. They are only hints: messages are lost, repeated and late, and messages about other clients'
+//! prompts arrive too.
 //!
-//! Text frames are `{"type", "data"}`. Binary frames begin with a number, all numbers being 32 bits, big end first:
-//! `[1][format][image]`, `[4][length][about it, as JSON][image]`, `[3][length][node][text]`.
+//! Text frames are `{"type", "data"}`. Binary frames begin with a type; all numbers are 32-bit big-endian:
+//! `[1][format][image]`, `[4][length][metadata as JSON][image]`, `[3][length][node][text]`.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
-use super::fault::Raised;
-use super::json::{self, Members, Text};
+use super::fault::NodeException;
+use super::json::{self, JsonMembers, Text};
 use remuda_net::text::one_line;
 
 #[derive(Clone, Debug)]
-pub enum Message {
-    /// How many prompts run or wait, of everybody.
+pub enum ComfyuiMessage {
+    /// Number of running and waiting prompts of all clients.
     Status {
         queue_remaining: u64,
     },
     Start {
         prompt: Text,
     },
-    /// These nodes need not run.
+    /// These nodes are answered from the cache.
     Cached {
         prompt: Text,
         nodes: Vec<String>,
     },
-    /// `node` is none at the end, whatever the end was. Whoever connects late is told the node alone.
+    /// `node` is `None` at the end of a prompt, successful or not. A client that connects late receives only the node.
     Executing {
         prompt: Text,
         node: Option<String>,
@@ -37,25 +37,25 @@ pub enum Message {
         value: f64,
         max: f64,
     },
-    /// All nodes that were begun so far.
+    /// All nodes that have started so far.
     ProgressState {
         prompt: Text,
         nodes: Vec<(String, NodeState)>,
     },
-    /// A node put something out.
+    /// A node produced output.
     Executed {
         prompt: Text,
         node: Text,
         output: Box<RawValue>,
     },
-    /// Sent before history is written.
+    /// Sent before the history entry exists.
     Success {
         prompt: Text,
     },
-    /// Not always the end: a blocked node says so too.
+    /// Not always the end of the prompt: a blocked node reports it too.
     Error {
         prompt: Text,
-        raised: Raised,
+        raised: NodeException,
     },
     Interrupted {
         prompt: Text,
@@ -70,12 +70,12 @@ pub enum Message {
         node: String,
         text: String,
     },
-    /// Of a kind that means nothing to us.
+    /// An unknown type.
     Other {
         kind: String,
         prompt: Text,
     },
-    /// Of a kind we know, and not as we know it.
+    /// A known type with unexpected content.
     Malformed,
 }
 
@@ -86,47 +86,48 @@ pub struct NodeState {
     pub is_finished: bool,
 }
 
-impl Message {
-    /// Whose prompt it is about, if it says so.
+impl ComfyuiMessage {
+    /// The id of the prompt, if the message names one.
     pub fn prompt(&self) -> Option<&str> {
         match self {
-            Message::Start { prompt }
-            | Message::Cached { prompt, .. }
-            | Message::Executing { prompt, .. }
-            | Message::Progress { prompt, .. }
-            | Message::ProgressState { prompt, .. }
-            | Message::Executed { prompt, .. }
-            | Message::Success { prompt }
-            | Message::Error { prompt, .. }
-            | Message::Interrupted { prompt }
-            | Message::Preview { prompt, .. }
-            | Message::Other { prompt, .. } => prompt.0.as_deref(),
-            Message::Status { .. } | Message::Text { .. } | Message::Malformed => None,
+            ComfyuiMessage::Start { prompt }
+            | ComfyuiMessage::Cached { prompt, .. }
+            | ComfyuiMessage::Executing { prompt, .. }
+            | ComfyuiMessage::Progress { prompt, .. }
+            | ComfyuiMessage::ProgressState { prompt, .. }
+            | ComfyuiMessage::Executed { prompt, .. }
+            | ComfyuiMessage::Success { prompt }
+            | ComfyuiMessage::Error { prompt, .. }
+            | ComfyuiMessage::Interrupted { prompt }
+            | ComfyuiMessage::Preview { prompt, .. }
+            | ComfyuiMessage::Other { prompt, .. } => prompt.0.as_deref(),
+            ComfyuiMessage::Status { .. } | ComfyuiMessage::Text { .. } | ComfyuiMessage::Malformed => None,
         }
     }
 
-    /// Whether it says that this prompt is over. `execution_success` comes before history is written, this one after.
+    /// Whether the message reports the end of this prompt. `execution_success` is sent before the history entry exists, this
+    /// one after.
     pub fn is_end_of(&self, id: &str) -> bool {
-        matches!(self, Message::Executing { node: None, .. }) && self.prompt() == Some(id)
+        matches!(self, ComfyuiMessage::Executing { node: None, .. }) && self.prompt() == Some(id)
     }
 
-    pub fn of_text(text: &str) -> Message {
-        let Ok(frame) = json::read::<Frame>(text.as_bytes()) else { return Message::Malformed };
+    pub fn from_text(text: &str) -> ComfyuiMessage {
+        let Ok(frame) = json::parse::<Frame>(text.as_bytes()) else { return ComfyuiMessage::Malformed };
         match frame.data {
-            Some(data) => of_frame(&frame.kind, &data).unwrap_or(Message::Malformed),
+            Some(data) => parse_frame(&frame.kind, &data).unwrap_or(ComfyuiMessage::Malformed),
             None => other(&frame.kind, Text(None)),
         }
     }
 
-    pub fn of_binary(bytes: &[u8]) -> Message {
-        let Some((event, rest)) = number(bytes) else { return Message::Malformed };
+    pub fn from_binary(bytes: &[u8]) -> ComfyuiMessage {
+        let Some((event, rest)) = number(bytes) else { return ComfyuiMessage::Malformed };
         let message = match event {
             1 => plain_preview(rest),
             3 => progress_text(rest),
             4 => preview(rest),
             _ => Some(other(&format!("binary {event}"), Text(None))),
         };
-        message.unwrap_or(Message::Malformed)
+        message.unwrap_or(ComfyuiMessage::Malformed)
     }
 }
 
@@ -138,7 +139,7 @@ struct Frame {
     data: Option<Box<RawValue>>,
 }
 
-/// The fields of all kinds of messages; no two kinds use one word for different things.
+/// The fields of all message types; no two types use the same name for different things.
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Data {
@@ -148,39 +149,43 @@ struct Data {
     max: Option<f64>,
 }
 
-fn of_frame(kind: &str, data: &RawValue) -> Option<Message> {
+fn parse_frame(kind: &str, data: &RawValue) -> Option<ComfyuiMessage> {
     if kind == "status" {
-        let status: StatusData = of(data)?;
-        return Some(Message::Status { queue_remaining: status.status.exec_info.queue_remaining });
+        let status: StatusData = parse_data(data)?;
+        return Some(ComfyuiMessage::Status { queue_remaining: status.status.exec_info.queue_remaining });
     }
     if !KINDS.contains(&kind) {
-        let prompt = of::<Data>(data).unwrap_or_default().prompt_id;
+        let prompt = parse_data::<Data>(data).unwrap_or_default().prompt_id;
         return Some(other(kind, prompt));
     }
-    let fields: Data = of(data)?;
+    let fields: Data = parse_data(data)?;
     let prompt = fields.prompt_id;
     Some(match kind {
-        "execution_start" => Message::Start { prompt },
-        "execution_cached" => Message::Cached { prompt, nodes: of::<CachedData>(data)?.nodes },
-        "executing" => Message::Executing { prompt, node: fields.node.0 },
-        "progress" => Message::Progress { prompt, node: fields.node, value: fields.value?, max: fields.max? },
+        "execution_start" => ComfyuiMessage::Start { prompt },
+        "execution_cached" => ComfyuiMessage::Cached { prompt, nodes: parse_data::<CachedData>(data)?.nodes },
+        "executing" => ComfyuiMessage::Executing { prompt, node: fields.node.0 },
+        "progress" => {
+            ComfyuiMessage::Progress { prompt, node: fields.node, value: fields.value?, max: fields.max? }
+        }
         "progress_state" => {
-            let nodes = of::<StateData>(data)?.nodes.0;
-            let nodes = nodes.into_iter().map(|(id, node)| (id, node.read())).collect();
-            Message::ProgressState { prompt, nodes }
+            let nodes = parse_data::<StateData>(data)?.nodes.0;
+            let nodes = nodes.into_iter().map(|(id, node)| (id, node.into_state())).collect();
+            ComfyuiMessage::ProgressState { prompt, nodes }
         }
-        "executed" => {
-            Message::Executed { prompt, node: fields.node, output: of::<ExecutedData>(data)?.output }
-        }
-        "execution_success" => Message::Success { prompt },
-        "execution_error" => Message::Error { prompt, raised: of(data)? },
-        "execution_interrupted" => Message::Interrupted { prompt },
+        "executed" => ComfyuiMessage::Executed {
+            prompt,
+            node: fields.node,
+            output: parse_data::<ExecutedData>(data)?.output,
+        },
+        "execution_success" => ComfyuiMessage::Success { prompt },
+        "execution_error" => ComfyuiMessage::Error { prompt, raised: parse_data(data)? },
+        "execution_interrupted" => ComfyuiMessage::Interrupted { prompt },
         _ => return None,
     })
 }
 
-fn other(kind: &str, prompt: Text) -> Message {
-    Message::Other { kind: one_line(kind, 40), prompt }
+fn other(kind: &str, prompt: Text) -> ComfyuiMessage {
+    ComfyuiMessage::Other { kind: one_line(kind, 40), prompt }
 }
 
 const KINDS: [&str; 9] = [
@@ -195,7 +200,7 @@ const KINDS: [&str; 9] = [
     "execution_interrupted",
 ];
 
-fn of<T: DeserializeOwned>(data: &RawValue) -> Option<T> {
+fn parse_data<T: DeserializeOwned>(data: &RawValue) -> Option<T> {
     serde_json::from_str(data.get()).ok()
 }
 
@@ -226,7 +231,7 @@ struct ExecutedData {
 
 #[derive(Deserialize)]
 struct StateData {
-    nodes: Members<StateNode>,
+    nodes: JsonMembers<StateNode>,
 }
 
 #[derive(Deserialize, Default)]
@@ -238,7 +243,7 @@ struct StateNode {
 }
 
 impl StateNode {
-    fn read(self) -> NodeState {
+    fn into_state(self) -> NodeState {
         NodeState {
             value: self.value.unwrap_or_default(),
             max: self.max.unwrap_or_default(),
@@ -252,16 +257,16 @@ fn number(bytes: &[u8]) -> Option<(u32, &[u8])> {
     Some((u32::from_be_bytes(*head), rest))
 }
 
-/// A length, so many bytes, and the rest.
+/// Splits off a length-prefixed part.
 fn sized(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = number(bytes)?;
     rest.split_at_checked(length as usize)
 }
 
-fn plain_preview(bytes: &[u8]) -> Option<Message> {
+fn plain_preview(bytes: &[u8]) -> Option<ComfyuiMessage> {
     let (format, image) = number(bytes)?;
     let mime = if format == 2 { "image/png" } else { "image/jpeg" };
-    Some(Message::Preview {
+    Some(ComfyuiMessage::Preview {
         prompt: Text(None),
         node: Text(None),
         mime: mime.to_owned(),
@@ -269,19 +274,19 @@ fn plain_preview(bytes: &[u8]) -> Option<Message> {
     })
 }
 
-fn preview(bytes: &[u8]) -> Option<Message> {
+fn preview(bytes: &[u8]) -> Option<ComfyuiMessage> {
     #[derive(Deserialize, Default)]
     #[serde(default)]
-    struct About {
+    struct PreviewMetadata {
         prompt_id: Text,
         node_id: Text,
         image_type: Text,
     }
     let (about, image) = sized(bytes)?;
-    let about: About = json::read(about).ok()?;
-    // It becomes a header where previews are served: nothing but a picture may be announced there.
+    let about: PreviewMetadata = json::parse(about).ok()?;
+    // The type becomes a header where previews are served, so only image types are passed on.
     let mime = about.image_type.0.filter(|mime| matches!(&**mime, "image/png" | "image/webp"));
-    Some(Message::Preview {
+    Some(ComfyuiMessage::Preview {
         prompt: about.prompt_id,
         node: about.node_id,
         mime: mime.unwrap_or_else(|| "image/jpeg".to_owned()),
@@ -289,10 +294,13 @@ fn preview(bytes: &[u8]) -> Option<Message> {
     })
 }
 
-fn progress_text(bytes: &[u8]) -> Option<Message> {
+fn progress_text(bytes: &[u8]) -> Option<ComfyuiMessage> {
     let (node, text) = sized(bytes)?;
     let text = String::from_utf8_lossy(text);
-    Some(Message::Text { node: String::from_utf8_lossy(node).into_owned(), text: one_line(&text, 500) })
+    Some(ComfyuiMessage::Text {
+        node: String::from_utf8_lossy(node).into_owned(),
+        text: one_line(&text, 500),
+    })
 }
 
 #[cfg(test)]

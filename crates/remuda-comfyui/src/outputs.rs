@@ -1,106 +1,108 @@
-//! What a prompt put out, read from its history: files, and values that are none.
+//! Outputs of a prompt, parsed from its history: files and other values.
 //!
 //! ```text
 //!   {"9": {"images": [{"filename", "subfolder", "type"}, ..], "animated": [false]}, "12": {"text": ["a cat"]}}
-//!     node   key         a file                                 a flag: ignored                a value: kept
+//!     node   key         a file                                 a flag: ignored                a value: returned
 //! ```
 //!
-//! Keys vary by node (`images`, `gifs`, `audio`, `video`, `3d`, whatever a custom node likes), so a file is known by having a
-//! `filename`. Names come from a server that runs other people's code: they are asked for, and shown, but never a path here.
+//! Keys vary by node (`images`, `gifs`, `audio`, `video`, `3d`, or any key of a custom node), so a file is recognized by its
+//! `filename`. File names come from a server that runs untrusted code: they are requested and displayed, but never used as
+//! a local path.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::json::{self, Members, Text};
+use super::json::{self, JsonMembers, Text};
 use remuda_net::text::one_line;
 
-/// Of these nodes speak to the web interface, not to whoever wanted the result.
+/// Keys for the web interface only.
 const FLAGS: [&str; 1] = ["animated"];
 
-/// Longer names no file system has.
+/// The longest name of common file systems.
 const NAME_CHARS_MAX: usize = 255;
 
 #[derive(Clone, Debug, Default)]
 pub struct Outputs {
-    /// In the order in which the nodes ended.
-    pub files: Vec<File>,
-    pub values: Vec<Value>,
+    /// In the order in which the nodes finished.
+    pub files: Vec<OutputFile>,
+    pub values: Vec<OutputValue>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct File {
+pub struct OutputFile {
     pub node: String,
-    /// Under which word the node put it out: `images`, `gifs`, ...
+    /// The node's output key: `images`, `gifs`, ...
     pub key: String,
     pub filename: String,
     pub subfolder: String,
-    /// ComfyUI's `type`: `output`, or `temp`, which is gone after a restart.
+    /// ComfyUI's `type`: `output`, or `temp`, which a restart deletes.
     pub kind: String,
-    /// As far as its ending tells.
+    /// By the file extension.
     pub media: &'static str,
 }
 
-/// A text, a number, a list: what a node put out under `key` that is no file.
+/// A text, number or list that a node returned under `key`.
 #[derive(Clone, Debug)]
-pub struct Value {
+pub struct OutputValue {
     pub node: String,
     pub key: String,
     pub json: Box<RawValue>,
 }
 
-pub fn files(outputs: &RawValue) -> Vec<File> {
-    read(outputs).files
+pub fn files(outputs: &RawValue) -> Vec<OutputFile> {
+    parse(outputs).files
 }
 
-/// What one node put out, as it says it while the prompt runs.
-pub fn files_of(node: &str, output: &RawValue) -> Vec<File> {
-    let keys: Members<Box<RawValue>> = json::read(output.get().as_bytes()).unwrap_or_default();
+/// The output files of one node, from its `executed` message.
+pub fn node_files(node: &str, output: &RawValue) -> Vec<OutputFile> {
+    let keys: JsonMembers<Box<RawValue>> = json::parse(output.get().as_bytes()).unwrap_or_default();
     let mut read = Outputs::default();
-    read.take_all(node, keys);
+    read.add_all(node, keys);
     read.files
 }
 
-/// Whether no node put anything out.
+/// Whether no node has outputs.
 pub fn is_empty(outputs: &RawValue) -> bool {
-    json::read::<Members<serde::de::IgnoredAny>>(outputs.get().as_bytes())
+    json::parse::<JsonMembers<serde::de::IgnoredAny>>(outputs.get().as_bytes())
         .is_ok_and(|nodes| nodes.0.is_empty())
 }
 
-/// What does not look like outputs is no error: it is simply not there.
-pub fn read(outputs: &RawValue) -> Outputs {
-    let nodes: Members<Members<Box<RawValue>>> = json::read(outputs.get().as_bytes()).unwrap_or_default();
+/// Parses outputs; values of an unknown form are skipped.
+pub fn parse(outputs: &RawValue) -> Outputs {
+    let nodes: JsonMembers<JsonMembers<Box<RawValue>>> =
+        json::parse(outputs.get().as_bytes()).unwrap_or_default();
     let mut read = Outputs::default();
     for (node, keys) in nodes.0 {
-        read.take_all(&node, keys);
+        read.add_all(&node, keys);
     }
     read
 }
 
 impl Outputs {
-    fn take_all(&mut self, node: &str, keys: Members<Box<RawValue>>) {
+    fn add_all(&mut self, node: &str, keys: JsonMembers<Box<RawValue>>) {
         for (key, value) in keys.0 {
             if !FLAGS.contains(&key.as_str()) {
-                self.take(node, &key, value);
+                self.add(node, &key, value);
             }
         }
     }
 
-    fn take(&mut self, node: &str, key: &str, value: Box<RawValue>) {
+    fn add(&mut self, node: &str, key: &str, value: Box<RawValue>) {
         let items: Vec<Box<RawValue>> = match serde_json::from_str(value.get()) {
             Ok(items) => items,
             Err(_) => vec![value.clone()],
         };
         let before = self.files.len();
-        self.files.extend(items.iter().filter_map(|item| File::read(node, key, item)));
-        // What stands beside a file belongs to it.
+        self.files.extend(items.iter().filter_map(|item| OutputFile::read(node, key, item)));
+        // Values next to a file describe that file.
         if self.files.len() == before && !items.is_empty() {
-            self.values.push(Value { node: node.to_owned(), key: key.to_owned(), json: value });
+            self.values.push(OutputValue { node: node.to_owned(), key: key.to_owned(), json: value });
         }
     }
 }
 
 #[derive(Deserialize)]
-struct Listed {
+struct ListedFile {
     filename: String,
     #[serde(default)]
     subfolder: Text,
@@ -108,13 +110,13 @@ struct Listed {
     kind: Text,
 }
 
-impl File {
+impl OutputFile {
     fn read(node: &str, key: &str, item: &RawValue) -> Option<Self> {
-        let listed: Listed = serde_json::from_str(item.get()).ok()?;
+        let listed: ListedFile = serde_json::from_str(item.get()).ok()?;
         if listed.filename.is_empty() {
             return None;
         }
-        Some(File {
+        Some(OutputFile {
             node: node.to_owned(),
             key: key.to_owned(),
             media: media(&listed.filename),
@@ -124,31 +126,32 @@ impl File {
         })
     }
 
-    /// Where the server says it is, for people.
-    pub fn path(&self) -> String {
+    /// The path on the server, for messages.
+    pub fn display_path(&self) -> String {
         let parts = [&*self.kind, &*self.subfolder, &*self.filename];
         let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
         one_line(&parts.join("/"), NAME_CHARS_MAX)
     }
 
-    /// A name that is safe to show, to offer for saving and to put into a header: no folder, no dot in front, no quotes.
-    pub fn name(&self) -> String {
+    /// A name that is safe to display, to save under and to put into a header: no folder, no leading dot, no quotes.
+    pub fn display_name(&self) -> String {
         let last = self.filename.rsplit(['/', '\\']).next().unwrap_or_default();
-        let plain: String = last
+        let safe: String = last
             .chars()
             .map(|c| if c.is_alphanumeric() || "._-()[] +@".contains(c) { c } else { '_' })
             .collect();
-        let plain = plain.trim_start_matches(['.', ' ']).trim_end_matches(['.', ' ']);
-        // The ending is what tells people and programs apart what it is, so the cut is made in front.
-        let skip = plain.chars().count().saturating_sub(128);
-        let plain: String = plain.chars().skip(skip).collect();
-        if plain.is_empty() { "file".to_owned() } else { plain }
+        let safe = safe.trim_start_matches(['.', ' ']).trim_end_matches(['.', ' ']);
+        // The extension identifies the type, so a long name is cut at the front.
+        let skip = safe.chars().count().saturating_sub(128);
+        let safe: String = safe.chars().skip(skip).collect();
+        if safe.is_empty() { "file".to_owned() } else { safe }
     }
 }
 
 fn media(filename: &str) -> &'static str {
-    let ending = filename.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase()).unwrap_or_default();
-    match ending.as_str() {
+    let extension =
+        filename.rsplit_once('.').map(|(_, extension)| extension.to_ascii_lowercase()).unwrap_or_default();
+    match extension.as_str() {
         "png" => "image/png",
         "jpg" | "jpeg" => "image/jpeg",
         "webp" => "image/webp",
@@ -183,12 +186,12 @@ mod tests {
     use super::*;
 
     fn outputs(json: &str) -> Outputs {
-        read(&RawValue::from_string(json.to_owned()).unwrap())
+        parse(&RawValue::from_string(json.to_owned()).unwrap())
     }
 
-    fn file(filename: &str) -> File {
+    fn file(filename: &str) -> OutputFile {
         let (node, key) = (String::new(), String::new());
-        File {
+        OutputFile {
             node,
             key,
             filename: filename.to_owned(),
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn files_of_every_kind_are_found_in_the_order_they_were_made() {
+    fn output_files_are_found_in_order() {
         let read = outputs(
             r#"{"10": {"images": [{"filename": "a_00001_.png", "subfolder": "remuda/x-1", "type": "output"},
                                   {"filename": "b.PNG", "subfolder": "", "type": "temp", "new": {}}], "animated": [false]},
@@ -208,7 +211,8 @@ mod tests {
                 "3": {"3d": {"filename": "e.glb", "subfolder": "mesh", "type": "output"}, "result": ["e.glb", null]},
                 "4": {"text": ["a cat"], "score": 0.5, "images": []}}"#,
         );
-        let files: Vec<_> = read.files.iter().map(|f| (&*f.node, &*f.key, f.path(), f.media)).collect();
+        let files: Vec<_> =
+            read.files.iter().map(|f| (&*f.node, &*f.key, f.display_path(), f.media)).collect();
         let expected = [
             ("10", "images", "output/remuda/x-1/a_00001_.png", "image/png"),
             ("10", "images", "temp/b.PNG", "image/png"),
@@ -224,14 +228,14 @@ mod tests {
     }
 
     #[test]
-    fn odd_outputs_are_no_outputs() {
-        for odd in ["{}", "[]", "null", r#"{"1": null}"#, r#"{"1": {"images": [{"filename": ""}]}}"#] {
-            assert!(outputs(odd).files.is_empty(), "{odd}");
+    fn malformed_outputs_are_skipped() {
+        for malformed in ["{}", "[]", "null", r#"{"1": null}"#, r#"{"1": {"images": [{"filename": ""}]}}"#] {
+            assert!(outputs(malformed).files.is_empty(), "{malformed}");
         }
     }
 
     #[test]
-    fn a_name_for_showing_is_no_path_and_no_markup() {
+    fn display_name_is_neither_path_nor_markup() {
         for (filename, name) in [
             ("höhe ✓.png", "höhe _.png"),
             ("../../etc/passwd", "passwd"),
@@ -242,9 +246,9 @@ mod tests {
             ("..", "file"),
             ("x/", "file"),
         ] {
-            assert_eq!(file(filename).name(), name);
+            assert_eq!(file(filename).display_name(), name);
         }
-        let long = file(&format!("{}.png", "é".repeat(300))).name();
+        let long = file(&format!("{}.png", "é".repeat(300))).display_name();
         assert!(long.ends_with(".png") && long.chars().count() == 128, "{long}");
     }
 }

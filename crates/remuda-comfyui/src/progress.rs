@@ -1,50 +1,50 @@
-//! How far a prompt is, as one fraction that only rises, and in words.
+//! Progress of a prompt as a fraction that never decreases, and as a phase in words.
 //!
-//! Every node weighs one, or as many as it has steps: those a sampler will take stand in its inputs, others are learnt when
-//! the node begins to count. Cached nodes are done from the start. Messages come twice, late and in the wrong order, and the
-//! weights change on the way, so whatever is less than before changes nothing.
+//! Each node has weight one, or the number of its steps: a sampler's inputs contain them, other nodes report them once they
+//! run. Cached nodes are done from the start. Messages arrive twice, late and out of order, and weights change during the
+//! run, so a smaller fraction than before is ignored.
 
 use std::collections::BTreeMap;
 
 use remuda_core::service::{ProbeResult, ServiceFailure};
 
-use super::message::Message;
-use super::{Prompt, outputs};
+use super::message::ComfyuiMessage;
+use super::{PreparedPrompt, outputs};
 
-/// A node that counts bytes would leave nothing for the others to add.
+/// Upper bound: a node that counts bytes as steps would hide all others.
 const WEIGHT_MAX: f64 = 200.0;
 
 #[derive(Clone, Debug)]
-pub struct Progress {
+pub struct ProgressTracker {
     id: String,
     parts: BTreeMap<String, Part>,
     fraction: f32,
     phase: String,
-    /// Who says when a node is finished is believed; otherwise the next one to begin tells.
+    /// The server sends node states. Without them, the start of the next node ends the previous one.
     has_states: bool,
     running: Option<String>,
     blocked: Option<ServiceFailure>,
 }
 
-/// A change worth telling.
+/// A change of the progress.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct ProgressStep {
     /// From 0 to 1, never less than before.
     pub fraction: f32,
     pub phase: String,
 }
 
-/// All there is to tell of a prompt at a time.
+/// The current progress of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Standing<'a> {
+pub struct ProgressState<'a> {
     /// From 0 to 1, never less than before.
     pub fraction: f32,
     pub nodes_done: usize,
     pub nodes_total: usize,
-    /// Which node runs, as far as the server said.
+    /// The running node, if the server has named one.
     pub node: Option<&'a str>,
     pub class: Option<&'a str>,
-    /// Of how many steps it has done how many, if it counts any.
+    /// Steps done and total steps of the running node, if it reports steps.
     pub steps: Option<(u64, u64)>,
     pub phase: &'a str,
 }
@@ -59,14 +59,14 @@ struct Part {
     done: f64,
 }
 
-impl Progress {
-    pub fn new(prompt: &Prompt) -> Self {
+impl ProgressTracker {
+    pub fn new(prompt: &PreparedPrompt) -> Self {
         let parts = prompt.nodes().iter().map(|(id, node)| {
             let weight = node.steps.filter(|steps| steps.is_finite()).unwrap_or(1.0).clamp(1.0, WEIGHT_MAX);
             let (name, class) = (node.name().to_owned(), node.class.clone());
             (id.clone(), Part { name, class, steps: None, weight, done: 0.0 })
         });
-        Progress {
+        ProgressTracker {
             id: prompt.id().to_owned(),
             parts: parts.collect(),
             fraction: 0.0,
@@ -77,9 +77,9 @@ impl Progress {
         }
     }
 
-    pub fn standing(&self) -> Standing<'_> {
+    pub fn state(&self) -> ProgressState<'_> {
         let running = self.running.as_deref().and_then(|id| self.parts.get_key_value(id));
-        Standing {
+        ProgressState {
             fraction: self.fraction,
             nodes_done: self.parts.values().filter(|part| part.done >= 1.0).count(),
             nodes_total: self.parts.len(),
@@ -90,9 +90,9 @@ impl Progress {
         }
     }
 
-    /// What a look saw, and what only a message told: a node that bars the way says so on the socket alone. History then
-    /// shows a success without outputs, which is also what a prompt looks like that has none to show.
-    pub fn judge(&self, seen: ProbeResult) -> ProbeResult {
+    /// Corrects a probe by what only the socket reports: a blocked node. History then shows a success without outputs, which
+    /// is also how a prompt looks that has no outputs.
+    pub fn refine(&self, seen: ProbeResult) -> ProbeResult {
         match (seen, &self.blocked) {
             (ProbeResult::Succeeded { outputs }, Some(failure)) if outputs::is_empty(&outputs) => {
                 ProbeResult::Failed(failure.clone())
@@ -101,25 +101,25 @@ impl Progress {
         }
     }
 
-    /// Takes a message in; gives back what changed by it. Messages about other prompts change nothing.
-    pub fn heard(&mut self, message: &Message) -> Option<Step> {
+    /// Applies a message and returns the change. Messages about other prompts are ignored.
+    pub fn apply(&mut self, message: &ComfyuiMessage) -> Option<ProgressStep> {
         if message.prompt().is_some_and(|id| id != self.id) {
             return None;
         }
         let before = (self.fraction, self.phase.clone());
         match message {
-            Message::Start { .. } if self.phase.is_empty() => "started".clone_into(&mut self.phase),
-            Message::Cached { nodes, .. } => nodes.iter().for_each(|node| self.finish(node)),
-            Message::Executing { node: Some(node), .. } => self.begin(node),
-            Message::Executing { node: None, prompt } if prompt.0.is_some() => {
+            ComfyuiMessage::Start { .. } if self.phase.is_empty() => "started".clone_into(&mut self.phase),
+            ComfyuiMessage::Cached { nodes, .. } => nodes.iter().for_each(|node| self.finish(node)),
+            ComfyuiMessage::Executing { node: Some(node), .. } => self.begin(node),
+            ComfyuiMessage::Executing { node: None, prompt } if prompt.0.is_some() => {
                 "finishing".clone_into(&mut self.phase);
             }
-            Message::Progress { node, value, max, .. } => {
+            ComfyuiMessage::Progress { node, value, max, .. } => {
                 if let Some(node) = node.0.as_deref() {
                     self.advance(node, *value, *max);
                 }
             }
-            Message::ProgressState { nodes, .. } => {
+            ComfyuiMessage::ProgressState { nodes, .. } => {
                 self.has_states = true;
                 for (node, state) in nodes {
                     if state.is_finished {
@@ -129,11 +129,11 @@ impl Progress {
                     }
                 }
             }
-            Message::Executed { node, .. } => node.0.iter().for_each(|node| self.finish(node)),
-            Message::Error { raised, prompt } if prompt.0.is_some() && raised.is_block() => {
+            ComfyuiMessage::Executed { node, .. } => node.0.iter().for_each(|node| self.finish(node)),
+            ComfyuiMessage::Error { raised, prompt } if prompt.0.is_some() && raised.is_block() => {
                 self.blocked = Some(raised.failure());
             }
-            Message::Success { .. } => {
+            ComfyuiMessage::Success { .. } => {
                 self.parts.values_mut().for_each(|part| part.done = 1.0);
                 self.fraction = 1.0;
                 "finishing".clone_into(&mut self.phase);
@@ -141,8 +141,8 @@ impl Progress {
             _ => {}
         }
         self.fraction = self.fraction.max(self.share());
-        let is_news = before != (self.fraction, self.phase.clone());
-        is_news.then(|| Step { fraction: self.fraction, phase: self.phase.clone() })
+        let has_changed = before != (self.fraction, self.phase.clone());
+        has_changed.then(|| ProgressStep { fraction: self.fraction, phase: self.phase.clone() })
     }
 
     fn share(&self) -> f32 {
@@ -156,7 +156,7 @@ impl Progress {
         self.phase.clone_from(&part.name);
         let id = id.clone();
         let before = self.running.replace(id.clone());
-        // Servers without states run one node after the other.
+        // Servers that send no states run one node after the other.
         if !self.has_states
             && let Some(before) = before.filter(|before| *before != id)
         {
@@ -164,7 +164,7 @@ impl Progress {
         }
     }
 
-    /// Nodes made at run time have no part of their own, and do not end the node that made them.
+    /// Nodes created at run time have no entry, and their end does not end the node that created them.
     fn finish(&mut self, node: &str) {
         if let Some(part) = self.parts.get_mut(node) {
             part.done = 1.0;
@@ -192,7 +192,7 @@ impl Progress {
     }
 }
 
-/// A node made at run time is called after the one that made it: `2.0.0.1` belongs to `2`.
+/// A node created at run time is named after its creator: `2.0.0.1` belongs to `2`.
 fn root<'a>(node: &'a str, parts: &BTreeMap<String, Part>) -> &'a str {
     if parts.contains_key(node) { node } else { node.split('.').next().unwrap_or(node) }
 }

@@ -1,15 +1,15 @@
-//! A workflow made ready for ComfyUI: what is known to kill or confuse its executor is mended or refused here, before it
-//! is sent, because the server itself accepts all of it with a 200.
+//! Prepares a workflow for ComfyUI: input that is known to crash or confuse its executor is corrected or refused before it
+//! is sent, because the server itself accepts all of it with status 200.
 //!
-//! | what | because |
+//! | rule | reason |
 //! |---|---|
-//! | every node has a class and an object of inputs | a loose node without inputs kills the worker thread |
-//! | no chain of links is longer than Python can follow | a longer one, in loose nodes, kills it as well |
-//! | our own id, a lower-case UUID; no `number` | newer servers take no other; equal pairs of both kill the worker thread |
-//! | our own `client_id`, a text | a list ends the process; without one a cached run has no outputs |
-//! | `extra_data` holds only what ComfyUI reads, in the type it expects | others break the job list for everybody |
-//! | assets become the names under which they were placed | a loader knows files, not hashes |
-//! | `filename_prefix` begins with a folder of this attempt | two runs never write one file, and a save is never answered from the cache with files that are gone |
+//! | every node has a class and an object of inputs | an unconnected node without inputs kills the worker thread |
+//! | no chain of links is longer than Python can follow | a longer one among unconnected nodes kills it as well |
+//! | our own id, a lower-case UUID; no `number` | newer servers accept no other; two prompts with equal id and number kill the worker thread |
+//! | our own `client_id`, a text | a list crashes the process; without one a cached run has no outputs |
+//! | `extra_data` holds only what ComfyUI reads, in the type it expects | anything else breaks the job list of all clients |
+//! | assets are replaced by the names under which they were uploaded | loaders accept file names, not hashes |
+//! | `filename_prefix` begins with a folder of this attempt | two runs never write the same file, and a save node is never answered from the cache with deleted files |
 
 mod asset;
 mod chain;
@@ -25,61 +25,60 @@ use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-pub use self::asset::{Asset, assets};
+pub use self::asset::{AssetRef, find_assets};
 
 use self::chain::CHAIN_MAX;
 use self::graph::{Extra, Graph};
 use super::json;
-use super::tag::{TAG, Tag};
+use super::tag::{PromptTag, TAG};
 use remuda_net::text::one_line;
 
-/// As nodes call what they save if nobody says otherwise.
-const NAME_OF_THE_NAMELESS: &str = "/ComfyUI";
+/// ComfyUI's own default for `filename_prefix`.
+const DEFAULT_PREFIX: &str = "/ComfyUI";
 
-/// What is sent, and what is needed to tell people how far it is.
+/// The request body, and the nodes for progress messages.
 #[derive(Clone, Debug)]
-pub struct Prompt {
+pub struct PreparedPrompt {
     id: String,
     body: Vec<u8>,
-    nodes: BTreeMap<String, Node>,
+    nodes: BTreeMap<String, PromptNode>,
 }
 
-/// A node as people know it.
+/// A node's class and title, for progress messages.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct PromptNode {
     pub class: String,
-    /// What its author called it.
+    /// The title given by the author.
     pub title: Option<String>,
-    /// How many steps it will take, if an input says so.
+    /// Number of steps, if an input contains it.
     pub steps: Option<f64>,
 }
 
-impl Node {
+impl PromptNode {
     pub fn name(&self) -> &str {
         self.title.as_deref().unwrap_or(&self.class)
     }
 }
 
-impl Prompt {
-    /// `placed` says for each asset's hash under which name it was uploaded. Takes a bare graph, or one wrapped as
+impl PreparedPrompt {
+    /// `placed` maps each asset's hash to its uploaded name. Accepts a bare graph, or one wrapped as
     /// `{"prompt": graph, "extra_data": {..}}`.
     pub fn prepare(
         workflow: &RawValue,
-        tag: &Tag,
+        tag: &PromptTag,
         service_job_id: &str,
         client_id: &str,
         placed: &BTreeMap<String, String>,
-    ) -> Result<Prompt, ServiceFailure> {
+    ) -> Result<PreparedPrompt, ServiceFailure> {
         if !is_canonical(service_job_id) {
             return Err(ServiceFailure::new(
                 ServiceFault::Lost,
-                format!("{service_job_id:?} is no lower-case UUID"),
+                format!("{service_job_id:?} is not a lower-case UUID"),
             ));
         }
         let mut graph = Graph::read(workflow)?;
         if chain::is_too_long(&graph.nodes) {
-            let message =
-                format!("more than {CHAIN_MAX} nodes in one chain are more than ComfyUI can follow");
+            let message = format!("a chain of more than {CHAIN_MAX} nodes is too long for ComfyUI");
             return Err(ServiceFailure::new(ServiceFault::Graph, message));
         }
         let folder = folder(tag);
@@ -96,11 +95,11 @@ impl Prompt {
                         ),
                     )
                 };
-                // Also the check that every number in it is one that Python reads as a number.
+                // This also checks that Python can parse every number in it.
                 let mut tree: Value = serde_json::from_str(value.get()).map_err(|error| {
-                    at(ServiceFailure::new(ServiceFault::Graph, format!("no sound JSON: {error}")))
+                    at(ServiceFailure::new(ServiceFault::Graph, format!("invalid JSON: {error}")))
                 })?;
-                let is_placed = asset::place(&mut tree, placed).map_err(at)?;
+                let is_placed = asset::replace(&mut tree, placed).map_err(at)?;
                 let is_prefixed = name == "filename_prefix" && prefix(&mut tree, &folder);
                 if is_placed || is_prefixed {
                     *value = raw(&tree);
@@ -108,17 +107,17 @@ impl Prompt {
             }
         }
         let tag = json!(tag);
-        Ok(Prompt::write(&graph, &tag, service_job_id, client_id))
+        Ok(PreparedPrompt::write(&graph, &tag, service_job_id, client_id))
     }
 
-    /// A prompt of our own making, which needs no mending.
-    pub(super) fn own(graph: &Value, tag: &Value, id: &str, client_id: &str) -> Prompt {
-        let graph = Graph::read(&raw(graph)).expect("our own graphs are sound");
-        Prompt::write(&graph, tag, id, client_id)
+    /// A prompt that we built ourselves, which needs no checks.
+    pub(super) fn from_trusted(graph: &Value, tag: &Value, id: &str, client_id: &str) -> PreparedPrompt {
+        let graph = Graph::read(&raw(graph)).expect("our own graphs are valid");
+        PreparedPrompt::write(&graph, tag, id, client_id)
     }
 
-    fn write(graph: &Graph, tag: &Value, id: &str, client_id: &str) -> Prompt {
-        let mut extra: BTreeMap<&str, Box<RawValue>> = graph.extra.sound().collect();
+    fn write(graph: &Graph, tag: &Value, id: &str, client_id: &str) -> PreparedPrompt {
+        let mut extra: BTreeMap<&str, Box<RawValue>> = graph.extra.valid_entries().collect();
         extra.insert(TAG, raw(tag));
         let body = Body {
             prompt: &graph.nodes,
@@ -127,9 +126,9 @@ impl Prompt {
             extra_data: extra,
             partial_execution_targets: graph.targets.as_deref(),
         };
-        let body = serde_json::to_vec(&body).expect("texts and JSON values can be written");
-        let nodes = graph.nodes.iter().map(|(id, node)| (id.clone(), node.known())).collect();
-        Prompt { id: id.to_owned(), body, nodes }
+        let body = serde_json::to_vec(&body).expect("strings and JSON values can be serialized");
+        let nodes = graph.nodes.iter().map(|(id, node)| (id.clone(), node.describe())).collect();
+        PreparedPrompt { id: id.to_owned(), body, nodes }
     }
 
     /// The `service_job_id`.
@@ -137,12 +136,12 @@ impl Prompt {
         &self.id
     }
 
-    /// What is posted to `/prompt`.
+    /// The body for `POST /prompt`.
     pub fn body(&self) -> &[u8] {
         &self.body
     }
 
-    pub fn nodes(&self) -> &BTreeMap<String, Node> {
+    pub fn nodes(&self) -> &BTreeMap<String, PromptNode> {
         &self.nodes
     }
 }
@@ -158,22 +157,22 @@ struct Body<'a> {
 }
 
 impl graph::Node {
-    fn known(&self) -> Node {
+    fn describe(&self) -> PromptNode {
         let meta: Option<Value> = self.meta.as_ref().and_then(|meta| serde_json::from_str(meta.get()).ok());
         let title = meta.as_ref().and_then(|meta| meta["title"].as_str()).map(|title| one_line(title, 60));
         let steps = self.inputs.get("steps").and_then(|steps| serde_json::from_str(steps.get()).ok());
-        Node { class: one_line(&self.class, 60), title: title.filter(|title| !title.is_empty()), steps }
+        PromptNode { class: one_line(&self.class, 60), title: title.filter(|title| !title.is_empty()), steps }
     }
 }
 
 impl Extra {
     /// What ComfyUI reads of it, as far as it has the type that it expects.
-    fn sound(&self) -> impl Iterator<Item = (&str, Box<RawValue>)> {
+    fn valid_entries(&self) -> impl Iterator<Item = (&str, Box<RawValue>)> {
         self.0.0.iter().filter_map(|(key, value)| {
             let value: Value = serde_json::from_str(value.get()).ok()?;
-            let sound = match (key.as_str(), value) {
+            let valid = match (key.as_str(), value) {
                 ("extra_pnginfo", Value::Object(mut info)) => {
-                    // The job list looks into it.
+                    // ComfyUI's job list reads this field.
                     if !info.get("workflow").is_none_or(Value::is_object) {
                         info.remove("workflow");
                     }
@@ -185,27 +184,27 @@ impl Extra {
                 ) => text,
                 _ => return None,
             };
-            Some((key.as_str(), raw(&sound)))
+            Some((key.as_str(), raw(&valid)))
         })
     }
 }
 
-/// The folder for what this attempt saves. The end of a job's id: its beginning is the time, which jobs share.
-fn folder(tag: &Tag) -> String {
+/// The output folder of this attempt. It uses the end of the job's id, because the beginning is a time that jobs share.
+fn folder(tag: &PromptTag) -> String {
     let job = tag.job.to_string();
     format!("remuda/{}-{}", &job[24..], tag.attempt)
 }
 
-/// Puts the folder in front of a prefix, whose own folders stay below it: none of them leads out again.
+/// Prepends the folder to a prefix. Folders of the prefix stay below it; `..` is removed.
 fn prefix(value: &mut Value, folder: &str) -> bool {
     let Value::String(text) = value else { return false };
-    // On Windows `\` parts folders too; elsewhere it is a letter of a name, so it is kept where nothing depends on it.
+    // On Windows `\` separates folders too; elsewhere it is part of a name and is not changed.
     let leads_out = |part: &str| part.split('\\').any(|part| part.trim() == "..");
     let parts = text.split('/').filter(|part| !matches!(part.trim(), "" | ".") && !leads_out(part));
     let mut path = folder.to_owned();
     parts.clone().for_each(|part| path.extend(["/", part]));
     if parts.count() == 0 {
-        path.push_str(NAME_OF_THE_NAMELESS);
+        path.push_str(DEFAULT_PREFIX);
     }
     *text = path;
     true
@@ -216,9 +215,9 @@ fn is_canonical(id: &str) -> bool {
 }
 
 fn raw(value: &Value) -> Box<RawValue> {
-    to_raw_value(value).expect("a JSON value can be written")
+    to_raw_value(value).expect("a JSON value can be serialized")
 }
 
-fn read_members(text: &RawValue) -> json::Members<Box<RawValue>> {
+fn read_members(text: &RawValue) -> json::JsonMembers<Box<RawValue>> {
     serde_json::from_str(text.get()).unwrap_or_default()
 }

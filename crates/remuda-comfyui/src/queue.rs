@@ -1,10 +1,10 @@
-//! What `/queue` says: which prompts run and which wait. The list of those that wait is in no useful order, so only
-//! membership is read from it. The graphs in it are skipped, not built: there may be thousands.
+//! `/queue`: the running and the waiting prompts. The waiting ones are in no useful order, so only membership is read.
+//! Graphs are skipped without building them, because there may be thousands.
 
 use serde::Deserialize;
 
 use super::json::Text;
-use super::tag::{Extra, Place, Tag};
+use super::tag::{Extra, PromptPhase, PromptTag};
 
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Queue {
@@ -19,27 +19,27 @@ impl Queue {
         self.running.iter().any(|item| item.id() == Some(id))
     }
 
-    /// How many copies of it wait: ComfyUI takes an id as often as it is sent.
+    /// Number of waiting copies: ComfyUI accepts the same id more than once.
     pub(super) fn pending(&self, id: &str) -> usize {
         self.pending.iter().filter(|item| item.id() == Some(id)).count()
     }
 
-    /// A mark of what runs, by which to see whether it is still the same.
+    /// A hash of the running prompt's id, to detect whether another one runs later.
     pub(super) fn ahead(&self) -> Option<u64> {
         let id = self.running.first()?.id()?;
-        let (mark, _) =
+        let (id_hash, _) =
             blake3::hash(id.as_bytes()).as_bytes().split_first_chunk().map(|(head, rest)| (*head, rest))?;
-        Some(u64::from_be_bytes(mark))
+        Some(u64::from_be_bytes(id_hash))
     }
 
-    pub(super) fn tags(&self) -> impl Iterator<Item = (&str, &Tag, Place)> {
-        let running = self.running.iter().map(|item| (item, Place::Running));
-        let pending = self.pending.iter().map(|item| (item, Place::Pending));
-        running.chain(pending).filter_map(|(item, place)| Some((item.id()?, item.tag()?, place)))
+    pub(super) fn tags(&self) -> impl Iterator<Item = (&str, &PromptTag, PromptPhase)> {
+        let running = self.running.iter().map(|item| (item, PromptPhase::Running));
+        let pending = self.pending.iter().map(|item| (item, PromptPhase::Pending));
+        running.chain(pending).filter_map(|(item, phase)| Some((item.id()?, item.tag()?, phase)))
     }
 }
 
-/// `[number, id, graph, extra_data, outputs, ...]`, as it stands in the queue and in history.
+/// `[number, id, graph, extra_data, outputs, ...]`, in the queue and in history.
 #[derive(Debug)]
 pub(super) struct Item {
     id: Text,
@@ -51,7 +51,7 @@ impl Item {
         self.id.0.as_deref()
     }
 
-    pub(super) fn tag(&self) -> Option<&Tag> {
+    pub(super) fn tag(&self) -> Option<&PromptTag> {
         self.extra.tag.as_ref()
     }
 }
@@ -88,22 +88,22 @@ mod tests {
     use crate::json;
 
     #[test]
-    fn membership_is_read_whatever_else_stands_there() {
-        let queue: Queue = json::read(
+    fn membership_is_read_from_irregular_items() {
+        let queue: Queue = json::parse(
             br#"{"queue_running":[[3,"a",{"1":{"inputs":{"x":NaN}}},{"client_id":"c"},["1"],{"new":1}]],
                 "queue_pending":[[5,"b",{},{}],[4,"c"],[4,"c",{},null,[]],[7,42,{},{}],[]],"more":[]}"#,
         )
         .unwrap();
         assert!(queue.is_running("a") && !queue.is_running("b"));
-        let other: Queue = json::read(br#"{"queue_running":[[4,"c"]],"queue_pending":[]}"#).unwrap();
+        let other: Queue = json::parse(br#"{"queue_running":[[4,"c"]],"queue_pending":[]}"#).unwrap();
         assert!(queue.ahead().is_some() && queue.ahead() != other.ahead());
         assert_eq!(["a", "b", "c", "42", "None"].map(|id| queue.pending(id)), [0, 1, 2, 0, 0]);
     }
 
     #[test]
-    fn something_else_that_answers_is_not_taken_for_an_empty_queue() {
+    fn other_answers_are_not_an_empty_queue() {
         for other in ["{}", "[]", "null", r#"{"queue_running":[]}"#, r#"{"error":"no"}"#] {
-            assert!(json::read::<Queue>(other.as_bytes()).is_err(), "{other}");
+            assert!(json::parse::<Queue>(other.as_bytes()).is_err(), "{other}");
         }
     }
 }

@@ -1,8 +1,9 @@
-//! The socket on which a server tells how far our prompts are. It is a hint only: it may fall silent while it looks well,
-//! and then only asking helps. So this reports, and closes with a reason; it never opens anew by itself.
+//! The WebSocket on which a server reports the progress of our prompts. Its messages are only hints: a socket may go silent
+//! while it stays open, and then only a probe helps. This module reports messages and closes with a reason; the caller
+//! reconnects.
 //!
-//! The server sends no pings, so we do: every 10 s, and after two without any answer the socket counts as closed. Frames
-//! are bounded: a preview too large to be one is dropped, a frame too large for our memory closes the socket.
+//! The server sends no pings, so we send one every 10 s; after two without any answer the socket counts as closed. Frames
+//! are bounded: an oversized preview is dropped, and a frame that is too large for our memory closes the socket.
 
 use std::time::Duration;
 
@@ -16,81 +17,86 @@ use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{self, Message as Frame, Utf8Bytes};
 use tokio_tungstenite::{MaybeTlsStream, WebSocketStream, client_async_tls_with_config};
 
-use super::client::{Error, not_connected};
-use super::{Message, Target, json};
+use super::error::{ComfyuiError, not_connected};
+use super::{ComfyuiMessage, ComfyuiTarget, json};
 use remuda_net::text::one_line;
 
 const PING_EVERY: Duration = Duration::from_secs(10);
 const PINGS_MISSED_MAX: u32 = 2;
 
-/// Large enough for the state of ten thousand nodes, and for a picture of 4096 pixels a side that a node sends as result.
+/// Large enough for the state of ten thousand nodes, and for a result image of 4096 x 4096 pixels.
 const FRAME_BYTES_MAX: usize = 64 << 20;
 
-/// A preview is a JPEG of 512 pixels a side and some 50 KB. Results that are sent like previews are PNG, and may be large.
+/// A preview is a JPEG of 512 x 512 pixels, some 50 KB. Result images are sent like previews, but as PNG, and may be large.
 const PREVIEW_BYTES_MAX: usize = 4 << 20;
 
-/// A server that speaks differently does so in every message; one odd message a day must not matter.
+/// An incompatible server sends only malformed messages; an occasional one must not close the socket.
 const MALFORMED_MAX: u32 = 20;
 
 #[derive(Debug)]
-pub struct Socket {
+pub struct ComfyuiSocket {
     stream: WebSocketStream<MaybeTlsStream<TcpStream>>,
     ping_every: Duration,
     ping_at: Instant,
-    /// Pings since anything was last heard.
+    /// Pings since the last received frame.
     pings_unanswered: u32,
     malformed: u32,
     dropped: u32,
 }
 
-/// A message, and how it was said.
+/// A parsed message and its original text.
 #[derive(Clone, Debug)]
-pub struct Heard {
-    pub message: Message,
+pub struct ReceivedMessage {
+    pub message: ComfyuiMessage,
     text: Option<Utf8Bytes>,
 }
 
-impl Heard {
-    /// `{"type", "data"}` in the server's own words, mended where Python writes what is no JSON; nothing for pictures.
-    pub fn raw(&self) -> Option<Box<RawValue>> {
-        json::read(self.text.as_ref()?.as_bytes()).ok()
+impl ReceivedMessage {
+    /// The original `{"type", "data"}`, with Python's deviations from JSON repaired; `None` for images.
+    pub fn raw_json(&self) -> Option<Box<RawValue>> {
+        json::parse(self.text.as_ref()?.as_bytes()).ok()
     }
 }
 
-/// Why a socket is of no more use.
+/// Why a socket was closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Closed {
+pub enum SocketClosed {
     #[error("ComfyUI closed the socket: {0}")]
     ByServer(String),
-    /// No close was said: the server died, or the network.
+    /// The connection ended without a close frame: the server or the network failed.
     #[error("the socket broke: {0}")]
     Broken(String),
-    #[error("nothing came over the socket, not even answers to {PINGS_MISSED_MAX} pings")]
+    #[error("the socket is silent: {PINGS_MISSED_MAX} pings were not answered")]
     Silent,
     #[error("ComfyUI sent a frame of more than {FRAME_BYTES_MAX} bytes")]
     TooLarge,
-    #[error("ComfyUI sent {MALFORMED_MAX} messages that make no sense")]
+    #[error("ComfyUI sent {MALFORMED_MAX} malformed messages")]
     Malformed,
 }
 
-impl Socket {
-    /// Give each agent a `client_id` of its own: of two sockets with one id, the newer goes deaf when the older closes.
-    pub async fn connect(target: &Target, client_id: &str, within: Duration) -> Result<Socket, Error> {
-        match timeout(within, Socket::open(target, client_id, PING_EVERY)).await {
+impl ComfyuiSocket {
+    /// Use a distinct `client_id` for each agent: of two sockets with the same id, the newer stops receiving when the older
+    /// closes.
+    pub async fn connect(
+        target: &ComfyuiTarget,
+        client_id: &str,
+        within: Duration,
+    ) -> Result<ComfyuiSocket, ComfyuiError> {
+        match timeout(within, ComfyuiSocket::open(target, client_id, PING_EVERY)).await {
             Ok(socket) => socket,
-            Err(_) => Err(Error::Timeout(within)),
+            Err(_) => Err(ComfyuiError::Timeout(within)),
         }
     }
 
     pub(super) async fn open(
-        target: &Target,
+        target: &ComfyuiTarget,
         client_id: &str,
         ping_every: Duration,
-    ) -> Result<Socket, Error> {
+    ) -> Result<ComfyuiSocket, ComfyuiError> {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let url = address(target, client_id)?;
+        let url = socket_url(target, client_id)?;
         let mut request =
-            url.as_str().into_client_request().map_err(|error| Error::Target(error.to_string()))?;
+            url.as_str().into_client_request().map_err(|error| ComfyuiError::Target(error.to_string()))?;
         request.headers_mut().extend(target.header_map()?);
         let stream = dial(&url).await.map_err(|error| not_connected(&error))?;
         let config = WebSocketConfig::default()
@@ -98,63 +104,65 @@ impl Socket {
             .max_message_size(Some(FRAME_BYTES_MAX));
         let (mut stream, _) =
             client_async_tls_with_config(request, stream, Some(config), None).await.map_err(refused)?;
-        // Only as the first message is this listened to.
+        // ComfyUI reads the feature flags only from the first message.
         let flags = r#"{"type":"feature_flags","data":{"supports_preview_metadata":true}}"#;
-        stream.send(Frame::text(flags)).await.map_err(|error| Error::Broken(error.to_string()))?;
+        stream.send(Frame::text(flags)).await.map_err(|error| ComfyuiError::Broken(error.to_string()))?;
         let ping_at = Instant::now() + ping_every;
-        Ok(Socket { stream, ping_every, ping_at, pings_unanswered: 0, malformed: 0, dropped: 0 })
+        Ok(ComfyuiSocket { stream, ping_every, ping_at, pings_unanswered: 0, malformed: 0, dropped: 0 })
     }
 
-    /// The next message, for whoever does not care how it was said.
-    pub async fn next(&mut self) -> Result<Message, Closed> {
-        Ok(self.hear().await?.message)
+    /// The next message without its original text.
+    pub async fn recv_message(&mut self) -> Result<ComfyuiMessage, SocketClosed> {
+        Ok(self.recv().await?.message)
     }
 
-    /// The next message. May be dropped while it waits, and called again, without losing one.
-    pub async fn hear(&mut self) -> Result<Heard, Closed> {
+    /// The next message. Cancel-safe: dropping the future loses no message.
+    pub async fn recv(&mut self) -> Result<ReceivedMessage, SocketClosed> {
         loop {
             let frame = match tokio::time::timeout_at(self.ping_at, self.stream.next()).await {
                 Err(_) => {
                     self.ping().await?;
                     continue;
                 }
-                Ok(None) => return Err(Closed::Broken("it ended".to_owned())),
+                Ok(None) => return Err(SocketClosed::Broken("end of stream".to_owned())),
                 Ok(Some(Err(error))) => return Err(closed(&error)),
                 Ok(Some(Ok(frame))) => frame,
             };
             self.pings_unanswered = 0;
             let (message, text) = match frame {
-                Frame::Text(text) => (Message::of_text(&text), Some(text)),
-                Frame::Binary(bytes) => (Message::of_binary(&bytes), None),
+                Frame::Text(text) => (ComfyuiMessage::from_text(&text), Some(text)),
+                Frame::Binary(bytes) => (ComfyuiMessage::from_binary(&bytes), None),
                 Frame::Close(why) => {
                     let why = why.map(|why| format!("{} {}", why.code, one_line(&why.reason, 120)));
-                    return Err(Closed::ByServer(why.unwrap_or_else(|| "without a reason".to_owned())));
+                    return Err(SocketClosed::ByServer(why.unwrap_or_else(|| "without a reason".to_owned())));
                 }
                 Frame::Ping(_) | Frame::Pong(_) | Frame::Frame(_) => continue,
             };
             match &message {
-                Message::Preview { mime, bytes, .. }
+                ComfyuiMessage::Preview { mime, bytes, .. }
                     if mime != "image/png" && bytes.len() > PREVIEW_BYTES_MAX =>
                 {
                     self.dropped += 1;
                     continue;
                 }
-                Message::Malformed if self.malformed + 1 >= MALFORMED_MAX => return Err(Closed::Malformed),
-                Message::Malformed => self.malformed += 1,
+                ComfyuiMessage::Malformed if self.malformed + 1 >= MALFORMED_MAX => {
+                    return Err(SocketClosed::Malformed);
+                }
+                ComfyuiMessage::Malformed => self.malformed += 1,
                 _ => {}
             }
-            return Ok(Heard { message, text });
+            return Ok(ReceivedMessage { message, text });
         }
     }
 
-    /// How many frames were dropped because they were too large for a preview.
+    /// Number of previews that were dropped because of their size.
     pub fn dropped(&self) -> u32 {
         self.dropped
     }
 
-    /// Says goodbye, so that the server forgets this socket before another with the same id comes.
+    /// Closes the socket properly, so that the server removes it before another one with the same id connects.
     pub async fn close(mut self) {
-        // Whoever does not answer a goodbye within a second is gone too.
+        // A server that does not answer the close frame within a second is gone.
         let _ = timeout(Duration::from_secs(1), async {
             self.stream.close(None).await?;
             while self.stream.next().await.is_some_and(|frame| frame.is_ok()) {}
@@ -163,23 +171,23 @@ impl Socket {
         .await;
     }
 
-    async fn ping(&mut self) -> Result<(), Closed> {
+    async fn ping(&mut self) -> Result<(), SocketClosed> {
         if self.pings_unanswered >= PINGS_MISSED_MAX {
-            return Err(Closed::Silent);
+            return Err(SocketClosed::Silent);
         }
-        // Both before the waiting: this may be dropped in the middle of it.
+        // Both before the await: this future may be dropped during it.
         self.pings_unanswered += 1;
         self.ping_at = Instant::now() + self.ping_every;
         match timeout(self.ping_every, self.stream.send(Frame::Ping(Vec::new().into()))).await {
             Ok(sent) => sent.map_err(|error| closed(&error)),
-            Err(_) => Err(Closed::Silent),
+            Err(_) => Err(SocketClosed::Silent),
         }
     }
 }
 
-fn address(target: &Target, client_id: &str) -> Result<Url, Error> {
+fn socket_url(target: &ComfyuiTarget, client_id: &str) -> Result<Url, ComfyuiError> {
     let base = target.base()?;
-    let wrong = || Error::Target(format!("{base} has no socket"));
+    let wrong = || ComfyuiError::Target(format!("{base} has no WebSocket address"));
     let mut url = base.join("ws").map_err(|_| wrong())?;
     let scheme = if base.scheme() == "https" { "wss" } else { "ws" };
     url.set_scheme(scheme).map_err(|()| wrong())?;
@@ -194,20 +202,20 @@ async fn dial(url: &Url) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-fn refused(error: tungstenite::Error) -> Error {
+fn refused(error: tungstenite::Error) -> ComfyuiError {
     match error {
-        tungstenite::Error::Http(response) => Error::Status {
+        tungstenite::Error::Http(response) => ComfyuiError::Status {
             status: response.status().as_u16(),
             path: "/ws".to_owned(),
             text: one_line(&String::from_utf8_lossy(response.body().as_deref().unwrap_or_default()), 200),
         },
-        error => Error::Broken(error.to_string()),
+        error => ComfyuiError::Broken(error.to_string()),
     }
 }
 
-fn closed(error: &tungstenite::Error) -> Closed {
+fn closed(error: &tungstenite::Error) -> SocketClosed {
     match error {
-        tungstenite::Error::Capacity(_) => Closed::TooLarge,
-        error => Closed::Broken(error.to_string()),
+        tungstenite::Error::Capacity(_) => SocketClosed::TooLarge,
+        error => SocketClosed::Broken(error.to_string()),
     }
 }

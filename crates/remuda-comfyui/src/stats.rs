@@ -1,25 +1,26 @@
-//! What `/system_stats` says of a server: its version, its device, its memory.
+//! `/system_stats`: version, devices and memory of a server.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::client::{Client, Error, unreadable};
+use super::client::ComfyuiClient;
+use super::error::{ComfyuiError, unreadable};
 use super::json::Text;
 use remuda_net::text::one_line;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Empty if the server does not say: the very old ones do not.
+pub struct SystemStats {
+    /// Empty for very old servers, which do not report it.
     pub version: String,
-    /// The primary one first.
-    pub devices: Vec<Device>,
+    /// Primary device first.
+    pub devices: Vec<ComfyuiDevice>,
     pub ram_total_bytes: u64,
     pub ram_free_bytes: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Device {
+pub struct ComfyuiDevice {
     pub name: String,
     /// `cuda`, `cpu`, `mps`, ...
     pub kind: String,
@@ -28,41 +29,41 @@ pub struct Device {
     pub vram_free_bytes: u64,
 }
 
-impl Client {
-    /// Also the question whether this is a ComfyUI at all.
-    pub async fn stats(&self) -> Result<Stats, Error> {
+impl ComfyuiClient {
+    /// Also verifies that this is a ComfyUI server.
+    pub async fn stats(&self) -> Result<SystemStats, ComfyuiError> {
         self.stats_within(self.timeout()).await
     }
 
-    async fn stats_within(&self, timeout: Duration) -> Result<Stats, Error> {
-        let told: Told = self.read_within("system_stats", &[], timeout).await?;
-        if told.system.remuda_version.0.is_some() {
-            let what = "it is a Remuda, which only looks like a ComfyUI: give the address of a server itself";
+    async fn stats_within(&self, timeout: Duration) -> Result<SystemStats, ComfyuiError> {
+        let stats: StatsBody = self.read_within("system_stats", &[], timeout).await?;
+        if stats.system.remuda_version.0.is_some() {
+            let what = "it is a Remuda plane and not a ComfyUI server: use the address of the server itself";
             return Err(unreadable("system_stats", what));
         }
-        if told.devices.is_empty() && told.system.comfyui_version.0.is_none() {
-            return Err(unreadable("system_stats", "it names neither a version nor a device"));
+        if stats.devices.is_empty() && stats.system.comfyui_version.0.is_none() {
+            return Err(unreadable("system_stats", "it contains neither a version nor a device"));
         }
-        Ok(Stats {
-            version: told.system.comfyui_version.0.map(|version| one_line(&version, 40)).unwrap_or_default(),
-            ram_total_bytes: bytes(told.system.ram_total),
-            ram_free_bytes: bytes(told.system.ram_free),
-            devices: told.devices.into_iter().map(ToldDevice::read).collect(),
+        Ok(SystemStats {
+            version: stats.system.comfyui_version.0.map(|version| one_line(&version, 40)).unwrap_or_default(),
+            ram_total_bytes: bytes(stats.system.ram_total),
+            ram_free_bytes: bytes(stats.system.ram_free),
+            devices: stats.devices.into_iter().map(DeviceBody::into_device).collect(),
         })
     }
 }
 
 #[derive(Deserialize)]
-struct Told {
-    system: ToldSystem,
-    devices: Vec<ToldDevice>,
+struct StatsBody {
+    system: SystemBody,
+    devices: Vec<DeviceBody>,
 }
 
 #[derive(Deserialize)]
-struct ToldSystem {
+struct SystemBody {
     #[serde(default)]
     comfyui_version: Text,
-    /// Only we say so: work that is handed to a plane would come back to whoever handed it in.
+    /// Set by Remuda planes only. Jobs forwarded to a plane could come back to their sender.
     #[serde(default)]
     remuda_version: Text,
     #[serde(default)]
@@ -72,7 +73,7 @@ struct ToldSystem {
 }
 
 #[derive(Deserialize)]
-struct ToldDevice {
+struct DeviceBody {
     #[serde(default)]
     name: Text,
     #[serde(default, rename = "type")]
@@ -83,9 +84,9 @@ struct ToldDevice {
     vram_free: f64,
 }
 
-impl ToldDevice {
-    fn read(self) -> Device {
-        Device {
+impl DeviceBody {
+    fn into_device(self) -> ComfyuiDevice {
+        ComfyuiDevice {
             name: one_line(&self.name.0.unwrap_or_default(), 120),
             kind: one_line(&self.kind.0.unwrap_or_default(), 40),
             vram_total_bytes: bytes(self.vram_total),
@@ -94,7 +95,7 @@ impl ToldDevice {
     }
 }
 
-/// Python writes a whole number as it likes; a negative one means nothing here, and is cut off to zero.
-fn bytes(told: f64) -> u64 {
-    told as u64
+/// Python may write an integer as a float; a negative value becomes zero.
+fn bytes(number: f64) -> u64 {
+    number as u64
 }

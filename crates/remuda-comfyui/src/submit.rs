@@ -1,12 +1,12 @@
-//! Handing a prompt in, and what the answer means.
+//! Submits a prompt and interprets the answer.
 //!
 //! | answer | means |
 //! |---|---|
 //! | 200, no node errors | accepted |
-//! | 200 with node errors | only half of it would run: taken back, refused |
-//! | 400, 413 | refused: a file, model or class missing here, or the graph wrong everywhere |
-//! | other 3xx, 4xx | refused by somebody at the door: lost here, the job is not to blame |
-//! | 5xx, a timeout, a broken connection | unsure: it answers 500 also to prompts that it then runs |
+//! | 200 with node errors | only a part of it would run: withdrawn, refused |
+//! | 400, 413 | refused: a file, model or class is missing here, or the graph is invalid on every server |
+//! | other 3xx, 4xx | refused by a proxy: lost here, not the job's fault |
+//! | 5xx, a timeout, a broken connection | unknown: ComfyUI also answers 500 to prompts that it then runs |
 
 use std::time::Duration;
 
@@ -16,27 +16,28 @@ use reqwest::StatusCode;
 use serde::Deserialize;
 use tokio::time::sleep;
 
-use super::Prompt;
-use super::client::{Client, Error, refused};
-use super::json::{self, Members, Text};
+use super::PreparedPrompt;
+use super::client::ComfyuiClient;
+use super::error::{ComfyuiError, refused};
+use super::json::{self, JsonMembers, Text};
 use remuda_net::text::one_line;
 
-/// Interrupting takes until the node in hand looks up; longer than this nobody should wait to hear of a refusal.
-const TAKE_BACK_ROUNDS_MAX: u32 = 10;
-const TAKE_BACK_EVERY: Duration = Duration::from_millis(50);
+/// An interrupt takes effect when the current node checks for it; the refusal must not wait longer than this.
+const WITHDRAW_ROUNDS_MAX: u32 = 10;
+const WITHDRAW_EVERY: Duration = Duration::from_millis(50);
 
-/// More would not be read: the first errors are the cause of the others.
+/// The first errors usually cause the others.
 const ERRORS_SHOWN_MAX: usize = 4;
 
-impl Client {
-    pub async fn submit(&self, prompt: &Prompt) -> SubmitOutcome {
+impl ComfyuiClient {
+    pub async fn submit(&self, prompt: &PreparedPrompt) -> SubmitOutcome {
         match self.post("prompt", prompt.body().to_vec()).await {
             Ok((status, body)) => match judge(status, &body, prompt) {
-                Verdict::Plain(submission) => submission,
-                Verdict::TakeBack { id, failure } => {
-                    // If this fails, half a prompt runs for nothing; its result has no owner.
-                    if let Err(error) = self.take_back(&id).await {
-                        tracing::info!(prompt = id, %error, "could not take back a prompt that is only half valid");
+                Verdict::Final(submission) => submission,
+                Verdict::Withdraw { id, failure } => {
+                    // If this fails, part of the prompt runs for nothing; no attempt waits for its result.
+                    if let Err(error) = self.withdraw(&id).await {
+                        tracing::info!(prompt = id, %error, "withdrawing a partially valid prompt failed");
                     }
                     SubmitOutcome::Refused(failure)
                 }
@@ -46,93 +47,93 @@ impl Client {
     }
 }
 
-impl Client {
-    /// It may run already, or have ended; whoever asks later must not find half a result and take it for the whole.
-    async fn take_back(&self, id: &str) -> Result<(), Error> {
-        for _ in 0..TAKE_BACK_ROUNDS_MAX {
+impl ComfyuiClient {
+    /// The prompt may already run or have ended. A later probe must not find the partial result and take it for complete.
+    async fn withdraw(&self, id: &str) -> Result<(), ComfyuiError> {
+        for _ in 0..WITHDRAW_ROUNDS_MAX {
             self.cancel(id).await?;
-            self.forget(id).await?;
-            if matches!(self.look(id, ProbeTrigger::Cancelled).await, ProbeResult::Unknown) {
+            self.delete_from_history(id).await?;
+            if matches!(self.probe(id, ProbeTrigger::Cancelled).await, ProbeResult::Unknown) {
                 return Ok(());
             }
-            sleep(TAKE_BACK_EVERY).await;
+            sleep(WITHDRAW_EVERY).await;
         }
-        Err(Error::Timeout(TAKE_BACK_EVERY * TAKE_BACK_ROUNDS_MAX))
+        Err(ComfyuiError::Timeout(WITHDRAW_EVERY * WITHDRAW_ROUNDS_MAX))
     }
 }
 
 #[derive(Debug)]
 enum Verdict {
-    Plain(SubmitOutcome),
-    /// It was taken, and must not run.
-    TakeBack {
+    Final(SubmitOutcome),
+    /// Accepted by the server, but must not run.
+    Withdraw {
         id: String,
         failure: ServiceFailure,
     },
 }
 
-fn judge(status: StatusCode, body: &[u8], prompt: &Prompt) -> Verdict {
-    let plain = Verdict::Plain;
+fn judge(status: StatusCode, body: &[u8], prompt: &PreparedPrompt) -> Verdict {
+    let verdict = Verdict::Final;
     match status {
         StatusCode::OK => accepted(body, prompt),
-        StatusCode::BAD_REQUEST => plain(SubmitOutcome::Refused(match json::read::<Refusal>(body) {
+        StatusCode::BAD_REQUEST => verdict(SubmitOutcome::Refused(match json::parse::<Refusal>(body) {
             Ok(refusal) => refusal.failure(),
             Err(_) => ServiceFailure::new(ServiceFault::Graph, refused(status, "prompt", body).to_string()),
         })),
-        StatusCode::PAYLOAD_TOO_LARGE => plain(SubmitOutcome::Refused(ServiceFailure::new(
+        StatusCode::PAYLOAD_TOO_LARGE => verdict(SubmitOutcome::Refused(ServiceFailure::new(
             ServiceFault::Graph,
             format!(
-                "the workflow has {} bytes, more than ComfyUI takes: upload files instead of writing them into it",
+                "the workflow has {} bytes, more than ComfyUI accepts: upload files instead of embedding them",
                 prompt.body().len()
             ),
         ))),
         status if status.is_server_error() || status.is_success() || status.is_informational() => {
-            plain(SubmitOutcome::Unconfirmed(refused(status, "prompt", body).to_string()))
+            verdict(SubmitOutcome::Unconfirmed(refused(status, "prompt", body).to_string()))
         }
-        status => plain(SubmitOutcome::Refused(ServiceFailure::new(
+        status => verdict(SubmitOutcome::Refused(ServiceFailure::new(
             ServiceFault::Lost,
             refused(status, "prompt", body).to_string(),
         ))),
     }
 }
 
-fn accepted(body: &[u8], prompt: &Prompt) -> Verdict {
-    let Ok(answer) = json::read::<Accepted>(body) else {
-        return Verdict::Plain(SubmitOutcome::Unconfirmed(
-            "ComfyUI answered 200, but not in its own words".to_owned(),
+fn accepted(body: &[u8], prompt: &PreparedPrompt) -> Verdict {
+    let Ok(answer) = json::parse::<Accepted>(body) else {
+        return Verdict::Final(SubmitOutcome::Unconfirmed(
+            "ComfyUI answered 200 with an unexpected body".to_owned(),
         ));
     };
     if answer.prompt_id != prompt.id() {
         let failure = ServiceFailure::new(
             ServiceFault::Missing,
-            "this ComfyUI gives prompts ids of its own, so nobody could ask for the result: 0.3.45 or later is needed",
+            "this ComfyUI ignores our prompt ids, so the result could not be found: version 0.3.45 or later is required",
         );
-        return Verdict::TakeBack { id: answer.prompt_id, failure };
+        return Verdict::Withdraw { id: answer.prompt_id, failure };
     }
     if answer.node_errors.0.is_empty() {
-        return Verdict::Plain(SubmitOutcome::Accepted);
+        return Verdict::Final(SubmitOutcome::Accepted);
     }
-    Verdict::TakeBack { id: answer.prompt_id, failure: of_nodes(&answer.node_errors) }
+    Verdict::Withdraw { id: answer.prompt_id, failure: node_failure(&answer.node_errors) }
 }
 
 #[derive(Deserialize)]
 struct Accepted {
     prompt_id: String,
     #[serde(default)]
-    node_errors: Members<NodeErrors>,
+    node_errors: JsonMembers<NodeErrors>,
 }
 
 #[derive(Deserialize)]
 struct Refusal {
-    error: Whole,
+    error: PromptError,
     #[serde(default)]
-    node_errors: Members<NodeErrors>,
+    node_errors: JsonMembers<NodeErrors>,
 }
 
-/// What is wrong with the prompt as a whole.
+/// An error of the whole prompt.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Whole {
+struct PromptError {
     #[serde(rename = "type")]
     kind: Text,
     message: Text,
@@ -169,20 +170,21 @@ struct Extra {
 impl Refusal {
     fn failure(&self) -> ServiceFailure {
         if !self.node_errors.0.is_empty() {
-            return of_nodes(&self.node_errors);
+            return node_failure(&self.node_errors);
         }
         let message = text(&self.error.message);
-        // Unknown classes are `invalid_prompt` like other things; only the words tell, or, on newer servers, the type.
+        // An unknown class has the type `invalid_prompt`, like other errors; only the message, or the type on newer
+        // servers, distinguishes it.
         let is_class = message.contains("does not exist") || text(&self.error.kind).contains("missing_node");
         let fault = if is_class { ServiceFault::Missing } else { ServiceFault::Graph };
-        let said = [message, text(&self.error.details)].map(|part| one_line(part, 300));
-        let said: Vec<&str> = said.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
-        ServiceFailure::new(fault, format!("ComfyUI refuses the workflow: {}", said.join(" ")))
+        let parts = [message, text(&self.error.details)].map(|part| one_line(part, 300));
+        let parts: Vec<&str> = parts.iter().map(String::as_str).filter(|part| !part.is_empty()).collect();
+        ServiceFailure::new(fault, format!("ComfyUI refused the workflow: {}", parts.join(" ")))
     }
 }
 
-/// If all that is wrong is missing on this server, another may have it; otherwise the graph is wrong everywhere.
-fn of_nodes(nodes: &Members<NodeErrors>) -> ServiceFailure {
+/// If every error is a missing file or model, another server may have it; otherwise the graph is invalid on every server.
+fn node_failure(nodes: &JsonMembers<NodeErrors>) -> ServiceFailure {
     let errors =
         || nodes.0.iter().flat_map(|(id, node)| node.errors.iter().map(move |error| (id, node, error)));
     let fault = if errors().next().is_some() && errors().all(|(_, _, error)| error.is_missing()) {
@@ -190,15 +192,15 @@ fn of_nodes(nodes: &Members<NodeErrors>) -> ServiceFailure {
     } else {
         ServiceFault::Graph
     };
-    let told: Vec<String> =
-        errors().take(ERRORS_SHOWN_MAX).map(|(id, node, error)| error.told(id, node)).collect();
+    let messages: Vec<String> =
+        errors().take(ERRORS_SHOWN_MAX).map(|(id, node, error)| error.describe(id, node)).collect();
     let more = errors().count().saturating_sub(ERRORS_SHOWN_MAX);
-    let mut message = if told.is_empty() {
+    let mut message = if messages.is_empty() {
         let ids: Vec<String> =
             nodes.0.iter().take(ERRORS_SHOWN_MAX).map(|(id, _)| one_line(id, 40)).collect();
-        format!("ComfyUI refuses the nodes {}", ids.join(", "))
+        format!("ComfyUI refused the nodes {}", ids.join(", "))
     } else {
-        told.join("; ")
+        messages.join("; ")
     };
     if more > 0 {
         message.push_str(&format!("; and {more} more"));
@@ -210,7 +212,7 @@ impl NodeError {
     fn is_missing(&self) -> bool {
         match text(&self.kind) {
             "value_not_in_list" => is_file(text(&self.extra_info.received_value)),
-            // A loader whose file is not in the input folder says so in its own words.
+            // Loaders report a missing input file in different words.
             "custom_validation_failed" => {
                 let details = text(&self.details).to_lowercase();
                 details.contains("file") && (details.contains("invalid") || details.contains("not "))
@@ -219,7 +221,7 @@ impl NodeError {
         }
     }
 
-    fn told(&self, id: &str, node: &NodeErrors) -> String {
+    fn describe(&self, id: &str, node: &NodeErrors) -> String {
         let class = match text(&node.class_type) {
             "" => String::new(),
             class => format!(" ({})", one_line(class, 80)),
@@ -240,20 +242,13 @@ fn text(text: &Text) -> &str {
     text.0.as_deref().unwrap_or_default()
 }
 
-/// A model, or anything else with the ending of a file; the names of samplers and modes have none.
+/// A model or another file name; names of samplers and modes have no extension.
 fn is_file(value: &str) -> bool {
     let ending = value.rsplit_once('.').map(|(_, ending)| ending).unwrap_or_default();
     model_file(value).is_some()
         || (2..=5).contains(&ending.len())
             && ending.bytes().all(|byte| byte.is_ascii_alphanumeric())
             && ending.bytes().any(|byte| byte.is_ascii_alphabetic())
-}
-
-/// Whether nothing was sent, so that nothing can have been taken.
-impl Error {
-    pub fn is_unsent(&self) -> bool {
-        matches!(self, Error::Gone(_) | Error::Unreachable(_) | Error::Target(_))
-    }
 }
 
 #[cfg(test)]

@@ -1,40 +1,43 @@
-//! Where a ComfyUI server is and what to show at its door. Checked once, so that a typing error is told at the start and
-//! not by every request after it.
+//! Address and headers of a ComfyUI server. They are checked once, so that a typing error is reported at the start and not
+//! by every later request.
 
 use reqwest::Url;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 
 use remuda_net::secret::Secret;
 
-use super::client::Error;
+use super::error::ComfyuiError;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct ComfyuiTarget {
     /// `http(s)://host[:port][/base/path]`
     pub url: String,
-    /// Sent with every request: an API key, a basic authorisation.
+    /// Sent with every request, for example an API key.
     pub headers: Vec<(String, Secret)>,
 }
 
-impl Target {
+impl ComfyuiTarget {
     pub fn new(url: impl Into<String>) -> Self {
-        Target { url: url.into(), headers: Vec::new() }
+        ComfyuiTarget { url: url.into(), headers: Vec::new() }
     }
 
-    /// The address of the server, ending in `/`, so that paths can be joined to it.
-    pub(super) fn base(&self) -> Result<Url, Error> {
+    /// The server's URL, ending in `/`, so that paths can be joined to it.
+    pub(super) fn base(&self) -> Result<Url, ComfyuiError> {
         let bad = |why: &str| {
-            Error::Target(format!("{:?} is no address of a ComfyUI server: {why}", self.without_secrets()))
+            ComfyuiError::Target(format!(
+                "{:?} is not a valid URL of a ComfyUI server: {why}",
+                self.without_secrets()
+            ))
         };
         let mut url = Url::parse(self.url.trim()).map_err(|error| bad(&error.to_string()))?;
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(bad("it begins with http:// or https://"));
+            return Err(bad("it must begin with http:// or https://"));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(bad("put credentials into a header, an address is shown and logged"));
+            return Err(bad("pass credentials in a header, because URLs are logged"));
         }
         if url.query().is_some() || url.fragment().is_some() {
-            return Err(bad("it ends with the path, without ? or #"));
+            return Err(bad("it must not contain ? or #"));
         }
         if !url.path().ends_with('/') {
             url.set_path(&format!("{}/", url.path()));
@@ -42,15 +45,13 @@ impl Target {
         Ok(url)
     }
 
-    pub(super) fn header_map(&self) -> Result<HeaderMap, Error> {
+    pub(super) fn header_map(&self) -> Result<HeaderMap, ComfyuiError> {
         let mut map = HeaderMap::new();
         for (name, secret) in &self.headers {
             let key = HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| Error::Target(format!("{name:?} is no name of a header")))?;
+                .map_err(|_| ComfyuiError::Target(format!("{name:?} is not a valid header name")))?;
             let mut value = HeaderValue::from_str(secret.reveal()).map_err(|_| {
-                Error::Target(format!(
-                    "the value of the header {name:?} has characters that no header may have"
-                ))
+                ComfyuiError::Target(format!("the value of header {name:?} contains invalid characters"))
             })?;
             value.set_sensitive(true);
             map.append(key, value);
@@ -58,7 +59,7 @@ impl Target {
         Ok(map)
     }
 
-    /// The address as it may stand in an error, even if somebody wrote a password into it.
+    /// The URL for error messages, with credentials masked.
     fn without_secrets(&self) -> String {
         match (self.url.find("://"), self.url.rfind('@')) {
             (Some(scheme), Some(at)) if scheme < at => {
@@ -74,28 +75,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_may_have_a_path_and_a_slash_more_or_less() {
+    fn url_may_have_a_path_and_a_trailing_slash() {
         for (url, base) in [
             ("http://127.0.0.1:8188", "http://127.0.0.1:8188/"),
             (" https://gpu.example/comfy/one ", "https://gpu.example/comfy/one/"),
             ("http://[::1]:8188/x/", "http://[::1]:8188/x/"),
         ] {
-            assert_eq!(Target::new(url).base().unwrap().as_str(), base);
+            assert_eq!(ComfyuiTarget::new(url).base().unwrap().as_str(), base);
         }
     }
 
     #[test]
-    fn a_bad_address_is_told_without_what_is_secret_in_it() {
+    fn error_about_a_url_does_not_show_its_password() {
         for url in ["", "localhost:8188", "ftp://x", "http://", "http://x/?a=b", "http://me:hunter2@x/"] {
-            let error = Target::new(url).base().unwrap_err().to_string();
-            assert!(error.contains("no address"), "{error}");
+            let error = ComfyuiTarget::new(url).base().unwrap_err().to_string();
+            assert!(error.contains("not a valid URL"), "{error}");
             assert!(!error.contains("hunter2"), "{error}");
         }
     }
 
     #[test]
-    fn no_way_of_printing_shows_a_secret() {
-        let mut target = Target::new("http://x");
+    fn headers_are_never_printed() {
+        let mut target = ComfyuiTarget::new("http://x");
         target.headers.push(("x-key".to_owned(), Secret::new("hunter2")));
         let map = target.header_map().unwrap();
         assert!(!format!("{target:?} {} {map:?}", target.headers[0].1).contains("hunter2"));

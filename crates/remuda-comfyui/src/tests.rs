@@ -1,8 +1,8 @@
-//! The client against a server that behaves as the real ones were seen to, in every version, and fails on demand.
+//! The client against a fake server that reproduces the observed behaviour of each ComfyUI version and fails on demand.
 
-mod ears;
-mod look;
-mod trouble;
+mod faults;
+mod probes;
+mod sockets;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,29 +13,32 @@ use serde_json::value::to_raw_value;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 
-use super::{Client, Error, Message, Place, Progress, Prompt, Socket, Tag, Target, assets, outputs};
+use super::{
+    ComfyuiClient, ComfyuiError, ComfyuiMessage, ComfyuiSocket, ComfyuiTarget, PreparedPrompt,
+    ProgressTracker, PromptPhase, PromptTag, find_assets, outputs,
+};
 use remuda_fakes::comfyui::{Fake, Fault as Struck, Options, Version};
 use remuda_net::secret::Secret;
 
-/// Longer than anything takes on a busy machine; a story that waits so long has failed.
+/// Longer than any step takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct World {
     fake: Fake,
-    target: Target,
-    client: Client,
+    target: ComfyuiTarget,
+    client: ComfyuiClient,
     worker: WorkerId,
     client_id: String,
 }
 
 async fn world(options: Options) -> World {
-    let mut target = Target::new("");
+    let mut target = ComfyuiTarget::new("");
     if let Some(token) = &options.token {
         target.headers.push(("authorization".to_owned(), Secret::new(format!("Bearer {token}"))));
     }
     let fake = Fake::start(options).await.unwrap();
     target.url = fake.url();
-    let client = Client::new(&target, Duration::from_secs(5)).unwrap();
+    let client = ComfyuiClient::new(&target, Duration::from_secs(5)).unwrap();
     World { fake, target, client, worker: "gpu-1".parse().unwrap(), client_id: "agent-1".to_owned() }
 }
 
@@ -44,30 +47,30 @@ async fn plain() -> World {
 }
 
 impl World {
-    fn prompt(&self, graph: &Value) -> Prompt {
+    fn prompt(&self, graph: &Value) -> PreparedPrompt {
         self.prompt_with(graph, &BTreeMap::new())
     }
 
     /// A prompt for a new job.
-    fn prompt_with(&self, graph: &Value, placed: &BTreeMap<String, String>) -> Prompt {
+    fn prompt_with(&self, graph: &Value, placed: &BTreeMap<String, String>) -> PreparedPrompt {
         let job = JobId::from_u128(uuid::Uuid::now_v7().as_u128());
-        let tag = Tag { worker: self.worker.clone(), job, attempt: Attempt(1) };
+        let tag = PromptTag { worker: self.worker.clone(), job, attempt: Attempt(1) };
         let id = job.service_job_id(Attempt(1));
-        Prompt::prepare(&to_raw_value(graph).unwrap(), &tag, &id, &self.client_id, placed).unwrap()
+        PreparedPrompt::prepare(&to_raw_value(graph).unwrap(), &tag, &id, &self.client_id, placed).unwrap()
     }
 
-    async fn accepted(&self, graph: &Value) -> Prompt {
+    async fn accepted(&self, graph: &Value) -> PreparedPrompt {
         let prompt = self.prompt(graph);
         let submission = self.client.submit(&prompt).await;
         assert!(matches!(submission, SubmitOutcome::Accepted), "{submission:?}");
         prompt
     }
 
-    /// Looks until it is over.
-    async fn ended(&self, prompt: &Prompt) -> ProbeResult {
+    /// Probes until the prompt has ended.
+    async fn ended(&self, prompt: &PreparedPrompt) -> ProbeResult {
         let looking = async {
             loop {
-                match self.client.look(prompt.id(), ProbeTrigger::Recheck).await {
+                match self.client.probe(prompt.id(), ProbeTrigger::Recheck).await {
                     ProbeResult::Pending { .. } | ProbeResult::Running => {
                         sleep(Duration::from_millis(5)).await
                     }
@@ -78,9 +81,9 @@ impl World {
         timeout(PATIENCE, looking).await.unwrap()
     }
 
-    async fn running(&self, prompt: &Prompt) {
+    async fn running(&self, prompt: &PreparedPrompt) {
         let looking = async {
-            while !matches!(self.client.look(prompt.id(), ProbeTrigger::Recheck).await, ProbeResult::Running)
+            while !matches!(self.client.probe(prompt.id(), ProbeTrigger::Recheck).await, ProbeResult::Running)
             {
                 sleep(Duration::from_millis(5)).await;
             }
@@ -88,12 +91,12 @@ impl World {
         timeout(PATIENCE, looking).await.unwrap();
     }
 
-    async fn socket(&self) -> Socket {
-        Socket::connect(&self.target, &self.client_id, PATIENCE).await.unwrap()
+    async fn socket(&self) -> ComfyuiSocket {
+        ComfyuiSocket::connect(&self.target, &self.client_id, PATIENCE).await.unwrap()
     }
 }
 
-/// Nothing, inverted and saved.
+/// An empty image, inverted and saved.
 fn picture(colour: u32) -> Value {
     json!({
         "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": colour}},
@@ -102,7 +105,7 @@ fn picture(colour: u32) -> Value {
     })
 }
 
-/// The same with a node in the middle.
+/// The same with another node in the middle.
 fn with_node(class: &str, inputs: &Value) -> Value {
     let mut graph = picture(7);
     graph["2"] = json!({"class_type": class, "inputs": inputs});
@@ -115,26 +118,26 @@ fn endless() -> Value {
     with_node("RemudaSleep", &json!({"seconds": 3600.0, "steps": 10_000, "preview": false}))
 }
 
-/// Hears everything up to the end of the prompt.
-async fn listen(socket: &mut Socket, prompt: &Prompt) -> Vec<Message> {
-    let mut heard = Vec::new();
+/// Receives all messages up to the end of the prompt.
+async fn listen(socket: &mut ComfyuiSocket, prompt: &PreparedPrompt) -> Vec<ComfyuiMessage> {
+    let mut messages = Vec::new();
     let listening = async {
         loop {
-            let message = socket.next().await.unwrap();
+            let message = socket.recv_message().await.unwrap();
             let is_end = message.is_end_of(prompt.id());
-            heard.push(message);
+            messages.push(message);
             if is_end {
                 break;
             }
         }
     };
     timeout(PATIENCE, listening).await.unwrap();
-    heard
+    messages
 }
 
 /// Faults: V18.
 #[tokio::test]
-async fn a_job_goes_through_from_upload_to_download_on_every_version() {
+async fn job_runs_from_upload_to_download_on_every_version() {
     for version in Version::ALL {
         let token = Some("secret".to_owned());
         let world =
@@ -149,21 +152,23 @@ async fn a_job_goes_through_from_upload_to_download_on_every_version() {
         let hash = format!("blake3:{}", blake3::hash(&photo).to_hex());
         let mut graph = picture(9);
         graph["1"] = json!({"class_type": "LoadImage", "inputs": {"image": {"__type": "core/ASSET", "info": {"hash": hash, "file_path": "photo.png"}}}});
-        let asset = assets(&to_raw_value(&graph).unwrap()).unwrap().remove(0);
+        let asset = find_assets(&to_raw_value(&graph).unwrap()).unwrap().remove(0);
         let mut names = Vec::new();
         for _ in 0..2 {
-            names.push(world.client.upload(&asset.name(), photo.clone(), photo.len() as u64).await.unwrap());
+            names.push(
+                world.client.upload(&asset.upload_name(), photo.clone(), photo.len() as u64).await.unwrap(),
+            );
         }
-        assert_eq!(names, [asset.name(), asset.name()]);
+        assert_eq!(names, [asset.upload_name(), asset.upload_name()]);
         let prompt = world.prompt_with(&graph, &BTreeMap::from([(hash, names.remove(0))]));
         assert!(matches!(world.client.submit(&prompt).await, SubmitOutcome::Accepted));
 
-        let mut progress = Progress::new(&prompt);
+        let mut progress = ProgressTracker::new(&prompt);
         let steps: Vec<_> =
-            listen(&mut socket, &prompt).await.iter().filter_map(|said| progress.heard(said)).collect();
+            listen(&mut socket, &prompt).await.iter().filter_map(|message| progress.apply(message)).collect();
         assert_eq!(steps.last().map(|step| step.fraction), Some(1.0));
         let ProbeResult::Succeeded { outputs } =
-            world.client.look(prompt.id(), ProbeTrigger::CompletionHint).await
+            world.client.probe(prompt.id(), ProbeTrigger::CompletionHint).await
         else {
             panic!()
         };
@@ -174,10 +179,10 @@ async fn a_job_goes_through_from_upload_to_download_on_every_version() {
         );
         assert!(download(&world, &files[0]).await.starts_with(b"\x89PNG"));
 
-        let ours = world.client.ours(&world.worker).await.unwrap();
-        assert!(ours.iter().any(|it| it.id == prompt.id() && it.place == Place::Ended));
-        assert!(world.client.ours(&"gpu-2".parse().unwrap()).await.unwrap().is_empty());
-        world.client.free().await.unwrap();
+        let ours = world.client.tagged_prompts(&world.worker).await.unwrap();
+        assert!(ours.iter().any(|it| it.id == prompt.id() && it.phase == PromptPhase::Ended));
+        assert!(world.client.tagged_prompts(&"gpu-2".parse().unwrap()).await.unwrap().is_empty());
+        world.client.free_memory().await.unwrap();
         socket.close().await;
     }
 }
@@ -188,8 +193,8 @@ async fn picture_bytes(world: &World) -> Vec<u8> {
     download(world, &outputs::files(&outputs)[0]).await
 }
 
-async fn download(world: &World, file: &outputs::File) -> Vec<u8> {
-    let mut download = world.client.view(file).await.unwrap();
+async fn download(world: &World, file: &outputs::OutputFile) -> Vec<u8> {
+    let mut download = world.client.download(file).await.unwrap();
     let mut bytes = Vec::new();
     while let Some(chunk) = download.chunk().await.unwrap() {
         bytes.extend_from_slice(&chunk);
@@ -200,7 +205,7 @@ async fn download(world: &World, file: &outputs::File) -> Vec<u8> {
 
 /// Faults: V17, V18.
 #[tokio::test]
-async fn refusals_say_whether_another_server_could_do_it_on_every_version() {
+async fn refusal_says_whether_another_server_could_run_it() {
     let no_model = json!({
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "absent.safetensors"}},
         "2": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
@@ -237,7 +242,7 @@ async fn refusals_say_whether_another_server_could_do_it_on_every_version() {
 
 /// Faults: V23.
 #[tokio::test]
-async fn half_a_prompt_is_refused_and_leaves_nothing_behind() {
+async fn partially_valid_prompt_is_withdrawn() {
     let world = plain().await;
     let mut half = picture(1);
     half["4"] = json!({"class_type": "SaveImage", "inputs": {"images": ["99", 0], "filename_prefix": "y"}});
@@ -250,7 +255,7 @@ async fn half_a_prompt_is_refused_and_leaves_nothing_behind() {
         assert!(matches!(world.ended(&prompt).await, ProbeResult::Unknown));
         if let Some(running) = running {
             assert!(matches!(
-                world.client.look(running.id(), ProbeTrigger::Recheck).await,
+                world.client.probe(running.id(), ProbeTrigger::Recheck).await,
                 ProbeResult::Running
             ));
         }
@@ -259,7 +264,7 @@ async fn half_a_prompt_is_refused_and_leaves_nothing_behind() {
 
 /// Faults: V21.
 #[tokio::test]
-async fn a_cancel_hits_nobody_else() {
+async fn cancel_affects_only_its_own_prompt() {
     let world = plain().await;
     let (foreign, ours, last) = (
         world.accepted(&endless()).await,
@@ -267,15 +272,16 @@ async fn a_cancel_hits_nobody_else() {
         world.accepted(&picture(2)).await,
     );
     world.running(&foreign).await;
-    let ProbeResult::Pending { ahead: Some(_) } = world.client.look(ours.id(), ProbeTrigger::Submitted).await
+    let ProbeResult::Pending { ahead: Some(_) } =
+        world.client.probe(ours.id(), ProbeTrigger::Submitted).await
     else {
         panic!()
     };
     for id in [ours.id(), ours.id(), "00000000-0000-4000-8000-000000000000"] {
         world.client.cancel(id).await.unwrap();
     }
-    assert!(matches!(world.client.look(ours.id(), ProbeTrigger::Cancelled).await, ProbeResult::Unknown));
-    assert!(matches!(world.client.look(foreign.id(), ProbeTrigger::Recheck).await, ProbeResult::Running));
+    assert!(matches!(world.client.probe(ours.id(), ProbeTrigger::Cancelled).await, ProbeResult::Unknown));
+    assert!(matches!(world.client.probe(foreign.id(), ProbeTrigger::Recheck).await, ProbeResult::Running));
     assert_eq!(world.fake.counts().requests_to("/interrupt"), 0);
     world.client.cancel(foreign.id()).await.unwrap();
     assert!(matches!(world.ended(&foreign).await, ProbeResult::Interrupted));
@@ -285,7 +291,7 @@ async fn a_cancel_hits_nobody_else() {
 
 /// Faults: V4.
 #[tokio::test]
-async fn all_copies_of_a_prompt_are_cancelled() {
+async fn cancel_deletes_all_copies_of_a_prompt() {
     let world = plain().await;
     let before = world.accepted(&endless()).await;
     world.running(&before).await;
@@ -300,7 +306,7 @@ async fn all_copies_of_a_prompt_are_cancelled() {
 
 /// Faults: V10.
 #[tokio::test]
-async fn errors_of_nodes_are_told_apart() {
+async fn node_errors_are_classified() {
     let world = plain().await;
     for (kind, fault) in [
         ("error", ServiceFault::Node),
@@ -317,39 +323,42 @@ async fn errors_of_nodes_are_told_apart() {
 
 /// Faults: V25.
 #[tokio::test]
-async fn bare_nan_in_the_answer_hides_no_result() {
+async fn result_with_bare_nan_is_read() {
     let world = plain().await;
     let prompt = world.accepted(&json!({"1": {"class_type": "RemudaNan", "inputs": {}}})).await;
     assert!(matches!(world.ended(&prompt).await, ProbeResult::Succeeded { .. }));
-    assert!(world.client.knows(prompt.id()).await.unwrap());
-    assert_eq!(world.client.ours(&world.worker).await.unwrap().len(), 1);
+    assert!(world.client.is_in_history(prompt.id()).await.unwrap());
+    assert_eq!(world.client.tagged_prompts(&world.worker).await.unwrap().len(), 1);
 }
 
 #[tokio::test]
-async fn a_node_that_bars_the_way_is_known_by_the_socket_alone() {
+async fn blocked_node_is_reported_only_by_the_socket() {
     let world = plain().await;
     let mut socket = world.socket().await;
     let prompt = world.prompt(&with_node("RemudaBlocker", &json!({"message": "not today"})));
-    let mut progress = Progress::new(&prompt);
+    let mut progress = ProgressTracker::new(&prompt);
     world.client.submit(&prompt).await;
-    for said in listen(&mut socket, &prompt).await {
-        progress.heard(&said);
+    for message in listen(&mut socket, &prompt).await {
+        progress.apply(&message);
     }
-    let seen = world.client.look(prompt.id(), ProbeTrigger::CompletionHint).await;
+    let seen = world.client.probe(prompt.id(), ProbeTrigger::CompletionHint).await;
     assert!(matches!(&seen, ProbeResult::Succeeded { outputs } if outputs::is_empty(outputs)), "{seen:?}");
-    let ProbeResult::Failed(failure) = progress.judge(seen) else { panic!() };
+    let ProbeResult::Failed(failure) = progress.refine(seen) else { panic!() };
     assert!(failure.message.contains("not today"), "{}", failure.message);
 }
 
 /// Faults: V19, V24.
 #[tokio::test]
-async fn an_output_that_is_gone_is_told_from_a_server_that_fails() {
+async fn missing_output_is_distinguished_from_a_failing_server() {
     let world = plain().await;
     let prompt = world.accepted(&picture(5)).await;
     let ProbeResult::Succeeded { outputs } = world.ended(&prompt).await else { panic!() };
     world.fake.control().delete_outputs();
     let file = &outputs::files(&outputs)[0];
-    assert!(matches!(world.client.view(file).await, Err(Error::NotFound(_))));
-    let outside = outputs::File { subfolder: "../..".to_owned(), ..file.clone() };
-    assert!(matches!(world.client.view(&outside).await, Err(Error::Status { .. } | Error::NotFound(_))));
+    assert!(matches!(world.client.download(file).await, Err(ComfyuiError::NotFound(_))));
+    let outside = outputs::OutputFile { subfolder: "../..".to_owned(), ..file.clone() };
+    assert!(matches!(
+        world.client.download(&outside).await,
+        Err(ComfyuiError::Status { .. } | ComfyuiError::NotFound(_))
+    ));
 }

@@ -1,4 +1,4 @@
-//! Files out of a server and into it, as streams: a video does not fit into memory.
+//! Downloads and uploads as streams, because a video does not fit into memory.
 
 use std::time::Duration;
 
@@ -6,34 +6,35 @@ use bytes::Bytes;
 use reqwest::{Method, StatusCode, multipart};
 use serde::Deserialize;
 
-use super::client::{Client, Error, refused, unreadable};
+use super::client::ComfyuiClient;
+use super::error::{ComfyuiError, refused, unreadable};
 use super::json;
-use super::outputs::File;
+use super::outputs::OutputFile;
 
-/// A transfer may take as long as it likes while it moves; a stop of this length is the end of it.
-const STALL_MAX: Duration = Duration::from_secs(30);
+/// A transfer has no total timeout, but a pause of this length ends it.
+const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A file on its way from the server.
+/// A download in progress.
 #[derive(Debug)]
 pub struct Download {
-    /// Known unless a proxy in between packs what it passes on.
+    /// Unknown if a proxy compresses the response.
     pub length: Option<u64>,
     response: reqwest::Response,
     read: u64,
 }
 
 impl Download {
-    /// The next piece, or none at the end. A file that breaks off before its length is an error.
-    pub async fn chunk(&mut self) -> Result<Option<Bytes>, Error> {
-        let chunk = match tokio::time::timeout(STALL_MAX, self.response.chunk()).await {
-            Err(_) => return Err(Error::Timeout(STALL_MAX)),
-            Ok(Err(error)) => return Err(Error::Broken(error.without_url().to_string())),
+    /// The next chunk, or `None` at the end. A file that is shorter than announced is an error.
+    pub async fn chunk(&mut self) -> Result<Option<Bytes>, ComfyuiError> {
+        let chunk = match tokio::time::timeout(STALL_TIMEOUT, self.response.chunk()).await {
+            Err(_) => return Err(ComfyuiError::Timeout(STALL_TIMEOUT)),
+            Ok(Err(error)) => return Err(ComfyuiError::Broken(error.without_url().to_string())),
             Ok(Ok(chunk)) => chunk,
         };
         match &chunk {
             Some(chunk) => self.read += chunk.len() as u64,
             None if self.length.is_some_and(|length| length != self.read) => {
-                return Err(Error::Broken(format!("the file ended after {} bytes", self.read)));
+                return Err(ComfyuiError::Broken(format!("the file ended after {} bytes", self.read)));
             }
             None => {}
         }
@@ -41,31 +42,31 @@ impl Download {
     }
 }
 
-impl Client {
-    /// [`Error::NotFound`] if it is listed but not there: the temporary folder is wiped at every start.
-    pub async fn view(&self, file: &File) -> Result<Download, Error> {
+impl ComfyuiClient {
+    /// [`ComfyuiError::NotFound`] if the file is listed but missing: ComfyUI empties its temporary folder at every start.
+    pub async fn download(&self, file: &OutputFile) -> Result<Download, ComfyuiError> {
         let query = [("filename", &*file.filename), ("subfolder", &*file.subfolder), ("type", &*file.kind)];
-        // Not a time limit on the request: that one would bound the whole download.
-        let asked = self.request(Method::GET, "view")?.query(&query).send();
-        let response = match tokio::time::timeout(STALL_MAX, asked).await {
-            Err(_) => return Err(Error::Timeout(STALL_MAX)),
-            Ok(answer) => answer.map_err(|error| self.failed(&error, STALL_MAX))?,
+        // A timeout of the request itself would apply to the whole download.
+        let request = self.request(Method::GET, "view")?.query(&query).send();
+        let response = match tokio::time::timeout(STALL_TIMEOUT, request).await {
+            Err(_) => return Err(ComfyuiError::Timeout(STALL_TIMEOUT)),
+            Ok(answer) => answer.map_err(|error| self.failed(&error, STALL_TIMEOUT))?,
         };
         match response.status() {
             StatusCode::OK => Ok(Download { length: response.content_length(), response, read: 0 }),
-            StatusCode::NOT_FOUND => Err(Error::NotFound(format!("file {:?}", file.path()))),
+            StatusCode::NOT_FOUND => Err(ComfyuiError::NotFound(format!("file {:?}", file.display_path()))),
             status => Err(refused(status, "view", b"")),
         }
     }
 
-    /// Puts a file into the input folder and says under which name a workflow finds it there. `name` must tell the content
-    /// (see [`Asset::name`](super::Asset::name)): then a second upload writes nothing, and nobody else's file is in the way.
+    /// Uploads a file to the input folder and returns the name by which a workflow loads it. `name` must identify the content
+    /// (see [`AssetRef::upload_name`](super::AssetRef::upload_name)): then a repeated upload changes nothing and no other file has the same name.
     pub async fn upload(
         &self,
         name: &str,
         content: impl Into<reqwest::Body>,
         length: u64,
-    ) -> Result<String, Error> {
+    ) -> Result<String, ComfyuiError> {
         const PATH: &str = "upload/image";
         let part = multipart::Part::stream_with_length(content, length).file_name(name.to_owned());
         let form = multipart::Form::new().part("image", part).text("type", "input");
@@ -74,20 +75,20 @@ impl Client {
         if status != StatusCode::OK {
             return Err(refused(status, PATH, &body));
         }
-        let stored: Stored = json::read(&body).map_err(|error| unreadable(PATH, &error.to_string()))?;
+        let stored: StoredFile = json::parse(&body).map_err(|error| unreadable(PATH, &error.to_string()))?;
         Ok(stored.path())
     }
 }
 
-/// It may have stored the file under another name than we asked for.
+/// ComfyUI may store the file under a different name than requested.
 #[derive(Deserialize)]
-struct Stored {
+struct StoredFile {
     name: String,
     #[serde(default)]
     subfolder: String,
 }
 
-impl Stored {
+impl StoredFile {
     fn path(self) -> String {
         if self.subfolder.is_empty() { self.name } else { format!("{}/{}", self.subfolder, self.name) }
     }

@@ -1,12 +1,12 @@
 use super::*;
 
-fn text(kind: &str, data: &str) -> Message {
-    Message::of_text(&format!(r#"{{"type": "{kind}", "data": {data}}}"#))
+fn text(kind: &str, data: &str) -> ComfyuiMessage {
+    ComfyuiMessage::from_text(&format!(r#"{{"type": "{kind}", "data": {data}}}"#))
 }
 
 #[test]
-fn a_recorded_run_is_understood_word_by_word() {
-    let said = [
+fn recorded_run_is_parsed() {
+    let recorded = [
         ("status", r#"{"status": {"exec_info": {"queue_remaining": 1}}, "sid": "err"}"#),
         ("execution_start", r#"{"prompt_id": "p", "timestamp": 1794728777790}"#),
         ("execution_cached", r#"{"nodes": ["1"], "prompt_id": "p", "timestamp": 1794728777791}"#),
@@ -33,8 +33,8 @@ fn a_recorded_run_is_understood_word_by_word() {
         ("executing", r#"{"node": null, "prompt_id": "p"}"#),
         ("feature_flags", r#"{"supports_preview_metadata": true}"#),
     ];
-    let heard: Vec<Message> = said.iter().map(|(kind, data)| text(kind, data)).collect();
-    let words: Vec<String> = heard
+    let messages: Vec<ComfyuiMessage> = recorded.iter().map(|(kind, data)| text(kind, data)).collect();
+    let words: Vec<String> = messages
         .iter()
         .map(|message| format!("{message:?}"))
         .map(|it| it.replace("Text(Some(\"p\"))", "p"))
@@ -51,21 +51,21 @@ fn a_recorded_run_is_understood_word_by_word() {
             "ProgressState { prompt: p, nodes: [(\"1\", NodeState { value: 1.0, max: 1.0, is_finished: true }), (\"2\", NodeState { value: 0.0, max: 6.0, is_finished: false })] }",
             "Executed { prompt: p, node: Text(Some(\"1\")), output: RawValue({\"score\": [null]}) }",
             "Success { prompt: p }",
-            "Error { prompt: p, raised: Raised { node_id: Text(Some(\"3\")), node_type: Text(Some(\"SaveImage\")), exception_type: Text(Some(\"ExecutionBlocked\")), exception_message: Text(Some(\"Execution Blocked: research: blocked\")) } }",
+            "Error { prompt: p, raised: NodeException { node_id: Text(Some(\"3\")), node_type: Text(Some(\"SaveImage\")), exception_type: Text(Some(\"ExecutionBlocked\")), exception_message: Text(Some(\"Execution Blocked: research: blocked\")) } }",
             "Interrupted { prompt: p }",
             "Executing { prompt: p, node: None }",
             "Other { kind: \"feature_flags\", prompt: Text(None) }",
         ]
     );
-    assert_eq!(heard.iter().filter(|message| message.is_end_of("p")).count(), 1);
-    assert!(!heard.iter().any(|message| message.is_end_of("q")));
+    assert_eq!(messages.iter().filter(|message| message.is_end_of("p")).count(), 1);
+    assert!(!messages.iter().any(|message| message.is_end_of("q")));
 }
 
 /// Faults: W10.
 #[test]
-fn frames_that_make_no_sense_are_malformed_and_never_a_panic() {
-    for odd in ["", "{", "[]", "null", r#"{"data": {}}"#, r#"{"type": 3}"#] {
-        assert!(matches!(Message::of_text(odd), Message::Malformed), "{odd}");
+fn malformed_frames_never_panic() {
+    for malformed in ["", "{", "[]", "null", r#"{"data": {}}"#, r#"{"type": 3}"#] {
+        assert!(matches!(ComfyuiMessage::from_text(malformed), ComfyuiMessage::Malformed), "{malformed}");
     }
     for (kind, data) in [
         ("progress", r#"{"node": "1", "value": "x"}"#),
@@ -73,10 +73,10 @@ fn frames_that_make_no_sense_are_malformed_and_never_a_panic() {
         ("execution_cached", r#"{"nodes": 3}"#),
         ("executed", "{}"),
     ] {
-        assert!(matches!(text(kind, data), Message::Malformed), "{kind} {data}");
+        assert!(matches!(text(kind, data), ComfyuiMessage::Malformed), "{kind} {data}");
     }
     assert!(
-        matches!(text("something_new", "[1, 2]"), Message::Other { kind, .. } if kind == "something_new")
+        matches!(text("something_new", "[1, 2]"), ComfyuiMessage::Other { kind, .. } if kind == "something_new")
     );
     let frames: [&[u8]; 6] = [
         b"",
@@ -86,21 +86,23 @@ fn frames_that_make_no_sense_are_malformed_and_never_a_panic() {
         &[0, 0, 0, 3, 255, 255, 255, 255],
         &[0, 0, 0, 4, 0, 0, 0, 1, b'x'],
     ];
-    for odd in frames {
-        assert!(matches!(Message::of_binary(odd), Message::Malformed), "{odd:?}");
+    for malformed in frames {
+        assert!(matches!(ComfyuiMessage::from_binary(malformed), ComfyuiMessage::Malformed), "{malformed:?}");
     }
     assert!(
-        matches!(Message::of_binary(&[0, 0, 0, 9, 1]), Message::Other { kind, .. } if kind == "binary 9")
+        matches!(ComfyuiMessage::from_binary(&[0, 0, 0, 9, 1]), ComfyuiMessage::Other { kind, .. } if kind == "binary 9")
     );
 }
 
 #[test]
-fn previews_come_with_and_without_saying_whose_they_are() {
-    // The heads of recorded frames.
+fn previews_are_parsed_with_and_without_metadata() {
+    // The beginnings of recorded frames.
     let jpeg = [0, 0, 0, 1, 0, 0, 0, 1, 0xff, 0xd8, 0xff, 0xe0];
     let png = [0, 0, 0, 1, 0, 0, 0, 2, 0x89, 0x50, 0x4e, 0x47];
     for (frame, expected) in [(jpeg, "image/jpeg"), (png, "image/png")] {
-        let Message::Preview { prompt, mime, bytes, .. } = Message::of_binary(&frame) else { panic!() };
+        let ComfyuiMessage::Preview { prompt, mime, bytes, .. } = ComfyuiMessage::from_binary(&frame) else {
+            panic!()
+        };
         assert_eq!((prompt.0, &*mime, &bytes[..]), (None, expected, &frame[8..]));
     }
     let frame = |mime: &str| {
@@ -109,19 +111,19 @@ fn previews_come_with_and_without_saying_whose_they_are() {
         );
         [&[0, 0, 0, 4], &(about.len() as u32).to_be_bytes()[..], about.as_bytes(), b"pixels"].concat()
     };
-    for (said, expected) in
+    for (recorded, expected) in
         [("image/png", "image/png"), ("image/jpeg", "image/jpeg"), ("text/html", "image/jpeg")]
     {
-        let message = Message::of_binary(&frame(said));
+        let message = ComfyuiMessage::from_binary(&frame(recorded));
         assert_eq!(message.prompt(), Some("p"));
-        let Message::Preview { node, mime, bytes, .. } = message else { panic!() };
+        let ComfyuiMessage::Preview { node, mime, bytes, .. } = message else { panic!() };
         assert_eq!((node.0.as_deref(), &*mime, &bytes[..]), (Some("2"), expected, &b"pixels"[..]));
     }
 }
 
 #[test]
-fn a_progress_text_is_read_as_all_versions_send_it() {
+fn progress_text_of_all_versions_is_parsed() {
     let frame = [0, 0, 0, 3, 0, 0, 0, 1, 0x32, 0x32, 0x34, 0x39, 0x32];
-    let Message::Text { node, text } = Message::of_binary(&frame) else { panic!() };
+    let ComfyuiMessage::Text { node, text } = ComfyuiMessage::from_binary(&frame) else { panic!() };
     assert_eq!((&*node, &*text), ("2", "2492"));
 }

@@ -7,37 +7,37 @@ use super::*;
 
 const ID: &str = "650e620b-4bff-450a-a9b5-939aa9c02c3e";
 
-/// Three nodes, of which the second takes six steps: eight parts in all.
-fn progress() -> Progress {
+/// Three nodes, the second with six steps: a total weight of eight.
+fn progress() -> ProgressTracker {
     let graph = json!({
         "1": {"class_type": "EmptyImage", "inputs": {}},
         "2": {"class_type": "KSampler", "inputs": {"steps": 6}, "_meta": {"title": "Draw it"}},
         "3": {"class_type": "SaveImage", "inputs": {}},
     });
-    Progress::new(&Prompt::own(&graph, &json!({}), ID, "c"))
+    ProgressTracker::new(&PreparedPrompt::from_trusted(&graph, &json!({}), ID, "c"))
 }
 
-fn message(text: &str) -> Message {
+fn message(text: &str) -> ComfyuiMessage {
     let (kind, data) = text.split_once(' ').unwrap_or((text, "{}"));
     let mut data: serde_json::Value = serde_json::from_str(data).unwrap();
     if data.get("prompt_id").is_none() {
         data["prompt_id"] = json!(ID);
     }
-    Message::of_text(&json!({"type": kind, "data": data}).to_string())
+    ComfyuiMessage::from_text(&json!({"type": kind, "data": data}).to_string())
 }
 
-/// After each message: the fraction in eighths and the phase, or a dash where nothing changed.
+/// After each message: the fraction in eighths and the phase, or a dash if nothing changed.
 fn check(story: &[(&str, &str)]) {
     let mut progress = progress();
-    for (said, expected) in story {
-        let step = progress.heard(&message(said));
-        let told = step.map(|step| format!("{:.2} {}", step.fraction * 8.0, step.phase));
-        assert_eq!(told.as_deref().unwrap_or("-"), *expected, "{said}");
+    for (sent, expected) in story {
+        let step = progress.apply(&message(sent));
+        let change = step.map(|step| format!("{:.2} {}", step.fraction * 8.0, step.phase));
+        assert_eq!(change.as_deref().unwrap_or("-"), *expected, "{sent}");
     }
 }
 
 #[test]
-fn a_run_rises_with_its_steps_to_the_end() {
+fn progress_rises_with_the_steps() {
     check(&[
         ("execution_start", "0.00 started"),
         (r#"execution_cached {"nodes": []}"#, "-"),
@@ -69,7 +69,7 @@ fn cached_nodes_are_done_from_the_start() {
 }
 
 #[test]
-fn servers_that_tell_no_states_are_followed_from_node_to_node() {
+fn progress_without_node_states_follows_executing_messages() {
     check(&[
         (r#"executing {"node": "1"}"#, "0.00 EmptyImage"),
         (r#"executing {"node": "2"}"#, "1.00 Draw it"),
@@ -79,7 +79,7 @@ fn servers_that_tell_no_states_are_followed_from_node_to_node() {
 }
 
 #[test]
-fn whoever_connects_late_is_told_a_node_alone() {
+fn message_without_prompt_id_is_applied() {
     check(&[
         (r#"executing {"node": "2", "prompt_id": null}"#, "0.00 Draw it"),
         (r#"executing {"node": "99", "prompt_id": null}"#, "-"),
@@ -90,7 +90,7 @@ fn whoever_connects_late_is_told_a_node_alone() {
 
 /// Faults: W5, W6.
 #[test]
-fn messages_late_doubled_odd_or_of_others_change_nothing() {
+fn late_repeated_or_foreign_messages_change_nothing() {
     check(&[
         (r#"progress {"node": "2", "value": 3, "max": 6}"#, "3.00 Draw it 3/6"),
         (r#"progress {"node": "2", "value": 3, "max": 6}"#, "-"),
@@ -103,7 +103,7 @@ fn messages_late_doubled_odd_or_of_others_change_nothing() {
 }
 
 #[test]
-fn nodes_made_at_run_time_belong_to_the_one_that_made_them() {
+fn nodes_created_at_run_time_belong_to_their_creator() {
     check(&[
         (r#"progress_state {"nodes": {"2": {"value": 0, "max": 1, "state": "running"}}}"#, "-"),
         (r#"executing {"node": "2.0.0.1"}"#, "0.00 Draw it"),
@@ -113,7 +113,7 @@ fn nodes_made_at_run_time_belong_to_the_one_that_made_them() {
 }
 
 #[test]
-fn a_block_turns_a_success_without_outputs_into_a_failure() {
+fn blocked_node_turns_success_without_outputs_into_failure() {
     let seen = |outputs: &str| ProbeResult::Succeeded {
         outputs: RawValue::from_string(outputs.to_owned()).unwrap().into(),
     };
@@ -123,27 +123,27 @@ fn a_block_turns_a_success_without_outputs_into_a_failure() {
         ))
     };
     let mut progress = progress();
-    assert!(matches!(progress.judge(seen("{}")), ProbeResult::Succeeded { .. }));
-    progress.heard(&error("ValueError"));
-    assert!(matches!(progress.judge(seen("{}")), ProbeResult::Succeeded { .. }));
-    progress.heard(&error("ExecutionBlocked"));
+    assert!(matches!(progress.refine(seen("{}")), ProbeResult::Succeeded { .. }));
+    progress.apply(&error("ValueError"));
+    assert!(matches!(progress.refine(seen("{}")), ProbeResult::Succeeded { .. }));
+    progress.apply(&error("ExecutionBlocked"));
     assert!(matches!(
-        progress.judge(seen("{}")),
+        progress.refine(seen("{}")),
         ProbeResult::Failed(ServiceFailure { fault: ServiceFault::Node, .. })
     ));
-    assert!(matches!(progress.judge(seen(r#"{"1": {}}"#)), ProbeResult::Succeeded { .. }));
-    assert!(matches!(progress.judge(ProbeResult::Running), ProbeResult::Running));
+    assert!(matches!(progress.refine(seen(r#"{"1": {}}"#)), ProbeResult::Succeeded { .. }));
+    assert!(matches!(progress.refine(ProbeResult::Running), ProbeResult::Running));
 }
 
 proptest! {
     /// Faults: W5.
     #[test]
-    fn it_never_falls_whatever_comes(
-        said in prop::collection::vec((0..7u8, 0..5u8, -2.0..20.0f64, -1.0..10.0f64), 0..40)
+    fn progress_never_decreases(
+        sent in prop::collection::vec((0..7u8, 0..5u8, -2.0..20.0f64, -1.0..10.0f64), 0..40)
     ) {
         let mut progress = progress();
         let mut before = 0.0;
-        for (kind, node, value, max) in said {
+        for (kind, node, value, max) in sent {
             let text = match kind {
                 0 => "execution_start".to_owned(),
                 1 => format!(r#"execution_cached {{"nodes": ["{node}"]}}"#),
@@ -153,7 +153,7 @@ proptest! {
                 5 => format!(r#"executed {{"node": "{node}", "output": {{}}}}"#),
                 _ => format!(r#"progress {{"node": "{node}.0.1", "value": {value}, "max": {max}}}"#),
             };
-            if let Some(step) = progress.heard(&message(&text)) {
+            if let Some(step) = progress.apply(&message(&text)) {
                 prop_assert!(step.fraction >= before && (0.0..=1.0).contains(&step.fraction), "{before} {step:?}");
                 before = step.fraction;
             }
@@ -162,19 +162,19 @@ proptest! {
 }
 
 #[test]
-fn how_it_stands_names_the_node_that_runs_and_its_steps() {
+fn state_names_the_running_node_and_its_steps() {
     let mut progress = progress();
-    assert_eq!((progress.standing().nodes_total, progress.standing().node), (3, None));
-    for said in [
+    assert_eq!((progress.state().nodes_total, progress.state().node), (3, None));
+    for sent in [
         r#"execution_cached {"nodes": ["1"]}"#,
         r#"executing {"node": "2"}"#,
         r#"progress {"node": "2", "value": 4, "max": 6}"#,
     ] {
-        progress.heard(&message(said));
+        progress.apply(&message(sent));
     }
-    let standing = progress.standing();
+    let standing = progress.state();
     assert_eq!((standing.nodes_done, standing.node, standing.class), (1, Some("2"), Some("KSampler")));
     assert_eq!((standing.steps, standing.phase), (Some((4, 6)), "Draw it 4/6"));
-    progress.heard(&message(r#"executing {"node": "3"}"#));
-    assert_eq!((progress.standing().node, progress.standing().steps), (Some("3"), None));
+    progress.apply(&message(r#"executing {"node": "3"}"#));
+    assert_eq!((progress.state().node, progress.state().steps), (Some("3"), None));
 }

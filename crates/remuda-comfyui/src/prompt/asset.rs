@@ -1,5 +1,5 @@
-//! Files that a workflow refers to by what is in them: `{"__type": "core/ASSET", "info": {"hash": "blake3:…", "file_path"}}`,
-//! where a file name would stand. They are brought to the server first, and their names then take their place.
+//! Files that a workflow references by content: `{"__type": "core/ASSET", "info": {"hash": "blake3:…", "file_path"}}` instead
+//! of a file name. They are uploaded to the server first, and their names then replace the references.
 
 use std::collections::BTreeMap;
 
@@ -13,85 +13,88 @@ use remuda_net::text::one_line;
 const TYPE: &str = "core/ASSET";
 const HASH_PREFIX: &str = "blake3:";
 
-/// Half of the hash: enough that no two files ever share a name, and people can still read it.
+/// Half of the hash: enough to avoid collisions, and still readable.
 const HASH_DIGITS_IN_NAME: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Asset {
-    /// `blake3:` and 64 lower-case digits.
+pub struct AssetRef {
+    /// `blake3:` and 64 lower-case hexadecimal digits.
     pub hash: String,
-    /// What its owner called it.
+    /// The original file name.
     pub file_path: Option<String>,
 }
 
-impl Asset {
-    /// The name to upload it under: it tells the content, so that same name means same bytes; and it keeps the ending, by
-    /// which loaders choose how to read. No folder: loaders that offer a choice list only the input folder itself.
-    pub fn name(&self) -> String {
+impl AssetRef {
+    /// The name to upload it under. It contains the hash, so that equal names mean equal content, and the extension, by which
+    /// loaders choose the format. It has no folder, because some loaders list only the input folder itself.
+    pub fn upload_name(&self) -> String {
         let digits = self.hash.trim_start_matches(HASH_PREFIX);
-        let ending =
-            self.file_path.as_deref().and_then(|path| path.rsplit_once('.')).map(|(_, ending)| ending);
-        let ending =
-            ending.filter(|it| (1..=8).contains(&it.len()) && it.bytes().all(|b| b.is_ascii_alphanumeric()));
+        let extension =
+            self.file_path.as_deref().and_then(|path| path.rsplit_once('.')).map(|(_, extension)| extension);
+        let extension = extension
+            .filter(|it| (1..=8).contains(&it.len()) && it.bytes().all(|b| b.is_ascii_alphanumeric()));
         let digits = &digits[..digits.len().min(HASH_DIGITS_IN_NAME)];
-        match ending {
-            Some(ending) => format!("remuda-{digits}.{}", ending.to_ascii_lowercase()),
+        match extension {
+            Some(extension) => format!("remuda-{digits}.{}", extension.to_ascii_lowercase()),
             None => format!("remuda-{digits}"),
         }
     }
 
-    /// An asset, if the value is meant as one.
+    /// Parses an asset reference; `None` for other values.
     fn read(value: &Value) -> Option<Result<Self, ServiceFailure>> {
         if value.get("__type")?.as_str()? != TYPE {
             return None;
         }
         let info = &value["info"];
-        let hash = info["hash"].as_str().and_then(normal);
+        let hash = info["hash"].as_str().and_then(normalize);
         let file_path = info["file_path"].as_str().map(ToOwned::to_owned);
         let wrong = || {
-            ServiceFailure::new(ServiceFault::Graph, "an asset without a hash of the form blake3:<64 digits>")
+            ServiceFailure::new(
+                ServiceFault::Graph,
+                "an asset has no hash of the form blake3:<64 hex digits>",
+            )
         };
-        Some(hash.map(|hash| Asset { hash, file_path }).ok_or_else(wrong))
+        Some(hash.map(|hash| AssetRef { hash, file_path }).ok_or_else(wrong))
     }
 }
 
-fn normal(hash: &str) -> Option<String> {
+fn normalize(hash: &str) -> Option<String> {
     let hash = hash.to_ascii_lowercase();
     let digits = hash.strip_prefix(HASH_PREFIX)?;
     (digits.len() == 64 && digits.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(hash)
 }
 
-/// What must be placed on the server before the workflow can run, each file once.
-pub fn assets(workflow: &RawValue) -> Result<Vec<Asset>, ServiceFailure> {
+/// The files that must be uploaded before the workflow can run, each once.
+pub fn find_assets(workflow: &RawValue) -> Result<Vec<AssetRef>, ServiceFailure> {
     let graph = Graph::read(workflow)?;
     let mut found = BTreeMap::new();
     for value in graph.nodes.values().flat_map(|node| node.inputs.values()) {
-        // Nearly no value has one, and reading a text for a word is quicker than building a tree.
+        // Few values are assets, and searching the text is faster than parsing it.
         if value.get().contains("__type")
             && let Ok(tree) = serde_json::from_str(value.get())
         {
-            find(&tree, &mut found)?;
+            collect(&tree, &mut found)?;
         }
     }
     Ok(found.into_values().collect())
 }
 
-fn find(value: &Value, found: &mut BTreeMap<String, Asset>) -> Result<(), ServiceFailure> {
-    if let Some(asset) = Asset::read(value) {
+fn collect(value: &Value, found: &mut BTreeMap<String, AssetRef>) -> Result<(), ServiceFailure> {
+    if let Some(asset) = AssetRef::read(value) {
         let asset = asset?;
         found.entry(asset.hash.clone()).or_insert(asset);
         return Ok(());
     }
     match value {
-        Value::Array(items) => items.iter().try_for_each(|item| find(item, found)),
-        Value::Object(members) => members.values().try_for_each(|member| find(member, found)),
+        Value::Array(items) => items.iter().try_for_each(|item| collect(item, found)),
+        Value::Object(members) => members.values().try_for_each(|member| collect(member, found)),
         _ => Ok(()),
     }
 }
 
-/// Puts names in place of assets, however deep they stand. Says whether there were any.
-pub(super) fn place(value: &mut Value, placed: &BTreeMap<String, String>) -> Result<bool, ServiceFailure> {
-    if let Some(asset) = Asset::read(value) {
+/// Replaces asset references at any depth by names. Returns whether there were any.
+pub(super) fn replace(value: &mut Value, placed: &BTreeMap<String, String>) -> Result<bool, ServiceFailure> {
+    if let Some(asset) = AssetRef::read(value) {
         let asset = asset?;
         let name = placed.get(&asset.hash).ok_or_else(|| missing(&asset))?;
         *value = Value::String(name.clone());
@@ -101,12 +104,12 @@ pub(super) fn place(value: &mut Value, placed: &BTreeMap<String, String>) -> Res
     match value {
         Value::Array(items) => {
             for item in items {
-                any |= place(item, placed)?;
+                any |= replace(item, placed)?;
             }
         }
         Value::Object(members) => {
             for member in members.values_mut() {
-                any |= place(member, placed)?;
+                any |= replace(member, placed)?;
             }
         }
         _ => {}
@@ -114,11 +117,11 @@ pub(super) fn place(value: &mut Value, placed: &BTreeMap<String, String>) -> Res
     Ok(any)
 }
 
-fn missing(asset: &Asset) -> ServiceFailure {
+fn missing(asset: &AssetRef) -> ServiceFailure {
     let name =
         asset.file_path.as_deref().map(|path| format!(" ({})", one_line(path, 80))).unwrap_or_default();
     ServiceFailure::new(
         ServiceFault::Missing,
-        format!("the asset {}{name} was not brought to this server", asset.hash),
+        format!("asset {}{name} was not uploaded to this server", asset.hash),
     )
 }

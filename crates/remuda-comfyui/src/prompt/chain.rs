@@ -1,6 +1,6 @@
-//! How long the longest chain of links in a graph is. ComfyUI follows links by recursion, in every node of the graph: past
-//! some 970 of them, in nodes that no output needs, Python gives up and its worker thread is dead, while the server goes
-//! on answering. (In nodes that an output needs, checking the prompt gives up first, and all is well.)
+//! The longest chain of links in a graph. ComfyUI follows links by recursion from every node. After some 970 links among
+//! nodes that no output needs, Python exceeds its recursion limit and the worker thread dies, while the server still answers
+//! requests. (Among nodes that an output needs, the validation of the prompt fails first, which is harmless.)
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,18 @@ use serde_json::value::RawValue;
 
 use super::graph::Node;
 
-/// Half of what Python follows: it has used some of that before it comes to the graph. The longest graphs that people
-/// share have chains of less than a hundred.
+/// Half of Python's limit, part of which is used before it reaches the graph. Published graphs have chains of less than a
+/// hundred.
 pub(super) const CHAIN_MAX: usize = 500;
 
-/// Whether a chain, or a loop, of more than [`CHAIN_MAX`] nodes is in it.
+/// Whether the graph contains a chain or loop of more than [`CHAIN_MAX`] nodes.
 pub(super) fn is_too_long(nodes: &BTreeMap<String, Node>) -> bool {
-    // Nearly every graph is smaller than the longest chain that is allowed.
+    // Nearly every graph has fewer nodes than that.
     nodes.len() > CHAIN_MAX && longest(nodes) > CHAIN_MAX
 }
 
-/// Takes away, again and again, the nodes that wait for no other. How often it can be done is the longest chain; what
-/// cannot be taken away is in loops, or behind them, and counts as one chain.
+/// Repeatedly removes the nodes that depend on no other. The number of rounds is the longest chain; the nodes that remain
+/// are in loops or behind them and count as one chain.
 fn longest(nodes: &BTreeMap<String, Node>) -> usize {
     let mut feeds: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut waits: BTreeMap<&str, usize> = BTreeMap::new();
@@ -50,7 +50,7 @@ fn longest(nodes: &BTreeMap<String, Node>) -> usize {
     rounds + left
 }
 
-/// The node that a value is a link to: a list of a text and a number.
+/// The node that a value links to; a link is a list of a string and a number.
 fn source(value: &RawValue) -> Option<String> {
     let (source, _): (String, f64) = serde_json::from_str(value.get()).ok()?;
     Some(source)

@@ -4,23 +4,23 @@ use super::*;
 
 const ID: &str = "056f5c2a-a9c5-4f60-9b92-8ad2a8b4e5a1";
 
-fn prompt() -> Prompt {
-    Prompt::own(&json!({"1": {"class_type": "A"}}), &json!({}), ID, "c")
+fn prompt() -> PreparedPrompt {
+    PreparedPrompt::from_trusted(&json!({"1": {"class_type": "A"}}), &json!({}), ID, "c")
 }
 
-/// The failure that an answer means.
+/// The failure for an answer.
 fn refused_with(status: u16, body: &str) -> ServiceFailure {
     match judge(StatusCode::from_u16(status).unwrap(), body.as_bytes(), &prompt()) {
-        Verdict::Plain(SubmitOutcome::Refused(failure)) => failure,
+        Verdict::Final(SubmitOutcome::Refused(failure)) => failure,
         other => panic!("{other:?}"),
     }
 }
 
-fn whole(kind: &str, message: &str, details: &str) -> String {
+fn prompt_error(kind: &str, message: &str, details: &str) -> String {
     json!({"error": {"type": kind, "message": message, "details": details, "extra_info": {}}, "node_errors": {}}).to_string()
 }
 
-/// An answer with one error of one node, in the words of the server.
+/// A server's answer with one error of one node.
 fn node_error(class: &str, error: &str) -> String {
     format!(
         r#"{{"error": {{"type": "prompt_outputs_failed_validation", "message": "Prompt outputs failed validation", "details": "", "extra_info": {{}}}},
@@ -38,12 +38,16 @@ const TOO_SMALL: &str = r#"{"type": "value_smaller_than_min", "message": "Value 
     "extra_info": {"input_name": "width", "received_value": 0}}"#;
 
 #[test]
-fn what_this_server_lacks_another_may_have() {
+fn missing_files_are_the_servers_fault() {
     for body in [
         node_error("CheckpointLoaderSimple", NO_MODEL),
         node_error("LoadImage", NO_IMAGE),
-        whole("invalid_prompt", "Cannot execute because node NoSuchNode does not exist.", "Node ID '#1'"),
-        whole(
+        prompt_error(
+            "invalid_prompt",
+            "Cannot execute because node NoSuchNode does not exist.",
+            "Node ID '#1'",
+        ),
+        prompt_error(
             "missing_node_type",
             "Node 'NoSuchNode' not found. The custom node may not be installed.",
             "Node ID '#1'",
@@ -54,19 +58,19 @@ fn what_this_server_lacks_another_may_have() {
 }
 
 #[test]
-fn what_is_wrong_everywhere_is_the_graphs_fault() {
+fn invalid_graph_is_the_graphs_fault() {
     for body in [
         node_error("KSampler", NO_SAMPLER),
         node_error("EmptyImage", TOO_SMALL),
         node_error("Both", &format!("{NO_MODEL}, {TOO_SMALL}")),
         node_error("None", ""),
-        whole(
+        prompt_error(
             "invalid_prompt",
             "Cannot execute because a node is missing the class_type property.",
             "Node ID '#1'",
         ),
-        whole("prompt_no_outputs", "Prompt has no outputs", ""),
-        whole("prompt_outputs_failed_validation", "Prompt outputs failed validation", ""),
+        prompt_error("prompt_no_outputs", "Prompt has no outputs", ""),
+        prompt_error("prompt_outputs_failed_validation", "Prompt outputs failed validation", ""),
         "<html>Bad Request</html>".to_owned(),
     ] {
         assert_eq!(refused_with(400, &body).fault, ServiceFault::Graph, "{body}");
@@ -75,7 +79,7 @@ fn what_is_wrong_everywhere_is_the_graphs_fault() {
 }
 
 #[test]
-fn a_refusal_names_the_node_its_class_and_the_input() {
+fn refusal_names_node_class_and_input() {
     let failure = refused_with(400, &node_error("CheckpointLoaderSimple", NO_MODEL));
     assert_eq!(
         failure.message,
@@ -83,7 +87,7 @@ fn a_refusal_names_the_node_its_class_and_the_input() {
     );
     let failure = refused_with(
         400,
-        &whole("invalid_prompt", "Cannot execute because node X does not exist.", "Node ID '#1'"),
+        &prompt_error("invalid_prompt", "Cannot execute because node X does not exist.", "Node ID '#1'"),
     );
     assert_eq!(
         failure.message,
@@ -94,39 +98,39 @@ fn a_refusal_names_the_node_its_class_and_the_input() {
 }
 
 #[test]
-fn only_a_clean_yes_is_accepted() {
+fn only_a_complete_acceptance_counts() {
     let ok = format!(r#"{{"prompt_id": "{ID}", "number": 62, "node_errors": {{}}}}"#);
     assert!(matches!(
         judge(StatusCode::OK, ok.as_bytes(), &prompt()),
-        Verdict::Plain(SubmitOutcome::Accepted)
+        Verdict::Final(SubmitOutcome::Accepted)
     ));
     for (status, body) in
         [(200, "<html>"), (200, "{}"), (202, ""), (500, "Server got itself in trouble"), (502, ""), (504, "")]
     {
         let verdict = judge(StatusCode::from_u16(status).unwrap(), body.as_bytes(), &prompt());
         assert!(
-            matches!(verdict, Verdict::Plain(SubmitOutcome::Unconfirmed(_))),
+            matches!(verdict, Verdict::Final(SubmitOutcome::Unconfirmed(_))),
             "{status} {body}: {verdict:?}"
         );
     }
 }
 
 #[test]
-fn a_yes_to_half_of_it_or_under_another_id_is_taken_back() {
+fn partial_acceptance_or_foreign_id_is_withdrawn() {
     let half = format!(
         r#"{{"prompt_id": "{ID}", "number": 62, "node_errors": {{"3": {{"errors": [{TOO_SMALL}], "class_type": "SaveImage"}}}}}}"#
     );
     let other = r#"{"prompt_id": "theirs", "number": 1, "node_errors": []}"#.to_owned();
     for (body, taken, fault) in [(half, ID, ServiceFault::Graph), (other, "theirs", ServiceFault::Missing)] {
         match judge(StatusCode::OK, body.as_bytes(), &prompt()) {
-            Verdict::TakeBack { id, failure } => assert_eq!((&*id, failure.fault), (taken, fault)),
-            verdict @ Verdict::Plain(_) => panic!("{verdict:?}"),
+            Verdict::Withdraw { id, failure } => assert_eq!((&*id, failure.fault), (taken, fault)),
+            verdict @ Verdict::Final(_) => panic!("{verdict:?}"),
         }
     }
 }
 
 #[test]
-fn a_no_at_the_door_is_not_the_jobs_fault() {
+fn refusal_by_a_proxy_is_not_the_jobs_fault() {
     for status in [301, 401, 403, 404, 405, 429] {
         assert_eq!(refused_with(status, "no").fault, ServiceFault::Lost, "{status}");
     }

@@ -1,4 +1,4 @@
-//! What a look makes of answers at moments and of sizes that no real server can be held to.
+//! Probes against scripted answers whose timing and size no real server could reproduce.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,12 +9,12 @@ use axum::extract::Path;
 use axum::routing::get;
 use remuda_core::service::{ProbeResult, ProbeTrigger};
 
-use crate::{Client, Target};
+use crate::{ComfyuiClient, ComfyuiTarget};
 
 const ID: &str = "c4b069c6-19b6-4062-9edb-8ea621236d76";
 
-/// A server on which a prompt runs while the first `running` requests are answered, and has ended when the next comes.
-async fn server(running: usize) -> Client {
+/// A server whose prompt runs during the first `running` requests and has ended at the next.
+async fn server(running: usize) -> ComfyuiClient {
     let asked = Arc::new(AtomicUsize::new(0));
     let is_running = move || asked.fetch_add(1, Ordering::SeqCst) < running;
     let is_queued = is_running.clone();
@@ -31,19 +31,19 @@ async fn server(running: usize) -> Client {
     serve(Router::new().route("/queue", get(queue)).route("/history/{id}", get(history))).await
 }
 
-async fn serve(routes: Router) -> Client {
+async fn serve(routes: Router) -> ComfyuiClient {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let target = Target::new(format!("http://{}", listener.local_addr().unwrap()));
+    let target = ComfyuiTarget::new(format!("http://{}", listener.local_addr().unwrap()));
     tokio::spawn(async move { axum::serve(listener, routes).await });
-    Client::new(&target, Duration::from_secs(5)).unwrap()
+    ComfyuiClient::new(&target, Duration::from_secs(5)).unwrap()
 }
 
 /// Faults: V6.
 #[tokio::test]
-async fn a_prompt_that_ends_between_two_reads_is_never_unknown() {
+async fn prompt_that_ends_between_two_reads_is_found() {
     for running in 0..4 {
         for trigger in [ProbeTrigger::Silence, ProbeTrigger::CompletionHint, ProbeTrigger::Recheck] {
-            let seen = server(running).await.look(ID, trigger).await;
+            let seen = server(running).await.probe(ID, trigger).await;
             assert!(
                 matches!(seen, ProbeResult::Running | ProbeResult::Succeeded { .. }),
                 "{running} {trigger:?}: {seen:?}"
@@ -53,7 +53,7 @@ async fn a_prompt_that_ends_between_two_reads_is_never_unknown() {
 }
 
 #[tokio::test]
-async fn thousands_that_wait_are_read_past() {
+async fn probe_handles_thousands_of_waiting_prompts() {
     let graph = format!(r#"{{"1": {{"class_type": "A", "inputs": {{"text": "{}"}}}}}}"#, "x".repeat(2000));
     let items: Vec<String> = (0..2000).map(|at| format!(r#"[{at}, "{at}", {graph}, {{}}, ["1"]]"#)).collect();
     let queue = format!(
@@ -61,30 +61,30 @@ async fn thousands_that_wait_are_read_past() {
         items.join(",")
     );
     let client = serve(Router::new().route("/queue", get(move || async move { queue }))).await;
-    assert!(matches!(client.look(ID, ProbeTrigger::Silence).await, ProbeResult::Pending { ahead: None }));
+    assert!(matches!(client.probe(ID, ProbeTrigger::Silence).await, ProbeResult::Pending { ahead: None }));
 }
 
 #[tokio::test]
-async fn what_is_no_comfyui_knows_nothing_and_that_is_no_answer() {
+async fn other_server_gives_no_verdict() {
     for page in ["<html>Welcome</html>", "{}", "[]", "null", "", r#"{"queue_running": []}"#] {
         let client = serve(Router::new().fallback(get(move || async move { page }))).await;
         for trigger in [ProbeTrigger::Silence, ProbeTrigger::CompletionHint] {
-            let seen = client.look(ID, trigger).await;
+            let seen = client.probe(ID, trigger).await;
             assert!(matches!(seen, ProbeResult::NoAnswer(_)), "{page}: {seen:?}");
         }
         assert!(client.stats().await.is_err() && client.inventory().await.is_err(), "{page}");
-        assert!(client.ours(&"w".parse().unwrap()).await.is_err(), "{page}");
+        assert!(client.tagged_prompts(&"w".parse().unwrap()).await.is_err(), "{page}");
     }
 }
 
 #[tokio::test]
-async fn an_answer_without_end_is_given_up() {
+async fn endless_answer_is_aborted() {
     let endless = || async {
         let chunk = axum::body::Bytes::from(vec![b' '; 1 << 20]);
         let chunks = futures_util::stream::repeat_with(move || Ok::<_, std::io::Error>(chunk.clone()));
         axum::body::Body::from_stream(chunks)
     };
     let client = serve(Router::new().fallback(get(endless))).await;
-    let seen = client.look(ID, ProbeTrigger::Silence).await;
+    let seen = client.probe(ID, ProbeTrigger::Silence).await;
     assert!(matches!(&seen, ProbeResult::NoAnswer(why) if why.contains("more than")), "{seen:?}");
 }
