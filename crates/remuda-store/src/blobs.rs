@@ -1,22 +1,22 @@
-//! Files that jobs take and give, named by their content: `blake3:<64 hex>` lies in `FOLDER/ab/cdef…`.
+//! Input and output files of jobs, named by their content: `blake3:<64 hex>` is stored in `FOLDER/ab/cdef…`.
 //!
 //! ```text
-//!  begin ──▶ FOLDER/tmp/x ──write, hashed on the way──▶ sync ──▶ rename to FOLDER/ab/cdef… ──▶ sync FOLDER/ab
-//!                 └── dropped, too large, another hash, no space: removed; after kill -9: removed by the next `open`
+//!  begin_upload ──▶ FOLDER/tmp/x ──write and hash──▶ sync ──▶ rename to FOLDER/ab/cdef… ──▶ sync FOLDER/ab
+//!                      └── dropped, too large, wrong hash, no space: removed; after kill -9: removed by the next `open`
 //! ```
 //!
-//! What has a name here is whole and synced. The same content is one file, however often it comes, so whoever does
-//! not hear the answer sends it again and does no harm.
+//! A named file is complete and synced. Equal content is stored once, so a client that did not receive the answer can repeat
+//! the upload.
 //!
-//! Content is not checked again when it is read: the name is the check, and whoever fetches by name can make it (the
-//! workers do), which also covers the way there. A disk that changes what it holds is thus noticed by the reader.
+//! Content is not verified on reading. The reader can verify it by the name, as the workers do, which also covers the
+//! transfer and detects a corrupted disk.
 //!
-//! A blob remembers when it was last wanted, as the time of its file: written, read, or named by a job. `retain` clears
-//! away what nobody wanted for long. All times are the caller's, so a jump of the wall clock clears nothing. One
-//! process has the folder at a time, because only it knows which jobs still want what.
+//! The modification time of a file is the time of its last use: written, read, or named by a job. `delete_unused` deletes
+//! files that were not used for long. All times come from the caller, so a jump of the wall clock deletes nothing. Only one
+//! process may open the folder, because only that process knows which jobs still need which blobs.
 
+mod chunks;
 mod hash;
-mod read;
 mod retention;
 #[cfg(test)]
 mod tests;
@@ -31,84 +31,85 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use remuda_core::time::Timestamp;
 
-pub use self::hash::{BadHash, BlobHash, named_in};
-pub use self::read::pieces;
-pub use self::retention::Cleared;
-pub use self::upload::{Stored, Upload};
+pub use self::chunks::read_chunks;
+pub use self::hash::{BlobHash, InvalidBlobHash, find_blob_hashes};
+pub use self::retention::DeletedBlobs;
+pub use self::upload::{BlobUpload, StoredBlob};
 
-/// The time of a file is brought up to date when it is this old: most reads cost no write.
+/// The time of last use is updated only if it is older than this, so that most reads write nothing.
 const TOUCH_EVERY: Duration = Duration::from_secs(60 * 60);
 
-/// A handle on the folder; clones are the same.
+/// A handle to the folder; clones share it.
 #[derive(Clone, Debug)]
-pub struct Blobs(Arc<Shared>);
+pub struct BlobStore(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     folder: PathBuf,
     bytes_max: u64,
-    /// One for each folder of blobs. Whoever holds it looks and then acts: what was seen or touched is not cleared
-    /// away, and nobody sees a name that is not synced yet.
-    turns: [Mutex<()>; 256],
-    /// Held while anyone has a handle; the kernel lets go of it when the process dies.
+    /// One lock per subfolder. It makes check-then-act sequences atomic: a blob that was seen or touched is not deleted
+    /// in between, and a name that is not synced yet is not visible.
+    shard_locks: [Mutex<()>; 256],
+    /// Held while a handle exists; the kernel releases it when the process dies.
     _lock: File,
 }
 
-/// A blob that is open for reading: it can be read to its end, even if it is cleared away meanwhile.
+/// A blob opened for reading; it stays readable even if it is deleted meanwhile.
 #[derive(Debug)]
-pub struct Blob {
+pub struct OpenBlob {
     pub file: File,
     pub size_bytes: u64,
 }
 
-/// Why blobs cannot be written or read, sorted by what the caller can do.
+/// Errors of the blob store, by what the caller can do.
 #[derive(Debug, thiserror::Error)]
 pub enum BlobError {
-    /// Send less, or have the limit raised.
+    /// Send less, or raise the limit.
     #[error("the blob is larger than {bytes_max} bytes (blobs.bytes_max)")]
     TooLarge { bytes_max: u64 },
 
-    /// Nothing was stored; send what was named, or name what was sent.
-    #[error("the content is {actual} and not {expected}: nothing was stored")]
+    /// Nothing was stored; correct the content or the hash.
+    #[error("the content has the hash {actual} instead of {expected}; nothing was stored")]
     Mismatch { expected: BlobHash, actual: BlobHash },
 
-    /// Nothing was stored; worth trying again when there is space.
-    #[error("no space left in {}: nothing was stored", folder.display())]
+    /// Nothing was stored; retry when there is space.
+    #[error("no disk space left in {}; nothing was stored", folder.display())]
     Full { folder: PathBuf },
 
-    /// Another process has the folder.
-    #[error("{} is in use by process {pid}: stop that one first", folder.display())]
+    /// Another process uses the folder.
+    #[error("{} is in use by process {pid}: stop that process first", folder.display())]
     InUse { folder: PathBuf, pid: String },
 
-    /// Nothing was stored; worth trying again once that is put right.
+    /// Nothing was stored; retry after fixing the cause.
     #[error("{}: {cause}", folder.display())]
     Unreachable { folder: PathBuf, cause: io::Error },
 }
 
-impl Blobs {
-    /// Takes the folder, makes it where there is none, and clears away what a killed process left half written.
-    pub async fn open(folder: PathBuf, bytes_max: u64) -> Result<Blobs, BlobError> {
+impl BlobStore {
+    /// Locks the folder, creates it if necessary, and deletes partial uploads of a killed process.
+    pub async fn open(folder: PathBuf, bytes_max: u64) -> Result<BlobStore, BlobError> {
         blocking(folder.clone(), move || Shared::open(folder, bytes_max))
             .await
-            .map(|shared| Blobs(shared.into()))
+            .map(|shared| BlobStore(shared.into()))
     }
 
     pub fn bytes_max(&self) -> u64 {
         self.0.bytes_max
     }
 
-    /// How large it is, if it is there.
+    /// The size of a blob, if it exists.
     pub async fn size(&self, hash: BlobHash) -> Result<Option<u64>, BlobError> {
-        let found = self.run(move |shared| shared.look(hash).map_err(|error| shared.failed(error))).await?;
+        let found =
+            self.run(move |shared| shared.metadata(hash).map_err(|error| shared.failed(error))).await?;
         Ok(found.map(|meta| meta.len()))
     }
 
-    /// Says that it is wanted; how large it is, if it is there. From now on it is not cleared away for a while.
+    /// Updates the time of last use, which protects the blob from deletion, and returns its size, if it exists.
     pub async fn touch(&self, hash: BlobHash, now: Timestamp) -> Result<Option<u64>, BlobError> {
         self.run(move |shared| shared.touch(hash, now)).await
     }
 
-    /// As `touch`, for many. What is not there is passed over.
+    /// As `touch`, for several blobs. Missing ones are skipped.
     pub async fn touch_all(&self, hashes: BTreeSet<BlobHash>, now: Timestamp) -> Result<(), BlobError> {
         if hashes.is_empty() {
             return Ok(());
@@ -117,18 +118,18 @@ impl Blobs {
             .await
     }
 
-    /// Opens it for reading, if it is there; that counts as wanting it.
-    pub async fn read(&self, hash: BlobHash, now: Timestamp) -> Result<Option<Blob>, BlobError> {
+    /// Opens a blob for reading, if it exists, and updates its time of last use.
+    pub async fn read(&self, hash: BlobHash, now: Timestamp) -> Result<Option<OpenBlob>, BlobError> {
         let open = move |shared: &Shared| {
-            let _turn = shared.turn(hash);
-            let Some(size_bytes) = shared.touch_in_turn(hash, now)? else { return Ok(None) };
+            let _guard = shared.lock_for(hash);
+            let Some(size_bytes) = shared.touch_locked(hash, now)? else { return Ok(None) };
             let file = File::open(shared.path(hash)).map_err(|error| shared.failed(error))?;
-            Ok(Some(Blob { file, size_bytes }))
+            Ok(Some(OpenBlob { file, size_bytes }))
         };
         self.run(open).await
     }
 
-    /// Does it where waiting for the disk holds up nobody.
+    /// Runs blocking file operations on tokio's blocking threads.
     async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Shared) -> Result<T, BlobError> + Send + 'static,
@@ -154,7 +155,7 @@ impl Shared {
         for entry in fs::read_dir(folder.join(upload::FOLDER)).map_err(failed)? {
             fs::remove_file(entry.map_err(failed)?.path()).map_err(failed)?;
         }
-        // What was renamed and not yet synced when the process before this one died.
+        // Syncs names that a killed process had renamed but not synced.
         for shard in 0..=u8::MAX {
             match sync_folder(&folder.join(format!("{shard:02x}"))) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
@@ -162,8 +163,8 @@ impl Shared {
             }
         }
         sync_folder(&folder).and_then(|()| sync_folder(&folder.join(".."))).map_err(failed)?;
-        let turns = std::array::from_fn(|_| Mutex::new(()));
-        Ok(Shared { folder, bytes_max, turns, _lock: lock })
+        let shard_locks = std::array::from_fn(|_| Mutex::new(()));
+        Ok(Shared { folder, bytes_max, shard_locks, _lock: lock })
     }
 
     fn path(&self, hash: BlobHash) -> PathBuf {
@@ -174,22 +175,22 @@ impl Shared {
         self.folder.join(format!("{shard:02x}"))
     }
 
-    fn turn(&self, hash: BlobHash) -> MutexGuard<'_, ()> {
-        self.turn_of(hash.shard())
+    fn lock_for(&self, hash: BlobHash) -> MutexGuard<'_, ()> {
+        self.lock_shard(hash.shard())
     }
 
-    fn turn_of(&self, shard: u8) -> MutexGuard<'_, ()> {
-        // It guards files and no memory: whoever panicked with it left nothing half changed.
-        self.turns[usize::from(shard)].lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_shard(&self, shard: u8) -> MutexGuard<'_, ()> {
+        // It guards files and no memory, so a panic while it was held leaves nothing inconsistent.
+        self.shard_locks[usize::from(shard)].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn failed(&self, error: io::Error) -> BlobError {
         failed(&self.folder, error)
     }
 
-    fn look(&self, hash: BlobHash) -> io::Result<Option<Metadata>> {
+    fn metadata(&self, hash: BlobHash) -> io::Result<Option<Metadata>> {
         match fs::symlink_metadata(self.path(hash)) {
-            // A link that someone put there is none of ours.
+            // A symbolic link is not one of our files.
             Ok(meta) => Ok(Some(meta).filter(Metadata::is_file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -197,15 +198,15 @@ impl Shared {
     }
 
     fn touch(&self, hash: BlobHash, now: Timestamp) -> Result<Option<u64>, BlobError> {
-        let _turn = self.turn(hash);
-        self.touch_in_turn(hash, now)
+        let _guard = self.lock_for(hash);
+        self.touch_locked(hash, now)
     }
 
-    fn touch_in_turn(&self, hash: BlobHash, now: Timestamp) -> Result<Option<u64>, BlobError> {
-        let touched = self.look(hash).and_then(|meta| {
+    fn touch_locked(&self, hash: BlobHash, now: Timestamp) -> Result<Option<u64>, BlobError> {
+        let touched = self.metadata(hash).and_then(|meta| {
             let Some(meta) = meta else { return Ok(None) };
-            if now.since(wanted_at(&meta)?) >= TOUCH_EVERY {
-                set_wanted_at(&File::open(self.path(hash))?, now)?;
+            if now.since(last_used(&meta)?) >= TOUCH_EVERY {
+                set_last_used(&File::open(self.path(hash))?, now)?;
             }
             Ok(Some(meta.len()))
         });
@@ -213,12 +214,12 @@ impl Shared {
     }
 }
 
-/// When it was last wanted: the time of its file, which is the plane's and nobody else's.
-fn wanted_at(meta: &Metadata) -> io::Result<Timestamp> {
+/// The time of last use, stored as the modification time of the file.
+fn last_used(meta: &Metadata) -> io::Result<Timestamp> {
     Ok(Timestamp::ZERO.plus(meta.modified()?.duration_since(UNIX_EPOCH).unwrap_or_default()))
 }
 
-fn set_wanted_at(file: &File, now: Timestamp) -> io::Result<()> {
+fn set_last_used(file: &File, now: Timestamp) -> io::Result<()> {
     file.set_modified(UNIX_EPOCH + now.since(Timestamp::ZERO))
 }
 
@@ -231,7 +232,7 @@ fn failed(folder: &Path, error: io::Error) -> BlobError {
     }
 }
 
-/// Makes names in a folder survive a loss of power.
+/// Makes file names in a folder durable.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
@@ -244,14 +245,14 @@ fn lock(folder: &Path) -> Result<File, BlobError> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
-            // What cannot be read says nothing; that it is taken is what counts.
+            // The process id is only informative.
             file.read_to_string(&mut pid).ok();
             let pid = if pid.trim().is_empty() { "?".to_owned() } else { pid.trim().to_owned() };
             return Err(BlobError::InUse { folder: folder.to_owned(), pid });
         }
         Err(TryLockError::Error(error)) => return Err(failed(error)),
     }
-    // One short write, so that it is the old number or the new one; on a full disk it goes on without.
+    // One short write, so that a reader sees the old or the new id; on a full disk the id is skipped.
     file.rewind().and_then(|()| file.write_all(format!("{:<10}\n", std::process::id()).as_bytes())).ok();
     Ok(file)
 }

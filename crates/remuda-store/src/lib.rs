@@ -1,16 +1,16 @@
-//! Where the plane keeps what it decided: take the lead, restore, commit batches under a term, read back.
+//! The plane's store: take the leadership, restore the state, commit batches of records under a term, and read them back.
 //!
 //! ```text
-//!  lead ──▶ Term ──▶ restore ──▶ commit(term, batch), commit(term, batch), …
-//!                                  │
-//!                                  └── Superseded: someone else took the lead; stop and restore
+//!  take_leadership ──▶ Term ──▶ restore ──▶ commit(term, batch), commit(term, batch), …
+//!                                             │
+//!                                             └── Superseded: another plane leads; stop and restore
 //! ```
 //!
-//! What every store promises, and `contract` proves of each: a batch is written whole or not at all; it is durable
-//! once `commit` returns `Ok`; a term that is lower than the stored one writes nothing. Sequence numbers of events
-//! rise from commit to commit: one that was passed already is a repeat and changes nothing.
+//! Guarantees of every store, tested by `contract`: a batch is written completely or not at all; it is durable once
+//! `commit` returns `Ok`; a term below the stored one writes nothing. Sequence numbers of events rise from commit to commit;
+//! an event with a sequence number that is already stored is a repetition and changes nothing.
 //!
-//! Nothing in here judges a record. The plane is the only writer, and it knows what it is doing.
+//! The store does not check the meaning of records. The plane is the only writer and is responsible for it.
 
 pub mod blobs;
 #[cfg(test)]
@@ -33,36 +33,36 @@ use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
 
-pub use sqlite::{measure_inserts, measure_lives};
+pub use sqlite::{measure_inserts, measure_job_cycles};
 
-use memory::Memory;
-use sqlite::Sqlite;
+use memory::MemoryStore;
+use sqlite::SqliteStore;
 
-/// A handle on a store; clones are the same store. The last one to go closes it, and waits for what was sent.
+/// A handle to a store; clones share it. Dropping the last one closes the store after writing all enqueued batches.
 #[derive(Clone, Debug)]
 pub enum Store {
-    Memory(Memory),
-    Sqlite(Sqlite),
+    Memory(MemoryStore),
+    Sqlite(SqliteStore),
 }
 
-/// Records that are written together or not at all.
+/// Records that are written in one transaction.
 #[derive(Clone, Debug, Default)]
-pub struct Batch {
+pub struct RecordBatch {
     pub records: Vec<Record>,
 }
 
-impl From<Vec<Record>> for Batch {
+impl From<Vec<Record>> for RecordBatch {
     fn from(records: Vec<Record>) -> Self {
-        Batch { records }
+        RecordBatch { records }
     }
 }
 
-/// A batch on its way to the disk; it answers once it is there.
+/// An enqueued batch; resolves once it is durable or has failed.
 #[derive(Debug)]
 #[must_use]
-pub struct Written(oneshot::Receiver<Result<(), StoreError>>);
+pub struct PendingCommit(oneshot::Receiver<Result<(), StoreError>>);
 
-impl Future for Written {
+impl Future for PendingCommit {
     type Output = Result<(), StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -70,42 +70,44 @@ impl Future for Written {
     }
 }
 
-/// Which jobs to page through.
+/// Selects jobs for a page.
 #[derive(Clone, Debug, Default)]
-pub struct Filter {
-    pub state: Option<JobState>,
+pub struct JobFilter {
+    pub state: Option<JobStateFilter>,
     pub tenant: Option<Tenant>,
 }
 
-impl Filter {
+impl JobFilter {
     fn is_met(&self, job: &AcceptedJob, status: &JobStatus) -> bool {
         self.state.is_none_or(|state| state.as_str() == status.state.name())
             && self.tenant.as_ref().is_none_or(|tenant| *tenant == job.tenant)
     }
 }
 
-/// A row as a view shows it.
-pub type Row = serde_json::Map<String, serde_json::Value>;
+/// A row of a status view, by column.
+pub type ViewRow = serde_json::Map<String, serde_json::Value>;
 
 impl Store {
-    /// Opens `sqlite:PATH` or `memory:`, and makes it where there is nothing yet.
+    /// Opens `sqlite:PATH` or `memory:`, and creates the store if it does not exist.
     pub async fn open(url: &str) -> Result<Store, StoreError> {
         match url.split_once(':') {
-            Some(("memory", "")) => Ok(Store::Memory(Memory::default())),
-            Some(("sqlite", path)) if !path.is_empty() => Ok(Store::Sqlite(Sqlite::open(path.into()).await?)),
+            Some(("memory", "")) => Ok(Store::Memory(MemoryStore::default())),
+            Some(("sqlite", path)) if !path.is_empty() => {
+                Ok(Store::Sqlite(SqliteStore::open(path.into()).await?))
+            }
             Some(_) | None => Err(StoreError::BadUrl { url: url.to_owned() }),
         }
     }
 
-    /// Takes the lead: from now on, lower terms are refused.
-    pub async fn lead(&self) -> Result<Term, StoreError> {
+    /// Starts a new term: from now on commits under lower terms are refused.
+    pub async fn take_leadership(&self) -> Result<Term, StoreError> {
         match self {
-            Store::Memory(store) => Ok(store.lead()),
-            Store::Sqlite(store) => store.lead().await,
+            Store::Memory(store) => Ok(store.take_leadership()),
+            Store::Sqlite(store) => store.take_leadership().await,
         }
     }
 
-    /// Everything a plane needs to go on: open jobs in the order of their ids, workers, blocks, quarantine.
+    /// The state that a plane starts with: open jobs in the order of their ids, workers, blocks, quarantine, documents.
     pub async fn restore(&self) -> Result<StoredState, StoreError> {
         match self {
             Store::Memory(store) => Ok(store.restore()),
@@ -113,7 +115,7 @@ impl Store {
         }
     }
 
-    /// As `restore`, without the jobs: there may be a million of them, and `open_jobs` gives them page by page.
+    /// As `restore`, without the jobs: there may be a million of them, and `open_jobs` returns them in pages.
     pub async fn restore_fleet(&self) -> Result<StoredState, StoreError> {
         match self {
             Store::Memory(store) => Ok(StoredState { jobs: Vec::new(), ..store.restore() }),
@@ -121,7 +123,7 @@ impl Store {
         }
     }
 
-    /// A page of open jobs in the order of their ids, beginning after one.
+    /// A page of open jobs in the order of their ids, starting after `after`.
     pub async fn open_jobs(
         &self,
         after: Option<JobId>,
@@ -133,21 +135,20 @@ impl Store {
         }
     }
 
-    /// Writes a batch, whole and durably.
-    pub async fn commit(&self, term: Term, batch: Batch) -> Result<(), StoreError> {
-        self.send(term, batch).await?.await
+    /// Writes a batch and waits until it is durable.
+    pub async fn commit(&self, term: Term, batch: RecordBatch) -> Result<(), StoreError> {
+        self.enqueue(term, batch).await?.await
     }
 
-    /// Hands a batch over to be written behind those handed over before; waits for a place in the queue, not for the
-    /// disk. It is written even if nobody waits for the answer. Batches are judged one by one: if this one is
-    /// refused, those sent behind it may still be written.
-    pub async fn send(&self, term: Term, batch: Batch) -> Result<Written, StoreError> {
+    /// Enqueues a batch behind earlier ones; waits for space in the queue, not for the disk. The batch is written even if the
+    /// returned future is dropped. Batches are independent: if this one is refused, later ones may still be written.
+    pub async fn enqueue(&self, term: Term, batch: RecordBatch) -> Result<PendingCommit, StoreError> {
         let (reply, answer) = oneshot::channel();
         match self {
             Store::Memory(store) => drop(reply.send(store.commit(term, batch))),
-            Store::Sqlite(store) => store.send(term, batch, reply).await?,
+            Store::Sqlite(store) => store.enqueue(term, batch, reply).await?,
         }
-        Ok(Written(answer))
+        Ok(PendingCommit(answer))
     }
 
     pub async fn workflow(&self, job: JobId) -> Result<Option<Arc<RawValue>>, StoreError> {
@@ -171,18 +172,18 @@ impl Store {
         }
     }
 
-    /// The job a tenant submitted under a key, and the fingerprint of what it asked for.
-    pub async fn by_key(&self, tenant: &Tenant, key: &str) -> Result<Option<(JobId, Hash)>, StoreError> {
+    /// The job that a tenant submitted under an idempotency key, and the fingerprint of its request.
+    pub async fn job_by_key(&self, tenant: &Tenant, key: &str) -> Result<Option<(JobId, Hash)>, StoreError> {
         match self {
-            Store::Memory(store) => Ok(store.by_key(tenant, key)),
-            Store::Sqlite(store) => store.by_key(tenant, key).await,
+            Store::Memory(store) => Ok(store.job_by_key(tenant, key)),
+            Store::Sqlite(store) => store.job_by_key(tenant, key).await,
         }
     }
 
-    /// A page of jobs, newest first; the next page goes on `before` the last id of this one.
+    /// A page of jobs, newest first; for the next page pass the last id as `before`.
     pub async fn jobs(
         &self,
-        filter: Filter,
+        filter: JobFilter,
         before: Option<JobId>,
         limit: usize,
     ) -> Result<Vec<(AcceptedJob, JobStatus)>, StoreError> {
@@ -192,7 +193,7 @@ impl Store {
         }
     }
 
-    /// What happened after a place in the one order of events.
+    /// Events after a sequence number.
     pub async fn events(&self, after: Sequence, limit: usize) -> Result<Vec<StoredEvent>, StoreError> {
         match self {
             Store::Memory(store) => Ok(store.events(after, limit)),
@@ -219,7 +220,7 @@ impl Store {
         }
     }
 
-    /// A page of a shelf in the order of the ids, beginning after one.
+    /// A page of a collection in the order of the ids, starting after `after`.
     pub async fn documents(
         &self,
         collection: Collection,
@@ -232,7 +233,7 @@ impl Store {
         }
     }
 
-    /// All with this mark, in the order of their ids, whoever they belong to.
+    /// All documents with this index key, of all tenants, in the order of their ids.
     pub async fn find_by_index_key(
         &self,
         collection: Collection,
@@ -244,32 +245,32 @@ impl Store {
         }
     }
 
-    /// Forgets documents whose time is over, at most `limit` of them, and says how many.
-    pub async fn expire(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+    /// Deletes up to `limit` expired documents and returns their number.
+    pub async fn delete_expired(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
         match self {
-            Store::Memory(store) => Ok(store.expire(now, limit)),
-            Store::Sqlite(store) => store.expire(now, limit).await,
+            Store::Memory(store) => Ok(store.delete_expired(now, limit)),
+            Store::Sqlite(store) => store.delete_expired(now, limit).await,
         }
     }
 
-    pub async fn view(&self, view: View) -> Result<Vec<Row>, StoreError> {
+    pub async fn view(&self, view: StatusView) -> Result<Vec<ViewRow>, StoreError> {
         match self {
             Store::Memory(store) => Ok(store.view(view)),
             Store::Sqlite(store) => store.view(view).await,
         }
     }
 
-    /// Forgets ended jobs, events and cycle reports older than `before`, at most `limit` of them, and says how many.
-    /// Commits go in between: it is done in small steps. Open jobs stay whatever their age.
-    pub async fn retain(&self, before: Timestamp, limit: usize) -> Result<usize, StoreError> {
+    /// Deletes up to `limit` ended jobs, events and cycle reports older than `before` and returns their number. It works in
+    /// small steps, so that commits run in between. Open jobs are never deleted.
+    pub async fn delete_ended_before(&self, before: Timestamp, limit: usize) -> Result<usize, StoreError> {
         match self {
-            Store::Memory(store) => Ok(store.retain(before, limit)),
-            Store::Sqlite(store) => store.retain(before, limit).await,
+            Store::Memory(store) => Ok(store.delete_ended_before(before, limit)),
+            Store::Sqlite(store) => store.delete_ended_before(before, limit).await,
         }
     }
 
-    /// Whether there is room set aside for the ends of jobs already accepted. Without it, batches that accept a job
-    /// are answered with `Full`; it comes back by itself when space does.
+    /// Whether disk space is reserved for the completion of accepted jobs. Without the reserve, batches that accept a job fail
+    /// with `Full`. The store recreates the reserve as soon as there is space.
     pub fn has_reserve(&self) -> bool {
         match self {
             Store::Memory(_) => true,
@@ -277,7 +278,7 @@ impl Store {
         }
     }
 
-    /// Writes what was sent, then lets go of the store, whoever else holds a handle.
+    /// Writes all enqueued batches and closes the store, even if other handles exist.
     pub async fn close(self) -> Result<(), StoreError> {
         match self {
             Store::Memory(_) => Ok(()),
@@ -286,72 +287,72 @@ impl Store {
     }
 }
 
-/// The cause of an error that several callers share: one transaction carries many batches.
-pub type Source = Arc<dyn Error + Send + Sync>;
+/// The cause of an error. It is shared because one transaction contains the batches of many callers.
+pub type SharedError = Arc<dyn Error + Send + Sync>;
 
-/// Why a store did not do it, sorted by what the caller can do.
+/// Errors of a store, by what the caller can do.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
-    /// Stop, and restore if asked to lead again.
-    #[error("term {ours} is over: someone else leads in term {theirs}")]
+    /// Stop; take the leadership and restore to continue.
+    #[error("term {ours} is over: another plane leads in term {theirs}")]
     Superseded { ours: Term, theirs: Term },
 
-    /// Nothing was written; worth trying again soon.
+    /// Nothing was written; retry soon.
     #[error("the store is busy")]
-    Busy(#[source] Source),
+    Busy(#[source] SharedError),
 
-    /// It cannot be got at; worth trying again once that is put right.
+    /// The file cannot be accessed; retry after fixing the cause.
     #[error("{} cannot be opened", path.display())]
     Unreachable {
         path: PathBuf,
         #[source]
-        source: Source,
+        source: SharedError,
     },
 
-    /// Nothing was written; accept no more until `has_reserve`.
-    #[error("no space left for {}: free some, and it goes on by itself", path.display())]
+    /// Nothing was written; accept no jobs until `has_reserve`.
+    #[error("no disk space left for {}: free some, and the store continues by itself", path.display())]
     Full { path: PathBuf },
 
-    /// It may or may not be written, and this handle will not say: stop, and open it again.
-    #[error("{} can no longer be written to; what it holds must be read afresh from disk", path.display())]
+    /// The batch may or may not be written: close the store and open it again.
+    #[error("writing to {} failed; the store must be reopened", path.display())]
     Broken {
         path: PathBuf,
         #[source]
-        source: Source,
+        source: SharedError,
     },
 
-    /// Nothing was written, and it never will be: it contradicts what is stored.
-    #[error("the batch contradicts what is stored: {what}")]
+    /// Nothing was written, and a retry cannot succeed.
+    #[error("the batch contradicts stored records: {what}")]
     Conflict { what: String },
 
-    /// A person has to look.
+    /// Needs an operator.
     #[error(
-        "{} cannot be read as a Remuda store: {what}. Nothing was changed. Put back a copy of it (all of PATH, \
-         PATH-wal and PATH.lock, or a single file made with sqlite3's .backup and neither of the others), or move it \
-         away to start empty",
+        "{} cannot be read as a Remuda store: {what}. Nothing was changed. Restore a backup (PATH, PATH-wal and \
+         PATH.lock together, or a single file made with sqlite3's .backup and neither of the others), or move the files \
+         away to start with an empty store",
         path.display()
     )]
     Unreadable { path: PathBuf, what: String },
 
     /// Another process has it open.
-    #[error("{} is in use by process {}: stop that one first", path.display(), pid.map_or("?".to_owned(), |pid| pid.to_string()))]
+    #[error("{} is in use by process {}: stop that process first", path.display(), pid.map_or("?".to_owned(), |pid| pid.to_string()))]
     InUse { path: PathBuf, pid: Option<u32> },
 
-    /// A newer Remuda wrote it.
-    #[error("{} has schema {theirs}, and this Remuda knows up to {ours}: use the newer Remuda", path.display())]
+    /// Written by a newer version of Remuda.
+    #[error("{} has schema {theirs}, and this Remuda supports up to {ours}: use the newer Remuda", path.display())]
     NewerSchema { path: PathBuf, ours: u32, theirs: u32 },
 
-    #[error("{url:?} names no store: expected sqlite:PATH or memory:")]
+    #[error("{url:?} is not a store URL: expected sqlite:PATH or memory:")]
     BadUrl { url: String },
 
-    /// What was sent last may or may not be written: opening it again tells.
+    /// The last batches may or may not be written; reopen the store to find out.
     #[error("the store was closed")]
     Closed,
 }
 
-/// The states of a job as a filter names them.
+/// A job state as a filter names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum JobState {
+pub enum JobStateFilter {
     Queued,
     Running,
     Completed,
@@ -359,56 +360,62 @@ pub enum JobState {
     Cancelled,
 }
 
-impl JobState {
-    pub const ALL: [JobState; 5] =
-        [JobState::Queued, JobState::Running, JobState::Completed, JobState::Failed, JobState::Cancelled];
+impl JobStateFilter {
+    pub const ALL: [JobStateFilter; 5] = [
+        JobStateFilter::Queued,
+        JobStateFilter::Running,
+        JobStateFilter::Completed,
+        JobStateFilter::Failed,
+        JobStateFilter::Cancelled,
+    ];
 
     pub fn as_str(self) -> &'static str {
         StateRow::NAMES[self as usize]
     }
 }
 
-/// What people look at to see how the fleet is.
+/// Views that summarize the fleet; the names come from the seeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum View {
-    /// One row: queue depth, workers by state, signs of trouble.
+pub enum StatusView {
+    /// One row: queue depth, workers by state, stale workers.
     OrchestratorStatus,
-    /// A row for each worker that has not ended: presence, running attempts, memory of its GPU.
+    /// A row per active worker: presence, running attempts, GPU memory.
     ActiveWorkersHealth,
-    /// A row for each worker there ever was: success rate, processing time, uptime.
+    /// A row per stored worker: success rate, processing time, uptime.
     WorkerPerformance,
 }
 
-impl View {
-    pub const ALL: [View; 3] = [View::OrchestratorStatus, View::ActiveWorkersHealth, View::WorkerPerformance];
+impl StatusView {
+    pub const ALL: [StatusView; 3] =
+        [StatusView::OrchestratorStatus, StatusView::ActiveWorkersHealth, StatusView::WorkerPerformance];
 
     pub fn as_str(self) -> &'static str {
         match self {
-            View::OrchestratorStatus => "orchestrator_status",
-            View::ActiveWorkersHealth => "active_workers_health",
-            View::WorkerPerformance => "worker_performance",
+            StatusView::OrchestratorStatus => "orchestrator_status",
+            StatusView::ActiveWorkersHealth => "active_workers_health",
+            StatusView::WorkerPerformance => "worker_performance",
         }
     }
 }
 
-/// A word that is not one of a few.
+/// A name that is not one of a fixed set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{word:?} is not a {what}: expected one of {expected}")]
-pub struct BadWord {
+#[error("{name:?} is not a {what}: expected one of {expected}")]
+pub struct UnknownName {
     pub what: &'static str,
-    pub word: String,
+    pub name: String,
     pub expected: String,
 }
 
-macro_rules! words {
+macro_rules! names {
     ($type:ident, $what:literal) => {
         impl FromStr for $type {
-            type Err = BadWord;
+            type Err = UnknownName;
 
-            fn from_str(word: &str) -> Result<Self, BadWord> {
-                $type::ALL.into_iter().find(|it| it.as_str() == word).ok_or_else(|| BadWord {
+            fn from_str(name: &str) -> Result<Self, UnknownName> {
+                $type::ALL.into_iter().find(|it| it.as_str() == name).ok_or_else(|| UnknownName {
                     what: $what,
-                    word: word.chars().take(64).collect(),
+                    name: name.chars().take(64).collect(),
                     expected: $type::ALL.map($type::as_str).join(", "),
                 })
             }
@@ -422,5 +429,5 @@ macro_rules! words {
     };
 }
 
-words!(JobState, "job state");
-words!(View, "view");
+names!(JobStateFilter, "job state");
+names!(StatusView, "view");

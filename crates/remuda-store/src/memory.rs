@@ -1,4 +1,4 @@
-//! A store that forgets: for trying things out and for tests. It keeps every promise but durability.
+//! A store in memory, for demos and tests. It gives every guarantee except durability.
 
 mod view;
 
@@ -14,13 +14,13 @@ use remuda_core::record::{
 use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
-use super::{Batch, Filter, Row, StoreError, View};
+use super::{JobFilter, RecordBatch, StatusView, StoreError, ViewRow};
 
 #[derive(Clone, Debug, Default)]
-pub struct Memory(Arc<Mutex<Kept>>);
+pub struct MemoryStore(Arc<Mutex<Tables>>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Tables {
     term: Term,
     sequence: Sequence,
     latest: Timestamp,
@@ -48,82 +48,89 @@ impl Job {
     }
 }
 
-impl Memory {
-    /// A batch is checked before anything of it is applied, so a panic leaves nothing half-done behind.
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+impl MemoryStore {
+    /// A poisoned lock is usable: a batch is checked completely before it is applied.
+    fn tables(&self) -> MutexGuard<'_, Tables> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn lead(&self) -> Term {
-        let mut kept = self.kept();
-        kept.term = kept.term.next();
-        kept.term
+    pub(super) fn take_leadership(&self) -> Term {
+        let mut tables = self.tables();
+        tables.term = tables.term.next();
+        tables.term
     }
 
     pub(super) fn open_jobs(&self, after: Option<JobId>, limit: usize) -> Vec<(AcceptedJob, JobStatus)> {
-        let kept = self.kept();
+        let tables = self.tables();
         let is_next = |job: &JobId| after.is_none_or(|after| *job > after);
-        let open = kept.jobs.iter().filter(|(id, job)| is_next(id) && job.status.state.is_open());
+        let open = tables.jobs.iter().filter(|(id, job)| is_next(id) && job.status.state.is_open());
         open.take(limit).map(|(_, job)| job.header()).collect()
     }
 
     pub(super) fn restore(&self) -> StoredState {
-        let kept = self.kept();
+        let tables = self.tables();
         StoredState {
-            jobs: kept.jobs.values().filter(|job| job.status.state.is_open()).map(Job::header).collect(),
-            workers: kept.workers.values().cloned().collect(),
-            blocks: kept.blocks.values().cloned().collect(),
-            quarantine: kept.quarantine.values().cloned().collect(),
-            documents: kept.documents.values().filter(|it| it.collection.is_plane_state()).cloned().collect(),
-            sequence: kept.sequence,
-            latest: kept.latest,
+            jobs: tables.jobs.values().filter(|job| job.status.state.is_open()).map(Job::header).collect(),
+            workers: tables.workers.values().cloned().collect(),
+            blocks: tables.blocks.values().cloned().collect(),
+            quarantine: tables.quarantine.values().cloned().collect(),
+            documents: tables
+                .documents
+                .values()
+                .filter(|it| it.collection.is_plane_state())
+                .cloned()
+                .collect(),
+            sequence: tables.sequence,
+            latest: tables.latest,
         }
     }
 
-    pub(super) fn commit(&self, term: Term, batch: Batch) -> Result<(), StoreError> {
-        let mut kept = self.kept();
-        if term < kept.term {
-            return Err(StoreError::Superseded { ours: term, theirs: kept.term });
+    pub(super) fn commit(&self, term: Term, batch: RecordBatch) -> Result<(), StoreError> {
+        let mut tables = self.tables();
+        if term < tables.term {
+            return Err(StoreError::Superseded { ours: term, theirs: tables.term });
         }
-        kept.check_keys(&batch)?;
-        batch.records.into_iter().for_each(|record| kept.apply(record));
+        tables.check_keys(&batch)?;
+        batch.records.into_iter().for_each(|record| tables.apply(record));
         Ok(())
     }
 
     pub(super) fn workflow(&self, job: JobId) -> Option<Arc<RawValue>> {
-        self.kept().jobs.get(&job).map(|job| job.workflow.clone())
+        self.tables().jobs.get(&job).map(|job| job.workflow.clone())
     }
 
     pub(super) fn result(&self, job: JobId) -> Option<Arc<RawValue>> {
-        self.kept().jobs.get(&job).and_then(|job| job.result.clone())
+        self.tables().jobs.get(&job).and_then(|job| job.result.clone())
     }
 
     pub(super) fn job(&self, job: JobId) -> Option<(AcceptedJob, JobStatus)> {
-        self.kept().jobs.get(&job).map(Job::header)
+        self.tables().jobs.get(&job).map(Job::header)
     }
 
-    pub(super) fn by_key(&self, tenant: &Tenant, key: &str) -> Option<(JobId, Hash)> {
-        let kept = self.kept();
-        let job = kept.keys.get(&(tenant.clone(), key.to_owned()))?;
-        let key = kept.jobs.get(job)?.accepted.key.as_ref()?;
+    pub(super) fn job_by_key(&self, tenant: &Tenant, key: &str) -> Option<(JobId, Hash)> {
+        let tables = self.tables();
+        let job = tables.keys.get(&(tenant.clone(), key.to_owned()))?;
+        let key = tables.jobs.get(job)?.accepted.key.as_ref()?;
         Some((*job, key.fingerprint))
     }
 
     pub(super) fn jobs(
         &self,
-        filter: &Filter,
+        filter: &JobFilter,
         before: Option<JobId>,
         limit: usize,
     ) -> Vec<(AcceptedJob, JobStatus)> {
-        let kept = self.kept();
-        let older = kept.jobs.iter().rev().skip_while(|(id, _)| before.is_some_and(|before| **id >= before));
+        let tables = self.tables();
+        let older =
+            tables.jobs.iter().rev().skip_while(|(id, _)| before.is_some_and(|before| **id >= before));
         let met = older.filter(|(_, job)| filter.is_met(&job.accepted, &job.status));
         met.take(limit).map(|(_, job)| job.header()).collect()
     }
 
     pub(super) fn events(&self, after: Sequence, limit: usize) -> Vec<StoredEvent> {
-        let kept = self.kept();
-        kept.events
+        let tables = self.tables();
+        tables
+            .events
             .range((Excluded(after), Unbounded))
             .take(limit)
             .map(|(_, event)| StoredEvent::clone(event))
@@ -131,60 +138,61 @@ impl Memory {
     }
 
     pub(super) fn cycles(&self, limit: usize) -> Vec<(Timestamp, Arc<RawValue>)> {
-        self.kept().cycles.iter().rev().take(limit).map(|(at, report)| (*at, report.clone())).collect()
+        self.tables().cycles.iter().rev().take(limit).map(|(at, report)| (*at, report.clone())).collect()
     }
 
     pub(super) fn document(&self, collection: Collection, id: &str) -> Option<Arc<Document>> {
-        self.kept().documents.get(&(collection, id.to_owned())).cloned()
+        self.tables().documents.get(&(collection, id.to_owned())).cloned()
     }
 
     pub(super) fn documents(&self, collection: Collection, after: &str, limit: usize) -> Vec<Arc<Document>> {
-        let kept = self.kept();
-        let behind = kept.documents.range((Excluded((collection, after.to_owned())), Unbounded));
+        let tables = self.tables();
+        let behind = tables.documents.range((Excluded((collection, after.to_owned())), Unbounded));
         behind.take_while(|((at, _), _)| *at == collection).take(limit).map(|(_, it)| it.clone()).collect()
     }
 
     pub(super) fn find_by_index_key(&self, collection: Collection, index_key: &str) -> Vec<Arc<Document>> {
-        let kept = self.kept();
-        kept.documents
+        let tables = self.tables();
+        tables
+            .documents
             .values()
             .filter(|it| it.collection == collection && it.index_key == index_key)
             .cloned()
             .collect()
     }
 
-    pub(super) fn expire(&self, now: Timestamp, limit: usize) -> usize {
-        let mut kept = self.kept();
-        let over = kept.documents.iter().filter(|(_, it)| !it.is_live(now)).map(|(place, _)| place.clone());
+    pub(super) fn delete_expired(&self, now: Timestamp, limit: usize) -> usize {
+        let mut tables = self.tables();
+        let over = tables.documents.iter().filter(|(_, it)| !it.is_live(now)).map(|(key, _)| key.clone());
         let over: Vec<_> = over.take(limit).collect();
-        over.iter().for_each(|place| drop(kept.documents.remove(place)));
+        over.iter().for_each(|key| drop(tables.documents.remove(key)));
         over.len()
     }
 
-    pub(super) fn view(&self, view: View) -> Vec<Row> {
-        view::rows(&self.kept(), view)
+    pub(super) fn view(&self, view: StatusView) -> Vec<ViewRow> {
+        view::rows(&self.tables(), view)
     }
 
-    pub(super) fn retain(&self, before: Timestamp, limit: usize) -> usize {
-        self.kept().retain(before, limit)
+    pub(super) fn delete_ended_before(&self, before: Timestamp, limit: usize) -> usize {
+        self.tables().delete_ended_before(before, limit)
     }
 }
 
-impl Kept {
-    /// One job for a key, whoever came first.
-    fn check_keys(&self, batch: &Batch) -> Result<(), StoreError> {
+impl Tables {
+    /// An idempotency key belongs to the first job that used it.
+    fn check_keys(&self, batch: &RecordBatch) -> Result<(), StoreError> {
         let mut new = BTreeMap::new();
         for record in &batch.records {
             let Record::JobAccepted { job, .. } = record else { continue };
             let Some(key) = &job.key else { continue };
-            let place = (job.tenant.clone(), key.key.clone());
-            let holder = self.keys.get(&place).or_else(|| new.get(&place)).copied();
+            let scoped = (job.tenant.clone(), key.key.clone());
+            let holder = self.keys.get(&scoped).or_else(|| new.get(&scoped)).copied();
             if holder.is_some_and(|holder| holder != job.id) {
                 return Err(StoreError::Conflict {
-                    what: format!("job {} has the key of another one", job.id),
+                    what: format!("job {} has the idempotency key of another job", job.id),
                 });
             }
-            new.insert(place, job.id);
+            new.insert(scoped, job.id);
         }
         Ok(())
     }
@@ -246,7 +254,7 @@ impl Kept {
         self.jobs.insert(accepted.id, Job { accepted, status, workflow, result });
     }
 
-    fn retain(&mut self, before: Timestamp, limit: usize) -> usize {
+    fn delete_ended_before(&mut self, before: Timestamp, limit: usize) -> usize {
         let is_over = |job: &Job| !job.status.state.is_open() && job.status.changed_at < before;
         let jobs: Vec<JobId> =
             self.jobs.iter().filter(|(_, job)| is_over(job)).map(|(id, _)| *id).take(limit).collect();
@@ -269,19 +277,19 @@ impl Kept {
 #[cfg(test)]
 mod tests {
     use crate::Store;
-    use crate::contract::{Place, passes_the_contract};
+    use crate::contract::{StoreFixture, store_contract_tests};
 
-    struct Here(Store);
+    struct InMemory(Store);
 
-    impl Place for Here {
+    impl StoreFixture for InMemory {
         async fn open(&self) -> Store {
             self.0.clone()
         }
     }
 
-    fn here() -> Here {
-        Here(Store::Memory(super::Memory::default()))
+    fn in_memory() -> InMemory {
+        InMemory(Store::Memory(super::MemoryStore::default()))
     }
 
-    passes_the_contract!(here);
+    store_contract_tests!(in_memory);
 }

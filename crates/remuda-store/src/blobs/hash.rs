@@ -1,9 +1,9 @@
-//! What a blob is called. A name from outside becomes a path only through here, and only in the one spelling that
-//! content has: `blake3:` and 64 lower-case hex digits.
+//! The name of a blob: `blake3:` and 64 lower-case hexadecimal digits. An untrusted name becomes a path only through this
+//! type, which accepts no other spelling.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::io;
 use std::str::FromStr;
 
@@ -12,44 +12,41 @@ use serde::{Deserialize, Serialize};
 const SCHEME: &str = "blake3:";
 const DIGITS: usize = 64;
 
-/// The name of a content.
+/// The BLAKE3 hash of a blob's content.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "Cow<'_, str>", into = "String")]
 pub struct BlobHash([u8; 32]);
 
 impl BlobHash {
-    pub fn of(content: &[u8]) -> BlobHash {
+    pub fn from_content(content: &[u8]) -> BlobHash {
         blake3::hash(content).into()
     }
 
-    /// Of everything that is still to be read, and how much that was. Blocks while it reads.
-    pub fn of_reader(reader: impl io::Read) -> io::Result<(BlobHash, u64)> {
+    /// The hash and the length of everything the reader returns. Blocks while reading.
+    pub fn from_reader(reader: impl io::Read) -> io::Result<(BlobHash, u64)> {
         let mut hasher = blake3::Hasher::new();
         hasher.update_reader(reader)?;
         Ok((hasher.finalize().into(), hasher.count()))
     }
 
-    /// The folder it lies in.
+    /// The number of its subfolder.
     pub(super) fn shard(self) -> u8 {
         self.0[0]
     }
 
-    /// What it is called in there.
+    /// The file name in its subfolder.
     pub(super) fn file_name(self) -> String {
         self.hex()[2..].to_owned()
     }
 
-    /// The blob behind a file's name, if it is one.
-    pub(super) fn of_file_name(shard: u8, name: &str) -> Option<BlobHash> {
+    /// The hash for a file name, if it is the name of a blob.
+    pub(super) fn from_file_name(shard: u8, name: &str) -> Option<BlobHash> {
         format!("{SCHEME}{shard:02x}{name}").parse().ok()
     }
 
-    /// The digits alone.
+    /// The digits without `blake3:`.
     pub fn hex(self) -> String {
-        self.0.iter().fold(String::with_capacity(DIGITS), |mut text, byte| {
-            write!(text, "{byte:02x}").expect("a string takes whatever is written to it");
-            text
-        })
+        hex::encode(self.0)
     }
 }
 
@@ -59,40 +56,31 @@ impl From<blake3::Hash> for BlobHash {
     }
 }
 
-/// What no blob is called.
+/// A text that is not the name of a blob.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not the name of a blob: expected blake3: and 64 lower-case hex digits")]
-pub struct BadHash(String);
+#[error("{0:?} is not the name of a blob: expected blake3: and 64 lower-case hexadecimal digits")]
+pub struct InvalidBlobHash(String);
 
 impl FromStr for BlobHash {
-    type Err = BadHash;
+    type Err = InvalidBlobHash;
 
-    fn from_str(text: &str) -> Result<Self, BadHash> {
-        let bad = || BadHash(text.chars().take(80).collect());
-        let digits = text.strip_prefix(SCHEME).ok_or_else(bad)?.as_bytes();
-        if digits.len() != DIGITS {
+    fn from_str(text: &str) -> Result<Self, InvalidBlobHash> {
+        let bad = || InvalidBlobHash(text.chars().take(80).collect());
+        let digits = text.strip_prefix(SCHEME).ok_or_else(bad)?;
+        // `hex` accepts upper-case digits, but a blob has only one name.
+        if digits.bytes().any(|digit| digit.is_ascii_uppercase()) {
             return Err(bad());
         }
         let mut bytes = [0; 32];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = digit(pair[0]).zip(digit(pair[1])).map(|(high, low)| high << 4 | low).ok_or_else(bad)?;
-        }
+        hex::decode_to_slice(digits, &mut bytes).map_err(|_| bad())?;
         Ok(BlobHash(bytes))
     }
 }
 
-fn digit(letter: u8) -> Option<u8> {
-    match letter {
-        b'0'..=b'9' => Some(letter - b'0'),
-        b'a'..=b'f' => Some(letter - b'a' + 10),
-        _ => None,
-    }
-}
-
 impl TryFrom<Cow<'_, str>> for BlobHash {
-    type Error = BadHash;
+    type Error = InvalidBlobHash;
 
-    fn try_from(text: Cow<'_, str>) -> Result<Self, BadHash> {
+    fn try_from(text: Cow<'_, str>) -> Result<Self, InvalidBlobHash> {
         text.parse()
     }
 }
@@ -115,16 +103,17 @@ impl fmt::Debug for BlobHash {
     }
 }
 
-/// Every blob that a JSON text names, wherever in it. Too many rather than too few: who is named is kept.
-pub fn named_in(json: &str) -> BTreeSet<BlobHash> {
-    // Letters may be written as escapes; written anew, they are not.
-    let plain = if json.contains("\\u") { rewritten(json) } else { None };
-    let text = plain.as_deref().unwrap_or(json);
+/// All blobs named anywhere in a JSON text. It may find too many, but never too few, because named blobs are protected from
+/// deletion.
+pub fn find_blob_hashes(json: &str) -> BTreeSet<BlobHash> {
+    // Letters may be escaped; reserializing removes the escapes.
+    let unescaped = if json.contains("\\u") { unescape(json) } else { None };
+    let text = unescaped.as_deref().unwrap_or(json);
     let names = text.match_indices(SCHEME).filter_map(|(at, _)| text.get(at..at + SCHEME.len() + DIGITS));
     names.filter_map(|name| name.parse().ok()).collect()
 }
 
-fn rewritten(json: &str) -> Option<String> {
+fn unescape(json: &str) -> Option<String> {
     let value: serde_json::Value = serde_json::from_str(json).ok()?;
     Some(value.to_string())
 }

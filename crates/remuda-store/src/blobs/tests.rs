@@ -1,4 +1,4 @@
-//! Stories of blobs that come, go wrong and go.
+//! Uploads, refusals, deletion and recovery of blobs.
 
 use std::path::Path;
 
@@ -10,27 +10,27 @@ use super::*;
 const NOW: Timestamp = Timestamp::from_millis(1_794_744_190_042);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-async fn blobs(bytes_max: u64) -> (TempDir, Blobs) {
+async fn blobs(bytes_max: u64) -> (TempDir, BlobStore) {
     let folder = tempfile::tempdir().unwrap();
-    let blobs = Blobs::open(folder.path().join("blobs"), bytes_max).await.unwrap();
+    let blobs = BlobStore::open(folder.path().join("blobs"), bytes_max).await.unwrap();
     (folder, blobs)
 }
 
-async fn put(blobs: &Blobs, content: &[u8], expected: Option<BlobHash>) -> Result<Stored, BlobError> {
-    let mut upload = blobs.begin().await?;
-    for piece in content.chunks(100_000) {
-        upload = upload.write(piece).await?;
+async fn put(blobs: &BlobStore, content: &[u8], expected: Option<BlobHash>) -> Result<StoredBlob, BlobError> {
+    let mut upload = blobs.begin_upload().await?;
+    for chunk in content.chunks(100_000) {
+        upload = upload.write(chunk).await?;
     }
     upload.finish(expected, NOW).await
 }
 
-async fn content(blobs: &Blobs, hash: BlobHash, start: u64, length: u64) -> io::Result<Vec<u8>> {
-    let blob = blobs.read(hash, NOW).await.unwrap().expect("it should be there");
-    let pieces: Vec<_> = pieces(blob.file, start, length).try_collect().await?;
-    Ok(pieces.concat())
+async fn content(blobs: &BlobStore, hash: BlobHash, start: u64, length: u64) -> io::Result<Vec<u8>> {
+    let blob = blobs.read(hash, NOW).await.unwrap().expect("the blob exists");
+    let chunks: Vec<_> = read_chunks(blob.file, start, length).try_collect().await?;
+    Ok(chunks.concat())
 }
 
-/// Every file below a folder but the lock, by its path from there.
+/// Relative paths of all files below a folder, except the lock.
 fn files(folder: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {
@@ -46,19 +46,19 @@ fn files(folder: &Path) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn what_was_put_is_read_back_whole_and_in_part() {
+async fn stored_blob_is_read_back_whole_and_in_part() {
     let (folder, blobs) = blobs(10 << 20).await;
     let large: Vec<u8> = (0..3_000_001_u32).map(|n| (n % 251) as u8).collect();
     for content_in in [&b""[..], b"x", &large] {
         let stored = put(&blobs, content_in, None).await.unwrap();
-        let (hash, size) = (BlobHash::of(content_in), content_in.len() as u64);
-        assert_eq!(stored, Stored { hash, size_bytes: size, created: true });
+        let (hash, size) = (BlobHash::from_content(content_in), content_in.len() as u64);
+        assert_eq!(stored, StoredBlob { hash, size_bytes: size, created: true });
         assert_eq!(blobs.size(hash).await.unwrap(), Some(size));
         assert_eq!(content(&blobs, hash, 0, size).await.unwrap(), content_in);
     }
-    let hash = BlobHash::of(&large);
+    let hash = BlobHash::from_content(&large);
     assert_eq!(content(&blobs, hash, 1_000_000, 600_000).await.unwrap(), large[1_000_000..1_600_000]);
-    // A file that is shorter than it was is never taken for the whole.
+    // A truncated file is never taken for complete.
     let name =
         files(&folder.path().join("blobs")).into_iter().find(|name| hash.to_string().ends_with(&name[3..]));
     File::options()
@@ -72,7 +72,7 @@ async fn what_was_put_is_read_back_whole_and_in_part() {
 }
 
 #[tokio::test]
-async fn the_same_content_is_one_file() {
+async fn equal_content_is_stored_once() {
     let (folder, blobs) = blobs(1 << 20).await;
     let first = put(&blobs, b"horse", None).await.unwrap();
     let again = put(&blobs, b"horse", Some(first.hash)).await.unwrap();
@@ -83,17 +83,17 @@ async fn the_same_content_is_one_file() {
 
 /// Faults: X6, V19.
 #[tokio::test]
-async fn what_is_refused_or_dropped_leaves_nothing() {
+async fn refused_or_dropped_upload_leaves_nothing() {
     let (folder, blobs) = blobs(1000).await;
-    let other = BlobHash::of(b"something else");
+    let other = BlobHash::from_content(b"something else");
     let mismatch = put(&blobs, b"horse", Some(other)).await.unwrap_err();
     assert!(
-        matches!(mismatch, BlobError::Mismatch { expected, actual } if expected == other && actual == BlobHash::of(b"horse"))
+        matches!(mismatch, BlobError::Mismatch { expected, actual } if expected == other && actual == BlobHash::from_content(b"horse"))
     );
     let too_large = put(&blobs, &[0; 1001], None).await.unwrap_err();
     assert!(matches!(too_large, BlobError::TooLarge { bytes_max: 1000 }), "{too_large}");
     put(&blobs, &[0; 1000], None).await.unwrap();
-    let upload = blobs.begin().await.unwrap().write(b"half of it").await.unwrap();
+    let upload = blobs.begin_upload().await.unwrap().write(b"half of it").await.unwrap();
     assert_eq!(files(&folder.path().join("blobs/tmp")).len(), 1);
     drop(upload);
     assert_eq!(files(&folder.path().join("blobs")).len(), 1);
@@ -102,26 +102,26 @@ async fn what_is_refused_or_dropped_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_start_clears_away_what_a_killed_process_left_half_written() {
+async fn start_deletes_partial_uploads_of_a_killed_process() {
     let (folder, blobs) = blobs(1000).await;
     let kept = put(&blobs, b"horse", None).await.unwrap();
     drop(blobs);
     let root = folder.path().join("blobs");
     fs::write(root.join("tmp/0193e7a05b1c7d52"), "half a film").unwrap();
-    let blobs = Blobs::open(root.clone(), 1000).await.unwrap();
+    let blobs = BlobStore::open(root.clone(), 1000).await.unwrap();
     assert_eq!(files(&root).len(), 1);
     assert_eq!(content(&blobs, kept.hash, 0, 5).await.unwrap(), b"horse");
 
-    let second = Blobs::open(root.clone(), 1000).await.unwrap_err();
+    let second = BlobStore::open(root.clone(), 1000).await.unwrap_err();
     assert_eq!(
         second.to_string(),
-        format!("{} is in use by process {}: stop that one first", root.display(), std::process::id())
+        format!("{} is in use by process {}: stop that process first", root.display(), std::process::id())
     );
 }
 
 /// Faults: X6.
 #[test]
-fn a_name_that_is_no_hash_is_refused() {
+fn invalid_hash_is_refused() {
     let digits = "0123456789abcdef".repeat(4);
     let good = format!("blake3:{digits}");
     assert_eq!(good.parse::<BlobHash>().unwrap().to_string(), good);
@@ -148,10 +148,10 @@ fn a_name_that_is_no_hash_is_refused() {
 }
 
 #[test]
-fn every_blob_that_json_names_is_found() {
-    let (a, b) = (BlobHash::of(b"a"), BlobHash::of(b"b"));
+fn blob_hashes_in_json_are_found() {
+    let (a, b) = (BlobHash::from_content(b"a"), BlobHash::from_content(b"b"));
     let check = |json: String, expected: &[BlobHash]| {
-        assert_eq!(named_in(&json), expected.iter().copied().collect(), "{json}");
+        assert_eq!(find_blob_hashes(&json), expected.iter().copied().collect(), "{json}");
     };
     check(format!(r#"{{"a":{{"__type":"core/ASSET","info":{{"hash":"{a}"}}}},"b":["{b}","{a}"]}}"#), &[a, b]);
     check(format!(r#"{{"{a}":"see {b}, or blake3:{}"}}"#, &b.hex()[1..]), &[a, b]);
@@ -160,7 +160,7 @@ fn every_blob_that_json_names_is_found() {
 }
 
 #[tokio::test]
-async fn what_nobody_wanted_for_long_is_cleared_away_and_nothing_else() {
+async fn only_unused_blobs_are_deleted() {
     let (folder, blobs) = blobs(1000).await;
     let mut hashes = Vec::new();
     for content in [&b"old"[..], b"touched", b"named", b"read", b"put again"] {
@@ -168,33 +168,33 @@ async fn what_nobody_wanted_for_long_is_cleared_away_and_nothing_else() {
     }
     let [old, touched, named, read, again] = hashes[..] else { unreachable!() };
     let root = folder.path().join("blobs");
-    let stranger = root.join(format!("{:02x}", old.shard())).join("notes.txt");
-    fs::write(&stranger, "someone's").unwrap();
+    let unrelated = root.join(format!("{:02x}", old.shard())).join("notes.txt");
+    fs::write(&unrelated, "unrelated").unwrap();
 
     let later = NOW.plus(9 * DAY);
     assert_eq!(blobs.touch(touched, later).await.unwrap(), Some(7));
-    blobs.touch_all([named, BlobHash::of(b"never put")].into(), later).await.unwrap();
+    blobs.touch_all([named, BlobHash::from_content(b"never put")].into(), later).await.unwrap();
     blobs.read(read, later).await.unwrap().unwrap();
-    let upload = blobs.begin().await.unwrap().write(b"put again").await.unwrap();
+    let upload = blobs.begin_upload().await.unwrap().write(b"put again").await.unwrap();
     upload.finish(Some(again), later).await.unwrap();
 
-    assert_eq!(blobs.retain(NOW).await.unwrap(), Cleared::default());
-    assert_eq!(blobs.retain(NOW.plus(DAY)).await.unwrap(), Cleared { blobs: 1, bytes: 3 });
+    assert_eq!(blobs.delete_unused(NOW).await.unwrap(), DeletedBlobs::default());
+    assert_eq!(blobs.delete_unused(NOW.plus(DAY)).await.unwrap(), DeletedBlobs { blobs: 1, bytes: 3 });
     assert_eq!(blobs.size(old).await.unwrap(), None);
-    assert!(stranger.exists());
-    for kept in [touched, named, read, again] {
-        assert!(blobs.size(kept).await.unwrap().is_some());
+    assert!(unrelated.exists());
+    for used in [touched, named, read, again] {
+        assert!(blobs.size(used).await.unwrap().is_some());
     }
-    // A question is no wish: asking for the size has kept nothing.
-    assert_eq!(blobs.retain(later.plus(DAY)).await.unwrap().blobs, 4);
+    // Asking for the size does not count as use.
+    assert_eq!(blobs.delete_unused(later.plus(DAY)).await.unwrap().blobs, 4);
     assert_eq!(files(&root).len(), 1);
 }
 
 #[tokio::test]
-async fn a_touch_within_the_hour_costs_no_write() {
+async fn touch_within_an_hour_writes_nothing() {
     let (_folder, blobs) = blobs(1000).await;
     let hash = put(&blobs, b"horse", None).await.unwrap().hash;
     let soon = NOW.plus(TOUCH_EVERY / 2);
     blobs.touch(hash, soon).await.unwrap();
-    assert_eq!(blobs.retain(NOW.plus(Duration::from_millis(1))).await.unwrap().blobs, 1);
+    assert_eq!(blobs.delete_unused(NOW.plus(Duration::from_millis(1))).await.unwrap().blobs, 1);
 }

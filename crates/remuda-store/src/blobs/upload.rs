@@ -1,4 +1,4 @@
-//! A blob on its way in: piece by piece into a temporary file, hashed as it comes, named when it is whole and synced.
+//! Uploads: chunks are hashed and written to a temporary file, which is renamed once it is complete and synced.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -6,129 +6,128 @@ use std::path::PathBuf;
 
 use remuda_core::time::Timestamp;
 
-use super::{BlobError, BlobHash, Blobs, Shared, set_wanted_at, sync_folder};
+use super::{BlobError, BlobHash, BlobStore, Shared, set_last_used, sync_folder};
 
-/// Beside the blobs, and so in the same file system: a rename is all it takes.
+/// Next to the blobs and so in the same file system, which a rename requires.
 pub(super) const FOLDER: &str = "tmp";
-/// Gathered before the disk is troubled: also what an upload takes of memory.
-const GATHER_BYTES: usize = 256 << 10;
+/// Write buffer, and thus the memory per upload.
+const BUFFER_BYTES: usize = 256 << 10;
 
-/// A blob that is being written; dropped before `finish`, it leaves nothing.
+/// An upload in progress; dropping it before `finish` deletes the temporary file.
 #[derive(Debug)]
-pub struct Upload {
-    blobs: Blobs,
-    partial: Partial,
-    gathered: Vec<u8>,
+pub struct BlobUpload {
+    blobs: BlobStore,
+    partial: PartialBlob,
+    buffer: Vec<u8>,
     size_bytes: u64,
 }
 
 #[derive(Debug)]
-struct Partial {
+struct PartialBlob {
     file: File,
-    temporary: Temporary,
+    temporary: TempFile,
     hasher: blake3::Hasher,
 }
 
-/// Removed when nobody needs it any more.
+/// Deletes the temporary file on drop.
 #[derive(Debug)]
-struct Temporary(PathBuf);
+struct TempFile(PathBuf);
 
-impl Drop for Temporary {
+impl Drop for TempFile {
     fn drop(&mut self) {
-        // Once it has its name, there is nothing left to remove.
+        // After the rename there is nothing to delete.
         fs::remove_file(&self.0).ok();
     }
 }
 
-/// What was stored.
+/// A stored blob.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredBlob {
     pub hash: BlobHash,
     pub size_bytes: u64,
-    /// It was not there before.
+    /// Whether it did not exist before.
     pub created: bool,
 }
 
-impl Blobs {
-    pub async fn begin(&self) -> Result<Upload, BlobError> {
+impl BlobStore {
+    pub async fn begin_upload(&self) -> Result<BlobUpload, BlobError> {
         let partial = self.run(|shared| {
             let path = shared.folder.join(FOLDER).join(uuid::Uuid::new_v4().simple().to_string());
             let file = File::create_new(&path).map_err(|error| shared.failed(error))?;
-            Ok(Partial { file, temporary: Temporary(path), hasher: blake3::Hasher::new() })
+            Ok(PartialBlob { file, temporary: TempFile(path), hasher: blake3::Hasher::new() })
         });
         let partial = partial.await?;
-        Ok(Upload { blobs: self.clone(), partial, gathered: Vec::new(), size_bytes: 0 })
+        Ok(BlobUpload { blobs: self.clone(), partial, buffer: Vec::new(), size_bytes: 0 })
     }
 }
 
-impl Upload {
-    /// Takes the next piece; gives itself back, unless it cannot go on.
-    pub async fn write(mut self, mut piece: &[u8]) -> Result<Upload, BlobError> {
-        self.size_bytes += piece.len() as u64;
+impl BlobUpload {
+    /// Appends a chunk; returns the upload, unless it failed.
+    pub async fn write(mut self, mut chunk: &[u8]) -> Result<BlobUpload, BlobError> {
+        self.size_bytes += chunk.len() as u64;
         let bytes_max = self.blobs.bytes_max();
         if self.size_bytes > bytes_max {
             return Err(BlobError::TooLarge { bytes_max });
         }
-        while !piece.is_empty() {
-            let (now, later) = piece.split_at(piece.len().min(GATHER_BYTES - self.gathered.len()));
-            self.gathered.extend_from_slice(now);
-            piece = later;
-            if self.gathered.len() == GATHER_BYTES {
+        while !chunk.is_empty() {
+            let (fits, rest) = chunk.split_at(chunk.len().min(BUFFER_BYTES - self.buffer.len()));
+            self.buffer.extend_from_slice(fits);
+            chunk = rest;
+            if self.buffer.len() == BUFFER_BYTES {
                 self = self.flush().await?;
             }
         }
         Ok(self)
     }
 
-    /// Names it by its content, or by what it must be. Once this returns, no loss of power takes it back.
-    pub async fn finish(self, expected: Option<BlobHash>, now: Timestamp) -> Result<Stored, BlobError> {
-        let Upload { blobs, partial, size_bytes, .. } = self.flush().await?;
+    /// Checks the hash, if one is expected, and renames the file. Once this returns, the blob survives a power failure.
+    pub async fn finish(self, expected: Option<BlobHash>, now: Timestamp) -> Result<StoredBlob, BlobError> {
+        let BlobUpload { blobs, partial, size_bytes, .. } = self.flush().await?;
         blobs.run(move |shared| partial.finish(shared, size_bytes, expected, now)).await
     }
 
-    async fn flush(mut self) -> Result<Upload, BlobError> {
+    async fn flush(mut self) -> Result<BlobUpload, BlobError> {
         let blobs = self.blobs.clone();
         blobs
             .run(move |shared| {
-                self.partial.hasher.update(&self.gathered);
-                self.partial.file.write_all(&self.gathered).map_err(|error| shared.failed(error))?;
-                self.gathered.clear();
+                self.partial.hasher.update(&self.buffer);
+                self.partial.file.write_all(&self.buffer).map_err(|error| shared.failed(error))?;
+                self.buffer.clear();
                 Ok(self)
             })
             .await
     }
 }
 
-impl Partial {
+impl PartialBlob {
     fn finish(
         self,
         shared: &Shared,
         size_bytes: u64,
         expected: Option<BlobHash>,
         now: Timestamp,
-    ) -> Result<Stored, BlobError> {
+    ) -> Result<StoredBlob, BlobError> {
         let hash = BlobHash::from(self.hasher.finalize());
         if let Some(expected) = expected.filter(|expected| *expected != hash) {
             return Err(BlobError::Mismatch { expected, actual: hash });
         }
         let failed = |error| shared.failed(error);
-        set_wanted_at(&self.file, now).and_then(|()| self.file.sync_all()).map_err(failed)?;
+        set_last_used(&self.file, now).and_then(|()| self.file.sync_all()).map_err(failed)?;
         let (folder, path) = (shared.shard(hash.shard()), shared.path(hash));
-        let _turn = shared.turn(hash);
+        let _guard = shared.lock_for(hash);
         if fs::create_dir(&folder).is_ok() {
             sync_folder(&shared.folder).map_err(failed)?;
         }
-        let created = shared.look(hash).map_err(failed)?.is_none();
-        // Over one that is there already: the new one has just been read and hashed, which is more than we know of the
-        // old one.
+        let created = shared.metadata(hash).map_err(failed)?.is_none();
+        // Replaces an existing file: the new one was just hashed, while the old one may be corrupted.
         fs::rename(&self.temporary.0, &path).map_err(failed)?;
         if let Err(error) = sync_folder(&folder) {
-            // Whoever sends it again must not be told that it is safe. One that was there before is, either way.
+            // A repeated upload must not find it and report it as durable. An existing blob is durable either way.
             if created {
                 fs::remove_file(&path).ok();
             }
             return Err(failed(error));
         }
-        Ok(Stored { hash, size_bytes, created })
+        Ok(StoredBlob { hash, size_bytes, created })
     }
 }

@@ -1,4 +1,4 @@
-//! The story of the small things that are kept beside the jobs.
+//! The contract of documents.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use remuda_core::document::{Collection, Document};
 use remuda_core::record::Record;
 
 use super::sample::{at, body, tenant};
-use super::{Place, commit, lead};
+use super::{StoreFixture, commit, open_as_leader};
 
-pub(crate) async fn documents_are_found_by_id_and_mark_until_their_time_is_over(place: &impl Place) {
-    let (store, term) = lead(place).await;
+pub(crate) async fn documents_are_found_until_they_expire(fixture: &impl StoreFixture) {
+    let (store, term) = open_as_leader(fixture).await;
     let document = |collection, id: &str, index_key: &str, expires_at: Option<u64>, text: &str| {
         Arc::new(Document {
             collection,
@@ -27,8 +27,8 @@ pub(crate) async fn documents_are_found_by_id_and_mark_until_their_time_is_over(
     let all = [&photo, &copy, &other, &affinity].map(|it| Record::Document(it.clone()));
     commit(&store, term, all.to_vec()).await;
     drop(store);
-    let store = place.open().await;
-    let term = store.lead().await.unwrap();
+    let store = fixture.open().await;
+    let term = store.take_leadership().await.unwrap();
     assert_eq!(store.document(Collection::Asset, "1").await.unwrap(), Some(photo.clone()));
     assert_eq!(store.document(Collection::Token, "1").await.unwrap(), None);
     assert_eq!(
@@ -45,8 +45,8 @@ pub(crate) async fn documents_are_found_by_id_and_mark_until_their_time_is_over(
         store.find_by_index_key(Collection::Asset, "blake3:aa").await.unwrap(),
         std::slice::from_ref(&photo)
     );
-    assert_eq!(store.expire(at(49), 10).await.unwrap(), 0);
-    assert_eq!(store.expire(at(100), 10).await.unwrap(), 2);
+    assert_eq!(store.delete_expired(at(49), 10).await.unwrap(), 0);
+    assert_eq!(store.delete_expired(at(100), 10).await.unwrap(), 2);
     assert_eq!(store.documents(Collection::Asset, "", 10).await.unwrap(), [changed]);
     commit(&store, term, vec![Record::DocumentDeleted { collection: Collection::Asset, id: "2".to_owned() }])
         .await;

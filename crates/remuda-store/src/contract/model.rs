@@ -1,4 +1,4 @@
-//! A plain idea of what a store holds, and batches drawn by lot to compare a real one with it.
+//! A reference model of a store, and random batches to compare a real store with it.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use remuda_core::record::{AcceptedJob, BlockRow, JobStatus, QuarantineRow, Recor
 use remuda_core::time::Timestamp;
 
 use super::sample;
-use crate::{Filter, Store};
+use crate::{JobFilter, Store};
 
 #[derive(Default)]
 pub(super) struct Model {
@@ -19,12 +19,12 @@ pub(super) struct Model {
     now: u64,
 }
 
-/// Numbers from a seed, after Steele's `splitmix64`.
-pub(crate) struct Luck(u64);
+/// Pseudo-random numbers from a seed (`splitmix64`).
+pub(crate) struct TestRng(u64);
 
-impl Luck {
-    pub(crate) fn new(seed: u64) -> Luck {
-        Luck(seed)
+impl TestRng {
+    pub(crate) fn new(seed: u64) -> TestRng {
+        TestRng(seed)
     }
 
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
@@ -36,43 +36,43 @@ impl Luck {
 }
 
 impl Model {
-    /// A batch that a plane might commit.
-    pub(super) fn imagine(&mut self, luck: &mut Luck) -> Vec<Record> {
+    /// A random batch that a plane might commit.
+    pub(super) fn random_batch(&mut self, rng: &mut TestRng) -> Vec<Record> {
         let mut open: Vec<JobId> =
             self.jobs.iter().filter(|(_, (_, status))| status.state.is_open()).map(|(id, _)| *id).collect();
         let mut sequence = self.events.last().map_or(0, |event| event.seq.0);
         let mut records = Vec::new();
-        for _ in 0..luck.below(30) {
-            self.now += luck.below(5);
-            let record = match luck.below(10) {
+        for _ in 0..rng.below(30) {
+            self.now += rng.below(5);
+            let record = match rng.below(10) {
                 0..3 => {
-                    // Not always in order: ids come from outside.
-                    let job = sample::job(u128::from(luck.below(u64::MAX)));
+                    // Not always in order, because clients may choose ids.
+                    let job = sample::job(u128::from(rng.below(u64::MAX)));
                     open.push(job.id);
                     sample::accepted(job, sample::queued(self.now))
                 }
                 3..6 if !open.is_empty() => {
-                    let place = luck.below(open.len() as u64);
-                    let place = usize::try_from(place).unwrap();
-                    let status = match luck.below(5) {
+                    let at = rng.below(open.len() as u64);
+                    let at = usize::try_from(at).unwrap();
+                    let status = match rng.below(5) {
                         0 => sample::queued(self.now),
-                        1 | 2 => sample::running(self.now, u32::try_from(luck.below(9)).unwrap()),
+                        1 | 2 => sample::running(self.now, u32::try_from(rng.below(9)).unwrap()),
                         3 => sample::completed(self.now, 1),
                         _ => sample::failed(self.now),
                     };
-                    let job = if status.state.is_open() { open[place] } else { open.swap_remove(place) };
+                    let job = if status.state.is_open() { open[at] } else { open.swap_remove(at) };
                     Record::JobStatus { job, status }
                 }
                 3..7 => {
-                    sequence += 1 + luck.below(2);
+                    sequence += 1 + rng.below(2);
                     sample::event(sequence, self.now, "job:queued", None)
                 }
                 7 => {
-                    let mut row = sample::worker_row(&format!("gpu-{}", luck.below(5)), "active");
+                    let mut row = sample::worker_row(&format!("gpu-{}", rng.below(5)), "active");
                     row.changed_at = sample::at(self.now);
                     Record::Worker(Box::new(row))
                 }
-                8 => match (luck.below(3), luck.below(4)) {
+                8 => match (rng.below(3), rng.below(4)) {
                     (n, 0) => {
                         let shape = sample::shape(u8::try_from(n).unwrap());
                         Record::BlockLifted { worker: sample::worker("gpu-1"), shape }
@@ -82,11 +82,11 @@ impl Model {
                         Record::Block(sample::block("gpu-1", n, failures))
                     }
                 },
-                _ => match (luck.below(3), luck.below(4)) {
+                _ => match (rng.below(3), rng.below(4)) {
                     (n, 0) => Record::QuarantineLifted { shape: sample::shape(u8::try_from(n).unwrap()) },
                     (n, trials) => {
                         let (n, trials) = (u8::try_from(n).unwrap(), u32::try_from(trials).unwrap());
-                        Record::Quarantine(sample::suspicion(n, trials))
+                        Record::Quarantine(sample::quarantine_row(n, trials))
                     }
                 },
             };
@@ -112,7 +112,7 @@ impl Model {
                 Record::Result { .. }
                 | Record::Cycle { .. }
                 | Record::Document(_)
-                | Record::DocumentDeleted { .. } => unreachable!("never imagined"),
+                | Record::DocumentDeleted { .. } => unreachable!("not generated"),
             }
         }
     }
@@ -126,7 +126,7 @@ impl Model {
         assert_eq!(stored.quarantine, self.quarantine.values().cloned().collect::<Vec<_>>());
         assert_eq!(stored.sequence, self.events.last().map_or(Sequence(0), |event| event.seq));
         assert!(stored.latest <= Timestamp::from_millis(self.now));
-        let jobs = store.jobs(Filter::default(), None, usize::MAX).await.unwrap();
+        let jobs = store.jobs(JobFilter::default(), None, usize::MAX).await.unwrap();
         assert_eq!(jobs, self.jobs.values().rev().cloned().collect::<Vec<_>>());
         assert_eq!(store.events(Sequence(0), usize::MAX).await.unwrap(), self.events);
     }

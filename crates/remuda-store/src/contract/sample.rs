@@ -1,4 +1,4 @@
-//! Records to tell stories with.
+//! Sample records for tests.
 
 use std::sync::Arc;
 
@@ -62,7 +62,7 @@ pub(crate) fn job(n: u128) -> AcceptedJob {
     }
 }
 
-pub(crate) fn of(job: AcceptedJob, name: &str) -> AcceptedJob {
+pub(crate) fn with_tenant(job: AcceptedJob, name: &str) -> AcceptedJob {
     AcceptedJob { tenant: tenant(name), ..job }
 }
 
@@ -173,7 +173,7 @@ pub(crate) fn worker_row(name: &str, state: &str) -> WorkerRow {
     }
 }
 
-/// Six workers, one of them with a past and a reading of its memory.
+/// Six workers, one of them with statistics and metrics.
 pub(crate) fn fleet() -> impl Iterator<Item = WorkerRow> {
     let reading = [("vram_used_bytes", 1024), ("vram_total_bytes", 4096)];
     let busy = WorkerRow {
@@ -182,7 +182,7 @@ pub(crate) fn fleet() -> impl Iterator<Item = WorkerRow> {
         lost: 1,
         busy_millis: 15_000,
         metrics: reading.iter().map(|(name, bytes)| ((*name).to_owned(), (*bytes).into())).collect(),
-        // Ahead of every clock, so that the reading is fresh whenever the test runs.
+        // In the far future, so that the metrics are fresh whenever the test runs.
         metrics_at: Some(Timestamp::NEVER),
         check: None,
         drain_until: Some(Timestamp::NEVER),
@@ -201,7 +201,7 @@ pub(crate) fn fleet() -> impl Iterator<Item = WorkerRow> {
     .into_iter()
 }
 
-/// A rented machine as it is kept.
+/// The document of a rented machine.
 pub(crate) fn machine(name: &str, phase: RentalPhase) -> Arc<Document> {
     let fleet = FleetSettings::new("gpus".parse().unwrap(), true);
     let (machine, tag) = (name.parse().unwrap(), format!("remuda-x-{name}"));
@@ -222,7 +222,7 @@ pub(crate) fn block(name: &str, n: u8, failures: u32) -> BlockRow {
     }
 }
 
-pub(crate) fn suspicion(n: u8, trials_failed: u32) -> QuarantineRow {
+pub(crate) fn quarantine_row(n: u8, trials_failed: u32) -> QuarantineRow {
     QuarantineRow {
         shape: shape(n),
         failed_on: [worker("gpu-1")].into(),

@@ -1,4 +1,4 @@
-//! The three views of `sqlite/schema.sql`, counted by hand: the same columns, the same numbers.
+//! The three views of `sqlite/schema.sql` for the memory store: the same columns and the same numbers.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,31 +11,33 @@ use remuda_core::rental::Rental;
 use remuda_core::time::Timestamp;
 use serde_json::{Value, json};
 
-use super::Kept;
-use crate::{Row, View};
+use super::Tables;
+use crate::{StatusView, ViewRow};
 
-/// As in `schema.sql`: ten beats without a reading.
+/// As in `schema.sql`: ten beats without metrics.
 const METRICS_STALE_MILLIS: u64 = 300_000;
 
-pub(super) fn rows(kept: &Kept, view: View) -> Vec<Row> {
-    let now = present(kept.latest);
+pub(super) fn rows(tables: &Tables, view: StatusView) -> Vec<ViewRow> {
+    let now = present(tables.latest);
     let rows: Vec<Value> = match view {
-        View::OrchestratorStatus => vec![status(kept, now)],
-        View::ActiveWorkersHealth => {
-            let running = running(kept);
-            let alive = kept.workers.values().filter(|worker| is_alive(worker));
+        StatusView::OrchestratorStatus => vec![status(tables, now)],
+        StatusView::ActiveWorkersHealth => {
+            let running = running(tables);
+            let alive = tables.workers.values().filter(|worker| is_alive(worker));
             alive.map(|worker| health(worker, running.get(&worker.id).copied().unwrap_or(0), now)).collect()
         }
-        View::WorkerPerformance => kept.workers.values().map(|worker| performance(worker, now)).collect(),
+        StatusView::WorkerPerformance => {
+            tables.workers.values().map(|worker| performance(worker, now)).collect()
+        }
     };
     let object = |row| match row {
         Value::Object(row) => row,
-        other => Row::from_iter([("value".to_owned(), other)]),
+        other => ViewRow::from_iter([("value".to_owned(), other)]),
     };
     rows.into_iter().map(object).collect()
 }
 
-/// The wall clock, for showing ages; never before what is stored.
+/// The wall clock, for ages in a view; never before the latest stored time.
 fn present(latest: Timestamp) -> Timestamp {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     latest.max(Timestamp::ZERO.plus(since_1970))
@@ -49,9 +51,9 @@ fn seconds(now: Timestamp, then: Timestamp) -> f64 {
     now.since(then).as_secs_f64()
 }
 
-fn running(kept: &Kept) -> BTreeMap<WorkerId, u64> {
+fn running(tables: &Tables) -> BTreeMap<WorkerId, u64> {
     let mut running = BTreeMap::new();
-    for job in kept.jobs.values() {
+    for job in tables.jobs.values() {
         if let StateRow::Running { worker, .. } = &job.status.state {
             *running.entry(worker.clone()).or_default() += 1;
         }
@@ -59,24 +61,25 @@ fn running(kept: &Kept) -> BTreeMap<WorkerId, u64> {
     running
 }
 
-/// How rented machines stand of which no worker is known: on their way, or on their way back.
-fn without_worker(kept: &Kept) -> Vec<WorkerState> {
-    let collection = kept.documents.iter().filter(|((collection, _), _)| *collection == Collection::Machine);
-    let has_worker = |id: &str| kept.workers.values().any(|worker| worker.machine.as_str() == id);
+/// States of rented machines without a known worker: starting, or being returned.
+fn without_worker(tables: &Tables) -> Vec<WorkerState> {
+    let collection =
+        tables.documents.iter().filter(|((collection, _), _)| *collection == Collection::Machine);
+    let has_worker = |id: &str| tables.workers.values().any(|worker| worker.machine.as_str() == id);
     let alone = collection.filter(|((_, id), _)| !has_worker(id));
     let rentals = alone.filter_map(|(_, document)| serde_json::from_str::<Rental>(document.body.get()).ok());
     rentals.map(|rental| rental.phase.state()).collect()
 }
 
-fn status(kept: &Kept, now: Timestamp) -> Value {
-    let without = without_worker(kept);
+fn status(tables: &Tables, now: Timestamp) -> Value {
+    let without = without_worker(tables);
     let machines = |state: WorkerState| without.iter().filter(|it| **it == state).count();
     let alive_machines = without.iter().filter(|state| **state != WorkerState::Terminated).count();
-    let jobs = |state| kept.jobs.values().filter(|job| job.status.state.name() == state).count();
-    let workers = |state| kept.workers.values().filter(|worker| worker.state == state).count();
-    let alive = || kept.workers.values().filter(|worker| is_alive(worker));
+    let jobs = |state| tables.jobs.values().filter(|job| job.status.state.name() == state).count();
+    let workers = |state| tables.workers.values().filter(|worker| worker.state == state).count();
+    let alive = || tables.workers.values().filter(|worker| is_alive(worker));
     let present = |presence| alive().filter(|worker| worker.presence == presence).count();
-    let active = || kept.workers.values().filter(|worker| worker.state == "active");
+    let active = || tables.workers.values().filter(|worker| worker.state == "active");
     let is_stale = |worker: &&WorkerRow| {
         worker.metrics_at.is_none_or(|at| now.since(at).as_millis() > u128::from(METRICS_STALE_MILLIS))
     };

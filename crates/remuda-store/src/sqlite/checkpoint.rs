@@ -1,12 +1,13 @@
-//! Carrying the write-ahead log home into the file, so that it neither grows without bound nor holds up a commit.
+//! Checkpoints of the write-ahead log (WAL) into the database file, so that the WAL is bounded and commits are not delayed.
 //!
 //! ```text
-//!  log ≥ 8 MiB ───▶ a helper carries it home while commits go on
-//!                     └─▶ the writer carries what came in meanwhile, and the log begins anew
-//!  log ≥ 256 MiB ─▶ the writer does it itself and waits for readers: it is too fast, or one of them too slow
+//!  WAL ≥ 8 MiB ───▶ a helper thread checkpoints it while commits continue
+//!                     └─▶ the writer checkpoints the rest, and the WAL restarts from its beginning
+//!  WAL ≥ 256 MiB ─▶ the writer checkpoints all of it and waits for readers: writes are too fast or a reader is too slow
 //! ```
 //!
-//! The log can only begin anew when all of it is home, which a helper alone never sees while the writer writes.
+//! The WAL restarts only when all of it is in the database file, which the helper alone never achieves while the writer
+//! commits.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,47 +17,47 @@ use std::thread::{self, JoinHandle};
 
 use rusqlite::{Connection, Error};
 
-use super::files::unreachable;
+use super::files::unreachable_error;
 use super::schema::{self, PAGE_BYTES};
 use crate::StoreError;
 
-/// Long enough that pages written often are carried home seldom; short, because on a full disk what is not home yet
-/// must fit into the reserve.
+/// Long enough that frequently written pages are copied seldom; short enough that the WAL fits into the reserve on a full
+/// disk.
 pub(super) const LOG_BYTES: i32 = 8 << 20;
 const LOG_PAGES: i32 = LOG_BYTES / PAGE_BYTES;
 const LOG_PAGES_MAX: i32 = 32 * LOG_PAGES;
 
 #[derive(Debug)]
 pub(super) struct Checkpoints {
-    /// Pages in the log after the last commit.
+    /// Pages in the WAL after the last commit.
     pages: Arc<AtomicI32>,
     helper: Option<Helper>,
 }
 
 #[derive(Debug)]
 struct Helper {
-    asked: Sender<()>,
+    requests: Sender<()>,
     done: Receiver<Result<(), Error>>,
     is_busy: bool,
     thread: JoinHandle<()>,
 }
 
 impl Checkpoints {
-    pub(super) fn of(conn: &mut Connection, path: &Path) -> Result<Checkpoints, StoreError> {
+    pub(super) fn new(conn: &mut Connection, path: &Path) -> Result<Checkpoints, StoreError> {
         let pages = Arc::new(AtomicI32::new(0));
-        let noted = pages.clone();
-        let note = move |_: &mut rusqlite::hooks::Wal, pages: i32| -> Result<(), Error> {
-            noted.store(pages, Ordering::Relaxed);
+        let counter = pages.clone();
+        let count = move |_: &mut rusqlite::hooks::Wal, pages: i32| -> Result<(), Error> {
+            counter.store(pages, Ordering::Relaxed);
             Ok(())
         };
-        conn.wal_hook(Some(note)).map_err(|error| schema::sort(path, error))?;
+        conn.wal_hook(Some(count)).map_err(|error| schema::classify(path, error))?;
         Ok(Checkpoints { pages, helper: Some(Helper::start(path)?) })
     }
 
     pub(super) fn after_write(&mut self, conn: &Connection) -> Result<(), Error> {
         let pages = self.pages.load(Ordering::Relaxed);
         if pages >= LOG_PAGES_MAX {
-            carry(conn, "RESTART")?;
+            checkpoint(conn, "RESTART")?;
             self.pages.store(0, Ordering::Relaxed);
             return Ok(());
         }
@@ -68,34 +69,34 @@ impl Checkpoints {
                 self.now(conn)
             }
             Err(TryRecvError::Empty) if pages >= LOG_PAGES && !helper.is_busy => {
-                helper.is_busy = helper.asked.send(()).is_ok();
+                helper.is_busy = helper.requests.send(()).is_ok();
                 Ok(())
             }
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => Ok(()),
         }
     }
 
-    /// What is left, which is little if the helper was there before.
+    /// Checkpoints the rest, which is little after the helper.
     pub(super) fn now(&mut self, conn: &Connection) -> Result<(), Error> {
-        carry(conn, "PASSIVE").map(drop)
+        checkpoint(conn, "PASSIVE").map(drop)
     }
 
-    /// Whether everything is in the one file.
+    /// Checkpoints and truncates the WAL; whether all of it is in the database file.
     pub(super) fn finish(&mut self, conn: &Connection) -> Result<bool, Error> {
         self.stop();
-        carry(conn, "TRUNCATE")
+        checkpoint(conn, "TRUNCATE")
     }
 
     fn stop(&mut self) {
-        if let Some(Helper { asked, thread, .. }) = self.helper.take() {
-            drop(asked);
-            // Its panic, if it had one, was logged as any other; the log is whole all the same.
+        if let Some(Helper { requests, thread, .. }) = self.helper.take() {
+            drop(requests);
+            // A panic of the helper is logged like any other, and the WAL stays intact.
             thread.join().ok();
         }
     }
 }
 
-/// The file is let go of only when nobody writes to it any more.
+/// The helper must have stopped before the file is closed.
 impl Drop for Checkpoints {
     fn drop(&mut self) {
         self.stop();
@@ -104,25 +105,25 @@ impl Drop for Checkpoints {
 
 impl Helper {
     fn start(path: &Path) -> Result<Helper, StoreError> {
-        let (asked, asks) = mpsc::channel();
+        let (requests, incoming) = mpsc::channel();
         let (finished, done) = mpsc::channel();
         let conn = schema::open_helper(path)?;
         let help = move || {
-            for () in asks {
-                if finished.send(carry(&conn, "PASSIVE").map(drop)).is_err() {
+            for () in incoming {
+                if finished.send(checkpoint(&conn, "PASSIVE").map(drop)).is_err() {
                     break;
                 }
             }
         };
         let thread = thread::Builder::new().name("store-helper".to_owned()).spawn(help);
-        let thread = thread.map_err(|error| unreachable(path, error))?;
-        Ok(Helper { asked, done, is_busy: false, thread })
+        let thread = thread.map_err(|error| unreachable_error(path, error))?;
+        Ok(Helper { requests, done, is_busy: false, thread })
     }
 }
 
-/// Whether all of it is home; a reader may still need some of it.
-fn carry(conn: &Connection, how: &str) -> Result<bool, Error> {
-    conn.query_row(&format!("PRAGMA wal_checkpoint({how})"), [], |row| row.get::<_, i32>(0))
+/// Whether the checkpoint was complete; a reader may still need some pages of the WAL.
+fn checkpoint(conn: &Connection, mode: &str) -> Result<bool, Error> {
+    conn.query_row(&format!("PRAGMA wal_checkpoint({mode})"), [], |row| row.get::<_, i32>(0))
         .map(|busy| busy == 0)
 }
 
@@ -131,18 +132,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_log_is_carried_home_and_begins_anew() {
+    fn long_wal_is_checkpointed_and_restarted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("remuda.db");
         let mut conn = schema::open(&path, false).unwrap();
-        let mut checkpoints = Checkpoints::of(&mut conn, &path).unwrap();
+        let mut checkpoints = Checkpoints::new(&mut conn, &path).unwrap();
         let write = |bytes: i32| {
             conn.execute("INSERT OR REPLACE INTO cycles VALUES (1, CAST(zeroblob(?1) AS TEXT))", [bytes])
                 .unwrap();
         };
         write(2 * LOG_BYTES);
         assert!(checkpoints.pages.load(Ordering::Relaxed) >= LOG_PAGES);
-        // However long the helper takes, the log begins anew before it is at its bound.
+        // However long the helper takes, the WAL restarts before it reaches its limit.
         while checkpoints.pages.load(Ordering::Relaxed) >= LOG_PAGES {
             checkpoints.after_write(&conn).unwrap();
             write(1);

@@ -1,4 +1,4 @@
-//! Documents: read by shelf, id and mark, and forgotten when their time is over.
+//! Documents: read by collection, id and index key, and deleted when they expire.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use tokio::sync::oneshot;
 
 use super::read::{bound, raw};
 use super::write::Request;
-use super::{Sqlite, retention};
+use super::{SqliteStore, retention};
 use crate::StoreError;
 
 const COLUMNS: &str = "SELECT collection, id, tenant, index_key, expires_at, body FROM documents";
 
-impl Sqlite {
+impl SqliteStore {
     pub(crate) async fn document(
         &self,
         collection: Collection,
@@ -53,20 +53,20 @@ impl Sqlite {
         .await
     }
 
-    /// In steps, each a request of its own, so that commits go in between.
-    pub(crate) async fn expire(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
-        let mut forgotten = 0;
-        while forgotten < limit {
-            let limit = (limit - forgotten).min(retention::STEP_ROWS_MAX);
+    /// Deletes in steps, each a separate request, so that commits run in between.
+    pub(crate) async fn delete_expired(&self, now: Timestamp, limit: usize) -> Result<usize, StoreError> {
+        let mut deleted = 0;
+        while deleted < limit {
+            let limit = (limit - deleted).min(retention::STEP_ROWS_MAX);
             let (reply, answer) = oneshot::channel();
-            self.ask(Request::Expire { now, limit, reply }).await?;
+            self.request(Request::DeleteExpired { now, limit, reply }).await?;
             let step = answer.await.map_err(|_| StoreError::Closed)??;
-            forgotten += step;
+            deleted += step;
             if step < limit {
                 break;
             }
         }
-        Ok(forgotten)
+        Ok(deleted)
     }
 }
 
@@ -81,8 +81,8 @@ fn page(
     select.query_map(params![collection.as_str(), after, bound(limit)], document)?.collect()
 }
 
-/// What the plane gets back when it is restored.
-pub(super) fn held(conn: &Connection) -> Result<Vec<Arc<Document>>, Error> {
+/// The documents that are part of the restored state.
+pub(super) fn load_restored(conn: &Connection) -> Result<Vec<Arc<Document>>, Error> {
     let mut held = Vec::new();
     for collection in Collection::ALL.into_iter().filter(|collection| collection.is_plane_state()) {
         held.extend(page(conn, collection, "", usize::MAX)?);
@@ -90,7 +90,7 @@ pub(super) fn held(conn: &Connection) -> Result<Vec<Arc<Document>>, Error> {
     Ok(held)
 }
 
-pub(super) fn forget(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> Result<usize, Error> {
+pub(super) fn delete_expired(tx: &Transaction<'_>, now: Timestamp, limit: usize) -> Result<usize, Error> {
     tx.prepare_cached(
         "DELETE FROM documents WHERE (collection, id) IN
          (SELECT collection, id FROM documents WHERE expires_at <= ?1 ORDER BY expires_at LIMIT ?2)",

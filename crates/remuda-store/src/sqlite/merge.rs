@@ -1,5 +1,5 @@
-//! What is left to write of all batches in a transaction: of records about the same thing only the last counts, and
-//! a job that is accepted and changes at once is written once.
+//! Merges all batches of a transaction: of several records about the same object only the last is written, and a job that is
+//! accepted and changed in one transaction is written once.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,18 +10,18 @@ use remuda_core::time::Timestamp;
 use serde_json::value::RawValue;
 
 #[derive(Debug, Default)]
-pub(super) struct Merged<'a> {
-    /// In the order in which they were first spoken of, which for new ones is the order of their ids.
+pub(super) struct MergedRecords<'a> {
+    /// In the order of their first record, which for new jobs is the order of their ids.
     pub jobs: Vec<(JobId, Job<'a>)>,
-    places: HashMap<JobId, usize>,
+    index: HashMap<JobId, usize>,
     pub results: Vec<(JobId, &'a RawValue)>,
     pub workers: BTreeMap<&'a WorkerId, Option<&'a WorkerRow>>,
-    /// Nothing where one was lifted.
+    /// `None` if the block was lifted.
     pub blocks: BTreeMap<(&'a WorkerId, &'a Shape), Option<&'a BlockRow>>,
     pub quarantine: BTreeMap<&'a Shape, Option<&'a QuarantineRow>>,
     pub events: Vec<&'a StoredEvent>,
     pub cycles: BTreeMap<Timestamp, &'a RawValue>,
-    /// Nothing where one was discarded.
+    /// `None` if the document was deleted.
     pub documents: BTreeMap<(Collection, &'a str), Option<&'a Document>>,
     pub latest: Timestamp,
 }
@@ -32,7 +32,7 @@ pub(super) enum Job<'a> {
     Changed(&'a JobStatus),
 }
 
-impl<'a> Merged<'a> {
+impl<'a> MergedRecords<'a> {
     pub(super) fn add(&mut self, records: &'a [Record]) {
         for record in records {
             self.latest = self.latest.max(record.moment());
@@ -52,15 +52,15 @@ impl<'a> Merged<'a> {
                 Record::Cycle { at, report } => drop(self.cycles.insert(*at, report)),
                 Record::Document(it) => drop(self.documents.insert((it.collection, &it.id), Some(it))),
                 Record::DocumentDeleted { collection, id } => {
-                    self.documents.insert((*collection, id), None);
+                    drop(self.documents.insert((*collection, id), None))
                 }
             }
         }
     }
 
     fn add_job(&mut self, id: JobId, job: Job<'a>) {
-        let place = *self.places.entry(id).or_insert(self.jobs.len());
-        match (self.jobs.get_mut(place), job) {
+        let at = *self.index.entry(id).or_insert(self.jobs.len());
+        match (self.jobs.get_mut(at), job) {
             (None, job) => self.jobs.push((id, job)),
             (Some((_, Job::New { status, .. })), Job::Changed(newer)) => *status = newer,
             (Some((_, before)), job) => *before = job,

@@ -1,4 +1,4 @@
-//! Reading, each on a connection of its own: a reader sees the store as of its first look and holds nobody up.
+//! Reads, each on a separate connection: a reader sees a snapshot and blocks neither the writer nor other readers.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,29 +12,29 @@ use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::Semaphore;
 
-use super::{Sqlite, blocking, documents, schema};
-use crate::{Filter, JobState, Row, StoreError, View};
+use super::{SqliteStore, blocking, documents, schema};
+use crate::{JobFilter, JobStateFilter, StatusView, StoreError, ViewRow};
 
 pub(super) const OPEN_JOBS: &str = "SELECT accepted, status FROM jobs WHERE ended_at IS NULL ORDER BY id";
 pub(super) const OPEN_JOBS_PAGE: &str =
     "SELECT accepted, status FROM jobs WHERE ended_at IS NULL AND id > ?1 ORDER BY id LIMIT ?2";
 pub(super) const BY_KEY: &str = "SELECT accepted FROM jobs WHERE tenant = ?1 AND key = ?2";
 
-/// Who reads at the same time; more would only share the same disk and cores.
+/// Concurrent readers; more would only compete for the same disk and cores.
 const READERS_MAX: usize = 8;
 
-/// Connections that nobody uses right now; none at all once the store is closed.
+/// The pool of idle connections; `None` once the store is closed.
 #[derive(Debug)]
 pub(super) struct Readers {
     path: PathBuf,
     idle: Mutex<Option<Vec<Connection>>>,
-    places: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl Readers {
     pub(super) fn new(path: PathBuf) -> Readers {
-        let places = Arc::new(Semaphore::new(READERS_MAX));
-        Readers { path, idle: Mutex::new(Some(Vec::new())), places }
+        let permits = Arc::new(Semaphore::new(READERS_MAX));
+        Readers { path, idle: Mutex::new(Some(Vec::new())), permits }
     }
 
     pub(super) fn close(&self) {
@@ -60,19 +60,19 @@ impl Readers {
     }
 }
 
-impl Sqlite {
+impl SqliteStore {
     pub(super) async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let place = self.0.readers.places.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
+        let permit = self.0.readers.permits.clone().acquire_owned().await.map_err(|_| StoreError::Closed)?;
         let shared = self.0.clone();
         blocking(move || {
-            let _place = place;
+            let _permit = permit;
             let readers = &shared.readers;
             let conn = readers.take()?;
-            // A connection that failed is not used again.
-            let done = work(&conn).map_err(|error| schema::sort(&readers.path, error))?;
+            // A failed connection is not returned to the pool.
+            let done = work(&conn).map_err(|error| schema::classify(&readers.path, error))?;
             readers.put_back(conn);
             Ok(done)
         })
@@ -129,7 +129,7 @@ impl Sqlite {
         .await
     }
 
-    pub(crate) async fn by_key(
+    pub(crate) async fn job_by_key(
         &self,
         tenant: &Tenant,
         key: &str,
@@ -146,7 +146,7 @@ impl Sqlite {
 
     pub(crate) async fn jobs(
         &self,
-        filter: Filter,
+        filter: JobFilter,
         before: Option<JobId>,
         limit: usize,
     ) -> Result<Vec<(AcceptedJob, JobStatus)>, StoreError> {
@@ -169,7 +169,7 @@ impl Sqlite {
             {
                 for line in row.get_ref(0)?.as_str()?.lines() {
                     let event: StoredEvent = from_json(line, 0)?;
-                    // Only the first chunk can hold some that were asked to be left out.
+                    // Only the first row can contain events up to `after`.
                     if event.seq > after {
                         events.push(event);
                     }
@@ -193,18 +193,18 @@ impl Sqlite {
         .await
     }
 
-    pub(crate) async fn view(&self, view: View) -> Result<Vec<Row>, StoreError> {
+    pub(crate) async fn view(&self, view: StatusView) -> Result<Vec<ViewRow>, StoreError> {
         self.read(move |conn| {
             let mut select = conn.prepare_cached(&format!("SELECT * FROM {view}"))?;
             let names: Vec<String> = select.column_names().map(str::to_owned).collect();
-            let named = |row: &SqlRow<'_>| {
+            let to_object = |row: &SqlRow<'_>| {
                 names
                     .iter()
                     .enumerate()
-                    .map(|(at, name)| Ok((name.clone(), shown(row.get_ref(at)?))))
+                    .map(|(at, name)| Ok((name.clone(), json_value(row.get_ref(at)?))))
                     .collect()
             };
-            select.query_map([], named)?.collect()
+            select.query_map([], to_object)?.collect()
         })
         .await
     }
@@ -214,33 +214,35 @@ fn key(job: JobId) -> [u8; 16] {
     job.as_u128().to_be_bytes()
 }
 
-/// Newest first is the order of the table; what is rare in it has an index, which SQLite would not choose unasked.
-pub(super) fn page(state: Option<JobState>) -> String {
-    let of_state = match state {
+/// The table is ordered by id; rare states have an index, which SQLite would not choose by itself.
+pub(super) fn page(state: Option<JobStateFilter>) -> String {
+    let condition = match state {
         None => "WHERE true",
-        Some(JobState::Queued) => "INDEXED BY jobs_by_end WHERE ended_at IS NULL AND state = 'queued'",
-        Some(JobState::Running) => "INDEXED BY jobs_by_end WHERE ended_at IS NULL AND state = 'running'",
-        Some(JobState::Completed) => "WHERE state = 'completed'",
-        // Said twice: SQLite takes the index only for the very condition it was made with.
-        Some(JobState::Failed) => {
-            "INDEXED BY jobs_gone_wrong WHERE state IN ('failed', 'cancelled') AND state = 'failed'"
+        Some(JobStateFilter::Queued) => "INDEXED BY jobs_by_end WHERE ended_at IS NULL AND state = 'queued'",
+        Some(JobStateFilter::Running) => {
+            "INDEXED BY jobs_by_end WHERE ended_at IS NULL AND state = 'running'"
         }
-        Some(JobState::Cancelled) => {
-            "INDEXED BY jobs_gone_wrong WHERE state IN ('failed', 'cancelled') AND state = 'cancelled'"
+        Some(JobStateFilter::Completed) => "WHERE state = 'completed'",
+        // The condition is repeated because SQLite uses a partial index only with its exact condition.
+        Some(JobStateFilter::Failed) => {
+            "INDEXED BY jobs_failed WHERE state IN ('failed', 'cancelled') AND state = 'failed'"
+        }
+        Some(JobStateFilter::Cancelled) => {
+            "INDEXED BY jobs_failed WHERE state IN ('failed', 'cancelled') AND state = 'cancelled'"
         }
     };
     format!(
-        "SELECT accepted, status FROM jobs {of_state} AND id < ?1 AND (?2 IS NULL OR tenant = ?2)
+        "SELECT accepted, status FROM jobs {condition} AND id < ?1 AND (?2 IS NULL OR tenant = ?2)
          ORDER BY id DESC LIMIT ?3"
     )
 }
 
-/// SQLite counts to 2^63, which is far enough.
+/// SQLite integers end at 2^63.
 pub(super) fn bound(limit: impl TryInto<i64>) -> i64 {
     limit.try_into().unwrap_or(i64::MAX)
 }
 
-/// Everything but the jobs.
+/// The stored state without jobs.
 fn fleet(conn: &Connection) -> Result<StoredState, Error> {
     let meta = |key: &str| {
         conn.query_row("SELECT value FROM meta WHERE key = ?1", [key], |row| row.get::<_, u64>(0))
@@ -250,7 +252,7 @@ fn fleet(conn: &Connection) -> Result<StoredState, Error> {
         workers: all(conn, "SELECT row FROM workers ORDER BY id", |row| parsed(row, 0))?,
         blocks: all(conn, "SELECT row FROM blocks ORDER BY worker, shape", |row| parsed(row, 0))?,
         quarantine: all(conn, "SELECT row FROM quarantine ORDER BY shape", |row| parsed(row, 0))?,
-        documents: documents::held(conn)?,
+        documents: documents::load_restored(conn)?,
         sequence: Sequence(meta("sequence")?),
         latest: Timestamp::from_millis(meta("latest")?),
     })
@@ -279,7 +281,7 @@ pub(super) fn raw(row: &SqlRow<'_>, column: usize) -> Result<Arc<RawValue>, Erro
     Ok(body.into())
 }
 
-fn shown(value: ValueRef<'_>) -> serde_json::Value {
+fn json_value(value: ValueRef<'_>) -> serde_json::Value {
     match value {
         ValueRef::Null => serde_json::Value::Null,
         ValueRef::Integer(number) => number.into(),

@@ -1,16 +1,20 @@
-//! Forgetting what is over and old, a small step at a time.
+//! Deletes old records in small steps.
 
 use remuda_core::time::Timestamp;
 use rusqlite::{Error, Transaction, params};
 
-/// A step takes a few milliseconds, which is what a commit behind it waits.
+/// A step takes a few milliseconds, which delays the next commit by as much.
 pub(super) const STEP_ROWS_MAX: usize = 256;
 
-/// The index has open jobs as NULL, which is not less than anything.
+/// Open jobs have NULL in `ended_at`, which is never less than a number.
 pub(super) const ENDED_JOBS: &str = "SELECT id FROM jobs WHERE ended_at < ?1 ORDER BY ended_at LIMIT ?2";
 
 /// Deletes at most `limit` ended jobs (each with its bodies), rows of events and cycle reports older than `before`.
-pub(super) fn forget(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> Result<usize, Error> {
+pub(super) fn delete_ended_before(
+    tx: &Transaction<'_>,
+    before: Timestamp,
+    limit: usize,
+) -> Result<usize, Error> {
     let before = before.as_millis();
     let mut left = limit;
     let jobs: Vec<Vec<u8>> = tx
@@ -26,7 +30,7 @@ pub(super) fn forget(tx: &Transaction<'_>, before: Timestamp, limit: usize) -> R
         jobs.iter().try_for_each(|job| delete.execute([job]).map(drop))?;
     }
     left -= jobs.len();
-    // Events are in order, so the old ones are the first ones.
+    // Events are ordered by time, so the oldest come first.
     left -= tx
         .prepare_cached(
             "DELETE FROM events WHERE last IN (SELECT last FROM events ORDER BY last LIMIT ?2) AND at < ?1",

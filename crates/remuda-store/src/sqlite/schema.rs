@@ -1,4 +1,5 @@
-//! Opening: is it ours, is it whole, is it as new as we are? What is not is refused, untouched.
+//! Opens the database: checks that it is ours, complete and not newer than this program. A database that fails a check is
+//! refused and not changed.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,35 +10,34 @@ use rusqlite::config::DbConfig;
 use rusqlite::{Connection, Error, ErrorCode, OpenFlags, ffi};
 
 use super::BUSY_WAIT_MAX;
-use super::files::{beside, unreachable};
+use super::files::{sibling, unreachable_error};
 use crate::StoreError;
 
-/// `Rmda`, so that `file` and we can tell our databases from others.
+/// `Rmda`: identifies our databases, also for `file`.
 const APPLICATION_ID: i32 = 0x526d_6461;
-/// What every SQLite file begins with.
+/// The header of every SQLite file.
 const MAGIC: &[u8] = b"SQLite format 3\0";
 
-/// A job's row is about 1 KB and a workflow some KB: several fit on a page, and a small commit does not write too much.
+/// A job's row has about 1 KB and a workflow several: a page holds several rows, and a small commit writes little.
 pub(super) const PAGE_BYTES: i32 = 8192;
 
-/// From nothing to schema 1, from 1 to 2, and so on; the file's `user_version` counts them. Never change one that
-/// was released: add the next.
+/// Migrations to schema 1, 2 and so on, counted by the file's `user_version`. Never change a released migration; add one.
 const MIGRATIONS: [&str; 3] =
     [include_str!("schema.sql"), include_str!("schema/documents.sql"), include_str!("schema/fleets.sql")];
 
-/// Opens the writer's connection, with the schema of this program in place and a write-ahead log on disk.
+/// Opens the writer's connection, migrates the schema, and makes sure that a WAL exists.
 pub(super) fn open(path: &Path, was_left_open: bool) -> Result<Connection, StoreError> {
     check_files(path, was_left_open)?;
-    let mut conn = Connection::open(path).map_err(|error| sort(path, error))?;
-    // Whoever is refused below leaves without touching the log.
-    leave_log(&conn).map_err(|error| sort(path, error))?;
+    let mut conn = Connection::open(path).map_err(|error| classify(path, error))?;
+    // Before the checks below, so that a refusal does not change the WAL.
+    disable_checkpoint_on_close(&conn).map_err(|error| classify(path, error))?;
     check_owner(&conn, path)?;
-    conn.pragma_update(None, "page_size", PAGE_BYTES).map_err(|error| sort(path, error))?;
-    prepare(&conn).map_err(|error| sort(path, error))?;
+    conn.pragma_update(None, "page_size", PAGE_BYTES).map_err(|error| classify(path, error))?;
+    prepare(&conn).map_err(|error| classify(path, error))?;
     migrate(&mut conn, path, &MIGRATIONS)?;
-    // Changes nothing but makes a log, whose absence the next one to open would notice.
+    // Changes nothing, but creates the WAL, whose absence would be detected at the next start.
     conn.execute("UPDATE meta SET value = value WHERE key = 'latest'", [])
-        .map_err(|error| sort(path, error))?;
+        .map_err(|error| classify(path, error))?;
     Ok(conn)
 }
 
@@ -48,34 +48,35 @@ pub(super) fn open_reader(path: &Path) -> Result<Connection, StoreError> {
             OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
         )?;
         conn.busy_timeout(BUSY_WAIT_MAX)?;
-        leave_log(&conn)?;
+        disable_checkpoint_on_close(&conn)?;
         Ok(conn)
     };
-    open().map_err(|error| sort(path, error))
+    open().map_err(|error| classify(path, error))
 }
 
-/// Closing does not carry the log home by itself: after a failure it must not, and otherwise it was done before.
-fn leave_log(conn: &Connection) -> Result<(), Error> {
+/// SQLite must not checkpoint on close: after a failure that would be wrong, and otherwise the writer has done it.
+fn disable_checkpoint_on_close(conn: &Connection) -> Result<(), Error> {
     conn.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true).map(drop)
 }
 
-/// What SQLite would not notice: it takes an empty file for a new database, and a missing log for no log.
+/// Checks that SQLite does not make: it accepts an empty file as a new database, and a missing WAL as an empty one.
 fn check_files(path: &Path, was_left_open: bool) -> Result<(), StoreError> {
     let unreadable =
         |what: &str| Err(StoreError::Unreadable { path: path.to_owned(), what: what.to_owned() });
-    let wal = beside(path, "-wal");
+    let wal = sibling(path, "-wal");
     let mut start = Vec::new();
     match File::open(path) {
-        Ok(file) => {
-            file.take(MAGIC.len() as u64).read_to_end(&mut start).map_err(|error| unreachable(path, error))?
-        }
+        Ok(file) => file
+            .take(MAGIC.len() as u64)
+            .read_to_end(&mut start)
+            .map_err(|error| unreachable_error(path, error))?,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => 0,
-        Err(error) => return Err(unreachable(path, error)),
+        Err(error) => return Err(unreachable_error(path, error)),
     };
     if start.is_empty() {
         return match fs::metadata(&wal) {
             Ok(log) if log.len() > 0 => {
-                unreadable("the file is missing or empty, but its write-ahead log is there")
+                unreadable("the file is missing or empty, but its write-ahead log exists")
             }
             Ok(_) | Err(_) => Ok(()),
         };
@@ -85,14 +86,14 @@ fn check_files(path: &Path, was_left_open: bool) -> Result<(), StoreError> {
     }
     if was_left_open && !wal.exists() {
         return unreadable(
-            "it was not closed in order, and its write-ahead log (PATH-wal) with the newest commits is gone. If this \
-             is a backup put back on purpose, remove PATH.lock",
+            "it was not closed cleanly, and its write-ahead log (PATH-wal) with the newest commits is missing. If you \
+             restored a backup on purpose, delete PATH.lock",
         );
     }
     Ok(())
 }
 
-/// Ours, or empty and about to be.
+/// Accepts our databases and empty ones.
 fn check_owner(conn: &Connection, path: &Path) -> Result<(), StoreError> {
     let (application_id, tables) = conn
         .query_row(
@@ -100,42 +101,42 @@ fn check_owner(conn: &Connection, path: &Path) -> Result<(), StoreError> {
             [],
             |row| Ok((row.get::<_, i32>(0)?, row.get::<_, u32>(1)?)),
         )
-        .map_err(|error| sort(path, error))?;
+        .map_err(|error| classify(path, error))?;
     if application_id == APPLICATION_ID || (application_id, tables) == (0, 0) {
         return Ok(());
     }
     Err(StoreError::Unreadable {
         path: path.to_owned(),
-        what: "it is the database of another program".to_owned(),
+        what: "it is a database of another program".to_owned(),
     })
 }
 
-/// A second connection for the checkpoints.
+/// A second connection, for checkpoints.
 pub(super) fn open_helper(path: &Path) -> Result<Connection, StoreError> {
-    let conn = Connection::open(path).map_err(|error| sort(path, error))?;
-    prepare(&conn).map_err(|error| sort(path, error))?;
+    let conn = Connection::open(path).map_err(|error| classify(path, error))?;
+    prepare(&conn).map_err(|error| classify(path, error))?;
     Ok(conn)
 }
 
 fn prepare(conn: &Connection) -> Result<(), Error> {
     conn.busy_timeout(BUSY_WAIT_MAX)?;
     conn.pragma_update(None, "journal_mode", "WAL")?;
-    // The log is synced before a commit returns: acknowledged is durable.
+    // The WAL is synced before a commit returns, so an acknowledged commit is durable.
     conn.pragma_update(None, "synchronous", "FULL")?;
-    // Checkpoints have their own policy, see `checkpoint`.
+    // The module `checkpoint` decides when to checkpoint.
     conn.pragma_update(None, "wal_autocheckpoint", 0)?;
-    leave_log(conn)?;
-    // On a full disk there is no room for temporary files either.
+    disable_checkpoint_on_close(conn)?;
+    // A full disk has no space for temporary files either.
     conn.pragma_update(None, "temp_store", "MEMORY")?;
-    // In KiB when negative: enough for the pages that a thousand batches in flight touch.
+    // A negative number counts KiB: enough for the pages of a thousand concurrent batches.
     conn.pragma_update(None, "cache_size", -32_768)?;
     conn.set_prepared_statement_cache_capacity(64);
     Ok(())
 }
 
-/// Brings the schema up to date in one transaction: interrupted, it was never begun.
+/// Migrates the schema in one transaction, so that an interruption changes nothing.
 fn migrate(conn: &mut Connection, path: &Path, migrations: &[&str]) -> Result<(), StoreError> {
-    let ours = u32::try_from(migrations.len()).expect("migrations are counted by hand");
+    let ours = u32::try_from(migrations.len()).expect("there are few migrations");
     let run = |conn: &mut Connection| -> Result<u32, Error> {
         let tx = conn.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
         let version: u32 = tx.pragma_query_value(None, "user_version", |row| row.get(0))?;
@@ -150,21 +151,21 @@ fn migrate(conn: &mut Connection, path: &Path, migrations: &[&str]) -> Result<()
         tx.commit()?;
         Ok(ours)
     };
-    let theirs = run(conn).map_err(|error| sort(path, error))?;
+    let theirs = run(conn).map_err(|error| classify(path, error))?;
     if theirs > ours {
         return Err(StoreError::NewerSchema { path: path.to_owned(), ours, theirs });
     }
     Ok(())
 }
 
-/// What an error of SQLite means to the caller.
-pub(super) fn sort(path: &Path, error: Error) -> StoreError {
+/// Maps an SQLite error to what the caller can do.
+pub(super) fn classify(path: &Path, error: Error) -> StoreError {
     let path = path.to_owned();
     let extended = error.sqlite_error().map_or(0, |error| error.extended_code);
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => StoreError::Busy(Arc::new(error)),
         Some(ErrorCode::DiskFull) => StoreError::Full { path },
-        // The shared index of the log could not grow, which is how a full disk shows there.
+        // The WAL index could not grow, which happens on a full disk.
         Some(ErrorCode::SystemIoFailure) if extended == ffi::SQLITE_IOERR_SHMSIZE => {
             StoreError::Full { path }
         }
@@ -179,7 +180,7 @@ pub(super) fn sort(path: &Path, error: Error) -> StoreError {
         None if matches!(error, Error::ToSqlConversionFailure(_)) => {
             StoreError::Conflict { what: error.to_string() }
         }
-        // No error of the database: what stands in a row is not what we write there.
+        // Not an SQLite error: a row contains something that we did not write.
         None => StoreError::Unreadable { path, what: error.to_string() },
     }
 }
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn d15_a_migration_that_is_interrupted_was_never_begun() {
+    fn d15_interrupted_migration_changes_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("remuda.db");
         let mut conn = Connection::open(&path).unwrap();
@@ -210,7 +211,7 @@ mod tests {
         assert!(interrupted.is_err());
         assert_eq!(tables(&conn), (1, vec!["a".to_owned()]));
 
-        // As a crash does it: half of it done, and nobody left to finish.
+        // Simulates a crash in the middle of a migration.
         conn.execute_batch("BEGIN IMMEDIATE").unwrap();
         conn.execute_batch(SECOND).unwrap();
         drop(conn);
@@ -221,20 +222,20 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_sorted_by_what_the_caller_can_do() {
-        let sorted = |code| {
+    fn sqlite_errors_are_classified() {
+        let classified = |code| {
             let error = Error::SqliteFailure(ffi::Error::new(code), None);
-            sort(Path::new("/x/remuda.db"), error)
+            classify(Path::new("/x/remuda.db"), error)
         };
-        assert!(matches!(sorted(ffi::SQLITE_BUSY), StoreError::Busy(_)));
-        assert!(matches!(sorted(ffi::SQLITE_BUSY_SNAPSHOT), StoreError::Busy(_)));
-        assert!(matches!(sorted(ffi::SQLITE_FULL), StoreError::Full { .. }));
-        assert!(matches!(sorted(ffi::SQLITE_IOERR_SHMSIZE), StoreError::Full { .. }));
-        assert!(matches!(sorted(ffi::SQLITE_IOERR_FSYNC), StoreError::Broken { .. }));
-        assert!(matches!(sorted(ffi::SQLITE_IOERR_WRITE), StoreError::Broken { .. }));
-        assert!(matches!(sorted(ffi::SQLITE_CORRUPT), StoreError::Unreadable { .. }));
-        assert!(matches!(sorted(ffi::SQLITE_NOTADB), StoreError::Unreadable { .. }));
-        assert!(matches!(sorted(ffi::SQLITE_CONSTRAINT_UNIQUE), StoreError::Conflict { .. }));
-        assert!(matches!(sorted(ffi::SQLITE_CANTOPEN), StoreError::Unreachable { .. }));
+        assert!(matches!(classified(ffi::SQLITE_BUSY), StoreError::Busy(_)));
+        assert!(matches!(classified(ffi::SQLITE_BUSY_SNAPSHOT), StoreError::Busy(_)));
+        assert!(matches!(classified(ffi::SQLITE_FULL), StoreError::Full { .. }));
+        assert!(matches!(classified(ffi::SQLITE_IOERR_SHMSIZE), StoreError::Full { .. }));
+        assert!(matches!(classified(ffi::SQLITE_IOERR_FSYNC), StoreError::Broken { .. }));
+        assert!(matches!(classified(ffi::SQLITE_IOERR_WRITE), StoreError::Broken { .. }));
+        assert!(matches!(classified(ffi::SQLITE_CORRUPT), StoreError::Unreadable { .. }));
+        assert!(matches!(classified(ffi::SQLITE_NOTADB), StoreError::Unreadable { .. }));
+        assert!(matches!(classified(ffi::SQLITE_CONSTRAINT_UNIQUE), StoreError::Conflict { .. }));
+        assert!(matches!(classified(ffi::SQLITE_CANTOPEN), StoreError::Unreachable { .. }));
     }
 }

@@ -1,14 +1,14 @@
 -- Schema 1. Times are milliseconds since 1970 as the plane counts them.
 
--- The term in charge, the newest event, the latest moment: what must not go back when old rows are forgotten.
+-- The current term, the newest event and the latest time, which must not decrease when old rows are deleted.
 CREATE TABLE meta (
     key   TEXT PRIMARY KEY,
     value INTEGER NOT NULL
 ) WITHOUT ROWID;
 INSERT INTO meta VALUES ('term', 0), ('sequence', 0), ('latest', 0);
 
--- `accepted` is the fixed part as JSON, written once; `status` is the part that changes. Beside them stands only what is
--- searched for: a row is rewritten at each change, so what is in it costs. `job_details` shows the rest.
+-- `accepted` is the fixed part as JSON, written once; `status` is the part that changes. The other columns are only those that
+-- queries need, because a row is rewritten at each change. `job_details` shows the rest.
 CREATE TABLE jobs (
     id       BLOB PRIMARY KEY,
     tenant   TEXT NOT NULL,
@@ -16,21 +16,21 @@ CREATE TABLE jobs (
     state    TEXT NOT NULL,
     ended_at INTEGER,
     accepted TEXT NOT NULL,
-    status     TEXT NOT NULL
+    status   TEXT NOT NULL
 ) WITHOUT ROWID;
 
--- Open jobs (ended_at is NULL) by id, and ended ones by age: what restoring and forgetting walk along. A change from
--- queued to running leaves it alone, and so its cost.
+-- Open jobs (ended_at is NULL) by id and ended ones by age, for restore and retention. A change from queued to running does
+-- not touch this index.
 CREATE INDEX jobs_by_end ON jobs (ended_at, id);
-CREATE INDEX jobs_gone_wrong ON jobs (state, id) WHERE state IN ('failed', 'cancelled');
+CREATE INDEX jobs_failed ON jobs (state, id) WHERE state IN ('failed', 'cancelled');
 CREATE UNIQUE INDEX jobs_by_key ON jobs (tenant, key) WHERE key IS NOT NULL;
 
--- Bodies are apart, so that walking over headers never touches them. Workflows are some KB each, and a table with row
--- ids packs those; in one without, each would begin a page of its own.
+-- Bodies are in separate tables, so that scans of jobs do not read them. Workflows have some KB each; a table with row ids
+-- packs them, while one without would start a new page for each.
 CREATE TABLE workflows (job BLOB PRIMARY KEY, body TEXT NOT NULL);
 CREATE TABLE results (job BLOB PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
 
--- What happened, one row for all events of a transaction: a line of JSON each, from `first` to `last`.
+-- Events, one row per transaction: a line of JSON each, from `first` to `last`.
 CREATE TABLE events (
     last  INTEGER PRIMARY KEY,
     first INTEGER NOT NULL,
@@ -65,7 +65,7 @@ CREATE TABLE workers (
 CREATE TABLE blocks (worker TEXT, shape BLOB, row TEXT NOT NULL, PRIMARY KEY (worker, shape)) WITHOUT ROWID;
 CREATE TABLE quarantine (shape BLOB PRIMARY KEY, row TEXT NOT NULL) WITHOUT ROWID;
 
--- Views are for people. Ages are by the wall clock, but never before what is stored.
+-- Views for operators. Ages use the wall clock, but never a time before the latest stored one.
 CREATE VIEW present (now) AS
 SELECT max(CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER), value) FROM meta WHERE key = 'latest';
 
@@ -99,7 +99,7 @@ SELECT
     count(*) FILTER (WHERE is_alive AND presence = 'suspect')         AS suspect_workers,
     count(*) FILTER (WHERE is_alive AND presence = 'offline')         AS offline_workers,
     count(*) FILTER (WHERE state = 'active' AND presence <> 'online') AS stale_workers,
-    -- Ten beats without a reading.
+    -- Ten beats without metrics.
     count(*) FILTER (WHERE state = 'active' AND now - ifnull(metrics_at, 0) > 300000) AS stale_metrics_workers
 FROM present
 JOIN (

@@ -1,4 +1,4 @@
-//! The contract, and what can only go wrong with files and processes. `d1` and so on are rows of the fault catalogue.
+//! The contract, and faults of files, disks and processes. The prefixes `d1` and so on are rows of the fault catalogue.
 
 mod child;
 mod disk;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 
-use super::super::contract::{Place, passes_the_contract};
+use super::super::contract::{StoreFixture, store_contract_tests};
 use super::super::{Store, StoreError};
 
 struct Folder(TempDir);
@@ -23,8 +23,8 @@ impl Folder {
         self.0.path().join("remuda.db")
     }
 
-    fn beside(&self, suffix: &str) -> PathBuf {
-        super::files::beside(&self.path(), suffix)
+    fn sibling(&self, suffix: &str) -> PathBuf {
+        super::files::sibling(&self.path(), suffix)
     }
 
     async fn try_open(&self) -> Result<Store, StoreError> {
@@ -32,10 +32,10 @@ impl Folder {
     }
 }
 
-impl Place for Folder {
+impl StoreFixture for Folder {
     async fn open(&self) -> Store {
         self.try_open().await.unwrap()
     }
 }
 
-passes_the_contract!(Folder::new);
+store_contract_tests!(Folder::new);

@@ -1,13 +1,13 @@
-//! The writer: a thread that owns the one connection that writes. It takes everything that waits, merges it, writes
-//! it in one transaction, and answers each batch by itself.
+//! The writer thread, which owns the only writing connection. It takes all waiting batches, merges them, writes them in one
+//! transaction, and answers each batch separately.
 //!
 //! ```text
 //!            ┌─ written ──▶ Ok to each
-//!  merged ───┼─ conflict, no space ──▶ each batch in a transaction of its own, to see whose fault it was
-//!            └─ the disk failed ──▶ Broken to each, and to all that come after
+//!  merged ───┼─ conflict, no space ──▶ each batch in a separate transaction, to find the one that fails
+//!            └─ the disk failed ──▶ Broken to each, and to all later ones
 //! ```
 //!
-//! A disk that failed once is not asked again: after a failed sync nobody knows what it kept.
+//! After a failed write or sync nothing is written any more, because the state of the disk is unknown.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,34 +23,34 @@ use rusqlite::{Connection, Error, Transaction, TransactionBehavior};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use super::checkpoint::Checkpoints;
-use super::files::{Lock, Reserve, unreachable};
-use super::merge::Merged;
+use super::files::{Lock, Reserve, unreachable_error};
+use super::merge::MergedRecords;
 use super::{documents, retention, schema};
-use crate::{Batch, Source, StoreError};
+use crate::{RecordBatch, SharedError, StoreError};
 
 mod rows;
 
-/// Records in one transaction. More of them are no cheaper each, and the first one waits for the last.
+/// Records in one transaction. Larger transactions are not more efficient and increase the latency.
 const GROUP_RECORDS_MAX: usize = 8192;
-/// How often room is looked for while the reserve is gone.
+/// Interval between attempts to recreate the reserve.
 const RESERVE_RENEW_WAIT: Duration = Duration::from_secs(1);
 
 pub(super) type Reply<T> = oneshot::Sender<Result<T, StoreError>>;
 
 #[derive(Debug)]
 pub(super) enum Request {
-    Commit { term: Term, batch: Batch, reply: Reply<()> },
-    Lead { reply: Reply<Term> },
-    Retain { before: Timestamp, limit: usize, reply: Reply<usize> },
-    Expire { now: Timestamp, limit: usize, reply: Reply<usize> },
+    Commit { term: Term, batch: RecordBatch, reply: Reply<()> },
+    TakeLeadership { reply: Reply<Term> },
+    DeleteEnded { before: Timestamp, limit: usize, reply: Reply<usize> },
+    DeleteExpired { now: Timestamp, limit: usize, reply: Reply<usize> },
     Close,
 }
 
-/// A request, and the place in the queue that it gives back once it is taken out.
+/// A request and its permit, which is released when the request leaves the queue.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(super) struct QueuedRequest {
     pub request: Request,
-    pub _place: Option<OwnedSemaphorePermit>,
+    pub _permit: Option<OwnedSemaphorePermit>,
 }
 
 #[derive(Debug)]
@@ -60,26 +60,26 @@ pub(super) struct Writer {
     lock: Lock,
     reserve: Arc<Reserve>,
     checkpoints: Checkpoints,
-    /// When room was last looked for.
-    looked_at: Instant,
-    /// Why nothing is written any more.
-    broken: Option<Source>,
+    /// Last attempt to recreate the reserve.
+    reserve_checked_at: Instant,
+    /// The error after which nothing is written any more.
+    broken: Option<SharedError>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingBatch {
     term: Term,
-    batch: Batch,
+    batch: RecordBatch,
     reply: Reply<()>,
 }
 
-impl Waiting {
+impl PendingBatch {
     fn answer(self, answer: Result<(), StoreError>) {
-        // Whoever asked may have gone; what was written stays written.
+        // The caller may be gone; the result does not depend on it.
         self.reply.send(answer).ok();
     }
 
-    fn accepts(&self) -> bool {
+    fn accepts_job(&self) -> bool {
         self.batch.records.iter().any(|record| matches!(record, Record::JobAccepted { .. }))
     }
 }
@@ -91,54 +91,64 @@ impl Writer {
         lock: Lock,
         reserve: Arc<Reserve>,
     ) -> Result<Writer, StoreError> {
-        let checkpoints = Checkpoints::of(&mut conn, &path)?;
-        Ok(Writer { path, conn, lock, reserve, checkpoints, looked_at: Instant::now(), broken: None })
+        let checkpoints = Checkpoints::new(&mut conn, &path)?;
+        Ok(Writer {
+            path,
+            conn,
+            lock,
+            reserve,
+            checkpoints,
+            reserve_checked_at: Instant::now(),
+            broken: None,
+        })
     }
 
-    pub(super) fn spawn(self, requests: Receiver<Sent>) -> Result<JoinHandle<()>, StoreError> {
+    pub(super) fn spawn(self, requests: Receiver<QueuedRequest>) -> Result<JoinHandle<()>, StoreError> {
         let path = self.path.clone();
         let thread =
             thread::Builder::new().name("store-writer".to_owned()).spawn(move || self.run(&requests));
-        thread.map_err(|error: io::Error| unreachable(&path, error))
+        thread.map_err(|error: io::Error| unreachable_error(&path, error))
     }
 
-    fn run(mut self, requests: &Receiver<Sent>) {
+    fn run(mut self, requests: &Receiver<QueuedRequest>) {
         let mut next = None;
         loop {
             let Some(request) = next.take().or_else(|| self.wait(requests)) else { break };
             match request {
                 Request::Commit { term, batch, reply } => {
-                    let (group, other) = gather(Waiting { term, batch, reply }, requests);
+                    let (group, other) = gather(PendingBatch { term, batch, reply }, requests);
                     self.commit(group);
                     next = other;
                 }
-                Request::Lead { reply } => drop(reply.send(self.write_into_reserve(take_lead))),
-                Request::Retain { before, limit, reply } => {
-                    let forget = |tx: &Transaction<'_>| retention::forget(tx, before, limit);
-                    drop(reply.send(self.write_into_reserve(forget)));
+                Request::TakeLeadership { reply } => {
+                    drop(reply.send(self.write_using_reserve(increment_term)))
                 }
-                Request::Expire { now, limit, reply } => {
-                    let forget = |tx: &Transaction<'_>| documents::forget(tx, now, limit);
-                    drop(reply.send(self.write_into_reserve(forget)));
+                Request::DeleteEnded { before, limit, reply } => {
+                    let forget = |tx: &Transaction<'_>| retention::delete_ended_before(tx, before, limit);
+                    drop(reply.send(self.write_using_reserve(forget)));
+                }
+                Request::DeleteExpired { now, limit, reply } => {
+                    let forget = |tx: &Transaction<'_>| documents::delete_expired(tx, now, limit);
+                    drop(reply.send(self.write_using_reserve(forget)));
                 }
                 Request::Close => break,
             }
-            // Without room to spare, the log begins anew after each write rather than growing.
-            let tidy = if self.reserve.is_there() { Checkpoints::after_write } else { Checkpoints::now };
-            self.tidy(tidy);
+            // Without the reserve, the WAL is checkpointed after each write instead of growing.
+            let step = if self.reserve.is_there() { Checkpoints::after_write } else { Checkpoints::now };
+            self.run_checkpoint(step);
         }
         self.close();
     }
 
-    /// The next request, looking for lost room now and then; nothing when nobody is left to ask.
-    fn wait(&mut self, requests: &Receiver<Sent>) -> Option<Request> {
+    /// The next request; attempts to recreate a released reserve meanwhile. `None` when all senders are gone.
+    fn wait(&mut self, requests: &Receiver<QueuedRequest>) -> Option<Request> {
         loop {
             if self.reserve.is_there() || self.broken.is_some() {
                 return requests.recv().ok().map(|sent| sent.request);
             }
-            if self.looked_at.elapsed() >= RESERVE_RENEW_WAIT {
+            if self.reserve_checked_at.elapsed() >= RESERVE_RENEW_WAIT {
                 self.reserve.renew();
-                self.looked_at = Instant::now();
+                self.reserve_checked_at = Instant::now();
             }
             match requests.recv_timeout(RESERVE_RENEW_WAIT) {
                 Ok(sent) => return Some(sent.request),
@@ -148,9 +158,9 @@ impl Writer {
         }
     }
 
-    fn commit(&mut self, mut group: Vec<Waiting>) {
+    fn commit(&mut self, mut group: Vec<PendingBatch>) {
         if !self.reserve.is_there() && self.broken.is_none() {
-            let (accepting, ending) = group.into_iter().partition(Waiting::accepts);
+            let (accepting, ending) = group.into_iter().partition(PendingBatch::accepts_job);
             group = ending;
             self.refuse(accepting);
         }
@@ -162,48 +172,48 @@ impl Writer {
             Ok(answers) => {
                 group.into_iter().zip(answers).for_each(|(waiting, answer)| waiting.answer(answer));
             }
-            Err(StoreError::Full { .. }) if self.make_room() => self.commit_apart(group),
+            Err(StoreError::Full { .. }) if self.release_reserve() => self.commit_one_by_one(group),
             Err(StoreError::Full { .. } | StoreError::Conflict { .. }) if group.len() > 1 => {
-                self.commit_apart(group);
+                self.commit_one_by_one(group);
             }
             Err(error) => group.into_iter().for_each(|waiting| waiting.answer(Err(error.clone()))),
         }
     }
 
-    /// Each in its own transaction: one that cannot be written does not take the others with it.
-    fn commit_apart(&mut self, group: Vec<Waiting>) {
+    /// Writes each batch in a separate transaction, so that one failure does not affect the others.
+    fn commit_one_by_one(&mut self, group: Vec<PendingBatch>) {
         group.into_iter().for_each(|waiting| self.commit(vec![waiting]));
     }
 
-    fn refuse(&self, group: Vec<Waiting>) {
+    fn refuse(&self, group: Vec<PendingBatch>) {
         for waiting in group {
             waiting.answer(Err(StoreError::Full { path: self.path.clone() }));
         }
     }
 
-    /// For what must go on when the disk is full.
-    fn write_into_reserve<T>(
+    /// For writes that must succeed on a full disk.
+    fn write_using_reserve<T>(
         &mut self,
         work: impl Fn(&Transaction<'_>) -> Result<T, Error>,
     ) -> Result<T, StoreError> {
         match self.write(&work) {
-            Err(StoreError::Full { .. }) if self.make_room() => self.write(&work),
+            Err(StoreError::Full { .. }) if self.release_reserve() => self.write(&work),
             done => done,
         }
     }
 
-    /// Whether there was something to give up.
-    fn make_room(&mut self) -> bool {
+    /// Releases the reserve; returns whether there was one.
+    fn release_reserve(&mut self) -> bool {
         let had_room = self.reserve.is_there();
         if had_room {
             self.reserve.release();
-            // What is home already makes room in the log.
-            self.tidy(Checkpoints::now);
+            // A checkpoint makes space in the WAL.
+            self.run_checkpoint(Checkpoints::now);
         }
         had_room
     }
 
-    /// Runs one transaction, and never another one after the disk failed.
+    /// Runs one transaction, unless the disk has failed before.
     fn write<T>(&mut self, work: impl FnOnce(&Transaction<'_>) -> Result<T, Error>) -> Result<T, StoreError> {
         if let Some(source) = &self.broken {
             return Err(StoreError::Broken { path: self.path.clone(), source: source.clone() });
@@ -213,54 +223,54 @@ impl Writer {
             tx.commit()?;
             Ok(done)
         });
-        done.map_err(|error| self.sort(error))
+        done.map_err(|error| self.classify(error))
     }
 
-    /// Carries the log home, all or part of it. If there is no room for that, it stays where it is for now.
-    fn tidy(&mut self, work: impl FnOnce(&mut Checkpoints, &Connection) -> Result<(), Error>) {
+    /// Runs a checkpoint. If there is no space for it, the WAL stays as it is.
+    fn run_checkpoint(&mut self, work: impl FnOnce(&mut Checkpoints, &Connection) -> Result<(), Error>) {
         if self.broken.is_none()
             && let Err(error) = work(&mut self.checkpoints, &self.conn)
         {
-            let error = self.sort(error);
-            tracing::warn!(path = %self.path.display(), %error, "the write-ahead log was not carried home");
+            let error = self.classify(error);
+            tracing::warn!(path = %self.path.display(), %error, "WAL checkpoint failed");
         }
     }
 
-    fn sort(&mut self, error: Error) -> StoreError {
-        let error = schema::sort(&self.path, error);
+    fn classify(&mut self, error: Error) -> StoreError {
+        let error = schema::classify(&self.path, error);
         if let StoreError::Broken { source, .. } = &error {
-            tracing::error!(path = %self.path.display(), error = %source, "the store's disk failed");
+            tracing::error!(path = %self.path.display(), error = %source, "store write failed; nothing is written until the store is reopened");
             self.broken = Some(source.clone());
         }
         error
     }
 
-    /// Leaves everything in the one file, unless the disk failed: then what is there stays as it is.
+    /// Moves all data into the database file, unless the disk has failed.
     fn close(mut self) {
         if self.broken.is_some() {
             return;
         }
         match self.checkpoints.finish(&self.conn) {
             Ok(true) => {}
-            // The next one to open it finds the log, and that it must be there.
+            // The lock still says that the WAL is needed.
             Ok(false) | Err(_) => return,
         }
         drop(self.conn);
         if let Err(error) = self.lock.mark_closed() {
-            tracing::warn!(path = %self.path.display(), %error, "the store is closed, but its lock does not say so");
+            tracing::warn!(path = %self.path.display(), %error, "marking the store as closed failed");
         }
     }
 }
 
-/// Everything that waits behind `first`, up to a bound, and the request that ended the line, if one did.
-fn gather(first: Waiting, requests: &Receiver<Sent>) -> (Vec<Waiting>, Option<Request>) {
+/// The batches that wait behind `first`, up to a limit, and the request of another kind that follows them, if any.
+fn gather(first: PendingBatch, requests: &Receiver<QueuedRequest>) -> (Vec<PendingBatch>, Option<Request>) {
     let mut records = first.batch.records.len();
     let mut group = vec![first];
     while records < GROUP_RECORDS_MAX {
         match requests.try_recv().map(|sent| sent.request) {
             Ok(Request::Commit { term, batch, reply }) => {
                 records += batch.records.len();
-                group.push(Waiting { term, batch, reply });
+                group.push(PendingBatch { term, batch, reply });
             }
             Ok(other) => return (group, Some(other)),
             Err(_) => break,
@@ -269,18 +279,18 @@ fn gather(first: Waiting, requests: &Receiver<Sent>) -> (Vec<Waiting>, Option<Re
     (group, None)
 }
 
-fn take_lead(tx: &Transaction<'_>) -> Result<Term, Error> {
+fn increment_term(tx: &Transaction<'_>) -> Result<Term, Error> {
     tx.query_row("UPDATE meta SET value = value + 1 WHERE key = 'term' RETURNING value", [], |row| {
         row.get(0).map(Term)
     })
 }
 
-/// Writes what may be written of a group, and says to each batch whether it was.
-fn write_group(tx: &Transaction<'_>, group: &[Waiting]) -> Result<Vec<Result<(), StoreError>>, Error> {
+/// Writes the batches of the current term and returns the result of each batch.
+fn write_group(tx: &Transaction<'_>, group: &[PendingBatch]) -> Result<Vec<Result<(), StoreError>>, Error> {
     let mut meta = tx.prepare_cached("SELECT value FROM meta WHERE key = ?1")?;
     let theirs = Term(meta.query_row(["term"], |row| row.get(0))?);
     let sequence = Sequence(meta.query_row(["sequence"], |row| row.get(0))?);
-    let mut merged = Merged::default();
+    let mut merged = MergedRecords::default();
     let mut answers = Vec::with_capacity(group.len());
     for waiting in group {
         let ours = waiting.term;

@@ -1,9 +1,9 @@
--- Schema 2. Small things kept beside the jobs: each on a shelf, under its id, found also by its mark.
+-- Schema 2. Documents: each in a collection, under its id, also found by its index key.
 CREATE TABLE documents (
-    collection      TEXT NOT NULL,
+    collection TEXT NOT NULL,
     id         TEXT NOT NULL,
     tenant     TEXT,
-    index_key       TEXT NOT NULL,
+    index_key  TEXT NOT NULL,
     expires_at INTEGER,
     body       TEXT NOT NULL,
     PRIMARY KEY (collection, id)

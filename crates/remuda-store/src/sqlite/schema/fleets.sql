@@ -1,5 +1,4 @@
--- Schema 3. A rented machine whose worker has not joined yet is on its way all the same: it stands among the workers, by
--- the phase of its rental.
+-- Schema 3. A rented machine whose worker has not registered yet is counted among the workers, by the phase of its rental.
 DROP VIEW orchestrator_status;
 CREATE VIEW orchestrator_status AS
 SELECT
@@ -14,7 +13,7 @@ SELECT
     count(*) FILTER (WHERE is_alive AND presence = 'suspect')         AS suspect_workers,
     count(*) FILTER (WHERE is_alive AND presence = 'offline')         AS offline_workers,
     count(*) FILTER (WHERE state = 'active' AND presence <> 'online') AS stale_workers,
-    -- Ten beats without a reading.
+    -- Ten beats without metrics.
     count(*) FILTER (WHERE state = 'active' AND now - ifnull(metrics_at, 0) > 300000) AS stale_metrics_workers
 FROM present
 JOIN (

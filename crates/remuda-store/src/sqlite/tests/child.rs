@@ -1,4 +1,4 @@
-//! A process that commits and says what was acknowledged, for others to kill, starve and look over the shoulder of.
+//! A child process that commits and prints what was acknowledged, while the test kills it, limits its disk or traces it.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Lines};
@@ -11,17 +11,17 @@ use remuda_testkit::strace;
 
 use super::Folder;
 use crate::contract::sample::{self, accepted, body, completed, event, job, queued};
-use crate::contract::{Luck, Place};
-use crate::{Batch, Filter, Store};
+use crate::contract::{StoreFixture, TestRng};
+use crate::{JobFilter, RecordBatch, Store};
 
 const STORE: &str = "REMUDA_TEST_STORE";
-/// Batches on their way at the same time.
+/// Concurrent batches.
 const FLIGHT: &str = "REMUDA_TEST_FLIGHT";
 const BATCHES: &str = "REMUDA_TEST_BATCHES";
 const JOBS_IN_BATCH: u64 = 7;
 
-/// Seven jobs and an event, and the end of the first job of the batch before.
-fn batch(n: u64) -> Batch {
+/// Seven jobs, an event, and the end of the first job of the previous batch.
+fn batch(n: u64) -> RecordBatch {
     let first = u128::from(n * 10);
     let mut records: Vec<Record> =
         (first..first + u128::from(JOBS_IN_BATCH)).map(|id| accepted(job(id), queued(n))).collect();
@@ -34,12 +34,12 @@ fn batch(n: u64) -> Batch {
     records.into()
 }
 
-/// Whole batches, without a gap, and at least those that were acknowledged.
+/// Checks that the store contains whole batches without a gap, and at least the acknowledged ones.
 async fn check(store: &Store, acknowledged: u64) -> u64 {
     let stored = store.restore().await.unwrap();
     let last = stored.sequence.0;
     assert!(last >= acknowledged, "{acknowledged} batches were acknowledged, {last} are there");
-    let jobs = store.jobs(Filter::default(), None, usize::MAX).await.unwrap();
+    let jobs = store.jobs(JobFilter::default(), None, usize::MAX).await.unwrap();
     let ids: BTreeSet<u128> = jobs.iter().map(|(job, _)| job.id.as_u128()).collect();
     let wanted = (1..=last).flat_map(|n| (0..JOBS_IN_BATCH).map(move |job| u128::from(n * 10 + job)));
     assert_eq!(ids, wanted.collect());
@@ -56,9 +56,9 @@ async fn check(store: &Store, acknowledged: u64) -> u64 {
     last
 }
 
-/// The child of the other tests; on its own it commits a little and stops by itself.
+/// The child process of the other tests; run alone, it commits a few batches and exits.
 #[tokio::test]
-async fn commits_until_it_is_stopped() {
+async fn commit_until_stopped() {
     let folder = Folder::new();
     let own = [(STORE, folder.path().display().to_string()), (BATCHES, "20".to_owned())];
     let own = if std::env::var(STORE).is_ok() { None } else { Some(own) };
@@ -68,14 +68,14 @@ async fn commits_until_it_is_stopped() {
     };
     let number = |name, otherwise| setting(name).map_or(otherwise, |text: String| text.parse().unwrap());
     let store = Store::open(&format!("sqlite:{}", setting(STORE).unwrap())).await.unwrap();
-    let term = store.lead().await.unwrap();
+    let term = store.take_leadership().await.unwrap();
     let first = store.restore().await.unwrap().sequence.0 + 1;
     let numbers: Vec<u64> = (first..first + number(BATCHES, 100_000)).collect();
     let mut refused = 0;
     for flight in numbers.chunks(usize::try_from(number(FLIGHT, 4)).unwrap()) {
         let mut sent = Vec::new();
         for n in flight {
-            sent.push((n, store.send(term, batch(*n)).await.unwrap()));
+            sent.push((n, store.enqueue(term, batch(*n)).await.unwrap()));
         }
         for (n, written) in sent {
             match written.await {
@@ -95,7 +95,7 @@ async fn commits_until_it_is_stopped() {
     }
 }
 
-/// The child, under another program if one is given.
+/// The child process, optionally run under another program.
 struct Committer {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -107,8 +107,8 @@ impl Committer {
     fn start(store: &Path, under: &[&str], settings: &[(&str, &str)]) -> Committer {
         let itself = std::env::current_exe().unwrap();
         let itself = itself.to_str().unwrap();
-        let story = "store::sqlite::tests::child::commits_until_it_is_stopped";
-        let words = [under, &[itself, "--exact", story, "--nocapture"]].concat();
+        let test = "sqlite::tests::child::commit_until_stopped";
+        let words = [under, &[itself, "--exact", test, "--nocapture"]].concat();
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).env(STORE, store).envs(settings.iter().copied());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
@@ -116,8 +116,8 @@ impl Committer {
         Committer { child, lines, acknowledged: 0, refusals: Vec::new() }
     }
 
-    /// Whether there was a line to hear.
-    fn listen(&mut self) -> bool {
+    /// Reads a line; returns whether there was one.
+    fn read_line(&mut self) -> bool {
         let Some(Ok(line)) = self.lines.next() else { return false };
         if let Some(n) = line.strip_prefix("acknowledged ") {
             assert!(self.refusals.is_empty(), "nothing is written after a refusal: {:?}", self.refusals);
@@ -127,43 +127,43 @@ impl Committer {
         true
     }
 
-    /// Everything it said before it went is heard.
-    fn listen_to_the_end(&mut self) {
-        while self.listen() {}
+    /// Reads all remaining output and waits for the exit.
+    fn read_to_end(&mut self) {
+        while self.read_line() {}
         self.child.wait().unwrap();
     }
 
     fn kill(&mut self) {
         self.child.kill().unwrap();
-        self.listen_to_the_end();
+        self.read_to_end();
     }
 }
 
 #[tokio::test]
-async fn d4_killed_at_any_moment_it_holds_whole_batches_and_all_that_were_acknowledged() {
-    let (folder, mut luck) = (Folder::new(), Luck::new(4));
+async fn d4_kill_keeps_all_acknowledged_batches_whole() {
+    let (folder, mut rng) = (Folder::new(), TestRng::new(4));
     let mut before = 0;
     for _ in 0..25 {
         let mut committer = Committer::start(&folder.path(), &[], &[]);
-        for _ in 0..luck.below(80) {
-            committer.listen();
+        for _ in 0..rng.below(80) {
+            committer.read_line();
         }
         committer.kill();
         let store = folder.open().await;
         let last = check(&store, committer.acknowledged.max(before)).await;
         before = last;
     }
-    assert!(before > 100, "the children had something to lose");
+    assert!(before > 100, "the children committed too little");
 }
 
 #[tokio::test]
-async fn d15_killed_while_it_is_made_it_is_made_anew() {
+async fn d15_kill_during_creation_leaves_a_usable_store() {
     for suffix in [".lock", "", "-journal", "-wal", "-shm", ".reserve"] {
         let folder = Folder::new();
         let mut committer = Committer::start(&folder.path(), &[], &[]);
-        while !folder.beside(suffix).exists() && committer.child.try_wait().unwrap().is_none() {
-            // A journal comes and goes; whoever missed it is content with what is there.
-            if folder.beside("-wal").exists() {
+        while !folder.sibling(suffix).exists() && committer.child.try_wait().unwrap().is_none() {
+            // A journal exists only briefly; if it was missed, the WAL is enough.
+            if folder.sibling("-wal").exists() {
                 break;
             }
             std::hint::spin_loop();
@@ -174,16 +174,16 @@ async fn d15_killed_while_it_is_made_it_is_made_anew() {
 }
 
 #[tokio::test]
-async fn d5_nothing_is_acknowledged_before_it_is_synced() {
+async fn d5_commit_is_synced_before_acknowledgement() {
     if strace().is_none() {
         return;
     }
     let folder = Folder::new();
-    let trace = folder.beside(".trace");
+    let trace = folder.sibling(".trace");
     let calls = "trace=pwrite64,fsync,fdatasync,write";
     let under = ["strace", "-f", "-y", "-s", "16", "-e", calls, "-o", trace.to_str().unwrap()];
     let mut committer = Committer::start(&folder.path(), &under, &[(FLIGHT, "1"), (BATCHES, "30")]);
-    committer.listen_to_the_end();
+    committer.read_to_end();
     assert_eq!(committer.acknowledged, 30);
 
     let (mut is_dirty, mut synced, mut acknowledged) = (false, 0, 0);
@@ -201,34 +201,34 @@ async fn d5_nothing_is_acknowledged_before_it_is_synced() {
     assert!(acknowledged >= 30 && synced >= 30, "{acknowledged} acknowledged, {synced} synced");
 }
 
-/// Runs a child whose disk fails at some point, and looks at what it said and left.
+/// Runs a child whose disk fails at some point, and checks its output and the store.
 async fn check_broken(under: &[&str]) {
     let folder = Folder::new();
-    // The reserve is set aside while the disk still works.
+    // Creates the reserve while the disk still works.
     drop(folder.open().await);
     let mut committer = Committer::start(&folder.path(), under, &[]);
-    committer.listen_to_the_end();
-    assert!(committer.acknowledged > 0, "it failed before it began");
+    committer.read_to_end();
+    assert!(committer.acknowledged > 0, "it failed before the first commit");
     assert!(committer.refusals.len() > 10, "{:?}", committer.refusals);
     let is_broken = |refusal: &String| refusal.starts_with("Broken");
     assert!(committer.refusals.iter().all(is_broken), "{:?}", committer.refusals);
     let store = folder.open().await;
     let last = check(&store, committer.acknowledged).await;
-    let term = store.lead().await.unwrap();
+    let term = store.take_leadership().await.unwrap();
     store.commit(term, batch(last + 1)).await.unwrap();
 }
 
 #[tokio::test]
-async fn d3_after_a_failed_sync_nothing_is_written_until_it_is_opened_again() {
+async fn d3_failed_sync_stops_writes_until_reopen() {
     if strace().is_some() {
-        // Each thread is counted by itself: opening takes fewer than 20, the writer gets there.
+        // strace counts per thread: opening needs fewer than 20 calls, the writer reaches 20.
         let fail = "inject=fsync,fdatasync:error=EIO:when=20+";
         check_broken(&["strace", "-f", "-e", "trace=fsync,fdatasync", "-e", fail, "-o", "/dev/null"]).await;
     }
 }
 
 #[tokio::test]
-async fn d3_after_a_failed_write_nothing_is_written_until_it_is_opened_again() {
-    // No file may grow beyond 10 MiB (20 in some shells): the log hits that.
+async fn d3_failed_write_stops_writes_until_reopen() {
+    // Limits files to 10 MiB (20 in some shells), which the WAL reaches.
     check_broken(&["sh", "-c", r#"trap "" XFSZ; ulimit -f 20480; exec "$0" "$@""#]).await;
 }

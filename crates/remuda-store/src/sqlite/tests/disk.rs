@@ -1,4 +1,4 @@
-//! A disk that is full.
+//! Behaviour on a full disk.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,10 +12,10 @@ use tokio::sync::oneshot;
 
 use super::super::files::{Lock, Reserve};
 use super::super::schema;
-use super::super::write::{Request, Sent, Writer};
+use super::super::write::{QueuedRequest, Request, Writer};
 use super::Folder;
 use crate::contract::sample::{accepted, body, completed, id, job, queued};
-use crate::{Batch, Store, StoreError};
+use crate::{RecordBatch, Store, StoreError};
 
 fn url(disk: &SmallDisk) -> String {
     format!("sqlite:{}", disk.path().join("remuda.db").display())
@@ -31,7 +31,7 @@ fn fill(disk: &SmallDisk) -> PathBuf {
     path
 }
 
-fn end(n: u128) -> Batch {
+fn end(n: u128) -> RecordBatch {
     vec![
         Record::JobStatus { job: id(n), status: completed(2, 1) },
         Record::Result { job: id(n), result: body(r#"{"output":"a.png"}"#) },
@@ -39,15 +39,15 @@ fn end(n: u128) -> Batch {
     .into()
 }
 
-fn submit(n: u128) -> Batch {
+fn submit(n: u128) -> RecordBatch {
     vec![accepted(job(n), queued(1))].into()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d2_a_full_disk_takes_completions_refuses_submissions_and_heals() {
+async fn d2_full_disk_accepts_completions_refuses_submissions_and_recovers() {
     let Some(disk) = SmallDisk::mount("96m") else { return };
     let mut store = Store::open(&url(&disk)).await.unwrap();
-    let mut term = store.lead().await.unwrap();
+    let mut term = store.take_leadership().await.unwrap();
     for n in 0..50 {
         store.commit(term, submit(n)).await.unwrap();
     }
@@ -67,7 +67,7 @@ async fn d2_a_full_disk_takes_completions_refuses_submissions_and_heals() {
         if n == 25 {
             drop(store);
             store = Store::open(&url(&disk)).await.unwrap();
-            term = store.lead().await.unwrap();
+            term = store.take_leadership().await.unwrap();
         }
         store.commit(term, end(n)).await.unwrap();
         assert!(matches!(store.commit(term, submit(999)).await, Err(StoreError::Full { .. })));
@@ -82,7 +82,7 @@ async fn d2_a_full_disk_takes_completions_refuses_submissions_and_heals() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), healed).await.expect("room comes back by itself");
+    tokio::time::timeout(Duration::from_secs(30), healed).await.expect("the reserve is recreated");
     store.commit(term, submit(999)).await.unwrap();
     drop(store);
     let stored = Store::open(&url(&disk)).await.unwrap().restore().await.unwrap();
@@ -90,15 +90,15 @@ async fn d2_a_full_disk_takes_completions_refuses_submissions_and_heals() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d2_the_reserve_lasts_for_thousands_of_completions() {
+async fn d2_reserve_lasts_for_thousands_of_completions() {
     const JOBS: u128 = 9000;
     let Some(disk) = SmallDisk::mount("96m") else { return };
     let store = Store::open(&url(&disk)).await.unwrap();
-    let term = store.lead().await.unwrap();
+    let term = store.take_leadership().await.unwrap();
     let jobs: Vec<Record> = (0..JOBS).map(|n| accepted(job(n), queued(1))).collect();
     store.commit(term, jobs.into()).await.unwrap();
     fill(&disk);
-    // One by one, which is the dearest way: each writes whole pages to the log.
+    // One by one, which is the most expensive way: each writes whole pages to the WAL.
     for n in 0..JOBS {
         if let Err(error) = store.commit(term, end(n)).await {
             panic!("completion {n} was refused: {error}");
@@ -107,19 +107,19 @@ async fn d2_the_reserve_lasts_for_thousands_of_completions() {
     assert!(store.restore().await.unwrap().jobs.is_empty());
 }
 
-/// The same for machines where no disk may be mounted: the file itself may not grow.
+/// The same without mounting a disk: the file itself is limited.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d2_without_room_a_batch_is_refused_whole_and_others_go_on() {
+async fn d2_batch_without_space_is_refused_whole() {
     let folder = Folder::new();
     let (conn, lock) = (schema::open(&folder.path(), false).unwrap(), Lock::take(&folder.path()).unwrap());
     conn.pragma_update(None, "max_page_count", 40).unwrap();
-    let reserve = Arc::new(Reserve::set_aside(&folder.path()));
+    let reserve = Arc::new(Reserve::create(&folder.path()));
     let (inbox, requests) = mpsc::channel();
     let writer = Writer::new(folder.path(), conn, lock, reserve.clone()).unwrap().spawn(requests).unwrap();
     let commit = async |batch| {
         let (reply, answer) = oneshot::channel();
         let request = Request::Commit { term: remuda_core::id::Term(1), batch, reply };
-        inbox.send(Sent { request, _place: None }).unwrap();
+        inbox.send(QueuedRequest { request, _permit: None }).unwrap();
         answer.await.unwrap()
     };
     commit(submit(1)).await.unwrap();
@@ -129,7 +129,7 @@ async fn d2_without_room_a_batch_is_refused_whole_and_others_go_on() {
     assert!(matches!(refused, Err(StoreError::Full { .. })));
     assert!(!reserve.is_there());
     commit(end(1)).await.unwrap();
-    inbox.send(Sent { request: Request::Close, _place: None }).unwrap();
+    inbox.send(QueuedRequest { request: Request::Close, _permit: None }).unwrap();
     writer.join().unwrap();
 
     let store = folder.try_open().await.unwrap();

@@ -1,14 +1,14 @@
-//! Files that are not what they should be: refused with a word on what to do, and left as they are.
+//! Damaged and foreign files: refused with a hint, and left unchanged.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use super::Folder;
-use crate::contract::Place;
+use crate::contract::StoreFixture;
 use crate::contract::sample::{accepted, job, queued};
-use crate::{Filter, Store, StoreError};
+use crate::{JobFilter, Store, StoreError};
 
-/// A store with a few hundred jobs, closed in order.
+/// A store with a few hundred jobs, closed cleanly.
 async fn filled() -> Folder {
     let folder = Folder::new();
     fill(&folder).await;
@@ -17,13 +17,13 @@ async fn filled() -> Folder {
 
 async fn fill(folder: &Folder) {
     let store = folder.open().await;
-    let term = store.lead().await.unwrap();
+    let term = store.take_leadership().await.unwrap();
     let jobs = (0..500).map(|n| accepted(job(n), queued(1))).collect::<Vec<_>>();
     store.commit(term, jobs.into()).await.unwrap();
     store.close().await.unwrap();
 }
 
-/// Opening is refused, the message says all of `words`, and nothing was touched.
+/// Opening is refused, the message contains all of `words`, and no file was changed.
 async fn check_refused(folder: &Folder, words: &[&str]) {
     let before = fs::read(folder.path()).ok();
     let error = folder.try_open().await.unwrap_err();
@@ -37,14 +37,14 @@ async fn check_refused(folder: &Folder, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn d7_a_file_that_is_no_database_is_refused() {
+async fn d7_non_database_file_is_refused() {
     let folder = Folder::new();
     fs::write(folder.path(), "# shopping list\n".repeat(1000)).unwrap();
     check_refused(&folder, &["not an SQLite database"]).await;
 }
 
 #[tokio::test]
-async fn d7_the_database_of_another_program_is_refused() {
+async fn d7_foreign_database_is_refused() {
     let folder = Folder::new();
     let conn = rusqlite::Connection::open(folder.path()).unwrap();
     conn.execute_batch("CREATE TABLE moz_places (url TEXT)").unwrap();
@@ -53,7 +53,7 @@ async fn d7_the_database_of_another_program_is_refused() {
 }
 
 #[tokio::test]
-async fn d7_a_truncated_file_is_refused() {
+async fn d7_truncated_file_is_refused() {
     let folder = filled().await;
     let half = fs::metadata(folder.path()).unwrap().len() / 2;
     OpenOptions::new().write(true).open(folder.path()).unwrap().set_len(half).unwrap();
@@ -61,54 +61,54 @@ async fn d7_a_truncated_file_is_refused() {
 }
 
 #[tokio::test]
-async fn d7_an_emptied_file_with_a_log_beside_it_is_refused() {
+async fn d7_empty_file_with_a_wal_is_refused() {
     let folder = filled().await;
     fs::write(folder.path(), "").unwrap();
-    fs::write(folder.beside("-wal"), "something").unwrap();
+    fs::write(folder.sibling("-wal"), "something").unwrap();
     check_refused(&folder, &["write-ahead log is there"]).await;
 }
 
 #[tokio::test]
-async fn d7_a_corrupt_page_is_noticed_when_it_is_read() {
+async fn d7_corrupt_page_is_detected_on_read() {
     let folder = filled().await;
     let file = OpenOptions::new().write(true).open(folder.path()).unwrap();
     let pages = fs::metadata(folder.path()).unwrap().len() / 8192;
     (5..pages).for_each(|page| file.write_all_at(&[0x5a; 4096], page * 8192).unwrap());
     let answer = match folder.try_open().await {
-        Ok(store) => store.jobs(Filter::default(), None, 1000).await.map(drop),
+        Ok(store) => store.jobs(JobFilter::default(), None, 1000).await.map(drop),
         Err(error) => Err(error),
     };
     assert!(matches!(answer, Err(StoreError::Unreadable { .. })), "{answer:?}");
 }
 
 #[tokio::test]
-async fn d7_a_removed_log_is_noticed() {
-    // As a crash leaves it: the files of an open store, copied under its feet.
+async fn d7_removed_wal_is_detected() {
+    // Simulates a crash by copying the files of an open store.
     let (open, crashed) = (Folder::new(), Folder::new());
     let store = open.open().await;
-    let term = store.lead().await.unwrap();
+    let term = store.take_leadership().await.unwrap();
     store.commit(term, vec![accepted(job(1), queued(1))].into()).await.unwrap();
     for suffix in ["", "-wal", ".lock"] {
-        fs::copy(open.beside(suffix), crashed.beside(suffix)).unwrap();
+        fs::copy(open.sibling(suffix), crashed.sibling(suffix)).unwrap();
     }
-    let log = fs::read(crashed.beside("-wal")).unwrap();
-    fs::remove_file(crashed.beside("-wal")).unwrap();
+    let log = fs::read(crashed.sibling("-wal")).unwrap();
+    fs::remove_file(crashed.sibling("-wal")).unwrap();
     check_refused(&crashed, &["write-ahead log (PATH-wal)", "remove PATH.lock"]).await;
     check_refused(&crashed, &["write-ahead log (PATH-wal)"]).await;
 
-    fs::write(crashed.beside("-wal"), log).unwrap();
+    fs::write(crashed.sibling("-wal"), log).unwrap();
     assert_eq!(crashed.open().await.restore().await.unwrap().jobs.len(), 1);
 }
 
 #[tokio::test]
-async fn a_backup_in_one_file_is_opened() {
+async fn single_file_backup_is_opened() {
     let (store, backup) = (filled().await, Folder::new());
     fs::copy(store.path(), backup.path()).unwrap();
     assert_eq!(backup.open().await.restore().await.unwrap().jobs.len(), 500);
 }
 
 #[tokio::test]
-async fn d15_the_file_of_a_newer_program_is_refused() {
+async fn d15_store_of_a_newer_program_is_refused() {
     let folder = filled().await;
     let conn = rusqlite::Connection::open(folder.path()).unwrap();
     conn.pragma_update(None, "user_version", 7).unwrap();
@@ -119,7 +119,7 @@ async fn d15_the_file_of_a_newer_program_is_refused() {
 }
 
 #[tokio::test]
-async fn a_store_in_use_says_by_whom() {
+async fn store_in_use_names_the_process() {
     let folder = Folder::new();
     let first = folder.open().await;
     let error = folder.try_open().await.unwrap_err();
@@ -131,18 +131,18 @@ async fn a_store_in_use_says_by_whom() {
 }
 
 #[tokio::test]
-async fn a_closed_store_says_so_to_other_handles() {
+async fn other_handles_see_that_the_store_is_closed() {
     let folder = Folder::new();
     let store = folder.open().await;
     let other = store.clone();
     store.close().await.unwrap();
-    assert!(matches!(other.lead().await, Err(StoreError::Closed)));
+    assert!(matches!(other.take_leadership().await, Err(StoreError::Closed)));
     assert!(matches!(other.restore().await, Err(StoreError::Closed)));
     folder.open().await;
 }
 
 #[tokio::test]
-async fn a_place_that_is_not_there_is_named() {
+async fn missing_folder_is_named_in_the_error() {
     let error = Store::open("sqlite:/nowhere/at/all.db").await.unwrap_err();
     assert!(matches!(error, StoreError::Unreachable { .. }), "{error:?}");
     assert!(error.to_string().contains("/nowhere/at/all.db"), "{error}");

@@ -1,4 +1,4 @@
-//! Many at once, and a long history.
+//! Concurrency, and a long history.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,15 +9,15 @@ use rusqlite::Connection;
 
 use super::super::{read, retention};
 use super::Folder;
-use crate::contract::Place;
+use crate::contract::StoreFixture;
 use crate::contract::sample::{accepted, at, completed, event, id, job, queued};
-use crate::{Filter, JobState, Store, View};
+use crate::{JobFilter, JobStateFilter, StatusView, Store};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d1_eight_readers_and_a_writer_never_meet_a_busy_store() {
+async fn d1_readers_and_writer_never_see_busy() {
     let folder = Folder::new();
     let store = folder.open().await;
-    let term = store.lead().await.unwrap();
+    let term = store.take_leadership().await.unwrap();
     let is_over = Arc::new(AtomicBool::new(false));
     let readers: Vec<_> = (0..8).map(|_| tokio::spawn(read_until(store.clone(), is_over.clone()))).collect();
     for n in 0..200_u32 {
@@ -35,62 +35,62 @@ async fn d1_eight_readers_and_a_writer_never_meet_a_busy_store() {
     }
 }
 
-/// Every read answers, and sees whole batches: a job and its event come together.
+/// Every read succeeds and sees whole batches: a job together with its event.
 async fn read_until(store: Store, is_over: Arc<AtomicBool>) -> usize {
     let mut rounds = 0;
     while rounds == 0 || !is_over.load(Ordering::Relaxed) {
         let stored = store.restore().await.unwrap();
-        let jobs = store.jobs(Filter::default(), None, 500).await.unwrap();
+        let jobs = store.jobs(JobFilter::default(), None, 500).await.unwrap();
         assert!(jobs.len() as u64 >= stored.sequence.0);
-        assert!(stored.jobs.len() <= 1, "each batch ends the job of the one before");
+        assert!(stored.jobs.len() <= 1, "each batch ends the job of the previous one");
         assert!(store.events(Sequence(0), 500).await.unwrap().len() >= jobs.len());
-        store.view(View::OrchestratorStatus).await.unwrap();
+        store.view(StatusView::OrchestratorStatus).await.unwrap();
         rounds += 1;
     }
     rounds
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d1_someone_elses_short_transaction_is_waited_for() {
+async fn d1_foreign_short_transaction_is_waited_for() {
     let folder = Folder::new();
     let store = folder.open().await;
-    let term = store.lead().await.unwrap();
+    let term = store.take_leadership().await.unwrap();
     let shell = Connection::open(folder.path()).unwrap();
     shell.execute_batch("BEGIN IMMEDIATE; DELETE FROM cycles").unwrap();
-    let sent = store.send(term, vec![accepted(job(1), queued(1))].into()).await.unwrap();
-    assert!(store.job(id(1)).await.unwrap().is_none(), "reading goes on meanwhile");
+    let sent = store.enqueue(term, vec![accepted(job(1), queued(1))].into()).await.unwrap();
+    assert!(store.job(id(1)).await.unwrap().is_none(), "reads are not blocked");
     shell.execute_batch("COMMIT").unwrap();
     sent.await.unwrap();
     assert!(store.job(id(1)).await.unwrap().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d18_commits_go_in_between_the_steps_of_retention() {
+async fn d18_commits_run_between_retention_steps() {
     let folder = Folder::new();
     let store = folder.open().await;
-    let term = store.lead().await.unwrap();
+    let term = store.take_leadership().await.unwrap();
     for first in (0..5000).step_by(1000) {
         let old = (first..first + 1000).map(|n| accepted(job(n), completed(5, 1))).collect::<Vec<_>>();
         store.commit(term, old.into()).await.unwrap();
     }
-    let forgetting = tokio::spawn({
+    let deleting = tokio::spawn({
         let store = store.clone();
-        async move { store.retain(at(100), 5000).await.unwrap() }
+        async move { store.delete_ended_before(at(100), 5000).await.unwrap() }
     });
-    let mut came_in_between = 0;
+    let mut commits_in_between = 0;
     for n in 5000.. {
         store.commit(term, vec![accepted(job(n), queued(1))].into()).await.unwrap();
-        if forgetting.is_finished() {
+        if deleting.is_finished() {
             break;
         }
-        came_in_between += 1;
+        commits_in_between += 1;
     }
-    assert_eq!(forgetting.await.unwrap(), 5000);
-    assert!(came_in_between > 1, "retention held the writer from beginning to end");
+    assert_eq!(deleting.await.unwrap(), 5000);
+    assert!(commits_in_between > 1, "retention blocked the writer all the time");
 }
 
 #[tokio::test]
-async fn d18_no_question_walks_through_history() {
+async fn d18_no_query_scans_history() {
     let folder = Folder::new();
     drop(folder.open().await);
     let conn = Connection::open(folder.path()).unwrap();
@@ -104,10 +104,10 @@ async fn d18_no_question_walks_through_history() {
         read::OPEN_JOBS.to_owned(),
         read::OPEN_JOBS_PAGE.to_owned(),
         retention::ENDED_JOBS.to_owned(),
-        read::page(Some(JobState::Queued)),
-        read::page(Some(JobState::Running)),
-        read::page(Some(JobState::Failed)),
-        read::page(Some(JobState::Cancelled)),
+        read::page(Some(JobStateFilter::Queued)),
+        read::page(Some(JobStateFilter::Running)),
+        read::page(Some(JobStateFilter::Failed)),
+        read::page(Some(JobStateFilter::Cancelled)),
         "SELECT * FROM orchestrator_status".to_owned(),
         read::BY_KEY.to_owned(),
     ] {
@@ -119,5 +119,5 @@ async fn d18_no_question_walks_through_history() {
         assert!(!plan.contains("SCAN jobs") && !plan.contains("TEMP B-TREE"), "{sql}: {plan}");
     }
     let plan = plan(&read::page(None));
-    assert!(plan.contains("SEARCH jobs USING PRIMARY KEY"), "newest first is the order of the table: {plan}");
+    assert!(plan.contains("SEARCH jobs USING PRIMARY KEY"), "the table is ordered by id: {plan}");
 }

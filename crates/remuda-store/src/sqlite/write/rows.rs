@@ -1,4 +1,4 @@
-//! Merged records as rows.
+//! Writes merged records as rows.
 
 use remuda_core::document::Document;
 use remuda_core::id::{JobId, Sequence, Tenant};
@@ -7,18 +7,22 @@ use rusqlite::{CachedStatement, Error, Transaction, params};
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::super::merge::{Job, Merged};
+use super::super::merge::{Job, MergedRecords};
 
-/// Events in one row: reading one of them reads them all.
+/// Events per row; reading one of them reads the whole row.
 const CHUNK_EVENTS_MAX: usize = 512;
 
-/// Events up to `sequence` are stored already.
-pub(super) fn write(tx: &Transaction<'_>, merged: &Merged<'_>, sequence: Sequence) -> Result<(), Error> {
+/// `sequence` is the last stored event.
+pub(super) fn write(
+    tx: &Transaction<'_>,
+    merged: &MergedRecords<'_>,
+    sequence: Sequence,
+) -> Result<(), Error> {
     write_jobs(tx, merged)?;
     write_results(tx, merged)?;
     write_events(tx, &merged.events, sequence)?;
     write_workers(tx, merged)?;
-    write_grudges(tx, merged)?;
+    write_blocks_and_quarantine(tx, merged)?;
     write_documents(tx, merged)?;
     for (at, report) in &merged.cycles {
         tx.prepare_cached("INSERT OR REPLACE INTO cycles VALUES (?1, ?2)")?
@@ -29,7 +33,7 @@ pub(super) fn write(tx: &Transaction<'_>, merged: &Merged<'_>, sequence: Sequenc
     Ok(())
 }
 
-fn write_jobs(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
+fn write_jobs(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(), Error> {
     if merged.jobs.is_empty() {
         return Ok(());
     }
@@ -40,12 +44,12 @@ fn write_jobs(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
     })
 }
 
-/// The statements that run once for each job, and the room they write their JSON in.
+/// The statements that run once per job, and their JSON buffers.
 struct Jobs<'tx> {
     insert: CachedStatement<'tx>,
     insert_workflow: CachedStatement<'tx>,
-    /// Leaves `ended_at` alone, and with it the index on it.
-    go_on: CachedStatement<'tx>,
+    /// Does not change `ended_at`, and so not its index.
+    update_open: CachedStatement<'tx>,
     end: CachedStatement<'tx>,
     accepted: Vec<u8>,
     status: Vec<u8>,
@@ -61,7 +65,7 @@ impl<'tx> Jobs<'tx> {
                  SET state = excluded.state, ended_at = excluded.ended_at, status = excluded.status",
             )?,
             insert_workflow: tx.prepare_cached("INSERT OR IGNORE INTO workflows VALUES (?1, ?2)")?,
-            go_on: tx.prepare_cached(
+            update_open: tx.prepare_cached(
                 "UPDATE jobs SET state = ?2, status = ?3 WHERE id = ?1 AND ended_at IS NULL",
             )?,
             end: tx.prepare_cached("UPDATE jobs SET state = ?2, status = ?3, ended_at = ?4 WHERE id = ?1")?,
@@ -89,12 +93,12 @@ impl<'tx> Jobs<'tx> {
         let id = key(job);
         let state = status.state.name();
         let text = json(&mut self.status, status)?;
-        if status.state.is_open() && self.go_on.execute(params![id, state, text])? == 1 {
+        if status.state.is_open() && self.update_open.execute(params![id, state, text])? == 1 {
             return Ok(());
         }
         let changed = self.end.execute(params![id, state, text, ended_at(status)])?;
         if changed == 0 {
-            tracing::error!(%job, state, "a job that is not stored was said to change");
+            tracing::error!(%job, state, "change of an unknown job ignored");
         }
         Ok(())
     }
@@ -108,23 +112,24 @@ fn ended_at(status: &JobStatus) -> Option<u64> {
     (!status.state.is_open()).then(|| status.changed_at.as_millis())
 }
 
-fn json<'b>(room: &'b mut Vec<u8>, value: &impl Serialize) -> Result<&'b str, Error> {
-    room.clear();
-    serde_json::to_writer(&mut *room, value).map_err(|error| Error::ToSqlConversionFailure(error.into()))?;
-    str::from_utf8(room).map_err(|error| Error::ToSqlConversionFailure(error.into()))
+fn json<'b>(buffer: &'b mut Vec<u8>, value: &impl Serialize) -> Result<&'b str, Error> {
+    buffer.clear();
+    serde_json::to_writer(&mut *buffer, value)
+        .map_err(|error| Error::ToSqlConversionFailure(error.into()))?;
+    str::from_utf8(buffer).map_err(|error| Error::ToSqlConversionFailure(error.into()))
 }
 
-fn write_results(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
+fn write_results(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(), Error> {
     let mut insert = tx.prepare_cached("INSERT OR REPLACE INTO results VALUES (?1, ?2)")?;
     merged.results.iter().try_for_each(|(job, body)| insert.execute(params![key(*job), body.get()]).map(drop))
 }
 
 fn write_events(tx: &Transaction<'_>, events: &[&StoredEvent], sequence: Sequence) -> Result<(), Error> {
-    let mut passed = sequence;
+    let mut last_sequence = sequence;
     let mut fresh = Vec::with_capacity(events.len());
     for event in events {
-        if event.seq > passed {
-            passed = event.seq;
+        if event.seq > last_sequence {
+            last_sequence = event.seq;
             fresh.push(*event);
         }
     }
@@ -142,13 +147,13 @@ fn write_events(tx: &Transaction<'_>, events: &[&StoredEvent], sequence: Sequenc
         let text = str::from_utf8(&body).map_err(|error| Error::ToSqlConversionFailure(error.into()))?;
         insert.execute(params![first.seq.0, last.seq.0, last.at.as_millis(), text])?;
     }
-    if passed > sequence {
-        tx.prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'sequence'")?.execute([passed.0])?;
+    if last_sequence > sequence {
+        tx.prepare_cached("UPDATE meta SET value = ?1 WHERE key = 'sequence'")?.execute([last_sequence.0])?;
     }
     Ok(())
 }
 
-fn write_workers(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
+fn write_workers(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(), Error> {
     let mut insert = tx.prepare_cached(
         "INSERT OR REPLACE INTO workers (id, machine, fleet, incarnation, state, presence, slots, joined_at, seen_at,
              changed_at, completed, failed, lost, busy_millis, went_stale, reason, metrics_at, metrics, row)
@@ -186,7 +191,7 @@ fn write_workers(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error>
     Ok(())
 }
 
-fn write_documents(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
+fn write_documents(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(), Error> {
     for ((collection, id), document) in &merged.documents {
         match document {
             Some(Document { tenant, index_key, expires_at, body, .. }) => tx
@@ -208,7 +213,7 @@ fn write_documents(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Erro
 }
 
 /// Blocks and quarantine.
-fn write_grudges(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error> {
+fn write_blocks_and_quarantine(tx: &Transaction<'_>, merged: &MergedRecords<'_>) -> Result<(), Error> {
     let mut text = Vec::new();
     for ((worker, shape), block) in &merged.blocks {
         match block {
@@ -220,8 +225,8 @@ fn write_grudges(tx: &Transaction<'_>, merged: &Merged<'_>) -> Result<(), Error>
                 .execute(params![worker.as_str(), shape.as_bytes()])?,
         };
     }
-    for (shape, suspicion) in &merged.quarantine {
-        match suspicion {
+    for (shape, quarantine_row) in &merged.quarantine {
+        match quarantine_row {
             Some(row) => tx
                 .prepare_cached("INSERT OR REPLACE INTO quarantine VALUES (?1, ?2)")?
                 .execute(params![shape.as_bytes(), json(&mut text, row)?])?,

@@ -1,4 +1,4 @@
-//! How fast SQLite itself is here, with nothing of ours around it: the yardstick of `remuda bench queue`.
+//! The speed of plain SQLite on this machine, as the reference for `remuda bench queue`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,23 +7,22 @@ use rusqlite::{Connection, Error, params};
 
 const ROW_BYTES: usize = 1000;
 
-/// Rows of 1 KB a second, in synced transactions of `batch` rows each.
+/// Rows of 1 KB per second, in synced transactions of `batch` rows each.
 pub fn measure_inserts(path: &Path, batch: usize, during: Duration) -> Result<f64, Error> {
-    let mut yardstick = Yardstick::open(path)?;
-    rate(batch, during, || yardstick.write(batch, "INSERT INTO rows (id, body) VALUES (?1, ?2)"))
+    let mut db = BenchDb::open(path)?;
+    rate(batch, during, || db.write(batch, "INSERT INTO rows (id, body) VALUES (?1, ?2)"))
 }
 
-/// Lives of `batch` jobs at a time a second: a row of 1 KB goes in, is marked as started, is marked as done, and each
-/// of the three is synced before the next.
-pub fn measure_lives(path: &Path, batch: usize, during: Duration) -> Result<f64, Error> {
-    let mut yardstick = Yardstick::open(path)?;
+/// Job cycles per second, `batch` jobs at a time: a row of 1 KB is inserted, marked as started and marked as done, and each of
+/// the three steps is synced before the next.
+pub fn measure_job_cycles(path: &Path, batch: usize, during: Duration) -> Result<f64, Error> {
+    let mut db = BenchDb::open(path)?;
     rate(batch, during, || {
-        let first = yardstick.next;
-        yardstick.write(batch, "INSERT INTO rows (id, body) VALUES (?1, ?2)")?;
+        let first = db.next;
+        db.write(batch, "INSERT INTO rows (id, body) VALUES (?1, ?2)")?;
         for state in ["started", "done"] {
-            yardstick.next = first;
-            yardstick
-                .write(batch, &format!("UPDATE rows SET state = '{state}' WHERE id = ?1 AND ?2 <> ''"))?;
+            db.next = first;
+            db.write(batch, &format!("UPDATE rows SET state = '{state}' WHERE id = ?1 AND ?2 <> ''"))?;
         }
         Ok(())
     })
@@ -39,13 +38,13 @@ fn rate(batch: usize, during: Duration, mut write: impl FnMut() -> Result<(), Er
     Ok(rows as f64 / started.elapsed().as_secs_f64())
 }
 
-struct Yardstick {
+struct BenchDb {
     connection: Connection,
     body: String,
     next: i64,
 }
 
-impl Yardstick {
+impl BenchDb {
     fn open(path: &Path) -> Result<Self, Error> {
         let connection = Connection::open(path)?;
         connection.execute_batch(
@@ -53,7 +52,7 @@ impl Yardstick {
              CREATE TABLE IF NOT EXISTS rows (id INTEGER PRIMARY KEY, state TEXT, body TEXT);
              DELETE FROM rows;",
         )?;
-        Ok(Yardstick { connection, body: "x".repeat(ROW_BYTES), next: 1 })
+        Ok(BenchDb { connection, body: "x".repeat(ROW_BYTES), next: 1 })
     }
 
     fn write(&mut self, batch: usize, sql: &str) -> Result<(), Error> {
