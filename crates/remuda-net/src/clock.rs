@@ -1,5 +1,5 @@
-//! The plane's clock: the wall's time once, at start, and from there on what a monotonic clock counts. A jump of the
-//! wall clock moves nothing, and after a restart time never goes back behind what is stored.
+//! The plane's clock: it reads the wall clock once, at the start, and a monotonic clock from then on. A jump of the wall
+//! clock has no effect, and after a restart time never runs behind what is stored.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -12,8 +12,8 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Goes on from `latest`, the last moment any stored record speaks of.
-    pub fn after(latest: Timestamp) -> Self {
+    /// Never shows a time before `latest`, the latest time in any stored record.
+    pub fn not_before(latest: Timestamp) -> Self {
         Clock::anchored(wall(), latest)
     }
 
@@ -25,9 +25,9 @@ impl Clock {
         self.anchor.plus(self.started.elapsed())
     }
 
-    /// The instant at which this clock will show `at`.
+    /// The instant at which this clock shows `at`.
     pub fn instant(&self, at: Timestamp) -> Instant {
-        // A far future is as good as never, and does not overflow.
+        // Adding a time that is further away could overflow `Instant`; a day is as good as never.
         const FAR: Duration = Duration::from_secs(24 * 60 * 60);
         self.started + at.since(self.anchor).min(self.started.elapsed() + FAR)
     }
@@ -44,18 +44,18 @@ mod tests {
 
     /// Faults: K1.
     #[test]
-    fn a_wall_clock_that_jumped_back_does_not_turn_time_back() {
+    fn wall_clock_jump_does_not_turn_time_back() {
         let latest = Timestamp::from_millis(5_000_000);
-        let an_hour_earlier = latest.minus(Duration::from_secs(3600));
-        let clock = Clock::anchored(an_hour_earlier, latest);
+        let hour_earlier = latest.minus(Duration::from_secs(3600));
+        let clock = Clock::anchored(hour_earlier, latest);
         assert!(clock.now() >= latest);
         let clock = Clock::anchored(latest.plus(Duration::from_secs(3600)), latest);
         assert!(clock.now() >= latest.plus(Duration::from_secs(3600)));
     }
 
     #[test]
-    fn an_instant_is_where_the_clock_will_be() {
-        let clock = Clock::after(Timestamp::ZERO);
+    fn instant_matches_the_clock() {
+        let clock = Clock::not_before(Timestamp::ZERO);
         let at = clock.now().plus(Duration::from_secs(5));
         let wait = clock.instant(at) - Instant::now();
         assert!(wait <= Duration::from_secs(5) && wait > Duration::from_secs(4));

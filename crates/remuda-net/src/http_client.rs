@@ -1,5 +1,6 @@
-//! Calling others over HTTP: only who was named is called, whatever the environment or an answer says. A name that cannot
-//! be looked up for a while keeps the address it had. Credentials say who calls a plane, and whom that one trusts.
+//! Outgoing HTTP. Requests go only to the configured address: proxies from the environment and redirects are ignored. A
+//! name that cannot be resolved for a while keeps its last address. `Credentials` hold the token for a plane and the
+//! certificate authorities to trust.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,14 +15,14 @@ use tracing::warn;
 
 use crate::secret::Secret;
 
-/// No proxy from the environment, no redirect to somewhere else, and TLS with ring.
-pub fn client() -> ClientBuilder {
-    // The first in this process is as good as any other.
+/// A client without proxies and redirects, with TLS by ring and addresses that survive a DNS outage.
+pub fn client_builder() -> ClientBuilder {
+    // Only the first call of a process installs it; all callers install the same provider.
     drop(rustls::crypto::ring::default_provider().install_default());
-    Client::builder().no_proxy().redirect(redirect::Policy::none()).dns_resolver(Book::default())
+    Client::builder().no_proxy().redirect(redirect::Policy::none()).dns_resolver(CachingResolver::default())
 }
 
-/// Who calls a plane, and whose certificates that one trusts besides those the system does.
+/// The token sent to a plane, and certificate authorities that are trusted in addition to the system's.
 #[derive(Clone, Debug, Default)]
 pub struct Credentials {
     pub token: Secret,
@@ -29,19 +30,19 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// For a plane that the system's authorities vouch for, or nobody has to.
-    pub fn of(token: Secret) -> Credentials {
+    /// Trusts only the system's certificate authorities.
+    pub fn from_token(token: Secret) -> Credentials {
         Credentials { token, ..Credentials::default() }
     }
 
-    /// `ca` is a file of certificates, as PEM.
+    /// `ca` is a PEM file of certificates.
     pub fn new(token: Secret, ca: Option<&Path>) -> anyhow::Result<Credentials> {
         let authorities = match ca {
             Some(path) => {
                 let pem = std::fs::read(path)
                     .with_context(|| format!("cannot read {} (--ca, REMUDA_CA)", path.display()))?;
                 let bundle = Certificate::from_pem_bundle(&pem);
-                bundle.with_context(|| format!("{} has no certificates as PEM in it", path.display()))?
+                bundle.with_context(|| format!("{} contains no PEM certificates", path.display()))?
             }
             None => Vec::new(),
         };
@@ -49,43 +50,43 @@ impl Credentials {
     }
 
     pub fn client(&self) -> ClientBuilder {
-        client().tls_certs_merge(self.authorities.iter().cloned())
+        client_builder().tls_certs_merge(self.authorities.iter().cloned())
     }
 
-    /// Signs a request, if there is something to sign it with.
+    /// Adds the token to a request, unless it is empty.
     pub fn sign(&self, request: RequestBuilder) -> RequestBuilder {
         if self.token.is_empty() { request } else { request.bearer_auth(self.token.reveal()) }
     }
 }
 
-/// The last address each name had. Few names: a client calls one or two.
+/// DNS with a memory: the last address of each name. It is unbounded because a client calls one or two names.
 #[derive(Clone, Debug, Default)]
-struct Book(Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>);
+struct CachingResolver(Arc<Mutex<HashMap<String, Vec<SocketAddr>>>>);
 
-impl Resolve for Book {
+impl Resolve for CachingResolver {
     fn resolve(&self, name: Name) -> Resolving {
-        let book = self.clone();
+        let resolver = self.clone();
         Box::pin(async move {
-            // The port is filled in by whoever asked.
+            // reqwest replaces the port.
             let found = tokio::net::lookup_host((name.as_str(), 0)).await.map(Iterator::collect);
-            let addresses = book.turn_to(name.as_str(), found)?;
+            let addresses = resolver.remember(name.as_str(), found)?;
             Ok(Box::new(addresses.into_iter()) as Addrs)
         })
     }
 }
 
-impl Book {
-    /// What was found, or what was found the last time.
-    fn turn_to(&self, name: &str, found: io::Result<Vec<SocketAddr>>) -> io::Result<Vec<SocketAddr>> {
-        let mut book = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+impl CachingResolver {
+    /// The addresses just found, or else those found the last time.
+    fn remember(&self, name: &str, found: io::Result<Vec<SocketAddr>>) -> io::Result<Vec<SocketAddr>> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match found {
             Ok(addresses) if !addresses.is_empty() => {
-                book.insert(name.to_owned(), addresses.clone());
+                known.insert(name.to_owned(), addresses.clone());
                 Ok(addresses)
             }
-            Ok(_) | Err(_) if book.contains_key(name) => {
-                warn!(name, "the name cannot be looked up; calling the address it had");
-                Ok(book.get(name).cloned().unwrap_or_default())
+            Ok(_) | Err(_) if known.contains_key(name) => {
+                warn!(name, "DNS lookup failed; using the last known address");
+                Ok(known.get(name).cloned().unwrap_or_default())
             }
             Ok(nothing) => Ok(nothing),
             Err(error) => Err(error),
@@ -99,16 +100,16 @@ mod tests {
 
     /// Faults: N8.
     #[test]
-    fn a_name_that_cannot_be_looked_up_keeps_the_address_it_had() {
-        let book = Book::default();
+    fn unresolvable_name_keeps_its_last_address() {
+        let resolver = CachingResolver::default();
         let lost = || Err(io::Error::other("no such name"));
-        assert!(book.turn_to("plane", lost()).is_err(), "nothing is known yet");
+        assert!(resolver.remember("plane", lost()).is_err(), "nothing is known yet");
         let (first, second) = (SocketAddr::from(([10, 0, 0, 7], 0)), SocketAddr::from(([10, 0, 0, 8], 0)));
-        assert_eq!(book.turn_to("plane", Ok(vec![first])).unwrap(), [first]);
-        assert_eq!(book.turn_to("plane", lost()).unwrap(), [first]);
-        assert_eq!(book.turn_to("plane", Ok(Vec::new())).unwrap(), [first]);
-        assert_eq!(book.turn_to("plane", Ok(vec![second])).unwrap(), [second], "it moved");
-        assert_eq!(book.turn_to("plane", lost()).unwrap(), [second]);
-        assert!(book.turn_to("other", lost()).is_err());
+        assert_eq!(resolver.remember("plane", Ok(vec![first])).unwrap(), [first]);
+        assert_eq!(resolver.remember("plane", lost()).unwrap(), [first]);
+        assert_eq!(resolver.remember("plane", Ok(Vec::new())).unwrap(), [first]);
+        assert_eq!(resolver.remember("plane", Ok(vec![second])).unwrap(), [second], "it moved");
+        assert_eq!(resolver.remember("plane", lost()).unwrap(), [second]);
+        assert!(resolver.remember("other", lost()).is_err());
     }
 }

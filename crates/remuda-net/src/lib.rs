@@ -1,5 +1,5 @@
-//! What the crates with side effects share: outgoing HTTP (`http_client`), server-sent events (`sse`), secrets
-//! (`secret`), time (`clock`), terminal output (`terminal`) and text that is cut to a length before it is shown (`text`).
+//! Small building blocks of the crates that perform IO: outgoing HTTP (`http_client`), server-sent events (`sse`), secrets
+//! (`secret`), the clock (`clock`), terminal output (`terminal`) and untrusted text made safe to print (`text`).
 
 pub mod clock;
 pub mod http_client;

@@ -1,10 +1,10 @@
-//! A text that opens something. It is sent where it has to be, and shown nowhere: not in logs, errors or settings.
+//! Secrets: a text that no log, error message or settings dump prints, random secrets, and comparison in constant time.
 
 use std::fmt;
-use std::hint::black_box;
 use std::str::FromStr;
 
 use remuda_core::id::Hash;
+use subtle::ConstantTimeEq as _;
 
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(String);
@@ -14,7 +14,7 @@ impl Secret {
         Secret(text.into())
     }
 
-    /// The text itself, for whoever has to send it or show it this once.
+    /// The text itself, for the caller that sends it or prints it once on purpose.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -48,25 +48,24 @@ impl fmt::Display for Secret {
     }
 }
 
-/// Where the environment may hold secrets of ours. What we start for others does not get them.
-pub const VARIABLES: [&str; 3] = ["REMUDA_TOKEN", "REMUDA_ADMIN_TOKEN", "REMUDA_COMFYUI_HEADER"];
+/// Environment variables that may hold our secrets. Processes that we start do not inherit them.
+pub const SECRET_VARIABLES: [&str; 3] = ["REMUDA_TOKEN", "REMUDA_ADMIN_TOKEN", "REMUDA_COMFYUI_HEADER"];
 
-/// Whether two hashes are one, in a time that does not tell how much of them is alike.
-pub fn is_same(one: &Hash, other: &Hash) -> bool {
-    let pairs = one.as_bytes().iter().zip(other.as_bytes());
-    black_box(pairs.fold(0, |unlike, (a, b)| black_box(unlike | (a ^ b)))) == 0
+/// Compares two hashes in a time that does not reveal how many of their bytes are equal.
+pub fn constant_time_eq(one: &Hash, other: &Hash) -> bool {
+    one.as_bytes().ct_eq(other.as_bytes()).into()
 }
 
-/// As many random bytes as asked for, in hexadecimal, from the system's own source.
-pub fn draw(bytes: usize) -> Result<String, NoLuck> {
-    let mut drawn = vec![0; bytes];
-    rustls::crypto::ring::default_provider().secure_random.fill(&mut drawn).map_err(|_| NoLuck)?;
-    Ok(drawn.iter().map(|byte| format!("{byte:02x}")).collect())
+/// `bytes` random bytes from the operating system, as hexadecimal digits.
+pub fn random_hex(bytes: usize) -> Result<String, RngError> {
+    let mut random = vec![0; bytes];
+    rustls::crypto::ring::default_provider().secure_random.fill(&mut random).map_err(|_| RngError)?;
+    Ok(hex::encode(random))
 }
 
 #[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error("the system gives no random numbers: nothing secret can be made")]
-pub struct NoLuck;
+#[error("the operating system returned no random bytes, so no secret can be generated")]
+pub struct RngError;
 
 #[cfg(test)]
 mod tests {
@@ -74,7 +73,7 @@ mod tests {
 
     /// Faults: X10.
     #[test]
-    fn a_secret_is_not_shown_whichever_way_one_looks() {
+    fn secret_is_never_printed() {
         let secret = Secret::new("canary");
         assert_eq!(format!("{secret} {secret:?} {:?}", Some(&secret)), "*** *** Some(***)");
         assert_eq!(secret.reveal(), "canary");
@@ -82,21 +81,21 @@ mod tests {
 
     /// Faults: X9.
     #[test]
-    fn hashes_are_the_same_only_to_the_last_bit() {
+    fn hashes_that_differ_in_one_bit_are_not_equal() {
         let hash = Hash::digest(b"a");
-        assert!(is_same(&hash, &Hash::digest(b"a")));
+        assert!(constant_time_eq(&hash, &Hash::digest(b"a")));
         for at in 0..256 {
             let mut bytes = *hash.as_bytes();
             bytes[at / 8] ^= 1 << (at % 8);
-            assert!(!is_same(&hash, &Hash::from_bytes(bytes)), "bit {at}");
+            assert!(!constant_time_eq(&hash, &Hash::from_bytes(bytes)), "bit {at}");
         }
     }
 
     /// Faults: X9.
     #[test]
-    fn what_is_drawn_is_long_and_never_the_same() {
-        let drawn: std::collections::BTreeSet<_> = (0..1000).map(|_| draw(32).unwrap()).collect();
-        assert_eq!(drawn.len(), 1000);
-        assert!(drawn.iter().all(|text| text.len() == 64));
+    fn random_secrets_are_long_and_distinct() {
+        let secrets: std::collections::BTreeSet<_> = (0..1000).map(|_| random_hex(32).unwrap()).collect();
+        assert_eq!(secrets.len(), 1000);
+        assert!(secrets.iter().all(|text| text.len() == 64));
     }
 }

@@ -1,7 +1,7 @@
-//! Text from outside (servers, workflows, providers), made safe to show: one line, cut to a length, without characters
-//! that act on a terminal.
+//! Untrusted text (from servers, workflows, providers) made safe to print: one line, cut to a length, without characters
+//! that control a terminal.
 
-/// One line of at most `chars_max` characters, and `…` if more was there.
+/// One line of at most `chars_max` characters, followed by `…` if the text is longer.
 pub fn one_line(text: &str, chars_max: usize) -> String {
     let mut line = String::new();
     for (at, word) in text.split_whitespace().enumerate() {
@@ -9,7 +9,7 @@ pub fn one_line(text: &str, chars_max: usize) -> String {
             line.push(' ');
         }
         line.extend(word.chars().filter(|c| !c.is_control() && !is_invisible(*c)));
-        // Enough to cut from: the rest of a huge text is not read.
+        // A character has at most 4 bytes, so this is enough to cut from; the rest of a huge text is not read.
         if line.len() > 4 * chars_max {
             break;
         }
@@ -20,7 +20,7 @@ pub fn one_line(text: &str, chars_max: usize) -> String {
     }
 }
 
-/// Characters that turn the direction of writing or hide what stands beside them.
+/// Characters that change the writing direction or hide their neighbours.
 fn is_invisible(c: char) -> bool {
     matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
