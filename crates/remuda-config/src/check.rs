@@ -1,9 +1,8 @@
-//! Values that are legal each but do not fit together. A rule compares two keys and says why; `docs/configuration.md`
-//! lists them.
+//! Rules between two settings whose values are valid separately but contradict each other. `docs/configuration.md` lists
+//! the rules with their reasons.
 
-use super::key::Key;
 use super::value::Value;
-use super::{ConfigError, Resolved};
+use super::{ConfigError, ResolvedConfig, table};
 
 /// `times` × `low` must be below `high`, or at most equal to it.
 pub(super) struct Rule {
@@ -23,32 +22,37 @@ const fn at_most(low: &'static str, high: &'static str, because: &'static str) -
 }
 
 pub(super) const RULES: &[Rule] = &[
-    Rule {
-        times: 2,
-        ..below("beat.busy", "lease", "one beat may be lost without the attempt being given up")
-    },
-    below("beat.suspect_after", "lease", "a worker gets no new work before its attempts are given up"),
-    below("beat.busy", "beat.suspect_after", "a worker that beats in time is not suspect"),
-    below("beat.idle", "beat.stale_after", "a worker that beats in time is not offline"),
-    below("beat.busy", "stuck_after", "progress comes with the beats"),
-    below("order_grace", "lease", "the lease would end before the grace does"),
-    below("plane_stall_max", "lease", "an attempt is not given up because the plane stood still"),
-    at_most("retry.base", "retry.max", "the first wait is the shortest"),
+    Rule { times: 2, ..below("beat.busy", "lease", "one lost beat must not end the attempt") },
+    below(
+        "beat.suspect_after",
+        "lease",
+        "a worker must stop getting new work before its attempts are given up",
+    ),
+    below("beat.busy", "beat.suspect_after", "a worker that beats on time must not become suspect"),
+    below("beat.idle", "beat.stale_after", "a worker that beats on time must not become offline"),
+    below("beat.busy", "stuck_after", "progress is reported with the beats"),
+    below("order_grace", "lease", "otherwise the lease ends before the grace period"),
+    below("plane_stall_max", "lease", "an attempt must not be given up because the plane stalled"),
+    at_most("retry.base", "retry.max", "the first delay is the shortest"),
     at_most("block.cooldown", "block.cooldown_max", "the first block is the shortest"),
-    at_most("poison_after", "infra_failures_max", "a job would end before it could be found to be poison"),
-    at_most("scaling.machines_min", "scaling.machines_max", "there is no number between them otherwise"),
+    at_most(
+        "poison_after",
+        "infra_failures_max",
+        "otherwise a job is quarantined before it can be recognized as poison",
+    ),
+    at_most("scaling.machines_min", "scaling.machines_max", "otherwise no number of machines satisfies both"),
     at_most("limits.streams_max", "limits.connections_max", "each stream holds a connection"),
 ];
 
-pub(super) fn check(resolved: &Resolved) -> Result<(), ConfigError> {
+pub(super) fn check(resolved: &ResolvedConfig) -> Result<(), ConfigError> {
     match RULES.iter().find(|rule| !rule.holds(resolved)) {
-        Some(rule) => Err(ConfigError::Conflict(rule.complaint(resolved))),
+        Some(rule) => Err(ConfigError::Conflict(rule.error_message(resolved))),
         None => Ok(()),
     }
 }
 
 impl Rule {
-    fn holds(&self, resolved: &Resolved) -> bool {
+    fn holds(&self, resolved: &ResolvedConfig) -> bool {
         let low = amount(self.low, resolved) * u128::from(self.times);
         let high = amount(self.high, resolved);
         low < high || self.may_equal && low == high
@@ -65,24 +69,24 @@ impl Rule {
         format!("`{}` must be {relation} `{}`", self.low, self.high)
     }
 
-    fn complaint(&self, resolved: &Resolved) -> String {
-        let told = |name| {
-            let key = Key::named(name).expect("rules are about keys of the table");
-            format!("`{name}` is {} ({})", key.shown(resolved), resolved.origin(name))
+    fn error_message(&self, resolved: &ResolvedConfig) -> String {
+        let describe = |name| {
+            let key = table::find(name).expect("rules name settings of the table");
+            format!("`{name}` is {} ({})", key.display(resolved), resolved.origin(name))
         };
         format!(
-            "{}: {}. {} and {}; lower the one or raise the other",
+            "{}: {}. {} and {}; lower the first or raise the second",
             self.sentence(),
             self.because,
-            told(self.low),
-            told(self.high)
+            describe(self.low),
+            describe(self.high)
         )
     }
 }
 
-/// Durations in nanoseconds, numbers as they are.
-fn amount(name: &str, resolved: &Resolved) -> u128 {
-    match Key::named(name).expect("rules are about keys of the table").read(resolved) {
+/// Durations in nanoseconds, numbers unchanged.
+fn amount(name: &str, resolved: &ResolvedConfig) -> u128 {
+    match table::find(name).expect("rules name settings of the table").read(resolved) {
         Value::Duration(duration) => duration.as_nanos(),
         Value::Number(number) => u128::from(number),
         other => unreachable!("rules compare durations or numbers, not {other:?}"),

@@ -1,4 +1,4 @@
-//! Writes `docs/configuration.md` from the table, so that the document cannot drift.
+//! Compares `docs/configuration.md` with the table of settings, and writes it on request. Compiled for tests only.
 
 use std::env;
 use std::fmt::Write;
@@ -9,7 +9,7 @@ use super::check::RULES;
 use super::key::Key;
 use super::table::{GROUPS, fleets, models};
 use super::value::{Kind, Unit};
-use super::{Fleet, Model, Origin, Resolved, load};
+use super::{FleetConfig, ModelConfig, ResolvedConfig, ValueOrigin, load};
 
 const HEAD: &str = "\
 # Configuration
@@ -17,19 +17,27 @@ const HEAD: &str = "\
 *Generated from `crates/remuda-config/src/table.rs`; edit the table, then run
 `REMUDA_WRITE_DOCS=1 cargo test -p remuda-config document`.*
 
-Remuda runs without any configuration. What is written in `remuda.toml` replaces the defaults, the environment
-replaces the file, and flags replace all of them. `remuda config show` prints every value and where it came from.
+Remuda runs without any configuration. To change a default, write the setting in `remuda.toml`, set it in the
+environment, or pass it as a flag; flags win over the environment, and the environment wins over the file.
 
-The file is the one named by `--config` or `REMUDA_CONFIG`, or else `remuda.toml` in the current folder, or else
-`remuda.toml` in the data folder. Relative paths in it count from the folder it is in. A key that does not exist is
-refused, and so is a variable that begins with `REMUDA_` and is none of those below, `REMUDA_URL`, `REMUDA_TOKEN`,
-`REMUDA_CA`, `REMUDA_ADMIN_TOKEN`, `REMUDA_CONFIG`, `REMUDA_LOG`, or one of those that `remuda worker --help` names. A
-variable that is empty counts as not set.
+```sh
+remuda config show                          # every setting, its value and where it came from
+remuda serve --set beat.idle=20s            # any setting as a flag
+REMUDA_BEAT_IDLE=20s remuda serve           # any setting as a variable
+```
 
-Durations have a unit: `250ms`, `90s`, `5m`, `2h`, `7d`, `1h30m`. Only the variables marked (ms) or (s) are plain
-numbers, and where one of them and the `REMUDA_` name are both set, the latter wins. Sizes may be written as `8MiB`.
+Remuda reads the file that `--config` or `REMUDA_CONFIG` names. Without either it reads `remuda.toml` in the current
+folder, or else in the data folder. Relative paths in the file are resolved against the folder of the file.
 
-The data folder is `$XDG_DATA_HOME/remuda` or `~/.local/share/remuda`, on macOS
+Remuda refuses a setting that it does not know. It also refuses a variable that begins with `REMUDA_`, unless it is
+listed below, is one of `REMUDA_URL`, `REMUDA_TOKEN`, `REMUDA_CA`, `REMUDA_ADMIN_TOKEN`, `REMUDA_CONFIG` and
+`REMUDA_LOG`, or is named by `remuda worker --help`. An empty variable counts as not set.
+
+Write durations with a unit: `250ms`, `90s`, `5m`, `2h`, `7d`, `1h30m`. Only the variables marked (ms) or (s) accept
+plain numbers; they are the names of Remuda's predecessors, and the `REMUDA_` name wins if both are set. Write sizes as
+bytes or with a unit: `8MiB`.
+
+The data folder is `$XDG_DATA_HOME/remuda` or `~/.local/share/remuda`; on macOS it is
 `~/Library/Application Support/remuda`.
 
 ";
@@ -49,14 +57,16 @@ machines_max = 4
 const FLEETS: &str = "
 ## Fleets
 
-Each `[[fleet]]` is a number of machines of one kind. In the order in which they are written they take what waits: what is
-too much for one goes to the next that could run it. Where a fleet says nothing about scaling, `[scaling]` and the
-variables that go with it speak for it. A key of a fleet can only be written in the file; `remuda config show` prints it as
-`fleet.NAME.KEY`, and `remuda config reload` has a running plane read it again. Machines that would be made differently by
-then (another image, GPU, environment or command) are replaced one by one.
+Each `[[fleet]]` defines machines of one kind. Fleets take waiting jobs in the order in which you list them; jobs that
+exceed the capacity of one fleet go to the next one that can run them. A scaling setting that a fleet omits is taken from
+`[scaling]`.
 
-The limits of `process` fleets are shorter than the defaults below, because what this very machine says of its processes
-is so at once; `remuda config show` has them.
+Fleets can be configured only in the file. `remuda config show` prints their settings as `fleet.NAME.SETTING`, and
+`remuda config reload` makes a running plane read them again. If that changes how machines are created (image, GPU,
+environment or command), the plane replaces the existing machines one by one.
+
+Fleets of provider `process` have shorter timeouts than the defaults below, because the plane sees its own processes at
+once. `remuda config show` prints them.
 
 ```toml
 ";
@@ -85,10 +95,10 @@ env = { HF_HOME = "/workspace/models" }
 "#;
 
 const MODELS: &str = "
-## Models of this machine
+## Models on this machine
 
-Each `[[model]]` is a model that `remuda up` and `remuda worker` serve from this machine, as `--model` on the command line
-says it too: `--model embed=models/minilm,copies=2`. A relative path counts from the folder the file is in. See
+Each `[[model]]` is a model that `remuda up` and `remuda worker` serve from this machine. The same on the command line:
+`--model embed=models/minilm,copies=2`. A relative path is resolved against the folder of the file. See
 [models.md](models.md).
 
 ```toml
@@ -108,51 +118,53 @@ memory = "1GiB"
 "#;
 
 fn document() -> String {
-    let defaults = Resolved::defaults(PathBuf::from("<data>"));
+    let defaults = ResolvedConfig::defaults(PathBuf::from("<data>"));
     let mut text = format!("{HEAD}```toml\n{EXAMPLE}```\n");
     for group in GROUPS {
         writeln!(text, "\n## {}\n", group.title).unwrap();
-        text.push_str("| key | default | allowed values | environment | meaning |\n|---|---|---|---|---|\n");
+        text.push_str(
+            "| setting | default | allowed values | environment | description |\n|---|---|---|---|---|\n",
+        );
         for key in group.keys {
             let default = match key.name {
                 "data" => "the data folder".to_owned(),
-                // Its meaning says what holds then.
-                _ if key.shown(&defaults).is_empty() => String::new(),
-                _ => format!("`{}`", key.shown(&defaults)),
+                // The description names the default.
+                _ if key.display(&defaults).is_empty() => String::new(),
+                _ => format!("`{}`", key.display(&defaults)),
             };
             let (name, bounds, variables) = (key.name, key.kind.bounds(), variables(key));
             writeln!(text, "| `{name}` | {default} | {bounds} | {variables} | {} |", key.meaning).unwrap();
         }
     }
     text.push_str(&format!("{FLEETS}{FLEETS_EXAMPLE}```\n"));
-    let began = Origin::Default;
-    let fleet = Fleet::new("fleet".parse().unwrap(), began, defaults.settings.scaling);
+    let declared_at = ValueOrigin::Default;
+    let fleet = FleetConfig::new("fleet".parse().unwrap(), declared_at, defaults.settings.scaling);
     for group in fleets::GROUPS {
         writeln!(text, "\n### {}\n", group.title).unwrap();
-        text.push_str("| key | default | allowed values | meaning |\n|---|---|---|---|\n");
+        text.push_str("| setting | default | allowed values | description |\n|---|---|---|---|\n");
         for key in group.keys {
-            let shown = key.shown(&fleet);
+            let value = key.display(&fleet);
             let general = fleets::FALLBACKS.iter().find(|(own, _)| *own == key.name);
-            let default = match (general, key.name, shown.as_str()) {
+            let default = match (general, key.name, value.as_str()) {
                 (Some((_, general)), ..) => format!("`{general}`"),
                 (None, "name" | "provider", _) | (None, _, "") => String::new(),
-                (None, _, shown) => format!("`{shown}`"),
+                (None, _, value) => format!("`{value}`"),
             };
             let (name, bounds) = (key.name, key.kind.bounds());
             writeln!(text, "| `{name}` | {default} | {bounds} | {} |", key.meaning).unwrap();
         }
     }
     text.push_str(&format!("{MODELS}{MODELS_EXAMPLE}```\n\n"));
-    text.push_str("| key | default | allowed values | meaning |\n|---|---|---|---|\n");
-    let model = Model::new("model", Origin::Default);
+    text.push_str("| setting | default | allowed values | description |\n|---|---|---|---|\n");
+    let model = ModelConfig::new("model", ValueOrigin::Default);
     for key in models::KEYS {
-        let shown = key.shown(&model);
-        let is_needed = shown.is_empty() || key.name == "name";
-        let default = if is_needed { String::new() } else { format!("`{shown}`") };
+        let value = key.display(&model);
+        let is_required = value.is_empty() || key.name == "name";
+        let default = if is_required { String::new() } else { format!("`{value}`") };
         let (name, bounds) = (key.name, key.kind.bounds());
         writeln!(text, "| `{name}` | {default} | {bounds} | {} |", key.meaning).unwrap();
     }
-    text.push_str("\n## What must fit together\n\n");
+    text.push_str("\n## Rules between settings\n\n");
     for rule in RULES {
         writeln!(text, "- {}: {}.", rule.sentence(), rule.because).unwrap();
     }
@@ -183,7 +195,7 @@ fn document_matches_the_table() {
 }
 
 #[test]
-fn the_example_in_the_document_works() {
+fn documented_examples_load() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("remuda.toml");
     fs::write(&path, EXAMPLE).unwrap();

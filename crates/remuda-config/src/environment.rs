@@ -1,18 +1,18 @@
-//! The environment, looked at once. Every key has a `REMUDA_…` name; names from before this program keep working, in
-//! their own units. A variable that is empty counts as not set. A `REMUDA_…` name nobody knows is refused.
+//! Settings from environment variables. Every setting has a `REMUDA_…` name; the names of the predecessor programs (the
+//! seeds) still work, in their own units. An empty variable counts as not set; an unknown `REMUDA_…` name is refused.
 
 use std::collections::BTreeMap;
 use std::env;
 use std::path::PathBuf;
 
 use super::key::{Entry, Key};
-use super::value::{Unit, Written};
-use super::{ConfigError, Origin, nearest};
+use super::value::{RawSetting, Unit};
+use super::{ConfigError, ValueOrigin, suggest, table};
 use remuda_net::secret::Secret;
 
-/// Known, but not keys: where clients find the plane, who they are and whom they trust, where this file is, what is
-/// logged, a secret that no setting shows, and where models are fetched from.
-const OTHERS: [&str; 7] = [
+/// Known variables that are not settings: the clients' address, token and certificate authority, the configuration file,
+/// the log filter, a secret that must not appear among the settings, and the model index.
+const NON_SETTINGS: [&str; 7] = [
     "REMUDA_URL",
     "REMUDA_TOKEN",
     "REMUDA_CA",
@@ -21,8 +21,8 @@ const OTHERS: [&str; 7] = [
     "REMUDA_ADMIN_TOKEN",
     "REMUDA_MODEL_INDEX",
 ];
-/// What a worker is told about itself instead of by flags; a rented machine gets them from its plane.
-const WORKERS: [&str; 14] = [
+/// Variables that replace flags of `remuda worker`; the plane sets them on rented machines.
+const WORKER_VARIABLES: [&str; 14] = [
     "REMUDA_WORKER",
     "REMUDA_MACHINE",
     "REMUDA_FLEET",
@@ -39,8 +39,8 @@ const WORKERS: [&str; 14] = [
     "REMUDA_COMFYUI_HEADER",
 ];
 
-/// The environment of this process, as far as it is text.
-pub fn current() -> impl Iterator<Item = (String, String)> {
+/// The environment of this process; variables that are not UTF-8 are skipped.
+pub fn process_environment() -> impl Iterator<Item = (String, String)> {
     env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
@@ -51,16 +51,16 @@ impl Environment {
         Environment(variables.into_iter().filter(|(_, value)| !value.is_empty()).collect())
     }
 
-    /// What it says, key by key; where a key is given under both names, our own comes last and wins.
+    /// All settings in the environment. Where both names of a setting are set, the `REMUDA_` name comes last and wins.
     pub(super) fn entries(&self) -> Result<Vec<Entry>, ConfigError> {
         self.refuse_unknown()?;
         let mut entries = Vec::new();
-        for key in Key::all() {
+        for key in table::all() {
             let names = key.seed.map(|(name, unit)| (name.to_owned(), unit));
-            for (name, unit) in names.into_iter().chain([(key.variable(), Unit::Written)]) {
+            for (name, unit) in names.into_iter().chain([(key.variable(), Unit::Required)]) {
                 if let Some(text) = self.0.get(&name) {
-                    let written = Written::Text(text.clone());
-                    entries.push(key.entry(&written, unit, Origin::Environment(name))?);
+                    let written = RawSetting::Text(text.clone());
+                    entries.push(key.entry(&written, unit, ValueOrigin::Environment(name))?);
                 }
             }
         }
@@ -68,8 +68,8 @@ impl Environment {
     }
 
     fn refuse_unknown(&self) -> Result<(), ConfigError> {
-        let keys: Vec<String> = Key::all().map(Key::variable).collect();
-        let names = || keys.iter().map(String::as_str).chain(OTHERS).chain(WORKERS);
+        let keys: Vec<String> = table::all().map(Key::variable).collect();
+        let names = || keys.iter().map(String::as_str).chain(NON_SETTINGS).chain(WORKER_VARIABLES);
         let is_unknown = |name: &str, value: &str| {
             name.starts_with("REMUDA_")
                 && !names().any(|known| known == name)
@@ -77,7 +77,7 @@ impl Environment {
         };
         match self.0.iter().find(|(name, value)| is_unknown(name, value)) {
             Some((name, _)) => {
-                let hint = nearest::hint(name, names());
+                let hint = suggest::hint(name, names());
                 Err(ConfigError::UnknownVariable { name: name.clone(), hint })
             }
             None => Ok(()),
@@ -96,20 +96,20 @@ impl Environment {
         self.0.get("RUNPOD_API_KEY").map(|text| Secret::new(text.trim()))
     }
 
-    /// Where the platform wants programs to keep their data.
+    /// The platform's folder for application data.
     pub(super) fn data_folder(&self) -> Option<PathBuf> {
         let home = self.0.get("HOME").map(PathBuf::from);
         if cfg!(target_os = "macos") {
             return Some(home?.join("Library/Application Support/remuda"));
         }
-        // As the XDG specification asks, a relative path there is as good as none.
+        // The XDG specification says to ignore a relative path.
         let shared = self.0.get("XDG_DATA_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         Some(shared.or_else(|| Some(home?.join(".local/share")))?.join("remuda"))
     }
 }
 
-/// Kubernetes tells every container about a service called `remuda` in variables of its own making. `REMUDA_PORT=8288`
-/// is none of them: someone wanted `listen`.
+/// Kubernetes sets such variables in every container for a service called `remuda`. `REMUDA_PORT=8288` is not one of them:
+/// it was probably meant as `listen`.
 fn is_service_link(name: &str, value: &str) -> bool {
     let is_address = name.ends_with("_PORT") && value.contains("://");
     is_address || ["_SERVICE_HOST", "_SERVICE_PORT", "_PORT_"].iter().any(|part| name.contains(part))

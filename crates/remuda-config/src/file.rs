@@ -1,5 +1,5 @@
-//! `remuda.toml`: what the user wrote, with the line of each key. Sections and dotted keys come to the same; unknown
-//! keys are refused with the one that was likely meant. Each `[[fleet]]` and `[[model]]` is a section of its own.
+//! Parses `remuda.toml` into raw settings with their line numbers. Sections and dotted keys are equivalent; an unknown key
+//! is refused with the most similar name. Each `[[fleet]]` and `[[model]]` is a separate section.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::key::{Entry, Key};
-use super::value::{Unit, Written};
-use super::{ConfigError, Origin, nearest};
+use super::value::{RawSetting, Unit};
+use super::{ConfigError, ValueOrigin, suggest, table};
 
-/// A configuration file as it was written.
+/// A parsed configuration file whose values are not checked yet.
 #[derive(Debug)]
-pub struct File {
+pub struct ConfigFile {
     path: PathBuf,
     pairs: Vec<Pair>,
     fleets: Vec<Section>,
@@ -22,49 +22,49 @@ pub struct File {
 
 #[derive(Debug)]
 pub(super) struct Pair {
-    /// With its section: `beat.idle`.
+    /// Including the section: `beat.idle`.
     pub(super) name: String,
-    written: Written,
+    written: RawSetting,
     pub(super) line: usize,
 }
 
 impl Pair {
     pub(super) fn is(&self, name: &str, text: &str) -> bool {
-        self.name == name && matches!(&self.written, Written::Text(written) if written == text)
+        self.name == name && matches!(&self.written, RawSetting::Text(written) if written == text)
     }
 }
 
 /// One `[[fleet]]` or `[[model]]`.
 #[derive(Debug)]
 pub(super) struct Section {
-    /// Which of them.
-    of: &'static str,
+    /// `fleet` or `model`.
+    table: &'static str,
     path: PathBuf,
     line: usize,
     pairs: Vec<Pair>,
 }
 
-/// What fleets and models are written under.
+/// Names of the two arrays of tables.
 const FLEET: &str = "fleet";
 const MODEL: &str = "model";
 
-impl File {
-    pub fn read(path: &Path) -> Result<File, ConfigError> {
+impl ConfigFile {
+    pub fn read(path: &Path) -> Result<ConfigFile, ConfigError> {
         match fs::read_to_string(path) {
-            Ok(text) => File::parse(path, &text),
+            Ok(text) => ConfigFile::parse(path, &text),
             Err(source) => Err(ConfigError::Unreadable { path: path.to_path_buf(), source }),
         }
     }
 
-    pub fn parse(path: &Path, text: &str) -> Result<File, ConfigError> {
+    pub fn parse(path: &Path, text: &str) -> Result<ConfigFile, ConfigError> {
         let table = DeTable::parse(text).map_err(|error| ConfigError::NotToml {
             path: path.to_path_buf(),
-            line: line_of(text, error.span().map_or(0, |span| span.start)),
-            // Without the line it stands in, which `Display` would show: there may be a secret in it.
+            line: line_at(text, error.span().map_or(0, |span| span.start)),
+            // `Display` would also print the offending line, which may contain a secret.
             message: error.message().to_owned(),
         })?;
         let path = path.to_path_buf();
-        let mut file = File { path, pairs: Vec::new(), fleets: Vec::new(), models: Vec::new() };
+        let mut file = ConfigFile { path, pairs: Vec::new(), fleets: Vec::new(), models: Vec::new() };
         let mut rest = table.into_inner();
         file.fleets = file.sections(text, FLEET, rest.remove_entry(FLEET))?;
         file.models = file.sections(text, MODEL, rest.remove_entry(MODEL))?;
@@ -82,8 +82,8 @@ impl File {
                 }
                 _ => self.pairs.push(Pair {
                     name,
-                    written: written(value),
-                    line: line_of(source, key.span().start),
+                    written: raw_setting(value),
+                    line: line_at(source, key.span().start),
                 }),
             }
         }
@@ -92,31 +92,31 @@ impl File {
     fn sections(
         &self,
         source: &str,
-        of: &'static str,
+        table: &'static str,
         written_under: Option<(Spanned<DeString<'_>>, Spanned<DeValue<'_>>)>,
     ) -> Result<Vec<Section>, ConfigError> {
         let Some((key, all)) = written_under else { return Ok(Vec::new()) };
         let tables = all.get_ref().as_array().filter(|all| all.iter().all(|it| it.get_ref().is_table()));
-        let tables = tables.ok_or_else(|| ConfigError::Illegal {
-            key: of.to_owned(),
+        let tables = tables.ok_or_else(|| ConfigError::Invalid {
+            key: table.to_owned(),
             value: "…".to_owned(),
-            origin: Origin::File { path: self.path.clone(), line: line_of(source, key.span().start) },
-            why: format!("there may be several: write `[[{of}]]`, with two brackets, above each"),
+            origin: ValueOrigin::File { path: self.path.clone(), line: line_at(source, key.span().start) },
+            why: format!("it is a list of tables: write `[[{table}]]`, with two brackets, above each"),
         })?;
-        let section = |table: &Spanned<DeValue<'_>>| {
-            let mut pairs: Vec<_> = table
+        let section = |body: &Spanned<DeValue<'_>>| {
+            let mut pairs: Vec<_> = body
                 .get_ref()
                 .as_table()
                 .into_iter()
                 .flatten()
                 .map(|(key, value)| Pair {
                     name: key.get_ref().to_string(),
-                    written: written(value),
-                    line: line_of(source, key.span().start),
+                    written: raw_setting(value),
+                    line: line_at(source, key.span().start),
                 })
                 .collect();
             pairs.sort_by_key(|pair| pair.line);
-            Section { of, path: self.path.clone(), line: line_of(source, table.span().start), pairs }
+            Section { table, path: self.path.clone(), line: line_at(source, body.span().start), pairs }
         };
         Ok(tables.iter().map(section).collect())
     }
@@ -129,20 +129,20 @@ impl File {
         &self.models
     }
 
-    /// What it says, key by key. A relative path counts from the folder the file is in.
+    /// The settings outside of fleets and models. Relative paths are resolved against the file's folder.
     pub(super) fn entries(&self) -> Result<Vec<Entry>, ConfigError> {
         self.pairs.iter().map(|pair| self.entry(pair)).collect()
     }
 
     fn entry(&self, pair: &Pair) -> Result<Entry, ConfigError> {
         let Pair { name, line, .. } = pair;
-        let key = Key::named(name).ok_or_else(|| ConfigError::UnknownKey {
+        let key = table::find(name).ok_or_else(|| ConfigError::UnknownKey {
             name: name.clone(),
             path: self.path.clone(),
             line: *line,
-            hint: nearest::hint(name, Key::all().map(|key| key.name)),
+            hint: suggest::hint(name, table::all().map(|key| key.name)),
         })?;
-        entry_of(key, pair, &self.path)
+        parse_pair(key, pair, &self.path)
     }
 }
 
@@ -151,39 +151,39 @@ impl Section {
         &self.pairs
     }
 
-    pub(super) fn origin(&self) -> Origin {
+    pub(super) fn origin(&self) -> ValueOrigin {
         self.at(self.line)
     }
 
-    pub(super) fn at(&self, line: usize) -> Origin {
-        Origin::File { path: self.path.clone(), line }
+    pub(super) fn at(&self, line: usize) -> ValueOrigin {
+        ValueOrigin::File { path: self.path.clone(), line }
     }
 
     pub(super) fn entry<T>(&self, key: &'static Key<T>, pair: &Pair) -> Result<Entry<T>, ConfigError> {
-        entry_of(key, pair, &self.path)
+        parse_pair(key, pair, &self.path)
     }
 
     pub(super) fn unknown(&self, pair: &Pair, hint: String) -> ConfigError {
-        let (name, path) = (format!("{}.{}", self.of, pair.name), self.path.clone());
+        let (name, path) = (format!("{}.{}", self.table, pair.name), self.path.clone());
         ConfigError::UnknownKey { name, path, line: pair.line, hint }
     }
 }
 
-fn entry_of<T>(key: &'static Key<T>, pair: &Pair, path: &Path) -> Result<Entry<T>, ConfigError> {
-    let origin = Origin::File { path: path.to_path_buf(), line: pair.line };
-    let mut entry = key.entry(&pair.written, Unit::Written, origin)?;
+fn parse_pair<T>(key: &'static Key<T>, pair: &Pair, path: &Path) -> Result<Entry<T>, ConfigError> {
+    let origin = ValueOrigin::File { path: path.to_path_buf(), line: pair.line };
+    let mut entry = key.entry(&pair.written, Unit::Required, origin)?;
     if let Some(folder) = path.parent() {
-        entry.value = entry.value.beneath(folder);
+        entry.value = entry.value.resolve_path(folder);
     }
     Ok(entry)
 }
 
-/// Whether keys stand in it. `[beat]` with all of them commented out is fine, an empty `[beats]` is not.
+/// Whether settings exist in this section. `[beat]` with all keys commented out is fine, an empty `[beats]` is not.
 fn is_section(name: &str) -> bool {
-    Key::all().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
+    table::all().any(|key| key.name.strip_prefix(name).is_some_and(|rest| rest.starts_with('.')))
 }
 
-fn written(value: &Spanned<DeValue<'_>>) -> Written {
+fn raw_setting(value: &Spanned<DeValue<'_>>) -> RawSetting {
     let text = match value.get_ref() {
         DeValue::Array(words) => {
             let words: Option<Vec<_>> = words.iter().map(|word| word.get_ref().as_str()).collect();
@@ -191,17 +191,17 @@ fn written(value: &Spanned<DeValue<'_>>) -> Written {
         }
         DeValue::Table(inner) => {
             let pair = |(name, value): (&Spanned<_>, &Spanned<_>)| {
-                Some((ToString::to_string(name.get_ref()), text_of(value)?))
+                Some((ToString::to_string(name.get_ref()), scalar_text(value)?))
             };
             let pairs: Option<Vec<_>> = inner.iter().map(pair).collect();
-            return pairs.map_or(Written::Other, Written::Pairs);
+            return pairs.map_or(RawSetting::Other, RawSetting::Pairs);
         }
-        _ => text_of(value),
+        _ => scalar_text(value),
     };
-    text.map_or(Written::Other, Written::Text)
+    text.map_or(RawSetting::Other, RawSetting::Text)
 }
 
-fn text_of(value: &Spanned<DeValue<'_>>) -> Option<String> {
+fn scalar_text(value: &Spanned<DeValue<'_>>) -> Option<String> {
     match value.get_ref() {
         DeValue::String(text) => Some(text.to_string()),
         DeValue::Integer(number) => Some(number.to_string()),
@@ -211,6 +211,6 @@ fn text_of(value: &Spanned<DeValue<'_>>) -> Option<String> {
     }
 }
 
-fn line_of(text: &str, offset: usize) -> usize {
+fn line_at(text: &str, offset: usize) -> usize {
     1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count()
 }

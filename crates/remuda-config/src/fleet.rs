@@ -1,81 +1,78 @@
-//! `[[fleet]]`: what its owner wrote becomes what the core decides by (`settings`) and what its provider is made from
-//! (`source`). Where a fleet says nothing, `[scaling]` speaks for it.
+//! Configuration of a fleet: what the core uses (`settings`) and what the provider is created from (`source`).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use remuda_core::fleet::{FleetSettings, RentalLimits, ScalingPolicy};
-use remuda_core::id::{FleetId, Hash, MachineId};
+use remuda_core::fleet::{FleetSettings, RentalLimits};
+use remuda_core::id::{FleetId, Hash};
 use remuda_core::money::Money;
 use remuda_core::settings::Scaling;
 use remuda_providers::process;
 use remuda_providers::runpod::{RunPodSettings, Volume};
 use serde_json::json;
 
-use super::file::Section;
-use super::key::Key;
-use super::table::fleets::{FALLBACKS, GROUPS};
-use super::{ConfigError, Origin, Resolved, nearest};
+use super::ValueOrigin;
 use remuda_net::secret::Secret;
 
-/// A fleet, all of it legal and fitting together.
+/// The checked configuration of a fleet.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fleet {
+pub struct FleetConfig {
     pub settings: FleetSettings,
-    pub source: Source,
+    pub source: MachineSource,
     pub(super) policy: PolicyName,
     pub(super) wait_max: Duration,
-    /// Where it begins, and each of its keys that was written.
-    pub(super) began: Origin,
-    pub(super) origins: BTreeMap<&'static str, Origin>,
+    /// Where the section begins.
+    pub(super) declared_at: ValueOrigin,
+    /// Origins of the settings that are not defaults.
+    pub(super) origins: BTreeMap<&'static str, ValueOrigin>,
 }
 
-/// Where a fleet's machines come from, and what they are made from.
+/// Where a fleet's machines come from and how they are created.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct MachineSource {
     pub provider: ProviderKind,
-    pub start: Start,
-    /// Where its machines reach the plane; nothing: where the plane listens.
+    pub start: WorkerStart,
+    /// URL at which the machines reach the plane; by default the address that the plane listens on.
     pub url: Option<String>,
-    /// For whatever runs on its machines.
+    /// Additional environment variables on the machines.
     pub env: BTreeMap<String, Secret>,
-    /// A machine that has not reached the plane for this long stops itself.
+    /// A machine stops itself after this long without contact with the plane.
     pub contact_timeout: Duration,
     pub contact_timeout_command: Option<String>,
-    /// `fixed`: the machines there are.
+    /// `fixed`: names of the machines.
     pub machines: Vec<String>,
-    /// What is started, by `sh -c`, where the image does not say.
+    /// Command to start, by `sh -c`, if the image does not define one.
     pub command: Option<String>,
-    pub ssh: Ssh,
-    /// What an hour of one is said to cost, to rehearse budgets.
+    pub ssh: SshConfig,
+    /// `process`: pretended hourly price, to rehearse budgets.
     pub price: Option<Money>,
-    /// How long one may take to end by itself.
+    /// `process`: time to exit before it is killed.
     pub stop_grace: Duration,
-    pub runpod: Runpod,
+    pub runpod: RunpodConfig,
 }
 
-/// How a worker is brought to a machine.
+/// How a worker is started over SSH.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ssh {
+pub struct SshConfig {
     pub user: Option<String>,
-    /// A shell command that installs what is missing.
+    /// Shell command that installs what the worker needs.
     pub setup: Option<String>,
     pub gpu_check: Option<String>,
     pub upload: bool,
 }
 
-/// What only `runpod` asks for.
+/// Settings that only `runpod` uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Runpod {
+pub struct RunpodConfig {
     pub image: Option<String>,
-    /// The dearest to us first.
+    /// In order of preference.
     pub gpus: Vec<String>,
     pub gpu_count: u32,
     pub data_centers: Vec<String>,
     pub clouds: Vec<String>,
-    /// Of the container, in GB.
+    /// Disk of the container.
     pub disk_gb: u32,
     pub network_volume: Option<String>,
     pub mount_path: Option<String>,
@@ -83,7 +80,7 @@ pub struct Runpod {
     pub min_cuda: Option<String>,
     pub registry: Option<String>,
     pub base_url: Option<String>,
-    /// From the environment only: the file is read by everybody who may look at the folder.
+    /// From the environment only: the configuration file may be readable by other users.
     pub api_key: Option<Secret>,
     pub api_key_file: Option<PathBuf>,
 }
@@ -95,9 +92,9 @@ pub enum ProviderKind {
     Runpod,
 }
 
-/// Who starts the worker on a rented machine.
+/// What starts the worker on a rented machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum WorkerStart {
     Image,
     Ssh,
 }
@@ -108,16 +105,16 @@ pub(super) enum PolicyName {
     Latency,
 }
 
-/// A quarter of an hour: longer than a plane takes to come back, shorter than a bill takes to hurt.
+/// 15 minutes: longer than a restart of the plane takes, short enough to bound the cost of a lost machine.
 const CONTACT_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// A worker hands back what it holds, and goes.
+/// Enough for a worker to hand back its attempts and exit.
 const STOP_GRACE: Duration = Duration::from_secs(10);
-/// Small ones failed to find a place, large ones find few.
+/// Enough for common images; larger disks are available on fewer hosts.
 const DISK_GB: u32 = 50;
 
-/// For a provider that is this very machine: what it says is so, and at once.
-pub(super) const OWN_LIMITS: RentalLimits = RentalLimits {
+/// Limits of `process` fleets: the local process table is never late or wrong.
+pub(super) const PROCESS_LIMITS: RentalLimits = RentalLimits {
     list_every: Duration::from_secs(5),
     list_lag_max: Duration::from_secs(5),
     lost_create_timeout: Duration::from_secs(10),
@@ -128,24 +125,29 @@ pub(super) const OWN_LIMITS: RentalLimits = RentalLimits {
     offer_cooldown: Duration::from_secs(60),
 };
 
-impl Fleet {
-    /// With nothing but its name: everything else as `[scaling]` and the defaults say.
-    pub(super) fn new(id: FleetId, began: Origin, scaling: Scaling) -> Fleet {
-        Fleet {
+impl FleetConfig {
+    /// A fleet with the given name, `[scaling]` and defaults.
+    pub(super) fn new(id: FleetId, declared_at: ValueOrigin, scaling: Scaling) -> FleetConfig {
+        FleetConfig {
             settings: FleetSettings { scaling, ..FleetSettings::new(id, true) },
-            source: Source {
+            source: MachineSource {
                 provider: ProviderKind::Process,
-                start: Start::Image,
+                start: WorkerStart::Image,
                 url: None,
                 env: BTreeMap::new(),
                 contact_timeout: CONTACT_TIMEOUT,
                 contact_timeout_command: None,
                 machines: Vec::new(),
                 command: None,
-                ssh: Ssh { user: None, setup: None, gpu_check: Some("built-in".to_owned()), upload: true },
+                ssh: SshConfig {
+                    user: None,
+                    setup: None,
+                    gpu_check: Some("built-in".to_owned()),
+                    upload: true,
+                },
                 price: None,
                 stop_grace: STOP_GRACE,
-                runpod: Runpod {
+                runpod: RunpodConfig {
                     image: None,
                     gpus: Vec::new(),
                     gpu_count: 1,
@@ -164,140 +166,23 @@ impl Fleet {
             },
             policy: PolicyName::Queue,
             wait_max: WAIT_MAX,
-            began,
+            declared_at,
             origins: BTreeMap::new(),
         }
     }
 
-    /// What is written under one `[[fleet]]`.
-    pub(super) fn read(
-        section: &Section,
-        resolved: &Resolved,
-        api_key: Option<&Secret>,
-    ) -> Result<Fleet, ConfigError> {
-        let began = section.origin();
-        let nameless = "fleet".parse().expect("it is a name");
-        let mut fleet = Fleet::new(nameless, began, resolved.settings.scaling.clone());
-        if section.pairs().iter().any(|pair| pair.is("provider", "process")) {
-            fleet.settings.limits = OWN_LIMITS;
-        }
-        for pair in section.pairs() {
-            let origin = section.at(pair.line);
-            if pair.name == "api_key" {
-                let why = "a key in here is read by everybody who may read the file; set RUNPOD_API_KEY, or name a file \
-                           that only the plane may read with `api_key_file`";
-                let (key, value) = (pair.name.clone(), "***".to_owned());
-                return Err(ConfigError::Illegal { key, value, origin, why: why.to_owned() });
-            }
-            let entry = fleet_key(&pair.name).ok_or_else(|| section.unknown(pair, hint(&pair.name)))?;
-            let entry = section.entry(entry, pair)?;
-            entry.key.write(&mut fleet, entry.value);
-            fleet.origins.insert(entry.key.name, entry.origin);
-        }
-        fleet.source.runpod.api_key = api_key.cloned();
-        fleet.check()?;
-        fleet.settle(resolved.serve.start_worker);
-        Ok(fleet)
-    }
-
-    /// What follows from the rest.
-    fn settle(&mut self, start_worker: bool) {
-        let kind = self.source.provider;
-        self.settings.can_rent = kind != ProviderKind::Fixed;
-        // Whoever is on one of them belongs to the fleet, whether it says so or not.
-        self.settings.machines = self.source.machines.iter().filter_map(|name| name.parse().ok()).collect();
-        self.settings.policy = match self.policy {
-            PolicyName::Queue => ScalingPolicy::Queue,
-            PolicyName::Latency => ScalingPolicy::Latency { wait_max: self.wait_max },
-        };
-        self.settings.needs_bootstrap = self.source.start == Start::Ssh && start_worker;
-        self.settings.offers = self.source.offers();
-        self.settings.revision = self.source.revision(&self.settings);
-    }
-
-    fn check(&self) -> Result<(), ConfigError> {
-        for needed in ["name", "provider"] {
-            if !self.origins.contains_key(needed) {
-                return Err(self.conflict(&format!("has no `{needed}`: give it one")));
-            }
-        }
-        let kind = self.source.provider;
-        for group in GROUPS.iter().filter(|group| !group.of.contains(&kind)) {
-            if let Some(key) = group.keys.iter().find(|key| self.origins.contains_key(key.name)) {
-                let (key, kind) = (key.name, kind.as_str());
-                return Err(self.conflict(&format!("has `{key}`, which means nothing to provider `{kind}`")));
-            }
-        }
-        let Source { machines, command, runpod, url, .. } = &self.source;
-        let needed: &[(&str, bool)] = match kind {
-            ProviderKind::Fixed => &[("machines", machines.is_empty())],
-            ProviderKind::Process => &[("command", command.is_none())],
-            ProviderKind::Runpod => {
-                &[("image", runpod.image.is_none()), ("gpus", runpod.gpus.is_empty()), ("url", url.is_none())]
-            }
-        };
-        if let Some(bad) = machines.iter().find(|name| name.parse::<MachineId>().is_err()) {
-            return Err(self.conflict(&format!("names a machine {bad:?}, which is no name of a machine")));
-        }
-        if let Some((key, _)) = needed.iter().find(|(_, is_missing)| *is_missing) {
-            let kind = kind.as_str();
-            return Err(self.conflict(&format!("has no `{key}`, and provider `{kind}` needs it")));
-        }
-        let scaling = &self.settings.scaling;
-        if scaling.machines_min > scaling.machines_max {
-            let (min, max) = (scaling.machines_min, scaling.machines_max);
-            let told = format!(
-                "has a `machines_min` of {min} ({}) and a `machines_max` of {max} ({})",
-                self.told("machines_min"),
-                self.told("machines_max")
-            );
-            return Err(self.conflict(&format!("{told}: there is no number between them")));
-        }
-        if let Some(cloud) =
-            runpod.clouds.iter().find(|cloud| !["secure", "community"].contains(&cloud.as_str()))
-        {
-            return Err(self
-                .conflict(&format!("has {cloud:?} among its `clouds`: there are `secure` and `community`")));
-        }
-        if runpod.network_volume.is_some() && runpod.mount_path.is_none() {
-            return Err(self.conflict("has a `network_volume` and no `mount_path` to mount it at"));
-        }
-        Ok(())
-    }
-
-    /// That the key it needs, if it needs one, can be had.
-    pub fn check_key(&self) -> anyhow::Result<()> {
+    /// Checks that the API key can be read, if the provider needs one.
+    pub fn check_api_key(&self) -> anyhow::Result<()> {
         match self.source.provider {
             ProviderKind::Fixed | ProviderKind::Process => Ok(()),
             ProviderKind::Runpod => self.source.runpod.api_key().map(drop),
         }
     }
-
-    /// Where a value came from, as far as the fleet itself says.
-    fn told(&self, key: &str) -> String {
-        self.origins.get(key).map_or_else(|| "as `[scaling]` says".to_owned(), ToString::to_string)
-    }
-
-    fn conflict(&self, what: &str) -> ConfigError {
-        let name = if self.origins.contains_key("name") {
-            format!("fleet {}", self.settings.id)
-        } else {
-            "a fleet".to_owned()
-        };
-        ConfigError::Conflict(format!("{name} ({}) {what}", self.began))
-    }
-
-    /// Where the value of a key came from.
-    pub(super) fn origin(&self, key: &str, resolved: &Resolved) -> Origin {
-        let general =
-            || FALLBACKS.iter().find(|(own, _)| *own == key).map(|(_, general)| resolved.origin(general));
-        self.origins.get(key).cloned().or_else(general).unwrap_or(Origin::Default)
-    }
 }
 
-impl Source {
-    /// What may be rented, in the provider's words.
-    fn offers(&self) -> Vec<String> {
+impl MachineSource {
+    /// Offers that may be rented, in the provider's notation.
+    pub(super) fn offers(&self) -> Vec<String> {
         match self.provider {
             ProviderKind::Fixed => Vec::new(),
             ProviderKind::Process => vec![process::OFFER.to_owned()],
@@ -305,13 +190,13 @@ impl Source {
         }
     }
 
-    /// Changes when machines would be made differently.
-    fn revision(&self, settings: &FleetSettings) -> String {
+    /// Hash of everything a machine is created from; if it changes, machines are replaced.
+    pub(super) fn revision(&self, settings: &FleetSettings) -> String {
         let runpod = &self.runpod;
         let env: BTreeMap<_, _> = self.env.iter().map(|(name, value)| (name, value.reveal())).collect();
         let made_from = json!([
             self.provider.as_str(),
-            self.start == Start::Ssh,
+            self.start == WorkerStart::Ssh,
             self.url,
             env,
             self.command,
@@ -334,8 +219,8 @@ impl Source {
     }
 }
 
-impl Runpod {
-    /// Every GPU in every data centre in every cloud, in the order of preference.
+impl RunpodConfig {
+    /// Every GPU in every data center in every cloud, in order of preference.
     fn offers(&self) -> Vec<String> {
         let no_key = Secret::new("");
         let least = RunPodSettings::new(no_key, self.gpus.clone(), String::new());
@@ -344,13 +229,13 @@ impl Runpod {
         settings.offers().map(|offer| offer.to_string()).collect()
     }
 
-    /// The network volume, if there is one.
+    /// The network volume, if one is configured.
     pub fn volume(&self) -> Option<Volume> {
         let (id, path) = self.network_volume.clone().zip(self.mount_path.clone())?;
         Some(Volume { id, path })
     }
 
-    /// The key to RunPod's API.
+    /// The RunPod API key.
     pub fn api_key(&self) -> anyhow::Result<Secret> {
         match (&self.api_key_file, &self.api_key) {
             (Some(path), _) => {
@@ -360,7 +245,7 @@ impl Runpod {
             }
             (None, Some(key)) => Ok(key.clone()),
             (None, None) => anyhow::bail!(
-                "there is no key to its API: set RUNPOD_API_KEY, or name a file that only the plane may read with \
+                "there is no RunPod API key: set RUNPOD_API_KEY, or name a file that only the plane can read with \
                  `api_key_file`"
             ),
         }
@@ -375,37 +260,4 @@ impl ProviderKind {
             ProviderKind::Runpod => "runpod",
         }
     }
-}
-
-/// Every key of a fleet.
-pub(super) fn keys() -> impl Iterator<Item = &'static Key<Fleet>> {
-    GROUPS.iter().flat_map(|group| group.keys)
-}
-
-/// Those that mean something to this provider.
-pub(super) fn keys_of(kind: ProviderKind) -> impl Iterator<Item = &'static Key<Fleet>> {
-    GROUPS.iter().filter(move |group| group.of.contains(&kind)).flat_map(|group| group.keys)
-}
-
-fn fleet_key(name: &str) -> Option<&'static Key<Fleet>> {
-    keys().find(|key| key.name == name)
-}
-
-fn hint(written: &str) -> String {
-    match nearest(written, keys().map(|key| key.name)) {
-        Some(name) => format!("did you mean `{name}`?"),
-        None => "docs/configuration.md lists the keys of a fleet".to_owned(),
-    }
-}
-
-/// No two fleets share a name.
-pub(super) fn check_names(fleets: &[Fleet]) -> Result<(), ConfigError> {
-    for (at, fleet) in fleets.iter().enumerate() {
-        if let Some(other) = fleets[..at].iter().find(|other| other.settings.id == fleet.settings.id) {
-            return Err(
-                fleet.conflict(&format!("has the name of another ({}): choose a new one", other.began))
-            );
-        }
-    }
-    Ok(())
 }

@@ -1,4 +1,4 @@
-//! A key: its names, what it may be, what it means, and which field it fills.
+//! A setting: its names, its type, its description, and the field that it fills.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -10,27 +10,32 @@ use remuda_core::money::Money;
 use remuda_core::settings::{BlockOn, StuckPolicy};
 use remuda_models::{Capability, Device, Isolation, Precision};
 
-use super::fleet::{PolicyName, ProviderKind, Start};
-use super::store::{StoreUrl, masked};
-use super::value::{Kind, Unit, Value, Written, size};
-use super::{AllowPrivate, ConfigError, Origin, Resolved, table};
+use super::fleet::{PolicyName, ProviderKind, WorkerStart};
+use super::store::{StoreUrl, mask_secrets};
+use super::value::{Kind, RawSetting, Unit, Value, format_bytes};
+use super::{AllowPrivate, ConfigError, ResolvedConfig, ValueOrigin};
 use remuda_net::secret::Secret;
 
-/// `T` is what it fills a field of: everything the program runs with, one fleet, or one model.
-pub(super) struct Key<T = Resolved> {
-    /// As in `remuda.toml`; what stands before the dot is the section.
+/// One setting. `T` is the struct whose field it fills: the whole configuration, one fleet, or one model.
+pub(super) struct Key<T = ResolvedConfig> {
+    /// As in `remuda.toml`; the part before the dot is the section.
     pub(super) name: &'static str,
     pub(super) kind: Kind,
-    /// One line for people.
+    /// One sentence for `docs/configuration.md`.
     pub(super) meaning: &'static str,
-    /// The name it had in the environment of the programs before this one, and the unit it had there.
+    /// The variable's name in the predecessor programs (the seeds), and its unit there.
     pub(super) seed: Option<(&'static str, Unit)>,
-    slot: Slot<T>,
+    field: FieldAccess<T>,
 }
 
 impl<T> Key<T> {
-    pub(super) const fn new(name: &'static str, slot: Slot<T>, kind: Kind, meaning: &'static str) -> Key<T> {
-        Key { name, kind, meaning, seed: None, slot }
+    pub(super) const fn new(
+        name: &'static str,
+        field: FieldAccess<T>,
+        kind: Kind,
+        meaning: &'static str,
+    ) -> Key<T> {
+        Key { name, kind, meaning, seed: None, field }
     }
 
     pub(super) const fn seed(mut self, name: &'static str, unit: Unit) -> Key<T> {
@@ -39,97 +44,89 @@ impl<T> Key<T> {
     }
 
     pub(super) fn read(&self, target: &T) -> Value {
-        (self.slot.read)(target)
+        (self.field.read)(target)
     }
 
-    /// Its value as one would write it.
-    pub(super) fn shown(&self, target: &T) -> String {
+    /// The value in the notation of `remuda.toml`.
+    pub(super) fn display(&self, target: &T) -> String {
         match (self.kind, self.read(target)) {
             (
-                Kind::Bytes { .. } | Kind::MaybeBytes { .. },
-                Value::Number(bytes) | Value::MaybeNumber(Some(bytes)),
-            ) => size(bytes),
+                Kind::Bytes { .. } | Kind::OptionalBytes { .. },
+                Value::Number(bytes) | Value::OptionalNumber(Some(bytes)),
+            ) => format_bytes(bytes),
             (_, value) => value.to_string(),
         }
     }
 
     pub(super) fn write(&self, target: &mut T, value: Value) {
-        (self.slot.write)(target, value);
+        (self.field.write)(target, value);
     }
 
-    /// What someone wrote for this key, if it may be that.
+    /// Parses and checks a raw value.
     pub(super) fn entry(
         &'static self,
-        written: &Written,
+        written: &RawSetting,
         unit: Unit,
-        origin: Origin,
+        origin: ValueOrigin,
     ) -> Result<Entry<T>, ConfigError> {
-        let illegal = |value, why| {
-            Err(ConfigError::Illegal { key: self.name.to_owned(), value, origin: origin.clone(), why })
+        let invalid = |value, why| {
+            Err(ConfigError::Invalid { key: self.name.to_owned(), value, origin: origin.clone(), why })
         };
         match written {
-            Written::Text(text) => match self.kind.parse(text, unit) {
+            RawSetting::Text(text) => match self.kind.parse(text, unit) {
                 Ok(value) => Ok(Entry { key: self, value, origin }),
-                Err(why) => illegal(masked(text), why),
+                Err(why) => invalid(mask_secrets(text), why),
             },
-            Written::Pairs(pairs) => match self.kind.pairs(pairs) {
+            RawSetting::Pairs(pairs) => match self.kind.pairs(pairs) {
                 Ok(value) => Ok(Entry { key: self, value, origin }),
-                Err(why) => illegal("…".to_owned(), why),
+                Err(why) => invalid("…".to_owned(), why),
             },
-            Written::Other => illegal("…".to_owned(), format!("it must be {}", self.kind.bounds())),
+            RawSetting::Other => invalid("…".to_owned(), format!("it must be {}", self.kind.bounds())),
         }
     }
 }
 
 impl Key {
-    pub(super) fn all() -> impl Iterator<Item = &'static Key> {
-        table::GROUPS.iter().flat_map(|group| group.keys)
-    }
-
-    pub(super) fn named(name: &str) -> Option<&'static Key> {
-        Key::all().find(|key| key.name == name)
-    }
-
-    /// Its uniform name in the environment: `beat.idle` is `REMUDA_BEAT_IDLE`.
+    /// Its name in the environment: `REMUDA_BEAT_IDLE` for `beat.idle`.
     pub(super) fn variable(&self) -> String {
         format!("REMUDA_{}", self.name.replace('.', "_").to_uppercase())
     }
 }
 
-/// A legal value for a key, and who gave it.
-pub(super) struct Entry<T: 'static = Resolved> {
+/// A valid value of a setting, and its origin.
+pub(super) struct Entry<T: 'static = ResolvedConfig> {
     pub(super) key: &'static Key<T>,
     pub(super) value: Value,
-    pub(super) origin: Origin,
+    pub(super) origin: ValueOrigin,
 }
 
-/// The field behind a key; made by `slot!`, `fleet_slot!` and `model_slot!`.
-pub(super) struct Slot<T = Resolved> {
+/// Reads and writes the field of a setting; made by `slot!`, `fleet_slot!` and `model_slot!`.
+pub(super) struct FieldAccess<T = ResolvedConfig> {
     pub(super) read: fn(&T) -> Value,
     pub(super) write: fn(&mut T, Value),
 }
 
-/// `slot!(settings.lease)` is the field of that name in `Resolved`.
+/// `slot!(settings.lease)` accesses that field of `ResolvedConfig`.
 macro_rules! slot {
-    ($($field:ident).+) => { $crate::key::slot_in!($crate::Resolved, $($field).+) };
+    ($($field:ident).+) => { $crate::key::slot_in!($crate::ResolvedConfig, $($field).+) };
 }
 pub(super) use slot;
 
-/// The same in a fleet.
+/// The same for `FleetConfig`.
 macro_rules! fleet_slot {
-    ($($field:ident).+) => { $crate::key::slot_in!($crate::Fleet, $($field).+) };
+    ($($field:ident).+) => { $crate::key::slot_in!($crate::FleetConfig, $($field).+) };
 }
 pub(super) use fleet_slot;
 
-/// The same in a model.
+/// The same for `ModelConfig`.
 macro_rules! model_slot {
-    ($($field:ident).+) => { $crate::key::slot_in!($crate::Model, $($field).+) };
+    ($($field:ident).+) => { $crate::key::slot_in!($crate::ModelConfig, $($field).+) };
 }
 pub(super) use model_slot;
 
 macro_rules! slot_in {
     ($target:ty, $($field:ident).+) => {
-        $crate::key::Slot {
+        $crate::key::FieldAccess {
             read: |target: &$target| $crate::key::Field::value(&target.$($field).+),
             write: |target: &mut $target, value| $crate::key::Field::fill(&mut target.$($field).+, value),
         }
@@ -137,8 +134,8 @@ macro_rules! slot_in {
 }
 pub(super) use slot_in;
 
-/// A field that values of one kind go into. That the table gives each field a kind that fits is for the table's author
-/// to see to; a test tries every key.
+/// A field that holds values of one kind. A table entry whose kind does not match its field panics; a test writes every
+/// setting.
 pub(super) trait Field {
     fn value(&self) -> Value;
     fn fill(&mut self, value: Value);
@@ -154,7 +151,7 @@ macro_rules! field {
             fn fill(&mut self, value: Value) {
                 match value {
                     Value::$kind(it) => *self = it,
-                    other => panic!("the table gives a {} field {other:?}", stringify!($kind)),
+                    other => panic!("a {} field cannot hold {other:?}", stringify!($kind)),
                 }
             }
         }
@@ -168,8 +165,8 @@ field!(Option<PathBuf>, File);
 field!(Vec<String>, List);
 field!(SocketAddr, Address);
 field!(StoreUrl, Store);
-field!(Option<u64>, MaybeNumber);
-field!(Option<Duration>, MaybeDuration);
+field!(Option<u64>, OptionalNumber);
+field!(Option<Duration>, OptionalDuration);
 field!(Option<Money>, Money);
 field!(Option<String>, Text);
 field!(BTreeMap<String, String>, Pairs);
@@ -182,8 +179,10 @@ impl Field for FleetId {
 
     fn fill(&mut self, value: Value) {
         match value {
-            Value::Text(Some(name)) => *self = name.parse().expect("the key's kind lets only names through"),
-            other => panic!("the table gives a name {other:?}"),
+            Value::Text(Some(name)) => {
+                *self = name.parse().expect("the kind of this setting accepts only names")
+            }
+            other => panic!("a name cannot be {other:?}"),
         }
     }
 }
@@ -196,7 +195,7 @@ impl Field for BTreeSet<Service> {
     fn fill(&mut self, value: Value) {
         match value {
             Value::List(names) => *self = names.iter().filter_map(|name| name.parse().ok()).collect(),
-            other => panic!("the table gives a list of services {other:?}"),
+            other => panic!("a list of services cannot be {other:?}"),
         }
     }
 }
@@ -205,13 +204,13 @@ macro_rules! number_field {
     ($($type:ty)+) => {$(
         impl Field for $type {
             fn value(&self) -> Value {
-                Value::Number(u64::try_from(*self).expect("no number is wider than 64 bits"))
+                Value::Number(u64::try_from(*self).expect("the number types have at most 64 bits"))
             }
 
             fn fill(&mut self, value: Value) {
                 match value {
-                    Value::Number(it) => *self = it.try_into().expect("the key's bounds fit its field"),
-                    other => panic!("the table gives a number field {other:?}"),
+                    Value::Number(it) => *self = it.try_into().expect("the bounds of the setting fit its field"),
+                    other => panic!("a number field cannot hold {other:?}"),
                 }
             }
         }
@@ -230,7 +229,7 @@ macro_rules! choice_field {
             fn fill(&mut self, value: Value) {
                 *self = match value {
                     $(Value::Word($word) => <$type>::$variant,)+
-                    other => panic!("the table gives a choice field {other:?}"),
+                    other => panic!("a choice field cannot hold {other:?}"),
                 }
             }
         }
@@ -245,45 +244,45 @@ impl Field for String {
     fn fill(&mut self, value: Value) {
         match value {
             Value::Text(text) => *self = text.unwrap_or_default(),
-            other => panic!("the table gives a text {other:?}"),
+            other => panic!("a text field cannot hold {other:?}"),
         }
     }
 }
 
 impl Field for Option<Capability> {
     fn value(&self) -> Value {
-        Value::Word(self.map_or(AS_FOUND, Capability::name))
+        Value::Word(self.map_or(AUTO, Capability::name))
     }
 
     fn fill(&mut self, value: Value) {
         match value {
             Value::Word(word) => *self = word.parse().ok(),
-            other => panic!("the table gives a capability {other:?}"),
+            other => panic!("a capability cannot be {other:?}"),
         }
     }
 }
 
 impl Field for Option<Device> {
     fn value(&self) -> Value {
-        Value::Word(self.map_or(AS_FOUND, Device::name))
+        Value::Word(self.map_or(AUTO, Device::name))
     }
 
     fn fill(&mut self, value: Value) {
         match value {
             Value::Word(word) => *self = word.parse().ok(),
-            other => panic!("the table gives a device {other:?}"),
+            other => panic!("a device cannot be {other:?}"),
         }
     }
 }
 
-/// A model does what its files are for, where it does it best.
-pub(super) const AS_FOUND: &str = "auto";
+/// Choose by the model's files and the machine's devices.
+pub(super) const AUTO: &str = "auto";
 
 choice_field!(StuckPolicy: "progress" is Progress, "age" is Age);
 choice_field!(AllowPrivate: "auto" is Auto, "yes" is Yes, "no" is No);
 choice_field!(BlockOn: "shape" is Shape, "exact" is Exact);
 choice_field!(ProviderKind: "fixed" is Fixed, "process" is Process, "runpod" is Runpod);
 choice_field!(PolicyName: "queue" is Queue, "latency" is Latency);
-choice_field!(Start: "image" is Image, "ssh" is Ssh);
+choice_field!(WorkerStart: "image" is Image, "ssh" is Ssh);
 choice_field!(Isolation: "auto" is Auto, "thread" is Thread, "process" is Process);
 choice_field!(Precision: "native" is Native, "int8" is Int8);

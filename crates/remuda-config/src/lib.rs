@@ -1,13 +1,13 @@
-//! What the program runs with: `remuda.toml`, the environment and flags, read once and resolved into plain values.
+//! Configuration: `remuda.toml`, the environment and flags, read once and resolved into plain values.
 //!
 //! ```text
-//!  defaults ──▶ remuda.toml ──▶ environment ──▶ flags ──▶ cross checks ──▶ Resolved
-//!               later wins; each value remembers where it came from
+//!  defaults ──▶ remuda.toml ──▶ environment ──▶ flags ──▶ cross checks ──▶ ResolvedConfig
+//!               later sources win; each value records its origin
 //! ```
 //!
-//! One table (`table.rs`) names every key; reading, showing, checking and `docs/configuration.md` all follow it.
-//! `load` changes nothing, so whoever reloads keeps what it has when the new configuration is refused. Nobody else
-//! looks at the environment.
+//! One table (`table.rs`) defines every setting; reading, showing, checking and `docs/configuration.md` follow it. `load`
+//! has no side effects, so a reload that fails leaves the running configuration in place. No other crate reads settings
+//! from the environment.
 
 mod access;
 mod check;
@@ -16,11 +16,13 @@ mod document;
 mod environment;
 mod file;
 mod fleet;
+mod fleet_section;
 mod key;
 mod model;
-mod nearest;
+mod model_section;
 mod show;
 mod store;
+mod suggest;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -36,84 +38,84 @@ use std::time::Duration;
 use remuda_core::settings::Settings;
 
 pub use self::access::AccessSettings;
-pub use self::environment::current as environment;
-pub use self::file::File;
-pub use self::fleet::{Fleet, ProviderKind, Runpod, Source, Ssh, Start};
-pub use self::model::{Model, ModelsSettings};
-pub use self::nearest::nearest;
+pub use self::environment::process_environment;
+pub use self::file::ConfigFile;
+pub use self::fleet::{FleetConfig, MachineSource, ProviderKind, RunpodConfig, SshConfig, WorkerStart};
+pub use self::model::{ModelConfig, ModelsSettings};
 pub use self::show::show;
 pub use self::store::StoreUrl;
-pub use self::value::{read_bytes, written_duration, written_seconds};
+pub use self::suggest::closest_name;
+pub use self::value::{parse_bytes, parse_duration, parse_duration_or_seconds};
 
 use self::environment::Environment;
-use self::key::{Entry, Key};
-use self::value::{Unit, Written};
+use self::key::Entry;
+use self::value::{RawSetting, Unit};
 
-/// Where `remuda serve` looks when nobody names a file.
+/// File name that is searched for if none is given.
 const FILE_NAME: &str = "remuda.toml";
 
-/// Everything the program runs with, all of it legal and fitting together.
+/// The complete configuration: every value is valid, and the rules between settings hold.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Resolved {
-    /// What the core decides by.
+pub struct ResolvedConfig {
+    /// Settings of the core.
     pub settings: Settings,
     pub serve: ServeSettings,
     pub agent: AgentSettings,
     pub models: ModelsSettings,
-    /// Each `[[fleet]]`; what the core has to know of them is in `settings`, too.
-    pub fleets: Vec<Fleet>,
-    /// Where the value of each key came from; a key that is not in here has its default.
-    pub origins: BTreeMap<&'static str, Origin>,
+    /// Each `[[fleet]]`. `settings.fleets` holds the part of it that the core uses.
+    pub fleets: Vec<FleetConfig>,
+    /// Origin of each setting that differs from its default.
+    pub origins: BTreeMap<&'static str, ValueOrigin>,
 }
 
-/// What the plane's shell needs to know.
+/// Settings of the server around the core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServeSettings {
-    /// Store, blobs and logs.
+    /// Folder for the store, blobs and logs.
     pub data: PathBuf,
     pub listen: SocketAddr,
     pub store: StoreUrl,
-    /// Other addresses than loopback may be served without TLS.
+    /// Allows addresses other than loopback without TLS.
     pub insecure: bool,
-    /// How long finished jobs and their results are kept.
+    /// How long finished jobs and their results are stored.
     pub retention: Duration,
     pub log_json: bool,
     pub body_bytes_max: usize,
-    /// The highest priority that a client may ask for.
+    /// Highest priority that a client may request.
     pub client_priority_max: u8,
-    /// How deep JSON may be nested.
+    /// Deepest nesting of JSON.
     pub depth_max: usize,
-    /// How many nodes a workflow may have.
+    /// Nodes in one workflow.
     pub nodes_max: usize,
     pub connections_max: usize,
-    /// Event streams open at the same time; each holds a connection.
+    /// Event streams open at once; each holds a connection.
     pub streams_max: usize,
-    /// The largest blob.
+    /// Largest blob.
     pub blob_bytes_max: u64,
-    /// How long the next piece of a blob may take to come.
+    /// Longest pause between two chunks of a blob upload.
     pub blob_upload_idle_timeout: Duration,
     pub webhooks_allow_private: AllowPrivate,
     pub access: AccessSettings,
-    /// The worker is started, over SSH, on machines of fleets that want it so.
+    /// Starts workers over SSH on machines of fleets with `start = "ssh"`.
     pub start_worker: bool,
-    /// The folder with the stock web interface, if it is to be served; only the command line says so.
+    /// Folder of ComfyUI's web interface to serve. Set by the command line only.
     pub ui: Option<PathBuf>,
-    /// ComfyUI servers that the plane itself may ask; only the command line says so.
-    pub forward_to: Vec<remuda_comfyui::Target>,
+    /// ComfyUI servers to which the plane forwards requests. Set by the command line only.
+    pub forward_to: Vec<remuda_comfyui::ComfyuiTarget>,
 }
 
-/// Whether something may go to loopback and private addresses.
+/// Whether requests may go to loopback and private addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowPrivate {
-    /// Only while the plane itself listens on loopback: then whoever submits is on this machine anyway.
+    /// Only while the plane listens on loopback: then every submitter is on this machine anyway.
     Auto,
     Yes,
     No,
 }
 
 impl ServeSettings {
-    /// Whether webhooks may go to loopback and private addresses.
-    pub fn webhooks_may_be_private(&self) -> bool {
+    /// Whether webhooks may be sent to loopback and private addresses.
+    pub fn allows_private_webhooks(&self) -> bool {
         match self.webhooks_allow_private {
             AllowPrivate::Auto => self.listen.ip().is_loopback(),
             AllowPrivate::Yes => true,
@@ -122,28 +124,28 @@ impl ServeSettings {
     }
 }
 
-/// What the agent's shell needs to know.
+/// Settings of the worker's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentSettings {
-    /// How often a service that was given up is asked whether it works again.
+    /// Interval between health checks of a service that was given up.
     pub probe_every: Duration,
-    /// A service that says nothing about a running attempt for this long is asked about it.
+    /// The service is queried about a running attempt after this long without a message about it.
     pub inactivity: Duration,
-    /// Between the first time a service does not know an attempt and the second, which counts.
+    /// Delay between the first and the second time that a service does not know an attempt; the second one decides.
     pub unknown_recheck: Duration,
-    /// Whoever goes on for longer with what it was told to stop is sick.
+    /// A service that still runs a cancelled attempt after this long is sick.
     pub cancel_timeout: Duration,
-    /// So long one thing may run at a service while our work waits behind it.
+    /// Longest time for one prompt to run while our job waits behind it.
     pub queue_stall_max: Duration,
-    /// How long a service may take for the smallest of workflows.
+    /// Longest time for the minimal workflow of the self-test.
     pub self_test_timeout: Duration,
 }
 
-impl Resolved {
-    /// What holds when nothing is written anywhere but the data folder.
-    pub fn defaults(data: PathBuf) -> Resolved {
+impl ResolvedConfig {
+    /// The defaults, given the data folder.
+    pub fn defaults(data: PathBuf) -> ResolvedConfig {
         let store = StoreUrl::Sqlite(data.join("remuda.sqlite"));
-        Resolved {
+        ResolvedConfig {
             settings: Settings::default(),
             serve: ServeSettings {
                 data,
@@ -152,18 +154,18 @@ impl Resolved {
                 insecure: false,
                 retention: Duration::from_secs(7 * 24 * 60 * 60),
                 log_json: false,
-                // A large graph is some hundred KiB; images come as blobs.
+                // A large graph has some hundred KiB; images are uploaded as blobs.
                 body_bytes_max: 8 << 20,
-                // As much as "in front" is at the ComfyUI door; what is above is left to whoever runs the fleet.
+                // The priority of `front` in the ComfyUI API; higher ones are reserved for admins.
                 client_priority_max: 10,
                 depth_max: 64,
                 nodes_max: 10_000,
                 connections_max: 1024,
-                // A quarter of the connections: watchers must not keep submitters out.
+                // A quarter of the connections: streams must leave room for submissions.
                 streams_max: 256,
-                // A minute of video as it leaves a model, some minutes once it is encoded.
+                // A minute of uncompressed video, or several minutes of encoded video.
                 blob_bytes_max: 2 << 30,
-                // As for any other body: whoever takes longer has gone without a word.
+                // The same as for other request bodies: a client that pauses longer is gone.
                 blob_upload_idle_timeout: Duration::from_secs(15),
                 webhooks_allow_private: AllowPrivate::Auto,
                 access: AccessSettings::default(),
@@ -174,12 +176,12 @@ impl Resolved {
             agent: AgentSettings {
                 probe_every: Duration::from_secs(30),
                 inactivity: Duration::from_secs(30),
-                // Whatever was on its way to the service has arrived by then.
+                // Any request that was in flight has reached the service by then.
                 unknown_recheck: Duration::from_secs(5),
-                // An interrupt is heard between two steps of a sampler, and a step may be long.
+                // ComfyUI handles an interrupt between two sampler steps, and a step may be long.
                 cancel_timeout: Duration::from_secs(30),
                 queue_stall_max: Duration::from_secs(3600),
-                // A service that has just started may load for a while first.
+                // A service that has just started may load models first.
                 self_test_timeout: Duration::from_secs(60),
             },
             models: ModelsSettings::default(),
@@ -188,41 +190,41 @@ impl Resolved {
         }
     }
 
-    /// Where the value of a key came from.
-    pub fn origin(&self, key: &str) -> Origin {
-        self.origins.get(key).cloned().unwrap_or(Origin::Default)
+    /// Where the value of a setting came from.
+    pub fn origin(&self, key: &str) -> ValueOrigin {
+        self.origins.get(key).cloned().unwrap_or(ValueOrigin::Default)
     }
 }
 
-/// A value given on the command line: `Flag { key: "listen", value: "0.0.0.0:8288", name: "--listen" }`.
+/// A setting from the command line: `ConfigFlag { key: "listen", value: "0.0.0.0:8288", name: "--listen" }`.
 #[derive(Clone, Copy, Debug)]
-pub struct Flag<'a> {
+pub struct ConfigFlag<'a> {
     pub key: &'a str,
     pub value: &'a str,
     pub name: &'a str,
 }
 
-/// Who said so.
+/// Where a value came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum ValueOrigin {
     Default,
     File { path: PathBuf, line: usize },
     Environment(String),
     Flag(String),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ValueOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Origin::Default => f.write_str("default"),
-            Origin::File { path, line } => write!(f, "file {}:{line}", path.display()),
-            Origin::Environment(name) => write!(f, "environment {name}"),
-            Origin::Flag(name) => write!(f, "flag {name}"),
+            ValueOrigin::Default => f.write_str("default"),
+            ValueOrigin::File { path, line } => write!(f, "file {}:{line}", path.display()),
+            ValueOrigin::Environment(name) => write!(f, "environment {name}"),
+            ValueOrigin::Flag(name) => write!(f, "flag {name}"),
         }
     }
 }
 
-/// Why there is nothing to run with. Each says what, where, and what to do about it.
+/// Why a configuration was refused: what is wrong, where, and what to do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("cannot read the configuration file {}: {source}", path.display())]
@@ -235,38 +237,39 @@ pub enum ConfigError {
     UnknownVariable { name: String, hint: String },
     #[error("unknown key `{name}` given with {flag}: {hint}")]
     UnknownFlag { name: String, flag: String, hint: String },
-    /// The value is what was written, without its secrets.
+    /// `value` is the text from the source with secrets masked.
     #[error("`{key}` cannot be `{value}` ({origin}): {why}")]
-    Illegal { key: String, value: String, origin: Origin, why: String },
-    /// Two values, legal each, that do not fit together.
+    Invalid { key: String, value: String, origin: ValueOrigin, why: String },
+    /// Two values that are valid separately and contradict each other.
     #[error("{0}")]
     Conflict(String),
-    #[error("there is no folder for the data: HOME is not set; name one with --data or REMUDA_DATA")]
+    #[error("no data folder: HOME is not set; name one with --data or REMUDA_DATA")]
     NoDataFolder,
 }
 
-/// Reads everything there is to read. `file` is what `--config` names; without it `REMUDA_CONFIG`, then `remuda.toml`
-/// here, then in the data folder, if there is one. `environment` is what `environment()` gives, or a test's own.
+/// Reads and resolves the configuration. `file` is the value of `--config`; without it `REMUDA_CONFIG` names the file, or
+/// else `remuda.toml` is searched for in the current folder and in the data folder. Pass [`process_environment`] as
+/// `environment`, or a fixed list in tests.
 pub fn load(
     file: Option<&Path>,
     environment: impl IntoIterator<Item = (String, String)>,
-    flags: &[Flag<'_>],
-) -> Result<Resolved, ConfigError> {
+    flags: &[ConfigFlag<'_>],
+) -> Result<ResolvedConfig, ConfigError> {
     load_from(Path::new(""), file, &Environment::new(environment), flags)
 }
 
-/// As `load`, with the current folder handed in.
+/// As `load`, with the current folder as a parameter.
 fn load_from(
     here: &Path,
     file: Option<&Path>,
     environment: &Environment,
-    flags: &[Flag<'_>],
-) -> Result<Resolved, ConfigError> {
+    flags: &[ConfigFlag<'_>],
+) -> Result<ResolvedConfig, ConfigError> {
     let mut later = environment.entries()?;
     for flag in flags {
         later.push(flag.entry()?);
     }
-    let file = find_file(here, file, environment, &later).map(|path| File::read(&path)).transpose()?;
+    let file = find_file(here, file, environment, &later).map(|path| ConfigFile::read(&path)).transpose()?;
     let mut entries = match &file {
         Some(file) => file.entries()?,
         None => Vec::new(),
@@ -275,7 +278,7 @@ fn load_from(
 
     let data =
         data_folder(&entries).or_else(|| environment.data_folder()).ok_or(ConfigError::NoDataFolder)?;
-    let mut resolved = Resolved::defaults(data);
+    let mut resolved = ResolvedConfig::defaults(data);
     resolved.serve.access.admin_token = environment.admin_token();
     for entry in entries {
         entry.key.write(&mut resolved, entry.value);
@@ -283,21 +286,21 @@ fn load_from(
     }
     check::check(&resolved)?;
     let api_key = environment.runpod_key();
-    for section in file.iter().flat_map(File::fleets) {
-        let fleet = Fleet::read(section, &resolved, api_key.as_ref())?;
+    for section in file.iter().flat_map(ConfigFile::fleets) {
+        let fleet = FleetConfig::read(section, &resolved, api_key.as_ref())?;
         resolved.fleets.push(fleet);
     }
-    fleet::check_names(&resolved.fleets)?;
-    for section in file.iter().flat_map(File::models) {
-        resolved.models.own.push(Model::read(section)?);
+    fleet_section::check_names(&resolved.fleets)?;
+    for section in file.iter().flat_map(ConfigFile::models) {
+        resolved.models.own.push(ModelConfig::read(section)?);
     }
-    model::check_names(&resolved.models.own)?;
+    model_section::check_names(&resolved.models.own)?;
     resolved.settings.fleets = resolved.fleets.iter().map(|fleet| fleet.settings.clone()).collect();
     Ok(resolved)
 }
 
-/// A file that was named must be there; one that was not may be. The data folder is looked into as far as it is known
-/// without the file.
+/// The path of the configuration file. A named file must exist, so its path is returned unchecked. The data folder counts
+/// only as far as it is known without the file.
 fn find_file(
     here: &Path,
     named: Option<&Path>,
@@ -315,20 +318,20 @@ fn find_file(
         .find(|path| path.is_file())
 }
 
-/// The data folder that was asked for; the last word counts.
+/// The data folder from the entries; the last one wins.
 fn data_folder(entries: &[Entry]) -> Option<PathBuf> {
     let last = entries.iter().rfind(|entry| entry.key.name == "data")?;
     last.value.as_folder().map(Path::to_path_buf)
 }
 
-impl Flag<'_> {
+impl ConfigFlag<'_> {
     fn entry(&self) -> Result<Entry, ConfigError> {
-        let key = Key::named(self.key).ok_or_else(|| ConfigError::UnknownFlag {
+        let key = table::find(self.key).ok_or_else(|| ConfigError::UnknownFlag {
             name: self.key.to_owned(),
             flag: self.name.to_owned(),
-            hint: nearest::hint(self.key, Key::all().map(|key| key.name)),
+            hint: suggest::hint(self.key, table::all().map(|key| key.name)),
         })?;
-        let written = Written::Text(self.value.to_owned());
-        key.entry(&written, Unit::Written, Origin::Flag(self.name.to_owned()))
+        let written = RawSetting::Text(self.value.to_owned());
+        key.entry(&written, Unit::Required, ValueOrigin::Flag(self.name.to_owned()))
     }
 }

@@ -1,16 +1,16 @@
-//! Every value and where it came from, for `remuda config show`; the keys of fleet `gpus` as `fleet.gpus.…`, those
-//! of model `embed` as `model.embed.…`.
+//! Output of `remuda config show`: every setting with its value and origin. Settings of fleet `gpus` are listed as
+//! `fleet.gpus.…`, those of model `embed` as `model.embed.…`.
 
 use serde_json::{Map, json};
 
-use super::fleet::keys_of;
 use super::key::Key;
+use super::table::fleets::keys_for;
 use super::table::models;
 use super::value::Value;
-use super::{Origin, Resolved};
+use super::{ResolvedConfig, ValueOrigin, table};
 
-/// As an aligned table for people, or as JSON by key for programs.
-pub fn show(resolved: &Resolved, json: bool) -> String {
+/// An aligned table, or a JSON object by setting.
+pub fn show(resolved: &ResolvedConfig, json: bool) -> String {
     let rows = rows(resolved);
     if json { as_json(rows) } else { as_table(&rows) }
 }
@@ -20,23 +20,23 @@ struct Row {
     value: Value,
     shown: String,
     meaning: &'static str,
-    origin: Origin,
+    origin: ValueOrigin,
 }
 
-fn rows(resolved: &Resolved) -> Vec<Row> {
+fn rows(resolved: &ResolvedConfig) -> Vec<Row> {
     let row = |key: &Key| Row {
         name: key.name.to_owned(),
         value: key.read(resolved),
-        shown: key.shown(resolved),
+        shown: key.display(resolved),
         meaning: key.meaning,
         origin: resolved.origin(key.name),
     };
-    let mut rows: Vec<Row> = Key::all().map(row).collect();
+    let mut rows: Vec<Row> = table::all().map(row).collect();
     for fleet in &resolved.fleets {
-        rows.extend(keys_of(fleet.source.provider).map(|key| Row {
+        rows.extend(keys_for(fleet.source.provider).map(|key| Row {
             name: format!("fleet.{}.{}", fleet.settings.id, key.name),
             value: key.read(fleet),
-            shown: key.shown(fleet),
+            shown: key.display(fleet),
             meaning: key.meaning,
             origin: fleet.origin(key.name, resolved),
         }));
@@ -45,7 +45,7 @@ fn rows(resolved: &Resolved) -> Vec<Row> {
         rows.extend(models::KEYS.iter().map(|key| Row {
             name: format!("model.{}.{}", model.spec.name, key.name),
             value: key.read(model),
-            shown: key.shown(model),
+            shown: key.display(model),
             meaning: key.meaning,
             origin: model.origin(key.name),
         }));
@@ -66,23 +66,23 @@ fn as_json(rows: Vec<Row>) -> String {
     let mut keys = Map::new();
     for row in rows {
         let value = match row.value {
-            Value::Number(number) | Value::MaybeNumber(Some(number)) => json!(number),
+            Value::Number(number) | Value::OptionalNumber(Some(number)) => json!(number),
             Value::Switch(on) => json!(on),
             other => json!(other.to_string()),
         };
         let mut entry = json!({ "value": value, "meaning": row.meaning });
         match row.origin {
-            Origin::Default => entry["origin"] = json!("default"),
-            Origin::File { path, line } => {
+            ValueOrigin::Default => entry["origin"] = json!("default"),
+            ValueOrigin::File { path, line } => {
                 entry["origin"] = json!("file");
                 entry["path"] = json!(path.display().to_string());
                 entry["line"] = json!(line);
             }
-            Origin::Environment(name) => {
+            ValueOrigin::Environment(name) => {
                 entry["origin"] = json!("environment");
                 entry["name"] = json!(name);
             }
-            Origin::Flag(name) => {
+            ValueOrigin::Flag(name) => {
                 entry["origin"] = json!("flag");
                 entry["name"] = json!(name);
             }

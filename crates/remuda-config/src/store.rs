@@ -1,14 +1,14 @@
-//! Where the plane keeps what it knows, as a URL: `sqlite:PATH` or `memory:`. A URL can carry a password, so whatever
-//! is said about one that was refused goes through `masked`.
+//! The store's URL: `sqlite:PATH` or `memory:`. A URL can contain a password, so error messages print it through
+//! `mask_secrets`.
 
 use std::fmt;
 use std::path::PathBuf;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// One file.
+    /// A file.
     Sqlite(PathBuf),
-    /// Forgotten when the program ends.
+    /// Lost when the program ends.
     Memory,
 }
 
@@ -40,10 +40,10 @@ impl fmt::Display for StoreUrl {
     }
 }
 
-/// The text without what may be a secret in it: who logs in and how, and any `password=`.
-pub(super) fn masked(text: &str) -> String {
+/// Replaces credentials before `@` and the value of `password=` by `***`.
+pub(super) fn mask_secrets(text: &str) -> String {
     let mut shown = text.to_owned();
-    // The last `@`: a password may have one in it that nobody escaped.
+    // The last `@`: a password may contain one that is not escaped.
     if let (Some(start), Some(end)) = (shown.find("://"), shown.rfind('@'))
         && start < end
     {
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_is_a_file_or_memory() {
+    fn store_is_a_file_or_memory() {
         assert_eq!(
             StoreUrl::parse("sqlite:/var/lib/x.sqlite"),
             Ok(StoreUrl::Sqlite("/var/lib/x.sqlite".into()))
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn no_password_is_left_standing() {
+    fn passwords_are_masked() {
         for (text, shown) in [
             ("postgres://anna:geheim@db/remuda", "postgres://***@db/remuda"),
             ("redis://:ge@he/im@db", "redis://***@db"),
@@ -84,7 +84,7 @@ mod tests {
             ("postgres:host=db password=geheim", "postgres:host=db password=***"),
             ("sqlite:a@b.sqlite", "sqlite:a@b.sqlite"),
         ] {
-            assert_eq!(masked(text), shown);
+            assert_eq!(mask_secrets(text), shown);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Every key there is. A line here is all it takes: it can be written in `remuda.toml`, set in the environment and given
-//! as a flag, is checked, shown and documented.
+//! The table of all settings. One entry here is enough: the setting can then be written in `remuda.toml`, set in the
+//! environment and given as a flag, and it is checked, shown and documented.
 
 mod access;
 pub(super) mod fleets;
@@ -10,10 +10,10 @@ use std::time::Duration;
 use remuda_core::reliability;
 
 use super::key::{Key, slot};
-use super::value::Kind::{Address, Bytes, Choice, Folder, MaybeBytes, Store, Switch};
+use super::value::Kind::{Address, Bytes, Choice, Folder, OptionalBytes, Store, Switch};
 use super::value::{Kind, Unit};
 
-/// Keys that are read about together.
+/// Settings that share a section of `docs/configuration.md`.
 pub(super) struct Group {
     #[cfg_attr(not(test), expect(dead_code, reason = "only the document has headings"))]
     pub(super) title: &'static str,
@@ -24,7 +24,7 @@ pub(super) const GROUPS: &[Group] = &[
     Group { title: "The plane", keys: PLANE },
     Group { title: "Beats and leases", keys: BEATS },
     Group { title: "Attempts and retries", keys: ATTEMPTS },
-    Group { title: "Suspicion: blocks, quarantine, probation", keys: SUSPICION },
+    Group { title: "Blocks, quarantine, probation", keys: TRUST },
     Group { title: "Routing", keys: ROUTING },
     Group { title: "Limits", keys: LIMITS },
     Group { title: "Access", keys: access::ACCESS },
@@ -35,11 +35,21 @@ pub(super) const GROUPS: &[Group] = &[
     Group { title: "Models", keys: MODELS },
 ];
 
+/// All settings except those of fleets and models.
+pub(super) fn all() -> impl Iterator<Item = &'static Key> {
+    GROUPS.iter().flat_map(|group| group.keys)
+}
+
+/// The setting with this name.
+pub(super) fn find(name: &str) -> Option<&'static Key> {
+    all().find(|key| key.name == name)
+}
+
 const MILLISECOND: Duration = Duration::from_millis(1);
-/// As often as anything that repeats may do so: more would only keep a core warm.
+/// The shortest interval of anything periodic: a shorter one would only keep a core busy.
 const TICK: Duration = Duration::from_millis(10);
 const SECOND: Duration = Duration::from_secs(1);
-/// A plane with nothing to do looks up once a second: that must not pass for an absence, or nobody is ever found silent.
+/// An idle plane runs once a second. That must not count as a stall, or no worker would ever be found silent.
 const PLANE_STALL_MIN: Duration = Duration::from_millis(1500);
 const HOUR: Duration = Duration::from_secs(60 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
@@ -54,81 +64,86 @@ const fn number(min: u64, max: u64) -> Kind {
 }
 
 const PLANE: &[Key] = &[
-    Key::new("data", slot!(serve.data), Folder, "Folder of the store, blobs and logs."),
-    Key::new("listen", slot!(serve.listen), Address, "Where the plane answers."),
-    Key::new("store", slot!(serve.store), Store, "Where the plane keeps what it knows."),
-    Key::new("insecure", slot!(serve.insecure), Switch, "Serve other addresses than loopback without TLS."),
+    Key::new("data", slot!(serve.data), Folder, "Folder for the store, blobs and logs."),
+    Key::new("listen", slot!(serve.listen), Address, "Address and port that the plane listens on."),
+    Key::new("store", slot!(serve.store), Store, "Where the plane stores jobs, workers and events."),
+    Key::new("insecure", slot!(serve.insecure), Switch, "Allow addresses other than loopback without TLS."),
     Key::new(
         "retention",
         slot!(serve.retention),
         duration(SECOND, YEARS),
-        "How long finished jobs and their results are kept.",
+        "Keep finished jobs and their results for this long.",
     ),
-    Key::new("log_json", slot!(serve.log_json), Switch, "Write logs as JSON, one object a line."),
+    Key::new("log_json", slot!(serve.log_json), Switch, "Write logs as JSON, one object per line."),
     Key::new(
         "cycle_every",
         slot!(settings.cycle_every),
         duration(TICK, HOUR),
-        "How often the control cycle runs, besides at every change.",
+        "Run the control cycle at least this often; it also runs after every change.",
     )
     .seed("ORCHESTRATOR_POLL_SEC", Unit::Seconds),
     Key::new(
         "forget_workers_after",
         slot!(settings.forget_workers_after),
         duration(SECOND, YEARS),
-        "A worker that has been offline for this long is forgotten.",
+        "Delete a worker that has been offline for this long.",
     ),
     Key::new(
         "plane_stall_max",
         slot!(settings.plane_stall_max),
         duration(PLANE_STALL_MIN, HOUR),
-        "When the plane itself stood still for this long, nobody else is blamed for it.",
+        "If the plane itself stalled for at least this long, do not count that time as silence of its workers.",
     ),
     Key::new(
         "mass_loss_percent",
         slot!(settings.mass_loss_percent),
         number(1, 100),
-        "Share of the fleet whose loss within one lease is taken for our own fault.",
+        "If at least this share of all workers is lost within one lease, suspect the plane's own network and requeue nothing.",
     ),
 ];
 
 const BEATS: &[Key] = &[
-    Key::new("beat.idle", slot!(settings.beat_idle), duration(TICK, HOUR), "How often an idle worker beats."),
+    Key::new(
+        "beat.idle",
+        slot!(settings.beat_idle),
+        duration(TICK, HOUR),
+        "Interval between the beats of an idle worker.",
+    ),
     Key::new(
         "beat.busy",
         slot!(settings.beat_busy),
         duration(TICK, HOUR),
-        "How often a worker beats while it holds an attempt.",
+        "Interval between the beats of a worker that holds an attempt.",
     ),
     Key::new(
         "beat.stale_after",
         slot!(settings.stale_after),
         duration(TICK, DAY),
-        "An idle worker that is silent for this long is offline.",
+        "Treat an idle worker as offline after this much silence.",
     ),
     Key::new(
         "beat.flaps_before_alert",
         slot!(settings.flaps_before_alert),
         number(1, reliability::MOMENTS_MAX as u64),
-        "A worker or machine that goes stale so often within an hour is told of.",
+        "Emit an alert when a worker or machine goes stale this many times in an hour.",
     ),
     Key::new(
         "beat.suspect_after",
         slot!(settings.suspect_after),
         duration(TICK, HOUR),
-        "A busy worker that is silent for this long gets no new work.",
+        "Assign no new work to a busy worker after this much silence.",
     ),
     Key::new(
         "lease",
         slot!(settings.lease),
         duration(TICK, DAY),
-        "How long an attempt may go unnamed by any beat before it is given up.",
+        "Give up an attempt that no beat has named for this long.",
     ),
     Key::new(
         "order_grace",
         slot!(settings.order_grace),
         duration(TICK, HOUR),
-        "How long an order may be on its way before its attempt counts as lost.",
+        "Treat an order as lost if its worker does not report the attempt within this time.",
     ),
 ];
 
@@ -137,101 +152,101 @@ const ATTEMPTS: &[Key] = &[
         "stuck_after",
         slot!(settings.stuck_after),
         duration(TICK, YEARS),
-        "An attempt that does not advance for this long is stuck.",
+        "Treat an attempt as stuck after this long without progress.",
     )
     .seed("TASK_STUCK_TIMEOUT_SEC", Unit::Seconds),
     Key::new(
         "stuck_policy",
         slot!(settings.stuck_policy),
         Choice(&["progress", "age"]),
-        "Whether `stuck_after` counts from the last progress or from the start.",
+        "Measure `stuck_after` from the last progress or from the start of the attempt.",
     ),
     Key::new(
         "attempts_max",
         slot!(settings.attempts_max),
         number(1, 100),
-        "Failures of its own making before a job has failed.",
+        "Fail a job after this many failures that it caused itself.",
     ),
     Key::new(
         "infra_failures_max",
         slot!(settings.infra_failures_max),
         number(1, 100),
-        "Failures of every other class before a job is quarantined.",
+        "Quarantine a job after this many failures of any other class.",
     ),
     Key::new(
         "poison_after",
         slot!(settings.poison_after),
         number(1, 100),
-        "A job that took down this many distinct workers is poison.",
+        "Treat a job as poison once it has crashed this many distinct workers.",
     ),
     Key::new(
         "retry.base",
         slot!(settings.retry_base),
         duration(MILLISECOND, HOUR),
-        "The first wait before a retry; it doubles, with jitter.",
+        "Delay before the first retry; it doubles with each further one, with jitter.",
     ),
     Key::new(
         "retry.max",
         slot!(settings.retry_max),
         duration(MILLISECOND, DAY),
-        "The longest wait before a retry.",
+        "Longest delay before a retry.",
     ),
 ];
 
-const SUSPICION: &[Key] = &[
+const TRUST: &[Key] = &[
     Key::new(
         "max_failures_before_block",
         slot!(settings.max_failures_before_block),
         number(1, 1000),
-        "Failures of a worker and a shape together before they are kept apart.",
+        "Block a shape on a worker after this many failures there.",
     ),
     Key::new(
         "block_on",
         slot!(settings.block_on),
         Choice(&["shape", "exact"]),
-        "Whether jobs of one shape share blocks, or only the same workflow to the letter does.",
+        "Apply a block to all jobs of the shape, or only to exactly the same workflow.",
     ),
     Key::new(
         "block.cooldown",
         slot!(settings.block_cooldown),
         duration(TICK, DAY),
-        "How long a worker and a shape are first kept apart; doubles with each failed trial.",
+        "Duration of the first block; it doubles with each failed trial.",
     ),
     Key::new(
         "block.cooldown_max",
         slot!(settings.block_cooldown_max),
         duration(TICK, YEARS),
-        "How long they are kept apart at most.",
+        "Longest duration of a block.",
     ),
     Key::new(
         "block.exempt_sole_worker",
         slot!(settings.exempt_sole_worker),
         Switch,
-        "Keep a worker that is all there is from nothing: a retry runs at once instead of when its block ends.",
+        "Never block the only worker; retry at once.",
     ),
     Key::new(
         "suspect_shape_after",
         slot!(settings.suspect_shape_after),
         number(1, 100),
-        "A shape that failed on this many distinct workers without a success is quarantined.",
+        "Quarantine a shape that has failed on this many distinct workers without a success.",
     ),
     Key::new(
         "quarantine.cooldown",
         slot!(settings.quarantine_cooldown),
         duration(TICK, DAY),
-        "How long a quarantined shape waits for its first trial; doubles with each failed one.",
+        "Delay before the first trial of a quarantined shape; it doubles with each failed trial.",
     ),
     Key::new(
         "quarantine.trials_max",
         slot!(settings.quarantine_trials_max),
         number(1, 1000),
-        "Failed trials after which the waiting jobs of a quarantined shape are failed.",
+        "Fail the waiting jobs of a quarantined shape after this many failed trials.",
     ),
     Key::new(
         "probation_after",
         slot!(settings.probation_after),
         number(1, 1000),
-        "Failures in a row, over different shapes, that put a worker on probation.",
+        "Put a worker on probation after this many consecutive failures with different shapes.",
     ),
 ];
 
@@ -240,13 +255,13 @@ const ROUTING: &[Key] = &[
         "look_ahead",
         slot!(settings.look_ahead),
         number(0, 10_000),
-        "How many waiting kinds of work a free worker may look past to find one it has warm.",
+        "Search up to this many waiting job kinds for one whose models the worker has already loaded.",
     ),
     Key::new(
         "warm_wait_max",
         slot!(settings.warm_wait_max),
         duration(Duration::ZERO, DAY),
-        "A job that has waited this long is not passed over for a warm one any more.",
+        "Do not skip a job for one with loaded models once it has waited this long.",
     ),
 ];
 
@@ -255,44 +270,39 @@ const LIMITS: &[Key] = &[
         "limits.open_jobs_max",
         slot!(settings.open_jobs_max),
         number(1, 100_000_000),
-        "Unfinished jobs the plane holds; more are refused with a hint to come back.",
+        "Unfinished jobs that the plane holds; further ones are refused with `Retry-After`.",
     ),
     Key::new(
         "limits.blocks_max",
         slot!(settings.blocks_max),
         number(1, 10_000_000),
-        "Blocks kept at most; the one that ends first makes room.",
+        "Blocks held at once; the one that ends first is dropped for a new one.",
     ),
     Key::new(
         "limits.body_bytes_max",
         slot!(serve.body_bytes_max),
         Bytes { min: 1 << 10, max: 1 << 30 },
-        "The largest body of a request.",
+        "Largest request body.",
     ),
     Key::new(
         "limits.depth_max",
         slot!(serve.depth_max),
-        // serde_json gives up at 128.
+        // serde_json refuses 128.
         number(4, 127),
-        "How deep JSON may be nested.",
+        "Deepest nesting of JSON.",
     ),
-    Key::new(
-        "limits.nodes_max",
-        slot!(serve.nodes_max),
-        number(1, 1_000_000),
-        "How many nodes a workflow may have.",
-    ),
+    Key::new("limits.nodes_max", slot!(serve.nodes_max), number(1, 1_000_000), "Nodes in one workflow."),
     Key::new(
         "limits.connections_max",
         slot!(serve.connections_max),
         number(1, 1_000_000),
-        "Connections open at the same time.",
+        "Connections open at once.",
     ),
     Key::new(
         "limits.streams_max",
         slot!(serve.streams_max),
         number(1, 1_000_000),
-        "Event streams open at the same time.",
+        "Event streams open at once.",
     ),
 ];
 
@@ -301,13 +311,13 @@ const BLOBS: &[Key] = &[
         "blobs.bytes_max",
         slot!(serve.blob_bytes_max),
         Bytes { min: 1 << 10, max: 1 << 40 },
-        "The largest blob: a file that a job takes or gives.",
+        "Largest blob: a file that a job reads or writes.",
     ),
     Key::new(
         "blobs.upload_idle_timeout",
         slot!(serve.blob_upload_idle_timeout),
         duration(SECOND, HOUR),
-        "How long the next 256 KiB of a blob may take to come; the whole may take as long as it needs.",
+        "Abort an upload if its next 256 KiB take longer than this; the whole upload has no time limit.",
     ),
 ];
 
@@ -315,7 +325,7 @@ const WEBHOOKS: &[Key] = &[Key::new(
     "webhooks.allow_private",
     slot!(serve.webhooks_allow_private),
     Choice(&["auto", "yes", "no"]),
-    "Whether webhooks may go to loopback and private addresses; `auto`: only while the plane itself listens on loopback.",
+    "Allow webhooks to loopback and private addresses; `auto` allows them only while the plane listens on loopback.",
 )];
 
 const SCALING: &[Key] = &[
@@ -323,70 +333,70 @@ const SCALING: &[Key] = &[
         "scaling.machines_min",
         slot!(settings.scaling.machines_min),
         number(0, 10_000),
-        "Machines kept even when nothing waits.",
+        "Keep at least this many machines, even without jobs.",
     )
-    .seed("MIN_ACTIVE_GPUS", Unit::Written),
+    .seed("MIN_ACTIVE_GPUS", Unit::Required),
     Key::new(
         "scaling.machines_max",
         slot!(settings.scaling.machines_max),
         number(0, 10_000),
-        "A hard ceiling against runaway cost.",
+        "Never rent more machines than this.",
     )
-    .seed("MAX_ACTIVE_GPUS", Unit::Written),
+    .seed("MAX_ACTIVE_GPUS", Unit::Required),
     Key::new(
         "scaling.jobs_per_worker",
         slot!(settings.scaling.jobs_per_worker),
         number(1, 1_000_000),
-        "More machines are rented when more jobs than this wait for each worker.",
+        "Rent more machines when more than this many jobs wait per worker.",
     )
-    .seed("TASKS_PER_GPU_THRESHOLD", Unit::Written),
+    .seed("TASKS_PER_GPU_THRESHOLD", Unit::Required),
     Key::new(
         "scaling.idle_timeout",
         slot!(settings.scaling.idle_timeout),
         duration(TICK, YEARS),
-        "A beat older than this fails a worker, but only when work waits.",
+        "Fail a worker whose last beat is older than this, but only while jobs wait.",
     )
     .seed("GPU_IDLE_TIMEOUT_SEC", Unit::Seconds),
     Key::new(
         "scaling.spawning_timeout",
         slot!(settings.scaling.spawning_timeout),
         duration(TICK, DAY),
-        "How long a machine may take to come up, from the moment the provider says it runs.",
+        "Longest time from the provider reporting a machine as running until its worker registers.",
     )
     .seed("SPAWNING_TIMEOUT_SEC", Unit::Seconds),
     Key::new(
         "scaling.drain_timeout",
         slot!(settings.scaling.drain_timeout),
         duration(TICK, YEARS),
-        "How long a draining worker may finish what it holds.",
+        "Longest time for a draining worker to finish its attempts.",
     )
     .seed("GRACEFUL_SHUTDOWN_TIMEOUT_SEC", Unit::Seconds),
     Key::new(
         "scaling.vram_stale_after",
         slot!(settings.scaling.vram_stale_after),
         duration(TICK, DAY),
-        "VRAM readings older than this are warned about and nothing more.",
+        "Warn about VRAM readings older than this; nothing else follows from them.",
     )
     .seed("GPU_HEALTH_CHECK_TIMEOUT_SEC", Unit::Seconds),
     Key::new(
         "scaling.reversal_cooldown",
         slot!(settings.scaling.reversal_cooldown),
         duration(TICK, DAY),
-        "A fleet turns from growing to shrinking, or back, at most once in this time.",
+        "Shortest time between growing and shrinking a fleet, in either order.",
     ),
     Key::new(
         "scaling.uptime_min",
         slot!(settings.scaling.uptime_min),
         duration(TICK, DAY),
-        "A worker is not returned before it was active for this long.",
+        "Do not return a machine before its worker has been active for this long.",
     ),
     Key::new(
         "scaling.start_worker",
         slot!(serve.start_worker),
         Switch,
-        "Start the worker, over SSH, on machines of fleets with `start = \"ssh\"`; off, somebody else does.",
+        "Start the worker over SSH on machines of fleets with `start = \"ssh\"`. Turn it off if something else starts it.",
     )
-    .seed("AUTO_START_WORKER_PROCESS", Unit::Written),
+    .seed("AUTO_START_WORKER_PROCESS", Unit::Required),
 ];
 
 const AGENT: &[Key] = &[
@@ -394,39 +404,39 @@ const AGENT: &[Key] = &[
         "agent.probe_every",
         slot!(agent.probe_every),
         duration(TICK, HOUR),
-        "How often a service that was given up is asked whether it works again.",
+        "Interval between health checks of a service that was given up.",
     )
     .seed("WORKER_HEALTH_CHECK_INTERVAL_MS", Unit::Milliseconds),
     Key::new(
         "agent.inactivity",
         slot!(agent.inactivity),
         duration(TICK, DAY),
-        "A service that says nothing about a running attempt for this long is asked about it.",
+        "Query the service about a running attempt after this long without a message about it.",
     )
     .seed("WORKER_WEBSOCKET_INACTIVITY_TIMEOUT_MS", Unit::Milliseconds),
     Key::new(
         "agent.unknown_recheck",
         slot!(agent.unknown_recheck),
         duration(TICK, HOUR),
-        "How long after a service did not know an attempt it is asked again; the second time counts.",
+        "Ask again after this long when a service does not know an attempt; the second answer decides.",
     ),
     Key::new(
         "agent.cancel_timeout",
         slot!(agent.cancel_timeout),
         duration(TICK, HOUR),
-        "A service that goes on for this long with what it was told to stop is sick.",
+        "Treat a service as sick if it still runs a cancelled attempt after this long.",
     ),
     Key::new(
         "agent.queue_stall_max",
         slot!(agent.queue_stall_max),
         duration(TICK, DAY),
-        "So long one thing may run at a ComfyUI server while a job of ours waits behind it, before the server counts as sick.",
+        "Treat a ComfyUI server as sick if one prompt runs for this long while our job waits behind it.",
     ),
     Key::new(
         "agent.self_test_timeout",
         slot!(agent.self_test_timeout),
         duration(SECOND, HOUR),
-        "How long a service may take for the smallest of workflows, which shows that it works.",
+        "Longest time for a service to run the minimal workflow of its self-test.",
     ),
 ];
 
@@ -434,13 +444,13 @@ const MODELS: &[Key] = &[
     Key::new(
         "models.memory",
         slot!(models.memory_bytes),
-        MaybeBytes { min: 1 << 20, max: 1 << 50 },
-        "What all copies of all models on this machine may take together; by default three quarters of its memory.",
+        OptionalBytes { min: 1 << 20, max: 1 << 50 },
+        "Memory for all copies of all models on this machine; by default three quarters of its memory.",
     ),
     Key::new(
         "models.request_timeout",
         slot!(models.request_timeout),
         duration(SECOND, DAY),
-        "How long a call at `/v1` may take, unless it asks for less.",
+        "Longest time for a call under `/v1`; a caller may ask for less.",
     ),
 ];

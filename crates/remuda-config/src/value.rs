@@ -1,5 +1,4 @@
-//! What may be written for a key and how it is read: durations with their unit, numbers within bounds, sizes, switches,
-//! choices, folders, addresses and stores. What is shown can be written back.
+//! Types of settings: their bounds, their notation, and parsing. The printed form of a value parses back to that value.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +12,7 @@ use remuda_core::money::Money;
 use super::store::StoreUrl;
 use remuda_net::secret::Secret;
 
-/// What a key may be.
+/// The type and bounds of a setting.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Duration {
@@ -24,7 +23,7 @@ pub(super) enum Kind {
         min: u64,
         max: u64,
     },
-    /// A number that may be written as `8MiB`.
+    /// Accepts `8MiB` as well as a plain number.
     Bytes {
         min: u64,
         max: u64,
@@ -32,54 +31,54 @@ pub(super) enum Kind {
     Switch,
     Choice(&'static [&'static str]),
     Folder,
-    /// A file that need not be named.
+    /// Optional.
     File,
-    /// Words with commas between them.
+    /// Separated by commas.
     List,
     Address,
     Store,
-    /// A number of bytes that need not be given.
-    MaybeBytes {
+    /// Optional number of bytes.
+    OptionalBytes {
         min: u64,
         max: u64,
     },
-    /// A duration that need not be given.
-    MaybeDuration {
+    /// Optional duration.
+    OptionalDuration {
         min: Duration,
         max: Duration,
     },
-    /// Dollars, or nothing.
+    /// Optional amount of dollars.
     Money,
-    /// Any text, or nothing.
+    /// Optional text.
     Text,
-    /// What a fleet may be called: its machines' names and tags begin with it.
+    /// Name of a fleet; the names and tags of its machines begin with it.
     FleetName,
-    /// What jobs can ask for: one name.
+    /// Name of a service or model.
     Name,
-    /// Names with commas between them.
+    /// Names separated by commas.
     Names,
-    /// `http://` or `https://`, or nothing.
+    /// Optional URL that begins with `http://` or `https://`.
     Url,
     /// Names and values.
     Pairs,
-    /// Names and values that are not shown.
+    /// Names and secret values.
     Environment,
 }
 
-/// What somebody wrote, as far as it could be a value.
+/// A value as read from its source, not yet checked.
 #[derive(Debug)]
-pub(super) enum Written {
+pub(super) enum RawSetting {
     Text(String),
     Pairs(Vec<(String, String)>),
-    /// What no key can be: a date, a list of lists.
+    /// A TOML value that no setting accepts, such as a date or a list of lists.
     Other,
 }
 
-/// What a number without a unit counts, where a duration is wanted.
+/// The unit of a duration that is written as a bare number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// Nothing: the unit has to be written.
-    Written,
+    /// A bare number is refused.
+    Required,
     Milliseconds,
     Seconds,
 }
@@ -95,8 +94,8 @@ pub(super) enum Value {
     List(Vec<String>),
     Address(SocketAddr),
     Store(StoreUrl),
-    MaybeNumber(Option<u64>),
-    MaybeDuration(Option<Duration>),
+    OptionalNumber(Option<u64>),
+    OptionalDuration(Option<Duration>),
     Money(Option<Money>),
     Text(Option<String>),
     Pairs(BTreeMap<String, String>),
@@ -111,8 +110,8 @@ impl Value {
         }
     }
 
-    /// A relative path counts from this folder.
-    pub(super) fn beneath(self, folder: &Path) -> Value {
+    /// Resolves a relative path against this folder.
+    pub(super) fn resolve_path(self, folder: &Path) -> Value {
         match self {
             Value::Folder(path) => Value::Folder(folder.join(path)),
             Value::File(path) => Value::File(path.map(|path| folder.join(path))),
@@ -125,22 +124,22 @@ impl Value {
 impl fmt::Display for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Duration(duration) | Value::MaybeDuration(Some(duration)) => {
-                f.write_str(&written(*duration))
+            Value::Duration(duration) | Value::OptionalDuration(Some(duration)) => {
+                f.write_str(&format_duration(*duration))
             }
-            Value::Number(number) | Value::MaybeNumber(Some(number)) => write!(f, "{number}"),
+            Value::Number(number) | Value::OptionalNumber(Some(number)) => write!(f, "{number}"),
             Value::Switch(on) => write!(f, "{on}"),
             Value::Word(word) => f.write_str(word),
             Value::Folder(path) | Value::File(Some(path)) => write!(f, "{}", path.display()),
             Value::File(None)
-            | Value::MaybeNumber(None)
-            | Value::MaybeDuration(None)
+            | Value::OptionalNumber(None)
+            | Value::OptionalDuration(None)
             | Value::Money(None)
             | Value::Text(None) => Ok(()),
             Value::Money(Some(money)) => write!(f, "{money}"),
             Value::Text(Some(text)) => f.write_str(text),
-            Value::Pairs(pairs) => f.write_str(&joined(pairs)),
-            Value::Environment(pairs) => f.write_str(&joined(pairs)),
+            Value::Pairs(pairs) => f.write_str(&join_pairs(pairs)),
+            Value::Environment(pairs) => f.write_str(&join_pairs(pairs)),
             Value::List(words) => f.write_str(&words.join(", ")),
             Value::Address(address) => write!(f, "{address}"),
             Value::Store(store) => write!(f, "{store}"),
@@ -149,7 +148,7 @@ impl fmt::Display for Value {
 }
 
 impl Kind {
-    /// The value, or what to do about it.
+    /// Parses and checks a text; the error says what is accepted.
     pub(super) fn parse(&self, text: &str, unit: Unit) -> Result<Value, String> {
         let text = text.trim();
         match *self {
@@ -160,7 +159,7 @@ impl Kind {
                 }
                 Ok(Value::Duration(duration))
             }
-            Kind::Number { min, max } => within(whole(text), min, max).ok_or_else(|| self.rule()),
+            Kind::Number { min, max } => within(parse_number(text), min, max).ok_or_else(|| self.rule()),
             Kind::Bytes { min, max } => within(bytes(text), min, max).ok_or_else(|| self.rule()),
             Kind::Switch => switch(text).map(Value::Switch).ok_or_else(|| self.rule()),
             Kind::Choice(words) => words
@@ -174,12 +173,12 @@ impl Kind {
             Kind::List => Ok(Value::List(list(text))),
             Kind::Address => text.parse().map(Value::Address).map_err(|_| self.rule()),
             Kind::Store => StoreUrl::parse(text).map(Value::Store),
-            Kind::MaybeDuration { min, max } => match (Kind::Duration { min, max }).parse(text, unit)? {
-                Value::Duration(duration) => Ok(Value::MaybeDuration(Some(duration))),
+            Kind::OptionalDuration { min, max } => match (Kind::Duration { min, max }).parse(text, unit)? {
+                Value::Duration(duration) => Ok(Value::OptionalDuration(Some(duration))),
                 other => Ok(other),
             },
-            Kind::MaybeBytes { min, max } => match (Kind::Bytes { min, max }).parse(text, unit)? {
-                Value::Number(bytes) => Ok(Value::MaybeNumber(Some(bytes))),
+            Kind::OptionalBytes { min, max } => match (Kind::Bytes { min, max }).parse(text, unit)? {
+                Value::Number(bytes) => Ok(Value::OptionalNumber(Some(bytes))),
                 other => Ok(other),
             },
             Kind::Money => text.parse().map(|money| Value::Money(Some(money))),
@@ -198,10 +197,10 @@ impl Kind {
         }
     }
 
-    /// The same for what was written as `{ name = "value" }`.
+    /// The same for an inline table `{ name = "value" }`.
     pub(super) fn pairs(&self, pairs: &[(String, String)]) -> Result<Value, String> {
         match self {
-            // They travel as `a=b,c=d`.
+            // Labels are passed to workers as `a=b,c=d`.
             Kind::Pairs if pairs.iter().all(|(name, value)| is_label(name) && !value.contains(',')) => {
                 Ok(Value::Pairs(pairs.iter().cloned().collect()))
             }
@@ -213,56 +212,59 @@ impl Kind {
         }
     }
 
-    /// What it has to be, as people are told.
+    /// What is accepted, for error messages.
     fn rule(&self) -> String {
         match self {
             Kind::Number { .. } => format!("it must be a whole number {}", self.bounds()),
-            Kind::Bytes { .. } | Kind::MaybeBytes { .. } => {
+            Kind::Bytes { .. } | Kind::OptionalBytes { .. } => {
                 format!("it must be a number of bytes {}", self.bounds())
             }
             _ => format!("it must be {}", self.bounds()),
         }
     }
 
-    /// What it may be, in a few words.
+    /// What is accepted, for the column "allowed values" of the documentation.
     pub(super) fn bounds(&self) -> String {
         match self {
-            Kind::Duration { min, max } => format!("from `{}` to `{}`", written(*min), written(*max)),
+            Kind::Duration { min, max } => {
+                format!("from `{}` to `{}`", format_duration(*min), format_duration(*max))
+            }
             Kind::Number { min, max } => format!("from {min} to {max}"),
-            Kind::Bytes { min, max } | Kind::MaybeBytes { min, max } => {
-                format!("from `{}` to `{}`", size(*min), size(*max))
+            Kind::Bytes { min, max } | Kind::OptionalBytes { min, max } => {
+                format!("from `{}` to `{}`", format_bytes(*min), format_bytes(*max))
             }
             Kind::Switch => "`true` or `false`".to_owned(),
             Kind::Choice(words) => {
                 words.iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" or ")
             }
             Kind::Folder => "a path".to_owned(),
-            Kind::Address => "an address and a port, as in `127.0.0.1:8288` or `[::1]:8288`".to_owned(),
-            Kind::File => "a path, or nothing".to_owned(),
-            Kind::List => "a list of words, with commas between them".to_owned(),
+            Kind::Address => "an address and a port, such as `127.0.0.1:8288` or `[::1]:8288`".to_owned(),
+            Kind::File => "a path".to_owned(),
+            Kind::List => "a comma-separated list".to_owned(),
             Kind::Store => "`sqlite:PATH` or `memory:`".to_owned(),
-            Kind::MaybeDuration { min, max } => Kind::Duration { min: *min, max: *max }.bounds(),
-            Kind::Money => "dollars, like `0.69`".to_owned(),
-            Kind::Text => "a text".to_owned(),
+            Kind::OptionalDuration { min, max } => Kind::Duration { min: *min, max: *max }.bounds(),
+            Kind::Money => "dollars, such as `0.69`".to_owned(),
+            Kind::Text => "text".to_owned(),
             Kind::FleetName => {
-                format!("up to {FLEET_NAME_MAX} lower-case letters, digits and `-`, beginning with a letter")
+                format!("up to {FLEET_NAME_MAX} lower-case letters, digits and `-`, starting with a letter")
             }
-            Kind::Name => "a name: letters, digits, `-`, `_`, `.` and `:`".to_owned(),
-            Kind::Names => "a list of names: letters, digits, `-`, `_`, `.` and `:`".to_owned(),
-            Kind::Url => "an address that begins with `http://` or `https://`".to_owned(),
-            Kind::Pairs => "names and values without commas, as in `{ gpu = \"4090\" }`".to_owned(),
-            Kind::Environment => "names and values, as in `{ HF_HOME = \"/models\" }`".to_owned(),
+            Kind::Name => "a name (letters, digits, `-`, `_`, `.`, `:`)".to_owned(),
+            Kind::Names => "a comma-separated list of names (letters, digits, `-`, `_`, `.`, `:`)".to_owned(),
+            Kind::Url => "a URL that begins with `http://` or `https://`".to_owned(),
+            Kind::Pairs => "names and values without commas, such as `{ gpu = \"4090\" }`".to_owned(),
+            Kind::Environment => "names and values, such as `{ HF_HOME = \"/models\" }`".to_owned(),
         }
     }
 }
 
-/// The longest first, so that a duration is written with the fewest.
+/// Longest first, so that a duration is printed with the fewest units.
 const UNITS: [(&str, u64); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
 
-/// A duration as one writes it: `250ms`, `90s`, `5m`, `1h30m`.
-pub(super) fn written(duration: Duration) -> String {
+/// A duration in the notation of `remuda.toml`: `250ms`, `90s`, `5m`, `1h30m`. Hand-written because `humantime` prints
+/// `1m 30s` and `7days`, which is not how the documentation and the defaults write them.
+pub(super) fn format_duration(duration: Duration) -> String {
     let mut millis = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-    // People say 90 seconds and 5 minutes.
+    // Up to two minutes, `90s` reads better than `1m30s`.
     if millis.is_multiple_of(1000) && !millis.is_multiple_of(60_000) && millis < 120_000 || millis == 0 {
         return format!("{}s", millis / 1000);
     }
@@ -279,59 +281,48 @@ pub(super) fn written(duration: Duration) -> String {
 /// Reads `1h30m`, `90s`, `250ms`; a bare number only where its unit is known.
 fn duration(text: &str, unit: Unit) -> Result<Duration, String> {
     const HELP: &str = "write a duration as `250ms`, `90s`, `5m`, `2h` or `7d`";
-    if let Some(number) = whole(text) {
+    if let Some(number) = parse_number(text) {
         return match unit {
             Unit::Milliseconds => Ok(Duration::from_millis(number)),
             Unit::Seconds => Ok(Duration::from_secs(number)),
-            Unit::Written => Err(format!("the unit is missing; {HELP}")),
+            Unit::Required => Err(format!("the unit is missing; {HELP}")),
         };
     }
-    sum_of_parts(text).map(Duration::from_millis).ok_or_else(|| HELP.to_owned())
+    let duration = humantime::parse_duration(text).map_err(|_| HELP.to_owned())?;
+    // `format_duration` prints milliseconds; a finer value could not be written back.
+    if duration.subsec_nanos().is_multiple_of(1_000_000) { Ok(duration) } else { Err(HELP.to_owned()) }
 }
 
-/// A duration as people write it, on the command line too.
-pub fn written_duration(text: &str) -> Result<Duration, String> {
-    duration(text.trim(), Unit::Written)
+/// Parses a duration with its unit, such as `90s` or `1h30m`; also used by the command line.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    duration(text.trim(), Unit::Required)
 }
 
-/// The same, where a bare number counts seconds.
-pub fn written_seconds(text: &str) -> Result<Duration, String> {
+/// The same, but a bare number counts seconds.
+pub fn parse_duration_or_seconds(text: &str) -> Result<Duration, String> {
     duration(text.trim(), Unit::Seconds)
 }
 
-/// A number of bytes as people write it, on the command line too.
-pub fn read_bytes(text: &str) -> Result<u64, String> {
+/// Parses a number of bytes such as `512MiB`; also used by the command line.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
     bytes(text.trim())
         .ok_or_else(|| "write a number of bytes as `1073741824`, `512MiB` or `20GiB`".to_owned())
-}
-
-/// In milliseconds.
-fn sum_of_parts(mut text: &str) -> Option<u64> {
-    let mut sum: u64 = 0;
-    while !text.is_empty() {
-        let (number, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit())?);
-        let (unit, rest) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
-        let (_, size) = UNITS.iter().find(|(name, _)| *name == unit.trim())?;
-        sum = sum.checked_add(number.parse::<u64>().ok()?.checked_mul(*size)?)?;
-        text = rest;
-    }
-    Some(sum)
 }
 
 fn within(number: Option<u64>, min: u64, max: u64) -> Option<Value> {
     number.filter(|number| (min..=max).contains(number)).map(Value::Number)
 }
 
-/// `10_000` counts as well.
-fn whole(text: &str) -> Option<u64> {
+/// Accepts `10_000` as well.
+fn parse_number(text: &str) -> Option<u64> {
     let is_plain = text.starts_with(|c: char| c.is_ascii_digit());
     if is_plain { text.replace('_', "").parse().ok() } else { None }
 }
 
 const SIZES: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
-/// A number of bytes as one writes it: in the largest unit that comes out even.
-pub(super) fn size(bytes: u64) -> String {
+/// A number of bytes in the largest unit that divides it.
+pub(super) fn format_bytes(bytes: u64) -> String {
     match SIZES.iter().find(|(_, size)| bytes >= *size && bytes.is_multiple_of(*size)) {
         Some((unit, size)) => format!("{}{unit}", bytes / size),
         None => bytes.to_string(),
@@ -341,10 +332,10 @@ pub(super) fn size(bytes: u64) -> String {
 fn bytes(text: &str) -> Option<u64> {
     for (unit, size) in SIZES {
         if let Some(number) = text.strip_suffix(unit) {
-            return whole(number.trim_end())?.checked_mul(size);
+            return parse_number(number.trim_end())?.checked_mul(size);
         }
     }
-    whole(text)
+    parse_number(text)
 }
 
 fn switch(text: &str) -> Option<bool> {
@@ -359,11 +350,11 @@ fn list(text: &str) -> Vec<String> {
     text.split(',').map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect()
 }
 
-fn joined(pairs: &BTreeMap<String, impl fmt::Display>) -> String {
+fn join_pairs(pairs: &BTreeMap<String, impl fmt::Display>) -> String {
     pairs.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(", ")
 }
 
-/// Leaves room for what is around it in a pod's name.
+/// Leaves room for the rest of a pod's name.
 const FLEET_NAME_MAX: usize = 24;
 
 fn is_fleet_name(text: &str) -> bool {
@@ -383,7 +374,7 @@ fn is_variable(name: &str) -> bool {
 fn folder(text: &str) -> Result<PathBuf, String> {
     match text {
         "" => Err("it must be a path".to_owned()),
-        _ if text.starts_with('~') => Err("only a shell knows `~`; write the whole path".to_owned()),
+        _ if text.starts_with('~') => Err("`~` is expanded only by a shell; write the full path".to_owned()),
         _ => Ok(PathBuf::from(text)),
     }
 }

@@ -1,18 +1,19 @@
-//! Keys of a fleet, as they stand under `[[fleet]]`.
+//! Settings of a fleet: the keys under `[[fleet]]`.
 
-use super::super::fleet::{Fleet, ProviderKind};
+use super::super::fleet::{FleetConfig, ProviderKind};
 use super::super::key::{Key, fleet_slot};
 use super::super::value::Kind::{
-    self, Choice, Environment, File, FleetName, List, MaybeDuration, Money, Names, Pairs, Switch, Text, Url,
+    self, Choice, Environment, File, FleetName, List, Money, Names, OptionalDuration, Pairs, Switch, Text,
+    Url,
 };
 use super::{DAY, HOUR, SECOND, TICK, YEARS, duration, number};
 
-/// Keys that mean something to some providers.
+/// Settings that apply to some providers.
 pub(crate) struct Group {
     #[cfg_attr(not(test), expect(dead_code, reason = "only the document has headings"))]
     pub(crate) title: &'static str,
-    pub(crate) of: &'static [ProviderKind],
-    pub(crate) keys: &'static [Key<Fleet>],
+    pub(crate) providers: &'static [ProviderKind],
+    pub(crate) keys: &'static [Key<FleetConfig>],
 }
 
 use ProviderKind::{Fixed, Process, Runpod};
@@ -21,17 +22,21 @@ const ALL: &[ProviderKind] = &[Fixed, Process, Runpod];
 const RENTING: &[ProviderKind] = &[Process, Runpod];
 
 pub(crate) const GROUPS: &[Group] = &[
-    Group { title: "Every fleet", of: ALL, keys: EVERY },
-    Group { title: "`fixed`: the machines there are", of: &[Fixed], keys: FIXED },
-    Group { title: "`process` and `runpod`: how many machines", of: RENTING, keys: SCALED },
-    Group { title: "`process` and `runpod`: how long a machine may take", of: RENTING, keys: RENTED },
-    Group { title: "`process` and `runpod`: what a machine is told", of: RENTING, keys: TOLD },
-    Group { title: "`process`: workers on this machine", of: &[Process], keys: PROCESS },
-    Group { title: "`runpod`: pods", of: &[Runpod], keys: RUNPOD },
-    Group { title: "`runpod`: bringing up the worker", of: &[Runpod], keys: SSH },
+    Group { title: "Every fleet", providers: ALL, keys: EVERY },
+    Group { title: "`fixed`: machines that you run", providers: &[Fixed], keys: FIXED },
+    Group { title: "`process` and `runpod`: number of machines", providers: RENTING, keys: SCALED },
+    Group { title: "`process` and `runpod`: timeouts", providers: RENTING, keys: RENTED },
+    Group {
+        title: "`process` and `runpod`: command and environment",
+        providers: RENTING,
+        keys: MACHINE_ENVIRONMENT,
+    },
+    Group { title: "`process`: workers on this machine", providers: &[Process], keys: PROCESS },
+    Group { title: "`runpod`: pods", providers: &[Runpod], keys: RUNPOD },
+    Group { title: "`runpod`: starting the worker", providers: &[Runpod], keys: SSH },
 ];
 
-/// Keys whose default is another key's value.
+/// Settings of a fleet whose default is a setting of `[scaling]`.
 pub(crate) const FALLBACKS: &[(&str, &str)] = &[
     ("machines_min", "scaling.machines_min"),
     ("machines_max", "scaling.machines_max"),
@@ -46,308 +51,318 @@ pub(crate) const FALLBACKS: &[(&str, &str)] = &[
 
 const MACHINES: Kind = number(0, 10_000);
 
-const EVERY: &[Key<Fleet>] = &[
-    Key::new("name", fleet_slot!(settings.id), FleetName, "What it is called; needed."),
+const EVERY: &[Key<FleetConfig>] = &[
+    Key::new("name", fleet_slot!(settings.id), FleetName, "Name of the fleet; required."),
     Key::new(
         "provider",
         fleet_slot!(source.provider),
         Choice(&["fixed", "process", "runpod"]),
-        "Where its machines come from; needed.",
+        "Where the machines come from; required.",
     ),
     Key::new(
         "services",
         fleet_slot!(settings.services),
         Names,
-        "What its workers do; without any, whatever is asked for.",
+        "Services of its workers; without any, the fleet serves every job.",
     ),
     Key::new(
         "labels",
         fleet_slot!(settings.labels),
         Pairs,
-        "Given to its workers; jobs that ask for others are not its business.",
+        "Labels of its workers; jobs that ask for other labels do not run here.",
     ),
     Key::new(
         "stale_after",
         fleet_slot!(settings.stale_after),
-        MaybeDuration { min: TICK, max: DAY },
-        "In place of `beat.stale_after`, for its workers.",
+        OptionalDuration { min: TICK, max: DAY },
+        "Overrides `beat.stale_after` for its workers.",
     ),
 ];
 
-const FIXED: &[Key<Fleet>] = &[Key::new(
+const FIXED: &[Key<FleetConfig>] = &[Key::new(
     "machines",
     fleet_slot!(source.machines),
     Names,
-    "The machines there are; their workers are started by hand.",
+    "Names of the machines; you start their workers yourself.",
 )];
 
-const SCALED: &[Key<Fleet>] = &[
+const SCALED: &[Key<FleetConfig>] = &[
     Key::new(
         "machines_min",
         fleet_slot!(settings.scaling.machines_min),
         MACHINES,
-        "Machines kept even when nothing waits.",
+        "Keep at least this many machines, even without jobs.",
     ),
     Key::new(
         "machines_max",
         fleet_slot!(settings.scaling.machines_max),
         MACHINES,
-        "Never more machines than this.",
+        "Never rent more machines than this.",
     ),
     Key::new(
         "jobs_per_worker",
         fleet_slot!(settings.scaling.jobs_per_worker),
         number(1, 1_000_000),
-        "More machines are rented when more jobs than this wait for each worker.",
+        "Rent more machines when more than this many jobs wait per worker.",
     ),
     Key::new(
         "policy",
         fleet_slot!(policy),
         Choice(&["queue", "latency"]),
-        "How many machines are wanted: by what waits, or so that nobody waits longer than `wait_max`.",
+        "Scale by the number of waiting jobs, or so that no job waits longer than `wait_max`.",
     ),
     Key::new(
         "wait_max",
         fleet_slot!(wait_max),
         duration(SECOND, DAY),
-        "How long a job may wait, by the run times measured so far; for `latency`.",
+        "Longest wait of a job, estimated from measured run times; only for `latency`.",
     ),
     Key::new(
         "reversal_cooldown",
         fleet_slot!(settings.scaling.reversal_cooldown),
         duration(TICK, DAY),
-        "It turns from growing to shrinking, or back, at most once in this time.",
+        "Shortest time between growing and shrinking the fleet, in either order.",
     ),
     Key::new(
         "uptime_min",
         fleet_slot!(settings.scaling.uptime_min),
         duration(TICK, DAY),
-        "A worker is not returned before it was active for this long.",
+        "Do not return a machine before its worker has been active for this long.",
     ),
-    Key::new("price_max", fleet_slot!(settings.price_max), Money, "What an hour of one machine may cost."),
+    Key::new("price_max", fleet_slot!(settings.price_max), Money, "Highest hourly price of one machine."),
     Key::new(
         "budget_hourly",
         fleet_slot!(settings.hour_max),
         Money,
-        "What all its machines together may cost in an hour.",
+        "Highest hourly cost of all its machines together.",
     ),
     Key::new(
         "budget_daily",
         fleet_slot!(settings.day_max),
         Money,
-        "What all its machines together may cost in a day of the calendar (UTC).",
+        "Highest cost of all its machines together per calendar day (UTC).",
     ),
 ];
 
-const RENTED: &[Key<Fleet>] = &[
+const RENTED: &[Key<FleetConfig>] = &[
     Key::new(
         "spawning_timeout",
         fleet_slot!(settings.scaling.spawning_timeout),
         duration(TICK, DAY),
-        "From the moment the provider says that it runs until its worker registers.",
+        "Longest time from the provider reporting a machine as running until its worker registers.",
     ),
     Key::new(
         "drain_timeout",
         fleet_slot!(settings.scaling.drain_timeout),
         duration(TICK, YEARS),
-        "How long a draining worker may finish what it holds.",
+        "Longest time for a draining worker to finish its attempts.",
     ),
     Key::new(
         "idle_timeout",
         fleet_slot!(settings.scaling.idle_timeout),
         duration(TICK, YEARS),
-        "A beat older than this fails a worker, but only when work waits.",
+        "Fail a worker whose last beat is older than this, but only while jobs wait.",
     ),
     Key::new(
         "vram_stale_after",
         fleet_slot!(settings.scaling.vram_stale_after),
         duration(TICK, DAY),
-        "VRAM readings older than this are warned about and nothing more.",
+        "Warn about VRAM readings older than this; nothing else follows from them.",
     ),
     Key::new(
         "list_every",
         fleet_slot!(settings.limits.list_every),
         duration(TICK, HOUR),
-        "How often the provider is asked what there is.",
+        "Interval between listings of the provider's machines.",
     ),
     Key::new(
         "list_lag_max",
         fleet_slot!(settings.limits.list_lag_max),
         duration(TICK, HOUR),
-        "How long a machine may be missing from lists before that means anything.",
+        "Ignore that a machine is missing from a listing until it has been missing for this long.",
     ),
     Key::new(
         "lost_create_timeout",
         fleet_slot!(settings.limits.lost_create_timeout),
         duration(TICK, DAY),
-        "How long a creation whose answer was lost is looked for before another takes its place.",
+        "Look for a machine whose creation was not answered for this long before creating another.",
     ),
     Key::new(
         "image_pull_timeout",
         fleet_slot!(settings.limits.image_pull_timeout),
         duration(TICK, DAY),
-        "From its creation until it runs: the pull of the image and the boot.",
+        "Longest time from creating a machine until it runs: image pull and boot.",
     ),
     Key::new(
         "readiness_timeout",
         fleet_slot!(settings.limits.readiness_timeout),
         duration(TICK, DAY),
-        "From the registration of its worker until it may work: the start check and the loading of models.",
+        "Longest time from registration of the worker until it is ready: start check and loading of models.",
     ),
     Key::new(
         "orphan_grace",
         fleet_slot!(settings.limits.orphan_grace),
         duration(TICK, DAY),
-        "A machine with our tag that we know nothing of is left alone for this long.",
+        "Leave an unknown machine with our tag alone for this long before returning it.",
     ),
     Key::new(
         "return_timeout",
         fleet_slot!(settings.limits.return_timeout),
         duration(TICK, DAY),
-        "A return that takes longer is an alarm.",
+        "Raise an alarm if a return takes longer than this.",
     ),
     Key::new(
         "offer_cooldown",
         fleet_slot!(settings.limits.offer_cooldown),
         duration(TICK, DAY),
-        "How long an offer that gave a bad machine, or had none, is passed over.",
+        "Skip an offer for this long after it delivered a bad machine or none.",
     ),
 ];
 
-const TOLD: &[Key<Fleet>] = &[
+const MACHINE_ENVIRONMENT: &[Key<FleetConfig>] = &[
     Key::new(
         "command",
         fleet_slot!(source.command),
         Text,
-        "What is started, by `sh -c`, such as `remuda worker --exec ./render.sh`; `process` needs it, and with \
-         `start = \"ssh\"` it is `remuda worker`.",
+        "Command to start, by `sh -c`, such as `remuda worker --exec ./render.sh`; required for `process`; with \
+         `start = \"ssh\"` the default is `remuda worker`.",
     ),
     Key::new(
         "url",
         fleet_slot!(source.url),
         Url,
-        "Where its machines reach the plane; `runpod` needs it, for `process` it is where the plane listens.",
+        "URL at which the machines reach the plane; required for `runpod`; `process` uses the plane's own address.",
     ),
-    Key::new("env", fleet_slot!(source.env), Environment, "More of the environment of what runs on them."),
+    Key::new(
+        "env",
+        fleet_slot!(source.env),
+        Environment,
+        "Additional environment variables on the machines.",
+    ),
     Key::new(
         "contact_timeout",
         fleet_slot!(source.contact_timeout),
         duration(SECOND, DAY),
-        "A machine that has not reached the plane for this long stops itself.",
+        "Stop a machine that has not reached the plane for this long; it does so itself.",
     ),
     Key::new(
         "contact_timeout_command",
         fleet_slot!(source.contact_timeout_command),
         Text,
-        "What it runs to do so; without one its worker ends.",
+        "Command that stops the machine; without one its worker exits.",
     ),
 ];
 
-const PROCESS: &[Key<Fleet>] = &[
+const PROCESS: &[Key<FleetConfig>] = &[
     Key::new(
         "price",
         fleet_slot!(source.price),
         Money,
-        "What an hour of one is said to cost, to rehearse budgets.",
+        "Pretended hourly price of one process, to rehearse budgets.",
     ),
     Key::new(
         "stop_grace",
         fleet_slot!(source.stop_grace),
         duration(TICK, HOUR),
-        "How long one may take to end by itself when it is given back, before it is killed.",
+        "Time for a returned process to exit by itself before it is killed.",
     ),
 ];
 
-const RUNPOD: &[Key<Fleet>] = &[
-    Key::new("image", fleet_slot!(source.runpod.image), Text, "What runs on it, with its tag; needed."),
+const RUNPOD: &[Key<FleetConfig>] = &[
+    Key::new("image", fleet_slot!(source.runpod.image), Text, "Container image with its tag; required."),
     Key::new(
         "gpus",
         fleet_slot!(source.runpod.gpus),
         List,
-        "GPUs by RunPod's names, the one to try first in front; needed.",
+        "GPU types by RunPod's names, in order of preference; required.",
     ),
-    Key::new("gpu_count", fleet_slot!(source.runpod.gpu_count), number(1, 64), "GPUs of one machine."),
+    Key::new("gpu_count", fleet_slot!(source.runpod.gpu_count), number(1, 64), "GPUs per machine."),
     Key::new(
         "data_centers",
         fleet_slot!(source.runpod.data_centers),
         List,
-        "Where it may be; without any, anywhere.",
+        "Allowed data centers; empty means any.",
     ),
     Key::new(
         "clouds",
         fleet_slot!(source.runpod.clouds),
         List,
-        "`secure`, `community` or both, in the order to try.",
+        "`secure`, `community` or both, in order of preference.",
     ),
-    Key::new(
-        "disk_gb",
-        fleet_slot!(source.runpod.disk_gb),
-        number(1, 10_000),
-        "Its container's disk, in GB.",
-    ),
+    Key::new("disk_gb", fleet_slot!(source.runpod.disk_gb), number(1, 10_000), "Container disk in GB."),
     Key::new(
         "network_volume",
         fleet_slot!(source.runpod.network_volume),
         Text,
-        "Id of a volume to mount; it pins the data centre.",
+        "Id of a network volume to mount; it determines the data center.",
     ),
-    Key::new("mount_path", fleet_slot!(source.runpod.mount_path), Text, "Where that is mounted."),
+    Key::new(
+        "mount_path",
+        fleet_slot!(source.runpod.mount_path),
+        Text,
+        "Path at which the volume is mounted.",
+    ),
     Key::new("ports", fleet_slot!(source.runpod.ports), List, "Ports to open, such as `22/tcp`."),
     Key::new(
         "min_cuda",
         fleet_slot!(source.runpod.min_cuda),
         Text,
-        "The oldest CUDA its host may have, such as `12.8`.",
+        "Oldest CUDA version of the host, such as `12.8`.",
     ),
     Key::new(
         "registry",
         fleet_slot!(source.runpod.registry),
         Text,
-        "Id of the credentials for a private image.",
+        "Id of the registry credentials for a private image.",
     ),
     Key::new(
         "api_key_file",
         fleet_slot!(source.runpod.api_key_file),
         File,
-        "File with the key to RunPod's API in it, in place of `RUNPOD_API_KEY`; a key in here is refused.",
+        "File with the RunPod API key, instead of `RUNPOD_API_KEY`; a key in this file itself is refused.",
     ),
-    Key::new(
-        "base_url",
-        fleet_slot!(source.runpod.base_url),
-        Url,
-        "Where RunPod's API is, if not at RunPod's.",
-    ),
+    Key::new("base_url", fleet_slot!(source.runpod.base_url), Url, "URL of the RunPod API, for tests."),
 ];
 
-const SSH: &[Key<Fleet>] = &[
+const SSH: &[Key<FleetConfig>] = &[
     Key::new(
         "start",
         fleet_slot!(source.start),
         Choice(&["image", "ssh"]),
-        "Who starts the worker: the image itself, or the plane over SSH, unless `scaling.start_worker` is off.",
+        "Let the image start the worker, or the plane over SSH unless `scaling.start_worker` is off.",
     ),
     Key::new(
         "ssh_user",
         fleet_slot!(source.ssh.user),
         Text,
-        "Who to log in as; without it whom the provider names.",
+        "User to log in as; by default the one that the provider reports.",
     ),
     Key::new(
         "upload",
         fleet_slot!(source.ssh.upload),
         Switch,
-        "Bring this very program along, as `remuda`, where another one or none is there.",
+        "Copy this program to the machine as `remuda` if it is missing there or differs.",
     ),
     Key::new(
         "setup",
         fleet_slot!(source.ssh.setup),
         Text,
-        "A shell command that installs what is missing; it runs at every visit.",
+        "Shell command that installs what the worker needs; runs at every SSH bootstrap.",
     ),
     Key::new(
         "gpu_check",
         fleet_slot!(source.ssh.gpu_check),
         Text,
-        "`built-in`: a small computation on every GPU; `none`; or a shell command that succeeds on a good machine.",
+        "`built-in` runs a small computation on every GPU; `none` skips the check; anything else is a shell command that must succeed.",
     ),
 ];
+
+/// All settings of a fleet.
+pub(crate) fn keys() -> impl Iterator<Item = &'static Key<FleetConfig>> {
+    GROUPS.iter().flat_map(|group| group.keys)
+}
+
+/// The settings that apply to a provider.
+pub(crate) fn keys_for(kind: ProviderKind) -> impl Iterator<Item = &'static Key<FleetConfig>> {
+    GROUPS.iter().filter(move |group| group.providers.contains(&kind)).flat_map(|group| group.keys)
+}

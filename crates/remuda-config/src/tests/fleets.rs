@@ -1,29 +1,34 @@
-//! Stories of people who write fleets.
+//! `[[fleet]]` sections: reading, errors, secrets and revisions.
 
 use remuda_core::fleet::{FleetSettings, ScalingPolicy};
 use remuda_core::settings::Scaling;
 
 use super::*;
-use crate::fleet::keys_of;
 use crate::key::Key;
+use crate::table::fleets::keys_for;
 
 const LOCAL: &str = "[[fleet]]\nname = 'local'\nprovider = 'process'\ncommand = 'remuda worker --exec cat'\n";
 const PODS: &str = "[[fleet]]\nname = 'gpus'\nprovider = 'runpod'\nimage = 'a/b:1'\ngpus = ['NVIDIA L4', 'NVIDIA A40']\n\
                     url = 'https://plane.example.org/'\n";
 
-fn fleet(text: &str) -> Fleet {
-    story().file(text).load().unwrap().fleets.remove(0)
+fn fleet(text: &str) -> FleetConfig {
+    fixture().file(text).load().unwrap().fleets.remove(0)
 }
 
 #[test]
-fn fleets_are_read_in_order_and_know_where_each_value_came_from() {
+fn fleets_keep_their_order_and_record_origins() {
     let text = format!("[scaling]\nmachines_max = 7\n{LOCAL}machines_max = 3\n{PODS}");
-    let story = story().file(&text).variable("MIN_ACTIVE_GPUS", "1");
-    let resolved = story.load().unwrap();
+    let fixture = fixture().file(&text).variable("MIN_ACTIVE_GPUS", "1");
+    let resolved = fixture.load().unwrap();
     let [local, pods] = &resolved.fleets[..] else { panic!("{:?}", resolved.fleets) };
     assert_eq!([local.settings.id.as_str(), pods.settings.id.as_str()], ["local", "gpus"]);
-    let bounds = |fleet: &Fleet| (fleet.settings.scaling.machines_min, fleet.settings.scaling.machines_max);
-    assert_eq!((bounds(local), bounds(pods)), ((1, 3), (1, 7)), "[scaling] speaks where a fleet does not");
+    let bounds =
+        |fleet: &FleetConfig| (fleet.settings.scaling.machines_min, fleet.settings.scaling.machines_max);
+    assert_eq!(
+        (bounds(local), bounds(pods)),
+        ((1, 3), (1, 7)),
+        "[scaling] applies where a fleet sets nothing"
+    );
     assert_eq!(pods.settings.offers, ["NVIDIA L4/SECURE", "NVIDIA A40/SECURE"]);
     assert_eq!(pods.source.url.as_deref(), Some("https://plane.example.org"));
     assert_eq!(resolved.settings.fleets, [local.settings.clone(), pods.settings.clone()]);
@@ -32,25 +37,28 @@ fn fleets_are_read_in_order_and_know_where_each_value_came_from() {
         let line = shown.lines().find(|line| line.split_whitespace().next() == Some(key));
         line.unwrap_or_else(|| panic!("no {key}")).split_whitespace().collect::<Vec<_>>().join(" ")
     };
-    let file = story.path("remuda.toml").display().to_string();
-    assert_eq!(line("fleet.local.max"), format!("fleet.local.max 3 file {file}:7"));
-    assert_eq!(line("fleet.gpus.max"), format!("fleet.gpus.max 7 file {file}:2"));
-    assert_eq!(line("fleet.gpus.min"), "fleet.gpus.min 1 environment MIN_ACTIVE_GPUS");
+    let file = fixture.path("remuda.toml").display().to_string();
+    assert_eq!(line("fleet.local.machines_max"), format!("fleet.local.machines_max 3 file {file}:7"));
+    assert_eq!(line("fleet.gpus.machines_max"), format!("fleet.gpus.machines_max 7 file {file}:2"));
+    assert_eq!(line("fleet.gpus.machines_min"), "fleet.gpus.machines_min 1 environment MIN_ACTIVE_GPUS");
     assert!(!shown.contains("fleet.local.image"), "{shown}");
     assert_eq!(
         resolved.origin("scaling.machines_max"),
-        Origin::File { path: story.path("remuda.toml"), line: 2 }
+        ValueOrigin::File { path: fixture.path("remuda.toml"), line: 2 }
     );
 }
 
 #[test]
-fn what_is_wrong_with_a_fleet_is_said_with_its_place() {
+fn invalid_fleet_is_refused_with_its_line() {
     let with = |text: &str| format!("{LOCAL}{text}");
-    for (text, complaint) in [
-        (with("maxx = 3"), "unknown key `fleet.maxx` in remuda.toml, line 5: did you mean `machines_max`?"),
+    for (text, message) in [
+        (
+            with("machine_max = 3"),
+            "unknown key `fleet.machine_max` in remuda.toml, line 5: did you mean `machines_max`?",
+        ),
         (
             with("weather = 3"),
-            "unknown key `fleet.weather` in remuda.toml, line 5: docs/configuration.md lists the keys of a fleet",
+            "unknown key `fleet.weather` in remuda.toml, line 5: docs/configuration.md lists the settings of a fleet",
         ),
         (
             with("machines_max = -1"),
@@ -62,66 +70,70 @@ fn what_is_wrong_with_a_fleet_is_said_with_its_place() {
         ),
         (
             with("image = 'x'"),
-            "fleet local (file remuda.toml:1) has `image`, which means nothing to provider `process`",
+            "fleet local (file remuda.toml:1) has `image`, which does not apply to provider `process`",
         ),
         (
             with("machines_min = 3\nmachines_max = 2"),
-            "fleet local (file remuda.toml:1) has a `machines_min` of 3 (file remuda.toml:5) and a `machines_max` of 2 (file remuda.toml:6): there is no number between them",
+            "fleet local (file remuda.toml:1) has `machines_min = 3` (file remuda.toml:5) and `machines_max = 2` (file remuda.toml:6): the minimum is above the maximum",
         ),
         (
             with(LOCAL),
-            "fleet local (file remuda.toml:5) has the name of another (file remuda.toml:1): choose a new one",
+            "fleet local (file remuda.toml:5) has the same name as another fleet (file remuda.toml:1): choose a different one",
         ),
         (
             with("labels = { a = 'x,y' }"),
-            "`labels` cannot be `…` (file remuda.toml:5): it must be names and values without commas, as in `{ gpu = \"4090\" }`",
+            "`labels` cannot be `…` (file remuda.toml:5): it must be names and values without commas, such as `{ gpu = \"4090\" }`",
         ),
         (
             with("env = 'A=b'"),
-            "`env` cannot be `A=b` (file remuda.toml:5): it must be names and values, as in `{ HF_HOME = \"/models\" }`",
+            "`env` cannot be `A=b` (file remuda.toml:5): it must be names and values, such as `{ HF_HOME = \"/models\" }`",
         ),
         (
             "[[fleet]]\nprovider = 'process'".to_owned(),
-            "a fleet (file remuda.toml:1) has no `name`: give it one",
+            "a fleet (file remuda.toml:1) has no `name`, which is required",
         ),
-        ("[[fleet]]\nname = 'a'".to_owned(), "fleet a (file remuda.toml:1) has no `provider`: give it one"),
+        (
+            "[[fleet]]\nname = 'a'".to_owned(),
+            "fleet a (file remuda.toml:1) has no `provider`, which is required",
+        ),
         (
             "[[fleet]]\nname = 'a'\nprovider = 'process'".to_owned(),
-            "fleet a (file remuda.toml:1) has no `command`, and provider `process` needs it",
+            "fleet a (file remuda.toml:1) has no `command`, which provider `process` requires",
         ),
         (
             "[[fleet]]\nname = 'Big GPUs'".to_owned(),
-            "`name` cannot be `Big GPUs` (file remuda.toml:2): it must be up to 24 lower-case letters, digits and `-`, beginning with a letter",
+            "`name` cannot be `Big GPUs` (file remuda.toml:2): it must be up to 24 lower-case letters, digits and `-`, starting with a letter",
         ),
         (
             "[fleet]\nname = 'a'".to_owned(),
-            "`fleet` cannot be `…` (file remuda.toml:1): there may be several: write `[[fleet]]`, with two brackets, above each",
+            "`fleet` cannot be `…` (file remuda.toml:1): it is a list of tables: write `[[fleet]]`, with two brackets, above each",
         ),
         (
             format!("{PODS}clouds = ['private']"),
-            "fleet gpus (file remuda.toml:1) has \"private\" among its `clouds`: there are `secure` and `community`",
+            "fleet gpus (file remuda.toml:1) lists \"private\" in `clouds`; known are `secure` and `community`",
         ),
         (
             format!("{PODS}network_volume = 'v'"),
-            "fleet gpus (file remuda.toml:1) has a `network_volume` and no `mount_path` to mount it at",
+            "fleet gpus (file remuda.toml:1) has a `network_volume` but no `mount_path`",
         ),
     ] {
-        assert_eq!(story().file(&text).complaint(), complaint);
+        assert_eq!(fixture().file(&text).error_message(), message);
     }
 }
 
 /// Faults: X10.
 #[test]
-fn no_key_or_environment_of_a_fleet_is_ever_shown() {
-    let complaint = story().file(&format!("{PODS}api_key = 'geheim'")).complaint();
+fn secrets_of_a_fleet_are_never_shown() {
+    let message = fixture().file(&format!("{PODS}api_key = 'geheim'")).error_message();
     assert_eq!(
-        complaint,
-        "`api_key` cannot be `***` (file remuda.toml:7): a key in here is read by everybody who may read the file; set \
-         RUNPOD_API_KEY, or name a file that only the plane may read with `api_key_file`"
+        message,
+        "`api_key` cannot be `***` (file remuda.toml:7): every user who can read this file would see the key; set \
+         RUNPOD_API_KEY, or name a file that only the plane can read with `api_key_file`"
     );
-    let story =
-        story().file(&format!("{PODS}env = {{ HF_TOKEN = 'geheim' }}")).variable("RUNPOD_API_KEY", "geheim");
-    let resolved = story.load().unwrap();
+    let fixture = fixture()
+        .file(&format!("{PODS}env = {{ HF_TOKEN = 'geheim' }}"))
+        .variable("RUNPOD_API_KEY", "geheim");
+    let resolved = fixture.load().unwrap();
     let shown = format!("{} {} {resolved:?}", show(&resolved, false), show(&resolved, true));
     assert!(!shown.contains("geheim") && shown.contains("HF_TOKEN=***"), "{shown}");
     let source = &resolved.fleets[0].source;
@@ -130,7 +142,7 @@ fn no_key_or_environment_of_a_fleet_is_ever_shown() {
 }
 
 #[test]
-fn a_machine_that_would_be_made_differently_has_another_revision() {
+fn revision_changes_with_how_machines_are_created() {
     let revision = |text: &str| fleet(&format!("{PODS}{text}")).settings.revision;
     let plain = revision("");
     for same in
@@ -150,23 +162,23 @@ fn a_machine_that_would_be_made_differently_has_another_revision() {
 }
 
 #[test]
-fn the_worker_is_started_over_ssh_only_where_that_is_wanted() {
+fn worker_is_started_over_ssh_only_if_configured() {
     let needs = |text: &str, on: &str| {
-        let story = story().file(&format!("{PODS}{text}")).variable("AUTO_START_WORKER_PROCESS", on);
-        story.load().unwrap().settings.fleets[0].needs_bootstrap
+        let fixture = fixture().file(&format!("{PODS}{text}")).variable("AUTO_START_WORKER_PROCESS", on);
+        fixture.load().unwrap().settings.fleets[0].needs_bootstrap
     };
     assert!(needs("start = 'ssh'", "true"));
     assert!(!needs("start = 'ssh'", "false"));
     assert!(!needs("", "true"));
 }
 
-/// Something else than the default, as it would be written.
-fn another(key: &Key<Fleet>, fleet: &Fleet) -> String {
+/// A value that differs from the default, as TOML.
+fn another(key: &Key<FleetConfig>, fleet: &FleetConfig) -> String {
     match (key.kind, key.read(fleet)) {
         (Kind::Duration { .. }, Value::Duration(duration)) => {
-            format!("'{}'", value::written(duration + Duration::from_secs(1)))
+            format!("'{}'", value::format_duration(duration + Duration::from_secs(1)))
         }
-        (Kind::MaybeDuration { .. }, _) => "'91s'".to_owned(),
+        (Kind::OptionalDuration { .. }, _) => "'91s'".to_owned(),
         (Kind::Number { .. }, Value::Number(number)) => (number + 1).to_string(),
         (Kind::Switch, Value::Switch(on)) => (!on).to_string(),
         (Kind::Choice(words), Value::Word(word)) => {
@@ -185,19 +197,19 @@ fn another(key: &Key<Fleet>, fleet: &Fleet) -> String {
 }
 
 #[test]
-fn every_key_of_a_fleet_changes_its_value_and_no_other() {
+fn each_setting_of_a_fleet_changes_only_its_own_field() {
     for (kind, least) in [(ProviderKind::Process, LOCAL), (ProviderKind::Runpod, PODS)] {
         let before = fleet(least);
-        let is_free = |key: &&Key<Fleet>| key.name != "provider" && key.name != "mount_path";
-        for key in keys_of(kind).filter(is_free) {
-            let kept = least.lines().filter(|line| !line.starts_with(&format!("{} =", key.name)));
-            let mut text: String = kept.map(|line| format!("{line}\n")).collect();
+        let is_free = |key: &&Key<FleetConfig>| key.name != "provider" && key.name != "mount_path";
+        for key in keys_for(kind).filter(is_free) {
+            let others = least.lines().filter(|line| !line.starts_with(&format!("{} =", key.name)));
+            let mut text: String = others.map(|line| format!("{line}\n")).collect();
             text += &format!("{} = {}\n", key.name, another(key, &before));
             if key.name == "network_volume" {
                 text += "mount_path = '/models'\n";
             }
             let after = fleet(&text);
-            let changed = keys_of(kind).filter(|other| other.read(&before) != other.read(&after));
+            let changed = keys_for(kind).filter(|other| other.read(&before) != other.read(&after));
             let changed: Vec<_> =
                 changed.map(|other| other.name).filter(|name| *name != "mount_path").collect();
             assert_eq!(changed, [key.name]);
@@ -205,26 +217,26 @@ fn every_key_of_a_fleet_changes_its_value_and_no_other() {
     }
     let fixed = fleet("[[fleet]]\nname = 'a'\nprovider = 'fixed'\nmachines = ['one', 'another']");
     assert_eq!(fixed.source.machines, ["one", "another"]);
-    assert_eq!(fixed.settings.machines.len(), 2, "whoever is on one of them belongs to it");
+    assert_eq!(fixed.settings.machines.len(), 2, "workers on these machines belong to the fleet");
     assert!(!fixed.settings.can_rent && fixed.settings.offers.is_empty());
 }
 
 #[test]
-fn every_number_the_core_has_for_a_fleet_has_a_key() {
+fn every_fleet_field_of_the_core_has_a_setting() {
     let before = fleet(PODS);
     let mut text = PODS.replace("gpus'", "another'").replace("NVIDIA", "AMD");
     let written = ["name", "provider", "image", "gpus", "url", "start", "policy"];
-    for key in keys_of(ProviderKind::Runpod).filter(|key| !written.contains(&key.name)) {
+    for key in keys_for(ProviderKind::Runpod).filter(|key| !written.contains(&key.name)) {
         text += &format!("{} = {}\n", key.name, another(key, &before));
     }
     text += "policy = 'latency'\nstart = 'ssh'";
-    let resolved = story().file(&text).variable("AUTO_START_WORKER_PROCESS", "1").load();
+    let resolved = fixture().file(&text).variable("AUTO_START_WORKER_PROCESS", "1").load();
     let after = resolved.unwrap_or_else(|error| panic!("{error}")).settings.fleets.remove(0);
     assert_eq!(after.policy, ScalingPolicy::Latency { wait_max: Duration::from_secs(61) });
     let same: BTreeSet<_> = &fields(&before.settings) & &fields(&after);
-    // A list of machines is for fleets that do not rent.
-    let not_its_own = ["settings.can_rent = true", "settings.machines = []"].map(str::to_owned);
-    assert_eq!(same, BTreeSet::from(not_its_own));
+    // Only fleets that do not rent list their machines.
+    let not_settable = ["settings.can_rent = true", "settings.machines = []"].map(str::to_owned);
+    assert_eq!(same, BTreeSet::from(not_settable));
     let scaling = Scaling { machines_max: 1, ..Scaling::default() };
     assert_ne!(FleetSettings { scaling, ..after.clone() }, after);
 }
